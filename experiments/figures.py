@@ -1,0 +1,38 @@
+"""Draws the figures of one or several runs from their workdirs.
+
+  python -m experiments.figures WORKDIR [WORKDIR ...]
+
+Each finished run gets, in WORKDIR/plots/ as PNG and SVG: convergence (Fig. 3 of
+the paper), clients_pca and clients_tsne (Fig. 4), sheets (Fig. 5) and clusters.
+Several runs are also drawn into one convergence figure, in --out.
+"""
+
+import pathlib
+
+from absl import app, flags
+
+from experiments.run import main_with_clear_errors
+from fesem_jax.base import UserError
+
+
+def main(argv: list[str]) -> None:
+  from fesem_jax import plots  # Raises UserError without matplotlib.
+
+  if len(argv) < 2:
+    raise UserError('Name at least one workdir: python -m experiments.figures WORKDIR.')
+  runs = [plots.Run(folder) for folder in argv[1:]]
+  written = [path for run in runs for path in plots.draw_run(run)]
+  if len(runs) > 1:
+    out = pathlib.Path(flags.FLAGS.out)
+    written += plots.save(plots.convergence(runs), out / 'convergence')
+  for path in written:
+    if path.suffix == '.png':
+      print(f'{path} (and .svg)')
+  for run in runs:
+    if not run.clients:
+      print(f'{run.workdir} is not finished: the figures of its clients come later.')
+
+
+if __name__ == '__main__':
+  flags.DEFINE_string('out', 'plots', 'Folder of the figure that holds several runs.')
+  app.run(main_with_clear_errors(main))

@@ -1,0 +1,134 @@
+"""FeSEM: multi-center federated learning by stochastic EM.
+
+Long et al., "Multi-center federated learning: clients clustering for better
+personalization", World Wide Web 2022: Algorithm 1 with the initialization of
+Section 6.1.4. Symbols: W_i `client_params`, W~(k) `centers`, r_i `assignment`,
+lambda `prox_lambda`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax import em, tree
+from fesem_jax.base import Algorithm, Cohort, Deployed, Params, UserError, check_choice
+from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
+
+
+class FesemState(NamedTuple):
+  centers: Params  # [K, ...] W~(k)
+  assignment: jax.Array  # [M] int32 r_i
+  client_params: Params  # [M, ...] W_i after each client's last local training
+
+
+def fesem(
+    local: LocalTraining,
+    *,
+    num_clusters: int = 4,
+    prox_lambda: float = 0.01,
+    prox_weighting: str = 'uniform',
+    weighting: str = 'uniform',
+    cluster_on: str = 'all',
+    init_epochs: int = 1,
+    init_restarts: int = 20,
+    init_seeding: str = 'random',
+) -> Algorithm:
+  """Builds FeSEM(K).
+
+  The paper minimizes alpha_i L_i + (lambda / m) Dist (Eq. 7). Divided by
+  alpha_i, the client's own SGD is on L_i + lambda / (m alpha_i) Dist, where
+  Dist is the squared L2 distance, without a half: its gradient is 2 (w - c).
+
+  Args:
+    local: how clients train.
+    num_clusters: K.
+    prox_lambda: lambda; the paper does not state its value.
+    prox_weighting: 'uniform' uses lambda for every client, 'paper'
+      lambda / (m alpha_i).
+    weighting: 'uniform' means of clients (Eq. 9), or 'by_examples', the
+      "micro" variant.
+    cluster_on: 'all' parameters are compared, or only those of the named layer,
+      e.g. 'logits', as the authors' code does.
+    init_epochs: local epochs from one common random model before clustering.
+    init_restarts: restarts of that clustering; the best starts FeSEM.
+    init_seeding: 'random' (the paper) or 'plusplus'.
+
+  Raises:
+    UserError: on an option outside its range.
+  """
+  check_choice('prox_weighting', prox_weighting, ('uniform', 'paper'))
+  check_choice('weighting', weighting, WEIGHTINGS)
+  check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
+  layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
+  check_choice('cluster_on', cluster_on, ('all', *layers))
+  if num_clusters < 1:
+    raise UserError(f'--num_clusters={num_clusters} must be at least 1.')
+  if prox_lambda < 0:
+    raise UserError(f'--prox_lambda={prox_lambda} must not be negative.')
+  if init_epochs < 1 or init_restarts < 1:
+    raise UserError('--init_epochs and --init_restarts must be at least 1.')
+  schedule = local.schedule._replace(epochs=init_epochs, steps=0)
+  local_init = local._replace(schedule=schedule)
+
+  def compared(params: Params) -> Params:
+    return params if cluster_on == 'all' else params[cluster_on]
+
+  def prox(data, cohort):
+    if prox_lambda == 0:
+      return None
+    if prox_weighting == 'uniform':
+      return prox_lambda
+    sizes = data.sizes().astype(jnp.float32)  # 1 / (m alpha_i) = mean n / n_i
+    mean_size = sizes.sum() / (sizes > 0).sum()
+    return prox_lambda * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
+
+  def init(key, data):
+    if num_clusters > len(data.info.names):
+      raise UserError(
+          f'--num_clusters={num_clusters} is more than the {len(data.info.names)} '
+          'clients; lower it or raise --num_clients.'
+      )
+    model_key, train_key, cluster_key = jax.random.split(key, 3)
+    start = tree.expand(local.model.init(model_key))
+    everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
+    first = jnp.zeros(data.num_clients, jnp.int32)
+    trained = train_cohort(local_init, start, first, data, everyone, train_key)
+    clusters = em.kmeans(
+        cluster_key, compared(trained.params), trained.took_part(), num_clusters,
+        restarts=init_restarts, seeding=init_seeding,
+    )  # fmt: skip
+    centers = em.m_step(
+        trained.params, clusters.assignment, trained.weights(weighting),
+        tree.repeat(tree.unstack(start, 0), num_clusters),
+    )  # fmt: skip
+    return FesemState(centers, clusters.assignment, trained.params)
+
+  def step(state, data, cohort, key):
+    old = tree.rows_of(state.assignment, cohort)
+
+    # Local update (Algorithm 2): every client trains from its center.
+    trained = train_cohort(
+        local, state.centers, old, data, cohort, key, prox=prox(data, cohort)
+    )
+    # E-step (Eq. 8): every client goes to the center nearest to its model.
+    nearest = em.e_step(compared(trained.params), compared(state.centers))
+    new = jnp.where(trained.took_part(), nearest, old)
+    # M-step (Eq. 9): every center moves to the mean of its clients.
+    weights = trained.weights(weighting)
+    centers = em.m_step(trained.params, new, weights, state.centers)
+
+    assignment = tree.with_rows(state.assignment, cohort, new)
+    info = trained.info(
+        em.report(
+            state.assignment, assignment, data.sizes() > 0, num_clusters,
+            em.objective(trained.params, centers, new, trained.took_part()),
+        )
+    )  # fmt: skip
+    client_params = tree.with_rows(state.client_params, cohort, trained.params)
+    return FesemState(centers, assignment, client_params), info
+
+  def deployed(state):
+    return Deployed(state.centers, row=state.assignment)
+
+  return Algorithm(init, step, deployed)

@@ -1,0 +1,289 @@
+"""The types every module shares, and the axis letters every docstring uses.
+
+Axis letters: M clients, S cohort (clients of a round), K centers, B batch,
+N examples of one client, T all examples, P parameters of one model,
+L classes, C clients trained side by side (a chunk), D devices.
+
+`[M, ...]` in front of a pytree means that every leaf has that leading axis: a
+*stack* of models is one pytree whose leaves have a leading axis, never a list.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Params = Any  # pytree of float32 arrays: one model, or a stack of models.
+
+
+class UserError(ValueError):
+  """A mistake of the user's, in one sentence that names the flag or file."""
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+  """Raises `UserError` unless `value` is among `allowed`."""
+  if value not in allowed:
+    raise UserError(f'--{name}={value} is unknown; choose one of {", ".join(allowed)}.')
+
+
+class Model(NamedTuple):
+  """A classifier as two pure functions.
+
+  Attributes:
+    init: key -> params.
+    apply: (params, x [B, ...]) -> logits [B, L] float32.
+  """
+
+  init: Callable[[jax.Array], Params]
+  apply: Callable[[Params, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientInfo:
+  """What the host knows of each client; compared by identity, never traced.
+
+  Attributes:
+    names: [M] strings, e.g. writer ids.
+    clusters: [M] int true cluster of each client, or None where none is known.
+  """
+
+  names: np.ndarray
+  clusters: np.ndarray | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FederatedData:
+  """One split (training or test) of all clients' examples, flat.
+
+  Client i owns rows `offsets[i]:offsets[i + 1]` of `x` and `y`. Skewed client
+  sizes therefore cost no memory, and a client may own no rows at all.
+
+  Attributes:
+    x: [T, ...] uint8 or float32 features; `x * scale` is what models see.
+    y: [T] int32 labels in 0..L-1.
+    offsets: [M + 1] int32 row boundaries.
+    client_ids: [M] int32, the identity that random keys are folded from; it
+      travels with a client when clients are reordered.
+    num_classes: L.
+    scale: multiplier that brings `x` to the models' range, e.g. 1 / 255.
+    max_examples: the most rows that one client owns.
+    info: names and true clusters, on the host.
+  """
+
+  x: jax.Array | np.ndarray
+  y: jax.Array | np.ndarray
+  offsets: jax.Array | np.ndarray
+  client_ids: jax.Array | np.ndarray
+  num_classes: int = dataclasses.field(metadata={'static': True})
+  scale: float = dataclasses.field(metadata={'static': True})
+  max_examples: int = dataclasses.field(metadata={'static': True})
+  info: ClientInfo = dataclasses.field(metadata={'static': True})
+
+  @property
+  def num_clients(self) -> int:
+    """M, including clients that own no rows."""
+    return self.client_ids.shape[0]
+
+  @property
+  def example_shape(self) -> tuple[int, ...]:
+    """Shape of one example."""
+    return tuple(self.x.shape[1:])
+
+  def sizes(self, ids: jax.Array | None = None) -> jax.Array:
+    """Number of examples of each client of `ids` ([S], default all M), int32.
+
+    The id M stands for nobody and has size 0.
+    """
+    if ids is None:
+      return self.offsets[1:] - self.offsets[:-1]
+    first = jnp.asarray(self.offsets).at[ids].get(mode='clip')
+    last = jnp.asarray(self.offsets).at[ids + 1].get(mode='clip')
+    return last - first
+
+  def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of client `i` on the host: x [N, ...], y [N]."""
+    first, last = int(self.offsets[i]), int(self.offsets[i + 1])
+    return np.asarray(self.x[first:last]), np.asarray(self.y[first:last])
+
+  def reorder(self, order: np.ndarray, num_clients: int = 0) -> 'FederatedData':
+    """Clients in another order, on the host; ids, names and clusters go along.
+
+    Args:
+      order: [M] a permutation of 0..M-1.
+      num_clients: if larger than M, clients without examples fill up to it.
+    """
+    first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
+    sizes = (last - first)[order]
+    rows = np.concatenate([np.arange(first[i], last[i]) for i in order])
+    ids = np.asarray(self.client_ids)
+    padding = max(0, num_clients - len(order))
+    truth = self.info.clusters
+    return FederatedData(
+        x=np.asarray(self.x)[rows],
+        y=np.asarray(self.y)[rows],
+        offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
+        client_ids=np.concatenate(
+            [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]
+        ).astype(np.int32),
+        num_classes=self.num_classes,
+        scale=self.scale,
+        max_examples=self.max_examples,
+        info=ClientInfo(
+            self.info.names[order], None if truth is None else truth[order]
+        ),
+    )
+
+  @classmethod
+  def from_arrays(
+      cls,
+      x: np.ndarray,
+      y: np.ndarray,
+      sizes: np.ndarray,
+      *,
+      num_classes: int | None = None,
+      scale: float | None = None,
+      client_ids: np.ndarray | None = None,
+      info: ClientInfo | None = None,
+  ) -> 'FederatedData':
+    """Builds a split from rows that lie client after client.
+
+    Args:
+      x: [T, ...] features; uint8 is kept, anything else becomes float32.
+      y: [T] integer labels.
+      sizes: [M] number of rows of each client, in order; they sum to T.
+      num_classes: L; one more than the largest label by default.
+      scale: see the class; 1 / 255 for uint8 and 1 otherwise by default.
+      client_ids: [M]; 0..M-1 by default.
+      info: names and true clusters; the client ids as names by default.
+
+    Raises:
+      ValueError: if lengths disagree, a label lies outside 0..L-1, or a
+        feature is not finite.
+    """
+    x, y, sizes = np.asarray(x), np.asarray(y), np.asarray(sizes, np.int64)
+    if len(x) != len(y) or sizes.sum() != len(x):
+      raise ValueError(
+          f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
+          f'{sizes.sum()} must agree.'
+      )
+    if len(x) >= 2**31:
+      raise ValueError(f'{len(x)} examples do not fit 32-bit row numbers.')
+    if x.dtype != np.uint8:
+      x = x.astype(np.float32)
+      if not np.isfinite(x).all():
+        raise ValueError('The features hold values that are not finite.')
+    if num_classes is None:
+      num_classes = int(y.max()) + 1 if len(y) else 1
+    if len(y) and (y.min() < 0 or y.max() >= num_classes):
+      raise ValueError(
+          f'Labels must lie in 0..{num_classes - 1}; found '
+          f'{y.min()}..{y.max()}.'
+      )
+    if client_ids is None:
+      client_ids = np.arange(len(sizes))
+    if info is None:
+      info = ClientInfo(np.array([str(i) for i in client_ids]))
+    return cls(
+        x=np.ascontiguousarray(x),
+        y=y.astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+        client_ids=np.asarray(client_ids, np.int32),
+        num_classes=int(num_classes),
+        scale=float(1 / 255 if x.dtype == np.uint8 else 1) if scale is None else scale,
+        max_examples=max(1, int(sizes.max(initial=0))),
+        info=info,
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cohort:
+  """The clients that take part in a round.
+
+  Attributes:
+    ids: [S] int32 positions in the data; M stands for nobody, so that S can be
+      padded to a multiple of the device count.
+    everyone: True if `ids` is 0..M-1: full participation, nothing is gathered.
+  """
+
+  ids: jax.Array | np.ndarray
+  everyone: bool = dataclasses.field(metadata={'static': True})
+
+
+class Clusters(NamedTuple):
+  """What a clustered method reports of a round.
+
+  Attributes:
+    assignment: [M] int32 cluster of each client.
+    sizes: [K] int32 clients in each cluster.
+    moved: [] int32 clients whose cluster changed in this round.
+    objective: [] float32 Eq. 6, the mean squared distance of the round's
+      clients to their centers.
+  """
+
+  assignment: jax.Array
+  sizes: jax.Array
+  moved: jax.Array
+  objective: jax.Array
+
+
+class RoundInfo(NamedTuple):
+  """What every method reports of a round.
+
+  Attributes:
+    train_loss: [] float32 mean cross entropy of the examples as local training
+      visited them.
+    failed: [] int32 clients whose update was not finite; they were left out.
+    trained: [] int32 clients whose update was used.
+    clusters: see `Clusters`; None for methods without clusters.
+  """
+
+  train_loss: jax.Array
+  failed: jax.Array
+  trained: jax.Array
+  clusters: Clusters | None = None
+
+
+class Deployed(NamedTuple):
+  """The models that clients use, each stored once.
+
+  Attributes:
+    models: [R, ...] distinct models: 1 global model, K centers or M own models.
+    row: [M] int32 row of each client; [] where all clients use one row; None
+      where client i uses row i.
+  """
+
+  models: Params
+  row: jax.Array | None
+
+  def rows(self, ids: jax.Array) -> jax.Array:
+    """[S] int32: the rows that clients `ids` [S] use."""
+    if self.row is None:
+      return ids
+    if jnp.ndim(self.row) == 0:
+      return jnp.broadcast_to(self.row, ids.shape)
+    return jnp.asarray(self.row).at[ids].get(mode='clip')
+
+
+class Algorithm(NamedTuple):
+  """A federated method as three pure functions over an explicit state.
+
+  Attributes:
+    init: (key, data) -> state, a NamedTuple of arrays.
+    step: (state, data, cohort, key) -> (state, RoundInfo): one round.
+    deployed: state -> `Deployed`, the model that each client uses.
+  """
+
+  init: Callable[[jax.Array, FederatedData], Any]
+  step: Callable[[Any, FederatedData, Cohort, jax.Array], tuple[Any, RoundInfo]]
+  deployed: Callable[[Any], Deployed]
+
+  def client_params(self, state: Any, ids: jax.Array) -> Params:
+    """[S, ...] params that clients `ids` [S] deploy, one copy each."""
+    deployed = self.deployed(state)
+    rows = deployed.rows(jnp.asarray(ids))
+    return jax.tree.map(lambda x: x[rows], deployed.models)

@@ -1,0 +1,98 @@
+"""Convolution and pooling whose gradients stay fast inside loops.
+
+XLA's CPU compiler moves the gradients of a convolution to its fast routine
+only outside `while` loops; inside one (every local step is) they fall to a
+naive loop, six times slower. Both gradients are themselves convolutions, so we
+write them in the plain forward form (NHWC, HWIO), which is always fast.
+`reduce_window`'s gradient is slow for the same reason; a maximum over strided
+slices is not.
+"""
+
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+Padding = Literal['SAME', 'VALID'] | tuple[tuple[int, int], tuple[int, int]]
+_LAYOUT = ('NHWC', 'HWIO', 'NHWC')
+
+
+def conv2d(
+    x: jax.Array,
+    kernel: jax.Array,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: Padding = 'SAME',
+) -> jax.Array:
+  """2-D convolution, equal to `lax.conv_general_dilated` up to rounding.
+
+  Args:
+    x: [B, H, W, I].
+    kernel: [h, w, I, O].
+    strides: of the window.
+    padding: 'SAME', 'VALID' or pixels before and after each spatial axis.
+
+  Returns:
+    [B, H', W', O].
+  """
+  if isinstance(padding, str):
+    pads = jax.lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding)
+    padding = tuple((int(a), int(b)) for a, b in pads)
+  return _conv(x, kernel, tuple(strides), padding)
+
+
+def _forward(x, kernel, strides, padding, kernel_dilation=(1, 1), x_dilation=(1, 1)):
+  return jax.lax.conv_general_dilated(
+      x, kernel, strides, padding, x_dilation, kernel_dilation, _LAYOUT
+  )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _conv(x, kernel, strides, padding):
+  return _forward(x, kernel, strides, padding)
+
+
+def _conv_fwd(x, kernel, strides, padding):
+  return _forward(x, kernel, strides, padding), (x, kernel)
+
+
+def _conv_bwd(strides, padding, residuals, dy):
+  x, kernel = residuals
+  dx_padding, dk_padding = [], []
+  for axis in (0, 1):
+    size, window = x.shape[1 + axis], kernel.shape[axis]
+    before, after = padding[axis]
+    spread = (dy.shape[1 + axis] - 1) * strides[axis] + 1
+    dx_before = window - 1 - before
+    dx_padding.append((dx_before, size + window - 1 - spread - dx_before))
+    # Rows at the end that no window reached must not lengthen the kernel.
+    dk_padding.append((before, window - 1 + spread - size - before))
+  # Input gradient: the kernel flipped in space, inputs and outputs swapped.
+  flipped = kernel[::-1, ::-1].swapaxes(2, 3)
+  dx = _forward(dy, flipped, (1, 1), dx_padding, x_dilation=strides)
+  # Kernel gradient: the batch plays the part of the channels that are summed.
+  dk = _forward(
+      x.transpose(3, 1, 2, 0), dy.transpose(1, 2, 0, 3), (1, 1), dk_padding,
+      kernel_dilation=strides,
+  )  # fmt: skip
+  return dx, dk.transpose(1, 2, 0, 3)
+
+
+_conv.defvjp(_conv_fwd, _conv_bwd)
+
+
+def max_pool(x: jax.Array, window: int = 2) -> jax.Array:
+  """Maximum over non-overlapping square windows; rows left over are dropped.
+
+  Args:
+    x: [B, H, W, C].
+    window: side of the square, also the stride.
+
+  Returns:
+    [B, H // window, W // window, C].
+  """
+  height, width = (n // window * window for n in x.shape[1:3])
+  x = x[:, :height, :width]
+  slices = [x[:, i::window, j::window] for i in range(window) for j in range(window)]
+  return functools.reduce(jnp.maximum, slices)

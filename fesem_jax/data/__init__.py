@@ -1,0 +1,266 @@
+"""Data sets by their flag names: `load` returns the two splits of all clients."""
+
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fesem_jax.base import ClientInfo, FederatedData, UserError, check_choice
+from fesem_jax.data import digits, mnist
+from fesem_jax.data import partition as _partition
+from fesem_jax.data.partition import Rows
+from fesem_jax.data.pool import Pool
+
+# Name -> loader of the data folder. A pool with natural clients is partitioned
+# by them unless told otherwise; any other is dealt i.i.d.
+DATASETS: Mapping[str, Callable[[pathlib.Path], Pool]] = {
+    'digits': lambda data_dir: digits.load(),
+    'mnist': mnist.load,
+    'mnist_writers': mnist.load_writers,
+}
+
+DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
+
+# One random stream for each decision, so that none disturbs another.
+_PARTITION, _SPLIT, _SELECT, _RELABEL = range(4)
+
+
+def load(
+    name: str,
+    *,
+    partition: str = '',
+    data_dir: str | os.PathLike[str] = '',
+    num_clients: int = 0,
+    examples_per_client: int = 0,
+    min_examples: int = 0,
+    partition_groups: int = 4,
+    disjoint_groups: bool = False,
+    dirichlet_alpha: float = 0.5,
+    classes_per_client: int = 2,
+    seed: int = 0,
+) -> tuple[FederatedData, FederatedData]:
+  """Loads a data set and deals it to clients.
+
+  A data set with its own test split (MNIST) deals its training images to the
+  clients' training splits and its test images to their test splits by the same
+  rule. Natural clients, and data without a test split, are divided 80/20 inside
+  each client.
+
+  Args:
+    name: one of `DATASETS`.
+    partition: one of `partition.NAMES`; '' is 'natural' where the data set has
+      clients of its own and 'iid' elsewhere.
+    data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR.
+    num_clients: M; 0 is all natural clients, or 100.
+    examples_per_client: training examples of each client (of natural clients:
+      at most); 0 deals all.
+    min_examples: leaves out natural clients with fewer examples, both splits
+      counted.
+    partition_groups: k of 'rotated' and 'label_permuted'; the true clusters.
+    disjoint_groups: whether these groups share out the images or each hold all.
+    dirichlet_alpha: of 'dirichlet'; small is skewed.
+    classes_per_client: label shards of each client under 'shards'.
+    seed: decides everything random.
+
+  Returns:
+    (training split, test split), clients in the same order.
+
+  Raises:
+    UserError: naming the flag or file at fault.
+  """
+  check_choice('dataset', name, tuple(DATASETS))
+  folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
+  pool = DATASETS[name](folder)
+  partition = partition or ('natural' if pool.client is not None else 'iid')
+  _check(name, pool, partition, num_clients, examples_per_client, min_examples,
+         partition_groups, dirichlet_alpha, classes_per_client)  # fmt: skip
+  rng = lambda stream: np.random.default_rng([seed, stream])
+  if partition == 'natural':
+    return _load_natural(
+        pool, num_clients, examples_per_client, min_examples, rng(_SELECT), rng(_SPLIT)
+    )
+  num_clients = num_clients or DEFAULT_NUM_CLIENTS
+  groups = None
+  if partition in ('rotated', 'label_permuted'):
+    groups = _partition.groups_of_clients(num_clients, partition_groups)
+
+  train_rows, test_rows = _deal(
+      pool, partition, num_clients, examples_per_client, groups, disjoint_groups,
+      dirichlet_alpha, classes_per_client, rng(_PARTITION), rng(_SPLIT),
+  )  # fmt: skip
+  relabel = None
+  if partition == 'label_permuted':
+    relabel = _partition.label_permutations(
+        rng(_RELABEL), partition_groups, pool.num_classes
+    )
+  info = ClientInfo(
+      np.array([f'client{i:0{len(str(num_clients - 1))}d}' for i in range(num_clients)]),
+      groups,
+  )
+  own_test = pool.test_x is not None
+  turned = partition_groups if partition == 'rotated' else 0
+  train = _assemble(pool, pool.x, pool.y, train_rows, info, turned, relabel)
+  test = _assemble(
+      pool,
+      pool.test_x if own_test else pool.x,
+      pool.test_y if own_test else pool.y,
+      test_rows, info, turned, relabel,
+  )  # fmt: skip
+  return train, test
+
+
+def _check(
+    name, pool, partition, num_clients, examples_per_client, min_examples,
+    partition_groups, dirichlet_alpha, classes_per_client,
+):  # fmt: skip
+  """Raises `UserError` on options that make no sense for this pool."""
+  check_choice('partition', partition, _partition.NAMES)
+  if partition == 'natural' and pool.client is None:
+    others = ', '.join(n for n in _partition.NAMES if n != 'natural')
+    raise UserError(
+        f'--partition=natural: --dataset={name} has no clients of its own; choose '
+        f'one of {others}.'
+    )
+  if partition == 'rotated' and pool.x.ndim < 3:
+    raise UserError(f'--partition=rotated needs images, which --dataset={name} is not.')
+  for flag, value, least in (
+      ('num_clients', num_clients, 0),
+      ('examples_per_client', examples_per_client, 0),
+      ('min_examples', min_examples, 0),
+      ('partition_groups', partition_groups, 1),
+      ('classes_per_client', classes_per_client, 1),
+  ):
+    if value < least:
+      raise UserError(f'--{flag}={value} must be at least {least}.')
+  if not dirichlet_alpha > 0:
+    raise UserError(f'--dirichlet_alpha={dirichlet_alpha} must be positive.')
+  if num_clients and partition in ('rotated', 'label_permuted'):
+    if num_clients < partition_groups:
+      raise UserError(
+          f'--num_clients={num_clients} is less than --partition_groups='
+          f'{partition_groups}; every group needs a client.'
+      )
+
+
+def _load_natural(
+    pool: Pool,
+    num_clients: int,
+    examples_per_client: int,
+    min_examples: int,
+    select: np.random.Generator,
+    divide: np.random.Generator,
+) -> tuple[FederatedData, FederatedData]:
+  """Clients as the data set has them."""
+  rows = _partition.natural(pool.client, len(pool.names))
+  kept = np.array([i for i, r in enumerate(rows) if len(r) >= max(1, min_examples)], int)
+  if num_clients > len(kept) or not len(kept):
+    raise UserError(
+        f'Only {len(kept)} clients have at least --min_examples={min_examples} '
+        f'examples, fewer than --num_clients={num_clients or 1}.'
+    )
+  if num_clients:
+    kept = np.sort(select.choice(kept, num_clients, replace=False))
+  train_rows, test_rows = [], []
+  for i in kept:
+    if len(rows[i]) < 2:
+      raise UserError(
+          f'Client {pool.names[i]} has 1 example, which cannot be split into training '
+          'and test; leave such clients out with --min_examples=2.'
+      )
+    train, test = _partition.split(divide, rows[i])
+    train_rows.append(train[: examples_per_client or None])
+    test_rows.append(test)
+  clusters = None if pool.clusters is None else pool.clusters[kept]
+  info = ClientInfo(pool.names[kept], clusters)
+  return (
+      _assemble(pool, pool.x, pool.y, train_rows, info),
+      _assemble(pool, pool.x, pool.y, test_rows, info),
+  )
+
+
+def _deal(
+    pool: Pool,
+    partition: str,
+    num_clients: int,
+    examples_per_client: int,
+    groups: np.ndarray | None,
+    disjoint: bool,
+    alpha: float,
+    classes_per_client: int,
+    rng: np.random.Generator,
+    divide: np.random.Generator,
+) -> tuple[Rows, Rows]:
+  """Training and test rows of each client under a synthetic partition."""
+  own_test = pool.test_x is not None
+  # Rows that a client needs before its test part, if any, is split off.
+  need = examples_per_client if own_test else round(examples_per_client / 0.8)
+  least = 1 if own_test else 2
+
+  available = np.arange(len(pool.y))
+  if need and partition in ('dirichlet', 'shards'):  # Sizes vary about the mean.
+    if need * num_clients > len(available):
+      raise _too_many(num_clients, examples_per_client, len(available))
+    available = rng.choice(available, need * num_clients, replace=False)
+  shares = _partition.dirichlet_shares(rng, pool.num_classes, num_clients, alpha)
+  shards = _partition.deal_shards(rng, num_clients, classes_per_client)
+
+  def deal(labels: np.ndarray, minimum: int) -> Rows:
+    if partition == 'dirichlet':
+      return _partition.by_shares(rng, labels, shares, minimum)
+    if partition == 'shards':
+      return _partition.by_shards(labels, shards)
+    if groups is None:
+      return _partition.iid(rng, len(labels), num_clients)
+    return _partition.in_groups(rng, len(labels), groups, disjoint)
+
+  rows = [available[r] for r in deal(pool.y[available], least)]
+  fewest = min(len(r) for r in rows)
+  if fewest < least:
+    raise UserError(
+        f'--num_clients={num_clients} leaves a client with {fewest} of '
+        f'{len(available)} examples; it needs at least {least}. Lower --num_clients.'
+    )
+  if need and partition not in ('dirichlet', 'shards'):
+    if fewest < need:
+      raise _too_many(num_clients, examples_per_client, len(available))
+    rows = [r[:need] for r in rows]
+  if own_test:
+    return rows, deal(pool.test_y, 0)
+  pairs = [_partition.split(divide, r) for r in rows]
+  return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _too_many(num_clients: int, examples_per_client: int, available: int) -> UserError:
+  return UserError(
+      f'--num_clients={num_clients} with --examples_per_client={examples_per_client} '
+      f'needs more than the {available} examples there are; lower one of them.'
+  )
+
+
+def _assemble(
+    pool: Pool,
+    x: np.ndarray,
+    y: np.ndarray,
+    rows: Rows,
+    info: ClientInfo,
+    turned: int = 0,
+    relabel: np.ndarray | None = None,
+) -> FederatedData:
+  """One split from each client's rows, transformed by the client's group."""
+  sizes = np.array([len(r) for r in rows])
+  flat = np.concatenate(rows).astype(np.int64)
+  x, y = x[flat], y[flat]
+  if turned or relabel is not None:
+    group_of_row = np.repeat(info.clusters, sizes)
+    for group in np.unique(info.clusters):
+      mine = group_of_row == group
+      if turned:
+        x[mine] = _partition.rotate(x[mine], int(group), turned)
+      if relabel is not None:
+        y[mine] = relabel[group][y[mine]]
+  return FederatedData.from_arrays(
+      x, y, sizes, num_classes=pool.num_classes, scale=pool.scale, info=info
+  )
+
+

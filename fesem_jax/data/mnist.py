@@ -1,0 +1,135 @@
+"""MNIST's idx files, and MNIST by writer through QMNIST's label files.
+
+Formats: http://yann.lecun.com/exdb/mnist (idx) and
+https://github.com/facebookresearch/qmnist (the eight label columns).
+"""
+
+import gzip
+import pathlib
+import zlib
+
+import numpy as np
+
+from fesem_jax.base import UserError
+from fesem_jax.data.pool import Pool
+
+_DTYPES = {0x08: np.uint8, 0x0C: np.dtype('>i4')}
+
+# Columns of QMNIST's label files.
+_LABEL, _HSF, _WRITER = 0, 1, 2
+
+
+def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
+  """Reads an idx file, plain or gzipped.
+
+  Args:
+    path: with or without `.gz`; whichever exists is read.
+    ndim: the number of axes it must have.
+
+  Returns:
+    uint8 or int32 array.
+
+  Raises:
+    UserError: if the file is absent, truncated or not such an idx file.
+  """
+  found = [p for p in (path, path.with_name(path.name + '.gz')) if p.is_file()]
+  if not found:
+    raise UserError(
+        f'{path}[.gz] does not exist; put the idx files there or point --data_dir '
+        '(or FESEM_DATA_DIR) at the folder that holds them.'
+    )
+  path = found[0]
+  try:
+    raw = path.read_bytes()
+    if raw[:2] == b'\x1f\x8b':
+      raw = gzip.decompress(raw)
+  except (OSError, EOFError, zlib.error) as e:
+    raise UserError(f'{path} is damaged: {e}. Fetch it again.') from e
+  if len(raw) < 4 or raw[:2] != b'\0\0' or raw[2] not in _DTYPES or raw[3] != ndim:
+    raise UserError(
+        f'{path} has magic number 0x{raw[:4].hex()}, which is not an idx file of '
+        f'{ndim} axes of bytes or 32-bit integers.'
+    )
+  dtype = np.dtype(_DTYPES[raw[2]])
+  header = 4 + 4 * ndim
+  if len(raw) < header:
+    raise UserError(f'{path} is truncated: its header is cut short. Fetch it again.')
+  shape = tuple(np.frombuffer(raw, '>u4', ndim, 4).astype(np.int64))
+  expected = header + int(np.prod(shape)) * dtype.itemsize
+  if len(raw) != expected:
+    raise UserError(
+        f'{path} is truncated or too long: {len(raw)} bytes where its header '
+        f'announces {expected}. Fetch it again.'
+    )
+  array = np.frombuffer(raw, dtype, offset=header).reshape(shape)
+  return array if dtype == np.uint8 else array.astype(np.int32)
+
+
+def _read_split(folder: pathlib.Path, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+  images_path = folder / f'{prefix}-images-idx3-ubyte'
+  labels_path = folder / f'{prefix}-labels-idx1-ubyte'
+  images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
+  if len(images) != len(labels):
+    raise UserError(
+        f'{images_path} holds {len(images)} images, but {labels_path} holds '
+        f'{len(labels)} labels; they must match.'
+    )
+  if len(labels) and labels.max() > 9:
+    raise UserError(f'{labels_path} holds label {labels.max()}; digits are 0..9.')
+  return images, labels
+
+
+def load(data_dir: pathlib.Path) -> Pool:
+  """MNIST from `data_dir/mnist`: 60,000 training and 10,000 test images 28x28.
+
+  Raises:
+    UserError: if a file is absent, damaged or does not match its twin.
+  """
+  x, y = _read_split(data_dir / 'mnist', 'train')
+  test_x, test_y = _read_split(data_dir / 'mnist', 't10k')
+  return Pool(x, y, 10, scale=1 / 255, test_x=test_x, test_y=test_y)
+
+
+def load_writers(data_dir: pathlib.Path) -> Pool:
+  """MNIST by writer: a client per NIST writer, true cluster = HSF series.
+
+  Joins `data_dir/mnist` with `data_dir/qmnist/qmnist-{train,test}-labels-idx2-int`
+  row by row. MNIST's own split separates writers, so both halves are pooled
+  and each writer is split on its own.
+
+  Raises:
+    UserError: as `load`, or if the QMNIST rows do not belong to these images.
+  """
+  xs, ys, rows = [], [], []
+  for prefix, name in (('train', 'train'), ('t10k', 'test')):
+    x, y = _read_split(data_dir / 'mnist', prefix)
+    path = data_dir / 'qmnist' / f'qmnist-{name}-labels-idx2-int'
+    table = read_idx(path, 2)
+    if table.shape[1] != 8 or len(table) < len(y):
+      raise UserError(
+          f'{path} has shape {table.shape}; at least ({len(y)}, 8) is needed for '
+          "MNIST's images."
+      )
+    table = table[: len(y)]
+    wrong = np.flatnonzero(table[:, _LABEL] != y)
+    if len(wrong):
+      raise UserError(
+          f'{path} does not match MNIST: {len(wrong)} labels differ, the first in '
+          f'row {wrong[0]} ({table[wrong[0], _LABEL]} against {y[wrong[0]]}).'
+      )
+    xs.append(x)
+    ys.append(y)
+    rows.append(table)
+  table = np.concatenate(rows)
+  writers, first, client = np.unique(
+      table[:, _WRITER], return_index=True, return_inverse=True
+  )
+  return Pool(
+      x=np.concatenate(xs),
+      y=np.concatenate(ys),
+      num_classes=10,
+      scale=1 / 255,
+      client=client,
+      names=np.array([f'writer{w:04d}' for w in writers]),
+      clusters=table[first, _HSF],
+  )

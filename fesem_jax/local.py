@@ -1,0 +1,252 @@
+"""Local training: the one loop that every method uses (Algorithm 2)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from fesem_jax import batching, sharding, tree
+from fesem_jax.base import Clusters, Cohort, FederatedData, Model, Params, RoundInfo
+from fesem_jax.batching import Schedule
+
+
+class LocalTraining(NamedTuple):
+  """How clients train, and how they are laid out on the machine.
+
+  Attributes:
+    model: see `Model`.
+    optimizer: any Optax optimizer; its state starts anew in every round.
+    schedule: batch size and local epochs or steps.
+    clients_per_chunk: C, clients trained side by side on one device. Speed
+      only: results do not depend on it.
+    mesh: devices the cohort is split over; nor on this.
+  """
+
+  model: Model
+  optimizer: optax.GradientTransformation
+  schedule: Schedule
+  clients_per_chunk: int
+  mesh: Mesh
+
+
+WEIGHTINGS = ('uniform', 'by_examples')
+
+
+class Trained(NamedTuple):
+  """Outcome of local training of a cohort.
+
+  Attributes:
+    params: [S, ...] local models; a client that failed keeps its start.
+    loss: [S] float32 mean cross entropy of the examples as they were visited.
+    sizes: [S] int32 training examples; 0 for nobody.
+    finite: [S] bool, False for a client whose update was not finite.
+  """
+
+  params: Params
+  loss: jax.Array
+  sizes: jax.Array
+  finite: jax.Array
+
+  def took_part(self) -> jax.Array:
+    """[S] bool: clients whose update counts."""
+    return self.finite & (self.sizes > 0)
+
+  def weights(self, weighting: str) -> jax.Array:
+    """[S] float32 weight of each client in a mean.
+
+    Args:
+      weighting: one of `WEIGHTINGS`: n_i, or 1 for every client that counts.
+    """
+    counts = self.took_part()
+    return jnp.where(counts, self.sizes if weighting == 'by_examples' else 1, 0).astype(
+        jnp.float32
+    )
+
+  def mean_loss(self) -> jax.Array:
+    """[] float32: mean of `loss` over the clients that count, by examples."""
+    weights = self.weights('by_examples')
+    total = jnp.where(weights > 0, self.loss * weights, 0.0).sum()
+    return total / jnp.maximum(weights.sum(), 1.0)
+
+  def info(self, clusters: Clusters | None = None) -> RoundInfo:
+    """Sums up the round."""
+    return RoundInfo(
+        train_loss=self.mean_loss(),
+        failed=(~self.finite & (self.sizes > 0)).sum(),
+        trained=self.took_part().sum(),
+        clusters=clusters,
+    )
+
+
+def weighted_cross_entropy(
+    model: Model, params: Params, x: jax.Array, y: jax.Array, weights: jax.Array
+) -> jax.Array:
+  """[] float32: mean cross entropy of a batch over the examples of weight 1."""
+  losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), y)
+  return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)
+
+
+def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
+  """[S] keys folded from (key, client id), whatever the client's position."""
+  client_ids = jnp.asarray(data.client_ids).at[ids].get(mode='clip')
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, client_ids)
+
+
+class _Loop(NamedTuple):
+  """Carry of the loop over local steps of one chunk."""
+
+  params: Params  # [C, ...]
+  opt_state: optax.OptState  # [C, ...]
+  orders: jax.Array  # [C, N_max] int32 this epoch's order of examples
+  loss: jax.Array  # [C] float32 sum over visited examples
+  visited: jax.Array  # [C] float32
+
+
+def train_chunk(
+    local: LocalTraining,
+    data: FederatedData,
+    starts: Params,
+    ids: jax.Array,
+    steps: jax.Array,
+    keys: jax.Array,
+    prox: jax.Array | None,
+    correction: Params | None,
+) -> tuple[Params, jax.Array, jax.Array]:
+  """Trains C clients side by side for as long as the longest of them takes.
+
+  Args:
+    local: see `LocalTraining`.
+    data: training split.
+    starts: [C, ...] where each client starts; also the anchor of `prox`.
+    ids: [C] int32 positions in `data`.
+    steps: [C] int32 local steps.
+    keys: [C] keys of the clients in this round.
+    prox: [C] float32, adds `prox * |w - start|^2` to the loss (Eq. 7), or None.
+    correction: [C, ...] added to every gradient, or None.
+
+  Returns:
+    params [C, ...], mean loss [C], finite [C]; see `Trained`.
+  """
+  sizes = data.sizes(ids)
+  width = batching.batch_width(local.schedule, data.max_examples)
+  full_batch = batching.is_full_batch(local.schedule, data.max_examples)
+  per_epoch = jnp.maximum(batching.batches_per_epoch(sizes, width), 1)
+  each = lambda fn: sharding.map_one_or_many(fn, ids.shape[0])
+
+  def gather(client, order, step, size):
+    rows, weights = batching.batch_rows(order, step, size, width)
+    return *batching.gather(data, client, rows), weights
+
+  def sgd_step(params, opt_state, active, batch, start, prox, correction):
+    x, y, weights = batch
+    loss, grads = jax.value_and_grad(
+        lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
+    )(params)
+    if prox is not None:
+      pull = lambda g, w, c: g + 2 * prox * (w - c)
+      grads = jax.tree.map(pull, grads, params, start)
+    if correction is not None:
+      grads = jax.tree.map(jnp.add, grads, correction)
+    updates, new_state = local.optimizer.update(grads, opt_state, params)
+    new = optax.apply_updates(params, updates), new_state
+    keep = lambda a, b: jnp.where(active, a, b)
+    params, opt_state = jax.tree.map(keep, new, (params, opt_state))
+    count = jnp.where(active, weights.sum(), 0.0)
+    return params, opt_state, jnp.where(active, loss * weights.sum(), 0.0), count
+
+  def shuffle(epoch: jax.Array) -> jax.Array:
+    epoch_keys = jax.vmap(jax.random.fold_in)(keys, epoch)
+    return jax.vmap(batching.shuffle, (0, 0, None))(epoch_keys, sizes, data.max_examples)
+
+  in_order = jnp.broadcast_to(
+      jnp.arange(data.max_examples, dtype=jnp.int32), (ids.shape[0], data.max_examples)
+  )
+  # With one batch per epoch the order is immaterial: gather once, never shuffle.
+  whole = each(gather)(ids, in_order, jnp.zeros_like(steps), sizes) if full_batch else None
+
+  def body(step: jax.Array, loop: _Loop) -> _Loop:
+    if full_batch:
+      orders, batch = loop.orders, whole
+    else:
+      epoch, position = jnp.divmod(step, per_epoch)
+      orders = jax.lax.cond(
+          (position == 0).any(), lambda: shuffle(epoch), lambda: loop.orders
+      )
+      batch = each(gather)(ids, orders, position, sizes)
+    params, opt_state, loss, count = each(sgd_step)(
+        loop.params, loop.opt_state, step < steps, batch, starts, prox, correction
+    )
+    return _Loop(params, opt_state, orders, loop.loss + loss, loop.visited + count)
+
+  first = _Loop(
+      params=starts,
+      opt_state=jax.vmap(local.optimizer.init)(starts),
+      orders=in_order,
+      loss=jnp.zeros(ids.shape[0]),
+      visited=jnp.zeros(ids.shape[0]),
+  )
+  last = jax.lax.fori_loop(0, steps.max(), body, first)
+  finite = tree.all_finite(last.params)
+  loss = last.loss / jnp.maximum(last.visited, 1.0)
+  return tree.where(finite, last.params, starts), loss, finite
+
+
+def train_cohort(
+    local: LocalTraining,
+    starts: Params,
+    which: jax.Array | None,
+    data: FederatedData,
+    cohort: Cohort,
+    key: jax.Array,
+    *,
+    prox: jax.Array | float | None = None,
+    correction: Params | None = None,
+    epochs: jax.Array | None = None,
+) -> Trained:
+  """Trains every client of the cohort from its start: one compiled loop.
+
+  Args:
+    local: see `LocalTraining`.
+    starts: [K, ...] models to start from; [S, ...] where `which` is None.
+    which: [S] int32 row of `starts` for each client; None: row s for client s.
+    data: training split.
+    cohort: S clients; S is a multiple of the device count.
+    key: key of this round; each client folds its id into it.
+    prox: [] or [S] float32, adds `prox * |w - start|^2` to the loss (Eq. 7), or
+      None, which is faster than 0.
+    correction: [S, ...] added to every gradient of the client, or None.
+    epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
+
+  Returns:
+    `Trained`, split over the mesh.
+  """
+  sizes = data.sizes(cohort.ids)
+  steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
+  if prox is not None:
+    prox = jnp.broadcast_to(jnp.asarray(prox, jnp.float32), sizes.shape)
+  own_start = which is None
+  per_client = (cohort.ids, steps, prox, correction, starts if own_start else which)
+
+  def on_device(per_client, starts, data, key):
+    ids, steps, prox, correction, start = per_client
+
+    def chunk(slots):
+      mine = tree.take((ids, prox, correction, start), slots)
+      chunk_ids, chunk_prox, chunk_correction, chunk_start = mine
+      chunk_steps = steps.at[slots].get(mode='fill', fill_value=0)
+      if not own_start:
+        chunk_start = tree.take(starts, chunk_start)
+      keys = client_keys(key, data, chunk_ids)
+      return train_chunk(
+          local, data, chunk_start, chunk_ids, chunk_steps, keys,
+          chunk_prox, chunk_correction,
+      )  # fmt: skip
+
+    return sharding.map_chunks(chunk, steps, local.clients_per_chunk)
+
+  params, loss, finite = sharding.per_device(on_device, local.mesh, 1)(
+      per_client, None if own_start else starts, data, key
+  )
+  return Trained(params, loss, sizes, finite)

@@ -1,0 +1,64 @@
+"""What a run ran on: device, memory, versions, commit."""
+
+import pathlib
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from typing import Any
+
+from jax.sharding import Mesh
+
+_PACKAGES = ('fesem_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+
+
+def describe(mesh: Mesh) -> dict[str, Any]:
+  """The `memory`, `device`, `versions` and `commit` of a summary."""
+  device = mesh.devices.flat[0]
+  stats = [d.memory_stats() or {} for d in mesh.devices.flat]
+  peaks = [s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s]
+  return {
+      'memory': {
+          'peak_host_bytes': peak_host_bytes(),
+          'peak_device_bytes': max(peaks) if peaks else None,
+      },
+      'device': {
+          'platform': device.platform,
+          'kind': device.device_kind,
+          'count': mesh.size,
+      },
+      'versions': versions(),
+      'commit': commit(),
+  }
+
+
+def peak_host_bytes() -> int:
+  """Largest resident memory of this process so far."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak if sys.platform == 'darwin' else 1024 * peak
+
+
+def versions() -> dict[str, str | None]:
+  """Versions of Python and of the packages that decide results."""
+  found: dict[str, str | None] = {'python': sys.version.split()[0]}
+  for name in _PACKAGES:
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      found[name] = None
+  return found
+
+
+def commit() -> str | None:
+  """Commit of the source tree, or None outside a git checkout."""
+  folder = pathlib.Path(__file__).parent
+  try:
+    done = subprocess.run(
+        ['git', '-C', str(folder), 'rev-parse', 'HEAD'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return done.stdout.strip()

@@ -1,0 +1,140 @@
+"""Flax modules behind `Model(init, apply)`.
+
+Layers carry explicit names in the order in which they run. No BatchNorm:
+running statistics are not parameters that could be averaged.
+"""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fesem_jax import conv
+from fesem_jax.base import Model, UserError, check_choice
+
+
+class Mlp(nn.Module):
+  """Dense layers with ReLU; logistic regression when there is no hidden one."""
+
+  widths: Sequence[int]
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = x.reshape(x.shape[0], -1)
+    for i, width in enumerate(self.widths):
+      x = nn.relu(nn.Dense(width, name=f'dense{i}')(x))
+    return nn.Dense(self.num_classes, name='logits')(x)
+
+
+class Conv(nn.Module):
+  """`conv.conv2d` with a bias."""
+
+  features: int
+  window: int
+  padding: str = 'SAME'
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    shape = (self.window, self.window, x.shape[-1], self.features)
+    kernel = self.param('kernel', nn.initializers.lecun_normal(), shape)
+    bias = self.param('bias', nn.initializers.zeros_init(), (self.features,))
+    return conv.conv2d(x, kernel, padding=self.padding) + bias
+
+
+class Cnn(nn.Module):
+  """[conv, ReLU, pool 2x2] blocks, one hidden dense layer, logits."""
+
+  features: Sequence[int]
+  window: int
+  width: int
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    if x.ndim == 3:
+      x = x[..., None]
+    for i, features in enumerate(self.features):
+      x = nn.relu(Conv(features, self.window, name=f'conv{i}')(x))
+      x = conv.max_pool(x)
+    x = x.reshape(x.shape[0], -1)
+    x = nn.relu(nn.Dense(self.width, name='dense')(x))
+    return nn.Dense(self.num_classes, name='logits')(x)
+
+
+class EmnistCnn(nn.Module):
+  """TFF's EMNIST network without dropout: two 3x3 convolutions, one pool."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    if x.ndim == 3:
+      x = x[..., None]
+    x = nn.relu(Conv(32, 3, 'VALID', name='conv0')(x))
+    x = conv.max_pool(nn.relu(Conv(64, 3, 'VALID', name='conv1')(x)))
+    x = nn.relu(nn.Dense(128, name='dense')(x.reshape(x.shape[0], -1)))
+    return nn.Dense(self.num_classes, name='logits')(x)
+
+
+def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
+  """Any Flax module without running statistics as a `Model`.
+
+  Args:
+    module: maps [B, *example_shape] to logits [B, L].
+    example_shape: shape of one example.
+
+  Raises:
+    ValueError: if the module keeps state besides its parameters.
+  """
+  dummy = jnp.zeros((1, *example_shape), jnp.float32)
+  extra = set(jax.eval_shape(module.init, jax.random.key(0), dummy)) - {'params'}
+  if extra:
+    raise ValueError(
+        f'{type(module).__name__} keeps {sorted(extra)} besides its parameters; '
+        'only parameters can be averaged.'
+    )
+  return Model(
+      init=lambda key: module.init(key, dummy)['params'],
+      apply=lambda params, x: module.apply({'params': params}, x),
+  )
+
+
+NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn')
+
+
+def build(
+    name: str,
+    example_shape: Sequence[int],
+    num_classes: int,
+    hidden: Sequence[int] = (200,),
+) -> Model:
+  """A model by its flag name.
+
+  Args:
+    name: 'logistic'; 'mlp' with `hidden` widths; 'small_cnn' (3x3x16, 3x3x32,
+      dense 64; for images as small as 8x8); 'femnist_cnn' (LEAF: 5x5x32, pool,
+      5x5x64, pool, dense 2048; 6.6 M parameters at 28x28 and 62 classes);
+      'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M).
+    example_shape: shape of one example: [H, W] or [H, W, C] for the CNNs.
+    num_classes: L.
+    hidden: widths of the MLP.
+
+  Raises:
+    UserError: on an unknown name, or a CNN for examples that are not images.
+  """
+  check_choice('model', name, NAMES)
+  if name.endswith('cnn') and len(example_shape) not in (2, 3):
+    raise UserError(
+        f'--model={name} needs images, but examples have shape {tuple(example_shape)}; '
+        'use --model=mlp or --model=logistic.'
+    )
+  modules = {
+      'logistic': Mlp((), num_classes),
+      'mlp': Mlp(tuple(hidden), num_classes),
+      'small_cnn': Cnn((16, 32), 3, 64, num_classes),
+      'femnist_cnn': Cnn((32, 64), 5, 2048, num_classes),
+      'emnist_cnn': EmnistCnn(num_classes),
+  }
+  return from_flax(modules[name], example_shape)

@@ -1,0 +1,125 @@
+"""What the figures need to know of a finished run's clients.
+
+Saved beside the metrics, so that figures are drawn from a workdir alone,
+without the data or the models.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax import em
+from fesem_jax.base import Algorithm, Cohort, FederatedData
+from fesem_jax.local import LocalTraining, train_cohort
+
+_MAX_CLIENTS = 400  # As in Fig. 4 of the paper.
+_MAX_BYTES = 2 * 2**30  # Of local models held at once.
+_COMPONENTS = 50
+_SHEET_CLIENTS, _SHEET_IMAGES = 6, 12
+
+
+def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
+  """PCA coordinates [S, components] from centered inner products [S, S]."""
+  values, vectors = np.linalg.eigh(np.asarray(gram, np.float64))
+  top = np.argsort(values)[::-1][:components]
+  return vectors[:, top] * np.sqrt(np.maximum(values[top], 0))
+
+
+def draw(
+    algorithm: Algorithm,
+    local: LocalTraining,
+    state: Any,
+    train: FederatedData,
+    key: jax.Array,
+) -> dict[str, np.ndarray]:
+  """Describes the clients of a run by their local models.
+
+  Up to 400 clients train once more from the model they deploy; the principal
+  components of their weights and the most typical clients of each cluster
+  (nearest to the mean of its local models) are kept.
+
+  Args:
+    algorithm: see `Algorithm`.
+    local: how clients train.
+    state: the algorithm's.
+    train: training split, as `simulate` arranged it.
+    key: decides the order of examples and the choice of clients.
+
+  Returns:
+    Arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
+    `sampled` [S] positions, `coordinates` [S, <=50]; `variance` [<=50] share of
+    each component; for images also `sheet_images` [K, 6, 12, H, W, ...] and
+    `sheet_clients` [K, 6] positions, -1 where a cluster has fewer.
+  """
+  names = train.info.names
+  deployed = algorithm.deployed(state)
+  row = deployed.row
+  size = sum(x[0].size for x in jax.tree.leaves(deployed.models))
+  limit = max(2, min(_MAX_CLIENTS, _MAX_BYTES // (4 * size)))
+  rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+  sampled = np.sort(rng.permutation(len(names))[:limit])
+  padding = -len(sampled) % local.mesh.size
+  ids = np.concatenate([sampled, np.full(padding, train.num_clients)]).astype(np.int32)
+
+  @jax.jit
+  def gram(state, train, ids, key):
+    models, _ = algorithm.deployed(state)
+    rows = algorithm.deployed(state).rows(ids)
+    trained = train_cohort(local, models, rows, train, Cohort(ids, False), key)
+    return em.centered_gram(trained.params, trained.took_part())
+
+  products = np.asarray(gram(state, train, jnp.asarray(ids), key))
+  products = products[: len(sampled), : len(sampled)]
+  coordinates = principal_components(products, _COMPONENTS)
+  spread = np.trace(products)
+  out = {
+      'names': names,
+      'truth': np.array([] if train.info.clusters is None else train.info.clusters),
+      'assignment': np.array([], np.int32),
+      'sampled': sampled,
+      'coordinates': coordinates.astype(np.float32),
+      'variance': (np.square(coordinates).sum(axis=0) / max(spread, 1e-30)).astype(
+          np.float32
+      ),
+  }
+  if row is not None and jnp.ndim(row) == 1:
+    assignment = np.asarray(row)[: len(names)]
+    out['assignment'] = assignment
+    if len(train.example_shape) in (2, 3):
+      out |= _sheets(train, assignment, sampled, coordinates)
+  return out
+
+
+def _sheets(
+    train: FederatedData,
+    assignment: np.ndarray,
+    sampled: np.ndarray,
+    coordinates: np.ndarray,
+) -> dict[str, np.ndarray]:
+  """Images of the clients nearest to the mean of their cluster."""
+  num_clusters = int(assignment.max()) + 1
+  shape = (num_clusters, _SHEET_CLIENTS, _SHEET_IMAGES, *train.example_shape)
+  images = np.zeros(shape, np.asarray(train.x[:1]).dtype)
+  clients = np.full((num_clusters, _SHEET_CLIENTS), -1)
+  for k in range(num_clusters):
+    members = np.flatnonzero(assignment[sampled] == k)
+    if not len(members):
+      continue
+    center = coordinates[members].mean(axis=0)
+    distance = np.square(coordinates[members] - center).sum(axis=1)
+    typical = sampled[members[np.argsort(distance)[:_SHEET_CLIENTS]]]
+    for i, client in enumerate(typical):
+      x, y = train.client(int(client))
+      spread = _one_of_each_first(y)[:_SHEET_IMAGES]
+      images[k, i, : len(spread)] = x[spread]
+      clients[k, i] = client
+  return {'sheet_images': images, 'sheet_clients': clients}
+
+
+def _one_of_each_first(labels: np.ndarray) -> np.ndarray:
+  """Rows ordered so that each label appears once before any appears twice."""
+  order = np.argsort(labels, kind='stable')
+  ranks = np.concatenate([np.arange(n) for n in np.unique(labels, return_counts=True)[1]])
+  return order[np.lexsort((labels[order], ranks))]

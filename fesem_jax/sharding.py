@@ -1,0 +1,194 @@
+"""Clients over devices: the 'clients' mesh axis, dealing, and chunks.
+
+Client stacks are split over the axis; data and centers are whole on each
+device. Whole data lets any cohort be dealt evenly; it is small (uint8) beside
+the stack of models.
+"""
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+CLIENTS = 'clients'
+
+
+def client_mesh(num_devices: int = 0) -> Mesh:
+  """A mesh of the first `num_devices` devices (0: all) along 'clients'.
+
+  Raises:
+    ValueError: if there are fewer devices.
+  """
+  devices = jax.devices()
+  if num_devices > len(devices):
+    raise ValueError(
+        f'--num_devices={num_devices}, but only {len(devices)} '
+        f'{devices[0].platform} device(s) exist.'
+    )
+  return Mesh(np.array(devices[: num_devices or len(devices)]), (CLIENTS,))
+
+
+def deal(work: np.ndarray) -> np.ndarray:
+  """An order of clients in which contiguous halves, quarters, ... balance.
+
+  Clients sorted by work are dealt to two hands, each hand to two again, and so
+  on. The order does not depend on the device count, so neither do checkpoints.
+
+  Args:
+    work: [M] how much each client costs.
+
+  Returns:
+    [M] int64 positions.
+  """
+
+  def halves(ranks: np.ndarray) -> list[np.ndarray]:
+    if len(ranks) <= 1:
+      return [ranks]
+    return halves(ranks[0::2]) + halves(ranks[1::2])
+
+  return np.concatenate(halves(np.argsort(-work, kind='stable')))
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+  """The tree's arrays, whole on every device of the mesh."""
+  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def split_clients(tree: Any, mesh: Mesh) -> Any:
+  """Constrains the leading axis of every leaf to be split over 'clients'."""
+  sharding = NamedSharding(mesh, PartitionSpec(CLIENTS))
+  return jax.lax.with_sharding_constraint(tree, sharding)
+
+
+def per_device(
+    fn: Callable[..., Any], mesh: Mesh, num_split: int
+) -> Callable[..., Any]:
+  """Runs `fn` on each device's clients.
+
+  Args:
+    fn: maps arrays to a tree of arrays with a leading client axis.
+    mesh: from `client_mesh`.
+    num_split: how many of the first arguments have a leading client axis; the
+      others are whole on every device.
+  """
+  if mesh.size == 1:
+    return fn
+
+  def run(*args: Any) -> Any:
+    specs = [
+        PartitionSpec(CLIENTS) if i < num_split else PartitionSpec()
+        for i in range(len(args))
+    ]
+    return jax.shard_map(
+        fn,
+        mesh=mesh,
+        in_specs=tuple(specs),
+        out_specs=PartitionSpec(CLIENTS),
+        check_vma=False,
+    )(*args)
+
+  return run
+
+
+def map_chunks(
+    body: Callable[[jax.Array], Any], work: jax.Array, clients_per_chunk: int
+) -> Any:
+  """Runs `body` on chunks of clients in order of decreasing work.
+
+  Clients of like work share a chunk, so a chunk that lasts as long as its
+  longest client wastes little.
+
+  Args:
+    body: slots [C] int32 -> tree of [C, ...]; a slot S stands for nobody.
+    work: [S] int32 how long each client takes.
+    clients_per_chunk: C; it does not affect the result.
+
+  Returns:
+    Tree of [S, ...], in the order of `work`.
+  """
+  num_clients = work.shape[0]
+  chunk = max(1, min(clients_per_chunk, num_clients))
+  num_chunks = -(-num_clients // chunk)
+  order = jnp.argsort(-work).astype(jnp.int32)
+  padding = jnp.full(num_chunks * chunk - num_clients, num_clients, jnp.int32)
+  order = jnp.concatenate([order, padding])
+
+  def write(whole: jax.Array, slots: jax.Array, rows: jax.Array) -> jax.Array:
+    if chunk == 1:  # A slice is written in place; a scatter would loop.
+      return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
+    return whole.at[slots].set(rows, mode='drop')
+
+  def run(i: jax.Array, out: Any) -> Any:
+    slots = jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
+    return jax.tree.map(lambda o, r: write(o, slots, r), out, body(slots))
+
+  shapes = jax.eval_shape(body, jax.ShapeDtypeStruct((chunk,), jnp.int32))
+  empty = jax.tree.map(
+      lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype), shapes
+  )
+  return jax.lax.fori_loop(0, num_chunks, run, empty)
+
+
+def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
+  """`jax.vmap(fn)`, but without a batch axis inside when there is one client.
+
+  A batch axis of one still turns convolutions into grouped ones, which are
+  slow; large models on CPU therefore run client by client without it.
+  """
+  if size > 1:
+    return jax.vmap(fn)
+
+  def one(*args: Any) -> Any:
+    out = fn(*jax.tree.map(lambda x: x[0], args))
+    return jax.tree.map(lambda x: x[None], out)
+
+  return one
+
+
+def setup_devices(num_devices: int = 0) -> None:
+  """One XLA device per CPU core; call it before anything else uses JAX.
+
+  Splitting clients over one-core devices is much faster than letting all cores
+  share each small operation. Machines with an accelerator are not affected.
+  Compiled programs are kept between runs in ~/.cache/fesem_jax (or
+  JAX_COMPILATION_CACHE_DIR).
+
+  Args:
+    num_devices: CPU devices to make; 0 is one for each core this process may use.
+  """
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
+  jax.config.update('jax_num_cpu_devices', num_devices or cores or os.cpu_count() or 1)
+  if jax.config.jax_compilation_cache_dir is None:
+    cache = pathlib.Path.home() / '.cache' / 'fesem_jax'
+    jax.config.update('jax_compilation_cache_dir', str(cache))
+
+
+def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
+  """How many clients to train side by side on a device.
+
+  On CPU, convolutions mapped over clients become grouped ones, which are slow,
+  and large dense models fill the cache alone; only small dense models gain from
+  company. An accelerator wants many clients, as far as a quarter of its memory.
+
+  Args:
+    params: one model (shapes suffice).
+    num_clients: S.
+    mesh: devices the cohort is split over.
+  """
+  leaves = jax.tree.leaves(params)
+  size = sum(x.size for x in leaves)
+  on_each = -(-num_clients // mesh.size)
+  device = mesh.devices.flat[0]
+  if device.platform == 'cpu':
+    if any(x.ndim == 4 for x in leaves):
+      return 1
+    return max(1, min(64, 200_000 // size, on_each))
+  stats = device.memory_stats() or {}
+  budget = stats.get('bytes_limit', 16 * 2**30) // 4
+  # Weights, gradients, start and the optimizer's update: about six copies.
+  return max(1, min(on_each, budget // (24 * size)))

@@ -1,0 +1,452 @@
+"""The round loop: draw a cohort, run the compiled step, report, save."""
+
+import contextlib
+import json
+import pathlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tqdm
+
+from fesem_jax import checkpoint, evaluate, machine, portrait, sharding, writer
+from fesem_jax.base import Algorithm, Cohort, FederatedData, RoundInfo, UserError
+from fesem_jax.batching import num_steps
+from fesem_jax.local import LocalTraining
+
+# Streams of randomness folded from the run's seed, apart from the rounds.
+_INIT, _ROUNDS, _FINETUNE, _PORTRAIT = range(4)
+
+# Eq. 6 stands still when a round changes it by no more than this share.
+_SETTLED = 1e-3
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
+  """The run was interrupted after a whole round and can be continued."""
+
+
+class Result(NamedTuple):
+  """A finished run.
+
+  Attributes:
+    state: the algorithm's final state.
+    train: the training split as it was arranged for the devices; positions in
+      the state are positions in it.
+    summary: what `summary.json` holds.
+    history: one record per round, what `metrics.jsonl` holds.
+    portrait: see `portrait.draw`; empty if it was not asked for.
+  """
+
+  state: Any
+  train: FederatedData
+  summary: dict[str, Any]
+  history: list[dict[str, Any]]
+  portrait: dict[str, np.ndarray]
+
+
+def arrange(
+    local: LocalTraining, train: FederatedData, test: FederatedData
+) -> tuple[FederatedData, FederatedData]:
+  """Deals clients so that devices have like work, and puts the data on them.
+
+  Clients without examples are added until the devices' shares are equal; they
+  change nothing. Names, ids and true clusters travel with the clients.
+  """
+  work = num_steps(local.schedule, np.asarray(train.sizes()), train.max_examples)
+  order = sharding.deal(np.asarray(work) * train.max_examples + np.asarray(train.sizes()))
+  padded = -(-len(order) // local.mesh.size) * local.mesh.size
+  place = lambda data: sharding.replicate(data.reorder(order, padded), local.mesh)
+  return place(train), place(test)
+
+
+def draw_cohort(
+    seed: int, round_number: int, clients_per_round: int, train: FederatedData, mesh: Any
+) -> Cohort:
+  """The clients of a round, dealt so that devices have like work.
+
+  Drawn without replacement from (seed, round) by client id, so that neither the
+  clients' order nor the device count matters.
+
+  Args:
+    seed: of the run.
+    round_number: counted from 1.
+    clients_per_round: S; 0 or all clients is full participation.
+    train: training split as arranged.
+    mesh: devices the cohort is split over.
+  """
+  real = len(train.info.names)
+  if not 0 < clients_per_round < real:
+    return Cohort(np.arange(train.num_clients, dtype=np.int32), everyone=True)
+  by_id = np.argsort(np.asarray(train.client_ids)[:real])
+  rng = np.random.default_rng([seed, round_number])
+  positions = by_id[rng.choice(real, clients_per_round, replace=False)]
+  padding = -clients_per_round % mesh.size
+  positions = np.concatenate([positions, np.full(padding, train.num_clients)])
+  sizes = np.append(np.asarray(train.sizes()), 0)[positions]
+  return Cohort(positions[sharding.deal(sizes)].astype(np.int32), everyone=False)
+
+
+def simulate(
+    algorithm: Algorithm,
+    local: LocalTraining,
+    train: FederatedData,
+    test: FederatedData,
+    *,
+    rounds: int,
+    seed: int = 0,
+    clients_per_round: int = 0,
+    eval_every: int = 1,
+    finetune_epochs: int = 1,
+    patience: int = 0,
+    workdir: str | pathlib.Path | None = None,
+    config: dict[str, Any] | None = None,
+    checkpoint_every: int = 10,
+    resume: bool = True,
+    tensorboard: bool = False,
+    make_portrait: bool = True,
+    progress: bool | None = None,
+) -> Result:
+  """Runs an algorithm for a number of rounds.
+
+  Args:
+    algorithm: see `Algorithm`.
+    local: how its clients train; the same object it was built with.
+    train: training split.
+    test: test split of the same clients.
+    rounds: communication rounds in all, those of a continued run included.
+    seed: decides everything random.
+    clients_per_round: S; 0 is every client.
+    eval_every: rounds between evaluations; 0 evaluates after the last only.
+    finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
+      `deployed` ones.
+    patience: stops after this many rounds in which no client moved and Eq. 6
+      changed by less than 0.1 %; 0 never stops early.
+    workdir: where metrics, summary, checkpoints and the portrait go; None
+      writes nothing.
+    config: what identifies the run; a workdir with another one is refused.
+    checkpoint_every: rounds between checkpoints; 0 saves after the last only.
+    resume: whether to continue the run that the workdir holds.
+    tensorboard: write scalars for TensorBoard too.
+    make_portrait: describe the clients for the figures after the last round.
+    progress: show a progress bar; None shows it on a terminal only.
+
+  Returns:
+    `Result`.
+
+  Raises:
+    UserError: on a bad argument, an unusable workdir, or when the updates of
+      all clients of a round are not finite.
+    Stopped: after Ctrl-C, once the round is done and saved.
+  """
+  began = time.perf_counter()
+  _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
+  streams = [jax.random.fold_in(jax.random.key(seed), i) for i in range(4)]
+  keys = sharding.replicate(streams, local.mesh)
+  folder = None if workdir is None else pathlib.Path(workdir)
+  checkpoints = None
+  if folder is not None:
+    checkpoint.claim_workdir(folder, config or {}, resume)
+    checkpoints = checkpoint.Checkpoints(folder)
+  train, test = arrange(local, train, test)
+  state, done, seconds = _begin(algorithm, train, keys[_INIT], checkpoints, rounds)
+  if folder is not None and done == rounds and (folder / 'summary.json').exists():
+    return _finished(folder, state, train)
+
+  shardings = jax.tree.map(lambda x: x.sharding, state)
+  cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
+  compile_began = time.perf_counter()
+  step = (
+      jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
+      .lower(state, train, cohort, keys[_ROUNDS])
+      .compile()
+  )
+  seconds['compile'] += time.perf_counter() - compile_began
+  measure = jax.jit(
+      lambda state, train, test, key: evaluate.evaluate_clients(
+          algorithm, local, state, train, test, key, finetune_epochs
+      )
+  )
+
+  def scores(after: int) -> dict[str, Any]:
+    counts = measure(state, train, test, jax.random.fold_in(keys[_FINETUNE], after))
+    deployed, finetuned = (evaluate.scores(c) for c in jax.device_get(counts))
+    return {'deployed': deployed._asdict(), 'finetuned': finetuned._asdict()}
+
+  out = writer.MetricsWriter(folder, done, tensorboard)
+  if not done and (clusters := _initial_clusters(algorithm, state, train)):
+    out.write({'round': 0, **clusters, 'seconds': seconds['init']})
+  steps = np.asarray(num_steps(local.schedule, train.sizes(), train.max_examples))
+  steps_done, rounds_seconds = 0, []
+  bar = tqdm.tqdm(
+      total=rounds,
+      initial=done,
+      unit='round',
+      disable=None if progress is None else not progress,
+  )
+  try:
+    with _interruptible() as interrupted:
+      while done < rounds:
+        cohort = draw_cohort(seed, done + 1, clients_per_round, train, local.mesh)
+        round_began = time.perf_counter()
+        round_key = jax.random.fold_in(keys[_ROUNDS], done + 1)
+        state, info = step(state, train, cohort, round_key)
+        info = jax.device_get(info)
+        rounds_seconds.append(time.perf_counter() - round_began)
+        if info.trained == 0:
+          raise UserError(_all_failed(done + 1, checkpoints))
+        done += 1
+        steps_done += int(steps[cohort.ids[cohort.ids < len(steps)]].sum())
+        entry = _round_record(done, info, train)
+        last = done == rounds or _settled([*out.records, entry], patience)
+        stop = interrupted() and not last
+        if last or (eval_every and done % eval_every == 0):
+          entry |= scores(done)
+        out.write(entry | {'seconds': rounds_seconds[-1]})
+        bar.set_postfix(_postfix(out.records))
+        bar.update()
+        due = checkpoint_every and done % checkpoint_every == 0
+        if checkpoints is not None and (due or stop or last):
+          checkpoints.save(done, state)
+        if stop:
+          raise Stopped(_how_to_continue(done, rounds, folder))
+        if last:
+          break
+  finally:
+    bar.close()
+    out.close()
+    if checkpoints is not None:
+      checkpoints.close()
+
+  picture = {}
+  if make_portrait:
+    picture = portrait.draw(algorithm, local, state, train, keys[_PORTRAIT])
+  timing = {
+      'compile_seconds': seconds['compile'],
+      'seconds_per_round': float(np.median(rounds_seconds)) if rounds_seconds else None,
+      'client_steps_per_second': (
+          steps_done / sum(rounds_seconds) if rounds_seconds else None
+      ),
+      'total_seconds': time.perf_counter() - began,
+  }
+  summary = {
+      **_identity(config or {}, seed, len(train.info.names)),
+      **_outcome(out.records),
+      'clients_without_test_examples': int(
+          (np.asarray(test.sizes())[: len(test.info.names)] == 0).sum()
+      ),
+      'timing': timing,
+      **machine.describe(local.mesh),
+  }
+  if folder is not None:
+    if picture:
+      writer.write_arrays_atomically(folder / 'clients.npz', picture)
+    writer.write_atomically(
+        folder / 'summary.json', json.dumps(summary, indent=1) + '\n'
+    )
+  return Result(state, train, summary, out.records, picture)
+
+
+def _check(
+    rounds: int,
+    clients_per_round: int,
+    eval_every: int,
+    finetune_epochs: int,
+    train: FederatedData,
+    test: FederatedData,
+) -> None:
+  """Raises `UserError` on arguments out of range."""
+  for flag, value, least in (
+      ('rounds', rounds, 1),
+      ('clients_per_round', clients_per_round, 0),
+      ('eval_every', eval_every, 0),
+      ('finetune_epochs', finetune_epochs, 0),
+  ):
+    if value < least:
+      raise UserError(f'--{flag}={value} must be at least {least}.')
+  if clients_per_round > train.num_clients:
+    raise UserError(
+        f'--clients_per_round={clients_per_round} is more than the '
+        f'{train.num_clients} clients.'
+    )
+  if not np.array_equal(train.client_ids, test.client_ids):
+    raise UserError('The training and the test split must have the same clients.')
+  empty = np.flatnonzero(np.asarray(train.sizes()) == 0)
+  if len(empty):
+    raise UserError(
+        f'Client {train.info.names[empty[0]]} has no training examples; leave such '
+        'clients out.'
+    )
+
+
+def _begin(
+    algorithm: Algorithm,
+    train: FederatedData,
+    key: jax.Array,
+    checkpoints: checkpoint.Checkpoints | None,
+    rounds: int,
+) -> tuple[Any, int, dict[str, float]]:
+  """The state to start from, the rounds it has behind it, and seconds spent."""
+  began = time.perf_counter()
+  init = jax.jit(algorithm.init).lower(key, train).compile()
+  seconds = {'compile': time.perf_counter() - began, 'init': 0.0}
+  latest = None if checkpoints is None else checkpoints.latest_round()
+  if checkpoints is None or latest is None:
+    began = time.perf_counter()
+    state = jax.block_until_ready(init(key, train))
+    seconds['init'] = time.perf_counter() - began
+    return state, 0, seconds
+  if latest > rounds:
+    raise UserError(
+        f'The workdir holds {latest} rounds, more than --rounds={rounds}; choose '
+        'another folder or more rounds.'
+    )
+  shapes = jax.eval_shape(algorithm.init, key, train)
+  like = jax.tree.map(
+      lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
+      shapes,
+      init.output_shardings,
+  )
+  return checkpoints.restore(like), latest, seconds
+
+
+def _finished(folder: pathlib.Path, state: Any, train: FederatedData) -> Result:
+  """The result of a run that has nothing left to do."""
+  picture = {}
+  if (folder / 'clients.npz').exists():
+    with np.load(folder / 'clients.npz') as arrays:
+      picture = dict(arrays)
+  summary = json.loads((folder / 'summary.json').read_text())
+  history = writer.read_metrics(folder / 'metrics.jsonl')
+  return Result(state, train, summary, history, picture)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+  """Turns the first Ctrl-C into a request; a second one acts at once."""
+  requested = False
+
+  def request(signum: int, frame: Any) -> None:
+    nonlocal requested
+    del signum, frame
+    requested = True
+    signal.signal(signal.SIGINT, before)
+    print('\nFinishing this round, then saving ...', file=sys.stderr)
+
+  if threading.current_thread() is not threading.main_thread():
+    yield lambda: False
+    return
+  before = signal.signal(signal.SIGINT, request)
+  try:
+    yield lambda: requested
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+def _initial_clusters(
+    algorithm: Algorithm, state: Any, train: FederatedData
+) -> dict[str, Any]:
+  """Sizes and agreement of the clusters that a method starts from, if any."""
+  row = algorithm.deployed(state).row
+  if row is None or row.ndim == 0:
+    return {}
+  assignment = np.asarray(row)[: len(train.info.names)]
+  num_clusters = jax.tree.leaves(algorithm.deployed(state).models)[0].shape[0]
+  sizes = np.bincount(assignment, minlength=num_clusters)
+  agreement = evaluate.agreement(train.info.clusters, assignment)
+  return {'cluster_sizes': sizes.tolist(), **agreement}
+
+
+def _round_record(done: int, info: RoundInfo, train: FederatedData) -> dict[str, Any]:
+  """What metrics.jsonl says of a round, without scores and time."""
+  entry = {
+      'round': done,
+      'train_loss': float(info.train_loss),
+      'trained': int(info.trained),
+      'failed': int(info.failed),
+  }
+  if info.clusters is not None:
+    assignment = info.clusters.assignment[: len(train.info.names)]
+    entry |= {
+        'cluster_sizes': info.clusters.sizes.tolist(),
+        'moved': int(info.clusters.moved),
+        'objective': float(info.clusters.objective),
+        **evaluate.agreement(train.info.clusters, assignment),
+    }
+  return entry
+
+
+def _settled(records: list[dict[str, Any]], patience: int) -> bool:
+  """Whether clusters and Eq. 6 stood still for the last `patience` rounds."""
+  if not patience or len(records) <= patience or 'moved' not in records[-1]:
+    return False
+  recent = records[-patience:]
+  values = [r['objective'] for r in records[-patience - 1 :] if 'objective' in r]
+  still = all(
+      abs(b - a) <= _SETTLED * abs(a) for a, b in zip(values, values[1:], strict=False)
+  )
+  return len(values) > patience and still and not any(r['moved'] for r in recent)
+
+
+def _all_failed(round_number: int, checkpoints: checkpoint.Checkpoints | None) -> str:
+  saved = None if checkpoints is None else checkpoints.latest_round()
+  kept = '' if saved is None else f' The checkpoint of round {saved} is kept.'
+  return (
+      f'Round {round_number}: no client came back with a finite update; lower '
+      f'--learning_rate.{kept}'
+  )
+
+
+def _how_to_continue(done: int, rounds: int, folder: pathlib.Path | None) -> str:
+  if folder is None:
+    return f'Stopped after round {done} of {rounds}; nothing was saved (no workdir).'
+  return (
+      f'Stopped after round {done} of {rounds}; saved in {folder}. Run the same '
+      'command again to continue.'
+  )
+
+
+def _postfix(records: list[dict[str, Any]]) -> dict[str, str]:
+  """What the progress bar shows: loss, accuracy, clusters."""
+  shown = {}
+  if 'train_loss' in records[-1]:
+    shown['loss'] = f'{records[-1]["train_loss"]:.3f}'
+  measured = [r for r in records if 'finetuned' in r]
+  if measured:
+    shown['accuracy'] = f'{100 * measured[-1]["finetuned"]["micro_accuracy"]:.1f}%'
+  if 'cluster_sizes' in records[-1]:
+    shown['clusters'] = '/'.join(map(str, records[-1]['cluster_sizes']))
+  return shown
+
+
+def _identity(config: dict[str, Any], seed: int, num_clients: int) -> dict[str, Any]:
+  named = {n: config.get(n) for n in ('algorithm', 'dataset', 'partition')}
+  return named | {'num_clients': num_clients, 'seed': seed}
+
+
+def _outcome(records: list[dict[str, Any]]) -> dict[str, Any]:
+  """Final scores and clusters."""
+  last = records[-1]
+  clusters = None
+  if 'moved' in last:
+    moves = [r['round'] for r in records if r.get('moved')]
+    clusters = {
+        'sizes': last['cluster_sizes'],
+        'ari': last['ari'],
+        'nmi': last['nmi'],
+        'objective': last['objective'],
+        # The last round in which a client changed its cluster.
+        'rounds_to_stable': moves[-1] if moves else 0,
+    }
+  return {
+      'rounds': last['round'],
+      'num_clusters': len(clusters['sizes']) if clusters else None,
+      'deployed': last['deployed'],
+      'finetuned': last['finetuned'],
+      'unseen': None,
+      'clusters': clusters,
+  }
