@@ -1,0 +1,1 @@
+"""Experiment binaries: absl flags around the library."""

@@ -27,91 +27,183 @@ def define() -> None:
   f = flags
 
   # Data.
-  _common(f.DEFINE_enum, 'dataset', 'digits', tuple(data.DATASETS),
-          "Data set; 'digits' needs no files.")
-  f.DEFINE_string('data_dir', '', 'Folder of the data files, which holds mnist/, '
-                  'qmnist/ and so on; default: the environment variable '
-                  'FESEM_DATA_DIR, else ./data.')
-  _common(f.DEFINE_enum, 'partition', None, partition.NAMES,
-          "How examples are dealt to clients; default: 'natural' where the data "
-          "set has clients of its own, else 'iid'.")
-  _common(f.DEFINE_integer, 'num_clients', 0,
-          'Clients; 0: all natural clients, or 100.')
-  _common(f.DEFINE_integer, 'examples_per_client', 0,
-          'Training examples of each client; 0: deal all there are.')
-  _common(f.DEFINE_integer, 'min_examples', 0,
-          'Leave out natural clients with fewer examples (training and test).')
-  _common(f.DEFINE_integer, 'partition_groups', 4,
-          'Groups of clients under rotated (turned by g * 360 / groups degrees) '
-          'and label_permuted: the true clusters.')
-  _common(f.DEFINE_bool, 'disjoint_groups', False,
-          'Whether these groups share out the images, or each hold all of them.')
-  _common(f.DEFINE_float, 'dirichlet_alpha', 0.5,
-          'Concentration of the dirichlet partition; smaller is more skewed.')
-  _common(f.DEFINE_integer, 'classes_per_client', 2,
-          'Label shards of each client under the shards partition.')
+  _common(
+    f.DEFINE_enum,
+    'dataset',
+    'digits',
+    tuple(data.DATASETS),
+    "Data set; 'digits' needs no files.",
+  )
+  f.DEFINE_string(
+    'data_dir',
+    '',
+    'Folder of the data files, which holds mnist/, '
+    'qmnist/ and so on; default: the environment variable '
+    'FESEM_DATA_DIR, else ./data.',
+  )
+  _common(
+    f.DEFINE_enum,
+    'partition',
+    None,
+    partition.NAMES,
+    "How examples are dealt to clients; default: 'natural' where the data "
+    "set has clients of its own, else 'iid'.",
+  )
+  _common(
+    f.DEFINE_integer, 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'
+  )
+  _common(
+    f.DEFINE_integer,
+    'examples_per_client',
+    0,
+    'Training examples of each client; 0: deal all there are.',
+  )
+  _common(
+    f.DEFINE_integer,
+    'min_examples',
+    0,
+    'Leave out natural clients with fewer examples (training and test).',
+  )
+  _common(
+    f.DEFINE_integer,
+    'partition_groups',
+    4,
+    'Groups of clients under rotated (turned by g * 360 / groups degrees) '
+    'and label_permuted: the true clusters.',
+  )
+  _common(
+    f.DEFINE_bool,
+    'disjoint_groups',
+    False,
+    'Whether these groups share out the images, or each hold all of them.',
+  )
+  _common(
+    f.DEFINE_float,
+    'dirichlet_alpha',
+    0.5,
+    'Concentration of the dirichlet partition; smaller is more skewed.',
+  )
+  _common(
+    f.DEFINE_integer,
+    'classes_per_client',
+    2,
+    'Label shards of each client under the shards partition.',
+  )
 
   # Model and local training.
   _common(f.DEFINE_enum, 'model', 'mlp', models.NAMES, 'Model of every client.')
   _common(f.DEFINE_list, 'hidden', ['64'], "Widths of the mlp's hidden layers.")
-  _common(f.DEFINE_enum, 'optimizer', 'sgd', _OPTIMIZERS,
-          'Local optimizer; momentum is 0.9.')
+  _common(
+    f.DEFINE_enum, 'optimizer', 'sgd', _OPTIMIZERS, 'Local optimizer; momentum is 0.9.'
+  )
   _common(f.DEFINE_float, 'learning_rate', 0.1, 'Local learning rate.')
-  _common(f.DEFINE_integer, 'batch_size', 10,
-          "Local batch size; 0: all of a client's examples.")
+  _common(
+    f.DEFINE_integer,
+    'batch_size',
+    10,
+    "Local batch size; 0: all of a client's examples.",
+  )
   _common(f.DEFINE_integer, 'local_epochs', 2, 'Local epochs of a round.')
-  _common(f.DEFINE_integer, 'local_steps', 0,
-          'Local steps of a round; if positive, instead of --local_epochs.')
+  _common(
+    f.DEFINE_integer,
+    'local_steps',
+    0,
+    'Local steps of a round; if positive, instead of --local_epochs.',
+  )
 
   # The run.
   _common(f.DEFINE_integer, 'rounds', 20, 'Communication rounds.')
-  _common(f.DEFINE_integer, 'clients_per_round', 0,
-          'Clients drawn for each round; 0: all.')
-  _common(f.DEFINE_integer, 'finetune_epochs', 1,
-          'Local epochs of plain SGD before the finetuned figures.')
-  _common(f.DEFINE_integer, 'eval_every', 1,
-          'Rounds between evaluations; 0: after the last round only.')
-  _common(f.DEFINE_integer, 'patience', 0,
-          'Stop after this many rounds without a client that moves and with Eq. 6 '
-          'steady to 0.1 %; 0: never.')
+  _common(
+    f.DEFINE_integer, 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'
+  )
+  _common(
+    f.DEFINE_integer,
+    'finetune_epochs',
+    1,
+    'Local epochs of plain SGD before the finetuned figures.',
+  )
+  _common(
+    f.DEFINE_integer,
+    'eval_every',
+    1,
+    'Rounds between evaluations; 0: after the last round only.',
+  )
+  _common(
+    f.DEFINE_integer,
+    'patience',
+    0,
+    'Stop after this many rounds without a client that moves and with Eq. 6 '
+    'steady to 0.1 %; 0: never.',
+  )
   _common(f.DEFINE_integer, 'seed', 0, 'Decides everything random.')
-  f.DEFINE_integer('checkpoint_every', 10,
-                   'Rounds between checkpoints; 0: after the last round only.')
+  f.DEFINE_integer(
+    'checkpoint_every', 10, 'Rounds between checkpoints; 0: after the last round only.'
+  )
   f.DEFINE_bool('resume', True, 'Continue the run that --workdir holds.')
   f.DEFINE_bool('tensorboard', False, 'Write scalars to WORKDIR/tensorboard/ too.')
 
   # The machine: speed only, never results.
-  f.DEFINE_integer('clients_per_chunk', 0,
-                   'Clients trained side by side on a device; 0: by the model and '
-                   'the device. Does not affect results.')
-  f.DEFINE_integer('num_devices', 0,
-                   'Devices that clients are split over; 0: all, on CPU one per '
-                   'core. Does not affect results.')
+  f.DEFINE_integer(
+    'clients_per_chunk',
+    0,
+    'Clients trained side by side on a device; 0: by the model and '
+    'the device. Does not affect results.',
+  )
+  f.DEFINE_integer(
+    'num_devices',
+    0,
+    'Devices that clients are split over; 0: all, on CPU one per '
+    'core. Does not affect results.',
+  )
 
   # Options of the methods; None is the method's own default.
   f.DEFINE_integer('num_clusters', None, _help('num_clusters', 'Centers K.'))
-  f.DEFINE_float('prox_lambda', None, _help(
-      'prox_lambda', 'lambda of the distance penalty (Eq. 7).'))
-  f.DEFINE_enum('prox_weighting', None, ('uniform', 'paper'), _help(
-      'prox_weighting', 'lambda for every client, or lambda / (m alpha_i).'))
-  f.DEFINE_enum('weighting', None, ('uniform', 'by_examples'), _help(
-      'weighting', 'Weights of clients in a mean.'))
-  f.DEFINE_string('cluster_on', None, _help(
-      'cluster_on', "Parameters that the E-step compares: 'all' or a layer's name."))
-  f.DEFINE_integer('init_epochs', None, _help(
-      'init_epochs', 'Local epochs before the first clustering.'))
-  f.DEFINE_integer('init_restarts', None, _help(
-      'init_restarts', 'Restarts of the first clustering.'))
-  f.DEFINE_enum('init_seeding', None, ('random', 'plusplus'), _help(
-      'init_seeding', 'Seeds of the first clustering: random clients or k-means++.'))
+  f.DEFINE_float(
+    'prox_lambda', None, _help('prox_lambda', 'lambda of the distance penalty (Eq. 7).')
+  )
+  f.DEFINE_enum(
+    'prox_weighting',
+    None,
+    ('uniform', 'paper'),
+    _help('prox_weighting', 'lambda for every client, or lambda / (m alpha_i).'),
+  )
+  f.DEFINE_enum(
+    'weighting',
+    None,
+    ('uniform', 'by_examples'),
+    _help('weighting', 'Weights of clients in a mean.'),
+  )
+  f.DEFINE_string(
+    'cluster_on',
+    None,
+    _help(
+      'cluster_on', "Parameters that the E-step compares: 'all' or a layer's name."
+    ),
+  )
+  f.DEFINE_integer(
+    'init_epochs',
+    None,
+    _help('init_epochs', 'Local epochs before the first clustering.'),
+  )
+  f.DEFINE_integer(
+    'init_restarts', None, _help('init_restarts', 'Restarts of the first clustering.')
+  )
+  f.DEFINE_enum(
+    'init_seeding',
+    None,
+    ('random', 'plusplus'),
+    _help(
+      'init_seeding', 'Seeds of the first clustering: random clients or k-means++.'
+    ),
+  )
 
 
 def _help(option: str, text: str) -> str:
   """The text with the methods that have the option and their defaults."""
   defaults = [
-      f'{name}: {algorithms.options(name)[option]}'
-      for name in algorithms.METHODS
-      if option in algorithms.options(name)
+    f'{name}: {algorithms.options(name)[option]}'
+    for name in algorithms.METHODS
+    if option in algorithms.options(name)
   ]
   return f'{text} Default: {", ".join(defaults)}.'
 
@@ -148,8 +240,8 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   """
   algorithms.check_options(algorithm, options)
   return {
-      **common(),
-      'algorithm': algorithm,
-      **algorithms.options(algorithm),
-      **options,
+    **common(),
+    'algorithm': algorithm,
+    **algorithms.options(algorithm),
+    **options,
   }

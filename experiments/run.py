@@ -1,6 +1,6 @@
-"""Runs one method on one data set.
+r"""Runs one method on one data set.
 
-  python -m experiments.run --algorithm=fesem --dataset=digits \\
+  python -m experiments.run --algorithm=fesem --dataset=digits \
       --partition=rotated --num_clusters=4
 
 The workdir gets config.json, metrics.jsonl, summary.json, clients.npz and
@@ -20,28 +20,27 @@ from absl import app, flags, logging
 from experiments import flags as experiment_flags
 from fesem_jax import algorithms, data, models, sharding
 from fesem_jax.base import FederatedData, Model, UserError
-from fesem_jax.batching import Schedule
-from fesem_jax.local import LocalTraining
+from fesem_jax.local import LocalTraining, local_training
 from fesem_jax.simulate import Result, Stopped, simulate
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
-    'sgd': optax.sgd,
-    'momentum': lambda rate: optax.sgd(rate, momentum=0.9),
-    'adam': optax.adam,
+  'sgd': optax.sgd,
+  'momentum': lambda rate: optax.sgd(rate, momentum=0.9),
+  'adam': optax.adam,
 }
 
 
 def load_data(
-    config: dict[str, Any], data_dir: str = ''
+  config: dict[str, Any], data_dir: str = ''
 ) -> tuple[FederatedData, FederatedData]:
   """The two splits that a configuration names."""
   names = ('num_clients', 'examples_per_client', 'min_examples', 'partition_groups',
            'disjoint_groups', 'dirichlet_alpha', 'classes_per_client', 'seed')  # fmt: skip
   return data.load(
-      config['dataset'],
-      partition=config['partition'] or '',
-      data_dir=data_dir,
-      **{name: config[name] for name in names},
+    config['dataset'],
+    partition=config['partition'] or '',
+    data_dir=data_dir,
+    **{name: config[name] for name in names},
   )
 
 
@@ -53,44 +52,35 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
     hidden = [0]
   if min(hidden, default=1) < 1:
     raise UserError(
-        f'--hidden={",".join(config["hidden"])} must be positive widths, e.g. 200,100.'
+      f'--hidden={",".join(config["hidden"])} must be positive widths, e.g. 200,100.'
     )
   return models.build(config['model'], train.example_shape, train.num_classes, hidden)
 
 
 def build_local(
-    config: dict[str, Any], model: Model, train: FederatedData, machine: dict[str, Any]
+  config: dict[str, Any], model: Model, train: FederatedData, machine: dict[str, Any]
 ) -> LocalTraining:
   """The local training that a configuration names."""
-  for flag, least in (('batch_size', 0), ('local_epochs', 1), ('local_steps', 0)):
-    if config[flag] < least:
-      raise UserError(f'--{flag}={config[flag]} must be at least {least}.')
   if not config['learning_rate'] > 0:
     raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')
-  mesh = sharding.client_mesh(machine['num_devices'])
-  params = jax.eval_shape(model.init, jax.random.key(0))
-  cohort = config['clients_per_round'] or train.num_clients
-  chunk = machine['clients_per_chunk']
-  if chunk < 0:
-    raise UserError(f'--clients_per_chunk={chunk} must not be negative.')
-  return LocalTraining(
-      model=model,
-      optimizer=_OPTIMIZERS[config['optimizer']](config['learning_rate']),
-      schedule=Schedule(
-          config['batch_size'], config['local_epochs'], config['local_steps']
-      ),
-      clients_per_chunk=chunk
-      or sharding.default_clients_per_chunk(params, cohort, mesh),
-      mesh=mesh,
+  return local_training(
+      model,
+      _OPTIMIZERS[config['optimizer']](config['learning_rate']),
+      num_clients=config['clients_per_round'] or train.num_clients,
+      batch_size=config['batch_size'],
+      epochs=config['local_epochs'],
+      steps=config['local_steps'],
+      clients_per_chunk=machine['clients_per_chunk'],
+      mesh=sharding.client_mesh(machine['num_devices']),
   )
 
 
 def run(
-    config: dict[str, Any],
-    machine: dict[str, Any],
-    workdir: pathlib.Path,
-    *,
-    say: Callable[[str], None] = print,
+  config: dict[str, Any],
+  machine: dict[str, Any],
+  workdir: pathlib.Path,
+  *,
+  say: Callable[[str], None] = print,
 ) -> Result:
   """Carries out a configuration in a workdir.
 
@@ -109,29 +99,29 @@ def run(
   options = {name: config[name] for name in algorithms.options(config['algorithm'])}
   algorithm = algorithms.build(config['algorithm'], local, **options)
   size = sum(
-      x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
+    x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   )
   say(
-      f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
-      f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
-      f'of {size:,} parameters, {local.mesh.size} {jax.default_backend()} device(s)'
+    f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
+    f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
+    f'of {size:,} parameters, {local.mesh.size} {jax.default_backend()} device(s)'
   )
   return simulate(
-      algorithm,
-      local,
-      train,
-      test,
-      rounds=config['rounds'],
-      seed=config['seed'],
-      clients_per_round=config['clients_per_round'],
-      eval_every=config['eval_every'],
-      finetune_epochs=config['finetune_epochs'],
-      patience=config['patience'],
-      workdir=workdir,
-      config=config,
-      checkpoint_every=machine['checkpoint_every'],
-      resume=machine['resume'],
-      tensorboard=machine['tensorboard'],
+    algorithm,
+    local,
+    train,
+    test,
+    rounds=config['rounds'],
+    seed=config['seed'],
+    clients_per_round=config['clients_per_round'],
+    eval_every=config['eval_every'],
+    finetune_epochs=config['finetune_epochs'],
+    patience=config['patience'],
+    workdir=workdir,
+    config=config,
+    checkpoint_every=machine['checkpoint_every'],
+    resume=machine['resume'],
+    tensorboard=machine['tensorboard'],
   )
 
 
@@ -147,14 +137,16 @@ def report(result: Result) -> str:
   if clusters:
     line = f'clusters of {", ".join(map(str, clusters["sizes"]))} clients'
     if clusters['ari'] is not None:
-      line += f'; against the truth ARI {clusters["ari"]:.3f}, NMI {clusters["nmi"]:.3f}'
+      line += (
+        f'; against the truth ARI {clusters["ari"]:.3f}, NMI {clusters["nmi"]:.3f}'
+      )
     lines.append(line + f'; last move in round {clusters["rounds_to_stable"]}')
   timing = summary['timing']
   if timing['seconds_per_round'] is not None:
     lines.append(
-        f'{summary["rounds"]} rounds, {timing["seconds_per_round"]:.3f} s a round, '
-        f'{timing["client_steps_per_second"]:,.0f} client steps a second, '
-        f'{timing["compile_seconds"]:.1f} s compiling'
+      f'{summary["rounds"]} rounds, {timing["seconds_per_round"]:.3f} s a round, '
+      f'{timing["client_steps_per_second"]:,.0f} client steps a second, '
+      f'{timing["compile_seconds"]:.1f} s compiling'
     )
   return '\n'.join(lines)
 
@@ -194,7 +186,9 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   sharding.setup_devices(f.num_devices)
-  config = experiment_flags.configuration(f.algorithm, experiment_flags.chosen_options())
+  config = experiment_flags.configuration(
+    f.algorithm, experiment_flags.chosen_options()
+  )
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir)
   print(report(result))
@@ -206,7 +200,7 @@ def define_flags() -> None:
   experiment_flags.define()
   flags.DEFINE_enum('algorithm', 'fesem', tuple(algorithms.METHODS), 'Method to run.')
   flags.DEFINE_string(
-      'workdir', '', 'Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.'
+    'workdir', '', 'Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.'
   )
 
 

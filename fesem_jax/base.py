@@ -23,6 +23,10 @@ class UserError(ValueError):
   """A mistake of the user's, in one sentence that names the flag or file."""
 
 
+class Diverged(UserError):  # noqa: N818 - the outcome of a run.
+  """No client of a round came back with a finite update."""
+
+
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
   """Raises `UserError` unless `value` is among `allowed`."""
   if value not in allowed:
@@ -123,31 +127,29 @@ class FederatedData:
     padding = max(0, num_clients - len(order))
     truth = self.info.clusters
     return FederatedData(
-        x=np.asarray(self.x)[rows],
-        y=np.asarray(self.y)[rows],
-        offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
-        client_ids=np.concatenate(
-            [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]
-        ).astype(np.int32),
-        num_classes=self.num_classes,
-        scale=self.scale,
-        max_examples=self.max_examples,
-        info=ClientInfo(
-            self.info.names[order], None if truth is None else truth[order]
-        ),
+      x=np.asarray(self.x)[rows],
+      y=np.asarray(self.y)[rows],
+      offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
+      client_ids=np.concatenate(
+        [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]
+      ).astype(np.int32),
+      num_classes=self.num_classes,
+      scale=self.scale,
+      max_examples=self.max_examples,
+      info=ClientInfo(self.info.names[order], None if truth is None else truth[order]),
     )
 
   @classmethod
   def from_arrays(
-      cls,
-      x: np.ndarray,
-      y: np.ndarray,
-      sizes: np.ndarray,
-      *,
-      num_classes: int | None = None,
-      scale: float | None = None,
-      client_ids: np.ndarray | None = None,
-      info: ClientInfo | None = None,
+    cls,
+    x: np.ndarray,
+    y: np.ndarray,
+    sizes: np.ndarray,
+    *,
+    num_classes: int | None = None,
+    scale: float | None = None,
+    client_ids: np.ndarray | None = None,
+    info: ClientInfo | None = None,
   ) -> 'FederatedData':
     """Builds a split from rows that lie client after client.
 
@@ -167,8 +169,8 @@ class FederatedData:
     x, y, sizes = np.asarray(x), np.asarray(y), np.asarray(sizes, np.int64)
     if len(x) != len(y) or sizes.sum() != len(x):
       raise ValueError(
-          f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
-          f'{sizes.sum()} must agree.'
+        f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
+        f'{sizes.sum()} must agree.'
       )
     if len(x) >= 2**31:
       raise ValueError(f'{len(x)} examples do not fit 32-bit row numbers.')
@@ -180,22 +182,21 @@ class FederatedData:
       num_classes = int(y.max()) + 1 if len(y) else 1
     if len(y) and (y.min() < 0 or y.max() >= num_classes):
       raise ValueError(
-          f'Labels must lie in 0..{num_classes - 1}; found '
-          f'{y.min()}..{y.max()}.'
+        f'Labels must lie in 0..{num_classes - 1}; found {y.min()}..{y.max()}.'
       )
     if client_ids is None:
       client_ids = np.arange(len(sizes))
     if info is None:
       info = ClientInfo(np.array([str(i) for i in client_ids]))
     return cls(
-        x=np.ascontiguousarray(x),
-        y=y.astype(np.int32),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-        client_ids=np.asarray(client_ids, np.int32),
-        num_classes=int(num_classes),
-        scale=float(1 / 255 if x.dtype == np.uint8 else 1) if scale is None else scale,
-        max_examples=max(1, int(sizes.max(initial=0))),
-        info=info,
+      x=np.ascontiguousarray(x),
+      y=y.astype(np.int32),
+      offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+      client_ids=np.asarray(client_ids, np.int32),
+      num_classes=int(num_classes),
+      scale=float(1 / 255 if x.dtype == np.uint8 else 1) if scale is None else scale,
+      max_examples=max(1, int(sizes.max(initial=0))),
+      info=info,
     )
 
 

@@ -43,7 +43,10 @@ def batches_per_epoch(sizes: jax.Array, width: int) -> jax.Array:
 
 
 def num_steps(
-    schedule: Schedule, sizes: jax.Array, max_examples: int, epochs: jax.Array | None = None
+  schedule: Schedule,
+  sizes: jax.Array,
+  max_examples: int,
+  epochs: jax.Array | None = None,
 ) -> jax.Array:
   """Local steps of each client, [S] int32; clients without examples take none.
 
@@ -70,7 +73,7 @@ def shuffle(key: jax.Array, size: jax.Array, max_examples: int) -> jax.Array:
 
 
 def batch_rows(
-    order: jax.Array, step: jax.Array, size: jax.Array, width: int
+  order: jax.Array, step: jax.Array, size: jax.Array, width: int
 ) -> tuple[jax.Array, jax.Array]:
   """Rows within one client of batch `step` of an epoch: [B] int32, weights [B] float32.
 
@@ -85,9 +88,9 @@ def batch_rows(
 
 
 def gather(
-    data: FederatedData, client: jax.Array, rows: jax.Array
+  data: FederatedData, client: jax.Array, rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32."""
-  rows = data.offsets.at[client].get(mode='clip') + rows
-  x = data.x.at[rows].get(mode='clip')
-  return x.astype(jnp.float32) * data.scale, data.y.at[rows].get(mode='clip')
+  rows = jnp.asarray(data.offsets).at[client].get(mode='clip') + rows
+  x = jnp.asarray(data.x).at[rows].get(mode='clip')
+  return x.astype(jnp.float32) * data.scale, jnp.asarray(data.y).at[rows].get(mode='clip')

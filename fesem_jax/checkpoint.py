@@ -13,8 +13,17 @@ from fesem_jax.writer import write_atomically
 # Flags that may change between two runs of one workdir: they decide where and
 # how fast a run happens, how long it is and what is reported, not its results.
 FREE_FLAGS = frozenset(
-    'workdir data_dir resume rounds clients_per_chunk num_devices tensorboard '
-    'checkpoint_every patience'.split()
+  [
+    'workdir',
+    'data_dir',
+    'resume',
+    'rounds',
+    'clients_per_chunk',
+    'num_devices',
+    'tensorboard',
+    'checkpoint_every',
+    'patience',
+  ]
 )
 
 
@@ -41,22 +50,22 @@ def claim_workdir(workdir: pathlib.Path, config: dict[str, Any], resume: bool) -
     return
   if not resume:
     raise UserError(
-        f'--workdir={workdir} already holds a run and --resume is off; choose '
-        'another folder or delete this one.'
+      f'--workdir={workdir} already holds a run and --resume is off; choose '
+      'another folder or delete this one.'
     )
   try:
     old = json.loads(path.read_text())
   except json.JSONDecodeError as e:
     raise UserError(f'{path} is damaged ({e}); choose another --workdir.') from e
   differing = [
-      f'--{name} (there: {old.get(name)}, now: {config.get(name)})'
-      for name in sorted(set(old) | set(config))
-      if name not in FREE_FLAGS and old.get(name) != config.get(name)
+    f'--{name} (there: {old.get(name)}, now: {config.get(name)})'
+    for name in sorted(set(old) | set(config))
+    if name not in FREE_FLAGS and old.get(name) != config.get(name)
   ]
   if differing:
     raise UserError(
-        f'--workdir={workdir} holds a run with another configuration: '
-        f'{"; ".join(differing)}. Choose another folder or delete this one.'
+      f'--workdir={workdir} holds a run with another configuration: '
+      f'{"; ".join(differing)}. Choose another folder or delete this one.'
     )
 
 
@@ -70,10 +79,10 @@ class Checkpoints:
   def __init__(self, workdir: pathlib.Path):
     self._dir = (workdir / 'checkpoints').absolute()
     self._manager = ocp.CheckpointManager(
-        self._dir,
-        options=ocp.CheckpointManagerOptions(
-            max_to_keep=2, create=True, enable_async_checkpointing=False
-        ),
+      self._dir,
+      options=ocp.CheckpointManagerOptions(
+        max_to_keep=2, create=True, enable_async_checkpointing=False
+      ),
     )
 
   def latest_round(self) -> int | None:
@@ -94,9 +103,9 @@ class Checkpoints:
       self._manager.wait_until_finished()
     except (OSError, ValueError, RuntimeError) as e:
       raise UserError(
-          f'Cannot save a checkpoint in {self._dir}: {_first_line(e)} '
-          'Earlier checkpoints are intact; free some space and run the same '
-          'command again.'
+        f'Cannot save a checkpoint in {self._dir}: {_first_line(e)} '
+        'Earlier checkpoints are intact; free some space and run the same '
+        'command again.'
       ) from e
 
   def restore(self, like: Any) -> Any:
@@ -111,14 +120,12 @@ class Checkpoints:
     rounds_done = self._manager.latest_step()
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     try:
-      return self._manager.restore(
-          rounds_done, args=ocp.args.StandardRestore(abstract)
-      )
+      return self._manager.restore(rounds_done, args=ocp.args.StandardRestore(abstract))
     except Exception as e:  # Orbax raises many kinds for a damaged checkpoint.
       raise UserError(
-          f'Checkpoint {self._dir / str(rounds_done)} is damaged or was made with '
-          f'another --num_devices ({_first_line(e)}). Delete that folder to '
-          'continue from the one before it.'
+        f'Checkpoint {self._dir / str(rounds_done)} is damaged or was made with '
+        f'another --num_devices ({_first_line(e)}). Delete that folder to '
+        'continue from the one before it.'
       ) from e
 
   def close(self) -> None:

@@ -19,11 +19,11 @@ _LAYOUT = ('NHWC', 'HWIO', 'NHWC')
 
 
 def conv2d(
-    x: jax.Array,
-    kernel: jax.Array,
-    *,
-    strides: tuple[int, int] = (1, 1),
-    padding: Padding = 'SAME',
+  x: jax.Array,
+  kernel: jax.Array,
+  *,
+  strides: tuple[int, int] = (1, 1),
+  padding: Padding = 'SAME',
 ) -> jax.Array:
   """2-D convolution, equal to `lax.conv_general_dilated` up to rounding.
 
@@ -44,7 +44,7 @@ def conv2d(
 
 def _forward(x, kernel, strides, padding, kernel_dilation=(1, 1), x_dilation=(1, 1)):
   return jax.lax.conv_general_dilated(
-      x, kernel, strides, padding, x_dilation, kernel_dilation, _LAYOUT
+    x, kernel, strides, padding, x_dilation, kernel_dilation, _LAYOUT
   )
 
 
@@ -62,7 +62,7 @@ def _conv_bwd(strides, padding, residuals, dy):
   dx_padding, dk_padding = [], []
   for axis in (0, 1):
     size, window = x.shape[1 + axis], kernel.shape[axis]
-    before, after = padding[axis]
+    before = padding[axis][0]
     spread = (dy.shape[1 + axis] - 1) * strides[axis] + 1
     dx_before = window - 1 - before
     dx_padding.append((dx_before, size + window - 1 - spread - dx_before))

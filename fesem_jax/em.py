@@ -30,7 +30,7 @@ def e_step(stack: Params, centers: Params) -> jax.Array:
 
 
 def m_step(
-    stack: Params, assignment: jax.Array, weights: jax.Array, centers: Params
+  stack: Params, assignment: jax.Array, weights: jax.Array, centers: Params
 ) -> Params:
   """Moves each center to the mean of its clients (Eq. 9).
 
@@ -47,7 +47,7 @@ def m_step(
 
 
 def objective(
-    stack: Params, centers: Params, assignment: jax.Array, counts: jax.Array
+  stack: Params, centers: Params, assignment: jax.Array, counts: jax.Array
 ) -> jax.Array:
   """Eq. 6: mean squared distance of clients to their centers, [] float32.
 
@@ -63,11 +63,11 @@ def objective(
 
 
 def report(
-    old: jax.Array,
-    new: jax.Array,
-    exists: jax.Array,
-    num_clusters: int,
-    value: jax.Array,
+  old: jax.Array,
+  new: jax.Array,
+  exists: jax.Array,
+  num_clusters: int,
+  value: jax.Array,
 ) -> Clusters:
   """Sums up a round's assignment.
 
@@ -80,10 +80,10 @@ def report(
   """
   members = jax.nn.one_hot(new, num_clusters, dtype=jnp.int32)
   return Clusters(
-      assignment=new,
-      sizes=(members * exists[:, None]).sum(axis=0),
-      moved=((old != new) & exists).sum(),
-      objective=value,
+    assignment=new,
+    sizes=(members * exists[:, None]).sum(axis=0),
+    moved=((old != new) & exists).sum(),
+    objective=value,
   )
 
 
@@ -102,13 +102,13 @@ class KMeans(NamedTuple):
 
 
 def kmeans(
-    key: jax.Array,
-    stack: Params,
-    exists: jax.Array,
-    num_clusters: int,
-    *,
-    restarts: int = 20,
-    seeding: str = 'random',
+  key: jax.Array,
+  stack: Params,
+  exists: jax.Array,
+  num_clusters: int,
+  *,
+  restarts: int = 20,
+  seeding: str = 'random',
 ) -> KMeans:
   """K-means over client models; the best of several restarts (Section 6.1.4).
 
@@ -156,7 +156,7 @@ def kmeans(
 
   first = e_step(stack, centers)
   _, _, assignment, centers = jax.lax.while_loop(
-      moving, refine, refine((0, first, first, centers))
+    moving, refine, refine((0, first, first, centers))
   )
   return KMeans(assignment, centers, objective(stack, centers, assignment, exists))
 
@@ -170,7 +170,7 @@ def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
 
   def product(x: jax.Array) -> jax.Array:
     keep = valid.reshape((-1,) + (1,) * (x.ndim - 1))
-    mean = jnp.where(keep, x, 0).sum(axis=0) / count
+    mean = jnp.where(keep, x, 0).sum(axis=0, keepdims=True) / count
     flat = jnp.where(keep, x - mean, 0).reshape(x.shape[0], -1)
     return jnp.matmul(flat, flat.T, precision=_HIGHEST)
 
@@ -178,7 +178,7 @@ def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
 
 
 def _seed(
-    key: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
+  key: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
 ) -> jax.Array:
   """[K] int32: K distinct clients to start from."""
   if seeding == 'random':
@@ -203,7 +203,7 @@ def _seed(
 
 
 def _lloyd(
-    key: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
+  key: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
 ) -> tuple[jax.Array, jax.Array]:
   """One restart on inner products.
 
@@ -216,13 +216,13 @@ def _lloyd(
   def distances(coefficients: jax.Array) -> jax.Array:
     products = jnp.matmul(gram, coefficients.T, precision=_HIGHEST)
     center_norms = (coefficients * products.T).sum(axis=1)
-    return norms[:, None] - 2 * products + center_norms
+    return norms[:, None] - 2 * products + center_norms[None]
 
   def iterate(loop):
     step, _, assignment, coefficients = loop
     members = jax.nn.one_hot(assignment, num_clusters) * valid[:, None]
     sizes = members.sum(axis=0)
-    means = (members / jnp.maximum(sizes, 1)).T
+    means = (members / jnp.maximum(sizes, 1)[None]).T
     coefficients = jnp.where(sizes[:, None] > 0, means, coefficients)
     return step + 1, assignment, distances(coefficients).argmin(axis=1), coefficients
 

@@ -35,7 +35,7 @@ class Counts(NamedTuple):
 
 
 def count_chunk(
-    model: Model, params: Params, data: FederatedData, ids: jax.Array
+  model: Model, params: Params, data: FederatedData, ids: jax.Array
 ) -> Counts:
   """Classifies all examples of C clients, each with its own model.
 
@@ -58,7 +58,9 @@ def count_chunk(
     guess = model.apply(params, x).argmax(axis=-1)
     weights = weights.astype(jnp.int32)
     tally = lambda labels, w: jnp.zeros(data.num_classes, jnp.int32).at[labels].add(w)
-    return Counts(tally(y, weights * (guess == y)), tally(guess, weights), tally(y, weights))
+    return Counts(
+      tally(y, weights * (guess == y)), tally(guess, weights), tally(y, weights)
+    )
 
   each = sharding.map_one_or_many(count, ids.shape[0])
 
@@ -71,13 +73,13 @@ def count_chunk(
 
 
 def evaluate_clients(
-    algorithm: Algorithm,
-    local: LocalTraining,
-    state: jax.Array,
-    train: FederatedData,
-    test: FederatedData,
-    key: jax.Array,
-    finetune_epochs: int,
+  algorithm: Algorithm,
+  local: LocalTraining,
+  state: jax.Array,
+  train: FederatedData,
+  test: FederatedData,
+  key: jax.Array,
+  finetune_epochs: int,
 ) -> tuple[Counts, Counts]:
   """Measures every client's deployed model, as it is and fine-tuned.
 
@@ -102,7 +104,8 @@ def evaluate_clients(
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
   tuning = local._replace(schedule=schedule)
-  steps = batching.num_steps(schedule, train.sizes(), train.max_examples)
+  sizes = jnp.asarray(train.sizes())
+  steps = batching.num_steps(schedule, sizes, train.max_examples)
 
   def on_device(per_client, models, train, test, key):
     ids, steps, start = per_client
@@ -116,7 +119,7 @@ def evaluate_clients(
         return deployed, deployed
       keys = client_keys(key, train, chunk_ids)
       tuned, _, _ = train_chunk(
-          tuning, train, params, chunk_ids, chunk_steps, keys, None, None
+        tuning, train, params, chunk_ids, chunk_steps, keys, None, None
       )
       return deployed, count_chunk(local.model, tuned, test, chunk_ids)
 
@@ -125,7 +128,7 @@ def evaluate_clients(
 
   rows = algorithm.deployed(state).rows(ids)
   return sharding.per_device(on_device, local.mesh, 1)(
-      (ids, steps, models if own else rows), None if own else models, train, test, key
+    (ids, steps, models if own else rows), None if own else models, train, test, key
   )
 
 
@@ -172,14 +175,16 @@ def scores(counts: Counts) -> Scores:
     return Scores(*[float('nan')] * 4)
   size, accuracy, f1 = size[kept], accuracy[kept], f1[kept]
   return Scores(
-      micro_accuracy=float(np.average(accuracy, weights=size)),
-      macro_accuracy=float(accuracy.mean()),
-      micro_f1=float(np.average(f1, weights=size)),
-      macro_f1=float(f1.mean()),
+    micro_accuracy=float(np.average(accuracy, weights=size)),
+    macro_accuracy=float(accuracy.mean()),
+    micro_f1=float(np.average(f1, weights=size)),
+    macro_f1=float(f1.mean()),
   )
 
 
-def agreement(truth: np.ndarray | None, assignment: np.ndarray) -> dict[str, float | None]:
+def agreement(
+  truth: np.ndarray | None, assignment: np.ndarray
+) -> dict[str, float | None]:
   """ARI and NMI of an assignment with the true clusters; None without truth.
 
   Args:
@@ -189,6 +194,6 @@ def agreement(truth: np.ndarray | None, assignment: np.ndarray) -> dict[str, flo
   if truth is None:
     return {'ari': None, 'nmi': None}
   return {
-      'ari': float(sklearn_metrics.adjusted_rand_score(truth, assignment)),
-      'nmi': float(sklearn_metrics.normalized_mutual_info_score(truth, assignment)),
+    'ari': float(sklearn_metrics.adjusted_rand_score(truth, assignment)),
+    'nmi': float(sklearn_metrics.normalized_mutual_info_score(truth, assignment)),
   }

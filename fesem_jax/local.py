@@ -8,7 +8,7 @@ import optax
 from jax.sharding import Mesh
 
 from fesem_jax import batching, sharding, tree
-from fesem_jax.base import Clusters, Cohort, FederatedData, Model, Params, RoundInfo
+from fesem_jax.base import Clusters, Cohort, FederatedData, Model, Params, RoundInfo, UserError
 from fesem_jax.batching import Schedule
 
 
@@ -29,6 +29,49 @@ class LocalTraining(NamedTuple):
   schedule: Schedule
   clients_per_chunk: int
   mesh: Mesh
+
+
+def local_training(
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_clients: int,
+    batch_size: int = 10,
+    epochs: int = 1,
+    steps: int = 0,
+    clients_per_chunk: int = 0,
+    mesh: Mesh | None = None,
+) -> LocalTraining:
+  """A `LocalTraining` with what is left out chosen for the machine.
+
+  Args:
+    model: see `Model`.
+    optimizer: any Optax optimizer, e.g. `optax.sgd(0.1)`.
+    num_clients: clients of a round.
+    batch_size: see `Schedule`.
+    epochs: see `Schedule`.
+    steps: see `Schedule`.
+    clients_per_chunk: 0 chooses by the model and the device.
+    mesh: all devices by default.
+
+  Raises:
+    UserError: on a number out of range.
+  """
+  for flag, value, least in (
+      ('batch_size', batch_size, 0),
+      ('local_epochs', epochs, 1),
+      ('local_steps', steps, 0),
+      ('clients_per_chunk', clients_per_chunk, 0),
+  ):
+    if value < least:
+      raise UserError(f'--{flag}={value} must be at least {least}.')
+  mesh = sharding.client_mesh() if mesh is None else mesh
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  chunk = clients_per_chunk or sharding.default_clients_per_chunk(
+      params, num_clients, mesh
+  )
+  schedule = Schedule(batch_size, epochs, steps)
+  return LocalTraining(model, optimizer, schedule, chunk, mesh)
 
 
 WEIGHTINGS = ('uniform', 'by_examples')
@@ -61,7 +104,7 @@ class Trained(NamedTuple):
     """
     counts = self.took_part()
     return jnp.where(counts, self.sizes if weighting == 'by_examples' else 1, 0).astype(
-        jnp.float32
+      jnp.float32
     )
 
   def mean_loss(self) -> jax.Array:
@@ -73,15 +116,15 @@ class Trained(NamedTuple):
   def info(self, clusters: Clusters | None = None) -> RoundInfo:
     """Sums up the round."""
     return RoundInfo(
-        train_loss=self.mean_loss(),
-        failed=(~self.finite & (self.sizes > 0)).sum(),
-        trained=self.took_part().sum(),
-        clusters=clusters,
+      train_loss=self.mean_loss(),
+      failed=(~self.finite & (self.sizes > 0)).sum(),
+      trained=self.took_part().sum(),
+      clusters=clusters,
     )
 
 
 def weighted_cross_entropy(
-    model: Model, params: Params, x: jax.Array, y: jax.Array, weights: jax.Array
+  model: Model, params: Params, x: jax.Array, y: jax.Array, weights: jax.Array
 ) -> jax.Array:
   """[] float32: mean cross entropy of a batch over the examples of weight 1."""
   losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), y)
@@ -105,14 +148,14 @@ class _Loop(NamedTuple):
 
 
 def train_chunk(
-    local: LocalTraining,
-    data: FederatedData,
-    starts: Params,
-    ids: jax.Array,
-    steps: jax.Array,
-    keys: jax.Array,
-    prox: jax.Array | None,
-    correction: Params | None,
+  local: LocalTraining,
+  data: FederatedData,
+  starts: Params,
+  ids: jax.Array,
+  steps: jax.Array,
+  keys: jax.Array,
+  prox: jax.Array | None,
+  correction: Params | None,
 ) -> tuple[Params, jax.Array, jax.Array]:
   """Trains C clients side by side for as long as the longest of them takes.
 
@@ -142,7 +185,7 @@ def train_chunk(
   def sgd_step(params, opt_state, active, batch, start, prox, correction):
     x, y, weights = batch
     loss, grads = jax.value_and_grad(
-        lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
+      lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
     )(params)
     if prox is not None:
       pull = lambda g, w, c: g + 2 * prox * (w - c)
@@ -158,13 +201,17 @@ def train_chunk(
 
   def shuffle(epoch: jax.Array) -> jax.Array:
     epoch_keys = jax.vmap(jax.random.fold_in)(keys, epoch)
-    return jax.vmap(batching.shuffle, (0, 0, None))(epoch_keys, sizes, data.max_examples)
+    return jax.vmap(batching.shuffle, (0, 0, None))(
+      epoch_keys, sizes, data.max_examples
+    )
 
   in_order = jnp.broadcast_to(
-      jnp.arange(data.max_examples, dtype=jnp.int32), (ids.shape[0], data.max_examples)
+    jnp.arange(data.max_examples, dtype=jnp.int32), (ids.shape[0], data.max_examples)
   )
   # With one batch per epoch the order is immaterial: gather once, never shuffle.
-  whole = each(gather)(ids, in_order, jnp.zeros_like(steps), sizes) if full_batch else None
+  whole = (
+    each(gather)(ids, in_order, jnp.zeros_like(steps), sizes) if full_batch else None
+  )
 
   def body(step: jax.Array, loop: _Loop) -> _Loop:
     if full_batch:
@@ -172,20 +219,20 @@ def train_chunk(
     else:
       epoch, position = jnp.divmod(step, per_epoch)
       orders = jax.lax.cond(
-          (position == 0).any(), lambda: shuffle(epoch), lambda: loop.orders
+        (position == 0).any(), lambda: shuffle(epoch), lambda: loop.orders
       )
       batch = each(gather)(ids, orders, position, sizes)
     params, opt_state, loss, count = each(sgd_step)(
-        loop.params, loop.opt_state, step < steps, batch, starts, prox, correction
+      loop.params, loop.opt_state, step < steps, batch, starts, prox, correction
     )
     return _Loop(params, opt_state, orders, loop.loss + loss, loop.visited + count)
 
   first = _Loop(
-      params=starts,
-      opt_state=jax.vmap(local.optimizer.init)(starts),
-      orders=in_order,
-      loss=jnp.zeros(ids.shape[0]),
-      visited=jnp.zeros(ids.shape[0]),
+    params=starts,
+    opt_state=jax.vmap(local.optimizer.init)(starts),
+    orders=in_order,
+    loss=jnp.zeros(ids.shape[0]),
+    visited=jnp.zeros(ids.shape[0]),
   )
   last = jax.lax.fori_loop(0, steps.max(), body, first)
   finite = tree.all_finite(last.params)
@@ -194,16 +241,16 @@ def train_chunk(
 
 
 def train_cohort(
-    local: LocalTraining,
-    starts: Params,
-    which: jax.Array | None,
-    data: FederatedData,
-    cohort: Cohort,
-    key: jax.Array,
-    *,
-    prox: jax.Array | float | None = None,
-    correction: Params | None = None,
-    epochs: jax.Array | None = None,
+  local: LocalTraining,
+  starts: Params,
+  which: jax.Array | None,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  *,
+  prox: jax.Array | float | None = None,
+  correction: Params | None = None,
+  epochs: jax.Array | None = None,
 ) -> Trained:
   """Trains every client of the cohort from its start: one compiled loop.
 
@@ -247,6 +294,6 @@ def train_cohort(
     return sharding.map_chunks(chunk, steps, local.clients_per_chunk)
 
   params, loss, finite = sharding.per_device(on_device, local.mesh, 1)(
-      per_client, None if own_start else starts, data, key
+    per_client, None if own_start else starts, data, key
   )
   return Trained(params, loss, sizes, finite)

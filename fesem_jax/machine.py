@@ -18,17 +18,17 @@ def describe(mesh: Mesh) -> dict[str, Any]:
   stats = [d.memory_stats() or {} for d in mesh.devices.flat]
   peaks = [s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s]
   return {
-      'memory': {
-          'peak_host_bytes': peak_host_bytes(),
-          'peak_device_bytes': max(peaks) if peaks else None,
-      },
-      'device': {
-          'platform': device.platform,
-          'kind': device.device_kind,
-          'count': mesh.size,
-      },
-      'versions': versions(),
-      'commit': commit(),
+    'memory': {
+      'peak_host_bytes': peak_host_bytes(),
+      'peak_device_bytes': max(peaks) if peaks else None,
+    },
+    'device': {
+      'platform': device.platform,
+      'kind': device.device_kind,
+      'count': mesh.size,
+    },
+    'versions': versions(),
+    'commit': commit(),
   }
 
 
@@ -54,10 +54,10 @@ def commit() -> str | None:
   folder = pathlib.Path(__file__).parent
   try:
     done = subprocess.run(
-        ['git', '-C', str(folder), 'rev-parse', 'HEAD'],
-        capture_output=True,
-        text=True,
-        check=True,
+      ['git', '-C', str(folder), 'rev-parse', 'HEAD'],
+      capture_output=True,
+      text=True,
+      check=True,
     )
   except (OSError, subprocess.CalledProcessError):
     return None

@@ -40,7 +40,7 @@ class Conv(nn.Module):
     shape = (self.window, self.window, x.shape[-1], self.features)
     kernel = self.param('kernel', nn.initializers.lecun_normal(), shape)
     bias = self.param('bias', nn.initializers.zeros_init(), (self.features,))
-    return conv.conv2d(x, kernel, padding=self.padding) + bias
+    return conv.conv2d(x, kernel, padding=self.padding) + bias.reshape(1, 1, 1, -1)
 
 
 class Cnn(nn.Module):
@@ -92,12 +92,12 @@ def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
   extra = set(jax.eval_shape(module.init, jax.random.key(0), dummy)) - {'params'}
   if extra:
     raise ValueError(
-        f'{type(module).__name__} keeps {sorted(extra)} besides its parameters; '
-        'only parameters can be averaged.'
+      f'{type(module).__name__} keeps {sorted(extra)} besides its parameters; '
+      'only parameters can be averaged.'
     )
   return Model(
-      init=lambda key: module.init(key, dummy)['params'],
-      apply=lambda params, x: module.apply({'params': params}, x),
+    init=lambda key: module.init(key, dummy)['params'],
+    apply=lambda params, x: module.apply({'params': params}, x),
   )
 
 
@@ -105,10 +105,10 @@ NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn')
 
 
 def build(
-    name: str,
-    example_shape: Sequence[int],
-    num_classes: int,
-    hidden: Sequence[int] = (200,),
+  name: str,
+  example_shape: Sequence[int],
+  num_classes: int,
+  hidden: Sequence[int] = (200,),
 ) -> Model:
   """A model by its flag name.
 
@@ -127,14 +127,14 @@ def build(
   check_choice('model', name, NAMES)
   if name.endswith('cnn') and len(example_shape) not in (2, 3):
     raise UserError(
-        f'--model={name} needs images, but examples have shape {tuple(example_shape)}; '
-        'use --model=mlp or --model=logistic.'
+      f'--model={name} needs images, but examples have shape {tuple(example_shape)}; '
+      'use --model=mlp or --model=logistic.'
     )
   modules = {
-      'logistic': Mlp((), num_classes),
-      'mlp': Mlp(tuple(hidden), num_classes),
-      'small_cnn': Cnn((16, 32), 3, 64, num_classes),
-      'femnist_cnn': Cnn((32, 64), 5, 2048, num_classes),
-      'emnist_cnn': EmnistCnn(num_classes),
+    'logistic': Mlp((), num_classes),
+    'mlp': Mlp(tuple(hidden), num_classes),
+    'small_cnn': Cnn((16, 32), 3, 64, num_classes),
+    'femnist_cnn': Cnn((32, 64), 5, 2048, num_classes),
+    'emnist_cnn': EmnistCnn(num_classes),
   }
   return from_flax(modules[name], example_shape)

@@ -19,6 +19,7 @@ try:
 
   matplotlib.use('Agg')
   from matplotlib import pyplot as plt
+  from matplotlib import ticker
   from matplotlib.figure import Figure
 except ImportError as e:  # An optional dependency.
   raise UserError("Figures need matplotlib: pip install 'fesem_jax[plots]'.") from e
@@ -29,16 +30,14 @@ PALETTE = (
 )  # fmt: skip
 _MARKERS = 'osD^vPX*<>hd'
 _STYLE = {
-    'figure.dpi': 150,
-    'savefig.bbox': 'tight',
-    'font.size': 10,
-    'axes.spines.top': False,
-    'axes.spines.right': False,
-    'axes.grid': True,
-    'axes.axisbelow': True,
-    'grid.alpha': 0.3,
-    'legend.frameon': False,
-    'svg.hashsalt': 'fesem_jax',  # The same figure gives the same file.
+  'figure.dpi': 150,
+  'font.size': 10,
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.grid': True,
+  'axes.axisbelow': True,
+  'grid.alpha': 0.3,
+  'legend.frameon': False,
 }
 
 
@@ -61,7 +60,9 @@ class Run:
     self.workdir = pathlib.Path(workdir)
     self.history = read_metrics(self.workdir / 'metrics.jsonl')
     if not self.history:
-      raise UserError(f'{workdir} holds no run: there is no metrics.jsonl with a round.')
+      raise UserError(
+        f'{workdir} holds no run: there is no metrics.jsonl with a round.'
+      )
     config = {}
     if (self.workdir / 'config.json').exists():
       config = json.loads((self.workdir / 'config.json').read_text())
@@ -96,8 +97,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
   """Distinct labels: the seed is added where methods repeat."""
   names = [run.name for run in runs]
   return [
-      f'{name}, seed {run.seed}' if names.count(name) > 1 else name
-      for name, run in zip(names, runs, strict=True)
+    f'{name}, seed {run.seed}' if names.count(name) > 1 else name
+    for name, run in zip(names, runs, strict=True)
   ]
 
 
@@ -110,12 +111,12 @@ def convergence(runs: Sequence[Run]) -> Figure:
   clustered = any(len(run.series('objective')[0]) for run in runs)
   with plt.rc_context(_STYLE):
     figure, axes = plt.subplots(
-        1, 2 + clustered, figsize=(4.2 * (2 + clustered), 3.6), squeeze=False
+      1, 2 + clustered, figsize=(4.2 * (2 + clustered), 3.6), squeeze=False
     )
     panels = [
-        (('finetuned', 'micro_accuracy'), 'Fine-tuned micro accuracy (%)', 100),
-        (('deployed', 'micro_accuracy'), 'Deployed micro accuracy (%)', 100),
-        (('objective',), 'Eq. 6: mean squared distance to center', 1),
+      (('finetuned', 'micro_accuracy'), 'Fine-tuned micro accuracy (%)', 100),
+      (('deployed', 'micro_accuracy'), 'Deployed micro accuracy (%)', 100),
+      (('objective',), 'Eq. 6: mean squared distance to center', 1),
     ]
     for axis, (path, label, factor) in zip(axes[0], panels, strict=False):
       for i, (run, name) in enumerate(zip(runs, _labels(runs), strict=True)):
@@ -127,6 +128,7 @@ def convergence(runs: Sequence[Run]) -> Figure:
           )  # fmt: skip
       axis.set_xlabel('Round')
       axis.set_ylabel(label)
+      axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes[0, 0].legend()
     if clustered:
       axes[0, 2].set_ylim(bottom=0)
@@ -147,7 +149,9 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
     from sklearn.manifold import TSNE  # Slow to import.
 
     perplexity = min(30, max(2, (len(points) - 1) / 3))
-    points = TSNE(perplexity=perplexity, init='pca', random_state=0).fit_transform(points)
+    points = TSNE(perplexity=perplexity, init='pca', random_state=0).fit_transform(
+      points
+    )
     xlabel, ylabel = 't-SNE 1', 't-SNE 2'
   else:
     shares = 100 * clients['variance']
@@ -171,13 +175,13 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
     handles = []
     if cluster is not None:
       handles += [
-          _handle(f'cluster {c} ({(clients["assignment"] == c).sum()})', _color(int(c)))
-          for c in np.unique(cluster)
+        _handle(f'cluster {c} ({(clients["assignment"] == c).sum()})', _color(int(c)))
+        for c in np.unique(cluster)
       ]
     if truth is not None:
       handles += [
-          _handle(f'truth {true_cluster}', '#555555', _MARKERS[t % len(_MARKERS)])
-          for t, true_cluster in enumerate(np.unique(marked))
+        _handle(f'truth {true_cluster}', '#555555', _MARKERS[t % len(_MARKERS)])
+        for t, true_cluster in enumerate(np.unique(marked))
       ]
     if handles:
       axis.legend(handles=handles, loc='center left', bbox_to_anchor=(1, 0.5))
@@ -190,7 +194,7 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
 
 def _handle(label: str, color: str, marker: str = 's'):
   return matplotlib.lines.Line2D(
-      [], [], linestyle='', marker=marker, color=color, label=label
+    [], [], linestyle='', marker=marker, color=color, label=label
   )
 
 
@@ -203,7 +207,7 @@ def sheets(run: Run) -> Figure:
   images, who = clients['sheet_images'], clients['sheet_clients']
   if images.ndim == 5:
     images = images[..., None]
-  num_clusters, rows, columns, height, width, channels = images.shape
+  num_clusters, rows, columns, height, _, channels = images.shape
   shown = images[..., 0] if channels == 1 else images
   span = 2  # Clusters side by side.
   with plt.rc_context(_STYLE | {'axes.grid': False}):
@@ -221,11 +225,11 @@ def sheets(run: Run) -> Figure:
         continue
       gap = max(1, height // 10)
       tiles = np.pad(
-          shown[k], [(0, 0), (0, 0), (gap, gap), (1, 1)] + [(0, 0)] * (shown[k].ndim - 4)
+        shown[k], [(0, 0), (0, 0), (gap, gap), (1, 1)] + [(0, 0)] * (shown[k].ndim - 4)
       )
       order = (0, 2, 1, 3, *range(4, tiles.ndim))
       sheet = tiles.transpose(order).reshape(
-          rows * tiles.shape[2], columns * tiles.shape[3], *tiles.shape[4:]
+        rows * tiles.shape[2], columns * tiles.shape[3], *tiles.shape[4:]
       )
       axis.imshow(sheet, cmap='gray', interpolation='nearest')
       known = who[k] >= 0
@@ -240,7 +244,7 @@ def sheets(run: Run) -> Figure:
         members = clients['truth'][clients['assignment'] == k]
         values, counts = np.unique(members, return_counts=True)
         mix = ', '.join(
-            f'{n} of truth {v}' for v, n in zip(values, counts, strict=True)
+          f'{n} of truth {v}' for v, n in zip(values, counts, strict=True)
         )
         title += f' ({mix})'
       axis.set_title(title, fontsize=9, color=_color(k))
@@ -254,23 +258,38 @@ def clusters_over_rounds(run: Run) -> Figure:
   ari_rounds, ari = run.series('ari')
   with plt.rc_context(_STYLE):
     figure, axes = plt.subplots(
-        1, 2 + bool(len(ari)), figsize=(4.2 * (2 + bool(len(ari))), 3.4)
+      1, 2 + bool(len(ari)), figsize=(4.2 * (2 + bool(len(ari))), 3.4)
     )
     axes[0].stackplot(
         rounds, sizes.T, colors=[_color(k) for k in range(sizes.shape[1])],
-        labels=[f'cluster {k}' for k in range(sizes.shape[1])], edgecolor='white',
+        edgecolor='white',
     )  # fmt: skip
-    axes[0].set(xlabel='Round', ylabel='Clients', xlim=(rounds[0], max(rounds[-1], 1)))
-    axes[0].set_ylim(0, sizes.sum(axis=1).max() * 1.02)
-    axes[0].legend(loc='lower left', frameon=True, framealpha=0.9)
+    axes[0].set(xlabel='Round', ylabel='Clients', ylim=(0, sizes.sum(axis=1).max()))
+    axes[0].set_xlim(rounds[0], max(rounds[-1], 1))
+    # Labels inside the bands say which is which without a legend.
+    tops = np.cumsum(sizes[-1])
+    for k, (top, size) in enumerate(zip(tops, sizes[-1], strict=True)):
+      if size:
+        axes[0].text(
+            np.mean(rounds[[0, -1]]), top - size / 2, f'cluster {k}: {size}',
+            color='white', ha='center', va='center', fontweight='bold',
+        )  # fmt: skip
     axes[1].bar(moved_rounds, moved, color=PALETTE[0], width=0.8)
-    axes[1].set(xlabel='Round', ylabel='Clients that moved', ylim=(0, max(1, moved.max(initial=0)) * 1.1))
+    axes[1].set(xlabel='Round', ylabel='Clients that moved')
+    axes[1].set_ylim(0, max(1, 1.1 * moved.max(initial=0)))
+    axes[1].yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    if not moved.any():
+      middle = {'transform': axes[1].transAxes, 'ha': 'center', 'va': 'center'}
+      axes[1].text(0.5, 0.5, 'no client moved', **middle)
     if len(ari):
       axes[2].plot(ari_rounds, ari, color=PALETTE[1], label='ARI')
       nmi_rounds, nmi = run.series('nmi')
       axes[2].plot(nmi_rounds, nmi, color=PALETTE[0], linestyle='--', label='NMI')
-      axes[2].set(xlabel='Round', ylabel='Agreement with truth', ylim=(min(-0.02, ari.min()), 1.03))
+      axes[2].set(xlabel='Round', ylabel='Agreement with truth')
+      axes[2].set_ylim(min(-0.02, ari.min()), 1.03)
       axes[2].legend(loc='best')
+    for axis in axes:
+      axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     figure.suptitle(run.name, y=1.0)
     figure.tight_layout()
   return figure
@@ -281,9 +300,11 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
   path.parent.mkdir(parents=True, exist_ok=True)
   written = [path.with_suffix('.png'), path.with_suffix('.svg')]
   try:
-    for file in written:
-      metadata = {'Date': None} if file.suffix == '.svg' else None
-      figure.savefig(file, metadata=metadata)
+    # The same figure gives the same file: no date, no random ids.
+    with plt.rc_context({'svg.hashsalt': 'fesem_jax'}):
+      for file in written:
+        dated = {'Date': None} if file.suffix == '.svg' else None
+        figure.savefig(file, bbox_inches='tight', metadata=dated)
   except OSError as e:
     raise UserError(f'Cannot write {file}: {e.strerror}.') from e
   plt.close(figure)

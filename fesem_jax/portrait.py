@@ -28,11 +28,11 @@ def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
 
 
 def draw(
-    algorithm: Algorithm,
-    local: LocalTraining,
-    state: Any,
-    train: FederatedData,
-    key: jax.Array,
+  algorithm: Algorithm,
+  local: LocalTraining,
+  state: Any,
+  train: FederatedData,
+  key: jax.Array,
 ) -> dict[str, np.ndarray]:
   """Describes the clients of a run by their local models.
 
@@ -75,14 +75,14 @@ def draw(
   coordinates = principal_components(products, _COMPONENTS)
   spread = np.trace(products)
   out = {
-      'names': names,
-      'truth': np.array([] if train.info.clusters is None else train.info.clusters),
-      'assignment': np.array([], np.int32),
-      'sampled': sampled,
-      'coordinates': coordinates.astype(np.float32),
-      'variance': (np.square(coordinates).sum(axis=0) / max(spread, 1e-30)).astype(
-          np.float32
-      ),
+    'names': names,
+    'truth': np.array([] if train.info.clusters is None else train.info.clusters),
+    'assignment': np.array([], np.int32),
+    'sampled': sampled,
+    'coordinates': coordinates.astype(np.float32),
+    'variance': (np.square(coordinates).sum(axis=0) / max(spread, 1e-30)).astype(
+      np.float32
+    ),
   }
   if row is not None and jnp.ndim(row) == 1:
     assignment = np.asarray(row)[: len(names)]
@@ -93,10 +93,10 @@ def draw(
 
 
 def _sheets(
-    train: FederatedData,
-    assignment: np.ndarray,
-    sampled: np.ndarray,
-    coordinates: np.ndarray,
+  train: FederatedData,
+  assignment: np.ndarray,
+  sampled: np.ndarray,
+  coordinates: np.ndarray,
 ) -> dict[str, np.ndarray]:
   """Images of the clients nearest to the mean of their cluster."""
   num_clusters = int(assignment.max()) + 1
@@ -121,5 +121,7 @@ def _sheets(
 def _one_of_each_first(labels: np.ndarray) -> np.ndarray:
   """Rows ordered so that each label appears once before any appears twice."""
   order = np.argsort(labels, kind='stable')
-  ranks = np.concatenate([np.arange(n) for n in np.unique(labels, return_counts=True)[1]])
+  ranks = np.concatenate(
+    [np.arange(n) for n in np.unique(labels, return_counts=True)[1]]
+  )
   return order[np.lexsort((labels[order], ranks))]

@@ -27,8 +27,8 @@ def client_mesh(num_devices: int = 0) -> Mesh:
   devices = jax.devices()
   if num_devices > len(devices):
     raise ValueError(
-        f'--num_devices={num_devices}, but only {len(devices)} '
-        f'{devices[0].platform} device(s) exist.'
+      f'--num_devices={num_devices}, but only {len(devices)} '
+      f'{devices[0].platform} device(s) exist.'
     )
   return Mesh(np.array(devices[: num_devices or len(devices)]), (CLIENTS,))
 
@@ -66,7 +66,7 @@ def split_clients(tree: Any, mesh: Mesh) -> Any:
 
 
 def per_device(
-    fn: Callable[..., Any], mesh: Mesh, num_split: int
+  fn: Callable[..., Any], mesh: Mesh, num_split: int
 ) -> Callable[..., Any]:
   """Runs `fn` on each device's clients.
 
@@ -81,22 +81,22 @@ def per_device(
 
   def run(*args: Any) -> Any:
     specs = [
-        PartitionSpec(CLIENTS) if i < num_split else PartitionSpec()
-        for i in range(len(args))
+      PartitionSpec(CLIENTS) if i < num_split else PartitionSpec()
+      for i in range(len(args))
     ]
     return jax.shard_map(
-        fn,
-        mesh=mesh,
-        in_specs=tuple(specs),
-        out_specs=PartitionSpec(CLIENTS),
-        check_vma=False,
+      fn,
+      mesh=mesh,
+      in_specs=tuple(specs),
+      out_specs=PartitionSpec(CLIENTS),
+      check_vma=False,
     )(*args)
 
   return run
 
 
 def map_chunks(
-    body: Callable[[jax.Array], Any], work: jax.Array, clients_per_chunk: int
+  body: Callable[[jax.Array], Any], work: jax.Array, clients_per_chunk: int
 ) -> Any:
   """Runs `body` on chunks of clients in order of decreasing work.
 
@@ -129,7 +129,7 @@ def map_chunks(
 
   shapes = jax.eval_shape(body, jax.ShapeDtypeStruct((chunk,), jnp.int32))
   empty = jax.tree.map(
-      lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype), shapes
+    lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype), shapes
   )
   return jax.lax.fori_loop(0, num_chunks, run, empty)
 

@@ -1,6 +1,7 @@
 """The round loop: draw a cohort, run the compiled step, report, save."""
 
 import contextlib
+import itertools
 import json
 import pathlib
 import signal
@@ -15,7 +16,14 @@ import numpy as np
 import tqdm
 
 from fesem_jax import checkpoint, evaluate, machine, portrait, sharding, writer
-from fesem_jax.base import Algorithm, Cohort, FederatedData, RoundInfo, UserError
+from fesem_jax.base import (
+  Algorithm,
+  Cohort,
+  Diverged,
+  FederatedData,
+  RoundInfo,
+  UserError,
+)
 from fesem_jax.batching import num_steps
 from fesem_jax.local import LocalTraining
 
@@ -50,7 +58,7 @@ class Result(NamedTuple):
 
 
 def arrange(
-    local: LocalTraining, train: FederatedData, test: FederatedData
+  local: LocalTraining, train: FederatedData, test: FederatedData
 ) -> tuple[FederatedData, FederatedData]:
   """Deals clients so that devices have like work, and puts the data on them.
 
@@ -58,14 +66,16 @@ def arrange(
   change nothing. Names, ids and true clusters travel with the clients.
   """
   work = num_steps(local.schedule, np.asarray(train.sizes()), train.max_examples)
-  order = sharding.deal(np.asarray(work) * train.max_examples + np.asarray(train.sizes()))
+  order = sharding.deal(
+    np.asarray(work) * train.max_examples + np.asarray(train.sizes())
+  )
   padded = -(-len(order) // local.mesh.size) * local.mesh.size
   place = lambda data: sharding.replicate(data.reorder(order, padded), local.mesh)
   return place(train), place(test)
 
 
 def draw_cohort(
-    seed: int, round_number: int, clients_per_round: int, train: FederatedData, mesh: Any
+  seed: int, round_number: int, clients_per_round: int, train: FederatedData, mesh: Any
 ) -> Cohort:
   """The clients of a round, dealt so that devices have like work.
 
@@ -92,24 +102,24 @@ def draw_cohort(
 
 
 def simulate(
-    algorithm: Algorithm,
-    local: LocalTraining,
-    train: FederatedData,
-    test: FederatedData,
-    *,
-    rounds: int,
-    seed: int = 0,
-    clients_per_round: int = 0,
-    eval_every: int = 1,
-    finetune_epochs: int = 1,
-    patience: int = 0,
-    workdir: str | pathlib.Path | None = None,
-    config: dict[str, Any] | None = None,
-    checkpoint_every: int = 10,
-    resume: bool = True,
-    tensorboard: bool = False,
-    make_portrait: bool = True,
-    progress: bool | None = None,
+  algorithm: Algorithm,
+  local: LocalTraining,
+  train: FederatedData,
+  test: FederatedData,
+  *,
+  rounds: int,
+  seed: int = 0,
+  clients_per_round: int = 0,
+  eval_every: int = 1,
+  finetune_epochs: int = 1,
+  patience: int = 0,
+  workdir: str | pathlib.Path | None = None,
+  config: dict[str, Any] | None = None,
+  checkpoint_every: int = 10,
+  resume: bool = True,
+  tensorboard: bool = False,
+  make_portrait: bool = True,
+  progress: bool | None = None,
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
@@ -139,8 +149,8 @@ def simulate(
     `Result`.
 
   Raises:
-    UserError: on a bad argument, an unusable workdir, or when the updates of
-      all clients of a round are not finite.
+    UserError: on a bad argument or an unusable workdir.
+    Diverged: when no client of a round came back with a finite update.
     Stopped: after Ctrl-C, once the round is done and saved.
   """
   began = time.perf_counter()
@@ -161,15 +171,15 @@ def simulate(
   cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
   compile_began = time.perf_counter()
   step = (
-      jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
-      .lower(state, train, cohort, keys[_ROUNDS])
-      .compile()
+    jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
+    .lower(state, train, cohort, keys[_ROUNDS])
+    .compile()
   )
   seconds['compile'] += time.perf_counter() - compile_began
   measure = jax.jit(
-      lambda state, train, test, key: evaluate.evaluate_clients(
-          algorithm, local, state, train, test, key, finetune_epochs
-      )
+    lambda state, train, test, key: evaluate.evaluate_clients(
+      algorithm, local, state, train, test, key, finetune_epochs
+    )
   )
 
   def scores(after: int) -> dict[str, Any]:
@@ -183,10 +193,10 @@ def simulate(
   steps = np.asarray(num_steps(local.schedule, train.sizes(), train.max_examples))
   steps_done, rounds_seconds = 0, []
   bar = tqdm.tqdm(
-      total=rounds,
-      initial=done,
-      unit='round',
-      disable=None if progress is None else not progress,
+    total=rounds,
+    initial=done,
+    unit='round',
+    disable=None if progress is None else not progress,
   )
   try:
     with _interruptible() as interrupted:
@@ -198,7 +208,7 @@ def simulate(
         info = jax.device_get(info)
         rounds_seconds.append(time.perf_counter() - round_began)
         if info.trained == 0:
-          raise UserError(_all_failed(done + 1, checkpoints))
+          raise Diverged(_all_failed(done + 1, checkpoints))
         done += 1
         steps_done += int(steps[cohort.ids[cohort.ids < len(steps)]].sum())
         entry = _round_record(done, info, train)
@@ -226,69 +236,69 @@ def simulate(
   if make_portrait:
     picture = portrait.draw(algorithm, local, state, train, keys[_PORTRAIT])
   timing = {
-      'compile_seconds': seconds['compile'],
-      'seconds_per_round': float(np.median(rounds_seconds)) if rounds_seconds else None,
-      'client_steps_per_second': (
-          steps_done / sum(rounds_seconds) if rounds_seconds else None
-      ),
-      'total_seconds': time.perf_counter() - began,
+    'compile_seconds': seconds['compile'],
+    'seconds_per_round': float(np.median(rounds_seconds)) if rounds_seconds else None,
+    'client_steps_per_second': (
+      steps_done / sum(rounds_seconds) if rounds_seconds else None
+    ),
+    'total_seconds': time.perf_counter() - began,
   }
   summary = {
-      **_identity(config or {}, seed, len(train.info.names)),
-      **_outcome(out.records),
-      'clients_without_test_examples': int(
-          (np.asarray(test.sizes())[: len(test.info.names)] == 0).sum()
-      ),
-      'timing': timing,
-      **machine.describe(local.mesh),
+    **_identity(config or {}, seed, len(train.info.names)),
+    **_outcome(out.records),
+    'clients_without_test_examples': int(
+      (np.asarray(test.sizes())[: len(test.info.names)] == 0).sum()
+    ),
+    'timing': timing,
+    **machine.describe(local.mesh),
   }
   if folder is not None:
     if picture:
       writer.write_arrays_atomically(folder / 'clients.npz', picture)
     writer.write_atomically(
-        folder / 'summary.json', json.dumps(summary, indent=1) + '\n'
+      folder / 'summary.json', json.dumps(summary, indent=1) + '\n'
     )
   return Result(state, train, summary, out.records, picture)
 
 
 def _check(
-    rounds: int,
-    clients_per_round: int,
-    eval_every: int,
-    finetune_epochs: int,
-    train: FederatedData,
-    test: FederatedData,
+  rounds: int,
+  clients_per_round: int,
+  eval_every: int,
+  finetune_epochs: int,
+  train: FederatedData,
+  test: FederatedData,
 ) -> None:
   """Raises `UserError` on arguments out of range."""
   for flag, value, least in (
-      ('rounds', rounds, 1),
-      ('clients_per_round', clients_per_round, 0),
-      ('eval_every', eval_every, 0),
-      ('finetune_epochs', finetune_epochs, 0),
+    ('rounds', rounds, 1),
+    ('clients_per_round', clients_per_round, 0),
+    ('eval_every', eval_every, 0),
+    ('finetune_epochs', finetune_epochs, 0),
   ):
     if value < least:
       raise UserError(f'--{flag}={value} must be at least {least}.')
   if clients_per_round > train.num_clients:
     raise UserError(
-        f'--clients_per_round={clients_per_round} is more than the '
-        f'{train.num_clients} clients.'
+      f'--clients_per_round={clients_per_round} is more than the '
+      f'{train.num_clients} clients.'
     )
   if not np.array_equal(train.client_ids, test.client_ids):
     raise UserError('The training and the test split must have the same clients.')
   empty = np.flatnonzero(np.asarray(train.sizes()) == 0)
   if len(empty):
     raise UserError(
-        f'Client {train.info.names[empty[0]]} has no training examples; leave such '
-        'clients out.'
+      f'Client {train.info.names[empty[0]]} has no training examples; leave such '
+      'clients out.'
     )
 
 
 def _begin(
-    algorithm: Algorithm,
-    train: FederatedData,
-    key: jax.Array,
-    checkpoints: checkpoint.Checkpoints | None,
-    rounds: int,
+  algorithm: Algorithm,
+  train: FederatedData,
+  key: jax.Array,
+  checkpoints: checkpoint.Checkpoints | None,
+  rounds: int,
 ) -> tuple[Any, int, dict[str, float]]:
   """The state to start from, the rounds it has behind it, and seconds spent."""
   began = time.perf_counter()
@@ -302,14 +312,14 @@ def _begin(
     return state, 0, seconds
   if latest > rounds:
     raise UserError(
-        f'The workdir holds {latest} rounds, more than --rounds={rounds}; choose '
-        'another folder or more rounds.'
+      f'The workdir holds {latest} rounds, more than --rounds={rounds}; choose '
+      'another folder or more rounds.'
     )
   shapes = jax.eval_shape(algorithm.init, key, train)
   like = jax.tree.map(
-      lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
-      shapes,
-      init.output_shardings,
+    lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
+    shapes,
+    init.output_shardings,
   )
   return checkpoints.restore(like), latest, seconds
 
@@ -348,7 +358,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def _initial_clusters(
-    algorithm: Algorithm, state: Any, train: FederatedData
+  algorithm: Algorithm, state: Any, train: FederatedData
 ) -> dict[str, Any]:
   """Sizes and agreement of the clusters that a method starts from, if any."""
   row = algorithm.deployed(state).row
@@ -364,18 +374,18 @@ def _initial_clusters(
 def _round_record(done: int, info: RoundInfo, train: FederatedData) -> dict[str, Any]:
   """What metrics.jsonl says of a round, without scores and time."""
   entry = {
-      'round': done,
-      'train_loss': float(info.train_loss),
-      'trained': int(info.trained),
-      'failed': int(info.failed),
+    'round': done,
+    'train_loss': float(info.train_loss),
+    'trained': int(info.trained),
+    'failed': int(info.failed),
   }
   if info.clusters is not None:
     assignment = info.clusters.assignment[: len(train.info.names)]
     entry |= {
-        'cluster_sizes': info.clusters.sizes.tolist(),
-        'moved': int(info.clusters.moved),
-        'objective': float(info.clusters.objective),
-        **evaluate.agreement(train.info.clusters, assignment),
+      'cluster_sizes': info.clusters.sizes.tolist(),
+      'moved': int(info.clusters.moved),
+      'objective': float(info.clusters.objective),
+      **evaluate.agreement(train.info.clusters, assignment),
     }
   return entry
 
@@ -386,9 +396,7 @@ def _settled(records: list[dict[str, Any]], patience: int) -> bool:
     return False
   recent = records[-patience:]
   values = [r['objective'] for r in records[-patience - 1 :] if 'objective' in r]
-  still = all(
-      abs(b - a) <= _SETTLED * abs(a) for a, b in zip(values, values[1:], strict=False)
-  )
+  still = all(abs(b - a) <= _SETTLED * abs(a) for a, b in itertools.pairwise(values))
   return len(values) > patience and still and not any(r['moved'] for r in recent)
 
 
@@ -396,8 +404,8 @@ def _all_failed(round_number: int, checkpoints: checkpoint.Checkpoints | None) -
   saved = None if checkpoints is None else checkpoints.latest_round()
   kept = '' if saved is None else f' The checkpoint of round {saved} is kept.'
   return (
-      f'Round {round_number}: no client came back with a finite update; lower '
-      f'--learning_rate.{kept}'
+    f'Round {round_number}: no client came back with a finite update; lower '
+    f'--learning_rate.{kept}'
   )
 
 
@@ -405,8 +413,8 @@ def _how_to_continue(done: int, rounds: int, folder: pathlib.Path | None) -> str
   if folder is None:
     return f'Stopped after round {done} of {rounds}; nothing was saved (no workdir).'
   return (
-      f'Stopped after round {done} of {rounds}; saved in {folder}. Run the same '
-      'command again to continue.'
+    f'Stopped after round {done} of {rounds}; saved in {folder}. Run the same '
+    'command again to continue.'
   )
 
 
@@ -435,18 +443,18 @@ def _outcome(records: list[dict[str, Any]]) -> dict[str, Any]:
   if 'moved' in last:
     moves = [r['round'] for r in records if r.get('moved')]
     clusters = {
-        'sizes': last['cluster_sizes'],
-        'ari': last['ari'],
-        'nmi': last['nmi'],
-        'objective': last['objective'],
-        # The last round in which a client changed its cluster.
-        'rounds_to_stable': moves[-1] if moves else 0,
+      'sizes': last['cluster_sizes'],
+      'ari': last['ari'],
+      'nmi': last['nmi'],
+      'objective': last['objective'],
+      # The last round in which a client changed its cluster.
+      'rounds_to_stable': moves[-1] if moves else 0,
     }
   return {
-      'rounds': last['round'],
-      'num_clusters': len(clusters['sizes']) if clusters else None,
-      'deployed': last['deployed'],
-      'finetuned': last['finetuned'],
-      'unseen': None,
-      'clusters': clusters,
+    'rounds': last['round'],
+    'num_clusters': len(clusters['sizes']) if clusters else None,
+    'deployed': last['deployed'],
+    'finetuned': last['finetuned'],
+    'unseen': None,
+    'clusters': clusters,
   }

@@ -61,7 +61,7 @@ def all_finite(stack: Params) -> jax.Array:
   """[S] bool: whether every parameter of each row is finite."""
   leaves = jax.tree.leaves(stack)
   return jnp.stack(
-      [jnp.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in leaves]
+    [jnp.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in leaves]
   ).all(axis=0)
 
 
@@ -79,13 +79,14 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
 
   columns = []
   for k in range(num_centers):
-    parts = jax.tree.map(lambda x, c: to_center(x, c[k]), stack, centers)
+    center = jax.tree.map(lambda c: c[k : k + 1], centers)  # noqa: B023
+    parts = jax.tree.map(to_center, stack, center)
     columns.append(sum(jax.tree.leaves(parts)))
   return jnp.stack(columns, axis=-1)
 
 
 def weighted_mean(
-    stack: Params, cluster: jax.Array, weights: jax.Array, empty: Params
+  stack: Params, cluster: jax.Array, weights: jax.Array, empty: Params
 ) -> Params:
   """Mean of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
 
@@ -102,7 +103,7 @@ def weighted_mean(
   members = jax.nn.one_hot(cluster, num_clusters, dtype=jnp.float32)
   members = members * weights[:, None]
   total = members.sum(axis=0)
-  share = members / jnp.where(total > 0, total, 1.0)
+  share = members / jnp.where(total > 0, total, 1.0)[None]
 
   def mean(x: jax.Array, e: jax.Array) -> jax.Array:
     value = jnp.einsum('sk,s...->k...', share, x, precision=_HIGHEST)

@@ -21,7 +21,7 @@ def _replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     os.replace(partial, path)
   except OSError as e:
     raise UserError(
-        f'Cannot write {path}: {e.strerror}. What was there before is unchanged.'
+      f'Cannot write {path}: {e.strerror}. What was there before is unchanged.'
     ) from e
   finally:
     with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ class MetricsWriter:
   """
 
   def __init__(
-      self, workdir: pathlib.Path | None, rounds_done: int = 0, tensorboard: bool = False
+    self, workdir: pathlib.Path | None, rounds_done: int = 0, tensorboard: bool = False
   ):
     self.records: list[dict[str, Any]] = []
     self._file = self._board = None
@@ -117,7 +117,7 @@ def _summary_writer(folder: pathlib.Path, purge_step: int) -> Any:
     import tensorboardX  # An optional dependency.
   except ImportError as e:
     raise UserError(
-        "--tensorboard needs tensorboardX: pip install 'fesem_jax[plots]'."
+      "--tensorboard needs tensorboardX: pip install 'fesem_jax[plots]'."
     ) from e
   return tensorboardX.SummaryWriter(str(folder), purge_step=purge_step)
 

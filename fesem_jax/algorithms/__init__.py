@@ -11,9 +11,9 @@ from fesem_jax.base import Algorithm, UserError, check_choice
 from fesem_jax.local import LocalTraining
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
-    'non_fed': non_fed,
-    'fed_avg': fed_avg,
-    'fesem': fesem,
+  'non_fed': non_fed,
+  'fed_avg': fed_avg,
+  'fesem': fesem,
 }
 
 
@@ -31,8 +31,7 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
     if option not in allowed:
       listed = ', '.join('--' + o for o in allowed) or 'none'
       raise UserError(
-          f'--{option} does not apply to --algorithm={name}, whose options are: '
-          f'{listed}.'
+        f'--{option} does not apply to --algorithm={name}, whose options are: {listed}.'
       )
 
 

@@ -14,6 +14,8 @@ from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
 
 
 class FedAvgState(NamedTuple):
+  """State of FedAvg."""
+
   params: Params  # [1, ...] the global model
 
 

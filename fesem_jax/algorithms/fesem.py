@@ -17,22 +17,24 @@ from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
 
 
 class FesemState(NamedTuple):
+  """State of FeSEM."""
+
   centers: Params  # [K, ...] W~(k)
   assignment: jax.Array  # [M] int32 r_i
   client_params: Params  # [M, ...] W_i after each client's last local training
 
 
 def fesem(
-    local: LocalTraining,
-    *,
-    num_clusters: int = 4,
-    prox_lambda: float = 0.01,
-    prox_weighting: str = 'uniform',
-    weighting: str = 'uniform',
-    cluster_on: str = 'all',
-    init_epochs: int = 1,
-    init_restarts: int = 20,
-    init_seeding: str = 'random',
+  local: LocalTraining,
+  *,
+  num_clusters: int = 4,
+  prox_lambda: float = 0.01,
+  prox_weighting: str = 'uniform',
+  weighting: str = 'uniform',
+  cluster_on: str = 'all',
+  init_epochs: int = 1,
+  init_restarts: int = 20,
+  init_seeding: str = 'random',
 ) -> Algorithm:
   """Builds FeSEM(K).
 
@@ -86,8 +88,8 @@ def fesem(
   def init(key, data):
     if num_clusters > len(data.info.names):
       raise UserError(
-          f'--num_clusters={num_clusters} is more than the {len(data.info.names)} '
-          'clients; lower it or raise --num_clients.'
+        f'--num_clusters={num_clusters} is more than the {len(data.info.names)} '
+        'clients; lower it or raise --num_clients.'
       )
     model_key, train_key, cluster_key = jax.random.split(key, 3)
     start = tree.expand(local.model.init(model_key))
@@ -109,7 +111,7 @@ def fesem(
 
     # Local update (Algorithm 2): every client trains from its center.
     trained = train_cohort(
-        local, state.centers, old, data, cohort, key, prox=prox(data, cohort)
+      local, state.centers, old, data, cohort, key, prox=prox(data, cohort)
     )
     # E-step (Eq. 8): every client goes to the center nearest to its model.
     nearest = em.e_step(compared(trained.params), compared(state.centers))

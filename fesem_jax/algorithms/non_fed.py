@@ -8,6 +8,8 @@ from fesem_jax.local import LocalTraining, train_cohort
 
 
 class NonFedState(NamedTuple):
+  """State of NonFed."""
+
   client_params: Params  # [M, ...] each client's own model
 
 

@@ -15,9 +15,9 @@ from fesem_jax.data.pool import Pool
 # Name -> loader of the data folder. A pool with natural clients is partitioned
 # by them unless told otherwise; any other is dealt i.i.d.
 DATASETS: Mapping[str, Callable[[pathlib.Path], Pool]] = {
-    'digits': lambda data_dir: digits.load(),
-    'mnist': mnist.load,
-    'mnist_writers': mnist.load_writers,
+  'digits': lambda data_dir: digits.load(),
+  'mnist': mnist.load,
+  'mnist_writers': mnist.load_writers,
 }
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
@@ -27,18 +27,18 @@ _PARTITION, _SPLIT, _SELECT, _RELABEL = range(4)
 
 
 def load(
-    name: str,
-    *,
-    partition: str = '',
-    data_dir: str | os.PathLike[str] = '',
-    num_clients: int = 0,
-    examples_per_client: int = 0,
-    min_examples: int = 0,
-    partition_groups: int = 4,
-    disjoint_groups: bool = False,
-    dirichlet_alpha: float = 0.5,
-    classes_per_client: int = 2,
-    seed: int = 0,
+  name: str,
+  *,
+  partition: str = '',
+  data_dir: str | os.PathLike[str] = '',
+  num_clients: int = 0,
+  examples_per_client: int = 0,
+  min_examples: int = 0,
+  partition_groups: int = 4,
+  disjoint_groups: bool = False,
+  dirichlet_alpha: float = 0.5,
+  classes_per_client: int = 2,
+  seed: int = 0,
 ) -> tuple[FederatedData, FederatedData]:
   """Loads a data set and deals it to clients.
 
@@ -78,7 +78,7 @@ def load(
   rng = lambda stream: np.random.default_rng([seed, stream])
   if partition == 'natural':
     return _load_natural(
-        pool, num_clients, examples_per_client, min_examples, rng(_SELECT), rng(_SPLIT)
+      pool, num_clients, examples_per_client, min_examples, rng(_SELECT), rng(_SPLIT)
     )
   num_clients = num_clients or DEFAULT_NUM_CLIENTS
   groups = None
@@ -92,11 +92,11 @@ def load(
   relabel = None
   if partition == 'label_permuted':
     relabel = _partition.label_permutations(
-        rng(_RELABEL), partition_groups, pool.num_classes
+      rng(_RELABEL), partition_groups, pool.num_classes
     )
   info = ClientInfo(
-      np.array([f'client{i:0{len(str(num_clients - 1))}d}' for i in range(num_clients)]),
-      groups,
+    np.array([f'client{i:0{len(str(num_clients - 1))}d}' for i in range(num_clients)]),
+    groups,
   )
   own_test = pool.test_x is not None
   turned = partition_groups if partition == 'rotated' else 0
@@ -119,17 +119,17 @@ def _check(
   if partition == 'natural' and pool.client is None:
     others = ', '.join(n for n in _partition.NAMES if n != 'natural')
     raise UserError(
-        f'--partition=natural: --dataset={name} has no clients of its own; choose '
-        f'one of {others}.'
+      f'--partition=natural: --dataset={name} has no clients of its own; choose '
+      f'one of {others}.'
     )
   if partition == 'rotated' and pool.x.ndim < 3:
     raise UserError(f'--partition=rotated needs images, which --dataset={name} is not.')
   for flag, value, least in (
-      ('num_clients', num_clients, 0),
-      ('examples_per_client', examples_per_client, 0),
-      ('min_examples', min_examples, 0),
-      ('partition_groups', partition_groups, 1),
-      ('classes_per_client', classes_per_client, 1),
+    ('num_clients', num_clients, 0),
+    ('examples_per_client', examples_per_client, 0),
+    ('min_examples', min_examples, 0),
+    ('partition_groups', partition_groups, 1),
+    ('classes_per_client', classes_per_client, 1),
   ):
     if value < least:
       raise UserError(f'--{flag}={value} must be at least {least}.')
@@ -138,26 +138,28 @@ def _check(
   if num_clients and partition in ('rotated', 'label_permuted'):
     if num_clients < partition_groups:
       raise UserError(
-          f'--num_clients={num_clients} is less than --partition_groups='
-          f'{partition_groups}; every group needs a client.'
+        f'--num_clients={num_clients} is less than --partition_groups='
+        f'{partition_groups}; every group needs a client.'
       )
 
 
 def _load_natural(
-    pool: Pool,
-    num_clients: int,
-    examples_per_client: int,
-    min_examples: int,
-    select: np.random.Generator,
-    divide: np.random.Generator,
+  pool: Pool,
+  num_clients: int,
+  examples_per_client: int,
+  min_examples: int,
+  select: np.random.Generator,
+  divide: np.random.Generator,
 ) -> tuple[FederatedData, FederatedData]:
   """Clients as the data set has them."""
   rows = _partition.natural(pool.client, len(pool.names))
-  kept = np.array([i for i, r in enumerate(rows) if len(r) >= max(1, min_examples)], int)
+  kept = np.array(
+    [i for i, r in enumerate(rows) if len(r) >= max(1, min_examples)], int
+  )
   if num_clients > len(kept) or not len(kept):
     raise UserError(
-        f'Only {len(kept)} clients have at least --min_examples={min_examples} '
-        f'examples, fewer than --num_clients={num_clients or 1}.'
+      f'Only {len(kept)} clients have at least --min_examples={min_examples} '
+      f'examples, fewer than --num_clients={num_clients or 1}.'
     )
   if num_clients:
     kept = np.sort(select.choice(kept, num_clients, replace=False))
@@ -165,8 +167,8 @@ def _load_natural(
   for i in kept:
     if len(rows[i]) < 2:
       raise UserError(
-          f'Client {pool.names[i]} has 1 example, which cannot be split into training '
-          'and test; leave such clients out with --min_examples=2.'
+        f'Client {pool.names[i]} has 1 example, which cannot be split into training '
+        'and test; leave such clients out with --min_examples=2.'
       )
     train, test = _partition.split(divide, rows[i])
     train_rows.append(train[: examples_per_client or None])
@@ -174,22 +176,22 @@ def _load_natural(
   clusters = None if pool.clusters is None else pool.clusters[kept]
   info = ClientInfo(pool.names[kept], clusters)
   return (
-      _assemble(pool, pool.x, pool.y, train_rows, info),
-      _assemble(pool, pool.x, pool.y, test_rows, info),
+    _assemble(pool, pool.x, pool.y, train_rows, info),
+    _assemble(pool, pool.x, pool.y, test_rows, info),
   )
 
 
 def _deal(
-    pool: Pool,
-    partition: str,
-    num_clients: int,
-    examples_per_client: int,
-    groups: np.ndarray | None,
-    disjoint: bool,
-    alpha: float,
-    classes_per_client: int,
-    rng: np.random.Generator,
-    divide: np.random.Generator,
+  pool: Pool,
+  partition: str,
+  num_clients: int,
+  examples_per_client: int,
+  groups: np.ndarray | None,
+  disjoint: bool,
+  alpha: float,
+  classes_per_client: int,
+  rng: np.random.Generator,
+  divide: np.random.Generator,
 ) -> tuple[Rows, Rows]:
   """Training and test rows of each client under a synthetic partition."""
   own_test = pool.test_x is not None
@@ -218,8 +220,8 @@ def _deal(
   fewest = min(len(r) for r in rows)
   if fewest < least:
     raise UserError(
-        f'--num_clients={num_clients} leaves a client with {fewest} of '
-        f'{len(available)} examples; it needs at least {least}. Lower --num_clients.'
+      f'--num_clients={num_clients} leaves a client with {fewest} of '
+      f'{len(available)} examples; it needs at least {least}. Lower --num_clients.'
     )
   if need and partition not in ('dirichlet', 'shards'):
     if fewest < need:
@@ -233,19 +235,19 @@ def _deal(
 
 def _too_many(num_clients: int, examples_per_client: int, available: int) -> UserError:
   return UserError(
-      f'--num_clients={num_clients} with --examples_per_client={examples_per_client} '
-      f'needs more than the {available} examples there are; lower one of them.'
+    f'--num_clients={num_clients} with --examples_per_client={examples_per_client} '
+    f'needs more than the {available} examples there are; lower one of them.'
   )
 
 
 def _assemble(
-    pool: Pool,
-    x: np.ndarray,
-    y: np.ndarray,
-    rows: Rows,
-    info: ClientInfo,
-    turned: int = 0,
-    relabel: np.ndarray | None = None,
+  pool: Pool,
+  x: np.ndarray,
+  y: np.ndarray,
+  rows: Rows,
+  info: ClientInfo,
+  turned: int = 0,
+  relabel: np.ndarray | None = None,
 ) -> FederatedData:
   """One split from each client's rows, transformed by the client's group."""
   sizes = np.array([len(r) for r in rows])
@@ -260,7 +262,5 @@ def _assemble(
       if relabel is not None:
         y[mine] = relabel[group][y[mine]]
   return FederatedData.from_arrays(
-      x, y, sizes, num_classes=pool.num_classes, scale=pool.scale, info=info
+    x, y, sizes, num_classes=pool.num_classes, scale=pool.scale, info=info
   )
-
-

@@ -35,8 +35,8 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
   found = [p for p in (path, path.with_name(path.name + '.gz')) if p.is_file()]
   if not found:
     raise UserError(
-        f'{path}[.gz] does not exist; put the idx files there or point --data_dir '
-        '(or FESEM_DATA_DIR) at the folder that holds them.'
+      f'{path}[.gz] does not exist; put the idx files there or point --data_dir '
+      '(or FESEM_DATA_DIR) at the folder that holds them.'
     )
   path = found[0]
   try:
@@ -47,8 +47,8 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
     raise UserError(f'{path} is damaged: {e}. Fetch it again.') from e
   if len(raw) < 4 or raw[:2] != b'\0\0' or raw[2] not in _DTYPES or raw[3] != ndim:
     raise UserError(
-        f'{path} has magic number 0x{raw[:4].hex()}, which is not an idx file of '
-        f'{ndim} axes of bytes or 32-bit integers.'
+      f'{path} has magic number 0x{raw[:4].hex()}, which is not an idx file of '
+      f'{ndim} axes of bytes or 32-bit integers.'
     )
   dtype = np.dtype(_DTYPES[raw[2]])
   header = 4 + 4 * ndim
@@ -58,8 +58,8 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
   expected = header + int(np.prod(shape)) * dtype.itemsize
   if len(raw) != expected:
     raise UserError(
-        f'{path} is truncated or too long: {len(raw)} bytes where its header '
-        f'announces {expected}. Fetch it again.'
+      f'{path} is truncated or too long: {len(raw)} bytes where its header '
+      f'announces {expected}. Fetch it again.'
     )
   array = np.frombuffer(raw, dtype, offset=header).reshape(shape)
   return array if dtype == np.uint8 else array.astype(np.int32)
@@ -71,8 +71,8 @@ def _read_split(folder: pathlib.Path, prefix: str) -> tuple[np.ndarray, np.ndarr
   images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
   if len(images) != len(labels):
     raise UserError(
-        f'{images_path} holds {len(images)} images, but {labels_path} holds '
-        f'{len(labels)} labels; they must match.'
+      f'{images_path} holds {len(images)} images, but {labels_path} holds '
+      f'{len(labels)} labels; they must match.'
     )
   if len(labels) and labels.max() > 9:
     raise UserError(f'{labels_path} holds label {labels.max()}; digits are 0..9.')
@@ -107,29 +107,29 @@ def load_writers(data_dir: pathlib.Path) -> Pool:
     table = read_idx(path, 2)
     if table.shape[1] != 8 or len(table) < len(y):
       raise UserError(
-          f'{path} has shape {table.shape}; at least ({len(y)}, 8) is needed for '
-          "MNIST's images."
+        f'{path} has shape {table.shape}; at least ({len(y)}, 8) is needed for '
+        "MNIST's images."
       )
     table = table[: len(y)]
     wrong = np.flatnonzero(table[:, _LABEL] != y)
     if len(wrong):
       raise UserError(
-          f'{path} does not match MNIST: {len(wrong)} labels differ, the first in '
-          f'row {wrong[0]} ({table[wrong[0], _LABEL]} against {y[wrong[0]]}).'
+        f'{path} does not match MNIST: {len(wrong)} labels differ, the first in '
+        f'row {wrong[0]} ({table[wrong[0], _LABEL]} against {y[wrong[0]]}).'
       )
     xs.append(x)
     ys.append(y)
     rows.append(table)
   table = np.concatenate(rows)
   writers, first, client = np.unique(
-      table[:, _WRITER], return_index=True, return_inverse=True
+    table[:, _WRITER], return_index=True, return_inverse=True
   )
   return Pool(
-      x=np.concatenate(xs),
-      y=np.concatenate(ys),
-      num_classes=10,
-      scale=1 / 255,
-      client=client,
-      names=np.array([f'writer{w:04d}' for w in writers]),
-      clusters=table[first, _HSF],
+    x=np.concatenate(xs),
+    y=np.concatenate(ys),
+    num_classes=10,
+    scale=1 / 255,
+    client=client,
+    names=np.array([f'writer{w:04d}' for w in writers]),
+    clusters=table[first, _HSF],
   )

@@ -29,7 +29,7 @@ def iid(rng: np.random.Generator, num_rows: int, num_clients: int) -> Rows:
 
 
 def dirichlet_shares(
-    rng: np.random.Generator, num_classes: int, num_clients: int, alpha: float
+  rng: np.random.Generator, num_classes: int, num_clients: int, alpha: float
 ) -> np.ndarray:
   """[L, M]: p_l ~ Dir_M(alpha), client i's share of the examples of class l.
 
@@ -39,7 +39,7 @@ def dirichlet_shares(
 
 
 def by_shares(
-    rng: np.random.Generator, labels: np.ndarray, shares: np.ndarray, minimum: int
+  rng: np.random.Generator, labels: np.ndarray, shares: np.ndarray, minimum: int
 ) -> Rows:
   """Deals the examples of each class by its row of `shares` [L, M].
 
@@ -57,8 +57,8 @@ def by_shares(
       largest = int(np.argmax([len(c) for c in clients]))
       if len(clients[largest]) <= minimum:
         raise UserError(
-            f'{len(labels)} examples are too few for {len(clients)} clients of at '
-            f'least {minimum}; lower --num_clients.'
+          f'{len(labels)} examples are too few for {len(clients)} clients of at '
+          f'least {minimum}; lower --num_clients.'
         )
       need = min(minimum - len(clients[i]), len(clients[largest]) - minimum)
       clients[i] = np.concatenate([clients[i], clients[largest][:need]])
@@ -68,7 +68,7 @@ def by_shares(
 
 
 def deal_shards(
-    rng: np.random.Generator, num_clients: int, shards_per_client: int
+  rng: np.random.Generator, num_clients: int, shards_per_client: int
 ) -> np.ndarray:
   """[M, s]: which of M * s shards each client gets (McMahan et al. 2017)."""
   shards = rng.permutation(num_clients * shards_per_client)
@@ -87,7 +87,7 @@ def groups_of_clients(num_clients: int, num_groups: int) -> np.ndarray:
 
 
 def in_groups(
-    rng: np.random.Generator, num_rows: int, groups: np.ndarray, disjoint: bool
+  rng: np.random.Generator, num_rows: int, groups: np.ndarray, disjoint: bool
 ) -> Rows:
   """I.i.d. parts within each group.
 
@@ -101,9 +101,9 @@ def in_groups(
   num_groups = int(groups.max()) + 1
   everything = rng.permutation(num_rows)
   pools = (
-      np.array_split(everything, num_groups)
-      if disjoint
-      else [rng.permutation(num_rows) for _ in range(num_groups)]
+    np.array_split(everything, num_groups)
+    if disjoint
+    else [rng.permutation(num_rows) for _ in range(num_groups)]
   )
   clients: Rows = [np.array([], int)] * len(groups)
   for group, pool in enumerate(pools):
@@ -122,13 +122,13 @@ def rotate(x: np.ndarray, group: int, num_groups: int) -> np.ndarray:
   if rest == 0:
     return np.rot90(x, quarter_turns, axes=(1, 2))
   turned = ndimage.rotate(
-      x.astype(np.float32), 360 * group / num_groups, (1, 2), reshape=False, order=1
+    x.astype(np.float32), 360 * group / num_groups, (1, 2), reshape=False, order=1
   )
   return np.round(turned).astype(np.uint8) if x.dtype == np.uint8 else turned
 
 
 def label_permutations(
-    rng: np.random.Generator, num_groups: int, num_classes: int
+  rng: np.random.Generator, num_groups: int, num_classes: int
 ) -> np.ndarray:
   """[k, L] a different relabeling for each group; the first is the identity.
 
@@ -143,13 +143,13 @@ def label_permutations(
     if draw not in chosen:
       chosen.append(draw)
   raise UserError(
-      f'{num_classes} classes do not have {num_groups} different relabelings; lower '
-      '--partition_groups.'
+    f'{num_classes} classes do not have {num_groups} different relabelings; lower '
+    '--partition_groups.'
   )
 
 
 def split(
-    rng: np.random.Generator, rows: Sequence[int] | np.ndarray, train_share: float = 0.8
+  rng: np.random.Generator, rows: Sequence[int] | np.ndarray, train_share: float = 0.8
 ) -> tuple[np.ndarray, np.ndarray]:
   """Divides one client's rows at random; the training part is never empty.
 

@@ -1,0 +1,41 @@
+# Every target below needs nothing but Python 3.11 or newer.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help install demo test test-fast lint format clean
+
+help:
+	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
+	@echo 'make test       all tests (FESEM_DATA_DIR names the folder of real data)'
+	@echo 'make test-fast  the tests of the single modules'
+	@echo 'make lint       ruff and mypy'
+	@echo 'make install    .venv with the project and its test extras'
+
+install: .venv/installed
+
+.venv/installed: setup.cfg constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fesem_jax needs Python 3.11 or newer; pass PYTHON=python3.12, say.")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+demo: install
+	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/demo.flags
+
+test: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-fast: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv runs plots

@@ -1,0 +1,243 @@
+r"""Compares methods over seeds and writes the table of the paper.
+
+  python -m experiments.compare --algorithms='non_fed,fed_avg,fesem(2),fesem(4)' \
+      --num_seeds=5 --dataset=digits --partition=rotated --workdir=runs/table
+
+Rows are methods, `name(K)` setting --num_clusters; columns are micro accuracy,
+micro F1, macro accuracy and macro F1 of the fine-tuned models, then of the
+deployed ones, as mean +- standard deviation over seeds, in percent. The table
+is written to WORKDIR/table.{md,csv,tex}, a figure to WORKDIR/plots/. The same
+command again runs only what is missing.
+"""
+
+import csv
+import io
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from experiments import flags as experiment_flags
+from experiments import run as experiment
+from fesem_jax import algorithms, sharding
+from fesem_jax.base import Diverged, UserError, check_choice
+from fesem_jax.writer import write_atomically
+
+_COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
+_KINDS = ('finetuned', 'deployed')
+_HEADINGS = {
+  'micro_accuracy': 'micro-acc',
+  'micro_f1': 'micro-F1',
+  'macro_accuracy': 'macro-acc',
+  'macro_f1': 'macro-F1',
+}
+
+Summaries = dict[str, list[dict[str, Any] | None]]  # A diverged run is None.
+
+
+def parse_method(text: str) -> tuple[str, dict[str, Any]]:
+  """'fesem(4)' -> ('fesem', {'num_clusters': 4}).
+
+  Raises:
+    UserError: on anything that is not NAME or NAME(K).
+  """
+  match = re.fullmatch(r'\s*(\w+)\s*(?:\(\s*(\d+)\s*\))?\s*', text)
+  if match is None:
+    raise UserError(f'--algorithms: {text!r} is not NAME or NAME(K), such as fesem(4).')
+  name, clusters = match.groups()
+  check_choice('algorithms', name, tuple(algorithms.METHODS))
+  options = {'num_clusters': int(clusters)} if clusters else {}
+  algorithms.check_options(name, options)
+  return name, options
+
+
+def configurations(
+  methods: list[str], num_seeds: int, chosen: dict[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+  """Label of each method -> its configuration for each seed.
+
+  Raises:
+    UserError: on a chosen option that none of the methods has.
+  """
+  parsed = [parse_method(text) for text in methods]
+  for option in chosen:
+    if not any(option in algorithms.options(name) for name, _ in parsed):
+      raise UserError(f'--{option} does not apply to any of --algorithms.')
+  table = {}
+  for name, options in parsed:
+    applying = {o: v for o, v in chosen.items() if o in algorithms.options(name)}
+    config = experiment_flags.configuration(name, applying | options)
+    clusters = config.get('num_clusters')
+    label = f'{name}({clusters})' if clusters else name
+    seeds = range(config['seed'], config['seed'] + num_seeds)
+    table[label] = [config | {'seed': seed} for seed in seeds]
+  return table
+
+
+def mean_and_std(values: list[float]) -> tuple[float, float]:
+  """Mean and sample standard deviation (0 for one seed), in percent."""
+  percent = 100 * np.array(values)
+  return float(percent.mean()), float(percent.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+def rows(summaries: Summaries) -> list[dict[str, Any]]:
+  """One dict for each method: label, seeds, (mean, std) by column, ARI."""
+  out = []
+  for label, runs in summaries.items():
+    done = [s for s in runs if s is not None]
+    row: dict[str, Any] = {'method': label, 'seeds': len(runs)}
+    row['diverged'] = len(runs) - len(done)
+    for kind in _KINDS:
+      for column in _COLUMNS:
+        values = [s[kind][column] for s in done]
+        row[f'{kind}_{column}'] = mean_and_std(values) if values else None
+    aris = [s['clusters']['ari'] for s in done if s['clusters']]
+    known = [a for a in aris if a is not None]
+    row['ari'] = (float(np.mean(known)), float(np.min(known))) if known else None
+    seconds = [s['timing']['seconds_per_round'] for s in done]
+    seconds = [s for s in seconds if s is not None]
+    row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
+    out.append(row)
+  return out
+
+
+def _cell(row: dict[str, Any], key: str, join: str) -> str:
+  value = row[key]
+  if value is None:
+    return 'diverged'
+  note = '*' if row['diverged'] else ''
+  return f'{value[0]:.1f}{join}{value[1]:.1f}{note}'
+
+
+def markdown(table: list[dict[str, Any]]) -> str:
+  """The table as Markdown."""
+  heads = [f'{kind} {_HEADINGS[c]}' for kind in _KINDS for c in _COLUMNS]
+  lines = [
+    '| method | ' + ' | '.join(heads) + ' | ARI | s/round |',
+    '|---' * (len(heads) + 3) + '|',
+  ]
+  for row in table:
+    cells = [_cell(row, f'{k}_{c}', ' ± ') for k in _KINDS for c in _COLUMNS]
+    ari = '' if row['ari'] is None else f'{row["ari"][0]:.2f}'
+    seconds = row['seconds_per_round']
+    seconds = '' if seconds is None else f'{seconds:.3g}'
+    lines.append(f'| {row["method"]} | ' + ' | '.join([*cells, ari, seconds]) + ' |')
+  if any(0 < row['diverged'] < row['seeds'] for row in table):
+    lines.append('\n\\* without the seeds that diverged.')
+  return '\n'.join(lines) + '\n'
+
+
+def latex(table: list[dict[str, Any]]) -> str:
+  """The fine-tuned columns as a LaTeX tabular, like Tables 2 and 3."""
+  heads = ' & '.join(_HEADINGS[c].capitalize() for c in _COLUMNS)
+  lines = [
+    r'\begin{tabular}{lcccc}',
+    r'\hline',
+    rf'Method & {heads} \\',
+    r'\hline',
+  ]
+  for row in table:
+    cells = ' & '.join(_cell(row, f'finetuned_{c}', r'$\pm$') for c in _COLUMNS)
+    name = row['method'].replace('_', r'\_')
+    lines.append(rf'{name} & {cells} \\')
+  return '\n'.join([*lines, r'\hline', r'\end{tabular}']) + '\n'
+
+
+def comma_separated(table: list[dict[str, Any]]) -> str:
+  """The table as CSV: means and standard deviations in columns of their own."""
+  out = io.StringIO()
+  writer = csv.writer(out, lineterminator='\n')
+  keys = [f'{kind}_{column}' for kind in _KINDS for column in _COLUMNS]
+  heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
+  writer.writerow(['method', 'seeds', 'diverged', *heads, 'ari', 'seconds_per_round'])
+  for row in table:
+    cells = [v for key in keys for v in (row[key] or ('', ''))]
+    ari = '' if row['ari'] is None else row['ari'][0]
+    writer.writerow(
+        [row['method'], row['seeds'], row['diverged'], *cells, ari,
+         row['seconds_per_round']]
+    )  # fmt: skip
+  return out.getvalue()
+
+
+def plain(table: list[dict[str, Any]]) -> str:
+  """The table for a terminal: accuracies and F1, fine-tuned and deployed."""
+  lines = [
+    ' ' * 16 + f'{"fine-tuned":^46}' + f'{"deployed":^46}',
+    f'{"method":16}'
+    + ''.join(f'{_HEADINGS[c]:>11} ' for _ in _KINDS for c in _COLUMNS)
+    + f'{"ARI":>6}{"s/round":>10}',
+  ]
+  for row in table:
+    cells = [_cell(row, f'{k}_{c}', '±') for k in _KINDS for c in _COLUMNS]
+    ari = '' if row['ari'] is None else f'{row["ari"][0]:.2f}'
+    seconds = row['seconds_per_round']
+    seconds = '' if seconds is None else f'{seconds:.3f}'
+    lines.append(
+      f'{row["method"]:16}'
+      + ''.join(f'{cell:>11} ' for cell in cells)
+      + f'{ari:>6}{seconds:>10}'
+    )
+  return '\n'.join(lines)
+
+
+def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str | None:
+  """Draws each finished run and, of each method's first seed, the convergence."""
+  try:
+    from fesem_jax import plots
+  except UserError as e:  # Figures are optional, the table is not.
+    return str(e)
+  runs = [plots.Run(finished[0]) for finished in folders.values() if finished]
+  for run in runs:
+    plots.draw_run(run)
+  if runs:
+    plots.save(plots.convergence(runs), workdir / 'plots' / 'convergence')
+  return None
+
+
+def main(argv: list[str]) -> None:
+  experiment.no_positional(argv)
+  f = flags.FLAGS
+  if f.num_seeds < 1:
+    raise UserError(f'--num_seeds={f.num_seeds} must be at least 1.')
+  sharding.setup_devices(f.num_devices)
+  workdir = pathlib.Path(f.workdir)
+  table = configurations(f.algorithms, f.num_seeds, experiment_flags.chosen_options())
+  summaries: Summaries = {label: [] for label in table}
+  folders: dict[str, list[pathlib.Path]] = {label: [] for label in table}
+  for label, configs in table.items():
+    for config in configs:
+      folder = workdir / label / f'seed{config["seed"]}'
+      announce = lambda text, seed=config['seed']: print(f'[seed {seed}] {text}')
+      try:
+        result = experiment.run(
+          config, experiment_flags.machine(), folder, say=announce
+        )
+      except Diverged as e:
+        print(f'{label}, seed {config["seed"]} diverged: {e}')
+        summaries[label].append(None)
+        continue
+      summaries[label].append(result.summary)
+      folders[label].append(folder)
+  finished = rows(summaries)
+  write_atomically(workdir / 'table.md', markdown(finished))
+  write_atomically(workdir / 'table.csv', comma_separated(finished))
+  write_atomically(workdir / 'table.tex', latex(finished))
+  print()
+  print(plain(finished))
+  print(f'\nTable: {workdir}/table.md, .csv, .tex')
+  no_figures = draw(folders, workdir)
+  print(no_figures or f'Figures: {workdir}/plots and, of each first seed, its plots/')
+
+
+if __name__ == '__main__':
+  experiment_flags.define()
+  flags.DEFINE_list(
+      'algorithms', ['non_fed', 'fed_avg', 'fesem(4)'],
+      f'Methods, NAME or NAME(K), of {", ".join(algorithms.METHODS)}.',
+  )  # fmt: skip
+  flags.DEFINE_integer('num_seeds', 5, 'Seeds --seed, --seed + 1, ...')
+  flags.DEFINE_string('workdir', 'runs/compare', 'Folder of all runs and the table.')
+  app.run(experiment.main_with_clear_errors(main))

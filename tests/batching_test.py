@@ -1,0 +1,36 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import batching
+from fesem_jax.batching import Schedule
+
+
+@pytest.mark.parametrize(('size', 'width'), [(7, 3), (6, 3), (1, 3), (9, 9)])
+def test_an_epoch_visits_every_example_once(size, width):
+  order = batching.shuffle(jax.random.key(0), jnp.int32(size), 9)
+  seen = []
+  for step in range(-(-size // width)):
+    rows, weights = batching.batch_rows(order, jnp.int32(step), jnp.int32(size), width)
+    seen += np.asarray(rows)[np.asarray(weights) > 0].tolist()
+  assert sorted(seen) == list(range(size))
+
+
+def test_order_depends_on_the_key_but_not_on_the_largest_client():
+  key = jax.random.key(5)
+  short = batching.shuffle(key, jnp.int32(20), 20)
+  long = batching.shuffle(key, jnp.int32(20), 64)
+  np.testing.assert_array_equal(short, long[:20])
+  assert (short != batching.shuffle(jax.random.key(6), jnp.int32(20), 20)).any()
+
+
+def test_number_of_steps():
+  sizes = jnp.array([0, 1, 10, 11])
+  count = lambda **kwargs: batching.num_steps(Schedule(**kwargs), sizes, 11).tolist()
+  assert count(batch_size=5, epochs=2) == [0, 2, 4, 6]
+  assert count(batch_size=0, epochs=3) == [0, 3, 3, 3]
+  assert count(batch_size=5, steps=7) == [0, 7, 7, 7]
+  epochs = jnp.array([1, 1, 2, 3])
+  steps = batching.num_steps(Schedule(5, epochs=9), sizes, 11, epochs)
+  assert steps.tolist() == [0, 1, 4, 9]

@@ -1,0 +1,65 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import conv
+
+
+def plain(x, kernel, strides, padding):
+  return jax.lax.conv_general_dilated(
+    x, kernel, strides, padding, dimension_numbers=('NHWC', 'HWIO', 'NHWC')
+  )
+
+
+CASES = [
+  ((9, 9), (3, 3), (1, 1), 'SAME'),
+  ((9, 8), (5, 3), (1, 1), 'VALID'),
+  ((8, 8), (4, 2), (1, 1), 'SAME'),
+  ((9, 10), (3, 3), (2, 2), 'SAME'),
+  ((10, 9), (3, 2), (2, 3), 'VALID'),
+  ((7, 7), (3, 3), (1, 2), ((2, 0), (1, 3))),
+]
+
+
+def arrays(size, window, batch=2):
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(batch, *size, 3)), jnp.float32)
+  return x, jnp.asarray(rng.normal(size=(*window, 3, 4)), jnp.float32)
+
+
+@pytest.mark.parametrize(('size', 'window', 'strides', 'padding'), CASES)
+@pytest.mark.parametrize('around', ['eager', 'jit', 'vmap', 'scan'])
+def test_values_and_gradients_match_lax(size, window, strides, padding, around):
+  x, kernel = arrays(size, window)
+
+  def both(convolve):
+    def loss(x, kernel):
+      return jnp.sin(convolve(x, kernel)).sum()
+
+    out = lambda x, kernel: (
+        convolve(x, kernel), *jax.grad(loss, argnums=(0, 1))(x, kernel)
+    )  # fmt: skip
+    if around == 'vmap':
+      stacked = jnp.stack([x, 2 * x, x - 1]), jnp.stack([kernel, kernel / 2, kernel])
+      return jax.vmap(out)(*stacked)
+    if around == 'scan':
+      step = lambda k, _: (k - 0.01 * out(x, k)[2], out(x, k))
+      return jax.lax.scan(step, kernel, length=3)[1]
+    return (jax.jit(out) if around == 'jit' else out)(x, kernel)
+
+  got = both(lambda x, k: conv.conv2d(x, k, strides=strides, padding=padding))
+  want = both(lambda x, k: plain(x, k, strides, padding))
+  for g, w in zip(got, want, strict=True):
+    np.testing.assert_allclose(g, w, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize('size', [(8, 8), (7, 9)])
+def test_max_pool_matches_reduce_window(size):
+  x = jnp.asarray(np.random.default_rng(1).normal(size=(2, *size, 3)), jnp.float32)
+  reference = lambda x: jax.lax.reduce_window(
+    x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), 'VALID'
+  )
+  np.testing.assert_array_equal(conv.max_pool(x), reference(x))
+  gradient = lambda f: jax.grad(lambda x: jnp.sin(f(x)).sum())(x)
+  np.testing.assert_allclose(gradient(conv.max_pool), gradient(reference), rtol=1e-6)

@@ -1,0 +1,141 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from fesem_jax import em
+from tests import reference
+
+
+def blobs(num_clients=60, k=3, size=20, spread=1.0, seed=0):
+  rng = np.random.default_rng(seed)
+  truth = np.arange(num_clients) % k
+  points = 4 * rng.normal(size=(k, size))[truth] + spread * rng.normal(
+    size=(num_clients, size)
+  )
+  return points.astype(np.float32), truth
+
+
+def as_stack(points):
+  """Two leaves of different rank."""
+  return {
+    'a': jnp.asarray(points[:, :8]).reshape(-1, 2, 4),
+    'b': jnp.asarray(points[:, 8:]),
+  }
+
+
+def as_points(stack):
+  return np.concatenate(
+    [np.asarray(x, np.float64).reshape(len(x), -1) for x in stack.values()], axis=1
+  )
+
+
+def test_e_step_is_the_nearest_center_and_ties_go_to_the_smallest():
+  points, _ = blobs()
+  centers = np.concatenate([points[5:6], points[2:3], points[5:6]])
+  got = em.e_step(as_stack(points), as_stack(centers))
+  want = reference.nearest(points.astype(np.float64), centers.astype(np.float64))
+  np.testing.assert_array_equal(got, want)
+  assert got[5] == 0
+  assert got.dtype == jnp.int32
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+def test_m_step_is_the_mean_and_empty_centers_stay(weighted):
+  points, truth = blobs()
+  rng = np.random.default_rng(1)
+  weights = rng.integers(1, 9, len(points)) if weighted else np.ones(len(points))
+  centers = np.concatenate([points[:3], np.full((1, 20), 7, np.float32)])
+  got = em.m_step(
+      as_stack(points), jnp.asarray(truth), jnp.asarray(weights, jnp.float32),
+      as_stack(centers),
+  )  # fmt: skip
+  want = reference.means(points.astype(np.float64), truth, weights, centers)
+  np.testing.assert_allclose(as_points(got), want, rtol=1e-5, atol=1e-5)
+  np.testing.assert_array_equal(as_points(got)[3], 7)
+
+
+def test_objective_is_equation_6():
+  points, truth = blobs()
+  centers = points[:3].astype(np.float64)
+  counts = jnp.arange(len(points)) % 5 > 0
+  got = em.objective(as_stack(points), as_stack(points[:3]), jnp.asarray(truth), counts)
+  kept = np.asarray(counts)
+  want = reference.objective(points[kept].astype(np.float64), centers, truth[kept])
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize('seeding', ['random', 'plusplus'])
+@pytest.mark.parametrize('limit', [4096, 40])
+def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):
+  # With the low limit, restarts see a sample and the best is refined on all.
+  monkeypatch.setattr(em, 'MAX_GRAM_CLIENTS', limit)
+  points, truth = blobs(spread=2.0)
+  exists = jnp.ones(len(points), bool)
+  got = em.kmeans(jax.random.key(0), as_stack(points), exists, 3, seeding=seeding)
+  best = KMeans(3, n_init=50, random_state=0).fit(points)
+  assert adjusted_rand_score(truth, got.assignment) == 1.0
+  np.testing.assert_allclose(got.objective, best.inertia_ / len(points), rtol=1e-5)
+  # A fixed point of the E-step and the M-step of the reference.
+  again, centers = reference.lloyd(points.astype(np.float64), as_points(got.centers))
+  np.testing.assert_array_equal(again, got.assignment)
+  np.testing.assert_allclose(as_points(got.centers), centers, rtol=1e-4, atol=1e-5)
+
+
+def test_restarts_only_ever_improve():
+  points, _ = blobs(k=6, spread=2.5, seed=3)
+  exists = jnp.ones(len(points), bool)
+  run = lambda n: float(
+    em.kmeans(jax.random.key(1), as_stack(points), exists, 6, restarts=n).objective
+  )
+  singles = [
+    float(
+      em.kmeans(jax.random.key(s), as_stack(points), exists, 6, restarts=1).objective
+    )
+    for s in range(6)
+  ]
+  assert max(singles) > min(singles) * 1.01  # Single starts do get stuck here.
+  assert run(40) <= min(singles) * (1 + 1e-5)
+
+
+def test_kmeans_does_not_see_clients_that_do_not_exist():
+  points, _ = blobs()
+  padded = np.concatenate([points, np.full((4, 20), 1e3, np.float32)])
+  exists = jnp.arange(64) < 60
+  got = em.kmeans(jax.random.key(0), as_stack(padded), exists, 3)
+  alone = em.kmeans(jax.random.key(0), as_stack(points), exists[:60], 3)
+  np.testing.assert_allclose(got.objective, alone.objective, rtol=1e-5)
+
+
+@pytest.mark.parametrize('seeding', ['random', 'plusplus'])
+def test_kmeans_of_coinciding_clients_has_no_nan(seeding):
+  same = np.ones((5, 20), np.float32)
+  got = em.kmeans(
+    jax.random.key(0), as_stack(same), jnp.ones(5, bool), 3, seeding=seeding
+  )
+  assert np.isfinite(as_points(got.centers)).all()
+  assert got.objective == 0
+
+
+@pytest.mark.parametrize('k', [1, 5])
+def test_kmeans_with_one_and_with_as_many_centers_as_clients(k):
+  points = blobs()[0][:5]
+  got = em.kmeans(jax.random.key(0), as_stack(points), jnp.ones(5, bool), k)
+  assert len(set(np.asarray(got.assignment).tolist())) == k
+  if k == 1:
+    np.testing.assert_allclose(
+      as_points(got.centers)[0], points.mean(axis=0), rtol=1e-4, atol=1e-5
+    )
+  else:
+    assert got.objective < 1e-9
+
+
+def test_report_leaves_padding_out():
+  clusters = em.report(
+      jnp.array([0, 0, 1, 1]), jnp.array([0, 1, 1, 0]),
+      jnp.array([True, True, True, False]), 3, jnp.float32(2.0),
+  )  # fmt: skip
+  assert clusters.sizes.tolist() == [1, 2, 0]
+  assert int(clusters.moved) == 1

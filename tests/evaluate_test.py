@@ -1,0 +1,99 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+from fesem_jax import evaluate
+from fesem_jax.algorithms import fed_avg, non_fed
+from fesem_jax.batching import Schedule
+from fesem_jax.local import train_cohort
+from tests import helpers
+
+
+def counts_of(truths, guesses, classes):
+  tally = lambda labels: np.bincount(labels, minlength=classes)
+  return evaluate.Counts(
+    np.stack([tally(t[t == g]) for t, g in zip(truths, guesses, strict=True)]),
+    np.stack([tally(g) for g in guesses]),
+    np.stack([tally(t) for t in truths]),
+  )
+
+
+def from_scikit_learn(truths, guesses):
+  kept = [(t, g) for t, g in zip(truths, guesses, strict=True) if len(t)]
+  size = [len(t) for t, _ in kept]
+  accuracy = [accuracy_score(t, g) for t, g in kept]
+  f1 = [f1_score(t, g, average='macro', zero_division=0) for t, g in kept]
+  return evaluate.Scores(
+      np.average(accuracy, weights=size), np.mean(accuracy),
+      np.average(f1, weights=size), np.mean(f1),
+  )  # fmt: skip
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_scores_match_scikit_learn(seed):
+  rng = np.random.default_rng(seed)
+  sizes = [0, 1, 2, 5, 40, 300]
+  # Few labels for some clients: labels that occur on one side only.
+  truths = [rng.integers(0, rng.integers(1, 8), n) for n in sizes]
+  guesses = [np.where(rng.random(n) < 0.6, t, rng.integers(0, 8, n))
+             for n, t in zip(sizes, truths, strict=True)]  # fmt: skip
+  got = evaluate.scores(counts_of(truths, guesses, 8))
+  np.testing.assert_allclose(got, from_scikit_learn(truths, guesses), atol=1e-6)
+
+
+def test_without_any_test_example_scores_are_nan():
+  nothing = counts_of([np.array([], int)], [np.array([], int)], 3)
+  assert np.isnan(evaluate.scores(nothing)).all()
+
+
+@pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (2, 2), (8, 1)])
+def test_models_are_measured_on_their_own_clients(chunk, devices):
+  # 300 test examples need several batches; one client has none.
+  train = helpers.federation([6, 5, 9, 4], seed=1)
+  test = helpers.federation([300, 0, 7, 20], seed=2)
+  local = helpers.local(batch_size=4, chunk=chunk, devices=devices)
+  algorithm = non_fed(local)
+  state, _ = algorithm.step(
+      algorithm.init(jax.random.key(0), train), train, helpers.everyone(train),
+      jax.random.key(1),
+  )  # fmt: skip
+  key = jax.random.key(2)
+  measure = jax.jit(
+    lambda state, train, test: evaluate.evaluate_clients(
+      algorithm, local, state, train, test, key, 2
+    )
+  )
+  deployed, finetuned = measure(state, train, test)
+  models = algorithm.client_params(state, jnp.arange(4))
+  tuned = train_cohort(
+      local._replace(schedule=Schedule(4, epochs=2)), models, None, train,
+      helpers.everyone(train), key,
+  ).params  # fmt: skip
+  for counts, params in ((deployed, models), (finetuned, tuned)):
+    truths, guesses = [], []
+    for i in range(4):
+      x, y = test.client(i)
+      own = jax.tree.map(lambda p, i=i: p[i], params)
+      truths.append(y)
+      guesses.append(np.asarray(local.model.apply(own, x)).argmax(1) if len(y) else y)
+    want = from_scikit_learn(truths, guesses)
+    np.testing.assert_allclose(evaluate.scores(counts), want, atol=1e-6)
+
+
+def test_finetuning_zero_epochs_repeats_the_deployed_figures():
+  data = helpers.federation([6, 5])
+  local = helpers.local()
+  algorithm = fed_avg(local)
+  state = algorithm.init(jax.random.key(0), data)
+  a, b = evaluate.evaluate_clients(
+    algorithm, local, state, data, data, jax.random.key(0), 0
+  )
+  assert evaluate.scores(a) == evaluate.scores(b)
+
+
+def test_agreement():
+  truth = np.array([0, 0, 1, 1])
+  assert evaluate.agreement(truth, np.array([1, 1, 0, 0])) == {'ari': 1.0, 'nmi': 1.0}
+  assert evaluate.agreement(None, truth) == {'ari': None, 'nmi': None}

@@ -1,0 +1,70 @@
+"""Small federations and builders that the tests share."""
+
+import jax
+import numpy as np
+import optax
+
+from fesem_jax import models, sharding
+from fesem_jax.base import ClientInfo, Cohort, FederatedData
+from fesem_jax.batching import Schedule, batch_width
+from fesem_jax.local import LocalTraining
+
+SHAPE, CLASSES = (6,), 3
+
+
+def federation(sizes, seed=0, groups=None, shape=SHAPE, classes=CLASSES):
+  """Gaussian features whose labels depend on the client's group."""
+  rng = np.random.default_rng(seed)
+  sizes = np.asarray(sizes)
+  groups = np.zeros(len(sizes), int) if groups is None else np.asarray(groups)
+  x = rng.normal(size=(sizes.sum(), *shape)).astype(np.float32)
+  teachers = rng.normal(size=(groups.max() + 1, int(np.prod(shape)), classes))
+  group_of_row = np.repeat(groups, sizes)
+  logits = np.einsum('tp,tpl->tl', x.reshape(len(x), -1), teachers[group_of_row])
+  info = ClientInfo(np.array([f'c{i}' for i in range(len(sizes))]), groups)
+  return FederatedData.from_arrays(
+    x, logits.argmax(axis=1), sizes, num_classes=classes, info=info
+  )
+
+
+def local(batch_size=4, epochs=1, steps=0, rate=0.1, chunk=2, devices=1, hidden=(5,),
+          optimizer=None, shape=SHAPE, classes=CLASSES, model='mlp'):  # fmt: skip
+  """A `LocalTraining` of a tiny model."""
+  return LocalTraining(
+    models.build(model, shape, classes, hidden),
+    optax.sgd(rate) if optimizer is None else optimizer,
+    Schedule(batch_size, epochs, steps),
+    chunk,
+    sharding.client_mesh(devices),
+  )
+
+
+def everyone(data):
+  """The cohort of all clients."""
+  return Cohort(np.arange(data.num_clients, dtype=np.int32), everyone=True)
+
+
+def batches(data, schedule, client, key):
+  """The batches that client number `client` sees, from the specified keys.
+
+  Spells out (seed, round, client id, epoch) -> order of examples.
+  """
+  x, y = data.client(client)
+  if len(y) == 0:
+    return []
+  key = jax.random.fold_in(key, int(data.client_ids[client]))
+  width = batch_width(schedule, data.max_examples)
+  per_epoch = -(-len(y) // width)
+  total = schedule.steps or schedule.epochs * per_epoch
+  out = []
+  for step in range(total):
+    epoch, position = divmod(step, per_epoch)
+    if width >= data.max_examples:
+      order = np.arange(len(y))
+    else:
+      epoch_key = jax.random.fold_in(key, epoch)
+      bits = np.asarray(jax.random.bits(epoch_key, (data.max_examples,), np.uint32))
+      order = np.argsort(bits[: len(y)] >> 1, kind='stable')
+    rows = order[position * width : (position + 1) * width]
+    out.append((x[rows], y[rows]))
+  return out

@@ -1,0 +1,177 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fesem_jax import tree
+from fesem_jax.base import Cohort
+from fesem_jax.batching import Schedule
+from fesem_jax.local import local_training, train_cohort
+from tests import helpers, reference
+
+SIZES = [7, 1, 12, 4, 9]
+SCHEDULES = [
+  Schedule(4, epochs=2),  # Partial last batches.
+  Schedule(0, epochs=3),  # Full batch.
+  Schedule(3, steps=5),  # Steps that end inside an epoch.
+  Schedule(100, epochs=2),  # Batches larger than any client.
+]
+
+
+def start_of(local, seed=0):
+  return tree.expand(local.model.init(jax.random.key(seed)))
+
+
+def train(local, data, key=None, starts=None, which=None, cohort=None, **kwargs):
+  cohort = helpers.everyone(data) if cohort is None else cohort
+  starts = start_of(local) if starts is None else starts
+  which = jnp.zeros(len(cohort.ids), jnp.int32) if which is None else which
+  key = jax.random.key(3) if key is None else key
+  run = jax.jit(
+    lambda starts, which, data, key: train_cohort(
+      local, starts, which, data, cohort, key, **kwargs
+    )
+  )
+  return run(starts, which, data, key)
+
+
+@pytest.mark.parametrize('schedule', SCHEDULES)
+@pytest.mark.parametrize('prox', [None, 0.3])
+def test_matches_float64_reference(schedule, prox):
+  data = helpers.federation(SIZES)
+  local = helpers.local()._replace(schedule=schedule)
+  key = jax.random.key(3)
+  trained = train(local, data, key, prox=prox)
+  start = reference.from_params(start_of(local), 0)
+  for i in range(len(SIZES)):
+    batches = helpers.batches(data, schedule, i, key)
+    want, loss = reference.local_sgd(start, batches, 0.1, prox or 0.0)
+    got = reference.flat(reference.from_params(trained.params, i))
+    np.testing.assert_allclose(got, reference.flat(want), rtol=2e-4, atol=2e-6)
+    np.testing.assert_allclose(trained.loss[i], loss, rtol=1e-4)
+
+
+def test_penalty_and_correction_per_client_match_reference():
+  data = helpers.federation([6, 6, 6])
+  local = helpers.local(batch_size=3, epochs=2)
+  prox = np.array([0.0, 0.1, 0.5], np.float32)
+  rng = np.random.default_rng(0)
+  correction = jax.tree.map(
+    lambda x: jnp.asarray(0.1 * rng.normal(size=(3, *x.shape[1:])), jnp.float32),
+    start_of(local),
+  )
+  key = jax.random.key(3)
+  trained = train(local, data, key, prox=jnp.asarray(prox), correction=correction)
+  start = reference.from_params(start_of(local), 0)
+  for i in range(3):
+    batches = helpers.batches(data, local.schedule, i, key)
+    own = reference.from_params(correction, i)
+    want, _ = reference.local_sgd(start, batches, 0.1, prox[i], own)
+    got = reference.flat(reference.from_params(trained.params, i))
+    np.testing.assert_allclose(got, reference.flat(want), rtol=2e-4, atol=2e-6)
+
+
+def test_penalty_changes_the_result():
+  data = helpers.federation(SIZES)
+  local = helpers.local()
+  free, held = train(local, data), train(local, data, prox=0.5)
+  assert (
+    np.abs(free.params['logits']['kernel'] - held.params['logits']['kernel']).max()
+    > 1e-3
+  )
+
+
+@pytest.mark.parametrize('schedule', SCHEDULES)
+@pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (3, 1), (6, 1), (1, 2), (2, 2)])
+def test_neither_chunk_size_nor_device_count_matters(schedule, chunk, devices):
+  data = helpers.federation([*SIZES, 3])
+  local = helpers.local(chunk=2)._replace(schedule=schedule)
+  other = helpers.local(chunk=chunk, devices=devices)._replace(schedule=schedule)
+  a, b = train(local, data, prox=0.1), train(other, data, prox=0.1)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_each_client_starts_from_its_own_row():
+  data = helpers.federation([4, 4])
+  local = helpers.local(batch_size=0, chunk=1)
+  starts = jax.tree.map(
+    lambda a, b: jnp.stack([a, b]),
+    local.model.init(jax.random.key(0)),
+    local.model.init(jax.random.key(1)),
+  )
+  own = train_cohort(
+    local, starts, None, data, helpers.everyone(data), jax.random.key(3)
+  )
+  by_row = train(local, data, starts=starts, which=jnp.array([1, 0]))
+  for i, row in ((0, 1), (1, 0)):
+    batch = [data.client(i)]
+    for trained, r in ((own, i), (by_row, row)):
+      want, _ = reference.local_sgd(reference.from_params(starts, r), batch, 0.1)
+      got = reference.from_params(trained.params, i)
+      np.testing.assert_allclose(
+        reference.flat(got), reference.flat(want), rtol=1e-4, atol=1e-6
+      )
+
+
+def test_a_client_trains_alike_in_any_cohort():
+  data = helpers.federation(SIZES)
+  local = helpers.local(chunk=2)
+  everyone = train(local, data)
+  some = train(local, data, cohort=Cohort(np.array([4, 1, 5], np.int32), False))
+  kernel = lambda t: t.params['dense0']['kernel']
+  np.testing.assert_allclose(
+    kernel(some)[:2], kernel(everyone)[jnp.array([4, 1])], rtol=1e-6
+  )
+  assert some.sizes.tolist() == [9, 1, 0]  # Position 5 is nobody.
+  assert some.took_part().tolist() == [True, True, False]
+
+
+def test_any_optax_optimizer_matches_its_own_loop():
+  data = helpers.federation([8, 5])
+  optimizer = optax.adam(0.01)
+  local = helpers.local(batch_size=3, epochs=2, optimizer=optimizer, chunk=2)
+  key = jax.random.key(3)
+  trained = train(local, data, key)
+
+  def loss(params, x, y):
+    logits = local.model.apply(params, x)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+  for i in range(2):
+    params = tree.unstack(start_of(local), 0)
+    state = optimizer.init(params)
+    for x, y in helpers.batches(data, local.schedule, i, key):
+      updates, state = optimizer.update(jax.grad(loss)(params, x, y), state, params)
+      params = optax.apply_updates(params, updates)
+    got = tree.unstack(trained.params, i)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(params), strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_client_that_diverges_keeps_its_start_and_is_reported():
+  data = helpers.federation([4, 4, 4])
+  bad = np.asarray(data.x).copy()
+  bad[4:8] = 1e30  # Client 1.
+  data = data.__class__(**{**vars(data), 'x': bad})
+  local = helpers.local(batch_size=2, epochs=3)
+  trained = train(local, data)
+  assert trained.finite.tolist() == [True, False, True]
+  np.testing.assert_array_equal(
+    trained.params['dense0']['kernel'][1], start_of(local)['dense0']['kernel'][0]
+  )
+  assert np.isfinite(trained.mean_loss())
+  assert trained.weights('by_examples').tolist() == [4, 0, 4]
+  assert int(trained.info().failed) == 1
+
+
+def test_defaults_follow_the_model_and_numbers_are_checked():
+  model = helpers.local().model
+  local = local_training(model, optax.sgd(0.1), num_clients=8)
+  assert local.mesh.size == 2
+  assert local.clients_per_chunk == 4  # A tiny model: all of a device's clients.
+  cnn = helpers.local(model='small_cnn', shape=(8, 8)).model
+  assert local_training(cnn, optax.sgd(0.1), num_clients=8).clients_per_chunk == 1
+  with pytest.raises(ValueError, match='--local_epochs=0 must be at least 1'):
+    local_training(model, optax.sgd(0.1), num_clients=8, epochs=0)

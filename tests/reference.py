@@ -1,0 +1,90 @@
+"""Float64 NumPy references, written from the equations, not from our code.
+
+A model is a list of (kernel [I, O], bias [O]) pairs: an MLP with ReLU.
+"""
+
+import numpy as np
+
+
+def from_params(params, row=None):
+  """Our MLP's params (or one row of a stack) as a reference model."""
+  names = [*sorted(n for n in params if n.startswith('dense')), 'logits']
+  pick = lambda x: np.asarray(x if row is None else x[row], np.float64)
+  return [(pick(params[n]['kernel']), pick(params[n]['bias'])) for n in names]
+
+
+def flat(model):
+  """All parameters of a reference model as one vector."""
+  return np.concatenate([part.ravel() for layer in model for part in layer])
+
+
+def loss_and_gradient(model, x, y):
+  """Mean cross entropy of a batch and its gradient, by backpropagation."""
+  hidden = [x.reshape(len(x), -1).astype(np.float64)]
+  for i, (kernel, bias) in enumerate(model):
+    z = hidden[-1] @ kernel + bias
+    hidden.append(z if i == len(model) - 1 else np.maximum(z, 0))
+  logits = hidden[-1] - hidden[-1].max(axis=1, keepdims=True)
+  p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+  loss = -np.log(p[np.arange(len(y)), y]).mean()
+  delta = p.copy()
+  delta[np.arange(len(y)), y] -= 1
+  delta /= len(y)
+  gradient = []
+  for i in reversed(range(len(model))):
+    gradient.insert(0, (hidden[i].T @ delta, delta.sum(axis=0)))
+    delta = (delta @ model[i][0].T) * (hidden[i] > 0)
+  return loss, gradient
+
+
+def local_sgd(model, batches, rate, prox=0.0, correction=None):
+  """SGD on CE + prox * |w - w_start|^2 + <correction, w> over given batches."""
+  start = model
+  losses, counts = [], []
+  for x, y in batches:
+    loss, gradient = loss_and_gradient(model, x, y)
+    losses.append(loss)
+    counts.append(len(y))
+    new = []
+    for i, (layer, g, s) in enumerate(zip(model, gradient, start, strict=True)):
+      extra = (0, 0) if correction is None else correction[i]
+      new.append(
+        tuple(
+          w - rate * (dw + 2 * prox * (w - w0) + e)
+          for w, dw, w0, e in zip(layer, g, s, extra, strict=True)
+        )
+      )
+    model = new
+  return model, np.average(losses, weights=counts)
+
+
+def nearest(points, centers):
+  """argmin_k |w_i - c_k|^2 of rows [S, P] and [K, P]."""
+  return ((points[:, None] - centers[None]) ** 2).sum(axis=-1).argmin(axis=1)
+
+
+def means(points, assignment, weights, centers):
+  """Weighted mean of each cluster; empty clusters keep their centers."""
+  new = np.array(centers, np.float64)
+  for k in range(len(centers)):
+    mine = (assignment == k) & (weights > 0)
+    if mine.any():
+      new[k] = np.average(points[mine], axis=0, weights=weights[mine])
+  return new
+
+
+def objective(points, centers, assignment):
+  """Eq. 6."""
+  return ((points - centers[assignment]) ** 2).sum(axis=-1).mean()
+
+
+def lloyd(points, centers, iterations=100):
+  """K-means from given centers until nothing moves."""
+  assignment = nearest(points, centers)
+  for _ in range(iterations):
+    centers = means(points, assignment, np.ones(len(points)), centers)
+    new = nearest(points, centers)
+    if (new == assignment).all():
+      break
+    assignment = new
+  return assignment, centers

@@ -1,0 +1,69 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import tree
+from tests import reference
+
+
+def stack(rng, rows):
+  return {
+    'a': jnp.asarray(rng.normal(size=(rows, 3, 2)), jnp.float32),
+    'b': jnp.asarray(rng.normal(size=(rows, 4)), jnp.float32),
+  }
+
+
+def as_matrix(params):
+  return np.concatenate(
+    [np.asarray(x, np.float64).reshape(len(x), -1) for x in params.values()], axis=1
+  )
+
+
+def test_take_and_put_are_rows():
+  whole = stack(np.random.default_rng(0), 5)
+  ids = jnp.array([3, 0, 5])  # 5 is nobody.
+  rows = tree.take(whole, ids)
+  np.testing.assert_array_equal(rows['a'], whole['a'][jnp.array([3, 0, 4])])
+  other = tree.put(tree.zeros_like(whole), ids, rows)
+  np.testing.assert_array_equal(other['b'][jnp.array([3, 0])], rows['b'][:2])
+  np.testing.assert_array_equal(other['b'][jnp.array([1, 2, 4])], 0)
+
+
+def test_weighted_mean_matches_reference_and_keeps_empty_clusters():
+  rng = np.random.default_rng(1)
+  points, centers = stack(rng, 6), stack(rng, 3)
+  cluster = jnp.array([0, 2, 0, 2, 2, 0])
+  weights = jnp.array([1.0, 2.0, 5.0, 0.0, 1.0, 0.5])
+  got = tree.weighted_mean(points, cluster, weights, centers)
+  want = reference.means(
+    as_matrix(points), np.asarray(cluster), np.asarray(weights), as_matrix(centers)
+  )
+  np.testing.assert_allclose(as_matrix(got), want, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(got['a'][1], centers['a'][1])
+
+
+@pytest.mark.parametrize('offset', [0.0, 30.0])
+def test_distances_of_near_ties_agree_with_float64(offset):
+  # Two centers that differ by 1e-3 of the spread, all far from the origin: the
+  # expanded form |w|^2 - 2wc + |c|^2 gets a third of these assignments wrong.
+  rng = np.random.default_rng(2)
+  common = offset + rng.normal(size=2000)
+  points = (common + 0.01 * rng.normal(size=(200, 2000))).astype(np.float32)
+  centers = (common + 1e-5 * rng.normal(size=(2, 2000))).astype(np.float32)
+  got = tree.squared_distances({'w': jnp.asarray(points)}, {'w': jnp.asarray(centers)})
+  want = (
+    (points[:, None].astype(np.float64) - centers[None].astype(np.float64)) ** 2
+  ).sum(-1)
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+  gap = np.abs(want[:, 0] - want[:, 1]) / want[:, 0]
+  clear = gap > 1e-6  # Closer than that is beyond float32.
+  assert clear.mean() > 0.9
+  agree = np.asarray(got).argmin(1) == want.argmin(1)
+  assert agree[clear].all()
+
+
+def test_all_finite_looks_at_every_leaf():
+  whole = stack(np.random.default_rng(3), 4)
+  whole['a'] = whole['a'].at[1, 2, 1].set(jnp.nan)
+  whole['b'] = whole['b'].at[3, 0].set(jnp.inf)
+  np.testing.assert_array_equal(tree.all_finite(whole), [True, False, True, False])
