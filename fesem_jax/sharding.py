@@ -17,6 +17,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 CLIENTS = 'clients'
 
+# Balanced down to 2**10 devices.
+_DEALS = 10
+
 
 def client_mesh(num_devices: int = 0) -> Mesh:
   """A mesh of the first `num_devices` devices (0: all) along 'clients'.
@@ -36,8 +39,9 @@ def client_mesh(num_devices: int = 0) -> Mesh:
 def deal(work: np.ndarray) -> np.ndarray:
   """An order of clients in which contiguous halves, quarters, ... balance.
 
-  Clients sorted by work are dealt to two hands, each hand to two again, and so
-  on. The order does not depend on the device count, so neither do checkpoints.
+  Clients are dealt from the largest down to two hands of equal count, each to
+  the lighter one, and each hand is dealt again. The order does not depend on
+  the device count, so neither do checkpoints.
 
   Args:
     work: [M] how much each client costs.
@@ -45,13 +49,23 @@ def deal(work: np.ndarray) -> np.ndarray:
   Returns:
     [M] int64 positions.
   """
+  work = np.asarray(work, np.float64)
 
-  def halves(ranks: np.ndarray) -> list[np.ndarray]:
-    if len(ranks) <= 1:
-      return [ranks]
-    return halves(ranks[0::2]) + halves(ranks[1::2])
+  def halves(clients: list[int], depth: int) -> list[int]:
+    if len(clients) < 2 or depth == _DEALS:
+      return clients
+    room = len(clients) - len(clients) // 2, len(clients) // 2
+    hands: tuple[list[int], list[int]] = ([], [])
+    load = [0.0, 0.0]
+    for client in clients:
+      hand = int(load[1] < load[0])
+      if len(hands[hand]) == room[hand]:
+        hand = 1 - hand
+      hands[hand].append(client)
+      load[hand] += work[client]
+    return halves(hands[0], depth + 1) + halves(hands[1], depth + 1)
 
-  return np.concatenate(halves(np.argsort(-work, kind='stable')))
+  return np.array(halves(np.argsort(-work, kind='stable').tolist(), 0), np.int64)
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:

@@ -1,0 +1,298 @@
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+from fesem_jax import data
+from fesem_jax.base import FederatedData, UserError
+from fesem_jax.data import mnist, partition
+
+
+def write_idx(path, array, zipped=True, magic=None):
+  """Writes an array in idx format."""
+  code = {np.dtype(np.uint8): 8, np.dtype('>i4'): 0x0C}[array.dtype]
+  header = magic if magic is not None else bytes([0, 0, code, array.ndim])
+  raw = header + struct.pack(f'>{array.ndim}I', *array.shape) + array.tobytes()
+  path.parent.mkdir(parents=True, exist_ok=True)
+  if zipped:
+    path.with_name(path.name + '.gz').write_bytes(gzip.compress(raw))
+  else:
+    path.write_bytes(raw)
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """A tiny MNIST with QMNIST labels: 6 writers of 10 training, 4 test images."""
+  rng = np.random.default_rng(0)
+  for prefix, name, count in (('train', 'train', 60), ('t10k', 'test', 24)):
+    labels = rng.integers(0, 10, count).astype(np.uint8)
+    images = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+    write_idx(tmp_path / 'mnist' / f'{prefix}-images-idx3-ubyte', images)
+    write_idx(tmp_path / 'mnist' / f'{prefix}-labels-idx1-ubyte', labels, zipped=False)
+    table = np.zeros((count + 5, 8), '>i4')  # QMNIST has more test rows.
+    table[:count, 0] = labels
+    table[:, 1] = 4 * (np.arange(count + 5) % 6 >= 3)
+    table[:, 2] = 100 + np.arange(count + 5) % 6
+    write_idx(tmp_path / 'qmnist' / f'qmnist-{name}-labels-idx2-int', table)
+  return tmp_path
+
+
+def sizes(split):
+  return np.asarray(split.sizes())
+
+
+def rows_as_set(split):
+  return [x.tobytes() for x in np.asarray(split.x)]
+
+
+def test_from_arrays_checks_its_input():
+  x, y = np.zeros((3, 2)), np.array([0, 1, 2])
+  with pytest.raises(
+    ValueError, match='3 examples, 3 labels and client sizes that sum to 4'
+  ):
+    FederatedData.from_arrays(x, y, [1, 3])
+  with pytest.raises(ValueError, match=r'Labels must lie in 0..1; found 0..2'):
+    FederatedData.from_arrays(x, y, [3], num_classes=2)
+  with pytest.raises(ValueError, match='not finite'):
+    FederatedData.from_arrays(x * np.nan, y, [3])
+
+
+def test_reorder_moves_whole_clients():
+  x = np.arange(6, dtype=np.float32)[:, None]
+  split = FederatedData.from_arrays(x, np.arange(6) % 2, [1, 3, 2])
+  other = split.reorder(np.array([2, 0, 1]), num_clients=5)
+  assert sizes(other).tolist() == [2, 1, 3, 0, 0]
+  assert other.client(0)[0].ravel().tolist() == [4, 5]
+  assert other.client(2)[0].ravel().tolist() == [1, 2, 3]
+  assert other.client_ids.tolist() == [2, 0, 1, 3, 4]
+  assert other.info.names.tolist() == ['2', '0', '1']
+
+
+@pytest.mark.parametrize('name', [p for p in partition.NAMES if p != 'natural'])
+def test_partitions_of_digits_are_seeded_and_split_80_20(name):
+  load = lambda seed: data.load('digits', partition=name, num_clients=20, seed=seed)
+  (train, test), (again, _), (other, _) = load(0), load(0), load(1)
+  assert train.num_clients == test.num_clients == 20
+  np.testing.assert_array_equal(train.x, again.x)
+  assert train.x.shape != other.x.shape or (train.x != other.x).any()
+  assert sizes(train).min() >= 1
+  total = sizes(train) + sizes(test)
+  assert (np.abs(sizes(train) - 0.8 * total) <= 0.5).all()
+  copies = 4 if name == 'rotated' or name == 'label_permuted' else 1
+  assert total.sum() == copies * 1797
+  assert train.x.dtype == np.uint8
+  assert train.scale == 1 / 16
+  if copies == 1:  # Nothing is in two places.
+    pixels = rows_as_set(train) + rows_as_set(test)
+    assert len(set(pixels)) == len(set(rows_as_set(train))) + len(
+      set(rows_as_set(test))
+    )
+
+
+def test_rotated_groups_hold_turned_images():
+  train, _ = data.load('digits', partition='rotated', num_clients=8, seed=0)
+  originals = {x.tobytes() for x in data.digits.load().x}
+  for i in range(8):
+    group = train.info.clusters[i]
+    x, _ = train.client(i)
+    back = np.rot90(x, -group, axes=(1, 2))
+    assert all(image.tobytes() in originals for image in back)
+  np.testing.assert_array_equal(np.bincount(train.info.clusters), [2, 2, 2, 2])
+
+
+def test_groups_are_disjoint_on_request():
+  total = lambda disjoint: sum(
+    sizes(s).sum()
+    for s in data.load(
+      'digits', partition='rotated', num_clients=8, disjoint_groups=disjoint
+    )
+  )
+  assert total(True) == 1797
+  assert total(False) == 4 * 1797
+
+
+def test_label_permuted_groups_relabel_consistently():
+  train, _ = data.load('digits', partition='label_permuted', num_clients=8)
+  pool = data.digits.load()
+  truth = {x.tobytes(): y for x, y in zip(pool.x, pool.y, strict=True)}
+  maps = []
+  for group in range(4):
+    mapping = {}
+    for i in np.flatnonzero(train.info.clusters == group):
+      for x, y in zip(*train.client(i), strict=True):
+        assert mapping.setdefault(truth[x.tobytes()], y) == y
+    maps.append(tuple(mapping[c] for c in range(10)))
+  assert maps[0] == tuple(range(10))
+  assert len(set(maps)) == 4
+
+
+def test_shards_hold_few_classes_and_dirichlet_skews():
+  skew = lambda **options: np.mean([
+      np.abs(np.bincount(train.client(i)[1], minlength=10) / sizes(train)[i] - 0.1).sum()
+      for train in [data.load('digits', num_clients=30, **options)[0]]
+      for i in range(30)
+  ])  # fmt: skip
+  train, _ = data.load(
+    'digits', partition='shards', num_clients=20, classes_per_client=2
+  )
+  assert (
+    max(len(set(train.client(i)[1])) for i in range(20)) <= 4
+  )  # A shard may straddle.
+  assert (
+    skew(partition='dirichlet', dirichlet_alpha=0.1)
+    > skew(partition='dirichlet', dirichlet_alpha=100.0)
+    > skew(partition='iid') - 0.2
+  )
+  assert skew(partition='dirichlet', dirichlet_alpha=0.1) > 1.0
+
+
+def test_dirichlet_never_leaves_a_training_split_empty():
+  train, test = data.load(
+    'digits', partition='dirichlet', num_clients=300, dirichlet_alpha=0.02
+  )
+  assert sizes(train).min() >= 1
+  assert (sizes(train) + sizes(test)).sum() == 1797
+
+
+def test_rotation_by_other_angles_interpolates():
+  x = np.zeros((1, 9, 9), np.uint8)
+  x[0, 4, :] = 200
+  turned = partition.rotate(x, 1, 8)  # 45 degrees.
+  assert turned.shape == x.shape
+  assert turned[0, 2, 6] > 100 or turned[0, 2, 2] > 100
+  np.testing.assert_array_equal(partition.rotate(x, 2, 8), np.rot90(x, 1, axes=(1, 2)))
+
+
+def test_mnist_deals_its_own_test_split(folder):
+  train, test = data.load(
+    'mnist', partition='rotated', data_dir=folder, num_clients=8, examples_per_client=25
+  )
+  assert sizes(train).tolist() == [25] * 8
+  assert sizes(test).tolist() == [12] * 8
+  train_x, _ = mnist._read_split(folder / 'mnist', 'train')
+  originals = {x.tobytes() for x in train_x}
+  x, _ = train.client(3)
+  assert all(np.rot90(i, -3).tobytes() in originals for i in x)
+  assert (train.scale, train.num_classes) == (1 / 255, 10)
+
+
+def test_mnist_writers_are_the_clients(folder):
+  train, test = data.load('mnist_writers', data_dir=folder)
+  assert train.info.names.tolist() == [
+    f'writer{i}' if i > 999 else f'writer0{i}' for i in range(100, 106)
+  ]
+  assert train.info.clusters.tolist() == [0, 0, 0, 4, 4, 4]
+  assert (sizes(train) + sizes(test)).tolist() == [14] * 6
+  assert sizes(train).tolist() == [11] * 6
+  few, _ = data.load(
+    'mnist_writers', data_dir=folder, num_clients=3, examples_per_client=4
+  )
+  assert sizes(few).tolist() == [4] * 3
+
+
+def corrupt(folder, kind):
+  images = folder / 'mnist' / 'train-images-idx3-ubyte.gz'
+  labels = folder / 'mnist' / 'train-labels-idx1-ubyte'
+  qmnist = folder / 'qmnist' / 'qmnist-train-labels-idx2-int'
+  if kind == 'missing':
+    images.unlink()
+  elif kind == 'cut gzip':
+    images.write_bytes(images.read_bytes()[:-2000])
+  elif kind == 'not gzip':
+    images.write_bytes(b'\x1f\x8b' + bytes(100))
+  elif kind == 'truncated':
+    labels.write_bytes(labels.read_bytes()[:-3])
+  elif kind == 'cut header':
+    labels.write_bytes(labels.read_bytes()[:6])
+  elif kind == 'magic':
+    labels.write_bytes(b'\0\0\x09\x01' + labels.read_bytes()[4:])
+  elif kind == 'swapped':
+    labels.write_bytes(gzip.decompress(images.read_bytes()))
+  elif kind == 'lengths':
+    write_idx(labels, np.zeros(59, np.uint8), zipped=False)
+  elif kind == 'labels':
+    write_idx(labels, np.full(60, 11, np.uint8), zipped=False)
+  elif kind == 'other labels':
+    table = np.zeros((60, 8), '>i4')
+    write_idx(qmnist, table)
+  elif kind == 'short table':
+    write_idx(qmnist, np.zeros((50, 8), '>i4'))
+
+
+@pytest.mark.parametrize(
+  ('kind', 'message'),
+  [
+    ('missing', r'train-images-idx3-ubyte\[.gz\] does not exist.*--data_dir'),
+    ('cut gzip', r'train-images-idx3-ubyte.gz is damaged'),
+    ('not gzip', r'train-images-idx3-ubyte.gz is damaged'),
+    ('truncated', r'train-labels-idx1-ubyte is truncated.*65 bytes.*announces 68'),
+    ('cut header', r'train-labels-idx1-ubyte is truncated: its header'),
+    ('magic', r'train-labels-idx1-ubyte has magic number 0x00000901'),
+    ('swapped', r'train-labels-idx1-ubyte has magic number 0x00000803'),
+    ('lengths', r'holds 60 images, but .*train-labels-idx1-ubyte holds 59 labels'),
+    ('labels', r'holds label 11; digits are 0..9'),
+    ('other labels', r'qmnist-train.*does not match MNIST: \d+ labels differ'),
+    ('short table', r'qmnist-train.*has shape \(50, 8\)'),
+  ],
+)
+def test_damaged_files_are_named(folder, kind, message):
+  corrupt(folder, kind)
+  with pytest.raises(UserError, match=message):
+    data.load('mnist_writers', data_dir=folder)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'name': 'svhn'}, '--dataset=svhn is unknown; choose one of digits'),
+        ({'partition': 'spiral'}, '--partition=spiral is unknown.*natural, iid'),
+        ({'partition': 'natural'}, 'digits has no clients of its own'),
+        ({'num_clients': -1}, '--num_clients=-1 must be at least 0'),
+        ({'num_clients': 1000}, 'leaves a client with 1 of 1797 examples'),
+        ({'num_clients': 100, 'examples_per_client': 50}, 'needs more than the 1797'),
+        ({'partition': 'dirichlet', 'num_clients': 900}, 'too few for 900 clients'),
+        ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '--dirichlet_alpha=0.0'),
+        ({'partition': 'rotated', 'num_clients': 3}, '--num_clients=3 is less than'),
+        ({'partition': 'shards', 'num_clients': 1000}, 'leaves a client with'),
+    ],
+)  # fmt: skip
+def test_impossible_options_are_named(options, message):
+  with pytest.raises(UserError, match=message):
+    data.load(**{'name': 'digits', 'partition': 'iid'} | options)
+
+
+def test_a_client_with_one_example_is_named(folder):
+  path = folder / 'qmnist' / 'qmnist-train-labels-idx2-int'
+  table = mnist.read_idx(path, 2).astype('>i4')
+  table[0, 2] = 77
+  write_idx(path, table)
+  with pytest.raises(
+    UserError, match=r'Client writer0077 has 1 example.*--min_examples=2'
+  ):
+    data.load('mnist_writers', data_dir=folder)
+  train, _ = data.load('mnist_writers', data_dir=folder, min_examples=2)
+  assert train.num_clients == 6
+  with pytest.raises(
+    UserError, match='Only 0 clients have at least --min_examples=999'
+  ):
+    data.load('mnist_writers', data_dir=folder, min_examples=999)
+
+
+def test_real_mnist_by_writer(real_data):
+  train, test = data.load('mnist_writers', data_dir=real_data)
+  total = sizes(train) + sizes(test)
+  assert train.num_clients == 836
+  assert (total.min(), total.max(), np.median(total)) == (8, 131, 104)
+  assert (total >= 50).sum() == 583
+  assert np.bincount(train.info.clusters).tolist() == [337, 0, 0, 0, 499]
+
+
+def test_real_rotated_mnist(real_data):
+  train, test = data.load(
+      'mnist', partition='rotated', data_dir=real_data, num_clients=1200,
+      examples_per_client=200,
+  )  # fmt: skip
+  assert sizes(train).tolist() == [200] * 1200
+  assert sizes(test).sum() == 40_000
+  assert 0.12 < np.asarray(train.x).mean() / 255 < 0.14  # MNIST's mean is 0.1307.

@@ -1,0 +1,322 @@
+import json
+import os
+import signal
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, machine, sharding, simulate
+from fesem_jax.base import Diverged, UserError
+from fesem_jax.checkpoint import Checkpoints
+from fesem_jax.simulate import Stopped, arrange, draw_cohort
+from tests import helpers
+
+SIZES = [6, 3, 9, 5, 8, 4, 7]
+GROUPS = [0, 1, 0, 1, 0, 1, 0]
+
+
+def federation():
+  return helpers.federation(SIZES, groups=GROUPS), helpers.federation(
+    [5] * 7, 1, GROUPS
+  )
+
+
+def run(name='fesem', devices=2, rate=0.1, batch_size=4, **kwargs):
+  train, test = federation()
+  local = helpers.local(batch_size, devices=devices, rate=rate)
+  options = {'num_clusters': 2} if name == 'fesem' else {}
+  algorithm = algorithms.build(name, local, **options)
+  kwargs = {'rounds': 4, 'config': {'algorithm': name, 'seed': 0}} | kwargs
+  return simulate(algorithm, local, train, test, **kwargs)
+
+
+def without_time(history):
+  return [{k: v for k, v in r.items() if k != 'seconds'} for r in history]
+
+
+def assert_same_state(a, b):
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_array_equal(x, y)
+
+
+def test_a_run_writes_what_the_contract_says(tmp_path):
+  result = run(workdir=tmp_path, eval_every=2)
+  assert {p.name for p in tmp_path.iterdir()} == {
+      'config.json', 'metrics.jsonl', 'summary.json', 'checkpoints', 'clients.npz'
+  }  # fmt: skip
+  lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').open()]
+  assert [r['round'] for r in lines] == [0, 1, 2, 3, 4]
+  assert [r['round'] for r in lines if 'deployed' in r] == [2, 4]
+  assert all(r['seconds'] >= 0 for r in lines)
+  for record in lines[1:]:
+    assert sum(record['cluster_sizes']) == 7
+    assert {'train_loss', 'moved', 'objective', 'ari', 'nmi'} <= set(record)
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  assert summary == json.loads(json.dumps(result.summary))
+  assert {
+      'algorithm', 'dataset', 'partition', 'num_clients', 'num_clusters', 'rounds',
+      'seed', 'deployed', 'finetuned', 'unseen', 'clusters', 'timing', 'memory',
+      'device', 'versions', 'commit',
+  } <= set(summary)  # fmt: skip
+  assert (summary['num_clients'], summary['num_clusters']) == (7, 2)
+  assert set(summary['clusters']) == {
+    'sizes',
+    'ari',
+    'nmi',
+    'objective',
+    'rounds_to_stable',
+  }
+  assert summary['deployed'] == lines[-1]['deployed']
+  assert summary['device'] == {'platform': 'cpu', 'kind': 'cpu', 'count': 2}
+  assert summary['memory']['peak_host_bytes'] > 1e7
+  assert summary['versions']['jax'] == jax.__version__
+
+
+def test_methods_without_clusters_have_none():
+  summary = run('fed_avg').summary
+  assert summary['clusters'] is None
+  assert summary['num_clusters'] is None
+
+
+@pytest.mark.parametrize('name', ['fesem', 'fed_avg', 'non_fed'])
+@pytest.mark.parametrize('clients_per_round', [0, 3])
+def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
+  options = {'clients_per_round': clients_per_round, 'make_portrait': False}
+  whole = run(name, **options)
+  run(name, rounds=2, workdir=tmp_path, **options)
+  # Rounds after the last checkpoint are done again.
+  with (tmp_path / 'metrics.jsonl').open('a') as f:
+    f.write('{"round": 3, "train_loss": 9}\n{"round": 4, "tra')
+  rest = run(name, rounds=4, workdir=tmp_path, **options)
+  assert_same_state(whole.state, rest.state)
+  assert without_time(whole.history) == without_time(rest.history)
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert without_time(map(json.loads, lines)) == without_time(whole.history)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+  first = run(workdir=tmp_path)
+  second = run(workdir=tmp_path)
+  assert second.summary == json.loads((tmp_path / 'summary.json').read_text())
+  assert_same_state(first.state, second.state)
+  assert second.portrait['names'].tolist() == first.portrait['names'].tolist()
+
+
+@pytest.mark.parametrize('clients_per_round', [0, 3])
+def test_device_count_changes_nothing(clients_per_round):
+  one = run(devices=1, clients_per_round=clients_per_round)
+  two = run(devices=2, clients_per_round=clients_per_round)
+  for a, b in zip(one.history, two.history, strict=True):
+    assert a.get('cluster_sizes') == b.get('cluster_sizes')
+    if 'train_loss' in a:
+      np.testing.assert_allclose(a['train_loss'], b['train_loss'], rtol=1e-4)
+      assert a['deployed'] == pytest.approx(b['deployed'], abs=0.03)
+
+
+@pytest.mark.parametrize('name', ['fesem', 'fed_avg', 'non_fed'])
+@pytest.mark.parametrize('clients_per_round', [0, 3])
+def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
+  name, clients_per_round
+):
+  train, test = federation()
+  local = helpers.local(devices=2)
+  options = {'num_clusters': 2} if name == 'fesem' else {}
+  algorithm = algorithms.build(name, local, **options)
+  train, test = arrange(local, train, test)
+  key = sharding.replicate(jax.random.key(0), local.mesh)
+  state = jax.jit(algorithm.init)(key, train)
+  shardings = jax.tree.map(lambda x: x.sharding, state)
+  step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
+  cohorts = [
+    draw_cohort(0, r, clients_per_round, train, local.mesh) for r in range(1, 5)
+  ]
+  state, _ = step(state, train, cohorts[0], key)
+  jax.block_until_ready(state)
+  compiled = []
+  listen = lambda event, duration, **_: compiled.append(event)
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    with jax.transfer_guard_device_to_host('disallow_explicit'):
+      for cohort in cohorts[1:]:
+        state, info = step(state, train, cohort, key)
+      jax.block_until_ready((state, info))
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  assert not [e for e in compiled if 'compile' in e or 'trace' in e]
+  assert step._cache_size() == 1
+
+
+def test_the_guard_of_the_test_above_sees_compilation():
+  compiled = []
+  listen = lambda event, duration, **_: compiled.append(event)
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    jax.jit(lambda x: x * 3 + 1)(jax.numpy.arange(7))
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  assert [e for e in compiled if 'compile' in e or 'trace' in e]
+
+
+def test_cohorts_follow_seed_round_and_client_ids_only():
+  local = helpers.local(devices=2)
+  train, test = arrange(local, *federation())
+  draw = lambda data, seed, r, mesh=local.mesh: sorted(
+    np.append(data.client_ids, -1)[draw_cohort(seed, r, 3, data, mesh).ids]
+  )
+  assert draw(train, 0, 1) == draw(train, 0, 1)
+  assert len({tuple(draw(train, 0, r)) for r in range(1, 9)}) > 4
+  assert draw(train, 0, 1) != draw(train, 1, 1)
+  one = helpers.local(devices=1)
+  elsewhere, _ = arrange(one, federation()[0].reorder(np.arange(7)[::-1]), test)
+  found = [i for i in draw(train, 0, 1) if i >= 0]
+  assert [i for i in draw(elsewhere, 0, 1, one.mesh) if i >= 0] == found
+  assert len(found) == 3
+
+
+@pytest.mark.parametrize('devices', [2, 4, 8])
+def test_dealing_balances_devices(devices):
+  work = np.random.default_rng(0).lognormal(sigma=1.2, size=400)
+  shares = np.array_split(work[sharding.deal(work)], devices)
+  assert sorted(sharding.deal(work)) == list(range(400))
+  loads = [s.sum() for s in shares]
+  assert max(loads) < 1.1 * np.mean(loads)
+
+
+def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
+  timer = None
+
+  def press():
+    # Once the first record is there, a round is surely under way.
+    while not (tmp_path / 'metrics.jsonl').exists() or (
+      (tmp_path / 'metrics.jsonl').read_text().count('\n') < 3
+    ):
+      pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+  timer = threading.Thread(target=press)
+  timer.start()
+  with pytest.raises(Stopped, match='Run the same command again to continue'):
+    run('fed_avg', rounds=5000, workdir=tmp_path, make_portrait=False, eval_every=0)
+  timer.join()
+  done = Checkpoints(tmp_path).latest_round()
+  assert done >= 2
+  again = run('fed_avg', rounds=done + 1, workdir=tmp_path, make_portrait=False)
+  whole = run('fed_avg', rounds=done + 1, make_portrait=False)
+  assert_same_state(again.state, whole.state)
+
+
+def test_patience_stops_when_clusters_and_objective_stand_still():
+  result = run(rate=1e-3, batch_size=0, rounds=30, patience=3, eval_every=0)
+  assert result.summary['rounds'] < 30
+  assert 'deployed' in result.history[-1]
+  short = run(rate=1e-3, batch_size=0, rounds=6, eval_every=0)
+  assert short.summary['rounds'] == 6
+
+
+def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
+  with pytest.raises(Diverged, match='no client came back.*lower --learning_rate'):
+    run('fed_avg', rate=1e30, workdir=tmp_path)
+  run('fed_avg', rounds=2, workdir=tmp_path / 'b')
+  assert Checkpoints(tmp_path / 'b').latest_round() == 2
+
+
+@pytest.mark.parametrize(
+  ('kwargs', 'message'),
+  [
+    ({'rounds': 0}, '--rounds=0 must be at least 1'),
+    ({'clients_per_round': 8}, '--clients_per_round=8 is more than the 7 clients'),
+    ({'eval_every': -1}, '--eval_every=-1 must be at least 0'),
+  ],
+)
+def test_bad_arguments_are_named(kwargs, message, tmp_path):
+  with pytest.raises(UserError, match=message):
+    run(workdir=tmp_path / 'run', **kwargs)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_workdir_of_another_configuration_is_refused(tmp_path):
+  run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 10})
+  before = (tmp_path / 'metrics.jsonl').read_text()
+  with pytest.raises(UserError, match=r'--batch_size \(there: 10, now: 20\)'):
+    run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 20})
+  with pytest.raises(UserError, match='--resume is off'):
+    run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 10}, resume=False)
+  with pytest.raises(UserError, match='holds 1 rounds|already holds|more than'):
+    run(rounds=2, workdir=tmp_path, config={'seed': 0, 'batch_size': 10})
+    run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 10})
+  assert (tmp_path / 'metrics.jsonl').read_text().startswith(before)
+
+
+def test_an_unwritable_workdir_is_named(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match='Cannot write to --workdir=.*file/run'):
+    run(workdir=tmp_path / 'file' / 'run')
+
+
+def test_a_checkpoint_cut_in_half_is_named_and_the_one_before_it_works(tmp_path):
+  run('fed_avg', rounds=3, workdir=tmp_path, checkpoint_every=1, make_portrait=False)
+  newest = tmp_path / 'checkpoints' / '3'
+  files = sorted(
+    newest.rglob('*'), key=lambda p: p.stat().st_size if p.is_file() else 0
+  )
+  for file in files[-3:]:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+  (tmp_path / 'summary.json').unlink()
+  with pytest.raises(UserError, match=r'checkpoints/3 is damaged.*Delete that folder'):
+    run('fed_avg', rounds=3, workdir=tmp_path)
+  for file in sorted(newest.rglob('*'), reverse=True):
+    file.rmdir() if file.is_dir() else file.unlink()
+  newest.rmdir()
+  again = run('fed_avg', rounds=3, workdir=tmp_path, make_portrait=False)
+  assert_same_state(again.state, run('fed_avg', rounds=3).state)
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
+  run('fed_avg', rounds=2, workdir=tmp_path, make_portrait=False)
+  summary = (tmp_path / 'summary.json').read_text()
+
+  def full(*args, **kwargs):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr('orbax.checkpoint.CheckpointManager.save', full)
+  with pytest.raises(UserError, match='Cannot save a checkpoint.*No space left'):
+    run('fed_avg', rounds=3, workdir=tmp_path, make_portrait=False)
+  monkeypatch.undo()
+  assert (tmp_path / 'summary.json').read_text() == summary
+  assert Checkpoints(tmp_path).latest_round() == 2
+  monkeypatch.setattr(os, 'replace', full)
+  with pytest.raises(
+    UserError, match='Cannot write .*What was there before is unchanged'
+  ):
+    run('fed_avg', rounds=3, workdir=tmp_path, make_portrait=False)
+  monkeypatch.undo()
+  assert (tmp_path / 'summary.json').read_text() == summary
+  run('fed_avg', rounds=3, workdir=tmp_path, make_portrait=False)
+
+
+def test_splits_must_belong_together():
+  train, test = federation()
+  local = helpers.local()
+  algorithm = algorithms.build('fed_avg', local)
+  with pytest.raises(UserError, match='same clients'):
+    simulate(algorithm, local, train, test.reorder(np.arange(7)[::-1]), rounds=1)
+  with pytest.raises(UserError, match='Client c1 has no training examples'):
+    simulate(
+        algorithm, local, helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1]),
+        rounds=1,
+    )  # fmt: skip
+
+
+def test_tensorboard_scalars_can_be_read_back(tmp_path):
+  pytest.importorskip('tensorboardX')
+  run(rounds=2, workdir=tmp_path, tensorboard=True, make_portrait=False)
+  events = list((tmp_path / 'tensorboard').iterdir())
+  assert len(events) == 1
+  assert b'finetuned/micro_accuracy' in events[0].read_bytes()
+
+
+def test_machine_is_described():
+  assert machine.versions()['python'].startswith('3.')
+  assert machine.peak_host_bytes() > 1e7
