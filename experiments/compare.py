@@ -76,10 +76,10 @@ def configurations(
   return table
 
 
-def mean_and_std(values: list[float]) -> tuple[float, float]:
-  """Mean and sample standard deviation (0 for one seed), in percent."""
+def mean_and_std(values: list[float]) -> tuple[float, float | None]:
+  """Mean and sample standard deviation (None for one seed), in percent."""
   percent = 100 * np.array(values)
-  return float(percent.mean()), float(percent.std(ddof=1)) if len(values) > 1 else 0.0
+  return float(percent.mean()), float(percent.std(ddof=1)) if len(values) > 1 else None
 
 
 def rows(summaries: Summaries) -> list[dict[str, Any]]:
@@ -108,7 +108,8 @@ def _cell(row: dict[str, Any], key: str, join: str) -> str:
   if value is None:
     return 'diverged'
   note = '*' if row['diverged'] else ''
-  return f'{value[0]:.1f}{join}{value[1]:.1f}{note}'
+  spread = '' if value[1] is None else f'{join}{value[1]:.1f}'
+  return f'{value[0]:.1f}{spread}{note}'
 
 
 def markdown(table: list[dict[str, Any]]) -> str:

@@ -117,6 +117,12 @@ def define() -> None:
     f.DEFINE_integer, 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'
   )
   _common(
+    f.DEFINE_float,
+    'dropout_rate',
+    0.0,
+    'Probability that a client of a round drops out and its update never arrives.',
+  )
+  _common(
     f.DEFINE_integer,
     'finetune_epochs',
     1,
@@ -157,45 +163,64 @@ def define() -> None:
   )
 
   # Options of the methods; None is the method's own default.
-  f.DEFINE_integer('num_clusters', None, _help('num_clusters', 'Centers K.'))
-  f.DEFINE_float(
-    'prox_lambda', None, _help('prox_lambda', 'lambda of the distance penalty (Eq. 7).')
+  option = lambda define, name, text, **kwargs: define(
+    name, None, help=_help(name, text), **kwargs
   )
-  f.DEFINE_enum(
+  enum = lambda name, values, text: option(
+    f.DEFINE_enum, name, text, enum_values=values
+  )
+  option(f.DEFINE_integer, 'num_clusters', 'Centers K.')
+  option(f.DEFINE_float, 'prox_lambda', 'lambda of the distance penalty (Eq. 7).')
+  enum(
     'prox_weighting',
-    None,
     ('uniform', 'paper'),
-    _help('prox_weighting', 'lambda for every client, or lambda / (m alpha_i).'),
+    'lambda for every client, or lambda / (m alpha_i).',
   )
-  f.DEFINE_enum(
-    'weighting',
-    None,
-    ('uniform', 'by_examples'),
-    _help('weighting', 'Weights of clients in a mean.'),
-  )
-  f.DEFINE_string(
+  option(f.DEFINE_float, 'prox_mu', 'mu of the proximal term mu / 2 |w - c|^2.')
+  enum('weighting', ('uniform', 'by_examples'), 'Weights of clients in a mean.')
+  option(
+    f.DEFINE_string,
     'cluster_on',
-    None,
-    _help(
-      'cluster_on', "Parameters that the E-step compares: 'all' or a layer's name."
-    ),
+    "Parameters that the E-step compares: 'all' or a layer's name.",
   )
-  f.DEFINE_integer(
-    'init_epochs',
-    None,
-    _help('init_epochs', 'Local epochs before the first clustering.'),
+  option(f.DEFINE_integer, 'init_epochs', 'Local epochs before the first clustering.')
+  option(
+    f.DEFINE_integer,
+    'init_restarts',
+    'Restarts of the first clustering, or draws of the first centers.',
   )
-  f.DEFINE_integer(
-    'init_restarts', None, _help('init_restarts', 'Restarts of the first clustering.')
-  )
-  f.DEFINE_enum(
+  enum(
     'init_seeding',
-    None,
     ('random', 'plusplus'),
-    _help(
-      'init_seeding', 'Seeds of the first clustering: random clients or k-means++.'
-    ),
+    'Seeds of the first clustering: random clients or k-means++.',
   )
+  option(f.DEFINE_float, 'server_learning_rate', 'epsilon of Reptile.')
+  option(f.DEFINE_bool, 'same_cohort', 'One cohort for both passes of FedDANE.')
+  option(
+    f.DEFINE_float,
+    'straggler_fraction',
+    'Probability that a client runs only 1 to E epochs in a round.',
+  )
+  enum(
+    'variant',
+    ('model', 'gradient'),
+    'IFCA: average models, or one full-batch gradient step.',
+  )
+  option(f.DEFINE_float, 'trim', 'Share of a cluster that k-means leaves out.')
+  enum('aggregation', ('trimmed_mean', 'median'), 'Robust mean of each coordinate.')
+  option(f.DEFINE_float, 'beta', 'Share that the trimmed mean drops at each end.')
+  option(f.DEFINE_integer, 'max_clusters', 'Most clusters that splits may make.')
+  option(
+    f.DEFINE_float,
+    'eps1',
+    'A cluster has converged if |mean update| < eps1 max |update|.',
+  )
+  option(f.DEFINE_float, 'eps2', 'Its clients have not if max |update| > eps2.')
+  option(f.DEFINE_float, 'gamma', 'Least separation of the parts of a split.')
+  option(f.DEFINE_integer, 'min_size', 'Clusters this small are not split.')
+  option(f.DEFINE_integer, 'min_rounds', 'Rounds before the first split.')
+  option(f.DEFINE_integer, 'check_every', 'Rounds between checks for a split.')
+  enum('linkage', ('minimax', 'complete', 'average'), 'How a cluster is parted.')
 
 
 def _help(option: str, text: str) -> str:

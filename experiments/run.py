@@ -34,8 +34,16 @@ def load_data(
   config: dict[str, Any], data_dir: str = ''
 ) -> tuple[FederatedData, FederatedData]:
   """The two splits that a configuration names."""
-  names = ('num_clients', 'examples_per_client', 'min_examples', 'partition_groups',
-           'disjoint_groups', 'dirichlet_alpha', 'classes_per_client', 'seed')  # fmt: skip
+  names = (
+    'num_clients',
+    'examples_per_client',
+    'min_examples',
+    'partition_groups',
+    'disjoint_groups',
+    'dirichlet_alpha',
+    'classes_per_client',
+    'seed',
+  )
   return data.load(
     config['dataset'],
     partition=config['partition'] or '',
@@ -64,14 +72,15 @@ def build_local(
   if not config['learning_rate'] > 0:
     raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')
   return local_training(
-      model,
-      _OPTIMIZERS[config['optimizer']](config['learning_rate']),
-      num_clients=config['clients_per_round'] or train.num_clients,
-      batch_size=config['batch_size'],
-      epochs=config['local_epochs'],
-      steps=config['local_steps'],
-      clients_per_chunk=machine['clients_per_chunk'],
-      mesh=sharding.client_mesh(machine['num_devices']),
+    model,
+    _OPTIMIZERS[config['optimizer']](config['learning_rate']),
+    num_clients=config['clients_per_round'] or train.num_clients,
+    batch_size=config['batch_size'],
+    epochs=config['local_epochs'],
+    steps=config['local_steps'],
+    clients_per_chunk=machine['clients_per_chunk'],
+    mesh=sharding.client_mesh(machine['num_devices']),
+    dropout_rate=config['dropout_rate'],
   )
 
 

@@ -6,14 +6,14 @@ is imported on its own.
 
 from fesem_jax import algorithms, data, models
 from fesem_jax.base import (
-    Algorithm,
-    ClientInfo,
-    Cohort,
-    Deployed,
-    FederatedData,
-    Model,
-    RoundInfo,
-    UserError,
+  Algorithm,
+  ClientInfo,
+  Cohort,
+  Deployed,
+  FederatedData,
+  Model,
+  RoundInfo,
+  UserError,
 )
 from fesem_jax.batching import Schedule
 from fesem_jax.local import LocalTraining, local_training
@@ -21,22 +21,22 @@ from fesem_jax.sharding import client_mesh, setup_devices
 from fesem_jax.simulate import Result, simulate
 
 __all__ = [
-    'Algorithm',
-    'ClientInfo',
-    'Cohort',
-    'Deployed',
-    'FederatedData',
-    'LocalTraining',
-    'Model',
-    'Result',
-    'RoundInfo',
-    'Schedule',
-    'UserError',
-    'algorithms',
-    'client_mesh',
-    'data',
-    'local_training',
-    'models',
-    'setup_devices',
-    'simulate',
+  'Algorithm',
+  'ClientInfo',
+  'Cohort',
+  'Deployed',
+  'FederatedData',
+  'LocalTraining',
+  'Model',
+  'Result',
+  'RoundInfo',
+  'Schedule',
+  'UserError',
+  'algorithms',
+  'client_mesh',
+  'data',
+  'local_training',
+  'models',
+  'setup_devices',
+  'simulate',
 ]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
+HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
 
 
 class UserError(ValueError):
@@ -78,10 +79,10 @@ class FederatedData:
     info: names and true clusters, on the host.
   """
 
-  x: jax.Array | np.ndarray
-  y: jax.Array | np.ndarray
-  offsets: jax.Array | np.ndarray
-  client_ids: jax.Array | np.ndarray
+  x: HostOrDeviceArray
+  y: HostOrDeviceArray
+  offsets: HostOrDeviceArray
+  client_ids: HostOrDeviceArray
   num_classes: int = dataclasses.field(metadata={'static': True})
   scale: float = dataclasses.field(metadata={'static': True})
   max_examples: int = dataclasses.field(metadata={'static': True})
@@ -211,7 +212,7 @@ class Cohort:
     everyone: True if `ids` is 0..M-1: full participation, nothing is gathered.
   """
 
-  ids: jax.Array | np.ndarray
+  ids: HostOrDeviceArray
   everyone: bool = dataclasses.field(metadata={'static': True})
 
 

@@ -59,8 +59,8 @@ def num_steps(
   if schedule.steps:
     return jnp.where(sizes > 0, schedule.steps, 0).astype(jnp.int32)
   width = batch_width(schedule, max_examples)
-  epochs = schedule.epochs if epochs is None else epochs
-  return (batches_per_epoch(sizes, width) * epochs).astype(jnp.int32)
+  passes = schedule.epochs if epochs is None else epochs
+  return (batches_per_epoch(sizes, width) * passes).astype(jnp.int32)
 
 
 def shuffle(key: jax.Array, size: jax.Array, max_examples: int) -> jax.Array:
@@ -93,4 +93,6 @@ def gather(
   """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32."""
   rows = jnp.asarray(data.offsets).at[client].get(mode='clip') + rows
   x = jnp.asarray(data.x).at[rows].get(mode='clip')
-  return x.astype(jnp.float32) * data.scale, jnp.asarray(data.y).at[rows].get(mode='clip')
+  return x.astype(jnp.float32) * data.scale, jnp.asarray(data.y).at[rows].get(
+    mode='clip'
+  )

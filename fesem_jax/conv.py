@@ -38,7 +38,8 @@ def conv2d(
   """
   if isinstance(padding, str):
     pads = jax.lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding)
-    padding = tuple((int(a), int(b)) for a, b in pads)
+    (top, bottom), (left, right) = pads
+    padding = (int(top), int(bottom)), (int(left), int(right))
   return _conv(x, kernel, tuple(strides), padding)
 
 

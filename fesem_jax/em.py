@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import tree
-from fesem_jax.base import Clusters, Params
+from fesem_jax.base import Clusters, FederatedData, Params, RoundInfo, UserError
+from fesem_jax.local import Trained
 
 # Restarts of k-means run on inner products between clients, [n, n]; with more
 # clients than this they run on a random sample, and the best is refined on all.
@@ -62,29 +63,50 @@ def objective(
   return jnp.where(counts, own, 0.0).sum() / jnp.maximum(counts.sum(), 1)
 
 
-def report(
-  old: jax.Array,
+def check_options(num_clusters: int, init_restarts: int) -> None:
+  """Raises `UserError` on numbers no clustered method can work with."""
+  for flag, value in (('num_clusters', num_clusters), ('init_restarts', init_restarts)):
+    if value < 1:
+      raise UserError(f'--{flag}={value} must be at least 1.')
+
+
+def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
+  """Raises `UserError` if there are more clusters than clients."""
+  if num_clusters > len(data.info.names):
+    raise UserError(
+      f'--num_clusters={num_clusters} is more than the {len(data.info.names)} '
+      'clients; lower it or raise --num_clients.'
+    )
+
+
+def round_info(
+  trained: Trained,
+  centers: Params,
   new: jax.Array,
-  exists: jax.Array,
-  num_clusters: int,
-  value: jax.Array,
-) -> Clusters:
-  """Sums up a round's assignment.
+  before: jax.Array,
+  after: jax.Array,
+  data: FederatedData,
+) -> RoundInfo:
+  """Sums up a round of a clustered method.
 
   Args:
-    old: [M] int32 assignment before the round.
-    new: [M] int32 assignment after it.
-    exists: [M] bool, False for padding.
-    num_clusters: K.
-    value: [] float32 Eq. 6.
+    trained: the cohort's local models.
+    centers: [K, ...] at the end of the round.
+    new: [S] int32 assignment of the cohort.
+    before: [M] int32 assignment of all clients before the round.
+    after: [M] int32 assignment after it.
+    data: training split; clients without examples are padding.
   """
-  members = jax.nn.one_hot(new, num_clusters, dtype=jnp.int32)
-  return Clusters(
-    assignment=new,
+  exists = data.sizes() > 0
+  num_clusters = jax.tree.leaves(centers)[0].shape[0]
+  members = jax.nn.one_hot(after, num_clusters, dtype=jnp.int32)
+  clusters = Clusters(
+    assignment=after,
     sizes=(members * exists[:, None]).sum(axis=0),
-    moved=((old != new) & exists).sum(),
-    objective=value,
+    moved=((before != after) & exists).sum(),
+    objective=objective(trained.params, centers, new, trained.took_part()),
   )
+  return trained.info(clusters)
 
 
 class KMeans(NamedTuple):
@@ -106,9 +128,11 @@ def kmeans(
   stack: Params,
   exists: jax.Array,
   num_clusters: int,
+  client_ids: jax.Array,
   *,
   restarts: int = 20,
   seeding: str = 'random',
+  trim: float = 0.0,
 ) -> KMeans:
   """K-means over client models; the best of several restarts (Section 6.1.4).
 
@@ -122,43 +146,86 @@ def kmeans(
     stack: [M, ...] client models.
     exists: [M] bool, False for clients to leave out.
     num_clusters: K.
+    client_ids: [M] int32, folded into the key so that the order of clients
+      does not matter.
     restarts: runs from different seeds; least Eq. 6 wins.
     seeding: 'random' takes K distinct clients, as the paper does; 'plusplus'
       draws them in proportion to squared distance (k-means++).
+    trim: share of each cluster, the clients farthest from its center, that its
+      mean and Eq. 6 leave out (trimmed k-means, Ghosh et al. 2019).
 
   Returns:
     `KMeans`; clients left out are assigned to the nearest center too.
   """
-  num_clients = exists.shape[0]
-  sample_key, seed_key = jax.random.split(key)
-  if num_clients > MAX_GRAM_CLIENTS:
-    draw = jnp.where(exists, jax.random.uniform(sample_key, (num_clients,)), 2.0)
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
+  sampled, valid = stack, exists
+  if exists.shape[0] > MAX_GRAM_CLIENTS:
+    draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
     sample = jnp.argsort(draw)[:MAX_GRAM_CLIENTS]
-    sampled, valid = tree.take(stack, sample), exists[sample]
-  else:
-    sampled, valid = stack, exists
+    sampled, valid, keys = tree.take(stack, sample), exists[sample], keys[sample]
 
   gram = centered_gram(sampled, valid)
-  run = lambda k: _lloyd(k, gram, valid, num_clusters, seeding)
-  coefficients, values = jax.vmap(run)(jax.random.split(seed_key, restarts))
+
+  def restart(number):
+    own = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+    return _lloyd(own, gram, valid, num_clusters, seeding, trim)
+
+  coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
   best = coefficients[values.argmin()]
   combine = lambda x: jnp.einsum('ks,s...->k...', best, x, precision=_HIGHEST)
   centers = jax.tree.map(combine, tree.where(valid, sampled, tree.zeros_like(sampled)))
 
+  def assign(centers):
+    distances = tree.squared_distances(stack, centers)
+    assignment = distances.argmin(axis=1).astype(jnp.int32)
+    return assignment, distances.min(axis=1)
+
   def refine(loop):
-    step, _, assignment, centers = loop
-    centers = m_step(stack, assignment, exists.astype(jnp.float32), centers)
-    return step + 1, assignment, e_step(stack, centers), centers
+    step, _, assignment, distance, centers = loop
+    kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
+    centers = m_step(stack, assignment, kept.astype(jnp.float32), centers)
+    return step + 1, assignment, *assign(centers), centers
 
   def moving(loop):
-    step, before, now, _ = loop
+    step, before, now, _, _ = loop
     return (step < MAX_ITERATIONS) & ((before != now) & exists).any()
 
-  first = e_step(stack, centers)
-  _, _, assignment, centers = jax.lax.while_loop(
-    moving, refine, refine((0, first, first, centers))
+  first, distance = assign(centers)
+  _, _, assignment, distance, centers = jax.lax.while_loop(
+    moving, refine, refine((0, first, first, distance, centers))
   )
-  return KMeans(assignment, centers, objective(stack, centers, assignment, exists))
+  kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
+  value = jnp.where(kept, distance, 0.0).sum() / kept.sum()
+  return KMeans(assignment, centers, value)
+
+
+def keep_nearest(
+  distance: jax.Array,
+  assignment: jax.Array,
+  exists: jax.Array,
+  num_clusters: int,
+  trim: float,
+) -> jax.Array:
+  """[S] bool: clients left when each cluster drops its farthest ones.
+
+  Args:
+    distance: [S] float32 of each client to its center.
+    assignment: [S] int32.
+    exists: [S] bool, False for clients that never count.
+    num_clusters: K.
+    trim: share in [0, 1); a cluster of n clients drops floor(trim * n).
+  """
+  if trim == 0:
+    return exists
+  cluster = jnp.where(exists, assignment, num_clusters)
+  order = jnp.lexsort((-distance, cluster))  # By cluster, the farthest first.
+  sizes = jnp.bincount(cluster, length=num_clusters + 1)
+  starts = jnp.cumsum(sizes) - sizes
+  rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
+  rank = rank - starts[cluster]
+  # The epsilon keeps floor(0.1 * 30) at 3 in float32.
+  dropped = jnp.floor(trim * sizes[cluster] + 1e-4)
+  return exists & (rank >= dropped)
 
 
 def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
@@ -168,42 +235,46 @@ def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
   """
   count = jnp.maximum(valid.sum(), 1)
 
-  def product(x: jax.Array) -> jax.Array:
+  def center(x: jax.Array) -> jax.Array:
     keep = valid.reshape((-1,) + (1,) * (x.ndim - 1))
     mean = jnp.where(keep, x, 0).sum(axis=0, keepdims=True) / count
-    flat = jnp.where(keep, x - mean, 0).reshape(x.shape[0], -1)
-    return jnp.matmul(flat, flat.T, precision=_HIGHEST)
+    return jnp.where(keep, x - mean, 0)
 
-  return sum(jax.tree.leaves(jax.tree.map(product, stack)))
+  return tree.inner_products(jax.tree.map(center, stack))
 
 
 def _seed(
-  key: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
+  keys: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
 ) -> jax.Array:
-  """[K] int32: K distinct clients to start from."""
+  """[K] int32: K distinct clients to start from; `keys` [S], one a client."""
   if seeding == 'random':
-    draw = jnp.where(valid, jax.random.uniform(key, valid.shape), -1.0)
+    draw = jnp.where(valid, jax.vmap(jax.random.uniform)(keys), -1.0)
     return jax.lax.top_k(draw, num_clusters)[1]
   if seeding != 'plusplus':
     raise ValueError(f"seeding must be 'random' or 'plusplus', not {seeding!r}.")
   norms = jnp.diagonal(gram)
-  keys = jax.random.split(key, num_clusters)
-  nearest = jnp.where(valid, 1.0, 0.0)  # The first seed is uniform.
-  seeds = []
+  gumbel = jax.vmap(lambda k: jax.random.gumbel(k, (num_clusters,)))(keys)
+  odds = valid.astype(jnp.float32)  # The first seed is uniform.
+  left, nearest, seeds = valid, jnp.full(valid.shape, jnp.inf), []
   for k in range(num_clusters):
-    seed = jax.random.categorical(keys[k], jnp.log(nearest))
+    seed = (jnp.log(odds) + gumbel[:, k]).argmax()  # A draw in proportion to odds.
     seeds.append(seed)
+    left = left.at[seed].set(False)
     distance = jnp.maximum(norms + norms[seed] - 2 * gram[seed], 0.0)
-    distance = jnp.where(valid, distance, 0.0).at[seed].set(0.0)
-    nearest = distance if k == 0 else jnp.minimum(nearest, distance)
+    nearest = jnp.minimum(nearest, distance)
+    odds = jnp.where(left, nearest, 0.0)
     # Coinciding clients leave nothing to draw in proportion to.
-    left = valid.at[jnp.stack(seeds)].set(False).astype(jnp.float32)
-    nearest = jnp.where(nearest.sum() > 0, nearest, left)
+    odds = jnp.where(odds.sum() > 0, odds, left.astype(jnp.float32))
   return jnp.stack(seeds)
 
 
 def _lloyd(
-  key: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
+  keys: jax.Array,
+  gram: jax.Array,
+  valid: jax.Array,
+  num_clusters: int,
+  seeding: str,
+  trim: float,
 ) -> tuple[jax.Array, jax.Array]:
   """One restart on inner products.
 
@@ -218,9 +289,14 @@ def _lloyd(
     center_norms = (coefficients * products.T).sum(axis=1)
     return norms[:, None] - 2 * products + center_norms[None]
 
+  def kept(all_distances: jax.Array, assignment: jax.Array) -> jax.Array:
+    nearest = all_distances.min(axis=1)
+    return keep_nearest(nearest, assignment, valid, num_clusters, trim)
+
   def iterate(loop):
     step, _, assignment, coefficients = loop
-    members = jax.nn.one_hot(assignment, num_clusters) * valid[:, None]
+    keep = kept(distances(coefficients), assignment)
+    members = jax.nn.one_hot(assignment, num_clusters) * keep[:, None]
     sizes = members.sum(axis=0)
     means = (members / jnp.maximum(sizes, 1)[None]).T
     coefficients = jnp.where(sizes[:, None] > 0, means, coefficients)
@@ -230,10 +306,11 @@ def _lloyd(
     step, before, now, _ = loop
     return (step < MAX_ITERATIONS) & ((before != now) & valid).any()
 
-  seeds = _seed(key, gram, valid, num_clusters, seeding)
+  seeds = _seed(keys, gram, valid, num_clusters, seeding)
   coefficients = jax.nn.one_hot(seeds, num_clients)
   first = distances(coefficients).argmin(axis=1)
   start = iterate((0, first, first, coefficients))
-  _, _, _, coefficients = jax.lax.while_loop(moving, iterate, start)
-  nearest = distances(coefficients).min(axis=1)
-  return coefficients, jnp.where(valid, nearest, 0.0).sum() / valid.sum()
+  _, _, assignment, coefficients = jax.lax.while_loop(moving, iterate, start)
+  final = distances(coefficients)
+  keep = kept(final, assignment)
+  return coefficients, jnp.where(keep, final.min(axis=1), 0.0).sum() / keep.sum()

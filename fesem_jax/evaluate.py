@@ -14,10 +14,12 @@ from sklearn import metrics as sklearn_metrics
 from fesem_jax import batching, sharding, tree
 from fesem_jax.base import Algorithm, FederatedData, Model, Params
 from fesem_jax.batching import Schedule
-from fesem_jax.local import LocalTraining, client_keys, train_chunk
-
-# Test examples that a client's model classifies at a time.
-_BATCH = 128
+from fesem_jax.local import (
+  EVALUATION_BATCH,
+  LocalTraining,
+  client_keys,
+  train_chunk,
+)
 
 
 class Counts(NamedTuple):
@@ -49,7 +51,7 @@ def count_chunk(
     `Counts` with leading axis C.
   """
   sizes = data.sizes(ids)
-  width = min(_BATCH, data.max_examples)
+  width = min(EVALUATION_BATCH, data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def count(params, client, size, step):
@@ -123,7 +125,7 @@ def evaluate_clients(
       )
       return deployed, count_chunk(local.model, tuned, test, chunk_ids)
 
-    work = steps + (test.sizes(ids) + _BATCH - 1) // _BATCH
+    work = steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH
     return sharding.map_chunks(chunk, work, local.clients_per_chunk)
 
   rows = algorithm.deployed(state).rows(ids)

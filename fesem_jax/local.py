@@ -8,7 +8,15 @@ import optax
 from jax.sharding import Mesh
 
 from fesem_jax import batching, sharding, tree
-from fesem_jax.base import Clusters, Cohort, FederatedData, Model, Params, RoundInfo, UserError
+from fesem_jax.base import (
+  Clusters,
+  Cohort,
+  FederatedData,
+  Model,
+  Params,
+  RoundInfo,
+  UserError,
+)
 from fesem_jax.batching import Schedule
 
 
@@ -22,6 +30,8 @@ class LocalTraining(NamedTuple):
     clients_per_chunk: C, clients trained side by side on one device. Speed
       only: results do not depend on it.
     mesh: devices the cohort is split over; nor on this.
+    dropout_rate: probability that a client of a round drops out, so that its
+      update never arrives.
   """
 
   model: Model
@@ -29,18 +39,20 @@ class LocalTraining(NamedTuple):
   schedule: Schedule
   clients_per_chunk: int
   mesh: Mesh
+  dropout_rate: float = 0.0
 
 
 def local_training(
-    model: Model,
-    optimizer: optax.GradientTransformation,
-    *,
-    num_clients: int,
-    batch_size: int = 10,
-    epochs: int = 1,
-    steps: int = 0,
-    clients_per_chunk: int = 0,
-    mesh: Mesh | None = None,
+  model: Model,
+  optimizer: optax.GradientTransformation,
+  *,
+  num_clients: int,
+  batch_size: int = 10,
+  epochs: int = 1,
+  steps: int = 0,
+  clients_per_chunk: int = 0,
+  mesh: Mesh | None = None,
+  dropout_rate: float = 0.0,
 ) -> LocalTraining:
   """A `LocalTraining` with what is left out chosen for the machine.
 
@@ -53,25 +65,28 @@ def local_training(
     steps: see `Schedule`.
     clients_per_chunk: 0 chooses by the model and the device.
     mesh: all devices by default.
+    dropout_rate: see `LocalTraining`.
 
   Raises:
     UserError: on a number out of range.
   """
   for flag, value, least in (
-      ('batch_size', batch_size, 0),
-      ('local_epochs', epochs, 1),
-      ('local_steps', steps, 0),
-      ('clients_per_chunk', clients_per_chunk, 0),
+    ('batch_size', batch_size, 0),
+    ('local_epochs', epochs, 1),
+    ('local_steps', steps, 0),
+    ('clients_per_chunk', clients_per_chunk, 0),
   ):
     if value < least:
       raise UserError(f'--{flag}={value} must be at least {least}.')
+  if not 0 <= dropout_rate < 1:
+    raise UserError(f'--dropout_rate={dropout_rate} must lie in [0, 1).')
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
   chunk = clients_per_chunk or sharding.default_clients_per_chunk(
-      params, num_clients, mesh
+    params, num_clients, mesh
   )
   schedule = Schedule(batch_size, epochs, steps)
-  return LocalTraining(model, optimizer, schedule, chunk, mesh)
+  return LocalTraining(model, optimizer, schedule, chunk, mesh, dropout_rate)
 
 
 WEIGHTINGS = ('uniform', 'by_examples')
@@ -81,20 +96,23 @@ class Trained(NamedTuple):
   """Outcome of local training of a cohort.
 
   Attributes:
-    params: [S, ...] local models; a client that failed keeps its start.
+    params: [S, ...] local models; a client that failed or dropped out keeps
+      its start.
     loss: [S] float32 mean cross entropy of the examples as they were visited.
     sizes: [S] int32 training examples; 0 for nobody.
     finite: [S] bool, False for a client whose update was not finite.
+    arrived: [S] bool, False for a client that dropped out.
   """
 
   params: Params
   loss: jax.Array
   sizes: jax.Array
   finite: jax.Array
+  arrived: jax.Array
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""
-    return self.finite & (self.sizes > 0)
+    return self.finite & self.arrived & (self.sizes > 0)
 
   def weights(self, weighting: str) -> jax.Array:
     """[S] float32 weight of each client in a mean.
@@ -135,6 +153,24 @@ def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Arra
   """[S] keys folded from (key, client id), whatever the client's position."""
   client_ids = jnp.asarray(data.client_ids).at[ids].get(mode='clip')
   return jax.vmap(jax.random.fold_in, (None, 0))(key, client_ids)
+
+
+# Examples that a model classifies at a time outside of training.
+EVALUATION_BATCH = 128
+
+# Numbers folded into a client's key where no epoch is meant.
+_DROPOUT, STRAGGLES, STRAGGLER_EPOCHS = (2**31 - i for i in (1, 2, 3))
+
+
+def coin(
+  key: jax.Array, data: FederatedData, ids: jax.Array, probability: float, what: int
+) -> jax.Array:
+  """[S] bool: one toss for each client of a round, true with `probability`."""
+  if probability == 0:
+    return jnp.zeros(ids.shape, bool)
+  keys = client_keys(key, data, ids)
+  toss = lambda k: jax.random.bernoulli(jax.random.fold_in(k, what), probability)
+  return jax.vmap(toss)(keys)
 
 
 class _Loop(NamedTuple):
@@ -271,6 +307,8 @@ def train_cohort(
   """
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
+  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, _DROPOUT)
+  steps = jnp.where(arrived, steps, 0)
   if prox is not None:
     prox = jnp.broadcast_to(jnp.asarray(prox, jnp.float32), sizes.shape)
   own_start = which is None
@@ -296,4 +334,83 @@ def train_cohort(
   params, loss, finite = sharding.per_device(on_device, local.mesh, 1)(
     per_client, None if own_start else starts, data, key
   )
-  return Trained(params, loss, sizes, finite)
+  return Trained(params, loss, sizes, finite, arrived)
+
+
+def cohort_losses(
+  local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
+) -> jax.Array:
+  """Mean training loss of each model on each client, [S, K] float32.
+
+  Args:
+    local: see `LocalTraining`.
+    models: [K, ...].
+    data: training split.
+    cohort: S clients; nobody gets 0.
+  """
+  width = min(EVALUATION_BATCH, data.max_examples)
+  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  num_models = jax.tree.leaves(models)[0].shape[0]
+  batches = batching.batches_per_epoch(data.sizes(cohort.ids), width)
+
+  def on_device(per_client, models, data):
+    ids, batches = per_client
+
+    def chunk(slots):
+      chunk_ids = tree.take(ids, slots)
+      chunk_batches = batches.at[slots].get(mode='fill', fill_value=0)
+      sizes = data.sizes(chunk_ids)
+
+      def batch_losses(client, size, step):
+        rows, weights = batching.batch_rows(in_order, step, size, width)
+        x, y = batching.gather(data, client, rows)
+        mean = lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
+        return jax.lax.map(mean, models) * weights.sum()
+
+      each = sharding.map_one_or_many(batch_losses, slots.shape[0])
+
+      def body(step, total):
+        return total + each(chunk_ids, sizes, jnp.broadcast_to(step, slots.shape))
+
+      total = jnp.zeros((slots.shape[0], num_models))
+      total = jax.lax.fori_loop(0, chunk_batches.max(), body, total)
+      return total / jnp.maximum(sizes, 1)[:, None]
+
+    return sharding.map_chunks(chunk, batches, local.clients_per_chunk)
+
+  return sharding.per_device(on_device, local.mesh, 1)(
+    (cohort.ids, batches), models, data
+  )
+
+
+def cohort_gradients(
+  local: LocalTraining, model: Params, data: FederatedData, cohort: Cohort
+) -> Params:
+  """Gradient of each client's whole training loss at one model, [S, ...].
+
+  Args:
+    local: see `LocalTraining`.
+    model: [1, ...].
+    data: training split.
+    cohort: S clients; nobody gets 0.
+  """
+  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+
+  def on_device(ids, model, data):
+    def gradient(client, size):
+      rows, weights = batching.batch_rows(
+        in_order, jnp.int32(0), size, data.max_examples
+      )
+      x, y = batching.gather(data, client, rows)
+      loss = lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
+      return jax.grad(loss)(tree.unstack(model, 0))
+
+    def chunk(slots):
+      chunk_ids = tree.take(ids, slots)
+      each = sharding.map_one_or_many(gradient, slots.shape[0])
+      return each(chunk_ids, data.sizes(chunk_ids))
+
+    return sharding.map_chunks(chunk, data.sizes(ids), local.clients_per_chunk)
+
+  ids = jnp.asarray(cohort.ids)
+  return sharding.per_device(on_device, local.mesh, 1)(ids, model, data)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import conv
-from fesem_jax.base import Model, UserError, check_choice
+from fesem_jax.base import Model, Params, UserError, check_choice
 
 
 class Mlp(nn.Module):
@@ -33,7 +33,7 @@ class Conv(nn.Module):
 
   features: int
   window: int
-  padding: str = 'SAME'
+  padding: conv.Padding = 'SAME'
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -95,10 +95,11 @@ def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
       f'{type(module).__name__} keeps {sorted(extra)} besides its parameters; '
       'only parameters can be averaged.'
     )
-  return Model(
-    init=lambda key: module.init(key, dummy)['params'],
-    apply=lambda params, x: module.apply({'params': params}, x),
-  )
+
+  def apply(params: Params, x: jax.Array) -> jax.Array:
+    return jnp.asarray(module.apply({'params': params}, x))
+
+  return Model(lambda key: module.init(key, dummy)['params'], apply)
 
 
 NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn')

@@ -29,7 +29,7 @@ PALETTE = (
     '#E69F00', '#56B4E9', '#000000', '#999999',
 )  # fmt: skip
 _MARKERS = 'osD^vPX*<>hd'
-_STYLE = {
+_STYLE: dict[Any, Any] = {
   'figure.dpi': 150,
   'font.size': 10,
   'axes.spines.top': False,
@@ -169,7 +169,7 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
       for c in np.unique(colored):
         mine = (marked == true_cluster) & (colored == c)
         axis.scatter(
-            *points[mine, :2].T, s=26, alpha=0.8, linewidths=0.3, edgecolors='white',
+            points[mine, 0], points[mine, 1], s=26, alpha=0.8, linewidths=0.3, edgecolors='white',
             color=_color(int(c)), marker=_MARKERS[t % len(_MARKERS)],
         )  # fmt: skip
     handles = []

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fesem_jax.base import UserError
+
 CLIENTS = 'clients'
 
 # Balanced down to 2**10 devices.
@@ -25,11 +27,13 @@ def client_mesh(num_devices: int = 0) -> Mesh:
   """A mesh of the first `num_devices` devices (0: all) along 'clients'.
 
   Raises:
-    ValueError: if there are fewer devices.
+    UserError: if there are fewer devices, or on a negative number.
   """
   devices = jax.devices()
+  if num_devices < 0:
+    raise UserError(f'--num_devices={num_devices} must not be negative.')
   if num_devices > len(devices):
-    raise ValueError(
+    raise UserError(
       f'--num_devices={num_devices}, but only {len(devices)} '
       f'{devices[0].platform} device(s) exist.'
     )
@@ -176,8 +180,9 @@ def setup_devices(num_devices: int = 0) -> None:
     num_devices: CPU devices to make; 0 is one for each core this process may use.
   """
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
-  jax.config.update('jax_num_cpu_devices', num_devices or cores or os.cpu_count() or 1)
-  if jax.config.jax_compilation_cache_dir is None:
+  count = max(0, num_devices) or cores or os.cpu_count() or 1
+  jax.config.update('jax_num_cpu_devices', count)
+  if jax.config.values['jax_compilation_cache_dir'] is None:
     cache = pathlib.Path.home() / '.cache' / 'fesem_jax'
     jax.config.update('jax_compilation_cache_dir', str(cache))
 

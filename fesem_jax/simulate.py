@@ -65,7 +65,7 @@ def arrange(
   Clients without examples are added until the devices' shares are equal; they
   change nothing. Names, ids and true clusters travel with the clients.
   """
-  work = num_steps(local.schedule, np.asarray(train.sizes()), train.max_examples)
+  work = num_steps(local.schedule, train.sizes(), train.max_examples)
   order = sharding.deal(
     np.asarray(work) * train.max_examples + np.asarray(train.sizes())
   )
@@ -373,14 +373,14 @@ def _initial_clusters(
 
 def _round_record(done: int, info: RoundInfo, train: FederatedData) -> dict[str, Any]:
   """What metrics.jsonl says of a round, without scores and time."""
-  entry = {
+  entry: dict[str, Any] = {
     'round': done,
     'train_loss': float(info.train_loss),
     'trained': int(info.trained),
     'failed': int(info.failed),
   }
   if info.clusters is not None:
-    assignment = info.clusters.assignment[: len(train.info.names)]
+    assignment = np.asarray(info.clusters.assignment)[: len(train.info.names)]
     entry |= {
       'cluster_sizes': info.clusters.sizes.tolist(),
       'moved': int(info.clusters.moved),

@@ -85,6 +85,16 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   return jnp.stack(columns, axis=-1)
 
 
+def inner_products(stack: Params) -> jax.Array:
+  """[S, S] float32: inner product of each pair of rows."""
+
+  def product(x: jax.Array) -> jax.Array:
+    flat = x.reshape(x.shape[0], -1)
+    return jnp.matmul(flat, flat.T, precision=_HIGHEST)
+
+  return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(product, stack))), axis=0)
+
+
 def weighted_mean(
   stack: Params, cluster: jax.Array, weights: jax.Array, empty: Params
 ) -> Params:

@@ -41,7 +41,7 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
 def write_arrays_atomically(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
   """Writes a compressed .npz as a whole or not at all; raises `UserError`."""
   with _replacing(path) as partial, partial.open('wb') as f:
-    np.savez_compressed(f, **arrays)
+    np.savez_compressed(f, allow_pickle=False, **arrays)  # type: ignore[arg-type]
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:

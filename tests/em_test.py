@@ -32,6 +32,13 @@ def as_points(stack):
   )
 
 
+def kmeans(key, points, exists, k, **kwargs):
+  run = lambda key, stack, exists: em.kmeans(
+    key, stack, exists, k, jnp.arange(len(points)), **kwargs
+  )
+  return jax.jit(run)(jax.random.key(key), as_stack(points), exists)
+
+
 def test_e_step_is_the_nearest_center_and_ties_go_to_the_smallest():
   points, _ = blobs()
   centers = np.concatenate([points[5:6], points[2:3], points[5:6]])
@@ -74,7 +81,7 @@ def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):
   monkeypatch.setattr(em, 'MAX_GRAM_CLIENTS', limit)
   points, truth = blobs(spread=2.0)
   exists = jnp.ones(len(points), bool)
-  got = em.kmeans(jax.random.key(0), as_stack(points), exists, 3, seeding=seeding)
+  got = kmeans(0, points, exists, 3, seeding=seeding)
   best = KMeans(3, n_init=50, random_state=0).fit(points)
   assert adjusted_rand_score(truth, got.assignment) == 1.0
   np.testing.assert_allclose(got.objective, best.inertia_ / len(points), rtol=1e-5)
@@ -87,14 +94,9 @@ def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):
 def test_restarts_only_ever_improve():
   points, _ = blobs(k=6, spread=2.5, seed=3)
   exists = jnp.ones(len(points), bool)
-  run = lambda n: float(
-    em.kmeans(jax.random.key(1), as_stack(points), exists, 6, restarts=n).objective
-  )
+  run = lambda n: float(kmeans(1, points, exists, 6, restarts=n).objective)
   singles = [
-    float(
-      em.kmeans(jax.random.key(s), as_stack(points), exists, 6, restarts=1).objective
-    )
-    for s in range(6)
+    float(kmeans(s, points, exists, 6, restarts=1).objective) for s in range(6)
   ]
   assert max(singles) > min(singles) * 1.01  # Single starts do get stuck here.
   assert run(40) <= min(singles) * (1 + 1e-5)
@@ -104,17 +106,15 @@ def test_kmeans_does_not_see_clients_that_do_not_exist():
   points, _ = blobs()
   padded = np.concatenate([points, np.full((4, 20), 1e3, np.float32)])
   exists = jnp.arange(64) < 60
-  got = em.kmeans(jax.random.key(0), as_stack(padded), exists, 3)
-  alone = em.kmeans(jax.random.key(0), as_stack(points), exists[:60], 3)
+  got = kmeans(0, padded, exists, 3)
+  alone = kmeans(0, points, exists[:60], 3)
   np.testing.assert_allclose(got.objective, alone.objective, rtol=1e-5)
 
 
 @pytest.mark.parametrize('seeding', ['random', 'plusplus'])
 def test_kmeans_of_coinciding_clients_has_no_nan(seeding):
   same = np.ones((5, 20), np.float32)
-  got = em.kmeans(
-    jax.random.key(0), as_stack(same), jnp.ones(5, bool), 3, seeding=seeding
-  )
+  got = kmeans(0, same, jnp.ones(5, bool), 3, seeding=seeding)
   assert np.isfinite(as_points(got.centers)).all()
   assert got.objective == 0
 
@@ -122,7 +122,7 @@ def test_kmeans_of_coinciding_clients_has_no_nan(seeding):
 @pytest.mark.parametrize('k', [1, 5])
 def test_kmeans_with_one_and_with_as_many_centers_as_clients(k):
   points = blobs()[0][:5]
-  got = em.kmeans(jax.random.key(0), as_stack(points), jnp.ones(5, bool), k)
+  got = kmeans(0, points, jnp.ones(5, bool), k)
   assert len(set(np.asarray(got.assignment).tolist())) == k
   if k == 1:
     np.testing.assert_allclose(
@@ -132,10 +132,31 @@ def test_kmeans_with_one_and_with_as_many_centers_as_clients(k):
     assert got.objective < 1e-9
 
 
-def test_report_leaves_padding_out():
-  clusters = em.report(
-      jnp.array([0, 0, 1, 1]), jnp.array([0, 1, 1, 0]),
-      jnp.array([True, True, True, False]), 3, jnp.float32(2.0),
-  )  # fmt: skip
-  assert clusters.sizes.tolist() == [1, 2, 0]
-  assert int(clusters.moved) == 1
+@pytest.mark.parametrize('limit', [4096, 40])
+def test_trimmed_kmeans_ignores_outliers(limit, monkeypatch):
+  monkeypatch.setattr(em, 'MAX_GRAM_CLIENTS', limit)
+  points, truth = blobs()
+  points[::30] += 40  # Two of sixty.
+  sound = np.arange(60) % 30 != 0
+  exists = jnp.ones(60, bool)
+  got = kmeans(0, points, exists, 3, trim=0.1)
+  assert adjusted_rand_score(truth[sound], got.assignment[sound]) == 1.0
+  # Against the reference: a fixed point of trimming and averaging.
+  centers = as_points(got.centers)
+  assignment = np.asarray(got.assignment)
+  distance = ((points - centers[assignment]) ** 2).sum(axis=1)
+  for k in range(3):
+    mine = np.flatnonzero(assignment == k)
+    kept = mine[np.argsort(-distance[mine])][int(0.1 * len(mine) + 1e-9) :]
+    np.testing.assert_allclose(
+      centers[k], points[kept].astype(np.float64).mean(axis=0), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_keep_nearest_drops_the_farthest_of_each_cluster():
+  distance = jnp.array([5.0, 1, 4, 2, 3, 9, 8, 7])
+  cluster = jnp.array([0, 0, 0, 0, 0, 1, 1, 1])
+  exists = jnp.arange(8) != 6
+  kept = em.keep_nearest(distance, cluster, exists, 2, 0.4)  # floor: 2 of 5, 0 of 2.
+  assert kept.tolist() == [False, True, False, True, True, True, False, True]
+  assert em.keep_nearest(distance, cluster, exists, 2, 0.0).tolist() == exists.tolist()

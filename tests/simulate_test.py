@@ -216,7 +216,7 @@ def test_patience_stops_when_clusters_and_objective_stand_still():
 
 
 def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
-  with pytest.raises(Diverged, match='no client came back.*lower --learning_rate'):
+  with pytest.raises(Diverged, match=r'no client came back.*lower --learning_rate'):
     run('fed_avg', rate=1e30, workdir=tmp_path)
   run('fed_avg', rounds=2, workdir=tmp_path / 'b')
   assert Checkpoints(tmp_path / 'b').latest_round() == 2
@@ -243,15 +243,15 @@ def test_a_workdir_of_another_configuration_is_refused(tmp_path):
     run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 20})
   with pytest.raises(UserError, match='--resume is off'):
     run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 10}, resume=False)
-  with pytest.raises(UserError, match='holds 1 rounds|already holds|more than'):
-    run(rounds=2, workdir=tmp_path, config={'seed': 0, 'batch_size': 10})
+  run(rounds=2, workdir=tmp_path, config={'seed': 0, 'batch_size': 10})
+  with pytest.raises(UserError, match='holds 2 rounds, more than --rounds=1'):
     run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 10})
   assert (tmp_path / 'metrics.jsonl').read_text().startswith(before)
 
 
 def test_an_unwritable_workdir_is_named(tmp_path):
   (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match='Cannot write to --workdir=.*file/run'):
+  with pytest.raises(UserError, match=r'Cannot write to --workdir=.*file/run'):
     run(workdir=tmp_path / 'file' / 'run')
 
 
@@ -281,14 +281,14 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr('orbax.checkpoint.CheckpointManager.save', full)
-  with pytest.raises(UserError, match='Cannot save a checkpoint.*No space left'):
+  with pytest.raises(UserError, match=r'Cannot save a checkpoint.*No space left'):
     run('fed_avg', rounds=3, workdir=tmp_path, make_portrait=False)
   monkeypatch.undo()
   assert (tmp_path / 'summary.json').read_text() == summary
   assert Checkpoints(tmp_path).latest_round() == 2
   monkeypatch.setattr(os, 'replace', full)
   with pytest.raises(
-    UserError, match='Cannot write .*What was there before is unchanged'
+    UserError, match=r'Cannot write .*What was there before is unchanged'
   ):
     run('fed_avg', rounds=3, workdir=tmp_path, make_portrait=False)
   monkeypatch.undo()

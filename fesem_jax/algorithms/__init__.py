@@ -5,14 +5,30 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fesem_jax.algorithms.fed_avg import fed_avg
+from fesem_jax.algorithms.fed_cluster import fed_cluster
+from fesem_jax.algorithms.fed_dane import fed_dane
+from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
+from fesem_jax.algorithms.fed_prox import fed_prox
+from fesem_jax.algorithms.fed_sgd import fed_sgd
 from fesem_jax.algorithms.fesem import fesem
+from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.non_fed import non_fed
+from fesem_jax.algorithms.robust import robust
 from fesem_jax.base import Algorithm, UserError, check_choice
 from fesem_jax.local import LocalTraining
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
+  # In the order of the paper's Tables 2 and 3.
   'non_fed': non_fed,
+  'fed_sgd': fed_sgd,
   'fed_avg': fed_avg,
+  'fed_dist': fed_dist,
+  'fed_dws': fed_dws,
+  'robust': robust,
+  'fed_cluster': fed_cluster,
+  'hypo_cluster': hypo_cluster,
+  'fed_dane': fed_dane,
+  'fed_prox': fed_prox,
   'fesem': fesem,
 }
 

@@ -4,19 +4,10 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 """
 
-from typing import NamedTuple
-
-import jax.numpy as jnp
-
-from fesem_jax import tree
-from fesem_jax.base import Algorithm, Deployed, Params, check_choice
+from fesem_jax.algorithms import global_model
+from fesem_jax.algorithms.global_model import GlobalState
+from fesem_jax.base import Algorithm, check_choice
 from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
-
-
-class FedAvgState(NamedTuple):
-  """State of FedAvg."""
-
-  params: Params  # [1, ...] the global model
 
 
 def fed_avg(local: LocalTraining, *, weighting: str = 'by_examples') -> Algorithm:
@@ -34,18 +25,11 @@ def fed_avg(local: LocalTraining, *, weighting: str = 'by_examples') -> Algorith
   """
   check_choice('weighting', weighting, WEIGHTINGS)
 
-  def init(key, data):
-    del data
-    return FedAvgState(tree.expand(local.model.init(key)))
-
   def step(state, data, cohort, key):
-    first = jnp.zeros(cohort.ids.shape, jnp.int32)  # All start from row 0.
-    trained = train_cohort(local, state.params, first, data, cohort, key)
+    row = global_model.row_of_all(cohort)
+    trained = train_cohort(local, state.params, row, data, cohort, key)
     weights = trained.weights(weighting)
-    params = tree.weighted_mean(trained.params, first, weights, state.params)
-    return FedAvgState(params), trained.info()
+    params = global_model.mean(trained.params, weights, state.params)
+    return GlobalState(params), trained.info()
 
-  def deployed(state):
-    return Deployed(state.params, row=jnp.int32(0))
-
-  return Algorithm(init, step, deployed)
+  return Algorithm(global_model.init(local), step, global_model.deployed)

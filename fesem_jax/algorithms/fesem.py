@@ -64,12 +64,11 @@ def fesem(
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
   layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
   check_choice('cluster_on', cluster_on, ('all', *layers))
-  if num_clusters < 1:
-    raise UserError(f'--num_clusters={num_clusters} must be at least 1.')
+  em.check_options(num_clusters, init_restarts)
   if prox_lambda < 0:
     raise UserError(f'--prox_lambda={prox_lambda} must not be negative.')
-  if init_epochs < 1 or init_restarts < 1:
-    raise UserError('--init_epochs and --init_restarts must be at least 1.')
+  if init_epochs < 1:
+    raise UserError(f'--init_epochs={init_epochs} must be at least 1.')
   schedule = local.schedule._replace(epochs=init_epochs, steps=0)
   local_init = local._replace(schedule=schedule)
 
@@ -86,11 +85,7 @@ def fesem(
     return prox_lambda * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
 
   def init(key, data):
-    if num_clusters > len(data.info.names):
-      raise UserError(
-        f'--num_clusters={num_clusters} is more than the {len(data.info.names)} '
-        'clients; lower it or raise --num_clients.'
-      )
+    em.check_num_clusters(num_clusters, data)
     model_key, train_key, cluster_key = jax.random.split(key, 3)
     start = tree.expand(local.model.init(model_key))
     everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
@@ -98,7 +93,7 @@ def fesem(
     trained = train_cohort(local_init, start, first, data, everyone, train_key)
     clusters = em.kmeans(
         cluster_key, compared(trained.params), trained.took_part(), num_clusters,
-        restarts=init_restarts, seeding=init_seeding,
+        data.client_ids, restarts=init_restarts, seeding=init_seeding,
     )  # fmt: skip
     centers = em.m_step(
         trained.params, clusters.assignment, trained.weights(weighting),
@@ -121,13 +116,8 @@ def fesem(
     centers = em.m_step(trained.params, new, weights, state.centers)
 
     assignment = tree.with_rows(state.assignment, cohort, new)
-    info = trained.info(
-        em.report(
-            state.assignment, assignment, data.sizes() > 0, num_clusters,
-            em.objective(trained.params, centers, new, trained.took_part()),
-        )
-    )  # fmt: skip
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
+    info = em.round_info(trained, centers, new, state.assignment, assignment, data)
     return FesemState(centers, assignment, client_params), info
 
   def deployed(state):

@@ -98,13 +98,12 @@ def load(
     np.array([f'client{i:0{len(str(num_clients - 1))}d}' for i in range(num_clients)]),
     groups,
   )
-  own_test = pool.test_x is not None
   turned = partition_groups if partition == 'rotated' else 0
   train = _assemble(pool, pool.x, pool.y, train_rows, info, turned, relabel)
   test = _assemble(
       pool,
-      pool.test_x if own_test else pool.x,
-      pool.test_y if own_test else pool.y,
+      pool.x if pool.test_x is None else pool.test_x,
+      pool.y if pool.test_y is None else pool.test_y,
       test_rows, info, turned, relabel,
   )  # fmt: skip
   return train, test
@@ -135,12 +134,12 @@ def _check(
       raise UserError(f'--{flag}={value} must be at least {least}.')
   if not dirichlet_alpha > 0:
     raise UserError(f'--dirichlet_alpha={dirichlet_alpha} must be positive.')
-  if num_clients and partition in ('rotated', 'label_permuted'):
-    if num_clients < partition_groups:
-      raise UserError(
-        f'--num_clients={num_clients} is less than --partition_groups='
-        f'{partition_groups}; every group needs a client.'
-      )
+  grouped = partition in ('rotated', 'label_permuted')
+  if grouped and 0 < num_clients < partition_groups:
+    raise UserError(
+      f'--num_clients={num_clients} is less than --partition_groups='
+      f'{partition_groups}; every group needs a client.'
+    )
 
 
 def _load_natural(
@@ -152,6 +151,8 @@ def _load_natural(
   divide: np.random.Generator,
 ) -> tuple[FederatedData, FederatedData]:
   """Clients as the data set has them."""
+  assert pool.client is not None
+  assert pool.names is not None
   rows = _partition.natural(pool.client, len(pool.names))
   kept = np.array(
     [i for i, r in enumerate(rows) if len(r) >= max(1, min_examples)], int
@@ -227,7 +228,7 @@ def _deal(
     if fewest < need:
       raise _too_many(num_clients, examples_per_client, len(available))
     rows = [r[:need] for r in rows]
-  if own_test:
+  if pool.test_y is not None:
     return rows, deal(pool.test_y, 0)
   pairs = [_partition.split(divide, r) for r in rows]
   return [a for a, _ in pairs], [b for _, b in pairs]
@@ -253,7 +254,7 @@ def _assemble(
   sizes = np.array([len(r) for r in rows])
   flat = np.concatenate(rows).astype(np.int64)
   x, y = x[flat], y[flat]
-  if turned or relabel is not None:
+  if info.clusters is not None and (turned or relabel is not None):
     group_of_row = np.repeat(info.clusters, sizes)
     for group in np.unique(info.clusters):
       mine = group_of_row == group

@@ -13,7 +13,7 @@ import numpy as np
 from fesem_jax.base import UserError
 from fesem_jax.data.pool import Pool
 
-_DTYPES = {0x08: np.uint8, 0x0C: np.dtype('>i4')}
+_DTYPES = {0x08: np.dtype(np.uint8), 0x0C: np.dtype('>i4')}
 
 # Columns of QMNIST's label files.
 _LABEL, _HSF, _WRITER = 0, 1, 2
@@ -50,7 +50,7 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
       f'{path} has magic number 0x{raw[:4].hex()}, which is not an idx file of '
       f'{ndim} axes of bytes or 32-bit integers.'
     )
-  dtype = np.dtype(_DTYPES[raw[2]])
+  dtype = _DTYPES[raw[2]]
   header = 4 + 4 * ndim
   if len(raw) < header:
     raise UserError(f'{path} is truncated: its header is cut short. Fetch it again.')

@@ -1,0 +1,198 @@
+"""FedCluster: clustered federated learning by recursive bipartition.
+
+Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed
+Multitask Optimization under Privacy Constraints", IEEE TNNLS 2020.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+
+from fesem_jax import em, tree
+from fesem_jax.base import Algorithm, Deployed, Params, UserError, check_choice
+from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
+
+# How two groups of clients are told apart, and SciPy's name for it. 'minimax'
+# is the paper's: the bipartition with the least largest similarity across it.
+_LINKAGES = {'complete': 'complete', 'average': 'average', 'minimax': 'single'}
+
+
+class FedClusterState(NamedTuple):
+  """State of FedCluster."""
+
+  centers: Params  # [max_clusters, ...]; rows of clusters not yet made are unused
+  assignment: jax.Array  # [M] int32
+  num_clusters: jax.Array  # [] int32
+  rounds: jax.Array  # [] int32 rounds done
+
+
+def fed_cluster(
+  local: LocalTraining,
+  *,
+  max_clusters: int = 16,
+  eps1: float = 0.4,
+  eps2: float = 0.8,
+  gamma: float = 0.13,
+  min_size: int = 20,
+  min_rounds: int = 5,
+  check_every: int = 5,
+  linkage: str = 'complete',
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FedCluster.
+
+    w_i <- SGD from c_{r_i} on client i;  u_i = w_i - c_{r_i}
+    on check rounds, for each cluster k of more than `min_size` clients: if
+        |mean_i u_i| < eps1 max_i |u_i|   and   max_i |u_i| > eps2,
+      part it in two by the cosine similarities s_ij of the u_i, and keep the
+      parts if sqrt((1 - max s_ij across them) / 2) > gamma
+    c_k <- mean of w_i over the clients with r_i = k
+
+  eps1 is relative to the largest update, so that one value serves models of
+  any size; Sattler et al. give absolute values for theirs. gamma and min_size
+  are those of Long et al.'s experiments, who also use average linkage and
+  min_rounds = 30.
+
+  Args:
+    local: how clients train.
+    max_clusters: no split makes more clusters than this.
+    eps1: a cluster whose mean update is this small has converged.
+    eps2: clients whose updates are this large (L2 norm) have not.
+    gamma: least separation of the two parts.
+    min_size: clusters of this many clients or fewer are not split.
+    min_rounds: rounds of FedAvg before the first split.
+    check_every: rounds between checks.
+    linkage: 'complete', 'average', or 'minimax', the paper's optimum, which
+      tends to cut off single clients.
+    weighting: of the clients in a mean, 'by_examples' or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range, or partial participation.
+  """
+  check_choice('linkage', linkage, tuple(_LINKAGES))
+  check_choice('weighting', weighting, WEIGHTINGS)
+  for flag, value in (('max_clusters', max_clusters), ('check_every', check_every)):
+    if value < 1:
+      raise UserError(f'--{flag}={value} must be at least 1.')
+
+  def init(key, data):
+    start = local.model.init(key)
+    return FedClusterState(
+      centers=tree.repeat(start, max_clusters),
+      assignment=jnp.zeros(data.num_clients, jnp.int32),
+      num_clusters=jnp.int32(1),
+      rounds=jnp.int32(0),
+    )
+
+  def decide(products, counts, assignment, num_clusters):
+    return split_clusters(
+        products, counts, assignment, num_clusters, max_clusters=max_clusters,
+        eps1=eps1, eps2=eps2, gamma=gamma, min_size=min_size, linkage=linkage,
+    )  # fmt: skip
+
+  def step(state, data, cohort, key):
+    if not cohort.everyone:
+      raise UserError(
+        '--clients_per_round must be 0 for --algorithm=fed_cluster: it compares the '
+        'updates of all clients.'
+      )
+    trained = train_cohort(local, state.centers, state.assignment, data, cohort, key)
+    counts = trained.took_part()
+
+    def check():
+      starts = tree.take(state.centers, state.assignment)
+      updates = jax.tree.map(jnp.subtract, trained.params, starts)
+      shapes = (
+        jax.ShapeDtypeStruct(counts.shape, jnp.int32),
+        jax.ShapeDtypeStruct((), jnp.int32),
+      )
+      return jax.pure_callback(
+          decide, shapes, tree.inner_products(updates), counts, state.assignment,
+          state.num_clusters,
+      )  # fmt: skip
+
+    rounds = state.rounds + 1
+    due = (rounds > min_rounds) & (rounds % check_every == 0)
+    assignment, num_clusters = jax.lax.cond(
+      due, check, lambda: (state.assignment, state.num_clusters)
+    )
+    weights = trained.weights(weighting)
+    centers = em.m_step(trained.params, assignment, weights, state.centers)
+    info = em.round_info(
+      trained, centers, assignment, state.assignment, assignment, data
+    )
+    return FedClusterState(centers, assignment, num_clusters, rounds), info
+
+  def deployed(state):
+    return Deployed(state.centers, row=state.assignment)
+
+  return Algorithm(init, step, deployed)
+
+
+def split_clusters(
+  products: np.ndarray,
+  counts: np.ndarray,
+  assignment: np.ndarray,
+  num_clusters: int,
+  *,
+  max_clusters: int,
+  eps1: float,
+  eps2: float,
+  gamma: float,
+  min_size: int,
+  linkage: str,
+) -> tuple[np.ndarray, np.int32]:
+  """Splits every cluster that has converged while its clients have not.
+
+  Args:
+    products: [M, M] inner products of the clients' updates.
+    counts: [M] bool, False for clients to leave where they are.
+    assignment: [M] int32.
+    num_clusters: clusters so far.
+    max_clusters: see `fed_cluster`, as the rest.
+    eps1: relative to the largest update.
+    eps2: absolute.
+    gamma: least separation.
+    min_size: of a cluster that is split.
+    linkage: a key of `_LINKAGES`.
+
+  Returns:
+    assignment [M] int32 and the number of clusters, int32.
+  """
+  products = np.asarray(products, np.float64)
+  assignment = np.array(assignment, np.int32)
+  counts, num_clusters = np.asarray(counts), int(num_clusters)
+  for k in range(num_clusters):
+    members = np.flatnonzero((assignment == k) & counts)  # Ids of clients.
+    if num_clusters == max_clusters or len(members) <= max(min_size, 1):
+      continue
+    block = products[np.ix_(members, members)]
+    norms = np.sqrt(np.maximum(np.diagonal(block), 0))
+    mean_norm = np.sqrt(max(block.mean(), 0))
+    if mean_norm >= eps1 * norms.max() or norms.max() <= eps2 or norms.min() == 0:
+      continue
+    similarity = np.clip(block / np.outer(norms, norms), -1, 1)
+    second = bipartition(similarity, linkage)
+    across = similarity[np.ix_(~second, second)].max()
+    if np.sqrt((1 - across) / 2) > gamma:
+      # `second` marks positions within the parent; clients are stored by id.
+      assignment[members[second]] = num_clusters
+      num_clusters += 1
+  return assignment, np.int32(num_clusters)
+
+
+def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
+  """[n] bool: which of two parts each client belongs to.
+
+  Args:
+    similarity: [n, n] cosine similarities, n >= 2.
+    linkage: a key of `_LINKAGES`.
+  """
+  distance = 1 - (similarity + similarity.T) / 2
+  np.fill_diagonal(distance, 0)
+  merges = hierarchy.linkage(squareform(distance, checks=False), _LINKAGES[linkage])
+  return hierarchy.fcluster(merges, 2, 'maxclust') == 2

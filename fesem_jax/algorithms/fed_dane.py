@@ -1,0 +1,72 @@
+"""FedDANE: federated Newton-type optimization by corrected gradients.
+
+Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax import tree
+from fesem_jax.algorithms import global_model
+from fesem_jax.algorithms.global_model import GlobalState
+from fesem_jax.base import Algorithm, Cohort, UserError
+from fesem_jax.local import LocalTraining, cohort_gradients, train_cohort
+
+_FIRST_COHORT = 2**31 - 4  # Folded into the round's key.
+
+
+def fed_dane(
+  local: LocalTraining, *, prox_mu: float = 0.1, same_cohort: bool = False
+) -> Algorithm:
+  """Builds FedDANE.
+
+    g   <- mean_i grad F_i(c)                           for i in a first cohort
+    w_i <- SGD from c on F_i(w) + <g - grad F_i(c), w> + mu / 2 |w - c|^2
+                                                        for i in the cohort
+    c   <- mean_i w_i
+
+  The first cohort is as large as the second and drawn independently of it
+  (public code seeds both alike, which makes them equal).
+
+  Args:
+    local: how clients train.
+    prox_mu: mu.
+    same_cohort: use one cohort for both passes.
+
+  Raises:
+    UserError: on a negative mu.
+  """
+  if prox_mu < 0:
+    raise UserError(f'--prox_mu={prox_mu} must not be negative.')
+
+  def first_cohort(data, cohort, key):
+    key = jax.random.fold_in(key, _FIRST_COHORT)
+    draw = lambda client_id: jax.random.uniform(jax.random.fold_in(key, client_id))
+    draws = jnp.where(data.sizes() > 0, jax.vmap(draw)(data.client_ids), 2.0)
+    ids = jnp.argsort(draws)[: cohort.ids.shape[0]]
+    count = (data.sizes(cohort.ids) > 0).sum()  # Without the cohort's padding.
+    ids = jnp.where(jnp.arange(ids.shape[0]) < count, ids, data.num_clients)
+    return Cohort(ids.astype(jnp.int32), everyone=False)
+
+  def step(state, data, cohort, key):
+    first, own = cohort, cohort_gradients(local, state.params, data, cohort)
+    gradients = own
+    if not (cohort.everyone or same_cohort):
+      first = first_cohort(data, cohort, key)
+      gradients = cohort_gradients(local, state.params, data, first)
+    counts = (data.sizes(first.ids) > 0) & tree.all_finite(gradients)
+    gradients = tree.where(counts, gradients, tree.zeros_like(gradients))
+    zero = tree.zeros_like(state.params)
+    g = global_model.mean(gradients, counts.astype(jnp.float32), zero)
+
+    row = global_model.row_of_all(cohort)
+    trained = train_cohort(
+        local, state.params, row, data, cohort, key,
+        prox=prox_mu / 2 if prox_mu else None,
+        correction=jax.tree.map(jnp.subtract, g, own),
+    )  # fmt: skip
+    weights = trained.weights('uniform')
+    params = global_model.mean(trained.params, weights, state.params)
+    return GlobalState(params), trained.info()
+
+  return Algorithm(global_model.init(local), step, global_model.deployed)

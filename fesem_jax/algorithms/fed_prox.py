@@ -1,0 +1,76 @@
+"""FedProx: FedAvg with a proximal term and clients that do partial work.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms import global_model
+from fesem_jax.algorithms.global_model import GlobalState
+from fesem_jax.base import Algorithm, UserError, check_choice
+from fesem_jax.local import (
+  STRAGGLER_EPOCHS,
+  STRAGGLES,
+  WEIGHTINGS,
+  LocalTraining,
+  client_keys,
+  coin,
+  train_cohort,
+)
+
+
+def fed_prox(
+  local: LocalTraining,
+  *,
+  prox_mu: float = 0.1,
+  straggler_fraction: float = 0.0,
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FedProx.
+
+    w_i <- SGD from c on F_i(w) + mu / 2 |w - c|^2      for i in the cohort
+    c   <- sum_i alpha_i w_i
+
+  Stragglers run a random number of epochs from 1 to E and still count.
+
+  Args:
+    local: how clients train.
+    prox_mu: mu; 0.1 in Long et al. 2022.
+    straggler_fraction: probability that a client straggles in a round.
+    weighting: 'by_examples' or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range, or stragglers where local work
+      is counted in steps.
+  """
+  check_choice('weighting', weighting, WEIGHTINGS)
+  if prox_mu < 0:
+    raise UserError(f'--prox_mu={prox_mu} must not be negative.')
+  if not 0 <= straggler_fraction <= 1:
+    raise UserError(f'--straggler_fraction={straggler_fraction} must lie in [0, 1].')
+  if straggler_fraction and local.schedule.steps:
+    raise UserError('--straggler_fraction needs --local_epochs, not --local_steps.')
+
+  def epochs(data, cohort, key):
+    if straggler_fraction == 0:
+      return None
+    most = local.schedule.epochs
+    draw = lambda k: jax.random.randint(
+      jax.random.fold_in(k, STRAGGLER_EPOCHS), (), 1, most + 1
+    )
+    some = jax.vmap(draw)(client_keys(key, data, cohort.ids))
+    straggles = coin(key, data, cohort.ids, straggler_fraction, STRAGGLES)
+    return jnp.where(straggles, some, most)
+
+  def step(state, data, cohort, key):
+    row = global_model.row_of_all(cohort)
+    trained = train_cohort(
+        local, state.params, row, data, cohort, key,
+        prox=prox_mu / 2 if prox_mu else None, epochs=epochs(data, cohort, key),
+    )  # fmt: skip
+    weights = trained.weights(weighting)
+    params = global_model.mean(trained.params, weights, state.params)
+    return GlobalState(params), trained.info()
+
+  return Algorithm(global_model.init(local), step, global_model.deployed)

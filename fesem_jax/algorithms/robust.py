@@ -1,0 +1,136 @@
+"""Robust(TKM): trimmed k-means once, then robust optimization in each cluster.
+
+Ghosh et al., "Robust Federated Learning in a Heterogeneous Environment", 2019.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax import em, tree
+from fesem_jax.base import Algorithm, Cohort, Deployed, Params, UserError, check_choice
+from fesem_jax.local import LocalTraining, train_cohort
+
+
+class RobustState(NamedTuple):
+  """State of Robust."""
+
+  centers: Params  # [K, ...]
+  assignment: jax.Array  # [M] int32, fixed after the start
+
+
+def robust(
+  local: LocalTraining,
+  *,
+  num_clusters: int = 4,
+  trim: float = 0.1,
+  aggregation: str = 'trimmed_mean',
+  beta: float = 0.1,
+  init_epochs: int = 10,
+  init_restarts: int = 20,
+  init_seeding: str = 'random',
+) -> Algorithm:
+  """Builds Robust(TKM).
+
+    once:  w_i <- SGD from a common start, to near convergence
+           r   <- trimmed k-means of the w_i; c_k its centers
+    round: w_i <- SGD from c_{r_i} on client i
+           c_k <- c_k + trimmed mean of w_i - c_k over the cluster, by coordinate
+
+  Args:
+    local: how clients train.
+    num_clusters: K.
+    trim: share of each cluster that k-means leaves out of its mean, the
+      clients farthest from the center; 0 is plain k-means.
+    aggregation: 'trimmed_mean' or 'median' of each coordinate.
+    beta: share that the trimmed mean drops at each end; 0 is the mean.
+    init_epochs: local epochs of the training before clustering.
+    init_restarts: restarts of the clustering.
+    init_seeding: 'random' or 'plusplus'.
+
+  Raises:
+    UserError: on an option outside its range.
+  """
+  check_choice('aggregation', aggregation, ('trimmed_mean', 'median'))
+  check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
+  em.check_options(num_clusters, init_restarts)
+  if not 0 <= trim < 1:
+    raise UserError(f'--trim={trim} must lie in [0, 1).')
+  if not 0 <= beta < 0.5:
+    raise UserError(f'--beta={beta} must lie in [0, 0.5).')
+  if init_epochs < 1:
+    raise UserError(f'--init_epochs={init_epochs} must be at least 1.')
+  schedule = local.schedule._replace(epochs=init_epochs, steps=0)
+  local_init = local._replace(schedule=schedule, dropout_rate=0.0)
+  dropped = 0.5 if aggregation == 'median' else beta
+
+  def init(key, data):
+    em.check_num_clusters(num_clusters, data)
+    model_key, train_key, cluster_key = jax.random.split(key, 3)
+    start = tree.expand(local.model.init(model_key))
+    everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
+    first = jnp.zeros(data.num_clients, jnp.int32)
+    trained = train_cohort(local_init, start, first, data, everyone, train_key)
+    clusters = em.kmeans(
+        cluster_key, trained.params, trained.took_part(), num_clusters,
+        data.client_ids, restarts=init_restarts, seeding=init_seeding, trim=trim,
+    )  # fmt: skip
+    return RobustState(clusters.centers, clusters.assignment)
+
+  def step(state, data, cohort, key):
+    own = tree.rows_of(state.assignment, cohort)
+    trained = train_cohort(local, state.centers, own, data, cohort, key)
+    # The trimmed mean of w_i - c_k plus c_k is the trimmed mean of w_i.
+    centers = trimmed_mean(
+      trained.params, own, trained.took_part(), dropped, state.centers
+    )
+    info = em.round_info(
+      trained, centers, own, state.assignment, state.assignment, data
+    )
+    return RobustState(centers, state.assignment), info
+
+  def deployed(state):
+    return Deployed(state.centers, row=state.assignment)
+
+  return Algorithm(init, step, deployed)
+
+
+def trimmed_mean(
+  stack: Params, cluster: jax.Array, counts: jax.Array, beta: float, empty: Params
+) -> Params:
+  """Coordinate-wise trimmed mean of the rows of each cluster.
+
+  One sort by (cluster, value) puts every cluster's rows together, in the same
+  places for all coordinates; which rows are dropped is then known beforehand.
+
+  Args:
+    stack: [S, ...] rows.
+    cluster: [S] int32 in 0..K-1.
+    counts: [S] bool, False for rows to leave out.
+    beta: of n rows, floor(beta * n) are dropped at each end, but never all;
+      0.5 gives the median.
+    empty: [K, ...] what a cluster without rows gets.
+
+  Returns:
+    [K, ...].
+  """
+  num_clusters = jax.tree.leaves(empty)[0].shape[0]
+  cluster = jnp.where(counts, cluster, num_clusters)
+  if beta == 0:
+    return tree.weighted_mean(stack, cluster, counts.astype(jnp.float32), empty)
+  sizes = jnp.bincount(cluster, length=num_clusters + 1)
+  starts = jnp.cumsum(sizes) - sizes
+  cut = jnp.minimum(jnp.floor(beta * sizes + 1e-4), (sizes - 1) // 2)
+  sorted_cluster = jnp.sort(cluster)
+  rank = jnp.arange(cluster.size) - starts[sorted_cluster]
+  inside = (rank >= cut[sorted_cluster]) & (
+      rank < (sizes - cut)[sorted_cluster]
+  )  # fmt: skip
+  kept = (inside & (sorted_cluster < num_clusters)).astype(jnp.float32)
+
+  def sort(x: jax.Array) -> jax.Array:
+    keys = jnp.broadcast_to(cluster.reshape((-1,) + (1,) * (x.ndim - 1)), x.shape)
+    return jax.lax.sort((keys, x), dimension=0, num_keys=2)[1]
+
+  return tree.weighted_mean(jax.tree.map(sort, stack), sorted_cluster, kept, empty)

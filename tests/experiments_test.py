@@ -1,0 +1,187 @@
+"""The binaries as a user runs them: in a process of their own."""
+
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from experiments import compare
+from experiments import flags as experiment_flags
+from experiments import run as experiment
+from fesem_jax import algorithms
+from fesem_jax.base import UserError
+
+_ROOT = pathlib.Path(__file__).parent.parent
+
+QUICK = ['--dataset=digits', '--partition=rotated', '--num_clients=12', '--rounds=2',
+         '--local_epochs=1', '--hidden=8']  # fmt: skip
+
+
+def call(module, *arguments, cwd):
+  env = os.environ | {'PYTHONPATH': str(_ROOT), 'JAX_COMPILATION_CACHE_DIR': str(
+      _ROOT / '.pytest_cache' / 'xla')}  # fmt: skip
+  return subprocess.run(
+      [sys.executable, '-m', f'experiments.{module}', *map(str, arguments)],
+      cwd=cwd, env=env, capture_output=True, text=True, timeout=600,
+  )  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def parsed_flags():
+  """All flags of run at their defaults."""
+  if 'dataset' not in flags.FLAGS:
+    experiment.define_flags()
+  flags.FLAGS(['run'])
+  return flags.FLAGS
+
+
+def test_every_option_of_every_method_has_a_flag_with_its_defaults(parsed_flags):
+  for option in experiment_flags.method_options():
+    assert parsed_flags[option].value is None
+    for name in algorithms.METHODS:
+      if option in algorithms.options(name):
+        assert (
+          f'{name}: {algorithms.options(name)[option]}' in parsed_flags[option].help
+        )
+
+
+def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
+  config = experiment_flags.configuration('fesem', {'num_clusters': 3})
+  assert (config['num_clusters'], config['prox_lambda']) == (3, 0.01)
+  assert (config['batch_size'], config['algorithm']) == (10, 'fesem')
+  assert 'prox_lambda' not in experiment_flags.configuration('fed_avg', {})
+  with pytest.raises(UserError, match='--num_clusters does not apply'):
+    experiment_flags.configuration('fed_avg', {'num_clusters': 3})
+
+
+@pytest.mark.parametrize(
+  'preset', sorted((_ROOT / 'experiments/presets').glob('*.flags'))
+)
+def test_presets_parse(preset, parsed_flags):
+  known = set(parsed_flags) | {'algorithms', 'num_seeds'}
+  for line in preset.read_text().splitlines():
+    if line and not line.startswith('#'):
+      assert line.removeprefix('--').split('=')[0].removeprefix('no') in known
+
+
+def test_methods_of_a_comparison(parsed_flags):
+  assert compare.parse_method(' fesem(4) ') == ('fesem', {'num_clusters': 4})
+  assert compare.parse_method('fed_avg') == ('fed_avg', {})
+  for text, message in (
+    ('fesem(x)', 'is not NAME or NAME'),
+    ('fedsem', 'fedsem is unknown; choose one of'),
+    ('fed_avg(3)', '--num_clusters does not apply'),
+  ):
+    with pytest.raises(UserError, match=message):
+      compare.parse_method(text)
+  table = compare.configurations(['fed_avg', 'fesem(2)'], 2, {'prox_lambda': 0.5})
+  assert list(table) == ['fed_avg', 'fesem(2)']
+  assert [c['seed'] for c in table['fesem(2)']] == [0, 1]
+  assert table['fesem(2)'][0]['prox_lambda'] == 0.5
+  with pytest.raises(UserError, match='--prox_lambda does not apply to any'):
+    compare.configurations(['fed_avg'], 1, {'prox_lambda': 0.5})
+
+
+def summary(accuracy, ari=None):
+  figures = dict.fromkeys(compare._COLUMNS, accuracy)
+  return {
+      'finetuned': figures, 'deployed': figures, 'clusters': {'ari': ari},
+      'timing': {'seconds_per_round': 0.5},
+  }  # fmt: skip
+
+
+def test_tables_hold_mean_and_sample_deviation():
+  table = compare.rows({
+      'fesem(2)': [summary(0.90, 1.0), summary(0.94, 0.5)],
+      'fed_avg': [summary(0.8), None],
+      'non_fed': [None, None],
+  })  # fmt: skip
+  markdown = compare.markdown(table).splitlines()
+  assert markdown[2].startswith('| fesem(2) | 92.0 ± 2.8 | ')
+  assert '| 0.75 |' in markdown[2]
+  assert '80.0*' in markdown[3]
+  assert 'diverged' in markdown[4]
+  assert '* without the seeds that diverged' in compare.markdown(table)
+  assert r'fed\_avg & 80.0*' in compare.latex(table)
+  cells = list(csv.DictReader(compare.comma_separated(table).splitlines()))
+  assert float(cells[0]['finetuned_micro_f1_mean']) == pytest.approx(92)
+  assert cells[2]['deployed_macro_f1_mean'] == ''
+  assert cells[1]['diverged'] == '1'
+
+
+@pytest.mark.slow
+def test_run_resume_and_figures(tmp_path):
+  first = call('run', *QUICK, '--algorithm=fesem', '--num_clusters=4',
+               '--workdir=here', cwd=tmp_path)  # fmt: skip
+  assert first.returncode == 0, first.stderr
+  assert 'fesem on digits: 12 clients' in first.stdout
+  assert 'ARI' in first.stdout
+  assert first.stderr == ''  # Quiet where there is no terminal.
+  more = call('run', *QUICK, '--algorithm=fesem', '--num_clusters=4', '--workdir=here',
+              '--rounds=4', cwd=tmp_path)  # fmt: skip
+  assert more.returncode == 0, more.stderr
+  lines = (tmp_path / 'here/metrics.jsonl').read_text().splitlines()
+  assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
+  drawn = call('figures', 'here', cwd=tmp_path)
+  assert drawn.returncode == 0, drawn.stderr
+  assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 5
+
+
+@pytest.mark.slow
+def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
+  arguments = [*QUICK, '--algorithms=fed_avg,fesem(2)', '--workdir=table']
+  first = call('compare', *arguments, '--num_seeds=1', cwd=tmp_path)
+  assert first.returncode == 0, first.stderr
+  done = tmp_path / 'table/fed_avg/seed0/summary.json'
+  before = done.stat().st_mtime_ns
+  again = call('compare', *arguments, '--num_seeds=2', cwd=tmp_path)
+  assert again.returncode == 0, again.stderr
+  assert done.stat().st_mtime_ns == before
+  rows = list(csv.DictReader((tmp_path / 'table/table.csv').open()))
+  assert [(r['method'], r['seeds']) for r in rows] == [
+    ('fed_avg', '2'),
+    ('fesem(2)', '2'),
+  ]
+  want = [
+    json.loads((tmp_path / f'table/fesem(2)/seed{s}/summary.json').read_text())
+    for s in (0, 1)
+  ]
+  mean = 50 * sum(w['finetuned']['macro_f1'] for w in want)
+  assert float(rows[1]['finetuned_macro_f1_mean']) == pytest.approx(mean)
+  assert {p.name for p in (tmp_path / 'table').glob('table.*')} == {
+      'table.md', 'table.csv', 'table.tex'
+  }  # fmt: skip
+  assert (tmp_path / 'table/plots/convergence.png').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--algorithm=fedavg'], 'value should be one of <'),
+        (['--dataset=svhn'], 'value should be one of <'),
+        (['--rounds=two'], "flag --rounds=two: invalid literal"),
+        (['--num_client=3'], "Unknown command line flag 'num_client'"),
+        (['--rounds=0'], '--rounds=0 must be at least 1'),
+        (['--num_clusters=99'], '--num_clusters=99 is more than the 12 clients'),
+        (['--algorithm=fed_avg', '--num_clusters=2'], '--num_clusters does not apply'),
+        (['--dataset=mnist', '--data_dir=nowhere'], 'nowhere/mnist/train-images'),
+        (['--hidden=a'], '--hidden=a must be positive widths'),
+        (['--learning_rate=0'], '--learning_rate=0.0 must be positive'),
+        (['--num_devices=-1'], '--num_devices=-1 must'),
+        (['--learning_rate=1e30'], 'no client came back with a finite update'),
+        (['--workdir=/proc/run'], 'Cannot write to --workdir=/proc/run'),
+        (['fesem'], "'fesem' is not a flag"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_sentence_and_exit_code_1(arguments, message, tmp_path):
+  done = call('run', *QUICK, *arguments, cwd=tmp_path)
+  assert done.returncode == 1
+  assert message in done.stderr
+  assert 'Traceback' not in done.stderr
+  assert not list(tmp_path.rglob('summary.json'))

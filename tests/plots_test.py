@@ -1,0 +1,96 @@
+import json
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from fesem_jax import data, portrait
+from fesem_jax.base import UserError
+
+plots = pytest.importorskip('fesem_jax.plots')
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  """A hand-made run of 30 clients in three clusters."""
+  rng = np.random.default_rng(0)
+  assignment = np.arange(30) % 3
+  (tmp_path / 'config.json').write_text(
+    json.dumps({'algorithm': 'fesem', 'num_clusters': 3, 'seed': 0})
+  )
+  scores = lambda r: {'micro_accuracy': 0.5 + r / 20}
+  with (tmp_path / 'metrics.jsonl').open('w') as f:
+    for r in range(6):
+      record = {
+          'round': r, 'train_loss': 1 / (r + 1), 'cluster_sizes': [10, 10, 10],
+          'moved': 5 - r, 'objective': 2.0 - r / 5, 'ari': r / 5, 'nmi': r / 5,
+          'deployed': scores(r), 'finetuned': scores(r), 'seconds': 0.1,
+      }  # fmt: skip
+      f.write(json.dumps(record) + '\n')
+  np.savez(
+      tmp_path / 'clients.npz',
+      names=np.array([f'c{i}' for i in range(30)]),
+      truth=assignment, assignment=assignment, sampled=np.arange(30),
+      coordinates=rng.normal(size=(30, 4)) + 5 * assignment[:, None],
+      variance=np.array([0.6, 0.2, 0.1, 0.1]),
+      sheet_images=rng.integers(0, 16, (3, 6, 12, 8, 8)).astype(np.uint8),
+      sheet_clients=np.arange(18).reshape(3, 6),
+  )  # fmt: skip
+  return tmp_path
+
+
+def test_every_figure_is_drawn_twice_the_same(workdir):
+  written = plots.draw_run(plots.Run(workdir))
+  assert sorted({p.stem for p in written}) == [
+      'clients_pca', 'clients_tsne', 'clusters', 'convergence', 'sheets'
+  ]  # fmt: skip
+  for path in written:
+    start = path.read_bytes()[:8]
+    assert start == b'\x89PNG\r\n\x1a\n' if path.suffix == '.png' else b'<?xml' in start
+  svg = (workdir / 'plots' / 'convergence.svg').read_text()
+  plots.draw_run(plots.Run(workdir))
+  assert (workdir / 'plots' / 'convergence.svg').read_text() == svg
+
+
+def test_series_and_labels(workdir):
+  run = plots.Run(workdir)
+  rounds, values = run.series('finetuned', 'micro_accuracy')
+  assert rounds.tolist() == list(range(6))
+  np.testing.assert_allclose(values, 0.5 + np.arange(6) / 20)
+  assert run.name == 'fesem(3)'
+  axes = plots.convergence([run, run]).axes
+  assert [t.get_text() for t in axes[0].get_legend().get_texts()] == [
+    'fesem(3), seed 0'
+  ] * 2
+  np.testing.assert_allclose(axes[2].lines[0].get_ydata(), 2.0 - np.arange(6) / 5)
+
+
+def test_an_unfinished_run_has_only_its_curves(workdir):
+  (workdir / 'clients.npz').unlink()
+  assert {p.stem for p in plots.draw_run(plots.Run(workdir))} == {
+    'convergence',
+    'clusters',
+  }
+  with pytest.raises(UserError, match='holds no run'):
+    plots.Run(workdir / 'plots')
+
+
+def test_principal_components_are_scikit_learns():
+  points = np.random.default_rng(0).normal(size=(12, 30)) * np.linspace(3, 0.1, 30)
+  centered = points - points.mean(axis=0)
+  got = portrait.principal_components(centered @ centered.T, 5)
+  want = PCA(5).fit_transform(points)
+  np.testing.assert_allclose(np.abs(got), np.abs(want), rtol=1e-6, atol=1e-8)
+
+
+def test_sheets_show_the_clients_own_images_one_of_each_class_first():
+  train, _ = data.load('digits', partition='rotated', num_clients=8)
+  coordinates = np.random.default_rng(0).normal(size=(8, 3))
+  out = portrait._sheets(train, np.arange(8) % 2, np.arange(8), coordinates)
+  assert out['sheet_images'].shape == (2, 6, 12, 8, 8)
+  assert (out['sheet_clients'][:, 4:] == -1).all()  # Four clients a cluster.
+  client = out['sheet_clients'][1, 0]
+  x, y = train.client(int(client))
+  mine = {image.tobytes(): label for image, label in zip(x, y, strict=True)}
+  labels = [mine[image.tobytes()] for image in out['sheet_images'][1, 0]]
+  assert sorted(labels[:10]) == list(range(10))
