@@ -235,6 +235,7 @@ def main(argv: list[str]) -> None:
 
 if __name__ == '__main__':
   experiment_flags.define()
+  flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_list(
       'algorithms', ['non_fed', 'fed_avg', 'fesem(4)'],
       f'Methods, NAME or NAME(K), of {", ".join(algorithms.METHODS)}.',

@@ -140,10 +140,21 @@ def define() -> None:
     0,
     'Stop after this many rounds without a client that moves and with Eq. 6 '
     'steady to 0.1 %; 0: never.',
+    lower_bound=0,
   )
-  _common(f.DEFINE_integer, 'seed', 0, 'Decides everything random.')
+  _common(
+    f.DEFINE_integer,
+    'seed',
+    0,
+    'Decides everything random.',
+    lower_bound=0,
+    upper_bound=2**31 - 1,
+  )
   f.DEFINE_integer(
-    'checkpoint_every', 10, 'Rounds between checkpoints; 0: after the last round only.'
+    'checkpoint_every',
+    10,
+    'Rounds between checkpoints; 0: after the last round only.',
+    lower_bound=0,
   )
   f.DEFINE_bool('resume', True, 'Continue the run that --workdir holds.')
   f.DEFINE_bool('tensorboard', False, 'Write scalars to WORKDIR/tensorboard/ too.')

@@ -150,6 +150,8 @@ def report(result: Result) -> str:
         f'; against the truth ARI {clusters["ari"]:.3f}, NMI {clusters["nmi"]:.3f}'
       )
     lines.append(line + f'; last move in round {clusters["rounds_to_stable"]}')
+  if without := summary['clients_without_test_examples']:
+    lines.append(f'{without} clients have no test examples and are left out above')
   timing = summary['timing']
   if timing['seconds_per_round'] is not None:
     lines.append(
@@ -173,6 +175,9 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
       sys.exit(1)
     except Stopped as e:
       print(e, file=sys.stderr)
+      sys.exit(130)
+    except KeyboardInterrupt:
+      print('Interrupted between checkpoints; earlier ones are kept.', file=sys.stderr)
       sys.exit(130)
 
   return wrapped
@@ -207,6 +212,7 @@ def main(argv: list[str]) -> None:
 def define_flags() -> None:
   """Defines the flags of this binary."""
   experiment_flags.define()
+  flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_enum('algorithm', 'fesem', tuple(algorithms.METHODS), 'Method to run.')
   flags.DEFINE_string(
     'workdir', '', 'Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.'

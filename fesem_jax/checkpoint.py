@@ -55,7 +55,7 @@ def claim_workdir(workdir: pathlib.Path, config: dict[str, Any], resume: bool) -
     )
   try:
     old = json.loads(path.read_text())
-  except json.JSONDecodeError as e:
+  except (OSError, ValueError) as e:
     raise UserError(f'{path} is damaged ({e}); choose another --workdir.') from e
   differing = [
     f'--{name} (there: {old.get(name)}, now: {config.get(name)})'
@@ -123,9 +123,10 @@ class Checkpoints:
       return self._manager.restore(rounds_done, args=ocp.args.StandardRestore(abstract))
     except Exception as e:  # Orbax raises many kinds for a damaged checkpoint.
       raise UserError(
-        f'Checkpoint {self._dir / str(rounds_done)} is damaged or was made with '
-        f'another --num_devices ({_first_line(e)}). Delete that folder to '
-        'continue from the one before it.'
+        f'Checkpoint {self._dir / str(rounds_done)} is damaged, or belongs to a '
+        f'--num_devices that does not divide 8 ({_first_line(e)}). If the device '
+        'count is the same as before, delete that folder to continue from the one '
+        'before it.'
       ) from e
 
   def close(self) -> None:

@@ -4,7 +4,7 @@ Models are measured on the device in counts per client and class; the figures
 are computed from these counts on the host. Definitions: scikit-learn's.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ def count_chunk(
 def evaluate_clients(
   algorithm: Algorithm,
   local: LocalTraining,
-  state: jax.Array,
+  state: Any,
   train: FederatedData,
   test: FederatedData,
   key: jax.Array,
@@ -85,9 +85,10 @@ def evaluate_clients(
 ) -> tuple[Counts, Counts]:
   """Measures every client's deployed model, as it is and fine-tuned.
 
-  Fine-tuning is plain local SGD on the client's training split with the batch
-  size and optimizer of `local` (Section 6.1: "sent to each device for further
-  fine-tuning with local training data"). Models exist only chunk by chunk.
+  Fine-tuning is local training without any penalty, with the batch size and the
+  optimizer of `local`, plain SGD by default (Section 6.1: "sent to each device
+  for further fine-tuning with local training data"). Models exist only chunk by
+  chunk.
 
   Args:
     algorithm: whose `deployed` models to measure.

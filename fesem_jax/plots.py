@@ -6,6 +6,7 @@ clusters also differ by marker or position, never by color alone.
 
 import json
 import pathlib
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,15 +64,20 @@ class Run:
       raise UserError(
         f'{workdir} holds no run: there is no metrics.jsonl with a round.'
       )
-    config = {}
-    if (self.workdir / 'config.json').exists():
-      config = json.loads((self.workdir / 'config.json').read_text())
+    config: dict[str, Any] = {}
+    self.clients: dict[str, np.ndarray] = {}
+    try:
+      file = self.workdir / 'config.json'
+      if file.exists():
+        config = json.loads(file.read_text())
+      file = self.workdir / 'clients.npz'
+      if file.exists():
+        with np.load(file) as arrays:
+          self.clients = dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
+      raise UserError(f'{file} is damaged: {e}.') from e
     self.name = method_label(config) or self.workdir.name
     self.seed = config.get('seed')
-    self.clients: dict[str, np.ndarray] = {}
-    if (self.workdir / 'clients.npz').exists():
-      with np.load(self.workdir / 'clients.npz') as arrays:
-        self.clients = dict(arrays)
 
   def series(self, *path: str) -> tuple[np.ndarray, np.ndarray]:
     """Rounds and values of a metric, e.g. `series('finetuned', 'micro_f1')`."""
@@ -169,9 +175,15 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
       for c in np.unique(colored):
         mine = (marked == true_cluster) & (colored == c)
         axis.scatter(
-            points[mine, 0], points[mine, 1], s=26, alpha=0.8, linewidths=0.3, edgecolors='white',
-            color=_color(int(c)), marker=_MARKERS[t % len(_MARKERS)],
-        )  # fmt: skip
+          points[mine, 0],
+          points[mine, 1],
+          s=26,
+          alpha=0.8,
+          linewidths=0.3,
+          edgecolors='white',
+          color=_color(int(c)),
+          marker=_MARKERS[t % len(_MARKERS)],
+        )
     handles = []
     if cluster is not None:
       handles += [
@@ -297,9 +309,10 @@ def clusters_over_rounds(run: Run) -> Figure:
 
 def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
   """Writes `path` as PNG and SVG, closes the figure, returns both paths."""
-  path.parent.mkdir(parents=True, exist_ok=True)
   written = [path.with_suffix('.png'), path.with_suffix('.svg')]
+  file = path.parent
   try:
+    file.mkdir(parents=True, exist_ok=True)
     # The same figure gives the same file: no date, no random ids.
     with plt.rc_context({'svg.hashsalt': 'fesem_jax'}):
       for file in written:

@@ -54,6 +54,7 @@ def draw(
     `sheet_clients` [K, 6] positions, -1 where a cluster has fewer.
   """
   names = train.info.names
+  local = local._replace(dropout_rate=0.0)
   deployed = algorithm.deployed(state)
   row = deployed.row
   size = sum(x[0].size for x in jax.tree.leaves(deployed.models))
@@ -68,10 +69,12 @@ def draw(
     models, _ = algorithm.deployed(state)
     rows = algorithm.deployed(state).rows(ids)
     trained = train_cohort(local, models, rows, train, Cohort(ids, False), key)
-    return em.centered_gram(trained.params, trained.took_part())
+    counts = trained.took_part()
+    return em.centered_gram(trained.params, counts), counts
 
-  products = np.asarray(gram(state, train, jnp.asarray(ids), key))
-  products = products[: len(sampled), : len(sampled)]
+  products, counts = jax.device_get(gram(state, train, jnp.asarray(ids), key))
+  kept = np.flatnonzero(counts[: len(sampled)])
+  products, sampled = products[np.ix_(kept, kept)], sampled[kept]
   coordinates = principal_components(products, _COMPONENTS)
   spread = np.trace(products)
   out = {

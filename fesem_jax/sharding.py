@@ -181,7 +181,10 @@ def setup_devices(num_devices: int = 0) -> None:
   """
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
   count = max(0, num_devices) or cores or os.cpu_count() or 1
-  jax.config.update('jax_num_cpu_devices', count)
+  try:
+    jax.config.update('jax_num_cpu_devices', count)
+  except RuntimeError as e:
+    raise UserError('Call setup_devices() before anything else uses JAX.') from e
   if jax.config.values['jax_compilation_cache_dir'] is None:
     cache = pathlib.Path.home() / '.cache' / 'fesem_jax'
     jax.config.update('jax_compilation_cache_dir', str(cache))

@@ -1,8 +1,10 @@
 """The round loop: draw a cohort, run the compiled step, report, save."""
 
 import contextlib
+import hashlib
 import itertools
 import json
+import math
 import pathlib
 import signal
 import sys
@@ -29,6 +31,10 @@ from fesem_jax.local import LocalTraining
 
 # Streams of randomness folded from the run's seed, apart from the rounds.
 _INIT, _ROUNDS, _FINETUNE, _PORTRAIT = range(4)
+
+# Clients are padded to a multiple of this and of the device count, so that
+# checkpoints do not depend on the count while it divides this.
+_PADDING = 8
 
 # Eq. 6 stands still when a round changes it by no more than this share.
 _SETTLED = 1e-3
@@ -62,14 +68,15 @@ def arrange(
 ) -> tuple[FederatedData, FederatedData]:
   """Deals clients so that devices have like work, and puts the data on them.
 
-  Clients without examples are added until the devices' shares are equal; they
+  Clients without examples are added to make the devices' shares equal; they
   change nothing. Names, ids and true clusters travel with the clients.
   """
   work = num_steps(local.schedule, train.sizes(), train.max_examples)
   order = sharding.deal(
     np.asarray(work) * train.max_examples + np.asarray(train.sizes())
   )
-  padded = -(-len(order) // local.mesh.size) * local.mesh.size
+  multiple = math.lcm(_PADDING, local.mesh.size)
+  padded = -(-len(order) // multiple) * multiple
   place = lambda data: sharding.replicate(data.reorder(order, padded), local.mesh)
   return place(train), place(test)
 
@@ -138,7 +145,9 @@ def simulate(
       changed by less than 0.1 %; 0 never stops early.
     workdir: where metrics, summary, checkpoints and the portrait go; None
       writes nothing.
-    config: what identifies the run; a workdir with another one is refused.
+    config: what identifies the run; a workdir with another one is refused. By
+      default the seed and a digest of the compiled round, which holds the
+      method, its options, the model and the shapes of the data.
     checkpoint_every: rounds between checkpoints; 0 saves after the last only.
     resume: whether to continue the run that the workdir holds.
     tensorboard: write scalars for TensorBoard too.
@@ -157,18 +166,26 @@ def simulate(
   _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
   streams = [jax.random.fold_in(jax.random.key(seed), i) for i in range(4)]
   keys = sharding.replicate(streams, local.mesh)
+  train, test = arrange(local, train, test)
+  cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
+  program = _rehearse(algorithm, train, cohort, keys)
   folder = None if workdir is None else pathlib.Path(workdir)
   checkpoints = None
   if folder is not None:
-    checkpoint.claim_workdir(folder, config or {}, resume)
+    writer.check_tensorboard(tensorboard)
+    own = {'seed': seed, 'clients_per_round': clients_per_round,
+           'finetune_epochs': finetune_epochs, 'program': program}  # fmt: skip
+    checkpoint.claim_workdir(folder, own if config is None else config, resume)
     checkpoints = checkpoint.Checkpoints(folder)
-  train, test = arrange(local, train, test)
   state, done, seconds = _begin(algorithm, train, keys[_INIT], checkpoints, rounds)
-  if folder is not None and done == rounds and (folder / 'summary.json').exists():
-    return _finished(folder, state, train)
+  out = writer.MetricsWriter(folder, done, tensorboard)
+  finished = done == rounds or _settled(out.records, patience)
+  if folder is not None and finished:
+    held = _read_result(folder, state, train, out.records)
+    if held is not None:
+      return held
 
   shardings = jax.tree.map(lambda x: x.sharding, state)
-  cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
   compile_began = time.perf_counter()
   step = (
     jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
@@ -187,7 +204,6 @@ def simulate(
     deployed, finetuned = (evaluate.scores(c) for c in jax.device_get(counts))
     return {'deployed': deployed._asdict(), 'finetuned': finetuned._asdict()}
 
-  out = writer.MetricsWriter(folder, done, tensorboard)
   if not done and (clusters := _initial_clusters(algorithm, state, train)):
     out.write({'round': 0, **clusters, 'seconds': seconds['init']})
   steps = np.asarray(num_steps(local.schedule, train.sizes(), train.max_examples))
@@ -200,32 +216,32 @@ def simulate(
   )
   try:
     with _interruptible() as interrupted:
-      while done < rounds:
+      while not finished:
         cohort = draw_cohort(seed, done + 1, clients_per_round, train, local.mesh)
         round_began = time.perf_counter()
         round_key = jax.random.fold_in(keys[_ROUNDS], done + 1)
         state, info = step(state, train, cohort, round_key)
         info = jax.device_get(info)
         rounds_seconds.append(time.perf_counter() - round_began)
-        if info.trained == 0:
+        if info.trained == 0 and info.failed:
           raise Diverged(_all_failed(done + 1, checkpoints))
         done += 1
         steps_done += int(steps[cohort.ids[cohort.ids < len(steps)]].sum())
         entry = _round_record(done, info, train)
-        last = done == rounds or _settled([*out.records, entry], patience)
-        stop = interrupted() and not last
-        if last or (eval_every and done % eval_every == 0):
+        finished = done == rounds or _settled([*out.records, entry], patience)
+        stop = interrupted() and not finished
+        if finished or (eval_every and done % eval_every == 0):
           entry |= scores(done)
         out.write(entry | {'seconds': rounds_seconds[-1]})
         bar.set_postfix(_postfix(out.records))
         bar.update()
         due = checkpoint_every and done % checkpoint_every == 0
-        if checkpoints is not None and (due or stop or last):
+        if checkpoints is not None and (due or stop or finished):
           checkpoints.save(done, state)
         if stop:
           raise Stopped(_how_to_continue(done, rounds, folder))
-        if last:
-          break
+    if 'deployed' not in out.records[-1]:  # Stopped here between evaluations.
+      out.amend(scores(done))
   finally:
     bar.close()
     out.close()
@@ -285,12 +301,33 @@ def _check(
     )
   if not np.array_equal(train.client_ids, test.client_ids):
     raise UserError('The training and the test split must have the same clients.')
+  for name in ('num_classes', 'scale', 'example_shape'):
+    a, b = getattr(train, name), getattr(test, name)
+    if a != b:
+      raise UserError(
+        f'The training split has {name} {a}, the test split {b}; they must agree.'
+      )
+  if len(test.y) == 0:
+    raise UserError('No client has test examples; give the clients more examples.')
   empty = np.flatnonzero(np.asarray(train.sizes()) == 0)
   if len(empty):
     raise UserError(
       f'Client {train.info.names[empty[0]]} has no training examples; leave such '
       'clients out.'
     )
+
+
+def _rehearse(
+  algorithm: Algorithm, train: FederatedData, cohort: Cohort, keys: jax.Array
+) -> str:
+  """Traces the start and a round before anything is written.
+
+  A method's objections are raised here. Returns a digest of the round's
+  program, which differs when anything in it does.
+  """
+  state = jax.eval_shape(algorithm.init, keys[_INIT], train)
+  lowered = jax.jit(algorithm.step).lower(state, train, cohort, keys[_ROUNDS])
+  return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
 
 
 def _begin(
@@ -324,15 +361,21 @@ def _begin(
   return checkpoints.restore(like), latest, seconds
 
 
-def _finished(folder: pathlib.Path, state: Any, train: FederatedData) -> Result:
-  """The result of a run that has nothing left to do."""
+def _read_result(
+  folder: pathlib.Path, state: Any, train: FederatedData, records: list[dict[str, Any]]
+) -> Result | None:
+  """The result that the workdir holds; None if it lacks the last round's."""
+  try:
+    summary = json.loads((folder / 'summary.json').read_text())
+  except (FileNotFoundError, json.JSONDecodeError):
+    return None
+  if summary.get('rounds') != records[-1]['round'] or 'deployed' not in records[-1]:
+    return None
   picture = {}
   if (folder / 'clients.npz').exists():
     with np.load(folder / 'clients.npz') as arrays:
       picture = dict(arrays)
-  summary = json.loads((folder / 'summary.json').read_text())
-  history = writer.read_metrics(folder / 'metrics.jsonl')
-  return Result(state, train, summary, history, picture)
+  return Result(state, train, summary, records, picture)
 
 
 @contextlib.contextmanager

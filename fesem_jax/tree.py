@@ -1,5 +1,7 @@
 """Algebra on stacked pytrees: one pytree whose leaves have a leading axis."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -92,7 +94,7 @@ def inner_products(stack: Params) -> jax.Array:
     flat = x.reshape(x.shape[0], -1)
     return jnp.matmul(flat, flat.T, precision=_HIGHEST)
 
-  return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(product, stack))), axis=0)
+  return functools.reduce(jnp.add, map(product, jax.tree.leaves(stack)))
 
 
 def weighted_mean(

@@ -1,6 +1,7 @@
 """Metrics of a run: JSON lines, and TensorBoard on request."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -78,13 +79,18 @@ class MetricsWriter:
     self, workdir: pathlib.Path | None, rounds_done: int = 0, tensorboard: bool = False
   ):
     self.records: list[dict[str, Any]] = []
-    self._file = self._board = None
+    self._path = self._file = self._board = None
     if workdir is None:
       return
-    path = workdir / 'metrics.jsonl'
+    self._path = path = workdir / 'metrics.jsonl'
     if rounds_done:
       old = read_metrics(path)
       self.records = [r for r in old if r['round'] <= rounds_done]
+      if not self.records or self.records[-1]['round'] != rounds_done:
+        raise UserError(
+          f'{path} does not reach round {rounds_done} of the checkpoint beside it; '
+          'choose another --workdir.'
+        )
     write_atomically(path, ''.join(_line(r) for r in self.records))
     self._file = path.open('a')
     if tensorboard:
@@ -104,6 +110,15 @@ class MetricsWriter:
         self._board.add_scalar(name, value, record['round'])
       self._board.flush()
 
+  def amend(self, addition: dict[str, Any]) -> None:
+    """Adds entries to the last record."""
+    self.records[-1] |= addition
+    if self._path is not None:
+      assert self._file is not None
+      self._file.close()
+      write_atomically(self._path, ''.join(_line(r) for r in self.records))
+      self._file = self._path.open('a')
+
   def close(self) -> None:
     """Closes the files."""
     for file in (self._file, self._board):
@@ -112,13 +127,16 @@ class MetricsWriter:
           file.close()
 
 
+def check_tensorboard(wanted: bool) -> None:
+  """Raises `UserError` if TensorBoard is wanted but tensorboardX is missing."""
+  if wanted and importlib.util.find_spec('tensorboardX') is None:
+    raise UserError("--tensorboard needs tensorboardX: pip install 'fesem_jax[plots]'.")
+
+
 def _summary_writer(folder: pathlib.Path, purge_step: int) -> Any:
-  try:
-    import tensorboardX  # An optional dependency.
-  except ImportError as e:
-    raise UserError(
-      "--tensorboard needs tensorboardX: pip install 'fesem_jax[plots]'."
-    ) from e
+  check_tensorboard(True)
+  import tensorboardX  # An optional dependency.
+
   return tensorboardX.SummaryWriter(str(folder), purge_step=purge_step)
 
 

@@ -177,6 +177,7 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
         (['--learning_rate=1e30'], 'no client came back with a finite update'),
         (['--workdir=/proc/run'], 'Cannot write to --workdir=/proc/run'),
         (['fesem'], "'fesem' is not a flag"),
+    (['--seed=-1'], 'flag --seed=-1'),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence_and_exit_code_1(arguments, message, tmp_path):
@@ -185,3 +186,5 @@ def test_mistakes_are_one_sentence_and_exit_code_1(arguments, message, tmp_path)
   assert message in done.stderr
   assert 'Traceback' not in done.stderr
   assert not list(tmp_path.rglob('summary.json'))
+  if 'no client came back' not in message:
+    assert not list(tmp_path.iterdir())

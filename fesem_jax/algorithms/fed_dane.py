@@ -36,7 +36,7 @@ def fed_dane(
   Raises:
     UserError: on a negative mu.
   """
-  if prox_mu < 0:
+  if not prox_mu >= 0:
     raise UserError(f'--prox_mu={prox_mu} must not be negative.')
 
   def first_cohort(data, cohort, key):

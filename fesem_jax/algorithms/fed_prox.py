@@ -45,7 +45,7 @@ def fed_prox(
       is counted in steps.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
-  if prox_mu < 0:
+  if not prox_mu >= 0:
     raise UserError(f'--prox_mu={prox_mu} must not be negative.')
   if not 0 <= straggler_fraction <= 1:
     raise UserError(f'--straggler_fraction={straggler_fraction} must lie in [0, 1].')

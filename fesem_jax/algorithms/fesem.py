@@ -65,12 +65,12 @@ def fesem(
   layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
   check_choice('cluster_on', cluster_on, ('all', *layers))
   em.check_options(num_clusters, init_restarts)
-  if prox_lambda < 0:
+  if not prox_lambda >= 0:
     raise UserError(f'--prox_lambda={prox_lambda} must not be negative.')
   if init_epochs < 1:
     raise UserError(f'--init_epochs={init_epochs} must be at least 1.')
   schedule = local.schedule._replace(epochs=init_epochs, steps=0)
-  local_init = local._replace(schedule=schedule)
+  local_init = local._replace(schedule=schedule, dropout_rate=0.0)
 
   def compared(params: Params) -> Params:
     return params if cluster_on == 'all' else params[cluster_on]

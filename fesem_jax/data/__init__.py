@@ -135,10 +135,10 @@ def _check(
   if not dirichlet_alpha > 0:
     raise UserError(f'--dirichlet_alpha={dirichlet_alpha} must be positive.')
   grouped = partition in ('rotated', 'label_permuted')
-  if grouped and 0 < num_clients < partition_groups:
+  if grouped and (num_clients or DEFAULT_NUM_CLIENTS) < partition_groups:
     raise UserError(
-      f'--num_clients={num_clients} is less than --partition_groups='
-      f'{partition_groups}; every group needs a client.'
+      f'{num_clients or DEFAULT_NUM_CLIENTS} clients (--num_clients) are fewer than '
+      f'--partition_groups={partition_groups}; every group needs one.'
     )
 
 
@@ -197,7 +197,9 @@ def _deal(
   """Training and test rows of each client under a synthetic partition."""
   own_test = pool.test_x is not None
   # Rows that a client needs before its test part, if any, is split off.
-  need = examples_per_client if own_test else round(examples_per_client / 0.8)
+  need = examples_per_client
+  if need and not own_test:
+    need = max(need + 1, round(need / 0.8))
   least = 1 if own_test else 2
 
   available = np.arange(len(pool.y))

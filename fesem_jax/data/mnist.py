@@ -13,7 +13,7 @@ import numpy as np
 from fesem_jax.base import UserError
 from fesem_jax.data.pool import Pool
 
-_DTYPES = {0x08: np.dtype(np.uint8), 0x0C: np.dtype('>i4')}
+_DTYPES: dict[int, np.dtype] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype('>i4')}
 
 # Columns of QMNIST's label files.
 _LABEL, _HSF, _WRITER = 0, 1, 2

@@ -151,10 +151,12 @@ def label_permutations(
 def split(
   rng: np.random.Generator, rows: Sequence[int] | np.ndarray, train_share: float = 0.8
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Divides one client's rows at random; the training part is never empty.
+  """Divides one client's rows at random.
+
+  The training part is never empty, the test part only if there is one row.
 
   Section 6.1.4: "80% of each device's data for training and 20% for testing".
   """
   rows = rng.permutation(np.asarray(rows))
-  cut = min(max(1, round(train_share * len(rows))), len(rows))
+  cut = max(1, min(round(train_share * len(rows)), len(rows) - 1))
   return rows[:cut], rows[cut:]
