@@ -23,10 +23,10 @@ demo: install
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/demo.flags
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
 lint: install
 	$(BIN)/ruff check .

@@ -34,6 +34,13 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     raise UserError(f'--{name}={value} is unknown; choose one of {", ".join(allowed)}.')
 
 
+def check_at_least(least: float, **values: float) -> None:
+  """Raises `UserError` naming the first flag of `values` below `least`."""
+  for name, value in values.items():
+    if not value >= least:  # NaN is refused too.
+      raise UserError(f'--{name}={value} must be at least {least}.')
+
+
 class Model(NamedTuple):
   """A classifier as two pure functions.
 

@@ -1,13 +1,21 @@
 """The E-step, the M-step and the k-means that starts FeSEM (Section 4.3)."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fesem_jax import tree
-from fesem_jax.base import Clusters, FederatedData, Params, RoundInfo, UserError
-from fesem_jax.local import Trained
+from fesem_jax.base import (
+  Clusters,
+  Cohort,
+  FederatedData,
+  Params,
+  RoundInfo,
+  UserError,
+)
+from fesem_jax.local import LocalTraining, Trained, train_cohort
 
 # Restarts of k-means run on inner products between clients, [n, n]; with more
 # clients than this they run on a random sample, and the best is refined on all.
@@ -63,13 +71,6 @@ def objective(
   return jnp.where(counts, own, 0.0).sum() / jnp.maximum(counts.sum(), 1)
 
 
-def check_options(num_clusters: int, init_restarts: int) -> None:
-  """Raises `UserError` on numbers no clustered method can work with."""
-  for flag, value in (('num_clusters', num_clusters), ('init_restarts', init_restarts)):
-    if value < 1:
-      raise UserError(f'--{flag}={value} must be at least 1.')
-
-
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
   """Raises `UserError` if there are more clusters than clients."""
   if num_clusters > len(data.info.names):
@@ -121,6 +122,59 @@ class KMeans(NamedTuple):
   assignment: jax.Array
   centers: Params
   objective: jax.Array
+
+
+def train_and_cluster(
+  local: LocalTraining,
+  data: FederatedData,
+  key: jax.Array,
+  num_clusters: int,
+  *,
+  epochs: int,
+  restarts: int,
+  seeding: str,
+  trim: float = 0.0,
+  compared: Callable[[Params], Params] = lambda params: params,
+) -> tuple[Params, Trained, KMeans]:
+  """All clients train from one random model, then k-means (Section 6.1.4).
+
+  Args:
+    local: how clients train, but for the epochs; nobody drops out.
+    data: training split.
+    key: decides the model, the order of examples and the seeds.
+    num_clusters: K.
+    epochs: local epochs.
+    restarts: of k-means, as the rest; see `kmeans`.
+    seeding: 'random' or 'plusplus'.
+    trim: share of each cluster to leave out.
+    compared: the part of the parameters that k-means sees.
+
+  Returns:
+    The common model [1, ...], the trained clients, and their clustering (with
+    centers of the compared part only).
+
+  Raises:
+    UserError: if there are more clusters than clients.
+  """
+  check_num_clusters(num_clusters, data)
+  schedule = local.schedule._replace(epochs=epochs, steps=0)
+  local = local._replace(schedule=schedule, dropout_rate=0.0)
+  model_key, train_key, cluster_key = jax.random.split(key, 3)
+  start = tree.expand(local.model.init(model_key))
+  everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
+  first = jnp.zeros(data.num_clients, jnp.int32)
+  trained = train_cohort(local, start, first, data, everyone, train_key)
+  clusters = kmeans(
+    cluster_key,
+    compared(trained.params),
+    trained.took_part(),
+    num_clusters,
+    data.client_ids,
+    restarts=restarts,
+    seeding=seeding,
+    trim=trim,
+  )
+  return start, trained, clusters
 
 
 def kmeans(

@@ -16,6 +16,7 @@ from fesem_jax.base import (
   Params,
   RoundInfo,
   UserError,
+  check_at_least,
 )
 from fesem_jax.batching import Schedule
 
@@ -70,14 +71,9 @@ def local_training(
   Raises:
     UserError: on a number out of range.
   """
-  for flag, value, least in (
-    ('batch_size', batch_size, 0),
-    ('local_epochs', epochs, 1),
-    ('local_steps', steps, 0),
-    ('clients_per_chunk', clients_per_chunk, 0),
-  ):
-    if value < least:
-      raise UserError(f'--{flag}={value} must be at least {least}.')
+  check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
+  check_at_least(0, local_steps=steps)
+  check_at_least(1, local_epochs=epochs)
   if not 0 <= dropout_rate < 1:
     raise UserError(f'--dropout_rate={dropout_rate} must lie in [0, 1).')
   mesh = sharding.client_mesh() if mesh is None else mesh

@@ -25,6 +25,7 @@ from fesem_jax.base import (
   FederatedData,
   RoundInfo,
   UserError,
+  check_at_least,
 )
 from fesem_jax.batching import num_steps
 from fesem_jax.local import LocalTraining
@@ -286,14 +287,13 @@ def _check(
   test: FederatedData,
 ) -> None:
   """Raises `UserError` on arguments out of range."""
-  for flag, value, least in (
-    ('rounds', rounds, 1),
-    ('clients_per_round', clients_per_round, 0),
-    ('eval_every', eval_every, 0),
-    ('finetune_epochs', finetune_epochs, 0),
-  ):
-    if value < least:
-      raise UserError(f'--{flag}={value} must be at least {least}.')
+  check_at_least(1, rounds=rounds)
+  check_at_least(
+    0,
+    clients_per_round=clients_per_round,
+    eval_every=eval_every,
+    finetune_epochs=finetune_epochs,
+  )
   if clients_per_round > train.num_clients:
     raise UserError(
       f'--clients_per_round={clients_per_round} is more than the '

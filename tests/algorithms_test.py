@@ -308,6 +308,7 @@ def test_fed_prox_penalty_is_not_zero_after_the_first_step():
   assert moved(held) < 0.8 * moved(free)
 
 
+@pytest.mark.slow
 def test_stragglers_run_fewer_epochs_and_still_count():
   data, local = federation(), helpers.local(epochs=4)
   algorithm = algorithms.build('fed_prox', local, prox_mu=0.0, straggler_fraction=1.0)
@@ -337,6 +338,7 @@ def test_stragglers_run_fewer_epochs_and_still_count():
   assert len(set(best)) > 1  # Not all alike.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('same_cohort', [False, True])
 @pytest.mark.parametrize('everyone', [False, True])
 def test_fed_dane_matches_float64_reference(same_cohort, everyone):
@@ -738,6 +740,7 @@ def test_clients_outside_the_cohort_keep_what_they_have(name):
     np.testing.assert_array_equal(after.assignment[outside], state.assignment[outside])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)
 def test_a_client_that_fails_is_left_out_and_counted(index):
   skip_if_full_participation_only(index)
@@ -759,6 +762,7 @@ def test_a_client_that_fails_is_left_out_and_counted(index):
 # Planted clusters.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'options', 'rounds'),
   [

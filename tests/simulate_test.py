@@ -105,6 +105,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
   assert second.portrait['names'].tolist() == first.portrait['names'].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('clients_per_round', [0, 3])
 def test_device_count_changes_nothing(clients_per_round):
   one = run(devices=1, clients_per_round=clients_per_round)
@@ -160,6 +161,7 @@ def test_the_guard_of_the_test_above_sees_compilation():
   assert [e for e in compiled if 'compile' in e or 'trace' in e]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['fesem', 'fed_avg', 'non_fed', 'fed_cluster'])
 def test_a_round_never_calls_the_host(name):
   # The transfer guard above bites on accelerators only. FedCluster is the
@@ -226,6 +228,7 @@ def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
   assert_same_state(again.state, whole.state)
 
 
+@pytest.mark.slow
 def test_a_run_continues_on_another_number_of_devices(tmp_path):
   run(devices=2, rounds=2, workdir=tmp_path, make_portrait=False)
   rest = run(devices=1, rounds=4, workdir=tmp_path, make_portrait=False)
@@ -266,6 +269,7 @@ def test_without_a_config_a_run_is_known_by_its_program(tmp_path):
     run(rounds=2, workdir=tmp_path, config=None, rate=0.05)
 
 
+@pytest.mark.slow
 def test_a_round_in_which_everyone_drops_out_is_no_divergence():
   train, test = federation()
   local = helpers.local()._replace(dropout_rate=0.9)

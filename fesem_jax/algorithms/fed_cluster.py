@@ -13,7 +13,14 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from fesem_jax import em, tree
-from fesem_jax.base import Algorithm, Deployed, Params, UserError, check_choice
+from fesem_jax.base import (
+  Algorithm,
+  Deployed,
+  Params,
+  UserError,
+  check_at_least,
+  check_choice,
+)
 from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
 
 # How two groups of clients are told apart, and SciPy's name for it. 'minimax'
@@ -75,9 +82,7 @@ def fed_cluster(
   """
   check_choice('linkage', linkage, tuple(_LINKAGES))
   check_choice('weighting', weighting, WEIGHTINGS)
-  for flag, value in (('max_clusters', max_clusters), ('check_every', check_every)):
-    if value < 1:
-      raise UserError(f'--{flag}={value} must be at least 1.')
+  check_at_least(1, max_clusters=max_clusters, check_every=check_every)
 
   def init(key, data):
     start = local.model.init(key)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fesem_jax import tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm, Cohort, UserError
+from fesem_jax.base import Algorithm, Cohort, check_at_least
 from fesem_jax.local import LocalTraining, cohort_gradients, train_cohort
 
 _FIRST_COHORT = 2**31 - 4  # Folded into the round's key.
@@ -36,8 +36,7 @@ def fed_dane(
   Raises:
     UserError: on a negative mu.
   """
-  if not prox_mu >= 0:
-    raise UserError(f'--prox_mu={prox_mu} must not be negative.')
+  check_at_least(0, prox_mu=prox_mu)
 
   def first_cohort(data, cohort, key):
     key = jax.random.fold_in(key, _FIRST_COHORT)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm, UserError, check_choice
+from fesem_jax.base import Algorithm, UserError, check_at_least, check_choice
 from fesem_jax.local import (
   STRAGGLER_EPOCHS,
   STRAGGLES,
@@ -45,8 +45,7 @@ def fed_prox(
       is counted in steps.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
-  if not prox_mu >= 0:
-    raise UserError(f'--prox_mu={prox_mu} must not be negative.')
+  check_at_least(0, prox_mu=prox_mu)
   if not 0 <= straggler_fraction <= 1:
     raise UserError(f'--straggler_fraction={straggler_fraction} must lie in [0, 1].')
   if straggler_fraction and local.schedule.steps:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import em, tree
-from fesem_jax.base import Algorithm, Cohort, Deployed, Params, UserError, check_choice
+from fesem_jax.base import Algorithm, Deployed, Params, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
 
 
@@ -64,13 +64,10 @@ def fesem(
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
   layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
   check_choice('cluster_on', cluster_on, ('all', *layers))
-  em.check_options(num_clusters, init_restarts)
-  if not prox_lambda >= 0:
-    raise UserError(f'--prox_lambda={prox_lambda} must not be negative.')
-  if init_epochs < 1:
-    raise UserError(f'--init_epochs={init_epochs} must be at least 1.')
-  schedule = local.schedule._replace(epochs=init_epochs, steps=0)
-  local_init = local._replace(schedule=schedule, dropout_rate=0.0)
+  check_at_least(
+    1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
+  )
+  check_at_least(0, prox_lambda=prox_lambda)
 
   def compared(params: Params) -> Params:
     return params if cluster_on == 'all' else params[cluster_on]
@@ -85,20 +82,16 @@ def fesem(
     return prox_lambda * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
 
   def init(key, data):
-    em.check_num_clusters(num_clusters, data)
-    model_key, train_key, cluster_key = jax.random.split(key, 3)
-    start = tree.expand(local.model.init(model_key))
-    everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
-    first = jnp.zeros(data.num_clients, jnp.int32)
-    trained = train_cohort(local_init, start, first, data, everyone, train_key)
-    clusters = em.kmeans(
-        cluster_key, compared(trained.params), trained.took_part(), num_clusters,
-        data.client_ids, restarts=init_restarts, seeding=init_seeding,
+    start, trained, clusters = em.train_and_cluster(
+      local, data, key, num_clusters, epochs=init_epochs,
+      restarts=init_restarts, seeding=init_seeding, compared=compared,
     )  # fmt: skip
     centers = em.m_step(
-        trained.params, clusters.assignment, trained.weights(weighting),
-        tree.repeat(tree.unstack(start, 0), num_clusters),
-    )  # fmt: skip
+      trained.params,
+      clusters.assignment,
+      trained.weights(weighting),
+      tree.repeat(tree.unstack(start, 0), num_clusters),
+    )
     return FesemState(centers, clusters.assignment, trained.params)
 
   def step(state, data, cohort, key):

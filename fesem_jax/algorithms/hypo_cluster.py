@@ -11,7 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import em, tree
-from fesem_jax.base import Algorithm, Cohort, Deployed, Params, check_choice
+from fesem_jax.base import (
+  Algorithm,
+  Cohort,
+  Deployed,
+  Params,
+  check_at_least,
+  check_choice,
+)
 from fesem_jax.batching import Schedule
 from fesem_jax.local import WEIGHTINGS, LocalTraining, cohort_losses, train_cohort
 
@@ -54,7 +61,7 @@ def hypo_cluster(
   """
   check_choice('variant', variant, ('model', 'gradient'))
   check_choice('weighting', weighting, WEIGHTINGS)
-  em.check_options(num_clusters, init_restarts)
+  check_at_least(1, num_clusters=num_clusters, init_restarts=init_restarts)
   if variant == 'gradient':
     local = local._replace(schedule=Schedule(batch_size=0, steps=1))
 

@@ -9,7 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import em, tree
-from fesem_jax.base import Algorithm, Cohort, Deployed, Params, UserError, check_choice
+from fesem_jax.base import (
+  Algorithm,
+  Deployed,
+  Params,
+  UserError,
+  check_at_least,
+  check_choice,
+)
 from fesem_jax.local import LocalTraining, train_cohort
 
 
@@ -54,27 +61,19 @@ def robust(
   """
   check_choice('aggregation', aggregation, ('trimmed_mean', 'median'))
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
-  em.check_options(num_clusters, init_restarts)
+  check_at_least(
+    1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
+  )
   if not 0 <= trim < 1:
     raise UserError(f'--trim={trim} must lie in [0, 1).')
   if not 0 <= beta < 0.5:
     raise UserError(f'--beta={beta} must lie in [0, 0.5).')
-  if init_epochs < 1:
-    raise UserError(f'--init_epochs={init_epochs} must be at least 1.')
-  schedule = local.schedule._replace(epochs=init_epochs, steps=0)
-  local_init = local._replace(schedule=schedule, dropout_rate=0.0)
   dropped = 0.5 if aggregation == 'median' else beta
 
   def init(key, data):
-    em.check_num_clusters(num_clusters, data)
-    model_key, train_key, cluster_key = jax.random.split(key, 3)
-    start = tree.expand(local.model.init(model_key))
-    everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
-    first = jnp.zeros(data.num_clients, jnp.int32)
-    trained = train_cohort(local_init, start, first, data, everyone, train_key)
-    clusters = em.kmeans(
-        cluster_key, trained.params, trained.took_part(), num_clusters,
-        data.client_ids, restarts=init_restarts, seeding=init_seeding, trim=trim,
+    _, _, clusters = em.train_and_cluster(
+      local, data, key, num_clusters, epochs=init_epochs,
+      restarts=init_restarts, seeding=init_seeding, trim=trim,
     )  # fmt: skip
     return RobustState(clusters.centers, clusters.assignment)
 

@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fesem_jax.base import ClientInfo, FederatedData, UserError, check_choice
+from fesem_jax.base import (
+  ClientInfo,
+  FederatedData,
+  UserError,
+  check_at_least,
+  check_choice,
+)
 from fesem_jax.data import digits, mnist
 from fesem_jax.data import partition as _partition
 from fesem_jax.data.partition import Rows
@@ -123,15 +129,15 @@ def _check(
     )
   if partition == 'rotated' and pool.x.ndim < 3:
     raise UserError(f'--partition=rotated needs images, which --dataset={name} is not.')
-  for flag, value, least in (
-    ('num_clients', num_clients, 0),
-    ('examples_per_client', examples_per_client, 0),
-    ('min_examples', min_examples, 0),
-    ('partition_groups', partition_groups, 1),
-    ('classes_per_client', classes_per_client, 1),
-  ):
-    if value < least:
-      raise UserError(f'--{flag}={value} must be at least {least}.')
+  check_at_least(
+    0,
+    num_clients=num_clients,
+    examples_per_client=examples_per_client,
+    min_examples=min_examples,
+  )
+  check_at_least(
+    1, partition_groups=partition_groups, classes_per_client=classes_per_client
+  )
   if not dirichlet_alpha > 0:
     raise UserError(f'--dirichlet_alpha={dirichlet_alpha} must be positive.')
   grouped = partition in ('rotated', 'label_permuted')
