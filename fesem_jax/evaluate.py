@@ -102,8 +102,8 @@ def evaluate_clients(
   Returns:
     `Counts` of the deployed and of the fine-tuned models.
   """
-  models, row = algorithm.deployed(state)
-  own = row is None
+  used = algorithm.deployed(state)
+  models, own = used.models, used.row is None
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
   tuning = local._replace(schedule=schedule)
@@ -129,9 +129,12 @@ def evaluate_clients(
     work = steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH
     return sharding.map_chunks(chunk, work, local.clients_per_chunk)
 
-  rows = algorithm.deployed(state).rows(ids)
   return sharding.per_device(on_device, local.mesh, 1)(
-    (ids, steps, models if own else rows), None if own else models, train, test, key
+    (ids, steps, models if own else used.rows(ids)),
+    None if own else models,
+    train,
+    test,
+    key,
   )
 
 

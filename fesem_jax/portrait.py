@@ -66,9 +66,9 @@ def draw(
 
   @jax.jit
   def gram(state, train, ids, key):
-    models, _ = algorithm.deployed(state)
-    rows = algorithm.deployed(state).rows(ids)
-    trained = train_cohort(local, models, rows, train, Cohort(ids, False), key)
+    used = algorithm.deployed(state)
+    cohort = Cohort(ids, everyone=False)
+    trained = train_cohort(local, used.models, used.rows(ids), train, cohort, key)
     counts = trained.took_part()
     return em.centered_gram(trained.params, counts), counts
 

@@ -169,14 +169,20 @@ def simulate(
   keys = sharding.replicate(streams, local.mesh)
   train, test = arrange(local, train, test)
   cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
-  program = _rehearse(algorithm, train, cohort, keys)
+  rehearsal = _rehearse(algorithm, train, cohort, keys)
   folder = None if workdir is None else pathlib.Path(workdir)
   checkpoints = None
   if folder is not None:
     writer.check_tensorboard(tensorboard)
-    own = {'seed': seed, 'clients_per_round': clients_per_round,
-           'finetune_epochs': finetune_epochs, 'program': program}  # fmt: skip
-    checkpoint.claim_workdir(folder, own if config is None else config, resume)
+    identity = config
+    if identity is None:
+      identity = {
+        'seed': seed,
+        'clients_per_round': clients_per_round,
+        'finetune_epochs': finetune_epochs,
+        'program': _digest(rehearsal),
+      }
+    checkpoint.claim_workdir(folder, identity, resume)
     checkpoints = checkpoint.Checkpoints(folder)
   state, done, seconds = _begin(algorithm, train, keys[_INIT], checkpoints, rounds)
   out = writer.MetricsWriter(folder, done, tensorboard)
@@ -184,6 +190,9 @@ def simulate(
   if folder is not None and finished:
     held = _read_result(folder, state, train, out.records)
     if held is not None:
+      out.close()
+      if checkpoints is not None:
+        checkpoints.close()
       return held
 
   shardings = jax.tree.map(lambda x: x.sharding, state)
@@ -319,15 +328,18 @@ def _check(
 
 def _rehearse(
   algorithm: Algorithm, train: FederatedData, cohort: Cohort, keys: jax.Array
-) -> str:
+) -> jax.stages.Traced:
   """Traces the start and a round before anything is written.
 
-  A method's objections are raised here. Returns a digest of the round's
-  program, which differs when anything in it does.
+  A method's objections are raised here.
   """
   state = jax.eval_shape(algorithm.init, keys[_INIT], train)
-  lowered = jax.jit(algorithm.step).lower(state, train, cohort, keys[_ROUNDS])
-  return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+  return jax.jit(algorithm.step).trace(state, train, cohort, keys[_ROUNDS])
+
+
+def _digest(traced: jax.stages.Traced) -> str:
+  """Differs when anything in the round's program does."""
+  return hashlib.sha256(traced.lower().as_text().encode()).hexdigest()[:16]
 
 
 def _begin(

@@ -33,6 +33,15 @@ def run(name='fesem', devices=2, rate=0.1, batch_size=4, **kwargs):
   return simulate(algorithm, local, train, test, **kwargs)
 
 
+def arranged(name):
+  """A method, its local training, training data on two devices, and a key."""
+  local = helpers.local(devices=2)
+  options = {'num_clusters': 2} if name == 'fesem' else {}
+  train, _ = arrange(local, *federation())
+  key = sharding.replicate(jax.random.key(0), local.mesh)
+  return algorithms.build(name, local, **options), local, train, key
+
+
 def without_time(history):
   return [{k: v for k, v in r.items() if k != 'seconds'} for r in history]
 
@@ -122,12 +131,7 @@ def test_device_count_changes_nothing(clients_per_round):
 def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
   name, clients_per_round
 ):
-  train, test = federation()
-  local = helpers.local(devices=2)
-  options = {'num_clusters': 2} if name == 'fesem' else {}
-  algorithm = algorithms.build(name, local, **options)
-  train, test = arrange(local, train, test)
-  key = sharding.replicate(jax.random.key(0), local.mesh)
+  algorithm, local, train, key = arranged(name)
   state = jax.jit(algorithm.init)(key, train)
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
@@ -166,12 +170,7 @@ def test_the_guard_of_the_test_above_sees_compilation():
 def test_a_round_never_calls_the_host(name):
   # The transfer guard above bites on accelerators only. FedCluster is the
   # control: it asks the host on check rounds.
-  train, test = federation()
-  local = helpers.local(devices=2)
-  options = {'num_clusters': 2} if name == 'fesem' else {}
-  algorithm = algorithms.build(name, local, **options)
-  train, _ = arrange(local, train, test)
-  key = sharding.replicate(jax.random.key(0), local.mesh)
+  algorithm, local, train, key = arranged(name)
   state = jax.eval_shape(algorithm.init, key, train)
   cohort = draw_cohort(0, 1, 0, train, local.mesh)
   program = jax.jit(algorithm.step).lower(state, train, cohort, key).compile()
