@@ -205,6 +205,16 @@ def define() -> None:
     ('random', 'plusplus'),
     'Seeds of the first clustering: random clients or k-means++.',
   )
+  option(
+    f.DEFINE_integer,
+    'init_clients',
+    'Random clients whose models the first clustering sees; 0: all, up to 4096.',
+  )
+  enum(
+    'client_state',
+    ('stacked', 'streamed'),
+    "Keep all clients' models from round to round, or only centers.",
+  )
   option(f.DEFINE_float, 'server_learning_rate', 'epsilon of Reptile.')
   option(f.DEFINE_bool, 'same_cohort', 'One cohort for both passes of FedDANE.')
   option(

@@ -17,15 +17,15 @@ from fesem_jax.base import (
 )
 from fesem_jax.local import LocalTraining, Trained, train_cohort
 
-# Restarts of k-means run on inner products between clients, [n, n]; with more
-# clients than this they run on a random sample, and the best is refined on all.
+# K-means runs on inner products between clients, [n, n]; with more clients than
+# this it sees a random sample.
 MAX_GRAM_CLIENTS = 4096
 MAX_ITERATIONS = 100
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
-def e_step(stack: Params, centers: Params) -> jax.Array:
+def e_step(stack: Params, centers: Params) -> tuple[jax.Array, jax.Array]:
   """Assigns each client to its nearest center (Eq. 8).
 
   Args:
@@ -33,9 +33,10 @@ def e_step(stack: Params, centers: Params) -> jax.Array:
     centers: [K, ...].
 
   Returns:
-    [S] int32 in 0..K-1; ties go to the smallest.
+    [S] int32 in 0..K-1, ties go to the smallest, and the squared distances [S].
   """
-  return tree.squared_distances(stack, centers).argmin(axis=-1).astype(jnp.int32)
+  distances = tree.squared_distances(stack, centers)
+  return distances.argmin(axis=-1).astype(jnp.int32), distances.min(axis=-1)
 
 
 def m_step(
@@ -71,6 +72,70 @@ def objective(
   return jnp.where(counts, own, 0.0).sum() / jnp.maximum(counts.sum(), 1)
 
 
+class Sums(NamedTuple):
+  """What the M-step and Eq. 6 need of the clients seen so far.
+
+  Attributes:
+    weighted: by the weights of the M-step.
+    plain: every client weighs 1; None where the M-step's weights are 1 as well.
+    squared: [K] squared distances of clients to the old centers.
+  """
+
+  weighted: tree.ClusterSums
+  plain: tree.ClusterSums | None
+  squared: jax.Array
+
+  @classmethod
+  def zeros(cls, centers: Params, weighting: str) -> 'Sums':
+    """Sums of no clients, for centers [K, ...]."""
+    none = tree.no_sums(centers)
+    plain = None if weighting == 'uniform' else tree.no_sums(centers)
+    return cls(none, plain, jnp.zeros(none.weight.shape))
+
+  def add(
+    self, trained: Trained, cluster: jax.Array, distance: jax.Array, weighting: str
+  ) -> 'Sums':
+    """Adds a chunk of clients.
+
+    Args:
+      trained: the chunk's C clients.
+      cluster: [C] int32 cluster of each.
+      distance: [C] float32 squared distance to the old center of that cluster.
+      weighting: see `Trained.weights`.
+    """
+    ones = trained.weights('uniform')
+    weights = trained.weights(weighting)
+    plain = self.plain
+    if plain is not None:
+      plain = tree.add_rows(plain, trained.params, cluster, ones)
+    return Sums(
+      tree.add_rows(self.weighted, trained.params, cluster, weights),
+      plain,
+      self.squared.at[cluster].add(ones * distance),
+    )
+
+  def objective(self, old: Params, new: Params) -> jax.Array:
+    """Eq. 6 of all clients added, [] float32, without looking at them again.
+
+    With D the sum of squared distances to the old center c, and the center
+    moving to c': sum |w - c'|^2 = D - 2 <c' - c, sum (w - c)> + n |c' - c|^2.
+
+    Args:
+      old: [K, ...] centers that the distances were taken to.
+      new: [K, ...] centers after the M-step.
+    """
+    rows = self.weighted if self.plain is None else self.plain
+
+    def change(total: jax.Array, c: jax.Array, moved: jax.Array) -> jax.Array:
+      count = rows.weight.reshape((-1,) + (1,) * (c.ndim - 1))
+      shift = moved - c
+      return (shift * (count * shift - 2 * (total - count * c))).sum()
+
+    changes = jax.tree.leaves(jax.tree.map(change, rows.params, old, new))
+    value = self.squared.sum() + sum(changes)
+    return jnp.maximum(value, 0.0) / jnp.maximum(rows.weight.sum(), 1.0)
+
+
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
   """Raises `UserError` if there are more clusters than clients."""
   if num_clusters > len(data.info.names):
@@ -82,8 +147,8 @@ def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
 
 def round_info(
   trained: Trained,
-  centers: Params,
-  new: jax.Array,
+  num_clusters: int,
+  value: jax.Array,
   before: jax.Array,
   after: jax.Array,
   data: FederatedData,
@@ -91,21 +156,20 @@ def round_info(
   """Sums up a round of a clustered method.
 
   Args:
-    trained: the cohort's local models.
-    centers: [K, ...] at the end of the round.
-    new: [S] int32 assignment of the cohort.
+    trained: the cohort.
+    num_clusters: K.
+    value: [] float32 Eq. 6 at the end of the round.
     before: [M] int32 assignment of all clients before the round.
     after: [M] int32 assignment after it.
     data: training split; clients without examples are padding.
   """
   exists = data.sizes() > 0
-  num_clusters = jax.tree.leaves(centers)[0].shape[0]
   members = jax.nn.one_hot(after, num_clusters, dtype=jnp.int32)
   clusters = Clusters(
     assignment=after,
     sizes=(members * exists[:, None]).sum(axis=0),
     moved=((before != after) & exists).sum(),
-    objective=objective(trained.params, centers, new, trained.took_part()),
+    objective=value,
   )
   return trained.info(clusters)
 
@@ -124,6 +188,22 @@ class KMeans(NamedTuple):
   objective: jax.Array
 
 
+class Initial(NamedTuple):
+  """Clusters to start from.
+
+  Attributes:
+    assignment: [M] int32.
+    seeds: [K, ...] centers of the k-means, of the compared part of the models.
+    centers: [K, ...] mean of each cluster's clients.
+    client_params: [M, ...], or None where they were not to be kept.
+  """
+
+  assignment: jax.Array
+  seeds: Params
+  centers: Params
+  client_params: Params
+
+
 def train_and_cluster(
   local: LocalTraining,
   data: FederatedData,
@@ -134,9 +214,15 @@ def train_and_cluster(
   restarts: int,
   seeding: str,
   trim: float = 0.0,
+  weighting: str = 'uniform',
   compared: Callable[[Params], Params] = lambda params: params,
-) -> tuple[Params, Trained, KMeans]:
+  max_clients: int = 0,
+  keep: bool = False,
+) -> Initial:
   """All clients train from one random model, then k-means (Section 6.1.4).
+
+  With more than `max_clients` clients, k-means sees a random sample; everyone
+  then goes to the nearest of its centers.
 
   Args:
     local: how clients train, but for the epochs; nobody drops out.
@@ -147,11 +233,10 @@ def train_and_cluster(
     restarts: of k-means, as the rest; see `kmeans`.
     seeding: 'random' or 'plusplus'.
     trim: share of each cluster to leave out.
+    weighting: of clients in `Initial.centers`; see `Trained.weights`.
     compared: the part of the parameters that k-means sees.
-
-  Returns:
-    The common model [1, ...], the trained clients, and their clustering (with
-    centers of the compared part only).
+    max_clients: whose models k-means holds at once; 0 is `MAX_GRAM_CLIENTS`.
+    keep: whether to return all clients' models.
 
   Raises:
     UserError: if there are more clusters than clients.
@@ -159,22 +244,53 @@ def train_and_cluster(
   check_num_clusters(num_clusters, data)
   schedule = local.schedule._replace(epochs=epochs, steps=0)
   local = local._replace(schedule=schedule, dropout_rate=0.0)
-  model_key, train_key, cluster_key = jax.random.split(key, 3)
+  model_key, train_key, cluster_key, sample_key = (
+    *jax.random.split(key, 3),
+    jax.random.fold_in(key, 3),
+  )
   start = tree.expand(local.model.init(model_key))
   everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
-  first = jnp.zeros(data.num_clients, jnp.int32)
-  trained = train_cohort(local, start, first, data, everyone, train_key)
-  clusters = kmeans(
-    cluster_key,
-    compared(trained.params),
-    trained.took_part(),
-    num_clusters,
-    data.client_ids,
-    restarts=restarts,
-    seeding=seeding,
-    trim=trim,
-  )
-  return start, trained, clusters
+  limit = max(num_clusters, min(max_clients or MAX_GRAM_CLIENTS, MAX_GRAM_CLIENTS))
+  limit = -(-limit // local.mesh.size) * local.mesh.size
+
+  def train(cohort, **options):
+    first = jnp.zeros(cohort.ids.shape, jnp.int32)
+    return train_cohort(local, start, first, data, cohort, train_key, **options)
+
+  def cluster(cohort, trained):
+    return kmeans(
+      cluster_key,
+      compared(trained.params),
+      trained.took_part(),
+      num_clusters,
+      jnp.asarray(data.client_ids)[cohort.ids],
+      restarts=restarts,
+      seeding=seeding,
+      trim=trim,
+    )
+
+  empty = tree.repeat(tree.unstack(start, 0), num_clusters)
+  if data.num_clients <= limit:
+    trained = train(everyone)
+    found = cluster(everyone, trained)
+    weights = trained.weights(weighting)
+    centers = m_step(trained.params, found.assignment, weights, empty)
+    stack = trained.params if keep else None
+    return Initial(found.assignment, found.centers, centers, stack)
+
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(sample_key, data.client_ids)
+  draw = jnp.where(data.sizes() > 0, jax.vmap(jax.random.uniform)(keys), 2.0)
+  sample = Cohort(jnp.argsort(draw)[:limit].astype(jnp.int32), everyone=False)
+  seeds = cluster(sample, train(sample)).centers
+
+  def to_nearest(sums, trained, which, starts):
+    nearest, _ = e_step(compared(trained.params), seeds)
+    weights = trained.weights(weighting)
+    return tree.add_rows(sums, trained.params, nearest, weights), nearest
+
+  trained = train(everyone, fold=to_nearest, sums=tree.no_sums(empty), keep=keep)
+  centers = tree.mean_of(trained.sums, empty)
+  return Initial(trained.rows, seeds, centers, trained.params)
 
 
 def kmeans(
@@ -212,39 +328,28 @@ def kmeans(
     `KMeans`; clients left out are assigned to the nearest center too.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
-  sampled, valid = stack, exists
-  if exists.shape[0] > MAX_GRAM_CLIENTS:
-    draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
-    sample = jnp.argsort(draw)[:MAX_GRAM_CLIENTS]
-    sampled, valid, keys = tree.take(stack, sample), exists[sample], keys[sample]
-
-  gram = centered_gram(sampled, valid)
+  gram = centered_gram(stack, exists)
 
   def restart(number):
     own = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-    return _lloyd(own, gram, valid, num_clusters, seeding, trim)
+    return _lloyd(own, gram, exists, num_clusters, seeding, trim)
 
   coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
   best = coefficients[values.argmin()]
   combine = lambda x: jnp.einsum('ks,s...->k...', best, x, precision=_HIGHEST)
-  centers = jax.tree.map(combine, tree.where(valid, sampled, tree.zeros_like(sampled)))
-
-  def assign(centers):
-    distances = tree.squared_distances(stack, centers)
-    assignment = distances.argmin(axis=1).astype(jnp.int32)
-    return assignment, distances.min(axis=1)
+  centers = jax.tree.map(combine, tree.where(exists, stack, tree.zeros_like(stack)))
 
   def refine(loop):
     step, _, assignment, distance, centers = loop
     kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
     centers = m_step(stack, assignment, kept.astype(jnp.float32), centers)
-    return step + 1, assignment, *assign(centers), centers
+    return step + 1, assignment, *e_step(stack, centers), centers
 
   def moving(loop):
     step, before, now, _, _ = loop
     return (step < MAX_ITERATIONS) & ((before != now) & exists).any()
 
-  first, distance = assign(centers)
+  first, distance = e_step(stack, centers)
   _, _, assignment, distance, centers = jax.lax.while_loop(
     moving, refine, refine((0, first, first, distance, centers))
   )

@@ -113,29 +113,30 @@ def evaluate_clients(
   def on_device(per_client, models, train, test, key):
     ids, steps, start = per_client
 
-    def chunk(slots):
+    def chunk(slots, _):
       chunk_ids, params = tree.take((ids, start), slots)
       chunk_steps = steps.at[slots].get(mode='fill', fill_value=0)
       params = params if own else tree.take(models, params)
       deployed = count_chunk(local.model, params, test, chunk_ids)
       if finetune_epochs == 0:
-        return deployed, deployed
+        return (deployed, deployed), None
       keys = client_keys(key, train, chunk_ids)
       tuned, _, _ = train_chunk(
         tuning, train, params, chunk_ids, chunk_steps, keys, None, None
       )
-      return deployed, count_chunk(local.model, tuned, test, chunk_ids)
+      return (deployed, count_chunk(local.model, tuned, test, chunk_ids)), None
 
     work = steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH
     return sharding.map_chunks(chunk, work, local.clients_per_chunk)
 
-  return sharding.per_device(on_device, local.mesh, 1)(
+  counts, _ = sharding.per_device(on_device, local.mesh, 1)(
     (ids, steps, models if own else used.rows(ids)),
     None if own else models,
     train,
     test,
     key,
   )
+  return counts
 
 
 class Scores(NamedTuple):

@@ -1,6 +1,7 @@
 """Local training: the one loop that every method uses (Algorithm 2)."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,15 +90,17 @@ WEIGHTINGS = ('uniform', 'by_examples')
 
 
 class Trained(NamedTuple):
-  """Outcome of local training of a cohort.
+  """Outcome of local training of a cohort, or of one chunk of it.
 
   Attributes:
     params: [S, ...] local models; a client that failed or dropped out keeps
-      its start.
+      its start. None where they were only summed up.
     loss: [S] float32 mean cross entropy of the examples as they were visited.
     sizes: [S] int32 training examples; 0 for nobody.
     finite: [S] bool, False for a client whose update was not finite.
     arrived: [S] bool, False for a client that dropped out.
+    rows: tree of [S, ...], what `fold` found of each client; see `train_cohort`.
+    sums: what `fold` added up.
   """
 
   params: Params
@@ -105,6 +108,8 @@ class Trained(NamedTuple):
   sizes: jax.Array
   finite: jax.Array
   arrived: jax.Array
+  rows: Any = None
+  sums: Any = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""
@@ -141,7 +146,9 @@ def weighted_cross_entropy(
   model: Model, params: Params, x: jax.Array, y: jax.Array, weights: jax.Array
 ) -> jax.Array:
   """[] float32: mean cross entropy of a batch over the examples of weight 1."""
-  losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), y)
+  logits = model.apply(params, x)
+  # With integer labels the gradient would be a scatter, which is slow.
+  losses = optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
   return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)
 
 
@@ -204,11 +211,18 @@ def train_chunk(
   Returns:
     params [C, ...], mean loss [C], finite [C]; see `Trained`.
   """
+  one = ids.shape[0] == 1
+  if one:
+    # Without a client axis convolutions are not grouped ones, and the loop can
+    # overwrite the params in place.
+    ids, steps, keys, starts, prox, correction = tree.unstack(
+      (ids, steps, keys, starts, prox, correction), 0
+    )
+  each: Any = (lambda fn, in_axes=0: fn) if one else jax.vmap
   sizes = data.sizes(ids)
   width = batching.batch_width(local.schedule, data.max_examples)
   full_batch = batching.is_full_batch(local.schedule, data.max_examples)
   per_epoch = jnp.maximum(batching.batches_per_epoch(sizes, width), 1)
-  each = lambda fn: sharding.map_one_or_many(fn, ids.shape[0])
 
   def gather(client, order, step, size):
     rows, weights = batching.batch_rows(order, step, size, width)
@@ -219,6 +233,9 @@ def train_chunk(
     loss, grads = jax.value_and_grad(
       lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
     )(params)
+    # All gradients before any update: the update can then overwrite the params.
+    tie = sum(0 * g.ravel()[0] for g in jax.tree.leaves(grads))
+    grads = jax.tree.map(lambda g: g + tie, grads)
     if prox is not None:
       pull = lambda g, w, c: g + 2 * prox * (w - c)
       grads = jax.tree.map(pull, grads, params, start)
@@ -232,13 +249,11 @@ def train_chunk(
     return params, opt_state, jnp.where(active, loss * weights.sum(), 0.0), count
 
   def shuffle(epoch: jax.Array) -> jax.Array:
-    epoch_keys = jax.vmap(jax.random.fold_in)(keys, epoch)
-    return jax.vmap(batching.shuffle, (0, 0, None))(
-      epoch_keys, sizes, data.max_examples
-    )
+    epoch_keys = each(jax.random.fold_in)(keys, epoch)
+    return each(batching.shuffle, (0, 0, None))(epoch_keys, sizes, data.max_examples)
 
   in_order = jnp.broadcast_to(
-    jnp.arange(data.max_examples, dtype=jnp.int32), (ids.shape[0], data.max_examples)
+    jnp.arange(data.max_examples, dtype=jnp.int32), (*ids.shape, data.max_examples)
   )
   # With one batch per epoch the order is immaterial: gather once, never shuffle.
   whole = (
@@ -261,15 +276,22 @@ def train_chunk(
 
   first = _Loop(
     params=starts,
-    opt_state=jax.vmap(local.optimizer.init)(starts),
+    opt_state=each(local.optimizer.init)(starts),
     orders=in_order,
-    loss=jnp.zeros(ids.shape[0]),
-    visited=jnp.zeros(ids.shape[0]),
+    loss=jnp.zeros(ids.shape),
+    visited=jnp.zeros(ids.shape),
   )
   last = jax.lax.fori_loop(0, steps.max(), body, first)
-  finite = tree.all_finite(last.params)
   loss = last.loss / jnp.maximum(last.visited, 1.0)
-  return tree.where(finite, last.params, starts), loss, finite
+  params = last.params
+  if one:
+    params, starts, loss = tree.expand((params, starts, loss))
+  finite = tree.all_finite(params)
+  return tree.where(finite, params, starts), loss, finite
+
+
+# (sums, a chunk's Trained, which [C], starts [K, ...]) -> sums, rows of [C, ...].
+Fold = Callable[[Any, Trained, Any, Params], tuple[Any, Any]]
 
 
 def train_cohort(
@@ -283,8 +305,15 @@ def train_cohort(
   prox: jax.Array | float | None = None,
   correction: Params | None = None,
   epochs: jax.Array | None = None,
+  fold: Fold | None = None,
+  sums: Any = None,
+  keep: bool = True,
+  into: Params | None = None,
 ) -> Trained:
   """Trains every client of the cohort from its start: one compiled loop.
+
+  Methods that need only sums of the local models add each chunk's as soon as it
+  has finished, while it is in the cache; then nothing of size S * P exists.
 
   Args:
     local: see `LocalTraining`.
@@ -297,6 +326,11 @@ def train_cohort(
       None, which is faster than 0.
     correction: [S, ...] added to every gradient of the client, or None.
     epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
+    fold: called with the sums so far, a chunk's `Trained`, its `which` and
+      `starts`; returns new sums and rows [C, ...] to keep.
+    sums: what `fold` adds to, all zeros.
+    keep: whether to return the local models too.
+    into: [S, ...] old models whose memory they may take.
 
   Returns:
     `Trained`, split over the mesh.
@@ -308,29 +342,42 @@ def train_cohort(
   if prox is not None:
     prox = jnp.broadcast_to(jnp.asarray(prox, jnp.float32), sizes.shape)
   own_start = which is None
-  per_client = (cohort.ids, steps, prox, correction, starts if own_start else which)
+  start = starts if own_start else which
+  per_client = (cohort.ids, steps, into, arrived, prox, correction, start)
 
-  def on_device(per_client, starts, data, key):
-    ids, steps, prox, correction, start = per_client
+  def on_device(per_client, starts, data, key, sums):
+    ids, steps, into, *others = per_client
 
-    def chunk(slots):
-      mine = tree.take((ids, prox, correction, start), slots)
-      chunk_ids, chunk_prox, chunk_correction, chunk_start = mine
+    def chunk(slots, sums):
+      arrived, prox, correction, start = tree.take(others, slots)
+      nobody = data.num_clients
+      chunk_ids = jnp.asarray(ids).at[slots].get(mode='fill', fill_value=nobody)
       chunk_steps = steps.at[slots].get(mode='fill', fill_value=0)
-      if not own_start:
-        chunk_start = tree.take(starts, chunk_start)
-      keys = client_keys(key, data, chunk_ids)
-      return train_chunk(
-          local, data, chunk_start, chunk_ids, chunk_steps, keys,
-          chunk_prox, chunk_correction,
-      )  # fmt: skip
+      params, loss, finite = train_chunk(
+        local,
+        data,
+        start if own_start else tree.take(starts, start),
+        chunk_ids,
+        chunk_steps,
+        client_keys(key, data, chunk_ids),
+        prox,
+        correction,
+      )
+      trained = Trained(params, loss, data.sizes(chunk_ids), finite, arrived)
+      rows = None
+      if fold is not None:
+        sums, rows = fold(sums, trained, start, starts)
+      kept = params if keep else None
+      return (kept, trained._replace(params=None, rows=rows)), sums
 
-    return sharding.map_chunks(chunk, steps, local.clients_per_chunk)
+    return sharding.map_chunks(
+      chunk, steps, local.clients_per_chunk, sums, into=(into, None)
+    )
 
-  params, loss, finite = sharding.per_device(on_device, local.mesh, 1)(
-    per_client, None if own_start else starts, data, key
+  (params, trained), sums = sharding.per_device(on_device, local.mesh, 1)(
+    per_client, None if own_start else starts, data, key, sums
   )
-  return Trained(params, loss, sizes, finite, arrived)
+  return trained._replace(params=params, sums=sums)
 
 
 def cohort_losses(
@@ -352,7 +399,7 @@ def cohort_losses(
   def on_device(per_client, models, data):
     ids, batches = per_client
 
-    def chunk(slots):
+    def chunk(slots, _):
       chunk_ids = tree.take(ids, slots)
       chunk_batches = batches.at[slots].get(mode='fill', fill_value=0)
       sizes = data.sizes(chunk_ids)
@@ -370,13 +417,14 @@ def cohort_losses(
 
       total = jnp.zeros((slots.shape[0], num_models))
       total = jax.lax.fori_loop(0, chunk_batches.max(), body, total)
-      return total / jnp.maximum(sizes, 1)[:, None]
+      return total / jnp.maximum(sizes, 1)[:, None], None
 
     return sharding.map_chunks(chunk, batches, local.clients_per_chunk)
 
-  return sharding.per_device(on_device, local.mesh, 1)(
+  losses, _ = sharding.per_device(on_device, local.mesh, 1)(
     (cohort.ids, batches), models, data
   )
+  return losses
 
 
 def cohort_gradients(
@@ -401,12 +449,13 @@ def cohort_gradients(
       loss = lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
       return jax.grad(loss)(tree.unstack(model, 0))
 
-    def chunk(slots):
+    def chunk(slots, _):
       chunk_ids = tree.take(ids, slots)
       each = sharding.map_one_or_many(gradient, slots.shape[0])
-      return each(chunk_ids, data.sizes(chunk_ids))
+      return each(chunk_ids, data.sizes(chunk_ids)), None
 
     return sharding.map_chunks(chunk, data.sizes(ids), local.clients_per_chunk)
 
   ids = jnp.asarray(cohort.ids)
-  return sharding.per_device(on_device, local.mesh, 1)(ids, model, data)
+  gradients, _ = sharding.per_device(on_device, local.mesh, 1)(ids, model, data)
+  return gradients

@@ -89,7 +89,8 @@ def per_device(
   """Runs `fn` on each device's clients.
 
   Args:
-    fn: maps arrays to a tree of arrays with a leading client axis.
+    fn: maps arrays to rows and sums: a tree of arrays with a leading client
+      axis, and a tree to be summed over devices; either may be None.
     mesh: from `client_mesh`.
     num_split: how many of the first arguments have a leading client axis; the
       others are whole on every device.
@@ -97,16 +98,20 @@ def per_device(
   if mesh.size == 1:
     return fn
 
+  def on_one(*args: Any) -> Any:
+    rows, sums = fn(*args)
+    return rows, jax.lax.psum(sums, CLIENTS)
+
   def run(*args: Any) -> Any:
     specs = [
       PartitionSpec(CLIENTS) if i < num_split else PartitionSpec()
       for i in range(len(args))
     ]
     return jax.shard_map(
-      fn,
+      on_one,
       mesh=mesh,
       in_specs=tuple(specs),
-      out_specs=PartitionSpec(CLIENTS),
+      out_specs=(PartitionSpec(CLIENTS), PartitionSpec()),
       check_vma=False,
     )(*args)
 
@@ -114,20 +119,28 @@ def per_device(
 
 
 def map_chunks(
-  body: Callable[[jax.Array], Any], work: jax.Array, clients_per_chunk: int
-) -> Any:
+  body: Callable[[jax.Array, Any], tuple[Any, Any]],
+  work: jax.Array,
+  clients_per_chunk: int,
+  sums: Any = None,
+  into: Any = None,
+) -> tuple[Any, Any]:
   """Runs `body` on chunks of clients in order of decreasing work.
 
   Clients of like work share a chunk, so a chunk that lasts as long as its
   longest client wastes little.
 
   Args:
-    body: slots [C] int32 -> tree of [C, ...]; a slot S stands for nobody.
+    body: slots [C] int32 and sums -> tree of [C, ...] and sums; a slot S stands
+      for nobody.
     work: [S] int32 how long each client takes.
-    clients_per_chunk: C; it does not affect the result.
+    clients_per_chunk: C; it does not affect the result beyond rounding.
+    sums: what the first chunk gets.
+    into: arrays [S, ...] to overwrite with rows, a prefix of the tree that `body`
+      returns, None for new ones. Fresh memory costs more than the rows.
 
   Returns:
-    Tree of [S, ...], in the order of `work`.
+    Tree of [S, ...] in the order of `work`, and what the last chunk left.
   """
   num_clients = work.shape[0]
   chunk = max(1, min(clients_per_chunk, num_clients))
@@ -141,15 +154,17 @@ def map_chunks(
       return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
     return whole.at[slots].set(rows, mode='drop')
 
-  def run(i: jax.Array, out: Any) -> Any:
+  def run(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    out, sums = carry
     slots = jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
-    return jax.tree.map(lambda o, r: write(o, slots, r), out, body(slots))
+    rows, sums = body(slots, sums)
+    return jax.tree.map(lambda o, r: write(o, slots, r), out, rows), sums
 
-  shapes = jax.eval_shape(body, jax.ShapeDtypeStruct((chunk,), jnp.int32))
-  empty = jax.tree.map(
-    lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype), shapes
-  )
-  return jax.lax.fori_loop(0, num_chunks, run, empty)
+  shapes, _ = jax.eval_shape(body, jax.ShapeDtypeStruct((chunk,), jnp.int32), sums)
+  new = lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype)
+  fill = lambda old, s: jax.tree.map(new, s) if old is None else old
+  out = jax.tree.map(fill, into, shapes, is_leaf=lambda x: x is None)
+  return jax.lax.fori_loop(0, num_chunks, run, (out, sums))
 
 
 def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:

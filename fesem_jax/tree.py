@@ -1,6 +1,7 @@
 """Algebra on stacked pytrees: one pytree whose leaves have a leading axis."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,10 +62,9 @@ def where(keep: jax.Array, a: Params, b: Params) -> Params:
 
 def all_finite(stack: Params) -> jax.Array:
   """[S] bool: whether every parameter of each row is finite."""
-  leaves = jax.tree.leaves(stack)
-  return jnp.stack(
-    [jnp.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in leaves]
-  ).all(axis=0)
+  # 0 times anything not finite is NaN; a sum is one pass, a mask would be two.
+  zeros = [(0 * x).sum(axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(stack)]
+  return functools.reduce(jnp.add, zeros) == 0
 
 
 def squared_distances(stack: Params, centers: Params) -> jax.Array:
@@ -74,7 +74,11 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   clients of one center lie so close together that the expansion loses all
   digits. Each center is one fused pass; nothing of size S * K * P exists.
   """
+  leaf = jax.tree.leaves(stack)[0]
   num_centers = jax.tree.leaves(centers)[0].shape[0]
+  if leaf.shape[0] == 1:  # The row stays in the cache while the centers pass by.
+    one = jax.tree.map(lambda x, c: jnp.broadcast_to(x, c.shape), stack, centers)
+    return row_distances(one, centers)[None]
 
   def to_center(x: jax.Array, c: jax.Array) -> jax.Array:
     return jnp.square(x - c).sum(axis=tuple(range(1, x.ndim)))
@@ -87,6 +91,15 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   return jnp.stack(columns, axis=-1)
 
 
+def row_distances(a: Params, b: Params) -> jax.Array:
+  """[S] float32: squared L2 distance of each row of a [S, ...] to that of b."""
+
+  def distance(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.square(x - y).sum(axis=tuple(range(1, x.ndim)))
+
+  return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(distance, a, b)))
+
+
 def inner_products(stack: Params) -> jax.Array:
   """[S, S] float32: inner product of each pair of rows."""
 
@@ -95,6 +108,55 @@ def inner_products(stack: Params) -> jax.Array:
     return jnp.matmul(flat, flat.T, precision=_HIGHEST)
 
   return functools.reduce(jnp.add, map(product, jax.tree.leaves(stack)))
+
+
+class ClusterSums(NamedTuple):
+  """Running sums of the rows of each cluster.
+
+  Attributes:
+    params: [K, ...] sum of weight * row.
+    weight: [K] float32 sum of weights.
+  """
+
+  params: Params
+  weight: jax.Array
+
+
+def no_sums(like: Params) -> ClusterSums:
+  """Sums of no rows, for clusters [K, ...]."""
+  return ClusterSums(zeros_like(like), jnp.zeros(jax.tree.leaves(like)[0].shape[0]))
+
+
+def add_rows(
+  sums: ClusterSums, stack: Params, cluster: jax.Array, weights: jax.Array
+) -> ClusterSums:
+  """Adds rows [S, ...] to the sums of their clusters.
+
+  Args:
+    sums: of K clusters.
+    stack: [S, ...] finite rows.
+    cluster: [S] int32 in 0..K-1.
+    weights: [S] float32, not negative; rows of weight 0 do not count.
+  """
+  if weights.shape[0] == 1:  # Touch the one row, not all K.
+    add = lambda s, x: s.at[cluster[0]].add(weights[0] * x[0])
+    return jax.tree.map(add, sums, ClusterSums(stack, jnp.ones(1)))
+  members = jax.nn.one_hot(cluster, sums.weight.shape[0]) * weights[:, None]
+  product = lambda x: jnp.einsum('sk,s...->k...', members, x, precision=_HIGHEST)
+  return ClusterSums(
+    jax.tree.map(lambda s, x: s + product(x), sums.params, stack),
+    sums.weight + members.sum(axis=0),
+  )
+
+
+def mean_of(sums: ClusterSums, empty: Params) -> Params:
+  """[K, ...] means; a cluster whose weights sum to 0 gets its row of `empty`."""
+
+  def mean(total: jax.Array, e: jax.Array) -> jax.Array:
+    weight = sums.weight.reshape((-1,) + (1,) * (total.ndim - 1))
+    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), e)
+
+  return jax.tree.map(mean, sums.params, empty)
 
 
 def weighted_mean(
@@ -111,14 +173,4 @@ def weighted_mean(
   Returns:
     [K, ...].
   """
-  num_clusters = jax.tree.leaves(empty)[0].shape[0]
-  members = jax.nn.one_hot(cluster, num_clusters, dtype=jnp.float32)
-  members = members * weights[:, None]
-  total = members.sum(axis=0)
-  share = members / jnp.where(total > 0, total, 1.0)[None]
-
-  def mean(x: jax.Array, e: jax.Array) -> jax.Array:
-    value = jnp.einsum('sk,s...->k...', share, x, precision=_HIGHEST)
-    return jnp.where(total.reshape((-1,) + (1,) * (x.ndim - 1)) > 0, value, e)
-
-  return jax.tree.map(mean, stack, empty)
+  return mean_of(add_rows(no_sums(empty), stack, cluster, weights), empty)

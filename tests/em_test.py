@@ -42,9 +42,11 @@ def kmeans(key, points, exists, k, **kwargs):
 def test_e_step_is_the_nearest_center_and_ties_go_to_the_smallest():
   points, _ = blobs()
   centers = np.concatenate([points[5:6], points[2:3], points[5:6]])
-  got = em.e_step(as_stack(points), as_stack(centers))
+  got, distance = em.e_step(as_stack(points), as_stack(centers))
   want = reference.nearest(points.astype(np.float64), centers.astype(np.float64))
   np.testing.assert_array_equal(got, want)
+  squared = np.square(points - centers[want]).sum(axis=1)
+  np.testing.assert_allclose(distance, squared, rtol=1e-5)
   assert got[5] == 0
   assert got.dtype == jnp.int32
 

@@ -7,7 +7,7 @@ Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Algorithm, check_choice
-from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
+from fesem_jax.local import WEIGHTINGS, LocalTraining
 
 
 def fed_avg(local: LocalTraining, *, weighting: str = 'by_examples') -> Algorithm:
@@ -26,10 +26,9 @@ def fed_avg(local: LocalTraining, *, weighting: str = 'by_examples') -> Algorith
   check_choice('weighting', weighting, WEIGHTINGS)
 
   def step(state, data, cohort, key):
-    row = global_model.row_of_all(cohort)
-    trained = train_cohort(local, state.params, row, data, cohort, key)
-    weights = trained.weights(weighting)
-    params = global_model.mean(trained.params, weights, state.params)
+    params, trained = global_model.train_and_average(
+      local, state.params, data, cohort, key, weighting
+    )
     return GlobalState(params), trained.info()
 
   return Algorithm(global_model.init(local), step, global_model.deployed)

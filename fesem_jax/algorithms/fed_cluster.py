@@ -127,8 +127,9 @@ def fed_cluster(
     )
     weights = trained.weights(weighting)
     centers = em.m_step(trained.params, assignment, weights, state.centers)
+    value = em.objective(trained.params, centers, assignment, counts)
     info = em.round_info(
-      trained, centers, assignment, state.assignment, assignment, data
+      trained, max_clusters, value, state.assignment, assignment, data
     )
     return FedClusterState(centers, assignment, num_clusters, rounds), info
 

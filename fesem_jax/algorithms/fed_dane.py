@@ -10,7 +10,7 @@ from fesem_jax import tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Algorithm, Cohort, check_at_least
-from fesem_jax.local import LocalTraining, cohort_gradients, train_cohort
+from fesem_jax.local import LocalTraining, cohort_gradients
 
 _FIRST_COHORT = 2**31 - 4  # Folded into the round's key.
 
@@ -56,16 +56,14 @@ def fed_dane(
     counts = (data.sizes(first.ids) > 0) & tree.all_finite(gradients)
     gradients = tree.where(counts, gradients, tree.zeros_like(gradients))
     zero = tree.zeros_like(state.params)
-    g = global_model.mean(gradients, counts.astype(jnp.float32), zero)
+    row = jnp.zeros(counts.shape, jnp.int32)
+    g = tree.weighted_mean(gradients, row, counts.astype(jnp.float32), zero)
 
-    row = global_model.row_of_all(cohort)
-    trained = train_cohort(
-        local, state.params, row, data, cohort, key,
+    params, trained = global_model.train_and_average(
+        local, state.params, data, cohort, key, 'uniform',
         prox=prox_mu / 2 if prox_mu else None,
         correction=jax.tree.map(jnp.subtract, g, own),
     )  # fmt: skip
-    weights = trained.weights('uniform')
-    params = global_model.mean(trained.params, weights, state.params)
     return GlobalState(params), trained.info()
 
   return Algorithm(global_model.init(local), step, global_model.deployed)

@@ -9,7 +9,7 @@ import jax
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Algorithm, UserError
-from fesem_jax.local import LocalTraining, train_cohort
+from fesem_jax.local import LocalTraining
 
 
 def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:
@@ -48,10 +48,9 @@ def _reptile(local: LocalTraining, epsilon: float, weighting: str) -> Algorithm:
     raise UserError(f'--server_learning_rate={epsilon} must be positive.')
 
   def step(state, data, cohort, key):
-    row = global_model.row_of_all(cohort)
-    trained = train_cohort(local, state.params, row, data, cohort, key)
-    weights = trained.weights(weighting)
-    mean = global_model.mean(trained.params, weights, state.params)
+    mean, trained = global_model.train_and_average(
+      local, state.params, data, cohort, key, weighting
+    )
     params = jax.tree.map(lambda c, w: c + epsilon * (w - c), state.params, mean)
     return GlobalState(params), trained.info()
 

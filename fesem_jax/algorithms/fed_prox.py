@@ -16,7 +16,6 @@ from fesem_jax.local import (
   LocalTraining,
   client_keys,
   coin,
-  train_cohort,
 )
 
 
@@ -63,13 +62,10 @@ def fed_prox(
     return jnp.where(straggles, some, most)
 
   def step(state, data, cohort, key):
-    row = global_model.row_of_all(cohort)
-    trained = train_cohort(
-        local, state.params, row, data, cohort, key,
+    params, trained = global_model.train_and_average(
+        local, state.params, data, cohort, key, weighting,
         prox=prox_mu / 2 if prox_mu else None, epochs=epochs(data, cohort, key),
     )  # fmt: skip
-    weights = trained.weights(weighting)
-    params = global_model.mean(trained.params, weights, state.params)
     return GlobalState(params), trained.info()
 
   return Algorithm(global_model.init(local), step, global_model.deployed)

@@ -21,7 +21,7 @@ class FesemState(NamedTuple):
 
   centers: Params  # [K, ...] W~(k)
   assignment: jax.Array  # [M] int32 r_i
-  client_params: Params  # [M, ...] W_i after each client's last local training
+  client_params: Params  # [M, ...] W_i after its last training; None if streamed
 
 
 def fesem(
@@ -35,6 +35,8 @@ def fesem(
   init_epochs: int = 1,
   init_restarts: int = 20,
   init_seeding: str = 'random',
+  init_clients: int = 0,
+  client_state: str = 'stacked',
 ) -> Algorithm:
   """Builds FeSEM(K).
 
@@ -55,6 +57,10 @@ def fesem(
     init_epochs: local epochs from one common random model before clustering.
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.
+    init_clients: random clients whose models that clustering sees; 0 is all, up
+      to `em.MAX_GRAM_CLIENTS`.
+    client_state: 'stacked' keeps W_i of all clients, M * P numbers; 'streamed'
+      keeps none and needs only the chunk's, the centers and `init_clients`.
 
   Raises:
     UserError: on an option outside its range.
@@ -62,12 +68,14 @@ def fesem(
   check_choice('prox_weighting', prox_weighting, ('uniform', 'paper'))
   check_choice('weighting', weighting, WEIGHTINGS)
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
+  check_choice('client_state', client_state, ('stacked', 'streamed'))
   layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
   check_choice('cluster_on', cluster_on, ('all', *layers))
   check_at_least(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
   )
-  check_at_least(0, prox_lambda=prox_lambda)
+  check_at_least(0, prox_lambda=prox_lambda, init_clients=init_clients)
+  stacked = client_state == 'stacked'
 
   def compared(params: Params) -> Params:
     return params if cluster_on == 'all' else params[cluster_on]
@@ -82,35 +90,39 @@ def fesem(
     return prox_lambda * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
 
   def init(key, data):
-    start, trained, clusters = em.train_and_cluster(
-      local, data, key, num_clusters, epochs=init_epochs,
-      restarts=init_restarts, seeding=init_seeding, compared=compared,
+    initial = em.train_and_cluster(
+      local, data, key, num_clusters, epochs=init_epochs, restarts=init_restarts,
+      seeding=init_seeding, weighting=weighting, compared=compared,
+      max_clients=init_clients, keep=stacked,
     )  # fmt: skip
-    centers = em.m_step(
-      trained.params,
-      clusters.assignment,
-      trained.weights(weighting),
-      tree.repeat(tree.unstack(start, 0), num_clusters),
-    )
-    return FesemState(centers, clusters.assignment, trained.params)
+    return FesemState(initial.centers, initial.assignment, initial.client_params)
+
+  def e_and_m_step(sums, trained, old, centers):
+    # E-step (Eq. 8): every client goes to the center nearest to its model.
+    nearest, distance = em.e_step(compared(trained.params), compared(centers))
+    new = jnp.where(trained.took_part(), nearest, old)
+    # M-step (Eq. 9): every center moves to the mean of its clients; here the sum.
+    if cluster_on != 'all':  # Eq. 6 is about all parameters.
+      distance = tree.row_distances(trained.params, tree.take(centers, new))
+    return sums.add(trained, new, distance, weighting), new
 
   def step(state, data, cohort, key):
     old = tree.rows_of(state.assignment, cohort)
-
-    # Local update (Algorithm 2): every client trains from its center.
+    # Local update (Algorithm 2): every client trains from its center. The E-step
+    # and the M-step's sum follow for each chunk of clients as it finishes.
     trained = train_cohort(
-      local, state.centers, old, data, cohort, key, prox=prox(data, cohort)
-    )
-    # E-step (Eq. 8): every client goes to the center nearest to its model.
-    nearest = em.e_step(compared(trained.params), compared(state.centers))
-    new = jnp.where(trained.took_part(), nearest, old)
-    # M-step (Eq. 9): every center moves to the mean of its clients.
-    weights = trained.weights(weighting)
-    centers = em.m_step(trained.params, new, weights, state.centers)
+        local, state.centers, old, data, cohort, key, prox=prox(data, cohort),
+        fold=e_and_m_step, sums=em.Sums.zeros(state.centers, weighting), keep=stacked,
+        into=state.client_params if cohort.everyone else None,
+    )  # fmt: skip
+    centers = tree.mean_of(trained.sums.weighted, state.centers)
 
-    assignment = tree.with_rows(state.assignment, cohort, new)
+    assignment = tree.with_rows(state.assignment, cohort, trained.rows)
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
-    info = em.round_info(trained, centers, new, state.assignment, assignment, data)
+    value = trained.sums.objective(state.centers, centers)
+    info = em.round_info(
+      trained, num_clusters, value, state.assignment, assignment, data
+    )
     return FesemState(centers, assignment, client_params), info
 
   def deployed(state):

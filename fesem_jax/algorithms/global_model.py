@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fesem_jax import tree
 from fesem_jax.base import Cohort, Deployed, FederatedData, Params
-from fesem_jax.local import LocalTraining
+from fesem_jax.local import LocalTraining, Trained, train_cohort
 
 
 class GlobalState(NamedTuple):
@@ -27,12 +27,37 @@ def deployed(state: Any) -> Deployed:
   return Deployed(state.params, row=jnp.int32(0))
 
 
-def row_of_all(cohort: Cohort) -> jax.Array:
-  """[S] int32: every client starts from row 0."""
-  return jnp.zeros(cohort.ids.shape, jnp.int32)
+def train_and_average(
+  local: LocalTraining,
+  params: Params,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  weighting: str,
+  **options: Any,
+) -> tuple[Params, Trained]:
+  """Trains the cohort from one model and takes the mean.
 
+  Args:
+    local: how clients train.
+    params: [1, ...]; also the mean if no client's update counts.
+    data: training split.
+    cohort: S clients.
+    key: key of this round.
+    weighting: see `Trained.weights`.
+    **options: see `train_cohort`.
 
-def mean(stack: Params, weights: jax.Array, empty: Params) -> Params:
-  """[1, ...] weighted mean of rows [S, ...]; `empty` if all weights are 0."""
-  everyone = jnp.zeros(weights.shape, jnp.int32)
-  return tree.weighted_mean(stack, everyone, weights, empty)
+  Returns:
+    [1, ...] weighted mean of the local models, and what training reports.
+  """
+
+  def add(sums, trained, row, _):
+    weights = trained.weights(weighting)
+    return tree.add_rows(sums, trained.params, row, weights), None
+
+  row = jnp.zeros(cohort.ids.shape, jnp.int32)
+  trained = train_cohort(
+      local, params, row, data, cohort, key,
+      fold=add, sums=tree.no_sums(params), keep=False, **options,
+  )  # fmt: skip
+  return tree.mean_of(trained.sums, params), trained

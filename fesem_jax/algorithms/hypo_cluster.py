@@ -81,16 +81,25 @@ def hypo_cluster(
     losses = cohort_losses(local, centers, data, everyone)
     return HypoClusterState(centers, losses.argmin(axis=1).astype(jnp.int32))
 
+  def add_to_own(sums, trained, best, centers):
+    distance = tree.row_distances(trained.params, tree.take(centers, best))
+    return sums.add(trained, best, distance, weighting), None
+
   def step(state, data, cohort, key):
     old = tree.rows_of(state.assignment, cohort)
     losses = cohort_losses(local, state.centers, data, cohort)
     best = losses.argmin(axis=1).astype(jnp.int32)
-    trained = train_cohort(local, state.centers, best, data, cohort, key)
+    trained = train_cohort(
+        local, state.centers, best, data, cohort, key, keep=False,
+        fold=add_to_own, sums=em.Sums.zeros(state.centers, weighting),
+    )  # fmt: skip
+    centers = tree.mean_of(trained.sums.weighted, state.centers)
     new = jnp.where(trained.took_part(), best, old)
-    weights = trained.weights(weighting)
-    centers = em.m_step(trained.params, new, weights, state.centers)
     assignment = tree.with_rows(state.assignment, cohort, new)
-    info = em.round_info(trained, centers, new, state.assignment, assignment, data)
+    value = trained.sums.objective(state.centers, centers)
+    info = em.round_info(
+      trained, num_clusters, value, state.assignment, assignment, data
+    )
     return HypoClusterState(centers, assignment), info
 
   def deployed(state):

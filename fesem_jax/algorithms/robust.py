@@ -71,11 +71,11 @@ def robust(
   dropped = 0.5 if aggregation == 'median' else beta
 
   def init(key, data):
-    _, _, clusters = em.train_and_cluster(
+    initial = em.train_and_cluster(
       local, data, key, num_clusters, epochs=init_epochs,
       restarts=init_restarts, seeding=init_seeding, trim=trim,
     )  # fmt: skip
-    return RobustState(clusters.centers, clusters.assignment)
+    return RobustState(initial.seeds, initial.assignment)
 
   def step(state, data, cohort, key):
     own = tree.rows_of(state.assignment, cohort)
@@ -84,8 +84,9 @@ def robust(
     centers = trimmed_mean(
       trained.params, own, trained.took_part(), dropped, state.centers
     )
+    value = em.objective(trained.params, centers, own, trained.took_part())
     info = em.round_info(
-      trained, centers, own, state.assignment, state.assignment, data
+      trained, num_clusters, value, state.assignment, state.assignment, data
     )
     return RobustState(centers, state.assignment), info
 

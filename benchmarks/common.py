@@ -1,0 +1,186 @@
+"""What the benchmarks share: timing, quiet rounds, and result files."""
+
+import datetime
+import json
+import os
+import pathlib
+import platform
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks.workloads import Workload
+from fesem_jax import local as local_module
+from fesem_jax import machine, models, sharding
+from fesem_jax.base import Cohort, FederatedData
+from fesem_jax.writer import write_atomically
+
+RESULTS = pathlib.Path(__file__).parent / 'results'
+
+# A round is dropped if other processes used more than this share of the cores.
+MAX_FOREIGN_SHARE = 0.05
+
+
+class Activity:
+  """Processor time used by this machine and by a set of processes.
+
+  On systems without /proc nothing is known and no round is dropped.
+  """
+
+  def __init__(self, pids: Sequence[int] = ()):
+    self._pids = (os.getpid(), *pids)
+    self._start = self._read()
+    self._began = time.perf_counter()
+
+  def _read(self) -> tuple[float, float] | None:
+    tick = os.sysconf('SC_CLK_TCK')
+    try:
+      fields = pathlib.Path('/proc/stat').read_text().split('\n', 1)[0].split()[1:]
+      user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+      own = 0
+      for pid in self._pids:
+        stat = pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()
+        own += int(stat[11]) + int(stat[12])
+    except OSError:
+      return None
+    return (user + nice + system + irq + softirq + steal) / tick, own / tick
+
+  def foreign_share(self) -> float:
+    """Share of the cores' time since the start that other processes used."""
+    now = self._read()
+    if now is None or self._start is None:
+      return 0.0
+    total, own = (b - a for a, b in zip(self._start, now, strict=True))
+    seconds = max(time.perf_counter() - self._began, 1e-9)
+    return max(0.0, total - own) / (seconds * (os.cpu_count() or 1))
+
+
+def repeat(fn: Callable[[], Any], times: int, warmups: int = 1) -> dict[str, Any]:
+  """Seconds of `fn`, whose result is waited for: median, least and all.
+
+  Rounds in which other processes used the cores are dropped and tried again, up
+  to `times` more times; what is left when none was quiet says so.
+  """
+  for _ in range(warmups):
+    jax.block_until_ready(fn())
+  kept, dropped = [], []
+  while len(kept) < times and len(kept) + len(dropped) < 2 * times:
+    activity = Activity()
+    began = time.perf_counter()
+    jax.block_until_ready(fn())
+    seconds = time.perf_counter() - began
+    (dropped if activity.foreign_share() > MAX_FOREIGN_SHARE else kept).append(seconds)
+  quiet = bool(kept)
+  used = kept or dropped
+  return {
+    'median_seconds': float(np.median(used)),
+    'least_seconds': min(used),
+    'rounds': len(used),
+    'dropped': len(dropped) if quiet else 0,
+    'quiet': quiet,
+  }
+
+
+def federated(workload: Workload, num_clients: int, mesh: Any) -> FederatedData:
+  """The work load's data on the devices."""
+  x, y, sizes = workload.arrays(num_clients)
+  order = sharding.deal(sizes)
+  data = FederatedData.from_arrays(x, y, sizes, num_classes=workload.num_classes)
+  multiple = -(-num_clients // mesh.size) * mesh.size
+  return sharding.replicate(data.reorder(order, multiple), mesh)
+
+
+def training(
+  workload: Workload, num_clients: int, mesh: Any, clients_per_chunk: int = 0
+) -> local_module.LocalTraining:
+  """One local epoch of the work load."""
+  model = models.build(
+    workload.network, workload.example_shape, workload.num_classes, workload.hidden
+  )
+  return local_module.local_training(
+    model,
+    optax.sgd(workload.learning_rate),
+    num_clients=num_clients,
+    batch_size=workload.batch_size,
+    epochs=1,
+    clients_per_chunk=clients_per_chunk,
+    mesh=mesh,
+  )
+
+
+def params_of(workload: Workload, model: Any) -> Any:
+  """`Workload.initial` in the form of the model's parameters."""
+  like = jax.eval_shape(model.init, jax.random.key(0))
+  # Flax sorts no names: layers come in the order in which they run.
+  layers = [n for n in ('conv0', 'conv1', 'dense', 'dense0', 'logits') if n in like]
+  initial = workload.initial()
+  out = {
+    layer: {
+      'kernel': jnp.asarray(initial[f'kernel{i}']),
+      'bias': jnp.asarray(initial[f'bias{i}']),
+    }
+    for i, layer in enumerate(layers)
+  }
+  for got, want in zip(jax.tree.leaves(out), jax.tree.leaves(like), strict=True):
+    if got.shape != want.shape:
+      raise AssertionError(f'{workload.name}: {got.shape} is not {want.shape}.')
+  return out
+
+
+def everyone(data: FederatedData) -> Cohort:
+  """Full participation."""
+  return Cohort(np.arange(data.num_clients, dtype=np.int32), everyone=True)
+
+
+def processor() -> str:
+  """Name of the CPU."""
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+    return next(x.split(':')[1].strip() for x in lines if x.startswith('model name'))
+  except (OSError, StopIteration):
+    return platform.processor()
+
+
+def where(mesh: Any) -> dict[str, Any]:
+  """Machine, versions and date of a result file."""
+  described = machine.describe(mesh)
+  return {
+    'date': datetime.date.today().isoformat(),
+    'processor': processor(),
+    'cores': os.cpu_count(),
+    'device': described['device'],
+    'versions': described['versions'],
+    'commit': described['commit'],
+  }
+
+
+def save(name: str, mesh: Any, rows: list[dict[str, Any]]) -> pathlib.Path:
+  """Writes results/NAME_PLATFORM.json and says where."""
+  file = RESULTS / f'{name}_{mesh.devices.flat[0].platform}.json'
+  RESULTS.mkdir(exist_ok=True)
+  write_atomically(file, json.dumps(where(mesh) | {'rows': rows}, indent=1) + '\n')
+  print(f'In {file}')
+  return file
+
+
+def table(rows: list[dict[str, Any]], columns: Sequence[str]) -> str:
+  """Rows as aligned text."""
+  shown = [[_text(row.get(c)) for c in columns] for row in rows]
+  widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
+  line = lambda cells: '  '.join(
+    f'{c:>{w}}' for c, w in zip(cells, widths, strict=True)
+  )
+  return '\n'.join([line(columns), *map(line, shown)])
+
+
+def _text(value: Any) -> str:
+  if value is None:
+    return ''
+  if not isinstance(value, float):
+    return str(value)
+  return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.3g}'

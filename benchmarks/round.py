@@ -1,0 +1,103 @@
+r"""Seconds of a whole round of each method, beside FedAvg on the same cohort.
+
+  python -m benchmarks.round --workloads=W1,W3 --methods='fed_avg,fesem(4)'
+
+Rounds of the methods alternate, so that a slow minute of the machine hits all of
+them; the ratio is the median over pairs of neighboring rounds.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from benchmarks import common
+from benchmarks.workloads import WORKLOADS
+from experiments.compare import parse_method
+from fesem_jax import algorithms, sharding
+
+_ALL = ','.join(
+  f'{name}(4)' if 'num_clusters' in algorithms.options(name) else name
+  for name in algorithms.METHODS
+)
+
+_WORKLOADS = flags.DEFINE_list('workloads', ['W1', 'W3'], 'Of W1 .. W5.')
+_METHODS = flags.DEFINE_list('methods', _ALL.split(','), 'NAME or NAME(K).')
+_CLIENTS = flags.DEFINE_integer(
+  'num_clients', 0, 'Clients; 0: as the work load says, but 40 for W1, W2 and W5.'
+)
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds of each method.')
+_EPOCHS = flags.DEFINE_integer('local_epochs', 5, 'Local epochs of a round.')
+_STREAMED = flags.DEFINE_bool(
+  'streamed', False, 'Whether methods with --client_state stream.'
+)
+
+
+class _Method:
+  """A method with its state, ready for another round."""
+
+  def __init__(self, text: str, workload: Any, num_clients: int, mesh: Any):
+    name, options = parse_method(text)
+    if _STREAMED.value and 'client_state' in algorithms.options(name):
+      options |= {'client_state': 'streamed'}
+    local = common.training(workload, num_clients, mesh)
+    local = local._replace(schedule=local.schedule._replace(epochs=_EPOCHS.value))
+    algorithm = algorithms.build(name, local, **options)
+    self._data = common.federated(workload, num_clients, mesh)
+    cohort = common.everyone(self._data)
+    keys = sharding.replicate(jax.random.split(jax.random.key(0), 2), mesh)
+    self._key = keys[1]
+    self._state = jax.block_until_ready(jax.jit(algorithm.init)(keys[0], self._data))
+    shardings = jax.tree.map(lambda x: x.sharding, self._state)
+    self._step = (
+      jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
+      .lower(self._state, self._data, cohort, self._key)
+      .compile()
+    )
+    self._cohort = cohort
+
+  def round(self) -> Any:
+    self._state, info = self._step(self._state, self._data, self._cohort, self._key)
+    return info
+
+
+def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
+  """One row for each method on one work load."""
+  workload = WORKLOADS[name]
+  few = workload.network != 'mlp'
+  num_clients = _CLIENTS.value or (40 if few else workload.num_clients)
+  ready = {m: _Method(m, workload, num_clients, mesh) for m in ['fed_avg', *methods]}
+  seconds: dict[str, list[float]] = {m: [] for m in ready}
+  for _ in range(_ROUNDS.value):
+    for method in ready:
+      timed = common.repeat(ready[method].round, times=1, warmups=0)
+      seconds[method].append(timed['median_seconds'])
+  rows = []
+  for method in ready:
+    ratios = np.array(seconds[method]) / np.array(seconds['fed_avg'])
+    rows.append({
+      'workload': name, 'clients': num_clients, 'method': method,
+      'streamed': _STREAMED.value, 'local_epochs': _EPOCHS.value,
+      'seconds': float(np.median(seconds[method])), 'ratio': float(np.median(ratios)),
+    })  # fmt: skip
+  return rows
+
+
+def main(argv: list[str]) -> None:
+  """Runs the benchmark."""
+  del argv
+  sharding.setup_devices()
+  mesh = sharding.client_mesh()
+  rows = []
+  for name in _WORKLOADS.value:
+    rows += measure(name, [m for m in _METHODS.value if m != 'fed_avg'], mesh)
+    print(
+        common.table(rows, ['workload', 'clients', 'method', 'seconds', 'ratio']),
+        flush=True,
+    )  # fmt: skip
+  common.save('round_streamed' if _STREAMED.value else 'round', mesh, rows)
+
+
+if __name__ == '__main__':
+  app.run(main)
