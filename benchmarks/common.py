@@ -68,7 +68,8 @@ def repeat(fn: Callable[[], Any], times: int, warmups: int = 1) -> dict[str, Any
   """
   for _ in range(warmups):
     jax.block_until_ready(fn())
-  kept, dropped = [], []
+  kept: list[float] = []
+  dropped: list[float] = []
   while len(kept) < times and len(kept) + len(dropped) < 2 * times:
     activity = Activity()
     began = time.perf_counter()
@@ -84,6 +85,12 @@ def repeat(fn: Callable[[], Any], times: int, warmups: int = 1) -> dict[str, Any
     'dropped': len(dropped) if quiet else 0,
     'quiet': quiet,
   }
+
+
+def timed_compile(fn: Any, *args: Any) -> tuple[Any, float]:
+  """A jitted function compiled for its arguments, and the seconds it took."""
+  began = time.perf_counter()
+  return fn.lower(*args).compile(), time.perf_counter() - began
 
 
 def federated(workload: Workload, num_clients: int, mesh: Any) -> FederatedData:
@@ -113,11 +120,16 @@ def training(
   )
 
 
+def layers_of(params: Any) -> list[str]:
+  """Names of the layers in the order in which they run."""
+  names = ('conv0', 'conv1', 'dense', 'dense0', 'logits')
+  return [name for name in names if name in params]
+
+
 def params_of(workload: Workload, model: Any) -> Any:
   """`Workload.initial` in the form of the model's parameters."""
   like = jax.eval_shape(model.init, jax.random.key(0))
-  # Flax sorts no names: layers come in the order in which they run.
-  layers = [n for n in ('conv0', 'conv1', 'dense', 'dense0', 'logits') if n in like]
+  layers = layers_of(like)
   initial = workload.initial()
   out = {
     layer: {

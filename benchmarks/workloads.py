@@ -3,6 +3,7 @@
 This module imports nothing but NumPy: peers run in environments of their own.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ class Workload(NamedTuple):
     if self.network == 'mlp':
       layers: list[tuple[int, ...]] = []
       widths = (int(np.prod(self.example_shape)), *self.hidden, self.num_classes)
-      layers = list(zip(widths[:-1], widths[1:], strict=True))
+      layers = list(itertools.pairwise(widths))
     elif self.network == 'femnist_cnn':
       layers = [(5, 5, 1, 32), (5, 5, 32, 64), (3136, 2048), (2048, self.num_classes)]
     else:

@@ -160,11 +160,11 @@ def define() -> None:
   f.DEFINE_bool('tensorboard', False, 'Write scalars to WORKDIR/tensorboard/ too.')
 
   # The machine: speed only, never results.
-  f.DEFINE_integer(
+  f.DEFINE_string(
     'clients_per_chunk',
-    0,
+    '0',
     'Clients trained side by side on a device; 0: by the model and '
-    'the device. Does not affect results.',
+    'the device; auto: measure which number is fastest. Does not affect results.',
   )
   f.DEFINE_integer(
     'num_devices',

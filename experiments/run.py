@@ -18,7 +18,7 @@ import optax
 from absl import app, flags, logging
 
 from experiments import flags as experiment_flags
-from fesem_jax import algorithms, data, models, sharding
+from fesem_jax import algorithms, autotune, data, models, sharding
 from fesem_jax.base import FederatedData, Model, UserError
 from fesem_jax.local import LocalTraining, local_training
 from fesem_jax.simulate import Result, Stopped, simulate
@@ -71,17 +71,23 @@ def build_local(
   """The local training that a configuration names."""
   if not config['learning_rate'] > 0:
     raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')
-  return local_training(
+  chunk = machine['clients_per_chunk']
+  if chunk != 'auto' and not chunk.isdecimal():
+    raise UserError(f'--clients_per_chunk={chunk} must be a number or auto.')
+  local = local_training(
     model,
     _OPTIMIZERS[config['optimizer']](config['learning_rate']),
     num_clients=config['clients_per_round'] or train.num_clients,
     batch_size=config['batch_size'],
     epochs=config['local_epochs'],
     steps=config['local_steps'],
-    clients_per_chunk=machine['clients_per_chunk'],
+    clients_per_chunk=0 if chunk == 'auto' else int(chunk),
     mesh=sharding.client_mesh(machine['num_devices']),
     dropout_rate=config['dropout_rate'],
   )
+  if chunk == 'auto':
+    return local._replace(clients_per_chunk=autotune.clients_per_chunk(local, train))
+  return local
 
 
 def run(
@@ -113,7 +119,8 @@ def run(
   say(
     f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
     f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
-    f'of {size:,} parameters, {local.mesh.size} {jax.default_backend()} device(s)'
+    f'of {size:,} parameters, {local.mesh.size} {jax.default_backend()} device(s), '
+    f'{local.clients_per_chunk} client(s) side by side on each'
   )
   return simulate(
     algorithm,

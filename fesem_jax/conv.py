@@ -1,11 +1,16 @@
-"""Convolution and pooling whose gradients stay fast inside loops.
+"""Convolution and pooling whose gradients stay fast inside loops and over clients.
 
-XLA's CPU compiler moves the gradients of a convolution to its fast routine
-only outside `while` loops; inside one (every local step is) they fall to a
-naive loop, six times slower. Both gradients are themselves convolutions, so we
-write them in the plain forward form (NHWC, HWIO), which is always fast.
-`reduce_window`'s gradient is slow for the same reason; a maximum over strided
-slices is not.
+On CPU, clients run one at a time and the trouble is the loop: XLA's CPU
+compiler moves the gradients of a convolution to its fast routine only outside
+`while` loops; inside one (every local step is) they fall to a naive loop, six
+times slower. Both gradients are themselves convolutions, so we write them in
+the plain forward form (NHWC, HWIO), which is always fast. `reduce_window`'s
+gradient is slow for the same reason; a maximum over strided slices is not.
+
+On accelerators, clients run side by side and the trouble is the client axis:
+a convolution whose kernels differ by client becomes a grouped one. Patches
+times kernel is a batched matrix product instead; extracting the patches does
+not involve the kernel.
 """
 
 import functools
@@ -17,6 +22,10 @@ import jax.numpy as jnp
 Padding = Literal['SAME', 'VALID'] | tuple[tuple[int, int], tuple[int, int]]
 _LAYOUT = ('NHWC', 'HWIO', 'NHWC')
 
+# Ways to compute the same convolution; 'grouped' is XLA's own, which mapping over
+# clients turns into a grouped one.
+METHODS = ('forward_form', 'patches', 'grouped')
+
 
 def conv2d(
   x: jax.Array,
@@ -24,6 +33,7 @@ def conv2d(
   *,
   strides: tuple[int, int] = (1, 1),
   padding: Padding = 'SAME',
+  method: str | None = None,
 ) -> jax.Array:
   """2-D convolution, equal to `lax.conv_general_dilated` up to rounding.
 
@@ -32,15 +42,38 @@ def conv2d(
     kernel: [h, w, I, O].
     strides: of the window.
     padding: 'SAME', 'VALID' or pixels before and after each spatial axis.
+    method: one of `METHODS`; None is the fastest on the default backend, see
+      benchmarks/local_training.py --conv_methods.
 
   Returns:
     [B, H', W', O].
+
+  Raises:
+    ValueError: on an unknown method.
   """
   if isinstance(padding, str):
     pads = jax.lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding)
     (top, bottom), (left, right) = pads
     padding = (int(top), int(bottom)), (int(left), int(right))
-  return _conv(x, kernel, tuple(strides), padding)
+  strides = (strides[0], strides[1])
+  if method is None:
+    method = 'forward_form' if jax.default_backend() == 'cpu' else 'patches'
+  if method == 'forward_form':
+    return _conv(x, kernel, strides, padding)
+  if method == 'patches':
+    return _patches_times_kernel(x, kernel, strides, padding)
+  if method == 'grouped':
+    return _forward(x, kernel, strides, padding)
+  raise ValueError(f'method must be one of {METHODS}, not {method!r}.')
+
+
+def _patches_times_kernel(x, kernel, strides, padding):
+  height, width, inputs, outputs = kernel.shape
+  patches = jax.lax.conv_general_dilated_patches(
+    x, (height, width), strides, padding, dimension_numbers=_LAYOUT
+  )  # [B, H', W', I * h * w], the input channel slowest.
+  flat = kernel.transpose(2, 0, 1, 3).reshape(inputs * height * width, outputs)
+  return patches @ flat
 
 
 def _forward(x, kernel, strides, padding, kernel_dilation=(1, 1), x_dilation=(1, 1)):

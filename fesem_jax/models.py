@@ -34,13 +34,15 @@ class Conv(nn.Module):
   features: int
   window: int
   padding: conv.Padding = 'SAME'
+  method: str | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     shape = (self.window, self.window, x.shape[-1], self.features)
     kernel = self.param('kernel', nn.initializers.lecun_normal(), shape)
     bias = self.param('bias', nn.initializers.zeros_init(), (self.features,))
-    return conv.conv2d(x, kernel, padding=self.padding) + bias.reshape(1, 1, 1, -1)
+    y = conv.conv2d(x, kernel, padding=self.padding, method=self.method)
+    return y + bias.reshape(1, 1, 1, -1)
 
 
 class Cnn(nn.Module):
@@ -50,14 +52,15 @@ class Cnn(nn.Module):
   window: int
   width: int
   num_classes: int
+  conv_method: str | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     if x.ndim == 3:
       x = x[..., None]
     for i, features in enumerate(self.features):
-      x = nn.relu(Conv(features, self.window, name=f'conv{i}')(x))
-      x = conv.max_pool(x)
+      layer = Conv(features, self.window, method=self.conv_method, name=f'conv{i}')
+      x = conv.max_pool(nn.relu(layer(x)))
     x = x.reshape(x.shape[0], -1)
     x = nn.relu(nn.Dense(self.width, name='dense')(x))
     return nn.Dense(self.num_classes, name='logits')(x)
@@ -67,13 +70,15 @@ class EmnistCnn(nn.Module):
   """TFF's EMNIST network without dropout: two 3x3 convolutions, one pool."""
 
   num_classes: int
+  conv_method: str | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     if x.ndim == 3:
       x = x[..., None]
-    x = nn.relu(Conv(32, 3, 'VALID', name='conv0')(x))
-    x = conv.max_pool(nn.relu(Conv(64, 3, 'VALID', name='conv1')(x)))
+    x = nn.relu(Conv(32, 3, 'VALID', self.conv_method, name='conv0')(x))
+    x = nn.relu(Conv(64, 3, 'VALID', self.conv_method, name='conv1')(x))
+    x = conv.max_pool(x)
     x = nn.relu(nn.Dense(128, name='dense')(x.reshape(x.shape[0], -1)))
     return nn.Dense(self.num_classes, name='logits')(x)
 
@@ -110,6 +115,7 @@ def build(
   example_shape: Sequence[int],
   num_classes: int,
   hidden: Sequence[int] = (200,),
+  conv_method: str | None = None,
 ) -> Model:
   """A model by its flag name.
 
@@ -121,6 +127,7 @@ def build(
     example_shape: shape of one example: [H, W] or [H, W, C] for the CNNs.
     num_classes: L.
     hidden: widths of the MLP.
+    conv_method: see `conv.conv2d`; speed only.
 
   Raises:
     UserError: on an unknown name, or a CNN for examples that are not images.
@@ -134,8 +141,8 @@ def build(
   modules = {
     'logistic': Mlp((), num_classes),
     'mlp': Mlp(tuple(hidden), num_classes),
-    'small_cnn': Cnn((16, 32), 3, 64, num_classes),
-    'femnist_cnn': Cnn((32, 64), 5, 2048, num_classes),
-    'emnist_cnn': EmnistCnn(num_classes),
+    'small_cnn': Cnn((16, 32), 3, 64, num_classes, conv_method),
+    'femnist_cnn': Cnn((32, 64), 5, 2048, num_classes, conv_method),
+    'emnist_cnn': EmnistCnn(num_classes, conv_method),
   }
   return from_flax(modules[name], example_shape)

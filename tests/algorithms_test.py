@@ -873,11 +873,11 @@ def test_streamed_equation_6_is_that_of_the_stack():
 
 
 def test_more_clients_than_the_first_clustering_sees_go_to_its_centers():
-  data = helpers.federation([6] * 40, groups=np.arange(40) % 2)
+  data = helpers.federation([40] * 40, groups=np.arange(40) % 2)
+  local = helpers.local(chunk=8, batch_size=10, rate=0.5, hidden=())
   algorithm = algorithms.build(
-      'fesem', helpers.local(chunk=8, rate=0.5, epochs=5), num_clusters=2,
-      init_clients=10, init_epochs=20,
-  )  # fmt: skip
+    'fesem', local, num_clusters=2, init_clients=10, init_epochs=20
+  )
   state = initial(algorithm, data)
   assert adjusted_rand_score(np.arange(40) % 2, state.assignment) == 1.0
   nearest = reference.nearest(matrix(state.client_params), matrix(state.centers))

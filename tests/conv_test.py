@@ -30,7 +30,8 @@ def arrays(size, window, batch=2):
 
 @pytest.mark.parametrize(('size', 'window', 'strides', 'padding'), CASES)
 @pytest.mark.parametrize('around', ['eager', 'jit', 'vmap', 'scan'])
-def test_values_and_gradients_match_lax(size, window, strides, padding, around):
+@pytest.mark.parametrize('method', ['forward_form', 'patches'])
+def test_values_and_gradients_match_lax(size, window, strides, padding, around, method):
   x, kernel = arrays(size, window)
 
   def both(convolve):
@@ -48,10 +49,16 @@ def test_values_and_gradients_match_lax(size, window, strides, padding, around):
       return jax.lax.scan(step, kernel, length=3)[1]
     return (jax.jit(out) if around == 'jit' else out)(x, kernel)
 
-  got = both(lambda x, k: conv.conv2d(x, k, strides=strides, padding=padding))
+  options = {'strides': strides, 'padding': padding, 'method': method}
+  got = both(lambda x, k: conv.conv2d(x, k, **options))
   want = both(lambda x, k: plain(x, k, strides, padding))
   for g, w in zip(got, want, strict=True):
     np.testing.assert_allclose(g, w, rtol=1e-4, atol=2e-4)
+
+
+def test_unknown_method_is_refused():
+  with pytest.raises(ValueError, match='patches'):
+    conv.conv2d(*arrays((9, 9), (3, 3)), method='winograd')
 
 
 @pytest.mark.parametrize('size', [(8, 8), (7, 9)])

@@ -1,0 +1,93 @@
+r"""E-step, M-step and k-means beside the speed of a plain copy.
+
+  python -m benchmarks.em --num_clients=1000 --num_clusters=4
+
+The model is W3's. Bytes moved: the E-step and the M-step read the stack once and
+the centers once; a copy reads and writes what it copies. `share` is a step's
+bytes per second over the copy's, measured in the same run.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+
+from benchmarks import common
+from benchmarks.workloads import WORKLOADS
+from fesem_jax import em, sharding, tree
+from fesem_jax.algorithms import global_model
+
+_CLIENTS = flags.DEFINE_integer('num_clients', 1000, 'M.')
+_CLUSTERS = flags.DEFINE_list('num_clusters', ['1', '4', '10'], 'Values of K.')
+_RESTARTS = flags.DEFINE_integer('restarts', 20, 'Of the k-means.')
+_ROUNDS = flags.DEFINE_integer('rounds', 7, 'Timed rounds.')
+
+COLUMNS = ('case', 'clusters', 'median_seconds', 'gigabytes_per_second', 'share')
+
+
+def main(argv: list[str]) -> None:
+  """Runs the benchmark."""
+  del argv
+  sharding.setup_devices()
+  mesh = sharding.client_mesh()
+  workload, num_clients = WORKLOADS['W3'], _CLIENTS.value
+  num_clients = -(-num_clients // mesh.size) * mesh.size
+  local = common.training(workload, num_clients, mesh)
+  model = common.params_of(workload, local.model)
+  size = sum(x.size for x in jax.tree.leaves(model))
+
+  @jax.jit
+  def make(key: jax.Array) -> Any:
+    keys = iter(jax.random.split(key, 8))
+    noise = lambda x: jax.random.normal(next(keys), (num_clients, *x.shape))
+    return sharding.split_clients(jax.tree.map(noise, model), mesh)
+
+  stack = make(jax.random.key(0))
+  bytes_of = lambda rows: 4.0 * rows * size
+  rows: list[dict[str, Any]] = []
+
+  def add(case: str, clusters: int, moved: float, fn: Any, *args: Any) -> None:
+    compiled = jax.jit(fn).lower(*args).compile()
+    timed = common.repeat(lambda: compiled(*args), _ROUNDS.value)
+    rate = moved / timed['median_seconds'] / 1e9
+    copy = rows[0]['gigabytes_per_second'] if rows else rate
+    rows.append({
+      'case': case, 'clusters': clusters, **timed, 'gigabytes': moved / 1e9,
+      'gigabytes_per_second': rate, 'share': rate / copy,
+    })  # fmt: skip
+
+  # Negating is what a copy costs; a plain copy would be optimized away.
+  negate = lambda stack: jax.tree.map(jnp.negative, stack)
+  add('copy', 0, 2 * bytes_of(num_clients), negate, stack)
+  for k in map(int, _CLUSTERS.value):
+    centers = sharding.replicate(jax.tree.map(lambda x: x[:k], stack), mesh)  # noqa: B023
+    moved = bytes_of(num_clients + k)
+    add('E-step', k, moved, em.e_step, stack, centers)
+    assignment, _ = em.e_step(stack, centers)
+    weights = jnp.ones(num_clients)
+    add('M-step', k, moved, em.m_step, stack, assignment, weights, centers)
+
+  exists, ids = jnp.ones(num_clients, bool), jnp.arange(num_clients)
+
+  def cluster(stack: Any) -> Any:
+    return em.kmeans(jax.random.key(1), stack, exists, 4, ids, restarts=_RESTARTS.value)
+
+  add(f'k-means, {_RESTARTS.value} restarts', 4, bytes_of(num_clients), cluster, stack)
+  train = common.federated(workload, num_clients, mesh)
+  cohort = common.everyone(train)
+  start = sharding.replicate(tree.expand(model), mesh)
+
+  def local_round(start: Any, train: Any) -> Any:
+    key = jax.random.key(0)
+    return global_model.train_and_average(local, start, train, cohort, key, 'uniform')[
+      0
+    ]
+
+  add('local round, 1 epoch', 1, bytes_of(num_clients), local_round, start, train)
+  print(common.table(rows, COLUMNS))
+  common.save('em', mesh, rows)
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,89 @@
+r"""Peak memory of FeSEM(4) with stacked and with streamed clients.
+
+  python -m benchmarks.memory --num_clients=1000,10000,100000
+
+Each case runs in a process of its own: initialization and two rounds of W4. The
+memory of the process before the data's clients have models (imports, devices,
+data) is measured in the same process and taken off.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import jax
+from absl import app, flags
+
+from benchmarks import common
+from benchmarks.workloads import WORKLOADS
+from fesem_jax import algorithms, machine, sharding
+
+_CLIENTS = flags.DEFINE_list('num_clients', ['1000', '10000', '100000'], 'Values of M.')
+_WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W5.')
+_STATES = flags.DEFINE_list('client_states', ['stacked', 'streamed'], 'Cases.')
+_ONE_CASE = flags.DEFINE_string('one_case', '', 'Used by this program for itself.')
+_INIT_CLIENTS = flags.DEFINE_integer('init_clients', 0, 'See FeSEM.')
+
+COLUMNS = ('clients', 'client_state', 'stack_mib', 'peak_mib', 'seconds_per_round')
+
+
+def one_case(num_clients: int, client_state: str) -> dict[str, Any]:
+  """Peak memory of this process, data excluded."""
+  sharding.setup_devices()
+  mesh = sharding.client_mesh()
+  workload = WORKLOADS[_WORKLOAD.value]
+  local = common.training(workload, num_clients, mesh)
+  train = common.federated(workload, num_clients, mesh)
+  size = sum(x.size for x in jax.tree.leaves(common.params_of(workload, local.model)))
+  algorithm = algorithms.build(
+    'fesem', local, client_state=client_state, init_clients=_INIT_CLIENTS.value
+  )
+  jax.block_until_ready(train)
+  before = machine.peak_host_bytes()
+  key = jax.random.key(0)
+  state = jax.jit(algorithm.init)(key, train)
+  step = jax.jit(algorithm.step, donate_argnums=0)
+  cohort = common.everyone(train)
+
+  def one_round() -> Any:
+    nonlocal state
+    state, info = step(state, train, cohort, key)
+    return info
+
+  timed = common.repeat(one_round, times=2)
+  after = machine.peak_host_bytes()
+  stats = mesh.devices.flat[0].memory_stats() or {}
+  return {
+    'clients': num_clients, 'client_state': client_state,
+    'stack_mib': 4 * size * num_clients / 2**20, 'peak_mib': (after - before) / 2**20,
+    'before_mib': before / 2**20,
+    'device_peak_mib': stats.get('peak_bytes_in_use', 0) / 2**20 or None,
+    'seconds_per_round': timed['median_seconds'],
+  }  # fmt: skip
+
+
+def main(argv: list[str]) -> None:
+  """Runs every case in a process of its own."""
+  del argv
+  if _ONE_CASE.value:
+    clients, state = _ONE_CASE.value.split(',')
+    print(json.dumps(one_case(int(clients), state)))
+    return
+  rows = []
+  for clients in _CLIENTS.value:
+    for state in _STATES.value:
+      command = [
+        sys.executable, '-m', 'benchmarks.memory', f'--one_case={clients},{state}',
+        f'--workload={_WORKLOAD.value}', f'--init_clients={_INIT_CLIENTS.value}',
+      ]  # fmt: skip
+      done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+      rows.append(json.loads(done.stdout.splitlines()[-1]))
+      print(common.table(rows[-1:], COLUMNS), flush=True)
+  print(common.table(rows, COLUMNS))
+  sharding.setup_devices()
+  common.save('memory', sharding.client_mesh(), rows)
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,1 @@
+"""Other simulators on the same work; see `benchmarks.peers.__main__`."""

@@ -1,0 +1,68 @@
+"""fesem_jax as a peer of the others."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from benchmarks import common
+from benchmarks.peers import worker
+from benchmarks.workloads import Workload
+from fesem_jax import machine, models, sharding, tree
+from fesem_jax.algorithms import global_model
+from fesem_jax.base import FederatedData
+from fesem_jax.local import local_training
+
+
+class Ours:
+  """FedAvg's round, clients split over one device per core."""
+
+  def __init__(self, workload: Workload, x: Any, y: Any, sizes: Any):
+    mesh = sharding.client_mesh()
+    self._workload = workload
+    data = FederatedData.from_arrays(x, y, sizes, num_classes=workload.num_classes)
+    padded = -(-len(sizes) // mesh.size) * mesh.size
+    self._train = sharding.replicate(data.reorder(sharding.deal(sizes), padded), mesh)
+    model = models.build(
+      workload.network, workload.example_shape, workload.num_classes, workload.hidden
+    )
+    local = local_training(
+      model,
+      optax.sgd(workload.learning_rate),
+      num_clients=padded,
+      batch_size=workload.batch_size,
+      mesh=mesh,
+    )
+    start = tree.expand(common.params_of(workload, model))
+    self._start = sharding.replicate(start, mesh)
+    cohort = common.everyone(self._train)
+
+    @jax.jit
+    def step(start, train, key):
+      mean, _ = global_model.train_and_average(
+        local, start, train, cohort, key, 'by_examples'
+      )
+      return mean
+
+    self._step = step
+    self._rounds = 0
+
+  def round(self) -> None:
+    self._rounds += 1
+    key = jax.random.key(self._rounds)
+    self._mean = jax.block_until_ready(self._step(self._start, self._train, key))
+
+  def params(self) -> dict[str, np.ndarray]:
+    out = {}
+    layers = common.layers_of(self._mean)
+    for i, layer in enumerate(layers):
+      for kind in ('kernel', 'bias'):
+        out[f'{kind}{i}'] = np.asarray(self._mean[layer][kind][0])
+    return out
+
+
+if __name__ == '__main__':
+  sharding.setup_devices()
+  found = {n: v for n, v in machine.versions().items() if v}
+  worker.serve(Ours, found)

@@ -1,0 +1,91 @@
+"""Apple's pfl-research: its simulated backend with its PyTorch bridge."""
+
+import sys
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam.base import NNTrainHyperParams
+from pfl.metrics import Weighted
+from pfl.model.pytorch import PyTorchModel
+
+from benchmarks.peers import pytorch, worker
+from benchmarks.workloads import Workload
+
+
+class _Module(torch.nn.Module):
+  """A network with the loss and the metrics that pfl asks for."""
+
+  def __init__(self, network: torch.nn.Module):
+    super().__init__()
+    self.network = network
+
+  def loss(self, x: Any, y: Any, eval: bool = False) -> torch.Tensor:
+    self.train(not eval)
+    return torch.nn.functional.cross_entropy(self.network(x), y)
+
+  @torch.no_grad()
+  def metrics(self, x: Any, y: Any) -> dict[str, Any]:
+    return {'loss': Weighted(self.loss(x, y, eval=True).item() * len(y), len(y))}
+
+
+class Pfl:
+  """FedAvg's round."""
+
+  def __init__(self, workload: Workload, x: Any, y: Any, sizes: Any):
+    self._workload, self._count = workload, len(sizes)
+    scaled = torch.from_numpy(x).float() / 255
+    labels, ends = torch.from_numpy(y), np.cumsum(sizes)
+
+    def client(i: int) -> Dataset:
+      first, last = ends[i] - sizes[i], ends[i]
+      return Dataset(raw_data=(scaled[first:last], labels[first:last]), user_id=str(i))
+
+    sampler = get_user_sampler('minimize_reuse', list(range(len(sizes))))
+    data = FederatedDataset(client, sampler)
+    self._backend = SimulatedBackend(training_data=data, val_data=data)
+    self._network = pytorch.network(workload)
+    self._start = [p.detach().clone() for p in self._network.parameters()]
+    self._params = NNTrainHyperParams(
+      local_num_epochs=1,
+      local_learning_rate=workload.learning_rate,
+      local_batch_size=workload.batch_size,
+    )
+
+  def round(self) -> None:
+    with torch.no_grad():
+      torch._foreach_copy_(list(self._network.parameters()), self._start)
+    module = _Module(self._network)
+    model = PyTorchModel(
+      module,
+      local_optimizer_create=torch.optim.SGD,
+      central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
+    )
+    once = NNAlgorithmParams(
+      central_num_iterations=2,
+      evaluation_frequency=10**9,
+      train_cohort_size=self._count,
+      val_cohort_size=0,
+    )
+    algorithm = FederatedAveraging()
+    # Iteration 0 would evaluate every client before and after training.
+    algorithm._current_central_iteration = 1
+    algorithm.run(
+      once, self._backend, model, self._params, send_metrics_to_platform=False
+    )
+
+  def params(self) -> dict[str, np.ndarray]:
+    return pytorch.to_numpy(self._network.parameters(), self._workload)
+
+
+if __name__ == '__main__':
+  if len(sys.argv) > 1:
+    torch.set_num_threads(int(sys.argv[1]))
+  worker.serve(Pfl, {'pfl': metadata.version('pfl'), 'torch': torch.__version__})
