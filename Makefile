@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install demo test test-fast lint format clean
+.PHONY: help install demo test test-fast bench lint format clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
 	@echo 'make test       all tests (FESEM_DATA_DIR names the folder of real data)'
 	@echo 'make test-fast  the tests of the single modules'
+	@echo 'make bench      ours against PyTorch, FedJAX and pfl: one table of ratios'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make install    .venv with the project and its test extras'
 
@@ -27,6 +28,9 @@ test: install
 
 test-fast: install
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+
+bench: install
+	$(BIN)/python -m benchmarks.peers $(BENCH)
 
 lint: install
 	$(BIN)/ruff check .

@@ -4,14 +4,17 @@ Layers carry explicit names in the order in which they run. No BatchNorm:
 running statistics are not parameters that could be averaged.
 """
 
+import functools
 from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import conv
+from fesem_jax import conv, dense
 from fesem_jax.base import Model, Params, UserError, check_choice
+
+Dense = functools.partial(nn.Dense, dot_general=dense.dot_general)
 
 
 class Mlp(nn.Module):
@@ -24,8 +27,8 @@ class Mlp(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     x = x.reshape(x.shape[0], -1)
     for i, width in enumerate(self.widths):
-      x = nn.relu(nn.Dense(width, name=f'dense{i}')(x))
-    return nn.Dense(self.num_classes, name='logits')(x)
+      x = nn.relu(Dense(width, name=f'dense{i}')(x))
+    return Dense(self.num_classes, name='logits')(x)
 
 
 class Conv(nn.Module):
@@ -62,8 +65,8 @@ class Cnn(nn.Module):
       layer = Conv(features, self.window, method=self.conv_method, name=f'conv{i}')
       x = conv.max_pool(nn.relu(layer(x)))
     x = x.reshape(x.shape[0], -1)
-    x = nn.relu(nn.Dense(self.width, name='dense')(x))
-    return nn.Dense(self.num_classes, name='logits')(x)
+    x = nn.relu(Dense(self.width, name='dense')(x))
+    return Dense(self.num_classes, name='logits')(x)
 
 
 class EmnistCnn(nn.Module):
@@ -79,8 +82,8 @@ class EmnistCnn(nn.Module):
     x = nn.relu(Conv(32, 3, 'VALID', self.conv_method, name='conv0')(x))
     x = nn.relu(Conv(64, 3, 'VALID', self.conv_method, name='conv1')(x))
     x = conv.max_pool(x)
-    x = nn.relu(nn.Dense(128, name='dense')(x.reshape(x.shape[0], -1)))
-    return nn.Dense(self.num_classes, name='logits')(x)
+    x = nn.relu(Dense(128, name='dense')(x.reshape(x.shape[0], -1)))
+    return Dense(self.num_classes, name='logits')(x)
 
 
 def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:

@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import tree
+from fesem_jax import autotune, dense, tree
 from fesem_jax.base import Cohort
 from fesem_jax.batching import Schedule
 from fesem_jax.local import local_training, train_cohort
@@ -175,3 +175,27 @@ def test_defaults_follow_the_model_and_numbers_are_checked():
   assert local_training(cnn, optax.sgd(0.1), num_clients=8).clients_per_chunk == 1
   with pytest.raises(ValueError, match='--local_epochs=0 must be at least 1'):
     local_training(model, optax.sgd(0.1), num_clients=8, epochs=0)
+
+
+def test_measured_clients_per_chunk_is_one_of_the_candidates():
+  data = helpers.federation([8] * 12)
+  local = helpers.local(chunk=7, devices=2)
+  assert autotune.clients_per_chunk(local, data) in (1, 2, 4)  # Six on each device.
+
+
+@pytest.mark.parametrize(('inputs', 'outputs'), [(6, 5), (100, 50)])
+def test_small_and_large_dense_layers_have_the_gradients_of_a_product(inputs, outputs):
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(3, 7, inputs)), jnp.float32)
+  kernel = jnp.asarray(rng.normal(size=(3, inputs, outputs)), jnp.float32)
+
+  def gradients(product):
+    loss = lambda x, kernel: jnp.sin(product(x, kernel)).sum()
+    return jax.jit(jax.vmap(jax.value_and_grad(loss, argnums=(0, 1))))(x, kernel)
+
+  axes = (((1,), (0,)), ((), ()))
+  got = gradients(lambda x, kernel: dense.dot_general(x, kernel, axes))
+  want = gradients(jnp.matmul)
+  jax.tree.map(
+    lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4), got, want
+  )

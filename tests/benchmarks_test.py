@@ -1,0 +1,93 @@
+"""The benchmarks measure what they say; their speed is not tested."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import common, local_training
+from benchmarks.workloads import WORKLOADS
+from fesem_jax import models, sharding
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize('name', WORKLOADS)
+def test_work_loads_describe_the_models_they_name(name):
+  workload = WORKLOADS[name]
+  model = models.build(
+    workload.network, workload.example_shape, workload.num_classes, workload.hidden
+  )
+  like = jax.eval_shape(model.init, jax.random.key(0))
+  shapes = []
+  for layer in common.layers_of(like):
+    shapes += [like[layer]['kernel'].shape, like[layer]['bias'].shape]
+  assert shapes == list(workload.shapes().values())
+  x, y, sizes = workload.arrays(3)
+  assert len(x) == len(y) == sizes.sum()
+  assert workload.steps(3) == sum(-(-n // workload.batch_size) for n in sizes)
+
+
+def test_useful_share_counts_padding():
+  steps = np.array([10, 4, 6, 2])
+  assert local_training.useful_share(steps, 1, 1) == 1
+  assert local_training.useful_share(steps, 1, 2) == 22 / 28  # (10, 6), (4, 2).
+  assert local_training.useful_share(steps, 2, 2) == 22 / 32  # (10, 4), (6, 2).
+
+
+def test_ragged_clients_waste_little():
+  workload = WORKLOADS['W5']
+  steps = -(-workload.sizes(1000) // workload.batch_size)
+  assert steps.std() > 0.3 * steps.mean()
+  shuffled = local_training.useful_share(steps[: 16 * 62], 1, 992)
+  steps = steps[sharding.deal(steps)]
+  for chunk in (1, 16):
+    assert local_training.useful_share(steps, 2, chunk) > 0.95
+  assert shuffled < 0.5  # All side by side, as a plain vmap would have it.
+
+
+def test_foreign_processes_are_noticed():
+  if not pathlib.Path('/proc/stat').exists():
+    pytest.skip('needs /proc')
+  busy = subprocess.Popen([sys.executable, '-c', 'while True: pass'])
+  try:
+    foreign, own = common.Activity(), common.Activity([busy.pid])
+    time.sleep(1.0)
+    seen, known = foreign.foreign_share(), own.foreign_share()
+  finally:
+    busy.kill()
+    busy.wait()
+  assert seen - known > 0.3 / (os.cpu_count() or 1)
+
+
+def test_the_worker_answers_with_the_same_step_as_the_reference():
+  # One step of one client on W3, in float64 NumPy from the equations.
+  workload = WORKLOADS['W3']
+  x, y = workload.probe()
+  p = {n: v.astype(np.float64) for n, v in workload.initial().items()}
+  hidden = np.maximum(x / 255 @ p['kernel0'] + p['bias0'], 0)
+  logits = hidden @ p['kernel1'] + p['bias1']
+  odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+  error = odds / odds.sum(axis=1, keepdims=True) - np.eye(workload.num_classes)[y]
+  error *= workload.learning_rate / len(y)
+  back = (error @ p['kernel1'].T) * (hidden > 0)
+  want = {
+    'kernel0': x.T / 255 @ back, 'bias0': back.sum(axis=0),
+    'kernel1': hidden.T @ error, 'bias1': error.sum(axis=0),
+  }  # fmt: skip
+  done = subprocess.run(
+    [sys.executable, '-m', 'benchmarks.peers.ours'],
+    input='{"probe": "W3"}\n{"load": "W4", "clients": 6}\n{"round": 1}\n',
+    capture_output=True, text=True, check=True, cwd=ROOT,
+  )  # fmt: skip
+  _, probe, load, timed = map(json.loads, done.stdout.splitlines())
+  for name, change in want.items():
+    np.testing.assert_allclose(probe['norms'][name], np.linalg.norm(change), rtol=1e-4)
+  assert load == {'examples': 300, 'steps': 30}
+  assert timed['seconds'] > 0
