@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
-from fesem_jax import tree
+from fesem_jax import sharding, tree
 from fesem_jax.base import (
   Clusters,
   Cohort,
@@ -17,26 +18,40 @@ from fesem_jax.base import (
 )
 from fesem_jax.local import LocalTraining, Trained, train_cohort
 
-# K-means runs on inner products between clients, [n, n]; with more clients than
-# this it sees a random sample.
-MAX_GRAM_CLIENTS = 4096
+# The first k-means holds the models of at most so many clients at once.
+MAX_INITIAL_CLIENTS = 4096
+
+# Its restarts run on inner products between so many of them, at least: 256^2
+# products of models cost less than a local epoch, 4096^2 would cost far more.
+GRAM_CLIENTS = 256
+GRAM_CLIENTS_PER_CLUSTER = 32
 MAX_ITERATIONS = 100
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
-def e_step(stack: Params, centers: Params) -> tuple[jax.Array, jax.Array]:
+def e_step(
+  stack: Params, centers: Params, mesh: Mesh | None = None
+) -> tuple[jax.Array, jax.Array]:
   """Assigns each client to its nearest center (Eq. 8).
 
   Args:
     stack: [S, ...] client models.
     centers: [K, ...].
+    mesh: devices that the stack is split over; None if it is whole here.
 
   Returns:
     [S] int32 in 0..K-1, ties go to the smallest, and the squared distances [S].
   """
-  distances = tree.squared_distances(stack, centers)
+  distances = _all_distances(stack, centers, mesh)
   return distances.argmin(axis=-1).astype(jnp.int32), distances.min(axis=-1)
+
+
+def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Array:
+  if mesh is None:
+    return tree.squared_distances(stack, centers)
+  on_device = lambda stack, centers: (tree.squared_distances(stack, centers), None)
+  return sharding.per_device(on_device, mesh, 1)(stack, centers)[0]
 
 
 def m_step(
@@ -57,7 +72,11 @@ def m_step(
 
 
 def objective(
-  stack: Params, centers: Params, assignment: jax.Array, counts: jax.Array
+  stack: Params,
+  centers: Params,
+  assignment: jax.Array,
+  counts: jax.Array,
+  mesh: Mesh | None = None,
 ) -> jax.Array:
   """Eq. 6: mean squared distance of clients to their centers, [] float32.
 
@@ -66,8 +85,9 @@ def objective(
     centers: [K, ...].
     assignment: [S] int32.
     counts: [S] bool, clients that count.
+    mesh: see `e_step`.
   """
-  distances = tree.squared_distances(stack, centers)
+  distances = _all_distances(stack, centers, mesh)
   own = jnp.take_along_axis(distances, assignment[:, None], axis=1)[:, 0]
   return jnp.where(counts, own, 0.0).sum() / jnp.maximum(counts.sum(), 1)
 
@@ -235,7 +255,7 @@ def train_and_cluster(
     trim: share of each cluster to leave out.
     weighting: of clients in `Initial.centers`; see `Trained.weights`.
     compared: the part of the parameters that k-means sees.
-    max_clients: whose models k-means holds at once; 0 is `MAX_GRAM_CLIENTS`.
+    max_clients: whose models k-means holds at once; 0 is `MAX_INITIAL_CLIENTS`.
     keep: whether to return all clients' models.
 
   Raises:
@@ -250,7 +270,9 @@ def train_and_cluster(
   )
   start = tree.expand(local.model.init(model_key))
   everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
-  limit = max(num_clusters, min(max_clients or MAX_GRAM_CLIENTS, MAX_GRAM_CLIENTS))
+  limit = max(
+    num_clusters, min(max_clients or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
+  )
   limit = -(-limit // local.mesh.size) * local.mesh.size
 
   def train(cohort, **options):
@@ -267,6 +289,7 @@ def train_and_cluster(
       restarts=restarts,
       seeding=seeding,
       trim=trim,
+      mesh=local.mesh,
     )
 
   empty = tree.repeat(tree.unstack(start, 0), num_clusters)
@@ -303,13 +326,14 @@ def kmeans(
   restarts: int = 20,
   seeding: str = 'random',
   trim: float = 0.0,
+  mesh: Mesh | None = None,
 ) -> KMeans:
   """K-means over client models; the best of several restarts (Section 6.1.4).
 
   Every center Lloyd's algorithm visits is a weighted sum of clients, so all
   restarts run at once on the inner products between clients: one pass over the
-  stack however many restarts. The winner is then iterated on the stack itself
-  until no client moves.
+  stack however many restarts. With many clients the restarts see a random sample
+  of them. The winner is then iterated on the whole stack until no client moves.
 
   Args:
     key: decides the seeds.
@@ -323,33 +347,40 @@ def kmeans(
       draws them in proportion to squared distance (k-means++).
     trim: share of each cluster, the clients farthest from its center, that its
       mean and Eq. 6 leave out (trimmed k-means, Ghosh et al. 2019).
+    mesh: devices that the stack is split over; None if it is whole here.
 
   Returns:
     `KMeans`; clients left out are assigned to the nearest center too.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
-  gram = centered_gram(stack, exists)
+  sampled, valid = stack, exists
+  sample_size = max(GRAM_CLIENTS, GRAM_CLIENTS_PER_CLUSTER * num_clusters)
+  if exists.shape[0] > sample_size:
+    draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
+    sample = jnp.argsort(draw)[:sample_size]
+    sampled, valid, keys = tree.take(stack, sample), exists[sample], keys[sample]
+  gram = centered_gram(sampled, valid)
 
   def restart(number):
     own = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-    return _lloyd(own, gram, exists, num_clusters, seeding, trim)
+    return _lloyd(own, gram, valid, num_clusters, seeding, trim)
 
   coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
   best = coefficients[values.argmin()]
   combine = lambda x: jnp.einsum('ks,s...->k...', best, x, precision=_HIGHEST)
-  centers = jax.tree.map(combine, tree.where(exists, stack, tree.zeros_like(stack)))
+  centers = jax.tree.map(combine, tree.where(valid, sampled, tree.zeros_like(sampled)))
 
   def refine(loop):
     step, _, assignment, distance, centers = loop
     kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
     centers = m_step(stack, assignment, kept.astype(jnp.float32), centers)
-    return step + 1, assignment, *e_step(stack, centers), centers
+    return step + 1, assignment, *e_step(stack, centers, mesh), centers
 
   def moving(loop):
     step, before, now, _, _ = loop
     return (step < MAX_ITERATIONS) & ((before != now) & exists).any()
 
-  first, distance = e_step(stack, centers)
+  first, distance = e_step(stack, centers, mesh)
   _, _, assignment, distance, centers = jax.lax.while_loop(
     moving, refine, refine((0, first, first, distance, centers))
   )
@@ -390,16 +421,20 @@ def keep_nearest(
 def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
   """[S, S] inner products of clients about their mean; 0 where not valid.
 
-  Centered before multiplying: clients differ far less than they measure.
+  One client is taken off before multiplying, as clients differ far less than they
+  measure; the mean is taken off the products, which are small.
   """
-  count = jnp.maximum(valid.sum(), 1)
+  one = valid.argmax()
 
-  def center(x: jax.Array) -> jax.Array:
+  def shift(x: jax.Array) -> jax.Array:
     keep = valid.reshape((-1,) + (1,) * (x.ndim - 1))
-    mean = jnp.where(keep, x, 0).sum(axis=0, keepdims=True) / count
-    return jnp.where(keep, x - mean, 0)
+    return jnp.where(keep, x - jax.lax.dynamic_slice_in_dim(x, one, 1), 0)
 
-  return tree.inner_products(jax.tree.map(center, stack))
+  gram = tree.inner_products(jax.tree.map(shift, stack))
+  weights = valid / jnp.maximum(valid.sum(), 1)
+  mean = gram @ weights
+  gram = gram - mean[:, None] - mean[None] + weights @ mean
+  return jnp.where(valid[:, None] & valid[None], gram, 0.0)
 
 
 def _seed(

@@ -72,13 +72,16 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
 
   Summed from differences, never from the expanded form |w|^2 - 2wc + |c|^2:
   clients of one center lie so close together that the expansion loses all
-  digits. Each center is one fused pass; nothing of size S * K * P exists.
+  digits. Nothing of size S * K * P exists. A stack split over devices must come
+  through `sharding.per_device`.
   """
-  leaf = jax.tree.leaves(stack)[0]
   num_centers = jax.tree.leaves(centers)[0].shape[0]
-  if leaf.shape[0] == 1:  # The row stays in the cache while the centers pass by.
-    one = jax.tree.map(lambda x, c: jnp.broadcast_to(x, c.shape), stack, centers)
-    return row_distances(one, centers)[None]
+  if jax.default_backend() == 'cpu':
+    # One pass over the stack: a row stays in the cache while the centers pass by.
+    to_all = lambda row: jax.tree.map(
+      lambda x, c: jnp.broadcast_to(x, c.shape), row, centers
+    )
+    return jax.lax.map(lambda row: row_distances(to_all(row), centers), stack)
 
   def to_center(x: jax.Array, c: jax.Array) -> jax.Array:
     return jnp.square(x - c).sum(axis=tuple(range(1, x.ndim)))

@@ -77,10 +77,11 @@ def test_objective_is_equation_6():
 
 
 @pytest.mark.parametrize('seeding', ['random', 'plusplus'])
-@pytest.mark.parametrize('limit', [4096, 40])
+@pytest.mark.parametrize('limit', [512, 40])
 def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):
   # With the low limit, restarts see a sample and the best is refined on all.
-  monkeypatch.setattr(em, 'MAX_GRAM_CLIENTS', limit)
+  monkeypatch.setattr(em, 'GRAM_CLIENTS', limit)
+  monkeypatch.setattr(em, 'GRAM_CLIENTS_PER_CLUSTER', 1)
   points, truth = blobs(spread=2.0)
   exists = jnp.ones(len(points), bool)
   got = kmeans(0, points, exists, 3, seeding=seeding)
@@ -134,9 +135,10 @@ def test_kmeans_with_one_and_with_as_many_centers_as_clients(k):
     assert got.objective < 1e-9
 
 
-@pytest.mark.parametrize('limit', [4096, 40])
+@pytest.mark.parametrize('limit', [512, 40])
 def test_trimmed_kmeans_ignores_outliers(limit, monkeypatch):
-  monkeypatch.setattr(em, 'MAX_GRAM_CLIENTS', limit)
+  monkeypatch.setattr(em, 'GRAM_CLIENTS', limit)
+  monkeypatch.setattr(em, 'GRAM_CLIENTS_PER_CLUSTER', 1)
   points, truth = blobs()
   points[::30] += 40  # Two of sixty.
   sound = np.arange(60) % 30 != 0

@@ -127,7 +127,7 @@ def fed_cluster(
     )
     weights = trained.weights(weighting)
     centers = em.m_step(trained.params, assignment, weights, state.centers)
-    value = em.objective(trained.params, centers, assignment, counts)
+    value = em.objective(trained.params, centers, assignment, counts, local.mesh)
     info = em.round_info(
       trained, max_clusters, value, state.assignment, assignment, data
     )

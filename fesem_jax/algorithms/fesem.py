@@ -58,7 +58,7 @@ def fesem(
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.
     init_clients: random clients whose models that clustering sees; 0 is all, up
-      to `em.MAX_GRAM_CLIENTS`.
+      to `em.MAX_INITIAL_CLIENTS`.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers; 'streamed'
       keeps none and needs only the chunk's, the centers and `init_clients`.
 

@@ -84,7 +84,7 @@ def robust(
     centers = trimmed_mean(
       trained.params, own, trained.took_part(), dropped, state.centers
     )
-    value = em.objective(trained.params, centers, own, trained.took_part())
+    value = em.objective(trained.params, centers, own, trained.took_part(), local.mesh)
     info = em.round_info(
       trained, num_clusters, value, state.assignment, state.assignment, data
     )
