@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install demo test test-fast bench lint format clean
+.PHONY: help install demo table test test-fast bench lint format clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
+	@echo 'make table      every method on rotated digits, five seeds'
 	@echo 'make test       all tests (FESEM_DATA_DIR names the folder of real data)'
 	@echo 'make test-fast  the tests of the single modules'
 	@echo 'make bench      ours against PyTorch, FedJAX and pfl: one table of ratios'
@@ -22,6 +23,9 @@ install: .venv/installed
 
 demo: install
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/demo.flags
+
+table: install
+	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits.flags
 
 test: install
 	$(BIN)/python -m pytest -n 2 --dist worksteal

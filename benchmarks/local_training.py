@@ -44,8 +44,8 @@ def useful_share(steps: np.ndarray, num_devices: int, chunk: int) -> float:
   computed = 0
   for mine in np.split(steps, num_devices):
     ordered = np.sort(mine)[::-1]
-    chunk = min(chunk, len(mine))
-    computed += chunk * ordered[::chunk].sum()  # Each lasts as its longest client.
+    size = -(-len(mine) // -(-len(mine) // chunk))  # As `sharding.map_chunks` does.
+    computed += size * ordered[::size].sum()  # Each lasts as its longest client.
   return float(steps.sum() / computed)
 
 

@@ -12,8 +12,10 @@ command again runs only what is missing.
 
 import csv
 import io
+import json
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -74,6 +76,45 @@ def configurations(
     seeds = range(config['seed'], config['seed'] + num_seeds)
     table[label] = [config | {'seed': seed} for seed in seeds]
   return table
+
+
+def parse_search(text: str) -> tuple[str, list[Any]]:
+  """'learning_rate:0.01,0.03' -> ('learning_rate', [0.01, 0.03]).
+
+  Raises:
+    UserError: on anything else, or a name or value that is not a flag's.
+  """
+  name, _, values = text.partition(':')
+  tunable = (*experiment_flags.common(), *experiment_flags.method_options())
+  if not values or name not in tunable or name in ('seed', 'evaluate_on'):
+    raise UserError(f'--tune={text} is not FLAG:VALUE,VALUE, e.g. learning_rate:0.1,1.')
+  try:
+    return name, [flags.FLAGS[name].parser.parse(v) for v in values.split(',')]
+  except ValueError as e:
+    raise UserError(f'--tune={text}: {e}') from e
+
+
+def search(
+  configs: list[dict[str, Any]],
+  name: str,
+  values: list[Any],
+  score: Callable[[dict[str, Any]], float],
+) -> list[dict[str, Any]]:
+  """A method's configurations with the best of some values.
+
+  Args:
+    configs: one for each seed; the first one's seed is searched with.
+    name: flag to choose; a method that does not have it is left alone.
+    values: its candidates.
+    score: runs a configuration that measures on validation examples; higher is
+      better, -inf if it diverged. Ties go to the first value.
+  """
+  if name not in configs[0]:
+    return configs
+  tries = [configs[0] | {name: v, 'evaluate_on': 'validation'} for v in values]
+  scores = [score(config) for config in tries]
+  best = values[int(np.argmax(scores))]
+  return [config | {name: best} for config in configs]
 
 
 def mean_and_std(values: list[float]) -> tuple[float, float | None]:
@@ -198,6 +239,44 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
   return None
 
 
+def tuned(
+  table: dict[str, list[dict[str, Any]]],
+  name: str,
+  values: list[Any],
+  workdir: pathlib.Path,
+) -> dict[str, list[dict[str, Any]]]:
+  """The table with each method's best value of a flag, on validation examples.
+
+  The figures behind each choice are written to WORKDIR/tune.json.
+  """
+  chosen: dict[str, Any] = {}
+  for label, configs in table.items():
+    scores: dict[str, float | None] = {}
+
+    def score(config: dict[str, Any], label=label, scores=scores) -> float:
+      value = config[name]
+      folder = workdir / 'tune' / label / f'{name}={value}'
+      announce = lambda text: print(f'[{name}={value}] {text}')
+      try:
+        result = experiment.run(
+          config, experiment_flags.machine(), folder, say=announce
+        )
+      except Diverged:
+        print(f'{label} diverged with {name}={value}.')
+        scores[str(value)] = None
+        return -np.inf
+      scores[str(value)] = result.summary['finetuned']['micro_accuracy']
+      return scores[str(value)]
+
+    table = table | {label: search(configs, name, values, score)}
+    if scores:
+      best = table[label][0][name]
+      print(f'{label}: {name}={best}, by fine-tuned micro accuracy on validation.')
+      chosen[label] = {'chosen': best, 'validation_micro_accuracy': scores}
+  write_atomically(workdir / 'tune.json', json.dumps({name: chosen}, indent=1) + '\n')
+  return table
+
+
 def main(argv: list[str]) -> None:
   experiment.no_positional(argv)
   f = flags.FLAGS
@@ -206,6 +285,8 @@ def main(argv: list[str]) -> None:
   sharding.setup_devices(f.num_devices)
   workdir = pathlib.Path(f.workdir)
   table = configurations(f.algorithms, f.num_seeds, experiment_flags.chosen_options())
+  if f.tune:
+    table = tuned(table, *parse_search(f.tune), workdir)
   summaries: Summaries = {label: [] for label in table}
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in table}
   for label, configs in table.items():
@@ -241,5 +322,12 @@ if __name__ == '__main__':
       f'Methods, NAME or NAME(K), of {", ".join(algorithms.METHODS)}.',
   )  # fmt: skip
   flags.DEFINE_integer('num_seeds', 5, 'Seeds --seed, --seed + 1, ...')
+  flags.DEFINE_string(
+    'tune',
+    '',
+    'FLAG:VALUE,VALUE, e.g. learning_rate:0.01,0.03,0.1: for each method the value '
+    'that is best on validation examples held out of the training split, with the '
+    'first seed.',
+  )
   flags.DEFINE_string('workdir', 'runs/compare', 'Folder of all runs and the table.')
   app.run(experiment.main_with_clear_errors(main))

@@ -135,6 +135,14 @@ def define() -> None:
     'Rounds between evaluations; 0: after the last round only.',
   )
   _common(
+    f.DEFINE_enum,
+    'evaluate_on',
+    'test',
+    ('test', 'validation'),
+    "validation: hold out a fifth of each client's training examples and measure on "
+    'these; the test split is not looked at.',
+  )
+  _common(
     f.DEFINE_integer,
     'patience',
     0,
@@ -208,7 +216,12 @@ def define() -> None:
   option(
     f.DEFINE_integer,
     'init_clients',
-    'Random clients whose models the first clustering sees; 0: all, up to 4096.',
+    'Random clients that the start looks at; FeSEM, 0: all, up to 4096.',
+  )
+  option(
+    f.DEFINE_integer,
+    'init_rounds',
+    'Rounds before draws of first centers are compared.',
   )
   enum(
     'client_state',

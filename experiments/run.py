@@ -33,7 +33,7 @@ _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
 def load_data(
   config: dict[str, Any], data_dir: str = ''
 ) -> tuple[FederatedData, FederatedData]:
-  """The two splits that a configuration names."""
+  """Two splits, to train and to measure on, that a configuration names."""
   names = (
     'num_clients',
     'examples_per_client',
@@ -44,12 +44,15 @@ def load_data(
     'classes_per_client',
     'seed',
   )
-  return data.load(
+  train, test = data.load(
     config['dataset'],
     partition=config['partition'] or '',
     data_dir=data_dir,
     **{name: config[name] for name in names},
   )
+  if config['evaluate_on'] == 'validation':
+    return data.hold_out(train, config['seed'])
+  return train, test
 
 
 def build_model(config: dict[str, Any], train: FederatedData) -> Model:

@@ -208,6 +208,23 @@ class KMeans(NamedTuple):
   objective: jax.Array
 
 
+def sample_clients(
+  key: jax.Array, data: FederatedData, count: int, mesh: Mesh
+) -> Cohort:
+  """A random cohort, drawn by client id, so that clients' order does not matter.
+
+  Args:
+    key: decides who is drawn.
+    data: training split; clients without examples come last.
+    count: clients to draw, rounded up to a multiple of the device count.
+    mesh: the devices.
+  """
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
+  draw = jnp.where(data.sizes() > 0, jax.vmap(jax.random.uniform)(keys), 2.0)
+  count = min(-(-count // mesh.size) * mesh.size, data.num_clients)
+  return Cohort(jnp.argsort(draw)[:count].astype(jnp.int32), everyone=False)
+
+
 class Initial(NamedTuple):
   """Clusters to start from.
 
@@ -273,7 +290,6 @@ def train_and_cluster(
   limit = max(
     num_clusters, min(max_clients or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
   )
-  limit = -(-limit // local.mesh.size) * local.mesh.size
 
   def train(cohort, **options):
     first = jnp.zeros(cohort.ids.shape, jnp.int32)
@@ -301,9 +317,7 @@ def train_and_cluster(
     stack = trained.params if keep else None
     return Initial(found.assignment, found.centers, centers, stack)
 
-  keys = jax.vmap(jax.random.fold_in, (None, 0))(sample_key, data.client_ids)
-  draw = jnp.where(data.sizes() > 0, jax.vmap(jax.random.uniform)(keys), 2.0)
-  sample = Cohort(jnp.argsort(draw)[:limit].astype(jnp.int32), everyone=False)
+  sample = sample_clients(sample_key, data, limit, local.mesh)
   seeds = cluster(sample, train(sample)).centers
 
   def to_nearest(sums, trained, which, starts):

@@ -83,6 +83,11 @@ def split_clients(tree: Any, mesh: Mesh) -> Any:
   return jax.lax.with_sharding_constraint(tree, sharding)
 
 
+def whole(tree: Any, mesh: Mesh) -> Any:
+  """Constrains every leaf to be whole on every device."""
+  return jax.lax.with_sharding_constraint(tree, NamedSharding(mesh, PartitionSpec()))
+
+
 def per_device(
   fn: Callable[..., Any], mesh: Mesh, num_split: int
 ) -> Callable[..., Any]:
@@ -143,8 +148,8 @@ def map_chunks(
     Tree of [S, ...] in the order of `work`, and what the last chunk left.
   """
   num_clients = work.shape[0]
-  chunk = max(1, min(clients_per_chunk, num_clients))
-  num_chunks = -(-num_clients // chunk)
+  num_chunks = -(-num_clients // max(1, clients_per_chunk))
+  chunk = -(-num_clients // num_chunks)  # As few empty places as can be.
   order = jnp.argsort(-work).astype(jnp.int32)
   padding = jnp.full(num_chunks * chunk - num_clients, num_clients, jnp.int32)
   order = jnp.concatenate([order, padding])

@@ -295,3 +295,21 @@ def test_real_rotated_mnist(real_data):
   assert sizes(train).tolist() == [200] * 1200
   assert sizes(test).sum() == 40_000
   assert 0.12 < np.asarray(train.x).mean() / 255 < 0.14  # MNIST's mean is 0.1307.
+
+
+def test_hold_out_parts_every_clients_training_examples():
+  x = np.arange(40, dtype=np.float32).reshape(20, 2)
+  train = FederatedData.from_arrays(
+    x, np.arange(20) % 3, np.array([10, 1, 9]), client_ids=np.array([7, 3, 5])
+  )
+  kept, held = data.hold_out(train, seed=1)
+  assert kept.sizes().tolist() == [8, 1, 7]
+  assert held.sizes().tolist() == [2, 0, 2]
+  for i in range(3):
+    rows = np.concatenate([kept.client(i)[0], held.client(i)[0]])
+    np.testing.assert_array_equal(np.sort(rows, axis=0), train.client(i)[0])
+    np.testing.assert_array_equal(kept.client_ids, train.client_ids)
+  again, _ = data.hold_out(train, seed=1)
+  np.testing.assert_array_equal(again.x, kept.x)
+  other, _ = data.hold_out(train, seed=2)
+  assert not np.array_equal(other.x, kept.x)

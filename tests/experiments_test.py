@@ -188,3 +188,52 @@ def test_mistakes_are_one_sentence_and_exit_code_1(arguments, message, tmp_path)
   assert not list(tmp_path.rglob('summary.json'))
   if 'no client came back' not in message:
     assert not list(tmp_path.iterdir())
+
+
+def test_search_takes_the_best_validation_score_and_leaves_others_alone():
+  configs = [{'learning_rate': 0.1, 'seed': s, 'evaluate_on': 'test'} for s in (4, 5)]
+  seen = []
+
+  def score(config):
+    seen.append((config['learning_rate'], config['seed'], config['evaluate_on']))
+    return {0.1: 0.5, 0.3: 0.8, 1.0: -float('inf')}[config['learning_rate']]
+
+  chosen = compare.search(configs, 'learning_rate', [0.1, 0.3, 1.0], score)
+  assert seen == [(rate, 4, 'validation') for rate in (0.1, 0.3, 1.0)]
+  assert [c['learning_rate'] for c in chosen] == [0.3, 0.3]
+  assert [(c['seed'], c['evaluate_on']) for c in chosen] == [(4, 'test'), (5, 'test')]
+  assert compare.search(configs, 'prox_mu', [1.0], score) is configs
+
+
+def test_searches_are_parsed_and_refused(parsed_flags):
+  assert compare.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
+  assert compare.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
+  for wrong in ('learning_rate', 'rate:1', 'seed:1,2', 'learning_rate:', 'rounds:x'):
+    with pytest.raises(UserError, match='--tune='):
+      compare.parse_search(wrong)
+
+
+@pytest.mark.slow
+def test_tuning_looks_at_validation_examples_only(tmp_path):
+  done = call('compare', *QUICK, '--algorithms=fed_avg,fesem(2)', '--num_seeds=1',
+              '--tune=prox_lambda:0.01,1e30', '--workdir=t', cwd=tmp_path)  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  tuned = json.loads((tmp_path / 't/tune.json').read_text())['prox_lambda']
+  assert list(tuned) == ['fesem(2)']  # FedAvg has no lambda.
+  assert tuned['fesem(2)']['chosen'] == 0.01
+  assert tuned['fesem(2)']['validation_micro_accuracy']['1e+30'] is None  # Diverged.
+  search = tmp_path / 't/tune/fesem(2)/prox_lambda=0.01/config.json'
+  assert json.loads(search.read_text())['evaluate_on'] == 'validation'
+  final = tmp_path / 't/fesem(2)/seed0/config.json'
+  assert json.loads(final.read_text())['evaluate_on'] == 'test'
+
+
+@pytest.mark.slow
+def test_measured_chunk_size_runs_and_a_wrong_one_is_refused(tmp_path):
+  done = call('run', *QUICK, '--algorithm=fed_avg', '--clients_per_chunk=auto',
+              '--workdir=here', cwd=tmp_path)  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  assert 'side by side' in done.stdout
+  wrong = call('run', *QUICK, '--clients_per_chunk=many', cwd=tmp_path)
+  assert wrong.returncode == 1
+  assert '--clients_per_chunk=many must be a number or auto' in wrong.stderr

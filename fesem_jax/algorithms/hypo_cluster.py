@@ -37,6 +37,8 @@ def hypo_cluster(
   variant: str = 'model',
   weighting: str = 'uniform',
   init_restarts: int = 20,
+  init_rounds: int = 2,
+  init_clients: int = 24,
 ) -> Algorithm:
   """Builds HypoCluster(K).
 
@@ -45,7 +47,9 @@ def hypo_cluster(
     c_k <- mean of w_i over the clients with r_i = k
 
   Clients are assigned by their training examples, never by test ones. The
-  centers start as different random models.
+  centers start as different random models. From most draws of them two groups of
+  clients end up sharing a center for good, so several draws are tried for a few
+  rounds on a sample of clients, and the best one is kept.
 
   Args:
     local: how clients train.
@@ -54,30 +58,61 @@ def hypo_cluster(
       one full-batch gradient step.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster).
     init_restarts: draws of K random models; kept is the draw whose best models
-      have the least mean training loss over clients.
+      have the least mean training loss over the sampled clients.
+    init_rounds: rounds of this method before draws are compared; 0 compares the
+      random models themselves.
+    init_clients: clients of that sample.
 
   Raises:
     UserError: on an option outside its range.
   """
   check_choice('variant', variant, ('model', 'gradient'))
   check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(1, num_clusters=num_clusters, init_restarts=init_restarts)
+  check_at_least(
+    1,
+    num_clusters=num_clusters,
+    init_restarts=init_restarts,
+    init_clients=init_clients,
+  )
+  check_at_least(0, init_rounds=init_rounds)
   if variant == 'gradient':
     local = local._replace(schedule=Schedule(batch_size=0, steps=1))
 
+  def one_round(local, centers, data, cohort, key):
+    losses = cohort_losses(local, centers, data, cohort)
+    best = losses.argmin(axis=1).astype(jnp.int32)
+    trained = train_cohort(
+        local, centers, best, data, cohort, key, keep=False,
+        fold=add_to_own, sums=em.Sums.zeros(centers, weighting),
+    )  # fmt: skip
+    return tree.mean_of(trained.sums.weighted, centers), best, trained
+
   def init(key, data):
     em.check_num_clusters(num_clusters, data)
-    everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
+    sound = local._replace(dropout_rate=0.0)
+    sample = em.sample_clients(key, data, init_clients, local.mesh)
 
-    def draw(key):
-      return jax.vmap(local.model.init)(jax.random.split(key, num_clusters))
+    def attempt(key):
+      draw_key, train_key = jax.random.split(key)
+      centers = jax.vmap(local.model.init)(jax.random.split(draw_key, num_clusters))
 
-    def mean_loss(key):
-      best = cohort_losses(local, draw(key), data, everyone).min(axis=1)
-      return jnp.where(data.sizes() > 0, best, 0.0).sum()
+      def again(i, centers):
+        return one_round(
+          sound, centers, data, sample, jax.random.fold_in(train_key, i)
+        )[0]
+
+      centers = jax.lax.fori_loop(0, init_rounds, again, centers)
+      best = cohort_losses(local, centers, data, sample).min(axis=1)
+      return jnp.where(data.sizes(sample.ids) > 0, best, 0.0).sum(), centers
+
+    def better(best, key):
+      tried = attempt(key)
+      choose = lambda a, b: jnp.where(tried[0] < best[0], a, b)
+      return jax.tree.map(choose, tried, best), None
 
     keys = jax.random.split(key, init_restarts)
-    centers = draw(keys[jax.lax.map(mean_loss, keys).argmin()])
+    (_, centers), _ = jax.lax.scan(better, attempt(keys[0]), keys[1:])
+    everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
     losses = cohort_losses(local, centers, data, everyone)
     return HypoClusterState(centers, losses.argmin(axis=1).astype(jnp.int32))
 
@@ -87,13 +122,7 @@ def hypo_cluster(
 
   def step(state, data, cohort, key):
     old = tree.rows_of(state.assignment, cohort)
-    losses = cohort_losses(local, state.centers, data, cohort)
-    best = losses.argmin(axis=1).astype(jnp.int32)
-    trained = train_cohort(
-        local, state.centers, best, data, cohort, key, keep=False,
-        fold=add_to_own, sums=em.Sums.zeros(state.centers, weighting),
-    )  # fmt: skip
-    centers = tree.mean_of(trained.sums.weighted, state.centers)
+    centers, best, trained = one_round(local, state.centers, data, cohort, key)
     new = jnp.where(trained.took_part(), best, old)
     assignment = tree.with_rows(state.assignment, cohort, new)
     value = trained.sums.objective(state.centers, centers)

@@ -1,5 +1,6 @@
 """Data sets by their flag names: `load` returns the two splits of all clients."""
 
+import itertools
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ DATASETS: Mapping[str, Callable[[pathlib.Path], Pool]] = {
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
 # One random stream for each decision, so that none disturbs another.
-_PARTITION, _SPLIT, _SELECT, _RELABEL = range(4)
+_PARTITION, _SPLIT, _SELECT, _RELABEL, _HOLD_OUT = range(5)
 
 
 def load(
@@ -113,6 +114,43 @@ def load(
       test_rows, info, turned, relabel,
   )  # fmt: skip
   return train, test
+
+
+def hold_out(
+  train: FederatedData, seed: int = 0
+) -> tuple[FederatedData, FederatedData]:
+  """Parts each client's training examples 80/20, for choosing hyperparameters.
+
+  Args:
+    train: training split, on the host.
+    seed: decides which examples.
+
+  Returns:
+    (training split, validation split) of the same clients; a client with a single
+    example keeps it for training.
+  """
+  rng = np.random.default_rng([seed, _HOLD_OUT])
+  offsets = np.asarray(train.offsets)
+  kept, held = [], []
+  for first, last in itertools.pairwise(offsets):
+    rows = np.arange(first, last)
+    a, b = _partition.split(rng, rows) if len(rows) > 1 else (rows, rows[:0])
+    kept.append(a)
+    held.append(b)
+
+  def part(rows: Rows) -> FederatedData:
+    flat = np.concatenate(rows)
+    return FederatedData.from_arrays(
+      np.asarray(train.x)[flat],
+      np.asarray(train.y)[flat],
+      np.array([len(r) for r in rows]),
+      num_classes=train.num_classes,
+      scale=train.scale,
+      client_ids=np.asarray(train.client_ids),
+      info=train.info,
+    )
+
+  return part(kept), part(held)
 
 
 def _check(
