@@ -149,6 +149,22 @@ def everyone(data: FederatedData) -> Cohort:
   return Cohort(np.arange(data.num_clients, dtype=np.int32), everyone=True)
 
 
+def useful_share(steps: np.ndarray, num_devices: int, chunk: int) -> float:
+  """Share of computed client steps that are not padding.
+
+  Args:
+    steps: [M] local steps of each client, as dealt to contiguous devices.
+    num_devices: D.
+    chunk: clients side by side.
+  """
+  computed = 0
+  for mine in np.split(steps, num_devices):
+    ordered = np.sort(mine)[::-1]
+    size = -(-len(mine) // -(-len(mine) // chunk))  # As `sharding.map_chunks` does.
+    computed += size * ordered[::size].sum()  # Each lasts as its longest client.
+  return float(steps.sum() / computed)
+
+
 def processor() -> str:
   """Name of the CPU."""
   try:

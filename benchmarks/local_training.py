@@ -33,22 +33,6 @@ COLUMNS = ('workload', 'clients', 'chunk', 'conv', 'steps_per_second', 'useful',
            'compile_seconds', 'quiet')  # fmt: skip
 
 
-def useful_share(steps: np.ndarray, num_devices: int, chunk: int) -> float:
-  """Share of computed client steps that are not padding.
-
-  Args:
-    steps: [M] local steps of each client, as dealt to contiguous devices.
-    num_devices: D.
-    chunk: clients side by side.
-  """
-  computed = 0
-  for mine in np.split(steps, num_devices):
-    ordered = np.sort(mine)[::-1]
-    size = -(-len(mine) // -(-len(mine) // chunk))  # As `sharding.map_chunks` does.
-    computed += size * ordered[::size].sum()  # Each lasts as its longest client.
-  return float(steps.sum() / computed)
-
-
 def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
   """One case: an epoch on every client from one model, and their mean."""
   workload = WORKLOADS[name]
@@ -75,7 +59,7 @@ def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
   return {
     'workload': name, 'clients': num_clients, 'chunk': local.clients_per_chunk,
     'conv': conv, 'steps_per_second': steps.sum() / timed['median_seconds'],
-    'useful': useful_share(steps, mesh.size, local.clients_per_chunk),
+    'useful': common.useful_share(steps, mesh.size, local.clients_per_chunk),
     'compile_seconds': compile_seconds, 'client_steps': int(steps.sum()), **timed,
   }  # fmt: skip
 
@@ -96,7 +80,7 @@ def writers_share(mesh: Any) -> list[dict[str, Any]]:
     for chunk in (1, 16, 64):
       rows.append({
         'workload': f'MNIST writers, batch {batch_size}', 'clients': len(sizes),
-        'chunk': chunk, 'useful': useful_share(steps, mesh.size, chunk),
+        'chunk': chunk, 'useful': common.useful_share(steps, mesh.size, chunk),
       })  # fmt: skip
   return rows
 

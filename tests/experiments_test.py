@@ -63,7 +63,7 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
   'preset', sorted((_ROOT / 'experiments/presets').glob('*.flags'))
 )
 def test_presets_parse(preset, parsed_flags):
-  known = set(parsed_flags) | {'algorithms', 'num_seeds'}
+  known = set(parsed_flags) | {'algorithms', 'num_seeds', 'flagfile'}
   for line in preset.read_text().splitlines():
     if line and not line.startswith('#'):
       assert line.removeprefix('--').split('=')[0].removeprefix('no') in known
