@@ -53,15 +53,15 @@ def main(argv: list[str]) -> None:
   bytes_of = lambda rows: 4.0 * rows * size
   rows: list[dict[str, Any]] = []
 
-  def add(case: str, clusters: int, moved: float, fn: Any, *args: Any) -> None:
+  def add(case: str, clusters: int, moved: float | None, fn: Any, *args: Any) -> None:
     compiled = jax.jit(fn).lower(*args).compile()
     timed = common.repeat(lambda: compiled(*args), _ROUNDS.value)
-    rate = moved / timed['median_seconds'] / 1e9
-    copy = rows[0]['gigabytes_per_second']
-    rows.append({
-      'case': case, 'clusters': clusters, **timed, 'gigabytes': moved / 1e9,
-      'gigabytes_per_second': rate, 'share': rate / copy,
-    })  # fmt: skip
+    row: dict[str, Any] = {'case': case, 'clusters': clusters, **timed}
+    if moved is not None:
+      rate = moved / timed['median_seconds'] / 1e9
+      share = rate / rows[0]['gigabytes_per_second']
+      row |= {'gigabytes': moved / 1e9, 'gigabytes_per_second': rate, 'share': share}
+    rows.append(row)
 
   # Negating in place costs what a copy does, without new memory for the result.
   negate = jax.jit(lambda stack: jax.tree.map(jnp.negative, stack), donate_argnums=0)
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> None:
       jax.random.key(1), stack, exists, 4, ids, restarts=_RESTARTS.value, mesh=mesh
     )
 
-  add(f'k-means, {_RESTARTS.value} restarts', 4, bytes_of(num_clients), cluster, stack)
+  add(f'k-means, {_RESTARTS.value} restarts', 4, None, cluster, stack)
   train = common.federated(workload, num_clients, mesh)
   cohort = common.everyone(train)
   start = sharding.replicate(tree.expand(model), mesh)
@@ -105,7 +105,7 @@ def main(argv: list[str]) -> None:
       0
     ]
 
-  add('local round, 1 epoch', 1, bytes_of(num_clients), local_round, start, train)
+  add('local round, 1 epoch', 1, None, local_round, start, train)
   print(common.table(rows, COLUMNS))
   common.save('em', mesh, rows)
 

@@ -2,8 +2,9 @@ r"""Seconds of a whole round of each method, beside FedAvg on the same cohort.
 
   python -m benchmarks.round --workloads=W1,W3 --methods='fed_avg,fesem(4)'
 
-Rounds of the methods alternate, so that a slow minute of the machine hits all of
-them; the ratio is the median over pairs of neighboring rounds.
+Each round of a method follows one of FedAvg; the ratio is the median over these
+pairs, and its quartiles say how far to trust it. FedCluster compares its clients in
+every round here, which it does every fifth round by default.
 """
 
 from typing import Any
@@ -16,6 +17,8 @@ from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 from experiments.compare import parse_method
 from fesem_jax import algorithms, sharding
+
+COLUMNS = ('workload', 'clients', 'method', 'seconds', 'ratio', 'low', 'high')
 
 _ALL = ','.join(
   f'{name}(4)' if 'num_clusters' in algorithms.options(name) else name
@@ -41,6 +44,8 @@ class _Method:
     name, options = parse_method(text)
     if _STREAMED.value and 'client_state' in algorithms.options(name):
       options |= {'client_state': 'streamed'}
+    if name == 'fed_cluster':
+      options |= {'min_rounds': 0, 'check_every': 1}
     local = common.training(workload, num_clients, mesh)
     local = local._replace(schedule=local.schedule._replace(epochs=_EPOCHS.value))
     algorithm = algorithms.build(name, local, **options)
@@ -68,18 +73,28 @@ def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
   few = workload.network != 'mlp'
   num_clients = _CLIENTS.value or (40 if few else workload.num_clients)
   ready = {m: _Method(m, workload, num_clients, mesh) for m in ['fed_avg', *methods]}
-  seconds: dict[str, list[float]] = {m: [] for m in ready}
+  base: list[float] = []
+  seconds: dict[str, list[float]] = {m: [] for m in methods}
+  ratios: dict[str, list[float]] = {m: [] for m in methods}
   for _ in range(_ROUNDS.value):
-    for method in ready:
-      timed = common.repeat(ready[method].round, times=1, warmups=0)
-      seconds[method].append(timed['median_seconds'])
-  rows = []
-  for method in ready:
-    ratios = np.array(seconds[method]) / np.array(seconds['fed_avg'])
-    rows.append({
-      'workload': name, 'clients': num_clients, 'method': method,
-      'streamed': _STREAMED.value, 'local_epochs': _EPOCHS.value,
-      'seconds': float(np.median(seconds[method])), 'ratio': float(np.median(ratios)),
+    for method in methods:
+      pair = [
+        common.repeat(ready[m].round, times=1, warmups=0)['median_seconds']
+        for m in ('fed_avg', method)
+      ]
+      base.append(pair[0])
+      seconds[method].append(pair[1])
+      ratios[method].append(pair[1] / pair[0])
+  case = {
+    'workload': name, 'clients': num_clients, 'streamed': _STREAMED.value,
+    'local_epochs': _EPOCHS.value,
+  }  # fmt: skip
+  rows = [case | {'method': 'fed_avg', 'seconds': float(np.median(base)), 'ratio': 1.0}]
+  for method in methods:
+    low, middle, high = np.percentile(ratios[method], (25, 50, 75)).tolist()
+    rows.append(case | {
+      'method': method, 'seconds': float(np.median(seconds[method])),
+      'ratio': middle, 'low': low, 'high': high,
     })  # fmt: skip
   return rows
 
@@ -93,7 +108,7 @@ def main(argv: list[str]) -> None:
   for name in _WORKLOADS.value:
     rows += measure(name, [m for m in _METHODS.value if m != 'fed_avg'], mesh)
     print(
-        common.table(rows, ['workload', 'clients', 'method', 'seconds', 'ratio']),
+        common.table(rows, COLUMNS),
         flush=True,
     )  # fmt: skip
   common.save('round_streamed' if _STREAMED.value else 'round', mesh, rows)

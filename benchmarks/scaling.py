@@ -55,11 +55,11 @@ def main(argv: list[str]) -> None:
   del argv
   sharding.setup_devices()
   mesh = sharding.client_mesh()
-  cases = [_Case(int(n), mesh) for n in _CLIENTS.value]
+  cases = [_Case(int(n), mesh) for n in sorted(_CLIENTS.value, key=int)]
   seconds: dict[int, list[float]] = {c.num_clients: [] for c in cases}
   for _ in range(_ROUNDS.value):
     for case in cases:
-      # As much work in each case, so that a slow moment hits all alike.
+      # Short rounds are repeated more often.
       times = max(1, cases[-1].num_clients // case.num_clients // 10)
       timed = common.repeat(case.round, times, warmups=not seconds[case.num_clients])
       seconds[case.num_clients].append(timed['median_seconds'])

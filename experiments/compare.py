@@ -86,7 +86,9 @@ def parse_search(text: str) -> tuple[str, list[Any]]:
   """
   name, _, values = text.partition(':')
   tunable = (*experiment_flags.common(), *experiment_flags.method_options())
-  if not values or name not in tunable or name in ('seed', 'evaluate_on'):
+  if (
+    not values or name not in tunable or name in ('seed', 'evaluate_on', 'num_clusters')
+  ):
     raise UserError(f'--tune={text} is not FLAG:VALUE,VALUE, e.g. learning_rate:0.1,1.')
   try:
     return name, [flags.FLAGS[name].parser.parse(v) for v in values.split(',')]
@@ -249,6 +251,8 @@ def tuned(
 
   The figures behind each choice are written to WORKDIR/tune.json.
   """
+  if not any(name in configs[0] for configs in table.values()):
+    raise UserError(f'--tune={name}: none of --algorithms has this option.')
   chosen: dict[str, Any] = {}
   for label, configs in table.items():
     scores: dict[str, float | None] = {}
@@ -271,7 +275,10 @@ def tuned(
     table = table | {label: search(configs, name, values, score)}
     if scores:
       best = table[label][0][name]
-      print(f'{label}: {name}={best}, by fine-tuned micro accuracy on validation.')
+      if all(s is None for s in scores.values()):
+        print(f'{label}: diverged with every {name}; {best} is kept.')
+      else:
+        print(f'{label}: {name}={best}, by fine-tuned micro accuracy on validation.')
       chosen[label] = {'chosen': best, 'validation_micro_accuracy': scores}
   write_atomically(workdir / 'tune.json', json.dumps({name: chosen}, indent=1) + '\n')
   return table

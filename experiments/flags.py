@@ -172,7 +172,8 @@ def define() -> None:
     'clients_per_chunk',
     '0',
     'Clients trained side by side on a device; 0: by the model and '
-    'the device; auto: measure which number is fastest. Does not affect results.',
+    'the device; auto: measure which number is fastest. Results do not change beyond '
+    'rounding.',
   )
   f.DEFINE_integer(
     'num_devices',

@@ -89,7 +89,8 @@ def build_local(
     dropout_rate=config['dropout_rate'],
   )
   if chunk == 'auto':
-    return local._replace(clients_per_chunk=autotune.clients_per_chunk(local, train))
+    chunk = autotune.clients_per_chunk(local, train, config['clients_per_round'])
+    return local._replace(clients_per_chunk=chunk)
   return local
 
 

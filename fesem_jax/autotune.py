@@ -18,18 +18,21 @@ _ROUNDS = 3
 _CLEARLY_SLOWER = 0.8
 
 
-def clients_per_chunk(local: LocalTraining, train: FederatedData) -> int:
+def clients_per_chunk(
+  local: LocalTraining, train: FederatedData, clients_per_round: int = 0
+) -> int:
   """The fastest of 1, 2, 4, ... clients per chunk on a short piece of training.
 
   Args:
     local: how clients train; its own `clients_per_chunk` is not looked at.
     train: training split; the first clients are trained and thrown away.
+    clients_per_round: S; 0 is all clients.
 
   Returns:
     C. It changes the speed of a run, never its results.
   """
   train = sharding.replicate(train, local.mesh)
-  most = -(-train.num_clients // local.mesh.size)
+  most = -(-(clients_per_round or train.num_clients) // local.mesh.size)
   rates: dict[int, float] = {}
   chunk = 1
   while chunk <= most:

@@ -42,8 +42,8 @@ def conv2d(
     kernel: [h, w, I, O].
     strides: of the window.
     padding: 'SAME', 'VALID' or pixels before and after each spatial axis.
-    method: one of `METHODS`; None is the fastest on the default backend, see
-      benchmarks/local_training.py --conv_methods.
+    method: one of `METHODS`; None takes what suits the default backend (measured on
+      CPU only; compare with benchmarks/local_training.py --conv_methods).
 
   Returns:
     [B, H', W', O].

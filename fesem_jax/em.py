@@ -216,13 +216,14 @@ def sample_clients(
   Args:
     key: decides who is drawn.
     data: training split; clients without examples come last.
-    count: clients to draw, rounded up to a multiple of the device count.
+    count: clients to draw; nobody fills up to a multiple of the device count.
     mesh: the devices.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
   draw = jnp.where(data.sizes() > 0, jax.vmap(jax.random.uniform)(keys), 2.0)
-  count = min(-(-count // mesh.size) * mesh.size, data.num_clients)
-  return Cohort(jnp.argsort(draw)[:count].astype(jnp.int32), everyone=False)
+  ids = jnp.argsort(draw)[:count].astype(jnp.int32)
+  padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
+  return Cohort(jnp.concatenate([ids, padding]), everyone=False)
 
 
 class Initial(NamedTuple):
@@ -301,7 +302,7 @@ def train_and_cluster(
       compared(trained.params),
       trained.took_part(),
       num_clusters,
-      jnp.asarray(data.client_ids)[cohort.ids],
+      jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
       restarts=restarts,
       seeding=seeding,
       trim=trim,

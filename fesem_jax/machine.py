@@ -50,7 +50,7 @@ def versions() -> dict[str, str | None]:
 
 
 def commit() -> str | None:
-  """Commit of the source tree, or None outside a git checkout."""
+  """Commit of the source tree (-dirty if changed), or None outside a checkout."""
   folder = pathlib.Path(__file__).parent
   try:
     done = subprocess.run(
@@ -61,4 +61,9 @@ def commit() -> str | None:
     )
   except (OSError, subprocess.CalledProcessError):
     return None
-  return done.stdout.strip()
+  changed = subprocess.run(
+    ['git', '-C', str(folder), 'status', '--porcelain', '--untracked-files=no'],
+    capture_output=True,
+    text=True,
+  )
+  return done.stdout.strip() + ('-dirty' if changed.stdout.strip() else '')

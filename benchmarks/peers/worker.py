@@ -63,4 +63,7 @@ def serve(runner: Callable[..., Runner], versions: dict[str, str]) -> None:
       assert loaded is not None
       began = time.perf_counter()
       loaded.round()
-      answer({'seconds': time.perf_counter() - began})
+      seconds = time.perf_counter() - began
+      after, before = loaded.params(), workload.initial()
+      norms = {n: float(np.linalg.norm(after[n] - before[n])) for n in before}
+      answer({'seconds': seconds, 'norms': norms})

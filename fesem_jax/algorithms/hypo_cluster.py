@@ -46,10 +46,10 @@ def hypo_cluster(
     w_i <- SGD from c_{r_i} on client i
     c_k <- mean of w_i over the clients with r_i = k
 
-  Clients are assigned by their training examples, never by test ones. The
-  centers start as different random models. From most draws of them two groups of
-  clients end up sharing a center for good, so several draws are tried for a few
-  rounds on a sample of clients, and the best one is kept.
+  Clients are assigned by their training examples, never by test ones. From most
+  draws of K random models two groups of clients end up sharing a center for good,
+  so several draws are tried for a few rounds on a sample of clients, and the best
+  centers are kept.
 
   Args:
     local: how clients train.
@@ -57,8 +57,9 @@ def hypo_cluster(
     variant: 'model' averages models after local training; 'gradient' averages
       one full-batch gradient step.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster).
-    init_restarts: draws of K random models; kept is the draw whose best models
-      have the least mean training loss over the sampled clients.
+    init_restarts: draws of K random models, each trained for `init_rounds`; kept
+      are the centers whose best ones have the least mean training loss over the
+      sampled clients.
     init_rounds: rounds of this method before draws are compared; 0 compares the
       random models themselves.
     init_clients: clients of that sample.
@@ -103,15 +104,18 @@ def hypo_cluster(
 
       centers = jax.lax.fori_loop(0, init_rounds, again, centers)
       best = cohort_losses(local, centers, data, sample).min(axis=1)
-      return jnp.where(data.sizes(sample.ids) > 0, best, 0.0).sum(), centers
+      total = jnp.where(data.sizes(sample.ids) > 0, best, 0.0).sum()
+      return jnp.where(jnp.isfinite(total), total, jnp.inf), centers
 
     def better(best, key):
       tried = attempt(key)
-      choose = lambda a, b: jnp.where(tried[0] < best[0], a, b)
+      choose = lambda a, b: jnp.where(tried[0] <= best[0], a, b)
       return jax.tree.map(choose, tried, best), None
 
     keys = jax.random.split(key, init_restarts)
-    (_, centers), _ = jax.lax.scan(better, attempt(keys[0]), keys[1:])
+    like = jax.eval_shape(attempt, keys[0])[1]
+    none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    (_, centers), _ = jax.lax.scan(better, none, keys)
     everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
     losses = cohort_losses(local, centers, data, everyone)
     return HypoClusterState(centers, losses.argmin(axis=1).astype(jnp.int32))
