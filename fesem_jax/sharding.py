@@ -83,11 +83,6 @@ def split_clients(tree: Any, mesh: Mesh) -> Any:
   return jax.lax.with_sharding_constraint(tree, sharding)
 
 
-def whole(tree: Any, mesh: Mesh) -> Any:
-  """Constrains every leaf to be whole on every device."""
-  return jax.lax.with_sharding_constraint(tree, NamedSharding(mesh, PartitionSpec()))
-
-
 def per_device(
   fn: Callable[..., Any], mesh: Mesh, num_split: int
 ) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from fesem_jax import em, sharding, tree
+from fesem_jax import em, tree
 from fesem_jax.base import (
   Algorithm,
   Deployed,
@@ -115,11 +115,10 @@ def fed_cluster(
         jax.ShapeDtypeStruct(counts.shape, jnp.int32),
         jax.ShapeDtypeStruct((), jnp.int32),
       )
-      given = (tree.inner_products(updates), counts, state.assignment)
-      found = jax.pure_callback(
-        decide, shapes, *sharding.whole(given, local.mesh), state.num_clusters
-      )
-      return sharding.whole(found, local.mesh)
+      return jax.pure_callback(
+          decide, shapes, tree.inner_products(updates), counts, state.assignment,
+          state.num_clusters,
+      )  # fmt: skip
 
     rounds = state.rounds + 1
     due = (rounds > min_rounds) & (rounds % check_every == 0)
