@@ -15,8 +15,8 @@ import numpy as np
 import optax
 
 from benchmarks.workloads import Workload
+from fesem_jax import algorithms, machine, models, sharding
 from fesem_jax import local as local_module
-from fesem_jax import machine, models, sharding
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.writer import write_atomically
 
@@ -95,11 +95,46 @@ def timed_compile(fn: Any, *args: Any) -> tuple[Any, float]:
 
 def federated(workload: Workload, num_clients: int, mesh: Any) -> FederatedData:
   """The work load's data on the devices."""
-  x, y, sizes = workload.arrays(num_clients)
-  order = sharding.deal(sizes)
+  return place(workload, *workload.arrays(num_clients), mesh)
+
+
+def place(workload: Workload, x: Any, y: Any, sizes: Any, mesh: Any) -> FederatedData:
+  """A work load's arrays, dealt to the devices."""
   data = FederatedData.from_arrays(x, y, sizes, num_classes=workload.num_classes)
-  multiple = -(-num_clients // mesh.size) * mesh.size
-  return sharding.replicate(data.reorder(order, multiple), mesh)
+  multiple = -(-len(sizes) // mesh.size) * mesh.size
+  return sharding.replicate(data.reorder(sharding.deal(sizes), multiple), mesh)
+
+
+class Method:
+  """A method with its state, ready for another round.
+
+  Attributes:
+    compile_seconds: of the round.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    options: dict[str, Any],
+    local: local_module.LocalTraining,
+    train: FederatedData,
+  ):
+    algorithm = algorithms.build(name, local, **options)
+    keys = jax.random.split(jax.random.key(0), 2)
+    keys = sharding.replicate(keys, local.mesh)
+    self._state = jax.block_until_ready(jax.jit(algorithm.init)(keys[0], train))
+    self._rest = (train, everyone(train), keys[1])
+    shardings = jax.tree.map(lambda x: x.sharding, self._state)
+    self._between, self._shardings = algorithm.between, shardings
+    step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
+    self._step, self.compile_seconds = timed_compile(step, self._state, *self._rest)
+
+  def round(self) -> Any:
+    state, info = self._step(self._state, *self._rest)
+    if self._between is not None:
+      state = jax.device_put(self._between(state, info)[0], self._shardings)
+    self._state = state
+    return info
 
 
 def training(

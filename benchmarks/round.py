@@ -3,18 +3,17 @@ r"""Seconds of a whole round of each method, beside FedAvg on the same cohort.
   python -m benchmarks.round --workloads=W1,W3 --methods='fed_avg,fesem(4)'
 
 Each round of a method follows one of FedAvg; the ratio is the median over these
-pairs, and its quartiles say how far to trust it. FedCluster's comparison of clients,
-first due in round 10, is not in its rounds here.
+pairs, and its quartiles say how far to trust it. FedCluster compares clients in one
+round of five, from round 10 on; these rounds are not here.
 """
 
 from typing import Any
 
-import jax
 import numpy as np
 from absl import app, flags
 
 from benchmarks import common
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, Workload
 from experiments.compare import parse_method
 from fesem_jax import algorithms, sharding
 
@@ -37,32 +36,16 @@ _STREAMED = flags.DEFINE_bool(
 )
 
 
-class _Method:
-  """A method with its state, ready for another round."""
-
-  def __init__(self, text: str, workload: Any, num_clients: int, mesh: Any):
-    name, options = parse_method(text)
-    if _STREAMED.value and 'client_state' in algorithms.options(name):
-      options |= {'client_state': 'streamed'}
-    local = common.training(workload, num_clients, mesh)
-    local = local._replace(schedule=local.schedule._replace(epochs=_EPOCHS.value))
-    algorithm = algorithms.build(name, local, **options)
-    self._data = common.federated(workload, num_clients, mesh)
-    cohort = common.everyone(self._data)
-    keys = sharding.replicate(jax.random.split(jax.random.key(0), 2), mesh)
-    self._key = keys[1]
-    self._state = jax.block_until_ready(jax.jit(algorithm.init)(keys[0], self._data))
-    shardings = jax.tree.map(lambda x: x.sharding, self._state)
-    self._step = (
-      jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
-      .lower(self._state, self._data, cohort, self._key)
-      .compile()
-    )
-    self._cohort = cohort
-
-  def round(self) -> Any:
-    self._state, info = self._step(self._state, self._data, self._cohort, self._key)
-    return info
+def _ready(text: str, workload: Workload, num_clients: int, mesh: Any) -> common.Method:
+  """A method NAME or NAME(K) on a work load."""
+  name, options = parse_method(text)
+  if _STREAMED.value and 'client_state' in algorithms.options(name):
+    options |= {'client_state': 'streamed'}
+  local = common.training(workload, num_clients, mesh)
+  local = local._replace(schedule=local.schedule._replace(epochs=_EPOCHS.value))
+  return common.Method(
+    name, options, local, common.federated(workload, num_clients, mesh)
+  )
 
 
 def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
@@ -70,7 +53,7 @@ def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
   workload = WORKLOADS[name]
   few = workload.network != 'mlp'
   num_clients = _CLIENTS.value or (40 if few else workload.num_clients)
-  ready = {m: _Method(m, workload, num_clients, mesh) for m in ['fed_avg', *methods]}
+  ready = {m: _ready(m, workload, num_clients, mesh) for m in ['fed_avg', *methods]}
   base: list[float] = []
   seconds: dict[str, list[float]] = {m: [] for m in methods}
   ratios: dict[str, list[float]] = {m: [] for m in methods}
@@ -105,10 +88,7 @@ def main(argv: list[str]) -> None:
   rows = []
   for name in _WORKLOADS.value:
     rows += measure(name, [m for m in _METHODS.value if m != 'fed_avg'], mesh)
-    print(
-        common.table(rows, COLUMNS),
-        flush=True,
-    )  # fmt: skip
+    print(common.table(rows, COLUMNS), flush=True)
   common.save('round_streamed' if _STREAMED.value else 'round', mesh, rows)
 
 

@@ -279,17 +279,20 @@ class Deployed(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-  """A federated method as three pure functions over an explicit state.
+  """A federated method as pure functions over an explicit state.
 
   Attributes:
     init: (key, data) -> state, a NamedTuple of arrays.
-    step: (state, data, cohort, key) -> (state, RoundInfo): one round.
+    step: (state, data, cohort, key) -> (state, RoundInfo): one round, compiled.
     deployed: state -> `Deployed`, the model that each client uses.
+    between: (state, RoundInfo) -> the same, on the host after each round; None for
+      all methods but those that decide there.
   """
 
   init: Callable[[jax.Array, FederatedData], Any]
   step: Callable[[Any, FederatedData, Cohort, jax.Array], tuple[Any, RoundInfo]]
   deployed: Callable[[Any], Deployed]
+  between: Callable[[Any, RoundInfo], tuple[Any, RoundInfo]] | None = None
 
   def client_params(self, state: Any, ids: jax.Array) -> Params:
     """[S, ...] params that clients `ids` [S] deploy, one copy each."""

@@ -232,6 +232,9 @@ def simulate(
         round_key = jax.random.fold_in(keys[_ROUNDS], done + 1)
         state, info = step(state, train, cohort, round_key)
         info = jax.device_get(info)
+        if algorithm.between is not None:
+          state, info = algorithm.between(state, info)
+          state = jax.device_put(state, shardings)
         rounds_seconds.append(time.perf_counter() - round_began)
         if info.trained == 0 and info.failed:
           raise Diverged(_all_failed(done + 1, checkpoints))

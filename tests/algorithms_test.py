@@ -59,6 +59,8 @@ def run(algorithm, data, rounds=3, cohort=None, seed=0):
   for r in range(1, rounds + 1):
     chosen = cohort(r) if cohort else helpers.everyone(data)
     state, info = step(state, data, chosen, jax.random.fold_in(jax.random.key(9), r))
+    if algorithm.between is not None:
+      state, info = algorithm.between(state, info)
     infos.append(info)
   return state, infos
 
@@ -464,11 +466,11 @@ SPLIT = {'max_clusters': 8, 'eps1': 0.9, 'eps2': 0.1, 'gamma': 0.3, 'min_size': 
 
 def test_a_second_split_stores_ids_of_clients_not_positions_in_the_parent():
   groups = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
-  products, counts = updates(groups), np.ones(12, bool)
+  products = updates(groups)
   assignment, count = np.zeros(12, np.int32), 1
   sizes = []
   for _ in range(3):
-    assignment, count = split_clusters(products, counts, assignment, count, **SPLIT)
+    assignment, count = split_clusters(products, assignment, count, **SPLIT)
     sizes.append(int(count))
   assert sizes == [2, 3, 3]  # Homogeneous clusters are left alone.
   assert adjusted_rand_score(groups, assignment) == 1.0
@@ -476,10 +478,10 @@ def test_a_second_split_stores_ids_of_clients_not_positions_in_the_parent():
 
 def test_splits_respect_every_criterion():
   groups = np.array([0, 1] * 4)
-  products, counts = updates(groups), np.ones(8, bool)
+  products = updates(groups)
   start = np.zeros(8, np.int32)
   split = lambda **options: int(
-    split_clusters(products, counts, start, 1, **SPLIT | options)[1]
+    split_clusters(products, start, 1, **SPLIT | options)[1]
   )
   assert split() == 2
   assert split(eps1=0.1) == 1  # Not converged.
@@ -487,8 +489,9 @@ def test_splits_respect_every_criterion():
   assert split(gamma=0.99) == 1  # Parts not far enough apart.
   assert split(min_size=8) == 1
   assert split(max_clusters=1) == 1
-  some = np.array([True] * 6 + [False] * 2)
-  after, _ = split_clusters(products, some, start, 1, **SPLIT)
+  products[6:] = products[:, 6:] = 0  # They dropped out.
+  after, count = split_clusters(products, start, 1, **SPLIT)
+  assert count == 2
   np.testing.assert_array_equal(after[6:], 0)
 
 
@@ -501,6 +504,43 @@ def test_minimax_bipartition_is_the_best_of_all(seed):
   every = [np.array([bool(mask >> i & 1) for i in range(7)]) for mask in range(1, 2**6)]
   got = bipartition(s, 'minimax')
   assert across(got) == pytest.approx(min(across(p) for p in every))
+
+
+def test_fed_cluster_matches_float64_reference():
+  # Checks in rounds 2, 4 and 6 part the clients twice, in different clusters.
+  data = helpers.federation([30] * 9, groups=np.arange(9) % 3)
+  local = helpers.local(batch_size=10, epochs=2)
+  criteria = {'eps1': 0.6, 'gamma': 0.4, 'min_size': 2}
+  algorithm = algorithms.build(
+      'fed_cluster', local, max_clusters=4, eps2=0.0, min_rounds=0, check_every=2,
+      weighting='uniform', **criteria,
+  )  # fmt: skip
+  state = initial(algorithm, data)
+  centers = [reference.from_params(state.centers, k) for k in range(4)]
+  assignment, count, counts = np.zeros(9, int), 1, []
+  for r in range(1, 9):
+    key = jax.random.fold_in(jax.random.key(9), r)
+    starts = [centers[k] for k in assignment]
+    trained = reference_round(local, data, starts, range(9), key)
+    points = np.stack([reference.flat(w) for w in trained])
+    updates = points - np.stack([reference.flat(c) for c in starts])
+    old = np.stack([reference.flat(c) for c in centers])
+    new = reference.means(points, assignment, np.ones(9), old)
+    if r % 2 == 0:
+      before = assignment
+      assignment, count = reference.split(updates, before, count, **criteria)
+      for k in range(count):
+        new[k] = new[before[assignment == k][0]]  # Both parts go on from there.
+    centers = [unflatten(c, centers[0]) for c in new]
+    counts.append(count)
+  state, infos = run(algorithm, data, rounds=8)
+  assert sorted(set(counts)) == [1, 2, 3]
+  assert counts == [int((i.clusters.sizes > 0).sum()) for i in infos]
+  np.testing.assert_array_equal(state.assignment, assignment)
+  assert sum(int(i.clusters.moved) for i in infos) > 0
+  for k in range(count):
+    got = reference.flat(reference.from_params(state.centers, k))
+    assert_close(got, reference.flat(centers[k]), rtol=1e-3)
 
 
 def test_fed_cluster_needs_all_clients():

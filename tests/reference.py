@@ -88,3 +88,31 @@ def lloyd(points, centers, iterations=100):
       break
     assignment = new
   return assignment, centers
+
+
+def split(updates, assignment, count, eps1, gamma, min_size):
+  """FedCluster's check: each cluster of updates [n, P] parted in two at most.
+
+  Complete linkage, merged pair by pair: the two groups whose least similar pair
+  of clients is the most similar.
+  """
+  assignment = assignment.copy()
+  for k in range(count):
+    ids = np.flatnonzero(assignment == k)
+    u = updates[ids]
+    norms = np.linalg.norm(u, axis=1)
+    if len(ids) <= min_size or np.linalg.norm(u.mean(0)) >= eps1 * norms.max():
+      continue
+    cosine = u @ u.T / np.outer(norms, norms)
+    groups = [[i] for i in range(len(ids))]
+    worst = lambda a, b, cosine=cosine: min(cosine[i, j] for i in a for j in b)
+    while len(groups) > 2:
+      pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
+      a, b = max(pairs, key=lambda p: worst(groups[p[0]], groups[p[1]]))
+      groups[b] += groups.pop(a)
+    across = max(cosine[i, j] for i in groups[0] for j in groups[1])
+    if np.sqrt((1 - across) / 2) > gamma:
+      first = groups[0] if 0 in groups[0] else groups[1]
+      assignment[[ids[i] for i in range(len(ids)) if i not in first]] = count
+      count += 1
+  return assignment, count

@@ -35,6 +35,7 @@ class FedClusterState(NamedTuple):
   assignment: jax.Array  # [M] int32
   num_clusters: jax.Array  # [] int32
   rounds: jax.Array  # [] int32 rounds done
+  products: jax.Array  # [M, M] of the clients' updates, on check rounds; else 0
 
 
 def fed_cluster(
@@ -53,11 +54,14 @@ def fed_cluster(
   """Builds FedCluster.
 
     w_i <- SGD from c_{r_i} on client i;  u_i = w_i - c_{r_i}
+    c_k <- mean of w_i over the clients with r_i = k
     on check rounds, for each cluster k of more than `min_size` clients: if
         |mean_i u_i| < eps1 max_i |u_i|   and   max_i |u_i| > eps2,
       part it in two by the cosine similarities s_ij of the u_i, and keep the
-      parts if sqrt((1 - max s_ij across them) / 2) > gamma
-    c_k <- mean of w_i over the clients with r_i = k
+      parts if sqrt((1 - max s_ij across them) / 2) > gamma; both go on from c_k
+
+  The step compares the updates; the split is decided on the host, `between`
+  rounds.
 
   eps1 is relative to the largest update, so that one value serves models of
   any size; Sattler et al. give absolute values for theirs. gamma and min_size
@@ -91,13 +95,10 @@ def fed_cluster(
       assignment=jnp.zeros(data.num_clients, jnp.int32),
       num_clusters=jnp.int32(1),
       rounds=jnp.int32(0),
+      products=jnp.zeros((data.num_clients, data.num_clients)),
     )
 
-  def decide(products, counts, assignment, num_clusters):
-    return split_clusters(
-        products, counts, assignment, num_clusters, max_clusters=max_clusters,
-        eps1=eps1, eps2=eps2, gamma=gamma, min_size=min_size, linkage=linkage,
-    )  # fmt: skip
+  is_check = lambda rounds: (rounds > min_rounds) & (rounds % check_every == 0)
 
   def step(state, data, cohort, key):
     if not cohort.everyone:
@@ -105,43 +106,56 @@ def fed_cluster(
         '--clients_per_round must be 0 for --algorithm=fed_cluster: it compares the '
         'updates of all clients.'
       )
-    trained = train_cohort(local, state.centers, state.assignment, data, cohort, key)
-    counts = trained.took_part()
+    assignment, rounds = state.assignment, state.rounds + 1
+    trained = train_cohort(local, state.centers, assignment, data, cohort, key)
 
-    def check():
-      starts = tree.take(state.centers, state.assignment)
-      updates = jax.tree.map(jnp.subtract, trained.params, starts)
-      shapes = (
-        jax.ShapeDtypeStruct(counts.shape, jnp.int32),
-        jax.ShapeDtypeStruct((), jnp.int32),
-      )
-      return jax.pure_callback(
-          decide, shapes, tree.inner_products(updates), counts, state.assignment,
-          state.num_clusters,
-      )  # fmt: skip
+    def compare():
+      starts = tree.take(state.centers, assignment)
+      return tree.inner_products(jax.tree.map(jnp.subtract, trained.params, starts))
 
-    rounds = state.rounds + 1
-    due = (rounds > min_rounds) & (rounds % check_every == 0)
-    assignment, num_clusters = jax.lax.cond(
-      due, check, lambda: (state.assignment, state.num_clusters)
+    products = jax.lax.cond(
+      is_check(rounds), compare, lambda: jnp.zeros_like(state.products)
     )
     weights = trained.weights(weighting)
     centers = em.m_step(trained.params, assignment, weights, state.centers)
-    value = em.objective(trained.params, centers, assignment, counts, local.mesh)
-    info = em.round_info(
-      trained, max_clusters, value, state.assignment, assignment, data
+    value = em.objective(
+      trained.params, centers, assignment, trained.took_part(), local.mesh
     )
-    return FedClusterState(centers, assignment, num_clusters, rounds), info
+    info = em.round_info(trained, max_clusters, value, assignment, assignment, data)
+    state = FedClusterState(centers, assignment, state.num_clusters, rounds, products)
+    return state, info
+
+  def between(state, info):
+    if not is_check(int(state.rounds)):
+      return state, info
+    before = np.asarray(state.assignment)
+    after, count = split_clusters(
+        np.asarray(state.products), before, int(state.num_clusters),
+        max_clusters=max_clusters, eps1=eps1, eps2=eps2, gamma=gamma,
+        min_size=min_size, linkage=linkage,
+    )  # fmt: skip
+    parent = np.arange(max_clusters, dtype=np.int32)
+    parent[after] = before
+    moved = after != before
+    change = [np.bincount(r[moved], minlength=max_clusters) for r in (after, before)]
+    clusters = info.clusters._replace(
+      assignment=after,
+      sizes=info.clusters.sizes + change[0] - change[1],
+      moved=moved.sum(),
+    )
+    state = state._replace(
+      centers=tree.take(state.centers, jnp.asarray(parent)), assignment=after, num_clusters=count
+    )
+    return state, info._replace(clusters=clusters)
 
   def deployed(state):
     return Deployed(state.centers, row=state.assignment)
 
-  return Algorithm(init, step, deployed)
+  return Algorithm(init, step, deployed, between)
 
 
 def split_clusters(
   products: np.ndarray,
-  counts: np.ndarray,
   assignment: np.ndarray,
   num_clusters: int,
   *,
@@ -155,8 +169,8 @@ def split_clusters(
   """Splits every cluster that has converged while its clients have not.
 
   Args:
-    products: [M, M] inner products of the clients' updates.
-    counts: [M] bool, False for clients to leave where they are.
+    products: [M, M] inner products of the clients' updates. A client whose
+      update is 0 (it dropped out, failed or does not exist) stays where it is.
     assignment: [M] int32.
     num_clusters: clusters so far.
     max_clusters: see `fed_cluster`, as the rest.
@@ -171,15 +185,15 @@ def split_clusters(
   """
   products = np.asarray(products, np.float64)
   assignment = np.array(assignment, np.int32)
-  counts, num_clusters = np.asarray(counts), int(num_clusters)
+  moved = products.diagonal() > 0
   for k in range(num_clusters):
-    members = np.flatnonzero((assignment == k) & counts)  # Ids of clients.
+    members = np.flatnonzero((assignment == k) & moved)  # Ids of clients.
     if num_clusters == max_clusters or len(members) <= max(min_size, 1):
       continue
     block = products[np.ix_(members, members)]
-    norms = np.sqrt(np.maximum(np.diagonal(block), 0))
+    norms = np.sqrt(block.diagonal())
     mean_norm = np.sqrt(max(block.mean(), 0))
-    if mean_norm >= eps1 * norms.max() or norms.max() <= eps2 or norms.min() == 0:
+    if mean_norm >= eps1 * norms.max() or norms.max() <= eps2:
       continue
     similarity = np.clip(block / np.outer(norms, norms), -1, 1)
     second = bipartition(similarity, linkage)
@@ -192,7 +206,7 @@ def split_clusters(
 
 
 def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
-  """[n] bool: which of two parts each client belongs to.
+  """[n] bool: which clients are not in the first one's part.
 
   Args:
     similarity: [n, n] cosine similarities, n >= 2.
@@ -201,4 +215,5 @@ def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
   distance = 1 - (similarity + similarity.T) / 2
   np.fill_diagonal(distance, 0)
   merges = hierarchy.linkage(squareform(distance, checks=False), _LINKAGES[linkage])
-  return hierarchy.fcluster(merges, 2, 'maxclust') == 2
+  part = hierarchy.fcluster(merges, 2, 'maxclust')
+  return part != part[0]
