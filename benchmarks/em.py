@@ -100,10 +100,10 @@ def main(argv: list[str]) -> None:
   start = sharding.replicate(tree.expand(model), mesh)
 
   def local_round(start: Any, train: Any) -> Any:
-    key = jax.random.key(0)
-    return global_model.train_and_average(local, start, train, cohort, key, 'uniform')[
-      0
-    ]
+    mean, _ = global_model.train_and_average(
+      local, start, train, cohort, jax.random.key(0), 'uniform'
+    )
+    return mean
 
   add('local round, 1 epoch', 1, None, local_round, start, train)
   print(common.table(rows, COLUMNS))

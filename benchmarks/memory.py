@@ -20,7 +20,7 @@ from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import algorithms, sharding
+from fesem_jax import sharding
 
 _CLIENTS = flags.DEFINE_list('num_clients', ['1000', '10000', '100000'], 'Values of M.')
 _WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W5.')
@@ -53,24 +53,12 @@ def one_case(num_clients: int, client_state: str) -> dict[str, Any]:
   local = common.training(workload, num_clients, mesh)
   train = common.federated(workload, num_clients, mesh)
   size = sum(x.size for x in jax.tree.leaves(common.params_of(workload, local.model)))
-  algorithm = algorithms.build(
-    'fesem', local, client_state=client_state, init_clients=_INIT_CLIENTS.value
-  )
+  options = {'client_state': client_state, 'init_clients': _INIT_CLIENTS.value}
   jax.block_until_ready(train)
   gc.collect()
   reset_peak()
   before = status('VmRSS')
-  key = jax.random.key(0)
-  state = jax.jit(algorithm.init)(key, train)
-  step = jax.jit(algorithm.step, donate_argnums=0)
-  cohort = common.everyone(train)
-
-  def one_round() -> Any:
-    nonlocal state
-    state, info = step(state, train, cohort, key)
-    return info
-
-  timed = common.repeat(one_round, times=2)
+  timed = common.repeat(common.Method('fesem', options, local, train).round, times=2)
   after = status('VmHWM')
   stats = mesh.devices.flat[0].memory_stats() or {}
   return {

@@ -7,12 +7,12 @@ FeSEM(4), streamed, on W4; `relative` is to the least number of clients.
 
 from typing import Any
 
-import jax
+import numpy as np
 from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import algorithms, sharding
+from fesem_jax import sharding
 
 _CLIENTS = flags.DEFINE_list('num_clients', ['1000', '10000', '100000'], 'Values of M.')
 _WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W5.')
@@ -25,29 +25,15 @@ COLUMNS = ('clients', 'median_seconds', 'microseconds_per_client', 'relative',
            'compile_seconds')  # fmt: skip
 
 
-class _Case:
-  """A number of clients, ready for another round."""
-
-  def __init__(self, num_clients: int, mesh: Any):
-    workload = WORKLOADS[_WORKLOAD.value]
-    options: dict[str, Any] = {}
-    if _METHOD.value == 'fesem':
-      options = {'client_state': _STATE.value, 'init_clients': _INIT_CLIENTS.value}
-    local = common.training(workload, num_clients, mesh)
-    algorithm = algorithms.build(_METHOD.value, local, **options)
-    self.num_clients = num_clients
-    self._key = jax.random.key(0)
-    self._train = common.federated(workload, num_clients, mesh)
-    self._state = jax.jit(algorithm.init)(self._key, self._train)
-    cohort = common.everyone(self._train)
-    self._cohort = cohort
-    step = jax.jit(algorithm.step, donate_argnums=0)
-    arguments = (self._state, self._train, cohort, self._key)
-    self._step, self.compile_seconds = common.timed_compile(step, *arguments)
-
-  def round(self) -> Any:
-    self._state, info = self._step(self._state, self._train, self._cohort, self._key)
-    return info
+def _ready(num_clients: int, mesh: Any) -> common.Method:
+  """The method on so many clients."""
+  workload = WORKLOADS[_WORKLOAD.value]
+  options: dict[str, Any] = {}
+  if _METHOD.value == 'fesem':
+    options = {'client_state': _STATE.value, 'init_clients': _INIT_CLIENTS.value}
+  local = common.training(workload, num_clients, mesh)
+  train = common.federated(workload, num_clients, mesh)
+  return common.Method(_METHOD.value, options, local, train)
 
 
 def main(argv: list[str]) -> None:
@@ -55,21 +41,20 @@ def main(argv: list[str]) -> None:
   del argv
   sharding.setup_devices()
   mesh = sharding.client_mesh()
-  cases = [_Case(int(n), mesh) for n in sorted(_CLIENTS.value, key=int)]
-  seconds: dict[int, list[float]] = {c.num_clients: [] for c in cases}
+  cases = {n: _ready(n, mesh) for n in sorted(map(int, _CLIENTS.value))}
+  seconds: dict[int, list[float]] = {n: [] for n in cases}
   for _ in range(_ROUNDS.value):
-    for case in cases:
-      # Short rounds are repeated more often.
-      times = max(1, cases[-1].num_clients // case.num_clients // 10)
-      timed = common.repeat(case.round, times, warmups=not seconds[case.num_clients])
-      seconds[case.num_clients].append(timed['median_seconds'])
+    for n, case in cases.items():
+      times = max(1, max(cases) // n // 10)  # Short rounds are repeated more often.
+      timed = common.repeat(case.round, times, warmups=not seconds[n])
+      seconds[n].append(timed['median_seconds'])
   rows: list[dict[str, Any]] = []
-  for case in cases:
-    median = sorted(seconds[case.num_clients])[_ROUNDS.value // 2]
-    each = 1e6 * median / case.num_clients
+  for n, case in cases.items():
+    median = float(np.median(seconds[n]))
+    each = 1e6 * median / n
     first = rows[0]['microseconds_per_client'] if rows else each
     rows.append({
-      'clients': case.num_clients, 'median_seconds': median, 'method': _METHOD.value,
+      'clients': n, 'median_seconds': median, 'method': _METHOD.value,
       'microseconds_per_client': each, 'relative': each / first,
       'compile_seconds': case.compile_seconds,
     })  # fmt: skip

@@ -241,6 +241,18 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
   return None
 
 
+def run_unless_diverged(
+  config: dict[str, Any], folder: pathlib.Path, what: str
+) -> dict[str, Any] | None:
+  """The summary of a run announced as `what`; None if it diverged."""
+  say = lambda text: print(f'[{what}] {text}')
+  try:
+    return experiment.run(config, experiment_flags.machine(), folder, say=say).summary
+  except Diverged as e:
+    print(f'{what} diverged: {e}')
+    return None
+
+
 def tuned(
   table: dict[str, list[dict[str, Any]]],
   name: str,
@@ -260,17 +272,10 @@ def tuned(
     def score(config: dict[str, Any], label=label, scores=scores) -> float:
       value = config[name]
       folder = workdir / 'tune' / label / f'{name}={value}'
-      announce = lambda text: print(f'[{name}={value}] {text}')
-      try:
-        result = experiment.run(
-          config, experiment_flags.machine(), folder, say=announce
-        )
-      except Diverged:
-        print(f'{label} diverged with {name}={value}.')
-        scores[str(value)] = None
-        return -np.inf
-      scores[str(value)] = result.summary['finetuned']['micro_accuracy']
-      return scores[str(value)]
+      summary = run_unless_diverged(config, folder, f'{label}, {name}={value}')
+      found = None if summary is None else summary['finetuned']['micro_accuracy']
+      scores[str(value)] = found
+      return -np.inf if found is None else found
 
     table = table | {label: search(configs, name, values, score)}
     if scores:
@@ -299,17 +304,10 @@ def main(argv: list[str]) -> None:
   for label, configs in table.items():
     for config in configs:
       folder = workdir / label / f'seed{config["seed"]}'
-      announce = lambda text, seed=config['seed']: print(f'[seed {seed}] {text}')
-      try:
-        result = experiment.run(
-          config, experiment_flags.machine(), folder, say=announce
-        )
-      except Diverged as e:
-        print(f'{label}, seed {config["seed"]} diverged: {e}')
-        summaries[label].append(None)
-        continue
-      summaries[label].append(result.summary)
-      folders[label].append(folder)
+      what = f'{label}, seed {config["seed"]}'
+      summaries[label].append(run_unless_diverged(config, folder, what))
+      if summaries[label][-1] is not None:
+        folders[label].append(folder)
   finished = rows(summaries)
   write_atomically(workdir / 'table.md', markdown(finished))
   write_atomically(workdir / 'table.csv', comma_separated(finished))

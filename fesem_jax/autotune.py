@@ -3,13 +3,13 @@
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax import sharding, tree
+from fesem_jax.algorithms import global_model
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.batching import Schedule
-from fesem_jax.local import LocalTraining, train_cohort
+from fesem_jax.local import LocalTraining
 
 _STEPS = 6
 _ROUNDS = 3
@@ -58,17 +58,12 @@ def _steps_per_second(local: LocalTraining, train: FederatedData) -> float:
   start = tree.expand(local.model.init(jax.random.key(0)))
   start = sharding.replicate(start, local.mesh)
 
-  def add(sums, trained, row, _):
-    weights = trained.weights('uniform')
-    return tree.add_rows(sums, trained.params, row, weights), None
-
   @jax.jit
   def run(start, train, key):
-    row = jnp.zeros(count, jnp.int32)
-    return train_cohort(
-        local, start, row, train, cohort, key,
-        fold=add, sums=tree.no_sums(start), keep=False,
-    ).sums  # fmt: skip
+    mean, _ = global_model.train_and_average(
+      local, start, train, cohort, key, 'uniform'
+    )
+    return mean
 
   seconds = []
   for _ in range(_ROUNDS + 1):

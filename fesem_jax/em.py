@@ -220,10 +220,20 @@ def sample_clients(
     mesh: the devices.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
-  draw = jnp.where(data.sizes() > 0, jax.vmap(jax.random.uniform)(keys), 2.0)
-  ids = jnp.argsort(draw)[:count].astype(jnp.int32)
+  ids = _random_order(keys, data.sizes() > 0)[:count]
   padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
   return Cohort(jnp.concatenate([ids, padding]), everyone=False)
+
+
+def _random_order(keys: jax.Array, exists: jax.Array) -> jax.Array:
+  """[S] int32 positions in a random order; those that do not exist come last.
+
+  Args:
+    keys: [S] one for each client.
+    exists: [S] bool.
+  """
+  draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
+  return jnp.argsort(draw).astype(jnp.int32)
 
 
 class Initial(NamedTuple):
@@ -282,10 +292,7 @@ def train_and_cluster(
   check_num_clusters(num_clusters, data)
   schedule = local.schedule._replace(epochs=epochs, steps=0)
   local = local._replace(schedule=schedule, dropout_rate=0.0)
-  model_key, train_key, cluster_key, sample_key = (
-    *jax.random.split(key, 3),
-    jax.random.fold_in(key, 3),
-  )
+  model_key, train_key, cluster_key = jax.random.split(key, 3)
   start = tree.expand(local.model.init(model_key))
   everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
   limit = max(
@@ -318,7 +325,7 @@ def train_and_cluster(
     stack = trained.params if keep else None
     return Initial(found.assignment, found.centers, centers, stack)
 
-  sample = sample_clients(sample_key, data, limit, local.mesh)
+  sample = sample_clients(jax.random.fold_in(key, 3), data, limit, local.mesh)
   seeds = cluster(sample, train(sample)).centers
 
   def to_nearest(sums, trained, which, starts):
@@ -371,8 +378,7 @@ def kmeans(
   sampled, valid = stack, exists
   sample_size = max(GRAM_CLIENTS, GRAM_CLIENTS_PER_CLUSTER * num_clusters)
   if exists.shape[0] > sample_size:
-    draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
-    sample = jnp.argsort(draw)[:sample_size]
+    sample = _random_order(keys, exists)[:sample_size]
     sampled, valid, keys = tree.take(stack, sample), exists[sample], keys[sample]
   gram = centered_gram(sampled, valid)
 
@@ -441,11 +447,9 @@ def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
   """
   one = valid.argmax()
 
-  def shift(x: jax.Array) -> jax.Array:
-    keep = valid.reshape((-1,) + (1,) * (x.ndim - 1))
-    return jnp.where(keep, x - jax.lax.dynamic_slice_in_dim(x, one, 1), 0)
-
-  gram = tree.inner_products(jax.tree.map(shift, stack))
+  shift = lambda x: x - jax.lax.dynamic_slice_in_dim(x, one, 1)
+  shifted = tree.where(valid, jax.tree.map(shift, stack), tree.zeros_like(stack))
+  gram = tree.inner_products(shifted)
   weights = valid / jnp.maximum(valid.sum(), 1)
   mean = gram @ weights
   gram = gram - mean[:, None] - mean[None] + weights @ mean

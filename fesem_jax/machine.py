@@ -52,18 +52,11 @@ def versions() -> dict[str, str | None]:
 def commit() -> str | None:
   """Commit of the source tree (-dirty if changed), or None outside a checkout."""
   folder = pathlib.Path(__file__).parent
+  name = ['describe', '--always', '--dirty', '--abbrev=40', '--exclude=*']
   try:
     done = subprocess.run(
-      ['git', '-C', str(folder), 'rev-parse', 'HEAD'],
-      capture_output=True,
-      text=True,
-      check=True,
+      ['git', '-C', str(folder), *name], capture_output=True, text=True, check=True
     )
   except (OSError, subprocess.CalledProcessError):
     return None
-  changed = subprocess.run(
-    ['git', '-C', str(folder), 'status', '--porcelain', '--untracked-files=no'],
-    capture_output=True,
-    text=True,
-  )
-  return done.stdout.strip() + ('-dirty' if changed.stdout.strip() else '')
+  return done.stdout.strip()

@@ -75,27 +75,20 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   digits. Nothing of size S * K * P exists. A stack split over devices must come
   through `sharding.per_device`.
   """
-  num_centers = jax.tree.leaves(centers)[0].shape[0]
   if jax.default_backend() == 'cpu':
     # One pass over the stack: a row stays in the cache while the centers pass by.
-    to_all = lambda row: jax.tree.map(
-      lambda x, c: jnp.broadcast_to(x, c.shape), row, centers
-    )
-    return jax.lax.map(lambda row: row_distances(to_all(row), centers), stack)
-
-  def to_center(x: jax.Array, c: jax.Array) -> jax.Array:
-    return jnp.square(x - c).sum(axis=tuple(range(1, x.ndim)))
-
-  columns = []
-  for k in range(num_centers):
-    center = jax.tree.map(lambda c: c[k : k + 1], centers)  # noqa: B023
-    parts = jax.tree.map(to_center, stack, center)
-    columns.append(sum(jax.tree.leaves(parts)))
+    return jax.lax.map(lambda row: row_distances(expand(row), centers), stack)
+  num_centers = jax.tree.leaves(centers)[0].shape[0]
+  center = lambda k: jax.tree.map(lambda c: c[k : k + 1], centers)
+  columns = [row_distances(stack, center(k)) for k in range(num_centers)]
   return jnp.stack(columns, axis=-1)
 
 
 def row_distances(a: Params, b: Params) -> jax.Array:
-  """[S] float32: squared L2 distance of each row of a [S, ...] to that of b."""
+  """[S] float32: squared L2 distance of each row of a [S, ...] to that of b.
+
+  Either may be a single row, [1, ...], which then stands beside every other.
+  """
 
   def distance(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.square(x - y).sum(axis=tuple(range(1, x.ndim)))

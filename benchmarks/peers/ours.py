@@ -4,15 +4,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from benchmarks import common
 from benchmarks.peers import worker
 from benchmarks.workloads import Workload
-from fesem_jax import machine, models, sharding, tree
+from fesem_jax import machine, sharding, tree
 from fesem_jax.algorithms import global_model
-from fesem_jax.base import FederatedData
-from fesem_jax.local import local_training
 
 
 class Ours:
@@ -20,21 +17,9 @@ class Ours:
 
   def __init__(self, workload: Workload, x: Any, y: Any, sizes: Any):
     mesh = sharding.client_mesh()
-    self._workload = workload
-    data = FederatedData.from_arrays(x, y, sizes, num_classes=workload.num_classes)
-    padded = -(-len(sizes) // mesh.size) * mesh.size
-    self._train = sharding.replicate(data.reorder(sharding.deal(sizes), padded), mesh)
-    model = models.build(
-      workload.network, workload.example_shape, workload.num_classes, workload.hidden
-    )
-    local = local_training(
-      model,
-      optax.sgd(workload.learning_rate),
-      num_clients=padded,
-      batch_size=workload.batch_size,
-      mesh=mesh,
-    )
-    start = tree.expand(common.params_of(workload, model))
+    self._train = common.place(workload, x, y, sizes, mesh)
+    local = common.training(workload, self._train.num_clients, mesh)
+    start = tree.expand(common.params_of(workload, local.model))
     self._start = sharding.replicate(start, mesh)
     cohort = common.everyone(self._train)
 

@@ -6,7 +6,7 @@ Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import tree
+from fesem_jax import em, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Algorithm, Cohort, check_at_least
@@ -40,12 +40,10 @@ def fed_dane(
 
   def first_cohort(data, cohort, key):
     key = jax.random.fold_in(key, _FIRST_COHORT)
-    draw = lambda client_id: jax.random.uniform(jax.random.fold_in(key, client_id))
-    draws = jnp.where(data.sizes() > 0, jax.vmap(draw)(data.client_ids), 2.0)
-    ids = jnp.argsort(draws)[: cohort.ids.shape[0]]
+    ids = em.sample_clients(key, data, cohort.ids.shape[0], local.mesh).ids
     count = (data.sizes(cohort.ids) > 0).sum()  # Without the cohort's padding.
     ids = jnp.where(jnp.arange(ids.shape[0]) < count, ids, data.num_clients)
-    return Cohort(ids.astype(jnp.int32), everyone=False)
+    return Cohort(ids, everyone=False)
 
   def step(state, data, cohort, key):
     first, own = cohort, cohort_gradients(local, state.params, data, cohort)
