@@ -13,8 +13,10 @@ from fesem_jax.data import partition
 
 _OPTIMIZERS = ('sgd', 'momentum', 'adam')
 
-# Flags that belong to a configuration, besides the options of the methods.
+# Flags that belong to a configuration, besides the options of the methods; the
+# first of them choose the data.
 _COMMON: list[str] = []
+_DATA: list[str] = []
 
 
 def _common(define, name: str, *args: Any, **kwargs: Any) -> None:
@@ -22,17 +24,27 @@ def _common(define, name: str, *args: Any, **kwargs: Any) -> None:
   _COMMON.append(name)
 
 
-def define() -> None:
-  """Defines every flag that `run` and `compare` share."""
+def define_data() -> None:
+  """Defines the flags that choose the data."""
   f = flags
-
-  # Data.
+  before = len(_COMMON)
+  sources = {
+    name: ', '.join(s.name for s in choices) for name, choices in data.DATASETS.items()
+  }
+  listed = '; '.join(f'{name} ({names})' for name, names in sources.items())
   _common(
-    f.DEFINE_enum,
+    f.DEFINE_string,
     'dataset',
     'digits',
-    tuple(data.DATASETS),
-    "Data set; 'digits' needs no files.",
+    f"Data set and its sources: {listed}; leaf:FOLDER for any data in LEAF's JSON "
+    'layout; npz:FILE for arrays x, y, client and optionally split and cluster.',
+  )
+  _common(
+    f.DEFINE_string,
+    'source',
+    '',
+    'Where the data set comes from, as listed for --dataset; default: the first one '
+    'whose files are in --data_dir.',
   )
   f.DEFINE_string(
     'data_dir',
@@ -89,6 +101,58 @@ def define() -> None:
     2,
     'Label shards of each client under the shards partition.',
   )
+  _common(
+    f.DEFINE_enum,
+    'background',
+    'white',
+    ('white', 'black'),
+    "Of FEMNIST's images; white is how the files have them.",
+  )
+  _common(f.DEFINE_string, 'tfds_name', '', 'Data set for --dataset=tfds.')
+  _common(f.DEFINE_string, 'hub_name', '', 'OWNER/NAME for --dataset=hub.')
+  _common(
+    f.DEFINE_string,
+    'hub_client_column',
+    '',
+    'Column that names the client of each example; default: the data has no clients.',
+  )
+  _common(
+    f.DEFINE_string,
+    'hub_label_column',
+    '',
+    'Column of the labels; default: the only one of class labels.',
+  )
+  _common(
+    f.DEFINE_float, 'synthetic_alpha', 1.0, "How much synthetic clients' models differ."
+  )
+  _common(
+    f.DEFINE_float,
+    'synthetic_beta',
+    1.0,
+    "How much synthetic clients' features differ.",
+  )
+  _common(
+    f.DEFINE_float,
+    'synthetic_noise',
+    0.0,
+    'Noise in the targets of synthetic_linear and synthetic_mixture, whose groups are '
+    '--partition_groups.',
+  )
+  _common(
+    f.DEFINE_integer,
+    'seed',
+    0,
+    'Decides everything random.',
+    lower_bound=0,
+    upper_bound=2**31 - 1,
+  )
+  _DATA.extend(_COMMON[before:])
+
+
+def define() -> None:
+  """Defines every flag that `run` and `compare` share."""
+  f = flags
+  define_data()
 
   # Model and local training.
   _common(f.DEFINE_enum, 'model', 'mlp', models.NAMES, 'Model of every client.')
@@ -149,14 +213,6 @@ def define() -> None:
     'Stop after this many rounds without a client that moves and with Eq. 6 '
     'steady to 0.1 %; 0: never.',
     lower_bound=0,
-  )
-  _common(
-    f.DEFINE_integer,
-    'seed',
-    0,
-    'Decides everything random.',
-    lower_bound=0,
-    upper_bound=2**31 - 1,
   )
   f.DEFINE_integer(
     'checkpoint_every',
@@ -283,6 +339,12 @@ def chosen_options() -> dict[str, Any]:
 def common() -> dict[str, Any]:
   """The part of a configuration that does not depend on the method."""
   return {name: flags.FLAGS[name].value for name in _COMMON}
+
+
+def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
+  """Arguments of `data.load`, from a configuration or from the flags."""
+  values = {n: flags.FLAGS[n].value if config is None else config[n] for n in _DATA}
+  return values | {'partition': values['partition'] or ''}
 
 
 def machine() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from absl import app, flags, logging
 from experiments import flags as experiment_flags
 from fesem_jax import algorithms, autotune, data, models, sharding
 from fesem_jax.base import FederatedData, Model, UserError
+from fesem_jax.data import skew
 from fesem_jax.local import LocalTraining, local_training
 from fesem_jax.simulate import Result, Stopped, simulate
 
@@ -34,22 +35,8 @@ def load_data(
   config: dict[str, Any], data_dir: str = ''
 ) -> tuple[FederatedData, FederatedData]:
   """Two splits, to train and to measure on, that a configuration names."""
-  names = (
-    'num_clients',
-    'examples_per_client',
-    'min_examples',
-    'partition_groups',
-    'disjoint_groups',
-    'dirichlet_alpha',
-    'classes_per_client',
-    'seed',
-  )
-  train, test = data.load(
-    config['dataset'],
-    partition=config['partition'] or '',
-    data_dir=data_dir,
-    **{name: config[name] for name in names},
-  )
+  chosen = experiment_flags.data_choice(config)
+  train, test = data.load(chosen.pop('dataset'), data_dir=data_dir, **chosen)
   if config['evaluate_on'] == 'validation':
     return data.hold_out(train, config['seed'])
   return train, test
@@ -120,11 +107,13 @@ def run(
   size = sum(
     x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   )
+  unlike = skew.label_skew(skew.label_counts(train))
   say(
     f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
     f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
-    f'of {size:,} parameters, {local.mesh.size} {jax.default_backend()} device(s), '
-    f'{local.clients_per_chunk} client(s) side by side on each'
+    f'of {size:,} parameters, label skew {unlike:.2f}, {local.mesh.size} '
+    f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
+    'side on each'
   )
   return simulate(
     algorithm,
@@ -203,7 +192,8 @@ def no_positional(argv: list[str]) -> None:
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:
   """runs/ALGORITHM[K]_DATASET_PARTITION_seedN."""
   method = f'{config["algorithm"]}{config.get("num_clusters") or ""}'
-  where = f'{config["dataset"]}_{config["partition"] or "default"}'
+  dataset = config['dataset'].replace(':', '_').replace('/', '_')
+  where = f'{dataset}_{config["partition"] or "default"}'
   return pathlib.Path('runs') / f'{method}_{where}_seed{config["seed"]}'
 
 

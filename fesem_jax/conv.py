@@ -116,16 +116,23 @@ def _conv_bwd(strides, padding, residuals, dy):
 _conv.defvjp(_conv_fwd, _conv_bwd)
 
 
-def max_pool(x: jax.Array, window: int = 2) -> jax.Array:
-  """Maximum over non-overlapping square windows; rows left over are dropped.
+def max_pool(
+  x: jax.Array, window: int = 2, padding: Literal['VALID', 'SAME'] = 'VALID'
+) -> jax.Array:
+  """Maximum over non-overlapping square windows.
 
   Args:
     x: [B, H, W, C].
     window: side of the square, also the stride.
+    padding: of rows and columns left over: 'VALID' drops them, 'SAME' gives them
+      a window of their own.
 
   Returns:
-    [B, H // window, W // window, C].
+    [B, H // window, W // window, C], rounded up under 'SAME'.
   """
+  if padding == 'SAME':
+    rest = [(0, -n % window) for n in x.shape[1:3]]
+    x = jnp.pad(x, [(0, 0), *rest, (0, 0)], constant_values=-jnp.inf)
   height, width = (n // window * window for n in x.shape[1:3])
   x = x[:, :height, :width]
   slices = [x[:, i::window, j::window] for i in range(window) for j in range(window)]

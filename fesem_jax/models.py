@@ -86,6 +86,28 @@ class EmnistCnn(nn.Module):
     return Dense(self.num_classes, name='logits')(x)
 
 
+class CelebaCnn(nn.Module):
+  """LEAF's network for CelebA: four [conv 3x3x32, norm, pool 2x2, ReLU] blocks.
+
+  LEAF normalizes by the statistics of each batch. GroupNorm (8 groups) stands in
+  for it here: it has no running statistics, and a client's last, smaller batch is
+  treated like any other.
+  """
+
+  num_classes: int
+  conv_method: str | None = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    if x.ndim == 3:
+      x = x[..., None]
+    for i in range(4):
+      x = Conv(32, 3, method=self.conv_method, name=f'conv{i}')(x)
+      x = nn.GroupNorm(num_groups=8, name=f'norm{i}')(x)
+      x = nn.relu(conv.max_pool(x, padding='SAME'))
+    return Dense(self.num_classes, name='logits')(x.reshape(x.shape[0], -1))
+
+
 def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
   """Any Flax module without running statistics as a `Model`.
 
@@ -110,7 +132,7 @@ def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
   return Model(lambda key: module.init(key, dummy)['params'], apply)
 
 
-NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn')
+NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn', 'celeba_cnn')
 
 
 def build(
@@ -126,7 +148,8 @@ def build(
     name: 'logistic'; 'mlp' with `hidden` widths; 'small_cnn' (3x3x16, 3x3x32,
       dense 64; for images as small as 8x8); 'femnist_cnn' (LEAF: 5x5x32, pool,
       5x5x64, pool, dense 2048; 6.6 M parameters at 28x28 and 62 classes);
-      'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M).
+      'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M);
+      'celeba_cnn' (LEAF: four blocks of 3x3x32; 31,000 parameters at 84x84x3).
     example_shape: shape of one example: [H, W] or [H, W, C] for the CNNs.
     num_classes: L.
     hidden: widths of the MLP.
@@ -147,5 +170,6 @@ def build(
     'small_cnn': Cnn((16, 32), 3, 64, num_classes, conv_method),
     'femnist_cnn': Cnn((32, 64), 5, 2048, num_classes, conv_method),
     'emnist_cnn': EmnistCnn(num_classes, conv_method),
+    'celeba_cnn': CelebaCnn(num_classes, conv_method),
   }
   return from_flax(modules[name], example_shape)

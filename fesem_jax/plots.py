@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.base import UserError
+from fesem_jax.data import skew
 from fesem_jax.writer import read_metrics
 
 try:
@@ -50,6 +51,8 @@ class Run:
 
   Attributes:
     name: label for legends, e.g. "fesem(4)".
+    seed: of the run, if known.
+    dataset: its name, or the workdir's.
     history: records of metrics.jsonl.
     clients: arrays of clients.npz; empty while the run goes on.
 
@@ -78,6 +81,7 @@ class Run:
       raise UserError(f'{file} is damaged: {e}.') from e
     self.name = method_label(config) or self.workdir.name
     self.seed = config.get('seed')
+    self.dataset = config.get('dataset') or self.workdir.name
 
   def series(self, *path: str) -> tuple[np.ndarray, np.ndarray]:
     """Rounds and values of a metric, e.g. `series('finetuned', 'micro_f1')`."""
@@ -307,6 +311,71 @@ def clusters_over_rounds(run: Run) -> Figure:
   return figure
 
 
+def classes_of_clients(
+  counts: np.ndarray, title: str, cluster: np.ndarray | None = None
+) -> Figure:
+  """Examples of each class on each client, as stacked bars.
+
+  Args:
+    counts: [M, L] examples.
+    title: heading.
+    cluster: [M] true cluster or assignment; bars are sorted by it, if given, and
+      then by the most frequent class. Of many clients an even sample is shown.
+  """
+  keys = (
+    [counts.argmax(axis=1)] if cluster is None else [counts.argmax(axis=1), cluster]
+  )
+  order = np.lexsort(keys)
+  shown = order[np.linspace(0, len(order) - 1, min(len(order), 80)).astype(int)]
+  num_classes = counts.shape[1]
+  colors: Any = PALETTE  # Of few classes; of many, a scale of colors.
+  if num_classes > len(PALETTE):
+    colors = plt.get_cmap('turbo')(np.linspace(0.02, 0.98, num_classes))
+  with plt.rc_context(_STYLE | {'axes.grid': False}):
+    figure, axis = plt.subplots(figsize=(8, 3.4), layout='constrained')
+    bottom = np.zeros(len(shown))
+    for label in range(num_classes):
+      height = counts[shown, label]
+      axis.bar(
+          np.arange(len(shown)), height, 1.0, bottom, color=colors[label],
+          edgecolor='white', linewidth=0.2, label=str(label),
+      )  # fmt: skip
+      bottom += height
+    if cluster is not None:
+      for at in np.flatnonzero(np.diff(cluster[shown])):
+        axis.axvline(at + 0.5, color='black', linewidth=1, linestyle=':')
+    of_all = (
+      f'{len(shown)} of {len(order)} clients'
+      if len(shown) < len(order)
+      else (f'{len(order)} clients')
+    )
+    axis.set(xlabel=of_all, ylabel='Training examples', title=title)
+    axis.set_xlim(-0.5, len(shown) - 0.5)
+    axis.set_xticks([])
+    if num_classes <= 12:
+      axis.legend(title='class', loc='center left', bbox_to_anchor=(1, 0.5))
+    else:
+      scale = matplotlib.colors.ListedColormap(colors)
+      norm = matplotlib.colors.BoundaryNorm(
+        np.arange(num_classes + 1) - 0.5, num_classes
+      )
+      mappable = matplotlib.cm.ScalarMappable(norm, scale)
+      ticks = ticker.MaxNLocator(7, integer=True)
+      figure.colorbar(mappable, ax=axis, label='class', ticks=ticks)
+  return figure
+
+
+def client_sizes(sizes: np.ndarray, title: str) -> Figure:
+  """Histogram of the clients' numbers of examples [M]."""
+  with plt.rc_context(_STYLE):
+    figure, axis = plt.subplots(figsize=(5, 3.2), layout='constrained')
+    axis.hist(sizes, bins='auto' if len(np.unique(sizes)) > 1 else 1, color=PALETTE[0])
+    axis.axvline(np.median(sizes), color=PALETTE[1], linestyle='--')
+    axis.set(xlabel='Examples (dashed: median)', ylabel='Clients', title=title)
+    axis.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+  return figure
+
+
 def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
   """Writes `path` as PNG and SVG, closes the figure, returns both paths."""
   written = [path.with_suffix('.png'), path.with_suffix('.svg')]
@@ -333,6 +402,14 @@ def draw_run(run: Run) -> list[pathlib.Path]:
   if len(run.clients.get('coordinates', ())) > 2:
     written += save(map_of_clients(run, 'pca'), folder / 'clients_pca')
     written += save(map_of_clients(run, 't-sne'), folder / 'clients_tsne')
+  if 'label_counts' in run.clients:
+    counts, truth = run.clients['label_counts'], run.clients['truth']
+    by_class = classes_of_clients(
+      counts,
+      f'{run.dataset}, label skew {skew.label_skew(counts):.2f}',
+      truth if len(truth) else None,
+    )
+    written += save(by_class, folder / 'classes')
   if 'sheet_images' in run.clients:
     written += save(sheets(run), folder / 'sheets')
   return written

@@ -28,6 +28,7 @@ from fesem_jax.base import (
   check_at_least,
 )
 from fesem_jax.batching import num_steps
+from fesem_jax.data import skew
 from fesem_jax.local import LocalTraining
 
 # Streams of randomness folded from the run's seed, apart from the rounds.
@@ -261,9 +262,11 @@ def simulate(
     if checkpoints is not None:
       checkpoints.close()
 
+  label_counts = skew.label_counts(train)[: len(train.info.names)]
   picture = {}
   if make_portrait:
     picture = portrait.draw(algorithm, local, state, train, keys[_PORTRAIT])
+    picture['label_counts'] = label_counts
   timing = {
     'compile_seconds': seconds['compile'],
     'seconds_per_round': float(np.median(rounds_seconds)) if rounds_seconds else None,
@@ -278,6 +281,7 @@ def simulate(
     'clients_without_test_examples': int(
       (np.asarray(test.sizes())[: len(test.info.names)] == 0).sum()
     ),
+    'label_skew': skew.label_skew(label_counts),
     'timing': timing,
     **machine.describe(local.mesh),
   }

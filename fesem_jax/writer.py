@@ -39,10 +39,13 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
     partial.write_text(text)
 
 
-def write_arrays_atomically(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
-  """Writes a compressed .npz as a whole or not at all; raises `UserError`."""
+def write_arrays_atomically(
+  path: pathlib.Path, arrays: dict[str, np.ndarray], compress: bool = True
+) -> None:
+  """Writes an .npz as a whole or not at all; raises `UserError`."""
+  save = np.savez_compressed if compress else np.savez
   with _replacing(path) as partial, partial.open('wb') as f:
-    np.savez_compressed(f, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    save(f, allow_pickle=False, **arrays)  # type: ignore[arg-type]
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:

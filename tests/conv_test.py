@@ -61,12 +61,14 @@ def test_unknown_method_is_refused():
     conv.conv2d(*arrays((9, 9), (3, 3)), method='winograd')
 
 
+@pytest.mark.parametrize('padding', ['VALID', 'SAME'])
 @pytest.mark.parametrize('size', [(8, 8), (7, 9)])
-def test_max_pool_matches_reduce_window(size):
+def test_max_pool_matches_reduce_window(size, padding):
   x = jnp.asarray(np.random.default_rng(1).normal(size=(2, *size, 3)), jnp.float32)
   reference = lambda x: jax.lax.reduce_window(
-    x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), 'VALID'
+    x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), padding
   )
-  np.testing.assert_array_equal(conv.max_pool(x), reference(x))
+  pool = lambda x: conv.max_pool(x, padding=padding)
+  np.testing.assert_array_equal(pool(x), reference(x))
   gradient = lambda f: jax.grad(lambda x: jnp.sin(f(x)).sum())(x)
-  np.testing.assert_allclose(gradient(conv.max_pool), gradient(reference), rtol=1e-6)
+  np.testing.assert_allclose(gradient(pool), gradient(reference), rtol=1e-6)

@@ -144,7 +144,9 @@ def fed_cluster(
       moved=moved.sum(),
     )
     state = state._replace(
-      centers=tree.take(state.centers, jnp.asarray(parent)), assignment=after, num_clusters=count
+      centers=tree.take(state.centers, jnp.asarray(parent)),
+      assignment=after,
+      num_clusters=count,
     )
     return state, info._replace(clusters=clusters)
 

@@ -3,7 +3,7 @@
 import itertools
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,28 +14,24 @@ from fesem_jax.base import (
   check_at_least,
   check_choice,
 )
-from fesem_jax.data import digits, mnist
 from fesem_jax.data import partition as _partition
+from fesem_jax.data import sources
 from fesem_jax.data.partition import Rows
 from fesem_jax.data.pool import Pool
+from fesem_jax.data.sources import DATASETS
 
-# Name -> loader of the data folder. A pool with natural clients is partitioned
-# by them unless told otherwise; any other is dealt i.i.d.
-DATASETS: Mapping[str, Callable[[pathlib.Path], Pool]] = {
-  'digits': lambda data_dir: digits.load(),
-  'mnist': mnist.load,
-  'mnist_writers': mnist.load_writers,
-}
+__all__ = ['DATASETS', 'hold_out', 'load']
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
 # One random stream for each decision, so that none disturbs another.
-_PARTITION, _SPLIT, _SELECT, _RELABEL, _HOLD_OUT = range(5)
+_PARTITION, _SPLIT, _SELECT, _RELABEL, _HOLD_OUT, _GENERATE = range(6)
 
 
 def load(
   name: str,
   *,
+  source: str = '',
   partition: str = '',
   data_dir: str | os.PathLike[str] = '',
   num_clients: int = 0,
@@ -46,16 +42,18 @@ def load(
   dirichlet_alpha: float = 0.5,
   classes_per_client: int = 2,
   seed: int = 0,
+  **options: Any,
 ) -> tuple[FederatedData, FederatedData]:
   """Loads a data set and deals it to clients.
 
   A data set with its own test split (MNIST) deals its training images to the
   clients' training splits and its test images to their test splits by the same
-  rule. Natural clients, and data without a test split, are divided 80/20 inside
-  each client.
+  rule. Natural clients keep the split that their files have (LEAF, TensorFlow
+  Federated); other data without a test split is divided 80/20 inside each client.
 
   Args:
-    name: one of `DATASETS`.
+    name: one of `DATASETS`, 'leaf:FOLDER' or 'npz:FILE'.
+    source: where it comes from, see `sources.DATASETS`; '' takes what is there.
     partition: one of `partition.NAMES`; '' is 'natural' where the data set has
       clients of its own and 'iid' elsewhere.
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR.
@@ -69,6 +67,7 @@ def load(
     dirichlet_alpha: of 'dirichlet'; small is skewed.
     classes_per_client: label shards of each client under 'shards'.
     seed: decides everything random.
+    **options: of single data sets, see `sources.Options`.
 
   Returns:
     (training split, test split), clients in the same order.
@@ -76,13 +75,26 @@ def load(
   Raises:
     UserError: naming the flag or file at fault.
   """
-  check_choice('dataset', name, tuple(DATASETS))
+  chosen = sources.Options(**options)
+  sources.check(name, source, chosen)
+  check_at_least(1, partition_groups=partition_groups)
   folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
-  pool = DATASETS[name](folder)
+  rng = lambda stream: np.random.default_rng([seed, stream])
+  generated = num_clients or DEFAULT_NUM_CLIENTS
+  request = sources.Request(
+    folder,
+    chosen,
+    generated,
+    max(examples_per_client + 1, round(examples_per_client / 0.8))
+    if examples_per_client
+    else 0,
+    _partition.groups_of_clients(generated, partition_groups),
+    rng(_GENERATE),
+  )
+  pool = sources.load(name, source, request)
   partition = partition or ('natural' if pool.client is not None else 'iid')
   _check(name, pool, partition, num_clients, examples_per_client, min_examples,
          partition_groups, dirichlet_alpha, classes_per_client)  # fmt: skip
-  rng = lambda stream: np.random.default_rng([seed, stream])
   if partition == 'natural':
     return _load_natural(
       pool, num_clients, examples_per_client, min_examples, rng(_SELECT), rng(_SPLIT)
@@ -107,12 +119,7 @@ def load(
   )
   turned = partition_groups if partition == 'rotated' else 0
   train = _assemble(pool, pool.x, pool.y, train_rows, info, turned, relabel)
-  test = _assemble(
-      pool,
-      pool.x if pool.test_x is None else pool.test_x,
-      pool.y if pool.test_y is None else pool.test_y,
-      test_rows, info, turned, relabel,
-  )  # fmt: skip
+  test = _assemble(pool, *_test_examples(pool, True), test_rows, info, turned, relabel)
   return train, test
 
 
@@ -173,9 +180,7 @@ def _check(
     examples_per_client=examples_per_client,
     min_examples=min_examples,
   )
-  check_at_least(
-    1, partition_groups=partition_groups, classes_per_client=classes_per_client
-  )
+  check_at_least(1, classes_per_client=classes_per_client)
   if not dirichlet_alpha > 0:
     raise UserError(f'--dirichlet_alpha={dirichlet_alpha} must be positive.')
   grouped = partition in ('rotated', 'label_permuted')
@@ -198,9 +203,12 @@ def _load_natural(
   assert pool.client is not None
   assert pool.names is not None
   rows = _partition.natural(pool.client, len(pool.names))
-  kept = np.array(
-    [i for i, r in enumerate(rows) if len(r) >= max(1, min_examples)], int
-  )
+  counts = np.array([len(r) for r in rows])
+  given = None  # Test examples of each client, where the data set parts them.
+  if pool.test_client is not None:
+    given = _partition.natural(pool.test_client, len(pool.names))
+    counts = counts + [len(r) for r in given]
+  kept = np.flatnonzero(counts >= max(1, min_examples))
   if num_clients > len(kept) or not len(kept):
     raise UserError(
       f'Only {len(kept)} clients have at least --min_examples={min_examples} '
@@ -210,6 +218,10 @@ def _load_natural(
     kept = np.sort(select.choice(kept, num_clients, replace=False))
   train_rows, test_rows = [], []
   for i in kept:
+    if given is not None:
+      train_rows.append(rows[i][: examples_per_client or None])
+      test_rows.append(given[i])
+      continue
     if len(rows[i]) < 2:
       raise UserError(
         f'Client {pool.names[i]} has 1 example, which cannot be split into training '
@@ -222,8 +234,15 @@ def _load_natural(
   info = ClientInfo(pool.names[kept], clusters)
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info),
-    _assemble(pool, pool.x, pool.y, test_rows, info),
+    _assemble(pool, *_test_examples(pool, given is not None), test_rows, info),
   )
+
+
+def _test_examples(pool: Pool, own: bool) -> tuple[np.ndarray, np.ndarray]:
+  """The examples that test rows number: the data set's own, or all."""
+  if not own or pool.test_x is None or pool.test_y is None:
+    return pool.x, pool.y
+  return pool.test_x, pool.test_y
 
 
 def _deal(

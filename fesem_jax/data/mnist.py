@@ -4,13 +4,12 @@ Formats: http://yann.lecun.com/exdb/mnist (idx) and
 https://github.com/facebookresearch/qmnist (the eight label columns).
 """
 
-import gzip
 import pathlib
-import zlib
 
 import numpy as np
 
 from fesem_jax.base import UserError
+from fesem_jax.data import files
 from fesem_jax.data.pool import Pool
 
 _DTYPES: dict[int, np.dtype] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype('>i4')}
@@ -39,12 +38,8 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
       '(or FESEM_DATA_DIR) at the folder that holds them.'
     )
   path = found[0]
-  try:
-    raw = path.read_bytes()
-    if raw[:2] == b'\x1f\x8b':
-      raw = gzip.decompress(raw)
-  except (OSError, EOFError, zlib.error) as e:
-    raise UserError(f'{path} is damaged: {e}. Fetch it again.') from e
+  with files.BoundedReader(path) as f:
+    raw = f.read()
   if len(raw) < 4 or raw[:2] != b'\0\0' or raw[2] not in _DTYPES or raw[3] != ndim:
     raise UserError(
       f'{path} has magic number 0x{raw[:4].hex()}, which is not an idx file of '

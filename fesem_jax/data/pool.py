@@ -1,8 +1,13 @@
 """What a loader returns before examples are dealt to clients."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+
+from fesem_jax.base import UserError
+
+Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N] of one client.
 
 
 class Pool(NamedTuple):
@@ -18,6 +23,8 @@ class Pool(NamedTuple):
     client: [T] integer natural client of each example, or None.
     names: names of the natural clients, or None.
     clusters: true cluster of each natural client, or None.
+    test_client: natural client of each test example; None where the data set
+      does not part its clients' examples itself.
   """
 
   x: np.ndarray
@@ -29,3 +36,58 @@ class Pool(NamedTuple):
   client: np.ndarray | None = None
   names: np.ndarray | None = None
   clusters: np.ndarray | None = None
+  test_client: np.ndarray | None = None
+
+
+def from_clients(
+  train: dict[str, Examples],
+  test: dict[str, Examples] | None,
+  *,
+  num_classes: int,
+  scale: float,
+  clusters: Mapping[str, int] | None = None,
+) -> Pool:
+  """A pool of natural clients, in the order of their names.
+
+  The dicts are emptied on the way, so that the examples exist once only.
+
+  Args:
+    train: name -> examples; x of all clients has one shape and dtype.
+    test: the clients' own test examples, or None.
+    num_classes: L.
+    scale: see `Pool`.
+    clusters: name -> true cluster.
+
+  Raises:
+    UserError: if there are no clients, or one has test examples only.
+  """
+  if not train:
+    raise UserError('The data set holds no clients.')
+  names = np.array(sorted(train))
+  for name in test or {}:
+    if name not in train:
+      raise UserError(f'User {name} has test examples but no training examples.')
+  x, y, client = _flatten(train, names)
+  test_x = test_y = test_client = None
+  if test is not None:
+    test_x, test_y, test_client = _flatten(test, names)
+  return Pool(
+    x, y, num_classes, scale, test_x, test_y, client, names,
+    None if clusters is None else np.array([clusters[name] for name in names]),
+    test_client,
+  )  # fmt: skip
+
+
+def _flatten(
+  clients: dict[str, Examples], names: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  sizes = [len(clients[n][1]) if n in clients else 0 for n in names]
+  example = next(iter(clients.values()))[0]
+  x = np.empty((sum(sizes), *example.shape[1:]), example.dtype)
+  y = np.empty(sum(sizes), np.int32)
+  at = 0
+  for name, size in zip(names, sizes, strict=True):
+    if size:
+      x[at : at + size], y[at : at + size] = clients.pop(name)
+    at += size
+  return x, y, np.repeat(np.arange(len(names)), sizes)

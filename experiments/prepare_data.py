@@ -1,0 +1,129 @@
+r"""Inspects, subsamples, converts and verifies federated data.
+
+  python -m experiments.prepare_data --dataset=femnist --data_dir=DIR
+  python -m experiments.prepare_data --dataset=femnist --data_dir=DIR \
+      --min_examples=100 --max_clients=500 --output=femnist500.npz
+  python -m experiments.run --dataset=npz:femnist500.npz
+
+Prints clients, examples, classes, the distribution of sizes and the label skew;
+--plots=FOLDER draws them. --output writes the two splits as they were loaded and
+verifies the file by reading it back.
+"""
+
+import pathlib
+
+import numpy as np
+from absl import app, flags
+
+from experiments import flags as experiment_flags
+from experiments.run import main_with_clear_errors, no_positional
+from fesem_jax import data
+from fesem_jax.base import FederatedData, UserError
+from fesem_jax.data import arrays, skew
+
+_BAR = 40  # Characters of the longest bar.
+
+
+def describe(train: FederatedData, test: FederatedData) -> str:
+  """What there is, as text."""
+  sizes = np.asarray(train.sizes()) + np.asarray(test.sizes())
+  counts = skew.label_counts(train)
+  of_class = (counts + skew.label_counts(test)).sum(axis=0)
+  shape = 'x'.join(map(str, train.example_shape))
+  lines = [
+    f'{train.num_clients:,} clients, {len(train.y):,} training and {len(test.y):,} '
+    f'test examples of {shape} {train.x.dtype}, values times {train.scale:.6g}',
+    f'{(of_class > 0).sum()} of {train.num_classes} classes occur; a class has '
+    f'{of_class.min():,} to {of_class.max():,} examples',
+    f'examples of a client: {sizes.min()} to {sizes.max()}, median '
+    f'{np.median(sizes):g}, mean {sizes.mean():.1f}, standard deviation '
+    f'{sizes.std():.1f}',
+    *histogram(sizes),
+    f'classes of a client: median {np.median((counts > 0).sum(axis=1)):g}',
+    f'label skew {skew.label_skew(counts):.3f} (mean total-variation distance of a '
+    "client's classes to all clients'; 0: alike)",
+  ]
+  if train.info.clusters is not None:
+    values, members = np.unique(train.info.clusters, return_counts=True)
+    known = ', '.join(f'{v}: {n}' for v, n in zip(values, members, strict=True))
+    lines.append(f'true clusters, with clients: {known}')
+  return '\n'.join(lines)
+
+
+def histogram(sizes: np.ndarray) -> list[str]:
+  """Client sizes [M] as bars of text."""
+  edges = np.unique(np.linspace(sizes.min(), sizes.max() + 1, 9).astype(int))
+  counts, _ = np.histogram(sizes, edges)
+  label = lambda low, high: f'{low}-{high - 1}' if high - 1 > low else f'{low}'
+  return [
+    f'  {label(low, high):>13} {"#" * round(_BAR * n / counts.max()):{_BAR}} {n}'
+    for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True)
+  ]
+
+
+def subsample(
+  train: FederatedData, test: FederatedData, max_clients: int, seed: int
+) -> tuple[FederatedData, FederatedData]:
+  """At most so many clients, drawn at random; all of them if it is 0."""
+  if not 0 < max_clients < train.num_clients:
+    return train, test
+  rng = np.random.default_rng([seed, 0])
+  kept = np.sort(rng.choice(train.num_clients, max_clients, replace=False))
+  return train.reorder(kept), test.reorder(kept)
+
+
+def check_equal(path: pathlib.Path, a: FederatedData, b: FederatedData) -> None:
+  """Raises `UserError` unless the file read back is what was written."""
+  same = np.array_equal(a.info.names, b.info.names) and all(
+    np.array_equal(getattr(a, name), getattr(b, name)) for name in ('x', 'y', 'offsets')
+  )
+  if not same or (a.num_classes, a.scale) != (b.num_classes, b.scale):
+    raise UserError(f'{path} reads back differently; the disk may be faulty.')
+
+
+def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> None:
+  """Draws sizes and classes into the folder."""
+  from fesem_jax import plots  # Raises UserError without matplotlib.
+
+  name = flags.FLAGS.dataset
+  sizes = np.asarray(train.sizes()) + np.asarray(test.sizes())
+  counts = skew.label_counts(train)
+  title = f'{name}, label skew {skew.label_skew(counts):.2f}'
+  figures = {
+    'sizes': plots.client_sizes(sizes, name),
+    'classes': plots.classes_of_clients(counts, title, train.info.clusters),
+  }
+  for what, figure in figures.items():
+    print(f'{plots.save(figure, folder / what)[0]} (and .svg)')
+
+
+def main(argv: list[str]) -> None:
+  no_positional(argv)
+  f = flags.FLAGS
+  chosen = experiment_flags.data_choice()
+  train, test = data.load(chosen.pop('dataset'), data_dir=f.data_dir, **chosen)
+  train, test = subsample(train, test, f.max_clients, f.seed)
+  print(describe(train, test))
+  if f.output:
+    path = pathlib.Path(f.output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays.save(path, train, test)
+    again = data.load(f'npz:{path}')
+    for wrote, read in zip((train, test), again, strict=True):
+      check_equal(path, wrote, read)
+    size = path.stat().st_size / 2**20
+    print(f'{path}: {size:.1f} MiB, read back and equal; use --dataset=npz:{path}')
+  if f.plots:
+    draw(train, test, pathlib.Path(f.plots))
+
+
+if __name__ == '__main__':
+  experiment_flags.define_data()
+  flags.adopt_module_key_flags(experiment_flags)
+  flags.DEFINE_integer(
+    'max_clients', 0, 'Keep at most so many clients, drawn at random; 0: all.',
+    lower_bound=0,
+  )  # fmt: skip
+  flags.DEFINE_string('output', '', 'Write the data there, as an .npz file.')
+  flags.DEFINE_string('plots', '', 'Draw sizes and classes into this folder.')
+  app.run(main_with_clear_errors(main))

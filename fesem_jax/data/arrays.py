@@ -1,0 +1,122 @@
+"""A user's own data in one .npz file; also what prepare_data writes."""
+
+import pathlib
+
+import numpy as np
+
+from fesem_jax.base import FederatedData, UserError
+from fesem_jax.data import files
+from fesem_jax.data.pool import Pool
+from fesem_jax.writer import write_arrays_atomically
+
+
+def load(path: pathlib.Path) -> Pool:
+  """Natural clients from an .npz file.
+
+  Arrays: `x` [T, ...] features (uint8 images are scaled by 1 / 255, or by the
+  array `scale` []), `y` [T] labels from 0, `client` [T] integers or strings;
+  optional `split` [T], 0 training and 1 test (without it each client is split
+  80/20), and `cluster` [T], the true cluster of the example's client.
+
+  Raises:
+    UserError: if the file is absent, damaged, holds pickled objects (which are
+      never unpickled), or its arrays do not fit.
+  """
+  if not path.is_file():
+    raise UserError(f'{path} does not exist.')
+  files.check_zip(path)
+  try:
+    with np.load(path, allow_pickle=False) as held:
+      arrays = {name: held[name] for name in held.files}
+  except ValueError as e:
+    if 'pickle' in str(e).lower():
+      raise UserError(
+        f'{path} holds pickled objects, which are never unpickled; save plain arrays.'
+      ) from e
+    raise UserError(f'{path} is damaged: {e}.') from e
+  except (OSError, EOFError) as e:
+    raise UserError(f'{path} is damaged: {e}.') from e
+  return _pool(path, arrays)
+
+
+def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
+  for name in ('x', 'y', 'client'):
+    if name not in arrays:
+      raise UserError(f'{path} lacks the array {name}; it needs x, y and client.')
+  x, y = arrays['x'], arrays['y']
+  for name in ('y', 'client', 'split', 'cluster'):
+    if name in arrays and arrays[name].shape != (len(x),):
+      raise UserError(
+        f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
+      )
+  if len(x) == 0:
+    raise UserError(f'{path} holds no examples.')
+  if x.dtype.kind not in 'iuf' or y.dtype.kind not in 'iu':
+    raise UserError(
+      f'{path}: x is {x.dtype} and y {y.dtype}; numbers and integers are needed.'
+    )
+  if y.min() < 0:
+    raise UserError(f'{path}: label {y.min()} is below 0.')
+  if x.dtype != np.uint8:
+    x = x.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
+    if len(bad):
+      raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
+  names, first, client = np.unique(
+    arrays['client'], return_index=True, return_inverse=True
+  )
+  clusters = None
+  if 'cluster' in arrays:
+    cluster = arrays['cluster']
+    clusters = cluster[first]
+    bad = np.flatnonzero(clusters[client] != cluster)
+    if len(bad):
+      raise UserError(
+        f'{path}: client {names[client[bad[0]]]} has examples of several clusters.'
+      )
+  scale = float(arrays['scale']) if 'scale' in arrays else None
+  if scale is None:
+    scale = 1 / 255 if x.dtype == np.uint8 else 1.0
+  classes = int(arrays['num_classes']) if 'num_classes' in arrays else int(y.max()) + 1
+  if y.max() >= classes:
+    raise UserError(f'{path}: label {y.max()} is not in 0..{classes - 1}.')
+  whole = Pool(
+    x, y, classes, scale,
+    client=client, names=names.astype(str), clusters=clusters,
+  )  # fmt: skip
+  if 'split' not in arrays:
+    return whole
+  split = arrays['split']
+  if not np.isin(split, (0, 1)).all():
+    raise UserError(f'{path}: split must hold 0 (training) and 1 (test).')
+  train, test = split == 0, split == 1
+  lacking = np.setdiff1d(np.arange(len(names)), client[train])
+  if len(lacking):
+    raise UserError(f'{path}: client {names[lacking[0]]} has no training examples.')
+  return whole._replace(
+    x=x[train], y=y[train], client=client[train],
+    test_x=x[test], test_y=y[test], test_client=client[test],
+  )  # fmt: skip
+
+
+def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
+  """Writes two splits of the same clients, on the host, for `load`.
+
+  Raises:
+    UserError: if the file cannot be written.
+  """
+  sizes = [np.asarray(s.sizes()) for s in (train, test)]
+  client = np.concatenate([np.repeat(train.info.names, n) for n in sizes])
+  arrays = {
+    'x': np.concatenate([train.x, test.x]),
+    'y': np.concatenate([train.y, test.y]),
+    'client': client,
+    'split': np.repeat(np.array([0, 1], np.uint8), [len(train.y), len(test.y)]),
+    'scale': np.array(train.scale),
+    'num_classes': np.array(train.num_classes),
+  }
+  if train.info.clusters is not None:
+    arrays['cluster'] = np.concatenate(
+      [np.repeat(train.info.clusters, n) for n in sizes]
+    )
+  write_arrays_atomically(path, arrays)

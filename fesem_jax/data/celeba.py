@@ -1,0 +1,159 @@
+"""CelebA by celebrity: LEAF's JSON of image names, or the original lists.
+
+Label: Smiling. Images are brought to 84 by 84, as LEAF's model reads them.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fesem_jax.base import UserError
+from fesem_jax.data import files, leaf
+from fesem_jax.data.pool import Examples, Pool
+
+SIDE = 84
+CLASSES = 2
+ATTRIBUTE = 'Smiling'
+MIN_IMAGES = 5  # LEAF leaves out celebrities with fewer.
+
+_IMAGES = 'img_align_celeba'
+_IDENTITIES, _ATTRIBUTES = 'identity_CelebA.txt', 'list_attr_celeba.txt'
+
+Named = dict[str, tuple[list[str], np.ndarray]]  # Celebrity -> image names, labels.
+
+
+def resize(image: Image.Image) -> np.ndarray:
+  """[84, 84, 3] uint8."""
+  return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert('RGB'))
+
+
+def _read_image(path: pathlib.Path) -> np.ndarray:
+  try:
+    with Image.open(path) as image:
+      return resize(image)
+  except FileNotFoundError as e:
+    raise UserError(f'Image {path} is missing.') from e
+  except (OSError, Image.DecompressionBombError) as e:
+    raise UserError(f'Image {path} cannot be read: {e}.') from e
+
+
+def _images_folder(folder: pathlib.Path) -> pathlib.Path:
+  for candidate in (folder / _IMAGES, folder / 'raw' / _IMAGES):
+    if candidate.is_dir():
+      return candidate
+  raise UserError(f'{folder / _IMAGES} with the images of CelebA does not exist.')
+
+
+def _decode(clients: Named, images: pathlib.Path, source: pathlib.Path):
+  """The images of each celebrity, decoded by as many threads as there are cores."""
+  decoded: dict[str, Examples] = {}
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for name, (wanted, labels) in clients.items():
+      paths = [files.inside(images, file, source) for file in wanted]
+      decoded[name] = np.stack(list(pool.map(_read_image, paths))), labels
+  return decoded
+
+
+def _key(name: str, sources: list[pathlib.Path], images: pathlib.Path) -> str:
+  """Digest of the lists' contents and the images' names, sizes and times."""
+  entries = sorted((e.name, e.stat()) for e in os.scandir(images))
+  listing = [(name, s.st_size, s.st_mtime_ns) for name, s in entries]
+  return files.digest(sources, f'{name} {listing}')
+
+
+def load_leaf(folder: pathlib.Path) -> Pool:
+  """CelebA as LEAF's scripts leave it: a client per celebrity.
+
+  `folder` holds train/ and test/ (or all_data/), and img_align_celeba/, also
+  below raw/.
+
+  Raises:
+    UserError: naming file and user.
+  """
+  images = _images_folder(folder)
+  train, test = leaf.find_splits(folder)
+
+  def read(paths: list[pathlib.Path] | None) -> dict[str, Examples] | None:
+    if paths is None:
+      return None
+    named = leaf.read_clients(paths, _names, CLASSES)
+    return _decode({n: (list(x), y) for n, (x, y) in named.items()}, images, folder)
+
+  sources = [*train, *(test or [])]
+  return leaf.cached_pool(
+      folder, 'celeba leaf', CLASSES, 1 / 255, lambda: (read(train) or {}, read(test)),
+      [*sources, *images.iterdir()], lambda: _key('celeba leaf 1', sources, images),
+  )  # fmt: skip
+
+
+def _names(x: list[Any], where: str) -> np.ndarray:
+  if not all(isinstance(name, str) for name in x):
+    raise UserError(f'{where}: x must hold names of image files.')
+  return np.array(x, object)
+
+
+def load_raw(folder: pathlib.Path) -> Pool:
+  """CelebA as it is published, without LEAF's scripts.
+
+  `folder` holds identity_CelebA.txt, list_attr_celeba.txt and
+  img_align_celeba/. Celebrities with fewer than 5 images are left out; the
+  others are split 80/20.
+
+  Raises:
+    UserError: naming file and line or image.
+  """
+  images = _images_folder(folder)
+  sources = [folder / _IDENTITIES, folder / _ATTRIBUTES]
+
+  def read() -> tuple[dict[str, Examples], None]:
+    smiling = _attribute(sources[1])
+    wanted: dict[str, list[str]] = {}
+    for number, fields in _lines(sources[0]):
+      if len(fields) != 2:
+        raise UserError(f'{sources[0]}, line {number}: not "image identity".')
+      wanted.setdefault(fields[1], []).append(fields[0])
+    clients: Named = {}
+    for name, theirs in wanted.items():
+      if len(theirs) < MIN_IMAGES:
+        continue
+      for image in theirs:
+        if image not in smiling:
+          raise UserError(f'{sources[1]} has no line for {image} of {sources[0]}.')
+      labels = np.array([smiling[image] for image in theirs], np.int32)
+      clients[name] = theirs, labels
+    if not clients:
+      raise UserError(f'{sources[0]}: nobody has {MIN_IMAGES} images.')
+    return _decode(clients, images, sources[0]), None
+
+  return leaf.cached_pool(
+      folder, 'celeba raw', CLASSES, 1 / 255, read, [*sources, *images.iterdir()],
+      lambda: _key('celeba raw 1', sources, images),
+  )  # fmt: skip
+
+
+def _lines(path: pathlib.Path) -> list[tuple[int, list[str]]]:
+  """(line number, fields) of the lines that are not empty."""
+  try:
+    text = path.read_text()
+  except (OSError, UnicodeDecodeError) as e:
+    raise UserError(f'Cannot read {path}: {e}.') from e
+  split = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1)]
+  return [(i, fields) for i, fields in split if fields]
+
+
+def _attribute(path: pathlib.Path) -> dict[str, int]:
+  """Image name -> 1 if the person smiles, else 0."""
+  lines = _lines(path)
+  if len(lines) < 2 or ATTRIBUTE not in lines[1][1]:
+    raise UserError(f'{path}: its second line must name the attribute {ATTRIBUTE}.')
+  column = lines[1][1].index(ATTRIBUTE) + 1
+  values = {}
+  for number, fields in lines[2:]:
+    if len(fields) <= column or fields[column] not in ('1', '-1'):
+      raise UserError(f'{path}, line {number}: {ATTRIBUTE} is neither 1 nor -1.')
+    values[fields[0]] = int(fields[column] == '1')
+  return values

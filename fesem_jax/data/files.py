@@ -1,0 +1,143 @@
+"""What loaders share: bounded reading, safe paths, and a cache of arrays."""
+
+import gzip
+import hashlib
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from typing import BinaryIO
+
+import numpy as np
+from absl import logging
+
+from fesem_jax.base import UserError
+from fesem_jax.writer import write_arrays_atomically
+
+# A compressed file that grows beyond both is refused as a bomb.
+MAX_RATIO = 200
+MAX_EXPANDED_BYTES = 2**30
+
+# Smaller data sets are read again instead of being cached.
+MIN_CACHED_BYTES = 2**25
+
+CACHE_NAME = '.fesem_jax_cache.npz'
+
+
+class BoundedReader:
+  """A binary file, gzipped or not, that never expands beyond the bounds above.
+
+  Raises:
+    UserError: on opening if it cannot be read; on reading if it is damaged or
+      expands too far.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+    try:
+      self._file: BinaryIO = path.open('rb')
+      magic = self._file.read(2)
+      self._file.seek(0)
+      self._limit = max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size)
+    except OSError as e:
+      raise UserError(f'Cannot read {path}: {e.strerror}.') from e
+    self._zipped = magic == b'\x1f\x8b'
+    if self._zipped:
+      self._file = gzip.GzipFile(fileobj=self._file)  # type: ignore[assignment]
+    self._count = 0
+
+  def read(self, size: int = -1) -> bytes:
+    """The next bytes, at most `size` of them."""
+    most = self._limit - self._count + 1
+    try:
+      data = self._file.read(most if size < 0 else min(size, most))
+    except (OSError, EOFError, zlib.error) as e:
+      raise UserError(f'{self._path} is damaged: {e}. Fetch it again.') from e
+    self._count += len(data)
+    if self._zipped and self._count > self._limit:
+      raise UserError(
+        f'{self._path} expands to more than {self._limit / 2**20:.0f} MiB, over '
+        f'{MAX_RATIO} times its size; it is refused.'
+      )
+    return data
+
+  def __enter__(self) -> 'BoundedReader':
+    return self
+
+  def __exit__(self, *args: object) -> None:
+    self._file.close()
+
+
+def check_zip(path: pathlib.Path) -> None:
+  """Raises `UserError` if a zip file is damaged or expands beyond the bounds."""
+  try:
+    with zipfile.ZipFile(path) as archive:
+      expanded = sum(info.file_size for info in archive.infolist())
+  except (OSError, zipfile.BadZipFile) as e:
+    raise UserError(f'{path} is not a readable .npz file: {e}.') from e
+  limit = max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size)
+  if expanded > limit:
+    raise UserError(
+      f'{path} expands to {expanded / 2**20:.0f} MiB, over {MAX_RATIO} times its '
+      'size; it is refused.'
+    )
+
+
+def inside(folder: pathlib.Path, name: str, source: pathlib.Path) -> pathlib.Path:
+  """The file `name`, which `source` mentions, below `folder`.
+
+  Raises:
+    UserError: if the name leads out of the folder.
+  """
+  parts = pathlib.PurePosixPath(name.replace('\\', '/'))
+  if not name or parts.is_absolute() or '..' in parts.parts or ':' in name:
+    raise UserError(f'{source} names {name!r}, which is not a file below {folder}.')
+  return folder / parts
+
+
+def total_size(paths: Iterable[pathlib.Path]) -> int:
+  """Bytes of some files; raises `UserError` if one is absent."""
+  try:
+    return sum(p.stat().st_size for p in paths)
+  except OSError as e:
+    raise UserError(f'Cannot read {e.filename}: {e.strerror}.') from e
+
+
+def digest(files: Iterable[pathlib.Path], salt: str = '') -> str:
+  """SHA-256 of names and contents, whatever the files' order."""
+  total = hashlib.sha256(salt.encode())
+  for path in sorted(files):
+    with path.open('rb') as f:
+      total.update(path.name.encode() + hashlib.file_digest(f, 'sha256').digest())
+  return total.hexdigest()
+
+
+def cached(
+  path: pathlib.Path,
+  key: Callable[[], str],
+  size: int,
+  build: Callable[[], dict[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+  """Arrays that take long to build, kept in a file.
+
+  Args:
+    path: of the cache; replaced as a whole when the key changes.
+    key: of what the arrays are built from, e.g. `digest` of the files.
+    size: bytes that are read to build them; small ones are not cached.
+    build: makes the arrays.
+  """
+  if size < MIN_CACHED_BYTES:
+    return build()
+  wanted = key()
+  try:
+    with np.load(path, allow_pickle=False) as held:
+      if str(held['key']) == wanted:
+        return {name: held[name] for name in held.files if name != 'key'}
+  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    pass  # No cache, or one of other content or cut short.
+  arrays = build()
+  try:
+    write_arrays_atomically(path, arrays | {'key': np.array(wanted)}, compress=False)
+  except UserError as e:
+    logging.warning('%s The next start reads the data from scratch.', e)
+  return arrays

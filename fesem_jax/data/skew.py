@@ -1,0 +1,30 @@
+"""How unlike the clients' labels are."""
+
+import numpy as np
+
+from fesem_jax.base import FederatedData
+
+
+def label_counts(data: FederatedData) -> np.ndarray:
+  """[M, L] int64 examples of each class on each client, on the host."""
+  sizes = np.asarray(data.sizes())
+  client = np.repeat(np.arange(len(sizes)), sizes)
+  cells = client * data.num_classes + np.asarray(data.y)
+  counts = np.bincount(cells, minlength=len(sizes) * data.num_classes)
+  return counts.reshape(len(sizes), data.num_classes)
+
+
+def label_skew(counts: np.ndarray) -> float:
+  """Mean total-variation distance of clients' label distributions to all data's.
+
+  0 if all clients have the same mixture of classes, towards 1 - 1 / L if each
+  has a single one of L equally frequent classes. Clients weigh alike; those
+  without examples are left out.
+
+  Args:
+    counts: [M, L].
+  """
+  counts = counts[counts.sum(axis=1) > 0]
+  shares = counts / counts.sum(axis=1, keepdims=True)
+  whole = counts.sum(axis=0) / counts.sum()
+  return float(np.abs(shares - whole).sum(axis=1).mean() / 2)

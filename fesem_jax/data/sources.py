@@ -1,0 +1,223 @@
+"""Where each data set can come from, and which options its loaders take."""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fesem_jax.base import UserError, check_choice
+from fesem_jax.data import (
+  arrays,
+  celeba,
+  digits,
+  hub,
+  leaf,
+  mnist,
+  synthetic,
+  tfds,
+  tff,
+)
+from fesem_jax.data.pool import Pool
+
+
+class Options(NamedTuple):
+  """Options of single data sets, by flag name; refused by all others."""
+
+  background: str = 'white'
+  tfds_name: str = ''
+  hub_name: str = ''
+  hub_client_column: str = ''
+  hub_label_column: str = ''
+  synthetic_alpha: float = 1.0
+  synthetic_beta: float = 1.0
+  synthetic_noise: float = 0.0
+
+
+class Request(NamedTuple):
+  """What a loader is asked for.
+
+  Attributes:
+    data_dir: folder of all data.
+    options: see `Options`.
+    num_clients: M of generated data.
+    examples: of each generated client, test examples included; 0: as it comes.
+    groups: [M] planted group of each generated client.
+    rng: random state of generated data.
+  """
+
+  data_dir: pathlib.Path
+  options: Options
+  num_clients: int
+  examples: int
+  groups: np.ndarray
+  rng: np.random.Generator
+
+
+class Source(NamedTuple):
+  """One road by which a data set comes.
+
+  Attributes:
+    name: value of --source.
+    load: reads it.
+    folder: below the data folder; the source is taken if it exists. '' needs no
+      files, or downloads them.
+  """
+
+  name: str
+  load: Callable[[Request], Pool]
+  folder: str = ''
+
+
+def _femnist(load: Callable[[Request], Pool]) -> Callable[[Request], Pool]:
+  """FEMNIST with the background that was asked for."""
+
+  def turned(request: Request) -> Pool:
+    check_choice('background', request.options.background, leaf.BACKGROUNDS)
+    pool = load(request)
+    return pool if request.options.background == 'white' else leaf.invert(pool)
+
+  return turned
+
+
+def _named_on_hub(request: Request) -> Pool:
+  o = request.options
+  if not o.hub_name:
+    raise UserError('--dataset=hub needs --hub_name=OWNER/NAME.')
+  return hub.load(o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column)
+
+
+def _named_in_tfds(request: Request) -> Pool:
+  if not request.options.tfds_name:
+    raise UserError('--dataset=tfds needs --tfds_name, e.g. kmnist.')
+  return tfds.load(request.options.tfds_name, request.data_dir)
+
+
+_FEMNIST, _CELEBA = 'flwrlabs/femnist', 'flwrlabs/celeba'
+_tfds = lambda name: Source('tfds', lambda r: tfds.load(name, r.data_dir))
+_generated = lambda make: (Source('generated', make),)
+
+DATASETS: Mapping[str, tuple[Source, ...]] = {
+  'digits': (Source('scikit-learn', lambda r: digits.load()),),
+  'mnist': (Source('idx', lambda r: mnist.load(r.data_dir), 'mnist'), _tfds('mnist')),
+  'mnist_writers': (Source('idx', lambda r: mnist.load_writers(r.data_dir), 'qmnist'),),
+  'femnist': (
+    Source(
+        'leaf', _femnist(lambda r: leaf.load_femnist(r.data_dir / 'leaf_femnist')),
+        'leaf_femnist',
+    ),
+    Source(
+        'tff', _femnist(lambda r: tff.load_femnist(r.data_dir / 'tff_femnist')),
+        'tff_femnist',
+    ),
+    Source(
+        'hub',
+        _femnist(lambda r: hub.load(_FEMNIST, r.data_dir, 'writer_id', 'character')),
+    ),
+  ),
+  'celeba': (
+    Source(
+        'leaf', lambda r: celeba.load_leaf(r.data_dir / 'leaf_celeba'), 'leaf_celeba'
+    ),
+    Source('original', lambda r: celeba.load_raw(r.data_dir / 'celeba'), 'celeba'),
+    Source('hub', lambda r: hub.load(_CELEBA, r.data_dir, 'celeb_id', 'Smiling')),
+  ),
+  'emnist': (_tfds('emnist'),),
+  'fashion_mnist': (_tfds('fashion_mnist'),),
+  'cifar10': (_tfds('cifar10'),),
+  'tfds': (Source('tfds', _named_in_tfds),),
+  'hub': (Source('hub', _named_on_hub),),
+  'synthetic': _generated(
+    lambda r: synthetic.alpha_beta(
+        r.rng, r.num_clients, r.examples, r.options.synthetic_alpha,
+        r.options.synthetic_beta,
+    )
+  ),
+  'synthetic_linear': _generated(
+    lambda r: synthetic.linear_clusters(
+        r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise
+    )
+  ),
+  'synthetic_mixture': _generated(
+    lambda r: synthetic.mixture(
+        r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise
+    )
+  ),
+}  # fmt: skip
+
+# Data sets that are named with their place, as in npz:FILE.
+PREFIXES: Mapping[str, Callable[[pathlib.Path], Pool]] = {
+  'leaf': leaf.load_folder,
+  'npz': arrays.load,
+}
+
+_APPLY: Mapping[str, tuple[str, ...]] = {
+  'femnist': ('background',),
+  'tfds': ('tfds_name',),
+  'hub': ('hub_name', 'hub_client_column', 'hub_label_column'),
+  'synthetic': ('synthetic_alpha', 'synthetic_beta'),
+  'synthetic_linear': ('synthetic_noise',),
+  'synthetic_mixture': ('synthetic_noise',),
+}
+
+
+def check(name: str, source: str, options: Options) -> None:
+  """Raises `UserError` on an unknown data set or source, or an option it lacks."""
+  prefix, colon, place = name.partition(':')
+  if colon and prefix in PREFIXES and place:
+    known: tuple[str, ...] = ()
+  elif name in DATASETS:
+    known = tuple(s.name for s in DATASETS[name])
+  else:
+    raise UserError(
+      f'--dataset={name} is unknown; choose one of {", ".join(DATASETS)}, '
+      'leaf:FOLDER or npz:FILE.'
+    )
+  if source and source not in known:
+    choices = f'one of {", ".join(known)}' if known else 'none'
+    raise UserError(
+      f'--source={source} does not exist for --dataset={name}: {choices}.'
+    )
+  for option, default in Options()._asdict().items():
+    if getattr(options, option) != default and option not in _APPLY.get(name, ()):
+      raise UserError(f'--{option} does not apply to --dataset={name}.')
+
+
+def load(name: str, source: str, request: Request) -> Pool:
+  """Reads a data set.
+
+  Args:
+    name: key of `DATASETS`, or PREFIX:PLACE.
+    source: name of one of its sources; '' takes the first one whose folder
+      exists, or else the one that downloads.
+    request: what is asked for.
+
+  Raises:
+    UserError: naming the flag or file at fault.
+  """
+  prefix, colon, place = name.partition(':')
+  if colon:
+    return PREFIXES[prefix](pathlib.Path(place))
+  choices = DATASETS[name]
+  if source:
+    chosen = next(s for s in choices if s.name == source)
+  else:
+    found = [
+      s for s in choices if not s.folder or (request.data_dir / s.folder).is_dir()
+    ]
+    if not found:
+      wanted = ' or '.join(f'{s.folder}/' for s in choices)
+      raise UserError(
+        f'--dataset={name}: {request.data_dir} holds no {wanted}; point --data_dir (or '
+        'FESEM_DATA_DIR) at the folder that does.'
+      )
+    chosen = found[0]
+  try:
+    return chosen.load(request)
+  except UserError as e:
+    looked = [f'{s.folder}/' for s in choices if s.folder]
+    if source or chosen.folder or not looked:
+      raise
+    raise UserError(
+      f'--dataset={name}: {request.data_dir} holds no {" or ".join(looked)}. {e}'
+    ) from e

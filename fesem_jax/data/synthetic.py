@@ -1,0 +1,115 @@
+"""Synthetic federations, some with planted clusters."""
+
+import numpy as np
+
+from fesem_jax.data.pool import Pool
+
+_DIMENSION, _CLASSES = 60, 10  # As in FedProx's and LEAF's synthetic data.
+_LINEAR_DIMENSION = 1000  # As in IFCA's.
+
+
+def _sizes(rng: np.random.Generator, num_clients: int, examples: int) -> np.ndarray:
+  """[M] examples of each client: `examples`, or log-normal as in FedProx."""
+  if examples:
+    return np.full(num_clients, examples)
+  return rng.lognormal(4, 2, num_clients).astype(int) + 50
+
+
+def _pool(
+  xs: list[np.ndarray], ys: list[np.ndarray], classes: int, groups: np.ndarray | None
+) -> Pool:
+  width = len(str(len(xs) - 1))
+  return Pool(
+    np.concatenate(xs).astype(np.float32),
+    np.concatenate(ys).astype(np.int32),
+    classes,
+    scale=1.0,
+    client=np.repeat(np.arange(len(xs)), [len(y) for y in ys]),
+    names=np.array([f'client{i:0{width}d}' for i in range(len(xs))]),
+    clusters=groups,
+  )
+
+
+def alpha_beta(
+  rng: np.random.Generator, num_clients: int, examples: int, alpha: float, beta: float
+) -> Pool:
+  """Synthetic(alpha, beta) of Li et al., "Federated Optimization in Heterogeneous
+  Networks" (FedProx), Section 5.1.
+
+  Client k: y = argmax(W x + b), W and b ~ N(u_k, 1), u_k ~ N(0, alpha);
+  x ~ N(v_k, diag(j^-1.2)), v_k ~ N(B_k, 1), B_k ~ N(0, beta). As in its authors'
+  code, alpha and beta are standard deviations.
+
+  Args:
+    rng: random state.
+    num_clients: M.
+    examples: of each client; 0 draws 50 + lognormal(4, 2).
+    alpha: how much clients' models differ.
+    beta: how much their features do.
+  """
+  deviation = np.arange(1, _DIMENSION + 1) ** -0.6
+  xs, ys = [], []
+  for size in _sizes(rng, num_clients, examples):
+    center = rng.normal(0, alpha)
+    w = rng.normal(center, 1, (_DIMENSION, _CLASSES))
+    b = rng.normal(center, 1, _CLASSES)
+    mean = rng.normal(rng.normal(0, beta), 1, _DIMENSION)
+    x = rng.normal(mean, deviation, (size, _DIMENSION))
+    xs.append(x)
+    ys.append((x @ w + b).argmax(axis=1))
+  return _pool(xs, ys, _CLASSES, None)
+
+
+def linear_clusters(
+  rng: np.random.Generator, num_clients: int, examples: int, groups: np.ndarray,
+  noise: float,
+) -> Pool:  # fmt: skip
+  """The planted linear models of Ghosh et al. (IFCA, Section 6.1), classified.
+
+  x ~ N(0, I) of 1000 features; group k has a model t_k of fair coins in {0, 1};
+  IFCA regresses <x, t_k> + noise. Every method here minimizes cross entropy, so
+  the label is the sign of that target.
+
+  Args:
+    rng: random state.
+    num_clients: M.
+    examples: of each client; 0 takes 100.
+    groups: [M] group of each client.
+    noise: standard deviation.
+  """
+  models = rng.integers(0, 2, (groups.max() + 1, _LINEAR_DIMENSION))
+  xs, ys = [], []
+  for group in groups:
+    x = rng.normal(size=(examples or 100, _LINEAR_DIMENSION))
+    target = x @ models[group] + rng.normal(0, noise, len(x))
+    xs.append(x)
+    ys.append(target > 0)
+  return _pool(xs, ys, 2, groups)
+
+
+def mixture(
+  rng: np.random.Generator, num_clients: int, examples: int, groups: np.ndarray,
+  noise: float,
+) -> Pool:  # fmt: skip
+  """Features of a Gaussian mixture, labeled by a logistic model of each group.
+
+  x ~ N(m_c, I), c uniform over 10 components that all clients share; group k
+  labels with argmax(W_k x + noise). Only the labels tell the groups apart.
+
+  Args:
+    rng: random state.
+    num_clients: M.
+    examples: of each client; 0 draws 50 + lognormal(4, 2).
+    groups: [M] group of each client.
+    noise: standard deviation of the logits' noise.
+  """
+  means = rng.normal(size=(_CLASSES, _DIMENSION))
+  models = rng.normal(size=(groups.max() + 1, _DIMENSION, _CLASSES))
+  xs, ys = [], []
+  for group, size in zip(groups, _sizes(rng, num_clients, examples), strict=True):
+    component = rng.integers(0, _CLASSES, size)
+    x = means[component] + rng.normal(size=(size, _DIMENSION))
+    logits = x @ models[group] + rng.normal(0, noise, (size, _CLASSES))
+    xs.append(x)
+    ys.append(logits.argmax(axis=1))
+  return _pool(xs, ys, _CLASSES, groups)

@@ -1,0 +1,88 @@
+"""TensorFlow Datasets, read through array_record without TensorFlow."""
+
+import pathlib
+import socket
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.base import UserError
+from fesem_jax.data.pool import Pool
+
+_HOST = 'storage.googleapis.com'
+
+
+def load(name: str, data_dir: pathlib.Path) -> Pool:
+  """Any image classification set with the splits train and test.
+
+  Args:
+    name: as TFDS writes it, e.g. 'fashion_mnist' or 'emnist/balanced'.
+    data_dir: folder that holds `tfds/`, where prepared data sets lie; without
+      it, TFDS's own default. A data set that is not there is downloaded.
+
+  Raises:
+    UserError: if the name is unknown, the data set is neither prepared nor to
+      be had, or has no images and labels.
+  """
+  import tensorflow_datasets as tfds
+
+  folder = data_dir / 'tfds'
+  where = str(folder) if folder.is_dir() else None
+  try:
+    builder = tfds.builder(name, data_dir=where, file_format='array_record')
+  except (tfds.core.registered.DatasetNotFoundError, ValueError) as e:
+    first = str(e).splitlines()[0]
+    raise UserError(f'TensorFlow Datasets: {first}') from e
+  if not builder.is_prepared():
+    _prepare(builder, name)
+  splits = builder.info.splits
+  if 'train' not in splits or 'test' not in splits:
+    raise UserError(
+      f'{name} of TensorFlow Datasets has the splits {", ".join(splits)}; train and '
+      'test are needed.'
+    )
+  x, y = _read(builder, name, 'train')
+  test_x, test_y = _read(builder, name, 'test')
+  classes = builder.info.features['label'].num_classes
+  return Pool(x, y, classes, scale=1 / 255, test_x=test_x, test_y=test_y)
+
+
+def _prepare(builder: Any, name: str) -> None:
+  """Downloads, where there is a network."""
+  elsewhere = (
+    f'Prepare it on another machine with: tfds build {name} '
+    f'--file_format=array_record --data_dir=DIR/tfds, and use --data_dir=DIR.'
+  )
+  try:
+    socket.getaddrinfo(_HOST, 443)
+  except OSError as e:
+    raise UserError(
+      f'{name} is not prepared in {builder.data_dir} and there is no network to '
+      f'download it. {elsewhere}'
+    ) from e
+  try:
+    builder.download_and_prepare()
+  except Exception as e:  # Network, disk, checksums, TensorFlow missing: all kinds.
+    first = (str(e).splitlines() or [''])[0]
+    raise UserError(
+      f'TensorFlow Datasets cannot prepare {name}: {type(e).__name__}: {first}. Some '
+      f'data sets need TensorFlow for this step: pip install tensorflow. {elsewhere}'
+    ) from e
+
+
+def _read(builder: Any, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
+  features = builder.info.features
+  if not {'image', 'label'} <= set(features):
+    raise UserError(f'{name} of TensorFlow Datasets has no image and label.')
+  if None in features['image'].shape:
+    raise UserError(f'{name} of TensorFlow Datasets has images of several sizes.')
+  source = builder.as_data_source(split=split)
+  x = np.empty((len(source), *features['image'].shape), np.uint8)
+  y = np.empty(len(source), np.int32)
+  for i, example in enumerate(source):
+    x[i], y[i] = example['image'], example['label']
+  if x.shape[-1] == 1:
+    x = x[..., 0]
+  if name.split('/')[0] == 'emnist':
+    x = np.ascontiguousarray(x.swapaxes(1, 2))  # EMNIST comes transposed.
+  return x, y
