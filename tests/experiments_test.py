@@ -15,6 +15,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms
 from fesem_jax.base import UserError
+from tests import sources_test
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -60,13 +61,18 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
 
 
 @pytest.mark.parametrize(
-  'preset', sorted((_ROOT / 'experiments/presets').glob('*.flags'))
+  'preset',
+  sorted((_ROOT / 'experiments/presets').rglob('*.flags')),
+  ids=lambda p: p.stem,
 )
 def test_presets_parse(preset, parsed_flags):
   known = set(parsed_flags) | {'algorithms', 'num_seeds', 'flagfile'}
   for line in preset.read_text().splitlines():
     if line and not line.startswith('#'):
-      assert line.removeprefix('--').split('=')[0].removeprefix('no') in known
+      name, _, value = line.removeprefix('--').partition('=')
+      assert name.removeprefix('no') in known
+      if name == 'flagfile':
+        assert (_ROOT / value).is_file()
 
 
 def test_methods_of_a_comparison(parsed_flags):
@@ -112,6 +118,71 @@ def test_tables_hold_mean_and_sample_deviation():
   assert float(cells[0]['finetuned_micro_f1_mean']) == pytest.approx(92)
   assert cells[2]['deployed_macro_f1_mean'] == ''
   assert cells[1]['diverged'] == '1'
+
+
+ROWS = sorted((_ROOT / 'experiments/presets').glob('table[23]/*.flags'))
+
+
+def test_every_row_of_tables_2_and_3_has_a_preset():
+  rows = {p.parent.name: [q.stem for q in ROWS if q.parent == p.parent] for p in ROWS}
+  methods = [m for m in algorithms.METHODS if m not in ('fesem', 'hypo_cluster')]
+  wanted = {*methods, 'hypo_cluster_3', 'fesem_2', 'fesem_3', 'fesem_4'}
+  assert {t: set(names) for t, names in rows.items()} == {
+    'table2': wanted,
+    'table3': wanted,
+  }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('preset', 'write'),
+  [
+    ('table2/fesem_2', sources_test.FEMNIST['leaf'][0]),
+    ('table2/fed_prox', sources_test.FEMNIST['hdf5'][0]),
+    ('table2/hypo_cluster_3', sources_test.FEMNIST['fedjax sqlite'][0]),
+    (
+      'table2/fed_avg',
+      lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c),
+    ),
+    ('table3/fesem_2', lambda d, c: sources_test.write_original(d / 'celeba')),
+    ('table3/robust', lambda d, c: sources_test.write_leaf_celeba(d / 'leaf_celeba')),
+  ],
+)
+def test_presets_run_on_each_source(preset, write, tmp_path):
+  write(tmp_path / 'data', sources_test.writers())
+  done = call(
+      'run', f'--flagfile=experiments/presets/{preset}.flags', '--rounds=1',
+      f'--data_dir={tmp_path}/data', '--local_epochs=1', f'--workdir={tmp_path}/run',
+      '--num_clusters=2' if '_cluster' in preset or 'robust' in preset else '--seed=0',
+      cwd=_ROOT,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  assert summary['num_clients'] == (3 if 'table2' in preset else 2)
+  assert 0 <= summary['label_skew'] < 1
+  assert 'label skew' in done.stdout
+
+
+@pytest.mark.slow
+def test_prepare_data_inspects_subsamples_converts_and_draws(tmp_path):
+  sources_test.write_leaf(tmp_path / 'leaf_femnist', sources_test.writers())
+  shared = ['--dataset=femnist', f'--data_dir={tmp_path}']
+  done = call(
+      'prepare_data', *shared, '--min_examples=4', '--max_clients=2', '--plots=plots',
+      '--output=out/two.npz', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  assert '2 clients' in done.stdout
+  assert 'of 62 classes occur' in done.stdout
+  assert 'label skew' in done.stdout
+  assert 'read back and equal' in done.stdout
+  assert (tmp_path / 'plots' / 'classes.png').stat().st_size > 5000
+  assert (tmp_path / 'plots' / 'sizes.svg').exists()
+  again = call('prepare_data', '--dataset=npz:out/two.npz', cwd=tmp_path)
+  assert again.stdout.splitlines()[:5] == done.stdout.splitlines()[:5]
+  few = call('prepare_data', *shared, '--min_examples=100', cwd=tmp_path)
+  assert few.returncode == 1
+  assert 'Only 0 clients have at least --min_examples=100' in few.stderr
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def write_leaf(folder, clients, shards=1, zipped=False, order=1, **extra):
 
 
 def write_hdf5(folder, clients):
-  folder.mkdir()
+  folder.mkdir(parents=True)
   for part, split in enumerate(('train', 'test')):
     with h5py.File(folder / f'fed_emnist_{split}.h5', 'w') as f:
       for name, splits in clients.items():
@@ -67,7 +67,7 @@ def write_hdf5(folder, clients):
 def write_tff_sqlite(folder, clients):
   from tensorflow_datasets.proto import tf_example_pb2
 
-  folder.mkdir()
+  folder.mkdir(parents=True)
   db = sqlite3.connect(folder / 'emnist_all.sqlite')
   db.execute('CREATE TABLE client_metadata (client_id, split_name, num_examples)')
   db.execute('CREATE TABLE examples (split_name, client_id, serialized_example_proto)')
@@ -90,7 +90,7 @@ def packed(array):
 
 
 def write_fedjax(folder, clients, table='federated_data'):
-  folder.mkdir()
+  folder.mkdir(parents=True)
   for part, split in enumerate(('train', 'test')):
     db = sqlite3.connect(folder / f'fed_emnist_{split}.sqlite')
     db.execute(
@@ -406,7 +406,7 @@ def test_bad_tff_files_are_named(tmp_path, name, message):
         del f['examples/f0001_10/pixels']
         f['examples/f0001_10/pixels'] = np.zeros((3, 14, 14), np.float32)
   elif name == 'nothing':
-    folder.mkdir()
+    folder.mkdir(parents=True)
   else:
     write_fedjax(folder, writers(), 'other' if 'table' in name else 'federated_data')
     path = folder / 'fed_emnist_train.sqlite'
@@ -465,8 +465,7 @@ def test_original_celeba(tmp_path):
   assert not wanted
 
 
-def test_leaf_celeba(tmp_path):
-  folder = tmp_path / 'leaf_celeba'
+def write_leaf_celeba(folder):
   names, smiles = faces(folder, 'raw/img_align_celeba')
   for split, part in (('train', slice(0, 4)), ('test', slice(4, None))):
     mine = {p: theirs[part] for p, theirs in names.items() if theirs[part]}
@@ -480,6 +479,12 @@ def test_leaf_celeba(tmp_path):
     }
     (folder / split).mkdir()
     (folder / split / 'all_data.json').write_text(json.dumps(content))
+  return names, smiles
+
+
+def test_leaf_celeba(tmp_path):
+  folder = tmp_path / 'leaf_celeba'
+  names, smiles = write_leaf_celeba(folder)
   train, test = data.load('celeba', data_dir=tmp_path)
   assert np.asarray(train.sizes()).tolist() == [4, 4, 4]
   assert np.asarray(test.sizes()).tolist() == [1, 2, 0]
