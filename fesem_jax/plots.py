@@ -225,6 +225,11 @@ def sheets(run: Run) -> Figure:
     images = images[..., None]
   num_clusters, rows, columns, height, _, channels = images.shape
   shown = images[..., 0] if channels == 1 else images
+  # Gaps and missing images look like paper, black or white.
+  there = shown.any(axis=(3, 4, *range(5, shown.ndim)))
+  paper = np.median(shown[there]).astype(shown.dtype)
+  shown = shown.copy()
+  shown[~there] = paper
   span = 2  # Clusters side by side.
   with plt.rc_context(_STYLE | {'axes.grid': False}):
     across = min(span, num_clusters)
@@ -241,7 +246,9 @@ def sheets(run: Run) -> Figure:
         continue
       gap = max(1, height // 10)
       tiles = np.pad(
-        shown[k], [(0, 0), (0, 0), (gap, gap), (1, 1)] + [(0, 0)] * (shown[k].ndim - 4)
+        shown[k],
+        [(0, 0), (0, 0), (gap, gap), (1, 1)] + [(0, 0)] * (shown[k].ndim - 4),
+        constant_values=paper,
       )
       order = (0, 2, 1, 3, *range(4, tiles.ndim))
       sheet = tiles.transpose(order).reshape(
@@ -355,13 +362,14 @@ def classes_of_clients(
     if num_classes <= 12:
       axis.legend(title='class', loc='center left', bbox_to_anchor=(1, 0.5))
     else:
-      scale = matplotlib.colors.ListedColormap(colors)
+      few = matplotlib.colors.ListedColormap(colors)
       norm = matplotlib.colors.BoundaryNorm(
         np.arange(num_classes + 1) - 0.5, num_classes
       )
-      mappable = matplotlib.cm.ScalarMappable(norm, scale)
+      mappable = matplotlib.cm.ScalarMappable(norm, few)
       ticks = ticker.MaxNLocator(7, integer=True)
-      figure.colorbar(mappable, ax=axis, label='class', ticks=ticks)
+      scale = figure.colorbar(mappable, ax=axis, label='class', ticks=ticks)
+      scale.ax.minorticks_off()
   return figure
 
 
