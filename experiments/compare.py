@@ -25,6 +25,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms, sharding
 from fesem_jax.base import Diverged, UserError, check_choice
+from fesem_jax.programs import Programs
 from fesem_jax.writer import write_atomically
 
 _COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
@@ -242,12 +243,13 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
 
 
 def run_unless_diverged(
-  config: dict[str, Any], folder: pathlib.Path, what: str
+  config: dict[str, Any], folder: pathlib.Path, what: str, programs: Programs
 ) -> dict[str, Any] | None:
   """The summary of a run announced as `what`; None if it diverged."""
   say = lambda text: print(f'[{what}] {text}')
+  machine = experiment_flags.machine()
   try:
-    return experiment.run(config, experiment_flags.machine(), folder, say=say).summary
+    return experiment.run(config, machine, folder, say=say, programs=programs).summary
   except Diverged as e:
     print(f'{what} diverged: {e}')
     return None
@@ -272,7 +274,8 @@ def tuned(
     def score(config: dict[str, Any], label=label, scores=scores) -> float:
       value = config[name]
       folder = workdir / 'tune' / label / f'{name}={value}'
-      summary = run_unless_diverged(config, folder, f'{label}, {name}={value}')
+      what = f'{label}, {name}={value}'
+      summary = run_unless_diverged(config, folder, what, Programs())
       found = None if summary is None else summary['finetuned']['micro_accuracy']
       scores[str(value)] = found
       return -np.inf if found is None else found
@@ -302,10 +305,11 @@ def main(argv: list[str]) -> None:
   summaries: Summaries = {label: [] for label in table}
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in table}
   for label, configs in table.items():
+    programs = Programs()  # All seeds of a method run in the same compiled programs.
     for config in configs:
       folder = workdir / label / f'seed{config["seed"]}'
       what = f'{label}, seed {config["seed"]}'
-      summaries[label].append(run_unless_diverged(config, folder, what))
+      summaries[label].append(run_unless_diverged(config, folder, what, programs))
       if summaries[label][-1] is not None:
         folders[label].append(folder)
   finished = rows(summaries)

@@ -8,6 +8,7 @@ checkpoints/. The same command again continues where it stopped. Figures:
 python -m experiments.figures WORKDIR.
 """
 
+import json
 import pathlib
 import sys
 from collections.abc import Callable
@@ -19,9 +20,10 @@ from absl import app, flags, logging
 
 from experiments import flags as experiment_flags
 from fesem_jax import algorithms, autotune, data, models, sharding
-from fesem_jax.base import FederatedData, Model, UserError
+from fesem_jax.base import Algorithm, FederatedData, Model, UserError
 from fesem_jax.data import skew
 from fesem_jax.local import LocalTraining, local_training
+from fesem_jax.programs import Programs
 from fesem_jax.simulate import Result, Stopped, simulate
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
@@ -87,6 +89,7 @@ def run(
   workdir: pathlib.Path,
   *,
   say: Callable[[str], None] = print,
+  programs: Programs | None = None,
 ) -> Result:
   """Carries out a configuration in a workdir.
 
@@ -95,15 +98,22 @@ def run(
     machine: from `flags.machine`.
     workdir: made if absent.
     say: where to announce what is run.
+    programs: of other seeds of the same configuration.
 
   Raises:
     UserError, Stopped: see `simulate`.
   """
   train, test = load_data(config, machine['data_dir'])
+  programs = programs or Programs()
   model = build_model(config, train)
-  local = build_local(config, model, train, machine)
-  options = {name: config[name] for name in algorithms.options(config['algorithm'])}
-  algorithm = algorithms.build(config['algorithm'], local, **options)
+
+  def build() -> tuple[LocalTraining, Algorithm]:
+    local = build_local(config, model, train, machine)
+    options = {name: config[name] for name in algorithms.options(config['algorithm'])}
+    return local, algorithms.build(config['algorithm'], local, **options)
+
+  but_seed = json.dumps(config | {'seed': None}, sort_keys=True)
+  local, algorithm = programs.once(but_seed, build, train)
   size = sum(
     x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   )
@@ -131,6 +141,7 @@ def run(
     checkpoint_every=machine['checkpoint_every'],
     resume=machine['resume'],
     tensorboard=machine['tensorboard'],
+    programs=programs,
   )
 
 

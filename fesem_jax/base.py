@@ -55,7 +55,10 @@ class Model(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientInfo:
-  """What the host knows of each client; compared by identity, never traced.
+  """What the host knows of each client; never traced.
+
+  Two of equally many clients are equal, so that one compiled program serves data
+  that differ in content only.
 
   Attributes:
     names: [M] strings, e.g. writer ids.
@@ -64,6 +67,12 @@ class ClientInfo:
 
   names: np.ndarray
   clusters: np.ndarray | None = None
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, ClientInfo) and len(self.names) == len(other.names)
+
+  def __hash__(self) -> int:
+    return hash(len(self.names))
 
 
 @jax.tree_util.register_dataclass

@@ -13,6 +13,7 @@ import numpy as np
 from fesem_jax import em
 from fesem_jax.base import Algorithm, Cohort, FederatedData
 from fesem_jax.local import LocalTraining, train_cohort
+from fesem_jax.programs import Programs
 
 _MAX_CLIENTS = 400  # As in Fig. 4 of the paper.
 _MAX_BYTES = 2 * 2**30  # Of local models held at once.
@@ -33,6 +34,7 @@ def draw(
   state: Any,
   train: FederatedData,
   key: jax.Array,
+  programs: Programs,
 ) -> dict[str, np.ndarray]:
   """Describes the clients of a run by their local models.
 
@@ -46,6 +48,7 @@ def draw(
     state: the algorithm's.
     train: training split, as `simulate` arranged it.
     key: decides the order of examples and the choice of clients.
+    programs: compiled so far.
 
   Returns:
     Arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
@@ -64,7 +67,6 @@ def draw(
   padding = -len(sampled) % local.mesh.size
   ids = np.concatenate([sampled, np.full(padding, train.num_clients)]).astype(np.int32)
 
-  @jax.jit
   def gram(state, train, ids, key):
     used = algorithm.deployed(state)
     cohort = Cohort(ids, everyone=False)
@@ -72,7 +74,9 @@ def draw(
     counts = trained.took_part()
     return em.centered_gram(trained.params, counts), counts
 
-  products, counts = jax.device_get(gram(state, train, jnp.asarray(ids), key))
+  args = (state, train, jnp.asarray(ids), key)
+  program = programs.compiled(('portrait', algorithm, local), gram, *args)
+  products, counts = jax.device_get(program(*args))
   kept = np.flatnonzero(counts[: len(sampled)])
   products, sampled = products[np.ix_(kept, kept)], sampled[kept]
   coordinates = principal_components(products, _COMPONENTS)

@@ -30,6 +30,7 @@ from fesem_jax.base import (
 from fesem_jax.batching import num_steps
 from fesem_jax.data import skew
 from fesem_jax.local import LocalTraining
+from fesem_jax.programs import Programs
 
 # Streams of randomness folded from the run's seed, apart from the rounds.
 _INIT, _ROUNDS, _FINETUNE, _PORTRAIT = range(4)
@@ -129,6 +130,7 @@ def simulate(
   tensorboard: bool = False,
   make_portrait: bool = True,
   progress: bool | None = None,
+  programs: Programs | None = None,
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
@@ -155,6 +157,8 @@ def simulate(
     tensorboard: write scalars for TensorBoard too.
     make_portrait: describe the clients for the figures after the last round.
     progress: show a progress bar; None shows it on a terminal only.
+    programs: compiled by earlier runs of the same algorithm and `local`, e.g. with
+      other seeds.
 
   Returns:
     `Result`.
@@ -165,12 +169,14 @@ def simulate(
     Stopped: after Ctrl-C, once the round is done and saved.
   """
   began = time.perf_counter()
+  programs = programs or Programs()
   _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
   streams = [jax.random.fold_in(jax.random.key(seed), i) for i in range(4)]
   keys = sharding.replicate(streams, local.mesh)
   train, test = arrange(local, train, test)
   cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
-  rehearsal = _rehearse(algorithm, train, cohort, keys)
+  rehearse = lambda: _rehearse(algorithm, train, cohort, keys)
+  rehearsal = programs.once(('rehearsal', algorithm), rehearse, train, cohort)
   folder = None if workdir is None else pathlib.Path(workdir)
   checkpoints = None
   if folder is not None:
@@ -185,7 +191,9 @@ def simulate(
       }
     checkpoint.claim_workdir(folder, identity, resume)
     checkpoints = checkpoint.Checkpoints(folder)
-  state, done, seconds = _begin(algorithm, train, keys[_INIT], checkpoints, rounds)
+  state, done, seconds = _begin(
+    algorithm, train, keys[_INIT], checkpoints, rounds, programs
+  )
   out = writer.MetricsWriter(folder, done, tensorboard)
   finished = done == rounds or _settled(out.records, patience)
   if folder is not None and finished:
@@ -198,20 +206,21 @@ def simulate(
 
   shardings = jax.tree.map(lambda x: x.sharding, state)
   compile_began = time.perf_counter()
-  step = (
-    jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
-    .lower(state, train, cohort, keys[_ROUNDS])
-    .compile()
-  )
+  step = programs.compiled(
+      ('step', algorithm), algorithm.step, state, train, cohort, keys[_ROUNDS],
+      donate_argnums=0, out_shardings=(shardings, None),
+  )  # fmt: skip
   seconds['compile'] += time.perf_counter() - compile_began
-  measure = jax.jit(
-    lambda state, train, test, key: evaluate.evaluate_clients(
+
+  def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
+    return evaluate.evaluate_clients(
       algorithm, local, state, train, test, key, finetune_epochs
     )
-  )
 
   def scores(after: int) -> dict[str, Any]:
-    counts = measure(state, train, test, jax.random.fold_in(keys[_FINETUNE], after))
+    args = (state, train, test, jax.random.fold_in(keys[_FINETUNE], after))
+    named = ('measure', algorithm, local, finetune_epochs)
+    counts = programs.compiled(named, measure, *args)(*args)
     deployed, finetuned = (evaluate.scores(c) for c in jax.device_get(counts))
     return {'deployed': deployed._asdict(), 'finetuned': finetuned._asdict()}
 
@@ -265,7 +274,7 @@ def simulate(
   label_counts = skew.label_counts(train)[: len(train.info.names)]
   picture = {}
   if make_portrait:
-    picture = portrait.draw(algorithm, local, state, train, keys[_PORTRAIT])
+    picture = portrait.draw(algorithm, local, state, train, keys[_PORTRAIT], programs)
     picture['label_counts'] = label_counts
   timing = {
     'compile_seconds': seconds['compile'],
@@ -355,10 +364,11 @@ def _begin(
   key: jax.Array,
   checkpoints: checkpoint.Checkpoints | None,
   rounds: int,
+  programs: Programs,
 ) -> tuple[Any, int, dict[str, float]]:
   """The state to start from, the rounds it has behind it, and seconds spent."""
   began = time.perf_counter()
-  init = jax.jit(algorithm.init).lower(key, train).compile()
+  init = programs.compiled(('init', algorithm), algorithm.init, key, train)
   seconds = {'compile': time.perf_counter() - began, 'init': 0.0}
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:

@@ -11,8 +11,10 @@ import pytest
 from fesem_jax import algorithms, machine, sharding, simulate
 from fesem_jax.base import Diverged, UserError
 from fesem_jax.checkpoint import Checkpoints
+from fesem_jax.programs import Programs
 from fesem_jax.simulate import Stopped, arrange, draw_cohort
 from tests import helpers
+from tests.algorithms_test import METHODS
 
 SIZES = [6, 3, 9, 5, 8, 4, 7]
 GROUPS = [0, 1, 0, 1, 0, 1, 0]
@@ -104,6 +106,28 @@ def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
   assert without_time(whole.history) == without_time(rest.history)
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   assert without_time(map(json.loads, lines)) == without_time(whole.history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  METHODS,
+  ids=[f'{n}-{len(o)}-{i}' for i, (n, o) in enumerate(METHODS)],
+)
+def test_every_method_resumes_as_if_uninterrupted(name, options, tmp_path):
+  local, programs = helpers.local(devices=2), Programs()
+  algorithm = algorithms.build(name, local, **options)
+  # An odd stop: FedCluster's check of round 4 comes after it.
+  go = lambda rounds, folder: simulate(
+      algorithm, local, *federation(), rounds=rounds, workdir=folder, eval_every=0,
+      make_portrait=False, programs=programs, config={},
+  )  # fmt: skip
+  whole = go(5, tmp_path / 'whole')
+  go(3, tmp_path / 'parts')
+  rest = go(5, tmp_path / 'parts')
+  assert_same_state(whole.state, rest.state)
+  last = [without_time(r.history)[-1] for r in (whole, rest)]
+  assert last[0] == last[1]
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
@@ -408,3 +432,34 @@ def test_tensorboard_scalars_can_be_read_back(tmp_path):
 def test_machine_is_described():
   assert machine.versions()['python'].startswith('3.')
   assert machine.peak_host_bytes() > 1e7
+
+
+@pytest.mark.slow
+def test_other_seeds_run_in_the_same_compiled_programs():
+  programs, seen = Programs(), []
+  local = helpers.local()
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
+  options = {'rounds': 2, 'progress': False}
+
+  def run(seed, programs):
+    data = [helpers.federation(SIZES, seed=10 + seed + part) for part in (0, 100)]
+    return simulate(algorithm, local, *data, seed=seed, programs=programs, **options)
+
+  def listen(event, duration, **_):
+    seen.append(event)
+
+  for seed in range(2):
+    alone = run(seed, None)
+    if seed:
+      jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+      shared = run(seed, programs)
+    finally:
+      if seed:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert shared.summary['deployed'] == alone.summary['deployed']
+    for a, b in zip(
+      jax.tree.leaves(shared.state), jax.tree.leaves(alone.state), strict=True
+    ):
+      np.testing.assert_array_equal(a, b)
+  assert not [e for e in seen if 'compile' in e]
