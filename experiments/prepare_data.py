@@ -10,6 +10,7 @@ Prints clients, examples, classes, the distribution of sizes and the label skew;
 verifies the file by reading it back.
 """
 
+import contextlib
 import pathlib
 
 import numpy as np
@@ -77,8 +78,29 @@ def check_equal(path: pathlib.Path, a: FederatedData, b: FederatedData) -> None:
   same = np.array_equal(a.info.names, b.info.names) and all(
     np.array_equal(getattr(a, name), getattr(b, name)) for name in ('x', 'y', 'offsets')
   )
+  wrote, read = a.info.clusters, b.info.clusters
+  if wrote is None or read is None:
+    same = same and wrote is read
+  else:  # Read back, they are numbered from 0.
+    same = same and np.array_equal(np.unique(wrote, return_inverse=True)[1], read)
   if not same or (a.num_classes, a.scale) != (b.num_classes, b.scale):
-    raise UserError(f'{path} reads back differently; the disk may be faulty.')
+    raise UserError(f'{path} would read back differently; nothing was written.')
+
+
+def write(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
+  """Writes the file once a first copy has been read back as it should be."""
+  trial = path.with_name(f'.trial.{path.name}')
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays.save(trial, train, test)
+    for wrote, read in zip((train, test), data.load(f'npz:{trial}'), strict=True):
+      check_equal(path, wrote, read)
+    trial.replace(path)
+  except OSError as e:
+    raise UserError(f'Cannot write --output={path}: {e.strerror}.') from e
+  finally:
+    with contextlib.suppress(OSError):
+      trial.unlink(missing_ok=True)
 
 
 def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> None:
@@ -106,11 +128,7 @@ def main(argv: list[str]) -> None:
   print(describe(train, test))
   if f.output:
     path = pathlib.Path(f.output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    arrays.save(path, train, test)
-    again = data.load(f'npz:{path}')
-    for wrote, read in zip((train, test), again, strict=True):
-      check_equal(path, wrote, read)
+    write(path, train, test)
     size = path.stat().st_size / 2**20
     print(f'{path}: {size:.1f} MiB, read back and equal; use --dataset=npz:{path}')
   if f.plots:

@@ -144,6 +144,11 @@ def test_every_row_of_tables_2_and_3_has_a_preset():
       'table2/fed_avg',
       lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c),
     ),
+    ('table2/fed_sgd', sources_test.FEMNIST['tff sqlite'][0]),
+    (
+      'table3/fed_avg',
+      lambda d, c: sources_test.write_hub_celeba(d / 'flwrlabs' / 'celeba'),
+    ),
     ('table3/fesem_2', lambda d, c: sources_test.write_original(d / 'celeba')),
     ('table3/robust', lambda d, c: sources_test.write_leaf_celeba(d / 'leaf_celeba')),
   ],
@@ -158,7 +163,8 @@ def test_presets_run_on_each_source(preset, write, tmp_path):
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
-  assert summary['num_clients'] == (3 if 'table2' in preset else 2)
+  three = 'table2' in preset or 'avg' in preset
+  assert summary['num_clients'] == (3 if three else 2)
   assert 0 <= summary['label_skew'] < 1
   assert 'label skew' in done.stdout
 

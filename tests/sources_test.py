@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments import prepare_data
 from fesem_jax import data
 from fesem_jax.base import UserError
 from fesem_jax.data import celeba, files, leaf, skew
@@ -30,7 +31,7 @@ def writers(seed=0):
 
 
 def leaf_block(x, y):
-  return {'x': (x.reshape(len(x), -1) / 255).tolist(), 'y': y.tolist()}
+  return {'x': (x.reshape(len(x), 784) / 255).tolist(), 'y': y.tolist()}
 
 
 def write_leaf(folder, clients, shards=1, zipped=False, order=1, **extra):
@@ -73,12 +74,15 @@ def write_tff_sqlite(folder, clients):
   db.execute('CREATE TABLE examples (split_name, client_id, serialized_example_proto)')
   for part, split in enumerate(('train', 'test')):
     for name, splits in clients.items():
+      count = len(splits[part][1])
+      row = (name, f'all_{split}', count)
+      db.execute('INSERT INTO client_metadata VALUES (?, ?, ?)', row)
       for x, y in zip(*splits[part], strict=True):
         example = tf_example_pb2.Example()
         pixels = (x.ravel() / 255).astype(np.float32)
         example.features.feature['pixels'].float_list.value.extend(pixels)
         example.features.feature['label'].int64_list.value.append(int(y))
-        row = (split, name, example.SerializeToString())
+        row = (f'all_{split}', name, example.SerializeToString())
         db.execute('INSERT INTO examples VALUES (?, ?, ?)', row)
   db.commit()
   db.close()
@@ -92,7 +96,7 @@ def packed(array):
 def write_fedjax(folder, clients, table='federated_data'):
   folder.mkdir(parents=True)
   for part, split in enumerate(('train', 'test')):
-    db = sqlite3.connect(folder / f'fed_emnist_{split}.sqlite')
+    db = sqlite3.connect(folder / f'federated_emnist_{split}.sqlite')
     db.execute(
       f'CREATE TABLE {table} (client_id BLOB NOT NULL PRIMARY KEY, data BLOB NOT '
       'NULL, num_examples INTEGER NOT NULL)'
@@ -130,6 +134,38 @@ def write_hub(folder, clients):
   )
   (folder / 'data').mkdir(parents=True)
   held.to_parquet(folder / 'data' / 'train-00000-of-00001.parquet')
+
+
+def write_hub_celeba(folder):
+  datasets = pytest.importorskip('datasets')
+  rng = np.random.default_rng(0)
+  draw = lambda: Image.fromarray(rng.integers(0, 256, (218, 178, 3)).astype(np.uint8))
+  features = datasets.Features({
+    'image': datasets.Image(), 'celeb_id': datasets.Value('int64'),
+    'Smiling': datasets.Value('bool'), 'Young': datasets.Value('bool'),
+  })  # fmt: skip
+  (folder / 'img_align+identity+attr').mkdir(parents=True)
+  for split, people in (('train', [7, 12]), ('test', [3])):
+    who = np.repeat(people, 6).tolist()
+    columns = {
+      'image': [draw() for _ in who],
+      'celeb_id': who,
+      'Smiling': [i % 2 == 0 for i in range(len(who))],
+      'Young': [True] * len(who),
+    }
+    held = datasets.Dataset.from_dict(columns, features=features)
+    held.to_parquet(folder / 'img_align+identity+attr' / f'{split}-00000-of-1.parquet')
+
+
+def test_celeba_of_the_hub_pools_its_splits(tmp_path):
+  write_hub_celeba(tmp_path / 'flwrlabs' / 'celeba')
+  train, test = data.load('celeba', data_dir=tmp_path)
+  assert train.info.names.tolist() == ['12', '3', '7']
+  assert train.x.shape == (15, 84, 84, 3)
+  assert np.asarray(test.sizes()).tolist() == [1, 1, 1]
+  assert train.num_classes == 2
+  both = np.concatenate([train.y, test.y])
+  assert sorted(both.tolist()) == [0] * 9 + [1] * 9
 
 
 def contents(split):
@@ -311,12 +347,12 @@ ONE = np.ones((3, 784))
     (break_leaf(lambda c, _: json.dumps(c)[:-900]), 'all_data_0.*is not whole JSON'),
     (break_leaf(lambda c, _: json.dumps(c)[:30]), 'all_data_0.*is not whole JSON'),
     (break_leaf(lambda c, _: '[1, 2]'), 'users and num_samples must be lists'),
-    (break_leaf(wrong_count), 'user f0001_10: 3 examples and 3 labels, which num_s'),
+    (break_leaf(wrong_count), '3 examples and 3 labels, but num_samples says 4'),
     (break_leaf(lose_user), 'all_data_0.*user_data lacks user f0001_10'),
     (break_leaf(hide_user), 'user f0001_10: user_data holds the user, but users'),
     (break_leaf(repeat_user), 'user f0001_10: listed twice'),
     (break_leaf(duplicate_across_shards), 'user f0000_14: the user is also in .*_0'),
-    (break_leaf(drop_from_training), 'User f0001_10 has test examples but no train'),
+    (break_leaf(drop_from_training), 'leaf_femnist: f0001_10 has test examples but no'),
     (change_user(x=[['a'] * 784] * 3), 'user f0001_10: pixels that are not numbers'),
     (change_user(x=[[None] * 784] * 3), 'user f0001_10: pixels that are not numbers'),
     (change_user(x=ONE[:, :5].tolist()), r'images of \(5,\) pixels; FEMNIST has 784'),
@@ -335,9 +371,163 @@ def test_bad_leaf_files_are_named(tmp_path, write, message):
     data.load('femnist', data_dir=tmp_path)
 
 
+def change_features(folder, x):
+  write_leaf(folder, writers())
+  break_leaf(lambda c, _: c['user_data']['f0001_10'].update(x=x))(folder / 'other')
+  (folder / 'train').rename(folder / 'old')
+  (folder / 'other' / 'leaf_femnist' / 'train').rename(folder / 'train')
+
+
+def test_users_whose_features_differ_in_shape_are_named(tmp_path):
+  change_features(tmp_path, [[1], [2], [3]])
+  with pytest.raises(UserError, match=r'examples of f0001_10 have shape \(1,\), those'):
+    data.load(f'leaf:{tmp_path}')
+
+
+def test_features_beyond_float32_are_named(tmp_path):
+  change_features(tmp_path, (ONE * 1e300).tolist())
+  with pytest.raises(UserError, match='user f0001_10: features that do not fit'):
+    data.load(f'leaf:{tmp_path}')
+
+
+def test_an_empty_test_split_is_named(tmp_path):
+  empty = {name: (train, (test[0][:0], test[1][:0])) for name, (train, test) in
+           writers().items()}  # fmt: skip
+  write_leaf(tmp_path / 'leaf_femnist', empty)
+  with pytest.raises(UserError, match='leaf_femnist holds no test examples'):
+    data.load('femnist', data_dir=tmp_path)
+  write_hdf5(tmp_path / 'tff_femnist', empty)
+  with pytest.raises(UserError, match='tff_femnist holds no test examples'):
+    data.load('femnist', data_dir=tmp_path, source='tff')
+
+
+def test_nothing_outside_of_the_files_is_read(tmp_path):
+  write_hdf5(tmp_path / 'tff_femnist', writers())
+  write_hdf5(tmp_path / 'elsewhere', writers(seed=1))
+  path = tmp_path / 'tff_femnist' / 'fed_emnist_train.h5'
+  with h5py.File(path, 'a') as f:
+    del f['examples/f0001_10']
+    f['examples/f0001_10'] = h5py.ExternalLink(
+      str(tmp_path / 'elsewhere' / 'fed_emnist_train.h5'), '/examples/f0001_10'
+    )
+  with pytest.raises(UserError, match='examples/f0001_10: a link elsewhere; it is re'):
+    data.load('femnist', data_dir=tmp_path)
+  datasets = pytest.importorskip('datasets')
+  import pyarrow.parquet
+
+  secret = tmp_path / 'secret.png'
+  Image.fromarray(np.full((28, 28), 77, np.uint8)).save(secret)
+  features = datasets.Features({
+    'image': datasets.Image(), 'label': datasets.ClassLabel(num_classes=2),
+    'who': datasets.Value('string'),
+  })  # fmt: skip
+  held = datasets.Dataset.from_dict(
+    {'image': [str(secret)] * 4, 'label': [0, 1] * 2, 'who': ['a', 'b'] * 2},
+    features=features,
+  )
+  (tmp_path / 'me' / 'mine').mkdir(parents=True)
+  table = held.data.table  # As it is; `save_to_disk` would embed the image.
+  pyarrow.parquet.write_table(table, tmp_path / 'me' / 'mine' / 'train.parquet')
+  with pytest.raises(UserError, match='image 0 is a path to a file elsewhere'):
+    data.load('hub', data_dir=tmp_path, hub_name='me/mine', hub_client_column='who')
+
+
+@pytest.mark.parametrize(
+  ('mode', 'shade', 'wanted'), [('1', 1, 255), ('L', 200, 200), ('I;16', 40000, None)]
+)
+def test_hub_images_of_other_modes(tmp_path, mode, shade, wanted):
+  datasets = pytest.importorskip('datasets')
+  image = io.BytesIO()
+  Image.new(mode, (8, 8), shade).save(image, 'png')
+  features = datasets.Features({
+    'image': datasets.Image(), 'label': datasets.Value('int64'),
+    'who': datasets.Value('string'),
+  })  # fmt: skip
+  columns = {
+    'image': [{'bytes': image.getvalue(), 'path': None}] * 4,
+    'label': [0, 1, 1, 0],
+    'who': ['a', 'a', 'b', 'b'],
+  }
+  held = datasets.Dataset.from_dict(columns, features=features)
+  held.save_to_disk(str(tmp_path / 'me' / 'mine'))
+  options = {
+    'data_dir': tmp_path, 'hub_name': 'me/mine', 'hub_client_column': 'who',
+    'hub_label_column': 'label',
+  }  # fmt: skip
+  if wanted is None:
+    with pytest.raises(UserError, match='has mode I;16; 8-bit images are needed'):
+      data.load('hub', **options)
+    return
+  train, _ = data.load('hub', **options)
+  assert train.x.dtype == np.uint8
+  assert train.x.shape == (2, 8, 8)
+  assert (train.x == wanted).all()
+
+
+def test_tff_ids_and_counts_are_checked(tmp_path):
+  write_tff_sqlite(tmp_path / 'tff_femnist', writers())
+  db = sqlite3.connect(tmp_path / 'tff_femnist' / 'emnist_all.sqlite')
+  db.execute("UPDATE examples SET client_id = NULL WHERE client_id = 'f0000_14'")
+  db.commit()
+  with pytest.raises(UserError, match='client None: not in client_metadata'):
+    data.load('femnist', data_dir=tmp_path)
+  db.execute("UPDATE examples SET client_id = 'f0001_10' WHERE client_id IS NULL")
+  db.commit()
+  db.close()
+  with pytest.raises(UserError, match='client f0001_10: 8 examples where 3 are ann'):
+    data.load('femnist', data_dir=tmp_path)
+
+
+@pytest.mark.parametrize('compress', [False, True])
+def test_a_flipped_byte_is_an_error_or_harmless(tmp_path, compress):
+  save = np.savez_compressed if compress else np.savez
+  save(tmp_path / 'mine.npz', **own_arrays())
+  whole = (tmp_path / 'mine.npz').read_bytes()
+  rng = np.random.default_rng(0)
+  refused = []
+  for at in rng.choice(len(whole), 200, replace=False):
+    broken = bytearray(whole)
+    broken[at] ^= 1 << rng.integers(8)
+    (tmp_path / 'broken.npz').write_bytes(broken)
+    try:
+      data.load(f'npz:{tmp_path}/broken.npz')
+    except UserError as e:
+      refused.append('broken.npz' in str(e))
+  assert len(refused) > 50
+  assert all(refused)
+
+
+def test_numbered_clients_and_named_clusters_survive_conversion(tmp_path):
+  cluster = np.where(np.arange(24) % 12 < 6, 'old', 'young')
+  x = np.arange(48, dtype=np.float32).reshape(24, 2)
+  client = np.arange(24) % 12
+  np.savez(tmp_path / 'a.npz', x=x, y=client % 2, client=client, cluster=cluster)
+  train, test = data.load(f'npz:{tmp_path}/a.npz')
+  prepare_data.write(tmp_path / 'new' / 'b.npz', train, test)
+  again = data.load(f'npz:{tmp_path}/new/b.npz')
+  for one, other in zip((train, test), again, strict=True):
+    np.testing.assert_array_equal(one.x, other.x)
+    np.testing.assert_array_equal(one.info.names, other.info.names)
+    np.testing.assert_array_equal(one.info.clusters, other.info.clusters)
+  assert [p.name for p in (tmp_path / 'new').iterdir()] == ['b.npz']
+  (tmp_path / 'file').touch()
+  with pytest.raises(UserError, match=r'Cannot write --output=.*File exists'):
+    prepare_data.write(tmp_path / 'file' / 'b.npz', train, test)
+
+
+def test_a_cap_on_examples_draws_at_random(tmp_path):
+  y = np.repeat(np.arange(4), 10)
+  split = np.tile([0] * 9 + [1], 4)
+  x = np.zeros((40, 2), np.float32)
+  np.savez(tmp_path / 'a.npz', x=x, y=y, client=np.zeros(40), split=split)
+  train, _ = data.load(f'npz:{tmp_path}/a.npz', examples_per_client=12)
+  assert len(train.y) == 12
+  assert len(np.unique(train.y)) == 4
+
+
 def test_entries_without_x_are_named(tmp_path):
   break_leaf(lambda c, _: c['user_data'].update(f0001_10={'y': [1]}))(tmp_path)
-  with pytest.raises(UserError, match='user f0001_10: the entry has no x and y'):
+  with pytest.raises(UserError, match='user f0001_10: the entry has no lists x and y'):
     data.load('femnist', data_dir=tmp_path)
 
 
@@ -383,11 +573,11 @@ def test_a_large_set_is_cached_by_content(tmp_path, monkeypatch):
   ('name', 'message'),
   [
     ('hdf5 without the group', 'has no group examples'),
-    ('hdf5 cut short', 'is not a whole HDF5 file'),
+    ('hdf5 cut short', r'train\.h5 is damaged or not what it should be'),
     ('hdf5 of another shape', r'client f0001_10: pixels of shape \(3, 14, 14\)'),
     ('sqlite without the table', 'has no table federated_data'),
-    ('sqlite that is none', 'is not a whole database'),
-    ('sqlite row', 'client f0001_10: the row is not pixels and label'),
+    ('sqlite that is none', r'train\.sqlite is damaged or not what it should be'),
+    ('sqlite row', "client b'f0001_10' is damaged or not what it should be"),
     ('nothing', 'must hold fed_emnist_train.h5 and fed_emnist_test.h5, or'),
   ],
 )
@@ -409,7 +599,7 @@ def test_bad_tff_files_are_named(tmp_path, name, message):
     folder.mkdir(parents=True)
   else:
     write_fedjax(folder, writers(), 'other' if 'table' in name else 'federated_data')
-    path = folder / 'fed_emnist_train.sqlite'
+    path = folder / 'federated_emnist_train.sqlite'
     if 'none' in name:
       path.write_bytes(b'not a database' * 100)
     elif 'row' in name:
@@ -510,7 +700,7 @@ def test_leaf_celeba(tmp_path):
     (lambda f: (f / 'img_align_celeba' / '000003.jpg').unlink(), '000003.jpg is miss'),
     (
       lambda f: (f / 'img_align_celeba' / '000003.jpg').write_bytes(b'x'),
-      '000003.jpg cannot be read',
+      '000003.jpg is damaged',
     ),
     (lambda f: (f / 'identity_CelebA.txt').unlink(), 'Cannot read .*identity_CelebA'),
     (
@@ -518,8 +708,14 @@ def test_leaf_celeba(tmp_path):
       'line 1: not "image identity"',
     ),
     (
-      lambda f: (f / 'identity_CelebA.txt').write_text('../x.jpg 1\n' * 5),
-      r'has no line for \.\./x\.jpg',
+      lambda f: (f / 'identity_CelebA.txt').write_text(
+        ''.join(f'../x{i}.jpg 1\n' for i in range(5))
+      ),
+      r'has no line for \.\./x0\.jpg',
+    ),
+    (
+      lambda f: (f / 'identity_CelebA.txt').write_text('000001.jpg 1\n' * 5),
+      r'line 2: 000001\.jpg is listed twice',
     ),
     (
       lambda f: (f / 'list_attr_celeba.txt').write_text('1\nBald\n000001.jpg 1\n'),
@@ -538,6 +734,13 @@ def test_bad_celeba_files_are_named(tmp_path, break_it, message):
   break_it(folder)
   with pytest.raises(UserError, match=message):
     data.load('celeba', data_dir=tmp_path)
+
+
+def test_only_square_images_are_rotated(tmp_path):
+  x = np.zeros((12, 8, 6), np.uint8)
+  np.savez(tmp_path / 'a.npz', **own_arrays(x=x))
+  with pytest.raises(UserError, match=r'needs square images; those of .* are 8 by 6'):
+    data.load(f'npz:{tmp_path}/a.npz', partition='rotated', num_clients=4)
 
 
 def own_arrays(**changes):
@@ -574,9 +777,14 @@ def test_own_arrays(tmp_path):
   [
     ({'client': None}, 'lacks the array client'),
     ({'y': np.zeros(5, int)}, r'y has shape \(5,\); x has 12 rows'),
-    ({'y': np.arange(12) - 1}, 'label -1 is below 0'),
-    ({'y': np.arange(12) / 2}, 'y float64; numbers and integers are needed'),
+    ({'y': np.arange(12) - 1}, 'labels must be whole numbers from 0'),
+    ({'y': np.arange(12) / 2}, 'labels must be whole numbers from 0'),
+    ({'y': np.arange(12) + 2**31}, r'label 2147483659 is not in 0\.\.1048575'),
+    ({'y': np.array(['a'] * 12)}, 'labels that are not numbers'),
     ({'x': np.array([['a']] * 12)}, 'x is <U1'),
+    ({'x': np.arange(12.0)}, r'x has shape \(12,\)'),
+    ({'scale': np.array(np.nan)}, 'scale nan must be positive'),
+    ({'scale': np.array([1, 2])}, 'is damaged or not what it should be'),
     ({'x': np.full((12, 2), np.nan)}, 'row 0 of x holds values that are not finite'),
     ({'split': np.full(12, 2)}, 'split must hold 0'),
     ({'split': np.array([1, 0, 0] * 4)}, 'client b has no training examples'),
@@ -602,7 +810,7 @@ def test_pickled_objects_are_never_unpickled(tmp_path):
     data.load(f'npz:{tmp_path}/mine.npz')
   assert not (tmp_path / 'sprung').exists()
   (tmp_path / 'cut.npz').write_bytes((tmp_path / 'mine.npz').read_bytes()[:200])
-  with pytest.raises(UserError, match=r'cut\.npz is not a readable \.npz'):
+  with pytest.raises(UserError, match=r'cut\.npz is damaged'):
     data.load(f'npz:{tmp_path}/cut.npz')
 
 
@@ -689,10 +897,17 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
     ('digits', {'background': 'black'}, '--background does not apply to .*digits'),
     ('femnist', {'background': 'red'}, '--background=red is unknown'),
     ('tfds', {}, '--dataset=tfds needs --tfds_name'),
-    ('tfds', {'tfds_name': 'no_such'}, 'Dataset no_such not found'),
+    ('tfds', {'tfds_name': 'no_such'}, '--tfds_name=no_such.*Dataset no_such not f'),
     ('hub', {}, '--dataset=hub needs --hub_name'),
     ('hub', {'hub_name': '../x'}, 'not a file below'),
     ('synthetic', {'tfds_name': 'x'}, '--tfds_name does not apply'),
+    ('synthetic', {'synthetic_alpha': np.inf}, '--synthetic_alpha=inf must be at l'),
+    ('synthetic', {'synthetic_beta': -1.0}, '--synthetic_beta=-1.0 must be at least'),
+    ('synthetic', {'num_clients': -1}, '--num_clients=-1 must be at least 0'),
+    ('synthetic_linear', {'num_clients': 2}, '2 clients .* fewer than --partition_g'),
+    ('tfds', {'tfds_name': 'mnist:9.9.9'}, '--tfds_name=mnist:9.9.9 is damaged or'),
+    ('digits', {'min_examples': 5}, '--min_examples chooses natural clients'),
+    ('digits', {'dirichlet_alpha': np.inf}, '--dirichlet_alpha=inf must be positive'),
   ],
 )
 def test_wrong_choices_are_named(tmp_path, name, options, message):

@@ -76,11 +76,23 @@ def load(
     UserError: naming the flag or file at fault.
   """
   chosen = sources.Options(**options)
-  sources.check(name, source, chosen)
-  check_at_least(1, partition_groups=partition_groups)
+  check_at_least(
+    0,
+    num_clients=num_clients,
+    examples_per_client=examples_per_client,
+    min_examples=min_examples,
+  )
+  check_at_least(
+    1, partition_groups=partition_groups, classes_per_client=classes_per_client
+  )
+  if not 0 < dirichlet_alpha < np.inf:
+    raise UserError(f'--dirichlet_alpha={dirichlet_alpha} must be positive.')
+  generated = num_clients or DEFAULT_NUM_CLIENTS
+  sources.check(name, source, chosen, generated, partition_groups)
+  if partition:
+    check_choice('partition', partition, _partition.NAMES)
   folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
   rng = lambda stream: np.random.default_rng([seed, stream])
-  generated = num_clients or DEFAULT_NUM_CLIENTS
   request = sources.Request(
     folder,
     chosen,
@@ -93,8 +105,7 @@ def load(
   )
   pool = sources.load(name, source, request)
   partition = partition or ('natural' if pool.client is not None else 'iid')
-  _check(name, pool, partition, num_clients, examples_per_client, min_examples,
-         partition_groups, dirichlet_alpha, classes_per_client)  # fmt: skip
+  _check(name, pool, partition, num_clients, min_examples, partition_groups)
   if partition == 'natural':
     return _load_natural(
       pool, num_clients, examples_per_client, min_examples, rng(_SELECT), rng(_SPLIT)
@@ -160,12 +171,8 @@ def hold_out(
   return part(kept), part(held)
 
 
-def _check(
-    name, pool, partition, num_clients, examples_per_client, min_examples,
-    partition_groups, dirichlet_alpha, classes_per_client,
-):  # fmt: skip
+def _check(name, pool, partition, num_clients, min_examples, partition_groups):
   """Raises `UserError` on options that make no sense for this pool."""
-  check_choice('partition', partition, _partition.NAMES)
   if partition == 'natural' and pool.client is None:
     others = ', '.join(n for n in _partition.NAMES if n != 'natural')
     raise UserError(
@@ -174,15 +181,16 @@ def _check(
     )
   if partition == 'rotated' and pool.x.ndim < 3:
     raise UserError(f'--partition=rotated needs images, which --dataset={name} is not.')
-  check_at_least(
-    0,
-    num_clients=num_clients,
-    examples_per_client=examples_per_client,
-    min_examples=min_examples,
-  )
-  check_at_least(1, classes_per_client=classes_per_client)
-  if not dirichlet_alpha > 0:
-    raise UserError(f'--dirichlet_alpha={dirichlet_alpha} must be positive.')
+  if partition == 'rotated' and pool.x.shape[1] != pool.x.shape[2]:
+    raise UserError(
+      f'--partition=rotated needs square images; those of --dataset={name} are '
+      f'{pool.x.shape[1]} by {pool.x.shape[2]}.'
+    )
+  if min_examples and partition != 'natural':
+    raise UserError(
+      f'--min_examples chooses natural clients; it does not apply to '
+      f'--partition={partition}.'
+    )
   grouped = partition in ('rotated', 'label_permuted')
   if grouped and (num_clients or DEFAULT_NUM_CLIENTS) < partition_groups:
     raise UserError(
@@ -219,7 +227,10 @@ def _load_natural(
   train_rows, test_rows = [], []
   for i in kept:
     if given is not None:
-      train_rows.append(rows[i][: examples_per_client or None])
+      if 0 < examples_per_client < len(rows[i]):
+        chosen = divide.choice(rows[i], examples_per_client, replace=False)
+        rows[i] = np.sort(chosen)
+      train_rows.append(rows[i])
       test_rows.append(given[i])
       continue
     if len(rows[i]) < 2:

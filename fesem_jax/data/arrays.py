@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 
 from fesem_jax.base import FederatedData, UserError
-from fesem_jax.data import files
+from fesem_jax.data import files, leaf
 from fesem_jax.data.pool import Pool
 from fesem_jax.writer import write_arrays_atomically
 
@@ -24,26 +24,20 @@ def load(path: pathlib.Path) -> Pool:
   """
   if not path.is_file():
     raise UserError(f'{path} does not exist.')
-  files.check_zip(path)
-  try:
-    with np.load(path, allow_pickle=False) as held:
-      arrays = {name: held[name] for name in held.files}
-  except ValueError as e:
-    if 'pickle' in str(e).lower():
-      raise UserError(
-        f'{path} holds pickled objects, which are never unpickled; save plain arrays.'
-      ) from e
-    raise UserError(f'{path} is damaged: {e}.') from e
-  except (OSError, EOFError) as e:
-    raise UserError(f'{path} is damaged: {e}.') from e
-  return _pool(path, arrays)
+  arrays = files.read_npz(path)
+  with files.reading(path):
+    return _pool(path, arrays)
 
 
 def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
   for name in ('x', 'y', 'client'):
     if name not in arrays:
       raise UserError(f'{path} lacks the array {name}; it needs x, y and client.')
-  x, y = arrays['x'], arrays['y']
+  x = arrays['x']
+  if x.ndim < 2:
+    raise UserError(
+      f'{path}: x has shape {x.shape}; [examples, features ...] is needed.'
+    )
   for name in ('y', 'client', 'split', 'cluster'):
     if name in arrays and arrays[name].shape != (len(x),):
       raise UserError(
@@ -51,23 +45,22 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
       )
   if len(x) == 0:
     raise UserError(f'{path} holds no examples.')
-  if x.dtype.kind not in 'iuf' or y.dtype.kind not in 'iu':
-    raise UserError(
-      f'{path}: x is {x.dtype} and y {y.dtype}; numbers and integers are needed.'
-    )
-  if y.min() < 0:
-    raise UserError(f'{path}: label {y.min()} is below 0.')
+  if x.dtype.kind not in 'iuf':
+    raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
+  given = int(arrays['num_classes']) if 'num_classes' in arrays else None
+  y = leaf.labels(arrays['y'], str(path), given)
   if x.dtype != np.uint8:
     x = x.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
     if len(bad):
       raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
   names, first, client = np.unique(
-    arrays['client'], return_index=True, return_inverse=True
+    arrays['client'].astype(str), return_index=True, return_inverse=True
   )
   clusters = None
   if 'cluster' in arrays:
-    cluster = arrays['cluster']
+    # Numbered from 0 in their own order, whatever they are called.
+    cluster = np.unique(arrays['cluster'], return_inverse=True)[1]
     clusters = cluster[first]
     bad = np.flatnonzero(clusters[client] != cluster)
     if len(bad):
@@ -77,13 +70,10 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
   scale = float(arrays['scale']) if 'scale' in arrays else None
   if scale is None:
     scale = 1 / 255 if x.dtype == np.uint8 else 1.0
-  classes = int(arrays['num_classes']) if 'num_classes' in arrays else int(y.max()) + 1
-  if y.max() >= classes:
-    raise UserError(f'{path}: label {y.max()} is not in 0..{classes - 1}.')
-  whole = Pool(
-    x, y, classes, scale,
-    client=client, names=names.astype(str), clusters=clusters,
-  )  # fmt: skip
+  if not 0 < scale < np.inf:
+    raise UserError(f'{path}: scale {scale} must be positive.')
+  classes = given or int(y.max()) + 1
+  whole = Pool(x, y, classes, scale, client=client, names=names, clusters=clusters)
   if 'split' not in arrays:
     return whole
   split = arrays['split']

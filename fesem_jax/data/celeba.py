@@ -32,13 +32,10 @@ def resize(image: Image.Image) -> np.ndarray:
 
 
 def _read_image(path: pathlib.Path) -> np.ndarray:
-  try:
-    with Image.open(path) as image:
-      return resize(image)
-  except FileNotFoundError as e:
-    raise UserError(f'Image {path} is missing.') from e
-  except (OSError, Image.DecompressionBombError) as e:
-    raise UserError(f'Image {path} cannot be read: {e}.') from e
+  if not path.is_file():
+    raise UserError(f'Image {path} is missing.')
+  with files.reading(f'Image {path}'), Image.open(path) as image:
+    return resize(image)
 
 
 def _images_folder(folder: pathlib.Path) -> pathlib.Path:
@@ -112,9 +109,13 @@ def load_raw(folder: pathlib.Path) -> Pool:
   def read() -> tuple[dict[str, Examples], None]:
     smiling = _attribute(sources[1])
     wanted: dict[str, list[str]] = {}
+    seen: set[str] = set()
     for number, fields in _lines(sources[0]):
       if len(fields) != 2:
         raise UserError(f'{sources[0]}, line {number}: not "image identity".')
+      if fields[0] in seen:
+        raise UserError(f'{sources[0]}, line {number}: {fields[0]} is listed twice.')
+      seen.add(fields[0])
       wanted.setdefault(fields[1], []).append(fields[0])
     clients: Named = {}
     for name, theirs in wanted.items():

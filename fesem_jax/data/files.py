@@ -1,11 +1,12 @@
 """What loaders share: bounded reading, safe paths, and a cache of arrays."""
 
+import contextlib
 import gzip
 import hashlib
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -22,6 +23,27 @@ MAX_EXPANDED_BYTES = 2**30
 MIN_CACHED_BYTES = 2**25
 
 CACHE_NAME = '.fesem_jax_cache.npz'
+
+
+@contextlib.contextmanager
+def reading(where: object) -> Iterator[None]:
+  """Turns whatever a damaged or odd file provokes into one sentence.
+
+  Args:
+    where: file, and client if there is one.
+
+  Raises:
+    UserError: for any exception inside; those that are `UserError` pass.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as e:  # Parsers and codecs raise all kinds.
+    text = str(e).splitlines()[0] if str(e) else ''
+    raise UserError(
+      f'{where} is damaged or not what it should be ({type(e).__name__}: {text}).'
+    ) from e
 
 
 class BoundedReader:
@@ -68,19 +90,31 @@ class BoundedReader:
     self._file.close()
 
 
-def check_zip(path: pathlib.Path) -> None:
-  """Raises `UserError` if a zip file is damaged or expands beyond the bounds."""
-  try:
+def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays of an .npz file.
+
+  Raises:
+    UserError: if it is damaged, expands beyond the bounds, or holds pickled
+      objects, which are never unpickled.
+  """
+  with reading(path):
     with zipfile.ZipFile(path) as archive:
       expanded = sum(info.file_size for info in archive.infolist())
-  except (OSError, zipfile.BadZipFile) as e:
-    raise UserError(f'{path} is not a readable .npz file: {e}.') from e
-  limit = max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size)
-  if expanded > limit:
-    raise UserError(
-      f'{path} expands to {expanded / 2**20:.0f} MiB, over {MAX_RATIO} times its '
-      'size; it is refused.'
-    )
+    limit = max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size)
+    if expanded > limit:
+      raise UserError(
+        f'{path} expands to {expanded / 2**20:.0f} MiB, over {MAX_RATIO} times its '
+        'size; it is refused.'
+      )
+    try:
+      with np.load(path, allow_pickle=False) as held:
+        return {name: held[name] for name in held.files}
+    except ValueError as e:
+      if 'pickle' not in str(e).lower():
+        raise
+      raise UserError(
+        f'{path} holds pickled objects, which are never unpickled; save plain arrays.'
+      ) from e
 
 
 def inside(folder: pathlib.Path, name: str, source: pathlib.Path) -> pathlib.Path:
@@ -90,7 +124,8 @@ def inside(folder: pathlib.Path, name: str, source: pathlib.Path) -> pathlib.Pat
     UserError: if the name leads out of the folder.
   """
   parts = pathlib.PurePosixPath(name.replace('\\', '/'))
-  if not name or parts.is_absolute() or '..' in parts.parts or ':' in name:
+  bad = {':', '\0'} & set(name)
+  if not name or parts.is_absolute() or '..' in parts.parts or bad:
     raise UserError(f'{source} names {name!r}, which is not a file below {folder}.')
   return folder / parts
 
@@ -107,7 +142,7 @@ def digest(files: Iterable[pathlib.Path], salt: str = '') -> str:
   """SHA-256 of names and contents, whatever the files' order."""
   total = hashlib.sha256(salt.encode())
   for path in sorted(files):
-    with path.open('rb') as f:
+    with reading(path), path.open('rb') as f:
       total.update(path.name.encode() + hashlib.file_digest(f, 'sha256').digest())
   return total.hexdigest()
 
@@ -129,12 +164,10 @@ def cached(
   if size < MIN_CACHED_BYTES:
     return build()
   wanted = key()
-  try:
-    with np.load(path, allow_pickle=False) as held:
-      if str(held['key']) == wanted:
-        return {name: held[name] for name in held.files if name != 'key'}
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-    pass  # No cache, or one of other content or cut short.
+  with contextlib.suppress(UserError):  # No cache, or one that is damaged.
+    held = read_npz(path)
+    if str(held.pop('key', None)) == wanted:
+      return held
   arrays = build()
   try:
     write_arrays_atomically(path, arrays | {'key': np.array(wanted)}, compress=False)

@@ -1,13 +1,15 @@
 """Image classification sets of the Hugging Face hub, by a column of clients."""
 
+import io
 import pathlib
 import socket
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from fesem_jax.base import UserError
-from fesem_jax.data import celeba, files
+from fesem_jax.data import celeba, files, leaf
 from fesem_jax.data.pool import Pool
 
 _HOST = 'huggingface.co'
@@ -42,10 +44,11 @@ def load(
   if client_column:
     whole = datasets.concatenate_datasets(list(splits.values()))
     image, label = _columns(datasets, name, whole, client_column, label_column)
-    x, y = _read(whole, image, label)
-    names, client = np.unique(
-      [str(c) for c in whole[client_column]], return_inverse=True
-    )
+    x, y = _read(whole, image, label, name)
+    clients = list(whole[client_column])
+    if any(c is None for c in clients):
+      raise UserError(f'{name}: example {clients.index(None)} has no {client_column}.')
+    names, client = np.unique([str(c) for c in clients], return_inverse=True)
     return Pool(
       x, y, _num_classes(whole, label, y), 1 / 255, client=client, names=names
     )
@@ -55,8 +58,8 @@ def load(
       'train and test are needed.'
     )
   image, label = _columns(datasets, name, splits['train'], '', label_column)
-  x, y = _read(splits['train'], image, label)
-  test_x, test_y = _read(splits['test'], image, label)
+  x, y = _read(splits['train'], image, label, name)
+  test_x, test_y = _read(splits['test'], image, label, name)
   classes = _num_classes(splits['train'], label, np.concatenate([y, test_y]))
   return Pool(x, y, classes, 1 / 255, test_x=test_x, test_y=test_y)
 
@@ -115,19 +118,45 @@ def _columns(
   return images[0], label_column
 
 
-def _read(data: Any, image: str, label: str) -> tuple[np.ndarray, np.ndarray]:
+def _read(
+  data: Any, image: str, label: str, name: str
+) -> tuple[np.ndarray, np.ndarray]:
   """Images [T, H, W(, C)] uint8, large ones brought to 84 by 84, and labels."""
-  y = np.asarray(data[label]).astype(np.int32)
-  first = data[0][image]
-  convert = celeba.resize if min(first.size) > celeba.SIDE else np.asarray
-  shape = convert(first).shape
-  x = np.empty((len(data), *shape), np.uint8)
-  for i, example in enumerate(data.select_columns([image])):
-    picture = convert(example[image])
-    if picture.shape != shape:
-      raise UserError(f'Image {i} has shape {picture.shape}, the first one {shape}.')
-    x[i] = picture
-  return x, y
+  where = f'{name} of the hub'
+  classes = getattr(data.features[label], 'num_classes', None)
+  values = data[label]
+  if all(isinstance(v, bool) for v in values):
+    values = [int(v) for v in values]
+  y = leaf.labels(values, where, classes)
+  images: list[np.ndarray] = []
+  encoded = data.cast_column(image, data.features[image].__class__(decode=False))
+  for i, raw in enumerate(encoded[image]):
+    with files.reading(f'{where}, image {i},'):
+      picture = _decode(raw, f'{where}, image {i}')
+    if images and picture.shape != images[0].shape:
+      raise UserError(
+        f'{where}: image {i} has shape {picture.shape}, the first one '
+        f'{images[0].shape}.'
+      )
+    images.append(picture)
+  if not images:
+    raise UserError(f'{where} holds no examples.')
+  return np.stack(images), y
+
+
+def _decode(raw: dict[str, Any], where: str) -> np.ndarray:
+  """An image from its bytes; a path is not followed."""
+  if not raw or not raw['bytes']:
+    raise UserError(f'{where} is a path to a file elsewhere, which is not followed.')
+  picture: Image.Image = Image.open(io.BytesIO(raw['bytes']))
+  if picture.mode not in ('1', 'L', 'LA', 'P', 'RGB', 'RGBA', 'CMYK'):
+    raise UserError(f'{where} has mode {picture.mode}; 8-bit images are needed.')
+  gray = picture.mode in ('1', 'L', 'LA')
+  picture = picture.convert('L' if gray else 'RGB')
+  if min(picture.size) > celeba.SIDE:
+    side = (celeba.SIDE, celeba.SIDE)
+    picture = picture.resize(side, Image.Resampling.BICUBIC)
+  return np.asarray(picture)
 
 
 def _num_classes(data: Any, label: str, y: np.ndarray) -> int:

@@ -27,9 +27,12 @@ _EXTENSIONS = ('.json', '.json.gz')
 
 def shards(folder: pathlib.Path) -> list[pathlib.Path]:
   """The JSON files of a folder, plain or gzipped, sorted."""
-  if not folder.is_dir():
-    return []
-  return sorted(p for p in folder.iterdir() if p.name.endswith(_EXTENSIONS))
+  with files.reading(folder):
+    if not folder.is_dir():
+      return []
+    return sorted(
+      p for p in folder.iterdir() if p.name.endswith(_EXTENSIONS) and p.is_file()
+    )
 
 
 def read_clients(
@@ -55,16 +58,19 @@ def read_clients(
         raise UserError(f'{where}: the user is also in {origin[user]}.')
       if user not in announced:
         raise UserError(f'{where}: user_data holds the user, but users does not.')
-      if not isinstance(block, dict) or not {'x', 'y'} <= set(block):
-        raise UserError(f'{where}: the entry has no x and y.')
-      y = labels(block['y'], where, num_classes)
-      if not len(block['x']) == len(y) == announced.pop(user):
+      x, y = (block.get(key) if isinstance(block, dict) else None for key in ('x', 'y'))
+      if not isinstance(x, list) or not isinstance(y, list):
+        raise UserError(f'{where}: the entry has no lists x and y.')
+      count = announced.pop(user)
+      if not len(x) == len(y) == count:
         raise UserError(
-          f'{where}: {len(block["x"])} examples and {len(y)} labels, which '
-          'num_samples does not confirm.'
+          f'{where}: {len(x)} examples and {len(y)} labels, but num_samples says '
+          f'{count}.'
         )
-      if len(y):
-        clients[user], origin[user] = (convert(block['x'], where), y), path
+      if count:
+        with files.reading(where):
+          clients[user] = convert(x, where), labels(y, where, num_classes)
+        origin[user] = path
     if announced:
       raise UserError(f'{path}: user_data lacks user {next(iter(announced))}.')
   return clients
@@ -72,8 +78,8 @@ def read_clients(
 
 def _announced(path: pathlib.Path) -> dict[str, int]:
   """User -> number of examples, from the lists at the head of the file."""
-  users: list[str] = []
-  counts: list[int] = []
+  users: list[Any] = []
+  counts: list[Any] = []
   ended = set()
   with files.BoundedReader(path) as f:
     try:
@@ -90,6 +96,8 @@ def _announced(path: pathlib.Path) -> dict[str, int]:
       raise _damaged(path, e) from e
   if len(ended) < 2 or len(users) != len(counts):
     raise UserError(f'{path}: users and num_samples must be lists of equal length.')
+  if not all(isinstance(u, str) for u in users):
+    raise UserError(f'{path}: users must be a list of strings.')
   if len(set(users)) < len(users):
     repeated = next(u for u in users if users.count(u) > 1)
     raise UserError(f'{path}, user {repeated}: listed twice.')
@@ -119,10 +127,9 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
     or numbered.min(initial=0) < 0
   ):
     raise UserError(f'{where}: labels must be whole numbers from 0.')
-  if num_classes is not None and numbered.max(initial=0) >= num_classes:
-    raise UserError(
-      f'{where}: label {numbered.max():.0f} is not in 0..{num_classes - 1}.'
-    )
+  most = num_classes or MAX_CLASSES
+  if numbered.max(initial=0) >= most:
+    raise UserError(f'{where}: label {numbered.max():.0f} is not in 0..{most - 1}.')
   return numbered.astype(np.int32)
 
 
@@ -139,6 +146,10 @@ def numbers(values: Any, where: str, what: str) -> np.ndarray:
   if array.size and array.dtype.kind not in 'iuf':
     raise UserError(f'{where}: {what} that are not numbers.')
   return array.astype(np.float64)
+
+
+# Labels beyond are a mistake, such as ids in place of labels.
+MAX_CLASSES = 2**20
 
 
 def find_splits(
@@ -190,7 +201,7 @@ def cached_pool(
   """
 
   def build() -> dict[str, np.ndarray]:
-    pool = from_clients(*read(), num_classes=0, scale=scale)
+    pool = from_clients(*read(), where=folder, num_classes=0, scale=scale)
     arrays = {field: getattr(pool, field) for field in _ARRAYS}
     return {field: a for field, a in arrays.items() if a is not None}
 
@@ -206,7 +217,11 @@ _ARRAYS = ('x', 'y', 'test_x', 'test_y', 'client', 'names', 'test_client')
 
 def features(x: list[Any], where: str) -> np.ndarray:
   """Any numbers, as float32."""
-  return numbers(x, where, 'features').astype(np.float32)
+  with np.errstate(over='ignore'):
+    array = numbers(x, where, 'features').astype(np.float32)
+  if not np.isfinite(array).all():
+    raise UserError(f'{where}: features that do not fit 32-bit floats.')
+  return array
 
 
 def gray_images(x: list[Any], where: str) -> np.ndarray:

@@ -121,9 +121,11 @@ def rotate(x: np.ndarray, group: int, num_groups: int) -> np.ndarray:
   quarter_turns, rest = divmod(4 * group, num_groups)
   if rest == 0:
     return np.rot90(x, quarter_turns, axes=(1, 2))
+  # The border is continued: corners of another shade would betray the angle.
   turned = ndimage.rotate(
-    x.astype(np.float32), 360 * group / num_groups, (1, 2), reshape=False, order=1
-  )
+      x.astype(np.float32), 360 * group / num_groups, (1, 2), reshape=False, order=1,
+      mode='nearest',
+  )  # fmt: skip
   return np.round(turned).astype(np.uint8) if x.dtype == np.uint8 else turned
 
 

@@ -1,6 +1,5 @@
 """What a loader returns before examples are dealt to clients."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -43,39 +42,48 @@ def from_clients(
   train: dict[str, Examples],
   test: dict[str, Examples] | None,
   *,
+  where: object,
   num_classes: int,
   scale: float,
-  clusters: Mapping[str, int] | None = None,
 ) -> Pool:
   """A pool of natural clients, in the order of their names.
 
   The dicts are emptied on the way, so that the examples exist once only.
 
   Args:
-    train: name -> examples; x of all clients has one shape and dtype.
+    train: name -> examples.
     test: the clients' own test examples, or None.
+    where: they come from, for complaints.
     num_classes: L.
     scale: see `Pool`.
-    clusters: name -> true cluster.
 
   Raises:
-    UserError: if there are no clients, or one has test examples only.
+    UserError: if a split holds nothing, a client has test examples only, or the
+      examples of two clients have different shapes.
   """
-  if not train:
-    raise UserError('The data set holds no clients.')
+  for split, clients in (('training', train), ('test', test)):
+    if clients is not None and not clients:
+      raise UserError(f'{where} holds no {split} examples.')
   names = np.array(sorted(train))
-  for name in test or {}:
-    if name not in train:
-      raise UserError(f'User {name} has test examples but no training examples.')
+  shape = train[names[0]][0].shape[1:]
+  for each in (train, test or {}):
+    for name, (x, _) in each.items():
+      if '\0' in name:
+        raise UserError(f'{where}: the name of client {name!r} holds a zero byte.')
+      if name not in train:
+        raise UserError(f'{where}: {name} has test examples but no training examples.')
+      if x.shape[1:] != shape:
+        raise UserError(
+          f'{where}: examples of {name} have shape {x.shape[1:]}, those of {names[0]} '
+          f'{shape}.'
+        )
   x, y, client = _flatten(train, names)
   test_x = test_y = test_client = None
   if test is not None:
     test_x, test_y, test_client = _flatten(test, names)
   return Pool(
-    x, y, num_classes, scale, test_x, test_y, client, names,
-    None if clusters is None else np.array([clusters[name] for name in names]),
-    test_client,
-  )  # fmt: skip
+    x, y, num_classes, scale, test_x, test_y, client, names, test_client=test_client
+  )
 
 
 def _flatten(

@@ -73,7 +73,6 @@ def _femnist(load: Callable[[Request], Pool]) -> Callable[[Request], Pool]:
   """FEMNIST with the background that was asked for."""
 
   def turned(request: Request) -> Pool:
-    check_choice('background', request.options.background, leaf.BACKGROUNDS)
     pool = load(request)
     return pool if request.options.background == 'white' else leaf.invert(pool)
 
@@ -151,6 +150,8 @@ PREFIXES: Mapping[str, Callable[[pathlib.Path], Pool]] = {
   'npz': arrays.load,
 }
 
+_PLANTED = ('synthetic_linear', 'synthetic_mixture')
+
 _APPLY: Mapping[str, tuple[str, ...]] = {
   'femnist': ('background',),
   'tfds': ('tfds_name',),
@@ -161,8 +162,18 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def check(name: str, source: str, options: Options) -> None:
-  """Raises `UserError` on an unknown data set or source, or an option it lacks."""
+def check(
+  name: str, source: str, options: Options, num_clients: int, num_groups: int
+) -> None:
+  """Raises `UserError` on an unknown data set or source, or an option it lacks.
+
+  Args:
+    name: see `load`.
+    source: see `load`.
+    options: of single data sets.
+    num_clients: M of generated data.
+    num_groups: planted groups of generated data.
+  """
   prefix, colon, place = name.partition(':')
   if colon and prefix in PREFIXES and place:
     known: tuple[str, ...] = ()
@@ -181,6 +192,15 @@ def check(name: str, source: str, options: Options) -> None:
   for option, default in Options()._asdict().items():
     if getattr(options, option) != default and option not in _APPLY.get(name, ()):
       raise UserError(f'--{option} does not apply to --dataset={name}.')
+  check_choice('background', options.background, leaf.BACKGROUNDS)
+  for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
+    if not 0 <= getattr(options, option) < np.inf:
+      raise UserError(f'--{option}={getattr(options, option)} must be at least 0.')
+  if name in _PLANTED and num_groups > num_clients:
+    raise UserError(
+      f'{num_clients} clients (--num_clients) are fewer than '
+      f'--partition_groups={num_groups}; every group needs one.'
+    )
 
 
 def load(name: str, source: str, request: Request) -> Pool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.base import UserError
+from fesem_jax.data import files, leaf
 from fesem_jax.data.pool import Pool
 
 _HOST = 'storage.googleapis.com'
@@ -28,11 +29,8 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
 
   folder = data_dir / 'tfds'
   where = str(folder) if folder.is_dir() else None
-  try:
+  with files.reading(f'--tfds_name={name}'):
     builder = tfds.builder(name, data_dir=where, file_format='array_record')
-  except (tfds.core.registered.DatasetNotFoundError, ValueError) as e:
-    first = str(e).splitlines()[0]
-    raise UserError(f'TensorFlow Datasets: {first}') from e
   if not builder.is_prepared():
     _prepare(builder, name)
   splits = builder.info.splits
@@ -41,9 +39,20 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
       f'{name} of TensorFlow Datasets has the splits {", ".join(splits)}; train and '
       'test are needed.'
     )
+  features = builder.info.features
+  image, label = (dict(features).get(k) for k in ('image', 'label'))
+  if not isinstance(image, tfds.features.Image) or not isinstance(
+    label, tfds.features.ClassLabel
+  ):
+    raise UserError(f'{name} of TensorFlow Datasets has no image with a class label.')
+  if None in image.shape or image.np_dtype != np.uint8:
+    raise UserError(
+      f'{name} of TensorFlow Datasets has images of shape {image.shape} and type '
+      f'{np.dtype(image.np_dtype)}; 8-bit images of one size are needed.'
+    )
+  classes = label.num_classes
   x, y = _read(builder, name, 'train')
   test_x, test_y = _read(builder, name, 'test')
-  classes = builder.info.features['label'].num_classes
   return Pool(x, y, classes, scale=1 / 255, test_x=test_x, test_y=test_y)
 
 
@@ -72,15 +81,13 @@ def _prepare(builder: Any, name: str) -> None:
 
 def _read(builder: Any, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
   features = builder.info.features
-  if not {'image', 'label'} <= set(features):
-    raise UserError(f'{name} of TensorFlow Datasets has no image and label.')
-  if None in features['image'].shape:
-    raise UserError(f'{name} of TensorFlow Datasets has images of several sizes.')
-  source = builder.as_data_source(split=split)
-  x = np.empty((len(source), *features['image'].shape), np.uint8)
-  y = np.empty(len(source), np.int32)
-  for i, example in enumerate(source):
-    x[i], y[i] = example['image'], example['label']
+  with files.reading(f'{builder.data_dir}, split {split},'):
+    source = builder.as_data_source(split=split)
+    x = np.empty((len(source), *features['image'].shape), np.uint8)
+    y = np.empty(len(source), np.int64)
+    for i, example in enumerate(source):
+      x[i], y[i] = example['image'], example['label']
+  y = leaf.labels(y, f'{name} of TensorFlow Datasets', features['label'].num_classes)
   if x.shape[-1] == 1:
     x = x[..., 0]
   if name.split('/')[0] == 'emnist':

@@ -3,12 +3,16 @@
 Three shapes of the same data, FEMNIST by writer with a white background:
   fed_emnist_{train,test}.h5       examples/<client>/{pixels, label}
   emnist_all.sqlite                tables client_metadata and examples, whose
-                                   rows are serialized tf.train.Example
-  fed_emnist_{train,test}.sqlite   FedJAX's: table federated_data, whose rows
+                                   rows are serialized tf.train.Example; splits
+                                   all_train and all_test
+  federated_emnist_{train,test}.sqlite
+                                   FedJAX's: table federated_data, whose rows
                                    are zlib-compressed msgpack
 """
 
+import contextlib
 import functools
+import itertools
 import pathlib
 import sqlite3
 import zlib
@@ -20,12 +24,12 @@ import msgpack
 import numpy as np
 
 from fesem_jax.base import UserError
-from fesem_jax.data import leaf
+from fesem_jax.data import files, leaf
 from fesem_jax.data.pool import Examples, Pool
 
 _SPLITS = ('train', 'test')
 _HDF5 = 'fed_emnist_{}.h5'
-_FEDJAX = 'fed_emnist_{}.sqlite'
+_FEDJAX = 'federated_emnist_{}.sqlite'
 _TFF_SQLITE = 'emnist_all.sqlite'
 _ROW_BYTES = 2**28  # Most that one client's compressed row may expand to.
 
@@ -61,67 +65,83 @@ def _both_splits(
 
 def _clients(read: Callable, path: pathlib.Path, split: str) -> dict[str, Examples]:
   """Name -> images [N, 28, 28] uint8 and labels."""
-  clients = {}
-  for name, pixels, labels in read(path, split):
-    where = f'{path}, client {name}'
-    pixels, labels = np.asarray(pixels), np.asarray(labels).reshape(-1)
-    if pixels.dtype.kind not in 'iuf' or pixels.shape != (len(labels), 28, 28):
-      raise UserError(
-        f'{where}: pixels of shape {pixels.shape} and type {pixels.dtype} for '
-        f'{len(labels)} labels; numbers of shape ({len(labels)}, 28, 28) are needed.'
-      )
-    images = leaf.to_bytes(pixels, where)
-    clients[name] = images, leaf.labels(labels, where, leaf.FEMNIST_CLASSES)
+  clients: dict[str, Examples] = {}
+  with files.reading(path):
+    for client_id, pixels, labels, count in read(path, split):
+      name = client_id.decode() if isinstance(client_id, bytes) else client_id
+      where = f'{path}, client {name}'
+      if not isinstance(name, str) or name in clients:
+        raise UserError(f'{where}: ids must be strings, each used once.')
+      labels = np.asarray(labels).reshape(-1)
+      if pixels.dtype.kind not in 'iuf' or pixels.shape != (len(labels), 28, 28):
+        raise UserError(
+          f'{where}: pixels of shape {pixels.shape} and type {pixels.dtype} for '
+          f'{len(labels)} labels; numbers of shape ({len(labels)}, 28, 28) are needed.'
+        )
+      if count not in (None, len(labels)):
+        raise UserError(f'{where}: {len(labels)} examples where {count} are announced.')
+      if len(labels):
+        images = leaf.to_bytes(pixels, where)
+        clients[name] = images, leaf.labels(labels, where, leaf.FEMNIST_CLASSES)
   return clients
 
 
-def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[tuple[str, Any, Any]]:
+# (client id, pixels [N, 28, 28], labels [N] or [N, 1], N as announced or None)
+_Client = tuple[Any, np.ndarray, np.ndarray, int | None]
+
+
+def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[_Client]:
   del split
-  try:
-    with h5py.File(path) as file:
-      if 'examples' not in file:
-        raise UserError(f'{path} has no group examples; it is not fed_emnist.')
-      for name, client in file['examples'].items():
-        if not {'pixels', 'label'} <= set(client):
-          raise UserError(f'{path}, client {name}: pixels or label is missing.')
-        yield name, client['pixels'][()], client['label'][()]
-  except OSError as e:
-    raise UserError(f'{path} is not a whole HDF5 file ({e}); fetch it again.') from e
+  with h5py.File(path) as file:
+    if not isinstance(file.get('examples'), h5py.Group):
+      raise UserError(f'{path} has no group examples; it is not fed_emnist.')
+    for name in file['examples']:
+      arrays = [_hdf5_array(file, f'examples/{name}', k) for k in ('pixels', 'label')]
+      yield name, *arrays, None
+
+
+def _hdf5_array(file: h5py.File, group: str, name: str) -> np.ndarray:
+  """An array that lies in this file itself."""
+  at = '/'
+  for part in (*group.split('/'), name):
+    if part not in file[at]:
+      raise UserError(f'{file.filename}, {group}: {name} is missing.')
+    if not isinstance(file[at].get(part, getlink=True), h5py.HardLink):
+      raise UserError(f'{file.filename}, {group}: a link elsewhere; it is refused.')
+    at += f'{part}/'
+  found = file[at]
+  if not isinstance(found, h5py.Dataset) or found.external:
+    raise UserError(f'{file.filename}, {group}: {name} is no array in this file.')
+  return found[()]
 
 
 def _rows(path: pathlib.Path, table: str, query: str, *values: str) -> Iterator[Any]:
   """Rows of a query on a database that is not written to."""
-  try:
-    connection = sqlite3.connect(f'{path.absolute().as_uri()}?mode=ro', uri=True)
+  connection = sqlite3.connect(f'{path.absolute().as_uri()}?mode=ro', uri=True)
+  with contextlib.closing(connection):
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     if (table,) not in tables.fetchall():
       raise UserError(f'{path} has no table {table}; it is not fed_emnist.')
     yield from connection.execute(query, values)
-    connection.close()
-  except sqlite3.Error as e:
-    raise UserError(f'{path} is not a whole database ({e}); fetch it again.') from e
 
 
-def _read_fedjax(path: pathlib.Path, split: str) -> Iterator[tuple[str, Any, Any]]:
+def _read_fedjax(path: pathlib.Path, split: str) -> Iterator[_Client]:
   del split
-  rows = _rows(path, 'federated_data', 'SELECT client_id, data FROM federated_data')
-  for client_id, blob in rows:
-    name = client_id.decode() if isinstance(client_id, bytes) else str(client_id)
-    try:
+  columns = 'client_id, data, num_examples'
+  for client_id, blob, count in _rows(
+    path, 'federated_data', f'SELECT {columns} FROM federated_data'
+  ):
+    with files.reading(f'{path}, client {client_id}'):
       unzip = zlib.decompressobj()
       raw = unzip.decompress(blob, _ROW_BYTES)
       if unzip.unconsumed_tail:
         raise UserError(
-          f'{path}, client {name}: the row expands to more than '
+          f'{path}, client {client_id}: the row expands to more than '
           f'{_ROW_BYTES >> 20} MiB; it is refused.'
         )
       examples = msgpack.unpackb(raw, ext_hook=_array, raw=False)
-      yield name, examples['pixels'], examples['label']
-    except (zlib.error, ValueError, KeyError, TypeError, msgpack.UnpackException) as e:
-      raise UserError(
-        f'{path}, client {name}: the row is not pixels and label as FedJAX writes '
-        f'them ({e}).'
-      ) from e
+      arrays = np.asarray(examples['pixels']), np.asarray(examples['label'])
+    yield client_id, *arrays, count
 
 
 def _array(code: int, data: bytes) -> np.ndarray:
@@ -132,37 +152,34 @@ def _array(code: int, data: bytes) -> np.ndarray:
   return np.frombuffer(raw, np.dtype(dtype.decode())).reshape(shape)
 
 
-def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[tuple[str, Any, Any]]:
-  # TensorFlow Datasets brings tf.train.Example without TensorFlow.
+def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:
+  chosen = f'all_{split}'  # digits_only_train, digits_only_test are parts of it.
+  announced = dict(
+    _rows(
+        path, 'client_metadata',
+        'SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?',
+        chosen,
+    )
+  )  # fmt: skip
+  rows = _rows(
+      path, 'examples',
+      'SELECT client_id, serialized_example_proto FROM examples '
+      'WHERE split_name = ? ORDER BY client_id, rowid', chosen,
+  )  # fmt: skip
+  for client_id, mine in itertools.groupby(rows, lambda row: row[0]):
+    if client_id not in announced:
+      raise UserError(f'{path}, client {client_id}: not in client_metadata.')
+    with files.reading(f'{path}, client {client_id}'):
+      images, labels = zip(*(_example(blob) for _, blob in mine), strict=True)
+    yield client_id, np.stack(images), np.array(labels), announced[client_id]
+
+
+def _example(blob: bytes) -> tuple[np.ndarray, int]:
+  """Pixels [28, 28] and label of a serialized tf.train.Example."""
+  # TensorFlow Datasets brings the message without TensorFlow.
   from tensorflow_datasets.proto import tf_example_pb2
 
-  def examples() -> Iterator[tuple[str, Any, Any]]:
-    rows = _rows(
-        path, 'examples',
-        'SELECT client_id, serialized_example_proto FROM examples '
-        'WHERE split_name = ? ORDER BY client_id, rowid', split,
-    )  # fmt: skip
-    for name, blob in rows:
-      try:
-        feature = tf_example_pb2.Example.FromString(blob).features.feature
-      except Exception as e:  # The decoder's own kinds of error.
-        raise UserError(f'{path}, client {name}: a row is damaged ({e}).') from e
-      pixels = np.array(feature['pixels'].float_list.value, np.float32)
-      label = feature['label'].int64_list.value
-      if pixels.size != 784 or len(label) != 1:
-        raise UserError(
-          f'{path}, client {name}: a row of {pixels.size} pixels and {len(label)} '
-          'labels; 784 and 1 are needed.'
-        )
-      yield name, pixels.reshape(28, 28), label[0]
-
-  name, images, labels = None, [], []
-  for client, image, label in examples():
-    if client != name and name is not None:
-      yield name, np.stack(images), np.array(labels)
-      images, labels = [], []
-    name = client
-    images.append(image)
-    labels.append(label)
-  if name is not None:
-    yield name, np.stack(images), np.array(labels)
+  feature = tf_example_pb2.Example.FromString(blob).features.feature
+  pixels = np.array(feature['pixels'].float_list.value, np.float32)
+  (label,) = feature['label'].int64_list.value
+  return pixels.reshape(28, 28), label
