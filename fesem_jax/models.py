@@ -48,6 +48,11 @@ class Conv(nn.Module):
     return y + bias.reshape(1, 1, 1, -1)
 
 
+def _with_channels(x: jax.Array) -> jax.Array:
+  """Images [B, H, W, C], from [B, H, W] where they are gray."""
+  return x[..., None] if x.ndim == 3 else x
+
+
 class Cnn(nn.Module):
   """[conv, ReLU, pool 2x2] blocks, one hidden dense layer, logits."""
 
@@ -59,8 +64,7 @@ class Cnn(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    if x.ndim == 3:
-      x = x[..., None]
+    x = _with_channels(x)
     for i, features in enumerate(self.features):
       layer = Conv(features, self.window, method=self.conv_method, name=f'conv{i}')
       x = conv.max_pool(nn.relu(layer(x)))
@@ -77,8 +81,7 @@ class EmnistCnn(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    if x.ndim == 3:
-      x = x[..., None]
+    x = _with_channels(x)
     x = nn.relu(Conv(32, 3, 'VALID', self.conv_method, name='conv0')(x))
     x = nn.relu(Conv(64, 3, 'VALID', self.conv_method, name='conv1')(x))
     x = conv.max_pool(x)
@@ -99,8 +102,7 @@ class CelebaCnn(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    if x.ndim == 3:
-      x = x[..., None]
+    x = _with_channels(x)
     for i in range(4):
       x = Conv(32, 3, method=self.conv_method, name=f'conv{i}')(x)
       x = nn.GroupNorm(num_groups=8, name=f'norm{i}')(x)
