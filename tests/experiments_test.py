@@ -206,7 +206,7 @@ def test_run_resume_and_figures(tmp_path):
   assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
   drawn = call('figures', 'here', cwd=tmp_path)
   assert drawn.returncode == 0, drawn.stderr
-  assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 5
+  assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 6
 
 
 @pytest.mark.slow
@@ -241,13 +241,13 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
     ('arguments', 'message'),
     [
         (['--algorithm=fedavg'], 'value should be one of <'),
-        (['--dataset=svhn'], 'value should be one of <'),
+        (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, mnist'),
         (['--rounds=two'], "flag --rounds=two: invalid literal"),
         (['--num_client=3'], "Unknown command line flag 'num_client'"),
         (['--rounds=0'], '--rounds=0 must be at least 1'),
         (['--num_clusters=99'], '--num_clusters=99 is more than the 12 clients'),
         (['--algorithm=fed_avg', '--num_clusters=2'], '--num_clusters does not apply'),
-        (['--dataset=mnist', '--data_dir=nowhere'], 'nowhere/mnist/train-images'),
+        (['--dataset=mnist', '--data_dir=nowhere'], 'nowhere holds no mnist/'),
         (['--hidden=a'], '--hidden=a must be positive widths'),
         (['--learning_rate=0'], '--learning_rate=0.0 must be positive'),
         (['--num_devices=-1'], '--num_devices=-1 must'),

@@ -1,10 +1,13 @@
 """TensorFlow Datasets, read through array_record without TensorFlow."""
 
+import contextlib
 import pathlib
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from fesem_jax.base import UserError
 from fesem_jax.data import files, leaf
@@ -29,9 +32,10 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
 
   folder = data_dir / 'tfds'
   where = str(folder) if folder.is_dir() else None
-  with files.reading(f'--tfds_name={name}'):
+  with files.reading(f'--tfds_name={name}'), _quiet():
     builder = tfds.builder(name, data_dir=where, file_format='array_record')
-  if not builder.is_prepared():
+    prepared = builder.is_prepared()
+  if not prepared:
     _prepare(builder, name)
   splits = builder.info.splits
   if 'train' not in splits or 'test' not in splits:
@@ -54,6 +58,17 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
   x, y = _read(builder, name, 'train')
   test_x, test_y = _read(builder, name, 'test')
   return Pool(x, y, classes, scale=1 / 255, test_x=test_x, test_y=test_y)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Without warnings, such as one about a folder it has not written yet."""
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    yield
+  finally:
+    logging.set_verbosity(before)
 
 
 def _prepare(builder: Any, name: str) -> None:
