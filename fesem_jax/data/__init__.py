@@ -97,9 +97,7 @@ def load(
     folder,
     chosen,
     generated,
-    max(examples_per_client + 1, round(examples_per_client / 0.8))
-    if examples_per_client
-    else 0,
+    _with_test(examples_per_client),
     _partition.groups_of_clients(generated, partition_groups),
     rng(_GENERATE),
   )
@@ -249,6 +247,11 @@ def _load_natural(
   )
 
 
+def _with_test(train: int) -> int:
+  """Examples of which an 80/20 split leaves `train` for training; 0 for 0."""
+  return max(train + 1, round(train / 0.8)) if train else 0
+
+
 def _test_examples(pool: Pool, own: bool) -> tuple[np.ndarray, np.ndarray]:
   """The examples that test rows number: the data set's own, or all."""
   if not own or pool.test_x is None or pool.test_y is None:
@@ -273,7 +276,7 @@ def _deal(
   # Rows that a client needs before its test part, if any, is split off.
   need = examples_per_client
   if need and not own_test:
-    need = max(need + 1, round(need / 0.8))
+    need = _with_test(need)
   least = 1 if own_test else 2
 
   available = np.arange(len(pool.y))

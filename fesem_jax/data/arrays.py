@@ -67,9 +67,7 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
       raise UserError(
         f'{path}: client {names[client[bad[0]]]} has examples of several clusters.'
       )
-  scale = float(arrays['scale']) if 'scale' in arrays else None
-  if scale is None:
-    scale = 1 / 255 if x.dtype == np.uint8 else 1.0
+  scale = float(arrays.get('scale', 1 / 255 if x.dtype == np.uint8 else 1.0))
   if not 0 < scale < np.inf:
     raise UserError(f'{path}: scale {scale} must be positive.')
   classes = given or int(y.max()) + 1

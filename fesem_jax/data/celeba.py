@@ -58,7 +58,7 @@ def _decode(clients: Named, images: pathlib.Path, source: pathlib.Path):
 def _key(name: str, sources: list[pathlib.Path], images: pathlib.Path) -> str:
   """Digest of the lists' contents and the images' names, sizes and times."""
   entries = sorted((e.name, e.stat()) for e in os.scandir(images))
-  listing = [(name, s.st_size, s.st_mtime_ns) for name, s in entries]
+  listing = [(image, s.st_size, s.st_mtime_ns) for image, s in entries]
   return files.digest(sources, f'{name} {listing}')
 
 

@@ -25,6 +25,11 @@ MIN_CACHED_BYTES = 2**25
 CACHE_NAME = '.fesem_jax_cache.npz'
 
 
+def first_line(e: Exception) -> str:
+  """What an exception says, in one line."""
+  return (str(e).splitlines() or [type(e).__name__])[0]
+
+
 @contextlib.contextmanager
 def reading(where: object) -> Iterator[None]:
   """Turns whatever a damaged or odd file provokes into one sentence.
@@ -40,9 +45,9 @@ def reading(where: object) -> Iterator[None]:
   except UserError:
     raise
   except Exception as e:  # Parsers and codecs raise all kinds.
-    text = str(e).splitlines()[0] if str(e) else ''
     raise UserError(
-      f'{where} is damaged or not what it should be ({type(e).__name__}: {text}).'
+      f'{where} is damaged or not what it should be ({type(e).__name__}: '
+      f'{first_line(e)}).'
     ) from e
 
 

@@ -77,7 +77,7 @@ def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
         return dict(datasets.load_dataset('parquet', data_files=by_split))
       held = datasets.load_from_disk(str(folder))
     except Exception as e:  # pyarrow and datasets raise kinds of their own.
-      raise UserError(f'{folder} cannot be read: {_first_line(e)}') from e
+      raise UserError(f'{folder} cannot be read: {files.first_line(e)}') from e
     return dict(held) if isinstance(held, datasets.DatasetDict) else {'train': held}
   try:
     socket.getaddrinfo(_HOST, 443)
@@ -90,7 +90,7 @@ def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
   try:
     return dict(datasets.load_dataset(name))
   except Exception as e:
-    raise UserError(f'{name} cannot be downloaded: {_first_line(e)}') from e
+    raise UserError(f'{name} cannot be downloaded: {files.first_line(e)}') from e
 
 
 def _columns(
@@ -161,7 +161,3 @@ def _decode(raw: dict[str, Any], where: str) -> np.ndarray:
 
 def _num_classes(data: Any, label: str, y: np.ndarray) -> int:
   return getattr(data.features[label], 'num_classes', int(y.max()) + 1)
-
-
-def _first_line(e: Exception) -> str:
-  return (str(e).splitlines() or [type(e).__name__])[0]

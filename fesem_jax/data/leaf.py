@@ -114,8 +114,7 @@ def _blocks(path: pathlib.Path):
 
 
 def _damaged(path: pathlib.Path, e: Exception) -> UserError:
-  text = str(e).splitlines()[0] if str(e) else type(e).__name__
-  return UserError(f'{path} is not whole JSON ({text}); fetch it again.')
+  return UserError(f'{path} is not whole JSON ({files.first_line(e)}); fetch it again.')
 
 
 def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:

@@ -87,10 +87,10 @@ def _prepare(builder: Any, name: str) -> None:
   try:
     builder.download_and_prepare()
   except Exception as e:  # Network, disk, checksums, TensorFlow missing: all kinds.
-    first = (str(e).splitlines() or [''])[0]
     raise UserError(
-      f'TensorFlow Datasets cannot prepare {name}: {type(e).__name__}: {first}. Some '
-      f'data sets need TensorFlow for this step: pip install tensorflow. {elsewhere}'
+      f'TensorFlow Datasets cannot prepare {name}: {type(e).__name__}: '
+      f'{files.first_line(e)}. Some data sets need TensorFlow for this step: pip '
+      f'install tensorflow. {elsewhere}'
     ) from e
 
 
