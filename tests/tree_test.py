@@ -42,14 +42,15 @@ def test_weighted_mean_matches_reference_and_keeps_empty_clusters():
   np.testing.assert_array_equal(got['a'][1], centers['a'][1])
 
 
+@pytest.mark.parametrize('size', [2000, 20_000])  # 20,000: blocks and a rest.
 @pytest.mark.parametrize('offset', [0.0, 30.0])
-def test_distances_of_near_ties_agree_with_float64(offset):
+def test_distances_of_near_ties_agree_with_float64(offset, size):
   # Two centers that differ by 1e-3 of the spread, all far from the origin: the
   # expanded form |w|^2 - 2wc + |c|^2 gets a third of these assignments wrong.
   rng = np.random.default_rng(2)
-  common = offset + rng.normal(size=2000)
-  points = (common + 0.01 * rng.normal(size=(200, 2000))).astype(np.float32)
-  centers = (common + 1e-5 * rng.normal(size=(2, 2000))).astype(np.float32)
+  common = offset + rng.normal(size=size)
+  points = (common + 0.01 * rng.normal(size=(200, size))).astype(np.float32)
+  centers = (common + 1e-5 * rng.normal(size=(2, size))).astype(np.float32)
   got = tree.squared_distances({'w': jnp.asarray(points)}, {'w': jnp.asarray(centers)})
   want = (
     (points[:, None].astype(np.float64) - centers[None].astype(np.float64)) ** 2
