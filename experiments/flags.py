@@ -190,7 +190,7 @@ def define() -> None:
     f.DEFINE_integer,
     'finetune_epochs',
     1,
-    'Local epochs of plain SGD before the finetuned figures.',
+    'Local epochs before the finetuned figures, with --optimizer and no penalty.',
   )
   _common(
     f.DEFINE_integer,
@@ -258,6 +258,16 @@ def define() -> None:
     f.DEFINE_string,
     'cluster_on',
     "Parameters that the E-step compares: 'all' or a layer's name.",
+  )
+  option(
+    f.DEFINE_integer,
+    'loss_check_every',
+    'In every so many rounds, clients start from the center of least loss; 0: never.',
+  )
+  option(
+    f.DEFINE_bool,
+    'reseed_empty',
+    'Move a center without clients to the client farthest from its own.',
   )
   option(f.DEFINE_integer, 'init_epochs', 'Local epochs before the first clustering.')
   option(

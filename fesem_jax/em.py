@@ -92,6 +92,40 @@ def objective(
   return jnp.where(counts, own, 0.0).sum() / jnp.maximum(counts.sum(), 1)
 
 
+def reseed_empty(
+  centers: Params,
+  assignment: jax.Array,
+  trained: Params,
+  distance: jax.Array,
+  cohort: Cohort,
+  data: FederatedData,
+) -> tuple[Params, jax.Array]:
+  """Moves centers without clients to the clients farthest from their own centers.
+
+  Args:
+    centers: [K, ...].
+    assignment: [M] int32 of all clients.
+    trained: [S, ...] models of the cohort.
+    distance: [S] float32 of each to its center; negative for who is not to move.
+    cohort: S clients.
+    data: training split; clients without examples are padding.
+
+  Returns:
+    centers [K, ...], and the assignment [M], where those clients have joined them.
+  """
+  num_clusters = jax.tree.leaves(centers)[0].shape[0]
+  exists = data.sizes() > 0
+  sizes = jnp.bincount(jnp.where(exists, assignment, num_clusters), length=num_clusters)
+  _, farthest = jax.lax.top_k(distance, min(num_clusters, distance.shape[0]))
+  # The first empty center takes the farthest client, the next one the next.
+  turn = jnp.cumsum(sizes == 0) - 1
+  row = farthest.at[turn].get(mode='clip')
+  empty = (sizes == 0) & (distance[row] >= 0) & (turn < farthest.shape[0])
+  joining = jnp.where(empty, jnp.asarray(cohort.ids)[row], assignment.shape[0])
+  assignment = assignment.at[joining].set(jnp.arange(num_clusters), mode='drop')
+  return tree.where(empty, tree.take(trained, row), centers), assignment
+
+
 class Sums(NamedTuple):
   """What the M-step and Eq. 6 need of the clients seen so far.
 
@@ -304,7 +338,7 @@ def train_and_cluster(
     return train_cohort(local, start, first, data, cohort, train_key, **options)
 
   def cluster(cohort, trained):
-    return kmeans(
+    found = kmeans(
       cluster_key,
       compared(trained.params),
       trained.took_part(),
@@ -315,6 +349,10 @@ def train_and_cluster(
       trim=trim,
       mesh=local.mesh,
     )
+    # Nobody's model is finite: the first round must fail, not start from zeros.
+    sound = trained.took_part().any()
+    nowhere = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
+    return found._replace(centers=nowhere)
 
   empty = tree.repeat(tree.unstack(start, 0), num_clusters)
   if data.num_clients <= limit:

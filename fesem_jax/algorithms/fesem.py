@@ -12,8 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import em, tree
-from fesem_jax.base import Algorithm, Deployed, Params, check_at_least, check_choice
-from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
+from fesem_jax.base import (
+  Algorithm,
+  Deployed,
+  Params,
+  UserError,
+  check_at_least,
+  check_choice,
+)
+from fesem_jax.local import WEIGHTINGS, LocalTraining, cohort_losses, train_cohort
 
 
 class FesemState(NamedTuple):
@@ -21,6 +28,7 @@ class FesemState(NamedTuple):
 
   centers: Params  # [K, ...] W~(k)
   assignment: jax.Array  # [M] int32 r_i
+  rounds: jax.Array  # [] int32 rounds done
   client_params: Params  # [M, ...] W_i after its last training; None if streamed
 
 
@@ -32,6 +40,8 @@ def fesem(
   prox_weighting: str = 'uniform',
   weighting: str = 'uniform',
   cluster_on: str = 'all',
+  loss_check_every: int = 0,
+  reseed_empty: bool = False,
   init_epochs: int = 1,
   init_restarts: int = 20,
   init_seeding: str = 'random',
@@ -44,6 +54,10 @@ def fesem(
   alpha_i, the client's own SGD is on L_i + lambda / (m alpha_i) Dist, where
   Dist is the squared L2 distance, without a half: its gradient is 2 (w - c).
 
+  A client stays near the center that it starts from, so a wrong assignment can
+  last. Two options beyond the paper mend that: `loss_check_every` and
+  `reseed_empty`.
+
   Args:
     local: how clients train.
     num_clusters: K.
@@ -54,6 +68,10 @@ def fesem(
       "micro" variant.
     cluster_on: 'all' parameters are compared, or only those of the named layer,
       e.g. 'logits', as the authors' code does.
+    loss_check_every: in every so many rounds, clients start from the center of
+      least training loss instead of their own; 0 is never, as in the paper.
+    reseed_empty: a center that lost all its clients moves to the client farthest
+      from its own center, which joins it; in the paper it stays where it is.
     init_epochs: local epochs from one common random model before clustering.
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.
@@ -75,6 +93,12 @@ def fesem(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
   )
   check_at_least(0, prox_lambda=prox_lambda, init_clients=init_clients)
+  check_at_least(0, loss_check_every=loss_check_every)
+  if reseed_empty and client_state != 'stacked':
+    raise UserError(
+      '--reseed_empty needs the models of all clients: leave out '
+      f'--client_state={client_state}.'
+    )
   stacked = client_state == 'stacked'
 
   def compared(params: Params) -> Params:
@@ -95,35 +119,56 @@ def fesem(
       seeding=init_seeding, weighting=weighting, compared=compared,
       max_clients=init_clients, keep=stacked,
     )  # fmt: skip
-    return FesemState(initial.centers, initial.assignment, initial.client_params)
+    return FesemState(
+      initial.centers, initial.assignment, jnp.int32(0), initial.client_params
+    )
 
-  def e_and_m_step(sums, trained, old, centers):
+  def start_of(state, data, cohort):
+    own = tree.rows_of(state.assignment, cohort)
+    if not loss_check_every:
+      return own
+
+    def of_least_loss():
+      losses = cohort_losses(local, state.centers, data, cohort)
+      return losses.argmin(axis=1).astype(jnp.int32)
+
+    check = (state.rounds + 1) % loss_check_every == 0
+    return jax.lax.cond(check, of_least_loss, lambda: own)
+
+  def e_and_m_step(sums, trained, start, centers):
     # E-step (Eq. 8): every client goes to the center nearest to its model.
     nearest, distance = em.e_step(compared(trained.params), compared(centers))
-    new = jnp.where(trained.took_part(), nearest, old)
+    new = jnp.where(trained.took_part(), nearest, start)
     # M-step (Eq. 9): every center moves to the mean of its clients; here the sum.
     if cluster_on != 'all':  # Eq. 6 is about all parameters.
       distance = tree.row_distances(trained.params, tree.take(centers, new))
-    return sums.add(trained, new, distance, weighting), new
+    return sums.add(trained, new, distance, weighting), (new, distance)
 
   def step(state, data, cohort, key):
-    old = tree.rows_of(state.assignment, cohort)
+    start = start_of(state, data, cohort)
     # Local update (Algorithm 2): every client trains from its center. The E-step
     # and the M-step's sum follow for each chunk of clients as it finishes.
     trained = train_cohort(
-        local, state.centers, old, data, cohort, key, prox=prox(data, cohort),
+        local, state.centers, start, data, cohort, key, prox=prox(data, cohort),
         fold=e_and_m_step, sums=em.Sums.zeros(state.centers, weighting), keep=stacked,
         into=state.client_params if cohort.everyone else None,
     )  # fmt: skip
     centers = tree.mean_of(trained.sums.weighted, state.centers)
 
-    assignment = tree.with_rows(state.assignment, cohort, trained.rows)
+    new, distance = trained.rows
+    new = jnp.where(trained.took_part(), new, tree.rows_of(state.assignment, cohort))
+    assignment = tree.with_rows(state.assignment, cohort, new)
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     value = trained.sums.objective(state.centers, centers)
+    if reseed_empty:
+      distance = jnp.where(trained.took_part(), distance, -1.0)
+      centers, assignment = em.reseed_empty(
+        centers, assignment, trained.params, distance, cohort, data
+      )
     info = em.round_info(
       trained, num_clusters, value, state.assignment, assignment, data
     )
-    return FesemState(centers, assignment, client_params), info
+    return FesemState(centers, assignment, state.rounds + 1, client_params), info
 
   def deployed(state):
     return Deployed(state.centers, row=state.assignment)
