@@ -3,7 +3,9 @@ r"""Compares methods over seeds and writes the table of the paper.
   python -m experiments.compare --algorithms='non_fed,fed_avg,fesem(2),fesem(4)' \
       --num_seeds=5 --dataset=digits --partition=rotated --workdir=runs/table
 
-Rows are methods, `name(K)` setting --num_clusters; columns are micro accuracy,
+Rows are methods in the order of the paper: `name(K)` sets --num_clusters, and
+`name(K;flag=value;...)` what only this row is to differ in, such as
+'fed_sgd(learning_rate=0.5)' or 'fesem(4;prox_lambda=0.1)'. Columns are micro accuracy,
 micro F1, macro accuracy and macro F1 of the fine-tuned models, then of the
 deployed ones, as mean +- standard deviation over seeds, in percent. The table
 is written to WORKDIR/table.{md,csv,tex}, a figure to WORKDIR/plots/. The same
@@ -37,23 +39,57 @@ _HEADINGS = {
   'macro_f1': 'macro-F1',
 }
 
-Summaries = dict[str, list[dict[str, Any] | None]]  # A diverged run is None.
+# Flags of local training that a row may set for itself, beside the method's options.
+_OWN_FLAGS = (
+  'learning_rate', 'optimizer', 'batch_size', 'local_epochs', 'local_steps',
+  'finetune_epochs', 'rounds',
+)  # fmt: skip
+
+# A diverged run is None; a method that could not run has none.
+Summaries = dict[str, list[dict[str, Any] | None]]
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
-  """'fesem(4)' -> ('fesem', {'num_clusters': 4}).
+  """'fesem(4;learning_rate=1)' -> ('fesem', {'num_clusters': 4, 'learning_rate': 1.0}).
 
   Raises:
-    UserError: on anything that is not NAME or NAME(K).
+    UserError: on anything that is not NAME, NAME(K) or NAME(K;FLAG=VALUE;...).
   """
-  match = re.fullmatch(r'\s*(\w+)\s*(?:\(\s*(\d+)\s*\))?\s*', text)
+  match = re.fullmatch(r'\s*(\w+)\s*(?:\(([^()]*)\))?\s*', text)
+  malformed = UserError(
+    f'--algorithms: {text!r} is not NAME, NAME(K) or NAME(K;FLAG=VALUE), such as '
+    'fesem(4) or fesem(4;learning_rate=0.1).'
+  )
   if match is None:
-    raise UserError(f'--algorithms: {text!r} is not NAME or NAME(K), such as fesem(4).')
-  name, clusters = match.groups()
+    raise malformed
+  name, inside = match.groups()
   check_choice('algorithms', name, tuple(algorithms.METHODS))
-  options = {'num_clusters': int(clusters)} if clusters else {}
-  algorithms.check_options(name, options)
-  return name, options
+  chosen: dict[str, Any] = {}
+  for part in inside.split(';') if inside else []:
+    flag, equals, value = map(str.strip, part.partition('='))
+    if not equals and not flag.isdecimal():
+      raise malformed
+    if not equals:
+      flag, value = 'num_clusters', flag
+    if flag not in _OWN_FLAGS:
+      algorithms.check_options(name, {flag: value})
+    try:
+      chosen[flag] = _parser(flag)(value)
+    except ValueError as e:
+      raise UserError(f'--algorithms: {text!r}: {e}.') from e
+  return name, chosen
+
+
+def _parser(flag: str) -> Callable[[str], Any]:
+  """What makes a flag's value of its text."""
+  return int if flag == 'num_clusters' else flags.FLAGS[flag].parser.parse
+
+
+def label_of(name: str, chosen: dict[str, Any]) -> str:
+  """How the table calls a method, e.g. 'fesem(4)'."""
+  inside = [str(chosen['num_clusters'])] if 'num_clusters' in chosen else []
+  inside += [f'{o}={v}' for o, v in chosen.items() if o != 'num_clusters']
+  return f'{name}({";".join(inside)})' if inside else name
 
 
 def configurations(
@@ -62,18 +98,25 @@ def configurations(
   """Label of each method -> its configuration for each seed.
 
   Raises:
-    UserError: on a chosen option that none of the methods has.
+    UserError: on a chosen option that none of the methods has, or on a method
+      listed twice.
   """
   parsed = [parse_method(text) for text in methods]
+  order = list(algorithms.METHODS)
+  parsed.sort(key=lambda p: (order.index(p[0]), p[1].get('num_clusters', 0)))
   for option in chosen:
     if not any(option in algorithms.options(name) for name, _ in parsed):
       raise UserError(f'--{option} does not apply to any of --algorithms.')
   table = {}
   for name, options in parsed:
     applying = {o: v for o, v in chosen.items() if o in algorithms.options(name)}
-    config = experiment_flags.configuration(name, applying | options)
-    clusters = config.get('num_clusters')
-    label = f'{name}({clusters})' if clusters else name
+    own = {o: v for o, v in options.items() if o in algorithms.options(name)}
+    config = experiment_flags.configuration(name, applying | own) | options
+    if 'num_clusters' in config:
+      options = {'num_clusters': config['num_clusters']} | options
+    label = label_of(name, options)
+    if label in table:
+      raise UserError(f'--algorithms: {label} is listed twice.')
     seeds = range(config['seed'], config['seed'] + num_seeds)
     table[label] = [config | {'seed': seed} for seed in seeds]
   return table
@@ -143,6 +186,7 @@ def rows(summaries: Summaries) -> list[dict[str, Any]]:
     seconds = [s['timing']['seconds_per_round'] for s in done]
     seconds = [s for s in seconds if s is not None]
     row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
+    row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
     out.append(row)
   return out
 
@@ -150,7 +194,7 @@ def rows(summaries: Summaries) -> list[dict[str, Any]]:
 def _cell(row: dict[str, Any], key: str, join: str) -> str:
   value = row[key]
   if value is None:
-    return 'diverged'
+    return 'diverged' if row['diverged'] else 'not run'
   note = '*' if row['diverged'] else ''
   spread = '' if value[1] is None else f'{join}{value[1]:.1f}'
   return f'{value[0]:.1f}{spread}{note}'
@@ -171,12 +215,14 @@ def markdown(table: list[dict[str, Any]]) -> str:
     lines.append(f'| {row["method"]} | ' + ' | '.join([*cells, ari, seconds]) + ' |')
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('\n\\* without the seeds that diverged.')
+  if untested := max(row['untested'] for row in table):
+    lines.append(f'\n{untested} clients without test examples are left out.')
   return '\n'.join(lines) + '\n'
 
 
 def latex(table: list[dict[str, Any]]) -> str:
   """The fine-tuned columns as a LaTeX tabular, like Tables 2 and 3."""
-  heads = ' & '.join(_HEADINGS[c].capitalize() for c in _COLUMNS)
+  heads = ' & '.join(_HEADINGS[c].replace('m', 'M', 1) for c in _COLUMNS)
   lines = [
     r'\begin{tabular}{lcccc}',
     r'\hline',
@@ -196,13 +242,16 @@ def comma_separated(table: list[dict[str, Any]]) -> str:
   writer = csv.writer(out, lineterminator='\n')
   keys = [f'{kind}_{column}' for kind in _KINDS for column in _COLUMNS]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
-  writer.writerow(['method', 'seeds', 'diverged', *heads, 'ari', 'seconds_per_round'])
+  writer.writerow(
+    ['method', 'seeds', 'diverged', *heads, 'ari', 'seconds_per_round',
+     'clients_without_test_examples']
+  )  # fmt: skip
   for row in table:
     cells = [v for key in keys for v in (row[key] or ('', ''))]
     ari = '' if row['ari'] is None else row['ari'][0]
     writer.writerow(
         [row['method'], row['seeds'], row['diverged'], *cells, ari,
-         row['seconds_per_round']]
+         row['seconds_per_round'], row['untested']]
     )  # fmt: skip
   return out.getvalue()
 
@@ -292,6 +341,13 @@ def tuned(
   return table
 
 
+def write_table(table: list[dict[str, Any]], workdir: pathlib.Path) -> None:
+  """Writes table.md, table.csv and table.tex."""
+  write_atomically(workdir / 'table.md', markdown(table))
+  write_atomically(workdir / 'table.csv', comma_separated(table))
+  write_atomically(workdir / 'table.tex', latex(table))
+
+
 def main(argv: list[str]) -> None:
   experiment.no_positional(argv)
   f = flags.FLAGS
@@ -304,23 +360,33 @@ def main(argv: list[str]) -> None:
     table = tuned(table, *parse_search(f.tune), workdir)
   summaries: Summaries = {label: [] for label in table}
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in table}
+  refused: dict[str, UserError] = {}
   for label, configs in table.items():
     programs = Programs()  # All seeds of a method run in the same compiled programs.
     for config in configs:
       folder = workdir / label / f'seed{config["seed"]}'
       what = f'{label}, seed {config["seed"]}'
-      summaries[label].append(run_unless_diverged(config, folder, what, programs))
+      try:
+        summaries[label].append(run_unless_diverged(config, folder, what, programs))
+      except UserError as e:  # The other methods go on.
+        refused[label] = e
+        print(f'{what} cannot run: {e}')
+        break
       if summaries[label][-1] is not None:
         folders[label].append(folder)
+    if len(refused) < len(table):
+      write_table(rows(summaries), workdir)
+  if len(refused) == len(table):
+    raise next(iter(refused.values()))
   finished = rows(summaries)
-  write_atomically(workdir / 'table.md', markdown(finished))
-  write_atomically(workdir / 'table.csv', comma_separated(finished))
-  write_atomically(workdir / 'table.tex', latex(finished))
   print()
   print(plain(finished))
   print(f'\nTable: {workdir}/table.md, .csv, .tex')
   no_figures = draw(folders, workdir)
   print(no_figures or f'Figures: {workdir}/plots and, of each first seed, its plots/')
+  if refused:
+    why = ' '.join(f'{label}: {e}' for label, e in refused.items())
+    raise UserError(f'Not all methods ran. {why}')
 
 
 if __name__ == '__main__':
@@ -328,7 +394,8 @@ if __name__ == '__main__':
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_list(
       'algorithms', ['non_fed', 'fed_avg', 'fesem(4)'],
-      f'Methods, NAME or NAME(K), of {", ".join(algorithms.METHODS)}.',
+      'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
+      f'{", ".join(algorithms.METHODS)}.',
   )  # fmt: skip
   flags.DEFINE_integer('num_seeds', 5, 'Seeds --seed, --seed + 1, ...')
   flags.DEFINE_string(

@@ -82,6 +82,8 @@ def test_methods_of_a_comparison(parsed_flags):
     ('fesem(x)', 'is not NAME or NAME'),
     ('fedsem', 'fedsem is unknown; choose one of'),
     ('fed_avg(3)', '--num_clusters does not apply'),
+    ('fed_avg(seed=1)', '--seed does not apply'),
+    ('fesem(4;learning_rate=fast)', 'could not convert'),
   ):
     with pytest.raises(UserError, match=message):
       compare.parse_method(text)
@@ -89,6 +91,17 @@ def test_methods_of_a_comparison(parsed_flags):
   assert list(table) == ['fed_avg', 'fesem(2)']
   assert [c['seed'] for c in table['fesem(2)']] == [0, 1]
   assert table['fesem(2)'][0]['prox_lambda'] == 0.5
+  # In the order of the paper, each with its own flags.
+  own = ['fesem(4)', 'fesem(2;learning_rate=0.5)', 'fed_sgd(rounds=9)', 'fesem(2)']
+  table = compare.configurations(own, 1, {})
+  assert list(table) == [
+    'fed_sgd(rounds=9)', 'fesem(2;learning_rate=0.5)', 'fesem(2)', 'fesem(4)'
+  ]  # fmt: skip
+  assert table['fesem(2;learning_rate=0.5)'][0]['learning_rate'] == 0.5
+  assert table['fesem(2)'][0]['learning_rate'] != 0.5
+  assert table['fed_sgd(rounds=9)'][0]['rounds'] == 9
+  with pytest.raises(UserError, match=r'fesem\(4\) is listed twice'):
+    compare.configurations(['fesem', 'fesem(4)'], 1, {})
   with pytest.raises(UserError, match='--prox_lambda does not apply to any'):
     compare.configurations(['fed_avg'], 1, {'prox_lambda': 0.5})
 
@@ -97,7 +110,7 @@ def summary(accuracy, ari=None):
   figures = dict.fromkeys(compare._COLUMNS, accuracy)
   return {
       'finetuned': figures, 'deployed': figures, 'clusters': {'ari': ari},
-      'timing': {'seconds_per_round': 0.5},
+      'timing': {'seconds_per_round': 0.5}, 'clients_without_test_examples': 3,
   }  # fmt: skip
 
 
@@ -106,12 +119,16 @@ def test_tables_hold_mean_and_sample_deviation():
       'fesem(2)': [summary(0.90, 1.0), summary(0.94, 0.5)],
       'fed_avg': [summary(0.8), None],
       'non_fed': [None, None],
+      'fed_cluster': [],
   })  # fmt: skip
   markdown = compare.markdown(table).splitlines()
   assert markdown[2].startswith('| fesem(2) | 92.0 ± 2.8 | ')
   assert '| 0.75 |' in markdown[2]
   assert '80.0*' in markdown[3]
   assert 'diverged' in markdown[4]
+  assert 'not run' in markdown[5]
+  assert '3 clients without test examples are left out.' in compare.markdown(table)
+  assert 'Micro-acc & Micro-F1' in compare.latex(table)
   assert '* without the seeds that diverged' in compare.markdown(table)
   assert r'fed\_avg & 80.0*' in compare.latex(table)
   cells = list(csv.DictReader(compare.comma_separated(table).splitlines()))
@@ -234,6 +251,20 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
       'table.md', 'table.csv', 'table.tex'
   }  # fmt: skip
   assert (tmp_path / 'table/plots/convergence.png').exists()
+
+
+@pytest.mark.slow
+def test_a_method_that_cannot_run_does_not_stop_the_others(tmp_path):
+  arguments = [
+    *QUICK, '--algorithms=fed_avg,fed_cluster,fesem(2)', '--clients_per_round=4',
+    '--num_seeds=1', '--workdir=table',
+  ]  # fmt: skip
+  done = call('compare', *arguments, cwd=tmp_path)
+  assert done.returncode == 1
+  assert 'fed_cluster: --clients_per_round must be 0' in done.stderr
+  rows = list(csv.DictReader((tmp_path / 'table/table.csv').open()))
+  assert [r['seeds'] for r in rows] == ['1', '0', '1']
+  assert '| fed_cluster | not run |' in (tmp_path / 'table/table.md').read_text()
 
 
 @pytest.mark.slow
