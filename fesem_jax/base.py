@@ -257,12 +257,14 @@ class RoundInfo(NamedTuple):
       visited them.
     failed: [] int32 clients whose update was not finite; they were left out.
     trained: [] int32 clients whose update was used.
+    steps: [] int32 SGD steps of all clients together.
     clusters: see `Clusters`; None for methods without clusters.
   """
 
   train_loss: jax.Array
   failed: jax.Array
   trained: jax.Array
+  steps: jax.Array
   clusters: Clusters | None = None
 
 

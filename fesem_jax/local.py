@@ -99,6 +99,7 @@ class Trained(NamedTuple):
     sizes: [S] int32 training examples; 0 for nobody.
     finite: [S] bool, False for a client whose update was not finite.
     arrived: [S] bool, False for a client that dropped out.
+    steps: [S] int32 SGD steps taken.
     rows: tree of [S, ...], what `fold` found of each client; see `train_cohort`.
     sums: what `fold` added up.
   """
@@ -108,6 +109,7 @@ class Trained(NamedTuple):
   sizes: jax.Array
   finite: jax.Array
   arrived: jax.Array
+  steps: jax.Array
   rows: Any = None
   sums: Any = None
 
@@ -138,6 +140,7 @@ class Trained(NamedTuple):
       train_loss=self.mean_loss(),
       failed=(~self.finite & (self.sizes > 0)).sum(),
       trained=self.took_part().sum(),
+      steps=self.steps.sum(),
       clusters=clusters,
     )
 
@@ -162,7 +165,7 @@ def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Arra
 EVALUATION_BATCH = 128
 
 # Numbers folded into a client's key where no epoch is meant.
-_DROPOUT, STRAGGLES, STRAGGLER_EPOCHS = (2**31 - i for i in (1, 2, 3))
+DROPOUT, STRAGGLES, STRAGGLER_EPOCHS = (2**31 - i for i in (1, 2, 3))
 
 
 def coin(
@@ -337,7 +340,7 @@ def train_cohort(
   """
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
-  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, _DROPOUT)
+  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, DROPOUT)
   steps = jnp.where(arrived, steps, 0)
   if prox is not None:
     prox = jnp.broadcast_to(jnp.asarray(prox, jnp.float32), sizes.shape)
@@ -363,7 +366,8 @@ def train_cohort(
         prox,
         correction,
       )
-      trained = Trained(params, loss, data.sizes(chunk_ids), finite, arrived)
+      chunk_sizes = data.sizes(chunk_ids)
+      trained = Trained(params, loss, chunk_sizes, finite, arrived, chunk_steps)
       rows = None
       if fold is not None:
         sums, rows = fold(sums, trained, start, starts)
@@ -389,7 +393,8 @@ def cohort_losses(
     local: see `LocalTraining`.
     models: [K, ...].
     data: training split.
-    cohort: S clients; nobody gets 0.
+    cohort: S clients; nobody gets 0. What is not a number counts as infinite, so
+      that no client ever prefers it.
   """
   width = min(EVALUATION_BATCH, data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
@@ -424,7 +429,7 @@ def cohort_losses(
   losses, _ = sharding.per_device(on_device, local.mesh, 1)(
     (cohort.ids, batches), models, data
   )
-  return losses
+  return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 
 
 def cohort_gradients(

@@ -77,6 +77,8 @@ def draw(
   args = (state, train, jnp.asarray(ids), key)
   program = programs.compiled(('portrait', algorithm, local), gram, *args)
   products, counts = jax.device_get(program(*args))
+  # Weights beyond 1e19 overflow here.
+  counts = counts & np.isfinite(products.diagonal())
   kept = np.flatnonzero(counts[: len(sampled)])
   products, sampled = products[np.ix_(kept, kept)], sampled[kept]
   coordinates = principal_components(products, _COMPONENTS)

@@ -165,7 +165,8 @@ def simulate(
 
   Raises:
     UserError: on a bad argument or an unusable workdir.
-    Diverged: when no client of a round came back with a finite update.
+    Diverged: when no client of a round came back with a finite update, or when
+      the training loss or Eq. 6 are not finite.
     Stopped: after Ctrl-C, once the round is done and saved.
   """
   began = time.perf_counter()
@@ -226,7 +227,6 @@ def simulate(
 
   if not done and (clusters := _initial_clusters(algorithm, state, train)):
     out.write({'round': 0, **clusters, 'seconds': seconds['init']})
-  steps = np.asarray(num_steps(local.schedule, train.sizes(), train.max_examples))
   steps_done, rounds_seconds = 0, []
   bar = tqdm.tqdm(
     total=rounds,
@@ -246,10 +246,9 @@ def simulate(
           state, info = algorithm.between(state, info)
           state = jax.device_put(state, shardings)
         rounds_seconds.append(time.perf_counter() - round_began)
-        if info.trained == 0 and info.failed:
-          raise Diverged(_all_failed(done + 1, checkpoints))
+        _check_finite(done + 1, info, checkpoints)
         done += 1
-        steps_done += int(steps[cohort.ids[cohort.ids < len(steps)]].sum())
+        steps_done += int(info.steps)
         entry = _round_record(done, info, train)
         finished = done == rounds or _settled([*out.records, entry], patience)
         stop = interrupted() and not finished
@@ -445,9 +444,10 @@ def _initial_clusters(
 
 def _round_record(done: int, info: RoundInfo, train: FederatedData) -> dict[str, Any]:
   """What metrics.jsonl says of a round, without scores and time."""
+  someone = info.trained > 0  # Otherwise there is no loss and no Eq. 6.
   entry: dict[str, Any] = {
     'round': done,
-    'train_loss': float(info.train_loss),
+    'train_loss': float(info.train_loss) if someone else None,
     'trained': int(info.trained),
     'failed': int(info.failed),
   }
@@ -456,7 +456,7 @@ def _round_record(done: int, info: RoundInfo, train: FederatedData) -> dict[str,
     entry |= {
       'cluster_sizes': info.clusters.sizes.tolist(),
       'moved': int(info.clusters.moved),
-      'objective': float(info.clusters.objective),
+      'objective': float(info.clusters.objective) if someone else None,
       **evaluate.agreement(train.info.clusters, assignment),
     }
   return entry
@@ -467,18 +467,28 @@ def _settled(records: list[dict[str, Any]], patience: int) -> bool:
   if not patience or len(records) <= patience or 'moved' not in records[-1]:
     return False
   recent = records[-patience:]
-  values = [r['objective'] for r in records[-patience - 1 :] if 'objective' in r]
+  known = [r for r in records[-patience - 1 :] if r.get('objective') is not None]
+  values = [r['objective'] for r in known]
   still = all(abs(b - a) <= _SETTLED * abs(a) for a, b in itertools.pairwise(values))
   return len(values) > patience and still and not any(r['moved'] for r in recent)
 
 
-def _all_failed(round_number: int, checkpoints: checkpoint.Checkpoints | None) -> str:
+def _check_finite(
+  round_number: int, info: RoundInfo, checkpoints: checkpoint.Checkpoints | None
+) -> None:
+  """Raises `Diverged` if nothing sound is left of a round."""
+  distance = 0.0 if info.clusters is None else float(info.clusters.objective)
+  if info.trained == 0 and info.failed:
+    what = 'no client came back with a finite update'
+  elif not np.isfinite(info.train_loss):
+    what = 'the training loss is not finite'
+  elif not np.isfinite(distance):
+    what = 'clients are too far from their centers for float32'
+  else:
+    return
   saved = None if checkpoints is None else checkpoints.latest_round()
   kept = '' if saved is None else f' The checkpoint of round {saved} is kept.'
-  return (
-    f'Round {round_number}: no client came back with a finite update; lower '
-    f'--learning_rate.{kept}'
-  )
+  raise Diverged(f'Round {round_number}: {what}; lower --learning_rate.{kept}')
 
 
 def _how_to_continue(done: int, rounds: int, folder: pathlib.Path | None) -> str:
@@ -493,7 +503,7 @@ def _how_to_continue(done: int, rounds: int, folder: pathlib.Path | None) -> str
 def _postfix(records: list[dict[str, Any]]) -> dict[str, str]:
   """What the progress bar shows: loss, accuracy, clusters."""
   shown = {}
-  if 'train_loss' in records[-1]:
+  if records[-1].get('train_loss') is not None:
     shown['loss'] = f'{records[-1]["train_loss"]:.3f}'
   measured = [r for r in records if 'finetuned' in r]
   if measured:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, sharding, tree
+from fesem_jax import algorithms, em, sharding, tree
 from fesem_jax.algorithms.fed_cluster import bipartition, split_clusters
 from fesem_jax.algorithms.robust import trimmed_mean
 from fesem_jax.base import Cohort, UserError
@@ -48,6 +48,7 @@ METHODS = [
   ('fesem', {'num_clusters': 3, 'weighting': 'by_examples', 'prox_weighting': 'paper'}),
   ('fesem', {'num_clusters': 2, 'cluster_on': 'logits', 'prox_lambda': 0.0}),
   ('fesem', {'num_clusters': 2, 'client_state': 'streamed', 'init_clients': 4}),
+  ('fesem', {'num_clusters': 3, 'loss_check_every': 2, 'reseed_empty': True}),
 ]
 IDS = [f'{name}-{"-".join(map(str, options.values()))}' for name, options in METHODS]
 
@@ -238,6 +239,72 @@ def test_fesem_leaves_an_empty_center_where_it_is():
   assert np.isfinite(matrix(state.centers)).all()
 
 
+def lost_start(algorithm, data):
+  """FeSEM's state with all clients in cluster 0, at the mean of all models."""
+  state = initial(algorithm, data)
+  mean = lambda x: x.mean(axis=0, keepdims=True)
+  far = lambda x, c: jnp.concatenate([mean(x), 100.0 + mean(x)])
+  centers = jax.tree.map(far, state.client_params, state.centers)
+  nobody = jnp.zeros_like(state.assignment)
+  return state._replace(centers=centers, assignment=nobody)
+
+
+def test_an_empty_center_moves_to_the_farthest_client_only_where_asked():
+  data, local = federation(), helpers.local()
+  both = [
+    algorithms.build('fesem', local, num_clusters=2, reseed_empty=on)
+    for on in (False, True)
+  ]
+  state = lost_start(both[0], data)
+  plain, seeded = (
+    jax.jit(a.step)(state, data, helpers.everyone(data), jax.random.key(1))[0]
+    for a in both
+  )
+  points = matrix(plain.client_params)
+  distance = ((points - matrix(state.centers)[0]) ** 2).sum(axis=1)
+  farthest = int(distance.argmax())
+  assert not plain.assignment.any()
+  np.testing.assert_array_equal(np.flatnonzero(seeded.assignment), [farthest])
+  np.testing.assert_array_equal(matrix(seeded.centers)[1], points[farthest])
+  np.testing.assert_array_equal(matrix(seeded.centers)[0], matrix(plain.centers)[0])
+
+
+def test_reseeding_takes_another_client_for_each_empty_center():
+  data = helpers.federation([4, 4, 4, 4])
+  centers = {'w': jnp.arange(4.0)[:, None]}
+  trained = {'w': jnp.array([[10.0], [40.0], [30.0], [20.0]])}
+  distance = jnp.array([1.0, 4.0, -1.0, 2.0])  # Client 2 failed.
+  ids = jnp.array([3, 2, 1, 0])
+  cohort = Cohort(ids, everyone=False)
+  moved, assignment = em.reseed_empty(
+    centers, jnp.array([2, 2, 2, 2]), trained, distance, cohort, data
+  )
+  # Rows 1, 3, 0 are the farthest, clients 2, 0 and 3.
+  np.testing.assert_array_equal(assignment, [1, 2, 0, 3])
+  np.testing.assert_array_equal(moved['w'][:, 0], [40.0, 20.0, 2.0, 10.0])
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_the_loss_check_mends_a_random_start(seed):
+  groups = np.arange(16) % 4
+  data = helpers.federation([60] * 16, seed=seed, groups=groups)
+  local = helpers.local(batch_size=10, hidden=(8,))
+  shuffled = np.random.default_rng(seed).permutation(16)
+  random = (shuffled // 4).astype(np.int32)
+  mean = lambda x: jnp.stack([x[random == k].mean(axis=0) for k in range(4)])
+  found = {}
+  for every in (0, 2):
+    algorithm = algorithms.build('fesem', local, num_clusters=4, loss_check_every=every)
+    state, step = initial(algorithm, data), jax.jit(algorithm.step)
+    centers = jax.tree.map(mean, state.client_params)
+    state = state._replace(assignment=jnp.asarray(random), centers=centers)
+    for r in range(10):
+      state, _ = step(state, data, helpers.everyone(data), jax.random.key(r))
+    found[every] = adjusted_rand_score(groups, state.assignment)
+  assert found[0] < 0.3
+  assert found[2] == 1.0
+
+
 def test_fesem_compares_only_the_named_layer():
   data, local = helpers.federation(SIZES), helpers.local(rate=1e-6)
   algorithm = algorithms.build('fesem', local, num_clusters=2, cluster_on='logits')
@@ -381,6 +448,21 @@ def test_fed_dane_matches_float64_reference(same_cohort, everyone):
 
 
 @pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
+def test_nobody_prefers_a_center_that_gives_no_number(weighting):
+  data, local = federation(), helpers.local()
+  algorithm = algorithms.build(
+    'hypo_cluster', local, num_clusters=2, weighting=weighting
+  )
+  state = initial(algorithm, data)
+  broken = jax.tree.map(lambda c: c.at[1].set(jnp.nan), state.centers)
+  state, info = jax.jit(algorithm.step)(
+    state._replace(centers=broken), data, helpers.everyone(data), jax.random.key(1)
+  )
+  assert not state.assignment.any()
+  assert int(info.trained) == 6
+
+
+@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
 def test_hypo_cluster_matches_float64_reference(weighting):
   # The mean over all of a cluster's clients: public code applies only the first.
   data, local = federation(), helpers.local(epochs=2)
@@ -474,6 +556,20 @@ def test_a_second_split_stores_ids_of_clients_not_positions_in_the_parent():
     sizes.append(int(count))
   assert sizes == [2, 3, 3]  # Homogeneous clusters are left alone.
   assert adjusted_rand_score(groups, assignment) == 1.0
+
+
+def test_splits_leave_alone_what_cannot_be_compared():
+  options = {
+    'max_clusters': 4, 'eps1': 0.4, 'eps2': 0.0, 'gamma': 0.1, 'min_size': 2,
+    'linkage': 'complete',
+  }  # fmt: skip
+  everyone = np.zeros(8, np.int32)
+  orthogonal = np.eye(8)  # Every cut is as good as any other.
+  overflowed = np.full((8, 8), np.nan)
+  np.fill_diagonal(overflowed, np.inf)
+  for products in (orthogonal, overflowed):
+    assignment, count = split_clusters(products, everyone, 1, **options)
+    assert len(np.unique(assignment)) == count
 
 
 def test_splits_respect_every_criterion():
@@ -636,6 +732,16 @@ def test_fed_dane_with_equal_clients_is_uniform_fed_avg():
   local = helpers.local(batch_size=3)
   dane, _ = run(algorithms.build('fed_dane', local, prox_mu=0.0), data)
   avg, _ = run(algorithms.build('fed_avg', local, weighting='uniform'), data)
+  assert_close(matrix(dane.params), matrix(avg.params))
+
+
+def test_fed_dane_of_one_full_batch_step_is_fed_avg_of_who_did_not_drop_out():
+  # c - rate * (grad F_i + g - grad F_i), averaged, is c - rate * g.
+  data = federation()
+  local = helpers.local(batch_size=0, steps=1)._replace(dropout_rate=0.5)
+  dane, infos = run(algorithms.build('fed_dane', local, prox_mu=0.0), data)
+  avg, _ = run(algorithms.build('fed_avg', local, weighting='uniform'), data)
+  assert 0 < min(int(i.trained) for i in infos) < 6
   assert_close(matrix(dane.params), matrix(avg.params))
 
 
@@ -870,6 +976,8 @@ def test_mistakes_name_the_flag():
     algorithms.build('fesem', local, cluster_on='dense9')
   with pytest.raises(UserError, match='--num_clusters=0 must be at least 1'):
     algorithms.build('fesem', local, num_clusters=0)
+  with pytest.raises(UserError, match='--reseed_empty needs the models of all'):
+    algorithms.build('fesem', local, reseed_empty=True, client_state='streamed')
   with pytest.raises(UserError, match='--num_clusters=7 is more than the 6 clients'):
     algorithms.build('fesem', local, num_clusters=7).init(
       jax.random.key(0), helpers.federation(SIZES)

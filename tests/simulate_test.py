@@ -309,6 +309,8 @@ def test_a_round_in_which_everyone_drops_out_is_no_divergence():
     algorithm, local, train, test, rounds=12, eval_every=0, clients_per_round=1
   )
   assert 0 in [r['trained'] for r in result.history]
+  for record in result.history:  # No loss is not a loss of 0.
+    assert (record['train_loss'] is None) == (record['trained'] == 0)
   assert len(result.portrait['sampled']) == 7  # Nobody drops out of the portrait.
 
 
@@ -334,6 +336,31 @@ def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path
     run('fed_avg', rate=1e30, workdir=tmp_path)
   run('fed_avg', rounds=2, workdir=tmp_path / 'b')
   assert Checkpoints(tmp_path / 'b').latest_round() == 2
+
+
+def test_a_start_in_which_all_clients_fail_is_no_result():
+  with pytest.raises(Diverged, match='Round 1: no client came back'):
+    run('robust', rate=1e30, eval_every=0)
+
+
+def test_models_too_large_to_compare_are_a_divergence():
+  # Finite weights whose squares are not; without a hidden layer nothing else fails.
+  train, test = federation()
+  local = helpers.local(rate=1e25, hidden=())
+  algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.0)
+  with pytest.raises(Diverged, match='too far from their centers'):
+    simulate(algorithm, local, train, test, rounds=1, eval_every=0)
+
+
+@pytest.mark.parametrize(('name', 'steps'), [('fed_sgd', 7), ('fed_avg', 13)])
+def test_steps_are_those_that_were_taken(name, steps):
+  # Seven clients: one full-batch step each, or ceil(n / 4) steps.
+  assert sum(-(-n // 4) for n in SIZES) == 13
+  algorithm, _, train, key = arranged(name)
+  cohort = helpers.everyone(train)
+  state = jax.jit(algorithm.init)(key, train)
+  _, info = jax.jit(algorithm.step)(state, train, cohort, key)
+  assert int(info.steps) == steps
 
 
 @pytest.mark.parametrize(

@@ -193,12 +193,16 @@ def split_clusters(
     if num_clusters == max_clusters or len(members) <= max(min_size, 1):
       continue
     block = products[np.ix_(members, members)]
+    if not np.isfinite(block).all():
+      continue  # Updates beyond what float32 can multiply.
     norms = np.sqrt(block.diagonal())
     mean_norm = np.sqrt(max(block.mean(), 0))
     if mean_norm >= eps1 * norms.max() or norms.max() <= eps2:
       continue
     similarity = np.clip(block / np.outer(norms, norms), -1, 1)
     second = bipartition(similarity, linkage)
+    if not second.any():  # Ties everywhere: there is no first cut.
+      continue
     across = similarity[np.ix_(~second, second)].max()
     if np.sqrt((1 - across) / 2) > gamma:
       # `second` marks positions within the parent; clients are stored by id.

@@ -10,7 +10,7 @@ from fesem_jax import em, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Algorithm, Cohort, check_at_least
-from fesem_jax.local import LocalTraining, cohort_gradients
+from fesem_jax.local import DROPOUT, LocalTraining, cohort_gradients, coin
 
 _FIRST_COHORT = 2**31 - 4  # Folded into the round's key.
 
@@ -25,7 +25,8 @@ def fed_dane(
                                                         for i in the cohort
     c   <- mean_i w_i
 
-  The first cohort is as large as the second and drawn independently of it
+  A client that drops out sends neither gradient nor model. The first cohort is as
+  large as the second and drawn independently of it
   (public code seeds both alike, which makes them equal).
 
   Args:
@@ -51,7 +52,8 @@ def fed_dane(
     if not (cohort.everyone or same_cohort):
       first = first_cohort(data, cohort, key)
       gradients = cohort_gradients(local, state.params, data, first)
-    counts = (data.sizes(first.ids) > 0) & tree.all_finite(gradients)
+    dropped = coin(key, data, first.ids, local.dropout_rate, DROPOUT)
+    counts = (data.sizes(first.ids) > 0) & tree.all_finite(gradients) & ~dropped
     gradients = tree.where(counts, gradients, tree.zeros_like(gradients))
     zero = tree.zeros_like(state.params)
     row = jnp.zeros(counts.shape, jnp.int32)
