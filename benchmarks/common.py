@@ -2,9 +2,11 @@
 
 import datetime
 import json
+import math
 import os
 import pathlib
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 
 from benchmarks.workloads import Workload
 from fesem_jax import algorithms, machine, models, sharding
@@ -24,6 +27,16 @@ RESULTS = pathlib.Path(__file__).parent / 'results'
 
 # A round is dropped if other processes used more than this share of the cores.
 MAX_FOREIGN_SHARE = 0.05
+
+# Shorter calls are timed several at a time: processor time comes in ticks of 10 ms.
+_LEAST_SECONDS = 0.5
+
+
+def setup(num_devices: int = 0) -> Mesh:
+  """The devices of a benchmark; nothing comes from the compilation cache."""
+  sharding.setup_devices(num_devices)
+  jax.config.update('jax_enable_compilation_cache', False)
+  return sharding.client_mesh(num_devices)
 
 
 class Activity:
@@ -66,15 +79,19 @@ def repeat(fn: Callable[[], Any], times: int, warmups: int = 1) -> dict[str, Any
   Rounds in which other processes used the cores are dropped and tried again, up
   to `times` more times; what is left when none was quiet says so.
   """
+  calls = 1
   for _ in range(warmups):
+    began = time.perf_counter()
     jax.block_until_ready(fn())
+    calls = math.ceil(_LEAST_SECONDS / (time.perf_counter() - began))
   kept: list[float] = []
   dropped: list[float] = []
   while len(kept) < times and len(kept) + len(dropped) < 2 * times:
     activity = Activity()
     began = time.perf_counter()
-    jax.block_until_ready(fn())
-    seconds = time.perf_counter() - began
+    for _ in range(calls):
+      jax.block_until_ready(fn())
+    seconds = (time.perf_counter() - began) / calls
     (dropped if activity.foreign_share() > MAX_FOREIGN_SHARE else kept).append(seconds)
   quiet = bool(kept)
   used = kept or dropped
@@ -223,10 +240,19 @@ def where(mesh: Any) -> dict[str, Any]:
 
 
 def save(name: str, mesh: Any, rows: list[dict[str, Any]]) -> pathlib.Path:
-  """Writes results/NAME_PLATFORM.json and says where."""
+  """Adds a run to results/NAME_PLATFORM.json and says where.
+
+  It replaces an earlier run of the same flags on the same processor. Paths of other
+  Pythons stay out of the file.
+  """
+  chosen = ' '.join(a for a in sys.argv[1:] if '_python' not in a)
+  run = where(mesh) | {'flags': chosen, 'rows': rows}
   file = RESULTS / f'{name}_{mesh.devices.flat[0].platform}.json'
+  runs = json.loads(file.read_text())['runs'] if file.exists() else []
+  same = lambda r: all(r[k] == run[k] for k in ('flags', 'processor'))
   RESULTS.mkdir(exist_ok=True)
-  write_atomically(file, json.dumps(where(mesh) | {'rows': rows}, indent=1) + '\n')
+  runs = [*(r for r in runs if not same(r)), run]
+  write_atomically(file, json.dumps({'runs': runs}, indent=1) + '\n')
   print(f'In {file}')
   return file
 

@@ -29,8 +29,7 @@ COLUMNS = ('case', 'clusters', 'median_seconds', 'gigabytes_per_second', 'share'
 def main(argv: list[str]) -> None:
   """Runs the benchmark."""
   del argv
-  sharding.setup_devices()
-  mesh = sharding.client_mesh()
+  mesh = common.setup()
   workload, num_clients = WORKLOADS['W3'], _CLIENTS.value
   num_clients = -(-num_clients // mesh.size) * mesh.size
   local = common.training(workload, num_clients, mesh)

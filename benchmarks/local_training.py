@@ -88,8 +88,7 @@ def writers_share(mesh: Any) -> list[dict[str, Any]]:
 def main(argv: list[str]) -> None:
   """Runs the benchmark."""
   del argv
-  sharding.setup_devices()
-  mesh = sharding.client_mesh(_DEVICES.value)
+  mesh = common.setup(_DEVICES.value)
   rows = []
   for name in _WORKLOADS.value:
     convs = _CONV.value if WORKLOADS[name].network != 'mlp' else []

@@ -2,7 +2,7 @@ r"""Peak memory of FeSEM(4) with stacked and with streamed clients.
 
   python -m benchmarks.memory --num_clients=1000,10000,100000
 
-Each case runs in a process of its own: initialization and two rounds of W4. What is
+Each case runs in a process of its own: initialization and three rounds of W4. What is
 resident before (imports, devices, data) is taken off the peak; compilation is in it.
 The peak is reset after loading, so that copies made and freed while loading count
 neither way. On a GPU, `device_peak_mib` is the device's, data included.
@@ -20,7 +20,6 @@ from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import sharding
 
 _CLIENTS = flags.DEFINE_list('num_clients', ['1000', '10000', '100000'], 'Values of M.')
 _WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W5.')
@@ -47,8 +46,7 @@ def reset_peak() -> None:
 
 def one_case(num_clients: int, client_state: str) -> dict[str, Any]:
   """Peak memory of this process, data excluded."""
-  sharding.setup_devices()
-  mesh = sharding.client_mesh()
+  mesh = common.setup()
   workload = WORKLOADS[_WORKLOAD.value]
   local = common.training(workload, num_clients, mesh)
   train = common.federated(workload, num_clients, mesh)
@@ -66,7 +64,7 @@ def one_case(num_clients: int, client_state: str) -> dict[str, Any]:
     'stack_mib': 4 * size * num_clients / 2**20, 'peak_mib': (after - before) / 2**20,
     'before_mib': before / 2**20,
     'device_peak_mib': stats.get('peak_bytes_in_use', 0) / 2**20 or None,
-    'seconds_per_round': timed['median_seconds'],
+    'seconds_per_round': timed['median_seconds'], 'quiet': timed['quiet'],
   }  # fmt: skip
 
 
@@ -88,8 +86,7 @@ def main(argv: list[str]) -> None:
       rows.append(json.loads(done.stdout.splitlines()[-1]))
       print(common.table(rows[-1:], COLUMNS), flush=True)
   print(common.table(rows, COLUMNS))
-  sharding.setup_devices()
-  common.save('memory', sharding.client_mesh(), rows)
+  common.save('memory', common.setup(), rows)
 
 
 if __name__ == '__main__':

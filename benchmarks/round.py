@@ -3,21 +3,24 @@ r"""Seconds of a whole round of each method, beside FedAvg on the same cohort.
   python -m benchmarks.round --workloads=W1,W3 --methods='fed_avg,fesem(4)'
 
 Each round of a method follows one of FedAvg; the ratio is the median over these
-pairs, and its quartiles say how far to trust it. FedCluster compares clients in one
+pairs, and its quartiles say how far to trust it; pairs during which other processes
+used the cores are dropped. FedCluster compares clients in one
 round of five, from round 10 on; these rounds are not here.
 """
 
 from typing import Any
 
+import jax
 import numpy as np
 from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS, Workload
 from experiments.compare import parse_method
-from fesem_jax import algorithms, sharding
+from fesem_jax import algorithms
 
-COLUMNS = ('workload', 'clients', 'method', 'seconds', 'ratio', 'low', 'high')
+COLUMNS = ('workload', 'clients', 'method', 'seconds', 'ratio', 'low', 'high', 'pairs',
+           'dropped')  # fmt: skip
 
 _ALL = ','.join(
   f'{name}(4)' if 'num_clusters' in algorithms.options(name) else name
@@ -54,37 +57,43 @@ def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
   few = workload.network != 'mlp'
   num_clients = _CLIENTS.value or (40 if few else workload.num_clients)
   ready = {m: _ready(m, workload, num_clients, mesh) for m in ['fed_avg', *methods]}
-  base: list[float] = []
-  seconds: dict[str, list[float]] = {m: [] for m in methods}
-  ratios: dict[str, list[float]] = {m: [] for m in methods}
-  for _ in range(_ROUNDS.value):
+  for warm in ready.values():  # The first round touches new memory.
+    jax.block_until_ready(warm.round())
+  pairs: dict[str, list[list[float]]] = {m: [] for m in methods}
+  dropped = dict.fromkeys(methods, 0)
+  for _ in range(2 * _ROUNDS.value):
     for method in methods:
-      pair = [
-        common.repeat(ready[m].round, times=1, warmups=0)['median_seconds']
-        for m in ('fed_avg', method)
+      if len(pairs[method]) == _ROUNDS.value:
+        continue
+      timed = [
+        common.repeat(ready[m].round, times=1, warmups=0) for m in ('fed_avg', method)
       ]
-      base.append(pair[0])
-      seconds[method].append(pair[1])
-      ratios[method].append(pair[1] / pair[0])
+      if all(t['quiet'] for t in timed):
+        pairs[method].append([t['median_seconds'] for t in timed])
+      else:
+        dropped[method] += 1
   case = {
     'workload': name, 'clients': num_clients, 'streamed': _STREAMED.value,
     'local_epochs': _EPOCHS.value,
   }  # fmt: skip
-  rows = [case | {'method': 'fed_avg', 'seconds': float(np.median(base)), 'ratio': 1.0}]
-  for method in methods:
-    low, middle, high = np.percentile(ratios[method], (25, 50, 75)).tolist()
-    rows.append(case | {
-      'method': method, 'seconds': float(np.median(seconds[method])),
-      'ratio': middle, 'low': low, 'high': high,
-    })  # fmt: skip
+  rows = []
+  for method, kept in pairs.items():
+    row = case | {'method': method, 'pairs': len(kept), 'dropped': dropped[method]}
+    if kept:
+      base, own = np.array(kept).T
+      low, middle, high = np.percentile(own / base, (25, 50, 75)).tolist()
+      row |= {
+        'seconds': float(np.median(own)), 'fed_avg_seconds': float(np.median(base)),
+        'ratio': middle, 'low': low, 'high': high,
+      }  # fmt: skip
+    rows.append(row)
   return rows
 
 
 def main(argv: list[str]) -> None:
   """Runs the benchmark."""
   del argv
-  sharding.setup_devices()
-  mesh = sharding.client_mesh()
+  mesh = common.setup()
   rows = []
   for name in _WORKLOADS.value:
     rows += measure(name, [m for m in _METHODS.value if m != 'fed_avg'], mesh)

@@ -12,7 +12,6 @@ from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import sharding
 
 _CLIENTS = flags.DEFINE_list('num_clients', ['1000', '10000', '100000'], 'Values of M.')
 _WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W5.')
@@ -22,7 +21,7 @@ _INIT_CLIENTS = flags.DEFINE_integer('init_clients', 0, 'See FeSEM.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed passes over the cases.')
 
 COLUMNS = ('clients', 'median_seconds', 'microseconds_per_client', 'relative',
-           'compile_seconds')  # fmt: skip
+           'compile_seconds', 'quiet')  # fmt: skip
 
 
 def _ready(num_clients: int, mesh: Any) -> common.Method:
@@ -39,24 +38,22 @@ def _ready(num_clients: int, mesh: Any) -> common.Method:
 def main(argv: list[str]) -> None:
   """Runs the benchmark; passes over the cases alternate."""
   del argv
-  sharding.setup_devices()
-  mesh = sharding.client_mesh()
+  mesh = common.setup()
   cases = {n: _ready(n, mesh) for n in sorted(map(int, _CLIENTS.value))}
-  seconds: dict[int, list[float]] = {n: [] for n in cases}
+  timings: dict[int, list[dict[str, Any]]] = {n: [] for n in cases}
   for _ in range(_ROUNDS.value):
     for n, case in cases.items():
-      times = max(1, max(cases) // n // 10)  # Short rounds are repeated more often.
-      timed = common.repeat(case.round, times, warmups=not seconds[n])
-      seconds[n].append(timed['median_seconds'])
+      timings[n].append(common.repeat(case.round, times=1))
   rows: list[dict[str, Any]] = []
   for n, case in cases.items():
-    median = float(np.median(seconds[n]))
+    quiet = [t['median_seconds'] for t in timings[n] if t['quiet']]
+    median = float(np.median(quiet or [t['median_seconds'] for t in timings[n]]))
     each = 1e6 * median / n
     first = rows[0]['microseconds_per_client'] if rows else each
     rows.append({
       'clients': n, 'median_seconds': median, 'method': _METHOD.value,
       'microseconds_per_client': each, 'relative': each / first,
-      'compile_seconds': case.compile_seconds,
+      'compile_seconds': case.compile_seconds, 'quiet': len(quiet),
     })  # fmt: skip
   print(common.table(rows, COLUMNS))
   common.save('scaling', mesh, rows)

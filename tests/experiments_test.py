@@ -79,7 +79,7 @@ def test_methods_of_a_comparison(parsed_flags):
   assert compare.parse_method(' fesem(4) ') == ('fesem', {'num_clusters': 4})
   assert compare.parse_method('fed_avg') == ('fed_avg', {})
   for text, message in (
-    ('fesem(x)', 'is not NAME or NAME'),
+    ('fesem(x)', 'is not NAME, NAME'),
     ('fedsem', 'fedsem is unknown; choose one of'),
     ('fed_avg(3)', '--num_clusters does not apply'),
     ('fed_avg(seed=1)', '--seed does not apply'),

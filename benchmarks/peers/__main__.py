@@ -2,13 +2,12 @@ r"""Ours against other simulators: one table of ratios (`make bench`).
 
   python -m benchmarks.peers --torch_python=PYTHON --fedjax_python=PYTHON
 
-Every simulator runs in a process of its own, with all cores, and all do the same
-work: one local epoch of every client from one model, then their mean. Before
-timing, one step of one client must change every parameter by the same norm
-everywhere (0.2 %), and so must a whole round of all clients (25 %: the order of
-examples differs, and on random data much of the mean is noise), so that nobody can skip
-work. Rounds alternate
-between simulators; a round in which other processes used the cores is dropped.
+Every simulator is one process that may use all cores, and all do the same work: one
+local epoch of every client from one model, then their mean. Before timing, one step of
+one client must change every parameter by the same norm everywhere (0.2 %), and so must
+a whole round of all clients (25 %: the order of examples differs, and on random data
+much of the mean is noise), so that nobody can skip work. Rounds alternate between
+simulators; a round in which other processes used the cores is dropped.
 
 Peers live in environments of their own:
   python3.11 -m venv .venv-torch && .venv-torch/bin/pip install torch==2.13.0 pfl==0.6.0
@@ -29,7 +28,6 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import common
-from fesem_jax import sharding
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _WORKLOADS = flags.DEFINE_list('workloads', ['W1', 'W2', 'W3', 'W4'], 'Cases.')
@@ -44,10 +42,6 @@ _CLIENTS = flags.DEFINE_list(
   'num_clients',
   ['W1=40', 'W2=40', 'W3=600', 'W4=10000', 'W5=40'],
   'Clients of each work load.',
-)
-# Simulators that go client by client are not slower per step with fewer of them.
-_SLOW_CLIENTS = flags.DEFINE_list(
-  'peer_clients', ['W4=500'], 'Clients of peers, where fewer than ours.'
 )
 
 _INSTALL = {
@@ -106,6 +100,7 @@ def start() -> dict[str, Peer]:
     ('pytorch, 1 thread', _TORCH.value, 'pytorch', ('1',)),
     ('fedjax', _FEDJAX.value, 'fedjax_jit', ()),
     ('pfl', _TORCH.value, 'pfl_research', ()),
+    ('pfl, 1 thread', _TORCH.value, 'pfl_research', ('1',)),
   ]
   peers = {}
   for name, python, module, arguments in cases:
@@ -138,15 +133,10 @@ def measure(name: str, peers: dict[str, Peer]) -> list[dict[str, Any]]:
   check_equal_work(name, {n: p.ask(probe=name) for n, p in peers.items()}, 2e-3)
   given = [*(_CLIENTS.default or []), *(_CLIENTS.value or [])]
   clients = dict(pair.split('=') for pair in given)
-  few = dict(pair.split('=') for pair in _SLOW_CLIENTS.value)
-  loaded, changes = {}, {}
-  for peer, process in peers.items():
-    count = int(clients[name] if peer == 'ours' else few.get(name, clients[name]))
-    loaded[peer] = process.ask(load=name, clients=count) | {'clients': count}
-    first = process.ask(round=1)  # Compiles, warms up.
-    if count == int(clients[name]):
-      changes[peer] = first
-  check_equal_work(name, changes, 0.25)
+  count = int(clients[name])
+  loaded = {n: p.ask(load=name, clients=count) for n, p in peers.items()}
+  # The first round compiles and warms up.
+  check_equal_work(name, {n: p.ask(round=1) for n, p in peers.items()}, 0.25)
   rates: dict[str, list[float]] = {peer: [] for peer in peers}
   dropped = dict.fromkeys(peers, 0)
   for _ in range(2 * _ROUNDS.value):
@@ -165,7 +155,7 @@ def measure(name: str, peers: dict[str, Peer]) -> list[dict[str, Any]]:
     rate = float(np.median(values)) if values else None
     ours = float(np.median(rates['ours'])) if rates['ours'] else None
     rows.append({
-      'workload': name, 'simulator': peer, 'clients': loaded[peer]['clients'],
+      'workload': name, 'simulator': peer, 'clients': count,
       'steps_per_second': rate, 'rounds': len(values), 'dropped': dropped[peer],
       'ours_over_it': ours / rate if ours and rate and peer != 'ours' else None,
       'over_fastest_peer': rate / quick if peer == 'ours' and rate and quick else None,
@@ -188,9 +178,8 @@ def main(argv: list[str]) -> None:
     peer.close()
   print(common.table(rows, columns))
   jax.config.update('jax_platforms', 'cpu')
-  sharding.setup_devices()
   rows.append({'versions': versions})
-  common.save('peers', sharding.client_mesh(), rows)
+  common.save('peers', common.setup(), rows)
 
 
 if __name__ == '__main__':

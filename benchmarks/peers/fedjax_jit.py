@@ -58,7 +58,8 @@ class FedJax:
     def loss(params: Any, batch: Any, rng: Any) -> Any:
       del rng
       logs = jax.nn.log_softmax(_logits(workload, params, batch['x']))
-      return -jnp.take_along_axis(logs, batch['y'][:, None], axis=1).mean()
+      truth = jax.nn.one_hot(batch['y'], workload.num_classes)
+      return -(truth * logs).sum(axis=1).mean()
 
     self._algorithm = fedjax.algorithms.fed_avg.federated_averaging(
       jax.grad(loss),

@@ -48,6 +48,6 @@ class Ours:
 
 
 if __name__ == '__main__':
-  sharding.setup_devices()
+  common.setup()
   found = {n: v for n, v in machine.versions().items() if v}
   worker.serve(Ours, found)

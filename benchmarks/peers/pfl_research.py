@@ -1,5 +1,6 @@
 """Apple's pfl-research: its simulated backend with its PyTorch bridge."""
 
+import functools
 import sys
 from importlib import metadata
 from typing import Any
@@ -65,7 +66,7 @@ class Pfl:
     module = _Module(self._network)
     model = PyTorchModel(
       module,
-      local_optimizer_create=torch.optim.SGD,
+      local_optimizer_create=functools.partial(torch.optim.SGD, fused=True),
       central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
     )
     once = NNAlgorithmParams(

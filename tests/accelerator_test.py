@@ -1,0 +1,73 @@
+"""What an accelerator would run, on the CPU: the results are the same."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, dense, sharding, tree
+from tests import helpers
+
+SHAPE = (12, 12)
+
+
+def trained(name, **options):
+  """A method's state after two rounds with convolutions, and its lowered program."""
+  data = helpers.federation([7, 4, 9, 5, 6], groups=np.arange(5) % 2, shape=SHAPE)
+  local = helpers.local(chunk=3, shape=SHAPE, model='emnist_cnn')
+  algorithm = algorithms.build(name, local, **options)
+  state = jax.jit(algorithm.init)(jax.random.key(0), data)
+  step = jax.jit(algorithm.step)
+  cohort = helpers.everyone(data)
+  for r in range(2):
+    state, info = step(state, data, cohort, jax.random.key(r + 1))
+  program = step.lower(state, data, cohort, jax.random.key(0)).as_text()
+  return algorithm.deployed(state), info, program
+
+
+@pytest.mark.parametrize('name', ['fesem', 'hypo_cluster'])
+def test_a_round_is_the_same(name, monkeypatch):
+  on_cpu, cpu_info, cpu_program = trained(name, num_clusters=2)
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  elsewhere, info, program = trained(name, num_clusters=2)
+  assert program != cpu_program
+  np.testing.assert_array_equal(on_cpu.row, elsewhere.row)
+  np.testing.assert_allclose(cpu_info.train_loss, info.train_loss, rtol=1e-5)
+  for a, b in zip(
+    jax.tree.leaves(on_cpu.models), jax.tree.leaves(elsewhere.models), strict=True
+  ):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_distances_and_dense_layers_are_the_same(monkeypatch):
+  rng = np.random.default_rng(0)
+  normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+  stack, centers = {'w': normal(6, 100, 200)}, {'w': normal(3, 100, 200)}
+  x, kernel = normal(10, 30), normal(30, 20)
+  dimensions = (((1,), (0,)), ((), ()))
+  both = []
+  for backend in ('cpu', 'tpu'):
+    monkeypatch.setattr(jax, 'default_backend', lambda b=backend: b)
+    product = dense.dot_general(x, kernel, dimensions)
+    both.append((tree.squared_distances(stack, centers), product))
+  for a, b in zip(*both, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('gibibytes', 'images'), [(16, False), (80, False), (80, True)]
+)
+def test_default_chunks_fill_a_quarter_of_the_memory(gibibytes, images):
+  limit = gibibytes * 2**30
+  device = types.SimpleNamespace(
+    platform='gpu', memory_stats=lambda: {'bytes_limit': limit}
+  )
+  mesh = types.SimpleNamespace(size=1, devices=np.array([device], object))
+  kernel = (5, 5, 32, 64) if images else (1000, 2000)
+  params = {'kernel': jax.ShapeDtypeStruct(kernel, np.float32)}
+  chunk = lambda m: sharding.default_clients_per_chunk(params, m, mesh)
+  assert chunk(3) == 3
+  size = np.prod(kernel)
+  assert 16 * size * chunk(10**6) < limit / 4  # Weights, gradient, start, update.
+  assert chunk(10**6) > 1
