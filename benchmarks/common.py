@@ -73,17 +73,25 @@ class Activity:
     return max(0.0, total - own) / (seconds * (os.cpu_count() or 1))
 
 
-def repeat(fn: Callable[[], Any], times: int, warmups: int = 1) -> dict[str, Any]:
+def calls_to_time(fn: Callable[[], Any]) -> int:
+  """How many calls of `fn` a timing takes, by one call, which warms up as well."""
+  began = time.perf_counter()
+  jax.block_until_ready(fn())
+  return math.ceil(_LEAST_SECONDS / (time.perf_counter() - began))
+
+
+def repeat(
+  fn: Callable[[], Any], times: int, warmups: int = 1, calls: int = 1
+) -> dict[str, Any]:
   """Seconds of `fn`, whose result is waited for: median, least and all.
+
+  A timing lasts `calls` calls; after a warm-up, as many as fill half a second.
 
   Rounds in which other processes used the cores are dropped and tried again, up
   to `times` more times; what is left when none was quiet says so.
   """
-  calls = 1
   for _ in range(warmups):
-    began = time.perf_counter()
-    jax.block_until_ready(fn())
-    calls = math.ceil(_LEAST_SECONDS / (time.perf_counter() - began))
+    calls = calls_to_time(fn)
   kept: list[float] = []
   dropped: list[float] = []
   while len(kept) < times and len(kept) + len(dropped) < 2 * times:
@@ -248,7 +256,7 @@ def save(name: str, mesh: Any, rows: list[dict[str, Any]]) -> pathlib.Path:
   chosen = ' '.join(a for a in sys.argv[1:] if '_python' not in a)
   run = where(mesh) | {'flags': chosen, 'rows': rows}
   file = RESULTS / f'{name}_{mesh.devices.flat[0].platform}.json'
-  runs = json.loads(file.read_text())['runs'] if file.exists() else []
+  runs = json.loads(file.read_text()).get('runs', []) if file.exists() else []
   same = lambda r: all(r[k] == run[k] for k in ('flags', 'processor'))
   RESULTS.mkdir(exist_ok=True)
   runs = [*(r for r in runs if not same(r)), run]

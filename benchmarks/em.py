@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
     stack = negate(stack)
     return stack
 
-  timed = common.repeat(negate_in_place, _ROUNDS.value)
+  timed = common.repeat(negate_in_place, _ROUNDS.value, warmups=2)
   moved = 2 * bytes_of(num_clients)
   rate = moved / timed['median_seconds'] / 1e9
   rows.append({

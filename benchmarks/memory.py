@@ -2,7 +2,7 @@ r"""Peak memory of FeSEM(4) with stacked and with streamed clients.
 
   python -m benchmarks.memory --num_clients=1000,10000,100000
 
-Each case runs in a process of its own: initialization and three rounds of W4. What is
+Each case runs in a process of its own: initialization and rounds of W4. What is
 resident before (imports, devices, data) is taken off the peak; compilation is in it.
 The peak is reset after loading, so that copies made and freed while loading count
 neither way. On a GPU, `device_peak_mib` is the device's, data included.

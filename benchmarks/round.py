@@ -59,6 +59,7 @@ def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
   ready = {m: _ready(m, workload, num_clients, mesh) for m in ['fed_avg', *methods]}
   for warm in ready.values():  # The first round touches new memory.
     jax.block_until_ready(warm.round())
+  calls = {m: common.calls_to_time(ready[m].round) for m in ready}
   pairs: dict[str, list[list[float]]] = {m: [] for m in methods}
   dropped = dict.fromkeys(methods, 0)
   for _ in range(2 * _ROUNDS.value):
@@ -66,7 +67,8 @@ def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
       if len(pairs[method]) == _ROUNDS.value:
         continue
       timed = [
-        common.repeat(ready[m].round, times=1, warmups=0) for m in ('fed_avg', method)
+        common.repeat(ready[m].round, times=1, warmups=0, calls=calls[m])
+        for m in ('fed_avg', method)
       ]
       if all(t['quiet'] for t in timed):
         pairs[method].append([t['median_seconds'] for t in timed])

@@ -7,7 +7,8 @@ Rows are methods in the order of the paper: `name(K)` sets --num_clusters, and
 `name(K;flag=value;...)` what only this row is to differ in, such as
 'fed_sgd(learning_rate=0.5)' or 'fesem(4;prox_lambda=0.1)'. Columns are micro accuracy,
 micro F1, macro accuracy and macro F1 of the fine-tuned models, then of the
-deployed ones, as mean +- standard deviation over seeds, in percent. The table
+deployed ones (and, in the files, of clients that took no part, with
+--unseen_fraction), as mean +- standard deviation over seeds, in percent. The table
 is written to WORKDIR/table.{md,csv,tex}, a figure to WORKDIR/plots/. The same
 command again runs only what is missing.
 """
@@ -71,6 +72,8 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
       raise malformed
     if not equals:
       flag, value = 'num_clusters', flag
+    if flag in chosen:
+      raise UserError(f'--algorithms: {text!r} sets {flag} twice.')
     if flag not in _OWN_FLAGS:
       algorithms.check_options(name, {flag: value})
     try:
@@ -176,9 +179,9 @@ def rows(summaries: Summaries) -> list[dict[str, Any]]:
     done = [s for s in runs if s is not None]
     row: dict[str, Any] = {'method': label, 'seeds': len(runs)}
     row['diverged'] = len(runs) - len(done)
-    for kind in _KINDS:
+    for kind in (*_KINDS, 'unseen'):
       for column in _COLUMNS:
-        values = [s[kind][column] for s in done]
+        values = [s[kind][column] for s in done if s.get(kind)]
         row[f'{kind}_{column}'] = mean_and_std(values) if values else None
     aris = [s['clusters']['ari'] for s in done if s['clusters']]
     known = [a for a in aris if a is not None]
@@ -193,6 +196,8 @@ def rows(summaries: Summaries) -> list[dict[str, Any]]:
 
 def _cell(row: dict[str, Any], key: str, join: str) -> str:
   value = row[key]
+  if value is None and key.startswith('unseen') and row['finetuned_micro_accuracy']:
+    return ''
   if value is None:
     return 'diverged' if row['diverged'] else 'not run'
   note = '*' if row['diverged'] else ''
@@ -200,15 +205,22 @@ def _cell(row: dict[str, Any], key: str, join: str) -> str:
   return f'{value[0]:.1f}{spread}{note}'
 
 
+def _kinds(table: list[dict[str, Any]]) -> tuple[str, ...]:
+  """Kinds of figures that a table has."""
+  unseen = any(row['unseen_micro_accuracy'] for row in table)
+  return (*_KINDS, 'unseen') if unseen else _KINDS
+
+
 def markdown(table: list[dict[str, Any]]) -> str:
   """The table as Markdown."""
-  heads = [f'{kind} {_HEADINGS[c]}' for kind in _KINDS for c in _COLUMNS]
+  kinds = _kinds(table)
+  heads = [f'{kind} {_HEADINGS[c]}' for kind in kinds for c in _COLUMNS]
   lines = [
     '| method | ' + ' | '.join(heads) + ' | ARI | s/round |',
     '|---' * (len(heads) + 3) + '|',
   ]
   for row in table:
-    cells = [_cell(row, f'{k}_{c}', ' ± ') for k in _KINDS for c in _COLUMNS]
+    cells = [_cell(row, f'{k}_{c}', ' ± ') for k in kinds for c in _COLUMNS]
     ari = '' if row['ari'] is None else f'{row["ari"][0]:.2f}'
     seconds = row['seconds_per_round']
     seconds = '' if seconds is None else f'{seconds:.3g}'
@@ -240,7 +252,7 @@ def comma_separated(table: list[dict[str, Any]]) -> str:
   """The table as CSV: means and standard deviations in columns of their own."""
   out = io.StringIO()
   writer = csv.writer(out, lineterminator='\n')
-  keys = [f'{kind}_{column}' for kind in _KINDS for column in _COLUMNS]
+  keys = [f'{kind}_{column}' for kind in _kinds(table) for column in _COLUMNS]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
   writer.writerow(
     ['method', 'seeds', 'diverged', *heads, 'ari', 'seconds_per_round',
@@ -312,7 +324,8 @@ def tuned(
 ) -> dict[str, list[dict[str, Any]]]:
   """The table with each method's best value of a flag, on validation examples.
 
-  The figures behind each choice are written to WORKDIR/tune.json.
+  Rows that set the flag themselves, and methods that cannot run, stay as they are. The
+  figures behind each choice are written to WORKDIR/tune.json.
   """
   if not any(name in configs[0] for configs in table.values()):
     raise UserError(f'--tune={name}: none of --algorithms has this option.')
@@ -329,7 +342,13 @@ def tuned(
       scores[str(value)] = found
       return -np.inf if found is None else found
 
-    table = table | {label: search(configs, name, values, score)}
+    if f'{name}=' in label:
+      continue
+    try:
+      table = table | {label: search(configs, name, values, score)}
+    except UserError as e:
+      print(f'{label} cannot be tuned: {e}')
+      continue
     if scores:
       best = table[label][0][name]
       if all(s is None for s in scores.values()):
@@ -374,7 +393,7 @@ def main(argv: list[str]) -> None:
         break
       if summaries[label][-1] is not None:
         folders[label].append(folder)
-    if len(refused) < len(table):
+    if any(summaries.values()):
       write_table(rows(summaries), workdir)
   if len(refused) == len(table):
     raise next(iter(refused.values()))

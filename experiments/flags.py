@@ -207,6 +207,15 @@ def define() -> None:
     'these; the test split is not looked at.',
   )
   _common(
+    f.DEFINE_float,
+    'unseen_fraction',
+    0.0,
+    'Share of the clients that take no part; after the last round each is measured '
+    'with the center of least loss on its training examples (not for non_fed).',
+    lower_bound=0.0,
+    upper_bound=1.0,
+  )
+  _common(
     f.DEFINE_integer,
     'patience',
     0,

@@ -104,6 +104,9 @@ def run(
     UserError, Stopped: see `simulate`.
   """
   train, test = load_data(config, machine['data_dir'])
+  unseen = None
+  if fraction := config['unseen_fraction']:
+    (train, test), unseen = data.hold_out_clients(train, test, fraction, config['seed'])
   programs = programs or Programs()
   model = build_model(config, train)
 
@@ -142,6 +145,7 @@ def run(
     resume=machine['resume'],
     tensorboard=machine['tensorboard'],
     programs=programs,
+    unseen=unseen,
   )
 
 
@@ -150,12 +154,17 @@ def report(result: Result) -> str:
   summary = result.summary
   columns = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
   lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>16}' for c in columns)]
-  for kind in ('deployed', 'finetuned'):
+  for kind in ('deployed', 'finetuned', 'unseen'):
+    if summary[kind] is None:
+      continue
     values = ''.join(f'{100 * summary[kind][c]:>14.2f} %' for c in columns)
     lines.append(f'{kind:10}{values}')
   clusters = summary['clusters']
   if clusters:
-    line = f'clusters of {", ".join(map(str, clusters["sizes"]))} clients'
+    sizes = [size for size in clusters['sizes'] if size]
+    line = f'clusters of {", ".join(map(str, sizes))} clients'
+    if empty := len(clusters['sizes']) - len(sizes):
+      line += f' and {empty} empty'
     if clusters['ari'] is not None:
       line += (
         f'; against the truth ARI {clusters["ari"]:.3f}, NMI {clusters["nmi"]:.3f}'

@@ -25,7 +25,7 @@ class UserError(ValueError):
 
 
 class Diverged(UserError):  # noqa: N818 - the outcome of a run.
-  """No client of a round came back with a finite update."""
+  """A round in which no client, or not the loss or Eq. 6, came out finite."""
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -134,7 +134,7 @@ class FederatedData:
     """Clients in another order, on the host; ids, names and clusters go along.
 
     Args:
-      order: [M] a permutation of 0..M-1.
+      order: distinct positions of clients; those not named are left out.
       num_clients: if larger than M, clients without examples fill up to it.
     """
     first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]

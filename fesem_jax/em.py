@@ -102,6 +102,9 @@ def reseed_empty(
 ) -> tuple[Params, jax.Array]:
   """Moves centers without clients to the clients farthest from their own centers.
 
+  A client is left where it is if that could leave its own cluster empty. The centers
+  that lose a client keep what it gave to their mean until the next round.
+
   Args:
     centers: [K, ...].
     assignment: [M] int32 of all clients.
@@ -116,6 +119,8 @@ def reseed_empty(
   num_clusters = jax.tree.leaves(centers)[0].shape[0]
   exists = data.sizes() > 0
   sizes = jnp.bincount(jnp.where(exists, assignment, num_clusters), length=num_clusters)
+  spare = sizes > (sizes == 0).sum()
+  distance = jnp.where(spare[tree.rows_of(assignment, cohort)], distance, -1.0)
   _, farthest = jax.lax.top_k(distance, min(num_clusters, distance.shape[0]))
   # The first empty center takes the farthest client, the next one the next.
   turn = jnp.cumsum(sizes == 0) - 1

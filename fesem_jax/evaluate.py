@@ -4,7 +4,7 @@ Models are measured on the device in counts per client and class; the figures
 are computed from these counts on the host. Definitions: scikit-learn's.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,13 @@ import numpy as np
 from sklearn import metrics as sklearn_metrics
 
 from fesem_jax import batching, sharding, tree
-from fesem_jax.base import Algorithm, FederatedData, Model, Params
+from fesem_jax.base import Cohort, Deployed, FederatedData, Model, Params
 from fesem_jax.batching import Schedule
 from fesem_jax.local import (
   EVALUATION_BATCH,
   LocalTraining,
   client_keys,
+  cohort_losses,
   train_chunk,
 )
 
@@ -74,10 +75,32 @@ def count_chunk(
   return jax.lax.fori_loop(0, (sizes.max() + width - 1) // width, body, nothing)
 
 
+def models_of_unseen(
+  used: Deployed, exists: jax.Array, local: LocalTraining, train: FederatedData
+) -> Deployed:
+  """What clients use that took no part in training.
+
+  Each takes, of the models that others deploy, the one with the least loss on its
+  training examples; test examples are not looked at.
+
+  Args:
+    used: global model or centers, and who uses which.
+    exists: [M] bool, False for padding among those clients.
+    local: how clients train.
+    train: training split of the unseen clients.
+  """
+  num_models = jax.tree.leaves(used.models)[0].shape[0]
+  rows = used.rows(jnp.arange(exists.shape[0], dtype=jnp.int32))
+  users = jnp.bincount(jnp.where(exists, rows, num_models), length=num_models)
+  everyone = jnp.arange(train.num_clients, dtype=jnp.int32)
+  losses = cohort_losses(local, used.models, train, Cohort(everyone, everyone=True))
+  losses = jnp.where(users > 0, losses, jnp.inf)
+  return Deployed(used.models, row=losses.argmin(axis=1).astype(jnp.int32))
+
+
 def evaluate_clients(
-  algorithm: Algorithm,
+  used: Deployed,
   local: LocalTraining,
-  state: Any,
   train: FederatedData,
   test: FederatedData,
   key: jax.Array,
@@ -91,9 +114,8 @@ def evaluate_clients(
   chunk.
 
   Args:
-    algorithm: whose `deployed` models to measure.
+    used: the models that clients deploy.
     local: how clients train.
-    state: the algorithm's.
     train: training split, for fine-tuning.
     test: split to measure on, of the same clients.
     key: decides the order of examples in fine-tuning.
@@ -102,7 +124,6 @@ def evaluate_clients(
   Returns:
     `Counts` of the deployed and of the fine-tuned models.
   """
-  used = algorithm.deployed(state)
   models, own = used.models, used.row is None
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)

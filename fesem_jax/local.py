@@ -393,8 +393,8 @@ def cohort_losses(
     local: see `LocalTraining`.
     models: [K, ...].
     data: training split.
-    cohort: S clients; nobody gets 0. What is not a number counts as infinite, so
-      that no client ever prefers it.
+    cohort: S clients. What is not a number counts as infinite, so that no client
+      ever prefers it; nobody gets 0, or that.
   """
   width = min(EVALUATION_BATCH, data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)

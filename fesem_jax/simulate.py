@@ -131,6 +131,7 @@ def simulate(
   make_portrait: bool = True,
   progress: bool | None = None,
   programs: Programs | None = None,
+  unseen: tuple[FederatedData, FederatedData] | None = None,
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
@@ -159,6 +160,8 @@ def simulate(
     progress: show a progress bar; None shows it on a terminal only.
     programs: compiled by earlier runs of the same algorithm and `local`, e.g. with
       other seeds.
+    unseen: training and test split of clients that take no part, to measure on after
+      the last round; see `evaluate.models_of_unseen`.
 
   Returns:
     `Result`.
@@ -172,6 +175,8 @@ def simulate(
   began = time.perf_counter()
   programs = programs or Programs()
   _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
+  if unseen is not None:
+    _check(rounds, 0, eval_every, finetune_epochs, *unseen)
   streams = [jax.random.fold_in(jax.random.key(seed), i) for i in range(4)]
   keys = sharding.replicate(streams, local.mesh)
   train, test = arrange(local, train, test)
@@ -188,6 +193,7 @@ def simulate(
         'seed': seed,
         'clients_per_round': clients_per_round,
         'finetune_epochs': finetune_epochs,
+        'unseen': None if unseen is None else np.asarray(unseen[0].client_ids).tolist(),
         'program': _digest(rehearsal),
       }
     checkpoint.claim_workdir(folder, identity, resume)
@@ -214,9 +220,8 @@ def simulate(
   seconds['compile'] += time.perf_counter() - compile_began
 
   def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
-    return evaluate.evaluate_clients(
-      algorithm, local, state, train, test, key, finetune_epochs
-    )
+    used = algorithm.deployed(state)
+    return evaluate.evaluate_clients(used, local, train, test, key, finetune_epochs)
 
   def scores(after: int) -> dict[str, Any]:
     args = (state, train, test, jax.random.fold_in(keys[_FINETUNE], after))
@@ -286,6 +291,7 @@ def simulate(
   summary = {
     **_identity(config or {}, seed, len(train.info.names)),
     **_outcome(out.records),
+    'unseen': _unseen_scores(algorithm, local, state, train, unseen, programs),
     'clients_without_test_examples': int(
       (np.asarray(test.sizes())[: len(test.info.names)] == 0).sum()
     ),
@@ -491,6 +497,32 @@ def _check_finite(
   raise Diverged(f'Round {round_number}: {what}; lower --learning_rate.{kept}')
 
 
+def _unseen_scores(
+  algorithm: Algorithm,
+  local: LocalTraining,
+  state: Any,
+  seen: FederatedData,
+  unseen: tuple[FederatedData, FederatedData] | None,
+  programs: Programs,
+) -> dict[str, Any] | None:
+  """Scores of clients that took no part; None where models are not for others."""
+  if unseen is None or algorithm.deployed(state).row is None:
+    return None
+
+  def measure(
+    state: Any, exists: jax.Array, train: FederatedData, test: FederatedData
+  ) -> evaluate.Counts:
+    used = algorithm.deployed(state)
+    used = evaluate.models_of_unseen(used, exists, local, train)
+    key = jax.random.key(0)  # Nothing is fine-tuned.
+    counts, _ = evaluate.evaluate_clients(used, local, train, test, key, 0)
+    return counts
+
+  args = (state, seen.sizes() > 0, *arrange(local, *unseen))
+  counts = programs.compiled(('unseen', algorithm, local), measure, *args)(*args)
+  return evaluate.scores(jax.device_get(counts))._asdict()
+
+
 def _how_to_continue(done: int, rounds: int, folder: pathlib.Path | None) -> str:
   if folder is None:
     return f'Stopped after round {done} of {rounds}; nothing was saved (no workdir).'
@@ -537,6 +569,5 @@ def _outcome(records: list[dict[str, Any]]) -> dict[str, Any]:
     'num_clusters': len(clusters['sizes']) if clusters else None,
     'deployed': last['deployed'],
     'finetuned': last['finetuned'],
-    'unseen': None,
     'clusters': clusters,
   }

@@ -1,5 +1,8 @@
 """What an accelerator would run, on the CPU: the results are the same."""
 
+import os
+import subprocess
+import sys
 import types
 
 import jax
@@ -69,5 +72,22 @@ def test_default_chunks_fill_a_quarter_of_the_memory(gibibytes, images):
   chunk = lambda m: sharding.default_clients_per_chunk(params, m, mesh)
   assert chunk(3) == 3
   size = np.prod(kernel)
-  assert 16 * size * chunk(10**6) < limit / 4  # Weights, gradient, start, update.
-  assert chunk(10**6) > 1
+  # Six copies of the model, and patches of 128 images.
+  each = 24 * size + images * 120 * 2**20
+  assert each * chunk(10**6) <= limit / 4 < each * (chunk(10**6) + 1)
+
+
+def test_accelerators_multiply_in_float32():
+  program = """
+import jax
+jax.default_backend = lambda: 'gpu'
+import fesem_jax
+fesem_jax.setup_devices()
+print(jax.config.jax_default_matmul_precision)
+"""
+  run = lambda **chosen: subprocess.run(
+    [sys.executable, '-c', program], env=os.environ | chosen,
+    capture_output=True, text=True, check=True,
+  ).stdout.split()[-1]  # fmt: skip
+  assert run() == 'highest'
+  assert run(JAX_DEFAULT_MATMUL_PRECISION='tensorfloat32') == 'tensorfloat32'

@@ -284,6 +284,26 @@ def test_reseeding_takes_another_client_for_each_empty_center():
   np.testing.assert_array_equal(moved['w'][:, 0], [40.0, 20.0, 2.0, 10.0])
 
 
+def test_reseeding_leaves_no_cluster_empty():
+  # Client 3 is the farthest, but alone in its cluster; client 1 is next.
+  data = helpers.federation([4, 4, 4, 4])
+  centers = {'w': jnp.arange(3.0)[:, None]}
+  trained = {'w': jnp.array([[1.0], [2.0], [3.0], [4.0]])}
+  distance = jnp.array([1.0, 3.0, 2.0, 9.0])
+  moved, assignment = em.reseed_empty(
+    centers, jnp.array([0, 0, 0, 1]), trained, distance, helpers.everyone(data), data
+  )
+  np.testing.assert_array_equal(assignment, [0, 2, 0, 1])
+  np.testing.assert_array_equal(moved['w'][:, 0], [0.0, 1.0, 2.0])
+  # Two centers are empty and two clients are left: neither goes.
+  both = jnp.array([0, 0, 3, 3])
+  centers = {'w': jnp.arange(4.0)[:, None]}
+  _, assignment = em.reseed_empty(
+    centers, both, trained, distance, helpers.everyone(data), data
+  )
+  np.testing.assert_array_equal(assignment, both)
+
+
 @pytest.mark.parametrize('seed', range(3))
 def test_the_loss_check_mends_a_random_start(seed):
   groups = np.arange(16) % 4

@@ -297,6 +297,25 @@ def test_real_rotated_mnist(real_data):
   assert 0.12 < np.asarray(train.x).mean() / 255 < 0.14  # MNIST's mean is 0.1307.
 
 
+def test_unseen_clients_are_whole_and_keep_their_ids():
+  train, test = data.load('digits', partition='rotated', num_clients=12)
+  (seen, seen_test), (unseen, unseen_test) = data.hold_out_clients(train, test, 0.25, 1)
+  assert (seen.num_clients, unseen.num_clients) == (9, 3)
+  ids = np.concatenate([seen.client_ids, unseen.client_ids])
+  np.testing.assert_array_equal(np.sort(ids), np.arange(12))
+  for part, whole in ((seen, train), (unseen, train), (unseen_test, test)):
+    for i, name in enumerate(part.info.names):
+      was = int(np.flatnonzero(whole.info.names == name)[0])
+      assert part.client_ids[i] == whole.client_ids[was]
+      np.testing.assert_array_equal(part.client(i)[0], whole.client(was)[0])
+  np.testing.assert_array_equal(seen.client_ids, seen_test.client_ids)
+  (again, _), _ = data.hold_out_clients(train, test, 0.25, 1)
+  np.testing.assert_array_equal(seen.client_ids, again.client_ids)
+  for fraction in (0.01, 1.0):
+    with pytest.raises(UserError, match='--unseen_fraction'):
+      data.hold_out_clients(train, test, fraction)
+
+
 def test_hold_out_parts_every_clients_training_examples():
   x = np.arange(40, dtype=np.float32).reshape(20, 2)
   train = FederatedData.from_arrays(

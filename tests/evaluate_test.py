@@ -6,6 +6,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from fesem_jax import evaluate
 from fesem_jax.algorithms import fed_avg, non_fed
+from fesem_jax.base import Deployed
 from fesem_jax.batching import Schedule
 from fesem_jax.local import train_cohort
 from tests import helpers
@@ -62,7 +63,7 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   key = jax.random.key(2)
   measure = jax.jit(
     lambda state, train, test: evaluate.evaluate_clients(
-      algorithm, local, state, train, test, key, 2
+      algorithm.deployed(state), local, train, test, key, 2
     )
   )
   deployed, finetuned = measure(state, train, test)
@@ -82,13 +83,38 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
     np.testing.assert_allclose(evaluate.scores(counts), want, atol=1e-6)
 
 
+def test_unseen_clients_take_the_model_of_least_training_loss():
+  train = helpers.federation([9, 6, 12, 5], seed=1, groups=[0, 1, 0, 1])
+  local = helpers.local(chunk=3)
+  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 3))
+  # A fourth model would serve everyone best, but nobody uses it: only padding does.
+  best = train_cohort(
+      local._replace(schedule=Schedule(4, epochs=30)),
+      jax.tree.map(lambda p: p[:1], models), jnp.zeros(4, jnp.int32), train,
+      helpers.everyone(train), jax.random.key(0),
+  ).params  # fmt: skip
+  models = jax.tree.map(lambda p, b: jnp.concatenate([p, b[:1]]), models, best)
+  row, exists = jnp.array([1, 0, 2, 3]), jnp.array([True, True, True, False])
+  used = evaluate.models_of_unseen(Deployed(models, row), exists, local, train)
+  losses = np.zeros((4, 4))
+  for i in range(4):
+    x, y = train.client(i)
+    for k in range(4):
+      logits = local.model.apply(jax.tree.map(lambda p, k=k: p[k], models), x)
+      logs = np.asarray(jax.nn.log_softmax(logits), np.float64)
+      losses[i, k] = -logs[np.arange(len(y)), y].mean()
+  np.testing.assert_array_equal(used.row, losses[:, :3].argmin(axis=1))
+  assert len(np.unique(used.row)) > 1
+  assert 3 in losses.argmin(axis=1)
+
+
 def test_finetuning_zero_epochs_repeats_the_deployed_figures():
   data = helpers.federation([6, 5])
   local = helpers.local()
   algorithm = fed_avg(local)
   state = algorithm.init(jax.random.key(0), data)
   a, b = evaluate.evaluate_clients(
-    algorithm, local, state, data, data, jax.random.key(0), 0
+    algorithm.deployed(state), local, data, data, jax.random.key(0), 0
   )
   assert evaluate.scores(a) == evaluate.scores(b)
 

@@ -84,6 +84,7 @@ def test_methods_of_a_comparison(parsed_flags):
     ('fed_avg(3)', '--num_clusters does not apply'),
     ('fed_avg(seed=1)', '--seed does not apply'),
     ('fesem(4;learning_rate=fast)', 'could not convert'),
+    ('fesem(4;num_clusters=2)', 'sets num_clusters twice'),
   ):
     with pytest.raises(UserError, match=message):
       compare.parse_method(text)
@@ -184,6 +185,31 @@ def test_presets_run_on_each_source(preset, write, tmp_path):
   assert summary['num_clients'] == (3 if three else 2)
   assert 0 <= summary['label_skew'] < 1
   assert 'label skew' in done.stdout
+
+
+@pytest.mark.slow
+def test_clients_that_took_no_part_are_measured(tmp_path):
+  done = call(
+      'compare', '--algorithms=non_fed,fesem(4)', '--dataset=digits',
+      '--partition=rotated', '--num_clients=40', '--rounds=4', '--num_seeds=1',
+      '--unseen_fraction=0.2', f'--workdir={tmp_path}/runs', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  read = lambda m: json.loads(
+    (tmp_path / 'runs' / m / 'seed0/summary.json').read_text()
+  )
+  alone, fesem = read('non_fed'), read('fesem(4)')
+  assert alone['unseen'] is None
+  assert (fesem['num_clients'], sum(fesem['clusters']['sizes'])) == (32, 32)
+  assert fesem['clusters']['ari'] == 1.0
+  # The right center serves newcomers as well as those who made it.
+  assert (
+    abs(fesem['unseen']['micro_accuracy'] - fesem['deployed']['micro_accuracy']) < 0.1
+  )
+  table = (tmp_path / 'runs/table.md').read_text().splitlines()
+  assert 'unseen micro-acc' in table[0]
+  assert len({line.count('|') for line in table[:4]}) == 1
+  assert 'unseen_micro_accuracy_mean' in (tmp_path / 'runs/table.csv').read_text()
 
 
 @pytest.mark.slow

@@ -59,10 +59,12 @@ def fed_dane(
     row = jnp.zeros(counts.shape, jnp.int32)
     g = tree.weighted_mean(gradients, row, counts.astype(jnp.float32), zero)
 
+    # Without any gradient of the first cohort there is nothing to correct by.
+    someone = counts.any()
+    correction = jax.tree.map(lambda g, own: jnp.where(someone, g - own, 0.0), g, own)
     params, trained = global_model.train_and_average(
         local, state.params, data, cohort, key, 'uniform',
-        prox=prox_mu / 2 if prox_mu else None,
-        correction=jax.tree.map(jnp.subtract, g, own),
+        prox=prox_mu / 2 if prox_mu else None, correction=correction,
     )  # fmt: skip
     return GlobalState(params), trained.info()
 

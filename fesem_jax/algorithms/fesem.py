@@ -71,7 +71,8 @@ def fesem(
     loss_check_every: in every so many rounds, clients start from the center of
       least training loss instead of their own; 0 is never, as in the paper.
     reseed_empty: a center that lost all its clients moves to the client farthest
-      from its own center, which joins it; in the paper it stays where it is.
+      from its own center, which joins it (Eq. 6 is reported as before that); in the
+      paper it stays where it is.
     init_epochs: local epochs from one common random model before clustering.
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.

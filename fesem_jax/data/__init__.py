@@ -20,12 +20,12 @@ from fesem_jax.data.partition import Rows
 from fesem_jax.data.pool import Pool
 from fesem_jax.data.sources import DATASETS
 
-__all__ = ['DATASETS', 'hold_out', 'load']
+__all__ = ['DATASETS', 'hold_out', 'hold_out_clients', 'load']
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
 # One random stream for each decision, so that none disturbs another.
-_PARTITION, _SPLIT, _SELECT, _RELABEL, _HOLD_OUT, _GENERATE = range(6)
+_PARTITION, _SPLIT, _SELECT, _RELABEL, _HOLD_OUT, _GENERATE, _UNSEEN = range(7)
 
 
 def load(
@@ -167,6 +167,36 @@ def hold_out(
     )
 
   return part(kept), part(held)
+
+
+def hold_out_clients(
+  train: FederatedData, test: FederatedData, fraction: float, seed: int = 0
+) -> tuple[tuple[FederatedData, FederatedData], tuple[FederatedData, FederatedData]]:
+  """Sets whole clients aside, to see how models serve those they never trained on.
+
+  Args:
+    train: training split, on the host.
+    test: test split of the same clients.
+    fraction: share of the clients to set aside.
+    seed: decides which.
+
+  Returns:
+    (training, test) of the clients that remain, and of those set aside.
+
+  Raises:
+    UserError: if either would be nobody.
+  """
+  count = round(fraction * train.num_clients)
+  if not 0 < count < train.num_clients:
+    raise UserError(
+      f'--unseen_fraction={fraction:g} sets {count} of {train.num_clients} clients '
+      'aside; at least one must be and one must remain.'
+    )
+  rng = np.random.default_rng([seed, _UNSEEN])
+  order = rng.permutation(train.num_clients)
+  seen, unseen = np.sort(order[count:]), np.sort(order[:count])
+  both = lambda clients: (train.reorder(clients), test.reorder(clients))
+  return both(seen), both(unseen)
 
 
 def _check(name, pool, partition, num_clients, min_examples, partition_groups):
