@@ -270,9 +270,10 @@ def comma_separated(table: list[dict[str, Any]]) -> str:
 
 def plain(table: list[dict[str, Any]]) -> str:
   """The table for a terminal: accuracies and F1, fine-tuned and deployed."""
+  width = max(16, *(len(row['method']) for row in table))
   lines = [
-    ' ' * 16 + f'{"fine-tuned":^46}' + f'{"deployed":^46}',
-    f'{"method":16}'
+    ' ' * width + f'{"fine-tuned":^48}{"deployed":^48}'.rstrip(),
+    f'{"method":{width}}'
     + ''.join(f'{_HEADINGS[c]:>11} ' for _ in _KINDS for c in _COLUMNS)
     + f'{"ARI":>6}{"s/round":>10}',
   ]
@@ -282,7 +283,7 @@ def plain(table: list[dict[str, Any]]) -> str:
     seconds = row['seconds_per_round']
     seconds = '' if seconds is None else f'{seconds:.3f}'
     lines.append(
-      f'{row["method"]:16}'
+      f'{row["method"]:{width}}'
       + ''.join(f'{cell:>11} ' for cell in cells)
       + f'{ari:>6}{seconds:>10}'
     )
