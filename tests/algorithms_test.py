@@ -45,10 +45,18 @@ METHODS = [
   ('fed_avg', {'weighting': 'uniform'}),
   ('non_fed', {}),
   ('fesem', {'num_clusters': 2}),
-  ('fesem', {'num_clusters': 3, 'weighting': 'by_examples', 'prox_weighting': 'paper'}),
+  (
+    'fesem',
+    {
+      'num_clusters': 3,
+      'weighting': 'by_examples',
+      'prox_weighting': 'paper',
+      'loss_check_every': 2,
+      'reseed_empty': True,
+    },
+  ),
   ('fesem', {'num_clusters': 2, 'cluster_on': 'logits', 'prox_lambda': 0.0}),
   ('fesem', {'num_clusters': 2, 'client_state': 'streamed', 'init_clients': 4}),
-  ('fesem', {'num_clusters': 3, 'loss_check_every': 2, 'reseed_empty': True}),
 ]
 IDS = [f'{name}-{"-".join(map(str, options.values()))}' for name, options in METHODS]
 
