@@ -31,6 +31,7 @@ PALETTE = (
     '#E69F00', '#56B4E9', '#000000', '#999999',
 )  # fmt: skip
 _MARKERS = 'osD^vPX*<>hd'
+_FEW = 4  # Runs whose legend fits beside their curves.
 _STYLE: dict[Any, Any] = {
   'figure.dpi': 150,
   'font.size': 10,
@@ -51,7 +52,7 @@ class Run:
 
   Attributes:
     name: label for legends, e.g. "fesem(4)".
-    seed: of the run, if known.
+    config: what config.json holds; empty where there is none.
     dataset: its name, or the workdir's.
     history: records of metrics.jsonl.
     clients: arrays of clients.npz; empty while the run goes on.
@@ -80,7 +81,7 @@ class Run:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
       raise UserError(f'{file} is damaged: {e}.') from e
     self.name = method_label(config) or self.workdir.name
-    self.seed = config.get('seed')
+    self.config = config
     self.dataset = config.get('dataset') or self.workdir.name
 
   def series(self, *path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -104,12 +105,15 @@ def method_label(config: dict[str, Any]) -> str:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-  """Distinct labels: the seed is added where methods repeat."""
-  names = [run.name for run in runs]
-  return [
-    f'{name}, seed {run.seed}' if names.count(name) > 1 else name
-    for name, run in zip(names, runs, strict=True)
-  ]
+  """Distinct labels: where methods repeat, what their configurations differ in."""
+
+  def label(run: Run) -> str:
+    same = [other.config for other in runs if other.name == run.name]
+    differs = lambda k: any(c.get(k) != run.config[k] for c in same)
+    details = [f'{k} {v}' for k, v in run.config.items() if differs(k)]
+    return ', '.join([run.name, *details])
+
+  return [label(run) for run in runs]
 
 
 def _color(i: int) -> str:
@@ -139,10 +143,16 @@ def convergence(runs: Sequence[Run]) -> Figure:
       axis.set_xlabel('Round')
       axis.set_ylabel(label)
       axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    axes[0, 0].legend()
     if clustered:
       axes[0, 2].set_ylim(bottom=0)
     figure.tight_layout()
+    if len(runs) <= _FEW:
+      axes[0, 0].legend()
+    else:  # They would hide the curves.
+      figure.legend(
+        *axes[0, 0].get_legend_handles_labels(),
+        loc='upper center', bbox_to_anchor=(0.5, 0), ncols=7,
+      )  # fmt: skip
   return figure
 
 

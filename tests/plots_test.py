@@ -58,10 +58,19 @@ def test_series_and_labels(workdir):
   assert rounds.tolist() == list(range(6))
   np.testing.assert_allclose(values, 0.5 + np.arange(6) / 20)
   assert run.name == 'fesem(3)'
-  axes = plots.convergence([run, run]).axes
-  assert [t.get_text() for t in axes[0].get_legend().get_texts()] == [
-    'fesem(3), seed 0'
-  ] * 2
+  other = plots.Run(workdir)
+  other.config = run.config | {'seed': 1, 'prox_lambda': 0.1}
+  figure = plots.convergence([run, other])
+  axes = figure.axes
+  one, two = (t.get_text() for t in axes[0].get_legend().get_texts())
+  assert one.startswith('fesem(3), ')
+  assert 'seed 0' in one
+  assert 'seed 1' in two
+  assert 'prox_lambda 0.1' in two
+  assert not figure.legends
+  many = plots.convergence([run] * 9)  # Below the panels, where it hides nothing.
+  assert many.axes[0].get_legend() is None
+  assert len(many.legends[0].get_texts()) == 9
   np.testing.assert_allclose(axes[2].lines[0].get_ydata(), 2.0 - np.arange(6) / 5)
 
 
