@@ -41,6 +41,8 @@ _STREAMED = flags.DEFINE_bool(
 
 def _ready(text: str, workload: Workload, num_clients: int, mesh: Any) -> common.Method:
   """A method NAME or NAME(K) on a work load."""
+  if '=' in text:
+    raise app.UsageError(f'--methods: {text} is not NAME or NAME(K).')
   name, options = parse_method(text)
   if _STREAMED.value and 'client_state' in algorithms.options(name):
     options |= {'client_state': 'streamed'}

@@ -187,6 +187,29 @@ def test_presets_run_on_each_source(preset, write, tmp_path):
   assert 'label skew' in done.stdout
 
 
+def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
+  parsed_flags, monkeypatch, tmp_path
+):
+  methods = ['fed_sgd(learning_rate=0.5)', 'fed_avg', 'fed_cluster']
+  table = compare.configurations(methods, 1, {})
+
+  def run(config, folder, what, programs):
+    if config['algorithm'] == 'fed_cluster':
+      raise UserError('It needs everyone.')
+    return {'finetuned': {'micro_accuracy': config['learning_rate']}}
+
+  monkeypatch.setattr(compare, 'run_unless_diverged', run)
+  tuned = compare.tuned(table, 'learning_rate', [0.2, 0.3], tmp_path)
+  rates = {label: configs[0]['learning_rate'] for label, configs in tuned.items()}
+  default = table['fed_cluster'][0]['learning_rate']
+  assert rates == {
+    'fed_sgd(learning_rate=0.5)': 0.5, 'fed_avg': 0.3, 'fed_cluster': default
+  }  # fmt: skip
+  assert list(json.loads((tmp_path / 'tune.json').read_text())['learning_rate']) == [
+    'fed_avg'
+  ]
+
+
 @pytest.mark.slow
 def test_clients_that_took_no_part_are_measured(tmp_path):
   done = call(
@@ -210,6 +233,16 @@ def test_clients_that_took_no_part_are_measured(tmp_path):
   assert 'unseen micro-acc' in table[0]
   assert len({line.count('|') for line in table[:4]}) == 1
   assert 'unseen_micro_accuracy_mean' in (tmp_path / 'runs/table.csv').read_text()
+  # Another configuration by mistake is refused; the table stays.
+  before = (tmp_path / 'runs/table.md').read_text()
+  done = call(
+      'compare', '--algorithms=non_fed,fesem(4)', '--dataset=digits',
+      '--partition=rotated', '--num_clients=40', '--rounds=4', '--num_seeds=1',
+      '--learning_rate=0.3', f'--workdir={tmp_path}/runs', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 1
+  assert '--learning_rate' in done.stderr
+  assert (tmp_path / 'runs/table.md').read_text() == before
 
 
 @pytest.mark.slow
