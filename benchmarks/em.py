@@ -7,6 +7,7 @@ the centers once; a copy reads and writes what it copies. `share` is a step's
 bytes per second over the copy's, measured in the same run.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -84,7 +85,8 @@ def main(argv: list[str]) -> None:
     add('E-step', k, moved, e_step, stack, centers)
     assignment, _ = jax.jit(e_step)(stack, centers)
     weights = jnp.ones(num_clients)
-    add('M-step', k, moved, em.m_step, stack, assignment, weights, centers)
+    m_step = functools.partial(em.m_step, mesh=mesh)
+    add('M-step', k, moved, m_step, stack, assignment, weights, centers)
 
   exists, ids = jnp.ones(num_clients, bool), jnp.arange(num_clients)
 

@@ -48,14 +48,16 @@ def e_step(
 
 
 def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Array:
-  if mesh is None:
-    return tree.squared_distances(stack, centers)
   on_device = lambda stack, centers: (tree.squared_distances(stack, centers), None)
   return sharding.per_device(on_device, mesh, 1)(stack, centers)[0]
 
 
 def m_step(
-  stack: Params, assignment: jax.Array, weights: jax.Array, centers: Params
+  stack: Params,
+  assignment: jax.Array,
+  weights: jax.Array,
+  centers: Params,
+  mesh: Mesh | None = None,
 ) -> Params:
   """Moves each center to the mean of its clients (Eq. 9).
 
@@ -64,11 +66,12 @@ def m_step(
     assignment: [S] int32.
     weights: [S] float32; all 1 in the paper.
     centers: [K, ...] old centers; one without clients stays where it is.
+    mesh: see `e_step`.
 
   Returns:
     [K, ...] new centers.
   """
-  return tree.weighted_mean(stack, assignment, weights, centers)
+  return tree.weighted_mean(stack, assignment, weights, centers, mesh)
 
 
 def objective(
@@ -364,7 +367,7 @@ def train_and_cluster(
     trained = train(everyone)
     found = cluster(everyone, trained)
     weights = trained.weights(weighting)
-    centers = m_step(trained.params, found.assignment, weights, empty)
+    centers = m_step(trained.params, found.assignment, weights, empty, local.mesh)
     stack = trained.params if keep else None
     return Initial(found.assignment, found.centers, centers, stack)
 
@@ -437,7 +440,7 @@ def kmeans(
   def refine(loop):
     step, _, assignment, distance, centers = loop
     kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
-    centers = m_step(stack, assignment, kept.astype(jnp.float32), centers)
+    centers = m_step(stack, assignment, kept.astype(jnp.float32), centers, mesh)
     return step + 1, assignment, *e_step(stack, centers, mesh), centers
 
   def moving(loop):

@@ -84,18 +84,18 @@ def split_clients(tree: Any, mesh: Mesh) -> Any:
 
 
 def per_device(
-  fn: Callable[..., Any], mesh: Mesh, num_split: int
+  fn: Callable[..., Any], mesh: Mesh | None, num_split: int
 ) -> Callable[..., Any]:
   """Runs `fn` on each device's clients.
 
   Args:
     fn: maps arrays to rows and sums: a tree of arrays with a leading client
       axis, and a tree to be summed over devices; either may be None.
-    mesh: from `client_mesh`.
+    mesh: from `client_mesh`; None where there is nothing to split.
     num_split: how many of the first arguments have a leading client axis; the
       others are whole on every device.
   """
-  if mesh.size == 1:
+  if mesh is None or mesh.size == 1:
     return fn
 
   def on_one(*args: Any) -> Any:

@@ -5,14 +5,20 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
+from fesem_jax import sharding
 from fesem_jax.base import Cohort, Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
-# Partial sums of a squared distance, and from how many parameters of a layer on.
-_LANES = 512
-_MANY = 16 * _LANES
+# On CPU a squared distance is added up in so many sums side by side, and so many
+# terms of each at a time.
+_LANES = 1024
+_TERMS = 4
+
+# From so many parameters of a layer on, rows are added to their clusters one by one.
+_LARGE = 4096
 
 
 def take(stack: Params, ids: jax.Array) -> Params:
@@ -80,37 +86,56 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   through `sharding.per_device`.
   """
   if jax.default_backend() == 'cpu':
-    # One pass over the stack: a row stays in the cache while the centers pass by.
-    return jax.lax.map(lambda row: _distances_of_one(row, centers), stack)
+    # Flat before the loop: inside it, the compiler divides to find each index.
+    flat = lambda x: x.reshape(x.shape[0], -1)
+    stack, centers = jax.tree.map(flat, (stack, centers))
+    rows = jnp.arange(jax.tree.leaves(stack)[0].shape[0])
+    to_all = lambda at: _distances_of_row(stack, at[0], at[1], centers)
+    return jax.lax.map(to_all, (rows, stack))
   num_centers = jax.tree.leaves(centers)[0].shape[0]
   center = lambda k: jax.tree.map(lambda c: c[k : k + 1], centers)
   columns = [row_distances(stack, center(k)) for k in range(num_centers)]
   return jnp.stack(columns, axis=-1)
 
 
-def _distances_of_one(row: Params, centers: Params) -> jax.Array:
-  """[K] float32: squared L2 distance of one model to each of [K, ...], on CPU.
+def _distances_of_row(
+  stack: Params, row: jax.Array, one: Params, centers: Params
+) -> jax.Array:
+  """[K] float32: squared L2 distance of one row to each of [K, ...], on CPU.
 
-  XLA's CPU compiler adds up a row number by number; partial sums side by side are
-  vectorized, which pays for large layers.
+  XLA's CPU compiler adds up a layer number by number; partial sums side by side are
+  vectorized. Those of large layers slice the stack, as `one` would be a copy.
+
+  Args:
+    stack: [S, P] in each leaf.
+    row: [] int32 which row.
+    one: [P] in each leaf, that row.
+    centers: [K, P] in each leaf.
   """
 
-  def distances(x: jax.Array, c: jax.Array) -> jax.Array:
-    x, c = x.reshape(1, -1), c.reshape(c.shape[0], -1)
-    if x.size < _MANY:
-      return jnp.square(x - c).sum(axis=-1)
-    blocks = x.size // _LANES
+  def distances(x: jax.Array, one: jax.Array, c: jax.Array) -> jax.Array:
+    size, block = c.shape[1], _TERMS * _LANES
 
-    def add_block(i: jax.Array, partial: jax.Array) -> jax.Array:
-      block = lambda y: jax.lax.dynamic_slice_in_dim(y, i * _LANES, _LANES, axis=-1)
-      return partial + jnp.square(block(x) - block(c))
+    def squares(start: jax.Array | int, width: int) -> jax.Array:
+      own = jax.lax.dynamic_slice(x, (row, start), (1, width))
+      return jnp.square(own - jax.lax.dynamic_slice_in_dim(c, start, width, axis=1))
 
+    def add_terms(start: jax.Array | int, terms: int, partial: jax.Array) -> jax.Array:
+      for term in range(terms):
+        partial = partial + squares(start + term * _LANES, _LANES)
+      return partial
+
+    if size < 2 * block:  # A loop of one block would not pay.
+      return jnp.square(one[None] - c).sum(axis=-1)
+    blocks, left = size // block, size % block // _LANES
+    add_block = lambda i, partial: add_terms(i * block, _TERMS, partial)
     none = jnp.zeros((c.shape[0], _LANES))
     partial = jax.lax.fori_loop(0, blocks, add_block, none)
-    rest = jnp.square(x[:, blocks * _LANES :] - c[:, blocks * _LANES :])
-    return partial.sum(axis=-1) + rest.sum(axis=-1)
+    partial = add_terms(blocks * block, left, partial)
+    done = blocks * block + left * _LANES
+    return partial.sum(axis=-1) + squares(done, size - done).sum(axis=-1)
 
-  leaves = jax.tree.leaves(jax.tree.map(distances, row, centers))
+  leaves = jax.tree.leaves(jax.tree.map(distances, stack, one, centers))
   return functools.reduce(jnp.add, leaves)
 
 
@@ -164,15 +189,19 @@ def add_rows(
     cluster: [S] int32 in 0..K-1.
     weights: [S] float32, not negative; rows of weight 0 do not count.
   """
-  if weights.shape[0] == 1:  # Touch the one row, not all K.
-    add = lambda s, x: s.at[cluster[0]].add(weights[0] * x[0])
-    return jax.tree.map(add, sums, ClusterSums(stack, jnp.ones(1)))
-  members = jax.nn.one_hot(cluster, sums.weight.shape[0]) * weights[:, None]
-  product = lambda x: jnp.einsum('sk,s...->k...', members, x, precision=_HIGHEST)
-  return ClusterSums(
-    jax.tree.map(lambda s, x: s + product(x), sums.params, stack),
-    sums.weight + members.sum(axis=0),
-  )
+  num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
+  members = jax.nn.one_hot(cluster, num_clusters) * weights[:, None]
+
+  def add(total: jax.Array, x: jax.Array) -> jax.Array:
+    large = x[0].size >= _LARGE and num_clusters > 1
+    if num_rows == 1 or (large and jax.default_backend() == 'cpu'):
+      # A row touches its own sum; a product would read and write all K.
+      add_row = lambda i, total: total.at[cluster[i]].add(weights[i] * x[i])
+      return jax.lax.fori_loop(0, num_rows, add_row, total)
+    return total + jnp.einsum('sk,s...->k...', members, x, precision=_HIGHEST)
+
+  params = jax.tree.map(add, sums.params, stack)
+  return ClusterSums(params, sums.weight + members.sum(axis=0))
 
 
 def mean_of(sums: ClusterSums, empty: Params) -> Params:
@@ -186,7 +215,11 @@ def mean_of(sums: ClusterSums, empty: Params) -> Params:
 
 
 def weighted_mean(
-  stack: Params, cluster: jax.Array, weights: jax.Array, empty: Params
+  stack: Params,
+  cluster: jax.Array,
+  weights: jax.Array,
+  empty: Params,
+  mesh: Mesh | None = None,
 ) -> Params:
   """Mean of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
 
@@ -195,8 +228,14 @@ def weighted_mean(
     cluster: [S] int32 in 0..K-1.
     weights: [S] float32, not negative; rows of weight 0 do not count.
     empty: [K, ...] what a cluster whose weights sum to 0 gets.
+    mesh: devices that the rows are split over; None if they are whole here.
 
   Returns:
     [K, ...].
   """
-  return mean_of(add_rows(no_sums(empty), stack, cluster, weights), empty)
+
+  def on_device(stack, cluster, weights, empty):
+    return None, add_rows(no_sums(empty), stack, cluster, weights)
+
+  _, sums = sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, empty)
+  return mean_of(sums, empty)

@@ -1,15 +1,16 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import tree
+from fesem_jax import sharding, tree
 from tests import reference
 
 
-def stack(rng, rows):
+def stack(rng, rows, size=4):
   return {
     'a': jnp.asarray(rng.normal(size=(rows, 3, 2)), jnp.float32),
-    'b': jnp.asarray(rng.normal(size=(rows, 4)), jnp.float32),
+    'b': jnp.asarray(rng.normal(size=(rows, size)), jnp.float32),
   }
 
 
@@ -29,12 +30,17 @@ def test_take_and_put_are_rows():
   np.testing.assert_array_equal(other['b'][jnp.array([1, 2, 4])], 0)
 
 
-def test_weighted_mean_matches_reference_and_keeps_empty_clusters():
+@pytest.mark.parametrize('size', [4, 5000])  # 5,000: row by row.
+@pytest.mark.parametrize('devices', [None, 2])
+def test_weighted_mean_matches_reference_and_keeps_empty_clusters(devices, size):
   rng = np.random.default_rng(1)
-  points, centers = stack(rng, 6), stack(rng, 3)
+  points, centers = stack(rng, 6, size), stack(rng, 3, size)
+  mesh = devices and sharding.client_mesh(devices)
   cluster = jnp.array([0, 2, 0, 2, 2, 0])
   weights = jnp.array([1.0, 2.0, 5.0, 0.0, 1.0, 0.5])
-  got = tree.weighted_mean(points, cluster, weights, centers)
+  got = jax.jit(tree.weighted_mean, static_argnums=4)(
+    points, cluster, weights, centers, mesh
+  )
   want = reference.means(
     as_matrix(points), np.asarray(cluster), np.asarray(weights), as_matrix(centers)
   )

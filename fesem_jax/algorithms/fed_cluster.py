@@ -117,7 +117,7 @@ def fed_cluster(
       is_check(rounds), compare, lambda: jnp.zeros_like(state.products)
     )
     weights = trained.weights(weighting)
-    centers = em.m_step(trained.params, assignment, weights, state.centers)
+    centers = em.m_step(trained.params, assignment, weights, state.centers, local.mesh)
     value = em.objective(
       trained.params, centers, assignment, trained.took_part(), local.mesh
     )

@@ -57,7 +57,7 @@ def fed_dane(
     gradients = tree.where(counts, gradients, tree.zeros_like(gradients))
     zero = tree.zeros_like(state.params)
     row = jnp.zeros(counts.shape, jnp.int32)
-    g = tree.weighted_mean(gradients, row, counts.astype(jnp.float32), zero)
+    g = tree.weighted_mean(gradients, row, counts.astype(jnp.float32), zero, local.mesh)
 
     # Without any gradient of the first cohort there is nothing to correct by.
     someone = counts.any()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from fesem_jax import em, tree
 from fesem_jax.base import (
@@ -82,7 +83,7 @@ def robust(
     trained = train_cohort(local, state.centers, own, data, cohort, key)
     # The trimmed mean of w_i - c_k plus c_k is the trimmed mean of w_i.
     centers = trimmed_mean(
-      trained.params, own, trained.took_part(), dropped, state.centers
+      trained.params, own, trained.took_part(), dropped, state.centers, local.mesh
     )
     value = em.objective(trained.params, centers, own, trained.took_part(), local.mesh)
     info = em.round_info(
@@ -97,7 +98,12 @@ def robust(
 
 
 def trimmed_mean(
-  stack: Params, cluster: jax.Array, counts: jax.Array, beta: float, empty: Params
+  stack: Params,
+  cluster: jax.Array,
+  counts: jax.Array,
+  beta: float,
+  empty: Params,
+  mesh: Mesh | None = None,
 ) -> Params:
   """Coordinate-wise trimmed mean of the rows of each cluster.
 
@@ -111,6 +117,7 @@ def trimmed_mean(
     beta: of n rows, floor(beta * n) are dropped at each end, but never all;
       0.5 gives the median.
     empty: [K, ...] what a cluster without rows gets.
+    mesh: devices that the rows are split over; None if they are whole here.
 
   Returns:
     [K, ...].
@@ -118,7 +125,7 @@ def trimmed_mean(
   num_clusters = jax.tree.leaves(empty)[0].shape[0]
   cluster = jnp.where(counts, cluster, num_clusters)
   if beta == 0:
-    return tree.weighted_mean(stack, cluster, counts.astype(jnp.float32), empty)
+    return tree.weighted_mean(stack, cluster, counts.astype(jnp.float32), empty, mesh)
   sizes = jnp.bincount(cluster, length=num_clusters + 1)
   starts = jnp.cumsum(sizes) - sizes
   cut = jnp.minimum(jnp.floor(beta * sizes + 1e-4), (sizes - 1) // 2)
@@ -133,4 +140,5 @@ def trimmed_mean(
     keys = jnp.broadcast_to(cluster.reshape((-1,) + (1,) * (x.ndim - 1)), x.shape)
     return jax.lax.sort((keys, x), dimension=0, num_keys=2)[1]
 
-  return tree.weighted_mean(jax.tree.map(sort, stack), sorted_cluster, kept, empty)
+  rows = jax.tree.map(sort, stack)
+  return tree.weighted_mean(rows, sorted_cluster, kept, empty, mesh)
