@@ -27,6 +27,10 @@ FREE_FLAGS = frozenset(
 )
 
 
+# What a flag is in a version of this package that does not have it.
+_NONE = 'no such flag'
+
+
 def claim_workdir(workdir: pathlib.Path, config: dict[str, Any], resume: bool) -> None:
   """Makes the folder this run's own, or recognizes it as such.
 
@@ -58,7 +62,7 @@ def claim_workdir(workdir: pathlib.Path, config: dict[str, Any], resume: bool) -
   except (OSError, ValueError) as e:
     raise UserError(f'{path} is damaged ({e}); choose another --workdir.') from e
   differing = [
-    f'--{name} (there: {old.get(name)}, now: {config.get(name)})'
+    f'--{name} (there: {old.get(name, _NONE)}, now: {config.get(name, _NONE)})'
     for name in sorted(set(old) | set(config))
     if name not in FREE_FLAGS and old.get(name) != config.get(name)
   ]

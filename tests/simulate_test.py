@@ -382,6 +382,9 @@ def test_a_workdir_of_another_configuration_is_refused(tmp_path):
   before = (tmp_path / 'metrics.jsonl').read_text()
   with pytest.raises(UserError, match=r'--batch_size \(there: 10, now: 20\)'):
     run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 20})
+  newer = {'seed': 0, 'batch_size': 10, 'new': 0.0}
+  with pytest.raises(UserError, match=r'--new \(there: no such flag, now: 0.0\)'):
+    run(rounds=1, workdir=tmp_path, config=newer)
   with pytest.raises(UserError, match='--resume is off'):
     run(rounds=1, workdir=tmp_path, config={'seed': 0, 'batch_size': 10}, resume=False)
   run(rounds=2, workdir=tmp_path, config={'seed': 0, 'batch_size': 10})
