@@ -60,8 +60,9 @@ def _steps_per_second(local: LocalTraining, train: FederatedData) -> float:
 
   @jax.jit
   def run(start, train, key):
+    state = global_model.GlobalState(start)
     mean, _ = global_model.train_and_average(
-      local, start, train, cohort, key, 'uniform'
+      local, state, train, cohort, key, 'uniform'
     )
     return mean
 

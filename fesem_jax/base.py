@@ -9,6 +9,7 @@ L classes, C clients trained side by side (a chunk), D devices.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -75,6 +76,14 @@ class ClientInfo:
     return hash(len(self.names))
 
 
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+  """An array whose memory CPU devices share; others they copy, each for itself."""
+  size, line = math.prod(shape) * dtype.itemsize, 64
+  raw = np.empty(size + line, np.uint8)
+  start = -raw.ctypes.data % line
+  return raw[start : start + size].view(dtype).reshape(shape)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FederatedData:
@@ -117,7 +126,7 @@ class FederatedData:
   def sizes(self, ids: jax.Array | None = None) -> jax.Array:
     """Number of examples of each client of `ids` ([S], default all M), int32.
 
-    The id M stands for nobody and has size 0.
+    The id M is an empty place and has size 0.
     """
     if ids is None:
       return self.offsets[1:] - self.offsets[:-1]
@@ -140,11 +149,13 @@ class FederatedData:
     first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
     sizes = (last - first)[order]
     rows = np.concatenate([np.arange(first[i], last[i]) for i in order])
+    x = _aligned((len(rows), *self.example_shape), self.x.dtype)
+    np.take(np.asarray(self.x), rows, axis=0, out=x, mode='clip')
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
     truth = self.info.clusters
     return FederatedData(
-      x=np.asarray(self.x)[rows],
+      x=x,
       y=np.asarray(self.y)[rows],
       offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
       client_ids=np.concatenate(
@@ -223,7 +234,7 @@ class Cohort:
   """The clients that take part in a round.
 
   Attributes:
-    ids: [S] int32 positions in the data; M stands for nobody, so that S can be
+    ids: [S] int32 positions in the data; M is an empty place, so that S can be
       padded to a multiple of the device count.
     everyone: True if `ids` is 0..M-1: full participation, nothing is gathered.
   """
@@ -259,6 +270,7 @@ class RoundInfo(NamedTuple):
     trained: [] int32 clients whose update was used.
     steps: [] int32 SGD steps of all clients together.
     clusters: see `Clusters`; None for methods without clusters.
+    updates: what `Algorithm.between` wants to know of the round; not kept.
   """
 
   train_loss: jax.Array
@@ -266,6 +278,7 @@ class RoundInfo(NamedTuple):
   trained: jax.Array
   steps: jax.Array
   clusters: Clusters | None = None
+  updates: Any = None
 
 
 class Deployed(NamedTuple):
@@ -295,18 +308,23 @@ class Algorithm(NamedTuple):
   Attributes:
     init: (key, data) -> state, a NamedTuple of arrays.
     step: (state, data, cohort, key) -> (state, RoundInfo): one round, compiled.
-    deployed: state -> `Deployed`, the model that each client uses.
+    deployed: (state, data) -> `Deployed`, the model that each client uses, whether
+      or not it was drawn lately; data is the training split.
     between: (state, RoundInfo) -> the same, on the host after each round; None for
       all methods but those that decide there.
+    train: (local, state, data, cohort, key, **options of `train_cohort`) ->
+      `Trained`, a round's local training alone; None where that is plain SGD from
+      the deployed model.
   """
 
   init: Callable[[jax.Array, FederatedData], Any]
   step: Callable[[Any, FederatedData, Cohort, jax.Array], tuple[Any, RoundInfo]]
-  deployed: Callable[[Any], Deployed]
+  deployed: Callable[[Any, FederatedData], Deployed]
   between: Callable[[Any, RoundInfo], tuple[Any, RoundInfo]] | None = None
+  train: Callable[..., Any] | None = None
 
-  def client_params(self, state: Any, ids: jax.Array) -> Params:
+  def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
     """[S, ...] params that clients `ids` [S] deploy, one copy each."""
-    deployed = self.deployed(state)
+    deployed = self.deployed(state, data)
     rows = deployed.rows(jnp.asarray(ids))
     return jax.tree.map(lambda x: x[rows], deployed.models)

@@ -89,8 +89,13 @@ def batch_rows(
     size: [] int32 examples of the client.
     width: B.
   """
-  slots = step * width + jnp.arange(width, dtype=jnp.int32)
-  return order.at[slots].get(mode='clip'), (slots < size).astype(jnp.float32)
+  first = step * width
+  slots = first + jnp.arange(width, dtype=jnp.int32)
+  inside = slots < size
+  # What is left of a batch repeats its first example, with weight 0: rows of other
+  # clients are never read.
+  rows = order.at[jnp.where(inside, slots, first)].get(mode='clip')
+  return rows, inside.astype(jnp.float32)
 
 
 def gather(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import sharding, tree
+from fesem_jax import sharding, streams, tree
 from fesem_jax.base import (
   Clusters,
   Cohort,
@@ -18,8 +18,11 @@ from fesem_jax.base import (
 )
 from fesem_jax.local import LocalTraining, Trained, train_cohort
 
-# The first k-means holds the models of at most so many clients at once.
+# Where no client's model is kept, the first k-means holds those of so many at most.
 MAX_INITIAL_CLIENTS = 4096
+
+# Training before the first clustering is repeated so many times at most.
+MAX_REPETITIONS = 10
 
 # Its restarts run on inner products between so many of them, at least: 256^2
 # products of models cost less than a local epoch, 4096^2 would cost far more.
@@ -92,7 +95,7 @@ def objective(
   """
   distances = _all_distances(stack, centers, mesh)
   own = jnp.take_along_axis(distances, assignment[:, None], axis=1)[:, 0]
-  return jnp.where(counts, own, 0.0).sum() / jnp.maximum(counts.sum(), 1)
+  return tree.total(jnp.where(counts, own, 0.0)) / jnp.maximum(counts.sum(), 1)
 
 
 def reseed_empty(
@@ -135,7 +138,7 @@ def reseed_empty(
 
 
 class Sums(NamedTuple):
-  """What the M-step and Eq. 6 need of the clients seen so far.
+  """What the M-step and Eq. 6 need of the clients seen so far, about the old centers.
 
   Attributes:
     weighted: by the weights of the M-step.
@@ -155,7 +158,12 @@ class Sums(NamedTuple):
     return cls(none, plain, jnp.zeros(none.weight.shape))
 
   def add(
-    self, trained: Trained, cluster: jax.Array, distance: jax.Array, weighting: str
+    self,
+    trained: Trained,
+    cluster: jax.Array,
+    distance: jax.Array,
+    weighting: str,
+    centers: Params,
   ) -> 'Sums':
     """Adds a chunk of clients.
 
@@ -164,14 +172,15 @@ class Sums(NamedTuple):
       cluster: [C] int32 cluster of each.
       distance: [C] float32 squared distance to the old center of that cluster.
       weighting: see `Trained.weights`.
+      centers: [K, ...] old centers.
     """
     ones = trained.weights('uniform')
     weights = trained.weights(weighting)
     plain = self.plain
     if plain is not None:
-      plain = tree.add_rows(plain, trained.params, cluster, ones)
+      plain = tree.add_rows(plain, trained.params, cluster, ones, centers)
     return Sums(
-      tree.add_rows(self.weighted, trained.params, cluster, weights),
+      tree.add_rows(self.weighted, trained.params, cluster, weights, centers),
       plain,
       self.squared.at[cluster].add(ones * distance),
     )
@@ -183,15 +192,15 @@ class Sums(NamedTuple):
     moving to c': sum |w - c'|^2 = D - 2 <c' - c, sum (w - c)> + n |c' - c|^2.
 
     Args:
-      old: [K, ...] centers that the distances were taken to.
+      old: [K, ...] centers that distances and sums were taken about.
       new: [K, ...] centers after the M-step.
     """
     rows = self.weighted if self.plain is None else self.plain
 
-    def change(total: jax.Array, c: jax.Array, moved: jax.Array) -> jax.Array:
+    def change(sum_of: jax.Array, c: jax.Array, moved: jax.Array) -> jax.Array:
       count = rows.weight.reshape((-1,) + (1,) * (c.ndim - 1))
       shift = moved - c
-      return (shift * (count * shift - 2 * (total - count * c))).sum()
+      return (shift * (count * shift - 2 * sum_of)).sum()
 
     changes = jax.tree.leaves(jax.tree.map(change, rows.params, old, new))
     value = self.squared.sum() + sum(changes)
@@ -258,7 +267,7 @@ def sample_clients(
   Args:
     key: decides who is drawn.
     data: training split; clients without examples come last.
-    count: clients to draw; nobody fills up to a multiple of the device count.
+    count: clients to draw; empty places fill up to a multiple of the device count.
     mesh: the devices.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
@@ -308,14 +317,15 @@ def train_and_cluster(
   compared: Callable[[Params], Params] = lambda params: params,
   max_clients: int = 0,
   keep: bool = False,
+  tolerance: float = 0.0,
 ) -> Initial:
   """All clients train from one random model, then k-means (Section 6.1.4).
 
-  With more than `max_clients` clients, k-means sees a random sample; everyone
-  then goes to the nearest of its centers.
+  With more than `max_clients` clients, k-means sees a random sample; all clients
+  then go to the nearest of its centers.
 
   Args:
-    local: how clients train, but for the epochs; nobody drops out.
+    local: how clients train, but for the epochs; no client drops out.
     data: training split.
     key: decides the model, the order of examples and the seeds.
     num_clusters: K.
@@ -325,8 +335,11 @@ def train_and_cluster(
     trim: share of each cluster to leave out.
     weighting: of clients in `Initial.centers`; see `Trained.weights`.
     compared: the part of the parameters that k-means sees.
-    max_clients: whose models k-means holds at once; 0 is `MAX_INITIAL_CLIENTS`.
+    max_clients: whose models k-means holds at once; 0 is all.
     keep: whether to return all clients' models.
+    tolerance: the epochs are repeated until the mean training loss of one
+      repetition is less than this below that of the one before, at most
+      `MAX_REPETITIONS` times; 0 trains once.
 
   Raises:
     UserError: if there are more clusters than clients.
@@ -334,20 +347,36 @@ def train_and_cluster(
   check_num_clusters(num_clusters, data)
   schedule = local.schedule._replace(epochs=epochs, steps=0)
   local = local._replace(schedule=schedule, dropout_rate=0.0)
-  model_key, train_key, cluster_key = jax.random.split(key, 3)
-  start = tree.expand(local.model.init(model_key))
+  start = tree.expand(local.model.init(streams.fold(key, streams.MODEL)))
+  train_key = streams.fold(key, streams.LOCAL)
   everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
-  limit = max(
-    num_clusters, min(max_clients or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
-  )
+  limit = max(num_clusters, max_clients or data.num_clients)
 
   def train(cohort, **options):
     first = jnp.zeros(cohort.ids.shape, jnp.int32)
     return train_cohort(local, start, first, data, cohort, train_key, **options)
 
+  def train_until_settled(cohort):
+    def falling(loop):
+      number, before, trained = loop
+      falls = trained.mean_loss() < before - tolerance
+      return (number < MAX_REPETITIONS) & falls
+
+    def repeat(loop):
+      number, _, trained = loop
+      key = jax.random.fold_in(train_key, number)
+      again = train_cohort(local, trained.params, None, data, cohort, key)
+      again = again._replace(finite=again.finite & trained.finite)
+      return number + 1, trained.mean_loss(), again
+
+    first = train(cohort)
+    if not tolerance:
+      return first
+    return jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
+
   def cluster(cohort, trained):
     found = kmeans(
-      cluster_key,
+      streams.fold(key, streams.CLUSTERING),
       compared(trained.params),
       trained.took_part(),
       num_clusters,
@@ -357,31 +386,37 @@ def train_and_cluster(
       trim=trim,
       mesh=local.mesh,
     )
-    # Nobody's model is finite: the first round must fail, not start from zeros.
+    # Where no model is finite, the first round must fail, not start from zeros.
     sound = trained.took_part().any()
     nowhere = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
     return found._replace(centers=nowhere)
 
   empty = tree.repeat(tree.unstack(start, 0), num_clusters)
   if data.num_clients <= limit:
-    trained = train(everyone)
+    trained = train_until_settled(everyone)
     found = cluster(everyone, trained)
     weights = trained.weights(weighting)
     centers = m_step(trained.params, found.assignment, weights, empty, local.mesh)
     stack = trained.params if keep else None
     return Initial(found.assignment, found.centers, centers, stack)
 
-  sample = sample_clients(jax.random.fold_in(key, 3), data, limit, local.mesh)
+  sample_key = streams.fold(key, streams.SAMPLE)
+  sample = sample_clients(sample_key, data, limit, local.mesh)
   seeds = cluster(sample, train(sample)).centers
 
   def to_nearest(sums, trained, which, starts):
     nearest, _ = e_step(compared(trained.params), seeds)
     weights = trained.weights(weighting)
-    return tree.add_rows(sums, trained.params, nearest, weights), nearest
+    return tree.add_rows(sums, trained.params, nearest, weights, empty), nearest
 
   trained = train(everyone, fold=to_nearest, sums=tree.no_sums(empty), keep=keep)
   centers = tree.mean_of(trained.sums, empty)
   return Initial(trained.rows, seeds, centers, trained.params)
+
+
+def clients_seen(num_clients: int, num_clusters: int) -> int:
+  """How many clients the restarts of `kmeans` compare."""
+  return min(num_clients, max(GRAM_CLIENTS, GRAM_CLIENTS_PER_CLUSTER * num_clusters))
 
 
 def kmeans(
@@ -422,7 +457,7 @@ def kmeans(
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
   sampled, valid = stack, exists
-  sample_size = max(GRAM_CLIENTS, GRAM_CLIENTS_PER_CLUSTER * num_clusters)
+  sample_size = clients_seen(exists.shape[0], num_clusters)
   if exists.shape[0] > sample_size:
     sample = _random_order(keys, exists)[:sample_size]
     sampled, valid, keys = tree.take(stack, sample), exists[sample], keys[sample]
@@ -452,7 +487,7 @@ def kmeans(
     moving, refine, refine((0, first, first, distance, centers))
   )
   kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
-  value = jnp.where(kept, distance, 0.0).sum() / kept.sum()
+  value = tree.total(jnp.where(kept, distance, 0.0)) / kept.sum()
   return KMeans(assignment, centers, value)
 
 
@@ -505,10 +540,14 @@ def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
 def _seed(
   keys: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
 ) -> jax.Array:
-  """[K] int32: K distinct clients to start from; `keys` [S], one a client."""
+  """[K] int32: K distinct clients to start from; `keys` [S], one a client.
+
+  With fewer valid clients than K, the first seed stands in for those that lack.
+  """
+  only_valid = lambda seeds: jnp.where(valid[seeds], seeds, seeds[0])
   if seeding == 'random':
     draw = jnp.where(valid, jax.vmap(jax.random.uniform)(keys), -1.0)
-    return jax.lax.top_k(draw, num_clusters)[1]
+    return only_valid(jax.lax.top_k(draw, num_clusters)[1])
   if seeding != 'plusplus':
     raise ValueError(f"seeding must be 'random' or 'plusplus', not {seeding!r}.")
   norms = jnp.diagonal(gram)
@@ -524,7 +563,7 @@ def _seed(
     odds = jnp.where(left, nearest, 0.0)
     # Coinciding clients leave nothing to draw in proportion to.
     odds = jnp.where(odds.sum() > 0, odds, left.astype(jnp.float32))
-  return jnp.stack(seeds)
+  return only_valid(jnp.stack(seeds))
 
 
 def _lloyd(

@@ -105,7 +105,7 @@ def evaluate_clients(
   test: FederatedData,
   key: jax.Array,
   finetune_epochs: int,
-) -> tuple[Counts, Counts]:
+) -> tuple[Counts, Counts, jax.Array]:
   """Measures every client's deployed model, as it is and fine-tuned.
 
   Fine-tuning is local training without any penalty, with the batch size and the
@@ -122,7 +122,8 @@ def evaluate_clients(
     finetune_epochs: 0 leaves the models as they are.
 
   Returns:
-    `Counts` of the deployed and of the fine-tuned models.
+    `Counts` of the deployed and of the fine-tuned models; and [M] bool, clients
+    whose fine-tuning was not finite: their fine-tuned model is the deployed one.
   """
   models, own = used.models, used.row is None
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
@@ -134,18 +135,18 @@ def evaluate_clients(
   def on_device(per_client, models, train, test, key):
     ids, steps, start = per_client
 
-    def chunk(slots, _):
+    def chunk(slots, _, __):
       chunk_ids, params = tree.take((ids, start), slots)
       chunk_steps = steps.at[slots].get(mode='fill', fill_value=0)
       params = params if own else tree.take(models, params)
       deployed = count_chunk(local.model, params, test, chunk_ids)
       if finetune_epochs == 0:
-        return (deployed, deployed), None
+        return (deployed, deployed, jnp.zeros(slots.shape, bool)), None
       keys = client_keys(key, train, chunk_ids)
-      tuned, _, _ = train_chunk(
+      tuned, _, finite = train_chunk(
         tuning, train, params, chunk_ids, chunk_steps, keys, None, None
       )
-      return (deployed, count_chunk(local.model, tuned, test, chunk_ids)), None
+      return (deployed, count_chunk(local.model, tuned, test, chunk_ids), ~finite), None
 
     work = steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH
     return sharding.map_chunks(chunk, work, local.clients_per_chunk)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from fesem_jax import batching, sharding, tree
+from fesem_jax import batching, sharding, streams, tree
 from fesem_jax.base import (
   Clusters,
   Cohort,
@@ -96,7 +96,7 @@ class Trained(NamedTuple):
     params: [S, ...] local models; a client that failed or dropped out keeps
       its start. None where they were only summed up.
     loss: [S] float32 mean cross entropy of the examples as they were visited.
-    sizes: [S] int32 training examples; 0 for nobody.
+    sizes: [S] int32 training examples; 0 in an empty place.
     finite: [S] bool, False for a client whose update was not finite.
     arrived: [S] bool, False for a client that dropped out.
     steps: [S] int32 SGD steps taken.
@@ -131,8 +131,8 @@ class Trained(NamedTuple):
   def mean_loss(self) -> jax.Array:
     """[] float32: mean of `loss` over the clients that count, by examples."""
     weights = self.weights('by_examples')
-    total = jnp.where(weights > 0, self.loss * weights, 0.0).sum()
-    return total / jnp.maximum(weights.sum(), 1.0)
+    losses = tree.total(jnp.where(weights > 0, self.loss * weights, 0.0))
+    return losses / jnp.maximum(tree.total(weights), 1.0)
 
   def info(self, clusters: Clusters | None = None) -> RoundInfo:
     """Sums up the round."""
@@ -152,7 +152,7 @@ def weighted_cross_entropy(
   logits = model.apply(params, x)
   # With integer labels the gradient would be a scatter, which is slow.
   losses = optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
-  return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)
+  return jnp.where(weights > 0, losses, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
 
 
 def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
@@ -164,18 +164,15 @@ def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Arra
 # Examples that a model classifies at a time outside of training.
 EVALUATION_BATCH = 128
 
-# Numbers folded into a client's key where no epoch is meant.
-DROPOUT, STRAGGLES, STRAGGLER_EPOCHS = (2**31 - i for i in (1, 2, 3))
-
 
 def coin(
-  key: jax.Array, data: FederatedData, ids: jax.Array, probability: float, what: int
+  key: jax.Array, data: FederatedData, ids: jax.Array, probability: float, stream: int
 ) -> jax.Array:
   """[S] bool: one toss for each client of a round, true with `probability`."""
   if probability == 0:
     return jnp.zeros(ids.shape, bool)
   keys = client_keys(key, data, ids)
-  toss = lambda k: jax.random.bernoulli(jax.random.fold_in(k, what), probability)
+  toss = lambda k: jax.random.bernoulli(streams.fold(k, stream), probability)
   return jax.vmap(toss)(keys)
 
 
@@ -320,7 +317,8 @@ def train_cohort(
 
   Args:
     local: see `LocalTraining`.
-    starts: [K, ...] models to start from; [S, ...] where `which` is None.
+    starts: [K, ...] models to start from; [S, ...] where `which` is None, and then
+      overwritten in place if the caller does not need them any more.
     which: [S] int32 row of `starts` for each client; None: row s for client s.
     data: training split.
     cohort: S clients; S is a multiple of the device count.
@@ -329,8 +327,9 @@ def train_cohort(
       None, which is faster than 0.
     correction: [S, ...] added to every gradient of the client, or None.
     epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
-    fold: called with the sums so far, a chunk's `Trained`, its `which` and
-      `starts`; returns new sums and rows [C, ...] to keep.
+    fold: called with sums to add to, a chunk's `Trained`, its `which` and `starts`;
+      returns the sums with the chunk's added, and rows [C, ...] to keep. Rows must
+      not depend on the sums.
     sums: what `fold` adds to, all zeros.
     keep: whether to return the local models too.
     into: [S, ...] old models whose memory they may take.
@@ -340,26 +339,29 @@ def train_cohort(
   """
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
-  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, DROPOUT)
+  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
   if prox is not None:
     prox = jnp.broadcast_to(jnp.asarray(prox, jnp.float32), sizes.shape)
+  if which is None and not keep:  # The starts' memory is not to be written to.
+    which = jnp.arange(sizes.shape[0], dtype=jnp.int32)
   own_start = which is None
-  start = starts if own_start else which
-  per_client = (cohort.ids, steps, into, arrived, prox, correction, start)
+  if own_start:
+    into = starts
+  per_client = (cohort.ids, steps, into, arrived, prox, correction, which)
 
   def on_device(per_client, starts, data, key, sums):
     ids, steps, into, *others = per_client
 
-    def chunk(slots, sums):
-      arrived, prox, correction, start = tree.take(others, slots)
-      nobody = data.num_clients
-      chunk_ids = jnp.asarray(ids).at[slots].get(mode='fill', fill_value=nobody)
+    def chunk(slots, old, sums):
+      arrived, prox, correction, which = tree.take(others, slots)
+      empty = data.num_clients
+      chunk_ids = jnp.asarray(ids).at[slots].get(mode='fill', fill_value=empty)
       chunk_steps = steps.at[slots].get(mode='fill', fill_value=0)
       params, loss, finite = train_chunk(
         local,
         data,
-        start if own_start else tree.take(starts, start),
+        old[0] if own_start else tree.take(starts, which),
         chunk_ids,
         chunk_steps,
         client_keys(key, data, chunk_ids),
@@ -370,7 +372,7 @@ def train_cohort(
       trained = Trained(params, loss, chunk_sizes, finite, arrived, chunk_steps)
       rows = None
       if fold is not None:
-        sums, rows = fold(sums, trained, start, starts)
+        sums, rows = fold(sums, trained, which, starts)
       kept = params if keep else None
       return (kept, trained._replace(params=None, rows=rows)), sums
 
@@ -394,7 +396,7 @@ def cohort_losses(
     models: [K, ...].
     data: training split.
     cohort: S clients. What is not a number counts as infinite, so that no client
-      ever prefers it; nobody gets 0, or that.
+      ever prefers it; an empty place gets 0.
   """
   width = min(EVALUATION_BATCH, data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
@@ -404,7 +406,7 @@ def cohort_losses(
   def on_device(per_client, models, data):
     ids, batches = per_client
 
-    def chunk(slots, _):
+    def chunk(slots, _, __):
       chunk_ids = tree.take(ids, slots)
       chunk_batches = batches.at[slots].get(mode='fill', fill_value=0)
       sizes = data.sizes(chunk_ids)
@@ -413,7 +415,8 @@ def cohort_losses(
         rows, weights = batching.batch_rows(in_order, step, size, width)
         x, y = batching.gather(data, client, rows)
         mean = lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
-        return jax.lax.map(mean, models) * weights.sum()
+        count = weights.sum()
+        return jnp.where(count > 0, jax.lax.map(mean, models) * count, 0.0)
 
       each = sharding.map_one_or_many(batch_losses, slots.shape[0])
 
@@ -433,19 +436,33 @@ def cohort_losses(
 
 
 def cohort_gradients(
-  local: LocalTraining, model: Params, data: FederatedData, cohort: Cohort
-) -> Params:
-  """Gradient of each client's whole training loss at one model, [S, ...].
+  local: LocalTraining,
+  model: Params,
+  data: FederatedData,
+  cohort: Cohort,
+  counts: jax.Array,
+  keep: bool = True,
+) -> tuple[Params, tree.ClusterSums]:
+  """Gradient of each client's whole training loss at one model.
 
   Args:
     local: see `LocalTraining`.
     model: [1, ...].
     data: training split.
-    cohort: S clients; nobody gets 0.
+    cohort: S clients.
+    counts: [S] bool, clients whose gradients are summed up.
+    keep: whether to return every client's gradient too.
+
+  Returns:
+    Gradients [S, ...], 0 where they are not finite, or None; and the sum of those
+    that count and are finite, about 0, of one cluster.
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  zero = tree.zeros_like(model)
 
-  def on_device(ids, model, data):
+  def on_device(per_client, model, data):
+    ids, counts = per_client
+
     def gradient(client, size):
       rows, weights = batching.batch_rows(
         in_order, jnp.int32(0), size, data.max_examples
@@ -454,13 +471,21 @@ def cohort_gradients(
       loss = lambda p: weighted_cross_entropy(local.model, p, x, y, weights)
       return jax.grad(loss)(tree.unstack(model, 0))
 
-    def chunk(slots, _):
+    def chunk(slots, _, sums):
       chunk_ids = tree.take(ids, slots)
+      sizes = data.sizes(chunk_ids)
       each = sharding.map_one_or_many(gradient, slots.shape[0])
-      return each(chunk_ids, data.sizes(chunk_ids)), None
+      rows = each(chunk_ids, sizes)
+      finite = tree.all_finite(rows)
+      rows = tree.where(finite, rows, tree.zeros_like(rows))
+      counted = counts.at[slots].get(mode='fill', fill_value=False)
+      weights = (finite & counted & (sizes > 0)).astype(jnp.float32)
+      first = jnp.zeros(slots.shape, jnp.int32)
+      sums = tree.add_rows(sums, rows, first, weights, zero)
+      return rows if keep else None, sums
 
-    return sharding.map_chunks(chunk, data.sizes(ids), local.clients_per_chunk)
+    sizes, none = data.sizes(ids), tree.no_sums(zero)
+    return sharding.map_chunks(chunk, sizes, local.clients_per_chunk, none)
 
-  ids = jnp.asarray(cohort.ids)
-  gradients, _ = sharding.per_device(on_device, local.mesh, 1)(ids, model, data)
-  return gradients
+  per_client = jnp.asarray(cohort.ids), counts
+  return sharding.per_device(on_device, local.mesh, 1)(per_client, model, data)

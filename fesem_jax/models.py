@@ -111,15 +111,32 @@ class CelebaCnn(nn.Module):
 
 
 def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
-  """Any Flax module without running statistics as a `Model`.
+  """Any Flax module that treats each example on its own as a `Model`.
 
   Args:
     module: maps [B, *example_shape] to logits [B, L].
     example_shape: shape of one example.
 
   Raises:
-    ValueError: if the module keeps state besides its parameters.
+    ValueError: if the module keeps state besides its parameters, or if the logits
+      of one example depend on others of its batch, as with batch statistics: a
+      batch is filled up with examples that must not count.
   """
+  model = _as_model(module, example_shape)
+  params = model.init(jax.random.key(0))
+  x = jax.random.normal(jax.random.key(1), (3, *example_shape))
+  # How the first example's logits change with each example of the batch.
+  first = lambda x: jnp.square(model.apply(params, x)[0]).sum()
+  if jnp.any(jax.grad(first)(x)[1:] != 0):
+    raise ValueError(
+      f'{type(module).__name__} lets the examples of a batch influence each other, as '
+      'batch statistics do; normalize each example on its own, e.g. with GroupNorm.'
+    )
+  return model
+
+
+def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
+  """A Flax module as a `Model`, as `from_flax` says."""
   dummy = jnp.zeros((1, *example_shape), jnp.float32)
   extra = set(jax.eval_shape(module.init, jax.random.key(0), dummy)) - {'params'}
   if extra:
@@ -174,4 +191,4 @@ def build(
     'emnist_cnn': EmnistCnn(num_classes, conv_method),
     'celeba_cnn': CelebaCnn(num_classes, conv_method),
   }
-  return from_flax(modules[name], example_shape)
+  return _as_model(modules[name], example_shape)

@@ -4,20 +4,21 @@ Saved beside the metrics, so that figures are drawn from a workdir alone,
 without the data or the models.
 """
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import em
-from fesem_jax.base import Algorithm, Cohort, FederatedData
+from fesem_jax import em, streams
+from fesem_jax.base import Algorithm, Cohort, FederatedData, Params
 from fesem_jax.local import LocalTraining, train_cohort
 from fesem_jax.programs import Programs
 
 _MAX_CLIENTS = 400  # As in Fig. 4 of the paper.
-_MAX_BYTES = 2 * 2**30  # Of local models held at once.
 _COMPONENTS = 50
+_SKETCH = 2**14  # Numbers that stand for a larger model.
 _SHEET_CLIENTS, _SHEET_IMAGES = 6, 12
 
 
@@ -26,6 +27,36 @@ def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
   values, vectors = np.linalg.eigh(np.asarray(gram, np.float64))
   top = np.argsort(values)[::-1][:components]
   return vectors[:, top] * np.sqrt(np.maximum(values[top], 0))
+
+
+def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
+  """Local models less a common origin, in few numbers that keep their geometry.
+
+  Of models of more than 16,384 parameters, random signs are multiplied on and every
+  16,384th parameter is added up: inner products are kept on average, and distances
+  within about 1 % (one over the root of 16,384). Smaller models stay as they are.
+
+  Args:
+    key: decides the signs.
+    stack: [C, ...] models.
+    origin: [1, ...].
+
+  Returns:
+    [C, min(P, 16384)] float32.
+  """
+  shifted = jax.tree.leaves(jax.tree.map(jnp.subtract, stack, origin))
+  size = sum(x[0].size for x in shifted)
+  if size <= _SKETCH:
+    return jnp.concatenate([x.reshape(x.shape[0], -1) for x in shifted], axis=1)
+
+  def of_layer(number: int, x: jax.Array) -> jax.Array:
+    flat = x.reshape(x.shape[0], -1)
+    layer_key = jax.random.fold_in(key, number)
+    signs = jax.random.rademacher(layer_key, flat.shape[1:], jnp.float32)
+    signed = jnp.pad(flat * signs[None], ((0, 0), (0, -flat.shape[1] % _SKETCH)))
+    return signed.reshape(x.shape[0], -1, _SKETCH).sum(axis=1)
+
+  return functools.reduce(jnp.add, map(of_layer, range(len(shifted)), shifted))
 
 
 def draw(
@@ -38,9 +69,10 @@ def draw(
 ) -> dict[str, np.ndarray]:
   """Describes the clients of a run by their local models.
 
-  Up to 400 clients train once more from the model they deploy; the principal
-  components of their weights and the most typical clients of each cluster
-  (nearest to the mean of its local models) are kept.
+  Up to 400 clients train once more as in a round of the method, penalty included;
+  the principal components of their weights and the most typical clients of each
+  cluster (nearest to the mean of its local models) are kept. Of large models only a
+  sketch is held.
 
   Args:
     algorithm: see `Algorithm`.
@@ -58,25 +90,33 @@ def draw(
   """
   names = train.info.names
   local = local._replace(dropout_rate=0.0)
-  deployed = algorithm.deployed(state)
-  row = deployed.row
-  size = sum(x[0].size for x in jax.tree.leaves(deployed.models))
-  limit = max(2, min(_MAX_CLIENTS, _MAX_BYTES // (4 * size)))
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-  sampled = np.sort(rng.permutation(len(names))[:limit])
+  sampled = np.sort(rng.permutation(len(names))[:_MAX_CLIENTS])
   padding = -len(sampled) % local.mesh.size
   ids = np.concatenate([sampled, np.full(padding, train.num_clients)]).astype(np.int32)
 
   def gram(state, train, ids, key):
-    used = algorithm.deployed(state)
+    used = algorithm.deployed(state, train)
     cohort = Cohort(ids, everyone=False)
-    trained = train_cohort(local, used.models, used.rows(ids), train, cohort, key)
+    origin = jax.tree.map(lambda x: x[:1], used.models)
+    signs_key = streams.fold(key, streams.SIGNS)
+
+    def describe(sums, trained, which, starts):
+      return sums, sketch(signs_key, trained.params, origin)
+
+    options: dict[str, Any] = {'fold': describe, 'sums': (), 'keep': False}
+    if algorithm.train is None:
+      trained = train_cohort(
+        local, used.models, used.rows(ids), train, cohort, key, **options
+      )
+    else:
+      trained = algorithm.train(local, state, train, cohort, key, **options)
     counts = trained.took_part()
-    return em.centered_gram(trained.params, counts), counts
+    return em.centered_gram(trained.rows, counts), counts, used.row
 
   args = (state, train, jnp.asarray(ids), key)
   program = programs.compiled(('portrait', algorithm, local), gram, *args)
-  products, counts = jax.device_get(program(*args))
+  products, counts, row = jax.device_get(program(*args))
   # Weights beyond 1e19 overflow here.
   counts = counts & np.isfinite(products.diagonal())
   kept = np.flatnonzero(counts[: len(sampled)])
@@ -93,7 +133,7 @@ def draw(
       np.float32
     ),
   }
-  if row is not None and jnp.ndim(row) == 1:
+  if row is not None and row.ndim == 1:
     assignment = np.asarray(row)[: len(names)]
     out['assignment'] = assignment
     if len(train.example_shape) in (2, 3):

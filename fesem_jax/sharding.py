@@ -5,6 +5,7 @@ device. Whole data lets any cohort be dealt evenly; it is small (uint8) beside
 the stack of models.
 """
 
+import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fesem_jax.base import UserError
 
 CLIENTS = 'clients'
+
+# Sums of more terms than this are formed in two levels.
+_GROUP = 256
 
 # Balanced down to 2**10 devices.
 _DEALS = 10
@@ -118,8 +122,41 @@ def per_device(
   return run
 
 
+def add_up(
+  count: int,
+  add: Callable[[jax.Array, tuple[Any, Any]], tuple[Any, Any]],
+  rows: Any,
+  sums: Any,
+) -> tuple[Any, Any]:
+  """`jax.lax.fori_loop(0, count, add, (rows, sums))`, but sums in two levels.
+
+  About sqrt(count) terms are added up from zero before their sum joins the others.
+  The rounding error then grows with sqrt(count) instead of count: in float32, a
+  million terms one after the other may lose 6 %, in two levels 0.01 %.
+
+  Args:
+    count: number of terms.
+    add: (i, (rows, sums)) -> the same; it adds a term to sums, and its rows do not
+      depend on sums.
+    rows: arrays to overwrite.
+    sums: arrays to add to.
+  """
+  if count <= _GROUP:
+    return jax.lax.fori_loop(0, count, add, (rows, sums))
+  group = math.isqrt(count)
+  nothing = jax.tree.map(jnp.zeros_like, sums)
+
+  def add_group(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    rows, sums = carry
+    last = jnp.minimum((i + 1) * group, count)
+    rows, part = jax.lax.fori_loop(i * group, last, add, (rows, nothing))
+    return rows, jax.tree.map(jnp.add, sums, part)
+
+  return jax.lax.fori_loop(0, -(-count // group), add_group, (rows, sums))
+
+
 def map_chunks(
-  body: Callable[[jax.Array, Any], tuple[Any, Any]],
+  body: Callable[[jax.Array, Any, Any], tuple[Any, Any]],
   work: jax.Array,
   clients_per_chunk: int,
   sums: Any = None,
@@ -131,11 +168,11 @@ def map_chunks(
   longest client wastes little.
 
   Args:
-    body: slots [C] int32 and sums -> tree of [C, ...] and sums; a slot S stands
-      for nobody.
+    body: slots [C] int32, their rows of `into` and sums -> tree of [C, ...] and sums,
+      to which it adds; a slot S is an empty place.
     work: [S] int32 how long each client takes.
     clients_per_chunk: C; it does not affect the result beyond rounding.
-    sums: what the first chunk gets.
+    sums: arrays to add to.
     into: arrays [S, ...] to overwrite with rows, a prefix of the tree that `body`
       returns, None for new ones. Fresh memory costs more than the rows.
 
@@ -154,17 +191,31 @@ def map_chunks(
       return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
     return whole.at[slots].set(rows, mode='drop')
 
+  def read(whole: jax.Array, slots: jax.Array) -> jax.Array:
+    if chunk == 1:
+      return jax.lax.dynamic_slice_in_dim(whole, slots[0], 1)
+    return whole.at[slots].get(mode='clip')
+
+  absent = lambda x: x is None
+
+  def old_rows(out: Any, slots: jax.Array) -> Any:
+    given = lambda i, o: None if i is None else read(o, slots)
+    return jax.tree.map(given, into, out, is_leaf=absent)
+
   def run(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
     out, sums = carry
     slots = jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
-    rows, sums = body(slots, sums)
+    rows, sums = body(slots, old_rows(out, slots), sums)
     return jax.tree.map(lambda o, r: write(o, slots, r), out, rows), sums
 
-  shapes, _ = jax.eval_shape(body, jax.ShapeDtypeStruct((chunk,), jnp.int32), sums)
+  some = jax.ShapeDtypeStruct((chunk,), jnp.int32)
+  shapes, _ = jax.eval_shape(
+    lambda slots, sums: body(slots, old_rows(into, slots), sums), some, sums
+  )
   new = lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype)
   fill = lambda old, s: jax.tree.map(new, s) if old is None else old
-  out = jax.tree.map(fill, into, shapes, is_leaf=lambda x: x is None)
-  return jax.lax.fori_loop(0, num_chunks, run, (out, sums))
+  out = jax.tree.map(fill, into, shapes, is_leaf=absent)
+  return add_up(num_chunks, run, out, sums)
 
 
 def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:

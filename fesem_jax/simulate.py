@@ -10,14 +10,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import tqdm
 
-from fesem_jax import checkpoint, evaluate, machine, portrait, sharding, writer
+from fesem_jax import (
+  checkpoint,
+  evaluate,
+  machine,
+  portrait,
+  sharding,
+  streams,
+  writer,
+)
 from fesem_jax.base import (
   Algorithm,
   Cohort,
@@ -31,9 +39,6 @@ from fesem_jax.batching import num_steps
 from fesem_jax.data import skew
 from fesem_jax.local import LocalTraining
 from fesem_jax.programs import Programs
-
-# Streams of randomness folded from the run's seed, apart from the rounds.
-_INIT, _ROUNDS, _FINETUNE, _PORTRAIT = range(4)
 
 # Clients are padded to a multiple of this and of the device count, so that
 # checkpoints do not depend on the count while it divides this.
@@ -103,7 +108,7 @@ def draw_cohort(
   if not 0 < clients_per_round < real:
     return Cohort(np.arange(train.num_clients, dtype=np.int32), everyone=True)
   by_id = np.argsort(np.asarray(train.client_ids)[:real])
-  rng = np.random.default_rng([seed, round_number])
+  rng = streams.host_rng(seed, streams.COHORT, round_number)
   positions = by_id[rng.choice(real, clients_per_round, replace=False)]
   padding = -clients_per_round % mesh.size
   positions = np.concatenate([positions, np.full(padding, train.num_clients)])
@@ -132,6 +137,7 @@ def simulate(
   progress: bool | None = None,
   programs: Programs | None = None,
   unseen: tuple[FederatedData, FederatedData] | None = None,
+  notes: Sequence[str] = (),
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
@@ -162,6 +168,7 @@ def simulate(
       other seeds.
     unseen: training and test split of clients that take no part, to measure on after
       the last round; see `evaluate.models_of_unseen`.
+    notes: sentences about the method that the summary keeps; see `algorithms.notes`.
 
   Returns:
     `Result`.
@@ -177,8 +184,10 @@ def simulate(
   _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
   if unseen is not None:
     _check(rounds, 0, eval_every, finetune_epochs, *unseen)
-  streams = [jax.random.fold_in(jax.random.key(seed), i) for i in range(4)]
-  keys = sharding.replicate(streams, local.mesh)
+  named = (streams.INIT, streams.ROUNDS, streams.FINETUNE, streams.PORTRAIT)
+  keys = {s: streams.fold(jax.random.key(seed), s) for s in named}
+  keys = sharding.replicate(keys, local.mesh)
+  data_digest = None if workdir is None else _digest_of_data(train, test, unseen)
   train, test = arrange(local, train, test)
   cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
   rehearse = lambda: _rehearse(algorithm, train, cohort, keys)
@@ -196,10 +205,11 @@ def simulate(
         'unseen': None if unseen is None else np.asarray(unseen[0].client_ids).tolist(),
         'program': _digest(rehearsal),
       }
+    identity = identity | {'data_digest': data_digest}
     checkpoint.claim_workdir(folder, identity, resume)
     checkpoints = checkpoint.Checkpoints(folder)
   state, done, seconds = _begin(
-    algorithm, train, keys[_INIT], checkpoints, rounds, programs
+    algorithm, train, keys[streams.INIT], checkpoints, rounds, programs
   )
   out = writer.MetricsWriter(folder, done, tensorboard)
   finished = done == rounds or _settled(out.records, patience)
@@ -214,23 +224,37 @@ def simulate(
   shardings = jax.tree.map(lambda x: x.sharding, state)
   compile_began = time.perf_counter()
   step = programs.compiled(
-      ('step', algorithm), algorithm.step, state, train, cohort, keys[_ROUNDS],
+      ('step', algorithm), algorithm.step, state, train, cohort, keys[streams.ROUNDS],
       donate_argnums=0, out_shardings=(shardings, None),
   )  # fmt: skip
   seconds['compile'] += time.perf_counter() - compile_began
 
   def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
-    used = algorithm.deployed(state)
-    return evaluate.evaluate_clients(used, local, train, test, key, finetune_epochs)
+    used = algorithm.deployed(state, train)
+    measured = evaluate.evaluate_clients(used, local, train, test, key, finetune_epochs)
+    return measured, used.row
 
   def scores(after: int) -> dict[str, Any]:
-    args = (state, train, test, jax.random.fold_in(keys[_FINETUNE], after))
+    args = (state, train, test, jax.random.fold_in(keys[streams.FINETUNE], after))
     named = ('measure', algorithm, local, finetune_epochs)
-    counts = programs.compiled(named, measure, *args)(*args)
-    deployed, finetuned = (evaluate.scores(c) for c in jax.device_get(counts))
-    return {'deployed': deployed._asdict(), 'finetuned': finetuned._asdict()}
+    measured = programs.compiled(named, measure, *args)(*args)
+    (deployed, finetuned, failed), row = jax.device_get(measured)
+    return {
+      'deployed': evaluate.scores(deployed)._asdict(),
+      'finetuned': evaluate.scores(finetuned)._asdict(),
+      'finetuning_failed': int(failed.sum()),
+      **_clusters(row, num_clusters, train),
+    }
 
-  if not done and (clusters := _initial_clusters(algorithm, state, train)):
+  used = jax.eval_shape(algorithm.deployed, state, train)
+  num_clusters = jax.tree.leaves(used.models)[0].shape[0]
+  clusters: dict[str, Any] = {}
+  if not done and used.row is not None and used.row.ndim:
+    find_row = lambda state, train: algorithm.deployed(state, train).row
+    args = (state, train)
+    row = programs.compiled(('row', algorithm), find_row, *args)(*args)
+    clusters = _clusters(jax.device_get(row), num_clusters, train)
+  if clusters:
     out.write({'round': 0, **clusters, 'seconds': seconds['init']})
   steps_done, rounds_seconds = 0, []
   bar = tqdm.tqdm(
@@ -244,14 +268,14 @@ def simulate(
       while not finished:
         cohort = draw_cohort(seed, done + 1, clients_per_round, train, local.mesh)
         round_began = time.perf_counter()
-        round_key = jax.random.fold_in(keys[_ROUNDS], done + 1)
+        round_key = jax.random.fold_in(keys[streams.ROUNDS], done + 1)
         state, info = step(state, train, cohort, round_key)
         info = jax.device_get(info)
         if algorithm.between is not None:
           state, info = algorithm.between(state, info)
           state = jax.device_put(state, shardings)
         rounds_seconds.append(time.perf_counter() - round_began)
-        _check_finite(done + 1, info, checkpoints)
+        _check_finite(done + 1, info, algorithm.train is not None, checkpoints)
         done += 1
         steps_done += int(info.steps)
         entry = _round_record(done, info, train)
@@ -278,7 +302,9 @@ def simulate(
   label_counts = skew.label_counts(train)[: len(train.info.names)]
   picture = {}
   if make_portrait:
-    picture = portrait.draw(algorithm, local, state, train, keys[_PORTRAIT], programs)
+    picture = portrait.draw(
+      algorithm, local, state, train, keys[streams.PORTRAIT], programs
+    )
     picture['label_counts'] = label_counts
   timing = {
     'compile_seconds': seconds['compile'],
@@ -296,6 +322,7 @@ def simulate(
       (np.asarray(test.sizes())[: len(test.info.names)] == 0).sum()
     ),
     'label_skew': skew.label_skew(label_counts),
+    'notes': list(notes),
     'timing': timing,
     **machine.describe(local.mesh),
   }
@@ -348,19 +375,43 @@ def _check(
 
 
 def _rehearse(
-  algorithm: Algorithm, train: FederatedData, cohort: Cohort, keys: jax.Array
+  algorithm: Algorithm, train: FederatedData, cohort: Cohort, keys: dict[int, Any]
 ) -> jax.stages.Traced:
   """Traces the start and a round before anything is written.
 
   A method's objections are raised here.
   """
-  state = jax.eval_shape(algorithm.init, keys[_INIT], train)
-  return jax.jit(algorithm.step).trace(state, train, cohort, keys[_ROUNDS])
+  state = jax.eval_shape(algorithm.init, keys[streams.INIT], train)
+  return jax.jit(algorithm.step).trace(state, train, cohort, keys[streams.ROUNDS])
 
 
 def _digest(traced: jax.stages.Traced) -> str:
   """Differs when anything in the round's program does."""
   return hashlib.sha256(traced.lower().as_text().encode()).hexdigest()[:16]
+
+
+def _digest_of_data(
+  train: FederatedData,
+  test: FederatedData,
+  unseen: tuple[FederatedData, FederatedData] | None,
+) -> str:
+  """Differs when any example, label or client does."""
+  digest = hashlib.sha256()
+  for split in (train, test, *(unseen or ())):
+    truth = split.info.clusters
+    for array in (
+      split.x,
+      split.y,
+      split.offsets,
+      split.client_ids,
+      np.asarray(split.info.names).astype(str),
+      np.array([]) if truth is None else truth,
+    ):
+      array = np.ascontiguousarray(array)
+      digest.update(f'{array.dtype} {array.shape}'.encode())
+      digest.update(array.view(np.uint8).data)
+    digest.update(f'{split.num_classes} {split.scale}'.encode())
+  return digest.hexdigest()[:16]
 
 
 def _begin(
@@ -434,15 +485,19 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
     signal.signal(signal.SIGINT, before)
 
 
-def _initial_clusters(
-  algorithm: Algorithm, state: Any, train: FederatedData
+def _clusters(
+  row: np.ndarray | None, num_clusters: int, train: FederatedData
 ) -> dict[str, Any]:
-  """Sizes and agreement of the clusters that a method starts from, if any."""
-  row = algorithm.deployed(state).row
+  """Sizes of the clusters that clients deploy from, if any, and their agreement.
+
+  Args:
+    row: see `Deployed`.
+    num_clusters: K.
+    train: training split as arranged.
+  """
   if row is None or row.ndim == 0:
     return {}
   assignment = np.asarray(row)[: len(train.info.names)]
-  num_clusters = jax.tree.leaves(algorithm.deployed(state).models)[0].shape[0]
   sizes = np.bincount(assignment, minlength=num_clusters)
   agreement = evaluate.agreement(train.info.clusters, assignment)
   return {'cluster_sizes': sizes.tolist(), **agreement}
@@ -480,7 +535,10 @@ def _settled(records: list[dict[str, Any]], patience: int) -> bool:
 
 
 def _check_finite(
-  round_number: int, info: RoundInfo, checkpoints: checkpoint.Checkpoints | None
+  round_number: int,
+  info: RoundInfo,
+  penalized: bool,
+  checkpoints: checkpoint.Checkpoints | None,
 ) -> None:
   """Raises `Diverged` if nothing sound is left of a round."""
   distance = 0.0 if info.clusters is None else float(info.clusters.objective)
@@ -494,7 +552,10 @@ def _check_finite(
     return
   saved = None if checkpoints is None else checkpoints.latest_round()
   kept = '' if saved is None else f' The checkpoint of round {saved} is kept.'
-  raise Diverged(f'Round {round_number}: {what}; lower --learning_rate.{kept}')
+  lower = '--learning_rate'
+  if penalized:
+    lower += ', or the penalty (--prox_lambda, --prox_mu)'
+  raise Diverged(f'Round {round_number}: {what}; lower {lower}.{kept}')
 
 
 def _unseen_scores(
@@ -506,19 +567,19 @@ def _unseen_scores(
   programs: Programs,
 ) -> dict[str, Any] | None:
   """Scores of clients that took no part; None where models are not for others."""
-  if unseen is None or algorithm.deployed(state).row is None:
+  used = jax.eval_shape(algorithm.deployed, state, seen)
+  if unseen is None or used.row is None:
     return None
 
   def measure(
-    state: Any, exists: jax.Array, train: FederatedData, test: FederatedData
+    state: Any, seen: FederatedData, train: FederatedData, test: FederatedData
   ) -> evaluate.Counts:
-    used = algorithm.deployed(state)
-    used = evaluate.models_of_unseen(used, exists, local, train)
+    used = algorithm.deployed(state, seen)
+    used = evaluate.models_of_unseen(used, seen.sizes() > 0, local, train)
     key = jax.random.key(0)  # Nothing is fine-tuned.
-    counts, _ = evaluate.evaluate_clients(used, local, train, test, key, 0)
-    return counts
+    return evaluate.evaluate_clients(used, local, train, test, key, 0)[0]
 
-  args = (state, seen.sizes() > 0, *arrange(local, *unseen))
+  args = (state, seen, *arrange(local, *unseen))
   counts = programs.compiled(('unseen', algorithm, local), measure, *args)(*args)
   return evaluate.scores(jax.device_get(counts))._asdict()
 
@@ -569,5 +630,6 @@ def _outcome(records: list[dict[str, Any]]) -> dict[str, Any]:
     'num_clusters': len(clusters['sizes']) if clusters else None,
     'deployed': last['deployed'],
     'finetuned': last['finetuned'],
+    'finetuning_failed': last['finetuning_failed'],
     'clusters': clusters,
   }

@@ -1,7 +1,8 @@
 """Algebra on stacked pytrees: one pytree whose leaves have a leading axis."""
 
 import functools
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,11 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 _LANES = 1024
 _TERMS = 4
 
-# From so many parameters of a layer on, rows are added to their clusters one by one.
+# On CPU, from so many parameters of a layer on, rows are added to their clusters one
+# by one; smaller layers, and accelerators, take products of so many rows or numbers.
 _LARGE = 4096
+_ROWS_AT_ONCE = 256
+_NUMBERS_AT_ONCE = 2**24
 
 
 def take(stack: Params, ids: jax.Array) -> Params:
@@ -161,11 +165,21 @@ def inner_products(stack: Params) -> jax.Array:
   return functools.reduce(jnp.add, map(product, jax.tree.leaves(stack)))
 
 
+def total(x: jax.Array) -> jax.Array:
+  """[] float32: sum of [S], in two levels; see `sharding.add_up`."""
+  width = math.isqrt(max(1, x.size - 1)) + 1
+  padded = jnp.pad(x, (0, -x.size % width))
+  return padded.reshape(-1, width).sum(axis=1).sum()
+
+
 class ClusterSums(NamedTuple):
-  """Running sums of the rows of each cluster.
+  """Running sums of the rows of each cluster, less the cluster's origin.
+
+  Clients of one center lie close together: sums of differences keep the digits that
+  sums of whole models lose.
 
   Attributes:
-    params: [K, ...] sum of weight * row.
+    params: [K, ...] sum of weight * (row - origin).
     weight: [K] float32 sum of weights.
   """
 
@@ -179,7 +193,11 @@ def no_sums(like: Params) -> ClusterSums:
 
 
 def add_rows(
-  sums: ClusterSums, stack: Params, cluster: jax.Array, weights: jax.Array
+  sums: ClusterSums,
+  stack: Params,
+  cluster: jax.Array,
+  weights: jax.Array,
+  origins: Params,
 ) -> ClusterSums:
   """Adds rows [S, ...] to the sums of their clusters.
 
@@ -188,37 +206,60 @@ def add_rows(
     stack: [S, ...] finite rows.
     cluster: [S] int32 in 0..K-1.
     weights: [S] float32, not negative; rows of weight 0 do not count.
+    origins: [K, ...] taken off the rows of each cluster, e.g. its old center; the
+      same at every call.
   """
   num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
   members = jax.nn.one_hot(cluster, num_clusters) * weights[:, None]
 
-  def add(total: jax.Array, x: jax.Array) -> jax.Array:
-    large = x[0].size >= _LARGE and num_clusters > 1
-    if num_rows == 1 or (large and jax.default_backend() == 'cpu'):
+  def add(sum_of: jax.Array, x: jax.Array, origin: jax.Array) -> jax.Array:
+    def one_by_one(i: jax.Array, carry: tuple[None, jax.Array]) -> Any:
       # A row touches its own sum; a product would read and write all K.
-      add_row = lambda i, total: total.at[cluster[i]].add(weights[i] * x[i])
-      return jax.lax.fori_loop(0, num_rows, add_row, total)
-    return total + jnp.einsum('sk,s...->k...', members, x, precision=_HIGHEST)
+      k = cluster[i]
+      return None, carry[1].at[k].add(weights[i] * (x[i] - origin[k]))
 
-  params = jax.tree.map(add, sums.params, stack)
-  return ClusterSums(params, sums.weight + members.sum(axis=0))
+    def products(i: jax.Array | int, carry: tuple[None, jax.Array]) -> Any:
+      return None, carry[1] + product(i * block, block)
+
+    def product(first: jax.Array | int, count: int) -> jax.Array:
+      part = lambda a: jax.lax.dynamic_slice_in_dim(a, first, count)
+      apart = part(x) - origin[part(cluster)]
+      return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
+
+    large = x[0].size >= _LARGE and jax.default_backend() == 'cpu'
+    if num_rows == 1 or large:
+      return sharding.add_up(num_rows, one_by_one, None, sum_of)[1]
+    block = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, x[0].size)))
+    whole, rest = divmod(num_rows, block)
+    if whole:
+      sum_of = sharding.add_up(whole, products, None, sum_of)[1]
+    return sum_of + product(whole * block, rest) if rest else sum_of
+
+  params = jax.tree.map(add, sums.params, stack, origins)
+  weight = jax.vmap(total, in_axes=1)(members)
+  return ClusterSums(params, sums.weight + weight)
 
 
-def mean_of(sums: ClusterSums, empty: Params) -> Params:
-  """[K, ...] means; a cluster whose weights sum to 0 gets its row of `empty`."""
+def mean_of(sums: ClusterSums, origins: Params) -> Params:
+  """[K, ...] means; a cluster whose weights sum to 0 stays at its origin.
 
-  def mean(total: jax.Array, e: jax.Array) -> jax.Array:
-    weight = sums.weight.reshape((-1,) + (1,) * (total.ndim - 1))
-    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), e)
+  Args:
+    sums: of K clusters.
+    origins: [K, ...] what `add_rows` took off.
+  """
 
-  return jax.tree.map(mean, sums.params, empty)
+  def mean(sum_of: jax.Array, origin: jax.Array) -> jax.Array:
+    weight = sums.weight.reshape((-1,) + (1,) * (origin.ndim - 1))
+    return origin + sum_of / jnp.where(weight > 0, weight, 1.0)
+
+  return jax.tree.map(mean, sums.params, origins)
 
 
 def weighted_mean(
   stack: Params,
   cluster: jax.Array,
   weights: jax.Array,
-  empty: Params,
+  origins: Params,
   mesh: Mesh | None = None,
 ) -> Params:
   """Mean of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
@@ -227,15 +268,16 @@ def weighted_mean(
     stack: [S, ...] finite rows.
     cluster: [S] int32 in 0..K-1.
     weights: [S] float32, not negative; rows of weight 0 do not count.
-    empty: [K, ...] what a cluster whose weights sum to 0 gets.
+    origins: [K, ...] a point near each cluster, e.g. its old center; a cluster whose
+      weights sum to 0 stays there.
     mesh: devices that the rows are split over; None if they are whole here.
 
   Returns:
     [K, ...].
   """
 
-  def on_device(stack, cluster, weights, empty):
-    return None, add_rows(no_sums(empty), stack, cluster, weights)
+  def on_device(stack, cluster, weights, origins):
+    return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
 
-  _, sums = sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, empty)
-  return mean_of(sums, empty)
+  _, sums = sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, origins)
+  return mean_of(sums, origins)

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fesem_jax import em
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
@@ -49,6 +50,47 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
       raise UserError(
         f'--{option} does not apply to --algorithm={name}, whose options are: {listed}.'
       )
+
+
+def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
+  """What a reader of figures should know: where a run departs from the publication.
+
+  Args:
+    name: of the method.
+    chosen: all its options.
+    num_clients: M.
+
+  Returns:
+    Sentences.
+  """
+  said = []
+  if name == 'hypo_cluster' and (chosen['init_restarts'] > 1 or chosen['init_rounds']):
+    said.append(
+      f'hypo_cluster starts from the best of {chosen["init_restarts"]} draws of its '
+      f'centers, each tried for {chosen["init_rounds"]} rounds that are not counted; '
+      'the published start is --init_restarts=1 --init_rounds=0.'
+    )
+  if name == 'fed_cluster':
+    said.append(
+      f'fed_cluster splits by eps1={chosen["eps1"]:g} ({chosen["eps1_scale"]}) and '
+      f'eps2={chosen["eps2"]:g}, which depend on the model; Long et al. state neither.'
+    )
+  if name == 'robust':
+    said.append(
+      f'robust leaves whole clients out of its k-means (--trim={chosen["trim"]:g}); '
+      'its authors trim each coordinate at 0.05.'
+    )
+  if name in ('robust', 'fesem'):
+    seen = em.clients_seen(num_clients, chosen['num_clusters'])
+    streamed = chosen.get('client_state') == 'streamed'
+    held = em.MAX_INITIAL_CLIENTS if streamed else num_clients
+    held = min(num_clients, chosen.get('init_clients') or held, held)
+    if min(seen, held) < num_clients:
+      said.append(
+        f'{name}: the restarts of the first k-means compare {min(seen, held)} of '
+        f'{num_clients} clients; the best one is refined on {held}.'
+      )
+  return said
 
 
 def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:

@@ -27,7 +27,7 @@ def fed_avg(local: LocalTraining, *, weighting: str = 'by_examples') -> Algorith
 
   def step(state, data, cohort, key):
     params, trained = global_model.train_and_average(
-      local, state.params, data, cohort, key, weighting
+      local, state, data, cohort, key, weighting
     )
     return GlobalState(params), trained.info()
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
@@ -35,7 +36,6 @@ class FedClusterState(NamedTuple):
   assignment: jax.Array  # [M] int32
   num_clusters: jax.Array  # [] int32
   rounds: jax.Array  # [] int32 rounds done
-  products: jax.Array  # [M, M] of the clients' updates, on check rounds; else 0
 
 
 def fed_cluster(
@@ -43,6 +43,7 @@ def fed_cluster(
   *,
   max_clusters: int = 16,
   eps1: float = 0.4,
+  eps1_scale: str = 'relative',
   eps2: float = 0.8,
   gamma: float = 0.13,
   min_size: int = 20,
@@ -60,18 +61,20 @@ def fed_cluster(
       part it in two by the cosine similarities s_ij of the u_i, and keep the
       parts if sqrt((1 - max s_ij across them) / 2) > gamma; both go on from c_k
 
-  The step compares the updates; the split is decided on the host, `between`
-  rounds.
+  Both means weigh clients alike or by examples, see `weighting`. The step compares
+  the updates; the split is decided on the host, `between` rounds. All clients take
+  part in every round.
 
   eps1 is relative to the largest update, so that one value serves models of
   any size; Sattler et al. give absolute values for theirs. gamma and min_size
   are those of Long et al.'s experiments, who also use average linkage and
-  min_rounds = 30.
+  train 30 rounds before each bipartition, without eps1 and eps2.
 
   Args:
     local: how clients train.
     max_clusters: no split makes more clusters than this.
     eps1: a cluster whose mean update is this small has converged.
+    eps1_scale: 'relative' to the largest update, or 'absolute' (L2 norm).
     eps2: clients whose updates are this large (L2 norm) have not.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
@@ -79,12 +82,13 @@ def fed_cluster(
     check_every: rounds between checks.
     linkage: 'complete', 'average', or 'minimax', the paper's optimum, which
       tends to cut off single clients.
-    weighting: of the clients in a mean, 'by_examples' or 'uniform'.
+    weighting: of the clients in both means, 'by_examples' or 'uniform'.
 
   Raises:
     UserError: on an option outside its range, or partial participation.
   """
   check_choice('linkage', linkage, tuple(_LINKAGES))
+  check_choice('eps1_scale', eps1_scale, ('relative', 'absolute'))
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, max_clusters=max_clusters, check_every=check_every)
 
@@ -95,10 +99,15 @@ def fed_cluster(
       assignment=jnp.zeros(data.num_clients, jnp.int32),
       num_clusters=jnp.int32(1),
       rounds=jnp.int32(0),
-      products=jnp.zeros((data.num_clients, data.num_clients)),
     )
 
   is_check = lambda rounds: (rounds > min_rounds) & (rounds % check_every == 0)
+
+  def add(sums, trained, own, centers):
+    starts = tree.take(centers, own)
+    distance = tree.row_distances(trained.params, starts)
+    updates = jax.tree.map(jnp.subtract, trained.params, starts)
+    return sums.add(trained, own, distance, weighting, centers), updates
 
   def step(state, data, cohort, key):
     if not cohort.everyone:
@@ -107,33 +116,37 @@ def fed_cluster(
         'updates of all clients.'
       )
     assignment, rounds = state.assignment, state.rounds + 1
-    trained = train_cohort(local, state.centers, assignment, data, cohort, key)
-
-    def compare():
-      starts = tree.take(state.centers, assignment)
-      return tree.inner_products(jax.tree.map(jnp.subtract, trained.params, starts))
-
-    products = jax.lax.cond(
-      is_check(rounds), compare, lambda: jnp.zeros_like(state.products)
-    )
-    weights = trained.weights(weighting)
-    centers = em.m_step(trained.params, assignment, weights, state.centers, local.mesh)
-    value = em.objective(
-      trained.params, centers, assignment, trained.took_part(), local.mesh
-    )
+    trained = train_cohort(
+        local, state.centers, assignment, data, cohort, key, keep=False,
+        fold=add, sums=em.Sums.zeros(state.centers, weighting),
+    )  # fmt: skip
+    centers = tree.mean_of(trained.sums.weighted, state.centers)
+    value = trained.sums.objective(state.centers, centers)
     info = em.round_info(trained, max_clusters, value, assignment, assignment, data)
-    state = FedClusterState(centers, assignment, state.num_clusters, rounds, products)
-    return state, info
+    count = data.num_clients
+    products = jax.lax.cond(
+      is_check(rounds),
+      lambda: tree.inner_products(trained.rows),
+      lambda: jnp.zeros((count, count)),
+    )
+    state = FedClusterState(centers, assignment, state.num_clusters, rounds)
+    return state, info._replace(updates=(products, trained.weights(weighting)))
 
   def between(state, info):
+    products, weights = map(np.asarray, info.updates)
+    info = info._replace(updates=None)
     if not is_check(int(state.rounds)):
       return state, info
-    before = np.asarray(state.assignment)
+    before, count_before = np.asarray(state.assignment), int(state.num_clusters)
     after, count = split_clusters(
-        np.asarray(state.products), before, int(state.num_clusters),
-        max_clusters=max_clusters, eps1=eps1, eps2=eps2, gamma=gamma,
-        min_size=min_size, linkage=linkage,
+        products, weights, before, count_before, max_clusters=max_clusters, eps1=eps1,
+        eps1_scale=eps1_scale, eps2=eps2, gamma=gamma, min_size=min_size,
+        linkage=linkage,
     )  # fmt: skip
+    if count == max_clusters > count_before:
+      logging.warning(
+        'FedCluster has made --max_clusters=%d clusters; it splits no further.', count
+      )
     parent = np.arange(max_clusters, dtype=np.int32)
     parent[after] = before
     moved = after != before
@@ -150,7 +163,8 @@ def fed_cluster(
     )
     return state, info._replace(clusters=clusters)
 
-  def deployed(state):
+  def deployed(state, data):
+    del data
     return Deployed(state.centers, row=state.assignment)
 
   return Algorithm(init, step, deployed, between)
@@ -158,11 +172,13 @@ def fed_cluster(
 
 def split_clusters(
   products: np.ndarray,
+  weights: np.ndarray,
   assignment: np.ndarray,
   num_clusters: int,
   *,
   max_clusters: int,
   eps1: float,
+  eps1_scale: str,
   eps2: float,
   gamma: float,
   min_size: int,
@@ -173,11 +189,13 @@ def split_clusters(
   Args:
     products: [M, M] inner products of the clients' updates. A client whose
       update is 0 (it dropped out, failed or does not exist) stays where it is.
+    weights: [M] of the clients in the mean update.
     assignment: [M] int32.
     num_clusters: clusters so far.
     max_clusters: see `fed_cluster`, as the rest.
-    eps1: relative to the largest update.
-    eps2: absolute.
+    eps1: of the mean update.
+    eps1_scale: 'relative' or 'absolute'.
+    eps2: of the largest update, absolute.
     gamma: least separation.
     min_size: of a cluster that is split.
     linkage: a key of `_LINKAGES`.
@@ -185,7 +203,7 @@ def split_clusters(
   Returns:
     assignment [M] int32 and the number of clusters, int32.
   """
-  products = np.asarray(products, np.float64)
+  products, weights = np.asarray(products, np.float64), np.asarray(weights, np.float64)
   assignment = np.array(assignment, np.int32)
   moved = products.diagonal() > 0
   for k in range(num_clusters):
@@ -196,8 +214,10 @@ def split_clusters(
     if not np.isfinite(block).all():
       continue  # Updates beyond what float32 can multiply.
     norms = np.sqrt(block.diagonal())
-    mean_norm = np.sqrt(max(block.mean(), 0))
-    if mean_norm >= eps1 * norms.max() or norms.max() <= eps2:
+    shares = weights[members] / weights[members].sum()
+    mean_norm = np.sqrt(max(shares @ block @ shares, 0))
+    small = eps1 * norms.max() if eps1_scale == 'relative' else eps1
+    if mean_norm >= small or norms.max() <= eps2:
       continue
     similarity = np.clip(block / np.outer(norms, norms), -1, 1)
     second = bipartition(similarity, linkage)

@@ -6,13 +6,11 @@ Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import em, tree
+from fesem_jax import em, streams, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Algorithm, Cohort, check_at_least
-from fesem_jax.local import DROPOUT, LocalTraining, cohort_gradients, coin
-
-_FIRST_COHORT = 2**31 - 4  # Folded into the round's key.
+from fesem_jax.local import LocalTraining, cohort_gradients, coin
 
 
 def fed_dane(
@@ -40,32 +38,33 @@ def fed_dane(
   check_at_least(0, prox_mu=prox_mu)
 
   def first_cohort(data, cohort, key):
-    key = jax.random.fold_in(key, _FIRST_COHORT)
+    key = streams.fold(key, streams.FIRST_COHORT)
     ids = em.sample_clients(key, data, cohort.ids.shape[0], local.mesh).ids
     count = (data.sizes(cohort.ids) > 0).sum()  # Without the cohort's padding.
     ids = jnp.where(jnp.arange(ids.shape[0]) < count, ids, data.num_clients)
     return Cohort(ids, everyone=False)
 
-  def step(state, data, cohort, key):
-    first, own = cohort, cohort_gradients(local, state.params, data, cohort)
-    gradients = own
-    if not (cohort.everyone or same_cohort):
-      first = first_cohort(data, cohort, key)
-      gradients = cohort_gradients(local, state.params, data, first)
-    dropped = coin(key, data, first.ids, local.dropout_rate, DROPOUT)
-    counts = (data.sizes(first.ids) > 0) & tree.all_finite(gradients) & ~dropped
-    gradients = tree.where(counts, gradients, tree.zeros_like(gradients))
-    zero = tree.zeros_like(state.params)
-    row = jnp.zeros(counts.shape, jnp.int32)
-    g = tree.weighted_mean(gradients, row, counts.astype(jnp.float32), zero, local.mesh)
+  def train(local, state, data, cohort, key, **options):
+    def gradients(cohort, keep):
+      arrived = ~coin(key, data, cohort.ids, local.dropout_rate, streams.DROPOUT)
+      return cohort_gradients(local, state.params, data, cohort, arrived, keep)
 
+    own, sums = gradients(cohort, keep=True)
+    if not (cohort.everyone or same_cohort):
+      _, sums = gradients(first_cohort(data, cohort, key), keep=False)
     # Without any gradient of the first cohort there is nothing to correct by.
-    someone = counts.any()
-    correction = jax.tree.map(lambda g, own: jnp.where(someone, g - own, 0.0), g, own)
-    params, trained = global_model.train_and_average(
-        local, state.params, data, cohort, key, 'uniform',
-        prox=prox_mu / 2 if prox_mu else None, correction=correction,
+    known = sums.weight[0] > 0
+    g = tree.mean_of(sums, tree.zeros_like(state.params))
+    correction = jax.tree.map(lambda g, own: jnp.where(known, g - own, 0.0), g, own)
+    return global_model.train(
+        local, state, data, cohort, key, prox=prox_mu / 2 if prox_mu else None,
+        correction=correction, **options,
     )  # fmt: skip
+
+  def step(state, data, cohort, key):
+    params, trained = global_model.train_and_average(
+      local, state, data, cohort, key, 'uniform', train
+    )
     return GlobalState(params), trained.info()
 
-  return Algorithm(global_model.init(local), step, global_model.deployed)
+  return Algorithm(global_model.init(local), step, global_model.deployed, train=train)

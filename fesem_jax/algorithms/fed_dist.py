@@ -49,7 +49,7 @@ def _reptile(local: LocalTraining, epsilon: float, weighting: str) -> Algorithm:
 
   def step(state, data, cohort, key):
     mean, trained = global_model.train_and_average(
-      local, state.params, data, cohort, key, weighting
+      local, state, data, cohort, key, weighting
     )
     params = jax.tree.map(lambda c, w: c + epsilon * (w - c), state.params, mean)
     return GlobalState(params), trained.info()

@@ -6,17 +6,11 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 import jax
 import jax.numpy as jnp
 
+from fesem_jax import streams
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Algorithm, UserError, check_at_least, check_choice
-from fesem_jax.local import (
-  STRAGGLER_EPOCHS,
-  STRAGGLES,
-  WEIGHTINGS,
-  LocalTraining,
-  client_keys,
-  coin,
-)
+from fesem_jax.local import WEIGHTINGS, LocalTraining, client_keys, coin
 
 
 def fed_prox(
@@ -55,17 +49,22 @@ def fed_prox(
       return None
     most = local.schedule.epochs
     draw = lambda k: jax.random.randint(
-      jax.random.fold_in(k, STRAGGLER_EPOCHS), (), 1, most + 1
+      streams.fold(k, streams.STRAGGLER_EPOCHS), (), 1, most + 1
     )
     some = jax.vmap(draw)(client_keys(key, data, cohort.ids))
-    straggles = coin(key, data, cohort.ids, straggler_fraction, STRAGGLES)
+    straggles = coin(key, data, cohort.ids, straggler_fraction, streams.STRAGGLES)
     return jnp.where(straggles, some, most)
+
+  def train(local, state, data, cohort, key, **options):
+    return global_model.train(
+        local, state, data, cohort, key, prox=prox_mu / 2 if prox_mu else None,
+        epochs=epochs(data, cohort, key), **options,
+    )  # fmt: skip
 
   def step(state, data, cohort, key):
     params, trained = global_model.train_and_average(
-        local, state.params, data, cohort, key, weighting,
-        prox=prox_mu / 2 if prox_mu else None, epochs=epochs(data, cohort, key),
-    )  # fmt: skip
+      local, state, data, cohort, key, weighting, train
+    )
     return GlobalState(params), trained.info()
 
-  return Algorithm(global_model.init(local), step, global_model.deployed)
+  return Algorithm(global_model.init(local), step, global_model.deployed, train=train)

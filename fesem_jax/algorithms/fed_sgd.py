@@ -4,8 +4,12 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017.
 """
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from fesem_jax.algorithms.fed_avg import fed_avg
-from fesem_jax.base import Algorithm
+from fesem_jax.base import Algorithm, UserError
 from fesem_jax.batching import Schedule
 from fesem_jax.local import LocalTraining
 
@@ -22,5 +26,34 @@ def fed_sgd(local: LocalTraining) -> Algorithm:
   Args:
     local: how clients train; its batch size, epochs and steps serve only
       fine-tuning.
+
+  Raises:
+    UserError: see `one_gradient_step`.
   """
-  return fed_avg(local._replace(schedule=Schedule(batch_size=0, steps=1)))
+  return fed_avg(one_gradient_step(local))
+
+
+def one_gradient_step(local: LocalTraining) -> LocalTraining:
+  """Local training of one step along the gradient of all the client's examples.
+
+  Args:
+    local: how clients train otherwise.
+
+  Raises:
+    UserError: if the optimizer's first step is not proportional to the gradient,
+      as that of Adam is not: means of models are then not means of gradients.
+  """
+  shapes = jax.eval_shape(local.model.init, jax.random.key(0))
+  filled = lambda value: jax.tree.map(
+    lambda s: jnp.full(s.shape, value, s.dtype), shapes
+  )
+  first_step = lambda gradient: local.optimizer.update(
+    filled(gradient), local.optimizer.init(filled(1.0)), filled(1.0)
+  )[0]
+  same = lambda once, twice: np.allclose(2 * once, twice, rtol=1e-4, atol=0)
+  if not jax.tree.all(jax.tree.map(same, first_step(1.0), first_step(2.0))):
+    raise UserError(
+      'One gradient step a round (--algorithm=fed_sgd, --variant=gradient) needs '
+      '--optimizer=sgd: the step of this optimizer is not proportional to the gradient.'
+    )
+  return local._replace(schedule=Schedule(batch_size=0, steps=1))

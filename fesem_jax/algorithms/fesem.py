@@ -54,7 +54,8 @@ def fesem(
   alpha_i, the client's own SGD is on L_i + lambda / (m alpha_i) Dist, where
   Dist is the squared L2 distance, without a half: its gradient is 2 (w - c).
 
-  A client stays near the center that it starts from, so a wrong assignment can
+  A client that is not drawn keeps its assignment and deploys that center as it is
+  now. A client stays near the center that it starts from, so a wrong assignment can
   last. Two options beyond the paper mend that: `loss_check_every` and
   `reseed_empty`.
 
@@ -76,8 +77,8 @@ def fesem(
     init_epochs: local epochs from one common random model before clustering.
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.
-    init_clients: random clients whose models that clustering sees; 0 is all, up
-      to `em.MAX_INITIAL_CLIENTS`.
+    init_clients: random clients whose models that clustering sees; 0 is all, but
+      `em.MAX_INITIAL_CLIENTS` at most where `client_state` is 'streamed'.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers; 'streamed'
       keeps none and needs only the chunk's, the centers and `init_clients`.
 
@@ -115,10 +116,13 @@ def fesem(
     return prox_lambda * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
 
   def init(key, data):
+    most = init_clients
+    if not stacked:
+      most = min(most or em.MAX_INITIAL_CLIENTS, em.MAX_INITIAL_CLIENTS)
     initial = em.train_and_cluster(
       local, data, key, num_clusters, epochs=init_epochs, restarts=init_restarts,
       seeding=init_seeding, weighting=weighting, compared=compared,
-      max_clients=init_clients, keep=stacked,
+      max_clients=most, keep=stacked,
     )  # fmt: skip
     return FesemState(
       initial.centers, initial.assignment, jnp.int32(0), initial.client_params
@@ -143,14 +147,19 @@ def fesem(
     # M-step (Eq. 9): every center moves to the mean of its clients; here the sum.
     if cluster_on != 'all':  # Eq. 6 is about all parameters.
       distance = tree.row_distances(trained.params, tree.take(centers, new))
-    return sums.add(trained, new, distance, weighting), (new, distance)
+    return sums.add(trained, new, distance, weighting, centers), (new, distance)
+
+  def train(local, state, data, cohort, key, **options):
+    # Local update (Algorithm 2): every client trains from its center.
+    return train_cohort(
+        local, state.centers, start_of(state, data, cohort), data, cohort, key,
+        prox=prox(data, cohort), **options,
+    )  # fmt: skip
 
   def step(state, data, cohort, key):
-    start = start_of(state, data, cohort)
-    # Local update (Algorithm 2): every client trains from its center. The E-step
-    # and the M-step's sum follow for each chunk of clients as it finishes.
-    trained = train_cohort(
-        local, state.centers, start, data, cohort, key, prox=prox(data, cohort),
+    # The E-step and the M-step's sum follow for each chunk of clients as it finishes.
+    trained = train(
+        local, state, data, cohort, key,
         fold=e_and_m_step, sums=em.Sums.zeros(state.centers, weighting), keep=stacked,
         into=state.client_params if cohort.everyone else None,
     )  # fmt: skip
@@ -171,7 +180,8 @@ def fesem(
     )
     return FesemState(centers, assignment, state.rounds + 1, client_params), info
 
-  def deployed(state):
+  def deployed(state, data):
+    del data
     return Deployed(state.centers, row=state.assignment)
 
-  return Algorithm(init, step, deployed)
+  return Algorithm(init, step, deployed, train=train)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import em, tree
+from fesem_jax import em, streams, tree
+from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.base import (
   Algorithm,
   Cohort,
@@ -19,7 +20,6 @@ from fesem_jax.base import (
   check_at_least,
   check_choice,
 )
-from fesem_jax.batching import Schedule
 from fesem_jax.local import WEIGHTINGS, LocalTraining, cohort_losses, train_cohort
 
 
@@ -27,7 +27,7 @@ class HypoClusterState(NamedTuple):
   """State of HypoCluster."""
 
   centers: Params  # [K, ...]
-  assignment: jax.Array  # [M] int32
+  assignment: jax.Array  # [M] int32 what each client chose when it last took part
 
 
 def hypo_cluster(
@@ -46,10 +46,14 @@ def hypo_cluster(
     w_i <- SGD from c_{r_i} on client i
     c_k <- mean of w_i over the clients with r_i = k
 
-  Clients are assigned by their training examples, never by test ones. From most
-  draws of K random models two groups of clients end up sharing a center for good,
-  so several draws are tried for a few rounds on a sample of clients, and the best
-  centers are kept.
+  Clients are assigned by their training examples, never by test ones. What a client
+  deploys is the center of least training loss as the centers are now, whether or
+  not it was drawn lately.
+
+  From most draws of K random models two groups of clients end up sharing a center
+  for good, so several draws are tried for a few rounds on a sample of clients, and
+  the best centers are kept. The published start of IFCA is one draw, untried:
+  init_restarts = 1 and init_rounds = 0.
 
   Args:
     local: how clients train.
@@ -77,11 +81,16 @@ def hypo_cluster(
   )
   check_at_least(0, init_rounds=init_rounds)
   if variant == 'gradient':
-    local = local._replace(schedule=Schedule(batch_size=0, steps=1))
+    local = one_gradient_step(local)
+
+  def best_centers(centers, data, cohort=None):
+    if cohort is None:
+      cohort = Cohort(jnp.arange(data.num_clients), everyone=True)
+    losses = cohort_losses(local, centers, data, cohort)
+    return losses.argmin(axis=1).astype(jnp.int32)
 
   def one_round(local, centers, data, cohort, key):
-    losses = cohort_losses(local, centers, data, cohort)
-    best = losses.argmin(axis=1).astype(jnp.int32)
+    best = best_centers(centers, data, cohort)
     trained = train_cohort(
         local, centers, best, data, cohort, key, keep=False,
         fold=add_to_own, sums=em.Sums.zeros(centers, weighting),
@@ -91,7 +100,8 @@ def hypo_cluster(
   def init(key, data):
     em.check_num_clusters(num_clusters, data)
     sound = local._replace(dropout_rate=0.0)
-    sample = em.sample_clients(key, data, init_clients, local.mesh)
+    sample_key = streams.fold(key, streams.SAMPLE)
+    sample = em.sample_clients(sample_key, data, init_clients, local.mesh)
 
     def attempt(key):
       draw_key, train_key = jax.random.split(key)
@@ -112,17 +122,15 @@ def hypo_cluster(
       choose = lambda a, b: jnp.where(tried[0] <= best[0], a, b)
       return jax.tree.map(choose, tried, best), None
 
-    keys = jax.random.split(key, init_restarts)
+    keys = jax.random.split(streams.fold(key, streams.DRAWS), init_restarts)
     like = jax.eval_shape(attempt, keys[0])[1]
     none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
     (_, centers), _ = jax.lax.scan(better, none, keys)
-    everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
-    losses = cohort_losses(local, centers, data, everyone)
-    return HypoClusterState(centers, losses.argmin(axis=1).astype(jnp.int32))
+    return HypoClusterState(centers, best_centers(centers, data))
 
   def add_to_own(sums, trained, best, centers):
     distance = tree.row_distances(trained.params, tree.take(centers, best))
-    return sums.add(trained, best, distance, weighting), None
+    return sums.add(trained, best, distance, weighting, centers), None
 
   def step(state, data, cohort, key):
     old = tree.rows_of(state.assignment, cohort)
@@ -135,7 +143,7 @@ def hypo_cluster(
     )
     return HypoClusterState(centers, assignment), info
 
-  def deployed(state):
-    return Deployed(state.centers, row=state.assignment)
+  def deployed(state, data):
+    return Deployed(state.centers, row=best_centers(state.centers, data))
 
   return Algorithm(init, step, deployed)

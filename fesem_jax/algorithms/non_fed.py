@@ -18,7 +18,8 @@ def non_fed(local: LocalTraining) -> Algorithm:
 
     w_i <- SGD from w_i on client i     for i in the cohort
 
-  All clients begin with the same random model.
+  All clients begin with the same random model. A client that is not drawn keeps
+  and deploys its own.
 
   Args:
     local: how clients train; a round is one such piece of work.
@@ -35,7 +36,8 @@ def non_fed(local: LocalTraining) -> Algorithm:
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     return NonFedState(client_params), trained.info()
 
-  def deployed(state):
+  def deployed(state, data):
+    del data
     return Deployed(state.client_params, row=None)
 
   return Algorithm(init, step, deployed)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import em, tree
+from fesem_jax import em, sharding, tree
 from fesem_jax.base import (
   Algorithm,
   Deployed,
@@ -19,6 +19,9 @@ from fesem_jax.base import (
   check_choice,
 )
 from fesem_jax.local import LocalTraining, train_cohort
+
+# The trimmed mean sorts so many numbers of each device's clients at a time.
+_NUMBERS_AT_ONCE = 2**20
 
 
 class RobustState(NamedTuple):
@@ -36,6 +39,7 @@ def robust(
   aggregation: str = 'trimmed_mean',
   beta: float = 0.1,
   init_epochs: int = 10,
+  init_tolerance: float = 0.02,
   init_restarts: int = 20,
   init_seeding: str = 'random',
 ) -> Algorithm:
@@ -46,6 +50,10 @@ def robust(
     round: w_i <- SGD from c_{r_i} on client i
            c_k <- c_k + trimmed mean of w_i - c_k over the cluster, by coordinate
 
+  Clusters are fixed after the start: a client that is not drawn deploys its
+  cluster's center as it is now. The authors' k-means also trims by coordinate,
+  0.05 at each end; here it leaves out whole clients.
+
   Args:
     local: how clients train.
     num_clusters: K.
@@ -54,6 +62,9 @@ def robust(
     aggregation: 'trimmed_mean' or 'median' of each coordinate.
     beta: share that the trimmed mean drops at each end; 0 is the mean.
     init_epochs: local epochs of the training before clustering.
+    init_tolerance: these epochs are repeated until the mean training loss of one
+      repetition is less than this below that of the one before, at most
+      `em.MAX_REPETITIONS` times; 0 trains once.
     init_restarts: restarts of the clustering.
     init_seeding: 'random' or 'plusplus'.
 
@@ -65,6 +76,7 @@ def robust(
   check_at_least(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
   )
+  check_at_least(0, init_tolerance=init_tolerance)
   if not 0 <= trim < 1:
     raise UserError(f'--trim={trim} must lie in [0, 1).')
   if not 0 <= beta < 0.5:
@@ -75,6 +87,7 @@ def robust(
     initial = em.train_and_cluster(
       local, data, key, num_clusters, epochs=init_epochs,
       restarts=init_restarts, seeding=init_seeding, trim=trim,
+      tolerance=init_tolerance,
     )  # fmt: skip
     return RobustState(initial.seeds, initial.assignment)
 
@@ -91,7 +104,8 @@ def robust(
     )
     return RobustState(centers, state.assignment), info
 
-  def deployed(state):
+  def deployed(state, data):
+    del data
     return Deployed(state.centers, row=state.assignment)
 
   return Algorithm(init, step, deployed)
@@ -102,13 +116,15 @@ def trimmed_mean(
   cluster: jax.Array,
   counts: jax.Array,
   beta: float,
-  empty: Params,
+  origins: Params,
   mesh: Mesh | None = None,
 ) -> Params:
   """Coordinate-wise trimmed mean of the rows of each cluster.
 
   One sort by (cluster, value) puts every cluster's rows together, in the same
   places for all coordinates; which rows are dropped is then known beforehand.
+  Coordinates are sorted in blocks, so that no second stack exists, and each device
+  sorts its share of a block for all clients.
 
   Args:
     stack: [S, ...] rows.
@@ -116,16 +132,17 @@ def trimmed_mean(
     counts: [S] bool, False for rows to leave out.
     beta: of n rows, floor(beta * n) are dropped at each end, but never all;
       0.5 gives the median.
-    empty: [K, ...] what a cluster without rows gets.
+    origins: [K, ...] a point near each cluster; one without rows stays there.
     mesh: devices that the rows are split over; None if they are whole here.
 
   Returns:
     [K, ...].
   """
-  num_clusters = jax.tree.leaves(empty)[0].shape[0]
+  num_clusters = jax.tree.leaves(origins)[0].shape[0]
   cluster = jnp.where(counts, cluster, num_clusters)
   if beta == 0:
-    return tree.weighted_mean(stack, cluster, counts.astype(jnp.float32), empty, mesh)
+    weights = counts.astype(jnp.float32)
+    return tree.weighted_mean(stack, cluster, weights, origins, mesh)
   sizes = jnp.bincount(cluster, length=num_clusters + 1)
   starts = jnp.cumsum(sizes) - sizes
   cut = jnp.minimum(jnp.floor(beta * sizes + 1e-4), (sizes - 1) // 2)
@@ -136,9 +153,44 @@ def trimmed_mean(
   )  # fmt: skip
   kept = (inside & (sorted_cluster < num_clusters)).astype(jnp.float32)
 
-  def sort(x: jax.Array) -> jax.Array:
-    keys = jnp.broadcast_to(cluster.reshape((-1,) + (1,) * (x.ndim - 1)), x.shape)
-    return jax.lax.sort((keys, x), dimension=0, num_keys=2)[1]
+  devices = 1 if mesh is None else mesh.size
 
-  rows = jax.tree.map(sort, stack)
-  return tree.weighted_mean(rows, sorted_cluster, kept, empty, mesh)
+  def mean_of_columns(columns: jax.Array, origin: jax.Array) -> jax.Array:
+    keys = jnp.broadcast_to(cluster[:, None], columns.shape)
+    columns = jax.lax.sort((keys, columns), dimension=0, num_keys=2)[1]
+    return tree.weighted_mean(columns, sorted_cluster, kept, origin)
+
+  def add_block(start, width: int, x, origin, moves):
+    # [S / D, D * w] of this device's clients -> [S, w] of this device's columns.
+    part = lambda a: jnp.pad(
+      jax.lax.dynamic_slice_in_dim(a, start, width, axis=1),
+      ((0, 0), (0, -width % devices)),
+    )
+    columns, about = part(x), part(origin)
+    if devices == 1:
+      moved = mean_of_columns(columns, about) - about
+    else:
+      columns = jax.lax.all_to_all(columns, sharding.CLIENTS, 1, 0, tiled=True)
+      own = columns.shape[1]
+      at = jax.lax.axis_index(sharding.CLIENTS) * own
+      mine = jax.lax.dynamic_slice_in_dim(about, at, own, axis=1)
+      moved = jax.lax.dynamic_update_slice_in_dim(
+        jnp.zeros_like(about), mean_of_columns(columns, mine) - mine, at, axis=1
+      )
+    return jax.lax.dynamic_update_slice_in_dim(moves, moved[:, :width], start, axis=1)
+
+  def by_blocks(x: jax.Array, origin: jax.Array) -> jax.Array:
+    flat, about = x.reshape(x.shape[0], -1), origin.reshape(num_clusters, -1)
+    width = max(1, _NUMBERS_AT_ONCE // max(1, x.shape[0])) * devices
+    whole, rest = divmod(flat.shape[1], width)
+    block = lambda i, moves: add_block(i * width, width, flat, about, moves)
+    moves = jnp.zeros_like(about)
+    if whole:
+      moves = jax.lax.fori_loop(0, whole, block, moves)
+    if rest:
+      moves = add_block(whole * width, rest, flat, about, moves)
+    return moves.reshape(origin.shape)
+
+  on_device = lambda stack, origins: (None, jax.tree.map(by_blocks, stack, origins))
+  _, moves = sharding.per_device(on_device, mesh, 1)(stack, origins)
+  return jax.tree.map(jnp.add, origins, moves)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax import streams
 from fesem_jax.base import (
   ClientInfo,
   FederatedData,
@@ -23,9 +24,6 @@ from fesem_jax.data.sources import DATASETS
 __all__ = ['DATASETS', 'hold_out', 'hold_out_clients', 'load']
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
-
-# One random stream for each decision, so that none disturbs another.
-_PARTITION, _SPLIT, _SELECT, _RELABEL, _HOLD_OUT, _GENERATE, _UNSEEN = range(7)
 
 
 def load(
@@ -92,21 +90,26 @@ def load(
   if partition:
     check_choice('partition', partition, _partition.NAMES)
   folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
-  rng = lambda stream: np.random.default_rng([seed, stream])
+  rng = lambda stream: streams.host_rng(seed, stream)
   request = sources.Request(
     folder,
     chosen,
     generated,
     _with_test(examples_per_client),
     _partition.groups_of_clients(generated, partition_groups),
-    rng(_GENERATE),
+    rng(streams.GENERATE),
   )
   pool = sources.load(name, source, request)
   partition = partition or ('natural' if pool.client is not None else 'iid')
   _check(name, pool, partition, num_clients, min_examples, partition_groups)
   if partition == 'natural':
     return _load_natural(
-      pool, num_clients, examples_per_client, min_examples, rng(_SELECT), rng(_SPLIT)
+      pool,
+      num_clients,
+      examples_per_client,
+      min_examples,
+      rng(streams.SELECT),
+      rng(streams.SPLIT),
     )
   num_clients = num_clients or DEFAULT_NUM_CLIENTS
   groups = None
@@ -115,12 +118,13 @@ def load(
 
   train_rows, test_rows = _deal(
       pool, partition, num_clients, examples_per_client, groups, disjoint_groups,
-      dirichlet_alpha, classes_per_client, rng(_PARTITION), rng(_SPLIT),
+      dirichlet_alpha, classes_per_client, rng(streams.PARTITION),
+      rng(streams.SPLIT),
   )  # fmt: skip
   relabel = None
   if partition == 'label_permuted':
     relabel = _partition.label_permutations(
-      rng(_RELABEL), partition_groups, pool.num_classes
+      rng(streams.RELABEL), partition_groups, pool.num_classes
     )
   info = ClientInfo(
     np.array([f'client{i:0{len(str(num_clients - 1))}d}' for i in range(num_clients)]),
@@ -145,7 +149,7 @@ def hold_out(
     (training split, validation split) of the same clients; a client with a single
     example keeps it for training.
   """
-  rng = np.random.default_rng([seed, _HOLD_OUT])
+  rng = streams.host_rng(seed, streams.HOLD_OUT)
   offsets = np.asarray(train.offsets)
   kept, held = [], []
   for first, last in itertools.pairwise(offsets):
@@ -192,7 +196,7 @@ def hold_out_clients(
       f'--unseen_fraction={fraction:g} sets {count} of {train.num_clients} clients '
       'aside; at least one must be and one must remain.'
     )
-  rng = np.random.default_rng([seed, _UNSEEN])
+  rng = streams.host_rng(seed, streams.UNSEEN)
   order = rng.permutation(train.num_clients)
   seen, unseen = np.sort(order[count:]), np.sort(order[:count])
   both = lambda clients: (train.reorder(clients), test.reorder(clients))
