@@ -3,13 +3,20 @@
 import os
 import pathlib
 
-import jax
-import pytest
+# Compiling is most of the tests' time, and five times faster without optimization.
+# FESEM_TEST_OPTIMIZED=1 compiles as users do; `make test` repeats the numerical tests
+# so, and the tests of the binaries always run them as users do.
+_FAST = '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false'
+if not os.environ.get('FESEM_TEST_OPTIMIZED'):
+  os.environ['XLA_FLAGS'] = f'{_FAST} {os.environ.get("XLA_FLAGS", "")}'
+
+import jax  # noqa: E402 - it reads the flags above.
+import pytest  # noqa: E402
 
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
-# Many tests compile the same programs; compiling is most of their time.
+# Many tests compile the same programs.
 _CACHE = pathlib.Path(__file__).parent.parent / '.pytest_cache' / 'xla'
 jax.config.update('jax_compilation_cache_dir', str(_CACHE))
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)

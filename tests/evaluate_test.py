@@ -63,11 +63,12 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   key = jax.random.key(2)
   measure = jax.jit(
     lambda state, train, test: evaluate.evaluate_clients(
-      algorithm.deployed(state), local, train, test, key, 2
+      algorithm.deployed(state, train), local, train, test, key, 2
     )
   )
-  deployed, finetuned = measure(state, train, test)
-  models = algorithm.client_params(state, jnp.arange(4))
+  deployed, finetuned, failed = measure(state, train, test)
+  assert not failed.any()
+  models = algorithm.client_params(state, train, jnp.arange(4))
   tuned = train_cohort(
       local._replace(schedule=Schedule(4, epochs=2)), models, None, train,
       helpers.everyone(train), key,
@@ -113,8 +114,8 @@ def test_finetuning_zero_epochs_repeats_the_deployed_figures():
   local = helpers.local()
   algorithm = fed_avg(local)
   state = algorithm.init(jax.random.key(0), data)
-  a, b = evaluate.evaluate_clients(
-    algorithm.deployed(state), local, data, data, jax.random.key(0), 0
+  a, b, _ = evaluate.evaluate_clients(
+    algorithm.deployed(state, data), local, data, data, jax.random.key(0), 0
   )
   assert evaluate.scores(a) == evaluate.scores(b)
 

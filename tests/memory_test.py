@@ -1,0 +1,62 @@
+"""What a round and the data take beyond what the state holds."""
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, sharding
+from fesem_jax.simulate import arrange
+from tests import helpers
+
+CLIENTS = 32
+SHAPE = (40,)  # A model of 40 * 250 + 250 * 3 parameters and biases.
+
+
+@pytest.mark.parametrize(
+  ('name', 'options', 'stacks'),
+  [
+    ('non_fed', {}, 0),
+    ('fed_dane', {}, 1),
+    ('robust', {'num_clusters': 2}, 1),
+    ('fed_cluster', {}, 1),
+    ('fesem', {'num_clusters': 2}, 0),
+    ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}, 0),
+    ('fed_avg', {}, 0),
+  ],
+)
+@pytest.mark.parametrize('devices', [1, 2])
+def test_stacks_of_models_that_a_round_needs(name, options, stacks, devices):
+  data = helpers.federation([4] * CLIENTS, shape=SHAPE)
+  local = helpers.local(chunk=1, devices=devices, hidden=(250,), shape=SHAPE)
+  data = sharding.replicate(data, local.mesh)
+  algorithm = algorithms.build(name, local, **options)
+  key = sharding.replicate(jax.random.key(0), local.mesh)
+  init = jax.jit(algorithm.init).lower(key, data).compile()
+  state = jax.tree.map(
+    lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place),
+    jax.eval_shape(algorithm.init, key, data),
+    init.output_shardings,
+  )
+  shardings = jax.tree.map(lambda s: s.sharding, state)
+  step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
+  program = step.lower(state, data, helpers.everyone(data), key).compile()
+  used = program.memory_analysis()
+  model = sum(
+    4 * s.size
+    for s in jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
+  )
+  # On each device: its share of the stacks, and some models of centers and chunks.
+  fresh = used.temp_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
+  assert fresh < (stacks * CLIENTS / devices + 14) * model
+
+
+def test_devices_of_one_process_share_the_data():
+  local = helpers.local(devices=2)
+  data = helpers.federation([6, 3, 9], shape=(6,))
+  train, _ = arrange(local, data, data)
+  places = [s.data.unsafe_buffer_pointer() for s in train.x.addressable_shards]
+  assert len(places) == 2
+  assert len(set(places)) == 1
+  before = np.asarray(train.x).copy()
+  data.x[:] = 0  # What the caller does with its arrays changes nothing.
+  np.testing.assert_array_equal(train.x, before)

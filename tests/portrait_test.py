@@ -1,0 +1,87 @@
+"""The numbers behind the figures of clients, against float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, portrait, tree
+from fesem_jax.local import train_cohort
+from fesem_jax.programs import Programs
+from tests import helpers
+from tests.algorithms_test import GROUPS, SIZES, initial, matrix
+
+KEY = jax.random.key(11)
+
+
+@functools.cache
+def drawn(name, **options):
+  """A method's start, the clients' portrait and the models that are portrayed."""
+  data = helpers.federation(SIZES, groups=GROUPS)
+  local = helpers.local(chunk=2)._replace(dropout_rate=0.5)
+  algorithm = algorithms.build(name, local, **options)
+  state = initial(algorithm, data)
+  return data, state, portrait.draw(algorithm, local, state, data, KEY, Programs())
+
+
+@pytest.mark.parametrize('prox_lambda', [0.0, 0.4])
+def test_components_are_those_of_the_models_as_the_method_trains_them(prox_lambda):
+  data, state, found = drawn('fesem', num_clusters=2, prox_lambda=prox_lambda)
+  local = helpers.local(chunk=2)
+  trained = train_cohort(
+    local, state.centers, state.assignment, data, helpers.everyone(data), KEY,
+    prox=prox_lambda,
+  )  # fmt: skip
+  points = matrix(trained.params)
+  points -= points.mean(axis=0)
+  np.testing.assert_array_equal(found['sampled'], range(6))
+  got = found['coordinates'].astype(np.float64)
+  # Coordinates are unique but for rotations: inner products and shares are not.
+  np.testing.assert_allclose(got @ got.T, points @ points.T, rtol=1e-3, atol=1e-5)
+  shares = np.linalg.svd(points, compute_uv=False) ** 2
+  shares /= shares.sum()
+  np.testing.assert_allclose(found['variance'][:5], shares[:5], rtol=1e-3, atol=1e-5)
+  np.testing.assert_array_equal(found['assignment'], state.assignment)
+  np.testing.assert_array_equal(found['truth'], GROUPS)
+
+
+def test_sheets_show_the_clients_nearest_to_the_mean_of_their_cluster():
+  rng = np.random.default_rng(0)
+  data = helpers.federation([3] * 6, shape=(4, 4))
+  coordinates = rng.normal(size=(6, 3))
+  assignment = np.array([0, 0, 0, 1, 1, 0])
+  sheets = portrait._sheets(data, assignment, np.arange(6), coordinates)
+  for k in (0, 1):
+    mine = np.flatnonzero(assignment == k)
+    apart = np.linalg.norm(coordinates[mine] - coordinates[mine].mean(axis=0), axis=1)
+    want = mine[np.argsort(apart)]
+    np.testing.assert_array_equal(sheets['sheet_clients'][k][: len(want)], want)
+    assert (sheets['sheet_clients'][k][len(want) :] == -1).all()
+    images = sheets['sheet_images'][k, 0, :3]
+    np.testing.assert_array_equal(
+      np.sort(images.sum(axis=(1, 2))),
+      np.sort(data.client(want[0])[0].sum(axis=(1, 2))),
+    )
+
+
+def test_a_sketch_keeps_the_geometry_of_large_models():
+  rng = np.random.default_rng(1)
+  points = rng.normal(size=(5, 60_000)).astype(np.float32)
+  points[1] = points[0] + 0.05 * points[1]  # Two that lie close together.
+  stack = {'a': jnp.asarray(points[:, :50_000].reshape(5, 100, 500)),
+           'b': jnp.asarray(points[:, 50_000:])}  # fmt: skip
+  origin = tree.unstack(stack, slice(4, 5))
+  short = np.asarray(portrait.sketch(KEY, stack, origin), np.float64)
+  assert short.shape == (5, 2**14)
+  apart = lambda x: np.linalg.norm(x[:, None] - x[None], axis=-1)
+  pairs = np.triu_indices(5, 1)
+  ratio = apart(short)[pairs] / apart(points.astype(np.float64))[pairs]
+  np.testing.assert_allclose(ratio, 1, atol=0.03)
+  # The whole in parts is the whole, and small models stay as they are.
+  one = portrait.sketch(KEY, tree.unstack(stack, slice(2, 3)), origin)
+  np.testing.assert_allclose(one[0], short[2], rtol=1e-4, atol=1e-3)
+  few = {'a': jnp.asarray(points[:, :30])}
+  zero = {'a': jnp.zeros((1, 30))}
+  np.testing.assert_array_equal(portrait.sketch(KEY, few, zero), points[:, :30])

@@ -1,0 +1,198 @@
+"""What holds for every method and any federation, tried on random cases.
+
+Clients have 0 to 5 examples; cohort, order, key and values are random too. Shapes
+stay the same, so a method's programs are compiled once for all of its cases.
+"""
+
+import functools
+from typing import NamedTuple
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from fesem_jax import algorithms, streams
+from fesem_jax.base import ClientInfo, Cohort, FederatedData
+from fesem_jax.local import coin
+from tests import helpers, reference
+from tests.algorithms_test import IDS, METHODS, assert_close, matrix
+
+CLIENTS, MOST, CASES = 6, 5, 60
+DROPOUT = 0.2
+
+
+class Case(NamedTuple):
+  """A federation and a round."""
+
+  sizes: tuple[int, ...]
+  seed: int
+  cohort: tuple[int, ...]
+  order: tuple[int, ...]
+
+
+@st.composite
+def cases(draw):
+  sizes = draw(st.tuples(*[st.integers(0, MOST)] * CLIENTS).filter(any))
+  drawn = draw(st.sets(st.integers(0, CLIENTS - 1), min_size=1))
+  order = draw(st.permutations(range(CLIENTS)))
+  return Case(sizes, draw(st.integers(0, 999)), tuple(sorted(drawn)), tuple(order))
+
+
+def federation(case, order=tuple(range(CLIENTS)), spoiled=()):
+  """The case's clients in an order; those in `spoiled` hold other values.
+
+  Rows that belong to no client are not a number.
+  """
+  rng = np.random.default_rng(case.seed)
+  x = rng.normal(size=(CLIENTS, MOST, *helpers.SHAPE)).astype(np.float32)
+  y = rng.integers(0, helpers.CLASSES, (CLIENTS, MOST)).astype(np.int32)
+  for i in spoiled:
+    x[i], y[i] = (3e38, np.nan)[i % 2], 0
+  sizes = np.array(case.sizes)[list(order)]
+  flat_x = np.full((CLIENTS * MOST, *helpers.SHAPE), np.nan, np.float32)
+  flat_y = np.zeros(CLIENTS * MOST, np.int32)
+  flat_x[: sizes.sum()] = np.concatenate([x[i, : case.sizes[i]] for i in order])
+  flat_y[: sizes.sum()] = np.concatenate([y[i, : case.sizes[i]] for i in order])
+  return FederatedData(
+    x=flat_x,
+    y=flat_y,
+    offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+    client_ids=np.array(order, np.int32),
+    num_classes=helpers.CLASSES,
+    scale=1.0,
+    max_examples=MOST,
+    info=ClientInfo(np.array([f'c{i}' for i in order])),
+  )
+
+
+@functools.cache
+def programs(index):
+  """A method, its start and its round: in chunks of 3, of 2 on each of two devices."""
+  name, options = METHODS[index]
+  local = helpers.local(chunk=3)._replace(dropout_rate=DROPOUT)
+  other = helpers.local(chunk=2, devices=2)._replace(dropout_rate=DROPOUT)
+  one, two = (algorithms.build(name, each, **options) for each in (local, other))
+  return one, jax.jit(one.init), jax.jit(one.step), jax.jit(two.step)
+
+
+def cohort_of(ids, everyone=False):
+  """These clients; empty places fill up to all."""
+  if everyone:
+    return Cohort(np.arange(CLIENTS, dtype=np.int32), everyone=True)
+  padded = np.full(CLIENTS, CLIENTS, np.int32)
+  padded[: len(ids)] = ids
+  return Cohort(padded, everyone=False)
+
+
+def reordered(state, order):
+  """The state when clients come in another order."""
+  own = [
+    f for f in ('assignment', 'client_params') if getattr(state, f, None) is not None
+  ]
+  pick = lambda x: x[np.array(order)]
+  return state._replace(**{f: jax.tree.map(pick, getattr(state, f)) for f in own})
+
+
+def assert_same(a, b, assert_equal=assert_close):
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert_equal(x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)
+@hypothesis.settings(
+  max_examples=CASES,
+  deadline=None,
+  derandomize=True,
+  suppress_health_check=list(hypothesis.HealthCheck),
+)
+@hypothesis.given(cases())
+def test_properties(index, case):
+  algorithm, init, step, on_two = programs(index)
+  data = federation(case)
+  key = jax.random.key(case.seed)
+  state = init(key, data)
+  full_only = METHODS[index][0] == 'fed_cluster'
+  ids = range(CLIENTS) if full_only else case.cohort
+  cohort = cohort_of(ids, full_only)
+  after, info = step(state, data, cohort, key)
+
+  # Whatever the clients hold, models are finite and counts add up.
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(after))
+  sizes = np.array(case.sizes)
+  dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, streams.DROPOUT)
+  takes_part = [i for i in ids if sizes[i] and not dropped[i]]
+  assert int(info.trained) == len(takes_part)
+  assert int(info.failed) == 0
+  if info.clusters is not None:
+    assert int(info.clusters.sizes.sum()) == (sizes > 0).sum()
+
+  # Chunks and devices change nothing but rounding.
+  elsewhere, other_info = on_two(state, data, cohort, key)
+  assert_same(after, elsewhere)
+  assert_close(info.train_loss, other_info.train_loss)
+
+  # Another order of the clients permutes the results.
+  turned = federation(case, case.order)
+  moved = np.argsort(case.order)[list(ids)]
+  permuted, _ = step(
+    reordered(state, case.order), turned, cohort_of(moved, full_only), key
+  )
+  assert_same(reordered(after, case.order), permuted)
+  if full_only:
+    return
+
+  # Nor does the order of a cohort matter, or whether it names empty clients.
+  sound = [i for i in ids if sizes[i]]
+  shuffled, _ = step(state, data, cohort_of(sound[::-1]), key)
+  keep = np.array([i for i in range(CLIENTS) if sizes[i]])
+  assert_same(reordered(after, keep), reordered(shuffled, keep))
+
+  # Values of clients outside of the cohort are not looked at.
+  outside = [i for i in range(CLIENTS) if i not in ids]
+  spoiled, _ = step(state, federation(case, spoiled=outside), cohort, key)
+  assert_same(after, spoiled, np.testing.assert_array_equal)
+
+  # All clients as a cohort are full participation.
+  everyone, _ = step(state, data, cohort_of(range(CLIENTS), True), key)
+  listed, _ = step(state, data, cohort_of(range(CLIENTS)), key)
+  assert_same(everyone, listed)
+
+  if METHODS[index] == ('fesem', {'num_clusters': 2}) and takes_part:
+    # The E-step never increases Eq. 6, and neither does the M-step.
+    points = matrix(after.client_params)[takes_part]
+    old, new = matrix(state.centers), matrix(after.centers)
+    before, now = (np.asarray(s.assignment)[takes_part] for s in (state, after))
+    values = [
+      reference.objective(points, *where)
+      for where in ((old, before), (old, now), (new, now))
+    ]
+    assert values[0] >= values[1] * (1 - 1e-6)
+    assert values[1] >= values[2] * (1 - 1e-6)
+    assert_close(info.clusters.objective, values[2], rtol=1e-3)
+
+
+STARTS = [
+  i
+  for i, (name, _) in enumerate(METHODS)
+  if name in ('fesem', 'hypo_cluster', 'robust')
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', STARTS, ids=[IDS[i] for i in STARTS])
+def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
+  name, options = METHODS[index]
+  data = helpers.federation([6, 3, 9, 5, 8, 4], groups=[0, 1, 0, 1, 0, 1])
+  start = lambda data, **how: jax.jit(
+    algorithms.build(name, helpers.local(**how), **options).init
+  )(jax.random.key(0), data)
+  state = start(data, chunk=3)
+  assert_same(state, start(data, chunk=2, devices=2))
+  order = np.array([4, 0, 5, 2, 1, 3])
+  assert_same(reordered(state, order), start(data.reorder(order), chunk=3))
+  padded = start(data.reorder(np.arange(6), num_clients=8), chunk=3)
+  assert_same(state, reordered(padded, np.arange(6)))
