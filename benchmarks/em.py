@@ -102,7 +102,12 @@ def main(argv: list[str]) -> None:
 
   def local_round(start: Any, train: Any) -> Any:
     mean, _ = global_model.train_and_average(
-      local, start, train, cohort, jax.random.key(0), 'uniform'
+      local,
+      global_model.GlobalState(start),
+      train,
+      cohort,
+      jax.random.key(0),
+      'uniform',
     )
     return mean
 

@@ -49,7 +49,7 @@ def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
   @jax.jit
   def epoch(start, train, key):
     mean, trained = global_model.train_and_average(
-      local, start, train, cohort, key, 'uniform'
+      local, global_model.GlobalState(start), train, cohort, key, 'uniform'
     )
     return mean, trained.mean_loss()
 

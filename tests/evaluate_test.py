@@ -9,6 +9,7 @@ from fesem_jax.algorithms import fed_avg, non_fed
 from fesem_jax.base import Deployed
 from fesem_jax.batching import Schedule
 from fesem_jax.local import train_cohort
+from fesem_jax.simulate import simulate
 from tests import helpers
 
 
@@ -118,6 +119,27 @@ def test_finetuning_zero_epochs_repeats_the_deployed_figures():
     algorithm.deployed(state, data), local, data, data, jax.random.key(0), 0
   )
   assert evaluate.scores(a) == evaluate.scores(b)
+
+
+def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
+  train, test = helpers.federation([6, 5, 7]), helpers.federation([9, 9, 9], seed=1)
+  x = np.asarray(train.x).copy()
+  x[6:11] = 1e30  # Client 1.
+  train = train.__class__(**{**vars(train), 'x': x})
+  local = helpers.local()
+  algorithm = fed_avg(local)
+  state = algorithm.init(jax.random.key(0), train)
+  deployed, tuned, failed = evaluate.evaluate_clients(
+    algorithm.deployed(state, train), local, train, test, jax.random.key(0), 3
+  )
+  assert failed.tolist() == [False, True, False]
+  np.testing.assert_array_equal(tuned.correct[1], deployed.correct[1])
+  np.testing.assert_array_equal(tuned.predicted[1], deployed.predicted[1])
+  result = simulate(
+      algorithm, local, train, test, rounds=2, make_portrait=False, progress=False
+  )  # fmt: skip
+  assert result.summary['finetuning_failed'] == 1
+  assert [r['finetuning_failed'] for r in result.history] == [1, 1]
 
 
 def test_agreement():

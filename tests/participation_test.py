@@ -58,7 +58,7 @@ def test_clusters_that_last_give_them_the_new_center(name):
 
 
 def test_hypo_cluster_gives_all_the_best_center_of_now():
-  algorithm, data, before, after = after_a_round(
+  algorithm, data, _, after = after_a_round(
     'hypo_cluster', num_clusters=2, init_restarts=1, init_rounds=0
   )
   exchanged = after._replace(  # Every client's last choice is now the wrong one.

@@ -70,12 +70,12 @@ def federation(case, order=tuple(range(CLIENTS)), spoiled=()):
 
 @functools.cache
 def programs(index):
-  """A method, its start and its round: in chunks of 3, of 2 on each of two devices."""
+  """A method's start, its round in chunks of 3, and of 2 on each of two devices."""
   name, options = METHODS[index]
   local = helpers.local(chunk=3)._replace(dropout_rate=DROPOUT)
   other = helpers.local(chunk=2, devices=2)._replace(dropout_rate=DROPOUT)
   one, two = (algorithms.build(name, each, **options) for each in (local, other))
-  return one, jax.jit(one.init), jax.jit(one.step), jax.jit(two.step)
+  return jax.jit(one.init), jax.jit(one.step), jax.jit(two.step)
 
 
 def cohort_of(ids, everyone=False):
@@ -111,7 +111,7 @@ def assert_same(a, b, assert_equal=assert_close):
 )
 @hypothesis.given(cases())
 def test_properties(index, case):
-  algorithm, init, step, on_two = programs(index)
+  init, step, on_two = programs(index)
   data = federation(case)
   key = jax.random.key(case.seed)
   state = init(key, data)

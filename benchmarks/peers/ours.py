@@ -26,7 +26,7 @@ class Ours:
     @jax.jit
     def step(start, train, key):
       mean, _ = global_model.train_and_average(
-        local, start, train, cohort, key, 'by_examples'
+        local, global_model.GlobalState(start), train, cohort, key, 'by_examples'
       )
       return mean
 
