@@ -150,6 +150,9 @@ PREFIXES: Mapping[str, Callable[[pathlib.Path], Pool]] = {
   'npz': arrays.load,
 }
 
+# Far beyond any use; features of much larger ones are not finite.
+_MAX_DEVIATION = 10**6
+
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 
 _APPLY: Mapping[str, tuple[str, ...]] = {
@@ -194,8 +197,11 @@ def check(
       raise UserError(f'--{option} does not apply to --dataset={name}.')
   check_choice('background', options.background, leaf.BACKGROUNDS)
   for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
-    if not 0 <= getattr(options, option) < np.inf:
-      raise UserError(f'--{option}={getattr(options, option)} must be at least 0.')
+    if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
+      raise UserError(
+        f'--{option}={getattr(options, option)} must be at least 0, and at most '
+        f'{_MAX_DEVIATION}.'
+      )
   if name in _PLANTED and num_groups > num_clients:
     raise UserError(
       f'{num_clients} clients (--num_clients) are fewer than '
