@@ -11,6 +11,7 @@ from fesem_jax.data import (
   arrays,
   celeba,
   digits,
+  files,
   hub,
   leaf,
   mnist,
@@ -228,9 +229,10 @@ def load(name: str, source: str, request: Request) -> Pool:
   if source:
     chosen = next(s for s in choices if s.name == source)
   else:
-    found = [
-      s for s in choices if not s.folder or (request.data_dir / s.folder).is_dir()
-    ]
+    with files.reading(f'--data_dir={request.data_dir}'):
+      found = [
+        s for s in choices if not s.folder or (request.data_dir / s.folder).is_dir()
+      ]
     if not found:
       wanted = ' or '.join(f'{s.folder}/' for s in choices)
       raise UserError(
