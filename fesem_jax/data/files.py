@@ -37,7 +37,10 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b'[]{}'))
 
 def first_line(e: Exception) -> str:
   """What an exception says, in one line."""
-  return (str(e).splitlines() or [type(e).__name__])[0]
+  words = e.args[0] if e.args else ''
+  # The JSON parser quotes bytes that are not UTF-8.
+  text = words.decode(errors='replace') if isinstance(words, bytes) else str(e)
+  return (text.splitlines() or [type(e).__name__])[0]
 
 
 @contextlib.contextmanager
