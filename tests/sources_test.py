@@ -383,6 +383,7 @@ DEEP = 'holds brackets nested more than 32 deep'
 
 
 BRACKETS = '[' * 50_000 + ']' * 50_000
+BRACES = '{"a":' * 50_000 + '1' + '}' * 50_000
 NO_FEATURES = 'which holds no features'
 TWICE = json.dumps([*map(str, range(50_000)), '49999'])
 HOSTILE = {
@@ -394,12 +395,12 @@ HOSTILE = {
   'a string of commas': (one_user(x=f'[["{"a, " * 10**6}"]]'), LONG),
   'brackets in x': (one_user(x=BRACKETS), DEEP),
   'brackets in users': (one_user(users=BRACKETS), DEEP),
-  'braces': (one_user(more='"z": ' + '{"a":' * 50_000 + '1' + '}' * 50_000 + ','), DEEP),
+  'braces': (one_user(more=f'"z": {BRACES},'), DEEP),
   'a stray byte': (one_user(users='["\udc80"]'), r'is not whole JSON \(lexical error'),
   'a surrogate': (one_user(users='["\udced\udca0\udc80"]'), 'a.json is damaged or not'),
   'x without features': (one_user(x='[1]'), NO_FEATURES),
   'empty x': (one_user(x='[[]]'), NO_FEATURES),
-  'a user twice': (one_user(TWICE, json.dumps([1] * 50_001)), 'user 49999: listed twice'),
+  'a user twice': (one_user(TWICE, str([1] * 50_001)), 'user 49999: listed twice'),
 }  # fmt: skip
 
 
@@ -676,7 +677,7 @@ def test_what_is_planted_beside_data_is_neither_trusted_nor_followed(tmp_path, c
   write_leaf(folder, writers())
   first, _ = data.load('femnist', data_dir=tmp_path)
   (kept,) = cache.iterdir()
-  forged = {name: a for name, a in np.load(kept).items()}
+  forged = dict(np.load(kept))
   forged['x'] = np.zeros_like(forged['x'])
   np.savez(folder / '.fesem_jax_cache.npz', **forged)
   mine = tmp_path / 'mine.txt'
