@@ -603,6 +603,16 @@ def test_entries_without_x_are_named(tmp_path):
     data.load('femnist', data_dir=tmp_path)
 
 
+def test_an_hdf5_array_that_is_announced_but_not_there_is_refused(tmp_path):
+  write_hdf5(tmp_path / 'tff_femnist', writers())
+  with h5py.File(tmp_path / 'tff_femnist' / 'fed_emnist_train.h5', 'a') as f:
+    del f['examples/f0001_10/pixels']
+    shape = (10**8, 28, 28)  # Without chunks that are written, it takes no space.
+    f['examples/f0001_10'].create_dataset('pixels', shape, np.float32, chunks=True)
+  with pytest.raises(UserError, match=r'train\.h5 expands to 299072 MiB, over 200'):
+    data.load('femnist', data_dir=tmp_path)
+
+
 def test_bombs_are_refused(tmp_path, monkeypatch):
   monkeypatch.setattr(files, 'MAX_EXPANDED_BYTES', 1000)
   path = tmp_path / 'train' / 'a.json.gz'

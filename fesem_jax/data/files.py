@@ -163,6 +163,15 @@ def _has_long_token(text: bytes) -> bool:
   return False
 
 
+def check_expanded(path: pathlib.Path, expanded: int) -> None:
+  """Raises `UserError` if so many bytes in a file of its size are a bomb."""
+  if expanded > max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size):
+    raise UserError(
+      f'{path} expands to {expanded / 2**20:.0f} MiB, over {MAX_RATIO} times its '
+      'size; it is refused.'
+    )
+
+
 def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of an .npz file.
 
@@ -173,12 +182,7 @@ def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
   with reading(path):
     with zipfile.ZipFile(path) as archive:
       expanded = sum(info.file_size for info in archive.infolist())
-    limit = max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size)
-    if expanded > limit:
-      raise UserError(
-        f'{path} expands to {expanded / 2**20:.0f} MiB, over {MAX_RATIO} times its '
-        'size; it is refused.'
-      )
+    check_expanded(path, expanded)
     try:
       with np.load(path, allow_pickle=False) as held:
         return {name: held[name] for name in held.files}
