@@ -22,12 +22,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms, sharding
 from fesem_jax.base import Diverged, UserError, check_choice
+from fesem_jax.display import in_latex, in_markdown, shown
 from fesem_jax.programs import Programs
 from fesem_jax.writer import write_atomically
 
@@ -224,7 +225,9 @@ def markdown(table: list[dict[str, Any]]) -> str:
     ari = '' if row['ari'] is None else f'{row["ari"][0]:.2f}'
     seconds = row['seconds_per_round']
     seconds = '' if seconds is None else f'{seconds:.3g}'
-    lines.append(f'| {row["method"]} | ' + ' | '.join([*cells, ari, seconds]) + ' |')
+    lines.append(
+      f'| {in_markdown(row["method"])} | ' + ' | '.join([*cells, ari, seconds]) + ' |'
+    )
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('\n\\* without the seeds that diverged.')
   if untested := max(row['untested'] for row in table):
@@ -243,8 +246,7 @@ def latex(table: list[dict[str, Any]]) -> str:
   ]
   for row in table:
     cells = ' & '.join(_cell(row, f'finetuned_{c}', r'$\pm$') for c in _COLUMNS)
-    name = row['method'].replace('_', r'\_')
-    lines.append(rf'{name} & {cells} \\')
+    lines.append(rf'{in_latex(row["method"])} & {cells} \\')
   return '\n'.join([*lines, r'\hline', r'\end{tabular}']) + '\n'
 
 
@@ -262,7 +264,7 @@ def comma_separated(table: list[dict[str, Any]]) -> str:
     cells = [v for key in keys for v in (row[key] or ('', ''))]
     ari = '' if row['ari'] is None else row['ari'][0]
     writer.writerow(
-        [row['method'], row['seeds'], row['diverged'], *cells, ari,
+        [shown(row['method'], 255), row['seeds'], row['diverged'], *cells, ari,
          row['seconds_per_round'], row['untested']]
     )  # fmt: skip
   return out.getvalue()
@@ -270,20 +272,21 @@ def comma_separated(table: list[dict[str, Any]]) -> str:
 
 def plain(table: list[dict[str, Any]]) -> str:
   """The table for a terminal: accuracies and F1, fine-tuned and deployed."""
-  width = max(16, *(len(row['method']) for row in table))
+  names = [shown(row['method'], 255) for row in table]
+  width = max(16, *map(len, names))
   lines = [
     ' ' * width + f'{"fine-tuned":^48}{"deployed":^48}'.rstrip(),
     f'{"method":{width}}'
     + ''.join(f'{_HEADINGS[c]:>11} ' for _ in _KINDS for c in _COLUMNS)
     + f'{"ARI":>6}{"s/round":>10}',
   ]
-  for row in table:
+  for name, row in zip(names, table, strict=True):
     cells = [_cell(row, f'{k}_{c}', '±') for k in _KINDS for c in _COLUMNS]
     ari = '' if row['ari'] is None else f'{row["ari"][0]:.2f}'
     seconds = row['seconds_per_round']
     seconds = '' if seconds is None else f'{seconds:.3f}'
     lines.append(
-      f'{row["method"]:{width}}'
+      f'{name:{width}}'
       + ''.join(f'{cell:>11} ' for cell in cells)
       + f'{ari:>6}{seconds:>10}'
     )
@@ -390,7 +393,7 @@ def main(argv: list[str]) -> None:
         summaries[label].append(run_unless_diverged(config, folder, what, programs))
       except UserError as e:  # The other methods go on.
         refused[label] = e
-        print(f'{what} cannot run: {e}')
+        print(f'{what} cannot run: {shown(e, 2000)}')
         break
       if summaries[label][-1] is not None:
         folders[label].append(folder)
@@ -417,7 +420,9 @@ if __name__ == '__main__':
       'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
       f'{", ".join(algorithms.METHODS)}.',
   )  # fmt: skip
-  flags.DEFINE_integer('num_seeds', 5, 'Seeds --seed, --seed + 1, ...')
+  flags.DEFINE_integer(
+    'num_seeds', 5, 'Seeds --seed, --seed + 1, ...', upper_bound=10_000
+  )
   flags.DEFINE_string(
     'tune',
     '',
@@ -426,4 +431,4 @@ if __name__ == '__main__':
     'first seed.',
   )
   flags.DEFINE_string('workdir', 'runs/compare', 'Folder of all runs and the table.')
-  app.run(experiment.main_with_clear_errors(main))
+  experiment.start(main)

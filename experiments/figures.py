@@ -9,9 +9,9 @@ Several runs are also drawn into one convergence figure, in --out.
 
 import pathlib
 
-from absl import app, flags
+from absl import flags
 
-from experiments.run import main_with_clear_errors
+from experiments.run import start
 from fesem_jax.base import UserError
 
 
@@ -35,4 +35,4 @@ def main(argv: list[str]) -> None:
 
 if __name__ == '__main__':
   flags.DEFINE_string('out', 'plots', 'Folder of the figure that holds several runs.')
-  app.run(main_with_clear_errors(main))
+  start(main)

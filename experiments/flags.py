@@ -245,6 +245,7 @@ def define() -> None:
     0,
     'Devices that clients are split over; 0: all, on CPU one per '
     'core. Does not affect results.',
+    upper_bound=1024,
   )
 
   # Options of the methods; None is the method's own default.

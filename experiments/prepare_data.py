@@ -14,10 +14,10 @@ import contextlib
 import pathlib
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from experiments import flags as experiment_flags
-from experiments.run import main_with_clear_errors, no_positional
+from experiments.run import check_numbers, no_positional, start
 from fesem_jax import data
 from fesem_jax.base import FederatedData, UserError
 from fesem_jax.data import arrays, skew
@@ -89,6 +89,8 @@ def check_equal(path: pathlib.Path, a: FederatedData, b: FederatedData) -> None:
 
 def write(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
   """Writes the file once a first copy has been read back as it should be."""
+  if not path.name:
+    raise UserError(f'--output={path} must name a file, e.g. data.npz.')
   trial = path.with_name(f'.trial.{path.name}')
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +125,7 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   chosen = experiment_flags.data_choice()
+  check_numbers(chosen)
   train, test = data.load(chosen.pop('dataset'), data_dir=f.data_dir, **chosen)
   train, test = subsample(train, test, f.max_clients, f.seed)
   print(describe(train, test))
@@ -144,4 +147,4 @@ if __name__ == '__main__':
   )  # fmt: skip
   flags.DEFINE_string('output', '', 'Write the data there, as an .npz file.')
   flags.DEFINE_string('plots', '', 'Draw sizes and classes into this folder.')
-  app.run(main_with_clear_errors(main))
+  start(main)

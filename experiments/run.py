@@ -8,11 +8,14 @@ checkpoints/. The same command again continues where it stopped. Figures:
 python -m experiments.figures WORKDIR.
 """
 
+import io
+import itertools
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import optax
@@ -22,6 +25,7 @@ from experiments import flags as experiment_flags
 from fesem_jax import algorithms, autotune, data, models, sharding
 from fesem_jax.base import Algorithm, FederatedData, Model, UserError
 from fesem_jax.data import skew
+from fesem_jax.display import shown
 from fesem_jax.local import LocalTraining, local_training
 from fesem_jax.programs import Programs
 from fesem_jax.simulate import Result, Stopped, simulate
@@ -31,6 +35,22 @@ _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
   'momentum': lambda rate: optax.sgd(rate, momentum=0.9),
   'adam': optax.adam,
 }
+
+
+# Beyond any use; larger numbers would only run out of memory or of bits later.
+_MAX_INTEGER = 2**31 - 1
+_MAX_WEIGHTS, _MAX_LAYERS = 2**31, 100
+
+
+def check_numbers(values: dict[str, Any]) -> None:
+  """Raises `UserError` on a flag that is infinite, not a number, or a huge one."""
+  for name, value in values.items():
+    if isinstance(value, float) and not math.isfinite(value):
+      raise UserError(f'--{name}={value} must be a finite number.')
+    if isinstance(value, int) and abs(value) > _MAX_INTEGER:
+      raise UserError(
+        f'--{name}={shown(value)} must lie between {-_MAX_INTEGER} and {_MAX_INTEGER}.'
+      )
 
 
 def load_data(
@@ -50,9 +70,15 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
     hidden = [int(width) for width in config['hidden']]
   except ValueError:
     hidden = [0]
+  chosen = shown(','.join(config['hidden']))
   if min(hidden, default=1) < 1:
+    raise UserError(f'--hidden={chosen} must be positive widths, e.g. 200,100.')
+  widths = [math.prod(train.example_shape), *hidden, train.num_classes]
+  size = sum(a * b for a, b in itertools.pairwise(widths))
+  if config['model'] == 'mlp' and (len(hidden) > _MAX_LAYERS or size > _MAX_WEIGHTS):
     raise UserError(
-      f'--hidden={",".join(config["hidden"])} must be positive widths, e.g. 200,100.'
+      f'--hidden={chosen} makes more than {_MAX_LAYERS} layers or {_MAX_WEIGHTS:,} '
+      'weights; choose fewer or smaller widths.'
     )
   return models.build(config['model'], train.example_shape, train.num_classes, hidden)
 
@@ -64,8 +90,10 @@ def build_local(
   if not config['learning_rate'] > 0:
     raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')
   chunk = machine['clients_per_chunk']
-  if chunk != 'auto' and not chunk.isdecimal():
-    raise UserError(f'--clients_per_chunk={chunk} must be a number or auto.')
+  if chunk != 'auto' and not (chunk.isdecimal() and len(chunk) < 10):
+    raise UserError(
+      f'--clients_per_chunk={chunk} must be a number or auto, of at most 9 digits.'
+    )
   local = local_training(
     model,
     _OPTIMIZERS[config['optimizer']](config['learning_rate']),
@@ -103,6 +131,7 @@ def run(
   Raises:
     UserError, Stopped: see `simulate`.
   """
+  check_numbers(config | machine)
   train, test = load_data(config, machine['data_dir'])
   unseen = None
   if fraction := config['unseen_fraction']:
@@ -182,17 +211,30 @@ def report(result: Result) -> str:
   return '\n'.join(lines)
 
 
+def _fail(sentence: str) -> NoReturn:
+  """Ends the process with a sentence, whatever characters it quotes."""
+  print(f'error: {shown(sentence, 2000)}', file=sys.stderr)
+  sys.exit(1)
+
+
 def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., None]:
   """Turns a user's mistake into one sentence and exit code 1."""
 
   def wrapped(argv: list[str]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
+      sys.stdout.reconfigure(errors='backslashreplace')
     if not flags.FLAGS['verbosity'].present:
       logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
     try:
       main(argv)
     except UserError as e:
-      print(f'error: {e}', file=sys.stderr)
-      sys.exit(1)
+      _fail(str(e))
+    except MemoryError as e:
+      _fail(f'Not enough memory: {e}. Choose fewer clients or examples.')
+    except jax.errors.JaxRuntimeError as e:
+      if 'RESOURCE_EXHAUSTED' not in str(e):
+        raise
+      _fail(f'Not enough memory: {e}. Choose a smaller model or fewer clients.')
     except Stopped as e:
       print(e, file=sys.stderr)
       sys.exit(130)
@@ -201,6 +243,19 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
       sys.exit(130)
 
   return wrapped
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """Parses the flags; a flagfile that cannot be read is one sentence too."""
+  try:
+    return app.parse_flags_with_usage(argv)
+  except (OSError, UnicodeError) as e:
+    _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
+
+
+def start(main: Callable[[list[str]], None]) -> None:
+  """Runs a binary whose flags are defined."""
+  app.run(main_with_clear_errors(main), flags_parser=parse_flags)
 
 
 def no_positional(argv: list[str]) -> None:
@@ -242,4 +297,4 @@ def define_flags() -> None:
 
 if __name__ == '__main__':
   define_flags()
-  app.run(main_with_clear_errors(main))
+  start(main)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fesem_jax.base import UserError
 from fesem_jax.data import skew
+from fesem_jax.display import in_figure
 from fesem_jax.writer import read_metrics
 
 try:
@@ -110,8 +111,13 @@ def _labels(runs: Sequence[Run]) -> list[str]:
   def label(run: Run) -> str:
     same = [other.config for other in runs if other.name == run.name]
     differs = lambda k: any(c.get(k) != run.config[k] for c in same)
-    details = [f'{k} {v}' for k, v in run.config.items() if differs(k)]
-    return ', '.join([run.name, *details])
+    details = {k: v for k, v in run.config.items() if differs(k)}
+    return ', '.join(
+      [
+        in_figure(run.name),
+        *(f'{in_figure(k)} {in_figure(v)}' for k, v in details.items()),
+      ]
+    )
 
   return [label(run) for run in runs]
 
@@ -209,7 +215,9 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
       ]
     if truth is not None:
       handles += [
-        _handle(f'truth {true_cluster}', '#555555', _MARKERS[t % len(_MARKERS)])
+        _handle(
+          f'truth {in_figure(true_cluster)}', '#555555', _MARKERS[t % len(_MARKERS)]
+        )
         for t, true_cluster in enumerate(np.unique(marked))
       ]
     if handles:
@@ -217,7 +225,7 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
     axis.set(xlabel=xlabel, ylabel=ylabel)
     axis.set_xticks([])
     axis.set_yticks([])
-    axis.set_title(f'{run.name}: local models of {len(points)} clients')
+    axis.set_title(f'{in_figure(run.name)}: local models of {len(points)} clients')
   return figure
 
 
@@ -269,7 +277,7 @@ def sheets(run: Run) -> Figure:
       )
       axis.imshow(sheet, cmap='gray', interpolation='nearest')
       known = who[k] >= 0
-      names = [str(clients['names'][i]) if i >= 0 else '' for i in who[k]]
+      names = [in_figure(clients['names'][i], 20) if i >= 0 else '' for i in who[k]]
       axis.set_yticks((np.arange(rows) + 0.5) * tiles.shape[2], names, fontsize=7)
       axis.tick_params(length=0)
       for spine in axis.spines.values():
@@ -280,7 +288,7 @@ def sheets(run: Run) -> Figure:
         members = clients['truth'][clients['assignment'] == k]
         values, counts = np.unique(members, return_counts=True)
         mix = ', '.join(
-          f'{n} of truth {v}' for v, n in zip(values, counts, strict=True)
+          f'{n} of truth {in_figure(v)}' for v, n in zip(values, counts, strict=True)
         )
         title += f' ({mix})'
       axis.set_title(title, fontsize=9, color=_color(k))
@@ -326,7 +334,7 @@ def clusters_over_rounds(run: Run) -> Figure:
       axes[2].legend(loc='best')
     for axis in axes:
       axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    figure.suptitle(run.name, y=1.0)
+    figure.suptitle(in_figure(run.name), y=1.0)
     figure.tight_layout()
   return figure
 
@@ -368,7 +376,7 @@ def classes_of_clients(
       if len(shown) < len(order)
       else (f'{len(order)} clients')
     )
-    axis.set(xlabel=of_all, ylabel='Training examples', title=title)
+    axis.set(xlabel=of_all, ylabel='Training examples', title=in_figure(title, 80))
     axis.set_xlim(-0.5, len(shown) - 0.5)
     axis.set_xticks([])
     if num_classes <= 12:
@@ -391,7 +399,9 @@ def client_sizes(sizes: np.ndarray, title: str) -> Figure:
     figure, axis = plt.subplots(figsize=(5, 3.2), layout='constrained')
     axis.hist(sizes, bins='auto' if len(np.unique(sizes)) > 1 else 1, color=PALETTE[0])
     axis.axvline(np.median(sizes), color=PALETTE[1], linestyle='--')
-    axis.set(xlabel='Examples (dashed: median)', ylabel='Clients', title=title)
+    axis.set(
+        xlabel='Examples (dashed: median)', ylabel='Clients', title=in_figure(title, 80)
+    )  # fmt: skip
     axis.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
   return figure
 

@@ -101,6 +101,25 @@ def test_rotated_groups_hold_turned_images():
   np.testing.assert_array_equal(np.bincount(train.info.clusters), [2, 2, 2, 2])
 
 
+@pytest.mark.parametrize('partition_of', ['rotated', 'label_permuted'])
+def test_one_group_changes_nothing_and_seven_are_seven(partition_of):
+  load = lambda k: data.load(
+    'digits', partition=partition_of, num_clients=14, partition_groups=k
+  )
+  (one, _), (seven, _) = load(1), load(7)
+  pool = data.digits.load()
+  truth = {x.tobytes(): y for x, y in zip(pool.x, pool.y, strict=True)}
+  assert all(truth[x.tobytes()] == y for x, y in zip(one.x, one.y, strict=True))
+  assert one.info.clusters.tolist() == [0] * 14
+  assert seven.info.clusters.tolist() == list(range(7)) * 2
+  assert sizes(seven).sum() == pytest.approx(7 * 0.8 * 1797, rel=0.01)
+
+
+def test_one_client_alone_holds_everything():
+  train, test = data.load('digits', num_clients=1, partition='dirichlet')
+  assert (sizes(train).tolist(), sizes(test).tolist()) == ([1438], [359])
+
+
 def test_groups_are_disjoint_on_request():
   total = lambda disjoint: sum(
     sizes(s).sum()
@@ -148,12 +167,17 @@ def test_shards_hold_few_classes_and_dirichlet_skews():
   assert skew(partition='dirichlet', dirichlet_alpha=0.1) > 1.0
 
 
-def test_dirichlet_never_leaves_a_training_split_empty():
+@pytest.mark.parametrize('alpha', [1e-300, 1e-9, 0.02, 1e300])
+def test_dirichlet_never_leaves_a_training_split_empty(alpha):
   train, test = data.load(
-    'digits', partition='dirichlet', num_clients=300, dirichlet_alpha=0.02
+    'digits', partition='dirichlet', num_clients=300, dirichlet_alpha=alpha
   )
+  total = sizes(train) + sizes(test)
   assert sizes(train).min() >= 1
-  assert (sizes(train) + sizes(test)).sum() == 1797
+  assert total.sum() == 1797
+  # Each class goes to one client, or to all alike.
+  assert (total > 2).sum() <= 10 if alpha < 1e-8 else total.max() < 800
+  assert alpha < 1 or total.max() <= 2 * 1797 / 300
 
 
 def test_rotation_by_other_angles_interpolates():
@@ -212,6 +236,18 @@ def corrupt(folder, kind):
     write_idx(labels, np.zeros(59, np.uint8), zipped=False)
   elif kind == 'labels':
     write_idx(labels, np.full(60, 11, np.uint8), zipped=False)
+  elif kind == 'negative labels':
+    write_idx(labels, np.full(60, -1, '>i4'), zipped=False)
+  elif kind in ('no rows', 'wrapping', 'wrapping to nothing'):
+    shape = {'no rows': (60, 0, 4), 'wrapping': (2**31, 2**31, 4)}.get(
+      kind, (2**32 - 1, 0, 2**32 - 1)
+    )
+    header = b'\0\0\x08\x03' + struct.pack('>3I', *shape)
+    write_idx(images.with_suffix(''), np.zeros(0, np.uint8), False, header[:-4])
+    images.with_suffix('').write_bytes(header)
+    images.unlink()
+  elif kind == 'integers':
+    write_idx(images.with_suffix(''), np.zeros((60, 4, 4), '>i4'), zipped=False)
   elif kind == 'other labels':
     table = np.zeros((60, 8), '>i4')
     write_idx(qmnist, table)
@@ -231,6 +267,11 @@ def corrupt(folder, kind):
     ('swapped', r'train-labels-idx1-ubyte has magic number 0x00000803'),
     ('lengths', r'holds 60 images, but .*train-labels-idx1-ubyte holds 59 labels'),
     ('labels', r'holds label 11; digits are 0..9'),
+    ('negative labels', r'holds label -1; digits are 0..9'),
+    ('no rows', r'images-idx3-ubyte holds nothing: its shape is \(60, 0, 4\)'),
+    ('wrapping', r'16 bytes where its header announces 18446744073709551632'),
+    ('wrapping to nothing', r'holds nothing: its shape is \(4294967295, 0, 4294967295'),
+    ('integers', r'images-idx3-ubyte holds 32-bit integers; images are of bytes'),
     ('other labels', r'qmnist-train.*does not match MNIST: \d+ labels differ'),
     ('short table', r'qmnist-train.*has shape \(50, 8\)'),
   ],
@@ -254,6 +295,14 @@ def test_damaged_files_are_named(folder, kind, message):
         ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '--dirichlet_alpha=0.0'),
         ({'partition': 'rotated', 'num_clients': 3}, 'fewer than --partition_groups'),
         ({'partition': 'shards', 'num_clients': 1000}, 'leaves a client with'),
+        ({'num_clients': 10**12}, '--num_clients=1000000000000 must be at most'),
+        ({'num_clients': 10**6}, '--num_clients=1000000 is more than the 1797'),
+        ({'classes_per_client': 10**9}, '--classes_per_client=1000000000 is more than'),
+        ({'partition_groups': 10**9}, '--partition_groups=1000000000 must be at most'),
+        ({'dirichlet_alpha': np.nan}, '--dirichlet_alpha=nan must be positive'),
+        ({'dirichlet_alpha': 1e308}, r'--dirichlet_alpha=1e\+308 .* at most 1e\+300'),
+        ({'examples_per_client': 10**12}, 'needs more than the 1797 examples'),
+        ({'seed': -1}, '--seed=-1 must be at least 0'),
     ],
 )  # fmt: skip
 def test_impossible_options_are_named(options, message):
@@ -311,7 +360,7 @@ def test_unseen_clients_are_whole_and_keep_their_ids():
   np.testing.assert_array_equal(seen.client_ids, seen_test.client_ids)
   (again, _), _ = data.hold_out_clients(train, test, 0.25, 1)
   np.testing.assert_array_equal(seen.client_ids, again.client_ids)
-  for fraction in (0.01, 1.0):
+  for fraction in (0.01, 1.0, -1.0, 1e308, np.inf, np.nan):
     with pytest.raises(UserError, match='--unseen_fraction'):
       data.hold_out_clients(train, test, fraction)
 

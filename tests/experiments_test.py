@@ -2,18 +2,21 @@
 
 import csv
 import json
+import math
 import os
 import pathlib
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 from absl import flags
 
 from experiments import compare
 from experiments import flags as experiment_flags
 from experiments import run as experiment
-from fesem_jax import algorithms
+from fesem_jax import algorithms, data
 from fesem_jax.base import UserError
 from tests import sources_test
 
@@ -136,6 +139,107 @@ def test_tables_hold_mean_and_sample_deviation():
   assert float(cells[0]['finetuned_micro_f1_mean']) == pytest.approx(92)
   assert cells[2]['deployed_macro_f1_mean'] == ''
   assert cells[1]['diverged'] == '1'
+
+
+def test_labels_cannot_break_a_table():
+  label = 'fesem(4;cluster_on=a|b_$%&\n)'
+  table = compare.rows({label: [summary(0.9)], 'fed_avg': [summary(0.8)]})
+  lines = compare.markdown(table).splitlines()
+  cells = [line.replace(r'\|', '').count('|') for line in lines[:4]]
+  assert len(set(cells)) == 1
+  assert lines[2].startswith(r'| fesem(4;cluster_on=a\|b_$%\& ) |')
+  assert r'fesem(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in compare.latex(table)
+  assert len(compare.latex(table).splitlines()) == 8
+  assert len(list(csv.reader(compare.comma_separated(table).splitlines()))) == 3
+
+
+@pytest.mark.parametrize('wrong', [math.nan, math.inf, 10**12])
+def test_numbers_beyond_any_use_are_named(parsed_flags, tmp_path, wrong):
+  """Every number of every method's configuration, before anything is written."""
+  machine = experiment_flags.machine()
+  of_kind = int if isinstance(wrong, int) else float
+  checked = set()
+  for method in algorithms.METHODS:
+    config = experiment_flags.configuration(method, {})
+    for name, value in (config | machine).items():
+      if type(value) is not of_kind or name in checked:
+        continue
+      checked.add(name)
+      both = [d | ({name: wrong} if name in d else {}) for d in (config, machine)]
+      with pytest.raises(UserError, match=f'--{name}={wrong} must'):
+        experiment.run(*both, tmp_path / 'run')
+  floats = {'learning_rate', 'unseen_fraction', 'gamma', 'eps1', 'trim', 'prox_lambda'}
+  integers = {'num_clients', 'classes_per_client', 'max_clusters', 'batch_size'}
+  assert (floats if of_kind is float else integers | {'checkpoint_every'}) <= checked
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  'hidden', ['9' * 5000, '9' * 4000, '1' + '0' * 21, '100000,100000', '4,' * 200 + '4']
+)
+def test_layers_beyond_any_use_are_named(parsed_flags, hidden):
+  config = experiment_flags.configuration('fed_avg', {}) | {'hidden': hidden.split(',')}
+  train, _ = data.load('digits', num_clients=2)
+  with pytest.raises(UserError, match=r'--hidden=.*(positive|than 100)') as caught:
+    experiment.build_model(config, train)
+  assert len(str(caught.value)) < 200
+
+
+def test_max_clusters_is_bounded_before_anything_is_allocated():
+  with pytest.raises(UserError, match='--max_clusters=1000000000 must be at most'):
+    algorithms.build('fed_cluster', None, max_clusters=10**9)
+
+
+def test_a_flagfile_that_is_no_text_is_one_sentence(parsed_flags, tmp_path, capsys):
+  path = tmp_path / 'binary.flags'
+  path.write_bytes(bytes(range(256)))
+  for flagfile in (path, tmp_path, tmp_path / 'none'):
+    with pytest.raises(SystemExit) as ended:
+      experiment.parse_flags(['run', f'--flagfile={flagfile}'])
+    assert ended.value.code == 1
+    assert 'flagfile' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('error', 'sentence'),
+  [
+    (UserError('a name\x1b[2J\ud800' + 'n' * 10**6), 'error: a name?[2J?nnn'),
+    (MemoryError('Unable to allocate 7 TiB'), 'error: Not enough memory: Unable to al'),
+    (
+      jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory'),
+      'error: Not enough memory: RESOURCE_EXHAUSTED',
+    ),
+  ],
+)
+def test_a_mistake_is_one_short_line(parsed_flags, capsys, error, sentence):
+  def fail(argv):
+    raise error
+
+  with pytest.raises(SystemExit) as ended:
+    experiment.main_with_clear_errors(fail)([])
+  assert ended.value.code == 1
+  said = capsys.readouterr().err
+  assert said.startswith(sentence)
+  assert len(said) < 2100
+  assert len(said.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_path):
+  """With one cluster, and a batch larger than any client."""
+  rng = np.random.default_rng(0)
+  client = np.repeat(['large', 'a', 'b'], [5000, 2, 3])
+  x = rng.normal(size=(5005, 3)).astype(np.float32)
+  np.savez(tmp_path / 'uneven.npz', x=x, y=(x[:, 0] > 0).astype(int), client=client)
+  np.savez(tmp_path / 'alone.npz', x=x[:9], y=np.arange(9) % 2, client=client[:9])
+  for name, sizes in (('uneven', [1, 2, 4000]), ('alone', [7])):
+    config = experiment_flags.configuration('fesem', {'num_clusters': 1}) | {
+      'dataset': f'npz:{tmp_path}/{name}.npz', 'model': 'logistic', 'rounds': 1,
+      'batch_size': 10**9, 'local_epochs': 1,
+    }  # fmt: skip
+    done = experiment.run(config, experiment_flags.machine(), tmp_path / name)
+    assert done.summary['clusters']['sizes'] == [len(sizes)]
+    assert math.isfinite(done.history[-1]['train_loss'])
 
 
 ROWS = sorted((_ROOT / 'experiments/presets').glob('table[23]/*.flags'))

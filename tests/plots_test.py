@@ -1,10 +1,11 @@
 import json
+import xml.etree.ElementTree
 
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from fesem_jax import data, portrait
+from fesem_jax import data, display, portrait
 from fesem_jax.base import UserError
 
 plots = pytest.importorskip('fesem_jax.plots')
@@ -50,6 +51,62 @@ def test_every_figure_is_drawn_twice_the_same(workdir):
   svg = (workdir / 'plots' / 'convergence.svg').read_text()
   plots.draw_run(plots.Run(workdir))
   assert (workdir / 'plots' / 'convergence.svg').read_text() == svg
+
+
+FORMULA = '$\\frac{%d$'
+ODD_NAMES = (
+  FORMULA, '$x', 'a\\$b$', '\ud800', 'bell\a\x1b[2J\x00', '<&>"', '\ufffe\u202e',
+  'n' * 30_000, 'line\nbreak', '\\', '{%s}', '',
+)  # fmt: skip
+
+
+def test_figures_show_names_of_all_kinds(workdir):
+  """Each SVG is well-formed, and a formula is shown as it is written."""
+
+  def named(name):
+    run = plots.Run(workdir)
+    run.name, run.config = name, run.config | {name: name, 'dataset': name}
+    return run
+
+  everything = FORMULA + ''.join(ODD_NAMES)
+  run = named(everything)
+  run.clients |= {
+    'names': np.array([ODD_NAMES[i % len(ODD_NAMES)] for i in range(30)]),
+    'truth': np.array(['b', everything, 'c'])[run.clients['truth']],
+  }
+  figures = {
+    'convergence': plots.convergence([named(name) for name in (*ODD_NAMES, FORMULA)]),
+    'sheets': plots.sheets(run),
+    'clusters': plots.clusters_over_rounds(run),
+    'map': plots.map_of_clients(run),
+    'classes': plots.classes_of_clients(np.ones((30, 4), int), everything),
+    'sizes': plots.client_sizes(np.arange(5), everything),
+  }
+  for name, figure in figures.items():
+    svg = workdir / f'{name}.svg'
+    figure.savefig(svg, bbox_inches='tight')  # `plots.save` without the PNG.
+    plots.plt.close(figure)
+    xml.etree.ElementTree.parse(svg)
+    # Matplotlib writes each text that it draws into a comment.
+    assert f'<!-- {FORMULA}' in svg.read_text()
+
+
+@pytest.mark.parametrize('odd', ODD_NAMES)
+def test_what_is_shown_is_short_and_printable(odd):
+  for show in (display.shown, display.in_figure, display.in_latex, display.in_markdown):
+    assert show(odd).isprintable()
+    assert len(show(odd)) < 600
+  assert len(display.shown(odd, 20)) <= 20
+
+
+def test_names_are_escaped_for_each_place():
+  assert display.shown('a' * 50 + 'z' * 50, 21) == 'a' * 9 + '...' + 'z' * 9
+  assert display.shown('fesem(4;prox_lambda=0.1)') == 'fesem(4;prox_lambda=0.1)'
+  assert display.in_latex('a_b%&#${}~^\\') == (
+    r'a\_b\%\&\#\$\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}'
+  )
+  assert display.in_markdown('a_b|<b>') == r'a_b\|\<b\>'
+  assert display.in_figure('$x$') == r'\$x\$'
 
 
 def test_series_and_labels(workdir):

@@ -371,6 +371,78 @@ def test_bad_leaf_files_are_named(tmp_path, write, message):
     data.load('femnist', data_dir=tmp_path)
 
 
+def one_user(users='["a"]', num_samples='[1]', x='[[1]]', y='[1]', more=''):
+  return (
+    f'{{"users": {users}, "num_samples": {num_samples}, {more}'
+    f'"user_data": {{"a": {{"x": {x}, "y": {y}}}}}}}'
+  )
+
+
+LONG = 'holds a number or string of more than 2,000 characters'
+DEEP = 'holds brackets nested more than 32 deep'
+
+
+BRACKETS = '[' * 50_000 + ']' * 50_000
+BRACES = '{"a":' * 50_000 + '1' + '}' * 50_000
+NO_FEATURES = 'which holds no features'
+TWICE = json.dumps([*map(str, range(50_000)), '49999'])
+HOSTILE = {
+  'digits in users': (one_user(users=f'[{"1" * 5000}]'), LONG),
+  'digits in num_samples': (one_user(num_samples=f'[{"1" * 5000}]'), LONG),
+  'digits in x': (one_user(x=f'[[{"1" * 5000}]]'), LONG),
+  'digits in y': (one_user(y=f'[0.{"1" * 5000}]'), LONG),
+  'a string of 10 MB': (one_user(users=f'["{"a" * 10**7}"]'), LONG),
+  'a string of commas': (one_user(x=f'[["{"a, " * 10**6}"]]'), LONG),
+  'brackets in x': (one_user(x=BRACKETS), DEEP),
+  'brackets in users': (one_user(users=BRACKETS), DEEP),
+  'braces': (one_user(more=f'"z": {BRACES},'), DEEP),
+  'a stray byte': (one_user(users='["\udc80"]'), r'is not whole JSON \(lexical error'),
+  'a surrogate': (one_user(users='["\udced\udca0\udc80"]'), 'a.json is damaged or not'),
+  'x without features': (one_user(x='[1]'), NO_FEATURES),
+  'empty x': (one_user(x='[[]]'), NO_FEATURES),
+  'a user twice': (one_user(TWICE, str([1] * 50_001)), 'user 49999: listed twice'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', HOSTILE)
+def test_hostile_json_is_refused(tmp_path, name):
+  text, message = HOSTILE[name]
+  for split in ('train', 'test'):
+    (tmp_path / split).mkdir()
+    path = tmp_path / split / 'a.json'
+    path.write_bytes(text.encode('utf-8', 'surrogateescape'))
+  with pytest.raises(UserError, match=message) as caught:
+    data.load(f'leaf:{tmp_path}')
+  assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize('size', [1, 2, 3, 7, 64, 2**20])
+def test_bounds_on_json_do_not_depend_on_how_it_is_read(tmp_path, size):
+  """Strings, escapes and brackets may be cut anywhere."""
+  path = tmp_path / 'a.json'
+
+  def read(content):
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with files.JsonReader(path) as f:
+      return b''.join(iter(lambda: f.read(size), b''))
+
+  names = ['[[[[' * 20, 'a"[' * 20, '\\', '\\\\"', '{' * 40, '\\"' * 9, ', ]', 'é[']
+  everything = {name: [name, [1.5, -2e-7], {name: names}] for name in names}
+  assert json.loads(read([everything] * 3)) == [everything] * 3
+  spaced = '[1,' + ' ' * 10_000 + '2]'
+  assert read(spaced).decode() == spaced
+  deep = lambda n: '[' * n + '"]"' + ']' * n
+  assert read(deep(files.MAX_DEPTH)).decode() == deep(files.MAX_DEPTH)
+  with pytest.raises(UserError, match=DEEP):
+    read(deep(files.MAX_DEPTH + 1))
+  if size > files.MAX_TOKEN:
+    assert read(['a' * files.MAX_TOKEN, int('1' * files.MAX_TOKEN)])
+    for token in ('1' * (files.MAX_TOKEN + 1), f'"{"a" * (files.MAX_TOKEN + 1)}"'):
+      for text in (f'[1, {token}, 2]', f'[{token}', token):
+        with pytest.raises(UserError, match=LONG):
+          read(text)
+
+
 def change_features(folder, x):
   write_leaf(folder, writers())
   break_leaf(lambda c, _: c['user_data']['f0001_10'].update(x=x))(folder / 'other')
@@ -531,6 +603,16 @@ def test_entries_without_x_are_named(tmp_path):
     data.load('femnist', data_dir=tmp_path)
 
 
+def test_an_hdf5_array_that_is_announced_but_not_there_is_refused(tmp_path):
+  write_hdf5(tmp_path / 'tff_femnist', writers())
+  with h5py.File(tmp_path / 'tff_femnist' / 'fed_emnist_train.h5', 'a') as f:
+    del f['examples/f0001_10/pixels']
+    shape = (10**8, 28, 28)  # Without chunks that are written, it takes no space.
+    f['examples/f0001_10'].create_dataset('pixels', shape, np.float32, chunks=True)
+  with pytest.raises(UserError, match=r'train\.h5 expands to 299072 MiB, over 200'):
+    data.load('femnist', data_dir=tmp_path)
+
+
 def test_bombs_are_refused(tmp_path, monkeypatch):
   monkeypatch.setattr(files, 'MAX_EXPANDED_BYTES', 1000)
   path = tmp_path / 'train' / 'a.json.gz'
@@ -546,15 +628,32 @@ def test_bombs_are_refused(tmp_path, monkeypatch):
     data.load(f'npz:{tmp_path}/b.npz')
 
 
-def test_a_large_set_is_cached_by_content(tmp_path, monkeypatch):
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+  """The folder of cached arrays, for data of any size."""
   monkeypatch.setattr(files, 'MIN_CACHED_BYTES', 0)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
+  return tmp_path / 'home' / 'fesem_jax' / 'data'
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+  """One entry for each LEAF split that is parsed."""
+  entries = []
+  read = leaf.read_clients
+  monkeypatch.setattr(leaf, 'read_clients', lambda *a: entries.append(1) or read(*a))
+  return entries
+
+
+def test_a_large_set_is_cached_by_content(tmp_path, cache, parsed):
   folder = tmp_path / 'leaf_femnist'
   write_leaf(folder, writers())
   first, _ = data.load('femnist', data_dir=tmp_path)
-  assert (folder / files.CACHE_NAME).exists()
-  parsed = []
-  read = leaf.read_clients
-  monkeypatch.setattr(leaf, 'read_clients', lambda *a: parsed.append(1) or read(*a))
+  assert parsed
+  assert sorted(p.name for p in folder.iterdir()) == ['test', 'train']
+  (kept,) = cache.iterdir()
+  assert cache.stat().st_mode & 0o777 == 0o700
+  parsed.clear()
   again, _ = data.load('femnist', data_dir=tmp_path)
   assert not parsed
   np.testing.assert_array_equal(first.x, again.x)
@@ -562,11 +661,61 @@ def test_a_large_set_is_cached_by_content(tmp_path, monkeypatch):
   changed, _ = data.load('femnist', data_dir=tmp_path)
   assert parsed
   assert not np.array_equal(first.x, changed.x)
-  (folder / files.CACHE_NAME).write_bytes(b'PK\x03\x04 cut short')
+  assert list(cache.iterdir()) == [kept]
+  kept.write_bytes(b'PK\x03\x04 cut short')
   parsed.clear()
   mended, _ = data.load('femnist', data_dir=tmp_path)
   assert parsed
   np.testing.assert_array_equal(changed.x, mended.x)
+
+
+def test_data_sets_of_one_folder_keep_caches_of_their_own(tmp_path, cache, parsed):
+  folder = tmp_path / 'leaf_femnist'
+  write_leaf(folder, writers())
+  images, _ = data.load('femnist', data_dir=tmp_path)
+  rows, _ = data.load(f'leaf:{folder}')
+  parsed.clear()
+  again, _ = data.load('femnist', data_dir=tmp_path)
+  np.testing.assert_array_equal(images.x, again.x)
+  again, _ = data.load(f'leaf:{tmp_path}/leaf_femnist/../leaf_femnist')
+  np.testing.assert_array_equal(rows.x, again.x)
+  assert not parsed
+
+
+def test_what_is_planted_beside_data_is_neither_trusted_nor_followed(tmp_path, cache):
+  folder = tmp_path / 'leaf_femnist'
+  write_leaf(folder, writers())
+  first, _ = data.load('femnist', data_dir=tmp_path)
+  (kept,) = cache.iterdir()
+  forged = dict(np.load(kept))
+  forged['x'] = np.zeros_like(forged['x'])
+  np.savez(folder / '.fesem_jax_cache.npz', **forged)
+  mine = tmp_path / 'mine.txt'
+  mine.write_text('precious')
+  (folder / '.partial..fesem_jax_cache.npz').symlink_to(mine)
+  kept.unlink()
+  again, _ = data.load('femnist', data_dir=tmp_path)
+  np.testing.assert_array_equal(first.x, again.x)
+  assert mine.read_text() == 'precious'
+
+
+@pytest.mark.parametrize('kind', ['link', 'open to all', 'file'])
+def test_a_cache_folder_that_others_may_change_is_not_used(tmp_path, cache, kind):
+  cache.parent.mkdir(parents=True)
+  theirs = tmp_path / 'theirs'
+  theirs.mkdir()
+  if kind == 'link':
+    cache.symlink_to(theirs)
+  elif kind == 'file':
+    cache.touch()
+  else:
+    cache.mkdir()
+    cache.chmod(0o777)
+  write_leaf(tmp_path / 'leaf_femnist', writers())
+  train, _ = data.load('femnist', data_dir=tmp_path)
+  assert_same(train, {n: a for n, (a, _) in writers().items()})
+  assert not list(theirs.iterdir())
+  assert kind == 'file' or not list(cache.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -790,6 +939,13 @@ def test_own_arrays(tmp_path):
     ({'split': np.array([1, 0, 0] * 4)}, 'client b has no training examples'),
     ({'cluster': np.arange(12)}, 'client .* has examples of several clusters'),
     ({'num_classes': np.array(2)}, r'label 2 is not in 0\.\.1'),
+    ({'num_classes': np.array(10**9)}, 'num_classes is 1000000000; a whole number f'),
+    ({'num_classes': np.array(-4)}, 'num_classes is -4; a whole number from 1 to'),
+    ({'num_classes': np.array(np.nan)}, 'num_classes is nan; a whole number from 1'),
+    ({'num_classes': np.array([3, 3])}, 'num_classes must be one number'),
+    ({'x': np.zeros((12, 0))}, r'an example has shape \(0,\), which holds no features'),
+    ({'x': np.full((12, 2), 1e300)}, 'row 0 of x holds values that are not finite'),
+    ({'scale': np.array(1e300)}, r'scale 1e\+300 must be positive, and a 32-bit'),
     ({'x': np.zeros((0, 2)), 'y': np.zeros(0, int), 'client': np.zeros(0)}, 'no ex'),
   ],
 )
@@ -908,12 +1064,18 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
     ('tfds', {'tfds_name': 'mnist:9.9.9'}, '--tfds_name=mnist:9.9.9 is damaged or'),
     ('digits', {'min_examples': 5}, '--min_examples chooses natural clients'),
     ('digits', {'dirichlet_alpha': np.inf}, '--dirichlet_alpha=inf must be positive'),
+    ('synthetic', {'synthetic_alpha': np.nan}, '--synthetic_alpha=nan must be at lea'),
+    ('synthetic', {'synthetic_beta': 1e308}, r'--synthetic_beta=1e\+308 must be at l'),
+    ('synthetic', {'num_clients': 10**7}, '10000000 clients .* about 450 examples'),
+    ('synthetic_linear', {'examples_per_client': 10**12}, 'clients .* lower one of'),
+    ('npz:' + 'a' * 5000, {}, 'is damaged or not what it should be .*File name too l'),
+    ('mnist', {'data_dir': 'a' * 5000}, '--data_dir=a.*File name too long'),
   ],
 )
 def test_wrong_choices_are_named(tmp_path, name, options, message):
   (tmp_path / 'leaf_femnist').mkdir()
   with pytest.raises(UserError, match=message):
-    data.load(name, data_dir=tmp_path, **options)
+    data.load(name, **{'data_dir': tmp_path} | options)
 
 
 def test_synthetic_families_are_seeded_and_planted():

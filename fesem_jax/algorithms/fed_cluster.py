@@ -29,6 +29,10 @@ from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
 _LINKAGES = {'complete': 'complete', 'average': 'average', 'minimax': 'single'}
 
 
+# Beyond any use: a center is kept for each from the start.
+MAX_CLUSTERS = 10_000
+
+
 class FedClusterState(NamedTuple):
   """State of FedCluster."""
 
@@ -91,6 +95,8 @@ def fed_cluster(
   check_choice('eps1_scale', eps1_scale, ('relative', 'absolute'))
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, max_clusters=max_clusters, check_every=check_every)
+  if max_clusters > MAX_CLUSTERS:
+    raise UserError(f'--max_clusters={max_clusters} must be at most {MAX_CLUSTERS}.')
 
   def init(key, data):
     start = local.model.init(key)

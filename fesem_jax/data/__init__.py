@@ -25,6 +25,10 @@ __all__ = ['DATASETS', 'hold_out', 'hold_out_clients', 'load']
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
+# Beyond any use; larger numbers would only run out of memory later.
+MAX_CLIENTS, MAX_GROUPS = 10**7, 1000
+MAX_ALPHA = 1e300  # Gamma variates of a larger one overflow.
+
 
 def load(
   name: str,
@@ -79,12 +83,21 @@ def load(
     num_clients=num_clients,
     examples_per_client=examples_per_client,
     min_examples=min_examples,
+    seed=seed,
   )
   check_at_least(
     1, partition_groups=partition_groups, classes_per_client=classes_per_client
   )
-  if not 0 < dirichlet_alpha < np.inf:
-    raise UserError(f'--dirichlet_alpha={dirichlet_alpha} must be positive.')
+  if not 0 < dirichlet_alpha <= MAX_ALPHA:
+    raise UserError(
+      f'--dirichlet_alpha={dirichlet_alpha} must be positive, and at most {MAX_ALPHA}.'
+    )
+  for flag, value, most in (
+    ('num_clients', num_clients, MAX_CLIENTS),
+    ('partition_groups', partition_groups, MAX_GROUPS),
+  ):
+    if value > most:
+      raise UserError(f'--{flag}={value} must be at most {most}.')
   generated = num_clients or DEFAULT_NUM_CLIENTS
   sources.check(name, source, chosen, generated, partition_groups)
   if partition:
@@ -112,6 +125,16 @@ def load(
       rng(streams.SPLIT),
     )
   num_clients = num_clients or DEFAULT_NUM_CLIENTS
+  shared = partition in ('rotated', 'label_permuted') and not disjoint_groups
+  for flag, value in (
+    ('num_clients', num_clients),
+    ('classes_per_client', classes_per_client),
+  ):
+    if value > len(pool.y) * (partition_groups if shared else 1):
+      raise UserError(
+        f'--{flag}={value} is more than the {len(pool.y)} training examples there are '
+        'to deal; lower it.'
+      )
   groups = None
   if partition in ('rotated', 'label_permuted'):
     groups = _partition.groups_of_clients(num_clients, partition_groups)
@@ -190,6 +213,8 @@ def hold_out_clients(
   Raises:
     UserError: if either would be nobody.
   """
+  if not 0 <= fraction <= 1:
+    raise UserError(f'--unseen_fraction={fraction} must lie between 0 and 1.')
   count = round(fraction * train.num_clients)
   if not 0 < count < train.num_clients:
     raise UserError(
@@ -205,6 +230,11 @@ def hold_out_clients(
 
 def _check(name, pool, partition, num_clients, min_examples, partition_groups):
   """Raises `UserError` on options that make no sense for this pool."""
+  shape = pool.x.shape[1:]
+  if not shape or 0 in shape:
+    raise UserError(
+      f'--dataset={name}: an example has shape {shape}, which holds no features.'
+    )
   if partition == 'natural' and pool.client is None:
     others = ', '.join(n for n in _partition.NAMES if n != 'natural')
     raise UserError(

@@ -22,10 +22,10 @@ def load(path: pathlib.Path) -> Pool:
     UserError: if the file is absent, damaged, holds pickled objects (which are
       never unpickled), or its arrays do not fit.
   """
-  if not path.is_file():
-    raise UserError(f'{path} does not exist.')
-  arrays = files.read_npz(path)
   with files.reading(path):
+    if not path.is_file():
+      raise UserError(f'{path} does not exist.')
+    arrays = files.read_npz(path)
     return _pool(path, arrays)
 
 
@@ -47,10 +47,11 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
     raise UserError(f'{path} holds no examples.')
   if x.dtype.kind not in 'iuf':
     raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
-  given = int(arrays['num_classes']) if 'num_classes' in arrays else None
+  given = _num_classes(path, arrays['num_classes']) if 'num_classes' in arrays else None
   y = leaf.labels(arrays['y'], str(path), given)
   if x.dtype != np.uint8:
-    x = x.astype(np.float32)
+    with np.errstate(over='ignore'):  # Told of below.
+      x = x.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
     if len(bad):
       raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
@@ -68,8 +69,9 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
         f'{path}: client {names[client[bad[0]]]} has examples of several clusters.'
       )
   scale = float(arrays.get('scale', 1 / 255 if x.dtype == np.uint8 else 1.0))
-  if not 0 < scale < np.inf:
-    raise UserError(f'{path}: scale {scale} must be positive.')
+  single = np.finfo(np.float32)
+  if not float(single.tiny) <= scale <= float(single.max):
+    raise UserError(f'{path}: scale {scale} must be positive, and a 32-bit float.')
   classes = given or int(y.max()) + 1
   whole = Pool(x, y, classes, scale, client=client, names=names, clusters=clusters)
   if 'split' not in arrays:
@@ -85,6 +87,17 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
     x=x[train], y=y[train], client=client[train],
     test_x=x[test], test_y=y[test], test_client=client[test],
   )  # fmt: skip
+
+
+def _num_classes(path: pathlib.Path, value: np.ndarray) -> int:
+  if value.shape != () or value.dtype.kind not in 'iuf':
+    raise UserError(f'{path}: num_classes must be one number.')
+  if not 1 <= value <= leaf.MAX_CLASSES or value != np.round(value):
+    raise UserError(
+      f'{path}: num_classes is {value}; a whole number from 1 to {leaf.MAX_CLASSES} is '
+      'needed.'
+    )
+  return int(value)
 
 
 def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:

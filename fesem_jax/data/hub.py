@@ -66,7 +66,9 @@ def load(
 
 def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
   """Split name -> data set, from the local copy or the hub."""
-  if folder.is_dir():
+  with files.reading(folder):
+    there = folder.is_dir()
+  if there:
     parquet = sorted(folder.rglob('*.parquet'))
     try:
       if parquet:

@@ -5,6 +5,7 @@ holds `users`, `num_samples` and `user_data: {user: {x, y}}`. Files are parsed
 one user at a time, since the full FEMNIST is several GB of text.
 """
 
+import collections
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -81,9 +82,9 @@ def _announced(path: pathlib.Path) -> dict[str, int]:
   users: list[Any] = []
   counts: list[Any] = []
   ended = set()
-  with files.BoundedReader(path) as f:
+  with files.JsonReader(path) as f, files.reading(path):
     try:
-      for prefix, event, value in ijson.parse(f):
+      for prefix, event, value in ijson.parse(f, use_float=True):
         if prefix == 'users.item':
           users.append(value)
         elif prefix == 'num_samples.item':
@@ -99,14 +100,14 @@ def _announced(path: pathlib.Path) -> dict[str, int]:
   if not all(isinstance(u, str) for u in users):
     raise UserError(f'{path}: users must be a list of strings.')
   if len(set(users)) < len(users):
-    repeated = next(u for u in users if users.count(u) > 1)
+    (repeated, _), *_ = collections.Counter(users).most_common(1)
     raise UserError(f'{path}, user {repeated}: listed twice.')
   return dict(zip(users, counts, strict=True))
 
 
 def _blocks(path: pathlib.Path):
   """(user, {x, y}) of a file, parsed one at a time."""
-  with files.BoundedReader(path) as f:
+  with files.JsonReader(path) as f, files.reading(path):
     try:
       yield from ijson.kvitems(f, 'user_data', use_float=True, buf_size=2**20)
     except ijson.JSONError as e:
@@ -187,11 +188,11 @@ def cached_pool(
   read: Callable[[], tuple[dict[str, Examples], dict[str, Examples] | None]],
   paths: list[pathlib.Path], key: Callable[[], str] | None = None,
 ) -> Pool:  # fmt: skip
-  """A pool of natural clients, kept beside the files it is read from.
+  """A pool of natural clients, cached as `files.cache_path` says.
 
   Args:
-    folder: that the cache goes to.
-    name: of what is read; part of the cache's key.
+    folder: that the files lie in.
+    name: of what is read; part of the cache's name and key.
     num_classes: L; 0 takes one more than the largest label.
     scale: see `Pool`.
     read: reads the training and test examples of each client.
@@ -205,7 +206,7 @@ def cached_pool(
     return {field: a for field, a in arrays.items() if a is not None}
 
   key = key or (lambda: files.digest(paths, name))
-  arrays = files.cached(folder / files.CACHE_NAME, key, files.total_size(paths), build)
+  arrays = files.cached(folder, name, key, files.total_size(paths), build)
   labels = [arrays[f].max(initial=0) for f in ('y', 'test_y') if f in arrays]
   classes = num_classes or int(max(labels)) + 1
   return Pool(num_classes=classes, scale=scale, **arrays)

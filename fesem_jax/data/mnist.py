@@ -4,6 +4,7 @@ Formats: http://yann.lecun.com/exdb/mnist (idx) and
 https://github.com/facebookresearch/qmnist (the eight label columns).
 """
 
+import math
 import pathlib
 
 import numpy as np
@@ -49,13 +50,15 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
   header = 4 + 4 * ndim
   if len(raw) < header:
     raise UserError(f'{path} is truncated: its header is cut short. Fetch it again.')
-  shape = tuple(np.frombuffer(raw, '>u4', ndim, 4).astype(np.int64))
-  expected = header + int(np.prod(shape)) * dtype.itemsize
+  shape = tuple(np.frombuffer(raw, '>u4', ndim, 4).tolist())
+  expected = header + math.prod(shape) * dtype.itemsize  # Python's do not overflow.
   if len(raw) != expected:
     raise UserError(
       f'{path} is truncated or too long: {len(raw)} bytes where its header '
       f'announces {expected}. Fetch it again.'
     )
+  if 0 in shape:
+    raise UserError(f'{path} holds nothing: its shape is {shape}. Fetch it again.')
   array = np.frombuffer(raw, dtype, offset=header).reshape(shape)
   return array if dtype == np.uint8 else array.astype(np.int32)
 
@@ -69,8 +72,11 @@ def _read_split(folder: pathlib.Path, prefix: str) -> tuple[np.ndarray, np.ndarr
       f'{images_path} holds {len(images)} images, but {labels_path} holds '
       f'{len(labels)} labels; they must match.'
     )
-  if len(labels) and labels.max() > 9:
-    raise UserError(f'{labels_path} holds label {labels.max()}; digits are 0..9.')
+  if images.dtype != np.uint8:
+    raise UserError(f'{images_path} holds 32-bit integers; images are of bytes.')
+  wrong = labels[(labels < 0) | (labels > 9)]
+  if len(wrong):
+    raise UserError(f'{labels_path} holds label {wrong[0]}; digits are 0..9.')
   return images, labels
 
 

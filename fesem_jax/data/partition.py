@@ -137,13 +137,12 @@ def label_permutations(
   Raises:
     UserError: if there are fewer permutations than groups.
   """
-  chosen: list[tuple[int, ...]] = [tuple(range(num_classes))]
+  # A dict, as it keeps the order and finds repeated draws at once.
+  chosen: dict[tuple[int, ...], None] = {tuple(range(num_classes)): None}
   for _ in range(1000 * num_groups):
     if len(chosen) == num_groups:
-      return np.array(chosen)
-    draw = tuple(rng.permutation(num_classes).tolist())
-    if draw not in chosen:
-      chosen.append(draw)
+      return np.array(list(chosen))
+    chosen[tuple(rng.permutation(num_classes).tolist())] = None
   raise UserError(
     f'{num_classes} classes do not have {num_groups} different relabelings; lower '
     '--partition_groups.'

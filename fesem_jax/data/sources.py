@@ -11,6 +11,7 @@ from fesem_jax.data import (
   arrays,
   celeba,
   digits,
+  files,
   hub,
   leaf,
   mnist,
@@ -150,6 +151,9 @@ PREFIXES: Mapping[str, Callable[[pathlib.Path], Pool]] = {
   'npz': arrays.load,
 }
 
+# Far beyond any use; features of much larger ones are not finite.
+_MAX_DEVIATION = 10**6
+
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 
 _APPLY: Mapping[str, tuple[str, ...]] = {
@@ -194,8 +198,11 @@ def check(
       raise UserError(f'--{option} does not apply to --dataset={name}.')
   check_choice('background', options.background, leaf.BACKGROUNDS)
   for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
-    if not 0 <= getattr(options, option) < np.inf:
-      raise UserError(f'--{option}={getattr(options, option)} must be at least 0.')
+    if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
+      raise UserError(
+        f'--{option}={getattr(options, option)} must be at least 0, and at most '
+        f'{_MAX_DEVIATION}.'
+      )
   if name in _PLANTED and num_groups > num_clients:
     raise UserError(
       f'{num_clients} clients (--num_clients) are fewer than '
@@ -222,9 +229,10 @@ def load(name: str, source: str, request: Request) -> Pool:
   if source:
     chosen = next(s for s in choices if s.name == source)
   else:
-    found = [
-      s for s in choices if not s.folder or (request.data_dir / s.folder).is_dir()
-    ]
+    with files.reading(f'--data_dir={request.data_dir}'):
+      found = [
+        s for s in choices if not s.folder or (request.data_dir / s.folder).is_dir()
+      ]
     if not found:
       wanted = ' or '.join(f'{s.folder}/' for s in choices)
       raise UserError(

@@ -2,14 +2,26 @@
 
 import numpy as np
 
+from fesem_jax.base import UserError
 from fesem_jax.data.pool import Pool
 
 _DIMENSION, _CLASSES = 60, 10  # As in FedProx's and LEAF's synthetic data.
 _LINEAR_DIMENSION = 1000  # As in IFCA's.
+_MAX_VALUES = 2**33  # 32 GiB of features.
+
+
+def _check_size(num_clients: int, examples: int, dimension: int) -> None:
+  if num_clients * examples * dimension > _MAX_VALUES:
+    raise UserError(
+      f'{num_clients} clients (--num_clients) of about {examples} examples '
+      f'(--examples_per_client) would hold {num_clients * examples * dimension} '
+      f'features, more than {_MAX_VALUES}; lower one of them.'
+    )
 
 
 def _sizes(rng: np.random.Generator, num_clients: int, examples: int) -> np.ndarray:
   """[M] examples of each client: `examples`, or log-normal as in FedProx."""
+  _check_size(num_clients, examples or 450, _DIMENSION)  # 50 + exp(4 + 2^2 / 2)
   if examples:
     return np.full(num_clients, examples)
   return rng.lognormal(4, 2, num_clients).astype(int) + 50
@@ -77,6 +89,7 @@ def linear_clusters(
     groups: [M] group of each client.
     noise: standard deviation.
   """
+  _check_size(num_clients, examples or 100, _LINEAR_DIMENSION)
   models = rng.integers(0, 2, (groups.max() + 1, _LINEAR_DIMENSION))
   xs, ys = [], []
   for group in groups:

@@ -112,6 +112,7 @@ def _hdf5_array(file: h5py.File, group: str, name: str) -> np.ndarray:
   found = file[at]
   if not isinstance(found, h5py.Dataset) or found.external:
     raise UserError(f'{file.filename}, {group}: {name} is no array in this file.')
+  files.check_expanded(pathlib.Path(file.filename), found.nbytes)
   return found[()]
 
 

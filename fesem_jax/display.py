@@ -1,0 +1,44 @@
+"""Names and values from files and flags, made fit to be shown.
+
+They may hold anything: markup of Matplotlib, LaTeX or Markdown, control characters,
+which neither terminals nor SVG should get, lone surrogates, or a whole novel.
+"""
+
+_LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
+  '\\': r'\textbackslash{}',
+  '~': r'\textasciitilde{}',
+  '^': r'\textasciicircum{}',
+  '<': r'\textless{}',
+  '>': r'\textgreater{}',
+  '|': r'\textbar{}',
+}
+_MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
+
+
+def shown(value: object, limit: int = 40) -> str:
+  """A value as one line of printable characters.
+
+  Args:
+    value: any; others than strings are shown as `str` gives them.
+    limit: characters; of a longer text the middle is left out.
+  """
+  text = str(value)
+  if len(text) > limit:
+    kept = limit - 3
+    text = f'{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}'
+  return ''.join(c if c.isprintable() else ' ' if c.isspace() else '?' for c in text)
+
+
+def in_figure(value: object, limit: int = 40) -> str:
+  """`shown`, for Matplotlib: without formulas."""
+  return shown(value, limit).replace('$', r'\$')
+
+
+def in_latex(value: object, limit: int = 255) -> str:
+  """`shown`, for LaTeX: without commands."""
+  return ''.join(_LATEX.get(c, c) for c in shown(value, limit))
+
+
+def in_markdown(value: object, limit: int = 255) -> str:
+  """`shown`, for a cell of a Markdown table: without markup or HTML."""
+  return ''.join(_MARKDOWN.get(c, c) for c in shown(value, limit))
