@@ -27,9 +27,9 @@ from absl import app, flags
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms, sharding
+from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Diverged, UserError, check_choice
 from fesem_jax.programs import Programs
-from fesem_jax.writer import write_atomically
 
 _COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
 _KINDS = ('finetuned', 'deployed')

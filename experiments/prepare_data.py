@@ -10,7 +10,6 @@ Prints clients, examples, classes, the distribution of sizes and the label skew;
 verifies the file by reading it back.
 """
 
-import contextlib
 import pathlib
 
 import numpy as np
@@ -19,6 +18,7 @@ from absl import app, flags
 from experiments import flags as experiment_flags
 from experiments.run import main_with_clear_errors, no_positional
 from fesem_jax import data
+from fesem_jax.atomic import replacing
 from fesem_jax.base import FederatedData, UserError
 from fesem_jax.data import arrays, skew
 
@@ -89,18 +89,15 @@ def check_equal(path: pathlib.Path, a: FederatedData, b: FederatedData) -> None:
 
 def write(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
   """Writes the file once a first copy has been read back as it should be."""
-  trial = path.with_name(f'.trial.{path.name}')
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays.save(trial, train, test)
-    for wrote, read in zip((train, test), data.load(f'npz:{trial}'), strict=True):
-      check_equal(path, wrote, read)
-    trial.replace(path)
   except OSError as e:
     raise UserError(f'Cannot write --output={path}: {e.strerror}.') from e
-  finally:
-    with contextlib.suppress(OSError):
-      trial.unlink(missing_ok=True)
+  with replacing(path) as trial:
+    arrays.save(pathlib.Path(trial.name), train, test)
+    read = data.load(f'npz:{trial.name}')
+    for a, b in zip((train, test), read, strict=True):
+      check_equal(path, a, b)
 
 
 def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> None:

@@ -16,8 +16,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tqdm
+from absl import logging
 
-from fesem_jax import checkpoint, evaluate, machine, portrait, sharding, writer
+from fesem_jax import (
+  atomic,
+  checkpoint,
+  evaluate,
+  machine,
+  portrait,
+  sharding,
+  writer,
+)
 from fesem_jax.base import (
   Algorithm,
   Cohort,
@@ -172,6 +181,41 @@ def simulate(
       the training loss or Eq. 6 are not finite.
     Stopped: after Ctrl-C, once the round is done and saved.
   """
+  with contextlib.ExitStack() as opened:
+    return _simulate(
+        opened, algorithm, local, train, test, rounds=rounds, seed=seed,
+        clients_per_round=clients_per_round, eval_every=eval_every,
+        finetune_epochs=finetune_epochs, patience=patience, workdir=workdir,
+        config=config, checkpoint_every=checkpoint_every, resume=resume,
+        tensorboard=tensorboard, make_portrait=make_portrait, progress=progress,
+        programs=programs, unseen=unseen,
+    )  # fmt: skip
+
+
+def _simulate(
+  opened: contextlib.ExitStack,
+  algorithm: Algorithm,
+  local: LocalTraining,
+  train: FederatedData,
+  test: FederatedData,
+  *,
+  rounds: int,
+  seed: int,
+  clients_per_round: int,
+  eval_every: int,
+  finetune_epochs: int,
+  patience: int,
+  workdir: str | pathlib.Path | None,
+  config: dict[str, Any] | None,
+  checkpoint_every: int,
+  resume: bool,
+  tensorboard: bool,
+  make_portrait: bool,
+  progress: bool | None,
+  programs: Programs | None,
+  unseen: tuple[FederatedData, FederatedData] | None,
+) -> Result:
+  """`simulate`; what it opens is closed, and the workdir released, with `opened`."""
   began = time.perf_counter()
   programs = programs or Programs()
   _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
@@ -196,19 +240,18 @@ def simulate(
         'unseen': None if unseen is None else np.asarray(unseen[0].client_ids).tolist(),
         'program': _digest(rehearsal),
       }
-    checkpoint.claim_workdir(folder, identity, resume)
-    checkpoints = checkpoint.Checkpoints(folder)
+    checkpoints = opened.enter_context(
+      checkpoint.claim_workdir(folder, identity, resume)
+    )
   state, done, seconds = _begin(
     algorithm, train, keys[_INIT], checkpoints, rounds, programs
   )
   out = writer.MetricsWriter(folder, done, tensorboard)
+  opened.callback(out.close)
   finished = done == rounds or _settled(out.records, patience)
   if folder is not None and finished:
-    held = _read_result(folder, state, train, out.records)
+    held = _read_result(folder, state, train, out.records, make_portrait)
     if held is not None:
-      out.close()
-      if checkpoints is not None:
-        checkpoints.close()
       return held
 
   shardings = jax.tree.map(lambda x: x.sharding, state)
@@ -271,9 +314,6 @@ def simulate(
       out.amend(scores(done))
   finally:
     bar.close()
-    out.close()
-    if checkpoints is not None:
-      checkpoints.close()
 
   label_counts = skew.label_counts(train)[: len(train.info.names)]
   picture = {}
@@ -301,8 +341,8 @@ def simulate(
   }
   if folder is not None:
     if picture:
-      writer.write_arrays_atomically(folder / 'clients.npz', picture)
-    writer.write_atomically(
+      atomic.write_arrays_atomically(folder / 'clients.npz', picture)
+    atomic.write_atomically(
       folder / 'summary.json', json.dumps(summary, indent=1) + '\n'
     )
   return Result(state, train, summary, out.records, picture)
@@ -392,24 +432,47 @@ def _begin(
     shapes,
     init.output_shardings,
   )
-  return checkpoints.restore(like), latest, seconds
+  return *checkpoints.restore(like), seconds
 
 
 def _read_result(
-  folder: pathlib.Path, state: Any, train: FederatedData, records: list[dict[str, Any]]
+  folder: pathlib.Path,
+  state: Any,
+  train: FederatedData,
+  records: list[dict[str, Any]],
+  make_portrait: bool,
 ) -> Result | None:
-  """The result that the workdir holds; None if it lacks the last round's."""
+  """The result that the workdir holds; None if it is to be made from the state."""
   try:
-    summary = json.loads((folder / 'summary.json').read_text())
-  except (FileNotFoundError, json.JSONDecodeError):
-    return None
-  if summary.get('rounds') != records[-1]['round'] or 'deployed' not in records[-1]:
-    return None
-  picture = {}
-  if (folder / 'clients.npz').exists():
-    with np.load(folder / 'clients.npz') as arrays:
-      picture = dict(arrays)
-  return Result(state, train, summary, records, picture)
+    summary, picture = writer.read_summary(folder), writer.read_clients(folder)
+  except UserError:
+    pass
+  else:
+    if summary is None or (make_portrait and not picture):
+      return None
+    if summary.get('rounds') != records[-1]['round'] or 'deployed' not in records[-1]:
+      return None
+    if _is_sound(summary, records):
+      return Result(state, train, summary, records, picture)
+  logging.warning(
+    'summary.json or clients.npz in %s is damaged; both are made anew from the '
+    'checkpoint.',
+    folder,
+  )
+  return None
+
+
+def _is_sound(summary: dict[str, Any], records: list[dict[str, Any]]) -> bool:
+  """Whether a summary is one, and says what the records say."""
+  text = lambda held: json.dumps(held, sort_keys=True)
+  timing = summary.get('timing')
+  return (
+    text(summary | _outcome(records)) == text(summary)
+    and {'unseen', 'label_skew', 'clients_without_test_examples'} <= summary.keys()
+    and isinstance(timing, dict)
+    and {'compile_seconds', 'seconds_per_round', 'client_steps_per_second'}
+    <= timing.keys()
+  )
 
 
 @contextlib.contextmanager

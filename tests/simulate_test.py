@@ -56,7 +56,8 @@ def assert_same_state(a, b):
 def test_a_run_writes_what_the_contract_says(tmp_path):
   result = run(workdir=tmp_path, eval_every=2)
   assert {p.name for p in tmp_path.iterdir()} == {
-      'config.json', 'metrics.jsonl', 'summary.json', 'checkpoints', 'clients.npz'
+      '.lock', 'config.json', 'metrics.jsonl', 'summary.json', 'checkpoints',
+      'clients.npz',
   }  # fmt: skip
   lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').open()]
   assert [r['round'] for r in lines] == [0, 1, 2, 3, 4]
@@ -252,7 +253,7 @@ def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
   with pytest.raises(Stopped, match='Run the same command again to continue'):
     run('fed_avg', rounds=5000, workdir=tmp_path, make_portrait=False, eval_every=0)
   timer.join()
-  done = Checkpoints(tmp_path).latest_round()
+  done = Checkpoints(tmp_path, {}).latest_round()
   assert done >= 2
   again = run('fed_avg', rounds=done + 1, workdir=tmp_path, make_portrait=False)
   whole = run('fed_avg', rounds=done + 1, make_portrait=False)
@@ -335,7 +336,7 @@ def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path
   with pytest.raises(Diverged, match=r'no client came back.*lower --learning_rate'):
     run('fed_avg', rate=1e30, workdir=tmp_path)
   run('fed_avg', rounds=2, workdir=tmp_path / 'b')
-  assert Checkpoints(tmp_path / 'b').latest_round() == 2
+  assert Checkpoints(tmp_path / 'b', {}).latest_round() == 2
 
 
 def test_a_start_in_which_all_clients_fail_is_no_result():
@@ -427,7 +428,7 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
     run('fed_avg', rounds=3, workdir=tmp_path, make_portrait=False)
   monkeypatch.undo()
   assert (tmp_path / 'summary.json').read_text() == summary
-  assert Checkpoints(tmp_path).latest_round() == 2
+  assert Checkpoints(tmp_path, {}).latest_round() == 2
   monkeypatch.setattr(os, 'replace', full)
   with pytest.raises(
     UserError, match=r'Cannot write .*What was there before is unchanged'
