@@ -3,18 +3,16 @@
 import contextlib
 import errno
 import fcntl
-import gc
 import hashlib
 import json
 import os
 import pathlib
-import sys
-import tempfile
+import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
@@ -40,13 +38,15 @@ FREE_FLAGS = frozenset(
 )
 
 
+_KEPT = 2  # Checkpoints: the newest, and one in case that it is damaged.
+
 # What a flag is in a version of this package that does not have it.
 _NONE = 'no such flag'
 
 
 @contextlib.contextmanager
-def locked(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps other runs out of a folder until the block ends.
+def locked(folder: pathlib.Path) -> Iterator[bool]:
+  """Keeps other runs out of a folder until the block ends; gives whether it can.
 
   The lock belongs to the open file, so that the system releases it when the
   process dies; the file `.lock` stays behind and means nothing by itself.
@@ -63,8 +63,9 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   except OSError as e:
     raise UserError(f'Cannot write to --workdir={folder}: {e.strerror}.') from e
   if descriptor is None:
-    yield
+    yield False
     return
+  alone = True
   try:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as e:
@@ -75,6 +76,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
       'end or choose another folder.'
     ) from e
   except OSError as e:  # Some network file systems have no locks.
+    alone = False
     logging.warning(
       '%s cannot be locked (%s): make sure that no second run uses it.',
       folder,
@@ -84,10 +86,8 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
     with contextlib.suppress(OSError):  # A read-only or a full disk.
       os.ftruncate(descriptor, 0)
       os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-      for left_over in folder.glob('.*.partial'):  # Of a run that was killed.
-        left_over.unlink()
   try:
-    yield
+    yield alone
   finally:
     os.close(descriptor)
 
@@ -122,7 +122,7 @@ def claim_workdir(
       a run of which parts are missing, or a run at all while `resume` is False,
       or if it cannot be written.
   """
-  with locked(workdir):
+  with locked(workdir) as alone:
     old = read_config(workdir)
     saved = saved_rounds(workdir)
     left = [f for f in ('summary.json', 'clients.npz') if (workdir / f).exists()]
@@ -142,11 +142,22 @@ def claim_workdir(
     if left and not saved and not beginning:
       raise _incomplete(workdir, left, 'no checkpoint')
     with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
+      if alone:
+        _remove_left_overs(workdir)
       if old is None:
         checkpoints.check_config()
         text = json.dumps(config, indent=1, sort_keys=True) + '\n'
         write_atomically(workdir / 'config.json', text)
       yield checkpoints
+
+
+def _remove_left_overs(workdir: pathlib.Path) -> None:
+  """Deletes what a run that was killed had not finished writing."""
+  with contextlib.suppress(OSError):
+    for file in workdir.glob('.*.partial'):
+      file.unlink()
+  for folder in (workdir / 'checkpoints').glob('.*.partial'):
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_content(path: pathlib.Path) -> bool:
@@ -178,37 +189,37 @@ def _check_same(
 
 
 class _Unsound(Exception):  # noqa: N818 - becomes a warning or a UserError.
-  """A checkpoint that cannot be what was saved."""
+  """A checkpoint that cannot be what was saved, or cannot be saved."""
 
 
 class Checkpoints:
   """The newest checkpoints of a workdir.
 
-  Each is a folder `workdir/checkpoints/ROUND` of two items: the state, and a note
-  with the configuration and a digest of every array.
+  Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes
+  it, and `note.json`: the round, the configuration, the kinds of the arrays, and
+  the SHA-256 of every file and of the note itself.
 
   Args:
     workdir: existing folder.
     config: of the run, saved with each checkpoint and compared with it.
+
+  Raises:
+    UserError: if the folder of checkpoints cannot be made.
   """
 
   def __init__(self, workdir: pathlib.Path, config: dict[str, Any]):
     self._workdir = workdir
     self._config = config
     self._dir = (workdir / 'checkpoints').absolute()
-    options = ocp.CheckpointManagerOptions(
-      max_to_keep=2, create=True, enable_async_checkpointing=False
-    )
     try:
-      self._manager = _quietly(
-        ocp.CheckpointManager, self._dir, item_names=('state', 'note'), options=options
-      )
-    except _Unsound as e:
-      raise UserError(f'Cannot use {self._dir} for checkpoints: {e}') from e
+      self._dir.mkdir(exist_ok=True)
+    except OSError as e:
+      raise UserError(f'Cannot write {self._dir}: {e.strerror}.') from e
+    self._orbax = ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
   def latest_round(self) -> int | None:
     """Number of rounds done at the newest checkpoint, or None."""
-    return self._manager.latest_step()
+    return max(saved_rounds(self._workdir), default=None)
 
   def save(self, rounds_done: int, state: Any) -> None:
     """Saves the state; a checkpoint exists whole or not at all.
@@ -217,21 +228,29 @@ class Checkpoints:
       UserError: if it cannot be written, e.g. on a full disk; older
         checkpoints are untouched.
     """
-    if self._manager.latest_step() == rounds_done:
+    if self.latest_round() == rounds_done:
       return
-    note = {'round': rounds_done, 'config': self._config, 'arrays': _digests(state)}
-    items = ocp.args.Composite(
-      state=ocp.args.StandardSave(state),
-      note=ocp.args.JsonSave(note | {'digest': _digest_of_note(note)}),
-    )
+    partial = self._dir / f'.{rounds_done}.{secrets.token_hex(8)}.partial'
     try:
-      _quietly(self._manager.save, rounds_done, args=items, force=True)
-      _quietly(self._manager.wait_until_finished)
-    except _Unsound as e:
+      partial.mkdir()
+      _quietly(self._orbax.save, partial / 'state', args=ocp.args.StandardSave(state))
+      note = {
+        'round': rounds_done,
+        'config': self._config,
+        'arrays': _kinds(state),
+        'files': _digests(partial),
+      }
+      text = json.dumps(note | {'digest': _digest_of_note(note)}, indent=1)
+      write_atomically(partial / 'note.json', text + '\n')
+      partial.rename(self._dir / str(rounds_done))
+    except (OSError, UserError, _Unsound) as e:
+      shutil.rmtree(partial, ignore_errors=True)
       raise UserError(
         f'Cannot save a checkpoint in {self._dir}: {e} Earlier checkpoints are '
         'intact; free some space and run the same command again.'
       ) from e
+    for old in saved_rounds(self._workdir)[:-_KEPT]:
+      shutil.rmtree(self._dir / str(old), ignore_errors=True)
 
   def check_config(self) -> None:
     """Compares the configuration with that of the newest readable checkpoint.
@@ -240,7 +259,7 @@ class Checkpoints:
       UserError: if they differ, or there are checkpoints but none can be read.
     """
     reasons = []
-    for rounds_done in self._newest_first():
+    for rounds_done in reversed(saved_rounds(self._workdir)):
       try:
         note = self._note(rounds_done)
       except _Unsound as e:
@@ -264,30 +283,26 @@ class Checkpoints:
         other shapes or of an older version of this package.
     """
     damaged: dict[int, str] = {}
-    for rounds_done in self._newest_first():
+    for rounds_done in reversed(saved_rounds(self._workdir)):
       try:
         state = self._load(rounds_done, like)
       except _Unsound as e:
         damaged[rounds_done] = str(e)
         continue
       for bad, reason in damaged.items():
-        where = self._set_aside(bad)
         logging.warning(
           'Checkpoint %s is damaged (%s) and now %s; the run goes on from round %d.',
           self._dir / str(bad),
           reason,
-          where.name,
+          self._set_aside(bad),
           rounds_done,
         )
       return state, rounds_done
-    raise self._none_left(next(iter(damaged.values())))
+    raise self._none_left(next(iter(damaged.values()), 'there is none'))
 
   def close(self) -> None:
     """Releases Orbax's threads."""
-    self._manager.close()
-
-  def _newest_first(self) -> list[int]:
-    return sorted(self._manager.all_steps(), reverse=True)
+    self._orbax.close()
 
   def _none_left(self, reason: str) -> UserError:
     return UserError(
@@ -296,81 +311,80 @@ class Checkpoints:
     )
 
   def _note(self, rounds_done: int) -> dict[str, Any]:
-    """What was noted beside the state; raises `_Unsound`."""
-    if (self._dir / str(rounds_done) / 'default').exists():
+    """What was noted beside a state; raises `_Unsound`."""
+    folder = self._dir / str(rounds_done)
+    if (folder / 'default').exists():
       raise UserError(
-        f'{self._dir / str(rounds_done)} was saved by an older version of this '
-        'package, without digests and its configuration, and cannot be checked; '
-        'choose another --workdir, or finish the run with that version.'
+        f'{folder} was saved by an older version of this package, without digests and '
+        'its configuration, and cannot be checked; choose another --workdir, or '
+        'finish the run with that version.'
       )
-    items = ocp.args.Composite(note=ocp.args.JsonRestore())
-    note = _quietly(self._manager.restore, rounds_done, args=items)['note']
+    try:
+      note = json.loads((folder / 'note.json').read_bytes().decode())
+    except FileNotFoundError as e:
+      raise _Unsound('note.json is missing') from e
+    except (OSError, ValueError, RecursionError) as e:
+      raise _Unsound(f'note.json: {first_line(e)}') from e
     digest = note.pop('digest', None) if isinstance(note, dict) else None
     if digest is None or digest != _digest_of_note(note):
-      raise _Unsound('its note is not what was saved')
+      raise _Unsound('note.json is not what was saved')
     if note['round'] != rounds_done:
       raise _Unsound(f'it was saved as round {note["round"]}')
     return note
 
   def _load(self, rounds_done: int, like: Any) -> Any:
     """The state of a checkpoint; raises `_Unsound`."""
-    note = self._note(rounds_done)
+    folder, note = self._dir / str(rounds_done), self._note(rounds_done)
     _check_same(self._workdir, note['config'], self._config)
-    there = {name: kind for name, (kind, _) in note['arrays'].items()}
-    if there != {name: _kind(x) for name, x in _named_leaves(like)}:
+    try:
+      found = _digests(folder)
+    except OSError as e:
+      raise _Unsound(f'{e.filename}: {e.strerror}') from e
+    for name, digest in note['files'].items():
+      if found.get(name) != digest:
+        what = 'not what was saved' if name in found else 'missing'
+        raise _Unsound(f'{name} is {what}')
+    if note['arrays'] != _kinds(like):
       raise UserError(
-        f'Checkpoint {self._dir / str(rounds_done)} holds arrays of other shapes than '
-        'this run: it belongs to a --num_devices that does not divide 8, or to '
-        'another version of this package.'
+        f'Checkpoint {folder} holds arrays of other shapes than this run: it belongs '
+        'to a --num_devices that does not divide 8, or to another version of this '
+        'package.'
       )
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-    items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-    state = _quietly(self._manager.restore, rounds_done, args=items)['state']
-    for name, kind_and_digest in _digests(state).items():
-      if kind_and_digest != note['arrays'][name]:
-        raise _Unsound(f'the values of {name} are not what was saved')
-    return state
-
-  def _set_aside(self, rounds_done: int) -> pathlib.Path:
-    """Renames a checkpoint so that it is none."""
+    items = ocp.args.StandardRestore(abstract)
     try:
-      place = tempfile.mkdtemp(prefix=f'damaged_{rounds_done}_', dir=self._dir)
-      (self._dir / str(rounds_done)).rename(place)
+      return _quietly(self._orbax.restore, folder / 'state', args=items)
+    except _Unsound as e:  # Not for damage, but for lack of memory, say.
+      raise UserError(f'Checkpoint {folder} is sound but cannot be read: {e}.') from e
+
+  def _set_aside(self, rounds_done: int) -> str:
+    """Renames a checkpoint so that it is none, and says how it is called now."""
+    aside = f'damaged_{rounds_done}_{secrets.token_hex(4)}'
+    try:
+      (self._dir / str(rounds_done)).rename(self._dir / aside)
     except OSError as e:
       raise UserError(
-        f'Checkpoint {self._dir / str(rounds_done)} is damaged and cannot be set '
-        f'aside: {e.strerror}.'
+        f'Checkpoint {self._dir / str(rounds_done)} is damaged and cannot be renamed: '
+        f'{e.strerror}.'
       ) from e
-    self._manager.reload()
-    return pathlib.Path(place)
+    return aside
 
 
-def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+def _kinds(state: Any) -> dict[str, str]:
+  """Path of each array -> its dtype and shape."""
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  return {jax.tree_util.keystr(path): f'{x.dtype}{list(x.shape)}' for path, x in leaves}
 
 
-def _kind(x: Any) -> str:
-  return f'{x.dtype}{list(x.shape)}'
-
-
-def _digests(state: Any) -> dict[str, list[str]]:
-  """Path of each array -> [dtype and shape, SHA-256 of its values]."""
-  return {name: [_kind(x), _digest(x)] for name, x in _named_leaves(state)}
-
-
-def _digest(x: jax.Array) -> str:
-  """SHA-256 of an array's bytes in C order, on however many devices it lies."""
-  total = hashlib.sha256()
-  shards = [s for s in x.addressable_shards if s.replica_id == 0]
-  if any(s.data.shape[1:] != x.shape[1:] for s in shards):
-    parts = [np.asarray(x)]
-  else:  # Whole rows: without a copy of all devices' rows in one place.
-    shards.sort(key=lambda s: s.index[0].start or 0 if s.index else 0)
-    parts = [np.asarray(s.data) for s in shards]
-  for part in parts:
-    total.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
-  return total.hexdigest()
+def _digests(folder: pathlib.Path) -> dict[str, str]:
+  """Path below `folder` of each file of the state -> SHA-256 of its content."""
+  digests = {}
+  for path in sorted((folder / 'state').rglob('*')):
+    if path.is_file():
+      with path.open('rb') as file:
+        digest = hashlib.file_digest(file, 'sha256').hexdigest()
+      digests[path.relative_to(folder).as_posix()] = digest
+  return digests
 
 
 def _digest_of_note(note: dict[str, Any]) -> str:
@@ -385,16 +399,13 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   """
   not_orbax = lambda record: 'orbax' not in pathlib.Path(record.pathname).parts
   logger = logging.get_absl_logger()
-  hook = sys.unraisablehook
   logger.addFilter(not_orbax)
-  sys.unraisablehook = lambda _: None
   try:
-    try:
-      return call(*args, **kwargs)
-    except Exception as e:  # Orbax raises many kinds.
-      reason = first_line(e)[:200]
-    gc.collect()  # Its unfinished coroutines complain when they are collected.
+    return call(*args, **kwargs)
+  except Exception as e:  # Orbax raises many kinds.
+    reason = first_line(e)
   finally:
-    sys.unraisablehook = hook
     logger.removeFilter(not_orbax)
+  if len(reason) > 200:  # The cause is at the end, e.g. "No space left on device".
+    reason = f'{reason[:60]} ... {reason[-120:]}'
   raise _Unsound(reason)
