@@ -153,6 +153,7 @@ class MetricsWriter:
     self._path: pathlib.Path | None = None
     self._file: TextIO | None = None
     self._board: Any = None
+    self._tensorboard: pathlib.Path | None = None
     if workdir is None:
       return
     self._path = path = workdir / 'metrics.jsonl'
@@ -166,8 +167,8 @@ class MetricsWriter:
     # A finished run is read again where nothing can be written.
     if not rounds_done or path.read_bytes() != self._text().encode():
       write_atomically(path, self._text())
-    if tensorboard:
-      self._board = _summary_writer(workdir / 'tensorboard', rounds_done + 1)
+    check_tensorboard(tensorboard)
+    self._tensorboard = workdir / 'tensorboard' if tensorboard else None
 
   def write(self, record: dict[str, Any]) -> None:
     """Adds one round's record; it is on disk when this returns."""
@@ -180,7 +181,8 @@ class MetricsWriter:
       except OSError as e:
         reason = 'it is a link' if e.errno == errno.ELOOP else e.strerror
         raise UserError(f'Cannot write {self._path}: {reason}.') from e
-    if self._board is not None:
+    if self._tensorboard is not None:
+      self._board = self._board or _summary_writer(self._tensorboard, record['round'])
       for name, value in _scalars('', record):
         self._board.add_scalar(name, value, record['round'])
       self._board.flush()
