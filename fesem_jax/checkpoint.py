@@ -245,8 +245,9 @@ class Checkpoints:
       partial.rename(self._dir / str(rounds_done))
     except (OSError, UserError, _Unsound) as e:
       shutil.rmtree(partial, ignore_errors=True)
+      reason = e.strerror if isinstance(e, OSError) else str(e).rstrip('.')
       raise UserError(
-        f'Cannot save a checkpoint in {self._dir}: {e} Earlier checkpoints are '
+        f'Cannot save a checkpoint in {self._dir}: {reason}. Earlier checkpoints are '
         'intact; free some space and run the same command again.'
       ) from e
     for old in saved_rounds(self._workdir)[:-_KEPT]:
@@ -406,6 +407,7 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     reason = first_line(e)
   finally:
     logger.removeFilter(not_orbax)
+  reason = reason.split(' [')[0]  # TensorStore adds whole specifications.
   if len(reason) > 200:  # The cause is at the end, e.g. "No space left on device".
     reason = f'{reason[:60]} ... {reason[-120:]}'
   raise _Unsound(reason)

@@ -77,7 +77,8 @@ def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   try:
     arrays = files.read_npz(path)
   except UserError as e:
-    raise _damaged(path, files.first_line(e)) from e
+    cause = e.__cause__ if isinstance(e.__cause__, Exception) else e
+    raise _damaged(path, files.first_line(cause)) from e
   if not arrays:
     raise _damaged(path, 'it is empty')
   return arrays

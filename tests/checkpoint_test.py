@@ -121,6 +121,11 @@ def test_no_flipped_bit_gives_other_numbers(saved, tmp_path, capfd):
       aside.rename(newest)
     path.write_bytes(good)
   assert noticed > 70
+  # One that would name another configuration.
+  note = newest / 'note.json'
+  flip(note, 8 * (note.read_bytes().index(b'"seed": 0') + len('"seed": ')))
+  assert b'"seed": 1' in note.read_bytes()
+  assert restored(tmp_path)[1] == 1
   assert 'Traceback' not in capfd.readouterr().err
 
 
@@ -264,6 +269,7 @@ class Killed(BaseException):
   """Stands for a signal that cannot be caught."""
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_any_of_its_writes_goes_on(finished, tmp_path, monkeypatch):
   writes = 0
   for n in itertools.count():

@@ -178,5 +178,6 @@ def test_figures_of_a_damaged_run_are_one_sentence(name, broken, tmp_path):
     path.mkdir()
   else:
     path.write_bytes(broken + b'\n')
-  with pytest.raises(UserError, match=f'{name} (is damaged|cannot be read)'):
+  with pytest.raises(UserError, match=f'{name} (is damaged|cannot be read)') as e:
     plots.Run(tmp_path)
+  assert str(e.value).count(name) == 1
