@@ -35,6 +35,13 @@ def _damaged(path: pathlib.Path, reason: str) -> UserError:
   return UserError(f'{path} is damaged ({reason}); {remedy}.')
 
 
+def _reason(e: BaseException) -> str:
+  """What an exception says, in one line without the file's name."""
+  if isinstance(e, OSError) and e.strerror:
+    return e.strerror
+  return (str(e).splitlines() or [type(e).__name__])[0]
+
+
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """What config.json holds; None where there is none.
 
@@ -59,7 +66,7 @@ def _read_object(path: pathlib.Path) -> dict[str, Any] | None:
   except FileNotFoundError:
     return None
   except (OSError, ValueError, RecursionError) as e:
-    raise _damaged(path, files.first_line(e)) from e
+    raise _damaged(path, _reason(e)) from e
   if not isinstance(value, dict):
     raise _damaged(path, 'it is not a JSON object')
   return value
@@ -77,8 +84,7 @@ def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   try:
     arrays = files.read_npz(path)
   except UserError as e:
-    cause = e.__cause__ if isinstance(e.__cause__, Exception) else e
-    raise _damaged(path, files.first_line(cause)) from e
+    raise _damaged(path, _reason(e.__cause__ or e)) from e
   if not arrays:
     raise _damaged(path, 'it is empty')
   return arrays
