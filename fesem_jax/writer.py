@@ -15,6 +15,10 @@ from fesem_jax.base import UserError
 from fesem_jax.data import files
 
 
+# What every clients.npz holds; see `portrait.draw`.
+_PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
+
+
 def saved_rounds(workdir: pathlib.Path) -> list[int]:
   """Rounds that a workdir has checkpoints of, sound or not, in order."""
   try:
@@ -85,8 +89,8 @@ def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
     arrays = files.read_npz(path)
   except UserError as e:
     raise _damaged(path, _reason(e.__cause__ or e)) from e
-  if not arrays:
-    raise _damaged(path, 'it is empty')
+  if lacking := _PORTRAIT - arrays.keys():
+    raise _damaged(path, f'it lacks {min(lacking)}')
   return arrays
 
 

@@ -166,6 +166,15 @@ def test_a_last_line_cut_short_is_left_out(tmp_path):
     assert got == ([1, 2, 3] if cut == 1 else [1, 2])
 
 
+def test_a_portrait_without_its_arrays_is_damaged(tmp_path):
+  (tmp_path / 'metrics.jsonl').write_text(lines(0, 1))
+  write_arrays(tmp_path / 'clients.npz')
+  with pytest.raises(
+    UserError, match=r'clients.npz is damaged \(it lacks assignment\)'
+  ):
+    plots.Run(tmp_path)
+
+
 @pytest.mark.parametrize('name', ['config.json', 'clients.npz', 'metrics.jsonl'])
 @pytest.mark.parametrize('broken', [b'null', b'[]', b'\xff\xfe', b'PK\x03\x04', 'dir'])
 def test_figures_of_a_damaged_run_are_one_sentence(name, broken, tmp_path):
