@@ -14,7 +14,6 @@ from fesem_jax.atomic import write_atomically
 from fesem_jax.base import UserError
 from fesem_jax.data import files
 
-
 # What every clients.npz holds; see `portrait.draw`.
 _PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
 
