@@ -169,9 +169,7 @@ def test_a_last_line_cut_short_is_left_out(tmp_path):
 def test_a_portrait_without_its_arrays_is_damaged(tmp_path):
   (tmp_path / 'metrics.jsonl').write_text(lines(0, 1))
   write_arrays(tmp_path / 'clients.npz')
-  with pytest.raises(
-    UserError, match=r'npz is damaged \(it lacks assignment\)'
-  ):
+  with pytest.raises(UserError, match=r'npz is damaged \(it lacks assignment\)'):
     plots.Run(tmp_path)
 
 
