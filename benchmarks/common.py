@@ -20,8 +20,8 @@ from jax.sharding import Mesh
 from benchmarks.workloads import Workload
 from fesem_jax import algorithms, machine, models, sharding
 from fesem_jax import local as local_module
+from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Cohort, FederatedData
-from fesem_jax.writer import write_atomically
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 

@@ -27,10 +27,11 @@ from absl import flags
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms, sharding
+from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Diverged, UserError, check_choice
+from fesem_jax.checkpoint import locked
 from fesem_jax.display import in_latex, in_markdown, shown
 from fesem_jax.programs import Programs
-from fesem_jax.writer import write_atomically
 
 _COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
 _KINDS = ('finetuned', 'deployed')
@@ -379,8 +380,15 @@ def main(argv: list[str]) -> None:
   sharding.setup_devices(f.num_devices)
   workdir = pathlib.Path(f.workdir)
   table = configurations(f.algorithms, f.num_seeds, experiment_flags.chosen_options())
-  if f.tune:
-    table = tuned(table, *parse_search(f.tune), workdir)
+  searched = parse_search(f.tune) if f.tune else None
+  with locked(workdir):
+    if searched is not None:
+      table = tuned(table, *searched, workdir)
+    run_all(table, workdir)
+
+
+def run_all(table: dict[str, list[dict[str, Any]]], workdir: pathlib.Path) -> None:
+  """Runs what is missing of a table, then writes, prints and draws it."""
   summaries: Summaries = {label: [] for label in table}
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in table}
   refused: dict[str, UserError] = {}

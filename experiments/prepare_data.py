@@ -10,7 +10,6 @@ Prints clients, examples, classes, the distribution of sizes and the label skew;
 verifies the file by reading it back.
 """
 
-import contextlib
 import pathlib
 
 import numpy as np
@@ -19,6 +18,7 @@ from absl import flags
 from experiments import flags as experiment_flags
 from experiments.run import check_numbers, no_positional, start
 from fesem_jax import data
+from fesem_jax.atomic import replacing
 from fesem_jax.base import FederatedData, UserError
 from fesem_jax.data import arrays, skew
 
@@ -91,18 +91,15 @@ def write(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None
   """Writes the file once a first copy has been read back as it should be."""
   if not path.name:
     raise UserError(f'--output={path} must name a file, e.g. data.npz.')
-  trial = path.with_name(f'.trial.{path.name}')
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays.save(trial, train, test)
-    for wrote, read in zip((train, test), data.load(f'npz:{trial}'), strict=True):
-      check_equal(path, wrote, read)
-    trial.replace(path)
   except OSError as e:
     raise UserError(f'Cannot write --output={path}: {e.strerror}.') from e
-  finally:
-    with contextlib.suppress(OSError):
-      trial.unlink(missing_ok=True)
+  with replacing(path) as trial:
+    arrays.save(pathlib.Path(trial.name), train, test)
+    read = data.load(f'npz:{trial.name}')
+    for a, b in zip((train, test), read, strict=True):
+      check_equal(path, a, b)
 
 
 def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> None:

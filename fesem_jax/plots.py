@@ -4,18 +4,17 @@ Colors are Okabe and Ito's palette, which color-blind readers can tell apart;
 clusters also differ by marker or position, never by color alone.
 """
 
-import json
 import pathlib
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fesem_jax.atomic import replacing
 from fesem_jax.base import UserError
 from fesem_jax.data import skew
 from fesem_jax.display import in_figure
-from fesem_jax.writer import read_metrics
+from fesem_jax.writer import read_clients, read_config, read_metrics
 
 try:
   import matplotlib
@@ -59,7 +58,7 @@ class Run:
     clients: arrays of clients.npz; empty while the run goes on.
 
   Raises:
-    UserError: if the folder holds no run.
+    UserError: if the folder holds no run, or a file of it is damaged.
   """
 
   def __init__(self, workdir: str | pathlib.Path):
@@ -69,18 +68,8 @@ class Run:
       raise UserError(
         f'{workdir} holds no run: there is no metrics.jsonl with a round.'
       )
-    config: dict[str, Any] = {}
-    self.clients: dict[str, np.ndarray] = {}
-    try:
-      file = self.workdir / 'config.json'
-      if file.exists():
-        config = json.loads(file.read_text())
-      file = self.workdir / 'clients.npz'
-      if file.exists():
-        with np.load(file) as arrays:
-          self.clients = dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
-      raise UserError(f'{file} is damaged: {e}.') from e
+    config = read_config(self.workdir) or {}
+    self.clients = read_clients(self.workdir)
     self.name = method_label(config) or self.workdir.name
     self.config = config
     self.dataset = config.get('dataset') or self.workdir.name
@@ -416,7 +405,10 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
     with plt.rc_context({'svg.hashsalt': 'fesem_jax'}):
       for file in written:
         dated = {'Date': None} if file.suffix == '.svg' else None
-        figure.savefig(file, bbox_inches='tight', metadata=dated)
+        with replacing(file) as out:
+          figure.savefig(
+            out, format=file.suffix[1:], bbox_inches='tight', metadata=dated
+          )
   except OSError as e:
     raise UserError(f'Cannot write {file}: {e.strerror}.') from e
   plt.close(figure)

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tqdm
+from absl import logging
 
 from fesem_jax import (
+  atomic,
   checkpoint,
   evaluate,
   machine,
@@ -179,160 +181,161 @@ def simulate(
       the training loss or Eq. 6 are not finite.
     Stopped: after Ctrl-C, once the round is done and saved.
   """
-  began = time.perf_counter()
-  programs = programs or Programs()
-  _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
-  if unseen is not None:
-    _check(rounds, 0, eval_every, finetune_epochs, *unseen)
-  named = (streams.INIT, streams.ROUNDS, streams.FINETUNE, streams.PORTRAIT)
-  keys = {s: streams.fold(jax.random.key(seed), s) for s in named}
-  keys = sharding.replicate(keys, local.mesh)
-  data_digest = None if workdir is None else _digest_of_data(train, test, unseen)
-  train, test = arrange(local, train, test)
-  cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
-  rehearse = lambda: _rehearse(algorithm, train, cohort, keys)
-  rehearsal = programs.once(('rehearsal', algorithm), rehearse, train, cohort)
-  folder = None if workdir is None else pathlib.Path(workdir)
-  checkpoints = None
-  if folder is not None:
-    writer.check_tensorboard(tensorboard)
-    identity = config
-    if identity is None:
-      identity = {
-        'seed': seed,
-        'clients_per_round': clients_per_round,
-        'finetune_epochs': finetune_epochs,
-        'unseen': None if unseen is None else np.asarray(unseen[0].client_ids).tolist(),
-        'program': _digest(rehearsal),
+  with contextlib.ExitStack() as opened:
+    began = time.perf_counter()
+    programs = programs or Programs()
+    _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
+    if unseen is not None:
+      _check(rounds, 0, eval_every, finetune_epochs, *unseen)
+    named = (streams.INIT, streams.ROUNDS, streams.FINETUNE, streams.PORTRAIT)
+    keys = {s: streams.fold(jax.random.key(seed), s) for s in named}
+    keys = sharding.replicate(keys, local.mesh)
+    data_digest = None if workdir is None else _digest_of_data(train, test, unseen)
+    train, test = arrange(local, train, test)
+    cohort = draw_cohort(seed, 1, clients_per_round, train, local.mesh)
+    rehearse = lambda: _rehearse(algorithm, train, cohort, keys)
+    rehearsal = programs.once(('rehearsal', algorithm), rehearse, train, cohort)
+    folder = None if workdir is None else pathlib.Path(workdir)
+    checkpoints = None
+    if folder is not None:
+      writer.check_tensorboard(tensorboard)
+      identity = config
+      if identity is None:
+        identity = {
+          'seed': seed,
+          'clients_per_round': clients_per_round,
+          'finetune_epochs': finetune_epochs,
+          'unseen': None
+          if unseen is None
+          else np.asarray(unseen[0].client_ids).tolist(),
+          'program': _digest(rehearsal),
+        }
+      identity = identity | {'data_digest': data_digest}
+      checkpoints = opened.enter_context(
+        checkpoint.claim_workdir(folder, identity, resume)
+      )
+    state, done, seconds = _begin(
+      algorithm, train, keys[streams.INIT], checkpoints, rounds, programs
+    )
+    out = writer.MetricsWriter(folder, done, tensorboard)
+    opened.callback(out.close)
+    finished = done == rounds or _settled(out.records, patience)
+    if folder is not None and finished:
+      held = _read_result(folder, state, train, out.records, make_portrait)
+      if held is not None:
+        return held
+
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+    compile_began = time.perf_counter()
+    step = programs.compiled(
+        ('step', algorithm), algorithm.step, state, train, cohort, keys[streams.ROUNDS],
+        donate_argnums=0, out_shardings=(shardings, None),
+    )  # fmt: skip
+    seconds['compile'] += time.perf_counter() - compile_began
+
+    def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
+      used = algorithm.deployed(state, train)
+      measured = evaluate.evaluate_clients(
+        used, local, train, test, key, finetune_epochs
+      )
+      return measured, used.row
+
+    def scores(after: int) -> dict[str, Any]:
+      args = (state, train, test, jax.random.fold_in(keys[streams.FINETUNE], after))
+      named = ('measure', algorithm, local, finetune_epochs)
+      measured = programs.compiled(named, measure, *args)(*args)
+      (deployed, finetuned, failed), row = jax.device_get(measured)
+      return {
+        'deployed': evaluate.scores(deployed)._asdict(),
+        'finetuned': evaluate.scores(finetuned)._asdict(),
+        'finetuning_failed': int(failed.sum()),
+        **_clusters(row, num_clusters, train),
       }
-    identity = identity | {'data_digest': data_digest}
-    checkpoint.claim_workdir(folder, identity, resume)
-    checkpoints = checkpoint.Checkpoints(folder)
-  state, done, seconds = _begin(
-    algorithm, train, keys[streams.INIT], checkpoints, rounds, programs
-  )
-  out = writer.MetricsWriter(folder, done, tensorboard)
-  finished = done == rounds or _settled(out.records, patience)
-  if folder is not None and finished:
-    held = _read_result(folder, state, train, out.records)
-    if held is not None:
-      out.close()
-      if checkpoints is not None:
-        checkpoints.close()
-      return held
 
-  shardings = jax.tree.map(lambda x: x.sharding, state)
-  compile_began = time.perf_counter()
-  step = programs.compiled(
-      ('step', algorithm), algorithm.step, state, train, cohort, keys[streams.ROUNDS],
-      donate_argnums=0, out_shardings=(shardings, None),
-  )  # fmt: skip
-  seconds['compile'] += time.perf_counter() - compile_began
+    used = jax.eval_shape(algorithm.deployed, state, train)
+    num_clusters = jax.tree.leaves(used.models)[0].shape[0]
+    clusters: dict[str, Any] = {}
+    if not done and used.row is not None and used.row.ndim:
+      find_row = lambda state, train: algorithm.deployed(state, train).row
+      args = (state, train)
+      row = programs.compiled(('row', algorithm), find_row, *args)(*args)
+      clusters = _clusters(jax.device_get(row), num_clusters, train)
+    if clusters:
+      out.write({'round': 0, **clusters, 'seconds': seconds['init']})
+    steps_done, rounds_seconds = 0, []
+    bar = tqdm.tqdm(
+      total=rounds,
+      initial=done,
+      unit='round',
+      disable=None if progress is None else not progress,
+    )
+    try:
+      with _interruptible() as interrupted:
+        while not finished:
+          cohort = draw_cohort(seed, done + 1, clients_per_round, train, local.mesh)
+          round_began = time.perf_counter()
+          round_key = jax.random.fold_in(keys[streams.ROUNDS], done + 1)
+          state, info = step(state, train, cohort, round_key)
+          info = jax.device_get(info)
+          if algorithm.between is not None:
+            state, info = algorithm.between(state, info)
+            state = jax.device_put(state, shardings)
+          rounds_seconds.append(time.perf_counter() - round_began)
+          _check_finite(done + 1, info, algorithm.train is not None, checkpoints)
+          done += 1
+          steps_done += int(info.steps)
+          entry = _round_record(done, info, train)
+          finished = done == rounds or _settled([*out.records, entry], patience)
+          stop = interrupted() and not finished
+          if finished or (eval_every and done % eval_every == 0):
+            entry |= scores(done)
+          out.write(entry | {'seconds': rounds_seconds[-1]})
+          bar.set_postfix(_postfix(out.records))
+          bar.update()
+          due = checkpoint_every and done % checkpoint_every == 0
+          if checkpoints is not None and (due or stop or finished):
+            checkpoints.save(done, state)
+          if stop:
+            raise Stopped(_how_to_continue(done, rounds, folder))
+      if 'deployed' not in out.records[-1]:  # Stopped here between evaluations.
+        out.amend(scores(done))
+    finally:
+      bar.close()
 
-  def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
-    used = algorithm.deployed(state, train)
-    measured = evaluate.evaluate_clients(used, local, train, test, key, finetune_epochs)
-    return measured, used.row
-
-  def scores(after: int) -> dict[str, Any]:
-    args = (state, train, test, jax.random.fold_in(keys[streams.FINETUNE], after))
-    named = ('measure', algorithm, local, finetune_epochs)
-    measured = programs.compiled(named, measure, *args)(*args)
-    (deployed, finetuned, failed), row = jax.device_get(measured)
-    return {
-      'deployed': evaluate.scores(deployed)._asdict(),
-      'finetuned': evaluate.scores(finetuned)._asdict(),
-      'finetuning_failed': int(failed.sum()),
-      **_clusters(row, num_clusters, train),
+    label_counts = skew.label_counts(train)[: len(train.info.names)]
+    picture = {}
+    if make_portrait:
+      picture = portrait.draw(
+        algorithm, local, state, train, keys[streams.PORTRAIT], programs
+      )
+      picture['label_counts'] = label_counts
+    timing = {
+      'compile_seconds': seconds['compile'],
+      'seconds_per_round': float(np.median(rounds_seconds)) if rounds_seconds else None,
+      'client_steps_per_second': (
+        steps_done / sum(rounds_seconds) if rounds_seconds else None
+      ),
+      'total_seconds': time.perf_counter() - began,
     }
-
-  used = jax.eval_shape(algorithm.deployed, state, train)
-  num_clusters = jax.tree.leaves(used.models)[0].shape[0]
-  clusters: dict[str, Any] = {}
-  if not done and used.row is not None and used.row.ndim:
-    find_row = lambda state, train: algorithm.deployed(state, train).row
-    args = (state, train)
-    row = programs.compiled(('row', algorithm), find_row, *args)(*args)
-    clusters = _clusters(jax.device_get(row), num_clusters, train)
-  if clusters:
-    out.write({'round': 0, **clusters, 'seconds': seconds['init']})
-  steps_done, rounds_seconds = 0, []
-  bar = tqdm.tqdm(
-    total=rounds,
-    initial=done,
-    unit='round',
-    disable=None if progress is None else not progress,
-  )
-  try:
-    with _interruptible() as interrupted:
-      while not finished:
-        cohort = draw_cohort(seed, done + 1, clients_per_round, train, local.mesh)
-        round_began = time.perf_counter()
-        round_key = jax.random.fold_in(keys[streams.ROUNDS], done + 1)
-        state, info = step(state, train, cohort, round_key)
-        info = jax.device_get(info)
-        if algorithm.between is not None:
-          state, info = algorithm.between(state, info)
-          state = jax.device_put(state, shardings)
-        rounds_seconds.append(time.perf_counter() - round_began)
-        _check_finite(done + 1, info, algorithm.train is not None, checkpoints)
-        done += 1
-        steps_done += int(info.steps)
-        entry = _round_record(done, info, train)
-        finished = done == rounds or _settled([*out.records, entry], patience)
-        stop = interrupted() and not finished
-        if finished or (eval_every and done % eval_every == 0):
-          entry |= scores(done)
-        out.write(entry | {'seconds': rounds_seconds[-1]})
-        bar.set_postfix(_postfix(out.records))
-        bar.update()
-        due = checkpoint_every and done % checkpoint_every == 0
-        if checkpoints is not None and (due or stop or finished):
-          checkpoints.save(done, state)
-        if stop:
-          raise Stopped(_how_to_continue(done, rounds, folder))
-    if 'deployed' not in out.records[-1]:  # Stopped here between evaluations.
-      out.amend(scores(done))
-  finally:
-    bar.close()
-    out.close()
-    if checkpoints is not None:
-      checkpoints.close()
-
-  label_counts = skew.label_counts(train)[: len(train.info.names)]
-  picture = {}
-  if make_portrait:
-    picture = portrait.draw(
-      algorithm, local, state, train, keys[streams.PORTRAIT], programs
-    )
-    picture['label_counts'] = label_counts
-  timing = {
-    'compile_seconds': seconds['compile'],
-    'seconds_per_round': float(np.median(rounds_seconds)) if rounds_seconds else None,
-    'client_steps_per_second': (
-      steps_done / sum(rounds_seconds) if rounds_seconds else None
-    ),
-    'total_seconds': time.perf_counter() - began,
-  }
-  summary = {
-    **_identity(config or {}, seed, len(train.info.names)),
-    **_outcome(out.records),
-    'unseen': _unseen_scores(algorithm, local, state, train, unseen, programs),
-    'clients_without_test_examples': int(
-      (np.asarray(test.sizes())[: len(test.info.names)] == 0).sum()
-    ),
-    'label_skew': skew.label_skew(label_counts),
-    'notes': list(notes),
-    'timing': timing,
-    **machine.describe(local.mesh),
-  }
-  if folder is not None:
-    if picture:
-      writer.write_arrays_atomically(folder / 'clients.npz', picture)
-    writer.write_atomically(
-      folder / 'summary.json', json.dumps(summary, indent=1) + '\n'
-    )
-  return Result(state, train, summary, out.records, picture)
+    summary = {
+      **_identity(config or {}, seed, len(train.info.names)),
+      **_outcome(out.records),
+      'unseen': _unseen_scores(algorithm, local, state, train, unseen, programs),
+      'clients_without_test_examples': int(
+        (np.asarray(test.sizes())[: len(test.info.names)] == 0).sum()
+      ),
+      'label_skew': skew.label_skew(label_counts),
+      'notes': list(notes),
+      'timing': timing,
+      **machine.describe(local.mesh),
+    }
+    if folder is not None:
+      if picture:
+        atomic.write_arrays_atomically(folder / 'clients.npz', picture)
+      atomic.write_atomically(
+        folder / 'summary.json', json.dumps(summary, indent=1) + '\n'
+      )
+    return Result(state, train, summary, out.records, picture)
 
 
 def _check(
@@ -443,24 +446,47 @@ def _begin(
     shapes,
     init.output_shardings,
   )
-  return checkpoints.restore(like), latest, seconds
+  return *checkpoints.restore(like), seconds
 
 
 def _read_result(
-  folder: pathlib.Path, state: Any, train: FederatedData, records: list[dict[str, Any]]
+  folder: pathlib.Path,
+  state: Any,
+  train: FederatedData,
+  records: list[dict[str, Any]],
+  make_portrait: bool,
 ) -> Result | None:
-  """The result that the workdir holds; None if it lacks the last round's."""
+  """The result that the workdir holds; None if it is to be made from the state."""
   try:
-    summary = json.loads((folder / 'summary.json').read_text())
-  except (FileNotFoundError, json.JSONDecodeError):
-    return None
-  if summary.get('rounds') != records[-1]['round'] or 'deployed' not in records[-1]:
-    return None
-  picture = {}
-  if (folder / 'clients.npz').exists():
-    with np.load(folder / 'clients.npz') as arrays:
-      picture = dict(arrays)
-  return Result(state, train, summary, records, picture)
+    summary, picture = writer.read_summary(folder), writer.read_clients(folder)
+  except UserError:
+    pass
+  else:
+    if summary is None or (make_portrait and not picture):
+      return None
+    if summary.get('rounds') != records[-1]['round'] or 'deployed' not in records[-1]:
+      return None
+    if _is_sound(summary, records):
+      return Result(state, train, summary, records, picture)
+  logging.warning(
+    'summary.json or clients.npz in %s is damaged; both are made anew from the '
+    'checkpoint.',
+    folder,
+  )
+  return None
+
+
+def _is_sound(summary: dict[str, Any], records: list[dict[str, Any]]) -> bool:
+  """Whether a summary is one, and says what the records say."""
+  text = lambda held: json.dumps(held, sort_keys=True)
+  timing = summary.get('timing')
+  return (
+    text(summary | _outcome(records)) == text(summary)
+    and {'unseen', 'label_skew', 'clients_without_test_examples'} <= summary.keys()
+    and isinstance(timing, dict)
+    and {'compile_seconds', 'seconds_per_round', 'client_steps_per_second'}
+    <= timing.keys()
+  )
 
 
 @contextlib.contextmanager

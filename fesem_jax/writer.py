@@ -1,62 +1,140 @@
-"""Metrics of a run: JSON lines, and TensorBoard on request."""
+"""Files of a run: reading them, and writing metrics as JSON lines and TensorBoard."""
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
+from fesem_jax.atomic import write_atomically
 from fesem_jax.base import UserError
+from fesem_jax.data import files
+
+# What every clients.npz holds; see `portrait.draw`.
+_PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
 
 
-@contextlib.contextmanager
-def _replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A file to write that takes the place of `path` once it is whole."""
-  partial = path.with_name('.partial.' + path.name)
+def saved_rounds(workdir: pathlib.Path) -> list[int]:
+  """Rounds that a workdir has checkpoints of, sound or not, in order."""
   try:
-    yield partial
-    os.replace(partial, path)
-  except OSError as e:
-    raise UserError(
-      f'Cannot write {path}: {e.strerror}. What was there before is unchanged.'
-    ) from e
-  finally:
-    with contextlib.suppress(OSError):
-      partial.unlink(missing_ok=True)
+    names = [p.name for p in (workdir / 'checkpoints').iterdir() if p.is_dir()]
+  except OSError:
+    return []
+  return sorted(int(name) for name in names if name.isdecimal())
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a whole file or nothing; readers never see half of one.
+def _damaged(path: pathlib.Path, reason: str) -> UserError:
+  """A damaged file that a checkpoint, if there is one, can replace."""
+  remedy = 'choose another --workdir'
+  if saved_rounds(path.parent):
+    remedy = (
+      'delete it and run the same command again, which makes it anew from the '
+      'checkpoint'
+    )
+  return UserError(f'{path} is damaged ({reason}); {remedy}.')
+
+
+def _reason(e: BaseException) -> str:
+  """What an exception says, in one line without the file's name."""
+  if isinstance(e, OSError) and e.strerror:
+    return e.strerror
+  return (str(e).splitlines() or [type(e).__name__])[0]
+
+
+def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """What config.json holds; None where there is none.
 
   Raises:
-    UserError: if the file cannot be written, e.g. on a full disk.
+    UserError: if it is damaged.
   """
-  with _replacing(path) as partial:
-    partial.write_text(text)
+  return _read_object(workdir / 'config.json')
 
 
-def write_arrays_atomically(
-  path: pathlib.Path, arrays: dict[str, np.ndarray], compress: bool = True
-) -> None:
-  """Writes an .npz as a whole or not at all; raises `UserError`."""
-  save = np.savez_compressed if compress else np.savez
-  with _replacing(path) as partial, partial.open('wb') as f:
-    save(f, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """What summary.json holds; None where there is none.
+
+  Raises:
+    UserError: if it is damaged.
+  """
+  return _read_object(workdir / 'summary.json')
 
 
-def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Records of a metrics.jsonl; a last line cut short by a crash is left out."""
-  records = []
-  if path.exists():
-    for line in path.read_text().splitlines():
-      try:
-        records.append(json.loads(line))
-      except json.JSONDecodeError:
+def _read_object(path: pathlib.Path) -> dict[str, Any] | None:
+  try:
+    value = json.loads(path.read_bytes().decode())
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, RecursionError) as e:
+    raise _damaged(path, _reason(e)) from e
+  if not isinstance(value, dict):
+    raise _damaged(path, 'it is not a JSON object')
+  return value
+
+
+def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays of clients.npz; none where there is no such file.
+
+  Raises:
+    UserError: if it is damaged.
+  """
+  path = workdir / 'clients.npz'
+  if not path.exists():
+    return {}
+  try:
+    arrays = files.read_npz(path)
+  except UserError as e:
+    raise _damaged(path, _reason(e.__cause__ or e)) from e
+  if lacking := _PORTRAIT - arrays.keys():
+    raise _damaged(path, f'it lacks {min(lacking)}')
+  return arrays
+
+
+def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str, Any]]:
+  """Records of a metrics.jsonl, one round after the other.
+
+  A last line cut short by a crash is left out.
+
+  Args:
+    path: of the file; one that is absent has no records.
+    rounds: the last round to read; whatever follows it does not matter.
+
+  Raises:
+    UserError: if a line is no record of a round, or not of the round that follows.
+  """
+  records: list[dict[str, Any]] = []
+  try:
+    *lines, last = path.read_bytes().split(b'\n')
+  except FileNotFoundError:
+    return records
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}.') from e
+  for number, line in enumerate([*lines, last] if last else lines, start=1):
+    if records and records[-1]['round'] == rounds:
+      break
+    try:
+      record = json.loads(line.decode())
+    except (ValueError, RecursionError):
+      if number > len(lines):
         break
+      record = None
+    found = record.get('round') if isinstance(record, dict) else None
+    if type(found) is not int:
+      fault = 'is no record of a round'
+    elif records and found != records[-1]['round'] + 1:
+      fault = f'is round {found}, the one before it round {records[-1]["round"]}'
+    elif found not in (0, 1) and not records:
+      fault = f'is round {found}, and those before it are missing'
+    else:
+      records.append(record)
+      continue
+    raise UserError(
+      f'{path} is damaged: line {number} {fault}; put back a sound copy, or choose '
+      'another --workdir to run anew.'
+    )
   return records
 
 
@@ -82,33 +160,39 @@ class MetricsWriter:
     self, workdir: pathlib.Path | None, rounds_done: int = 0, tensorboard: bool = False
   ):
     self.records: list[dict[str, Any]] = []
-    self._path = self._file = self._board = None
+    self._path: pathlib.Path | None = None
+    self._file: TextIO | None = None
+    self._board: Any = None
+    self._tensorboard: pathlib.Path | None = None
     if workdir is None:
       return
     self._path = path = workdir / 'metrics.jsonl'
     if rounds_done:
-      old = read_metrics(path)
-      self.records = [r for r in old if r['round'] <= rounds_done]
+      self.records = read_metrics(path, rounds_done)
       if not self.records or self.records[-1]['round'] != rounds_done:
         raise UserError(
-          f'{path} does not reach round {rounds_done} of the checkpoint beside it; '
-          'choose another --workdir.'
+          f'{path} does not reach round {rounds_done} of the checkpoint beside it; put '
+          'back a sound copy, or choose another --workdir.'
         )
-    write_atomically(path, ''.join(_line(r) for r in self.records))
-    self._file = path.open('a')
-    if tensorboard:
-      self._board = _summary_writer(workdir / 'tensorboard', rounds_done + 1)
+    # A finished run is read again where nothing can be written.
+    if not rounds_done or path.read_bytes() != self._text().encode():
+      write_atomically(path, self._text())
+    check_tensorboard(tensorboard)
+    self._tensorboard = workdir / 'tensorboard' if tensorboard else None
 
   def write(self, record: dict[str, Any]) -> None:
     """Adds one round's record; it is on disk when this returns."""
     self.records.append(record)
-    if self._file is not None:
+    if self._path is not None:
       try:
+        self._file = self._file or _open_to_append(self._path)
         self._file.write(_line(record))
         self._file.flush()
       except OSError as e:
-        raise UserError(f'Cannot write {self._file.name}: {e.strerror}.') from e
-    if self._board is not None:
+        reason = 'it is a link' if e.errno == errno.ELOOP else e.strerror
+        raise UserError(f'Cannot write {self._path}: {reason}.') from e
+    if self._tensorboard is not None:
+      self._board = self._board or _summary_writer(self._tensorboard, record['round'])
       for name, value in _scalars('', record):
         self._board.add_scalar(name, value, record['round'])
       self._board.flush()
@@ -117,10 +201,13 @@ class MetricsWriter:
     """Adds entries to the last record."""
     self.records[-1] |= addition
     if self._path is not None:
-      assert self._file is not None
-      self._file.close()
-      write_atomically(self._path, ''.join(_line(r) for r in self.records))
-      self._file = self._path.open('a')
+      if self._file is not None:
+        self._file.close()
+        self._file = None
+      write_atomically(self._path, self._text())
+
+  def _text(self) -> str:
+    return ''.join(_line(r) for r in self.records)
 
   def close(self) -> None:
     """Closes the files."""
@@ -128,6 +215,11 @@ class MetricsWriter:
       if file is not None:
         with contextlib.suppress(OSError):
           file.close()
+
+
+def _open_to_append(path: pathlib.Path) -> TextIO:
+  flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+  return os.fdopen(os.open(path, flags, 0o666), 'a')
 
 
 def check_tensorboard(wanted: bool) -> None:

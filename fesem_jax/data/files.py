@@ -15,8 +15,8 @@ from typing import BinaryIO
 import numpy as np
 from absl import logging
 
+from fesem_jax.atomic import write_arrays_atomically
 from fesem_jax.base import UserError
-from fesem_jax.writer import write_arrays_atomically
 
 # A compressed file that grows beyond both is refused as a bomb.
 MAX_RATIO = 200
