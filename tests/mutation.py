@@ -229,7 +229,7 @@ def mutants_of(file: str) -> list[Mutant]:
       ast.Expr(node.test) if isinstance(node, ast.If | ast.While) else context
     )
     setattr(node, field, old)
-    scope = (1, len(tree.body) and tree.body[-1].end_lineno or 1)
+    scope = (1, (len(tree.body) and tree.body[-1].end_lineno) or 1)
     if functions:
       scope = (functions[-1].lineno, functions[-1].end_lineno or 1)
     out.append(Mutant(file, function, number, lines, scope, before, after))
@@ -272,14 +272,14 @@ def _import_the_rest() -> None:
   os.environ['HYPOTHESIS_STORAGE_DIRECTORY'] = tempfile.mkdtemp()
   os.environ['PYTHONDONTWRITEBYTECODE'] = '1'
   import flax.linen  # noqa: F401
-  import jax  # noqa: F401
+  import jax
   import jax.experimental.pallas  # noqa: F401
   import numpy  # noqa: F401
   import optax  # noqa: F401
   import orbax.checkpoint  # noqa: F401
-  import scipy.cluster.hierarchy  # noqa: F401
+  import scipy.cluster.hierarchy
   import scipy.stats  # noqa: F401
-  import sklearn.cluster  # noqa: F401
+  import sklearn.cluster
   import sklearn.metrics  # noqa: F401
   from jax._src import xla_bridge
 
