@@ -1,7 +1,7 @@
 """Mutation testing: which one-word changes of the code do the tests notice?
 
   python -m tests.mutation --sample=300 --seed=0 --json=FILE
-      [--workers=2] [--only=fesem_jax/em.py] [--seconds=240]
+      [--workers=2] [--only=fesem_jax/em.py] [--tests=em,tree] [--seconds=240]
 
 Changes one operator, comparison, constant, boolean or argument at a time in the files
 of `TESTS` and runs the tests listed there for that file, those that run the changed
@@ -36,7 +36,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -45,8 +45,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EQUIVALENTS = ROOT / 'tests' / 'mutation_equivalents.json'
 KEPT = ROOT / '.pytest_cache' / 'mutation'
 
-_METHODS = ('algorithms', 'start', 'fed_prox', 'fed_dane', 'fed_cluster', 'programs',
-            'property')  # fmt: skip
+_METHODS = ('algorithms', 'start', 'fed_prox', 'fed_dane', 'fed_cluster', 'property',
+            'properties')  # fmt: skip
 # File -> the tests that are to catch its mutants, NAME for tests/NAME_test.py; names
 # without a file are ignored.
 TESTS = {
@@ -81,7 +81,8 @@ _COMPARISONS = {
 }  # fmt: skip
 _NAMES = {'min': 'max', 'max': 'min', 'argmin': 'argmax', 'argmax': 'argmin',
           'any': 'all', 'all': 'any', 'minimum': 'maximum', 'maximum': 'minimum',
-          'add': 'subtract', 'subtract': 'add', 'sum': 'mean', 'mean': 'sum'}  # fmt: skip
+          'add': 'subtract', 'subtract': 'add', 'sum': 'mean',
+          'mean': 'sum'}  # fmt: skip
 
 
 class Mutant(NamedTuple):
@@ -204,9 +205,8 @@ def mutants_of(file: str) -> list[Mutant]:
   """Every change of a file."""
   tree = ast.parse((ROOT / file).read_text())
   out = []
-  for number, (place, (node, field, new)) in enumerate(
-    (place, edit) for place in list(_places(tree)) for edit in list(_edits(place))
-  ):
+  edits = [(place, *edit) for place in _places(tree) for edit in _edits(place)]
+  for number, (place, node, field, new) in enumerate(edits):
     parents = (*place.parents, place.node)
     names = ast.FunctionDef | ast.ClassDef
     function = '.'.join(p.name for p in parents if isinstance(p, names))
@@ -288,7 +288,7 @@ def _import_the_rest() -> None:
     raise RuntimeError(f'The parent must import none of ours: {ours}.')
 
 
-def _files(names: tuple[str, ...]) -> list[str]:
+def _files(names: Iterable[str]) -> list[str]:
   """The test files that exist, below the root."""
   paths = [f'tests/{name}_test.py' for name in names]
   return [path for path in paths if (ROOT / path).exists()]
@@ -487,7 +487,7 @@ def _baseline(files: list[str], workers: int) -> dict[str, dict[str, Any]]:
 
 
 def _choose(mutant: Mutant, tests: dict[str, dict[str, Any]]) -> dict[str, float]:
-  """The tests that run the mutant's lines, and their seconds, the quickest first."""
+  """Those of `tests` that run the mutant's lines, and their seconds, quickest first."""
   files = _files(TESTS[mutant.file])
   listed = {t: r for t, r in tests.items() if t.partition('::')[0] in files}
   # Default values and constants run on import, which belongs to no test.
@@ -552,6 +552,7 @@ def main() -> None:
   parser.add_argument('--json', type=pathlib.Path, help='where the report goes')
   parser.add_argument('--workers', type=int, default=2, help='children at a time')
   parser.add_argument('--only', default='', help='start of the path of files to change')
+  parser.add_argument('--tests', default='', help='of those listed, only these: a,b')
   parser.add_argument('--seconds', type=float, default=240, help='tests of a mutant')
   args = parser.parse_args()
   began = time.perf_counter()
@@ -568,8 +569,10 @@ def main() -> None:
   to_run = [m for m in chosen if m.key() not in reasons]
 
   _import_the_rest()
-  listed = sorted({t for file in [*files, 'fesem_jax/batching.py']
-                   for t in _files(TESTS[file])})  # fmt: skip
+  names = {name for file in files for name in TESTS[file]}
+  if args.tests:
+    names &= set(args.tests.split(','))
+  listed = sorted(_files(names | {'batching'}))
   tests = _baseline(listed, args.workers)
   for test, record in tests.items():
     if not record['passed']:

@@ -1,4 +1,4 @@
-"""The round loop: when it stops by itself, and that it gives the state's memory away."""
+"""The round loop: when it stops by itself, and that it donates the state."""
 
 from typing import NamedTuple
 
