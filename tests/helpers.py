@@ -1,5 +1,7 @@
 """Small federations and builders that the tests share."""
 
+import re
+
 import jax
 import numpy as np
 import optax
@@ -68,3 +70,16 @@ def batches(data, schedule, client, key):
     rows = order[position * width : (position + 1) * width]
     out.append((x[rows], y[rows]))
   return out
+
+
+def num_aliased(program):
+  """How many results of a compiled program take over an argument's memory."""
+  head = program.as_text().partition('\n')[0]
+  aliases = re.search(r'input_output_alias=\{(.*?)\}(, \w+=|$)', head)
+  return 0 if aliases is None else len(re.findall(r'\(\d+,', aliases[1]))
+
+
+def asks_host(program):
+  """Whether a compiled program calls back or sends anything to the host."""
+  words = ('callback', 'outfeed', 'infeed', 'send', 'recv')
+  return any(word in program.as_text() for word in words)

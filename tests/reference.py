@@ -3,6 +3,8 @@
 A model is a list of (kernel [I, O], bias [O]) pairs: an MLP with ReLU.
 """
 
+import itertools
+
 import numpy as np
 
 
@@ -116,3 +118,35 @@ def split(updates, assignment, count, eps1, gamma, min_size):
       assignment[[ids[i] for i in range(len(ids)) if i not in first]] = count
       count += 1
   return assignment, count
+
+
+def trimmed(points, assignment, centers, trim):
+  """[S] bool: all but the floor(trim * n) farthest clients of each cluster of n."""
+  distance = ((points - centers[assignment]) ** 2).sum(axis=1)
+  kept = np.ones(len(points), bool)
+  for k in range(len(centers)):
+    mine = np.flatnonzero(assignment == k)
+    dropped = int(trim * len(mine) + 1e-9)
+    kept[mine[np.argsort(-distance[mine])[:dropped]]] = False
+  return kept
+
+
+def trimmed_kmeans(points, seeds, trim, iterations=100):
+  """Trimmed k-means from given centers: assignment, centers, Eq. 6 of who is kept."""
+  centers = np.array(seeds, np.float64)
+  assignment = nearest(points, centers)
+  for _ in range(iterations):
+    kept = trimmed(points, assignment, centers, trim)
+    centers = means(points, assignment, kept.astype(float), centers)
+    assignment = nearest(points, centers)
+  kept = trimmed(points, assignment, centers, trim)
+  return assignment, centers, objective(points[kept], centers, assignment[kept])
+
+
+def best_kmeans(points, num_clusters, trim=0.0):
+  """The best of trimmed k-means from all choices of seeds among the clients."""
+  found = [
+    trimmed_kmeans(points, points[list(seeds)], trim)
+    for seeds in itertools.combinations(range(len(points)), num_clusters)
+  ]
+  return min(found, key=lambda f: f[2])

@@ -181,28 +181,6 @@ def test_the_guard_of_the_test_above_sees_compilation():
   assert [e for e in compiled if 'compile' in e or 'trace' in e]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['fesem', 'fed_avg', 'non_fed', 'fed_cluster'])
-def test_a_round_never_calls_the_host(name):
-  # The transfer guard above bites on accelerators only.
-  algorithm, local, train, key = arranged(name)
-  state = jax.eval_shape(algorithm.init, key, train)
-  cohort = draw_cohort(0, 1, 0, train, local.mesh)
-  program = jax.jit(algorithm.step).lower(state, train, cohort, key).compile()
-  assert not asks_host(program)
-
-
-def asks_host(program):
-  words = ('callback', 'outfeed', 'infeed', 'send-done')
-  return any(word in program.as_text() for word in words)
-
-
-def test_a_program_that_calls_the_host_would_be_noticed():
-  shape = jax.ShapeDtypeStruct((), jax.numpy.int32)
-  ask = jax.jit(lambda x: jax.pure_callback(lambda x: x, shape, x))
-  assert asks_host(ask.lower(1).compile())
-
-
 def test_cohorts_follow_seed_round_and_client_ids_only():
   local = helpers.local(devices=2)
   train, test = arrange(local, *federation())

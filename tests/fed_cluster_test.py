@@ -1,0 +1,55 @@
+"""FedCluster's criteria at their bounds."""
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.algorithms.fed_cluster import split_clusters
+from tests import helpers
+from tests.algorithms_test import run
+
+HALF = np.sqrt(0.5)
+OPTIONS = {'max_clusters': 4, 'eps1': 1.0, 'eps2': 0.5, 'gamma': 0.5, 'min_size': 2,
+           'linkage': 'complete'}  # fmt: skip
+
+
+def parts(**options):
+  """Clusters after a check of four updates of length 1, two along each of two axes.
+
+  The mean update is sqrt(1/2) long, and the parts are sqrt(1/2) apart.
+  """
+  products = np.kron(np.eye(2), np.ones((2, 2)))
+  start = np.zeros(4, np.int32)
+  return int(split_clusters(products, start, 1, **OPTIONS | options)[1])
+
+
+@pytest.mark.parametrize(('option', 'bound', 'splits_below'), [
+    ('eps1', HALF, False),  # |mean u| < eps1 max |u|
+    ('eps2', 1.0, True),  # max |u| > eps2
+    ('gamma', HALF, True),  # sqrt((1 - max s) / 2) > gamma
+])  # fmt: skip
+def test_criteria_are_strict(option, bound, splits_below):
+  below, above = np.nextafter(bound, 0), np.nextafter(bound, 2)
+  found = [parts(**{option: value}) for value in (below, bound, above)]
+  assert found == ([2, 1, 1] if splits_below else [1, 1, 2])
+
+
+def test_only_clusters_of_more_than_the_least_size_are_split():
+  assert [parts(min_size=n) for n in (3, 4, 5)] == [2, 1, 1]
+  assert [parts(max_clusters=n) for n in (1, 2)] == [1, 2]
+
+
+def test_the_first_split_comes_after_the_least_number_of_rounds():
+  # Checks are due in rounds 2 and 4; round 2 is not more than two rounds.
+  data = helpers.federation([6] * 4, groups=[0, 1] * 2)
+  counts = {}
+  for least in (1, 2):
+    algorithm = algorithms.build(
+        'fed_cluster', helpers.local(batch_size=0, chunk=4), max_clusters=2, eps1=1.1,
+        eps2=0.0, gamma=0.0, min_size=2, min_rounds=least, check_every=2,
+    )  # fmt: skip
+    _, infos = run(algorithm, data, rounds=4)
+    counts[least] = [int((i.clusters.sizes > 0).sum()) for i in infos]
+  assert counts == {1: [1, 2, 2, 2], 2: [1, 1, 1, 2]}
+  assert jax.tree.leaves(infos[-1].clusters.sizes)[0].sum() == 4
