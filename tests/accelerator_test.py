@@ -26,7 +26,7 @@ def trained(name, **options):
   for r in range(2):
     state, info = step(state, data, cohort, jax.random.key(r + 1))
   program = step.lower(state, data, cohort, jax.random.key(0)).as_text()
-  return algorithm.deployed(state), info, program
+  return algorithm.deployed(state, data), info, program
 
 
 @pytest.mark.parametrize('name', ['fesem', 'hypo_cluster'])

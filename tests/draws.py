@@ -3,11 +3,10 @@
 import jax
 import numpy as np
 
-from fesem_jax.algorithms.fed_dane import _FIRST_COHORT
-from fesem_jax.local import DROPOUT, STRAGGLER_EPOCHS, STRAGGLES
+from fesem_jax import streams
 
 # Robust's start trains once, for `init_epochs`.
-ONCE: dict[str, float] = {}
+ONCE = {'init_tolerance': 0.0}
 
 
 def client_key(key, data, i):
@@ -16,15 +15,16 @@ def client_key(key, data, i):
 
 
 def drops_out(key, data, i, rate):
-  own = jax.random.fold_in(client_key(key, data, i), DROPOUT)
+  own = jax.random.fold_in(client_key(key, data, i), streams.DROPOUT)
   return bool(jax.random.bernoulli(own, rate))
 
 
 def epochs_of(key, data, i, fraction, most):
   """FedProx: the epochs of client `i`, a straggler with probability `fraction`."""
   own = client_key(key, data, i)
-  straggles = jax.random.bernoulli(jax.random.fold_in(own, STRAGGLES), fraction)
-  some = jax.random.randint(jax.random.fold_in(own, STRAGGLER_EPOCHS), (), 1, most + 1)
+  straggles = jax.random.bernoulli(jax.random.fold_in(own, streams.STRAGGLES), fraction)
+  epochs_key = jax.random.fold_in(own, streams.STRAGGLER_EPOCHS)
+  some = jax.random.randint(epochs_key, (), 1, most + 1)
   return int(some) if straggles else most
 
 
@@ -37,15 +37,16 @@ def sample(key, data, count):
 
 def first_cohort(key, data, count):
   """FedDANE's first cohort."""
-  return sample(jax.random.fold_in(key, _FIRST_COHORT), data, count)
+  return sample(jax.random.fold_in(key, streams.FIRST_COHORT), data, count)
 
 
 def start_keys(key):
   """Of FeSEM's and Robust's start: for the model and for training."""
-  model_key, train_key, _ = jax.random.split(key, 3)
-  return model_key, train_key
+  return tuple(jax.random.fold_in(key, s) for s in (streams.MODEL, streams.LOCAL))
 
 
 def hypo_keys(key, draws):
   """Of HypoCluster's start: for the sample, and (models, training) of each draw."""
-  return key, [tuple(jax.random.split(k)) for k in jax.random.split(key, draws)]
+  sample_key = jax.random.fold_in(key, streams.SAMPLE)
+  each = jax.random.split(jax.random.fold_in(key, streams.DRAWS), draws)
+  return sample_key, [tuple(jax.random.split(k)) for k in each]

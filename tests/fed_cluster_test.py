@@ -10,8 +10,8 @@ from tests import helpers
 from tests.algorithms_test import run
 
 HALF = np.sqrt(0.5)
-OPTIONS = {'max_clusters': 4, 'eps1': 1.0, 'eps2': 0.5, 'gamma': 0.5, 'min_size': 2,
-           'linkage': 'complete'}  # fmt: skip
+OPTIONS = {'max_clusters': 4, 'eps1': 1.0, 'eps1_scale': 'relative', 'eps2': 0.5,
+           'gamma': 0.5, 'min_size': 2, 'linkage': 'complete'}  # fmt: skip
 
 
 def parts(**options):
@@ -21,7 +21,8 @@ def parts(**options):
   """
   products = np.kron(np.eye(2), np.ones((2, 2)))
   start = np.zeros(4, np.int32)
-  return int(split_clusters(products, start, 1, **OPTIONS | options)[1])
+  split = split_clusters(products, np.ones(4), start, 1, **OPTIONS | options)
+  return int(split[1])
 
 
 @pytest.mark.parametrize(('option', 'bound', 'splits_below'), [
