@@ -86,6 +86,20 @@ def local_training(
   return LocalTraining(model, optimizer, schedule, chunk, mesh, dropout_rate)
 
 
+class Correction(NamedTuple):
+  """What is added to every gradient of client i: `common` - `own`[i].
+
+  Attributes:
+    common: [1, ...].
+    own: [S, ...].
+    applies: [] bool, False adds nothing.
+  """
+
+  common: Params
+  own: Params
+  applies: jax.Array | bool = True
+
+
 WEIGHTINGS = ('uniform', 'by_examples')
 
 
@@ -303,7 +317,7 @@ def train_cohort(
   key: jax.Array,
   *,
   prox: jax.Array | float | None = None,
-  correction: Params | None = None,
+  correction: Correction | None = None,
   epochs: jax.Array | None = None,
   fold: Fold | None = None,
   sums: Any = None,
@@ -325,7 +339,7 @@ def train_cohort(
     key: key of this round; each client folds its id into it.
     prox: [] or [S] float32, adds `prox * |w - start|^2` to the loss (Eq. 7), or
       None, which is faster than 0.
-    correction: [S, ...] added to every gradient of the client, or None.
+    correction: see `Correction`, or None.
     epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
     fold: called with sums to add to, a chunk's `Trained`, its `which` and `starts`;
       returns the sums with the chunk's added, and rows [C, ...] to keep. Rows must
@@ -348,13 +362,21 @@ def train_cohort(
   own_start = which is None
   if own_start:
     into = starts
-  per_client = (cohort.ids, steps, into, arrived, prox, correction, which)
+  own_part = None if correction is None else correction.own
+  shared = correction and correction._replace(own=None)
+  per_client = (cohort.ids, steps, into, arrived, prox, own_part, which)
 
-  def on_device(per_client, starts, data, key, sums):
+  def on_device(per_client, starts, data, key, sums, shared):
     ids, steps, into, *others = per_client
 
+    def added(own: Params) -> Params | None:
+      if shared is None:
+        return None
+      apart = jax.tree.map(jnp.subtract, shared.common, own)
+      return jax.tree.map(lambda x: jnp.where(shared.applies, x, 0.0), apart)
+
     def chunk(slots, old, sums):
-      arrived, prox, correction, which = tree.take(others, slots)
+      arrived, prox, own_part, which = tree.take(others, slots)
       empty = data.num_clients
       chunk_ids = jnp.asarray(ids).at[slots].get(mode='fill', fill_value=empty)
       chunk_steps = steps.at[slots].get(mode='fill', fill_value=0)
@@ -366,7 +388,7 @@ def train_cohort(
         chunk_steps,
         client_keys(key, data, chunk_ids),
         prox,
-        correction,
+        added(own_part),
       )
       chunk_sizes = data.sizes(chunk_ids)
       trained = Trained(params, loss, chunk_sizes, finite, arrived, chunk_steps)
@@ -381,7 +403,7 @@ def train_cohort(
     )
 
   (params, trained), sums = sharding.per_device(on_device, local.mesh, 1)(
-    per_client, None if own_start else starts, data, key, sums
+    per_client, None if own_start else starts, data, key, sums, shared
   )
   return trained._replace(params=params, sums=sums)
 
@@ -458,10 +480,10 @@ def cohort_gradients(
     that count and are finite, about 0, of one cluster.
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
-  zero = tree.zeros_like(model)
 
   def on_device(per_client, model, data):
     ids, counts = per_client
+    zero = tree.zeros_like(model)
 
     def gradient(client, size):
       rows, weights = batching.batch_rows(

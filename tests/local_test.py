@@ -7,7 +7,7 @@ import pytest
 from fesem_jax import autotune, dense, tree
 from fesem_jax.base import Cohort
 from fesem_jax.batching import Schedule
-from fesem_jax.local import local_training, train_cohort
+from fesem_jax.local import Correction, local_training, train_cohort
 from tests import helpers, reference
 
 SIZES = [7, 1, 12, 4, 9]
@@ -61,8 +61,12 @@ def test_penalty_and_correction_per_client_match_reference():
     lambda x: jnp.asarray(0.1 * rng.normal(size=(3, *x.shape[1:])), jnp.float32),
     start_of(local),
   )
+  given = Correction(
+    tree.expand(tree.unstack(correction, 0)),
+    jax.tree.map(lambda x: x[:1] - x, correction),
+  )
   key = jax.random.key(3)
-  trained = train(local, data, key, prox=jnp.asarray(prox), correction=correction)
+  trained = train(local, data, key, prox=jnp.asarray(prox), correction=given)
   start = reference.from_params(start_of(local), 0)
   for i in range(3):
     batches = helpers.batches(data, local.schedule, i, key)

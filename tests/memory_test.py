@@ -1,5 +1,7 @@
 """What a round and the data take beyond what the state holds."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -18,14 +20,18 @@ SHAPE = (40,)  # A model of 40 * 250 + 250 * 3 parameters and biases.
     ('non_fed', {}, 0),
     ('fed_dane', {}, 1),
     ('robust', {'num_clusters': 2}, 1),
-    ('fed_cluster', {}, 1),
+    ('fed_cluster', {'max_clusters': 2}, 2),  # One more where they are compared.
     ('fesem', {'num_clusters': 2}, 0),
     ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}, 0),
     ('fed_avg', {}, 0),
   ],
 )
 @pytest.mark.parametrize('devices', [1, 2])
-def test_stacks_of_models_that_a_round_needs(name, options, stacks, devices):
+def test_stacks_of_models_that_a_round_needs(
+  name, options, stacks, devices, monkeypatch
+):
+  robust = sys.modules['fesem_jax.algorithms.robust']
+  monkeypatch.setattr(robust, '_NUMBERS_AT_ONCE', 2**12)  # Small beside a stack.
   data = helpers.federation([4] * CLIENTS, shape=SHAPE)
   local = helpers.local(chunk=1, devices=devices, hidden=(250,), shape=SHAPE)
   data = sharding.replicate(data, local.mesh)

@@ -54,16 +54,16 @@ def test_mean_and_equation_6_of_a_stack(count, devices, weighting):
 @pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
 @pytest.mark.parametrize('count', MANY)
 def test_a_round_of_fesem_streamed_and_stacked(count, weighting):
-  # One example a client; the step is so small that models differ by about 1e-4.
+  # A step so small that models move and differ by about 1e-4.
   rng = np.random.default_rng(1)
   sizes = rng.integers(1, 3, count)
-  x = rng.normal(size=(sizes.sum(), 15)).astype(np.float32)
-  data = FederatedData.from_arrays(x, rng.integers(0, 4, len(x)), sizes, num_classes=4)
+  x = rng.normal(1, 0.5, size=(sizes.sum(), 15)).astype(np.float32)
+  data = FederatedData.from_arrays(x, np.zeros(len(x), int), sizes, num_classes=4)
   local = helpers.local(
     batch_size=0, rate=SPREAD, chunk=500, hidden=(), shape=(15,), classes=4
   )
   start = jax.tree.map(
-    lambda s: jnp.asarray(rng.normal(size=(1, *s.shape)), jnp.float32),
+    lambda s: jnp.asarray(rng.uniform(-1, 1, (1, *s.shape)), jnp.float32),
     jax.eval_shape(local.model.init, jax.random.key(0)),
   )
   after = {}

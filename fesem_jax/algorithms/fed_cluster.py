@@ -132,7 +132,7 @@ def fed_cluster(
     count = data.num_clients
     products = jax.lax.cond(
       is_check(rounds),
-      lambda: tree.inner_products(trained.rows),
+      lambda: tree.inner_products(trained.rows, local.mesh),
       lambda: jnp.zeros((count, count)),
     )
     state = FedClusterState(centers, assignment, state.num_clusters, rounds)

@@ -3,14 +3,13 @@
 Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
 """
 
-import jax
 import jax.numpy as jnp
 
 from fesem_jax import em, streams, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Algorithm, Cohort, check_at_least
-from fesem_jax.local import LocalTraining, cohort_gradients, coin
+from fesem_jax.local import Correction, LocalTraining, cohort_gradients, coin
 
 
 def fed_dane(
@@ -55,10 +54,9 @@ def fed_dane(
     # Without any gradient of the first cohort there is nothing to correct by.
     known = sums.weight[0] > 0
     g = tree.mean_of(sums, tree.zeros_like(state.params))
-    correction = jax.tree.map(lambda g, own: jnp.where(known, g - own, 0.0), g, own)
     return global_model.train(
         local, state, data, cohort, key, prox=prox_mu / 2 if prox_mu else None,
-        correction=correction, **options,
+        correction=Correction(g, own, known), **options,
     )  # fmt: skip
 
   def step(state, data, cohort, key):

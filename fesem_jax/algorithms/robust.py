@@ -155,42 +155,48 @@ def trimmed_mean(
 
   devices = 1 if mesh is None else mesh.size
 
-  def mean_of_columns(columns: jax.Array, origin: jax.Array) -> jax.Array:
-    keys = jnp.broadcast_to(cluster[:, None], columns.shape)
-    columns = jax.lax.sort((keys, columns), dimension=0, num_keys=2)[1]
-    return tree.weighted_mean(columns, sorted_cluster, kept, origin)
+  def on_device(stack, origins, cluster, sorted_cluster, kept):
+    def mean_of_columns(columns: jax.Array, origin: jax.Array) -> jax.Array:
+      keys = jnp.broadcast_to(cluster[:, None], columns.shape)
+      columns = jax.lax.sort((keys, columns), dimension=0, num_keys=2)[1]
+      return tree.weighted_mean(columns, sorted_cluster, kept, origin)
 
-  def add_block(start, width: int, x, origin, moves):
-    # [S / D, D * w] of this device's clients -> [S, w] of this device's columns.
-    part = lambda a: jnp.pad(
-      jax.lax.dynamic_slice_in_dim(a, start, width, axis=1),
-      ((0, 0), (0, -width % devices)),
-    )
-    columns, about = part(x), part(origin)
-    if devices == 1:
-      moved = mean_of_columns(columns, about) - about
-    else:
+    def move(columns: jax.Array, about: jax.Array) -> jax.Array:
+      if devices == 1:
+        return mean_of_columns(columns, about) - about
+      # [S / D, D * w] of this device's clients -> [S, w] of this device's columns.
       columns = jax.lax.all_to_all(columns, sharding.CLIENTS, 1, 0, tiled=True)
-      own = columns.shape[1]
-      at = jax.lax.axis_index(sharding.CLIENTS) * own
-      mine = jax.lax.dynamic_slice_in_dim(about, at, own, axis=1)
-      moved = jax.lax.dynamic_update_slice_in_dim(
-        jnp.zeros_like(about), mean_of_columns(columns, mine) - mine, at, axis=1
-      )
-    return jax.lax.dynamic_update_slice_in_dim(moves, moved[:, :width], start, axis=1)
+      width = columns.shape[1]
+      at = jax.lax.axis_index(sharding.CLIENTS) * width
+      mine = jax.lax.dynamic_slice_in_dim(about, at, width, axis=1)
+      moved = mean_of_columns(columns, mine) - mine
+      whole = jnp.zeros_like(about)
+      return jax.lax.dynamic_update_slice_in_dim(whole, moved, at, axis=1)
 
-  def by_blocks(x: jax.Array, origin: jax.Array) -> jax.Array:
-    flat, about = x.reshape(x.shape[0], -1), origin.reshape(num_clusters, -1)
-    width = max(1, _NUMBERS_AT_ONCE // max(1, x.shape[0])) * devices
-    whole, rest = divmod(flat.shape[1], width)
-    block = lambda i, moves: add_block(i * width, width, flat, about, moves)
-    moves = jnp.zeros_like(about)
-    if whole:
-      moves = jax.lax.fori_loop(0, whole, block, moves)
-    if rest:
-      moves = add_block(whole * width, rest, flat, about, moves)
-    return moves.reshape(origin.shape)
+    def by_blocks(x: jax.Array, origin: jax.Array) -> jax.Array:
+      flat, about = x.reshape(x.shape[0], -1), origin.reshape(num_clusters, -1)
+      width = max(1, _NUMBERS_AT_ONCE // max(1, x.shape[0])) * devices
+      whole, rest = divmod(flat.shape[1], width)
 
-  on_device = lambda stack, origins: (None, jax.tree.map(by_blocks, stack, origins))
-  _, moves = sharding.per_device(on_device, mesh, 1)(stack, origins)
+      def add_block(start: jax.Array | int, width: int, moves: jax.Array) -> jax.Array:
+        part = lambda a: jnp.pad(
+          jax.lax.dynamic_slice_in_dim(a, start, width, axis=1),
+          ((0, 0), (0, -width % devices)),
+        )
+        moved = move(part(flat), part(about))[:, :width]
+        return jax.lax.dynamic_update_slice_in_dim(moves, moved, start, axis=1)
+
+      moves = jnp.zeros_like(about)
+      if whole:
+        block = lambda i, moves: add_block(i * width, width, moves)
+        moves = jax.lax.fori_loop(0, whole, block, moves)
+      if rest:
+        moves = add_block(whole * width, rest, moves)
+      return moves.reshape(origin.shape)
+
+    return None, jax.tree.map(by_blocks, stack, origins)
+
+  _, moves = sharding.per_device(on_device, mesh, 1)(
+    stack, origins, cluster, sorted_cluster, kept
+  )
   return jax.tree.map(jnp.add, origins, moves)
