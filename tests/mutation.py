@@ -217,9 +217,11 @@ def mutants_of(file: str) -> list[Mutant]:
     for parent in reversed(place.parents):
       if isinstance(context, ast.expr) and len(_text(context)) >= 30:
         break
-      if isinstance(parent, ast.stmt | ast.mod) or context is statement:
+      if isinstance(parent, ast.mod) or hasattr(parent, 'body'):
         break
       context = parent
+      if context is statement:
+        break
     lines = _head(statement)
     if isinstance(context, ast.If | ast.While):
       context = ast.Expr(context.test)
@@ -518,7 +520,7 @@ def _job(mutant: Mutant, tests: dict[str, float], limit: float) -> Callable[[], 
 def _self_check(tests: dict[str, dict[str, Any]], workers: int) -> None:
   """Raises unless a plain fault is caught and a change of nothing survives."""
   file = 'fesem_jax/batching.py'
-  plain = next(m for m in mutants_of(file) if m.before == 'sizes + width - 1')
+  plain = next(m for m in mutants_of(file) if m.function == 'batches_per_epoch')
   narrow = {t: s for t, s in _choose(plain, tests).items() if 'batching_test' in t}
 
   def nothing() -> Any:
