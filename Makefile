@@ -28,6 +28,8 @@ table: install
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits.flags
 
 test: install
+	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' \
+	  $(addprefix tests/,$(addsuffix _test.py,accelerator conv em local sums tree))
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: install

@@ -192,6 +192,11 @@ def rows(summaries: Summaries) -> list[dict[str, Any]]:
     seconds = [s for s in seconds if s is not None]
     row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
     row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
+    row['notes'] = done[0].get('notes', []) if done else []
+    if failed := sum(s.get('finetuning_failed') or 0 for s in done):
+      row['notes'] = row['notes'] + [
+        f'fine-tuning of {failed} clients diverged; the deployed model counts for them.'
+      ]
     out.append(row)
   return out
 
@@ -211,6 +216,12 @@ def _kinds(table: list[dict[str, Any]]) -> tuple[str, ...]:
   """Kinds of figures that a table has."""
   unseen = any(row['unseen_micro_accuracy'] for row in table)
   return (*_KINDS, 'unseen') if unseen else _KINDS
+
+
+def _notes(table: list[dict[str, Any]]) -> list[str]:
+  """What a reader should know of the methods of a table, each sentence once."""
+  said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
+  return list(dict.fromkeys(said))
 
 
 def markdown(table: list[dict[str, Any]]) -> str:
@@ -233,6 +244,7 @@ def markdown(table: list[dict[str, Any]]) -> str:
     lines.append('\n\\* without the seeds that diverged.')
   if untested := max(row['untested'] for row in table):
     lines.append(f'\n{untested} clients without test examples are left out.')
+  lines += [f'\n{in_markdown(note)}' for note in _notes(table)]
   return '\n'.join(lines) + '\n'
 
 
@@ -248,7 +260,8 @@ def latex(table: list[dict[str, Any]]) -> str:
   for row in table:
     cells = ' & '.join(_cell(row, f'finetuned_{c}', r'$\pm$') for c in _COLUMNS)
     lines.append(rf'{in_latex(row["method"])} & {cells} \\')
-  return '\n'.join([*lines, r'\hline', r'\end{tabular}']) + '\n'
+  notes = [f'% {in_latex(note)}' for note in _notes(table)]
+  return '\n'.join([*lines, r'\hline', r'\end{tabular}', *notes]) + '\n'
 
 
 def comma_separated(table: list[dict[str, Any]]) -> str:
@@ -291,7 +304,7 @@ def plain(table: list[dict[str, Any]]) -> str:
       + ''.join(f'{cell:>11} ' for cell in cells)
       + f'{ari:>6}{seconds:>10}'
     )
-  return '\n'.join(lines)
+  return '\n'.join(lines + [shown(note, 2000) for note in _notes(table)])
 
 
 def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str | None:

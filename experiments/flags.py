@@ -281,6 +281,12 @@ def define() -> None:
   )
   option(f.DEFINE_integer, 'init_epochs', 'Local epochs before the first clustering.')
   option(
+    f.DEFINE_float,
+    'init_tolerance',
+    'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '
+    'less than this; 0: train once.',
+  )
+  option(
     f.DEFINE_integer,
     'init_restarts',
     'Restarts of the first clustering, or draws of the first centers.',
@@ -325,6 +331,11 @@ def define() -> None:
     f.DEFINE_float,
     'eps1',
     'A cluster has converged if |mean update| < eps1 max |update|.',
+  )
+  enum(
+    'eps1_scale',
+    ('relative', 'absolute'),
+    'absolute: a cluster has converged if |mean update| < eps1.',
   )
   option(f.DEFINE_float, 'eps2', 'Its clients have not if max |update| > eps2.')
   option(f.DEFINE_float, 'gamma', 'Least separation of the parts of a split.')

@@ -157,6 +157,11 @@ def run(
     f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
     'side on each'
   )
+  name = config['algorithm']
+  options = {option: config[option] for option in algorithms.options(name)}
+  notes = algorithms.notes(name, options, train.num_clients)
+  for note in notes:
+    say(f'Note: {note}')
   return simulate(
     algorithm,
     local,
@@ -175,6 +180,7 @@ def run(
     tensorboard=machine['tensorboard'],
     programs=programs,
     unseen=unseen,
+    notes=notes,
   )
 
 
@@ -201,6 +207,10 @@ def report(result: Result) -> str:
     lines.append(line + f'; last move in round {clusters["rounds_to_stable"]}')
   if without := summary['clients_without_test_examples']:
     lines.append(f'{without} clients have no test examples and are left out above')
+  if failed := summary.get('finetuning_failed'):
+    lines.append(
+      f'fine-tuning of {failed} clients diverged; the deployed model counts for them'
+    )
   timing = summary['timing']
   if timing['seconds_per_round'] is not None:
     lines.append(
