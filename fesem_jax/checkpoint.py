@@ -176,8 +176,17 @@ def _check_same(
   workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
 ) -> None:
   """Raises `UserError` if two configurations are not of the same run."""
+
+  def differs(name: str) -> str:
+    there, now = (c.get(name, _NONE) for c in (old, config))
+    if name == 'data_digest':
+      return 'the data (--data_dir holds other examples, labels or clients now)'
+    if str(there) == str(now):  # "20" and 20.
+      there, now = repr(there), repr(now)
+    return f'--{name} (there: {there}, now: {now})'
+
   differing = [
-    f'--{name} (there: {old.get(name, _NONE)}, now: {config.get(name, _NONE)})'
+    differs(name)
     for name in sorted(set(old) | set(config))
     if name not in FREE_FLAGS and old.get(name) != config.get(name)
   ]

@@ -407,7 +407,8 @@ def train_and_cluster(
   def to_nearest(sums, trained, which, starts):
     nearest, _ = e_step(compared(trained.params), seeds)
     weights = trained.weights(weighting)
-    return tree.add_rows(sums, trained.params, nearest, weights, empty), nearest
+    origins = tree.repeat(tree.unstack(starts, 0), num_clusters)
+    return tree.add_rows(sums, trained.params, nearest, weights, origins), nearest
 
   trained = train(everyone, fold=to_nearest, sums=tree.no_sums(empty), keep=keep)
   centers = tree.mean_of(trained.sums, empty)

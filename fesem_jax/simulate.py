@@ -252,7 +252,8 @@ def simulate(
         **_clusters(row, num_clusters, train),
       }
 
-    used = jax.eval_shape(algorithm.deployed, state, train)
+    shapes = lambda: jax.eval_shape(algorithm.deployed, state, train)
+    used = programs.once(('deployed', algorithm), shapes, state, train)
     num_clusters = jax.tree.leaves(used.models)[0].shape[0]
     clusters: dict[str, Any] = {}
     if not done and used.row is not None and used.row.ndim:
@@ -593,8 +594,7 @@ def _unseen_scores(
   programs: Programs,
 ) -> dict[str, Any] | None:
   """Scores of clients that took no part; None where models are not for others."""
-  used = jax.eval_shape(algorithm.deployed, state, seen)
-  if unseen is None or used.row is None:
+  if unseen is None or jax.eval_shape(algorithm.deployed, state, seen).row is None:
     return None
 
   def measure(

@@ -487,3 +487,38 @@ def test_a_full_disk_keeps_what_was_there(workdir, monkeypatch):
   assert content(workdir).items() >= before.items()
   assert not list(workdir.rglob('*.partial'))
   go(workdir, rounds=4)
+
+
+def test_other_data_under_the_same_flags_is_refused(tmp_path):
+  local = helpers.local()
+  algorithm = algorithms.build('fed_avg', local)
+  options = {
+    'rounds': 1,
+    'make_portrait': False,
+    'progress': False,
+    'config': {'seed': 0},
+  }
+  first = helpers.federation([6, 5, 7])
+  simulate(algorithm, local, first, first, workdir=tmp_path, **options)
+  y = np.asarray(first.y).copy()
+  y[3] = (y[3] + 1) % 3  # One label.
+  other = first.__class__(**{**vars(first), 'y': y})
+  for train, test in ((other, first), (first, other)):
+    with pytest.raises(
+      UserError, match=r'another configuration: the data \(--data_dir'
+    ):
+      simulate(algorithm, local, train, test, workdir=tmp_path, **options)
+  simulate(algorithm, local, first, first, workdir=tmp_path, **options)
+
+
+def test_a_number_and_its_text_are_told_apart(tmp_path):
+  local = helpers.local()
+  algorithm = algorithms.build('fed_avg', local)
+  data = helpers.federation([6, 5, 7])
+  options = {'rounds': 1, 'make_portrait': False, 'progress': False}
+  go = lambda config: simulate(
+    algorithm, local, data, data, workdir=tmp_path, config=config, **options
+  )
+  go({'batch_size': 20})
+  with pytest.raises(UserError, match=r"there: 20, now: '20'"):
+    go({'batch_size': '20'})
