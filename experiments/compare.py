@@ -195,7 +195,8 @@ def rows(summaries: Summaries) -> list[dict[str, Any]]:
     row['notes'] = done[0].get('notes', []) if done else []
     if failed := sum(s.get('finetuning_failed') or 0 for s in done):
       row['notes'] = row['notes'] + [
-        f'fine-tuning of {failed} clients diverged; the deployed model counts for them.'
+        f'fine-tuning of {failed} clients, in all seeds, diverged; the deployed model '
+        'counts for them.'
       ]
     out.append(row)
   return out
@@ -260,7 +261,7 @@ def latex(table: list[dict[str, Any]]) -> str:
   for row in table:
     cells = ' & '.join(_cell(row, f'finetuned_{c}', r'$\pm$') for c in _COLUMNS)
     lines.append(rf'{in_latex(row["method"])} & {cells} \\')
-  notes = [f'% {in_latex(note)}' for note in _notes(table)]
+  notes = [rf'\par {{\footnotesize {in_latex(note)}}}' for note in _notes(table)]
   return '\n'.join([*lines, r'\hline', r'\end{tabular}', *notes]) + '\n'
 
 
@@ -272,14 +273,14 @@ def comma_separated(table: list[dict[str, Any]]) -> str:
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
   writer.writerow(
     ['method', 'seeds', 'diverged', *heads, 'ari', 'seconds_per_round',
-     'clients_without_test_examples']
+     'clients_without_test_examples', 'notes']
   )  # fmt: skip
   for row in table:
     cells = [v for key in keys for v in (row[key] or ('', ''))]
     ari = '' if row['ari'] is None else row['ari'][0]
     writer.writerow(
         [shown(row['method'], 255), row['seeds'], row['diverged'], *cells, ari,
-         row['seconds_per_round'], row['untested']]
+         row['seconds_per_round'], row['untested'], ' '.join(row['notes'])]
     )  # fmt: skip
   return out.getvalue()
 

@@ -151,12 +151,14 @@ class FederatedData:
     rows = np.concatenate([np.arange(first[i], last[i]) for i in order])
     x = _aligned((len(rows), *self.example_shape), self.x.dtype)
     np.take(np.asarray(self.x), rows, axis=0, out=x, mode='clip')
+    y = _aligned((len(rows),), self.y.dtype)
+    np.take(np.asarray(self.y), rows, out=y, mode='clip')
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
     truth = self.info.clusters
     return FederatedData(
       x=x,
-      y=np.asarray(self.y)[rows],
+      y=y,
       offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
       client_ids=np.concatenate(
         [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]

@@ -190,6 +190,9 @@ class Sums(NamedTuple):
 
     With D the sum of squared distances to the old center c, and the center
     moving to c': sum |w - c'|^2 = D - 2 <c' - c, sum (w - c)> + n |c' - c|^2.
+    Where centers move many times farther than clients differ, digits cancel: 0.2 %
+    are lost at a move of 40 times the spread, 10 to 30 % at 200 times. The centers
+    themselves are not affected.
 
     Args:
       old: [K, ...] centers that distances and sums were taken about.
@@ -339,7 +342,7 @@ def train_and_cluster(
     keep: whether to return all clients' models.
     tolerance: the epochs are repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
-      `MAX_REPETITIONS` times; 0 trains once.
+      `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
 
   Raises:
     UserError: if there are more clusters than clients.
@@ -364,7 +367,7 @@ def train_and_cluster(
 
     def repeat(loop):
       number, _, trained = loop
-      key = jax.random.fold_in(train_key, number)
+      key = jax.random.fold_in(streams.fold(train_key, streams.REPEATED), number)
       again = train_cohort(local, trained.params, None, data, cohort, key)
       again = again._replace(finite=again.finite & trained.finite)
       return number + 1, trained.mean_loss(), again
@@ -386,7 +389,7 @@ def train_and_cluster(
       trim=trim,
       mesh=local.mesh,
     )
-    # Where no model is finite, the first round must fail, not start from zeros.
+    # Where no model is finite, there are no centers to start from.
     sound = trained.took_part().any()
     nowhere = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
     return found._replace(centers=nowhere)

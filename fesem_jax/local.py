@@ -97,7 +97,7 @@ class Correction(NamedTuple):
 
   common: Params
   own: Params
-  applies: jax.Array | bool = True
+  applies: jax.Array | bool
 
 
 WEIGHTINGS = ('uniform', 'by_examples')
@@ -331,8 +331,8 @@ def train_cohort(
 
   Args:
     local: see `LocalTraining`.
-    starts: [K, ...] models to start from; [S, ...] where `which` is None, and then
-      overwritten in place if the caller does not need them any more.
+    starts: [K, ...] models to start from; [S, ...] where `which` is None, whose
+      memory the local models then take.
     which: [S] int32 row of `starts` for each client; None: row s for client s.
     data: training split.
     cohort: S clients; S is a multiple of the device count.
@@ -357,14 +357,15 @@ def train_cohort(
   steps = jnp.where(arrived, steps, 0)
   if prox is not None:
     prox = jnp.broadcast_to(jnp.asarray(prox, jnp.float32), sizes.shape)
-  if which is None and not keep:  # The starts' memory is not to be written to.
-    which = jnp.arange(sizes.shape[0], dtype=jnp.int32)
   own_start = which is None
-  if own_start:
+  own_rows = None
+  if own_start and keep:
     into = starts
+  elif own_start:
+    own_rows = starts
   own_part = None if correction is None else correction.own
-  shared = correction and correction._replace(own=None)
-  per_client = (cohort.ids, steps, into, arrived, prox, own_part, which)
+  shared = None if correction is None else correction._replace(own=None)
+  per_client = (cohort.ids, steps, into, arrived, prox, own_part, which, own_rows)
 
   def on_device(per_client, starts, data, key, sums, shared):
     ids, steps, into, *others = per_client
@@ -376,14 +377,17 @@ def train_cohort(
       return jax.tree.map(lambda x: jnp.where(shared.applies, x, 0.0), apart)
 
     def chunk(slots, old, sums):
-      arrived, prox, own_part, which = tree.take(others, slots)
+      arrived, prox, own_part, which, own_row = tree.take(others, slots)
+      start = old[0] if keep else own_row
+      if not own_start:
+        start = tree.take(starts, which)
       empty = data.num_clients
       chunk_ids = jnp.asarray(ids).at[slots].get(mode='fill', fill_value=empty)
       chunk_steps = steps.at[slots].get(mode='fill', fill_value=0)
       params, loss, finite = train_chunk(
         local,
         data,
-        old[0] if own_start else tree.take(starts, which),
+        start,
         chunk_ids,
         chunk_steps,
         client_keys(key, data, chunk_ids),

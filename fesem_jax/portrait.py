@@ -11,14 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import em, streams
+from fesem_jax import em, streams, tree
 from fesem_jax.base import Algorithm, Cohort, FederatedData, Params
 from fesem_jax.local import LocalTraining, train_cohort
 from fesem_jax.programs import Programs
 
 _MAX_CLIENTS = 400  # As in Fig. 4 of the paper.
 _COMPONENTS = 50
-_SKETCH = 2**14  # Numbers that stand for a larger model.
+# Numbers that stand for a larger model. A prime: the parameters of one unit lie a
+# power of two apart, and are not to be added to each other.
+_SKETCH = 16381
 _SHEET_CLIENTS, _SHEET_IMAGES = 6, 12
 
 
@@ -32,9 +34,10 @@ def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
 def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
   """Local models less a common origin, in few numbers that keep their geometry.
 
-  Of models of more than 16,384 parameters, random signs are multiplied on and every
-  16,384th parameter is added up: inner products are kept on average, and distances
-  within about 1 % (one over the root of 16,384). Smaller models stay as they are.
+  Of models of more than 16,381 parameters, random signs are multiplied on and every
+  16,381st parameter is added up: inner products are kept on average, and distances
+  within a few percent where models differ in many parameters. Smaller models stay as
+  they are.
 
   Args:
     key: decides the signs.
@@ -42,19 +45,22 @@ def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
     origin: [1, ...].
 
   Returns:
-    [C, min(P, 16384)] float32.
+    [C, min(P, 16381)] float32.
   """
   shifted = jax.tree.leaves(jax.tree.map(jnp.subtract, stack, origin))
   size = sum(x[0].size for x in shifted)
   if size <= _SKETCH:
     return jnp.concatenate([x.reshape(x.shape[0], -1) for x in shifted], axis=1)
 
+  before = np.cumsum([0, *(x[0].size for x in shifted)])
+
   def of_layer(number: int, x: jax.Array) -> jax.Array:
     flat = x.reshape(x.shape[0], -1)
     layer_key = jax.random.fold_in(key, number)
     signs = jax.random.rademacher(layer_key, flat.shape[1:], jnp.float32)
     signed = jnp.pad(flat * signs[None], ((0, 0), (0, -flat.shape[1] % _SKETCH)))
-    return signed.reshape(x.shape[0], -1, _SKETCH).sum(axis=1)
+    short = signed.reshape(x.shape[0], -1, _SKETCH).sum(axis=1)
+    return jnp.roll(short, before[number], axis=1)
 
   return functools.reduce(jnp.add, map(of_layer, range(len(shifted)), shifted))
 
@@ -69,7 +75,8 @@ def draw(
 ) -> dict[str, np.ndarray]:
   """Describes the clients of a run by their local models.
 
-  Up to 400 clients train once more as in a round of the method, penalty included;
+  Up to 400 clients train once more from the model they deploy, with the penalty of
+  the method (methods of one gradient step train as `local` says);
   the principal components of their weights and the most typical clients of each
   cluster (nearest to the mean of its local models) are kept. Of large models only a
   sketch is held.
@@ -106,9 +113,10 @@ def draw(
 
     options: dict[str, Any] = {'fold': describe, 'sums': (), 'keep': False}
     if algorithm.train is None:
-      trained = train_cohort(
-        local, used.models, used.rows(ids), train, cohort, key, **options
-      )
+      own = used.row is None
+      starts = tree.take(used.models, ids) if own else used.models
+      which = None if own else used.rows(ids)
+      trained = train_cohort(local, starts, which, train, cohort, key, **options)
     else:
       trained = algorithm.train(local, state, train, cohort, key, **options)
     counts = trained.took_part()

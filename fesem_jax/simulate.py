@@ -248,7 +248,7 @@ def simulate(
       return {
         'deployed': evaluate.scores(deployed)._asdict(),
         'finetuned': evaluate.scores(finetuned)._asdict(),
-        'finetuning_failed': int(failed.sum()),
+        'finetuning_failed': int((failed & (np.asarray(test.sizes()) > 0)).sum()),
         **_clusters(row, num_clusters, train),
       }
 
@@ -277,10 +277,10 @@ def simulate(
           round_began = time.perf_counter()
           round_key = jax.random.fold_in(keys[streams.ROUNDS], done + 1)
           state, info = step(state, train, cohort, round_key)
-          info = jax.device_get(info)
           if algorithm.between is not None:
             state, info = algorithm.between(state, info)
             state = jax.device_put(state, shardings)
+          info = jax.device_get(info)
           rounds_seconds.append(time.perf_counter() - round_began)
           _check_finite(done + 1, info, algorithm.train is not None, checkpoints)
           done += 1

@@ -136,7 +136,7 @@ def test_streams_do_not_coincide():
   named = [
       streams.DROPOUT, streams.STRAGGLES, streams.STRAGGLER_EPOCHS,
       streams.FIRST_COHORT, streams.SAMPLE, streams.DRAWS, streams.MODEL,
-      streams.LOCAL, streams.CLUSTERING, streams.SIGNS,
+      streams.LOCAL, streams.CLUSTERING, streams.SIGNS, streams.REPEATED,
   ]  # fmt: skip
   others = {data(streams.fold(key, s)) for s in named}
   assert len(others) == len(named)

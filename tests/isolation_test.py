@@ -49,8 +49,8 @@ def test_losses_of_a_client_do_not_see_the_others():
   want = cohort_losses(local, stack, data, everyone)
   got = cohort_losses(local, stack, spoiled(data, [1, 3], np.nan), everyone)
   np.testing.assert_array_equal(np.asarray(got)[[0, 2]], np.asarray(want)[[0, 2]])
-  nobody = Cohort(np.array([4, 0], np.int32), everyone=False)
-  first, _ = cohort_losses(local, stack, spoiled(data, [3], np.nan), nobody)
+  empty = Cohort(np.array([4, 0], np.int32), everyone=False)
+  first, _ = cohort_losses(local, stack, spoiled(data, [3], np.nan), empty)
   np.testing.assert_array_equal(first, 0)
 
 
@@ -75,6 +75,15 @@ class Shared(nn.Module):
     return nn.Dense(3)(x - x.mean(axis=0, keepdims=True))
 
 
+class Silent(nn.Module):
+  """The same with a last layer that starts at zero."""
+
+  @nn.compact
+  def __call__(self, x):
+    centered = x - x.mean(axis=0, keepdims=True)
+    return nn.Dense(3, kernel_init=nn.initializers.zeros)(centered)
+
+
 class Running(nn.Module):
   """Keeps running statistics."""
 
@@ -92,8 +101,9 @@ class Alone(nn.Module):
 
 
 def test_models_that_mix_the_examples_of_a_batch_are_refused():
-  with pytest.raises(ValueError, match='Shared lets the examples of a batch influence'):
-    models.from_flax(Shared(), (6,))
+  for module in (Shared(), Silent()):
+    with pytest.raises(ValueError, match='lets the examples of a batch influence'):
+      models.from_flax(module, (6,))
   with pytest.raises(ValueError, match=r"Running keeps \['batch_stats'\]"):
     models.from_flax(Running(), (6,))
   model = models.from_flax(Alone(), (6,))

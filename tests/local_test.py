@@ -64,6 +64,7 @@ def test_penalty_and_correction_per_client_match_reference():
   given = Correction(
     tree.expand(tree.unstack(correction, 0)),
     jax.tree.map(lambda x: x[:1] - x, correction),
+    True,
   )
   key = jax.random.key(3)
   trained = train(local, data, key, prox=jnp.asarray(prox), correction=given)

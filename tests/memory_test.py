@@ -60,9 +60,10 @@ def test_devices_of_one_process_share_the_data():
   local = helpers.local(devices=2)
   data = helpers.federation([6, 3, 9], shape=(6,))
   train, _ = arrange(local, data, data)
-  places = [s.data.unsafe_buffer_pointer() for s in train.x.addressable_shards]
-  assert len(places) == 2
-  assert len(set(places)) == 1
+  for array in (train.x, train.y):
+    places = [s.data.unsafe_buffer_pointer() for s in array.addressable_shards]
+    assert len(places) == 2
+    assert len(set(places)) == 1
   before = np.asarray(train.x).copy()
   data.x[:] = 0  # What the caller does with its arrays changes nothing.
   np.testing.assert_array_equal(train.x, before)

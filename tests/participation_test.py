@@ -6,7 +6,6 @@ their own model, untouched. FedCluster: every client is drawn in every round.
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
@@ -88,13 +87,3 @@ def test_figures_of_hypo_cluster_are_of_what_clients_deploy():
   assert result.summary['clusters']['ari'] == adjusted_rand_score(truth, row) == 1.0
   sizes = np.bincount(row, minlength=2).tolist()
   assert result.summary['clusters']['sizes'] == sizes
-
-
-def test_fed_cluster_draws_everyone():
-  data = helpers.federation([6] * 4)
-  algorithm = algorithms.build('fed_cluster', helpers.local())
-  state = algorithm.init(jax.random.key(0), data)
-  np.testing.assert_array_equal(
-    algorithm.deployed(state._replace(assignment=jnp.array([0, 1, 1, 0])), data).row,
-    [0, 1, 1, 0],
-  )

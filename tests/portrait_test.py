@@ -74,11 +74,21 @@ def test_a_sketch_keeps_the_geometry_of_large_models():
            'b': jnp.asarray(points[:, 50_000:])}  # fmt: skip
   origin = tree.unstack(stack, slice(4, 5))
   short = np.asarray(portrait.sketch(KEY, stack, origin), np.float64)
-  assert short.shape == (5, 2**14)
+  assert short.shape == (5, 16381)
   apart = lambda x: np.linalg.norm(x[:, None] - x[None], axis=-1)
   pairs = np.triu_indices(5, 1)
   ratio = apart(short)[pairs] / apart(points.astype(np.float64))[pairs]
   np.testing.assert_allclose(ratio, 1, atol=0.03)
+  # So it does where only the weights of a few units of a layer differ.
+  layer = np.zeros((2, 1568, 1024), np.float32)
+  for units in (1, 8):
+    layer[1, :, :units] = rng.normal(size=(1568, units))
+    few_units = {'kernel': jnp.asarray(layer), 'bias': jnp.zeros((2, 1024))}
+    both = np.asarray(
+      portrait.sketch(KEY, few_units, tree.unstack(few_units, slice(0, 1)))
+    )
+    ratio = np.linalg.norm(both[1] - both[0]) / np.linalg.norm(layer[1])
+    np.testing.assert_allclose(ratio, 1, atol=0.08)
   # The whole in parts is the whole, and small models stay as they are.
   one = portrait.sketch(KEY, tree.unstack(stack, slice(2, 3)), origin)
   np.testing.assert_allclose(one[0], short[2], rtol=1e-4, atol=1e-3)

@@ -82,8 +82,8 @@ def fed_cluster(
     eps2: clients whose updates are this large (L2 norm) have not.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
-    min_rounds: rounds of FedAvg before the first split.
-    check_every: rounds between checks.
+    min_rounds: no check in these first rounds.
+    check_every: checks are made in every round that this divides.
     linkage: 'complete', 'average', or 'minimax', the paper's optimum, which
       tends to cut off single clients.
     weighting: of the clients in both means, 'by_examples' or 'uniform'.
@@ -139,10 +139,10 @@ def fed_cluster(
     return state, info._replace(updates=(products, trained.weights(weighting)))
 
   def between(state, info):
-    products, weights = map(np.asarray, info.updates)
-    info = info._replace(updates=None)
+    updates, info = info.updates, info._replace(updates=None)
     if not is_check(int(state.rounds)):
       return state, info
+    products, weights = map(np.asarray, updates)
     before, count_before = np.asarray(state.assignment), int(state.num_clusters)
     after, count = split_clusters(
         products, weights, before, count_before, max_clusters=max_clusters, eps1=eps1,
