@@ -1,13 +1,16 @@
 """Where baselines are what their labels say, and say where they are not."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from absl import logging
+from scipy import stats
 
-from fesem_jax import algorithms, em, streams, tree
+from fesem_jax import algorithms, em, sharding, streams, tree
 from fesem_jax.algorithms.fed_cluster import split_clusters
 from fesem_jax.base import UserError
 from tests import helpers
@@ -15,7 +18,9 @@ from tests.algorithms_test import SPLIT, federation, initial, run, updates
 
 
 @pytest.mark.parametrize('name', ['fed_sgd', 'hypo_cluster'])
-@pytest.mark.parametrize('optimizer', [optax.adam(0.1), optax.adamw(0.1)])
+@pytest.mark.parametrize(
+  'optimizer', [optax.adam(0.1), optax.adam(1e-9), optax.adamw(0.1)]
+)
 def test_a_gradient_step_needs_an_optimizer_that_follows_the_gradient(name, optimizer):
   options = {'variant': 'gradient'} if name == 'hypo_cluster' else {}
   local = helpers.local(optimizer=optimizer)
@@ -157,3 +162,24 @@ def test_a_second_split_of_the_same_updates_changes_nothing():
   twice = split_clusters(updates(groups), np.ones(8), *once, **SPLIT)
   np.testing.assert_array_equal(once[0], twice[0])
   assert once[1] == twice[1] == 2
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('numbers', [1, 60, 2**20])
+def test_trimmed_means_come_out_alike_in_blocks_of_any_size(
+  numbers, devices, monkeypatch
+):
+  module = sys.modules['fesem_jax.algorithms.robust']
+  monkeypatch.setattr(module, '_NUMBERS_AT_ONCE', numbers)
+  rng = np.random.default_rng(0)
+  points = rng.normal(size=(24, 4, 7)).astype(np.float32)
+  cluster, counts = rng.integers(0, 3, 24), rng.random(24) < 0.8
+  origins = {'w': jnp.asarray(rng.normal(size=(4, 4, 7)), jnp.float32)}
+  got = jax.jit(module.trimmed_mean, static_argnums=(3, 5))(
+    {'w': jnp.asarray(points)}, jnp.asarray(cluster), jnp.asarray(counts), 0.2,
+    origins, sharding.client_mesh(devices),
+  )['w']  # fmt: skip
+  for k in range(3):
+    mine = points[(cluster == k) & counts].astype(np.float64)
+    np.testing.assert_allclose(got[k], stats.trim_mean(mine, 0.2), rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(got[3], origins['w'][3])

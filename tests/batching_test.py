@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import batching
+from fesem_jax.base import FederatedData
 from fesem_jax.batching import Schedule
 
 
@@ -38,3 +39,17 @@ def test_number_of_steps():
   epochs = jnp.array([1, 1, 2, 3])
   steps = batching.num_steps(Schedule(5, epochs=9), sizes, 11, epochs)
   assert steps.tolist() == [0, 1, 4, 9]
+
+
+def test_examples_are_scaled_and_padding_repeats_the_first_of_the_batch():
+  x = np.arange(2 * 6, dtype=np.uint8).reshape(6, 2)
+  data = FederatedData.from_arrays(x, np.arange(6) % 3, [4, 2], scale=1 / 4)
+  order = jnp.array([2, 0, 3, 1])
+  rows, weights = batching.batch_rows(order, jnp.int32(1), jnp.int32(4), 3)
+  np.testing.assert_array_equal(weights, [1, 0, 0])
+  np.testing.assert_array_equal(rows, [1, 1, 1])
+  got, labels = batching.gather(data, jnp.int32(0), rows)
+  np.testing.assert_array_equal(got, np.tile(x[1] / 4, (3, 1)))
+  np.testing.assert_array_equal(labels, [1, 1, 1])
+  second, _ = batching.gather(data, jnp.int32(1), jnp.array([0, 1]))
+  np.testing.assert_array_equal(second, x[4:] / 4)

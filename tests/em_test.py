@@ -5,8 +5,9 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import em
-from tests import reference
+from fesem_jax import em, sharding, tree
+from fesem_jax.local import train_cohort
+from tests import helpers, reference
 
 
 def blobs(num_clients=60, k=3, size=20, spread=1.0, seed=0):
@@ -164,3 +165,47 @@ def test_keep_nearest_drops_the_farthest_of_each_cluster():
   kept = em.keep_nearest(distance, cluster, exists, 2, 0.4)  # floor: 2 of 5, 0 of 2.
   assert kept.tolist() == [False, True, False, True, True, True, False, True]
   assert em.keep_nearest(distance, cluster, exists, 2, 0.0).tolist() == exists.tolist()
+
+
+def test_steps_on_two_devices_are_those_on_one():
+  points, truth = blobs()
+  mesh = sharding.client_mesh(2)
+  stack, centers = as_stack(points), as_stack(points[:3])
+  one, two = (
+    jax.jit(em.e_step, static_argnums=2)(stack, centers, m) for m in (None, mesh)
+  )
+  np.testing.assert_array_equal(one[0], two[0])
+  np.testing.assert_allclose(one[1], two[1], rtol=1e-6)
+  weights = jnp.ones(len(points))
+  means = [
+    em.m_step(stack, jnp.asarray(truth), weights, centers, m) for m in (None, mesh)
+  ]
+  np.testing.assert_allclose(
+    as_points(means[0]), as_points(means[1]), rtol=1e-5, atol=1e-6
+  )
+
+
+def test_a_round_counts_clients_and_not_padding():
+  data = helpers.federation([1, 2, 3, 1]).reorder(np.arange(4), num_clients=6)
+  local = helpers.local()
+  trained = train_cohort(
+    local, tree.expand(local.model.init(jax.random.key(0))), jnp.zeros(6, jnp.int32),
+    data, helpers.everyone(data), jax.random.key(1),
+  )  # fmt: skip
+  before, after = jnp.array([0, 0, 1, 1, 0, 0]), jnp.array([1, 0, 0, 1, 0, 1])
+  info = em.round_info(trained, 3, jnp.float32(2), before, after, data)
+  np.testing.assert_array_equal(info.clusters.sizes, [2, 2, 0])
+  assert info.clusters.sizes.dtype == jnp.int32
+  assert int(info.clusters.moved) == 2
+  assert (int(info.trained), int(info.failed)) == (4, 0)
+  np.testing.assert_array_equal(info.clusters.assignment, after)
+
+
+def test_padding_is_drawn_last():
+  data = helpers.federation([1, 2, 3, 1]).reorder(np.arange(4), num_clients=8)
+  for number in range(5):
+    key, mesh = jax.random.key(number), sharding.client_mesh(2)
+    cohort = em.sample_clients(key, data, 3, mesh)
+    assert set(cohort.ids[:3].tolist()) < {0, 1, 2, 3}
+    assert cohort.ids.tolist()[3:] == [8]  # An empty place, for two devices.
+    assert sorted(em.sample_clients(key, data, 4, mesh).ids.tolist()) == [0, 1, 2, 3]

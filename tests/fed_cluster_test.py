@@ -54,3 +54,31 @@ def test_the_first_split_comes_after_the_least_number_of_rounds():
     counts[least] = [int((i.clusters.sizes > 0).sum()) for i in infos]
   assert counts == {1: [1, 2, 2, 2], 2: [1, 1, 1, 2]}
   assert jax.tree.leaves(infos[-1].clusters.sizes)[0].sum() == 4
+
+
+def split_of(updates, **options):
+  updates = np.array(updates, float)
+  count = len(updates)
+  found, _ = split_clusters(
+    updates @ updates.T,
+    np.ones(count),
+    np.zeros(count, np.int32),
+    1,
+    **OPTIONS | options,
+  )
+  return found.tolist()
+
+
+def test_a_cluster_of_two_can_be_split():
+  assert split_of([[1, 0], [-1, 0]], min_size=1, eps1=0.5) == [0, 1]
+  assert split_of([[1, 0], [-1, 0]], min_size=0, eps1=0.5) == [0, 1]
+  assert split_of([[1, 0]], min_size=0, eps1=1.1) == [0]
+
+
+def test_the_separation_is_that_of_the_closest_clients_across_the_parts():
+  # 40 degrees within the first part; 140 and 180 to the third client.
+  turn = lambda degrees: [np.cos(np.radians(degrees)), np.sin(np.radians(degrees))]
+  updates = [turn(0), turn(40), turn(180)]
+  apart = np.sin(np.radians(70))  # sqrt((1 - cos 140) / 2)
+  assert split_of(updates, gamma=apart - 0.01) == [0, 0, 1]
+  assert split_of(updates, gamma=apart + 0.01) == [0, 0, 0]

@@ -1,0 +1,131 @@
+"""The options of every method: defaults as documented, and their ranges."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.base import UserError
+from fesem_jax.batching import Schedule
+from tests import helpers
+from tests.algorithms_test import federation
+
+DEFAULTS = {
+  'non_fed': {},
+  'fed_sgd': {},
+  'fed_avg': {'weighting': 'by_examples'},
+  'fed_dist': {'server_learning_rate': 0.5},
+  'fed_dws': {'server_learning_rate': 0.5},
+  'robust': {
+      'num_clusters': 4, 'trim': 0.1, 'aggregation': 'trimmed_mean', 'beta': 0.1,
+      'init_epochs': 10, 'init_tolerance': 0.02, 'init_restarts': 20,
+      'init_seeding': 'random',
+  },
+  'fed_cluster': {
+      'max_clusters': 16, 'eps1': 0.4, 'eps1_scale': 'relative', 'eps2': 0.8,
+      'gamma': 0.13, 'min_size': 20, 'min_rounds': 5, 'check_every': 5,
+      'linkage': 'complete', 'weighting': 'by_examples',
+  },
+  'hypo_cluster': {
+      'num_clusters': 4, 'variant': 'model', 'weighting': 'uniform',
+      'init_restarts': 20, 'init_rounds': 2, 'init_clients': 24,
+  },
+  'fed_dane': {'prox_mu': 0.1, 'same_cohort': False},
+  'fed_prox': {'prox_mu': 0.1, 'straggler_fraction': 0.0, 'weighting': 'by_examples'},
+  'fesem': {
+      'num_clusters': 4, 'prox_lambda': 0.01, 'prox_weighting': 'uniform',
+      'weighting': 'uniform', 'cluster_on': 'all', 'loss_check_every': 0,
+      'reseed_empty': False, 'init_epochs': 1, 'init_restarts': 20,
+      'init_seeding': 'random', 'init_clients': 0, 'client_state': 'stacked',
+  },
+}  # fmt: skip
+
+# Method, option, values at the ends of its range, values just outside.
+RANGES = [
+  ('fed_dist', 'server_learning_rate', [1e-9], [0.0, -0.1]),
+  ('fed_dws', 'server_learning_rate', [1e-9], [0.0]),
+  ('fed_prox', 'prox_mu', [0.0], [-1e-9]),
+  ('fed_prox', 'straggler_fraction', [0.0, 1.0], [-1e-9, 1.001]),
+  ('fed_dane', 'prox_mu', [0.0], [-1e-9]),
+  ('fed_cluster', 'max_clusters', [1, 10_000], [0, 10_001]),
+  ('fed_cluster', 'check_every', [1], [0]),
+  ('hypo_cluster', 'num_clusters', [1], [0]),
+  ('hypo_cluster', 'init_restarts', [1], [0]),
+  ('hypo_cluster', 'init_rounds', [0], [-1]),
+  ('hypo_cluster', 'init_clients', [1], [0]),
+  ('robust', 'num_clusters', [1], [0]),
+  ('robust', 'init_epochs', [1], [0]),
+  ('robust', 'init_restarts', [1], [0]),
+  ('robust', 'init_tolerance', [0.0], [-1e-9]),
+  ('robust', 'trim', [0.0, 0.999], [-1e-9, 1.0]),
+  ('robust', 'beta', [0.0, 0.499], [-1e-9, 0.5]),
+  ('fesem', 'num_clusters', [1], [0]),
+  ('fesem', 'init_epochs', [1], [0]),
+  ('fesem', 'init_restarts', [1], [0]),
+  ('fesem', 'init_clients', [0], [-1]),
+  ('fesem', 'prox_lambda', [0.0], [-1e-9]),
+  ('fesem', 'loss_check_every', [0], [-1]),
+]
+
+
+def test_defaults_are_those_of_the_manual():
+  assert {name: algorithms.options(name) for name in algorithms.METHODS} == DEFAULTS
+
+
+@pytest.mark.parametrize(('name', 'option', 'inside', 'outside'), RANGES)
+def test_options_end_where_their_ranges_end(name, option, inside, outside):
+  local = helpers.local()
+  for value in inside:
+    algorithms.build(name, local, **{option: value})
+  for value in (*outside, float('nan')):
+    with pytest.raises(UserError, match=f'--{option}={value}'):
+      algorithms.build(name, local, **{option: value})
+
+
+def test_stragglers_need_epochs():
+  local = helpers.local()._replace(schedule=Schedule(4, steps=1))
+  algorithms.build('fed_prox', local)
+  with pytest.raises(UserError, match='--straggler_fraction needs --local_epochs'):
+    algorithms.build('fed_prox', local, straggler_fraction=0.5)
+
+
+@pytest.mark.parametrize(
+  ('options', 'most'),
+  [
+    ({}, 0),  # All.
+    ({'init_clients': 3}, 3),
+    ({'client_state': 'streamed'}, 5),
+    ({'client_state': 'streamed', 'init_clients': 3}, 3),
+    ({'client_state': 'streamed', 'init_clients': 9}, 5),
+  ],
+)
+def test_fesems_first_clustering_holds_so_many_models(options, most, monkeypatch):
+  em = sys.modules['fesem_jax.em']
+  monkeypatch.setattr(em, 'MAX_INITIAL_CLIENTS', 5)
+  real, seen = em.train_and_cluster, []
+
+  def watched(*args, **kwargs):
+    seen.append(kwargs['max_clients'])
+    return real(*args, **kwargs)
+
+  monkeypatch.setattr(em, 'train_and_cluster', watched)
+  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2, **options)
+  state = jax.eval_shape(algorithm.init, jax.random.key(0), federation())
+  assert seen == [most]
+  kept = state.client_params is not None
+  assert kept == (options.get('client_state') != 'streamed')
+
+
+def test_fed_sgd_takes_one_step_of_all_examples():
+  # Whatever the schedule, and however small the rate.
+  data = federation()
+  for schedule in (Schedule(2, epochs=3), Schedule(4, steps=5)):
+    local = helpers.local(rate=1e-9)._replace(schedule=schedule)
+    algorithm = algorithms.build('fed_sgd', local)
+    state = algorithm.init(jax.random.key(0), data)
+    _, info = jax.jit(algorithm.step)(
+      state, data, helpers.everyone(data), jax.random.key(1)
+    )
+    assert int(info.steps) == np.count_nonzero(np.diff(data.offsets))
