@@ -209,3 +209,31 @@ def test_padding_is_drawn_last():
     assert set(cohort.ids[:3].tolist()) < {0, 1, 2, 3}
     assert cohort.ids.tolist()[3:] == [8]  # An empty place, for two devices.
     assert sorted(em.sample_clients(key, data, 4, mesh).ids.tolist()) == [0, 1, 2, 3]
+
+
+def test_seeds_of_kmeans_plusplus_lie_in_different_groups():
+  rng = np.random.default_rng(0)
+  group = np.arange(12) % 3
+  points = 100 * rng.normal(size=(3, 8))[group] + 0.01 * rng.normal(size=(12, 8))
+  gram = jnp.asarray(points @ points.T, jnp.float32)
+  found = []
+  for number in range(20):
+    keys = jax.random.split(jax.random.key(number), 12)
+    seeds = em._seed(keys, gram, jnp.ones(12, bool), 3, 'plusplus')
+    assert sorted(group[np.asarray(seeds)]) == [0, 1, 2]
+    found.append(int(seeds[0]))
+  assert len(set(found)) > 5  # The first seed is any client.
+
+
+def test_inner_products_are_about_the_mean_and_zero_where_not_valid():
+  points, _ = blobs(8)
+  valid = np.arange(8) != 2
+  points[2] = np.nan
+  got = np.asarray(em.centered_gram(as_stack(points), jnp.asarray(valid)))
+  kept = points[valid].astype(np.float64)
+  kept -= kept.mean(axis=0)
+  np.testing.assert_allclose(
+    got[np.ix_(valid, valid)], kept @ kept.T, rtol=1e-3, atol=1e-2
+  )
+  assert not got[2].any()
+  assert not got[:, 2].any()

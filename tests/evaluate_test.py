@@ -146,3 +146,24 @@ def test_agreement():
   truth = np.array([0, 0, 1, 1])
   assert evaluate.agreement(truth, np.array([1, 1, 0, 0])) == {'ari': 1.0, 'nmi': 1.0}
   assert evaluate.agreement(None, truth) == {'ari': None, 'nmi': None}
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_clients_of_a_center_are_measured_with_it(devices):
+  train, test = helpers.federation([6, 5, 9, 4], seed=1), helpers.federation([9] * 4)
+  local = helpers.local(chunk=2, devices=devices)
+  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
+  row = jnp.array([1, 0, 0, 1])
+  deployed, _, _ = evaluate.evaluate_clients(
+    Deployed(models, row), local, train, test, jax.random.key(0), 0
+  )
+  for i in range(4):
+    x, y = test.client(i)
+    own = jax.tree.map(lambda p, k=int(row[i]): p[k], models)
+    guess = np.asarray(local.model.apply(own, x)).argmax(axis=1)
+    np.testing.assert_array_equal(
+      deployed.predicted[i], np.bincount(guess, minlength=3)
+    )
+    np.testing.assert_array_equal(
+      deployed.correct[i], np.bincount(y[guess == y], minlength=3)
+    )

@@ -7,7 +7,12 @@ import pytest
 from fesem_jax import autotune, dense, tree
 from fesem_jax.base import Cohort
 from fesem_jax.batching import Schedule
-from fesem_jax.local import Correction, local_training, train_cohort
+from fesem_jax.local import (
+  Correction,
+  cohort_losses,
+  local_training,
+  train_cohort,
+)
 from tests import helpers, reference
 
 SIZES = [7, 1, 12, 4, 9]
@@ -204,3 +209,18 @@ def test_small_and_large_dense_layers_have_the_gradients_of_a_product(inputs, ou
   jax.tree.map(
     lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4), got, want
   )
+
+
+@pytest.mark.parametrize('chunk', [1, 2])
+def test_losses_of_each_model_on_each_client_match_reference(chunk):
+  data = helpers.federation([300, 7, 128, 1])  # Three, one, one and one batch.
+  local = helpers.local(chunk=chunk)
+  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  cohort = Cohort(np.array([2, 0, 3, 4, 1], np.int32), False)  # 4 is an empty place.
+  got = cohort_losses(local, models, data, cohort)
+  for row, i in ((0, 2), (1, 0), (2, 3), (4, 1)):
+    for k in range(3):
+      model = reference.from_params(models, k)
+      loss, _ = reference.loss_and_gradient(model, *data.client(i))
+      np.testing.assert_allclose(got[row, k], loss, rtol=1e-4)
+  np.testing.assert_array_equal(got[3], 0)

@@ -2,6 +2,7 @@
 
   python -m tests.mutation --sample=300 --seed=0 --json=FILE
       [--workers=2] [--only=fesem_jax/em.py] [--tests=em,tree] [--seconds=240]
+      [--again=FILE]
 
 Changes one operator, comparison, constant, boolean or argument at a time in the files
 of `TESTS` and runs the tests listed there for that file, those that run the changed
@@ -18,7 +19,8 @@ and not kept.
 A mutant is caught if a test fails or hangs. One that passes `--seconds` of tests
 counts as survived. `mutation_equivalents.json` lists mutants that no test could
 catch, each with the reason; they are counted apart and not run. They are known by
-file, function and text, so that they outlast changes elsewhere in the file.
+file, function and text, so that they outlast changes elsewhere in the file. --again
+runs the survivors of an earlier report only.
 """
 
 import argparse
@@ -46,11 +48,11 @@ EQUIVALENTS = ROOT / 'tests' / 'mutation_equivalents.json'
 KEPT = ROOT / '.pytest_cache' / 'mutation'
 
 _METHODS = ('algorithms', 'baselines', 'start', 'participation', 'fed_prox', 'fed_dane',
-            'fed_cluster', 'properties')  # fmt: skip
+            'fed_cluster', 'options', 'memory', 'properties')  # fmt: skip
 # File -> the tests that are to catch its mutants, NAME for tests/NAME_test.py.
 TESTS = {
   'fesem_jax/batching.py': ('batching', 'local', 'evaluate', 'isolation', *_METHODS),
-  'fesem_jax/tree.py': ('tree', 'em', 'local', 'sums', *_METHODS),
+  'fesem_jax/tree.py': ('tree', 'em', 'local', 'sums', 'accelerator', *_METHODS),
   'fesem_jax/em.py': ('em', 'tree', 'sums', *_METHODS),
   'fesem_jax/local.py': ('local', 'batching', 'evaluate', 'isolation', *_METHODS),
   'fesem_jax/evaluate.py': ('evaluate', *_METHODS),
@@ -60,8 +62,9 @@ TESTS = {
 }
 
 # Assignments that are about speed only, and keywords that are about precision.
-_SPEED = {'_LANES', '_TERMS', '_LARGE', 'EVALUATION_BATCH', 'GRAM_CLIENTS',
-          'GRAM_CLIENTS_PER_CLUSTER', 'MAX_INITIAL_CLIENTS', '_HIGHEST'}  # fmt: skip
+_SPEED = {'_LANES', '_TERMS', '_LARGE', '_ROWS_AT_ONCE', '_NUMBERS_AT_ONCE',
+          'EVALUATION_BATCH', 'GRAM_CLIENTS', 'GRAM_CLIENTS_PER_CLUSTER',
+          'MAX_INITIAL_CLIENTS', '_HIGHEST'}  # fmt: skip
 _NOT_DROPPED = {'precision', 'mesh', 'strict'}
 # Calls whose arguments may change places.
 _SYMMETRIC = {'maximum', 'minimum', 'add', 'max', 'min', 'lcm'}
@@ -551,6 +554,7 @@ def main() -> None:
   parser.add_argument('--workers', type=int, default=2, help='children at a time')
   parser.add_argument('--only', default='', help='start of the path of files to change')
   parser.add_argument('--tests', default='', help='of those listed, only these: a,b')
+  parser.add_argument('--again', type=pathlib.Path, help='report of an earlier run')
   parser.add_argument('--seconds', type=float, default=240, help='tests of a mutant')
   args = parser.parse_args()
   began = time.perf_counter()
@@ -561,6 +565,11 @@ def main() -> None:
   everything = [m for file in files for m in mutants_of(file)]
   count = min(args.sample or len(everything), len(everything))
   chosen = random.Random(args.seed).sample(everything, count)
+  if args.again:
+    fields = ('file', 'function', 'before', 'after')
+    survived = json.loads(args.again.read_text())['survivors']
+    wanted = {tuple(m[f] for f in fields) for m in survived}
+    chosen = [m for m in everything if m.key() in wanted]
   chosen.sort(key=lambda m: (m.file, m.number))
   reasons = _equivalents()
   equivalent = [m for m in chosen if m.key() in reasons]

@@ -1,14 +1,17 @@
 """The options of every method: defaults as documented, and their ranges."""
 
+import inspect
 import sys
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.base import UserError
 from fesem_jax.batching import Schedule
+from fesem_jax.local import local_training
 from tests import helpers
 from tests.algorithms_test import federation
 
@@ -129,3 +132,29 @@ def test_fed_sgd_takes_one_step_of_all_examples():
       state, data, helpers.everyone(data), jax.random.key(1)
     )
     assert int(info.steps) == np.count_nonzero(np.diff(data.offsets))
+
+
+def test_local_training_has_the_defaults_it_states():
+  model = helpers.local().model
+  local = local_training(model, optax.sgd(0.1), num_clients=6)
+  assert local.schedule == Schedule(batch_size=10, epochs=1, steps=0)
+  assert Schedule() == Schedule(batch_size=0, epochs=1, steps=0)
+  assert local.dropout_rate == 0
+  for rate in (0.0, 0.999):
+    local_training(model, optax.sgd(0.1), num_clients=6, dropout_rate=rate)
+  for rate in (-1e-9, 1.0, float('nan')):
+    with pytest.raises(UserError, match=f'--dropout_rate={rate}'):
+      local_training(model, optax.sgd(0.1), num_clients=6, dropout_rate=rate)
+  for name in ('batch_size', 'clients_per_chunk', 'steps', 'epochs'):
+    with pytest.raises(UserError, match='must be at least'):
+      local_training(model, optax.sgd(0.1), num_clients=6, **{name: -1})
+  local_training(model, optax.sgd(0.1), num_clients=6, batch_size=0, steps=0)
+  with pytest.raises(UserError, match='--local_epochs=0'):
+    local_training(model, optax.sgd(0.1), num_clients=6, epochs=0)
+
+
+def test_kmeans_restarts_as_often_as_the_paper():
+  em = sys.modules['fesem_jax.em']
+  defaults = inspect.signature(em.kmeans).parameters
+  assert defaults['restarts'].default == 20  # Section 6.1.4.
+  assert defaults['trim'].default == 0
