@@ -358,11 +358,8 @@ def train_cohort(
   if prox is not None:
     prox = jnp.broadcast_to(jnp.asarray(prox, jnp.float32), sizes.shape)
   own_start = which is None
-  own_rows = None
-  if own_start and keep:
-    into = starts
-  elif own_start:
-    own_rows = starts
+  into = starts if own_start and keep else into
+  own_rows = starts if own_start and not keep else None
   own_part = None if correction is None else correction.own
   shared = None if correction is None else correction._replace(own=None)
   per_client = (cohort.ids, steps, into, arrived, prox, own_part, which, own_rows)

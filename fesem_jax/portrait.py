@@ -75,11 +75,10 @@ def draw(
 ) -> dict[str, np.ndarray]:
   """Describes the clients of a run by their local models.
 
-  Up to 400 clients train once more from the model they deploy, with the penalty of
-  the method (methods of one gradient step train as `local` says);
-  the principal components of their weights and the most typical clients of each
-  cluster (nearest to the mean of its local models) are kept. Of large models only a
-  sketch is held.
+  Up to 400 clients train once more from the model they deploy, with the method's
+  penalty (methods of one gradient step train as `local` says). The principal
+  components of their weights and the most typical clients of each cluster (nearest to
+  the mean of its local models) are kept. Of large models only a sketch is held.
 
   Args:
     algorithm: see `Algorithm`.

@@ -389,14 +389,19 @@ def test_a_deleted_portrait_is_drawn_again(finished, workdir):
   assert (workdir / 'clients.npz').exists()
 
 
-@pytest.mark.parametrize('broken', [b'', b'null', b'[]', b'\xff', b'[' * 10**5, 'dir'])
-def test_a_damaged_configuration_is_one_sentence(workdir, broken):
-  path = workdir / 'config.json'
+def replaced(path, broken):
+  """The file with other bytes, or as a folder."""
   path.unlink()
   if broken == 'dir':
     path.mkdir()
   else:
     path.write_bytes(broken)
+  return path
+
+
+@pytest.mark.parametrize('broken', [b'', b'null', b'[]', b'\xff', b'[' * 10**5, 'dir'])
+def test_a_damaged_configuration_is_one_sentence(workdir, broken):
+  path = replaced(workdir / 'config.json', broken)
   with pytest.raises(UserError, match=r'config.json is damaged \(.*delete it and run'):
     go(workdir)
   if broken != 'dir':
@@ -406,12 +411,7 @@ def test_a_damaged_configuration_is_one_sentence(workdir, broken):
 
 @pytest.mark.parametrize('broken', [b'5', b'5\n', b'\x00\xff\n', b'null\n', 'dir'])
 def test_damaged_metrics_are_one_sentence(workdir, broken):
-  path = workdir / 'metrics.jsonl'
-  path.unlink()
-  if broken == 'dir':
-    path.mkdir()
-  else:
-    path.write_bytes(broken)
+  replaced(workdir / 'metrics.jsonl', broken)
   with pytest.raises(
     UserError, match=r'metrics.jsonl (is damaged: line 1|cannot be re)'
   ):
