@@ -17,8 +17,8 @@ from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import data, models, sharding, tree
 from fesem_jax.algorithms import global_model
-from fesem_jax.base import UserError
 from fesem_jax.batching import num_steps
+from fesem_jax.errors import UserError
 
 _WORKLOADS = flags.DEFINE_list('workloads', ['W1', 'W2', 'W3', 'W4', 'W5'], 'Cases.')
 _CHUNKS = flags.DEFINE_list('chunks', ['0'], 'Clients per chunk; 0: the default.')

@@ -12,7 +12,7 @@ import pathlib
 from absl import flags
 
 from experiments.run import start
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 
 
 def main(argv: list[str]) -> None:

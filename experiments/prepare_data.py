@@ -19,8 +19,9 @@ from experiments import flags as experiment_flags
 from experiments.run import check_numbers, no_positional, start
 from fesem_jax import data
 from fesem_jax.atomic import replacing
-from fesem_jax.base import FederatedData, UserError
+from fesem_jax.base import FederatedData
 from fesem_jax.data import arrays, skew
+from fesem_jax.errors import UserError
 
 _BAR = 40  # Characters of the longest bar.
 

@@ -13,9 +13,9 @@ from fesem_jax.base import (
   FederatedData,
   Model,
   RoundInfo,
-  UserError,
 )
 from fesem_jax.batching import Schedule
+from fesem_jax.errors import UserError
 from fesem_jax.local import LocalTraining, local_training
 from fesem_jax.sharding import client_mesh, setup_devices
 from fesem_jax.simulate import Result, simulate

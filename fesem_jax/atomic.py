@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 
 
 @contextlib.contextmanager

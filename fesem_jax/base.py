@@ -10,7 +10,7 @@ L classes, C clients trained side by side (a chunk), D devices.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,27 +19,6 @@ import numpy as np
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
 HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
-
-
-class UserError(ValueError):
-  """A mistake of the user's, in one sentence that names the flag or file."""
-
-
-class Diverged(UserError):  # noqa: N818 - the outcome of a run.
-  """A round in which no client, or not the loss or Eq. 6, came out finite."""
-
-
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-  """Raises `UserError` unless `value` is among `allowed`."""
-  if value not in allowed:
-    raise UserError(f'--{name}={value} is unknown; choose one of {", ".join(allowed)}.')
-
-
-def check_at_least(least: float, **values: float) -> None:
-  """Raises `UserError` naming the first flag of `values` below `least`."""
-  for name, value in values.items():
-    if not value >= least:  # NaN is refused too.
-      raise UserError(f'--{name}={value} must be at least {least}.')
 
 
 class Model(NamedTuple):

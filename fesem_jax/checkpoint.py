@@ -17,8 +17,8 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from fesem_jax.atomic import write_atomically
-from fesem_jax.base import UserError
 from fesem_jax.data.files import first_line
+from fesem_jax.errors import UserError
 from fesem_jax.writer import read_config, saved_rounds
 
 # Flags that may change between two runs of one workdir: they decide where and

@@ -8,14 +8,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax import sharding, streams, tree
-from fesem_jax.base import (
-  Clusters,
-  Cohort,
-  FederatedData,
-  Params,
-  RoundInfo,
-  UserError,
-)
+from fesem_jax.base import Clusters, Cohort, FederatedData, Params, RoundInfo
+from fesem_jax.errors import UserError
 from fesem_jax.local import LocalTraining, Trained, train_cohort
 
 # Where no client's model is kept, the first k-means holds those of so many at most.

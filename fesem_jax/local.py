@@ -9,17 +9,9 @@ import optax
 from jax.sharding import Mesh
 
 from fesem_jax import batching, sharding, streams, tree
-from fesem_jax.base import (
-  Clusters,
-  Cohort,
-  FederatedData,
-  Model,
-  Params,
-  RoundInfo,
-  UserError,
-  check_at_least,
-)
+from fesem_jax.base import Clusters, Cohort, FederatedData, Model, Params, RoundInfo
 from fesem_jax.batching import Schedule
+from fesem_jax.errors import UserError, check_at_least
 
 
 class LocalTraining(NamedTuple):

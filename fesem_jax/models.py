@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import conv, dense
-from fesem_jax.base import Model, Params, UserError, check_choice
+from fesem_jax.base import Model, Params
+from fesem_jax.errors import UserError, check_choice
 
 Dense = functools.partial(nn.Dense, dot_general=dense.dot_general)
 

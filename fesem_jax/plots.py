@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.atomic import replacing
-from fesem_jax.base import UserError
 from fesem_jax.data import skew
 from fesem_jax.display import in_figure
+from fesem_jax.errors import UserError
 from fesem_jax.writer import read_clients, read_config, read_metrics
 
 try:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 
 CLIENTS = 'clients'
 

@@ -28,17 +28,10 @@ from fesem_jax import (
   streams,
   writer,
 )
-from fesem_jax.base import (
-  Algorithm,
-  Cohort,
-  Diverged,
-  FederatedData,
-  RoundInfo,
-  UserError,
-  check_at_least,
-)
+from fesem_jax.base import Algorithm, Cohort, FederatedData, RoundInfo
 from fesem_jax.batching import num_steps
 from fesem_jax.data import skew
+from fesem_jax.errors import Diverged, UserError, check_at_least
 from fesem_jax.local import LocalTraining
 from fesem_jax.programs import Programs
 

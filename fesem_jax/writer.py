@@ -11,8 +11,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from fesem_jax.atomic import write_atomically
-from fesem_jax.base import UserError
 from fesem_jax.data import files
+from fesem_jax.errors import UserError
 
 # What every clients.npz holds; see `portrait.draw`.
 _PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}

@@ -12,7 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax import algorithms, em, sharding, streams, tree
 from fesem_jax.algorithms.fed_cluster import bipartition, split_clusters
 from fesem_jax.algorithms.robust import trimmed_mean
-from fesem_jax.base import Cohort, UserError
+from fesem_jax.base import Cohort
+from fesem_jax.errors import UserError
 from tests import helpers, reference
 
 SIZES = [6, 3, 9, 5, 8, 4]

@@ -12,7 +12,7 @@ from scipy import stats
 
 from fesem_jax import algorithms, em, sharding, streams, tree
 from fesem_jax.algorithms.fed_cluster import split_clusters
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 from tests import helpers
 from tests.algorithms_test import SPLIT, federation, initial, run, updates
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, checkpoint, sharding
-from fesem_jax.base import UserError
 from fesem_jax.checkpoint import Checkpoints
+from fesem_jax.errors import UserError
 from fesem_jax.programs import Programs
 from fesem_jax.simulate import simulate
 from tests import helpers

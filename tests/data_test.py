@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from fesem_jax import data
-from fesem_jax.base import FederatedData, UserError
+from fesem_jax.base import FederatedData
 from fesem_jax.data import mnist, partition
+from fesem_jax.errors import UserError
 
 
 def write_idx(path, array, zipped=True, magic=None):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import models
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 
 
 @pytest.mark.parametrize(

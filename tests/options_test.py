@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.base import UserError
 from fesem_jax.batching import Schedule
+from fesem_jax.errors import UserError
 from fesem_jax.local import local_training
 from tests import helpers
 from tests.algorithms_test import federation

@@ -6,7 +6,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from fesem_jax import data, display, portrait
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 
 plots = pytest.importorskip('fesem_jax.plots')
 

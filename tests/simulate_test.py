@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, machine, sharding, simulate
-from fesem_jax.base import Diverged, UserError
 from fesem_jax.checkpoint import Checkpoints
+from fesem_jax.errors import Diverged, UserError
 from fesem_jax.programs import Programs
 from fesem_jax.simulate import Stopped, arrange, draw_cohort
 from tests import helpers

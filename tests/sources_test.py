@@ -14,8 +14,8 @@ from PIL import Image
 
 from experiments import prepare_data
 from fesem_jax import data
-from fesem_jax.base import UserError
 from fesem_jax.data import celeba, files, leaf, skew
+from fesem_jax.errors import UserError
 
 WRITERS = {'f0001_10': (3, 2), 'f0000_14': (5, 1), 'f0002_03': (2, 2)}
 

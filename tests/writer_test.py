@@ -10,7 +10,7 @@ import pytest
 
 from experiments import prepare_data
 from fesem_jax import atomic
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 from fesem_jax.writer import MetricsWriter, read_metrics
 from tests import helpers
 

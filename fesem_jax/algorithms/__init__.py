@@ -15,7 +15,8 @@ from fesem_jax.algorithms.fesem import fesem
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.robust import robust
-from fesem_jax.base import Algorithm, UserError, check_choice
+from fesem_jax.base import Algorithm
+from fesem_jax.errors import UserError, check_choice
 from fesem_jax.local import LocalTraining
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {

@@ -6,7 +6,8 @@ Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm, check_choice
+from fesem_jax.base import Algorithm
+from fesem_jax.errors import check_choice
 from fesem_jax.local import WEIGHTINGS, LocalTraining
 
 

@@ -14,14 +14,8 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from fesem_jax import em, tree
-from fesem_jax.base import (
-  Algorithm,
-  Deployed,
-  Params,
-  UserError,
-  check_at_least,
-  check_choice,
-)
+from fesem_jax.base import Algorithm, Deployed, Params
+from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
 
 # How two groups of clients are told apart, and SciPy's name for it. 'minimax'

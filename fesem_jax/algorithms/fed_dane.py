@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from fesem_jax import em, streams, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm, Cohort, check_at_least
+from fesem_jax.base import Algorithm, Cohort
+from fesem_jax.errors import check_at_least
 from fesem_jax.local import Correction, LocalTraining, cohort_gradients, coin
 
 

@@ -8,7 +8,8 @@ import jax
 
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm, UserError
+from fesem_jax.base import Algorithm
+from fesem_jax.errors import UserError
 from fesem_jax.local import LocalTraining
 
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from fesem_jax import streams
 from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm, UserError, check_at_least, check_choice
+from fesem_jax.base import Algorithm
+from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, LocalTraining, client_keys, coin
 
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.fed_avg import fed_avg
-from fesem_jax.base import Algorithm, UserError
+from fesem_jax.base import Algorithm
 from fesem_jax.batching import Schedule
+from fesem_jax.errors import UserError
 from fesem_jax.local import LocalTraining
 
 

@@ -12,14 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import em, tree
-from fesem_jax.base import (
-  Algorithm,
-  Deployed,
-  Params,
-  UserError,
-  check_at_least,
-  check_choice,
-)
+from fesem_jax.base import Algorithm, Deployed, Params
+from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, LocalTraining, cohort_losses, train_cohort
 
 

@@ -12,14 +12,8 @@ import jax.numpy as jnp
 
 from fesem_jax import em, streams, tree
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
-from fesem_jax.base import (
-  Algorithm,
-  Cohort,
-  Deployed,
-  Params,
-  check_at_least,
-  check_choice,
-)
+from fesem_jax.base import Algorithm, Cohort, Deployed, Params
+from fesem_jax.errors import check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, LocalTraining, cohort_losses, train_cohort
 
 

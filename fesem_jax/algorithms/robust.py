@@ -10,14 +10,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax import em, sharding, tree
-from fesem_jax.base import (
-  Algorithm,
-  Deployed,
-  Params,
-  UserError,
-  check_at_least,
-  check_choice,
-)
+from fesem_jax.base import Algorithm, Deployed, Params
+from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import LocalTraining, train_cohort
 
 # The trimmed mean sorts so many numbers of each device's clients at a time.

@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import streams
-from fesem_jax.base import (
-  ClientInfo,
-  FederatedData,
-  UserError,
-  check_at_least,
-  check_choice,
-)
+from fesem_jax.base import ClientInfo, FederatedData
 from fesem_jax.data import partition as _partition
 from fesem_jax.data import sources
 from fesem_jax.data.partition import Rows
 from fesem_jax.data.pool import Pool
 from fesem_jax.data.sources import DATASETS
+from fesem_jax.errors import UserError, check_at_least, check_choice
 
 __all__ = ['DATASETS', 'hold_out', 'hold_out_clients', 'load']
 

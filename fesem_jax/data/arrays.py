@@ -5,9 +5,10 @@ import pathlib
 import numpy as np
 
 from fesem_jax.atomic import write_arrays_atomically
-from fesem_jax.base import FederatedData, UserError
+from fesem_jax.base import FederatedData
 from fesem_jax.data import files, leaf
 from fesem_jax.data.pool import Pool
+from fesem_jax.errors import UserError
 
 
 def load(path: pathlib.Path) -> Pool:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fesem_jax.base import UserError
 from fesem_jax.data import files, leaf
 from fesem_jax.data.pool import Examples, Pool
+from fesem_jax.errors import UserError
 
 SIDE = 84
 CLASSES = 2

@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 
 from fesem_jax.atomic import write_arrays_atomically
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 
 # A compressed file that grows beyond both is refused as a bomb.
 MAX_RATIO = 200

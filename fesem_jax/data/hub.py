@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fesem_jax.base import UserError
 from fesem_jax.data import celeba, files, leaf
 from fesem_jax.data.pool import Pool
+from fesem_jax.errors import UserError
 
 _HOST = 'huggingface.co'
 

@@ -13,9 +13,9 @@ from typing import Any
 import ijson
 import numpy as np
 
-from fesem_jax.base import UserError
 from fesem_jax.data import files
 from fesem_jax.data.pool import Examples, Pool, from_clients
+from fesem_jax.errors import UserError
 
 # (x of one user as parsed, what to call it in a complaint) -> [N, ...] features.
 Convert = Callable[[list[Any], str], np.ndarray]

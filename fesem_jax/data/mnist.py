@@ -9,9 +9,9 @@ import pathlib
 
 import numpy as np
 
-from fesem_jax.base import UserError
 from fesem_jax.data import files
 from fesem_jax.data.pool import Pool
+from fesem_jax.errors import UserError
 
 _DTYPES: dict[int, np.dtype] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype('>i4')}
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import ndimage
 
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 
 NAMES = ('natural', 'iid', 'dirichlet', 'shards', 'rotated', 'label_permuted')
 

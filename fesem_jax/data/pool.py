@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fesem_jax.base import UserError
+from fesem_jax.errors import UserError
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N] of one client.
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fesem_jax.base import UserError, check_choice
 from fesem_jax.data import (
   arrays,
   celeba,
@@ -20,6 +19,7 @@ from fesem_jax.data import (
   tff,
 )
 from fesem_jax.data.pool import Pool
+from fesem_jax.errors import UserError, check_choice
 
 
 class Options(NamedTuple):

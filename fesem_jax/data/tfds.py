@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from fesem_jax.base import UserError
 from fesem_jax.data import files, leaf
 from fesem_jax.data.pool import Pool
+from fesem_jax.errors import UserError
 
 _HOST = 'storage.googleapis.com'
 

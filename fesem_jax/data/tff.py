@@ -23,9 +23,9 @@ import h5py
 import msgpack
 import numpy as np
 
-from fesem_jax.base import UserError
 from fesem_jax.data import files, leaf
 from fesem_jax.data.pool import Examples, Pool
+from fesem_jax.errors import UserError
 
 _SPLITS = ('train', 'test')
 _HDF5 = 'fed_emnist_{}.h5'
