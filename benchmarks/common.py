@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from benchmarks.workloads import Workload
 from fesem_jax import algorithms, machine, models, sharding
-from fesem_jax import local as local_module
+from fesem_jax import local_sgd as local_module
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Cohort, FederatedData
 

@@ -24,7 +24,7 @@ from absl import app, flags
 from fesem_jax import algorithms, data, models, sharding
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import FederatedData
-from fesem_jax.local import local_training
+from fesem_jax.local_sgd import local_training
 from fesem_jax.simulate import simulate
 
 _JSON = flags.DEFINE_string('json', '', 'File to write the digests to.')

@@ -16,7 +16,7 @@ from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import em, sharding, tree
+from fesem_jax import em, kmeans, sharding, tree
 from fesem_jax.algorithms import global_model
 
 _CLIENTS = flags.DEFINE_integer('num_clients', 1000, 'M.')
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> None:
   exists, ids = jnp.ones(num_clients, bool), jnp.arange(num_clients)
 
   def cluster(stack: Any) -> Any:
-    return em.kmeans(
+    return kmeans.kmeans(
       jax.random.key(1), stack, exists, 4, ids, restarts=_RESTARTS.value, mesh=mesh
     )
 
@@ -101,7 +101,7 @@ def main(argv: list[str]) -> None:
   start = sharding.replicate(tree.expand(model), mesh)
 
   def local_round(start: Any, train: Any) -> Any:
-    mean, _ = global_model.train_and_average(
+    state, _ = global_model.train_and_average(
       local,
       global_model.GlobalState(start),
       train,
@@ -109,7 +109,7 @@ def main(argv: list[str]) -> None:
       jax.random.key(0),
       'uniform',
     )
-    return mean
+    return state.params
 
   add('local round, 1 epoch', 1, None, local_round, start, train)
   print(common.table(rows, COLUMNS))

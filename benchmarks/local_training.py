@@ -48,10 +48,10 @@ def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
 
   @jax.jit
   def epoch(start, train, key):
-    mean, trained = global_model.train_and_average(
+    state, trained = global_model.train_and_average(
       local, global_model.GlobalState(start), train, cohort, key, 'uniform'
     )
-    return mean, trained.mean_loss()
+    return state.params, trained.mean_loss()
 
   compiled, compile_seconds = common.timed_compile(epoch, start, train, key)
   timed = common.repeat(lambda: compiled(start, train, key), _ROUNDS.value)

@@ -23,11 +23,12 @@ from absl import app, flags, logging
 
 from experiments import flags as experiment_flags
 from fesem_jax import algorithms, autotune, data, models, sharding
-from fesem_jax.base import Algorithm, FederatedData, Model
+from fesem_jax.base import FederatedData, Model
 from fesem_jax.data import skew
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError
-from fesem_jax.local import LocalTraining, local_training
+from fesem_jax.local_sgd import LocalTraining, local_training
+from fesem_jax.method import Algorithm
 from fesem_jax.programs import Programs
 from fesem_jax.simulate import Result, Stopped, simulate
 

@@ -11,16 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn import metrics as sklearn_metrics
 
-from fesem_jax import batching, sharding, tree
-from fesem_jax.base import Cohort, Deployed, FederatedData, Model, Params
+from fesem_jax import batching, chunks
+from fesem_jax.base import Cohort, FederatedData, Model, Params
 from fesem_jax.batching import Schedule
-from fesem_jax.local import (
-  EVALUATION_BATCH,
-  LocalTraining,
-  client_keys,
-  cohort_losses,
-  train_chunk,
-)
+from fesem_jax.local_sgd import LocalTraining, train_chunk
+from fesem_jax.losses import EVALUATION_BATCH, cohort_losses
+from fesem_jax.method import ClientModels
+from fesem_jax.mixture import as_one_model
+from fesem_jax.sampling import client_keys
 
 
 class Counts(NamedTuple):
@@ -65,7 +63,7 @@ def count_chunk(
       tally(y, weights * (guess == y)), tally(guess, weights), tally(y, weights)
     )
 
-  each = sharding.map_one_or_many(count, ids.shape[0])
+  each = chunks.map_one_or_many(count, ids.shape[0])
 
   def body(step, total):
     steps = jnp.broadcast_to(step, ids.shape)
@@ -76,30 +74,30 @@ def count_chunk(
 
 
 def models_of_unseen(
-  used: Deployed, exists: jax.Array, local: LocalTraining, train: FederatedData
-) -> Deployed:
+  used: ClientModels, exists: jax.Array, local: LocalTraining, train: FederatedData
+) -> ClientModels:
   """What clients use that took no part in training.
 
   Each takes, of the models that others deploy, the one with the least loss on its
   training examples; test examples are not looked at.
 
   Args:
-    used: global model or centers, and who uses which.
+    used: global model or centers, and who uses which; nothing of a client's own.
     exists: [M] bool, False for padding among those clients.
     local: how clients train.
     train: training split of the unseen clients.
   """
-  num_models = jax.tree.leaves(used.models)[0].shape[0]
-  rows = used.rows(jnp.arange(exists.shape[0], dtype=jnp.int32))
-  users = jnp.bincount(jnp.where(exists, rows, num_models), length=num_models)
+  num_models, chosen = used.num_models(), used.clusters()
   everyone = jnp.arange(train.num_clients, dtype=jnp.int32)
-  losses = cohort_losses(local, used.models, train, Cohort(everyone, everyone=True))
-  losses = jnp.where(users > 0, losses, jnp.inf)
-  return Deployed(used.models, row=losses.argmin(axis=1).astype(jnp.int32))
+  losses = cohort_losses(local, used.shared, train, Cohort(everyone, everyone=True))
+  if chosen is not None:
+    users = jnp.bincount(jnp.where(exists, chosen, num_models), length=num_models)
+    losses = jnp.where(users > 0, losses, jnp.inf)
+  return ClientModels(used.shared, losses.argmin(axis=1).astype(jnp.int32))
 
 
 def evaluate_clients(
-  used: Deployed,
+  used: ClientModels,
   local: LocalTraining,
   train: FederatedData,
   test: FederatedData,
@@ -125,38 +123,36 @@ def evaluate_clients(
     `Counts` of the deployed and of the fine-tuned models; and [M] bool, clients
     whose fine-tuning was not finite: their fine-tuned model is the deployed one.
   """
-  models, own = used.models, used.row is None
+  model, used, layers = as_one_model(local.model, used)
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
-  tuning = local._replace(schedule=schedule)
-  sizes = jnp.asarray(train.sizes())
-  steps = batching.num_steps(schedule, sizes, train.max_examples)
+  tuning = local._replace(model=model, schedule=schedule)
+  steps = batching.num_steps(schedule, jnp.asarray(train.sizes()), train.max_examples)
 
-  def on_device(per_client, models, train, test, key):
-    ids, steps, start = per_client
+  def body(chunk, shared, _):
+    steps, of_chunk = chunk.own
+    models, train, test, key = shared
+    count = chunk.ids.shape[0]
+    params = of_chunk._replace(shared=models).params(count)
+    deployed = count_chunk(model, params, test, chunk.ids)
+    if finetune_epochs == 0:
+      return (deployed, deployed, jnp.zeros(count, bool)), None
+    steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
+    keys = client_keys(key, train, chunk.ids)
+    tuned, _, finite = train_chunk(
+      tuning, train, params, chunk.ids, steps, keys, layers=layers
+    )
+    return (deployed, count_chunk(model, tuned, test, chunk.ids), ~finite), None
 
-    def chunk(slots, _, __):
-      chunk_ids, params = tree.take((ids, start), slots)
-      chunk_steps = steps.at[slots].get(mode='fill', fill_value=0)
-      params = params if own else tree.take(models, params)
-      deployed = count_chunk(local.model, params, test, chunk_ids)
-      if finetune_epochs == 0:
-        return (deployed, deployed, jnp.zeros(slots.shape, bool)), None
-      keys = client_keys(key, train, chunk_ids)
-      tuned, _, finite = train_chunk(
-        tuning, train, params, chunk_ids, chunk_steps, keys, None, None
-      )
-      return (deployed, count_chunk(local.model, tuned, test, chunk_ids), ~finite), None
-
-    work = steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH
-    return sharding.map_chunks(chunk, work, local.clients_per_chunk)
-
-  counts, _ = sharding.per_device(on_device, local.mesh, 1)(
-    (ids, steps, models if own else used.rows(ids)),
-    None if own else models,
-    train,
-    test,
-    key,
+  counts, _ = chunks.map_clients(
+    body,
+    ids,
+    steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH,
+    (steps, used._replace(shared=None)),
+    (used.shared, train, test, key),
+    empty=test.num_clients,
+    mesh=local.mesh,
+    clients_per_chunk=local.clients_per_chunk,
   )
   return counts
 

@@ -11,9 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import em, streams, tree
-from fesem_jax.base import Algorithm, Cohort, FederatedData, Params
-from fesem_jax.local import LocalTraining, train_cohort
+from fesem_jax import streams
+from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.kmeans import centered_gram
+from fesem_jax.local import train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm
+from fesem_jax.mixture import as_one_model
 from fesem_jax.programs import Programs
 
 _MAX_CLIENTS = 400  # As in Fig. 4 of the paper.
@@ -102,28 +106,32 @@ def draw(
   ids = np.concatenate([sampled, np.full(padding, train.num_clients)]).astype(np.int32)
 
   def gram(state, train, ids, key):
-    used = algorithm.deployed(state, train)
+    deployed = algorithm.deployed(state, train)
+    model, used, layers = as_one_model(local.model, deployed)
     cohort = Cohort(ids, everyone=False)
-    origin = jax.tree.map(lambda x: x[:1], used.models)
+    first = Cohort(jnp.zeros(1, jnp.int32), everyone=False)
+    origin = used._replace(choice=None).of(first).params(1)
     signs_key = streams.fold(key, streams.SIGNS)
 
-    def describe(sums, trained, which, starts):
-      return sums, sketch(signs_key, trained.params, origin)
+    def describe(trained, starts, total):
+      del starts
+      return sketch(signs_key, trained.params, origin), total
 
     options: dict[str, Any] = {'fold': describe, 'sums': (), 'keep': False}
     if algorithm.train is None:
-      own = used.row is None
-      starts = tree.take(used.models, ids) if own else used.models
-      which = None if own else used.rows(ids)
-      trained = train_cohort(local, starts, which, train, cohort, key, **options)
+      of_models = local._replace(model=model)
+      starts = used.of(cohort)
+      trained = train_cohort(
+        of_models, starts, train, cohort, key, layers=layers, **options
+      )
     else:
       trained = algorithm.train(local, state, train, cohort, key, **options)
     counts = trained.took_part()
-    return em.centered_gram(trained.rows, counts), counts, used.row
+    return centered_gram(trained.folded, counts), counts, deployed.clusters()
 
   args = (state, train, jnp.asarray(ids), key)
   program = programs.compiled(('portrait', algorithm, local), gram, *args)
-  products, counts, row = jax.device_get(program(*args))
+  products, counts, clusters = jax.device_get(program(*args))
   # Weights beyond 1e19 overflow here.
   counts = counts & np.isfinite(products.diagonal())
   kept = np.flatnonzero(counts[: len(sampled)])
@@ -140,8 +148,8 @@ def draw(
       np.float32
     ),
   }
-  if row is not None and row.ndim == 1:
-    assignment = np.asarray(row)[: len(names)]
+  if clusters is not None:
+    assignment = np.asarray(clusters)[: len(names)]
     out['assignment'] = assignment
     if len(train.example_shape) in (2, 3):
       out |= _sheets(train, assignment, sampled, coordinates)

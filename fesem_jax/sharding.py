@@ -1,27 +1,22 @@
-"""Clients over devices: the 'clients' mesh axis, dealing, and chunks.
+"""Clients over devices: the 'clients' mesh axis and how clients are dealt.
 
 Client stacks are split over the axis; data and centers are whole on each
 device. Whole data lets any cohort be dealt evenly; it is small (uint8) beside
 the stack of models.
 """
 
-import math
 import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax.errors import UserError
 
 CLIENTS = 'clients'
-
-# Sums of more terms than this are formed in two levels.
-_GROUP = 256
 
 # Balanced down to 2**10 devices.
 _DEALS = 10
@@ -120,118 +115,6 @@ def per_device(
     )(*args)
 
   return run
-
-
-def add_up(
-  count: int,
-  add: Callable[[jax.Array, tuple[Any, Any]], tuple[Any, Any]],
-  rows: Any,
-  sums: Any,
-) -> tuple[Any, Any]:
-  """`jax.lax.fori_loop(0, count, add, (rows, sums))`, but sums in two levels.
-
-  About sqrt(count) terms are added up from zero before their sum joins the others.
-  The rounding error then grows with sqrt(count) instead of count: in float32, a
-  million equal terms one after the other give 1 % too much, in two levels 0.01 %.
-
-  Args:
-    count: number of terms.
-    add: (i, (rows, sums)) -> the same; it adds a term to sums, and its rows do not
-      depend on sums.
-    rows: arrays to overwrite.
-    sums: arrays to add to.
-  """
-  if count <= _GROUP:
-    return jax.lax.fori_loop(0, count, add, (rows, sums))
-  group = math.isqrt(count)
-  nothing = jax.tree.map(jnp.zeros_like, sums)
-
-  def add_group(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-    rows, sums = carry
-    last = jnp.minimum((i + 1) * group, count)
-    rows, part = jax.lax.fori_loop(i * group, last, add, (rows, nothing))
-    return rows, jax.tree.map(jnp.add, sums, part)
-
-  return jax.lax.fori_loop(0, -(-count // group), add_group, (rows, sums))
-
-
-def map_chunks(
-  body: Callable[[jax.Array, Any, Any], tuple[Any, Any]],
-  work: jax.Array,
-  clients_per_chunk: int,
-  sums: Any = None,
-  into: Any = None,
-) -> tuple[Any, Any]:
-  """Runs `body` on chunks of clients in order of decreasing work.
-
-  Clients of like work share a chunk, so a chunk that lasts as long as its
-  longest client wastes little.
-
-  Args:
-    body: slots [C] int32, their rows of `into` and sums -> tree of [C, ...] and sums,
-      to which it adds; a slot S is an empty place.
-    work: [S] int32 how long each client takes.
-    clients_per_chunk: C; it does not affect the result beyond rounding.
-    sums: arrays to add to.
-    into: arrays [S, ...] to overwrite with rows, a prefix of the tree that `body`
-      returns, None for new ones. Fresh memory costs more than the rows.
-
-  Returns:
-    Tree of [S, ...] in the order of `work`, and what the last chunk left.
-  """
-  num_clients = work.shape[0]
-  num_chunks = -(-num_clients // max(1, clients_per_chunk))
-  chunk = -(-num_clients // num_chunks)  # As few empty places as can be.
-  order = jnp.argsort(-work).astype(jnp.int32)
-  padding = jnp.full(num_chunks * chunk - num_clients, num_clients, jnp.int32)
-  order = jnp.concatenate([order, padding])
-
-  def write(whole: jax.Array, slots: jax.Array, rows: jax.Array) -> jax.Array:
-    if chunk == 1:  # A slice is written in place; a scatter would loop.
-      return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
-    return whole.at[slots].set(rows, mode='drop')
-
-  def read(whole: jax.Array, slots: jax.Array) -> jax.Array:
-    if chunk == 1:
-      return jax.lax.dynamic_slice_in_dim(whole, slots[0], 1)
-    return whole.at[slots].get(mode='clip')
-
-  absent = lambda x: x is None
-
-  def old_rows(out: Any, slots: jax.Array) -> Any:
-    given = lambda i, o: None if i is None else read(o, slots)
-    return jax.tree.map(given, into, out, is_leaf=absent)
-
-  def run(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-    out, sums = carry
-    slots = jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
-    rows, sums = body(slots, old_rows(out, slots), sums)
-    return jax.tree.map(lambda o, r: write(o, slots, r), out, rows), sums
-
-  some = jax.ShapeDtypeStruct((chunk,), jnp.int32)
-  shapes, _ = jax.eval_shape(
-    lambda slots, sums: body(slots, old_rows(into, slots), sums), some, sums
-  )
-  new = lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype)
-  fill = lambda old, s: jax.tree.map(new, s) if old is None else old
-  out = jax.tree.map(fill, into, shapes, is_leaf=absent)
-  return add_up(num_chunks, run, out, sums)
-
-
-def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
-  """`jax.vmap(fn)`, but without a batch axis inside when there is one client.
-
-  A batch axis of one still turns convolutions into grouped ones, which are
-  slow; large models on CPU therefore run client by client without it.
-  """
-  if size > 1:
-    return jax.vmap(fn)
-
-  def one(*args: Any) -> Any:
-    out = fn(*jax.tree.map(lambda x: x[0], args))
-    return jax.tree.map(lambda x: x[None], out)
-
-  return one
 
 
 def setup_devices(num_devices: int = 0) -> None:

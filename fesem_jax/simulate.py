@@ -28,11 +28,12 @@ from fesem_jax import (
   streams,
   writer,
 )
-from fesem_jax.base import Algorithm, Cohort, FederatedData, RoundInfo
+from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.batching import num_steps
 from fesem_jax.data import skew
 from fesem_jax.errors import Diverged, UserError, check_at_least
-from fesem_jax.local import LocalTraining
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm, RoundInfo
 from fesem_jax.programs import Programs
 
 # Clients are padded to a multiple of this and of the device count, so that
@@ -231,7 +232,7 @@ def simulate(
       measured = evaluate.evaluate_clients(
         used, local, train, test, key, finetune_epochs
       )
-      return measured, used.row
+      return measured, used.clusters()
 
     def scores(after: int) -> dict[str, Any]:
       args = (state, train, test, jax.random.fold_in(keys[streams.FINETUNE], after))
@@ -247,10 +248,10 @@ def simulate(
 
     shapes = lambda: jax.eval_shape(algorithm.deployed, state, train)
     used = programs.once(('deployed', algorithm), shapes, state, train)
-    num_clusters = jax.tree.leaves(used.models)[0].shape[0]
+    num_clusters = used.num_models()
     clusters: dict[str, Any] = {}
-    if not done and used.row is not None and used.row.ndim:
-      find_row = lambda state, train: algorithm.deployed(state, train).row
+    if not done and used.clusters() is not None:
+      find_row = lambda state, train: algorithm.deployed(state, train).clusters()
       args = (state, train)
       row = programs.compiled(('row', algorithm), find_row, *args)(*args)
       clusters = _clusters(jax.device_get(row), num_clusters, train)
@@ -515,7 +516,7 @@ def _clusters(
     num_clusters: K.
     train: training split as arranged.
   """
-  if row is None or row.ndim == 0:
+  if row is None:
     return {}
   assignment = np.asarray(row)[: len(train.info.names)]
   sizes = np.bincount(assignment, minlength=num_clusters)
@@ -587,7 +588,8 @@ def _unseen_scores(
   programs: Programs,
 ) -> dict[str, Any] | None:
   """Scores of clients that took no part; None where models are not for others."""
-  if unseen is None or jax.eval_shape(algorithm.deployed, state, seen).row is None:
+  used = jax.eval_shape(algorithm.deployed, state, seen)
+  if unseen is None or used.own is not None:
     return None
 
   def measure(

@@ -1,8 +1,6 @@
 """Algebra on stacked pytrees: one pytree whose leaves have a leading axis."""
 
 import functools
-import math
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +15,6 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 # terms of each at a time.
 _LANES = 1024
 _TERMS = 4
-
-# On CPU, from so many parameters of a layer on, rows are added to their clusters one
-# by one; smaller layers, and accelerators, take products of so many rows or numbers.
-_LARGE = 4096
-_ROWS_AT_ONCE = 256
-_NUMBERS_AT_ONCE = 2**24
 
 
 def take(stack: Params, ids: jax.Array) -> Params:
@@ -43,6 +35,13 @@ def with_rows(stack: Params, cohort: Cohort, rows: Params) -> Params:
 def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
   """The stack [M, ...] with rows [S, ...] at `ids`; ids beyond the end are dropped."""
   return jax.tree.map(lambda x, r: x.at[ids].set(r, mode='drop'), stack, rows)
+
+
+def merge(some: Params, others: Params) -> Params:
+  """One tree of two that hold None in place of what the other one holds."""
+  absent = lambda x: x is None
+  fill = lambda a, b: b if a is None else a
+  return jax.tree.map(fill, some, others, is_leaf=absent)
 
 
 def unstack(stack: Params, i: int) -> Params:
@@ -176,121 +175,3 @@ def inner_products(stack: Params, mesh: Mesh | None = None) -> jax.Array:
     return None, functools.reduce(jnp.add, map(product, jax.tree.leaves(stack)))
 
   return sharding.per_device(on_device, mesh, 1)(stack)[1]
-
-
-def total(x: jax.Array) -> jax.Array:
-  """[] float32: sum of [S], in two levels; see `sharding.add_up`."""
-  width = math.isqrt(max(1, x.size - 1)) + 1
-  padded = jnp.pad(x, (0, -x.size % width))
-  return padded.reshape(-1, width).sum(axis=1).sum()
-
-
-class ClusterSums(NamedTuple):
-  """Running sums of the rows of each cluster, less the cluster's origin.
-
-  Clients of one center lie close together: sums of differences keep the digits that
-  sums of whole models lose.
-
-  Attributes:
-    params: [K, ...] sum of weight * (row - origin).
-    weight: [K] float32 sum of weights.
-  """
-
-  params: Params
-  weight: jax.Array
-
-
-def no_sums(like: Params) -> ClusterSums:
-  """Sums of no rows, for clusters [K, ...]."""
-  return ClusterSums(zeros_like(like), jnp.zeros(jax.tree.leaves(like)[0].shape[0]))
-
-
-def add_rows(
-  sums: ClusterSums,
-  stack: Params,
-  cluster: jax.Array,
-  weights: jax.Array,
-  origins: Params,
-) -> ClusterSums:
-  """Adds rows [S, ...] to the sums of their clusters.
-
-  Args:
-    sums: of K clusters.
-    stack: [S, ...] finite rows.
-    cluster: [S] int32 in 0..K-1.
-    weights: [S] float32, not negative; rows of weight 0 do not count.
-    origins: [K, ...] taken off the rows of each cluster, e.g. its old center; the
-      same at every call.
-  """
-  num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
-  members = jax.nn.one_hot(cluster, num_clusters) * weights[:, None]
-
-  def add(sum_of: jax.Array, x: jax.Array, origin: jax.Array) -> jax.Array:
-    def one_by_one(i: jax.Array, carry: tuple[None, jax.Array]) -> Any:
-      # A row touches its own sum; a product would read and write all K.
-      k = cluster[i]
-      return None, carry[1].at[k].add(weights[i] * (x[i] - origin[k]))
-
-    def products(i: jax.Array | int, carry: tuple[None, jax.Array]) -> Any:
-      return None, carry[1] + product(i * block, block)
-
-    def product(first: jax.Array | int, count: int) -> jax.Array:
-      part = lambda a: jax.lax.dynamic_slice_in_dim(a, first, count)
-      apart = part(x) - origin[part(cluster)]
-      return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
-
-    large = x[0].size >= _LARGE and jax.default_backend() == 'cpu'
-    if num_rows == 1 or large:
-      return sharding.add_up(num_rows, one_by_one, None, sum_of)[1]
-    block = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, x[0].size)))
-    whole, rest = divmod(num_rows, block)
-    if whole:
-      sum_of = sharding.add_up(whole, products, None, sum_of)[1]
-    return sum_of + product(whole * block, rest) if rest else sum_of
-
-  params = jax.tree.map(add, sums.params, stack, origins)
-  weight = jax.vmap(total, in_axes=1)(members)
-  return ClusterSums(params, sums.weight + weight)
-
-
-def mean_of(sums: ClusterSums, origins: Params) -> Params:
-  """[K, ...] means; a cluster whose weights sum to 0 stays at its origin.
-
-  Args:
-    sums: of K clusters.
-    origins: [K, ...] what `add_rows` took off.
-  """
-
-  def mean(sum_of: jax.Array, origin: jax.Array) -> jax.Array:
-    weight = sums.weight.reshape((-1,) + (1,) * (origin.ndim - 1))
-    return origin + sum_of / jnp.where(weight > 0, weight, 1.0)
-
-  return jax.tree.map(mean, sums.params, origins)
-
-
-def weighted_mean(
-  stack: Params,
-  cluster: jax.Array,
-  weights: jax.Array,
-  origins: Params,
-  mesh: Mesh | None = None,
-) -> Params:
-  """Mean of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
-
-  Args:
-    stack: [S, ...] finite rows.
-    cluster: [S] int32 in 0..K-1.
-    weights: [S] float32, not negative; rows of weight 0 do not count.
-    origins: [K, ...] a point near each cluster, e.g. its old center; a cluster whose
-      weights sum to 0 stays there.
-    mesh: devices that the rows are split over; None if they are whole here.
-
-  Returns:
-    [K, ...].
-  """
-
-  def on_device(stack, cluster, weights, origins):
-    return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
-
-  _, sums = sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, origins)
-  return mean_of(sums, origins)

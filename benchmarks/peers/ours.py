@@ -25,10 +25,10 @@ class Ours:
 
     @jax.jit
     def step(start, train, key):
-      mean, _ = global_model.train_and_average(
+      state, _ = global_model.train_and_average(
         local, global_model.GlobalState(start), train, cohort, key, 'by_examples'
       )
-      return mean
+      return state.params
 
     self._step = step
     self._rounds = 0

@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fesem_jax import em
+from fesem_jax import kmeans
+from fesem_jax.algorithms.centers import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
@@ -15,9 +16,9 @@ from fesem_jax.algorithms.fesem import fesem
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.robust import robust
-from fesem_jax.base import Algorithm
-from fesem_jax.errors import UserError, check_choice
-from fesem_jax.local import LocalTraining
+from fesem_jax.errors import UserError, argument, check_choice
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
   # In the order of the paper's Tables 2 and 3.
@@ -47,9 +48,10 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   allowed = options(name)
   for option in chosen:
     if option not in allowed:
-      listed = ', '.join('--' + o for o in allowed) or 'none'
+      listed = ', '.join(map(argument, allowed)) or 'none'
       raise UserError(
-        f'--{option} does not apply to --algorithm={name}, whose options are: {listed}.'
+        f'{argument(option)} does not apply to {argument("algorithm", name)}, whose '
+        f'options are: {listed}.'
       )
 
 
@@ -69,7 +71,7 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
     said.append(
       f'hypo_cluster starts from the best of {chosen["init_restarts"]} draws of its '
       f'centers, each tried for {chosen["init_rounds"]} rounds that are not counted; '
-      'the published start is --init_restarts=1 --init_rounds=0.'
+      'the published start is `init_restarts=1`, `init_rounds=0`.'
     )
   if name == 'fed_cluster':
     said.append(
@@ -78,13 +80,13 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
     )
   if name == 'robust':
     said.append(
-      f'robust leaves whole clients out of its k-means (--trim={chosen["trim"]:g}); '
+      f'robust leaves whole clients out of its k-means (`trim={chosen["trim"]:g}`); '
       'its authors trim each coordinate at 0.05.'
     )
   if name in ('robust', 'fesem'):
-    seen = em.clients_seen(num_clients, chosen['num_clusters'])
+    seen = kmeans.clients_seen(num_clients, chosen['num_clusters'])
     streamed = chosen.get('client_state') == 'streamed'
-    held = em.MAX_INITIAL_CLIENTS if streamed else num_clients
+    held = MAX_INITIAL_CLIENTS if streamed else num_clients
     held = min(num_clients, chosen.get('init_clients') or held, held)
     if min(seen, held) < num_clients:
       said.append(

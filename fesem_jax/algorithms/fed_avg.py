@@ -5,13 +5,19 @@ Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 """
 
 from fesem_jax.algorithms import global_model
-from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm
 from fesem_jax.errors import check_choice
-from fesem_jax.local import WEIGHTINGS, LocalTraining
+from fesem_jax.local import WEIGHTINGS
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm
+from fesem_jax.server import ServerOptimizer
 
 
-def fed_avg(local: LocalTraining, *, weighting: str = 'by_examples') -> Algorithm:
+def fed_avg(
+  local: LocalTraining,
+  *,
+  weighting: str = 'by_examples',
+  server_optimizer: ServerOptimizer = None,
+) -> Algorithm:
   """Builds FedAvg.
 
     w_i <- SGD from c on client i       for i in the cohort
@@ -20,6 +26,8 @@ def fed_avg(local: LocalTraining, *, weighting: str = 'by_examples') -> Algorith
   Args:
     local: how clients train.
     weighting: 'by_examples' (alpha_i above) or 'uniform' (alpha_i = 1 / S).
+    server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
+      None takes the mean.
 
   Raises:
     UserError: on an unknown weighting.
@@ -27,9 +35,10 @@ def fed_avg(local: LocalTraining, *, weighting: str = 'by_examples') -> Algorith
   check_choice('weighting', weighting, WEIGHTINGS)
 
   def step(state, data, cohort, key):
-    params, trained = global_model.train_and_average(
-      local, state, data, cohort, key, weighting
+    state, trained = global_model.train_and_average(
+      local, state, data, cohort, key, weighting, optimizer=server_optimizer
     )
-    return GlobalState(params), trained.info()
+    return state, trained.info()
 
-  return Algorithm(global_model.init(local), step, global_model.deployed)
+  init = global_model.init(local, server_optimizer)
+  return Algorithm(init, step, global_model.deployed)

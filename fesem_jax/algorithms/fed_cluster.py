@@ -13,10 +13,13 @@ from absl import logging
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from fesem_jax import em, tree
-from fesem_jax.base import Algorithm, Deployed, Params
+from fesem_jax import em, sums, tree
+from fesem_jax.algorithms.centers import round_info
+from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
-from fesem_jax.local import WEIGHTINGS, LocalTraining, train_cohort
+from fesem_jax.local import WEIGHTINGS, train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm, ClientModels
 
 # How two groups of clients are told apart, and SciPy's name for it. 'minimax'
 # is the paper's: the bipartition with the least largest similarity across it.
@@ -90,7 +93,7 @@ def fed_cluster(
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, max_clusters=max_clusters, check_every=check_every)
   if max_clusters > MAX_CLUSTERS:
-    raise UserError(f'--max_clusters={max_clusters} must be at most {MAX_CLUSTERS}.')
+    raise UserError(f'`max_clusters={max_clusters}` must be at most {MAX_CLUSTERS}.')
 
   def init(key, data):
     start = local.model.init(key)
@@ -103,30 +106,32 @@ def fed_cluster(
 
   is_check = lambda rounds: (rounds > min_rounds) & (rounds % check_every == 0)
 
-  def add(sums, trained, own, centers):
-    starts = tree.take(centers, own)
-    distance = tree.row_distances(trained.params, starts)
-    updates = jax.tree.map(jnp.subtract, trained.params, starts)
-    return sums.add(trained, own, distance, weighting, centers), updates
+  def add(trained, starts, total):
+    own = starts.params(trained.ids.shape[0])
+    distance = tree.row_distances(trained.params, own)
+    updates = jax.tree.map(jnp.subtract, trained.params, own)
+    return updates, total.add(
+      trained, starts.choice, distance, weighting, starts.shared
+    )
 
   def step(state, data, cohort, key):
     if not cohort.everyone:
       raise UserError(
-        '--clients_per_round must be 0 for --algorithm=fed_cluster: it compares the '
-        'updates of all clients.'
+        '`clients_per_round` must be 0 for fed_cluster: it compares the updates of all '
+        'clients.'
       )
     assignment, rounds = state.assignment, state.rounds + 1
     trained = train_cohort(
-        local, state.centers, assignment, data, cohort, key, keep=False,
+        local, deployed(state, data).of(cohort), data, cohort, key, keep=False,
         fold=add, sums=em.Sums.zeros(state.centers, weighting),
     )  # fmt: skip
-    centers = tree.mean_of(trained.sums.weighted, state.centers)
+    centers = sums.mean_of(trained.sums.weighted, state.centers)
     value = trained.sums.objective(state.centers, centers)
-    info = em.round_info(trained, max_clusters, value, assignment, assignment, data)
+    info = round_info(trained, max_clusters, value, assignment, assignment, data)
     count = data.num_clients
     products = jax.lax.cond(
       is_check(rounds),
-      lambda: tree.inner_products(trained.rows, local.mesh),
+      lambda: tree.inner_products(trained.folded, local.mesh),
       lambda: jnp.zeros((count, count)),
     )
     state = FedClusterState(centers, assignment, state.num_clusters, rounds)
@@ -145,7 +150,7 @@ def fed_cluster(
     )  # fmt: skip
     if count == max_clusters > count_before:
       logging.warning(
-        'FedCluster has made --max_clusters=%d clusters; it splits no further.', count
+        'FedCluster has made max_clusters=%d clusters; it splits no further.', count
       )
     parent = np.arange(max_clusters, dtype=np.int32)
     parent[after] = before
@@ -165,7 +170,7 @@ def fed_cluster(
 
   def deployed(state, data):
     del data
-    return Deployed(state.centers, row=state.assignment)
+    return ClientModels(state.centers, state.assignment)
 
   return Algorithm(init, step, deployed, between)
 

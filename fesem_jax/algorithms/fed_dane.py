@@ -5,12 +5,16 @@ Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
 
 import jax.numpy as jnp
 
-from fesem_jax import em, streams, tree
+from fesem_jax import streams, tree
 from fesem_jax.algorithms import global_model
-from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm, Cohort
+from fesem_jax.base import Cohort
 from fesem_jax.errors import check_at_least
-from fesem_jax.local import Correction, LocalTraining, cohort_gradients, coin
+from fesem_jax.local import Correction
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.losses import cohort_gradients
+from fesem_jax.method import Algorithm
+from fesem_jax.sampling import coin, sample_clients
+from fesem_jax.sums import mean_of
 
 
 def fed_dane(
@@ -39,7 +43,7 @@ def fed_dane(
 
   def first_cohort(data, cohort, key):
     key = streams.fold(key, streams.FIRST_COHORT)
-    ids = em.sample_clients(key, data, cohort.ids.shape[0], local.mesh).ids
+    ids = sample_clients(key, data, cohort.ids.shape[0], local.mesh).ids
     count = (data.sizes(cohort.ids) > 0).sum()  # Without the cohort's padding.
     ids = jnp.where(jnp.arange(ids.shape[0]) < count, ids, data.num_clients)
     return Cohort(ids, everyone=False)
@@ -54,16 +58,16 @@ def fed_dane(
       _, sums = gradients(first_cohort(data, cohort, key), keep=False)
     # Without any gradient of the first cohort there is nothing to correct by.
     known = sums.weight[0] > 0
-    g = tree.mean_of(sums, tree.zeros_like(state.params))
+    g = mean_of(sums, tree.zeros_like(state.params))
     return global_model.train(
         local, state, data, cohort, key, prox=prox_mu / 2 if prox_mu else None,
         correction=Correction(g, own, known), **options,
     )  # fmt: skip
 
   def step(state, data, cohort, key):
-    params, trained = global_model.train_and_average(
+    state, trained = global_model.train_and_average(
       local, state, data, cohort, key, 'uniform', train
     )
-    return GlobalState(params), trained.info()
+    return state, trained.info()
 
   return Algorithm(global_model.init(local), step, global_model.deployed, train=train)

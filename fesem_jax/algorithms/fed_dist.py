@@ -4,13 +4,12 @@ Nichol et al., "On First-Order Meta-Learning Algorithms", 2018, adapted as in
 Long et al. 2022.
 """
 
-import jax
+import optax
 
-from fesem_jax.algorithms import global_model
-from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm
+from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.errors import UserError
-from fesem_jax.local import LocalTraining
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm
 
 
 def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:
@@ -26,7 +25,8 @@ def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algo
   Raises:
     UserError: on an epsilon that is not positive.
   """
-  return _reptile(local, server_learning_rate, 'uniform')
+  towards = _towards_the_mean(server_learning_rate)
+  return fed_avg(local, weighting='uniform', server_optimizer=towards)
 
 
 def fed_dws(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:
@@ -41,18 +41,11 @@ def fed_dws(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algor
   Raises:
     UserError: on an epsilon that is not positive.
   """
-  return _reptile(local, server_learning_rate, 'by_examples')
+  towards = _towards_the_mean(server_learning_rate)
+  return fed_avg(local, weighting='by_examples', server_optimizer=towards)
 
 
-def _reptile(local: LocalTraining, epsilon: float, weighting: str) -> Algorithm:
+def _towards_the_mean(epsilon: float) -> optax.GradientTransformation:
   if not epsilon > 0:
-    raise UserError(f'--server_learning_rate={epsilon} must be positive.')
-
-  def step(state, data, cohort, key):
-    mean, trained = global_model.train_and_average(
-      local, state, data, cohort, key, weighting
-    )
-    params = jax.tree.map(lambda c, w: c + epsilon * (w - c), state.params, mean)
-    return GlobalState(params), trained.info()
-
-  return Algorithm(global_model.init(local), step, global_model.deployed)
+    raise UserError(f'`server_learning_rate={epsilon}` must be positive.')
+  return optax.sgd(epsilon)

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 
 from fesem_jax import streams
 from fesem_jax.algorithms import global_model
-from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Algorithm
 from fesem_jax.errors import UserError, check_at_least, check_choice
-from fesem_jax.local import WEIGHTINGS, LocalTraining, client_keys, coin
+from fesem_jax.local import WEIGHTINGS
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm
+from fesem_jax.sampling import client_keys, coin
 
 
 def fed_prox(
@@ -41,17 +42,19 @@ def fed_prox(
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(0, prox_mu=prox_mu)
   if not 0 <= straggler_fraction <= 1:
-    raise UserError(f'--straggler_fraction={straggler_fraction} must lie in [0, 1].')
+    raise UserError(f'`straggler_fraction={straggler_fraction}` must lie in [0, 1].')
   if straggler_fraction and local.schedule.steps:
-    raise UserError('--straggler_fraction needs --local_epochs, not --local_steps.')
+    raise UserError('`straggler_fraction` needs `epochs`, not `steps`.')
 
   def epochs(data, cohort, key):
     if straggler_fraction == 0:
       return None
     most = local.schedule.epochs
-    draw = lambda k: jax.random.randint(
-      streams.fold(k, streams.STRAGGLER_EPOCHS), (), 1, most + 1
-    )
+
+    def draw(key):
+      key = streams.fold(key, streams.STRAGGLER_EPOCHS)
+      return jax.random.randint(key, (), 1, most + 1)
+
     some = jax.vmap(draw)(client_keys(key, data, cohort.ids))
     straggles = coin(key, data, cohort.ids, straggler_fraction, streams.STRAGGLES)
     return jnp.where(straggles, some, most)
@@ -63,9 +66,9 @@ def fed_prox(
     )  # fmt: skip
 
   def step(state, data, cohort, key):
-    params, trained = global_model.train_and_average(
+    state, trained = global_model.train_and_average(
       local, state, data, cohort, key, weighting, train
     )
-    return GlobalState(params), trained.info()
+    return state, trained.info()
 
   return Algorithm(global_model.init(local), step, global_model.deployed, train=train)

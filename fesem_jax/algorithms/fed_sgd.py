@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.fed_avg import fed_avg
-from fesem_jax.base import Algorithm
 from fesem_jax.batching import Schedule
 from fesem_jax.errors import UserError
-from fesem_jax.local import LocalTraining
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm
 
 
 def fed_sgd(local: LocalTraining) -> Algorithm:
@@ -45,16 +45,18 @@ def one_gradient_step(local: LocalTraining) -> LocalTraining:
       as that of Adam is not: means of models are then not means of gradients.
   """
   shapes = jax.eval_shape(local.model.init, jax.random.key(0))
-  filled = lambda value: jax.tree.map(
-    lambda s: jnp.full(s.shape, value, s.dtype), shapes
-  )
-  first_step = lambda gradient: local.optimizer.update(
-    filled(gradient), local.optimizer.init(filled(1.0)), filled(1.0)
-  )[0]
+
+  def filled(value):
+    return jax.tree.map(lambda s: jnp.full(s.shape, value, s.dtype), shapes)
+
+  def first_step(gradient):
+    state = local.optimizer.init(filled(1.0))
+    return local.optimizer.update(filled(gradient), state, filled(1.0))[0]
+
   same = lambda once, twice: np.allclose(2 * once, twice, rtol=1e-4, atol=0)
   if not jax.tree.all(jax.tree.map(same, first_step(1.0), first_step(2.0))):
     raise UserError(
-      'One gradient step a round (--algorithm=fed_sgd, --variant=gradient) needs '
-      '--optimizer=sgd: the step of this optimizer is not proportional to the gradient.'
+      'One gradient step a round (fed_sgd, or `variant=gradient`) needs '
+      '`optimizer=sgd`: the step of this optimizer is not proportional to the gradient.'
     )
   return local._replace(schedule=Schedule(batch_size=0, steps=1))

@@ -6,15 +6,25 @@ Section 6.1.4. Symbols: W_i `client_params`, W~(k) `centers`, r_i `assignment`,
 lambda `prox_lambda`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import em, tree
-from fesem_jax.base import Algorithm, Deployed, Params
+from fesem_jax import em, server, tree
+from fesem_jax.algorithms.centers import (
+  MAX_INITIAL_CLIENTS,
+  reseed_empty_centers,
+  round_info,
+  train_and_cluster,
+)
+from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
-from fesem_jax.local import WEIGHTINGS, LocalTraining, cohort_losses, train_cohort
+from fesem_jax.local import WEIGHTINGS, train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.losses import cohort_losses
+from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.server import ServerOptimizer
 
 
 class FesemState(NamedTuple):
@@ -24,6 +34,7 @@ class FesemState(NamedTuple):
   assignment: jax.Array  # [M] int32 r_i
   rounds: jax.Array  # [] int32 rounds done
   client_params: Params  # [M, ...] W_i after its last training; None if streamed
+  server: Any = ()  # of the server optimizer
 
 
 def fesem(
@@ -41,8 +52,16 @@ def fesem(
   init_seeding: str = 'random',
   init_clients: int = 0,
   client_state: str = 'stacked',
+  server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds FeSEM(K).
+
+    local   W_i   <- SGD from W~(r_i) on L_i(W) + lambda |W - W~(r_i)|^2    (Eq. 7)
+    E-step  r_i   <- argmin_k |W_i - W~(k)|^2                               (Eq. 8)
+    M-step  W~(k) <- mean of W_i over the clients with r_i = k              (Eq. 9)
+
+  `init` does the first E-step and M-step, and a round is local training, E-step,
+  M-step: the order of the paper's Algorithm 1, E, M, local, E, M, local, ...
 
   The paper minimizes alpha_i L_i + (lambda / m) Dist (Eq. 7). Divided by
   alpha_i, the client's own SGD is on L_i + lambda / (m alpha_i) Dist, where
@@ -72,9 +91,11 @@ def fesem(
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.
     init_clients: random clients whose models that clustering sees; 0 is all, but
-      `em.MAX_INITIAL_CLIENTS` at most where `client_state` is 'streamed'.
+      `centers.MAX_INITIAL_CLIENTS` at most where `client_state` is 'streamed'.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers; 'streamed'
       keeps none and needs only the chunk's, the centers and `init_clients`.
+    server_optimizer: moves each center by a step along the mean change of its clients
+      (FedOpt) instead of to their mean, as in the paper.
 
   Raises:
     UserError: on an option outside its range.
@@ -92,8 +113,8 @@ def fesem(
   check_at_least(0, loss_check_every=loss_check_every)
   if reseed_empty and client_state != 'stacked':
     raise UserError(
-      '--reseed_empty needs the models of all clients: leave out '
-      f'--client_state={client_state}.'
+      '`reseed_empty` needs the models of all clients: leave out '
+      f'`client_state={client_state}`.'
     )
   stacked = client_state == 'stacked'
 
@@ -112,14 +133,18 @@ def fesem(
   def init(key, data):
     most = init_clients
     if not stacked:
-      most = min(most or em.MAX_INITIAL_CLIENTS, em.MAX_INITIAL_CLIENTS)
-    initial = em.train_and_cluster(
+      most = min(most or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
+    initial = train_and_cluster(
       local, data, key, num_clusters, epochs=init_epochs, restarts=init_restarts,
       seeding=init_seeding, weighting=weighting, compared=compared,
       max_clients=most, keep=stacked,
     )  # fmt: skip
     return FesemState(
-      initial.centers, initial.assignment, jnp.int32(0), initial.client_params
+      initial.centers,
+      initial.assignment,
+      jnp.int32(0),
+      initial.client_params,
+      server.init(server_optimizer, initial.centers),
     )
 
   def start_of(state, data, cohort):
@@ -134,48 +159,52 @@ def fesem(
     check = (state.rounds + 1) % loss_check_every == 0
     return jax.lax.cond(check, of_least_loss, lambda: own)
 
-  def e_and_m_step(sums, trained, start, centers):
-    # E-step (Eq. 8): every client goes to the center nearest to its model.
-    nearest, distance = em.e_step(compared(trained.params), compared(centers))
-    new = jnp.where(trained.took_part(), nearest, start)
-    # M-step (Eq. 9): every center moves to the mean of its clients; here the sum.
-    if cluster_on != 'all':  # Eq. 6 is about all parameters.
-      distance = tree.row_distances(trained.params, tree.take(centers, new))
-    return sums.add(trained, new, distance, weighting, centers), (new, distance)
-
   def train(local, state, data, cohort, key, **options):
-    # Local update (Algorithm 2): every client trains from its center.
-    return train_cohort(
-        local, state.centers, start_of(state, data, cohort), data, cohort, key,
-        prox=prox(data, cohort), **options,
-    )  # fmt: skip
+    starts = ClientModels(state.centers, start_of(state, data, cohort))
+    penalty = prox(data, cohort)
+    return train_cohort(local, starts, data, cohort, key, prox=penalty, **options)
 
   def step(state, data, cohort, key):
-    # The E-step and the M-step's sum follow for each chunk of clients as it finishes.
-    trained = train(
-        local, state, data, cohort, key,
-        fold=e_and_m_step, sums=em.Sums.zeros(state.centers, weighting), keep=stacked,
-        into=state.client_params if cohort.everyone else None,
-    )  # fmt: skip
-    centers = tree.mean_of(trained.sums.weighted, state.centers)
+    def e_and_m_step(trained, starts, total):
+      # E-step (Eq. 8): every client goes to the center nearest to its model.
+      nearest, distance = em.e_step(compared(trained.params), compared(starts.shared))
+      new = jnp.where(trained.took_part(), nearest, starts.choice)
+      if cluster_on != 'all':  # Eq. 6 is about all parameters.
+        own = tree.take(starts.shared, new)
+        distance = tree.row_distances(trained.params, own)
+      # M-step (Eq. 9): the sum of the models of each center's clients ...
+      total = total.add(trained, new, distance, weighting, starts.shared)
+      return (new, distance), total
 
-    new, distance = trained.rows
+    # Local update (Algorithm 2): every client trains from its center. The two steps
+    # follow for each chunk of clients as it finishes.
+    trained = train(
+      local, state, data, cohort, key,
+      fold=e_and_m_step, sums=em.Sums.zeros(state.centers, weighting), keep=stacked,
+      into=state.client_params if cohort.everyone else None,
+    )  # fmt: skip
+    new, distance = trained.folded
     new = jnp.where(trained.took_part(), new, tree.rows_of(state.assignment, cohort))
     assignment = tree.with_rows(state.assignment, cohort, new)
+    # ... and their mean.
+    clients = trained.sums.weighted
+    centers, of_server = server.step(
+      server_optimizer, state.server, state.centers, clients
+    )
+
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     value = trained.sums.objective(state.centers, centers)
     if reseed_empty:
       distance = jnp.where(trained.took_part(), distance, -1.0)
-      centers, assignment = em.reseed_empty(
+      centers, assignment = reseed_empty_centers(
         centers, assignment, trained.params, distance, cohort, data
       )
-    info = em.round_info(
-      trained, num_clusters, value, state.assignment, assignment, data
-    )
-    return FesemState(centers, assignment, state.rounds + 1, client_params), info
+    info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
+    rounds = state.rounds + 1
+    return FesemState(centers, assignment, rounds, client_params, of_server), info
 
   def deployed(state, data):
     del data
-    return Deployed(state.centers, row=state.assignment)
+    return ClientModels(state.centers, state.assignment)
 
   return Algorithm(init, step, deployed, train=train)

@@ -6,26 +6,38 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import tree
-from fesem_jax.base import Cohort, Deployed, FederatedData, Params
-from fesem_jax.local import LocalTraining, Trained, train_cohort
+from fesem_jax import server, sums, tree
+from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.local import Trained, train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import ClientModels
+from fesem_jax.server import ServerOptimizer
 
 
 class GlobalState(NamedTuple):
   """State of a method with one global model."""
 
   params: Params  # [1, ...]
+  server: Any = ()  # of the server optimizer
 
 
-def init(local: LocalTraining) -> Callable[[jax.Array, FederatedData], GlobalState]:
+def init(
+  local: LocalTraining, optimizer: ServerOptimizer = None
+) -> Callable[[jax.Array, FederatedData], GlobalState]:
   """The `init` of a method that starts from one random model."""
-  return lambda key, data: GlobalState(tree.expand(local.model.init(key)))
+
+  def init(key, data):
+    del data
+    params = tree.expand(local.model.init(key))
+    return GlobalState(params, server.init(optimizer, params))
+
+  return init
 
 
-def deployed(state: Any, data: FederatedData) -> Deployed:
+def deployed(state: Any, data: FederatedData) -> ClientModels:
   """The `deployed` of a method whose clients all use `state.params`."""
   del data
-  return Deployed(state.params, row=jnp.int32(0))
+  return ClientModels(state.params)
 
 
 def train(
@@ -37,8 +49,8 @@ def train(
   **options: Any,
 ) -> Trained:
   """Trains the cohort from `state.params` [1, ...]; options: see `train_cohort`."""
-  row = jnp.zeros(cohort.ids.shape, jnp.int32)
-  return train_cohort(local, state.params, row, data, cohort, key, **options)
+  starts = ClientModels(state.params)
+  return train_cohort(local, starts, data, cohort, key, **options)
 
 
 def train_and_average(
@@ -49,26 +61,30 @@ def train_and_average(
   key: jax.Array,
   weighting: str,
   train: Callable[..., Trained] = train,
-) -> tuple[Params, Trained]:
-  """Trains the cohort from one model and takes the mean.
+  optimizer: ServerOptimizer = None,
+) -> tuple[GlobalState, Trained]:
+  """Trains the cohort from one model and moves it to, or towards, their mean.
 
   Args:
     local: how clients train.
-    state: its `params` [1, ...] are also the mean if no client's update counts.
+    state: a `GlobalState`; it stays as it is if no client's update counts.
     data: training split.
     cohort: S clients.
     key: key of this round.
     weighting: see `Trained.weights`.
     train: see `Algorithm`.
+    optimizer: see `ServerOptimizer`.
 
   Returns:
-    [1, ...] weighted mean of the local models, and what training reports.
+    The new state, and what training reports.
   """
 
-  def add(sums, trained, row, start):
+  def add(trained, starts, total):
+    first = jnp.zeros(trained.ids.shape, jnp.int32)
     weights = trained.weights(weighting)
-    return tree.add_rows(sums, trained.params, row, weights, start), None
+    return None, sums.add_rows(total, trained.params, first, weights, starts.shared)
 
-  sums = tree.no_sums(state.params)
-  trained = train(local, state, data, cohort, key, fold=add, sums=sums, keep=False)
-  return tree.mean_of(trained.sums, state.params), trained
+  none = sums.no_sums(state.params)
+  trained = train(local, state, data, cohort, key, fold=add, sums=none, keep=False)
+  params, of_server = server.step(optimizer, state.server, state.params, trained.sums)
+  return GlobalState(params, of_server), trained

@@ -5,16 +5,22 @@ Federated Learning", 2020 (HypCluster); Ghosh et al., "An Efficient Framework
 for Clustered Federated Learning", NeurIPS 2020 (IFCA).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import em, streams, tree
+from fesem_jax import em, server, streams, tree
+from fesem_jax.algorithms.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
-from fesem_jax.base import Algorithm, Cohort, Deployed, Params
+from fesem_jax.base import Cohort, Params
 from fesem_jax.errors import check_at_least, check_choice
-from fesem_jax.local import WEIGHTINGS, LocalTraining, cohort_losses, train_cohort
+from fesem_jax.local import WEIGHTINGS, train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.losses import cohort_losses
+from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.sampling import sample_clients
+from fesem_jax.server import ServerOptimizer
 
 
 class HypoClusterState(NamedTuple):
@@ -22,6 +28,7 @@ class HypoClusterState(NamedTuple):
 
   centers: Params  # [K, ...]
   assignment: jax.Array  # [M] int32 what each client chose when it last took part
+  server: Any = ()  # of the server optimizer
 
 
 def hypo_cluster(
@@ -33,6 +40,7 @@ def hypo_cluster(
   init_restarts: int = 20,
   init_rounds: int = 2,
   init_clients: int = 24,
+  server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds HypoCluster(K).
 
@@ -61,6 +69,8 @@ def hypo_cluster(
     init_rounds: rounds of this method before draws are compared; 0 compares the
       random models themselves.
     init_clients: clients of that sample.
+    server_optimizer: moves each center by a step along the mean change of its clients
+      (FedOpt) instead of to their mean; draws are compared without it.
 
   Raises:
     UserError: on an option outside its range.
@@ -83,28 +93,29 @@ def hypo_cluster(
     losses = cohort_losses(local, centers, data, cohort)
     return losses.argmin(axis=1).astype(jnp.int32)
 
-  def one_round(local, centers, data, cohort, key):
-    best = best_centers(centers, data, cohort)
+  def one_round(local, optimizer, centers, of_server, data, cohort, key):
+    starts = ClientModels(centers, best_centers(centers, data, cohort))
     trained = train_cohort(
-        local, centers, best, data, cohort, key, keep=False,
-        fold=add_to_own, sums=em.Sums.zeros(centers, weighting),
+      local, starts, data, cohort, key, keep=False,
+      fold=add_to_own, sums=em.Sums.zeros(centers, weighting),
     )  # fmt: skip
-    return tree.mean_of(trained.sums.weighted, centers), best, trained
+    moved = server.step(optimizer, of_server, centers, trained.sums.weighted)
+    return moved, starts.choice, trained
 
   def init(key, data):
-    em.check_num_clusters(num_clusters, data)
+    check_num_clusters(num_clusters, data)
     sound = local._replace(dropout_rate=0.0)
     sample_key = streams.fold(key, streams.SAMPLE)
-    sample = em.sample_clients(sample_key, data, init_clients, local.mesh)
+    sample = sample_clients(sample_key, data, init_clients, local.mesh)
 
     def attempt(key):
       draw_key, train_key = jax.random.split(key)
       centers = jax.vmap(local.model.init)(jax.random.split(draw_key, num_clusters))
 
       def again(i, centers):
-        return one_round(
-          sound, centers, data, sample, jax.random.fold_in(train_key, i)
-        )[0]
+        round_key = jax.random.fold_in(train_key, i)
+        (centers, _), *_ = one_round(sound, None, centers, (), data, sample, round_key)
+        return centers
 
       centers = jax.lax.fori_loop(0, init_rounds, again, centers)
       best = cohort_losses(local, centers, data, sample).min(axis=1)
@@ -120,24 +131,26 @@ def hypo_cluster(
     like = jax.eval_shape(attempt, keys[0])[1]
     none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
     (_, centers), _ = jax.lax.scan(better, none, keys)
-    return HypoClusterState(centers, best_centers(centers, data))
+    assignment = best_centers(centers, data)
+    return HypoClusterState(centers, assignment, server.init(server_optimizer, centers))
 
-  def add_to_own(sums, trained, best, centers):
+  def add_to_own(trained, starts, total):
+    best, centers = starts.choice, starts.shared
     distance = tree.row_distances(trained.params, tree.take(centers, best))
-    return sums.add(trained, best, distance, weighting, centers), None
+    return None, total.add(trained, best, distance, weighting, centers)
 
   def step(state, data, cohort, key):
     old = tree.rows_of(state.assignment, cohort)
-    centers, best, trained = one_round(local, state.centers, data, cohort, key)
+    (centers, of_server), best, trained = one_round(
+      local, server_optimizer, state.centers, state.server, data, cohort, key
+    )
     new = jnp.where(trained.took_part(), best, old)
     assignment = tree.with_rows(state.assignment, cohort, new)
     value = trained.sums.objective(state.centers, centers)
-    info = em.round_info(
-      trained, num_clusters, value, state.assignment, assignment, data
-    )
-    return HypoClusterState(centers, assignment), info
+    info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
+    return HypoClusterState(centers, assignment, of_server), info
 
   def deployed(state, data):
-    return Deployed(state.centers, row=best_centers(state.centers, data))
+    return ClientModels(state.centers, best_centers(state.centers, data))
 
   return Algorithm(init, step, deployed)

@@ -3,8 +3,10 @@
 from typing import NamedTuple
 
 from fesem_jax import sharding, tree
-from fesem_jax.base import Algorithm, Deployed, Params
-from fesem_jax.local import LocalTraining, train_cohort
+from fesem_jax.base import Params
+from fesem_jax.local import train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm, ClientModels
 
 
 class NonFedState(NamedTuple):
@@ -31,13 +33,13 @@ def non_fed(local: LocalTraining) -> Algorithm:
     return NonFedState(sharding.split_clients(own, local.mesh))
 
   def step(state, data, cohort, key):
-    starts = tree.rows_of(state.client_params, cohort)
-    trained = train_cohort(local, starts, None, data, cohort, key)
+    starts = deployed(state, data).of(cohort)
+    trained = train_cohort(local, starts, data, cohort, key)
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     return NonFedState(client_params), trained.info()
 
   def deployed(state, data):
     del data
-    return Deployed(state.client_params, row=None)
+    return ClientModels(own=state.client_params)
 
   return Algorithm(init, step, deployed)

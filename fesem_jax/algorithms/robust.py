@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import em, sharding, tree
-from fesem_jax.base import Algorithm, Deployed, Params
-from fesem_jax.errors import UserError, check_at_least, check_choice
-from fesem_jax.local import LocalTraining, train_cohort
+from fesem_jax import em, sharding, sums
+from fesem_jax.algorithms.centers import round_info, train_and_cluster
+from fesem_jax.base import Params
+from fesem_jax.errors import check_at_least, check_choice, check_share
+from fesem_jax.local import train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm, ClientModels
 
 # The trimmed mean sorts so many numbers of each device's clients at a time.
 _NUMBERS_AT_ONCE = 2**20
@@ -58,7 +61,7 @@ def robust(
     init_epochs: local epochs of the training before clustering.
     init_tolerance: these epochs are repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
-      `em.MAX_REPETITIONS` times; 0 trains once.
+      `centers.MAX_REPETITIONS` times; 0 trains once.
     init_restarts: restarts of the clustering.
     init_seeding: 'random' or 'plusplus'.
 
@@ -71,14 +74,12 @@ def robust(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
   )
   check_at_least(0, init_tolerance=init_tolerance)
-  if not 0 <= trim < 1:
-    raise UserError(f'--trim={trim} must lie in [0, 1).')
-  if not 0 <= beta < 0.5:
-    raise UserError(f'--beta={beta} must lie in [0, 0.5).')
+  check_share(trim=trim)
+  check_share(0.5, beta=beta)
   dropped = 0.5 if aggregation == 'median' else beta
 
   def init(key, data):
-    initial = em.train_and_cluster(
+    initial = train_and_cluster(
       local, data, key, num_clusters, epochs=init_epochs,
       restarts=init_restarts, seeding=init_seeding, trim=trim,
       tolerance=init_tolerance,
@@ -86,21 +87,22 @@ def robust(
     return RobustState(initial.seeds, initial.assignment)
 
   def step(state, data, cohort, key):
-    own = tree.rows_of(state.assignment, cohort)
-    trained = train_cohort(local, state.centers, own, data, cohort, key)
+    starts = deployed(state, data).of(cohort)
+    own = starts.choice
+    trained = train_cohort(local, starts, data, cohort, key)
     # The trimmed mean of w_i - c_k plus c_k is the trimmed mean of w_i.
     centers = trimmed_mean(
       trained.params, own, trained.took_part(), dropped, state.centers, local.mesh
     )
     value = em.objective(trained.params, centers, own, trained.took_part(), local.mesh)
-    info = em.round_info(
+    info = round_info(
       trained, num_clusters, value, state.assignment, state.assignment, data
     )
     return RobustState(centers, state.assignment), info
 
   def deployed(state, data):
     del data
-    return Deployed(state.centers, row=state.assignment)
+    return ClientModels(state.centers, state.assignment)
 
   return Algorithm(init, step, deployed)
 
@@ -136,7 +138,7 @@ def trimmed_mean(
   cluster = jnp.where(counts, cluster, num_clusters)
   if beta == 0:
     weights = counts.astype(jnp.float32)
-    return tree.weighted_mean(stack, cluster, weights, origins, mesh)
+    return sums.weighted_mean(stack, cluster, weights, origins, mesh)
   sizes = jnp.bincount(cluster, length=num_clusters + 1)
   starts = jnp.cumsum(sizes) - sizes
   cut = jnp.minimum(jnp.floor(beta * sizes + 1e-4), (sizes - 1) // 2)
@@ -153,7 +155,7 @@ def trimmed_mean(
     def mean_of_columns(columns: jax.Array, origin: jax.Array) -> jax.Array:
       keys = jnp.broadcast_to(cluster[:, None], columns.shape)
       columns = jax.lax.sort((keys, columns), dimension=0, num_keys=2)[1]
-      return tree.weighted_mean(columns, sorted_cluster, kept, origin)
+      return sums.weighted_mean(columns, sorted_cluster, kept, origin)
 
     def move(columns: jax.Array, about: jax.Array) -> jax.Array:
       if devices == 1:

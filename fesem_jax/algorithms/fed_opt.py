@@ -1,0 +1,37 @@
+"""FedOpt: FedAvg with an adaptive optimizer on the server.
+
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+"""
+
+from fesem_jax import server
+from fesem_jax.algorithms.fed_avg import fed_avg
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm
+from fesem_jax.server import ServerOptimizer
+
+
+def fed_opt(
+  local: LocalTraining,
+  *,
+  server_optimizer: ServerOptimizer = server.adam(),  # noqa: B008 - it is immutable.
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FedOpt.
+
+    w_i   <- SGD from x on client i       for i in the cohort
+    Delta <- sum_i alpha_i (w_i - x)      alpha_i = n_i / sum_j n_j
+    x     <- a step of the server's optimizer along Delta
+
+  FedAvgM, FedAdagrad, FedAdam and FedYogi are its forms with `server.momentum`,
+  `server.adagrad`, `server.adam` and `server.yogi`. FedAvg, FeSEM and HypoCluster take
+  the same option, the last two for each of their centers.
+
+  Args:
+    local: how clients train.
+    server_optimizer: FedAdam by default; any Optax optimizer.
+    weighting: 'by_examples' (alpha_i above) or 'uniform'.
+
+  Raises:
+    UserError: on an unknown weighting.
+  """
+  return fed_avg(local, weighting=weighting, server_optimizer=server_optimizer)

@@ -1,0 +1,151 @@
+"""Work on the clients of a cohort: split over devices, then done chunk by chunk."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax import sharding, tree
+from fesem_jax.sums import add_up
+
+
+class Chunk(NamedTuple):
+  """Clients that are worked on side by side.
+
+  Attributes:
+    ids: [C] int32 positions in the data; M in an empty place.
+    own: tree of [C, ...], what belongs to each of them.
+    into: tree of [C, ...], what their results overwrite.
+  """
+
+  ids: jax.Array
+  own: Any
+  into: Any
+
+
+def map_clients(
+  body: Callable[[Chunk, Any, Any], tuple[Any, Any]],
+  ids: jax.Array,
+  work: jax.Array,
+  own: Any,
+  shared: Any,
+  *,
+  empty: int,
+  mesh: Mesh,
+  clients_per_chunk: int,
+  sums: Any = None,
+  into: Any = None,
+) -> tuple[Any, Any]:
+  """Runs `body` on the clients of a cohort, split over devices, chunk by chunk.
+
+  Args:
+    body: (`Chunk`, shared, sums) -> results, a tree of [C, ...], and the sums with
+      those of the chunk added. In an empty place it may give any result, but adds
+      nothing to the sums.
+    ids: [S] int32 positions in the data.
+    work: [S] int32 how long each client takes.
+    own: tree of [S, ...], what belongs to each client.
+    shared: tree of arrays that are whole on every device. What `body` needs of a round
+      comes through it: arrays of a mesh cannot be closed over.
+    empty: M, the position of an empty place.
+    mesh: devices; S is a multiple of their count.
+    clients_per_chunk: C; see `map_chunks`.
+    sums: arrays to add to, all zeros.
+    into: arrays [S, ...] to overwrite; see `map_chunks`.
+
+  Returns:
+    Results, a tree of [S, ...] split over the mesh, and the sums of all clients.
+  """
+
+  def on_device(ids, work, own, into, shared, sums):
+    def chunk(slots, old, sums):
+      # A slot beyond the end is an empty place; what it owns is another client's.
+      chunk_ids = ids.at[slots].get(mode='fill', fill_value=empty)
+      return body(Chunk(chunk_ids, tree.take(own, slots), old), shared, sums)
+
+    return map_chunks(chunk, work, clients_per_chunk, sums, into)
+
+  return sharding.per_device(on_device, mesh, 4)(
+    jnp.asarray(ids), work, own, into, shared, sums
+  )
+
+
+def map_chunks(
+  body: Callable[[jax.Array, Any, Any], tuple[Any, Any]],
+  work: jax.Array,
+  clients_per_chunk: int,
+  sums: Any = None,
+  into: Any = None,
+) -> tuple[Any, Any]:
+  """Runs `body` on chunks of clients in order of decreasing work.
+
+  Clients of like work share a chunk, so a chunk that lasts as long as its
+  longest client wastes little.
+
+  Args:
+    body: (slots [C] int32, what `into` holds there, sums) -> tree of [C, ...] and sums,
+      to which it adds; a slot S is an empty place.
+    work: [S] int32 how long each client takes.
+    clients_per_chunk: C; it does not affect the result beyond rounding.
+    sums: arrays to add to.
+    into: arrays [S, ...] to overwrite, a prefix of the tree that `body` returns, None
+      for new ones. Fresh memory costs more time than filling it.
+
+  Returns:
+    Tree of [S, ...] in the order of `work`, and what the last chunk left.
+  """
+  num_clients = work.shape[0]
+  num_chunks = -(-num_clients // max(1, clients_per_chunk))
+  chunk = -(-num_clients // num_chunks)  # As few empty places as can be.
+  order = jnp.argsort(-work).astype(jnp.int32)
+  padding = jnp.full(num_chunks * chunk - num_clients, num_clients, jnp.int32)
+  order = jnp.concatenate([order, padding])
+
+  def write(whole: jax.Array, slots: jax.Array, rows: jax.Array) -> jax.Array:
+    if chunk == 1:  # A slice is written in place; a scatter would loop.
+      return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
+    return whole.at[slots].set(rows, mode='drop')
+
+  def read(whole: jax.Array, slots: jax.Array) -> jax.Array:
+    if chunk == 1:
+      return jax.lax.dynamic_slice_in_dim(whole, slots[0], 1)
+    return whole.at[slots].get(mode='clip')
+
+  absent = lambda x: x is None
+
+  def old_rows(out: Any, slots: jax.Array) -> Any:
+    given = lambda i, o: None if i is None else read(o, slots)
+    return jax.tree.map(given, into, out, is_leaf=absent)
+
+  def run(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    out, sums = carry
+    slots = jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
+    rows, sums = body(slots, old_rows(out, slots), sums)
+    return jax.tree.map(lambda o, r: write(o, slots, r), out, rows), sums
+
+  some = jax.ShapeDtypeStruct((chunk,), jnp.int32)
+  shapes, _ = jax.eval_shape(
+    lambda slots, sums: body(slots, old_rows(into, slots), sums), some, sums
+  )
+  new = lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype)
+  fill = lambda old, s: jax.tree.map(new, s) if old is None else old
+  out = jax.tree.map(fill, into, shapes, is_leaf=absent)
+  return add_up(num_chunks, run, out, sums)
+
+
+def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
+  """`jax.vmap(fn)`, but without a batch axis inside when there is one client.
+
+  A batch axis of one still turns convolutions into grouped ones, which are
+  slow; large models on CPU therefore run client by client without it.
+  """
+  if size > 1:
+    return jax.vmap(fn)
+
+  def one(*args: Any) -> Any:
+    out = fn(*jax.tree.map(lambda x: x[0], args))
+    return jax.tree.map(lambda x: x[None], out)
+
+  return one

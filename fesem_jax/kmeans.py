@@ -1,0 +1,234 @@
+"""K-means over client models, which starts FeSEM and Robust (Section 6.1.4)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax import sums, tree
+from fesem_jax.base import Params
+from fesem_jax.em import e_step, m_step
+from fesem_jax.sampling import random_order
+
+# The restarts run on inner products between so many clients, at least: 256^2
+# products of models cost less than a local epoch, 4096^2 would cost far more.
+GRAM_CLIENTS = 256
+GRAM_CLIENTS_PER_CLUSTER = 32
+MAX_ITERATIONS = 100
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class KMeans(NamedTuple):
+  """A clustering of client models.
+
+  Attributes:
+    assignment: [M] int32.
+    centers: [K, ...].
+    objective: [] float32 Eq. 6.
+  """
+
+  assignment: jax.Array
+  centers: Params
+  objective: jax.Array
+
+
+def clients_seen(num_clients: int, num_clusters: int) -> int:
+  """How many clients the restarts of `kmeans` compare."""
+  return min(num_clients, max(GRAM_CLIENTS, GRAM_CLIENTS_PER_CLUSTER * num_clusters))
+
+
+def kmeans(
+  key: jax.Array,
+  stack: Params,
+  exists: jax.Array,
+  num_clusters: int,
+  client_ids: jax.Array,
+  *,
+  restarts: int = 20,
+  seeding: str = 'random',
+  trim: float = 0.0,
+  mesh: Mesh | None = None,
+) -> KMeans:
+  """K-means over client models; the best of several restarts (Section 6.1.4).
+
+  Every center Lloyd's algorithm visits is a weighted sum of clients, so all
+  restarts run at once on the inner products between clients: one pass over the
+  stack however many restarts. With many clients the restarts see a random sample
+  of them. The winner is then iterated on the whole stack until no client moves.
+
+  Args:
+    key: decides the seeds.
+    stack: [M, ...] client models.
+    exists: [M] bool, False for clients to leave out.
+    num_clusters: K.
+    client_ids: [M] int32, folded into the key so that the order of clients
+      does not matter.
+    restarts: runs from different seeds; least Eq. 6 wins.
+    seeding: 'random' takes K distinct clients, as the paper does; 'plusplus'
+      draws them in proportion to squared distance (k-means++).
+    trim: share of each cluster, the clients farthest from its center, that its
+      mean and Eq. 6 leave out (trimmed k-means, Ghosh et al. 2019).
+    mesh: devices that the stack is split over; None if it is whole here.
+
+  Returns:
+    `KMeans`; clients left out are assigned to the nearest center too.
+  """
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
+  sampled, valid = stack, exists
+  sample_size = clients_seen(exists.shape[0], num_clusters)
+  if exists.shape[0] > sample_size:
+    sample = random_order(keys, exists)[:sample_size]
+    sampled, valid, keys = tree.take(stack, sample), exists[sample], keys[sample]
+  gram = centered_gram(sampled, valid)
+
+  def restart(number):
+    own = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+    return _lloyd(own, gram, valid, num_clusters, seeding, trim)
+
+  coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
+  best = coefficients[values.argmin()]
+  combine = lambda x: jnp.einsum('ks,s...->k...', best, x, precision=_HIGHEST)
+  centers = jax.tree.map(combine, tree.where(valid, sampled, tree.zeros_like(sampled)))
+
+  def refine(loop):
+    step, _, assignment, distance, centers = loop
+    kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
+    centers = m_step(stack, assignment, kept.astype(jnp.float32), centers, mesh)
+    return step + 1, assignment, *e_step(stack, centers, mesh), centers
+
+  def moving(loop):
+    step, before, now, _, _ = loop
+    return (step < MAX_ITERATIONS) & ((before != now) & exists).any()
+
+  first, distance = e_step(stack, centers, mesh)
+  _, _, assignment, distance, centers = jax.lax.while_loop(
+    moving, refine, refine((0, first, first, distance, centers))
+  )
+  kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
+  value = sums.total(jnp.where(kept, distance, 0.0)) / kept.sum()
+  return KMeans(assignment, centers, value)
+
+
+def keep_nearest(
+  distance: jax.Array,
+  assignment: jax.Array,
+  exists: jax.Array,
+  num_clusters: int,
+  trim: float,
+) -> jax.Array:
+  """[S] bool: clients left when each cluster drops its farthest ones.
+
+  Args:
+    distance: [S] float32 of each client to its center.
+    assignment: [S] int32.
+    exists: [S] bool, False for clients that never count.
+    num_clusters: K.
+    trim: share in [0, 1); a cluster of n clients drops floor(trim * n).
+  """
+  if trim == 0:
+    return exists
+  cluster = jnp.where(exists, assignment, num_clusters)
+  order = jnp.lexsort((-distance, cluster))  # By cluster, the farthest first.
+  sizes = jnp.bincount(cluster, length=num_clusters + 1)
+  starts = jnp.cumsum(sizes) - sizes
+  rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
+  rank = rank - starts[cluster]
+  # The epsilon keeps floor(0.1 * 30) at 3 in float32.
+  dropped = jnp.floor(trim * sizes[cluster] + 1e-4)
+  return exists & (rank >= dropped)
+
+
+def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
+  """[S, S] inner products of clients about their mean; 0 where not valid.
+
+  One client is taken off before multiplying, as clients differ far less than they
+  measure; the mean is taken off the products, which are small.
+  """
+  one = valid.argmax()
+
+  shift = lambda x: x - jax.lax.dynamic_slice_in_dim(x, one, 1)
+  shifted = tree.where(valid, jax.tree.map(shift, stack), tree.zeros_like(stack))
+  gram = tree.inner_products(shifted)
+  weights = valid / jnp.maximum(valid.sum(), 1)
+  mean = gram @ weights
+  gram = gram - mean[:, None] - mean[None] + weights @ mean
+  return jnp.where(valid[:, None] & valid[None], gram, 0.0)
+
+
+def _seed(
+  keys: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
+) -> jax.Array:
+  """[K] int32: K distinct clients to start from; `keys` [S], one a client.
+
+  With fewer valid clients than K, the first seed stands in for those that lack.
+  """
+  only_valid = lambda seeds: jnp.where(valid[seeds], seeds, seeds[0])
+  if seeding == 'random':
+    draw = jnp.where(valid, jax.vmap(jax.random.uniform)(keys), -1.0)
+    return only_valid(jax.lax.top_k(draw, num_clusters)[1])
+  if seeding != 'plusplus':
+    raise ValueError(f"seeding must be 'random' or 'plusplus', not {seeding!r}.")
+  norms = jnp.diagonal(gram)
+  gumbel = jax.vmap(lambda k: jax.random.gumbel(k, (num_clusters,)))(keys)
+  odds = valid.astype(jnp.float32)  # The first seed is uniform.
+  left, nearest, seeds = valid, jnp.full(valid.shape, jnp.inf), []
+  for k in range(num_clusters):
+    seed = (jnp.log(odds) + gumbel[:, k]).argmax()  # A draw in proportion to odds.
+    seeds.append(seed)
+    left = left.at[seed].set(False)
+    distance = jnp.maximum(norms + norms[seed] - 2 * gram[seed], 0.0)
+    nearest = jnp.minimum(nearest, distance)
+    odds = jnp.where(left, nearest, 0.0)
+    # Coinciding clients leave nothing to draw in proportion to.
+    odds = jnp.where(odds.sum() > 0, odds, left.astype(jnp.float32))
+  return only_valid(jnp.stack(seeds))
+
+
+def _lloyd(
+  keys: jax.Array,
+  gram: jax.Array,
+  valid: jax.Array,
+  num_clusters: int,
+  seeding: str,
+  trim: float,
+) -> tuple[jax.Array, jax.Array]:
+  """One restart on inner products.
+
+  Returns:
+    Coefficients [K, S] that give each center as a sum of clients, and Eq. 6.
+  """
+  num_clients = gram.shape[0]
+  norms = jnp.diagonal(gram)
+
+  def distances(coefficients: jax.Array) -> jax.Array:
+    products = jnp.matmul(gram, coefficients.T, precision=_HIGHEST)
+    center_norms = (coefficients * products.T).sum(axis=1)
+    return norms[:, None] - 2 * products + center_norms[None]
+
+  def kept(all_distances: jax.Array, assignment: jax.Array) -> jax.Array:
+    nearest = all_distances.min(axis=1)
+    return keep_nearest(nearest, assignment, valid, num_clusters, trim)
+
+  def iterate(loop):
+    step, _, assignment, coefficients = loop
+    keep = kept(distances(coefficients), assignment)
+    members = jax.nn.one_hot(assignment, num_clusters) * keep[:, None]
+    sizes = members.sum(axis=0)
+    means = (members / jnp.maximum(sizes, 1)[None]).T
+    coefficients = jnp.where(sizes[:, None] > 0, means, coefficients)
+    return step + 1, assignment, distances(coefficients).argmin(axis=1), coefficients
+
+  def moving(loop):
+    step, before, now, _ = loop
+    return (step < MAX_ITERATIONS) & ((before != now) & valid).any()
+
+  seeds = _seed(keys, gram, valid, num_clusters, seeding)
+  coefficients = jax.nn.one_hot(seeds, num_clients)
+  first = distances(coefficients).argmin(axis=1)
+  start = iterate((0, first, first, coefficients))
+  _, _, assignment, coefficients = jax.lax.while_loop(moving, iterate, start)
+  final = distances(coefficients)
+  keep = kept(final, assignment)
+  return coefficients, jnp.where(keep, final.min(axis=1), 0.0).sum() / keep.sum()

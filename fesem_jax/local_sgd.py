@@ -1,0 +1,258 @@
+"""Local SGD: the one loop that every method trains with (Algorithm 2)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from fesem_jax import batching, sharding, tree
+from fesem_jax.base import FederatedData, Model, Params
+from fesem_jax.batching import Schedule
+from fesem_jax.errors import check_at_least, check_share
+
+
+class LocalTraining(NamedTuple):
+  """How clients train, and how they are laid out on the machine.
+
+  Attributes:
+    model: see `Model`.
+    optimizer: any Optax optimizer; its state starts anew in every round.
+    schedule: batch size and local epochs or steps.
+    clients_per_chunk: C, clients trained side by side on one device; it decides the
+      speed, and changes results by rounding only.
+    mesh: devices that the cohort is split over; they change nothing either.
+    dropout_rate: probability that a client of a round drops out, so that its
+      update never arrives.
+  """
+
+  model: Model
+  optimizer: optax.GradientTransformation
+  schedule: Schedule
+  clients_per_chunk: int
+  mesh: Mesh
+  dropout_rate: float = 0.0
+
+
+def local_training(
+  model: Model,
+  optimizer: optax.GradientTransformation,
+  *,
+  num_clients: int,
+  batch_size: int = 10,
+  epochs: int = 1,
+  steps: int = 0,
+  clients_per_chunk: int = 0,
+  mesh: Mesh | None = None,
+  dropout_rate: float = 0.0,
+) -> LocalTraining:
+  """A `LocalTraining` with what is left out chosen for the machine.
+
+  Args:
+    model: see `Model`.
+    optimizer: any Optax optimizer, e.g. `optax.sgd(0.1)`.
+    num_clients: clients of a round.
+    batch_size: see `Schedule`.
+    epochs: see `Schedule`.
+    steps: see `Schedule`.
+    clients_per_chunk: 0 chooses by the model and the device.
+    mesh: all devices by default.
+    dropout_rate: see `LocalTraining`.
+
+  Raises:
+    UserError: on a number out of range.
+  """
+  check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
+  check_at_least(0, steps=steps)
+  check_at_least(1, epochs=epochs)
+  check_share(dropout_rate=dropout_rate)
+  mesh = sharding.client_mesh() if mesh is None else mesh
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  chunk = clients_per_chunk or sharding.default_clients_per_chunk(
+    params, num_clients, mesh
+  )
+  schedule = Schedule(batch_size, epochs, steps)
+  return LocalTraining(model, optimizer, schedule, chunk, mesh, dropout_rate)
+
+
+def weighted_cross_entropy(
+  model: Model, params: Params, x: jax.Array, y: jax.Array, weights: jax.Array
+) -> jax.Array:
+  """[] float32: mean cross entropy of a batch over the examples of weight 1."""
+  logits = model.apply(params, x)
+  # With integer labels the gradient would be a scatter, which is slow.
+  losses = optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
+  return jnp.where(weights > 0, losses, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
+
+
+# (step [] int32, params, the client's correction) -> the correction at this step.
+Vary = Callable[[jax.Array, Params, Params], Params]
+
+
+def local_step(
+  local: LocalTraining,
+  correction: Params,
+  params: Params,
+  frozen: Params,
+  opt_state: optax.OptState,
+  batch: tuple[jax.Array, jax.Array, jax.Array],
+  active: jax.Array,
+  anchor: Params,
+  prox: jax.Array | None,
+) -> tuple[Params, optax.OptState, jax.Array, jax.Array]:
+  """One step of one client on its loss + prox |w - anchor|^2 + <correction, w>.
+
+  Args:
+    local: see `LocalTraining`.
+    correction: like `params`, added to the gradient, or None.
+    params: one model, or the layers of it that learn.
+    frozen: the other layers; None if all learn.
+    opt_state: of the local optimizer.
+    batch: x [B, ...], y [B] and weights [B], 1 or 0.
+    active: [] bool; False changes nothing.
+    anchor: like `params`; None without `prox`.
+    prox: [] float32, or None.
+
+  Returns:
+    params, opt_state, and the sum [] of the losses and the number [] of the batch's
+    examples, both 0 unless active.
+  """
+  x, y, weights = batch
+
+  def loss_of(params: Params) -> jax.Array:
+    model = params if frozen is None else frozen | params
+    return weighted_cross_entropy(local.model, model, x, y, weights)
+
+  loss, grads = jax.value_and_grad(loss_of)(params)
+  # All gradients before any update: the update can then overwrite the params.
+  tie = sum(0 * g.ravel()[0] for g in jax.tree.leaves(grads))
+  grads = jax.tree.map(lambda g: g + tie, grads)
+  if prox is not None:
+    pull = lambda g, w, c: g + 2 * prox * (w - c)
+    grads = jax.tree.map(pull, grads, params, anchor)
+  if correction is not None:
+    grads = jax.tree.map(jnp.add, grads, correction)
+  updates, new_state = local.optimizer.update(grads, opt_state, params)
+  new = optax.apply_updates(params, updates), new_state
+  keep = lambda a, b: jnp.where(active, a, b)
+  params, opt_state = jax.tree.map(keep, new, (params, opt_state))
+  count = jnp.where(active, weights.sum(), 0.0)
+  return params, opt_state, jnp.where(active, loss * weights.sum(), 0.0), count
+
+
+class _Loop(NamedTuple):
+  """What the loop over local steps of a chunk carries."""
+
+  params: Params  # [C, ...]
+  opt_state: optax.OptState  # [C, ...]
+  orders: jax.Array  # [C, N_max] int32 this epoch's order of examples
+  loss: jax.Array  # [C] float32 sum over visited examples
+  visited: jax.Array  # [C] float32
+
+
+def train_chunk(
+  local: LocalTraining,
+  data: FederatedData,
+  starts: Params,
+  ids: jax.Array,
+  steps: jax.Array,
+  keys: jax.Array,
+  *,
+  anchor: Params = None,
+  prox: jax.Array | None = None,
+  correction: Params = None,
+  vary: Vary | None = None,
+  layers: Sequence[str] | None = None,
+) -> tuple[Params, jax.Array, jax.Array]:
+  """Trains C clients side by side for as long as the longest of them takes.
+
+  Args:
+    local: see `LocalTraining`.
+    data: training split.
+    starts: [C, ...] where each client starts.
+    ids: [C] int32 positions in `data`.
+    steps: [C] int32 local steps.
+    keys: [C] keys of the clients in this round.
+    anchor: [C, ...] what `prox` pulls to; the start by default.
+    prox: [C] float32, adds `prox * |w - anchor|^2` to the loss (Eq. 7), or None.
+    correction: [C, ...] added to every gradient, or None.
+    vary: gives the correction of each step, counted from 0; None leaves it as it is.
+    layers: names of the layers that learn; None is all. The others stay as they are.
+
+  Returns:
+    params [C, ...], mean loss [C] and finite [C]; see `local.Trained`.
+  """
+  one = ids.shape[0] == 1
+  if one:
+    # Without a client axis convolutions are not grouped ones, and the loop can
+    # overwrite the params in place.
+    ids, steps, keys, starts, anchor, prox, correction = tree.unstack(
+      (ids, steps, keys, starts, anchor, prox, correction), 0
+    )
+  each: Any = (lambda fn, in_axes=0: fn) if one else jax.vmap
+  sizes = data.sizes(ids)
+  width = batching.batch_width(local.schedule, data.max_examples)
+  full_batch = batching.is_full_batch(local.schedule, data.max_examples)
+  per_epoch = jnp.maximum(batching.batches_per_epoch(sizes, width), 1)
+  frozen = None
+  learning = lambda params: params
+  if layers is not None:
+    frozen = {name: x for name, x in starts.items() if name not in layers}
+    learning = lambda params: {name: params[name] for name in layers}
+  if prox is not None:
+    anchor = learning(starts if anchor is None else anchor)
+  if correction is not None:
+    correction = learning(correction)
+
+  def gather(client, order, step, size):
+    rows, weights = batching.batch_rows(order, step, size, width)
+    return *batching.gather(data, client, rows), weights
+
+  def shuffle(epoch: jax.Array) -> jax.Array:
+    epoch_keys = each(jax.random.fold_in)(keys, epoch)
+    return each(batching.shuffle, (0, 0, None))(epoch_keys, sizes, data.max_examples)
+
+  in_order = jnp.broadcast_to(
+    jnp.arange(data.max_examples, dtype=jnp.int32), (*ids.shape, data.max_examples)
+  )
+  # With one batch per epoch the order is immaterial: gather once, never shuffle.
+  whole = (
+    each(gather)(ids, in_order, jnp.zeros_like(steps), sizes) if full_batch else None
+  )
+
+  def body(step: jax.Array, loop: _Loop) -> _Loop:
+    if full_batch:
+      orders, batch = loop.orders, whole
+    else:
+      epoch, position = jnp.divmod(step, per_epoch)
+      orders = jax.lax.cond(
+        (position == 0).any(), lambda: shuffle(epoch), lambda: loop.orders
+      )
+      batch = each(gather)(ids, orders, position, sizes)
+
+    def one_step(correction, params, *others):
+      if vary is not None:
+        correction = vary(step, params, correction)
+      return local_step(local, correction, params, *others)
+
+    params, opt_state, loss, count = each(one_step)(
+      correction, loop.params, frozen, loop.opt_state, batch, step < steps, anchor, prox
+    )
+    return _Loop(params, opt_state, orders, loop.loss + loss, loop.visited + count)
+
+  first = _Loop(
+    params=learning(starts),
+    opt_state=each(local.optimizer.init)(learning(starts)),
+    orders=in_order,
+    loss=jnp.zeros(ids.shape),
+    visited=jnp.zeros(ids.shape),
+  )
+  last = jax.lax.fori_loop(0, steps.max(), body, first)
+  loss = last.loss / jnp.maximum(last.visited, 1.0)
+  params = last.params if frozen is None else frozen | last.params
+  if one:
+    params, starts, loss = tree.expand((params, starts, loss))
+  finite = tree.all_finite(params)
+  return tree.where(finite, params, starts), loss, finite

@@ -1,0 +1,125 @@
+"""Losses and gradients of a cohort at models that are not trained."""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax import batching, chunks, sums, tree
+from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.local_sgd import LocalTraining, weighted_cross_entropy
+
+# Examples that a model classifies at a time outside of training.
+EVALUATION_BATCH = 128
+
+
+def cohort_losses(
+  local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
+) -> jax.Array:
+  """Mean training loss of each model on each client, [S, K] float32.
+
+  Args:
+    local: see `LocalTraining`.
+    models: [K, ...].
+    data: training split.
+    cohort: S clients. What is not a number counts as infinite, so that no client
+      ever prefers it; an empty place gets 0.
+  """
+  width = min(EVALUATION_BATCH, data.max_examples)
+  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  num_models = jax.tree.leaves(models)[0].shape[0]
+
+  def body(chunk, shared, _):
+    models, data = shared
+    sizes = data.sizes(chunk.ids)
+
+    def batch_losses(client, size, step):
+      rows, weights = batching.batch_rows(in_order, step, size, width)
+      x, y = batching.gather(data, client, rows)
+
+      def mean(model: Params) -> jax.Array:
+        return weighted_cross_entropy(local.model, model, x, y, weights)
+
+      count = weights.sum()
+      return jnp.where(count > 0, jax.lax.map(mean, models) * count, 0.0)
+
+    each = chunks.map_one_or_many(batch_losses, chunk.ids.shape[0])
+
+    def add(step, total):
+      return total + each(chunk.ids, sizes, jnp.broadcast_to(step, sizes.shape))
+
+    total = jnp.zeros((sizes.shape[0], num_models))
+    batches = batching.batches_per_epoch(sizes, width)
+    total = jax.lax.fori_loop(0, batches.max(), add, total)
+    return total / jnp.maximum(sizes, 1)[:, None], None
+
+  work = batching.batches_per_epoch(data.sizes(cohort.ids), width)
+  losses, _ = chunks.map_clients(
+    body,
+    cohort.ids,
+    work,
+    None,
+    (models, data),
+    empty=data.num_clients,
+    mesh=local.mesh,
+    clients_per_chunk=local.clients_per_chunk,
+  )
+  return jnp.where(jnp.isnan(losses), jnp.inf, losses)
+
+
+def cohort_gradients(
+  local: LocalTraining,
+  model: Params,
+  data: FederatedData,
+  cohort: Cohort,
+  counts: jax.Array,
+  keep: bool = True,
+) -> tuple[Params, sums.ClusterSums]:
+  """Gradient of each client's whole training loss at one model.
+
+  Args:
+    local: see `LocalTraining`.
+    model: [1, ...].
+    data: training split.
+    cohort: S clients.
+    counts: [S] bool, clients whose gradients are summed up.
+    keep: whether to return every client's gradient too.
+
+  Returns:
+    Gradients [S, ...], 0 where they are not finite, or None; and the sum of those
+    that count and are finite, about 0, of one cluster.
+  """
+  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+
+  def body(chunk, shared, total):
+    model, data = shared
+    zero = tree.zeros_like(model)
+    sizes = data.sizes(chunk.ids)
+
+    def gradient(client, size):
+      first = jnp.int32(0)
+      rows, weights = batching.batch_rows(in_order, first, size, data.max_examples)
+      x, y = batching.gather(data, client, rows)
+
+      def loss(params: Params) -> jax.Array:
+        return weighted_cross_entropy(local.model, params, x, y, weights)
+
+      return jax.grad(loss)(tree.unstack(model, 0))
+
+    gradients = chunks.map_one_or_many(gradient, sizes.shape[0])(chunk.ids, sizes)
+    finite = tree.all_finite(gradients)
+    gradients = tree.where(finite, gradients, tree.zeros_like(gradients))
+    weights = (finite & chunk.own & (sizes > 0)).astype(jnp.float32)
+    first = jnp.zeros(sizes.shape, jnp.int32)
+    total = sums.add_rows(total, gradients, first, weights, zero)
+    return gradients if keep else None, total
+
+  return chunks.map_clients(
+    body,
+    cohort.ids,
+    data.sizes(cohort.ids),
+    counts,
+    (model, data),
+    empty=data.num_clients,
+    mesh=local.mesh,
+    clients_per_chunk=local.clients_per_chunk,
+    sums=sums.no_sums(model),
+  )

@@ -1,0 +1,176 @@
+"""Sums over clients that keep their digits, and the means of clusters."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax import sharding, tree
+from fesem_jax.base import Params
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+# Sums of more terms than this are formed in two levels.
+_GROUP = 256
+
+# On CPU, from so many parameters of a layer on, rows are added to their clusters one
+# by one; smaller layers, and accelerators, take products of so many rows or numbers.
+_LARGE = 4096
+_ROWS_AT_ONCE = 256
+_NUMBERS_AT_ONCE = 2**24
+
+
+def add_up(
+  count: int,
+  add: Callable[[jax.Array, tuple[Any, Any]], tuple[Any, Any]],
+  results: Any,
+  sums: Any,
+) -> tuple[Any, Any]:
+  """`jax.lax.fori_loop(0, count, add, (results, sums))`, but sums in two levels.
+
+  About sqrt(count) terms are added up from zero before their sum joins the others.
+  The rounding error then grows with sqrt(count) instead of count: in float32, a
+  million equal terms one after the other give 1 % too much, in two levels 0.01 %.
+
+  Args:
+    count: number of terms.
+    add: (i, (results, sums)) -> the same; it adds a term to sums, and its results do
+      not depend on sums.
+    results: arrays to overwrite.
+    sums: arrays to add to.
+  """
+  if count <= _GROUP:
+    return jax.lax.fori_loop(0, count, add, (results, sums))
+  group = math.isqrt(count)
+  nothing = jax.tree.map(jnp.zeros_like, sums)
+
+  def add_group(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    results, sums = carry
+    last = jnp.minimum((i + 1) * group, count)
+    results, part = jax.lax.fori_loop(i * group, last, add, (results, nothing))
+    return results, jax.tree.map(jnp.add, sums, part)
+
+  return jax.lax.fori_loop(0, -(-count // group), add_group, (results, sums))
+
+
+def total(x: jax.Array) -> jax.Array:
+  """[] float32: sum of [S], in two levels; see `add_up`."""
+  width = math.isqrt(max(1, x.size - 1)) + 1
+  padded = jnp.pad(x, (0, -x.size % width))
+  return padded.reshape(-1, width).sum(axis=1).sum()
+
+
+class ClusterSums(NamedTuple):
+  """Running sums of the rows of each cluster, less the cluster's origin.
+
+  Clients of one center lie close together: sums of differences keep the digits that
+  sums of whole models lose.
+
+  Attributes:
+    params: [K, ...] sum of weight * (row - origin).
+    weight: [K] float32 sum of weights.
+  """
+
+  params: Params
+  weight: jax.Array
+
+
+def no_sums(like: Params) -> ClusterSums:
+  """Sums of no rows, for clusters [K, ...]."""
+  return ClusterSums(
+    tree.zeros_like(like), jnp.zeros(jax.tree.leaves(like)[0].shape[0])
+  )
+
+
+def add_rows(
+  sums: ClusterSums,
+  stack: Params,
+  cluster: jax.Array,
+  weights: jax.Array,
+  origins: Params,
+) -> ClusterSums:
+  """Adds rows [S, ...] to the sums of their clusters.
+
+  Args:
+    sums: of K clusters.
+    stack: [S, ...] finite rows.
+    cluster: [S] int32 in 0..K-1.
+    weights: [S] float32, not negative; rows of weight 0 do not count.
+    origins: [K, ...] taken off the rows of each cluster, e.g. its old center; the
+      same at every call.
+  """
+  num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
+  members = jax.nn.one_hot(cluster, num_clusters) * weights[:, None]
+
+  def add(sum_of: jax.Array, x: jax.Array, origin: jax.Array) -> jax.Array:
+    def one_by_one(i: jax.Array, carry: tuple[None, jax.Array]) -> Any:
+      # A row touches its own sum; a product would read and write all K.
+      k = cluster[i]
+      return None, carry[1].at[k].add(weights[i] * (x[i] - origin[k]))
+
+    def products(i: jax.Array | int, carry: tuple[None, jax.Array]) -> Any:
+      return None, carry[1] + product(i * block, block)
+
+    def product(first: jax.Array | int, count: int) -> jax.Array:
+      part = lambda a: jax.lax.dynamic_slice_in_dim(a, first, count)
+      apart = part(x) - origin[part(cluster)]
+      return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
+
+    large = x[0].size >= _LARGE and jax.default_backend() == 'cpu'
+    if num_rows == 1 or large:
+      return add_up(num_rows, one_by_one, None, sum_of)[1]
+    block = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, x[0].size)))
+    whole, rest = divmod(num_rows, block)
+    if whole:
+      sum_of = add_up(whole, products, None, sum_of)[1]
+    return sum_of + product(whole * block, rest) if rest else sum_of
+
+  params = jax.tree.map(add, sums.params, stack, origins)
+  weight = jax.vmap(total, in_axes=1)(members)
+  return ClusterSums(params, sums.weight + weight)
+
+
+def mean_of(sums: ClusterSums, origins: Params) -> Params:
+  """[K, ...] means; a cluster whose weights sum to 0 stays at its origin.
+
+  Args:
+    sums: of K clusters.
+    origins: [K, ...] what `add_rows` took off.
+  """
+
+  def mean(sum_of: jax.Array, origin: jax.Array) -> jax.Array:
+    weight = sums.weight.reshape((-1,) + (1,) * (origin.ndim - 1))
+    return origin + sum_of / jnp.where(weight > 0, weight, 1.0)
+
+  return jax.tree.map(mean, sums.params, origins)
+
+
+def weighted_mean(
+  stack: Params,
+  cluster: jax.Array,
+  weights: jax.Array,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> Params:
+  """Mean of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
+
+  Args:
+    stack: [S, ...] finite rows.
+    cluster: [S] int32 in 0..K-1.
+    weights: [S] float32, not negative; rows of weight 0 do not count.
+    origins: [K, ...] a point near each cluster, e.g. its old center; a cluster whose
+      weights sum to 0 stays there.
+    mesh: devices that the rows are split over; None if they are whole here.
+
+  Returns:
+    [K, ...].
+  """
+
+  def on_device(stack, cluster, weights, origins):
+    return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
+
+  _, sums = sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, origins)
+  return mean_of(sums, origins)
