@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from fesem_jax import batching, sharding, tree
 from fesem_jax.base import FederatedData, Model, Params
 from fesem_jax.batching import Schedule
-from fesem_jax.errors import check_at_least, check_share
+from fesem_jax.errors import UserError, check_at_least, check_share
 
 
 class LocalTraining(NamedTuple):
@@ -75,6 +75,24 @@ def local_training(
   )
   schedule = Schedule(batch_size, epochs, steps)
   return LocalTraining(model, optimizer, schedule, chunk, mesh, dropout_rate)
+
+
+def sgd_learning_rate(local: LocalTraining) -> float:
+  """The learning rate of a local optimizer that is plain SGD.
+
+  Raises:
+    UserError: if it is not: its steps must be the gradient times one number.
+  """
+  params = jnp.zeros(2)
+  state = local.optimizer.init(params)
+  steps = []
+  for gradient in (jnp.array([1.0, 2.0]), jnp.array([1.0, 2.0])):
+    step, state = local.optimizer.update(gradient, state, params)
+    steps.append(-step / gradient)
+  rates = jnp.stack(steps)
+  if not jnp.allclose(rates, rates[0, 0], rtol=1e-6, atol=0) or not rates[0, 0] > 0:
+    raise UserError('The local `optimizer` must be plain SGD of one learning rate.')
+  return float(rates[0, 0])
 
 
 def weighted_cross_entropy(

@@ -6,16 +6,21 @@ from typing import Any
 
 from fesem_jax import kmeans
 from fesem_jax.algorithms.centers import MAX_INITIAL_CLIENTS
+from fesem_jax.algorithms.ditto import ditto
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
+from fesem_jax.algorithms.fed_opt import fed_opt
+from fesem_jax.algorithms.fed_per import fed_per
 from fesem_jax.algorithms.fed_prox import fed_prox
+from fesem_jax.algorithms.fed_rep import fed_rep
 from fesem_jax.algorithms.fed_sgd import fed_sgd
 from fesem_jax.algorithms.fesem import fesem
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.robust import robust
+from fesem_jax.algorithms.scaffold import scaffold
 from fesem_jax.errors import UserError, argument, check_choice
 from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
@@ -33,6 +38,12 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_dane': fed_dane,
   'fed_prox': fed_prox,
   'fesem': fesem,
+  # Beyond the paper.
+  'fed_opt': fed_opt,
+  'scaffold': scaffold,
+  'ditto': ditto,
+  'fed_per': fed_per,
+  'fed_rep': fed_rep,
 }
 
 

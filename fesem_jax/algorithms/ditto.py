@@ -1,0 +1,76 @@
+"""Ditto: a personal model beside FedAvg's global one.
+
+Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization",
+ICML 2021.
+"""
+
+from typing import NamedTuple
+
+from fesem_jax import sharding, tree
+from fesem_jax.algorithms import global_model
+from fesem_jax.base import Params
+from fesem_jax.errors import check_at_least, check_choice
+from fesem_jax.local import WEIGHTINGS, train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm, ClientModels
+
+
+class DittoState(NamedTuple):
+  """State of Ditto."""
+
+  params: Params  # [1, ...] w
+  client_params: Params  # [M, ...] v_i
+
+
+def ditto(
+  local: LocalTraining, *, ditto_lambda: float = 0.1, weighting: str = 'by_examples'
+) -> Algorithm:
+  """Builds Ditto.
+
+    w_i <- SGD from w on client i                               for i in the cohort
+    v_i <- SGD from v_i on F_i(v) + lambda / 2 |v - w|^2        w as it was sent
+    w   <- sum_i alpha_i w_i                                    alpha_i = n_i / sum n_j
+
+  A client deploys v_i, which starts as the first w; one that is not drawn keeps it.
+  Both trainings take the same local work and visit the examples in the same order. The
+  reported training loss is that of v_i.
+
+  Args:
+    local: how clients train.
+    ditto_lambda: lambda; 0 trains every client alone (NonFed).
+    weighting: 'by_examples' (alpha_i above) or 'uniform'.
+
+  Raises:
+    UserError: on a negative lambda or an unknown weighting.
+  """
+  check_at_least(0, ditto_lambda=ditto_lambda)
+  check_choice('weighting', weighting, WEIGHTINGS)
+
+  def init(key, data):
+    start = local.model.init(key)
+    own = sharding.split_clients(tree.repeat(start, data.num_clients), local.mesh)
+    return DittoState(tree.expand(start), own)
+
+  def train(local, state, data, cohort, key, **options):
+    return train_cohort(
+      local, deployed(state, data).of(cohort), data, cohort, key,
+      prox=ditto_lambda / 2 if ditto_lambda else None,
+      anchor=ClientModels(state.params), **options,
+    )  # fmt: skip
+
+  def step(state, data, cohort, key):
+    shared, trained = global_model.train_and_average(
+      local, state, data, cohort, key, weighting
+    )
+    own = train(local, state, data, cohort, key)
+    client_params = tree.with_rows(state.client_params, cohort, own.params)
+    both = own._replace(
+      finite=own.finite & trained.finite, steps=own.steps + trained.steps
+    )
+    return DittoState(shared.params, client_params), both.info()
+
+  def deployed(state, data):
+    del data
+    return ClientModels(own=state.client_params)
+
+  return Algorithm(init, step, deployed, train=train)

@@ -1,0 +1,76 @@
+"""FedRep: as FedPer, but each client trains first its head, then the body.
+
+Collins et al., "Exploiting Shared Representations for Personalized Federated
+Learning", ICML 2021.
+"""
+
+from collections.abc import Sequence
+
+import jax
+
+from fesem_jax import sums, tree
+from fesem_jax.algorithms import fed_per
+from fesem_jax.algorithms.fed_per import PersonalHeadState
+from fesem_jax.errors import check_at_least, check_choice
+from fesem_jax.local import WEIGHTINGS, train_cohort
+from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.method import Algorithm
+
+
+def fed_rep(
+  local: LocalTraining,
+  *,
+  head_layers: Sequence[str] = ('logits',),
+  head_epochs: int = 5,
+  weighting: str = 'uniform',
+) -> Algorithm:
+  """Builds FedRep.
+
+    h_i <- SGD from h_i on client i, the body fixed at b        for i in the cohort
+    b_i <- SGD from b on client i, the head fixed at h_i
+    b   <- mean_i b_i
+
+  A client that fails in either part is counted as failed and keeps its head; its body
+  counts if it is finite. Both parts visit the examples in the same order. The reported
+  training loss is that of the second.
+
+  Args:
+    local: how clients train their bodies.
+    head_layers: names of the layers that stay with each client.
+    head_epochs: local epochs of the head, in place of those of `local`.
+    weighting: 'uniform' (above) or 'by_examples'.
+
+  Raises:
+    UserError: on an option outside its range, or if no layer is left to share.
+  """
+  check_choice('weighting', weighting, WEIGHTINGS)
+  check_at_least(1, head_epochs=head_epochs)
+  fed_per.check_head(local, head_layers)
+  layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
+  body_layers = [name for name in layers if name not in head_layers]
+  schedule = local.schedule._replace(epochs=head_epochs, steps=0)
+
+  def heads_only(trained, starts, total):
+    del starts
+    return fed_per.parts(trained.params, head_layers)[1], total
+
+  def step(state, data, cohort, key):
+    starts = fed_per.deployed(state, data).of(cohort)
+    first = train_cohort(
+      local._replace(schedule=schedule), starts, data, cohort, key,
+      layers=head_layers, fold=heads_only, sums=(), keep=False,
+    )  # fmt: skip
+    trained = train_cohort(
+      local, starts._replace(own=first.folded), data, cohort, key, layers=body_layers,
+      fold=fed_per.sum_up_bodies(head_layers, weighting),
+      sums=sums.no_sums(state.body), keep=False,
+    )  # fmt: skip
+    body = sums.mean_of(trained.sums, state.body)
+    both = trained._replace(
+      finite=trained.finite & first.finite, steps=trained.steps + first.steps
+    )
+    own = tree.where(both.took_part(), first.folded, starts.own)
+    heads = tree.with_rows(state.heads, cohort, own)
+    return PersonalHeadState(body, heads), both.info()
+
+  return Algorithm(fed_per.init(local, head_layers), step, fed_per.deployed)

@@ -1,0 +1,96 @@
+"""SCAFFOLD: local training corrected by control variates.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning", ICML 2020, option II.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax import sharding, sums, tree
+from fesem_jax.algorithms import global_model
+from fesem_jax.base import Params
+from fesem_jax.errors import UserError
+from fesem_jax.local import Correction
+from fesem_jax.local_sgd import LocalTraining, sgd_learning_rate
+from fesem_jax.method import Algorithm
+
+
+class ScaffoldState(NamedTuple):
+  """State of SCAFFOLD."""
+
+  params: Params  # [1, ...] x
+  control: Params  # [1, ...] c
+  client_controls: Params  # [M, ...] c_i
+
+
+def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algorithm:
+  """Builds SCAFFOLD.
+
+    w_i  <- T steps of SGD from x with gradients g - c_i + c      for i in the cohort
+    c_i' <- c_i - c + (x - w_i) / (T eta)
+    x    <- x + eta_g mean_i (w_i - x)
+    c    <- c + 1 / M sum_i (c_i' - c_i)
+
+  Means and the sum are over the cohort. A client that is not drawn, drops out or fails
+  keeps c_i. All control variates start at 0, so the first round is FedAvg's.
+
+  Args:
+    local: how clients train; eta is its optimizer's learning rate.
+    server_learning_rate: eta_g.
+
+  Raises:
+    UserError: unless the local optimizer is plain SGD and eta_g positive.
+  """
+  eta = sgd_learning_rate(local)
+  if not server_learning_rate > 0:
+    raise UserError(f'`server_learning_rate={server_learning_rate}` must be positive.')
+
+  def init(key, data):
+    start = tree.expand(local.model.init(key))
+    zero = tree.zeros_like(start)
+    own = tree.repeat(tree.unstack(zero, 0), data.num_clients)
+    return ScaffoldState(start, zero, sharding.split_clients(own, local.mesh))
+
+  def train(local, state, data, cohort, key, **options):
+    own = tree.rows_of(state.client_controls, cohort)
+    correction = Correction(state.control, own)
+    return global_model.train(
+      local, state, data, cohort, key, correction=correction, **options
+    )
+
+  def add(trained, starts, total):
+    def mean_gradient(steps, params):
+      rate = eta * jnp.maximum(steps, 1)
+      return jax.tree.map(lambda x, w: (x[0] - w) / rate, starts.shared, params)
+
+    gradients = jax.vmap(mean_gradient)(trained.steps, trained.params)
+    first, ones = jnp.zeros(trained.ids.shape, jnp.int32), trained.weights('uniform')
+    zero = tree.zeros_like(starts.shared)
+    return gradients, (
+      sums.add_rows(total[0], trained.params, first, ones, starts.shared),
+      sums.add_rows(total[1], gradients, first, ones, zero),
+    )
+
+  def step(state, data, cohort, key):
+    x, c, _ = state
+    none = sums.no_sums(x)
+    trained = train(
+      local, state, data, cohort, key, fold=add, sums=(none, none), keep=False
+    )
+    models, gradients = trained.sums
+    mean = sums.mean_of(models, x)
+    x = jax.tree.map(lambda x, w: x + server_learning_rate * (w - x), x, mean)
+    old = tree.rows_of(state.client_controls, cohort)
+    new = jax.tree.map(lambda o, c, g: o - c + g, old, c, trained.folded)
+    new = tree.where(trained.took_part(), new, old)
+    num_clients = (data.sizes() > 0).sum()
+    # c_i' - c_i = (x - w_i) / (T eta) - c, of those that took part.
+    add_change = lambda c, g: c + (g - gradients.weight[0] * c) / num_clients
+    c = jax.tree.map(add_change, c, gradients.params)
+    client_controls = tree.with_rows(state.client_controls, cohort, new)
+    return ScaffoldState(x, c, client_controls), trained.info()
+
+  return Algorithm(init, step, global_model.deployed, train=train)
