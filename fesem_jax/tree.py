@@ -38,10 +38,8 @@ def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
 
 
 def merge(some: Params, others: Params) -> Params:
-  """One tree of two that hold None in place of what the other one holds."""
-  absent = lambda x: x is None
-  fill = lambda a, b: b if a is None else a
-  return jax.tree.map(fill, some, others, is_leaf=absent)
+  """All layers of two stacks by name; each holds None in place of the other's."""
+  return {n: others[n] if layer is None else layer for n, layer in some.items()}
 
 
 def unstack(stack: Params, i: int) -> Params:

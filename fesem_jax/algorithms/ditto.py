@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fesem_jax import sharding, tree
 from fesem_jax.algorithms import global_model
+from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Params
 from fesem_jax.errors import check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
@@ -60,7 +61,7 @@ def ditto(
 
   def step(state, data, cohort, key):
     shared, trained = global_model.train_and_average(
-      local, state, data, cohort, key, weighting
+      local, GlobalState(state.params), data, cohort, key, weighting
     )
     own = train(local, state, data, cohort, key)
     client_params = tree.with_rows(state.client_params, cohort, own.params)

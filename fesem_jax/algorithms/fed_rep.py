@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import jax
 
 from fesem_jax import sums, tree
-from fesem_jax.algorithms import fed_per
-from fesem_jax.algorithms.fed_per import PersonalHeadState
+from fesem_jax.algorithms import personal_head
+from fesem_jax.algorithms.personal_head import PersonalHeadState
 from fesem_jax.errors import check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
 from fesem_jax.local_sgd import LocalTraining
@@ -45,24 +45,24 @@ def fed_rep(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, head_epochs=head_epochs)
-  fed_per.check_head(local, head_layers)
+  personal_head.check_head(local, head_layers)
   layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
   body_layers = [name for name in layers if name not in head_layers]
   schedule = local.schedule._replace(epochs=head_epochs, steps=0)
 
   def heads_only(trained, starts, total):
     del starts
-    return fed_per.parts(trained.params, head_layers)[1], total
+    return personal_head.parts(trained.params, head_layers)[1], total
 
   def step(state, data, cohort, key):
-    starts = fed_per.deployed(state, data).of(cohort)
+    starts = personal_head.deployed(state, data).of(cohort)
     first = train_cohort(
       local._replace(schedule=schedule), starts, data, cohort, key,
       layers=head_layers, fold=heads_only, sums=(), keep=False,
     )  # fmt: skip
     trained = train_cohort(
       local, starts._replace(own=first.folded), data, cohort, key, layers=body_layers,
-      fold=fed_per.sum_up_bodies(head_layers, weighting),
+      fold=personal_head.sum_up_bodies(head_layers, weighting),
       sums=sums.no_sums(state.body), keep=False,
     )  # fmt: skip
     body = sums.mean_of(trained.sums, state.body)
@@ -73,4 +73,4 @@ def fed_rep(
     heads = tree.with_rows(state.heads, cohort, own)
     return PersonalHeadState(body, heads), both.info()
 
-  return Algorithm(fed_per.init(local, head_layers), step, fed_per.deployed)
+  return Algorithm(personal_head.init(local, head_layers), step, personal_head.deployed)
