@@ -26,6 +26,8 @@ from absl import flags
 
 from experiments import flags as experiment_flags
 from experiments import run as experiment
+from experiments.errors import in_flags
+from experiments.start import no_positional, start
 from fesem_jax import algorithms, sharding
 from fesem_jax.atomic import write_atomically
 from fesem_jax.checkpoint import locked
@@ -331,7 +333,7 @@ def run_unless_diverged(
   try:
     return experiment.run(config, machine, folder, say=say, programs=programs).summary
   except Diverged as e:
-    print(f'{what} diverged: {e}')
+    print(f'{what} diverged: {in_flags(str(e))}')
     return None
 
 
@@ -366,7 +368,7 @@ def tuned(
     try:
       table = table | {label: search(configs, name, values, score)}
     except UserError as e:
-      print(f'{label} cannot be tuned: {e}')
+      print(f'{label} cannot be tuned: {in_flags(str(e))}')
       continue
     if scores:
       best = table[label][0][name]
@@ -387,7 +389,7 @@ def write_table(table: list[dict[str, Any]], workdir: pathlib.Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-  experiment.no_positional(argv)
+  no_positional(argv)
   f = flags.FLAGS
   if f.num_seeds < 1:
     raise UserError(f'--num_seeds={f.num_seeds} must be at least 1.')
@@ -415,7 +417,7 @@ def run_all(table: dict[str, list[dict[str, Any]]], workdir: pathlib.Path) -> No
         summaries[label].append(run_unless_diverged(config, folder, what, programs))
       except UserError as e:  # The other methods go on.
         refused[label] = e
-        print(f'{what} cannot run: {shown(e, 2000)}')
+        print(f'{what} cannot run: {shown(in_flags(str(e)), 2000)}')
         break
       if summaries[label][-1] is not None:
         folders[label].append(folder)
@@ -453,4 +455,4 @@ if __name__ == '__main__':
     'first seed.',
   )
   flags.DEFINE_string('workdir', 'runs/compare', 'Folder of all runs and the table.')
-  experiment.start(main)
+  start(main)

@@ -16,7 +16,8 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as experiment_flags
-from experiments.run import check_numbers, no_positional, start
+from experiments.run import check_numbers
+from experiments.start import no_positional, start
 from fesem_jax import data
 from fesem_jax.atomic import replacing
 from fesem_jax.base import FederatedData

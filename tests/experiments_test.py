@@ -1,10 +1,12 @@
 """The binaries as a user runs them: in a process of their own."""
 
+import contextlib
 import csv
 import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,17 +15,26 @@ import numpy as np
 import pytest
 from absl import flags
 
-from experiments import compare
+from experiments import compare, start
 from experiments import flags as experiment_flags
 from experiments import run as experiment
+from experiments.errors import in_flags
 from fesem_jax import algorithms, data
-from fesem_jax.errors import UserError
+from fesem_jax.errors import UserError, check_at_least, check_choice
 from tests import sources_test
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
 QUICK = ['--dataset=digits', '--partition=rotated', '--num_clients=12', '--rounds=2',
          '--local_epochs=1', '--hidden=8']  # fmt: skip
+
+
+@contextlib.contextmanager
+def refuses(message):
+  """Expects a `UserError` that reads so on the command line."""
+  with pytest.raises(UserError) as caught:
+    yield
+  assert re.search(message, in_flags(str(caught.value)))
 
 
 def call(module, *arguments, cwd):
@@ -59,7 +70,7 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
   assert (config['num_clusters'], config['prox_lambda']) == (3, 0.01)
   assert (config['batch_size'], config['algorithm']) == (10, 'fesem')
   assert 'prox_lambda' not in experiment_flags.configuration('fed_avg', {})
-  with pytest.raises(UserError, match='--num_clusters does not apply'):
+  with refuses('--num_clusters does not apply'):
     experiment_flags.configuration('fed_avg', {'num_clusters': 3})
 
 
@@ -89,7 +100,7 @@ def test_methods_of_a_comparison(parsed_flags):
     ('fesem(4;learning_rate=fast)', 'could not convert'),
     ('fesem(4;num_clusters=2)', 'sets num_clusters twice'),
   ):
-    with pytest.raises(UserError, match=message):
+    with refuses(message):
       compare.parse_method(text)
   table = compare.configurations(['fed_avg', 'fesem(2)'], 2, {'prox_lambda': 0.5})
   assert list(table) == ['fed_avg', 'fesem(2)']
@@ -185,8 +196,8 @@ def test_layers_beyond_any_use_are_named(parsed_flags, hidden):
   assert len(str(caught.value)) < 200
 
 
-def test_max_clusters_is_bounded_before_anything_is_allocated():
-  with pytest.raises(UserError, match='--max_clusters=1000000000 must be at most'):
+def test_max_clusters_is_bounded_before_anything_is_allocated(parsed_flags):
+  with refuses('--max_clusters=1000000000 must be at most'):
     algorithms.build('fed_cluster', None, max_clusters=10**9)
 
 
@@ -195,7 +206,7 @@ def test_a_flagfile_that_is_no_text_is_one_sentence(parsed_flags, tmp_path, caps
   path.write_bytes(bytes(range(256)))
   for flagfile in (path, tmp_path, tmp_path / 'none'):
     with pytest.raises(SystemExit) as ended:
-      experiment.parse_flags(['run', f'--flagfile={flagfile}'])
+      start.parse_flags(['run', f'--flagfile={flagfile}'])
     assert ended.value.code == 1
     assert 'flagfile' in capsys.readouterr().err
 
@@ -216,12 +227,46 @@ def test_a_mistake_is_one_short_line(parsed_flags, capsys, error, sentence):
     raise error
 
   with pytest.raises(SystemExit) as ended:
-    experiment.main_with_clear_errors(fail)([])
+    start.main_with_clear_errors(fail)([])
   assert ended.value.code == 1
   said = capsys.readouterr().err
   assert said.startswith(sentence)
   assert len(said) < 2100
   assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+  ('sentence', 'said'),
+  [
+    ('`rounds=0` must be 1; see `seed`.', '--rounds=0 must be 1; see --seed.'),
+    ('`epochs=2` or `steps`', '--local_epochs=2 or --local_steps'),
+    ('`fraction=2.0` is too much', '--unseen_fraction=2.0 is too much'),
+    ('`dataset=npz:a b=c--d(é)` is', '--dataset=npz:a b=c--d(é) is'),
+    ('`source=`, `hidden=`', '--source=, --hidden='),
+    # No flags of this binary.
+    ('`test` and `mesh=a b`', 'test and mesh=a b'),
+    # No arguments, and what is a flag already.
+    ('--rounds=0, `a b`, ``, `4=4`, a`b', '--rounds=0, `a b`, ``, `4=4`, a`b'),
+    ('`rounds=0\n1`', '`rounds=0\n1`'),
+  ],
+)
+def test_errors_name_flags_instead_of_arguments(parsed_flags, sentence, said):
+  assert in_flags(sentence) == said
+  assert in_flags(said) == said
+
+
+def test_errors_of_the_library_end_as_errors_of_the_binary(parsed_flags, capsys):
+  for check, sentence in (
+    (lambda: check_at_least(1, rounds=0), '--rounds=0 must be at least 1.'),
+    (lambda: check_at_least(0, steps=-1), '--local_steps=-1 must be at least 0.'),
+    (
+      lambda: check_choice('model', 'a`b', ('mlp',)),
+      '--model=a?b is unknown; choose one of mlp.',
+    ),
+  ):
+    with pytest.raises(SystemExit):
+      start.main_with_clear_errors(lambda argv, check=check: check())([])
+    assert capsys.readouterr().err == f'error: {sentence}\n'
 
 
 @pytest.mark.slow
