@@ -138,7 +138,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  experiment_flags.define_data()
+  experiment_flags.define('data')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_integer(
     'max_clients', 0, 'Keep at most so many clients, drawn at random; 0: all.',

@@ -20,12 +20,14 @@ import optax
 from absl import flags
 
 from experiments import flags as experiment_flags
+from experiments import methods
+from experiments.errors import in_flags
 from experiments.start import no_positional, start
 from fesem_jax import algorithms, autotune, data, models, sharding
 from fesem_jax.base import Algorithm, FederatedData, Model
 from fesem_jax.data import skew
 from fesem_jax.display import shown
-from fesem_jax.errors import UserError
+from fesem_jax.errors import Diverged, UserError
 from fesem_jax.local import LocalTraining, local_training
 from fesem_jax.programs import Programs
 from fesem_jax.simulate import Result, simulate
@@ -139,10 +141,12 @@ def run(
   programs = programs or Programs()
   model = build_model(config, train)
 
+  name = config['algorithm']
+  options = {option: config[option] for option in methods.options(name)}
+
   def build() -> tuple[LocalTraining, Algorithm]:
     local = build_local(config, model, train, machine)
-    options = {name: config[name] for name in algorithms.options(config['algorithm'])}
-    return local, algorithms.build(config['algorithm'], local, **options)
+    return local, methods.build(name, local, options)
 
   but_seed = json.dumps(config | {'seed': None}, sort_keys=True)
   local, algorithm = programs.once(but_seed, build, train)
@@ -151,14 +155,12 @@ def run(
   )
   unlike = skew.label_skew(skew.label_counts(train))
   say(
-    f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
+    f'{name} on {config["dataset"]}: {train.num_clients} clients, '
     f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
     f'of {size:,} parameters, label skew {unlike:.2f}, {local.mesh.size} '
     f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
     'side on each'
   )
-  name = config['algorithm']
-  options = {option: config[option] for option in algorithms.options(name)}
   notes = algorithms.notes(name, options, train.num_clients)
   for note in notes:
     say(f'Note: {note}')
@@ -182,6 +184,19 @@ def run(
     unseen=unseen,
     notes=notes,
   )
+
+
+def run_unless_diverged(
+  config: dict[str, Any], workdir: pathlib.Path, what: str, programs: Programs
+) -> dict[str, Any] | None:
+  """The summary of a run announced as `what`; None if it diverged."""
+  say = lambda text: print(f'[{what}] {text}')
+  machine = experiment_flags.machine()
+  try:
+    return run(config, machine, workdir, say=say, programs=programs).summary
+  except Diverged as e:
+    print(f'{what} diverged: {in_flags(str(e))}')
+    return None
 
 
 def report(result: Result) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from experiments import compare, start
+from experiments import compare, methods, start, tables, tune
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.errors import in_flags
@@ -56,7 +56,7 @@ def parsed_flags():
 
 
 def test_every_option_of_every_method_has_a_flag_with_its_defaults(parsed_flags):
-  for option in experiment_flags.method_options():
+  for option in methods.all_options():
     assert parsed_flags[option].value is None
     for name in algorithms.METHODS:
       if option in algorithms.options(name):
@@ -90,8 +90,8 @@ def test_presets_parse(preset, parsed_flags):
 
 
 def test_methods_of_a_comparison(parsed_flags):
-  assert compare.parse_method(' fesem(4) ') == ('fesem', {'num_clusters': 4})
-  assert compare.parse_method('fed_avg') == ('fed_avg', {})
+  assert methods.parse_method(' fesem(4) ') == ('fesem', {'num_clusters': 4})
+  assert methods.parse_method('fed_avg') == ('fed_avg', {})
   for text, message in (
     ('fesem(x)', 'is not NAME, NAME'),
     ('fedsem', 'fedsem is unknown; choose one of'),
@@ -101,7 +101,7 @@ def test_methods_of_a_comparison(parsed_flags):
     ('fesem(4;num_clusters=2)', 'sets num_clusters twice'),
   ):
     with refuses(message):
-      compare.parse_method(text)
+      methods.parse_method(text)
   table = compare.configurations(['fed_avg', 'fesem(2)'], 2, {'prox_lambda': 0.5})
   assert list(table) == ['fed_avg', 'fesem(2)']
   assert [c['seed'] for c in table['fesem(2)']] == [0, 1]
@@ -122,7 +122,7 @@ def test_methods_of_a_comparison(parsed_flags):
 
 
 def summary(accuracy, ari=None):
-  figures = dict.fromkeys(compare._COLUMNS, accuracy)
+  figures = dict.fromkeys(tables.COLUMNS, accuracy)
   return {
       'finetuned': figures, 'deployed': figures, 'clusters': {'ari': ari},
       'timing': {'seconds_per_round': 0.5}, 'clients_without_test_examples': 3,
@@ -130,23 +130,23 @@ def summary(accuracy, ari=None):
 
 
 def test_tables_hold_mean_and_sample_deviation():
-  table = compare.rows({
+  table = tables.over_seeds({
       'fesem(2)': [summary(0.90, 1.0), summary(0.94, 0.5)],
       'fed_avg': [summary(0.8), None],
       'non_fed': [None, None],
       'fed_cluster': [],
   })  # fmt: skip
-  markdown = compare.markdown(table).splitlines()
+  markdown = tables.as_markdown(table).splitlines()
   assert markdown[2].startswith('| fesem(2) | 92.0 ± 2.8 | ')
   assert '| 0.75 |' in markdown[2]
   assert '80.0*' in markdown[3]
   assert 'diverged' in markdown[4]
   assert 'not run' in markdown[5]
-  assert '3 clients without test examples are left out.' in compare.markdown(table)
-  assert 'Micro-acc & Micro-F1' in compare.latex(table)
-  assert '* without the seeds that diverged' in compare.markdown(table)
-  assert r'fed\_avg & 80.0*' in compare.latex(table)
-  cells = list(csv.DictReader(compare.comma_separated(table).splitlines()))
+  assert '3 clients without test examples are left out.' in tables.as_markdown(table)
+  assert 'Micro-acc & Micro-F1' in tables.as_latex(table)
+  assert '* without the seeds that diverged' in tables.as_markdown(table)
+  assert r'fed\_avg & 80.0*' in tables.as_latex(table)
+  cells = list(csv.DictReader(tables.as_csv(table).splitlines()))
   assert float(cells[0]['finetuned_micro_f1_mean']) == pytest.approx(92)
   assert cells[2]['deployed_macro_f1_mean'] == ''
   assert cells[1]['diverged'] == '1'
@@ -154,14 +154,14 @@ def test_tables_hold_mean_and_sample_deviation():
 
 def test_labels_cannot_break_a_table():
   label = 'fesem(4;cluster_on=a|b_$%&\n)'
-  table = compare.rows({label: [summary(0.9)], 'fed_avg': [summary(0.8)]})
-  lines = compare.markdown(table).splitlines()
+  table = tables.over_seeds({label: [summary(0.9)], 'fed_avg': [summary(0.8)]})
+  lines = tables.as_markdown(table).splitlines()
   cells = [line.replace(r'\|', '').count('|') for line in lines[:4]]
   assert len(set(cells)) == 1
   assert lines[2].startswith(r'| fesem(4;cluster_on=a\|b_$%\& ) |')
-  assert r'fesem(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in compare.latex(table)
-  assert len(compare.latex(table).splitlines()) == 8
-  assert len(list(csv.reader(compare.comma_separated(table).splitlines()))) == 3
+  assert r'fesem(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in tables.as_latex(table)
+  assert len(tables.as_latex(table).splitlines()) == 8
+  assert len(list(csv.reader(tables.as_csv(table).splitlines()))) == 3
 
 
 @pytest.mark.parametrize('wrong', [math.nan, math.inf, 10**12])
@@ -347,8 +347,8 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
       raise UserError('It needs everyone.')
     return {'finetuned': {'micro_accuracy': config['learning_rate']}}
 
-  monkeypatch.setattr(compare, 'run_unless_diverged', run)
-  tuned = compare.tuned(table, 'learning_rate', [0.2, 0.3], tmp_path)
+  monkeypatch.setattr(tune, 'run_unless_diverged', run)
+  tuned = tune.tuned(table, 'learning_rate', [0.2, 0.3], tmp_path)
   rates = {label: configs[0]['learning_rate'] for label, configs in tuned.items()}
   default = table['fed_cluster'][0]['learning_rate']
   assert rates == {
@@ -514,19 +514,19 @@ def test_search_takes_the_best_validation_score_and_leaves_others_alone():
     seen.append((config['learning_rate'], config['seed'], config['evaluate_on']))
     return {0.1: 0.5, 0.3: 0.8, 1.0: -float('inf')}[config['learning_rate']]
 
-  chosen = compare.search(configs, 'learning_rate', [0.1, 0.3, 1.0], score)
+  chosen = tune.search(configs, 'learning_rate', [0.1, 0.3, 1.0], score)
   assert seen == [(rate, 4, 'validation') for rate in (0.1, 0.3, 1.0)]
   assert [c['learning_rate'] for c in chosen] == [0.3, 0.3]
   assert [(c['seed'], c['evaluate_on']) for c in chosen] == [(4, 'test'), (5, 'test')]
-  assert compare.search(configs, 'prox_mu', [1.0], score) is configs
+  assert tune.search(configs, 'prox_mu', [1.0], score) is configs
 
 
 def test_searches_are_parsed_and_refused(parsed_flags):
-  assert compare.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
-  assert compare.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
+  assert tune.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
+  assert tune.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
   for wrong in ('learning_rate', 'rate:1', 'seed:1,2', 'learning_rate:', 'rounds:x'):
     with pytest.raises(UserError, match='--tune='):
-      compare.parse_search(wrong)
+      tune.parse_search(wrong)
 
 
 @pytest.mark.slow
