@@ -59,29 +59,30 @@ _DATA = (
   _flag('integer', 'min_examples', 0,
     'Leave out natural clients with fewer examples (training and test).'),
   _flag('integer', 'partition_groups', 4,
-    'Groups of clients under rotated (turned by g * 360 / groups degrees) and '
-    'label_permuted: the true clusters.'),
+    'Groups of clients, the true clusters, in the partitions rotated (group g is '
+    'turned by g * 360 / groups degrees) and label_permuted.'),
   _flag('bool', 'disjoint_groups', False,
-    'Whether these groups share out the images, or each hold all of them.'),
+    'Whether the groups divide the images among themselves; otherwise each group holds '
+    'all of them.'),
   _flag('float', 'dirichlet_alpha', 0.5,
     'Concentration of the dirichlet partition; smaller is more skewed.'),
   _flag('integer', 'classes_per_client', 2,
     'Label shards of each client under the shards partition.'),
   _flag('enum', 'background', 'white',
-    "Of FEMNIST's images; white is how the files have them.",
+    "Background of FEMNIST's images; in the files it is white.",
     enum_values=('white', 'black')),
   _flag('string', 'tfds_name', '', 'Data set for --dataset=tfds.'),
   _flag('string', 'hub_name', '', 'OWNER/NAME for --dataset=hub.'),
   _flag('string', 'hub_client_column', '',
     'Column that names the client of each example; default: the data has no clients.'),
   _flag('string', 'hub_label_column', '',
-    'Column of the labels; default: the only one of class labels.'),
+    'Column of the labels; default: the only column of class labels.'),
   _flag('float', 'synthetic_alpha', 1.0, "How much synthetic clients' models differ."),
   _flag('float', 'synthetic_beta', 1.0, "How much synthetic clients' features differ."),
   _flag('float', 'synthetic_noise', 0.0,
     'Noise in the targets of synthetic_linear and synthetic_mixture, whose groups are '
     '--partition_groups.'),
-  _flag('integer', 'seed', 0, 'Decides everything random.',
+  _flag('integer', 'seed', 0, 'Seed of all random numbers.',
     lower_bound=0, upper_bound=2**31 - 1),
 )  # fmt: skip
 
@@ -107,19 +108,21 @@ _RUN = (
   _flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out and its update never arrives.'),
   _flag('integer', 'finetune_epochs', 1,
-    'Local epochs before the finetuned figures, with --optimizer and no penalty.'),
+    'Local epochs of fine-tuning, with --optimizer and without a penalty, before the '
+    'finetuned figures are measured.'),
   _flag('integer', 'eval_every', 1,
     'Rounds between evaluations; 0: after the last round only.'),
   _flag('enum', 'evaluate_on', 'test',
     "validation: hold out a fifth of each client's training examples and measure on "
-    'these; the test split is not looked at.', enum_values=('test', 'validation')),
+    'these; the test split is not used.', enum_values=('test', 'validation')),
   _flag('float', 'unseen_fraction', 0.0,
-    'Share of the clients that take no part; after the last round each is measured '
-    'with the center of least loss on its training examples (not for non_fed).',
+    'Share of the clients that take no part in training; after the last round each of '
+    'them is measured with the center of least loss on its training examples (not for '
+    'non_fed).',
     lower_bound=0.0, upper_bound=1.0),
   _flag('integer', 'patience', 0,
-    'Stop after this many rounds without a client that moves and with Eq. 6 steady to '
-    '0.1 %; 0: never.', lower_bound=0),
+    'Stop after this many rounds in which no client changes its center and Eq. 6 '
+    'changes by at most 0.1 %; 0: never.', lower_bound=0),
   _flag('integer', 'checkpoint_every', 10,
     'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
   _flag('bool', 'resume', True, 'Continue the run that --workdir holds.'),
@@ -128,8 +131,8 @@ _RUN = (
 
 _MACHINE = (
   _flag('string', 'clients_per_chunk', '0',
-    'Clients trained side by side on a device; 0: by the model and the device; auto: '
-    'measure which number is fastest. Results do not change beyond rounding.'),
+    'Clients trained side by side on a device; 0: chosen by the model and the device; '
+    'auto: measure which number is fastest. Results do not change beyond rounding.'),
   _flag('integer', 'num_devices', 0,
     'Devices that clients are split over; 0: all, on CPU one per core. Does not affect '
     'results.', upper_bound=1024),
@@ -139,7 +142,7 @@ _METHOD = (
   _option('integer', 'num_clusters', 'Centers K.'),
   _option('float', 'prox_lambda', 'lambda of the distance penalty (Eq. 7).'),
   _option('enum', 'prox_weighting',
-    'lambda for every client, or lambda / (m alpha_i).',
+    'Weight of the penalty: lambda for every client, or lambda / (m alpha_i).',
     enum_values=('uniform', 'paper')),
   _option('float', 'prox_mu', 'mu of the proximal term mu / 2 |w - c|^2.'),
   _option('enum', 'weighting', 'Weights of clients in a mean.',
@@ -147,9 +150,10 @@ _METHOD = (
   _option('string', 'cluster_on',
     "Parameters that the E-step compares: 'all' or a layer's name."),
   _option('integer', 'loss_check_every',
-    'In every so many rounds, clients start from the center of least loss; 0: never.'),
+    'Every so many rounds, clients start from the center of least training loss, not '
+    'from their own; 0: never.'),
   _option('bool', 'reseed_empty',
-    'Move a center without clients to the client farthest from its own.'),
+    'Move a center without clients to the client farthest from its own center.'),
   _option('integer', 'init_epochs', 'Local epochs before the first clustering.'),
   _option('float', 'init_tolerance',
     'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '
@@ -160,11 +164,12 @@ _METHOD = (
     'Seeds of the first clustering: random clients or k-means++.',
     enum_values=('random', 'plusplus')),
   _option('integer', 'init_clients',
-    'Random clients that the start looks at; FeSEM, 0: all, up to 4096.'),
+    'Random clients of the first clustering, or on which draws of the first centers '
+    'are compared. FeSEM, 0: all, at most 4096 with --client_state=streamed.'),
   _option('integer', 'init_rounds',
-    'Rounds before draws of first centers are compared.'),
+    'Rounds before draws of the first centers are compared.'),
   _option('enum', 'client_state',
-    "Keep all clients' models from round to round, or only centers.",
+    "Keep all clients' models from round to round, or only the centers.",
     enum_values=('stacked', 'streamed')),
   _option('float', 'server_learning_rate', 'epsilon of Reptile.'),
   _option('bool', 'same_cohort', 'One cohort for both passes of FedDANE.'),
@@ -177,18 +182,20 @@ _METHOD = (
   _option('enum', 'aggregation', 'Robust mean of each coordinate.',
     enum_values=('trimmed_mean', 'median')),
   _option('float', 'beta', 'Share that the trimmed mean drops at each end.'),
-  _option('integer', 'max_clusters', 'Most clusters that splits may make.'),
+  _option('integer', 'max_clusters', 'Splits make at most this many clusters.'),
   _option('float', 'eps1',
     'A cluster has converged if |mean update| < eps1 max |update|.'),
   _option('enum', 'eps1_scale',
-    'absolute: a cluster has converged if |mean update| < eps1.',
+    'relative: see --eps1; absolute: a cluster has converged if |mean update| < eps1.',
     enum_values=('relative', 'absolute')),
-  _option('float', 'eps2', 'Its clients have not if max |update| > eps2.'),
+  _option('float', 'eps2',
+    'The clients of a cluster have not converged if max |update| > eps2.'),
   _option('float', 'gamma', 'Least separation of the parts of a split.'),
-  _option('integer', 'min_size', 'Clusters this small are not split.'),
+  _option('integer', 'min_size',
+    'Clusters of this many clients or fewer are not split.'),
   _option('integer', 'min_rounds', 'Rounds before the first split.'),
   _option('integer', 'check_every', 'Rounds between checks for a split.'),
-  _option('enum', 'linkage', 'How a cluster is parted.',
+  _option('enum', 'linkage', 'How a cluster is split in two.',
     enum_values=('minimax', 'complete', 'average')),
 )  # fmt: skip
 
