@@ -140,7 +140,6 @@ def run(
     (train, test), unseen = data.hold_out_clients(train, test, fraction, config['seed'])
   programs = programs or Programs()
   model = build_model(config, train)
-
   name = config['algorithm']
   options = {option: config[option] for option in methods.options(name)}
 

@@ -337,18 +337,19 @@ def test_presets_run_on_each_source(preset, write, tmp_path):
 
 
 def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
-  parsed_flags, monkeypatch, tmp_path
+  parsed_flags, monkeypatch, capsys, tmp_path
 ):
   methods = ['fed_sgd(learning_rate=0.5)', 'fed_avg', 'fed_cluster']
   table = compare.configurations(methods, 1, {})
 
   def run(config, folder, what, programs):
     if config['algorithm'] == 'fed_cluster':
-      raise UserError('It needs everyone.')
+      raise UserError('It needs everyone, not `clients_per_round`.')
     return {'finetuned': {'micro_accuracy': config['learning_rate']}}
 
   monkeypatch.setattr(tune, 'run_unless_diverged', run)
   tuned = tune.tuned(table, 'learning_rate', [0.2, 0.3], tmp_path)
+  assert 'tuned: It needs everyone, not --clients_per_round.' in capsys.readouterr().out
   rates = {label: configs[0]['learning_rate'] for label, configs in tuned.items()}
   default = table['fed_cluster'][0]['learning_rate']
   assert rates == {
@@ -470,6 +471,7 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(tmp_path):
   done = call('compare', *arguments, cwd=tmp_path)
   assert done.returncode == 1
   assert 'fed_cluster: --clients_per_round must be 0' in done.stderr
+  assert 'seed 0 cannot run: --clients_per_round must be 0' in done.stdout
   rows = list(csv.DictReader((tmp_path / 'table/table.csv').open()))
   assert [r['seeds'] for r in rows] == ['1', '0', '1']
   assert '| fed_cluster | not run |' in (tmp_path / 'table/table.md').read_text()
