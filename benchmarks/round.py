@@ -16,7 +16,7 @@ from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS, Workload
-from experiments.compare import parse_method
+from experiments.methods import parse_method
 from fesem_jax import algorithms
 
 COLUMNS = ('workload', 'clients', 'method', 'seconds', 'ratio', 'low', 'high', 'pairs',

@@ -11,7 +11,7 @@ import pathlib
 
 from absl import flags
 
-from experiments.run import start
+from experiments.start import start
 from fesem_jax.errors import UserError
 
 

@@ -4,385 +4,254 @@ A configuration is a plain dict of flag name -> value that determines a run; it
 is what `config.json` holds and what `run.run` takes.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
+from experiments import methods
 from fesem_jax import algorithms, data, models
 from fesem_jax.data import partition
 
-_OPTIMIZERS = ('sgd', 'momentum', 'adam')
 
-# Flags that belong to a configuration, besides the options of the methods; the
-# first of them choose the data.
-_COMMON: list[str] = []
-_DATA: list[str] = []
-
-
-def _common(define, name: str, *args: Any, **kwargs: Any) -> None:
-  define(name, *args, **kwargs)
-  _COMMON.append(name)
+class _Flag(NamedTuple):
+  kind: str  # The X of absl's DEFINE_X.
+  name: str
+  default: Any
+  help: str
+  extra: dict[str, Any]  # Further arguments of DEFINE_X.
 
 
-def define_data() -> None:
-  """Defines the flags that choose the data."""
-  f = flags
-  before = len(_COMMON)
-  sources = {
-    name: ', '.join(s.name for s in choices) for name, choices in data.DATASETS.items()
-  }
-  listed = '; '.join(f'{name} ({names})' for name, names in sources.items())
-  _common(
-    f.DEFINE_string,
-    'dataset',
-    'digits',
-    f"Data set and its sources: {listed}; leaf:FOLDER for any data in LEAF's JSON "
-    'layout; npz:FILE for arrays x, y, client and optionally split and cluster.',
-  )
-  _common(
-    f.DEFINE_string,
-    'source',
-    '',
-    'Where the data set comes from, as listed for --dataset; default: the first one '
-    'whose files are in --data_dir.',
-  )
-  f.DEFINE_string(
-    'data_dir',
-    '',
-    'Folder of the data files, which holds mnist/, '
-    'qmnist/ and so on; default: the environment variable '
-    'FESEM_DATA_DIR, else ./data.',
-  )
-  _common(
-    f.DEFINE_enum,
-    'partition',
-    None,
-    partition.NAMES,
-    "How examples are dealt to clients; default: 'natural' where the data "
-    "set has clients of its own, else 'iid'.",
-  )
-  _common(
-    f.DEFINE_integer, 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'
-  )
-  _common(
-    f.DEFINE_integer,
-    'examples_per_client',
-    0,
-    'Training examples of each client; 0: deal all there are.',
-  )
-  _common(
-    f.DEFINE_integer,
-    'min_examples',
-    0,
-    'Leave out natural clients with fewer examples (training and test).',
-  )
-  _common(
-    f.DEFINE_integer,
-    'partition_groups',
-    4,
-    'Groups of clients under rotated (turned by g * 360 / groups degrees) '
-    'and label_permuted: the true clusters.',
-  )
-  _common(
-    f.DEFINE_bool,
-    'disjoint_groups',
-    False,
-    'Whether these groups share out the images, or each hold all of them.',
-  )
-  _common(
-    f.DEFINE_float,
-    'dirichlet_alpha',
-    0.5,
-    'Concentration of the dirichlet partition; smaller is more skewed.',
-  )
-  _common(
-    f.DEFINE_integer,
-    'classes_per_client',
-    2,
-    'Label shards of each client under the shards partition.',
-  )
-  _common(
-    f.DEFINE_enum,
-    'background',
-    'white',
-    ('white', 'black'),
-    "Of FEMNIST's images; white is how the files have them.",
-  )
-  _common(f.DEFINE_string, 'tfds_name', '', 'Data set for --dataset=tfds.')
-  _common(f.DEFINE_string, 'hub_name', '', 'OWNER/NAME for --dataset=hub.')
-  _common(
-    f.DEFINE_string,
-    'hub_client_column',
-    '',
-    'Column that names the client of each example; default: the data has no clients.',
-  )
-  _common(
-    f.DEFINE_string,
-    'hub_label_column',
-    '',
-    'Column of the labels; default: the only one of class labels.',
-  )
-  _common(
-    f.DEFINE_float, 'synthetic_alpha', 1.0, "How much synthetic clients' models differ."
-  )
-  _common(
-    f.DEFINE_float,
-    'synthetic_beta',
-    1.0,
-    "How much synthetic clients' features differ.",
-  )
-  _common(
-    f.DEFINE_float,
-    'synthetic_noise',
-    0.0,
-    'Noise in the targets of synthetic_linear and synthetic_mixture, whose groups are '
-    '--partition_groups.',
-  )
-  _common(
-    f.DEFINE_integer,
-    'seed',
-    0,
-    'Decides everything random.',
-    lower_bound=0,
-    upper_bound=2**31 - 1,
-  )
-  _DATA.extend(_COMMON[before:])
+def _flag(kind: str, name: str, default: Any, text: str, **extra: Any) -> _Flag:
+  return _Flag(kind, name, default, text, extra)
 
 
-def define() -> None:
-  """Defines every flag that `run` and `compare` share."""
-  f = flags
-  define_data()
-
-  # Model and local training.
-  _common(f.DEFINE_enum, 'model', 'mlp', models.NAMES, 'Model of every client.')
-  _common(f.DEFINE_list, 'hidden', ['64'], "Widths of the mlp's hidden layers.")
-  _common(
-    f.DEFINE_enum, 'optimizer', 'sgd', _OPTIMIZERS, 'Local optimizer; momentum is 0.9.'
-  )
-  _common(f.DEFINE_float, 'learning_rate', 0.1, 'Local learning rate.')
-  _common(
-    f.DEFINE_integer,
-    'batch_size',
-    10,
-    "Local batch size; 0: all of a client's examples.",
-  )
-  _common(f.DEFINE_integer, 'local_epochs', 2, 'Local epochs of a round.')
-  _common(
-    f.DEFINE_integer,
-    'local_steps',
-    0,
-    'Local steps of a round; if positive, instead of --local_epochs.',
-  )
-
-  # The run.
-  _common(f.DEFINE_integer, 'rounds', 20, 'Communication rounds.')
-  _common(
-    f.DEFINE_integer, 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'
-  )
-  _common(
-    f.DEFINE_float,
-    'dropout_rate',
-    0.0,
-    'Probability that a client of a round drops out and its update never arrives.',
-  )
-  _common(
-    f.DEFINE_integer,
-    'finetune_epochs',
-    1,
-    'Local epochs before the finetuned figures, with --optimizer and no penalty.',
-  )
-  _common(
-    f.DEFINE_integer,
-    'eval_every',
-    1,
-    'Rounds between evaluations; 0: after the last round only.',
-  )
-  _common(
-    f.DEFINE_enum,
-    'evaluate_on',
-    'test',
-    ('test', 'validation'),
-    "validation: hold out a fifth of each client's training examples and measure on "
-    'these; the test split is not looked at.',
-  )
-  _common(
-    f.DEFINE_float,
-    'unseen_fraction',
-    0.0,
-    'Share of the clients that take no part; after the last round each is measured '
-    'with the center of least loss on its training examples (not for non_fed).',
-    lower_bound=0.0,
-    upper_bound=1.0,
-  )
-  _common(
-    f.DEFINE_integer,
-    'patience',
-    0,
-    'Stop after this many rounds without a client that moves and with Eq. 6 '
-    'steady to 0.1 %; 0: never.',
-    lower_bound=0,
-  )
-  f.DEFINE_integer(
-    'checkpoint_every',
-    10,
-    'Rounds between checkpoints; 0: after the last round only.',
-    lower_bound=0,
-  )
-  f.DEFINE_bool('resume', True, 'Continue the run that --workdir holds.')
-  f.DEFINE_bool('tensorboard', False, 'Write scalars to WORKDIR/tensorboard/ too.')
-
-  # The machine: speed only, never results.
-  f.DEFINE_string(
-    'clients_per_chunk',
-    '0',
-    'Clients trained side by side on a device; 0: by the model and '
-    'the device; auto: measure which number is fastest. Results do not change beyond '
-    'rounding.',
-  )
-  f.DEFINE_integer(
-    'num_devices',
-    0,
-    'Devices that clients are split over; 0: all, on CPU one per '
-    'core. Does not affect results.',
-    upper_bound=1024,
-  )
-
-  # Options of the methods; None is the method's own default.
-  option = lambda define, name, text, **kwargs: define(
-    name, None, help=_help(name, text), **kwargs
-  )
-  enum = lambda name, values, text: option(
-    f.DEFINE_enum, name, text, enum_values=values
-  )
-  option(f.DEFINE_integer, 'num_clusters', 'Centers K.')
-  option(f.DEFINE_float, 'prox_lambda', 'lambda of the distance penalty (Eq. 7).')
-  enum(
-    'prox_weighting',
-    ('uniform', 'paper'),
-    'lambda for every client, or lambda / (m alpha_i).',
-  )
-  option(f.DEFINE_float, 'prox_mu', 'mu of the proximal term mu / 2 |w - c|^2.')
-  enum('weighting', ('uniform', 'by_examples'), 'Weights of clients in a mean.')
-  option(
-    f.DEFINE_string,
-    'cluster_on',
-    "Parameters that the E-step compares: 'all' or a layer's name.",
-  )
-  option(
-    f.DEFINE_integer,
-    'loss_check_every',
-    'In every so many rounds, clients start from the center of least loss; 0: never.',
-  )
-  option(
-    f.DEFINE_bool,
-    'reseed_empty',
-    'Move a center without clients to the client farthest from its own.',
-  )
-  option(f.DEFINE_integer, 'init_epochs', 'Local epochs before the first clustering.')
-  option(
-    f.DEFINE_float,
-    'init_tolerance',
-    'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '
-    'less than this; 0: train once.',
-  )
-  option(
-    f.DEFINE_integer,
-    'init_restarts',
-    'Restarts of the first clustering, or draws of the first centers.',
-  )
-  enum(
-    'init_seeding',
-    ('random', 'plusplus'),
-    'Seeds of the first clustering: random clients or k-means++.',
-  )
-  option(
-    f.DEFINE_integer,
-    'init_clients',
-    'Random clients that the start looks at; FeSEM, 0: all, up to 4096.',
-  )
-  option(
-    f.DEFINE_integer,
-    'init_rounds',
-    'Rounds before draws of first centers are compared.',
-  )
-  enum(
-    'client_state',
-    ('stacked', 'streamed'),
-    "Keep all clients' models from round to round, or only centers.",
-  )
-  option(f.DEFINE_float, 'server_learning_rate', 'epsilon of Reptile.')
-  option(f.DEFINE_bool, 'same_cohort', 'One cohort for both passes of FedDANE.')
-  option(
-    f.DEFINE_float,
-    'straggler_fraction',
-    'Probability that a client runs only 1 to E epochs in a round.',
-  )
-  enum(
-    'variant',
-    ('model', 'gradient'),
-    'IFCA: average models, or one full-batch gradient step.',
-  )
-  option(f.DEFINE_float, 'trim', 'Share of a cluster that k-means leaves out.')
-  enum('aggregation', ('trimmed_mean', 'median'), 'Robust mean of each coordinate.')
-  option(f.DEFINE_float, 'beta', 'Share that the trimmed mean drops at each end.')
-  option(f.DEFINE_integer, 'max_clusters', 'Most clusters that splits may make.')
-  option(
-    f.DEFINE_float,
-    'eps1',
-    'A cluster has converged if |mean update| < eps1 max |update|.',
-  )
-  enum(
-    'eps1_scale',
-    ('relative', 'absolute'),
-    'absolute: a cluster has converged if |mean update| < eps1.',
-  )
-  option(f.DEFINE_float, 'eps2', 'Its clients have not if max |update| > eps2.')
-  option(f.DEFINE_float, 'gamma', 'Least separation of the parts of a split.')
-  option(f.DEFINE_integer, 'min_size', 'Clusters this small are not split.')
-  option(f.DEFINE_integer, 'min_rounds', 'Rounds before the first split.')
-  option(f.DEFINE_integer, 'check_every', 'Rounds between checks for a split.')
-  enum('linkage', ('minimax', 'complete', 'average'), 'How a cluster is parted.')
-
-
-def _help(option: str, text: str) -> str:
-  """The text with the methods that have the option and their defaults."""
+def _option(kind: str, name: str, text: str, **extra: Any) -> _Flag:
+  """A flag of method options; without a value, each method has its own default."""
   defaults = [
-    f'{name}: {algorithms.options(name)[option]}'
-    for name in algorithms.METHODS
-    if option in algorithms.options(name)
+    f'{method}: {methods.options(method)[name]}'
+    for method in algorithms.METHODS
+    if name in methods.options(method)
   ]
-  return f'{text} Default: {", ".join(defaults)}.'
+  return _Flag(kind, name, None, f'{text} Default: {", ".join(defaults)}.', extra)
 
 
-def method_options() -> list[str]:
-  """Names of all options that some method has."""
-  names = dict.fromkeys(o for m in algorithms.METHODS for o in algorithms.options(m))
-  return list(names)
+_SOURCES = '; '.join(
+  f'{name} ({", ".join(source.name for source in sources)})'
+  for name, sources in data.DATASETS.items()
+)
+
+_DATA = (
+  _flag('string', 'dataset', 'digits',
+    f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
+    'layout; npz:FILE for arrays x, y, client and optionally split and cluster.'),
+  _flag('string', 'source', '',
+    'Where the data set comes from, as listed for --dataset; default: the first one '
+    'whose files are in --data_dir.'),
+  _flag('string', 'data_dir', '',
+    'Folder of the data files, which holds mnist/, qmnist/ and so on; default: the '
+    'environment variable FESEM_DATA_DIR, else ./data.'),
+  _flag('enum', 'partition', None,
+    "How examples are dealt to clients; default: 'natural' where the data set has "
+    "clients of its own, else 'iid'.", enum_values=partition.NAMES),
+  _flag('integer', 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'),
+  _flag('integer', 'examples_per_client', 0,
+    'Training examples of each client; 0: deal all there are.'),
+  _flag('integer', 'min_examples', 0,
+    'Leave out natural clients with fewer examples (training and test).'),
+  _flag('integer', 'partition_groups', 4,
+    'Groups of clients, the true clusters, in the partitions rotated (group g is '
+    'turned by g * 360 / groups degrees) and label_permuted.'),
+  _flag('bool', 'disjoint_groups', False,
+    'Whether the groups divide the images among themselves; otherwise each group holds '
+    'all of them.'),
+  _flag('float', 'dirichlet_alpha', 0.5,
+    'Concentration of the dirichlet partition; smaller is more skewed.'),
+  _flag('integer', 'classes_per_client', 2,
+    'Label shards of each client under the shards partition.'),
+  _flag('enum', 'background', 'white',
+    "Background of FEMNIST's images; in the files it is white.",
+    enum_values=('white', 'black')),
+  _flag('string', 'tfds_name', '', 'Data set for --dataset=tfds.'),
+  _flag('string', 'hub_name', '', 'OWNER/NAME for --dataset=hub.'),
+  _flag('string', 'hub_client_column', '',
+    'Column that names the client of each example; default: the data has no clients.'),
+  _flag('string', 'hub_label_column', '',
+    'Column of the labels; default: the only column of class labels.'),
+  _flag('float', 'synthetic_alpha', 1.0, "How much synthetic clients' models differ."),
+  _flag('float', 'synthetic_beta', 1.0, "How much synthetic clients' features differ."),
+  _flag('float', 'synthetic_noise', 0.0,
+    'Noise in the targets of synthetic_linear and synthetic_mixture, whose groups are '
+    '--partition_groups.'),
+  _flag('integer', 'seed', 0, 'Seed of all random numbers.',
+    lower_bound=0, upper_bound=2**31 - 1),
+)  # fmt: skip
+
+_MODEL = (
+  _flag('enum', 'model', 'mlp', 'Model of every client.', enum_values=models.NAMES),
+  _flag('list', 'hidden', ['64'], "Widths of the mlp's hidden layers."),
+)
+
+_TRAINING = (
+  _flag('enum', 'optimizer', 'sgd', 'Local optimizer; momentum is 0.9.',
+    enum_values=('sgd', 'momentum', 'adam')),
+  _flag('float', 'learning_rate', 0.1, 'Local learning rate.'),
+  _flag('integer', 'batch_size', 10,
+    "Local batch size; 0: all of a client's examples."),
+  _flag('integer', 'local_epochs', 2, 'Local epochs of a round.'),
+  _flag('integer', 'local_steps', 0,
+    'Local steps of a round; if positive, instead of --local_epochs.'),
+)  # fmt: skip
+
+_RUN = (
+  _flag('integer', 'rounds', 20, 'Communication rounds.'),
+  _flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
+  _flag('float', 'dropout_rate', 0.0,
+    'Probability that a client of a round drops out and its update never arrives.'),
+  _flag('integer', 'finetune_epochs', 1,
+    'Local epochs of fine-tuning, with --optimizer and without a penalty, before the '
+    'finetuned figures are measured.'),
+  _flag('integer', 'eval_every', 1,
+    'Rounds between evaluations; 0: after the last round only.'),
+  _flag('enum', 'evaluate_on', 'test',
+    "validation: hold out a fifth of each client's training examples and measure on "
+    'these; the test split is not used.', enum_values=('test', 'validation')),
+  _flag('float', 'unseen_fraction', 0.0,
+    'Share of the clients that take no part in training; after the last round each of '
+    'them is measured with the center of least loss on its training examples (not for '
+    'non_fed).',
+    lower_bound=0.0, upper_bound=1.0),
+  _flag('integer', 'patience', 0,
+    'Stop after this many rounds in which no client changes its center and Eq. 6 '
+    'changes by at most 0.1 %; 0: never.', lower_bound=0),
+  _flag('integer', 'checkpoint_every', 10,
+    'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
+  _flag('bool', 'resume', True, 'Continue the run that --workdir holds.'),
+  _flag('bool', 'tensorboard', False, 'Write scalars to WORKDIR/tensorboard/ too.'),
+)  # fmt: skip
+
+_MACHINE = (
+  _flag('string', 'clients_per_chunk', '0',
+    'Clients trained side by side on a device; 0: chosen by the model and the device; '
+    'auto: measure which number is fastest. Results do not change beyond rounding.'),
+  _flag('integer', 'num_devices', 0,
+    'Devices that clients are split over; 0: all, on CPU one per core. Does not affect '
+    'results.', upper_bound=1024),
+)  # fmt: skip
+
+_METHOD = (
+  _option('integer', 'num_clusters', 'Centers K.'),
+  _option('float', 'prox_lambda', 'lambda of the distance penalty (Eq. 7).'),
+  _option('enum', 'prox_weighting',
+    'Weight of the penalty: lambda for every client, or lambda / (m alpha_i).',
+    enum_values=('uniform', 'paper')),
+  _option('float', 'prox_mu', 'mu of the proximal term mu / 2 |w - c|^2.'),
+  _option('enum', 'weighting', 'Weights of clients in a mean.',
+    enum_values=('uniform', 'by_examples')),
+  _option('string', 'cluster_on',
+    "Parameters that the E-step compares: 'all' or a layer's name."),
+  _option('integer', 'loss_check_every',
+    'Every so many rounds, clients start from the center of least training loss, not '
+    'from their own; 0: never.'),
+  _option('bool', 'reseed_empty',
+    'Move a center without clients to the client farthest from its own center.'),
+  _option('integer', 'init_epochs', 'Local epochs before the first clustering.'),
+  _option('float', 'init_tolerance',
+    'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '
+    'less than this; 0: train once.'),
+  _option('integer', 'init_restarts',
+    'Restarts of the first clustering, or draws of the first centers.'),
+  _option('enum', 'init_seeding',
+    'Seeds of the first clustering: random clients or k-means++.',
+    enum_values=('random', 'plusplus')),
+  _option('integer', 'init_clients',
+    'Random clients of the first clustering, or on which draws of the first centers '
+    'are compared. FeSEM, 0: all, at most 4096 with --client_state=streamed.'),
+  _option('integer', 'init_rounds',
+    'Rounds before draws of the first centers are compared.'),
+  _option('enum', 'client_state',
+    "Keep all clients' models from round to round, or only the centers.",
+    enum_values=('stacked', 'streamed')),
+  _option('float', 'server_learning_rate', 'epsilon of Reptile.'),
+  _option('bool', 'same_cohort', 'One cohort for both passes of FedDANE.'),
+  _option('float', 'straggler_fraction',
+    'Probability that a client runs only 1 to E epochs in a round.'),
+  _option('enum', 'variant',
+    'IFCA: average models, or one full-batch gradient step.',
+    enum_values=('model', 'gradient')),
+  _option('float', 'trim', 'Share of a cluster that k-means leaves out.'),
+  _option('enum', 'aggregation', 'Robust mean of each coordinate.',
+    enum_values=('trimmed_mean', 'median')),
+  _option('float', 'beta', 'Share that the trimmed mean drops at each end.'),
+  _option('integer', 'max_clusters', 'Splits make at most this many clusters.'),
+  _option('float', 'eps1',
+    'A cluster has converged if |mean update| < eps1 max |update|.'),
+  _option('enum', 'eps1_scale',
+    'relative: see --eps1; absolute: a cluster has converged if |mean update| < eps1.',
+    enum_values=('relative', 'absolute')),
+  _option('float', 'eps2',
+    'The clients of a cluster have not converged if max |update| > eps2.'),
+  _option('float', 'gamma', 'Least separation of the parts of a split.'),
+  _option('integer', 'min_size',
+    'Clusters of this many clients or fewer are not split.'),
+  _option('integer', 'min_rounds', 'Rounds before the first split.'),
+  _option('integer', 'check_every', 'Rounds between checks for a split.'),
+  _option('enum', 'linkage', 'How a cluster is split in two.',
+    enum_values=('minimax', 'complete', 'average')),
+)  # fmt: skip
+
+GROUPS = {
+  'data': _DATA,
+  'model': _MODEL,
+  'training': _TRAINING,
+  'run': _RUN,
+  'machine': _MACHINE,
+  'method': _METHOD,
+}
+
+# Where and how fast a run happens, which never changes its results: no part of its
+# configuration.
+_NOT_CONFIGURATION = (
+  'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'clients_per_chunk',
+  'num_devices',
+)  # fmt: skip
 
 
-def chosen_options() -> dict[str, Any]:
-  """The method options that were given on the command line."""
-  values = {name: flags.FLAGS[name].value for name in method_options()}
-  return {name: value for name, value in values.items() if value is not None}
+def define(*groups: str) -> None:
+  """Defines the flags of some of `GROUPS`, by default of all."""
+  for group in groups or GROUPS:
+    for flag in GROUPS[group]:
+      define_one = getattr(flags, f'DEFINE_{flag.kind}')
+      define_one(flag.name, default=flag.default, help=flag.help, **flag.extra)
+
+
+def _configuration_flags(*groups: str) -> list[str]:
+  """Names of the flags of some groups that belong to a configuration."""
+  names = [flag.name for group in groups for flag in GROUPS[group]]
+  return [name for name in names if name not in _NOT_CONFIGURATION]
 
 
 def common() -> dict[str, Any]:
   """The part of a configuration that does not depend on the method."""
-  return {name: flags.FLAGS[name].value for name in _COMMON}
+  names = _configuration_flags('data', 'model', 'training', 'run')
+  return {name: flags.FLAGS[name].value for name in names}
 
 
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
   """Arguments of `data.load`, from a configuration or from the flags."""
-  values = {n: flags.FLAGS[n].value if config is None else config[n] for n in _DATA}
+  names = _configuration_flags('data')
+  values = {n: flags.FLAGS[n].value if config is None else config[n] for n in names}
   return values | {'partition': values['partition'] or ''}
 
 
 def machine() -> dict[str, Any]:
   """Flags that decide where and how fast a run happens, never its results."""
-  names = ('data_dir', 'checkpoint_every', 'resume', 'tensorboard',
-           'clients_per_chunk', 'num_devices')  # fmt: skip
-  return {name: flags.FLAGS[name].value for name in names}
+  return {name: flags.FLAGS[name].value for name in _NOT_CONFIGURATION}
+
+
+def chosen_options() -> dict[str, Any]:
+  """The method options that were given on the command line."""
+  values = {name: flags.FLAGS[name].value for name in methods.all_options()}
+  return {name: value for name, value in values.items() if value is not None}
 
 
 def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -391,10 +260,10 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   Raises:
     UserError: on an option that the method does not have.
   """
-  algorithms.check_options(algorithm, options)
+  methods.check_options(algorithm, options)
   return {
     **common(),
     'algorithm': algorithm,
-    **algorithms.options(algorithm),
+    **methods.options(algorithm),
     **options,
   }

@@ -16,7 +16,8 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as experiment_flags
-from experiments.run import check_numbers, no_positional, start
+from experiments.run import check_numbers
+from experiments.start import no_positional, start
 from fesem_jax import data
 from fesem_jax.atomic import replacing
 from fesem_jax.base import FederatedData
@@ -137,7 +138,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  experiment_flags.define_data()
+  experiment_flags.define('data')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_integer(
     'max_clients', 0, 'Keep at most so many clients, drawn at random; 0: all.',

@@ -8,29 +8,30 @@ checkpoints/. The same command again continues where it stopped. Figures:
 python -m experiments.figures WORKDIR.
 """
 
-import io
 import itertools
 import json
 import math
 import pathlib
-import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import optax
-from absl import app, flags, logging
+from absl import flags
 
 from experiments import flags as experiment_flags
+from experiments import methods
+from experiments.errors import in_flags
+from experiments.start import no_positional, start
 from fesem_jax import algorithms, autotune, data, models, sharding
 from fesem_jax.base import FederatedData, Model
 from fesem_jax.data import skew
 from fesem_jax.display import shown
-from fesem_jax.errors import UserError
+from fesem_jax.errors import Diverged, UserError
 from fesem_jax.local_sgd import LocalTraining, local_training
 from fesem_jax.method import Algorithm
 from fesem_jax.programs import Programs
-from fesem_jax.simulate import Result, Stopped, simulate
+from fesem_jax.simulate import Result, simulate
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
   'sgd': optax.sgd,
@@ -140,11 +141,12 @@ def run(
     (train, test), unseen = data.hold_out_clients(train, test, fraction, config['seed'])
   programs = programs or Programs()
   model = build_model(config, train)
+  name = config['algorithm']
+  options = {option: config[option] for option in methods.options(name)}
 
   def build() -> tuple[LocalTraining, Algorithm]:
     local = build_local(config, model, train, machine)
-    options = {name: config[name] for name in algorithms.options(config['algorithm'])}
-    return local, algorithms.build(config['algorithm'], local, **options)
+    return local, methods.build(name, local, options)
 
   but_seed = json.dumps(config | {'seed': None}, sort_keys=True)
   local, algorithm = programs.once(but_seed, build, train)
@@ -153,14 +155,12 @@ def run(
   )
   unlike = skew.label_skew(skew.label_counts(train))
   say(
-    f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
+    f'{name} on {config["dataset"]}: {train.num_clients} clients, '
     f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
     f'of {size:,} parameters, label skew {unlike:.2f}, {local.mesh.size} '
     f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
     'side on each'
   )
-  name = config['algorithm']
-  options = {option: config[option] for option in algorithms.options(name)}
   notes = algorithms.notes(name, options, train.num_clients)
   for note in notes:
     say(f'Note: {note}')
@@ -184,6 +184,19 @@ def run(
     unseen=unseen,
     notes=notes,
   )
+
+
+def run_unless_diverged(
+  config: dict[str, Any], workdir: pathlib.Path, what: str, programs: Programs
+) -> dict[str, Any] | None:
+  """The summary of a run announced as `what`; None if it diverged."""
+  say = lambda text: print(f'[{what}] {text}')
+  machine = experiment_flags.machine()
+  try:
+    return run(config, machine, workdir, say=say, programs=programs).summary
+  except Diverged as e:
+    print(f'{what} diverged: {in_flags(str(e))}')
+    return None
 
 
 def report(result: Result) -> str:
@@ -221,59 +234,6 @@ def report(result: Result) -> str:
       f'{timing["compile_seconds"]:.1f} s compiling'
     )
   return '\n'.join(lines)
-
-
-def _fail(sentence: str) -> NoReturn:
-  """Ends the process with a sentence, whatever characters it quotes."""
-  print(f'error: {shown(sentence, 2000)}', file=sys.stderr)
-  sys.exit(1)
-
-
-def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., None]:
-  """Turns a user's mistake into one sentence and exit code 1."""
-
-  def wrapped(argv: list[str]) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
-      sys.stdout.reconfigure(errors='backslashreplace')
-    if not flags.FLAGS['verbosity'].present:
-      logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
-    try:
-      main(argv)
-    except UserError as e:
-      _fail(str(e))
-    except MemoryError as e:
-      _fail(f'Not enough memory: {e}. Choose fewer clients or examples.')
-    except jax.errors.JaxRuntimeError as e:
-      if 'RESOURCE_EXHAUSTED' not in str(e):
-        raise
-      _fail(f'Not enough memory: {e}. Choose a smaller model or fewer clients.')
-    except Stopped as e:
-      print(e, file=sys.stderr)
-      sys.exit(130)
-    except KeyboardInterrupt:
-      print('Interrupted between checkpoints; earlier ones are kept.', file=sys.stderr)
-      sys.exit(130)
-
-  return wrapped
-
-
-def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the flags; a flagfile that cannot be read is one sentence too."""
-  try:
-    return app.parse_flags_with_usage(argv)
-  except (OSError, UnicodeError) as e:
-    _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
-
-
-def start(main: Callable[[list[str]], None]) -> None:
-  """Runs a binary whose flags are defined."""
-  app.run(main_with_clear_errors(main), flags_parser=parse_flags)
-
-
-def no_positional(argv: list[str]) -> None:
-  """Raises `UserError` if the command line holds something besides flags."""
-  if len(argv) > 1:
-    raise UserError(f'{argv[1]!r} is not a flag; flags are written --name=value.')
 
 
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:

@@ -1,10 +1,12 @@
 """The binaries as a user runs them: in a process of their own."""
 
+import contextlib
 import csv
 import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,17 +15,26 @@ import numpy as np
 import pytest
 from absl import flags
 
-from experiments import compare
+from experiments import compare, methods, start, tables, tune
 from experiments import flags as experiment_flags
 from experiments import run as experiment
+from experiments.errors import in_flags
 from fesem_jax import algorithms, data
-from fesem_jax.errors import UserError
+from fesem_jax.errors import UserError, check_at_least, check_choice
 from tests import sources_test
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
 QUICK = ['--dataset=digits', '--partition=rotated', '--num_clients=12', '--rounds=2',
          '--local_epochs=1', '--hidden=8']  # fmt: skip
+
+
+@contextlib.contextmanager
+def refuses(message):
+  """Expects a `UserError` that reads so on the command line."""
+  with pytest.raises(UserError) as caught:
+    yield
+  assert re.search(message, in_flags(str(caught.value)))
 
 
 def call(module, *arguments, cwd):
@@ -45,7 +56,7 @@ def parsed_flags():
 
 
 def test_every_option_of_every_method_has_a_flag_with_its_defaults(parsed_flags):
-  for option in experiment_flags.method_options():
+  for option in methods.all_options():
     assert parsed_flags[option].value is None
     for name in algorithms.METHODS:
       if option in algorithms.options(name):
@@ -59,7 +70,7 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
   assert (config['num_clusters'], config['prox_lambda']) == (3, 0.01)
   assert (config['batch_size'], config['algorithm']) == (10, 'fesem')
   assert 'prox_lambda' not in experiment_flags.configuration('fed_avg', {})
-  with pytest.raises(UserError, match='--num_clusters does not apply'):
+  with refuses('--num_clusters does not apply'):
     experiment_flags.configuration('fed_avg', {'num_clusters': 3})
 
 
@@ -79,8 +90,8 @@ def test_presets_parse(preset, parsed_flags):
 
 
 def test_methods_of_a_comparison(parsed_flags):
-  assert compare.parse_method(' fesem(4) ') == ('fesem', {'num_clusters': 4})
-  assert compare.parse_method('fed_avg') == ('fed_avg', {})
+  assert methods.parse_method(' fesem(4) ') == ('fesem', {'num_clusters': 4})
+  assert methods.parse_method('fed_avg') == ('fed_avg', {})
   for text, message in (
     ('fesem(x)', 'is not NAME, NAME'),
     ('fedsem', 'fedsem is unknown; choose one of'),
@@ -89,8 +100,8 @@ def test_methods_of_a_comparison(parsed_flags):
     ('fesem(4;learning_rate=fast)', 'could not convert'),
     ('fesem(4;num_clusters=2)', 'sets num_clusters twice'),
   ):
-    with pytest.raises(UserError, match=message):
-      compare.parse_method(text)
+    with refuses(message):
+      methods.parse_method(text)
   table = compare.configurations(['fed_avg', 'fesem(2)'], 2, {'prox_lambda': 0.5})
   assert list(table) == ['fed_avg', 'fesem(2)']
   assert [c['seed'] for c in table['fesem(2)']] == [0, 1]
@@ -111,7 +122,7 @@ def test_methods_of_a_comparison(parsed_flags):
 
 
 def summary(accuracy, ari=None):
-  figures = dict.fromkeys(compare._COLUMNS, accuracy)
+  figures = dict.fromkeys(tables.COLUMNS, accuracy)
   return {
       'finetuned': figures, 'deployed': figures, 'clusters': {'ari': ari},
       'timing': {'seconds_per_round': 0.5}, 'clients_without_test_examples': 3,
@@ -119,23 +130,23 @@ def summary(accuracy, ari=None):
 
 
 def test_tables_hold_mean_and_sample_deviation():
-  table = compare.rows({
+  table = tables.over_seeds({
       'fesem(2)': [summary(0.90, 1.0), summary(0.94, 0.5)],
       'fed_avg': [summary(0.8), None],
       'non_fed': [None, None],
       'fed_cluster': [],
   })  # fmt: skip
-  markdown = compare.markdown(table).splitlines()
+  markdown = tables.as_markdown(table).splitlines()
   assert markdown[2].startswith('| fesem(2) | 92.0 ± 2.8 | ')
   assert '| 0.75 |' in markdown[2]
   assert '80.0*' in markdown[3]
   assert 'diverged' in markdown[4]
   assert 'not run' in markdown[5]
-  assert '3 clients without test examples are left out.' in compare.markdown(table)
-  assert 'Micro-acc & Micro-F1' in compare.latex(table)
-  assert '* without the seeds that diverged' in compare.markdown(table)
-  assert r'fed\_avg & 80.0*' in compare.latex(table)
-  cells = list(csv.DictReader(compare.comma_separated(table).splitlines()))
+  assert '3 clients without test examples are left out.' in tables.as_markdown(table)
+  assert 'Micro-acc & Micro-F1' in tables.as_latex(table)
+  assert '* without the seeds that diverged' in tables.as_markdown(table)
+  assert r'fed\_avg & 80.0*' in tables.as_latex(table)
+  cells = list(csv.DictReader(tables.as_csv(table).splitlines()))
   assert float(cells[0]['finetuned_micro_f1_mean']) == pytest.approx(92)
   assert cells[2]['deployed_macro_f1_mean'] == ''
   assert cells[1]['diverged'] == '1'
@@ -143,14 +154,14 @@ def test_tables_hold_mean_and_sample_deviation():
 
 def test_labels_cannot_break_a_table():
   label = 'fesem(4;cluster_on=a|b_$%&\n)'
-  table = compare.rows({label: [summary(0.9)], 'fed_avg': [summary(0.8)]})
-  lines = compare.markdown(table).splitlines()
+  table = tables.over_seeds({label: [summary(0.9)], 'fed_avg': [summary(0.8)]})
+  lines = tables.as_markdown(table).splitlines()
   cells = [line.replace(r'\|', '').count('|') for line in lines[:4]]
   assert len(set(cells)) == 1
   assert lines[2].startswith(r'| fesem(4;cluster_on=a\|b_$%\& ) |')
-  assert r'fesem(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in compare.latex(table)
-  assert len(compare.latex(table).splitlines()) == 8
-  assert len(list(csv.reader(compare.comma_separated(table).splitlines()))) == 3
+  assert r'fesem(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in tables.as_latex(table)
+  assert len(tables.as_latex(table).splitlines()) == 8
+  assert len(list(csv.reader(tables.as_csv(table).splitlines()))) == 3
 
 
 @pytest.mark.parametrize('wrong', [math.nan, math.inf, 10**12])
@@ -185,8 +196,8 @@ def test_layers_beyond_any_use_are_named(parsed_flags, hidden):
   assert len(str(caught.value)) < 200
 
 
-def test_max_clusters_is_bounded_before_anything_is_allocated():
-  with pytest.raises(UserError, match='--max_clusters=1000000000 must be at most'):
+def test_max_clusters_is_bounded_before_anything_is_allocated(parsed_flags):
+  with refuses('--max_clusters=1000000000 must be at most'):
     algorithms.build('fed_cluster', None, max_clusters=10**9)
 
 
@@ -195,7 +206,7 @@ def test_a_flagfile_that_is_no_text_is_one_sentence(parsed_flags, tmp_path, caps
   path.write_bytes(bytes(range(256)))
   for flagfile in (path, tmp_path, tmp_path / 'none'):
     with pytest.raises(SystemExit) as ended:
-      experiment.parse_flags(['run', f'--flagfile={flagfile}'])
+      start.parse_flags(['run', f'--flagfile={flagfile}'])
     assert ended.value.code == 1
     assert 'flagfile' in capsys.readouterr().err
 
@@ -216,12 +227,46 @@ def test_a_mistake_is_one_short_line(parsed_flags, capsys, error, sentence):
     raise error
 
   with pytest.raises(SystemExit) as ended:
-    experiment.main_with_clear_errors(fail)([])
+    start.main_with_clear_errors(fail)([])
   assert ended.value.code == 1
   said = capsys.readouterr().err
   assert said.startswith(sentence)
   assert len(said) < 2100
   assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+  ('sentence', 'said'),
+  [
+    ('`rounds=0` must be 1; see `seed`.', '--rounds=0 must be 1; see --seed.'),
+    ('`epochs=2` or `steps`', '--local_epochs=2 or --local_steps'),
+    ('`fraction=2.0` is too much', '--unseen_fraction=2.0 is too much'),
+    ('`dataset=npz:a b=c--d(é)` is', '--dataset=npz:a b=c--d(é) is'),
+    ('`source=`, `hidden=`', '--source=, --hidden='),
+    # No flags of this binary.
+    ('`test` and `mesh=a b`', 'test and mesh=a b'),
+    # No arguments, and what is a flag already.
+    ('--rounds=0, `a b`, ``, `4=4`, a`b', '--rounds=0, `a b`, ``, `4=4`, a`b'),
+    ('`rounds=0\n1`', '`rounds=0\n1`'),
+  ],
+)
+def test_errors_name_flags_instead_of_arguments(parsed_flags, sentence, said):
+  assert in_flags(sentence) == said
+  assert in_flags(said) == said
+
+
+def test_errors_of_the_library_end_as_errors_of_the_binary(parsed_flags, capsys):
+  for check, sentence in (
+    (lambda: check_at_least(1, rounds=0), '--rounds=0 must be at least 1.'),
+    (lambda: check_at_least(0, steps=-1), '--local_steps=-1 must be at least 0.'),
+    (
+      lambda: check_choice('model', 'a`b', ('mlp',)),
+      '--model=a?b is unknown; choose one of mlp.',
+    ),
+  ):
+    with pytest.raises(SystemExit):
+      start.main_with_clear_errors(lambda argv, check=check: check())([])
+    assert capsys.readouterr().err == f'error: {sentence}\n'
 
 
 @pytest.mark.slow
@@ -292,18 +337,19 @@ def test_presets_run_on_each_source(preset, write, tmp_path):
 
 
 def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
-  parsed_flags, monkeypatch, tmp_path
+  parsed_flags, monkeypatch, capsys, tmp_path
 ):
   methods = ['fed_sgd(learning_rate=0.5)', 'fed_avg', 'fed_cluster']
   table = compare.configurations(methods, 1, {})
 
   def run(config, folder, what, programs):
     if config['algorithm'] == 'fed_cluster':
-      raise UserError('It needs everyone.')
+      raise UserError('It needs everyone, not `clients_per_round`.')
     return {'finetuned': {'micro_accuracy': config['learning_rate']}}
 
-  monkeypatch.setattr(compare, 'run_unless_diverged', run)
-  tuned = compare.tuned(table, 'learning_rate', [0.2, 0.3], tmp_path)
+  monkeypatch.setattr(tune, 'run_unless_diverged', run)
+  tuned = tune.tuned(table, 'learning_rate', [0.2, 0.3], tmp_path)
+  assert 'tuned: It needs everyone, not --clients_per_round.' in capsys.readouterr().out
   rates = {label: configs[0]['learning_rate'] for label, configs in tuned.items()}
   default = table['fed_cluster'][0]['learning_rate']
   assert rates == {
@@ -425,6 +471,7 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(tmp_path):
   done = call('compare', *arguments, cwd=tmp_path)
   assert done.returncode == 1
   assert 'fed_cluster: --clients_per_round must be 0' in done.stderr
+  assert 'seed 0 cannot run: --clients_per_round must be 0' in done.stdout
   rows = list(csv.DictReader((tmp_path / 'table/table.csv').open()))
   assert [r['seeds'] for r in rows] == ['1', '0', '1']
   assert '| fed_cluster | not run |' in (tmp_path / 'table/table.md').read_text()
@@ -469,19 +516,19 @@ def test_search_takes_the_best_validation_score_and_leaves_others_alone():
     seen.append((config['learning_rate'], config['seed'], config['evaluate_on']))
     return {0.1: 0.5, 0.3: 0.8, 1.0: -float('inf')}[config['learning_rate']]
 
-  chosen = compare.search(configs, 'learning_rate', [0.1, 0.3, 1.0], score)
+  chosen = tune.search(configs, 'learning_rate', [0.1, 0.3, 1.0], score)
   assert seen == [(rate, 4, 'validation') for rate in (0.1, 0.3, 1.0)]
   assert [c['learning_rate'] for c in chosen] == [0.3, 0.3]
   assert [(c['seed'], c['evaluate_on']) for c in chosen] == [(4, 'test'), (5, 'test')]
-  assert compare.search(configs, 'prox_mu', [1.0], score) is configs
+  assert tune.search(configs, 'prox_mu', [1.0], score) is configs
 
 
 def test_searches_are_parsed_and_refused(parsed_flags):
-  assert compare.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
-  assert compare.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
+  assert tune.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
+  assert tune.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
   for wrong in ('learning_rate', 'rate:1', 'seed:1,2', 'learning_rate:', 'rounds:x'):
     with pytest.raises(UserError, match='--tune='):
-      compare.parse_search(wrong)
+      tune.parse_search(wrong)
 
 
 @pytest.mark.slow

@@ -1,0 +1,33 @@
+"""The library's error messages in the words of the command line."""
+
+import re
+
+from absl import flags
+
+# Arguments of the library whose flag has another name.
+_FLAG_OF = {
+  'epochs': 'local_epochs',
+  'fraction': 'unseen_fraction',
+  'steps': 'local_steps',
+}
+
+_ARGUMENT = re.compile(r'`([A-Za-z_]\w*)(=[^`\n]*)?`')
+
+
+def in_flags(sentence: str) -> str:
+  """Returns the sentence with flags in place of the library's arguments.
+
+  Args:
+    sentence: names arguments in backquotes, `name` or `name=value`.
+
+  Returns:
+    The sentence with --name or --name=value where the running binary has such a flag,
+    and name or name=value, without the backquotes, where it has none.
+  """
+
+  def replacement(match: re.Match[str]) -> str:
+    name, value = match[1], match[2] or ''
+    flag = _FLAG_OF.get(name, name)
+    return f'--{flag}{value}' if flag in flags.FLAGS else f'{name}{value}'
+
+  return _ARGUMENT.sub(replacement, sentence)

@@ -1,0 +1,67 @@
+"""How every experiment binary starts, and how it ends after a mistake."""
+
+import io
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import jax
+from absl import app, flags, logging
+
+from experiments.errors import in_flags
+from fesem_jax.display import shown
+from fesem_jax.errors import UserError
+from fesem_jax.simulate import Stopped
+
+
+def _fail(sentence: str) -> NoReturn:
+  """Ends the process with a sentence, whatever characters it quotes."""
+  print(f'error: {shown(sentence, 2000)}', file=sys.stderr)
+  sys.exit(1)
+
+
+def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., None]:
+  """Turns a user's mistake into one sentence and exit code 1."""
+
+  def wrapped(argv: list[str]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
+      sys.stdout.reconfigure(errors='backslashreplace')
+    if not flags.FLAGS['verbosity'].present:
+      logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
+    try:
+      main(argv)
+    except UserError as e:
+      _fail(in_flags(str(e)))
+    except MemoryError as e:
+      _fail(f'Not enough memory: {e}. Choose fewer clients or examples.')
+    except jax.errors.JaxRuntimeError as e:
+      if 'RESOURCE_EXHAUSTED' not in str(e):
+        raise
+      _fail(f'Not enough memory: {e}. Choose a smaller model or fewer clients.')
+    except Stopped as e:
+      print(in_flags(str(e)), file=sys.stderr)
+      sys.exit(130)
+    except KeyboardInterrupt:
+      print('Interrupted between checkpoints; earlier ones are kept.', file=sys.stderr)
+      sys.exit(130)
+
+  return wrapped
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """Parses the flags; a flagfile that cannot be read is one sentence too."""
+  try:
+    return app.parse_flags_with_usage(argv)
+  except (OSError, UnicodeError) as e:
+    _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
+
+
+def start(main: Callable[[list[str]], None]) -> None:
+  """Runs a binary whose flags are defined."""
+  app.run(main_with_clear_errors(main), flags_parser=parse_flags)
+
+
+def no_positional(argv: list[str]) -> None:
+  """Raises `UserError` if the command line holds something besides flags."""
+  if len(argv) > 1:
+    raise UserError(f'{argv[1]!r} is not a flag; flags are written --name=value.')

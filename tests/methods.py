@@ -1,0 +1,1 @@
+from tests.algorithms_test import *  # noqa
