@@ -161,16 +161,16 @@ NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn', 'celeba_cn
 
 
 def build(
-  name: str,
+  model: str,
   example_shape: Sequence[int],
   num_classes: int,
   hidden: Sequence[int] = (200,),
   conv_method: str | None = None,
 ) -> Model:
-  """A model by its flag name.
+  """A model by its name.
 
   Args:
-    name: 'logistic'; 'mlp' with `hidden` widths; 'small_cnn' (3x3x16, 3x3x32,
+    model: 'logistic'; 'mlp' with `hidden` widths; 'small_cnn' (3x3x16, 3x3x32,
       dense 64; for images as small as 8x8); 'femnist_cnn' (LEAF: 5x5x32, pool,
       5x5x64, pool, dense 2048; 6.6 M parameters at 28x28 and 62 classes);
       'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M);
@@ -183,11 +183,11 @@ def build(
   Raises:
     UserError: on an unknown name, or a CNN for examples that are not images.
   """
-  check_choice('model', name, NAMES)
-  if name.endswith('cnn') and len(example_shape) not in (2, 3):
+  check_choice('model', model, NAMES)
+  if model.endswith('cnn') and len(example_shape) not in (2, 3):
     raise UserError(
-      f'--model={name} needs images, but examples have shape {tuple(example_shape)}; '
-      'use --model=mlp or --model=logistic.'
+      f'`model={model}` needs images, but examples have shape {tuple(example_shape)}; '
+      'use `model=mlp` or `model=logistic`.'
     )
   modules = {
     'logistic': Mlp((), num_classes),
@@ -197,4 +197,4 @@ def build(
     'emnist_cnn': EmnistCnn(num_classes, conv_method),
     'celeba_cnn': CelebaCnn(num_classes, conv_method),
   }
-  return _as_model(modules[name], example_shape)
+  return _as_model(modules[model], example_shape)
