@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from fesem_jax.atomic import write_atomically
-from fesem_jax.data.files import first_line
+from fesem_jax.bounded import first_line
 from fesem_jax.errors import UserError
 from fesem_jax.writer import read_config, saved_rounds
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from fesem_jax.atomic import write_atomically
-from fesem_jax.data import files
+from fesem_jax.bounded import first_line, read_npz
 from fesem_jax.errors import UserError
 
 # What every clients.npz holds; see `portrait.draw`.
@@ -42,7 +42,7 @@ def _reason(e: BaseException) -> str:
   """What an exception says, in one line without the file's name."""
   if isinstance(e, OSError) and e.strerror:
     return e.strerror
-  return (str(e).splitlines() or [type(e).__name__])[0]
+  return first_line(e)
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
@@ -85,7 +85,7 @@ def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   if not path.exists():
     return {}
   try:
-    arrays = files.read_npz(path)
+    arrays = read_npz(path)
   except UserError as e:
     raise _damaged(path, _reason(e.__cause__ or e)) from e
   if lacking := _PORTRAIT - arrays.keys():

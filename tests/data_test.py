@@ -259,7 +259,7 @@ def corrupt(folder, kind):
 @pytest.mark.parametrize(
   ('kind', 'message'),
   [
-    ('missing', r'train-images-idx3-ubyte\[.gz\] does not exist.*--data_dir'),
+    ('missing', r'train-images-idx3-ubyte\[.gz\] does not exist.*`data_dir`'),
     ('cut gzip', r'train-images-idx3-ubyte.gz is damaged'),
     ('not gzip', r'train-images-idx3-ubyte.gz is damaged'),
     ('truncated', r'train-labels-idx1-ubyte is truncated.*65 bytes.*announces 68'),
@@ -286,24 +286,24 @@ def test_damaged_files_are_named(folder, kind, message):
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        ({'name': 'svhn'}, '--dataset=svhn is unknown; choose one of digits'),
-        ({'partition': 'spiral'}, '--partition=spiral is unknown.*natural, iid'),
-        ({'partition': 'natural'}, 'digits has no clients of its own'),
-        ({'num_clients': -1}, '--num_clients=-1 must be at least 0'),
+        ({'name': 'svhn'}, '`name=svhn` is unknown; choose one of digits'),
+        ({'partition': 'spiral'}, '`partition=spiral` is unknown.*natural, iid'),
+        ({'partition': 'natural'}, 'digits` has no clients of its own'),
+        ({'num_clients': -1}, '`num_clients=-1` must be at least 0'),
         ({'num_clients': 1000}, 'leaves a client with 1 of 1797 examples'),
         ({'num_clients': 100, 'examples_per_client': 50}, 'needs more than the 1797'),
         ({'partition': 'dirichlet', 'num_clients': 900}, 'too few for 900 clients'),
-        ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '--dirichlet_alpha=0.0'),
-        ({'partition': 'rotated', 'num_clients': 3}, 'fewer than --partition_groups'),
+        ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '`dirichlet_alpha=0.0`'),
+        ({'partition': 'rotated', 'num_clients': 3}, 'fewer than `partition_groups=4`'),
         ({'partition': 'shards', 'num_clients': 1000}, 'leaves a client with'),
-        ({'num_clients': 10**12}, '--num_clients=1000000000000 must be at most'),
-        ({'num_clients': 10**6}, '--num_clients=1000000 is more than the 1797'),
-        ({'classes_per_client': 10**9}, '--classes_per_client=1000000000 is more than'),
-        ({'partition_groups': 10**9}, '--partition_groups=1000000000 must be at most'),
-        ({'dirichlet_alpha': np.nan}, '--dirichlet_alpha=nan must be positive'),
-        ({'dirichlet_alpha': 1e308}, r'--dirichlet_alpha=1e\+308 .* at most 1e\+300'),
+        ({'num_clients': 10**12}, '`num_clients=1000000000000` must be at most'),
+        ({'num_clients': 10**6}, '`num_clients=1000000` is more than the 1797'),
+        ({'classes_per_client': 10**9}, '`classes_per_client=1000000000` is more than'),
+        ({'partition_groups': 10**9}, '`partition_groups=1000000000` must be at most'),
+        ({'dirichlet_alpha': np.nan}, '`dirichlet_alpha=nan` must be positive'),
+        ({'dirichlet_alpha': 1e308}, r'`dirichlet_alpha=1e\+308` .* at most 1e\+300'),
         ({'examples_per_client': 10**12}, 'needs more than the 1797 examples'),
-        ({'seed': -1}, '--seed=-1 must be at least 0'),
+        ({'seed': -1}, '`seed=-1` must be at least 0'),
     ],
 )  # fmt: skip
 def test_impossible_options_are_named(options, message):
@@ -317,13 +317,13 @@ def test_a_client_with_one_example_is_named(folder):
   table[0, 2] = 77
   write_idx(path, table)
   with pytest.raises(
-    UserError, match=r'Client writer0077 has 1 example.*--min_examples=2'
+    UserError, match=r'Client writer0077 has 1 example.*`min_examples=2`'
   ):
     data.load('mnist_writers', data_dir=folder)
   train, _ = data.load('mnist_writers', data_dir=folder, min_examples=2)
   assert train.num_clients == 6
   with pytest.raises(
-    UserError, match='Only 0 clients have at least --min_examples=999'
+    UserError, match='Only 0 clients have at least `min_examples=999`'
   ):
     data.load('mnist_writers', data_dir=folder, min_examples=999)
 
@@ -362,7 +362,7 @@ def test_unseen_clients_are_whole_and_keep_their_ids():
   (again, _), _ = data.hold_out_clients(train, test, 0.25, 1)
   np.testing.assert_array_equal(seen.client_ids, again.client_ids)
   for fraction in (0.01, 1.0, -1.0, 1e308, np.inf, np.nan):
-    with pytest.raises(UserError, match='--unseen_fraction'):
+    with pytest.raises(UserError, match='`fraction='):
       data.hold_out_clients(train, test, fraction)
 
 

@@ -13,8 +13,10 @@ import pytest
 from PIL import Image
 
 from experiments import prepare_data
-from fesem_jax import data
-from fesem_jax.data import celeba, files, leaf, skew
+from fesem_jax import bounded, data
+from fesem_jax.data import cache as cache_module
+from fesem_jax.data import celeba, json_reader, leaf, skew
+from fesem_jax.data.json_reader import JsonReader
 from fesem_jax.errors import UserError
 
 WRITERS = {'f0001_10': (3, 2), 'f0000_14': (5, 1), 'f0002_03': (2, 2)}
@@ -223,11 +225,11 @@ def test_any_hub_set_by_its_columns(tmp_path):
   options = {'data_dir': tmp_path, 'hub_name': 'me/mine'}
   train, _ = data.load('hub', hub_client_column='writer_id', **options)
   assert train.info.names.tolist() == sorted(WRITERS)
-  with pytest.raises(UserError, match='--hub_client_column=writer is not among'):
+  with pytest.raises(UserError, match='`hub_client_column=writer` is not among'):
     data.load('hub', hub_client_column='writer', **options)
-  with pytest.raises(UserError, match='has the splits train; without --hub_client'):
+  with pytest.raises(UserError, match='has the splits train; without `hub_client'):
     data.load('hub', **options)
-  with pytest.raises(UserError, match='--hub_label_column=y is not among'):
+  with pytest.raises(UserError, match='`hub_label_column=y` is not among'):
     data.load('hub', hub_client_column='writer_id', hub_label_column='y', **options)
 
 
@@ -423,7 +425,7 @@ def test_bounds_on_json_do_not_depend_on_how_it_is_read(tmp_path, size):
 
   def read(content):
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with files.JsonReader(path) as f:
+    with JsonReader(path) as f:
       return b''.join(iter(lambda: f.read(size), b''))
 
   names = ['[[[[' * 20, 'a"[' * 20, '\\', '\\\\"', '{' * 40, '\\"' * 9, ', ]', 'é[']
@@ -432,12 +434,13 @@ def test_bounds_on_json_do_not_depend_on_how_it_is_read(tmp_path, size):
   spaced = '[1,' + ' ' * 10_000 + '2]'
   assert read(spaced).decode() == spaced
   deep = lambda n: '[' * n + '"]"' + ']' * n
-  assert read(deep(files.MAX_DEPTH)).decode() == deep(files.MAX_DEPTH)
+  assert read(deep(json_reader.MAX_DEPTH)).decode() == deep(json_reader.MAX_DEPTH)
   with pytest.raises(UserError, match=DEEP):
-    read(deep(files.MAX_DEPTH + 1))
-  if size > files.MAX_TOKEN:
-    assert read(['a' * files.MAX_TOKEN, int('1' * files.MAX_TOKEN)])
-    for token in ('1' * (files.MAX_TOKEN + 1), f'"{"a" * (files.MAX_TOKEN + 1)}"'):
+    read(deep(json_reader.MAX_DEPTH + 1))
+  most = json_reader.MAX_TOKEN
+  if size > most:
+    assert read(['a' * most, int('1' * most)])
+    for token in ('1' * (most + 1), f'"{"a" * (most + 1)}"'):
       for text in (f'[1, {token}, 2]', f'[{token}', token):
         with pytest.raises(UserError, match=LONG):
           read(text)
@@ -614,7 +617,7 @@ def test_an_hdf5_array_that_is_announced_but_not_there_is_refused(tmp_path):
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch):
-  monkeypatch.setattr(files, 'MAX_EXPANDED_BYTES', 1000)
+  monkeypatch.setattr(bounded, 'MAX_EXPANDED_BYTES', 1000)
   path = tmp_path / 'train' / 'a.json.gz'
   path.parent.mkdir()
   (tmp_path / 'test').mkdir()
@@ -631,7 +634,7 @@ def test_bombs_are_refused(tmp_path, monkeypatch):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
   """The folder of cached arrays, for data of any size."""
-  monkeypatch.setattr(files, 'MIN_CACHED_BYTES', 0)
+  monkeypatch.setattr(cache_module, 'MIN_CACHED_BYTES', 0)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
   return tmp_path / 'home' / 'fesem_jax' / 'data'
 
@@ -1043,33 +1046,33 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'options', 'message'),
   [
-    ('cifar100', {}, '--dataset=cifar100 is unknown.*leaf:FOLDER or npz:FILE'),
-    ('mnist_writers', {}, 'holds no qmnist/; point --data_dir'),
+    ('cifar100', {}, '`name=cifar100` is unknown.*leaf:FOLDER or npz:FILE'),
+    ('mnist_writers', {}, 'holds no qmnist/; point `data_dir'),
     (
       'femnist',
       {'source': 'idx'},
-      '--source=idx does not exist.*one of leaf, tff, hub',
+      '`source=idx` does not exist.*one of leaf, tff, hub',
     ),
-    ('digits', {'background': 'black'}, '--background does not apply to .*digits'),
-    ('femnist', {'background': 'red'}, '--background=red is unknown'),
-    ('tfds', {}, '--dataset=tfds needs --tfds_name'),
-    ('tfds', {'tfds_name': 'no_such'}, '--tfds_name=no_such.*Dataset no_such not f'),
-    ('hub', {}, '--dataset=hub needs --hub_name'),
+    ('digits', {'background': 'black'}, '`background` does not apply to .*digits'),
+    ('femnist', {'background': 'red'}, '`background=red` is unknown'),
+    ('tfds', {}, '`name=tfds` needs `tfds_name`'),
+    ('tfds', {'tfds_name': 'no_such'}, '`tfds_name=no_such`.*Dataset no_such not f'),
+    ('hub', {}, '`name=hub` needs `hub_name=OWNER/NAME`'),
     ('hub', {'hub_name': '../x'}, 'not a file below'),
-    ('synthetic', {'tfds_name': 'x'}, '--tfds_name does not apply'),
-    ('synthetic', {'synthetic_alpha': np.inf}, '--synthetic_alpha=inf must be at l'),
-    ('synthetic', {'synthetic_beta': -1.0}, '--synthetic_beta=-1.0 must be at least'),
-    ('synthetic', {'num_clients': -1}, '--num_clients=-1 must be at least 0'),
-    ('synthetic_linear', {'num_clients': 2}, '2 clients .* fewer than --partition_g'),
-    ('tfds', {'tfds_name': 'mnist:9.9.9'}, '--tfds_name=mnist:9.9.9 is damaged or'),
-    ('digits', {'min_examples': 5}, '--min_examples chooses natural clients'),
-    ('digits', {'dirichlet_alpha': np.inf}, '--dirichlet_alpha=inf must be positive'),
-    ('synthetic', {'synthetic_alpha': np.nan}, '--synthetic_alpha=nan must be at lea'),
-    ('synthetic', {'synthetic_beta': 1e308}, r'--synthetic_beta=1e\+308 must be at l'),
+    ('synthetic', {'tfds_name': 'x'}, '`tfds_name` does not apply'),
+    ('synthetic', {'synthetic_alpha': np.inf}, '`synthetic_alpha=inf` must be at l'),
+    ('synthetic', {'synthetic_beta': -1.0}, '`synthetic_beta=-1.0` must be at least'),
+    ('synthetic', {'num_clients': -1}, '`num_clients=-1` must be at least 0'),
+    ('synthetic_linear', {'num_clients': 2}, '2 clients .* fewer than `partition_g'),
+    ('tfds', {'tfds_name': 'mnist:9.9.9'}, '`tfds_name=mnist:9.9.9` is damaged or'),
+    ('digits', {'min_examples': 5}, '`min_examples` chooses natural clients'),
+    ('digits', {'dirichlet_alpha': np.inf}, '`dirichlet_alpha=inf` must be positive'),
+    ('synthetic', {'synthetic_alpha': np.nan}, '`synthetic_alpha=nan` must be at lea'),
+    ('synthetic', {'synthetic_beta': 1e308}, r'`synthetic_beta=1e\+308` must be at l'),
     ('synthetic', {'num_clients': 10**7}, '10000000 clients .* about 450 examples'),
     ('synthetic_linear', {'examples_per_client': 10**12}, 'clients .* lower one of'),
     ('npz:' + 'a' * 5000, {}, 'is damaged or not what it should be .*File name too l'),
-    ('mnist', {'data_dir': 'a' * 5000}, '--data_dir=a.*File name too long'),
+    ('mnist', {'data_dir': 'a' * 5000}, '`data_dir=a.*File name too long'),
   ],
 )
 def test_wrong_choices_are_named(tmp_path, name, options, message):

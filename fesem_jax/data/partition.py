@@ -58,7 +58,7 @@ def by_shares(
       if len(clients[largest]) <= minimum:
         raise UserError(
           f'{len(labels)} examples are too few for {len(clients)} clients of at '
-          f'least {minimum}; lower --num_clients.'
+          f'least {minimum}; lower `num_clients`.'
         )
       need = min(minimum - len(clients[i]), len(clients[largest]) - minimum)
       clients[i] = np.concatenate([clients[i], clients[largest][:need]])
@@ -84,6 +84,15 @@ def by_shards(labels: np.ndarray, dealt: np.ndarray) -> Rows:
 def groups_of_clients(num_clients: int, num_groups: int) -> np.ndarray:
   """[M] group of each client: 0, 1, ..., k-1, 0, 1, ...; sizes differ by one."""
   return np.arange(num_clients) % num_groups
+
+
+def check_groups(num_clients: int, num_groups: int) -> None:
+  """Raises `UserError` if there are fewer clients than groups."""
+  if num_clients < num_groups:
+    raise UserError(
+      f'{num_clients} clients (`num_clients`) are fewer than '
+      f'`partition_groups={num_groups}`; every group needs one.'
+    )
 
 
 def in_groups(
@@ -145,7 +154,7 @@ def label_permutations(
     chosen[tuple(rng.permutation(num_classes).tolist())] = None
   raise UserError(
     f'{num_classes} classes do not have {num_groups} different relabelings; lower '
-    '--partition_groups.'
+    '`partition_groups`.'
   )
 
 

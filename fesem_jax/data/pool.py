@@ -1,9 +1,12 @@
 """What a loader returns before examples are dealt to clients."""
 
+import pathlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from fesem_jax.data import cache
 from fesem_jax.errors import UserError
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N] of one client.
@@ -99,3 +102,35 @@ def _flatten(
       x[at : at + size], y[at : at + size] = clients.pop(name)
     at += size
   return x, y, np.repeat(np.arange(len(names)), sizes)
+
+
+_ARRAYS = ('x', 'y', 'test_x', 'test_y', 'client', 'names', 'test_client')
+
+
+def cached_pool(
+  folder: pathlib.Path, name: str, num_classes: int, scale: float,
+  read: Callable[[], tuple[dict[str, Examples], dict[str, Examples] | None]],
+  paths: list[pathlib.Path], key: Callable[[], str] | None = None,
+) -> Pool:  # fmt: skip
+  """A pool of natural clients, cached as `cache.cache_path` says.
+
+  Args:
+    folder: that the files lie in.
+    name: of what is read; part of the cache's name and key.
+    num_classes: L; 0 takes one more than the largest label.
+    scale: see `Pool`.
+    read: reads the training and test examples of each client.
+    paths: files that are read.
+    key: digest of what is read; by default of the files' contents.
+  """
+
+  def build() -> dict[str, np.ndarray]:
+    pool = from_clients(*read(), where=folder, num_classes=0, scale=scale)
+    arrays = {field: getattr(pool, field) for field in _ARRAYS}
+    return {field: a for field, a in arrays.items() if a is not None}
+
+  key = key or (lambda: cache.digest(paths, name))
+  arrays = cache.cached(folder, name, key, cache.total_size(paths), build)
+  labels = [arrays[f].max(initial=0) for f in ('y', 'test_y') if f in arrays]
+  classes = num_classes or int(max(labels)) + 1
+  return Pool(num_classes=classes, scale=scale, **arrays)

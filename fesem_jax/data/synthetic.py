@@ -13,8 +13,8 @@ _MAX_VALUES = 2**33  # 32 GiB of features.
 def _check_size(num_clients: int, examples: int, dimension: int) -> None:
   if num_clients * examples * dimension > _MAX_VALUES:
     raise UserError(
-      f'{num_clients} clients (--num_clients) of about {examples} examples '
-      f'(--examples_per_client) would hold {num_clients * examples * dimension} '
+      f'{num_clients} clients (`num_clients`) of about {examples} examples '
+      f'(`examples_per_client`) would hold {num_clients * examples * dimension} '
       f'features, more than {_MAX_VALUES}; lower one of them.'
     )
 

@@ -23,8 +23,9 @@ import h5py
 import msgpack
 import numpy as np
 
-from fesem_jax.data import files, leaf
-from fesem_jax.data.pool import Examples, Pool
+from fesem_jax.bounded import check_expanded, reading
+from fesem_jax.data import leaf, values
+from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.errors import UserError
 
 _SPLITS = ('train', 'test')
@@ -48,7 +49,7 @@ def load_femnist(folder: pathlib.Path) -> Pool:
   for names, read in shapes:
     paths = [folder / name for name in names]
     if all(p.is_file() for p in paths):
-      return leaf.cached_pool(
+      return cached_pool(
           folder, 'tff femnist 1', leaf.FEMNIST_CLASSES, 1 / 255,
           functools.partial(_both_splits, read, paths), sorted(set(paths)),
       )  # fmt: skip
@@ -66,7 +67,7 @@ def _both_splits(
 def _clients(read: Callable, path: pathlib.Path, split: str) -> dict[str, Examples]:
   """Name -> images [N, 28, 28] uint8 and labels."""
   clients: dict[str, Examples] = {}
-  with files.reading(path):
+  with reading(path):
     for client_id, pixels, labels, count in read(path, split):
       name = client_id.decode() if isinstance(client_id, bytes) else client_id
       where = f'{path}, client {name}'
@@ -81,8 +82,8 @@ def _clients(read: Callable, path: pathlib.Path, split: str) -> dict[str, Exampl
       if count not in (None, len(labels)):
         raise UserError(f'{where}: {len(labels)} examples where {count} are announced.')
       if len(labels):
-        images = leaf.to_bytes(pixels, where)
-        clients[name] = images, leaf.labels(labels, where, leaf.FEMNIST_CLASSES)
+        images = values.to_bytes(pixels, where)
+        clients[name] = images, values.labels(labels, where, leaf.FEMNIST_CLASSES)
   return clients
 
 
@@ -112,7 +113,7 @@ def _hdf5_array(file: h5py.File, group: str, name: str) -> np.ndarray:
   found = file[at]
   if not isinstance(found, h5py.Dataset) or found.external:
     raise UserError(f'{file.filename}, {group}: {name} is no array in this file.')
-  files.check_expanded(pathlib.Path(file.filename), found.nbytes)
+  check_expanded(pathlib.Path(file.filename), found.nbytes)
   return found[()]
 
 
@@ -132,7 +133,7 @@ def _read_fedjax(path: pathlib.Path, split: str) -> Iterator[_Client]:
   for client_id, blob, count in _rows(
     path, 'federated_data', f'SELECT {columns} FROM federated_data'
   ):
-    with files.reading(f'{path}, client {client_id}'):
+    with reading(f'{path}, client {client_id}'):
       unzip = zlib.decompressobj()
       raw = unzip.decompress(blob, _ROW_BYTES)
       if unzip.unconsumed_tail:
@@ -170,7 +171,7 @@ def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:
   for client_id, mine in itertools.groupby(rows, lambda row: row[0]):
     if client_id not in announced:
       raise UserError(f'{path}, client {client_id}: not in client_metadata.')
-    with files.reading(f'{path}, client {client_id}'):
+    with reading(f'{path}, client {client_id}'):
       images, labels = zip(*(_example(blob) for _, blob in mine), strict=True)
     yield client_id, np.stack(images), np.array(labels), announced[client_id]
 
