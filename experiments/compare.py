@@ -28,10 +28,10 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms, sharding
 from fesem_jax.atomic import write_atomically
-from fesem_jax.checkpoint import locked
 from fesem_jax.display import in_latex, in_markdown, shown
 from fesem_jax.errors import Diverged, UserError, check_choice
 from fesem_jax.programs import Programs
+from fesem_jax.workdir import locked
 
 _COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
 _KINDS = ('finetuned', 'deployed')

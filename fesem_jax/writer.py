@@ -29,7 +29,7 @@ def saved_rounds(workdir: pathlib.Path) -> list[int]:
 
 def _damaged(path: pathlib.Path, reason: str) -> UserError:
   """A damaged file that a checkpoint, if there is one, can replace."""
-  remedy = 'choose another --workdir'
+  remedy = 'choose another `workdir`'
   if saved_rounds(path.parent):
     remedy = (
       'delete it and run the same command again, which makes it anew from the '
@@ -133,7 +133,7 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
       continue
     raise UserError(
       f'{path} is damaged: line {number} {fault}; put back a sound copy, or choose '
-      'another --workdir to run anew.'
+      'another `workdir` to run anew.'
     )
   return records
 
@@ -172,7 +172,7 @@ class MetricsWriter:
       if not self.records or self.records[-1]['round'] != rounds_done:
         raise UserError(
           f'{path} does not reach round {rounds_done} of the checkpoint beside it; put '
-          'back a sound copy, or choose another --workdir.'
+          'back a sound copy, or choose another `workdir`.'
         )
     # A finished run is read again where nothing can be written.
     if not rounds_done or path.read_bytes() != self._text().encode():
@@ -225,7 +225,7 @@ def _open_to_append(path: pathlib.Path) -> TextIO:
 def check_tensorboard(wanted: bool) -> None:
   """Raises `UserError` if TensorBoard is wanted but tensorboardX is missing."""
   if wanted and importlib.util.find_spec('tensorboardX') is None:
-    raise UserError("--tensorboard needs tensorboardX: pip install 'fesem_jax[plots]'.")
+    raise UserError("`tensorboard` needs tensorboardX: pip install 'fesem_jax[plots]'.")
 
 
 def _summary_writer(folder: pathlib.Path, purge_step: int) -> Any:
