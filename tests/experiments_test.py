@@ -18,7 +18,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms, data
 from fesem_jax.errors import UserError
-from tests import sources_test
+from tests import sources as sources_test
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
