@@ -1,4 +1,4 @@
-"""Files of others, read within bounds; whatever they hold, a fault is one sentence."""
+"""Reading files that may be damaged or hostile, within bounds, errors in a sentence."""
 
 import contextlib
 import gzip
@@ -27,13 +27,13 @@ def first_line(e: BaseException) -> str:
 
 @contextlib.contextmanager
 def reading(where: object) -> Iterator[None]:
-  """Turns whatever a damaged or odd file provokes into one sentence.
+  """Makes any exception that reading a file raises an error of one sentence.
 
   Args:
-    where: file, and client if there is one.
+    where: the file, and the client if there is one, for the sentence.
 
   Raises:
-    UserError: for any exception inside; those that are `UserError` pass.
+    UserError: in place of any other exception.
   """
   try:
     yield
@@ -122,7 +122,12 @@ def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def inside(folder: pathlib.Path, name: str, source: object) -> pathlib.Path:
-  """The file `name`, which `source` mentions, below `folder`.
+  """The path of a file below a folder.
+
+  Args:
+    folder: that holds the file.
+    name: path below it, from an untrusted source.
+    source: where the name was read, for errors.
 
   Raises:
     UserError: if the name leads out of the folder.

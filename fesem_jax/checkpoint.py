@@ -22,7 +22,7 @@ _KEPT = 2  # Checkpoints: the newest, and one in case that it is damaged.
 
 
 class _Unsound(Exception):  # noqa: N818 - becomes a warning or a UserError.
-  """A checkpoint that cannot be what was saved, or cannot be saved."""
+  """A checkpoint that is not what was saved, or that cannot be saved."""
 
 
 class Checkpoints:
@@ -226,7 +226,7 @@ def _digest_of_note(note: dict[str, Any]) -> str:
 
 
 def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-  """What a function of Orbax' returns; its tracebacks do not reach stderr.
+  """Calls a function of Orbax without letting its tracebacks reach stderr.
 
   Raises:
     _Unsound: for whatever it raised, in one line.

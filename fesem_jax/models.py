@@ -112,11 +112,14 @@ class CelebaCnn(nn.Module):
 
 
 def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
-  """Any Flax module that treats each example on its own as a `Model`.
+  """Makes a `Model` of a Flax module that treats each example on its own.
 
   Args:
     module: maps [B, *example_shape] to logits [B, L].
     example_shape: shape of one example.
+
+  Returns:
+    The model.
 
   Raises:
     ValueError: if the module keeps state besides its parameters, or if the logits
@@ -128,10 +131,12 @@ def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
   shaken = lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
   params = jax.tree.map(shaken, model.init(jax.random.key(0)))
   x = jax.random.normal(jax.random.key(1), (3, *example_shape))
-  # How the first example's logits change with each example of the batch.
-  first = lambda x: (
-    (logits := model.apply(params, x)[0]) @ jnp.cos(jnp.arange(logits.size))
-  )
+
+  def first(x: jax.Array) -> jax.Array:
+    logits = model.apply(params, x)[0]
+    return logits @ jnp.cos(jnp.arange(logits.size))
+
+  # How the first example's logits change with the other examples of the batch.
   others = jax.grad(first)(x)[1:]
   if jnp.any((others != 0) & ~jnp.isnan(others)):
     raise ValueError(
@@ -178,7 +183,10 @@ def build(
     example_shape: shape of one example: [H, W] or [H, W, C] for the CNNs.
     num_classes: L.
     hidden: widths of the MLP.
-    conv_method: see `conv.conv2d`; speed only.
+    conv_method: see `conv.conv2d`; changes results by rounding only.
+
+  Returns:
+    The model; its parameters are float32.
 
   Raises:
     UserError: on an unknown name, or a CNN for examples that are not images.

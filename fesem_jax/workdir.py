@@ -1,4 +1,4 @@
-"""Whose a workdir is: its lock, and what a run finds in it."""
+"""Taking a workdir for a run: its lock, and the run that it may hold already."""
 
 import contextlib
 import errno
@@ -21,13 +21,17 @@ from fesem_jax.writer import read_config, saved_rounds
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[bool]:
-  """Keeps other runs out of a folder until the block ends; gives whether it can.
+  """Keeps other runs out of a folder until the block ends.
 
   The lock belongs to the open file, so that the system releases it when the
   process dies; the file `.lock` stays behind and means nothing by itself.
 
   Args:
     folder: made if absent.
+
+  Yields:
+    Whether the folder is locked; False on a read-only disk, or where the file
+    system has no locks.
 
   Raises:
     UserError: if another run holds the folder, or it cannot be written.
@@ -85,12 +89,15 @@ def _open_lock(path: pathlib.Path) -> int | None:
 def claim_workdir(
   workdir: pathlib.Path, config: dict[str, Any], resume: bool
 ) -> Iterator[Checkpoints]:
-  """Makes the folder this run's own until the block ends; gives its checkpoints.
+  """Locks a workdir until the block ends, and checks that this run may use it.
 
   Args:
     workdir: made if absent.
     config: name -> value, as JSON would give it back.
     resume: whether an existing run may be continued.
+
+  Yields:
+    The checkpoints of the workdir.
 
   Raises:
     UserError: if the folder is in use, holds a run with another configuration,

@@ -86,9 +86,13 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
   if len(lacking):
     raise UserError(f'{path}: client {names[lacking[0]]} has no training examples.')
   return whole._replace(
-    x=x[train], y=y[train], client=client[train],
-    test_x=x[test], test_y=y[test], test_client=client[test],
-  )  # fmt: skip
+    x=x[train],
+    y=y[train],
+    client=client[train],
+    test_x=x[test],
+    test_y=y[test],
+    test_client=client[test],
+  )
 
 
 def _num_classes(path: pathlib.Path, value: np.ndarray) -> int:

@@ -43,7 +43,7 @@ def cache_path(folder: pathlib.Path, name: str) -> pathlib.Path:
 
   Args:
     folder: of the data.
-    name: of the data set; two that read one folder have caches of their own.
+    name: of the data set; two data sets of one folder have separate caches.
   """
   base = os.environ.get('XDG_CACHE_HOME', '')
   # As the XDG specification says, a relative path is ignored.
@@ -53,7 +53,7 @@ def cache_path(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _make_private(folder: pathlib.Path) -> None:
-  """Makes a folder that only this user may change, or refuses one that is not so."""
+  """Makes a folder that only this user may write to; refuses one that others may."""
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
   found = folder.lstat()
   mine = not hasattr(os, 'getuid') or found.st_uid == os.getuid()
@@ -68,7 +68,7 @@ def cached(
   size: int,
   build: Callable[[], dict[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-  """Arrays that take long to build, kept in a file.
+  """Gives arrays that take long to build, from a file if it is up to date.
 
   Args:
     folder: see `cache_path`.
@@ -77,6 +77,9 @@ def cached(
       replaced as a whole when it changes.
     size: bytes that are read to build them; small ones are not cached.
     build: makes the arrays.
+
+  Returns:
+    The arrays by name.
   """
   if size < MIN_CACHED_BYTES:
     return build()

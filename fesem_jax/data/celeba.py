@@ -28,7 +28,7 @@ Named = dict[str, tuple[list[str], np.ndarray]]  # Celebrity -> image names, lab
 
 
 def resize(image: Image.Image) -> np.ndarray:
-  """[84, 84, 3] uint8."""
+  """The image as [84, 84, 3] uint8."""
   return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert('RGB'))
 
 
@@ -83,9 +83,14 @@ def load_leaf(folder: pathlib.Path) -> Pool:
 
   sources = [*train, *(test or [])]
   return cached_pool(
-      folder, 'celeba leaf', CLASSES, 1 / 255, lambda: (read(train) or {}, read(test)),
-      [*sources, *images.iterdir()], lambda: _key('celeba leaf 1', sources, images),
-  )  # fmt: skip
+    folder,
+    'celeba leaf',
+    CLASSES,
+    1 / 255,
+    lambda: (read(train) or {}, read(test)),
+    [*sources, *images.iterdir()],
+    lambda: _key('celeba leaf 1', sources, images),
+  )
 
 
 def _names(x: list[Any], where: str) -> np.ndarray:
@@ -128,13 +133,18 @@ def load_raw(folder: pathlib.Path) -> Pool:
       labels = np.array([smiling[image] for image in theirs], np.int32)
       clients[name] = theirs, labels
     if not clients:
-      raise UserError(f'{sources[0]}: nobody has {MIN_IMAGES} images.')
+      raise UserError(f'{sources[0]}: no celebrity has {MIN_IMAGES} images.')
     return _decode(clients, images, sources[0]), None
 
   return cached_pool(
-      folder, 'celeba raw', CLASSES, 1 / 255, read, [*sources, *images.iterdir()],
-      lambda: _key('celeba raw 1', sources, images),
-  )  # fmt: skip
+    folder,
+    'celeba raw',
+    CLASSES,
+    1 / 255,
+    read,
+    [*sources, *images.iterdir()],
+    lambda: _key('celeba raw 1', sources, images),
+  )
 
 
 def _lines(path: pathlib.Path) -> list[tuple[int, list[str]]]:

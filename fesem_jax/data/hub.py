@@ -28,11 +28,11 @@ def load(
     name: 'owner/name'.
     data_dir: folder of local copies.
     client_column: names the client of each example; all splits are then pooled
-      and each client is split 80/20. '' leaves the splits and has no clients.
-    label_column: '' takes the only class label.
+      and each client is split 80/20. '' keeps the splits; there are no clients then.
+    label_column: '' takes the only column of class labels.
 
   Raises:
-    UserError: if it is not to be had, or lacks a column.
+    UserError: if it can be neither read nor downloaded, or lacks a column.
   """
   try:
     import datasets

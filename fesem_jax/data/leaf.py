@@ -19,7 +19,7 @@ from fesem_jax.data.json_reader import JsonReader
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.errors import UserError
 
-# (x of one user as parsed, what to call it in a complaint) -> [N, ...] features.
+# (x of one user as parsed, file and user for errors) -> [N, ...] features.
 Convert = Callable[[list[Any], str], np.ndarray]
 
 FEMNIST_CLASSES = 62  # 0-9, A-Z, a-z.

@@ -84,7 +84,7 @@ def load(data_dir: pathlib.Path) -> Pool:
   """MNIST from `data_dir/mnist`: 60,000 training and 10,000 test images 28x28.
 
   Raises:
-    UserError: if a file is absent, damaged or does not match its twin.
+    UserError: if a file is absent or damaged, or images and labels do not match.
   """
   x, y = _read_split(data_dir / 'mnist', 'train')
   test_x, test_y = _read_split(data_dir / 'mnist', 't10k')

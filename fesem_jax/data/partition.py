@@ -1,8 +1,8 @@
-"""Dealing examples to clients: which rows each client gets.
+"""Partitions: which examples each client gets.
 
-Every function returns, for each client, row numbers of the pool. Those that
-deal a data set with its own test split are called once for each split with the
-same rule, so that a client's two splits are alike.
+Examples are rows of the arrays of a pool, and functions return the row numbers of
+each client. A data set with its own test split is dealt by two calls with the same
+shares, shards or groups, so that both splits of a client are alike.
 """
 
 from collections.abc import Sequence
@@ -104,8 +104,8 @@ def in_groups(
     rng: random state.
     num_rows: examples in the pool.
     groups: [M] group of each client.
-    disjoint: if True, groups share out the examples; if False each group deals
-      all of them to its clients, as IFCA's Rotated MNIST does.
+    disjoint: if True, the groups divide the examples among themselves; if False,
+      each group deals all of them to its clients, as IFCA's Rotated MNIST does.
   """
   num_groups = int(groups.max()) + 1
   everything = rng.permutation(num_rows)
@@ -132,9 +132,13 @@ def rotate(x: np.ndarray, group: int, num_groups: int) -> np.ndarray:
     return np.rot90(x, quarter_turns, axes=(1, 2))
   # The border is continued: corners of another shade would betray the angle.
   turned = ndimage.rotate(
-      x.astype(np.float32), 360 * group / num_groups, (1, 2), reshape=False, order=1,
-      mode='nearest',
-  )  # fmt: skip
+    x.astype(np.float32),
+    360 * group / num_groups,
+    (1, 2),
+    reshape=False,
+    order=1,
+    mode='nearest',
+  )
   return np.round(turned).astype(np.uint8) if x.dtype == np.uint8 else turned
 
 
@@ -163,8 +167,7 @@ def split(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Divides one client's rows at random.
 
-  The training part is never empty, the test part only if there is one row.
-
+  The training part is never empty; the test part is empty if there is a single row.
   Section 6.1.4: "80% of each device's data for training and 20% for testing".
   """
   rows = rng.permutation(np.asarray(rows))

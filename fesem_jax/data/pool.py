@@ -26,7 +26,7 @@ class Pool(NamedTuple):
     names: names of the natural clients, or None.
     clusters: true cluster of each natural client, or None.
     test_client: natural client of each test example; None where the data set
-      does not part its clients' examples itself.
+      does not split its clients' examples itself.
   """
 
   x: np.ndarray
@@ -49,16 +49,19 @@ def from_clients(
   num_classes: int,
   scale: float,
 ) -> Pool:
-  """A pool of natural clients, in the order of their names.
+  """Makes a pool of natural clients, in the order of their names.
 
-  The dicts are emptied on the way, so that the examples exist once only.
+  Both dicts are emptied, so that no example is in memory twice.
 
   Args:
     train: name -> examples.
-    test: the clients' own test examples, or None.
-    where: they come from, for complaints.
+    test: the same for test examples, or None.
+    where: file or folder they come from, for errors.
     num_classes: L.
     scale: see `Pool`.
+
+  Returns:
+    The pool.
 
   Raises:
     UserError: if a split holds nothing, a client has test examples only, or the
@@ -108,20 +111,30 @@ _ARRAYS = ('x', 'y', 'test_x', 'test_y', 'client', 'names', 'test_client')
 
 
 def cached_pool(
-  folder: pathlib.Path, name: str, num_classes: int, scale: float,
+  folder: pathlib.Path,
+  name: str,
+  num_classes: int,
+  scale: float,
   read: Callable[[], tuple[dict[str, Examples], dict[str, Examples] | None]],
-  paths: list[pathlib.Path], key: Callable[[], str] | None = None,
-) -> Pool:  # fmt: skip
-  """A pool of natural clients, cached as `cache.cache_path` says.
+  paths: list[pathlib.Path],
+  key: Callable[[], str] | None = None,
+) -> Pool:
+  """Makes a pool of natural clients, whose arrays are cached if they are large.
 
   Args:
-    folder: that the files lie in.
-    name: of what is read; part of the cache's name and key.
+    folder: of the files.
+    name: of what is read; the cache's name and key depend on it.
     num_classes: L; 0 takes one more than the largest label.
     scale: see `Pool`.
     read: reads the training and test examples of each client.
     paths: files that are read.
     key: digest of what is read; by default of the files' contents.
+
+  Returns:
+    The pool.
+
+  Raises:
+    UserError: as `from_clients`, or if a file is absent.
   """
 
   def build() -> dict[str, np.ndarray]:

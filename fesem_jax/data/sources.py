@@ -43,7 +43,8 @@ class Request(NamedTuple):
     data_dir: folder of all data.
     options: see `Options`.
     num_clients: M of generated data.
-    examples: of each generated client, test examples included; 0: as it comes.
+    examples: of each generated client, training and test; 0 lets the data set
+      decide.
     groups: [M] planted group of each generated client.
     rng: random state of generated data.
   """
@@ -62,8 +63,8 @@ class Source(NamedTuple):
   Attributes:
     name: what `load` knows it by.
     load: reads it.
-    folder: below the data folder; the source is taken if it exists. '' needs no
-      files, or downloads them.
+    folder: below the data folder; the source is taken if the folder exists. '' for a
+      source that needs no files or downloads them.
   """
 
   name: str

@@ -18,7 +18,7 @@ _HOST = 'storage.googleapis.com'
 
 
 def load(name: str, data_dir: pathlib.Path) -> Pool:
-  """Any image classification set with the splits train and test.
+  """An image classification set with the splits train and test.
 
   Args:
     name: as TFDS writes it, e.g. 'fashion_mnist' or 'emnist/balanced'.
@@ -26,8 +26,8 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
       it, TFDS's own default. A data set that is not there is downloaded.
 
   Raises:
-    UserError: if the name is unknown, the data set is neither prepared nor to
-      be had, or has no images and labels.
+    UserError: if the name is unknown, the data set can be neither read nor
+      downloaded, or it has no images and labels.
   """
   import tensorflow_datasets as tfds
 
@@ -63,7 +63,7 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Without warnings, such as one about a folder it has not written yet."""
+  """Suppresses warnings, such as one about a folder that is not written yet."""
   before = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   try:
@@ -73,7 +73,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _prepare(builder: Any, name: str) -> None:
-  """Downloads, where there is a network."""
+  """Downloads and prepares the data set, or says how to do so elsewhere."""
   elsewhere = (
     f'Prepare it on another machine with: tfds build {name} '
     f'--file_format=array_record --data_dir=DIR/tfds, and use `data_dir=DIR`.'

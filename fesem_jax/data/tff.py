@@ -1,6 +1,6 @@
 """TensorFlow Federated's fed_emnist, without TensorFlow.
 
-Three shapes of the same data, FEMNIST by writer with a white background:
+The same data in three formats, FEMNIST by writer with a white background:
   fed_emnist_{train,test}.h5       examples/<client>/{pixels, label}
   emnist_all.sqlite                tables client_metadata and examples, whose
                                    rows are serialized tf.train.Example; splits
@@ -36,24 +36,28 @@ _ROW_BYTES = 2**28  # Most that one client's compressed row may expand to.
 
 
 def load_femnist(folder: pathlib.Path) -> Pool:
-  """FEMNIST from whichever of the three shapes the folder holds.
+  """FEMNIST from the first of the three formats that the folder holds.
 
   Raises:
     UserError: if it holds none, or a file is damaged.
   """
-  shapes: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
+  formats: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
     ([_HDF5.format(s) for s in _SPLITS], _read_hdf5),
     ([_FEDJAX.format(s) for s in _SPLITS], _read_fedjax),
     ([_TFF_SQLITE] * 2, _read_tff_sqlite),
   ]
-  for names, read in shapes:
+  for names, read in formats:
     paths = [folder / name for name in names]
     if all(p.is_file() for p in paths):
       return cached_pool(
-          folder, 'tff femnist 1', leaf.FEMNIST_CLASSES, 1 / 255,
-          functools.partial(_both_splits, read, paths), sorted(set(paths)),
-      )  # fmt: skip
-  choices = ', or '.join(' and '.join(dict.fromkeys(names)) for names, _ in shapes)
+        folder,
+        'tff femnist 1',
+        leaf.FEMNIST_CLASSES,
+        1 / 255,
+        functools.partial(_both_splits, read, paths),
+        sorted(set(paths)),
+      )
+  choices = ', or '.join(' and '.join(dict.fromkeys(names)) for names, _ in formats)
   raise UserError(f'{folder} must hold {choices}.')
 
 
@@ -158,16 +162,19 @@ def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:
   chosen = f'all_{split}'  # digits_only_train, digits_only_test are parts of it.
   announced = dict(
     _rows(
-        path, 'client_metadata',
-        'SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?',
-        chosen,
+      path,
+      'client_metadata',
+      'SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?',
+      chosen,
     )
-  )  # fmt: skip
+  )
   rows = _rows(
-      path, 'examples',
-      'SELECT client_id, serialized_example_proto FROM examples '
-      'WHERE split_name = ? ORDER BY client_id, rowid', chosen,
-  )  # fmt: skip
+    path,
+    'examples',
+    'SELECT client_id, serialized_example_proto FROM examples '
+    'WHERE split_name = ? ORDER BY client_id, rowid',
+    chosen,
+  )
   for client_id, mine in itertools.groupby(rows, lambda row: row[0]):
     if client_id not in announced:
       raise UserError(f'{path}, client {client_id}: not in client_metadata.')

@@ -37,9 +37,12 @@ def sheets(run: Run) -> Figure:
     across = min(span, num_clusters)
     down = -(-num_clusters // span)
     figure, axes = plt.subplots(
-        down, across, figsize=(5.2 * across, 0.5 + 5.2 * rows / columns * down),
-        squeeze=False, layout='constrained',
-    )  # fmt: skip
+      down,
+      across,
+      figsize=(5.2 * across, 0.5 + 5.2 * rows / columns * down),
+      squeeze=False,
+      layout='constrained',
+    )
     for k, axis in enumerate(axes.flat):
       axis.set_xticks([])
       axis.set_yticks([])

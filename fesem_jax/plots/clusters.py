@@ -27,9 +27,11 @@ def clusters_over_rounds(run: Run) -> Figure:
       1, 2 + bool(len(ari)), figsize=(4.2 * (2 + bool(len(ari))), 3.4)
     )
     axes[0].stackplot(
-        rounds, sizes.T, colors=[color_of(k) for k in range(sizes.shape[1])],
-        edgecolor='white',
-    )  # fmt: skip
+      rounds,
+      sizes.T,
+      colors=[color_of(k) for k in range(sizes.shape[1])],
+      edgecolor='white',
+    )
     axes[0].set(xlabel='Round', ylabel='Clients', ylim=(0, sizes.sum(axis=1).max()))
     axes[0].set_xlim(rounds[0], max(rounds[-1], 1))
     # Labels inside the bands say which is which without a legend.
@@ -37,9 +39,14 @@ def clusters_over_rounds(run: Run) -> Figure:
     for k, (top, size) in enumerate(zip(tops, sizes[-1], strict=True)):
       if size:
         axes[0].text(
-            np.mean(rounds[[0, -1]]), top - size / 2, f'cluster {k}: {size}',
-            color='white', ha='center', va='center', fontweight='bold',
-        )  # fmt: skip
+          np.mean(rounds[[0, -1]]),
+          top - size / 2,
+          f'cluster {k}: {size}',
+          color='white',
+          ha='center',
+          va='center',
+          fontweight='bold',
+        )
     axes[1].bar(moved_rounds, moved, color=PALETTE[0], width=0.8)
     axes[1].set(xlabel='Round', ylabel='Clients that moved')
     axes[1].set_ylim(0, max(1, 1.1 * moved.max(initial=0)))

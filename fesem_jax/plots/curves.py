@@ -37,9 +37,14 @@ def convergence(runs: Sequence[Run]) -> Figure:
         rounds, values = run.series(*path)
         if len(rounds):
           axis.plot(
-              rounds, factor * values, color=color_of(i), label=name, markersize=4,
-              marker=MARKERS[i % len(MARKERS)], markevery=max(1, len(rounds) // 12),
-          )  # fmt: skip
+            rounds,
+            factor * values,
+            color=color_of(i),
+            label=name,
+            markersize=4,
+            marker=MARKERS[i % len(MARKERS)],
+            markevery=max(1, len(rounds) // 12),
+          )
       axis.set_xlabel('Round')
       axis.set_ylabel(label)
       axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
@@ -51,8 +56,10 @@ def convergence(runs: Sequence[Run]) -> Figure:
     else:  # They would hide the curves.
       figure.legend(
         *axes[0, 0].get_legend_handles_labels(),
-        loc='upper center', bbox_to_anchor=(0.5, 0), ncols=7,
-      )  # fmt: skip
+        loc='upper center',
+        bbox_to_anchor=(0.5, 0),
+        ncols=7,
+      )
   return figure
 
 

@@ -42,8 +42,8 @@ def classes_of_clients(
     for label in range(num_classes):
       top = bottom + counts[shown, label]
       axis.stairs(
-          top, edges, baseline=bottom, fill=True, color=colors[label], label=str(label)
-      )  # fmt: skip
+        top, edges, baseline=bottom, fill=True, color=colors[label], label=str(label)
+      )
       bottom = top
     if cluster is not None:
       for at in np.flatnonzero(np.diff(cluster[shown])):
@@ -85,7 +85,7 @@ def client_sizes(sizes: np.ndarray, title: str) -> Figure:
     axis.hist(sizes, bins='auto' if len(np.unique(sizes)) > 1 else 1, color=PALETTE[0])
     axis.axvline(np.median(sizes), color=PALETTE[1], linestyle='--')
     axis.set(
-        xlabel='Examples (dashed: median)', ylabel='Clients', title=in_figure(title, 80)
-    )  # fmt: skip
+      xlabel='Examples (dashed: median)', ylabel='Clients', title=in_figure(title, 80)
+    )
     axis.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
   return figure
