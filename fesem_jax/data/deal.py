@@ -153,7 +153,7 @@ def with_test(train: int) -> int:
 
 
 def _test_examples(pool: Pool, own: bool) -> tuple[np.ndarray, np.ndarray]:
-  """The examples that test rows number: the data set's own, or all."""
+  """Features and labels that row numbers of the test split refer to."""
   if not own or pool.test_x is None or pool.test_y is None:
     return pool.x, pool.y
   return pool.test_x, pool.test_y
@@ -166,7 +166,7 @@ def _deal(
   rng: np.random.Generator,
   divide: np.random.Generator,
 ) -> tuple[Rows, Rows]:
-  """Training and test rows of each client."""
+  """Row numbers of each client's training and test examples."""
   num_clients, examples = partition.num_clients, partition.examples_per_client
   own_test = pool.test_x is not None
   # Rows that a client needs before its test part, if any, is split off.
@@ -226,7 +226,7 @@ def _assemble(
   turned: int = 0,
   relabel: np.ndarray | None = None,
 ) -> FederatedData:
-  """One split from each client's rows, transformed by the client's group."""
+  """One split from each client's row numbers, transformed by the client's group."""
   sizes = np.array([len(r) for r in rows])
   flat = np.concatenate(rows).astype(np.int64)
   untouched = not turned and relabel is None

@@ -52,7 +52,7 @@ def by_shares(
     for part, piece in zip(parts, np.split(rows, cuts), strict=True):
       part.append(piece)
   clients = [rng.permutation(np.concatenate(part)) for part in parts]
-  for i, rows in enumerate(clients):
+  for i in range(len(clients)):
     while len(clients[i]) < minimum:
       largest = int(np.argmax([len(c) for c in clients]))
       if len(clients[largest]) <= minimum:
@@ -63,7 +63,6 @@ def by_shares(
       need = min(minimum - len(clients[i]), len(clients[largest]) - minimum)
       clients[i] = np.concatenate([clients[i], clients[largest][:need]])
       clients[largest] = clients[largest][need:]
-    del rows
   return clients
 
 
