@@ -24,10 +24,10 @@ from experiments.errors import in_flags
 from experiments.run import run_unless_diverged
 from experiments.start import no_positional, start
 from fesem_jax import algorithms, sharding
-from fesem_jax.checkpoint import locked
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError
 from fesem_jax.programs import Programs
+from fesem_jax.workdir import locked
 
 
 def configurations(

@@ -8,6 +8,7 @@ from absl import flags
 _FLAG_OF = {
   'epochs': 'local_epochs',
   'fraction': 'unseen_fraction',
+  'name': 'dataset',
   'steps': 'local_steps',
 }
 

@@ -1,15 +1,11 @@
-"""Whose a workdir is, and the checkpoints in it: whole states, digested, by Orbax."""
+"""Checkpoints of a run: whole states, written by Orbax, with a digest of each file."""
 
-import contextlib
-import errno
-import fcntl
 import hashlib
 import json
-import os
 import pathlib
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,188 +13,16 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from fesem_jax.atomic import write_atomically
-from fesem_jax.data.files import first_line
+from fesem_jax.bounded import first_line
+from fesem_jax.configuration import check_same
 from fesem_jax.errors import UserError
-from fesem_jax.writer import read_config, saved_rounds
-
-# Flags that may change between two runs of one workdir: they decide where and
-# how fast a run happens, how long it is and what is reported, not its results.
-FREE_FLAGS = frozenset(
-  [
-    'workdir',
-    'data_dir',
-    'resume',
-    'rounds',
-    'clients_per_chunk',
-    'num_devices',
-    'tensorboard',
-    'checkpoint_every',
-    'patience',
-  ]
-)
-
+from fesem_jax.writer import saved_rounds
 
 _KEPT = 2  # Checkpoints: the newest, and one in case that it is damaged.
 
-# What a flag is in a version of this package that does not have it.
-_NONE = 'no such flag'
-
-
-@contextlib.contextmanager
-def locked(folder: pathlib.Path) -> Iterator[bool]:
-  """Keeps other runs out of a folder until the block ends; gives whether it can.
-
-  The lock belongs to the open file, so that the system releases it when the
-  process dies; the file `.lock` stays behind and means nothing by itself.
-
-  Args:
-    folder: made if absent.
-
-  Raises:
-    UserError: if another run holds the folder, or it cannot be written.
-  """
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = _open_lock(folder / '.lock')
-  except OSError as e:
-    raise UserError(f'Cannot write to --workdir={folder}: {e.strerror}.') from e
-  if descriptor is None:
-    yield False
-    return
-  alone = True
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as e:
-    owner = os.pread(descriptor, 20, 0).decode(errors='replace') or 'unknown'
-    os.close(descriptor)
-    raise UserError(
-      f'--workdir={folder} is in use by another run, process {owner}; wait for its '
-      'end or choose another folder.'
-    ) from e
-  except OSError as e:  # Some network file systems have no locks.
-    alone = False
-    logging.warning(
-      '%s cannot be locked (%s): make sure that no second run uses it.',
-      folder,
-      e.strerror,
-    )
-  else:
-    with contextlib.suppress(OSError):  # A read-only or a full disk.
-      os.ftruncate(descriptor, 0)
-      os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-  try:
-    yield alone
-  finally:
-    os.close(descriptor)
-
-
-def _open_lock(path: pathlib.Path) -> int | None:
-  """A file to lock; None on a read-only disk that has none."""
-  flags = os.O_NOFOLLOW | os.O_CLOEXEC
-  try:
-    return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666)
-  except OSError as e:
-    if e.errno not in (errno.EROFS, errno.EACCES):
-      raise
-  try:  # A finished run can be read there.
-    return os.open(path, flags | os.O_RDONLY)
-  except FileNotFoundError:
-    return None
-
-
-@contextlib.contextmanager
-def claim_workdir(
-  workdir: pathlib.Path, config: dict[str, Any], resume: bool
-) -> Iterator['Checkpoints']:
-  """Makes the folder this run's own until the block ends; gives its checkpoints.
-
-  Args:
-    workdir: made if absent.
-    config: flag name -> value, as JSON would give it back.
-    resume: whether an existing run may be continued.
-
-  Raises:
-    UserError: if the folder is in use, holds a run with another configuration,
-      a run of which parts are missing, or a run at all while `resume` is False,
-      or if it cannot be written.
-  """
-  with locked(workdir) as alone:
-    old = read_config(workdir)
-    saved = saved_rounds(workdir)
-    left = [f for f in ('summary.json', 'clients.npz') if (workdir / f).exists()]
-    if _has_content(workdir / 'metrics.jsonl'):
-      left.append('metrics.jsonl')
-    if not resume and (old is not None or saved or left):
-      raise UserError(
-        f'--workdir={workdir} already holds a run and --resume is off; choose '
-        'another folder or delete this one.'
-      )
-    if old is not None:
-      _check_same(workdir, old, config)
-    elif not saved and left:
-      raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
-    # A run that was killed before its first checkpoint has made the folder.
-    beginning = (workdir / 'checkpoints').is_dir() and left == ['metrics.jsonl']
-    if left and not saved and not beginning:
-      raise _incomplete(workdir, left, 'no checkpoint')
-    with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
-      if alone:
-        _remove_left_overs(workdir)
-      if old is None:
-        checkpoints.check_config()
-        text = json.dumps(config, indent=1, sort_keys=True) + '\n'
-        write_atomically(workdir / 'config.json', text)
-      yield checkpoints
-
-
-def _remove_left_overs(workdir: pathlib.Path) -> None:
-  """Deletes what a run that was killed had not finished writing."""
-  with contextlib.suppress(OSError):
-    for file in workdir.glob('.*.partial'):
-      file.unlink()
-  for folder in (workdir / 'checkpoints').glob('.*.partial'):
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _has_content(path: pathlib.Path) -> bool:
-  return path.is_file() and path.stat().st_size > 0
-
-
-def _incomplete(workdir: pathlib.Path, left: list[str], missing: str) -> UserError:
-  return UserError(
-    f'--workdir={workdir} holds {", ".join(sorted(left))} of a run but {missing}: the '
-    'run cannot go on, and another would overwrite it; put back what is missing, or '
-    'choose another folder.'
-  )
-
-
-def _check_same(
-  workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
-) -> None:
-  """Raises `UserError` if two configurations are not of the same run."""
-
-  def differs(name: str) -> str:
-    there, now = (c.get(name, _NONE) for c in (old, config))
-    if name == 'data_digest':
-      return 'the data (--data_dir holds other examples, labels or clients now)'
-    if str(there) == str(now):  # "20" and 20.
-      there, now = repr(there), repr(now)
-    return f'--{name} (there: {there}, now: {now})'
-
-  differing = [
-    differs(name)
-    for name in sorted(set(old) | set(config))
-    if name not in FREE_FLAGS and old.get(name) != config.get(name)
-  ]
-  if differing:
-    raise UserError(
-      f'--workdir={workdir} holds a run with another configuration: '
-      f'{"; ".join(differing)}. Choose another folder or delete this one.'
-    )
-
 
 class _Unsound(Exception):  # noqa: N818 - becomes a warning or a UserError.
-  """A checkpoint that cannot be what was saved, or cannot be saved."""
+  """A checkpoint that is not what was saved, or that cannot be saved."""
 
 
 class Checkpoints:
@@ -275,7 +99,7 @@ class Checkpoints:
       except _Unsound as e:
         reasons.append(str(e))
         continue
-      _check_same(self._workdir, note['config'], self._config)
+      check_same(self._workdir, note['config'], self._config)
       return
     if reasons:
       raise self._none_left(reasons[0])
@@ -317,7 +141,7 @@ class Checkpoints:
   def _none_left(self, reason: str) -> UserError:
     return UserError(
       f'No checkpoint in {self._dir} is sound ({reason}); nothing was changed: put '
-      'back a sound one, or choose another --workdir.'
+      'back a sound one, or choose another `workdir`.'
     )
 
   def _note(self, rounds_done: int) -> dict[str, Any]:
@@ -326,7 +150,7 @@ class Checkpoints:
     if (folder / 'default').exists():
       raise UserError(
         f'{folder} was saved by an older version of this package, without digests and '
-        'its configuration, and cannot be checked; choose another --workdir, or '
+        'its configuration, and cannot be checked; choose another `workdir`, or '
         'finish the run with that version.'
       )
     try:
@@ -345,7 +169,7 @@ class Checkpoints:
   def _load(self, rounds_done: int, like: Any) -> Any:
     """The state of a checkpoint; raises `_Unsound`."""
     folder, note = self._dir / str(rounds_done), self._note(rounds_done)
-    _check_same(self._workdir, note['config'], self._config)
+    check_same(self._workdir, note['config'], self._config)
     try:
       found = _digests(folder)
     except OSError as e:
@@ -357,8 +181,8 @@ class Checkpoints:
     if note['arrays'] != _kinds(like):
       raise UserError(
         f'Checkpoint {folder} holds arrays of other shapes than this run: it belongs '
-        'to a --num_devices that does not divide 8, or to another version of this '
-        'package.'
+        'to a number of devices that does not divide 8, or to another version of '
+        'this package.'
       )
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     items = ocp.args.StandardRestore(abstract)
@@ -402,7 +226,7 @@ def _digest_of_note(note: dict[str, Any]) -> str:
 
 
 def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-  """What a function of Orbax' returns; its tracebacks do not reach stderr.
+  """Calls a function of Orbax without letting its tracebacks reach stderr.
 
   Raises:
     _Unsound: for whatever it raised, in one line.

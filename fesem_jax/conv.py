@@ -107,9 +107,12 @@ def _conv_bwd(strides, padding, residuals, dy):
   dx = _forward(dy, flipped, (1, 1), dx_padding, x_dilation=strides)
   # Kernel gradient: the batch plays the part of the channels that are summed.
   dk = _forward(
-      x.transpose(3, 1, 2, 0), dy.transpose(1, 2, 0, 3), (1, 1), dk_padding,
-      kernel_dilation=strides,
-  )  # fmt: skip
+    x.transpose(3, 1, 2, 0),
+    dy.transpose(1, 2, 0, 3),
+    (1, 1),
+    dk_padding,
+    kernel_dilation=strides,
+  )
   return dx, dk.transpose(1, 2, 0, 3)
 
 

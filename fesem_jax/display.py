@@ -1,7 +1,7 @@
-"""Names and values from files and flags, made fit to be shown.
+"""Names and values from files and users, made fit to be shown.
 
-They may hold anything: markup of Matplotlib, LaTeX or Markdown, control characters,
-which neither terminals nor SVG should get, lone surrogates, or a whole novel.
+They may hold anything: markup of Matplotlib, LaTeX or Markdown, control characters
+(which neither terminals nor SVG should get), lone surrogates, or very long text.
 """
 
 _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
@@ -19,8 +19,11 @@ def shown(value: object, limit: int = 40) -> str:
   """A value as one line of printable characters.
 
   Args:
-    value: any; others than strings are shown as `str` gives them.
-    limit: characters; of a longer text the middle is left out.
+    value: any; what is not a string is shown as `str` gives it.
+    limit: most characters; of a longer text the middle is left out.
+
+  Returns:
+    At most `limit` characters.
   """
   text = str(value)
   if len(text) > limit:

@@ -112,11 +112,14 @@ class CelebaCnn(nn.Module):
 
 
 def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
-  """Any Flax module that treats each example on its own as a `Model`.
+  """Makes a `Model` of a Flax module that treats each example on its own.
 
   Args:
     module: maps [B, *example_shape] to logits [B, L].
     example_shape: shape of one example.
+
+  Returns:
+    The model.
 
   Raises:
     ValueError: if the module keeps state besides its parameters, or if the logits
@@ -128,10 +131,12 @@ def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
   shaken = lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
   params = jax.tree.map(shaken, model.init(jax.random.key(0)))
   x = jax.random.normal(jax.random.key(1), (3, *example_shape))
-  # How the first example's logits change with each example of the batch.
-  first = lambda x: (
-    (logits := model.apply(params, x)[0]) @ jnp.cos(jnp.arange(logits.size))
-  )
+
+  def first(x: jax.Array) -> jax.Array:
+    logits = model.apply(params, x)[0]
+    return logits @ jnp.cos(jnp.arange(logits.size))
+
+  # How the first example's logits change with the other examples of the batch.
   others = jax.grad(first)(x)[1:]
   if jnp.any((others != 0) & ~jnp.isnan(others)):
     raise ValueError(
@@ -161,16 +166,16 @@ NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn', 'celeba_cn
 
 
 def build(
-  name: str,
+  model: str,
   example_shape: Sequence[int],
   num_classes: int,
   hidden: Sequence[int] = (200,),
   conv_method: str | None = None,
 ) -> Model:
-  """A model by its flag name.
+  """A model by its name.
 
   Args:
-    name: 'logistic'; 'mlp' with `hidden` widths; 'small_cnn' (3x3x16, 3x3x32,
+    model: 'logistic'; 'mlp' with `hidden` widths; 'small_cnn' (3x3x16, 3x3x32,
       dense 64; for images as small as 8x8); 'femnist_cnn' (LEAF: 5x5x32, pool,
       5x5x64, pool, dense 2048; 6.6 M parameters at 28x28 and 62 classes);
       'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M);
@@ -178,16 +183,19 @@ def build(
     example_shape: shape of one example: [H, W] or [H, W, C] for the CNNs.
     num_classes: L.
     hidden: widths of the MLP.
-    conv_method: see `conv.conv2d`; speed only.
+    conv_method: see `conv.conv2d`; changes results by rounding only.
+
+  Returns:
+    The model; its parameters are float32.
 
   Raises:
     UserError: on an unknown name, or a CNN for examples that are not images.
   """
-  check_choice('model', name, NAMES)
-  if name.endswith('cnn') and len(example_shape) not in (2, 3):
+  check_choice('model', model, NAMES)
+  if model.endswith('cnn') and len(example_shape) not in (2, 3):
     raise UserError(
-      f'--model={name} needs images, but examples have shape {tuple(example_shape)}; '
-      'use --model=mlp or --model=logistic.'
+      f'`model={model}` needs images, but examples have shape {tuple(example_shape)}; '
+      'use `model=mlp` or `model=logistic`.'
     )
   modules = {
     'logistic': Mlp((), num_classes),
@@ -197,4 +205,4 @@ def build(
     'emnist_cnn': EmnistCnn(num_classes, conv_method),
     'celeba_cnn': CelebaCnn(num_classes, conv_method),
   }
-  return _as_model(modules[name], example_shape)
+  return _as_model(modules[model], example_shape)

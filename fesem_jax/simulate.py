@@ -35,6 +35,7 @@ from fesem_jax.errors import Diverged, UserError, check_at_least
 from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm, RoundInfo
 from fesem_jax.programs import Programs
+from fesem_jax.workdir import claim_workdir
 
 # Clients are padded to a multiple of this and of the device count, so that
 # checkpoints do not depend on the count while it divides this.
@@ -205,9 +206,7 @@ def simulate(
           'program': _digest(rehearsal),
         }
       identity = identity | {'data_digest': data_digest}
-      checkpoints = opened.enter_context(
-        checkpoint.claim_workdir(folder, identity, resume)
-      )
+      checkpoints = opened.enter_context(claim_workdir(folder, identity, resume))
     state, done, seconds = _begin(
       algorithm, train, keys[streams.INIT], checkpoints, rounds, programs
     )

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from fesem_jax.atomic import write_atomically
-from fesem_jax.data import files
+from fesem_jax.bounded import first_line, read_npz
 from fesem_jax.errors import UserError
 
 # What every clients.npz holds; see `portrait.draw`.
@@ -29,7 +29,7 @@ def saved_rounds(workdir: pathlib.Path) -> list[int]:
 
 def _damaged(path: pathlib.Path, reason: str) -> UserError:
   """A damaged file that a checkpoint, if there is one, can replace."""
-  remedy = 'choose another --workdir'
+  remedy = 'choose another `workdir`'
   if saved_rounds(path.parent):
     remedy = (
       'delete it and run the same command again, which makes it anew from the '
@@ -42,7 +42,7 @@ def _reason(e: BaseException) -> str:
   """What an exception says, in one line without the file's name."""
   if isinstance(e, OSError) and e.strerror:
     return e.strerror
-  return (str(e).splitlines() or [type(e).__name__])[0]
+  return first_line(e)
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
@@ -85,7 +85,7 @@ def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   if not path.exists():
     return {}
   try:
-    arrays = files.read_npz(path)
+    arrays = read_npz(path)
   except UserError as e:
     raise _damaged(path, _reason(e.__cause__ or e)) from e
   if lacking := _PORTRAIT - arrays.keys():
@@ -133,7 +133,7 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
       continue
     raise UserError(
       f'{path} is damaged: line {number} {fault}; put back a sound copy, or choose '
-      'another --workdir to run anew.'
+      'another `workdir` to run anew.'
     )
   return records
 
@@ -172,7 +172,7 @@ class MetricsWriter:
       if not self.records or self.records[-1]['round'] != rounds_done:
         raise UserError(
           f'{path} does not reach round {rounds_done} of the checkpoint beside it; put '
-          'back a sound copy, or choose another --workdir.'
+          'back a sound copy, or choose another `workdir`.'
         )
     # A finished run is read again where nothing can be written.
     if not rounds_done or path.read_bytes() != self._text().encode():
@@ -225,7 +225,7 @@ def _open_to_append(path: pathlib.Path) -> TextIO:
 def check_tensorboard(wanted: bool) -> None:
   """Raises `UserError` if TensorBoard is wanted but tensorboardX is missing."""
   if wanted and importlib.util.find_spec('tensorboardX') is None:
-    raise UserError("--tensorboard needs tensorboardX: pip install 'fesem_jax[plots]'.")
+    raise UserError("`tensorboard` needs tensorboardX: pip install 'fesem_jax[plots]'.")
 
 
 def _summary_writer(folder: pathlib.Path, purge_step: int) -> Any:

@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fesem_jax.workdir
 from fesem_jax import algorithms, checkpoint, sharding
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError
 from fesem_jax.programs import Programs
 from fesem_jax.simulate import simulate
+from fesem_jax.workdir import locked
 from tests import helpers
 
 CONFIG = {'algorithm': 'fed_avg', 'seed': 0}
@@ -183,7 +185,7 @@ def test_arrays_split_over_devices_are_restored_on_one(tmp_path):
   state, _ = restored(tmp_path, place(one))
   assert_same_state(state, STATE)
   assert len(state['w'].sharding.device_set) == 1
-  with pytest.raises(UserError, match=r'other shapes.*--num_devices'):
+  with pytest.raises(UserError, match=r'other shapes.*a number of devices'):
     restored(tmp_path, {'w': jnp.zeros((16, 15)), 'n': jnp.arange(3)})
 
 
@@ -202,7 +204,7 @@ def test_a_run_with_a_damaged_newest_checkpoint_ends_as_if_it_were_sound(
 
 def test_two_runs_do_not_share_a_workdir(workdir):
   mine = f'in use by another run, process {os.getpid()};'
-  with checkpoint.locked(workdir), pytest.raises(UserError, match=mine):
+  with locked(workdir), pytest.raises(UserError, match=mine):
     go(workdir)
   # As another process of this package would hold it, until it is killed.
   hold = (
@@ -291,6 +293,7 @@ def test_a_run_killed_before_any_of_its_writes_goes_on(finished, tmp_path, monke
     kill_before(pathlib.Path, 'rename')
     kill_before(shutil, 'rmtree')
     kill_before(checkpoint, 'write_atomically')
+    kill_before(fesem_jax.workdir, 'write_atomically')
     try:
       go(folder)
       break
@@ -308,16 +311,16 @@ def test_a_deleted_configuration_is_known_from_the_checkpoint(finished, workdir)
   (workdir / 'config.json').unlink()
   before = content(workdir)
   other = CONFIG | {'algorithm': 'fesem'}
-  with pytest.raises(UserError, match=r'--algorithm \(there: fed_avg, now: fesem\)'):
+  with pytest.raises(UserError, match=r'`algorithm` \(there: fed_avg, now: fesem\)'):
     go(workdir, config=other)
-  with pytest.raises(UserError, match='--resume is off'):
+  with pytest.raises(UserError, match='`resume` is off'):
     go(workdir, resume=False)
   assert content(workdir) == before
   go(workdir)
   assert (workdir / 'config.json').read_text() == config
   # A configuration that does not belong to the checkpoints beside it.
   (workdir / 'config.json').write_text(json.dumps(json.loads(config) | other))
-  with pytest.raises(UserError, match=r'--algorithm \(there: fed_avg, now: fesem\)'):
+  with pytest.raises(UserError, match=r'`algorithm` \(there: fed_avg, now: fesem\)'):
     go(workdir, config=other)
   assert records(workdir) == records(finished)
 
@@ -451,11 +454,11 @@ def test_lowering_rounds_to_what_is_done_evaluates_there(tmp_path):
 
 def test_a_workdir_of_another_configuration_is_refused(finished, workdir):
   before = content(workdir)
-  with pytest.raises(UserError, match=r'--seed \(there: 0, now: 1\)'):
+  with pytest.raises(UserError, match=r'`seed` \(there: 0, now: 1\)'):
     go(workdir, config=CONFIG | {'seed': 1})
-  with pytest.raises(UserError, match=r'--new \(there: no such flag, now: 0.0\)'):
+  with pytest.raises(UserError, match=r'`new` \(there: absent, now: 0.0\)'):
     go(workdir, config=CONFIG | {'new': 0.0})
-  with pytest.raises(UserError, match='--resume is off'):
+  with pytest.raises(UserError, match='`resume` is off'):
     go(workdir, resume=False)
   with pytest.raises(UserError, match='holds 3 rounds, more than --rounds=2'):
     go(workdir, rounds=2)
@@ -466,7 +469,7 @@ def test_a_workdir_of_another_configuration_is_refused(finished, workdir):
 
 def test_an_unwritable_workdir_is_named(tmp_path):
   (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match=r'Cannot write to --workdir=.*file/run'):
+  with pytest.raises(UserError, match=r'Cannot write to `workdir=.*file/run`'):
     go(tmp_path / 'file' / 'run')
 
 
@@ -504,9 +507,7 @@ def test_other_data_under_the_same_flags_is_refused(tmp_path):
   y[3] = (y[3] + 1) % 3  # One label.
   other = first.__class__(**{**vars(first), 'y': y})
   for train, test in ((other, first), (first, other)):
-    with pytest.raises(
-      UserError, match=r'another configuration: the data \(--data_dir'
-    ):
+    with pytest.raises(UserError, match=r'another configuration: the data \(its ex'):
       simulate(algorithm, local, train, test, workdir=tmp_path, **options)
   simulate(algorithm, local, first, first, workdir=tmp_path, **options)
 

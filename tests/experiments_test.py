@@ -21,7 +21,7 @@ from experiments import run as experiment
 from experiments.errors import in_flags
 from fesem_jax import algorithms, data
 from fesem_jax.errors import UserError, check_at_least, check_choice
-from tests import sources_test
+from tests import sources as sources_test
 
 _ROOT = pathlib.Path(__file__).parent.parent
 

@@ -60,8 +60,8 @@ def test_any_flax_module_without_running_statistics_will_do():
 
 def test_mistakes_name_the_flag():
   with pytest.raises(
-    UserError, match='--model=resnet is unknown; choose one of logistic'
+    UserError, match='`model=resnet` is unknown; choose one of logistic'
   ):
     models.build('resnet', (8, 8), 10)
-  with pytest.raises(UserError, match='--model=small_cnn needs images'):
+  with pytest.raises(UserError, match='`model=small_cnn` needs images'):
     models.build('small_cnn', (8,), 10)

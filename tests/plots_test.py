@@ -9,6 +9,7 @@ from fesem_jax import data, display, portrait
 from fesem_jax.errors import UserError
 
 plots = pytest.importorskip('fesem_jax.plots')
+plt = pytest.importorskip('matplotlib.pyplot')
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_figures_show_names_of_all_kinds(workdir):
   for name, figure in figures.items():
     svg = workdir / f'{name}.svg'
     figure.savefig(svg, bbox_inches='tight')  # `plots.save` without the PNG.
-    plots.plt.close(figure)
+    plt.close(figure)
     xml.etree.ElementTree.parse(svg)
     # Matplotlib writes each text that it draws into a comment.
     assert f'<!-- {FORMULA}' in svg.read_text()

@@ -6,7 +6,8 @@ import numpy as np
 
 from fesem_jax.atomic import write_arrays_atomically
 from fesem_jax.base import FederatedData
-from fesem_jax.data import files, leaf
+from fesem_jax.bounded import read_npz, reading
+from fesem_jax.data import values
 from fesem_jax.data.pool import Pool
 from fesem_jax.errors import UserError
 
@@ -23,10 +24,10 @@ def load(path: pathlib.Path) -> Pool:
     UserError: if the file is absent, damaged, holds pickled objects (which are
       never unpickled), or its arrays do not fit.
   """
-  with files.reading(path):
+  with reading(path):
     if not path.is_file():
       raise UserError(f'{path} does not exist.')
-    arrays = files.read_npz(path)
+    arrays = read_npz(path)
     return _pool(path, arrays)
 
 
@@ -49,7 +50,7 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
   if x.dtype.kind not in 'iuf':
     raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
   given = _num_classes(path, arrays['num_classes']) if 'num_classes' in arrays else None
-  y = leaf.labels(arrays['y'], str(path), given)
+  y = values.labels(arrays['y'], str(path), given)
   if x.dtype != np.uint8:
     with np.errstate(over='ignore'):  # Told of below.
       x = x.astype(np.float32)
@@ -85,18 +86,22 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
   if len(lacking):
     raise UserError(f'{path}: client {names[lacking[0]]} has no training examples.')
   return whole._replace(
-    x=x[train], y=y[train], client=client[train],
-    test_x=x[test], test_y=y[test], test_client=client[test],
-  )  # fmt: skip
+    x=x[train],
+    y=y[train],
+    client=client[train],
+    test_x=x[test],
+    test_y=y[test],
+    test_client=client[test],
+  )
 
 
 def _num_classes(path: pathlib.Path, value: np.ndarray) -> int:
   if value.shape != () or value.dtype.kind not in 'iuf':
     raise UserError(f'{path}: num_classes must be one number.')
-  if not 1 <= value <= leaf.MAX_CLASSES or value != np.round(value):
+  if not 1 <= value <= values.MAX_CLASSES or value != np.round(value):
     raise UserError(
-      f'{path}: num_classes is {value}; a whole number from 1 to {leaf.MAX_CLASSES} is '
-      'needed.'
+      f'{path}: num_classes is {value}; a whole number from 1 to '
+      f'{values.MAX_CLASSES} is needed.'
     )
   return int(value)
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fesem_jax.data import files, leaf
-from fesem_jax.data.pool import Examples, Pool
+from fesem_jax.bounded import inside, reading
+from fesem_jax.data import cache, leaf
+from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.errors import UserError
 
 SIDE = 84
@@ -27,14 +28,14 @@ Named = dict[str, tuple[list[str], np.ndarray]]  # Celebrity -> image names, lab
 
 
 def resize(image: Image.Image) -> np.ndarray:
-  """[84, 84, 3] uint8."""
+  """The image as [84, 84, 3] uint8."""
   return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert('RGB'))
 
 
 def _read_image(path: pathlib.Path) -> np.ndarray:
   if not path.is_file():
     raise UserError(f'Image {path} is missing.')
-  with files.reading(f'Image {path}'), Image.open(path) as image:
+  with reading(f'Image {path}'), Image.open(path) as image:
     return resize(image)
 
 
@@ -50,7 +51,7 @@ def _decode(clients: Named, images: pathlib.Path, source: pathlib.Path):
   decoded: dict[str, Examples] = {}
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for name, (wanted, labels) in clients.items():
-      paths = [files.inside(images, file, source) for file in wanted]
+      paths = [inside(images, file, source) for file in wanted]
       decoded[name] = np.stack(list(pool.map(_read_image, paths))), labels
   return decoded
 
@@ -59,7 +60,7 @@ def _key(name: str, sources: list[pathlib.Path], images: pathlib.Path) -> str:
   """Digest of the lists' contents and the images' names, sizes and times."""
   entries = sorted((e.name, e.stat()) for e in os.scandir(images))
   listing = [(image, s.st_size, s.st_mtime_ns) for image, s in entries]
-  return files.digest(sources, f'{name} {listing}')
+  return cache.digest(sources, f'{name} {listing}')
 
 
 def load_leaf(folder: pathlib.Path) -> Pool:
@@ -81,10 +82,15 @@ def load_leaf(folder: pathlib.Path) -> Pool:
     return _decode({n: (list(x), y) for n, (x, y) in named.items()}, images, folder)
 
   sources = [*train, *(test or [])]
-  return leaf.cached_pool(
-      folder, 'celeba leaf', CLASSES, 1 / 255, lambda: (read(train) or {}, read(test)),
-      [*sources, *images.iterdir()], lambda: _key('celeba leaf 1', sources, images),
-  )  # fmt: skip
+  return cached_pool(
+    folder,
+    'celeba leaf',
+    CLASSES,
+    1 / 255,
+    lambda: (read(train) or {}, read(test)),
+    [*sources, *images.iterdir()],
+    lambda: _key('celeba leaf 1', sources, images),
+  )
 
 
 def _names(x: list[Any], where: str) -> np.ndarray:
@@ -127,13 +133,18 @@ def load_raw(folder: pathlib.Path) -> Pool:
       labels = np.array([smiling[image] for image in theirs], np.int32)
       clients[name] = theirs, labels
     if not clients:
-      raise UserError(f'{sources[0]}: nobody has {MIN_IMAGES} images.')
+      raise UserError(f'{sources[0]}: no celebrity has {MIN_IMAGES} images.')
     return _decode(clients, images, sources[0]), None
 
-  return leaf.cached_pool(
-      folder, 'celeba raw', CLASSES, 1 / 255, read, [*sources, *images.iterdir()],
-      lambda: _key('celeba raw 1', sources, images),
-  )  # fmt: skip
+  return cached_pool(
+    folder,
+    'celeba raw',
+    CLASSES,
+    1 / 255,
+    read,
+    [*sources, *images.iterdir()],
+    lambda: _key('celeba raw 1', sources, images),
+  )
 
 
 def _lines(path: pathlib.Path) -> list[tuple[int, list[str]]]:

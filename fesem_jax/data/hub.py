@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fesem_jax.data import celeba, files, leaf
+from fesem_jax.bounded import first_line, inside, reading
+from fesem_jax.data import celeba, values
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError
+from fesem_jax.errors import UserError, argument
 
 _HOST = 'huggingface.co'
 
@@ -27,11 +28,11 @@ def load(
     name: 'owner/name'.
     data_dir: folder of local copies.
     client_column: names the client of each example; all splits are then pooled
-      and each client is split 80/20. '' leaves the splits and has no clients.
-    label_column: '' takes the only class label.
+      and each client is split 80/20. '' keeps the splits; there are no clients then.
+    label_column: '' takes the only column of class labels.
 
   Raises:
-    UserError: if it is not to be had, or lacks a column.
+    UserError: if it can be neither read nor downloaded, or lacks a column.
   """
   try:
     import datasets
@@ -39,7 +40,7 @@ def load(
     raise UserError(
       'The Hugging Face hub needs the extra: pip install "fesem_jax[hub]".'
     ) from e
-  files.inside(data_dir, name, pathlib.Path('--hub_name'))
+  inside(data_dir, name, '`hub_name`')
   splits = _open(datasets, name, data_dir / name)
   if client_column:
     whole = datasets.concatenate_datasets(list(splits.values()))
@@ -54,7 +55,7 @@ def load(
     )
   if not {'train', 'test'} <= set(splits):
     raise UserError(
-      f'{name} has the splits {", ".join(splits)}; without --hub_client_column, '
+      f'{name} has the splits {", ".join(splits)}; without `hub_client_column`, '
       'train and test are needed.'
     )
   image, label = _columns(datasets, name, splits['train'], '', label_column)
@@ -66,7 +67,7 @@ def load(
 
 def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
   """Split name -> data set, from the local copy or the hub."""
-  with files.reading(folder):
+  with reading(folder):
     there = folder.is_dir()
   if there:
     parquet = sorted(folder.rglob('*.parquet'))
@@ -79,7 +80,7 @@ def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
         return dict(datasets.load_dataset('parquet', data_files=by_split))
       held = datasets.load_from_disk(str(folder))
     except Exception as e:  # pyarrow and datasets raise kinds of their own.
-      raise UserError(f'{folder} cannot be read: {files.first_line(e)}') from e
+      raise UserError(f'{folder} cannot be read: {first_line(e)}') from e
     return dict(held) if isinstance(held, datasets.DatasetDict) else {'train': held}
   try:
     socket.getaddrinfo(_HOST, 443)
@@ -92,17 +93,17 @@ def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
   try:
     return dict(datasets.load_dataset(name))
   except Exception as e:
-    raise UserError(f'{name} cannot be downloaded: {files.first_line(e)}') from e
+    raise UserError(f'{name} cannot be downloaded: {first_line(e)}') from e
 
 
 def _columns(
   datasets: Any, name: str, data: Any, client_column: str, label_column: str
 ) -> tuple[str, str]:
   """Names of the image and the label column."""
-  for flag, column in (('client', client_column), ('label', label_column)):
+  for kind, column in (('client', client_column), ('label', label_column)):
     if column and column not in data.features:
       raise UserError(
-        f'--hub_{flag}_column={column} is not among the columns of {name}: '
+        f'{argument(f"hub_{kind}_column", column)} is not among the columns of {name}: '
         f'{", ".join(data.features)}.'
       )
   of_kind = lambda kind: [n for n, f in data.features.items() if isinstance(f, kind)]
@@ -114,7 +115,7 @@ def _columns(
     if len(labels) != 1:
       raise UserError(
         f'{name} has {len(labels)} columns of class labels; choose one with '
-        f'--hub_label_column: {", ".join(data.features)}.'
+        f'`hub_label_column`: {", ".join(data.features)}.'
       )
     label_column = labels[0]
   return images[0], label_column
@@ -126,14 +127,14 @@ def _read(
   """Images [T, H, W(, C)] uint8, large ones brought to 84 by 84, and labels."""
   where = f'{name} of the hub'
   classes = getattr(data.features[label], 'num_classes', None)
-  values = data[label]
-  if all(isinstance(v, bool) for v in values):
-    values = [int(v) for v in values]
-  y = leaf.labels(values, where, classes)
+  given = data[label]
+  if all(isinstance(v, bool) for v in given):
+    given = [int(v) for v in given]
+  y = values.labels(given, where, classes)
   images: list[np.ndarray] = []
   encoded = data.cast_column(image, data.features[image].__class__(decode=False))
   for i, raw in enumerate(encoded[image]):
-    with files.reading(f'{where}, image {i},'):
+    with reading(f'{where}, image {i},'):
       picture = _decode(raw, f'{where}, image {i}')
     if images and picture.shape != images[0].shape:
       raise UserError(

@@ -13,11 +13,13 @@ from typing import Any
 import ijson
 import numpy as np
 
-from fesem_jax.data import files
-from fesem_jax.data.pool import Examples, Pool, from_clients
+from fesem_jax.bounded import first_line, reading
+from fesem_jax.data import values
+from fesem_jax.data.json_reader import JsonReader
+from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.errors import UserError
 
-# (x of one user as parsed, what to call it in a complaint) -> [N, ...] features.
+# (x of one user as parsed, file and user for errors) -> [N, ...] features.
 Convert = Callable[[list[Any], str], np.ndarray]
 
 FEMNIST_CLASSES = 62  # 0-9, A-Z, a-z.
@@ -28,7 +30,7 @@ _EXTENSIONS = ('.json', '.json.gz')
 
 def shards(folder: pathlib.Path) -> list[pathlib.Path]:
   """The JSON files of a folder, plain or gzipped, sorted."""
-  with files.reading(folder):
+  with reading(folder):
     if not folder.is_dir():
       return []
     return sorted(
@@ -69,8 +71,8 @@ def read_clients(
           f'{count}.'
         )
       if count:
-        with files.reading(where):
-          clients[user] = convert(x, where), labels(y, where, num_classes)
+        with reading(where):
+          clients[user] = convert(x, where), values.labels(y, where, num_classes)
         origin[user] = path
     if announced:
       raise UserError(f'{path}: user_data lacks user {next(iter(announced))}.')
@@ -82,7 +84,7 @@ def _announced(path: pathlib.Path) -> dict[str, int]:
   users: list[Any] = []
   counts: list[Any] = []
   ended = set()
-  with files.JsonReader(path) as f, files.reading(path):
+  with JsonReader(path) as f, reading(path):
     try:
       for prefix, event, value in ijson.parse(f, use_float=True):
         if prefix == 'users.item':
@@ -107,7 +109,7 @@ def _announced(path: pathlib.Path) -> dict[str, int]:
 
 def _blocks(path: pathlib.Path):
   """(user, {x, y}) of a file, parsed one at a time."""
-  with files.JsonReader(path) as f, files.reading(path):
+  with JsonReader(path) as f, reading(path):
     try:
       yield from ijson.kvitems(f, 'user_data', use_float=True, buf_size=2**20)
     except ijson.JSONError as e:
@@ -115,41 +117,7 @@ def _blocks(path: pathlib.Path):
 
 
 def _damaged(path: pathlib.Path, e: Exception) -> UserError:
-  return UserError(f'{path} is not whole JSON ({files.first_line(e)}); fetch it again.')
-
-
-def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
-  """[N] int32 labels; raises `UserError` on any that is no class number."""
-  numbered = numbers(y, where, 'labels')
-  if (
-    numbered.ndim != 1
-    or (numbered != np.round(numbered)).any()
-    or numbered.min(initial=0) < 0
-  ):
-    raise UserError(f'{where}: labels must be whole numbers from 0.')
-  most = num_classes or MAX_CLASSES
-  if numbered.max(initial=0) >= most:
-    raise UserError(f'{where}: label {numbered.max():.0f} is not in 0..{most - 1}.')
-  return numbered.astype(np.int32)
-
-
-def numbers(values: Any, where: str, what: str) -> np.ndarray:
-  """Parsed JSON as a float64 array.
-
-  Raises:
-    UserError: if it holds anything but numbers, or rows of several lengths.
-  """
-  try:
-    array = np.asarray(values)
-  except ValueError as e:
-    raise UserError(f'{where}: {what} of different lengths.') from e
-  if array.size and array.dtype.kind not in 'iuf':
-    raise UserError(f'{where}: {what} that are not numbers.')
-  return array.astype(np.float64)
-
-
-# Labels beyond are a mistake, such as ids in place of labels.
-MAX_CLASSES = 2**20
+  return UserError(f'{path} is not whole JSON ({first_line(e)}); fetch it again.')
 
 
 def find_splits(
@@ -183,42 +151,10 @@ def read_folder(
   )
 
 
-def cached_pool(
-  folder: pathlib.Path, name: str, num_classes: int, scale: float,
-  read: Callable[[], tuple[dict[str, Examples], dict[str, Examples] | None]],
-  paths: list[pathlib.Path], key: Callable[[], str] | None = None,
-) -> Pool:  # fmt: skip
-  """A pool of natural clients, cached as `files.cache_path` says.
-
-  Args:
-    folder: that the files lie in.
-    name: of what is read; part of the cache's name and key.
-    num_classes: L; 0 takes one more than the largest label.
-    scale: see `Pool`.
-    read: reads the training and test examples of each client.
-    paths: files that are read.
-    key: digest of what is read; by default of the files' contents.
-  """
-
-  def build() -> dict[str, np.ndarray]:
-    pool = from_clients(*read(), where=folder, num_classes=0, scale=scale)
-    arrays = {field: getattr(pool, field) for field in _ARRAYS}
-    return {field: a for field, a in arrays.items() if a is not None}
-
-  key = key or (lambda: files.digest(paths, name))
-  arrays = files.cached(folder, name, key, files.total_size(paths), build)
-  labels = [arrays[f].max(initial=0) for f in ('y', 'test_y') if f in arrays]
-  classes = num_classes or int(max(labels)) + 1
-  return Pool(num_classes=classes, scale=scale, **arrays)
-
-
-_ARRAYS = ('x', 'y', 'test_x', 'test_y', 'client', 'names', 'test_client')
-
-
 def features(x: list[Any], where: str) -> np.ndarray:
   """Any numbers, as float32."""
   with np.errstate(over='ignore'):
-    array = numbers(x, where, 'features').astype(np.float32)
+    array = values.numbers(x, where, 'features').astype(np.float32)
   if not np.isfinite(array).all():
     raise UserError(f'{where}: features that do not fit 32-bit floats.')
   return array
@@ -226,22 +162,12 @@ def features(x: list[Any], where: str) -> np.ndarray:
 
 def gray_images(x: list[Any], where: str) -> np.ndarray:
   """[N, 28, 28] uint8 from rows of 784 pixels between 0 and 1."""
-  pixels = numbers(x, where, 'pixels')
+  pixels = values.numbers(x, where, 'pixels')
   if pixels.ndim != 2 or pixels.shape[1] != 784:
     raise UserError(
       f'{where}: images of {pixels.shape[1:]} pixels; FEMNIST has 784, 28 by 28.'
     )
-  return to_bytes(pixels, where).reshape(-1, 28, 28)
-
-
-def to_bytes(pixels: np.ndarray, where: str) -> np.ndarray:
-  """Pixels between 0 and 1, which are bytes over 255, as these bytes."""
-  if not (pixels.min(initial=0) >= 0 and pixels.max(initial=1) <= 1):
-    raise UserError(
-      f'{where}: pixels from {pixels.min():g} to {pixels.max():g}; they must lie '
-      'between 0 and 1.'
-    )
-  return np.round(pixels * 255).astype(np.uint8)
+  return values.to_bytes(pixels, where).reshape(-1, 28, 28)
 
 
 def invert(pool: Pool) -> Pool:

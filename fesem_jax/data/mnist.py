@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 
-from fesem_jax.data import files
+from fesem_jax.bounded import BoundedReader
 from fesem_jax.data.pool import Pool
 from fesem_jax.errors import UserError
 
@@ -35,11 +35,11 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
   found = [p for p in (path, path.with_name(path.name + '.gz')) if p.is_file()]
   if not found:
     raise UserError(
-      f'{path}[.gz] does not exist; put the idx files there or point --data_dir '
+      f'{path}[.gz] does not exist; put the idx files there or point `data_dir` '
       '(or FESEM_DATA_DIR) at the folder that holds them.'
     )
   path = found[0]
-  with files.BoundedReader(path) as f:
+  with BoundedReader(path) as f:
     raw = f.read()
   if len(raw) < 4 or raw[:2] != b'\0\0' or raw[2] not in _DTYPES or raw[3] != ndim:
     raise UserError(
@@ -84,7 +84,7 @@ def load(data_dir: pathlib.Path) -> Pool:
   """MNIST from `data_dir/mnist`: 60,000 training and 10,000 test images 28x28.
 
   Raises:
-    UserError: if a file is absent, damaged or does not match its twin.
+    UserError: if a file is absent or damaged, or images and labels do not match.
   """
   x, y = _read_split(data_dir / 'mnist', 'train')
   test_x, test_y = _read_split(data_dir / 'mnist', 't10k')

@@ -1,8 +1,8 @@
-"""Dealing examples to clients: which rows each client gets.
+"""Partitions: which examples each client gets.
 
-Every function returns, for each client, row numbers of the pool. Those that
-deal a data set with its own test split are called once for each split with the
-same rule, so that a client's two splits are alike.
+Examples are rows of the arrays of a pool, and functions return the row numbers of
+each client. A data set with its own test split is dealt by two calls with the same
+shares, shards or groups, so that both splits of a client are alike.
 """
 
 from collections.abc import Sequence
@@ -52,18 +52,17 @@ def by_shares(
     for part, piece in zip(parts, np.split(rows, cuts), strict=True):
       part.append(piece)
   clients = [rng.permutation(np.concatenate(part)) for part in parts]
-  for i, rows in enumerate(clients):
+  for i in range(len(clients)):
     while len(clients[i]) < minimum:
       largest = int(np.argmax([len(c) for c in clients]))
       if len(clients[largest]) <= minimum:
         raise UserError(
           f'{len(labels)} examples are too few for {len(clients)} clients of at '
-          f'least {minimum}; lower --num_clients.'
+          f'least {minimum}; lower `num_clients`.'
         )
       need = min(minimum - len(clients[i]), len(clients[largest]) - minimum)
       clients[i] = np.concatenate([clients[i], clients[largest][:need]])
       clients[largest] = clients[largest][need:]
-    del rows
   return clients
 
 
@@ -86,6 +85,15 @@ def groups_of_clients(num_clients: int, num_groups: int) -> np.ndarray:
   return np.arange(num_clients) % num_groups
 
 
+def check_groups(num_clients: int, num_groups: int) -> None:
+  """Raises `UserError` if there are fewer clients than groups."""
+  if num_clients < num_groups:
+    raise UserError(
+      f'{num_clients} clients (`num_clients`) are fewer than '
+      f'`partition_groups={num_groups}`; every group needs one.'
+    )
+
+
 def in_groups(
   rng: np.random.Generator, num_rows: int, groups: np.ndarray, disjoint: bool
 ) -> Rows:
@@ -95,8 +103,8 @@ def in_groups(
     rng: random state.
     num_rows: examples in the pool.
     groups: [M] group of each client.
-    disjoint: if True, groups share out the examples; if False each group deals
-      all of them to its clients, as IFCA's Rotated MNIST does.
+    disjoint: if True, the groups divide the examples among themselves; if False,
+      each group deals all of them to its clients, as IFCA's Rotated MNIST does.
   """
   num_groups = int(groups.max()) + 1
   everything = rng.permutation(num_rows)
@@ -123,9 +131,13 @@ def rotate(x: np.ndarray, group: int, num_groups: int) -> np.ndarray:
     return np.rot90(x, quarter_turns, axes=(1, 2))
   # The border is continued: corners of another shade would betray the angle.
   turned = ndimage.rotate(
-      x.astype(np.float32), 360 * group / num_groups, (1, 2), reshape=False, order=1,
-      mode='nearest',
-  )  # fmt: skip
+    x.astype(np.float32),
+    360 * group / num_groups,
+    (1, 2),
+    reshape=False,
+    order=1,
+    mode='nearest',
+  )
   return np.round(turned).astype(np.uint8) if x.dtype == np.uint8 else turned
 
 
@@ -145,7 +157,7 @@ def label_permutations(
     chosen[tuple(rng.permutation(num_classes).tolist())] = None
   raise UserError(
     f'{num_classes} classes do not have {num_groups} different relabelings; lower '
-    '--partition_groups.'
+    '`partition_groups`.'
   )
 
 
@@ -154,8 +166,7 @@ def split(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Divides one client's rows at random.
 
-  The training part is never empty, the test part only if there is one row.
-
+  The training part is never empty; the test part is empty if there is a single row.
   Section 6.1.4: "80% of each device's data for training and 20% for testing".
   """
   rows = rng.permutation(np.asarray(rows))

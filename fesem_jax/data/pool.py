@@ -1,9 +1,12 @@
 """What a loader returns before examples are dealt to clients."""
 
+import pathlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from fesem_jax.data import cache
 from fesem_jax.errors import UserError
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N] of one client.
@@ -23,7 +26,7 @@ class Pool(NamedTuple):
     names: names of the natural clients, or None.
     clusters: true cluster of each natural client, or None.
     test_client: natural client of each test example; None where the data set
-      does not part its clients' examples itself.
+      does not split its clients' examples itself.
   """
 
   x: np.ndarray
@@ -46,16 +49,19 @@ def from_clients(
   num_classes: int,
   scale: float,
 ) -> Pool:
-  """A pool of natural clients, in the order of their names.
+  """Makes a pool of natural clients, in the order of their names.
 
-  The dicts are emptied on the way, so that the examples exist once only.
+  Both dicts are emptied, so that no example is in memory twice.
 
   Args:
     train: name -> examples.
-    test: the clients' own test examples, or None.
-    where: they come from, for complaints.
+    test: the same for test examples, or None.
+    where: file or folder they come from, for errors.
     num_classes: L.
     scale: see `Pool`.
+
+  Returns:
+    The pool.
 
   Raises:
     UserError: if a split holds nothing, a client has test examples only, or the
@@ -99,3 +105,45 @@ def _flatten(
       x[at : at + size], y[at : at + size] = clients.pop(name)
     at += size
   return x, y, np.repeat(np.arange(len(names)), sizes)
+
+
+_ARRAYS = ('x', 'y', 'test_x', 'test_y', 'client', 'names', 'test_client')
+
+
+def cached_pool(
+  folder: pathlib.Path,
+  name: str,
+  num_classes: int,
+  scale: float,
+  read: Callable[[], tuple[dict[str, Examples], dict[str, Examples] | None]],
+  paths: list[pathlib.Path],
+  key: Callable[[], str] | None = None,
+) -> Pool:
+  """Makes a pool of natural clients, whose arrays are cached if they are large.
+
+  Args:
+    folder: of the files.
+    name: of what is read; the cache's name and key depend on it.
+    num_classes: L; 0 takes one more than the largest label.
+    scale: see `Pool`.
+    read: reads the training and test examples of each client.
+    paths: files that are read.
+    key: digest of what is read; by default of the files' contents.
+
+  Returns:
+    The pool.
+
+  Raises:
+    UserError: as `from_clients`, or if a file is absent.
+  """
+
+  def build() -> dict[str, np.ndarray]:
+    pool = from_clients(*read(), where=folder, num_classes=0, scale=scale)
+    arrays = {field: getattr(pool, field) for field in _ARRAYS}
+    return {field: a for field, a in arrays.items() if a is not None}
+
+  key = key or (lambda: cache.digest(paths, name))
+  arrays = cache.cached(folder, name, key, cache.total_size(paths), build)
+  labels = [arrays[f].max(initial=0) for f in ('y', 'test_y') if f in arrays]
+  classes = num_classes or int(max(labels)) + 1
+  return Pool(num_classes=classes, scale=scale, **arrays)

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fesem_jax.bounded import reading
 from fesem_jax.data import (
   arrays,
   celeba,
   digits,
-  files,
   hub,
   leaf,
   mnist,
@@ -18,12 +18,13 @@ from fesem_jax.data import (
   tfds,
   tff,
 )
+from fesem_jax.data.partition import check_groups
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError, check_choice
+from fesem_jax.errors import UserError, argument, check_choice
 
 
 class Options(NamedTuple):
-  """Options of single data sets, by flag name; refused by all others."""
+  """Options that apply to some data sets only; the others refuse them."""
 
   background: str = 'white'
   tfds_name: str = ''
@@ -42,7 +43,8 @@ class Request(NamedTuple):
     data_dir: folder of all data.
     options: see `Options`.
     num_clients: M of generated data.
-    examples: of each generated client, test examples included; 0: as it comes.
+    examples: of each generated client, training and test; 0 lets the data set
+      decide.
     groups: [M] planted group of each generated client.
     rng: random state of generated data.
   """
@@ -56,13 +58,13 @@ class Request(NamedTuple):
 
 
 class Source(NamedTuple):
-  """One road by which a data set comes.
+  """One place or form that a data set can be loaded from.
 
   Attributes:
-    name: value of --source.
+    name: what `load` knows it by.
     load: reads it.
-    folder: below the data folder; the source is taken if it exists. '' needs no
-      files, or downloads them.
+    folder: below the data folder; the source is taken if the folder exists. '' for a
+      source that needs no files or downloads them.
   """
 
   name: str
@@ -83,13 +85,13 @@ def _femnist(load: Callable[[Request], Pool]) -> Callable[[Request], Pool]:
 def _named_on_hub(request: Request) -> Pool:
   o = request.options
   if not o.hub_name:
-    raise UserError('--dataset=hub needs --hub_name=OWNER/NAME.')
+    raise UserError('`name=hub` needs `hub_name=OWNER/NAME`.')
   return hub.load(o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column)
 
 
 def _named_in_tfds(request: Request) -> Pool:
   if not request.options.tfds_name:
-    raise UserError('--dataset=tfds needs --tfds_name, e.g. kmnist.')
+    raise UserError('`name=tfds` needs `tfds_name`, e.g. kmnist.')
   return tfds.load(request.options.tfds_name, request.data_dir)
 
 
@@ -178,6 +180,7 @@ def check(
     num_clients: M of generated data.
     num_groups: planted groups of generated data.
   """
+  named = argument('name', name)
   prefix, colon, place = name.partition(':')
   if colon and prefix in PREFIXES and place:
     known: tuple[str, ...] = ()
@@ -185,29 +188,26 @@ def check(
     known = tuple(s.name for s in DATASETS[name])
   else:
     raise UserError(
-      f'--dataset={name} is unknown; choose one of {", ".join(DATASETS)}, '
-      'leaf:FOLDER or npz:FILE.'
+      f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER or '
+      'npz:FILE.'
     )
   if source and source not in known:
     choices = f'one of {", ".join(known)}' if known else 'none'
     raise UserError(
-      f'--source={source} does not exist for --dataset={name}: {choices}.'
+      f'{argument("source", source)} does not exist for {named}: {choices}.'
     )
   for option, default in Options()._asdict().items():
     if getattr(options, option) != default and option not in _APPLY.get(name, ()):
-      raise UserError(f'--{option} does not apply to --dataset={name}.')
+      raise UserError(f'`{option}` does not apply to {named}.')
   check_choice('background', options.background, leaf.BACKGROUNDS)
   for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
     if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
       raise UserError(
-        f'--{option}={getattr(options, option)} must be at least 0, and at most '
+        f'`{option}={getattr(options, option)}` must be at least 0, and at most '
         f'{_MAX_DEVIATION}.'
       )
-  if name in _PLANTED and num_groups > num_clients:
-    raise UserError(
-      f'{num_clients} clients (--num_clients) are fewer than '
-      f'--partition_groups={num_groups}; every group needs one.'
-    )
+  if name in _PLANTED:
+    check_groups(num_clients, num_groups)
 
 
 def load(name: str, source: str, request: Request) -> Pool:
@@ -220,8 +220,9 @@ def load(name: str, source: str, request: Request) -> Pool:
     request: what is asked for.
 
   Raises:
-    UserError: naming the flag or file at fault.
+    UserError: naming the argument or file at fault.
   """
+  named = argument('name', name)
   prefix, colon, place = name.partition(':')
   if colon:
     return PREFIXES[prefix](pathlib.Path(place))
@@ -229,14 +230,14 @@ def load(name: str, source: str, request: Request) -> Pool:
   if source:
     chosen = next(s for s in choices if s.name == source)
   else:
-    with files.reading(f'--data_dir={request.data_dir}'):
+    with reading(argument('data_dir', request.data_dir)):
       found = [
         s for s in choices if not s.folder or (request.data_dir / s.folder).is_dir()
       ]
     if not found:
       wanted = ' or '.join(f'{s.folder}/' for s in choices)
       raise UserError(
-        f'--dataset={name}: {request.data_dir} holds no {wanted}; point --data_dir (or '
+        f'{named}: {request.data_dir} holds no {wanted}; point `data_dir` (or '
         'FESEM_DATA_DIR) at the folder that does.'
       )
     chosen = found[0]
@@ -247,5 +248,5 @@ def load(name: str, source: str, request: Request) -> Pool:
     if source or chosen.folder or not looked:
       raise
     raise UserError(
-      f'--dataset={name}: {request.data_dir} holds no {" or ".join(looked)}. {e}'
+      f'{named}: {request.data_dir} holds no {" or ".join(looked)}. {e}'
     ) from e

@@ -13,8 +13,8 @@ _MAX_VALUES = 2**33  # 32 GiB of features.
 def _check_size(num_clients: int, examples: int, dimension: int) -> None:
   if num_clients * examples * dimension > _MAX_VALUES:
     raise UserError(
-      f'{num_clients} clients (--num_clients) of about {examples} examples '
-      f'(--examples_per_client) would hold {num_clients * examples * dimension} '
+      f'{num_clients} clients (`num_clients`) of about {examples} examples '
+      f'(`examples_per_client`) would hold {num_clients * examples * dimension} '
       f'features, more than {_MAX_VALUES}; lower one of them.'
     )
 
@@ -73,9 +73,12 @@ def alpha_beta(
 
 
 def linear_clusters(
-  rng: np.random.Generator, num_clients: int, examples: int, groups: np.ndarray,
+  rng: np.random.Generator,
+  num_clients: int,
+  examples: int,
+  groups: np.ndarray,
   noise: float,
-) -> Pool:  # fmt: skip
+) -> Pool:
   """The planted linear models of Ghosh et al. (IFCA, Section 6.1), classified.
 
   x ~ N(0, I) of 1000 features; group k has a model t_k of fair coins in {0, 1};
@@ -101,9 +104,12 @@ def linear_clusters(
 
 
 def mixture(
-  rng: np.random.Generator, num_clients: int, examples: int, groups: np.ndarray,
+  rng: np.random.Generator,
+  num_clients: int,
+  examples: int,
+  groups: np.ndarray,
   noise: float,
-) -> Pool:  # fmt: skip
+) -> Pool:
   """Features of a Gaussian mixture, labeled by a logistic model of each group.
 
   x ~ N(m_c, I), c uniform over 10 components that all clients share; group k

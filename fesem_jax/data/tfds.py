@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from fesem_jax.data import files, leaf
+from fesem_jax.bounded import first_line, reading
+from fesem_jax.data import values
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError
+from fesem_jax.errors import UserError, argument
 
 _HOST = 'storage.googleapis.com'
 
 
 def load(name: str, data_dir: pathlib.Path) -> Pool:
-  """Any image classification set with the splits train and test.
+  """An image classification set with the splits train and test.
 
   Args:
     name: as TFDS writes it, e.g. 'fashion_mnist' or 'emnist/balanced'.
@@ -25,14 +26,14 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
       it, TFDS's own default. A data set that is not there is downloaded.
 
   Raises:
-    UserError: if the name is unknown, the data set is neither prepared nor to
-      be had, or has no images and labels.
+    UserError: if the name is unknown, the data set can be neither read nor
+      downloaded, or it has no images and labels.
   """
   import tensorflow_datasets as tfds
 
   folder = data_dir / 'tfds'
   where = str(folder) if folder.is_dir() else None
-  with files.reading(f'--tfds_name={name}'), _quiet():
+  with reading(argument('tfds_name', name)), _quiet():
     builder = tfds.builder(name, data_dir=where, file_format='array_record')
     prepared = builder.is_prepared()
   if not prepared:
@@ -62,7 +63,7 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Without warnings, such as one about a folder it has not written yet."""
+  """Suppresses warnings, such as one about a folder that is not written yet."""
   before = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   try:
@@ -72,10 +73,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _prepare(builder: Any, name: str) -> None:
-  """Downloads, where there is a network."""
+  """Downloads and prepares the data set, or says how to do so elsewhere."""
   elsewhere = (
     f'Prepare it on another machine with: tfds build {name} '
-    f'--file_format=array_record --data_dir=DIR/tfds, and use --data_dir=DIR.'
+    f'--file_format=array_record --data_dir=DIR/tfds, and use `data_dir=DIR`.'
   )
   try:
     socket.getaddrinfo(_HOST, 443)
@@ -89,20 +90,20 @@ def _prepare(builder: Any, name: str) -> None:
   except Exception as e:  # Network, disk, checksums, TensorFlow missing: all kinds.
     raise UserError(
       f'TensorFlow Datasets cannot prepare {name}: {type(e).__name__}: '
-      f'{files.first_line(e)}. Some data sets need TensorFlow for this step: pip '
+      f'{first_line(e)}. Some data sets need TensorFlow for this step: pip '
       f'install tensorflow. {elsewhere}'
     ) from e
 
 
 def _read(builder: Any, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
   features = builder.info.features
-  with files.reading(f'{builder.data_dir}, split {split},'):
+  with reading(f'{builder.data_dir}, split {split},'):
     source = builder.as_data_source(split=split)
     x = np.empty((len(source), *features['image'].shape), np.uint8)
     y = np.empty(len(source), np.int64)
     for i, example in enumerate(source):
       x[i], y[i] = example['image'], example['label']
-  y = leaf.labels(y, f'{name} of TensorFlow Datasets', features['label'].num_classes)
+  y = values.labels(y, f'{name} of TensorFlow Datasets', features['label'].num_classes)
   if x.shape[-1] == 1:
     x = x[..., 0]
   if name.split('/')[0] == 'emnist':

@@ -1,6 +1,6 @@
 """TensorFlow Federated's fed_emnist, without TensorFlow.
 
-Three shapes of the same data, FEMNIST by writer with a white background:
+The same data in three formats, FEMNIST by writer with a white background:
   fed_emnist_{train,test}.h5       examples/<client>/{pixels, label}
   emnist_all.sqlite                tables client_metadata and examples, whose
                                    rows are serialized tf.train.Example; splits
@@ -23,8 +23,9 @@ import h5py
 import msgpack
 import numpy as np
 
-from fesem_jax.data import files, leaf
-from fesem_jax.data.pool import Examples, Pool
+from fesem_jax.bounded import check_expanded, reading
+from fesem_jax.data import leaf, values
+from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.errors import UserError
 
 _SPLITS = ('train', 'test')
@@ -35,24 +36,28 @@ _ROW_BYTES = 2**28  # Most that one client's compressed row may expand to.
 
 
 def load_femnist(folder: pathlib.Path) -> Pool:
-  """FEMNIST from whichever of the three shapes the folder holds.
+  """FEMNIST from the first of the three formats that the folder holds.
 
   Raises:
     UserError: if it holds none, or a file is damaged.
   """
-  shapes: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
+  formats: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
     ([_HDF5.format(s) for s in _SPLITS], _read_hdf5),
     ([_FEDJAX.format(s) for s in _SPLITS], _read_fedjax),
     ([_TFF_SQLITE] * 2, _read_tff_sqlite),
   ]
-  for names, read in shapes:
+  for names, read in formats:
     paths = [folder / name for name in names]
     if all(p.is_file() for p in paths):
-      return leaf.cached_pool(
-          folder, 'tff femnist 1', leaf.FEMNIST_CLASSES, 1 / 255,
-          functools.partial(_both_splits, read, paths), sorted(set(paths)),
-      )  # fmt: skip
-  choices = ', or '.join(' and '.join(dict.fromkeys(names)) for names, _ in shapes)
+      return cached_pool(
+        folder,
+        'tff femnist 1',
+        leaf.FEMNIST_CLASSES,
+        1 / 255,
+        functools.partial(_both_splits, read, paths),
+        sorted(set(paths)),
+      )
+  choices = ', or '.join(' and '.join(dict.fromkeys(names)) for names, _ in formats)
   raise UserError(f'{folder} must hold {choices}.')
 
 
@@ -66,7 +71,7 @@ def _both_splits(
 def _clients(read: Callable, path: pathlib.Path, split: str) -> dict[str, Examples]:
   """Name -> images [N, 28, 28] uint8 and labels."""
   clients: dict[str, Examples] = {}
-  with files.reading(path):
+  with reading(path):
     for client_id, pixels, labels, count in read(path, split):
       name = client_id.decode() if isinstance(client_id, bytes) else client_id
       where = f'{path}, client {name}'
@@ -81,8 +86,8 @@ def _clients(read: Callable, path: pathlib.Path, split: str) -> dict[str, Exampl
       if count not in (None, len(labels)):
         raise UserError(f'{where}: {len(labels)} examples where {count} are announced.')
       if len(labels):
-        images = leaf.to_bytes(pixels, where)
-        clients[name] = images, leaf.labels(labels, where, leaf.FEMNIST_CLASSES)
+        images = values.to_bytes(pixels, where)
+        clients[name] = images, values.labels(labels, where, leaf.FEMNIST_CLASSES)
   return clients
 
 
@@ -112,7 +117,7 @@ def _hdf5_array(file: h5py.File, group: str, name: str) -> np.ndarray:
   found = file[at]
   if not isinstance(found, h5py.Dataset) or found.external:
     raise UserError(f'{file.filename}, {group}: {name} is no array in this file.')
-  files.check_expanded(pathlib.Path(file.filename), found.nbytes)
+  check_expanded(pathlib.Path(file.filename), found.nbytes)
   return found[()]
 
 
@@ -132,7 +137,7 @@ def _read_fedjax(path: pathlib.Path, split: str) -> Iterator[_Client]:
   for client_id, blob, count in _rows(
     path, 'federated_data', f'SELECT {columns} FROM federated_data'
   ):
-    with files.reading(f'{path}, client {client_id}'):
+    with reading(f'{path}, client {client_id}'):
       unzip = zlib.decompressobj()
       raw = unzip.decompress(blob, _ROW_BYTES)
       if unzip.unconsumed_tail:
@@ -157,20 +162,23 @@ def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:
   chosen = f'all_{split}'  # digits_only_train, digits_only_test are parts of it.
   announced = dict(
     _rows(
-        path, 'client_metadata',
-        'SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?',
-        chosen,
+      path,
+      'client_metadata',
+      'SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?',
+      chosen,
     )
-  )  # fmt: skip
+  )
   rows = _rows(
-      path, 'examples',
-      'SELECT client_id, serialized_example_proto FROM examples '
-      'WHERE split_name = ? ORDER BY client_id, rowid', chosen,
-  )  # fmt: skip
+    path,
+    'examples',
+    'SELECT client_id, serialized_example_proto FROM examples '
+    'WHERE split_name = ? ORDER BY client_id, rowid',
+    chosen,
+  )
   for client_id, mine in itertools.groupby(rows, lambda row: row[0]):
     if client_id not in announced:
       raise UserError(f'{path}, client {client_id}: not in client_metadata.')
-    with files.reading(f'{path}, client {client_id}'):
+    with reading(f'{path}, client {client_id}'):
       images, labels = zip(*(_example(blob) for _, blob in mine), strict=True)
     yield client_id, np.stack(images), np.array(labels), announced[client_id]
 

@@ -1,0 +1,59 @@
+"""Whether two configurations belong to the same run."""
+
+import pathlib
+from typing import Any
+
+from fesem_jax.errors import UserError
+
+# What may change between two runs of one workdir: it decides where and how fast a
+# run happens, how long it is and what is reported, not its results.
+_FREE = frozenset(
+  [
+    'workdir',
+    'data_dir',
+    'resume',
+    'rounds',
+    'clients_per_chunk',
+    'num_devices',
+    'tensorboard',
+    'checkpoint_every',
+    'patience',
+  ]
+)
+
+# What is shown where a configuration lacks a name, e.g. one of another version.
+_NONE = 'absent'
+
+
+def check_same(
+  workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
+) -> None:
+  """Refuses to go on with a run under another configuration.
+
+  Args:
+    workdir: that holds the run, for the error.
+    old: configuration that was saved there.
+    config: configuration of now.
+
+  Raises:
+    UserError: naming each entry that differs and may not.
+  """
+
+  def differs(name: str) -> str:
+    there, now = (c.get(name, _NONE) for c in (old, config))
+    if name == 'data_digest':
+      return 'the data (its examples, labels or clients differ)'
+    if str(there) == str(now):  # "20" and 20.
+      there, now = repr(there), repr(now)
+    return f'`{name}` (there: {there}, now: {now})'
+
+  differing = [
+    differs(name)
+    for name in sorted(set(old) | set(config))
+    if name not in _FREE and old.get(name) != config.get(name)
+  ]
+  if differing:
+    raise UserError(
+      f'`workdir={workdir}` holds a run with another configuration: '
+      f'{"; ".join(differing)}. Choose another folder or delete this one.'
+    )

@@ -1,0 +1,103 @@
+"""Arrays that take long to read, kept in the user's own cache folder."""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import stat
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from absl import logging
+
+from fesem_jax.atomic import write_arrays_atomically
+from fesem_jax.bounded import read_npz, reading
+from fesem_jax.errors import UserError
+
+# Smaller data sets are read again instead of being cached.
+MIN_CACHED_BYTES = 2**25
+
+
+def total_size(paths: Iterable[pathlib.Path]) -> int:
+  """Bytes of some files; raises `UserError` if one is absent."""
+  try:
+    return sum(p.stat().st_size for p in paths)
+  except OSError as e:
+    raise UserError(f'Cannot read {e.filename}: {e.strerror}.') from e
+
+
+def digest(files: Iterable[pathlib.Path], salt: str = '') -> str:
+  """SHA-256 of names and contents, whatever the files' order."""
+  total = hashlib.sha256(salt.encode())
+  for path in sorted(files):
+    with reading(path), path.open('rb') as f:
+      total.update(path.name.encode() + hashlib.file_digest(f, 'sha256').digest())
+  return total.hexdigest()
+
+
+def cache_path(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """Where the arrays of a data set are kept: in the user's own cache folder.
+
+  Not beside the data, which may come from another person, with links or a forged cache
+  in it, or lie on a read-only disk. Each user of shared data parses them once.
+
+  Args:
+    folder: of the data.
+    name: of the data set; two data sets of one folder have separate caches.
+  """
+  base = os.environ.get('XDG_CACHE_HOME', '')
+  # As the XDG specification says, a relative path is ignored.
+  root = pathlib.Path(base) if os.path.isabs(base) else pathlib.Path.home() / '.cache'
+  which = hashlib.sha256(f'{name}\0{folder.resolve()}'.encode(errors='surrogateescape'))
+  return root / 'fesem_jax' / 'data' / f'{which.hexdigest()[:32]}.npz'
+
+
+def _make_private(folder: pathlib.Path) -> None:
+  """Makes a folder that only this user may write to; refuses one that others may."""
+  folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+  found = folder.lstat()
+  mine = not hasattr(os, 'getuid') or found.st_uid == os.getuid()
+  if not stat.S_ISDIR(found.st_mode) or not mine or found.st_mode & 0o022:
+    raise UserError(f'{folder} is not a folder that only this user may write to.')
+
+
+def cached(
+  folder: pathlib.Path,
+  name: str,
+  key: Callable[[], str],
+  size: int,
+  build: Callable[[], dict[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+  """Gives arrays that take long to build, from a file if it is up to date.
+
+  Args:
+    folder: see `cache_path`.
+    name: see `cache_path`.
+    key: of what the arrays are built from, e.g. `digest` of the files; the cache is
+      replaced as a whole when it changes.
+    size: bytes that are read to build them; small ones are not cached.
+    build: makes the arrays.
+
+  Returns:
+    The arrays by name.
+  """
+  if size < MIN_CACHED_BYTES:
+    return build()
+  try:
+    with reading('The cache folder'):
+      path = cache_path(folder, name)
+      _make_private(path.parent)
+  except UserError as e:
+    logging.warning('%s The data is read from scratch at every start.', e)
+    return build()
+  wanted = key()
+  with contextlib.suppress(UserError):  # No cache, or one that is damaged.
+    held = read_npz(path)
+    if str(held.pop('key', None)) == wanted:
+      return held
+  arrays = build()
+  try:
+    write_arrays_atomically(path, arrays | {'key': np.array(wanted)}, compress=False)
+  except UserError as e:
+    logging.warning('%s The next start reads the data from scratch.', e)
+  return arrays

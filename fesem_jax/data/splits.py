@@ -1,0 +1,83 @@
+"""Parts of a federation that are set aside: of every client, or whole clients."""
+
+import itertools
+
+import numpy as np
+
+from fesem_jax import streams
+from fesem_jax.base import FederatedData
+from fesem_jax.data import partition
+from fesem_jax.data.partition import Rows
+from fesem_jax.errors import UserError
+
+
+def hold_out(
+  train: FederatedData, seed: int = 0
+) -> tuple[FederatedData, FederatedData]:
+  """Splits each client's training examples 80/20, for choosing hyperparameters.
+
+  Args:
+    train: training split of M clients, on the host.
+    seed: decides which examples are held out.
+
+  Returns:
+    (training split, validation split) of the same M clients; a client with a single
+    example keeps it for training.
+  """
+  rng = streams.host_rng(seed, streams.HOLD_OUT)
+  offsets = np.asarray(train.offsets)
+  kept, held = [], []
+  for first, last in itertools.pairwise(offsets):
+    rows = np.arange(first, last)
+    a, b = partition.split(rng, rows) if len(rows) > 1 else (rows, rows[:0])
+    kept.append(a)
+    held.append(b)
+
+  def part(rows: Rows) -> FederatedData:
+    flat = np.concatenate(rows)
+    return FederatedData.from_arrays(
+      np.asarray(train.x)[flat],
+      np.asarray(train.y)[flat],
+      np.array([len(r) for r in rows]),
+      num_classes=train.num_classes,
+      scale=train.scale,
+      client_ids=np.asarray(train.client_ids),
+      info=train.info,
+    )
+
+  return part(kept), part(held)
+
+
+def hold_out_clients(
+  train: FederatedData, test: FederatedData, fraction: float, seed: int = 0
+) -> tuple[tuple[FederatedData, FederatedData], tuple[FederatedData, FederatedData]]:
+  """Sets whole clients aside, to evaluate models on clients that never trained them.
+
+  Args:
+    train: training split of M clients, on the host.
+    test: test split of the same clients.
+    fraction: share of the clients to set aside, between 0 and 1.
+    seed: decides which clients.
+
+  Returns:
+    (training, test) of the clients that remain, and (training, test) of those set
+    aside.
+
+  Raises:
+    UserError: if no client would remain, or none would be set aside.
+  """
+  if not 0 <= fraction <= 1:
+    raise UserError(f'`fraction={fraction}` must lie between 0 and 1.')
+  count = round(fraction * train.num_clients)
+  if not 0 < count < train.num_clients:
+    raise UserError(
+      f'`fraction={fraction:g}` sets {count} of {train.num_clients} clients aside; at '
+      'least one must be set aside, and at least one must remain.'
+    )
+  rng = streams.host_rng(seed, streams.UNSEEN)
+  order = rng.permutation(train.num_clients)
+
+  def both(clients: np.ndarray) -> tuple[FederatedData, FederatedData]:
+    return train.reorder(clients), test.reorder(clients)
+
+  return both(np.sort(order[count:])), both(np.sort(order[:count]))

@@ -1,0 +1,32 @@
+"""Figures of finished or running experiments, drawn from their workdirs."""
+
+from fesem_jax.errors import UserError
+
+try:
+  import matplotlib  # noqa: F401 - an optional dependency.
+except ImportError as e:
+  raise UserError("Figures need matplotlib: pip install 'fesem_jax[plots]'.") from e
+
+from fesem_jax.plots.client_images import sheets
+from fesem_jax.plots.client_map import map_of_clients
+from fesem_jax.plots.clusters import clusters_over_rounds
+from fesem_jax.plots.curves import convergence
+from fesem_jax.plots.drawing import draw_run
+from fesem_jax.plots.federation import classes_of_clients, client_sizes
+from fesem_jax.plots.runs import Run, method_label
+from fesem_jax.plots.saving import save
+from fesem_jax.plots.style import PALETTE
+
+__all__ = [
+  'PALETTE',
+  'Run',
+  'classes_of_clients',
+  'client_sizes',
+  'clusters_over_rounds',
+  'convergence',
+  'draw_run',
+  'map_of_clients',
+  'method_label',
+  'save',
+  'sheets',
+]

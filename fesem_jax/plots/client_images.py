@@ -1,0 +1,79 @@
+"""Images of the clients of each cluster."""
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from fesem_jax.display import in_figure
+from fesem_jax.plots.runs import Run
+from fesem_jax.plots.style import STYLE, color_of
+
+
+def sheets(run: Run) -> Figure:
+  """Draws images of the most typical clients of each cluster (Fig. 5).
+
+  Each line of images is of one client; the client nearest to the mean of its cluster
+  is on top.
+
+  Args:
+    run: of image data, finished, so that its workdir holds clients.npz.
+
+  Returns:
+    The figure.
+  """
+  clients = run.clients
+  images, who = clients['sheet_images'], clients['sheet_clients']
+  if images.ndim == 5:
+    images = images[..., None]
+  num_clusters, rows, columns, height, _, channels = images.shape
+  shown = images[..., 0] if channels == 1 else images
+  # Gaps and missing images look like paper, black or white.
+  there = shown.any(axis=(3, 4, *range(5, shown.ndim)))
+  paper = np.median(shown[there]).astype(shown.dtype)
+  shown = shown.copy()
+  shown[~there] = paper
+  span = 2  # Clusters side by side.
+  with plt.rc_context(STYLE | {'axes.grid': False}):
+    across = min(span, num_clusters)
+    down = -(-num_clusters // span)
+    figure, axes = plt.subplots(
+      down,
+      across,
+      figsize=(5.2 * across, 0.5 + 5.2 * rows / columns * down),
+      squeeze=False,
+      layout='constrained',
+    )
+    for k, axis in enumerate(axes.flat):
+      axis.set_xticks([])
+      axis.set_yticks([])
+      if k >= num_clusters:
+        axis.axis('off')
+        continue
+      gap = max(1, height // 10)
+      tiles = np.pad(
+        shown[k],
+        [(0, 0), (0, 0), (gap, gap), (1, 1)] + [(0, 0)] * (shown[k].ndim - 4),
+        constant_values=paper,
+      )
+      order = (0, 2, 1, 3, *range(4, tiles.ndim))
+      sheet = tiles.transpose(order).reshape(
+        rows * tiles.shape[2], columns * tiles.shape[3], *tiles.shape[4:]
+      )
+      axis.imshow(sheet, cmap='gray', interpolation='nearest')
+      known = who[k] >= 0
+      names = [in_figure(clients['names'][i], 20) if i >= 0 else '' for i in who[k]]
+      axis.set_yticks((np.arange(rows) + 0.5) * tiles.shape[2], names, fontsize=7)
+      axis.tick_params(length=0)
+      for spine in axis.spines.values():
+        spine.set(visible=True, color=color_of(k), linewidth=3)
+      size = int((clients['assignment'] == k).sum())
+      title = f'cluster {k}: {size} clients'
+      if len(clients['truth']) and known.any():
+        members = clients['truth'][clients['assignment'] == k]
+        values, counts = np.unique(members, return_counts=True)
+        mix = ', '.join(
+          f'{n} of truth {in_figure(v)}' for v, n in zip(values, counts, strict=True)
+        )
+        title += f' ({mix})'
+      axis.set_title(title, fontsize=9, color=color_of(k))
+  return figure

@@ -1,0 +1,84 @@
+"""The local models of clients as points of a plane."""
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fesem_jax.display import in_figure
+from fesem_jax.plots.runs import Run
+from fesem_jax.plots.style import MARKERS, STYLE, color_of
+
+
+def map_of_clients(run: Run, method: str = 'pca') -> Figure:
+  """Draws local models as points, colored by cluster, marked by true cluster (Fig. 4).
+
+  Args:
+    run: finished, so that its workdir holds clients.npz.
+    method: 'pca', or 't-sne' of the leading 50 principal components.
+
+  Returns:
+    The figure.
+  """
+  clients = run.clients
+  points, sampled = clients['coordinates'], clients['sampled']
+  if method == 't-sne':
+    import threadpoolctl
+    from sklearn.manifold import TSNE  # Slow to import.
+
+    perplexity = min(30, max(2, (len(points) - 1) / 3))
+    project = TSNE(perplexity=perplexity, init='pca', random_state=0).fit_transform
+    # Its threads wait for each other at every step: beside other work on the same
+    # cores that took 25 s instead of one.
+    with threadpoolctl.threadpool_limits(1):
+      points = project(points)
+    xlabel, ylabel = 't-SNE 1', 't-SNE 2'
+  else:
+    shares = 100 * clients['variance']
+    second = shares[1] if len(shares) > 1 else 0
+    xlabel, ylabel = f'PC 1 ({shares[0]:.0f} %)', f'PC 2 ({second:.0f} %)'
+    if points.shape[1] < 2:
+      points = np.pad(points, ((0, 0), (0, 1)))
+  cluster = clients['assignment'][sampled] if len(clients['assignment']) else None
+  truth = clients['truth'][sampled] if len(clients['truth']) else None
+  colored = np.zeros(len(points), int) if cluster is None else cluster
+  marked = np.zeros(len(points), int) if truth is None else truth
+  with plt.rc_context(STYLE | {'axes.grid': False}):
+    figure, axis = plt.subplots(figsize=(5.4, 4.2))
+    for t, true_cluster in enumerate(np.unique(marked)):
+      for c in np.unique(colored):
+        mine = (marked == true_cluster) & (colored == c)
+        axis.scatter(
+          points[mine, 0],
+          points[mine, 1],
+          s=26,
+          alpha=0.8,
+          linewidths=0.3,
+          edgecolors='white',
+          color=color_of(int(c)),
+          marker=MARKERS[t % len(MARKERS)],
+        )
+    handles = []
+    if cluster is not None:
+      handles += [
+        _handle(f'cluster {c} ({(clients["assignment"] == c).sum()})', color_of(int(c)))
+        for c in np.unique(cluster)
+      ]
+    if truth is not None:
+      handles += [
+        _handle(
+          f'truth {in_figure(true_cluster)}', '#555555', MARKERS[t % len(MARKERS)]
+        )
+        for t, true_cluster in enumerate(np.unique(marked))
+      ]
+    if handles:
+      axis.legend(handles=handles, loc='center left', bbox_to_anchor=(1, 0.5))
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    axis.set_title(f'{in_figure(run.name)}: local models of {len(points)} clients')
+  return figure
+
+
+def _handle(label: str, color: str, marker: str = 's') -> Line2D:
+  return Line2D([], [], linestyle='', marker=marker, color=color, label=label)

@@ -1,0 +1,44 @@
+"""All figures of a run."""
+
+import pathlib
+
+from fesem_jax.data import skew
+from fesem_jax.plots.client_images import sheets
+from fesem_jax.plots.client_map import map_of_clients
+from fesem_jax.plots.clusters import clusters_over_rounds
+from fesem_jax.plots.curves import convergence
+from fesem_jax.plots.federation import classes_of_clients
+from fesem_jax.plots.runs import Run
+from fesem_jax.plots.saving import save
+
+
+def draw_run(run: Run) -> list[pathlib.Path]:
+  """Draws every figure that a run has data for into `workdir/plots/`.
+
+  Args:
+    run: finished or not.
+
+  Returns:
+    The paths of the files.
+
+  Raises:
+    UserError: if a file cannot be written.
+  """
+  folder = run.workdir / 'plots'
+  written = save(convergence([run]), folder / 'convergence')
+  if len(run.series('cluster_sizes')[0]):
+    written += save(clusters_over_rounds(run), folder / 'clusters')
+  if len(run.clients.get('coordinates', ())) > 2:
+    written += save(map_of_clients(run, 'pca'), folder / 'clients_pca')
+    written += save(map_of_clients(run, 't-sne'), folder / 'clients_tsne')
+  if 'label_counts' in run.clients:
+    counts, truth = run.clients['label_counts'], run.clients['truth']
+    by_class = classes_of_clients(
+      counts,
+      f'{run.dataset}, label skew {skew.label_skew(counts):.2f}',
+      truth if len(truth) else None,
+    )
+    written += save(by_class, folder / 'classes')
+  if 'sheet_images' in run.clients:
+    written += save(sheets(run), folder / 'sheets')
+  return written

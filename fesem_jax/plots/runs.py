@@ -1,0 +1,59 @@
+"""What figures read of a run: its records, its configuration, its clients."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.errors import UserError
+from fesem_jax.writer import read_clients, read_config, read_metrics
+
+
+class Run:
+  """A run as its workdir holds it.
+
+  Args:
+    workdir: of `experiments.run` or `simulate`.
+
+  Attributes:
+    name: label for legends, e.g. "fesem(4)".
+    config: what config.json holds; empty where there is none.
+    dataset: its name, or the workdir's.
+    history: records of metrics.jsonl.
+    clients: arrays of clients.npz; empty while the run goes on.
+
+  Raises:
+    UserError: if the folder holds no run, or a file of it is damaged.
+  """
+
+  def __init__(self, workdir: str | pathlib.Path):
+    self.workdir = pathlib.Path(workdir)
+    self.history = read_metrics(self.workdir / 'metrics.jsonl')
+    if not self.history:
+      raise UserError(
+        f'{workdir} holds no run: there is no metrics.jsonl with a round.'
+      )
+    config = read_config(self.workdir) or {}
+    self.clients = read_clients(self.workdir)
+    self.name = method_label(config) or self.workdir.name
+    self.config = config
+    self.dataset = config.get('dataset') or self.workdir.name
+
+  def series(self, *path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds and values of a metric, e.g. `series('finetuned', 'micro_f1')`."""
+    rounds, values = [], []
+    for record in self.history:
+      value: Any = record
+      for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+      if value is not None:
+        rounds.append(record['round'])
+        values.append(value)
+    return np.array(rounds), np.array(values)
+
+
+def method_label(config: dict[str, Any]) -> str:
+  """The method's name as the paper writes it, e.g. "fesem(4)"."""
+  name = config.get('algorithm') or ''
+  clusters = config.get('num_clusters')
+  return f'{name}({clusters})' if name and clusters else name

@@ -1,0 +1,40 @@
+"""Figures as files."""
+
+import pathlib
+
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from fesem_jax.atomic import replacing
+from fesem_jax.errors import UserError
+
+
+def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
+  """Writes a figure as PNG and as SVG, and closes it.
+
+  Args:
+    figure: to write.
+    path: of both files, whose suffixes are added; its folder is made if absent.
+
+  Returns:
+    The paths of both files.
+
+  Raises:
+    UserError: if they cannot be written.
+  """
+  written = [path.with_suffix('.png'), path.with_suffix('.svg')]
+  file = path.parent
+  try:
+    file.mkdir(parents=True, exist_ok=True)
+    # The same figure gives the same file: no date, no random ids.
+    with plt.rc_context({'svg.hashsalt': 'fesem_jax'}):
+      for file in written:
+        dated = {'Date': None} if file.suffix == '.svg' else None
+        with replacing(file) as out:
+          figure.savefig(
+            out, format=file.suffix[1:], bbox_inches='tight', metadata=dated
+          )
+  except OSError as e:
+    raise UserError(f'Cannot write {file}: {e.strerror}.') from e
+  plt.close(figure)
+  return written

@@ -1,0 +1,63 @@
+"""TensorFlow Datasets are read without TensorFlow or a network."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fesem_jax import data
+
+
+def prepare_tfds(tfds, folder, named, version, num_classes, splits, config=''):
+  """Writes a set as TFDS prepares it, in array_record."""
+  features = tfds.features.FeaturesDict({
+    'image': tfds.features.Image(shape=(28, 28, 1)),
+    'label': tfds.features.ClassLabel(num_classes=num_classes),
+  })  # fmt: skip
+
+  class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    name = named
+    VERSION = tfds.core.Version(version)
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=config)] if config else []
+
+    def _info(self):
+      return self.dataset_info_from_configs(features=features)
+
+    def _split_generators(self, dl_manager):
+      return {split: self._generate_examples(split) for split in splits}
+
+    def _generate_examples(self, split):
+      for i, (image, label) in enumerate(splits[split]):
+        png = io.BytesIO()
+        Image.fromarray(image).save(png, 'png')
+        yield i, {'image': png.getvalue(), 'label': label}
+
+  Builder(data_dir=folder, file_format='array_record').download_and_prepare()
+
+
+def test_tfds_is_read_offline_without_tensorflow(tmp_path):
+  tfds = pytest.importorskip('tensorflow_datasets')
+  rng = np.random.default_rng(0)
+  splits = {
+    split: [
+      (rng.integers(0, 256, (28, 28)).astype(np.uint8), i % 10) for i in range(count)
+    ]
+    for split, count in (('train', 40), ('test', 20))
+  }
+  folder = tmp_path / 'tfds'
+  prepare_tfds(tfds, folder, 'fashion_mnist', '3.0.1', 10, splits)
+  prepare_tfds(tfds, folder, 'emnist', '3.1.0', 62, splits, config='byclass')
+  prepare_tfds(tfds, folder, 'toy', '1.0.0', 10, splits)
+  train, test = data.load('fashion_mnist', data_dir=tmp_path, num_clients=4)
+  assert train.num_clients == 4
+  assert (train.num_classes, len(train.y), len(test.y)) == (10, 40, 20)
+  flat = lambda part: sorted(x.tobytes() for x, _ in splits[part])
+  assert sorted(x.tobytes() for x in train.x) == flat('train')
+  assert sorted(x.tobytes() for x in test.x) == flat('test')
+  emnist, _ = data.load('emnist', data_dir=tmp_path, num_clients=2)
+  assert emnist.num_classes == 62
+  upright = sorted(x.T.tobytes() for x, _ in splits['train'])
+  assert sorted(x.tobytes() for x in emnist.x) == upright
+  named, _ = data.load('tfds', data_dir=tmp_path, tfds_name='toy', num_clients=2)
+  assert len(named.y) == 40
