@@ -9,9 +9,10 @@ import pytest
 
 from fesem_jax import algorithms, machine, sharding, simulate
 from fesem_jax.checkpoint import Checkpoints
+from fesem_jax.cohorts import arrange, draw_cohort
 from fesem_jax.errors import Diverged, UserError
 from fesem_jax.programs import Programs
-from fesem_jax.simulate import Stopped, arrange, draw_cohort
+from fesem_jax.simulate import Stopped
 from tests import helpers
 from tests.algorithms_test import METHODS
 
@@ -290,7 +291,7 @@ def test_patience_stops_when_clusters_and_objective_stand_still():
 
 
 def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
-  with pytest.raises(Diverged, match=r'no client came back.*lower --learning_rate'):
+  with pytest.raises(Diverged, match=r'no client came back.*lower `learning_rate`'):
     run('fed_avg', rate=1e30, workdir=tmp_path)
   run('fed_avg', rounds=2, workdir=tmp_path / 'b')
   assert Checkpoints(tmp_path / 'b', {}).latest_round() == 2
@@ -324,9 +325,9 @@ def test_steps_are_those_that_were_taken(name, steps):
 @pytest.mark.parametrize(
   ('kwargs', 'message'),
   [
-    ({'rounds': 0}, '--rounds=0 must be at least 1'),
-    ({'clients_per_round': 8}, '--clients_per_round=8 is more than the 7 clients'),
-    ({'eval_every': -1}, '--eval_every=-1 must be at least 0'),
+    ({'rounds': 0}, '`rounds=0` must be at least 1'),
+    ({'clients_per_round': 8}, '`clients_per_round=8` is more than the 7 clients'),
+    ({'eval_every': -1}, '`eval_every=-1` must be at least 0'),
   ],
 )
 def test_bad_arguments_are_named(kwargs, message, tmp_path):
