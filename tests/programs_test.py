@@ -31,20 +31,17 @@ def split(x, mesh, *axes):
 
 
 def test_arguments_of_equal_shapes_share_one_trace():
-  programs = Programs()
-  square = traced_once(lambda x: x * x)
-  for seed in range(3):
-    x = jax.random.normal(jax.random.key(seed), (5,))
-    program = programs.compiled('square', square, x)
+  programs, square = Programs(), traced_once(lambda x: x * x)
+  arrays = [jax.random.normal(jax.random.key(seed), (5,)) for seed in range(3)]
+  for x in arrays:  # A new function each time, which JAX itself would trace again.
+    program = programs.compiled('square', lambda x: square(x), x)
     np.testing.assert_array_equal(program(x), np.asarray(x) ** 2)
 
 
 def test_seeds_share_a_program_of_their_data():
-  programs = Programs()
-  total = traced_once(lambda data: data.x.sum() * data.scale)
-  for seed in range(2):
-    data = data_of(3, seed)
-    program = programs.compiled('total', total, data)
+  programs, total = Programs(), traced_once(lambda data: data.x.sum() * data.scale)
+  for data in [data_of(3, seed) for seed in range(2)]:
+    program = programs.compiled('total', lambda data: total(data), data)
     np.testing.assert_allclose(program(data), data.x.sum(), rtol=1e-5)
 
 

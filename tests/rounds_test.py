@@ -159,7 +159,8 @@ def test_what_is_decided_on_the_host_goes_back_to_the_devices():
 
 
 def test_a_step_that_was_only_jitted_can_be_driven_too():
-  algorithm, step, *rest = on_two_devices()
+  add_one = lambda state, info: (state._replace(drawn=state.drawn + 1), info)
+  algorithm, step, *rest = on_two_devices(add_one)
   state, info = rounds.run_round(algorithm, jax.jit(algorithm.step), *rest, 3)
   same_state, same_info = rounds.run_round(algorithm, step, *rest, 3)
   np.testing.assert_array_equal(state.drawn, same_state.drawn)

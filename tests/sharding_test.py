@@ -76,6 +76,10 @@ def test_clients_of_equal_work_are_dealt_in_their_order():
   # By turns to two hands, and again by turns: their numbers with all bits reversed.
   reversed_bits = [int(f'{i:06b}'[::-1], 2) for i in range(64)]
   assert sharding.deal(np.full(64, 0.5)).tolist() == reversed_bits
+  # The first of all begins the first half, the second one the second half.
+  work = np.random.default_rng(0).integers(0, 3, 200)
+  largest = np.flatnonzero(work == 2)
+  assert sharding.deal(work)[[0, 100]].tolist() == largest[:2].tolist()
 
 
 @pytest.mark.parametrize('devices', [1, 2])
