@@ -14,10 +14,10 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
 
   @classmethod
   def after(cls, done: int, rounds: int, folder: pathlib.Path | None) -> 'Stopped':
-    """A run that stopped.
+    """The exception of a run that stopped, which says how to continue.
 
     Args:
-      done: rounds done.
+      done: number of rounds done.
       rounds: rounds of the whole run.
       folder: the workdir, where the run was saved; None without one.
     """
@@ -35,9 +35,9 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
 def interruptible() -> Iterator[Callable[[], bool]]:
   """Turns the first Ctrl-C into a request; a second one acts at once.
 
-  Returns:
-    A context that gives a function: whether Ctrl-C was pressed. Outside the main
-    thread, which alone receives signals, it is never so.
+  Yields:
+    A function that says whether Ctrl-C was pressed. It always says no outside the main
+    thread, as only the main thread receives signals.
   """
   requested = False
 

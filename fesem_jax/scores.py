@@ -72,7 +72,14 @@ class Evaluation:
     }
 
   def clusters(self, state: Any) -> dict[str, Any]:
-    """Sizes and agreement of the clusters that clients deploy from; {} without any."""
+    """The clusters that clients deploy from.
+
+    Args:
+      state: the algorithm's.
+
+    Returns:
+      See `records.clusters`; empty where there are no clusters.
+    """
     algorithm, args = self._algorithm, (state, self._train)
     if _assignment(self._shapes(state)) is None:
       return {}
