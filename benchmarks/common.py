@@ -18,10 +18,12 @@ import optax
 from jax.sharding import Mesh
 
 from benchmarks.workloads import Workload
-from fesem_jax import algorithms, machine, models, sharding
+from fesem_jax import algorithms, machine, models, rounds, sharding, streams
 from fesem_jax import local_sgd as local_module
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Cohort, FederatedData
+from fesem_jax.method import RoundInfo
+from fesem_jax.programs import Programs
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 
@@ -144,21 +146,24 @@ class Method:
     local: local_module.LocalTraining,
     train: FederatedData,
   ):
-    algorithm = algorithms.build(name, local, **options)
-    keys = jax.random.split(jax.random.key(0), 2)
-    keys = sharding.replicate(keys, local.mesh)
-    self._state = jax.block_until_ready(jax.jit(algorithm.init)(keys[0], train))
-    self._rest = (train, everyone(train), keys[1])
-    shardings = jax.tree.map(lambda x: x.sharding, self._state)
-    self._between, self._shardings = algorithm.between, shardings
-    step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
-    self._step, self.compile_seconds = timed_compile(step, self._state, *self._rest)
+    self._algorithm = algorithms.build(name, local, **options)
+    keys = rounds.keys_of_run(0, local.mesh)
+    init = jax.jit(self._algorithm.init)
+    self._state = jax.block_until_ready(init(keys[streams.INIT], train))
+    self._rest = (train, everyone(train), keys[streams.ROUNDS])
+    self._done = 0
+    began = time.perf_counter()
+    self._step = rounds.compile_step(
+      Programs(), self._algorithm, self._state, *self._rest
+    )
+    self.compile_seconds = time.perf_counter() - began
 
-  def round(self) -> Any:
-    state, info = self._step(self._state, *self._rest)
-    if self._between is not None:
-      state = jax.device_put(self._between(state, info)[0], self._shardings)
-    self._state = state
+  def round(self) -> RoundInfo:
+    """Runs the next round, as `simulate` does."""
+    self._done += 1
+    self._state, info = rounds.run_round(
+      self._algorithm, self._step, self._state, *self._rest, self._done
+    )
     return info
 
 

@@ -1,4 +1,4 @@
-"""Measures how many clients to train side by side (--clients_per_chunk=auto)."""
+"""Measures how many clients to train side by side (`clients_per_chunk=auto`)."""
 
 import time
 
@@ -21,11 +21,12 @@ _CLEARLY_SLOWER = 0.8
 def clients_per_chunk(
   local: LocalTraining, train: FederatedData, clients_per_round: int = 0
 ) -> int:
-  """The fastest of 1, 2, 4, ... clients per chunk on a short piece of training.
+  """The fastest of 1, 2, 4, ... clients per chunk, by a few steps of training.
 
   Args:
-    local: how clients train; its own `clients_per_chunk` is not looked at.
-    train: training split; the first clients are trained and thrown away.
+    local: how clients train; its own `clients_per_chunk` does not matter.
+    train: training split, of which the first clients are trained; what they learn is
+      not kept.
     clients_per_round: S; 0 is all clients.
 
   Returns:
@@ -49,7 +50,7 @@ def clients_per_chunk(
 
 
 def _steps_per_second(local: LocalTraining, train: FederatedData) -> float:
-  """Client steps a second, two chunks on each device."""
+  """Client steps per second, with two chunks of clients on each device."""
   batch_size = local.schedule.batch_size
   local = local._replace(schedule=Schedule(batch_size, steps=_STEPS), dropout_rate=0.0)
   count = 2 * local.clients_per_chunk * local.mesh.size

@@ -1,4 +1,4 @@
-"""What a run ran on: device, memory, versions, commit."""
+"""The machine and the software of a run: device, memory, versions, commit."""
 
 import pathlib
 import resource
@@ -13,7 +13,14 @@ _PACKAGES = ('fesem_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 
 
 
 def describe(mesh: Mesh) -> dict[str, Any]:
-  """The `memory`, `device`, `versions` and `commit` of a summary."""
+  """The `memory`, `device`, `versions` and `commit` of a summary.
+
+  Args:
+    mesh: devices of the run.
+
+  Returns:
+    Entries by name, as JSON can hold them.
+  """
   device = mesh.devices.flat[0]
   stats = [d.memory_stats() or {} for d in mesh.devices.flat]
   peaks = [s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s]
@@ -33,13 +40,13 @@ def describe(mesh: Mesh) -> dict[str, Any]:
 
 
 def peak_host_bytes() -> int:
-  """Largest resident memory of this process so far."""
+  """The largest resident memory of this process so far, in bytes."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak if sys.platform == 'darwin' else 1024 * peak
 
 
 def versions() -> dict[str, str | None]:
-  """Versions of Python and of the packages that decide results."""
+  """The versions of Python and of the packages that results depend on."""
   found: dict[str, str | None] = {'python': sys.version.split()[0]}
   for name in _PACKAGES:
     try:
@@ -50,7 +57,10 @@ def versions() -> dict[str, str | None]:
 
 
 def commit() -> str | None:
-  """Commit of the source tree (-dirty if changed), or None outside a checkout."""
+  """The commit of the source tree, or None outside a checkout.
+
+  It ends in `-dirty` where files were changed since.
+  """
   folder = pathlib.Path(__file__).parent
   name = ['describe', '--always', '--dirty', '--abbrev=40', '--exclude=*']
   try:

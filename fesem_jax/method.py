@@ -53,6 +53,10 @@ class ClientModels(NamedTuple):
     chosen = tree.take(self.shared, first if self.choice is None else self.choice)
     return chosen if self.own is None else tree.merge(chosen, self.own)
 
+  def has_clusters(self) -> bool:
+    """Whether clients have clusters; known without the arrays' values."""
+    return self.choice is not None or self.mixture is not None
+
   def clusters(self) -> jax.Array | None:
     """[M] int32 cluster of each client; None where clients have no clusters.
 

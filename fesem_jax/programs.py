@@ -1,4 +1,4 @@
-"""Compiled programs, kept for further runs of the same shapes."""
+"""Compiled programs, kept so that further runs of the same shapes can share them."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -7,17 +7,24 @@ import jax
 
 
 class Programs:
-  """What a run compiles; runs that share it compile each program once.
+  """The compiled programs of a run; runs that share them compile each only once.
 
-  All seeds of a method run in the same programs: its data differ in content only,
-  and `ClientInfo` is equal for equally many clients.
+  All seeds of an algorithm run in the same programs: their data differ in content
+  only, and `ClientInfo` is equal for equally many clients.
   """
 
   def __init__(self) -> None:
     self._held: dict[Hashable, Any] = {}
 
   def once(self, key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
-    """What `make` returned first for this key and arguments shaped like `args`."""
+    """What `make` returned when it was first called for a key and such arguments.
+
+    Args:
+      key: names what is made.
+      make: called unless something is held for this key and for arguments of the
+        structure, shapes, dtypes and shardings of `args`.
+      *args: trees of arrays.
+    """
     leaves, structure = jax.tree.flatten(args)
     describe = lambda x: (x.shape, x.dtype, getattr(x, 'sharding', None))
     full = (key, structure, tuple(map(describe, leaves)))
@@ -28,13 +35,15 @@ class Programs:
   def compiled(
     self, key: Hashable, fn: Callable[..., Any], *args: Any, **options: Any
   ) -> Any:
-    """`jax.jit(fn, **options)`, compiled for the shapes and places of `args`.
+    """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
 
     Args:
       key: names the function; two functions of one key must do the same.
-      fn: to compile.
-      *args: as it will be called.
+      fn: the function to compile.
+      *args: arguments like those that it will be called with.
       **options: of `jax.jit`.
+
+    Returns:
+      The compiled function.
     """
-    compile_it = lambda: jax.jit(fn, **options).lower(*args).compile()
-    return self.once(key, compile_it, *args)
+    return self.once(key, lambda: jax.jit(fn, **options).lower(*args).compile(), *args)

@@ -1,9 +1,9 @@
-"""Every stream of random numbers by its name.
+"""The names of all streams of random numbers.
 
-On devices, a stream is a number folded into a key. A key is either folded into or
-split, never both: `split(key, n)[i]` equals `fold_in(key, i)`. Streams that meet
-client ids or epochs in one key count down from 2**31, which those never reach. On the
-host, a stream is the second word of a NumPy seed.
+On devices, a stream is a number that is folded into a key. No key is both folded into
+and split, because `split(key, n)[i]` equals `fold_in(key, i)`. Where client ids or
+epochs are folded into the same key, streams count down from 2**31, a number that ids
+and epochs never reach. On the host, a stream is the second word of a NumPy seed.
 """
 
 import jax
@@ -20,21 +20,26 @@ FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED = (
   2**31 - i for i in range(4, 12)
 )
 
-# Of the host: loading data, and drawing the clients of a round.
+# On the host: loading data, and drawing the clients of a round.
 PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT = range(8)
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:
-  """The key of a stream."""
+  """The key of a stream.
+
+  Args:
+    key: that the stream belongs to, e.g. of the run or of a round.
+    stream: one of those of devices.
+  """
   return jax.random.fold_in(key, stream)
 
 
 def host_rng(seed: int, stream: int, number: int = 0) -> np.random.Generator:
-  """The random state of a stream on the host.
+  """The random number generator of a stream on the host.
 
   Args:
     seed: of the run.
     stream: one of those of the host.
-    number: tells the uses of one stream apart, e.g. the round.
+    number: tells several uses of one stream apart, e.g. the number of the round.
   """
   return np.random.default_rng([seed, stream, number])

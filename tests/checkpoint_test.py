@@ -209,7 +209,7 @@ def test_two_runs_do_not_share_a_workdir(workdir):
   # As another process of this package would hold it, until it is killed.
   hold = (
     'import fcntl, os, sys, time; f = open(sys.argv[1], "r+");'
-    'fcntl.flock(f, fcntl.LOCK_EX); f.write(str(os.getpid())); f.flush();'
+    'fcntl.flock(f, fcntl.LOCK_EX); f.truncate(); f.write(str(os.getpid())); f.flush();'
     'print("held", flush=True); time.sleep(600)'
   )
   with subprocess.Popen(
@@ -222,7 +222,7 @@ def test_two_runs_do_not_share_a_workdir(workdir):
     assert content(workdir) == before
     other.kill()
   assert go(workdir).summary['rounds'] == 3
-  with pytest.raises(UserError, match='--rounds=1'):
+  with pytest.raises(UserError, match='`rounds=1`'):
     go(workdir, rounds=1)
   assert go(workdir).summary['rounds'] == 3  # A run that failed holds nothing.
 
@@ -460,7 +460,7 @@ def test_a_workdir_of_another_configuration_is_refused(finished, workdir):
     go(workdir, config=CONFIG | {'new': 0.0})
   with pytest.raises(UserError, match='`resume` is off'):
     go(workdir, resume=False)
-  with pytest.raises(UserError, match='holds 3 rounds, more than --rounds=2'):
+  with pytest.raises(UserError, match='holds 3 rounds, more than `rounds=2`'):
     go(workdir, rounds=2)
   assert content(workdir) == before
   go(workdir, rounds=4)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, sharding
-from fesem_jax.simulate import arrange
+from fesem_jax.cohorts import arrange
 from tests import helpers
 
 CLIENTS = 32

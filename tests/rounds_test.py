@@ -1,4 +1,4 @@
-"""The round loop: when it stops by itself, and that it donates the state."""
+"""A round and the loop of rounds: keys, memory, host decisions, when a run stops."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.base import Algorithm, Clusters, Deployed, RoundInfo
+from fesem_jax import rounds, sharding, streams
+from fesem_jax.method import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.programs import Programs
 from fesem_jax.simulate import simulate
 from tests import helpers
@@ -37,7 +38,9 @@ def scripted(local, objectives, moves=()):
     info = RoundInfo(jnp.float32(1.0), jnp.int32(0), count, count, clusters)
     return State(state.models, state.round + 1), info
 
-  return Algorithm(init, step, lambda state, *_: Deployed(state.models, jnp.int32(0)))
+  return Algorithm(
+    init, step, lambda state, *_: ClientModels(state.models, jnp.int32(0))
+  )
 
 
 def rounds_run(objectives, patience, programs=None, **options):
@@ -80,3 +83,87 @@ def test_a_round_takes_over_the_memory_of_the_state():
   program, (state, *_) = kept['step']
   count = len(jax.tree.leaves(state))
   assert helpers.num_aliased(program) == count
+
+
+class Numbers(NamedTuple):
+  """A state that is split over devices: the key's numbers, and calls of `between`."""
+
+  drawn: jax.Array
+  decided: jax.Array
+
+
+def counting(mesh, between=None):
+  """A method whose round notes what it is given."""
+
+  def init(key, data):
+    del key
+    return Numbers(
+      sharding.split_clients(jnp.zeros(data.num_clients), mesh), jnp.int32(0)
+    )
+
+  def step(state, data, cohort, key):
+    drawn = jax.random.uniform(key, (data.num_clients,)) + cohort.ids.sum()
+    info = RoundInfo(drawn.sum(), jnp.int32(0), *[jnp.int32(4)] * 2)
+    return state._replace(drawn=drawn), info
+
+  return Algorithm(init, step, lambda state, *_: None, between)
+
+
+def on_two_devices(between=None):
+  mesh = sharding.client_mesh(2)
+  algorithm = counting(mesh, between)
+  data = sharding.replicate(helpers.federation([4] * 4), mesh)
+  keys = rounds.keys_of_run(7, mesh)
+  state = jax.jit(algorithm.init)(keys[streams.INIT], data)
+  cohort = helpers.everyone(data)
+  step = rounds.compile_step(
+    Programs(), algorithm, state, data, cohort, keys[streams.ROUNDS]
+  )
+  return algorithm, step, state, data, cohort, keys[streams.ROUNDS]
+
+
+@pytest.mark.parametrize('number', [1, 2, 5])
+def test_a_round_has_the_key_of_its_number(number):
+  algorithm, step, *rest = on_two_devices()
+  state, info = rounds.run_round(algorithm, step, *rest, number)
+  run_key = jax.random.fold_in(jax.random.key(7), streams.ROUNDS)
+  drawn = jax.random.uniform(jax.random.fold_in(run_key, number), (4,)) + 6
+  np.testing.assert_array_equal(state.drawn, drawn)
+  np.testing.assert_allclose(info.train_loss, drawn.sum())
+
+
+def test_a_run_has_a_key_for_each_of_its_streams():
+  mesh = sharding.client_mesh(2)
+  keys = rounds.keys_of_run(3, mesh)
+  names = (streams.INIT, streams.ROUNDS, streams.FINETUNE, streams.PORTRAIT)
+  assert set(keys) == set(names)
+  for stream, key in keys.items():
+    assert key == jax.random.fold_in(jax.random.key(3), stream)
+    assert key.sharding.device_set == set(mesh.devices.flat)
+
+
+def test_what_is_decided_on_the_host_goes_back_to_the_devices():
+  def between(state, info):
+    host = jax.device_get(state)
+    assert isinstance(host.drawn, np.ndarray)
+    return Numbers(host.drawn + 1, host.decided + 1), info._replace(failed=9)
+
+  algorithm, step, state, *rest = on_two_devices(between)
+  before = jax.tree.map(lambda x: x.sharding, state)
+  plain, *_ = rounds.run_round(*on_two_devices(), 1)
+  for number in (1, 2):  # A compiled step refuses a state of other shardings.
+    state, info = rounds.run_round(algorithm, step, state, *rest, number)
+    assert jax.tree.map(lambda x: x.sharding, state) == before
+    assert info.failed == 9
+    assert int(state.decided) == number
+    if number == 1:
+      np.testing.assert_array_equal(state.drawn, np.asarray(plain.drawn) + 1)
+
+
+def test_a_step_that_was_only_jitted_can_be_driven_too():
+  add_one = lambda state, info: (state._replace(drawn=state.drawn + 1), info)
+  algorithm, step, *rest = on_two_devices(add_one)
+  state, info = rounds.run_round(algorithm, jax.jit(algorithm.step), *rest, 3)
+  same_state, same_info = rounds.run_round(algorithm, step, *rest, 3)
+  np.testing.assert_array_equal(state.drawn, same_state.drawn)
+  np.testing.assert_allclose(info.train_loss, same_info.train_loss)

@@ -1,0 +1,76 @@
+"""Dealing clients to devices, and drawing the clients of a round."""
+
+import math
+
+import numpy as np
+from jax.sharding import Mesh
+
+from fesem_jax import sharding, streams
+from fesem_jax.base import Cohort, FederatedData
+from fesem_jax.batching import num_steps
+from fesem_jax.local_sgd import LocalTraining
+
+# Clients are padded to a multiple of this and of the device count, so that
+# checkpoints do not depend on the count while it divides this.
+_PADDING = 8
+
+
+def arrange(
+  local: LocalTraining, train: FederatedData, test: FederatedData
+) -> tuple[FederatedData, FederatedData]:
+  """Deals clients so that devices have like work, and puts the data on them.
+
+  Clients without examples are added to make the devices' shares equal; they
+  change nothing. Names, ids and true clusters travel with the clients.
+
+  Args:
+    local: how clients train, which decides their work, and the devices.
+    train: training split of M clients, on the host.
+    test: test split of the same clients in the same order.
+
+  Returns:
+    Both splits in the new order, whole on every device; M is a multiple of 8 and of
+    the number of devices.
+  """
+  work = num_steps(local.schedule, train.sizes(), train.max_examples)
+  order = sharding.deal(
+    np.asarray(work) * train.max_examples + np.asarray(train.sizes())
+  )
+  multiple = math.lcm(_PADDING, local.mesh.size)
+  padded = -(-len(order) // multiple) * multiple
+
+  def place(split: FederatedData) -> FederatedData:
+    return sharding.replicate(split.reorder(order, padded), local.mesh)
+
+  return place(train), place(test)
+
+
+def draw_cohort(
+  seed: int, number: int, clients_per_round: int, train: FederatedData, mesh: Mesh
+) -> Cohort:
+  """The clients of a round, dealt so that devices have like work.
+
+  They are drawn without replacement, by client id, from the seed and the number of
+  the round, so that neither the clients' order nor the device count matters.
+
+  Args:
+    seed: of the run.
+    number: of the round, counted from 1.
+    clients_per_round: S; 0 or all clients is full participation.
+    train: training split as arranged.
+    mesh: devices the cohort is split over.
+
+  Returns:
+    A cohort of [S] int32 positions in `train`, with empty places that make S a
+    multiple of the number of devices.
+  """
+  real = len(train.info.names)
+  if not 0 < clients_per_round < real:
+    return Cohort(np.arange(train.num_clients, dtype=np.int32), everyone=True)
+  by_id = np.argsort(np.asarray(train.client_ids)[:real])
+  rng = streams.host_rng(seed, streams.COHORT, number)
+  positions = by_id[rng.choice(real, clients_per_round, replace=False)]
+  padding = -clients_per_round % mesh.size
+  positions = np.concatenate([positions, np.full(padding, train.num_clients)])
+  sizes = np.append(np.asarray(train.sizes()), 0)[positions]
+  return Cohort(positions[sharding.deal(sizes)].astype(np.int32), everyone=False)

@@ -1,0 +1,177 @@
+"""What identifies a run, what it goes on from, and the result that it leaves."""
+
+import hashlib
+import json
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from fesem_jax import atomic, records, writer
+from fesem_jax.base import FederatedData
+from fesem_jax.checkpoint import Checkpoints
+from fesem_jax.errors import UserError, argument
+from fesem_jax.method import Algorithm
+from fesem_jax.programs import Programs
+from fesem_jax.records import Record
+
+
+def default_config(
+  seed: int,
+  clients_per_round: int,
+  finetune_epochs: int,
+  unseen: tuple[FederatedData, FederatedData] | None,
+  traced: jax.stages.Traced,
+) -> Record:
+  """What identifies a run whose caller gave no `config`.
+
+  Args:
+    seed: of the run.
+    clients_per_round: S.
+    finetune_epochs: local epochs before the `finetuned` scores.
+    unseen: training and test split of clients that take no part.
+    traced: a round; a digest of its program stands for the algorithm, its options,
+      the model and the shapes of the data.
+  """
+  ids = None if unseen is None else np.asarray(unseen[0].client_ids).tolist()
+  program = hashlib.sha256(traced.lower().as_text().encode()).hexdigest()[:16]
+  return {
+    'seed': seed,
+    'clients_per_round': clients_per_round,
+    'finetune_epochs': finetune_epochs,
+    'unseen': ids,
+    'program': program,
+  }
+
+
+def digest_of_data(*splits: FederatedData) -> str:
+  """A digest that differs when any example, label or client does.
+
+  Args:
+    *splits: on the host, as they were loaded.
+  """
+  digest = hashlib.sha256()
+  for split in splits:
+    truth = split.info.clusters
+    for array in (
+      split.x,
+      split.y,
+      split.offsets,
+      split.client_ids,
+      np.asarray(split.info.names).astype(str),
+      np.array([]) if truth is None else truth,
+    ):
+      array = np.ascontiguousarray(array)
+      digest.update(f'{array.dtype} {array.shape}'.encode())
+      digest.update(array.view(np.uint8).data)
+    digest.update(f'{split.num_classes} {split.scale}'.encode())
+  return digest.hexdigest()[:16]
+
+
+def begin(
+  algorithm: Algorithm,
+  train: FederatedData,
+  key: jax.Array,
+  checkpoints: Checkpoints | None,
+  rounds: int,
+  programs: Programs,
+) -> tuple[Any, int, dict[str, float]]:
+  """The state that a run starts from or goes on from.
+
+  Args:
+    algorithm: see `Algorithm`.
+    train: training split as arranged.
+    key: the stream of the initialization.
+    checkpoints: of the workdir; None without one.
+    rounds: of the whole run.
+    programs: compiled so far.
+
+  Returns:
+    The state, the rounds done before, and the seconds spent: `compile` and `init`.
+
+  Raises:
+    UserError: if more rounds were done than asked for, or no checkpoint can be read.
+  """
+  began = time.perf_counter()
+  init = programs.compiled(('init', algorithm), algorithm.init, key, train)
+  seconds = {'compile': time.perf_counter() - began, 'init': 0.0}
+  latest = None if checkpoints is None else checkpoints.latest_round()
+  if checkpoints is None or latest is None:
+    began = time.perf_counter()
+    state = jax.block_until_ready(init(key, train))
+    seconds['init'] = time.perf_counter() - began
+    return state, 0, seconds
+  if latest > rounds:
+    raise UserError(
+      f'The workdir holds {latest} rounds, more than {argument("rounds", rounds)}; '
+      'choose another folder or more rounds.'
+    )
+  shapes = jax.eval_shape(algorithm.init, key, train)
+  like = jax.tree.map(
+    lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
+    shapes,
+    init.output_shardings,
+  )
+  return *checkpoints.restore(like), seconds
+
+
+def read_result(
+  folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
+) -> tuple[Record, dict[str, np.ndarray]] | None:
+  """The summary and the portrait that a workdir holds.
+
+  Args:
+    folder: the workdir.
+    history: records of all rounds.
+    make_portrait: whether the portrait is needed.
+
+  Returns:
+    None if they are missing, damaged or of fewer rounds, so that they are to be made
+    from the state.
+  """
+  try:
+    summary, picture = writer.read_summary(folder), writer.read_clients(folder)
+  except UserError:
+    pass
+  else:
+    if summary is None or (make_portrait and not picture):
+      return None
+    if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
+      return None
+    if _is_sound(summary, history):
+      return summary, picture
+  logging.warning(
+    'summary.json or clients.npz in %s is damaged; both are made anew from the '
+    'checkpoint.',
+    folder,
+  )
+  return None
+
+
+def write_result(
+  folder: pathlib.Path, summary: Record, picture: dict[str, np.ndarray]
+) -> None:
+  """Writes what `read_result` reads, the summary last."""
+  if picture:
+    atomic.write_arrays_atomically(folder / 'clients.npz', picture)
+  atomic.write_atomically(folder / 'summary.json', json.dumps(summary, indent=1) + '\n')
+
+
+def _is_sound(summary: Record, history: Sequence[Record]) -> bool:
+  """Whether a summary is whole and says what the records say."""
+
+  def text(held: Record) -> str:
+    return json.dumps(held, sort_keys=True)
+
+  timing = summary.get('timing')
+  return (
+    text(summary | records.outcome(history)) == text(summary)
+    and {'unseen', 'label_skew', 'clients_without_test_examples'} <= summary.keys()
+    and isinstance(timing, dict)
+    and {'compile_seconds', 'seconds_per_round', 'client_steps_per_second'}
+    <= timing.keys()
+  )

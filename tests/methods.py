@@ -1,1 +1,0 @@
-from tests.algorithms_test import *  # noqa

@@ -1,0 +1,159 @@
+"""Compiled programs are shared where they may be, and only there."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, sharding, simulate
+from fesem_jax.base import ClientInfo
+from fesem_jax.programs import Programs
+from tests import helpers
+
+SIZES = [6, 3, 9, 5, 8, 4, 7]
+
+
+def data_of(count, seed=0, **changes):
+  """As many examples for each seed, but others."""
+  return helpers.federation([4] * count, seed=seed, **changes)
+
+
+def traced_once(fn):
+  """`fn`, which fails when it is traced again."""
+  chex.clear_trace_counter()
+  return chex.assert_max_traces(fn, n=1)
+
+
+def split(x, mesh, *axes):
+  spec = jax.sharding.PartitionSpec(*axes)
+  return jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+
+
+def test_arguments_of_equal_shapes_share_one_trace():
+  programs, square = Programs(), traced_once(lambda x: x * x)
+  arrays = [jax.random.normal(jax.random.key(seed), (5,)) for seed in range(3)]
+  for x in arrays:  # A new function each time, which JAX itself would trace again.
+    program = programs.compiled('square', lambda x: square(x), x)
+    np.testing.assert_array_equal(program(x), np.asarray(x) ** 2)
+
+
+def test_seeds_share_a_program_of_their_data():
+  programs, total = Programs(), traced_once(lambda data: data.x.sum() * data.scale)
+  for data in [data_of(3, seed) for seed in range(2)]:
+    program = programs.compiled('total', lambda data: total(data), data)
+    np.testing.assert_allclose(program(data), data.x.sum(), rtol=1e-5)
+
+
+X = np.ones(4, np.float32)
+
+
+@pytest.mark.parametrize(
+  ('first', 'second'),
+  [
+    ((X,), (np.ones(5, np.float32),)),
+    ((X,), (X.reshape(2, 2),)),
+    ((X,), (X.astype(np.int32),)),
+    ((X,), (X, X)),
+    ((X, X), ((X, X),)),
+    (({'a': X},), ({'b': X},)),
+    ((X, None), (None, X)),
+    ((data_of(3),), (data_of(4),)),
+    ((data_of(3),), (data_of(3, classes=4),)),
+  ],
+  ids=[
+    'length', 'axes', 'dtype', 'number', 'nesting', 'names', 'none', 'clients',
+    'static',
+  ],
+)  # fmt: skip
+def test_other_arguments_are_made_for_anew(first, second):
+  programs, made = Programs(), []
+  for args in (first, second, first):
+    programs.once('key', lambda args=args: made.append(args) or len(made), *args)
+  assert len(made) == 2
+
+
+def test_other_keys_are_made_for_anew():
+  programs = Programs()
+  one, two = object(), object()
+  assert programs.once(('key', one), lambda: 'one', X) == 'one'
+  assert programs.once(('key', two), lambda: 'two', X) == 'two'
+  assert programs.once(('key', one), lambda: 'three', X) == 'one'
+  assert Programs().once(('key', one), lambda: 'four', X) == 'four'
+
+
+def test_what_is_falsy_is_held_too():
+  programs, made = Programs(), []
+  for _ in range(2):
+    assert programs.once('key', lambda: made.append(1)) is None
+  assert made == [1]
+
+
+def test_other_places_are_compiled_for_anew():
+  programs, mesh = Programs(), sharding.client_mesh(2)
+  whole, halved = split(X, mesh), split(X, mesh, sharding.CLIENTS)
+  alone = sharding.replicate(X, sharding.client_mesh(1))
+  compiled = [
+    programs.compiled('double', lambda x: 2 * x, x) for x in (whole, halved, alone, X)
+  ]
+  assert len(set(map(id, compiled))) == 4
+  for x, program in zip((whole, halved, alone), compiled, strict=False):
+    np.testing.assert_array_equal(program(x), 2 * X)
+    assert program.input_shardings[0][0].is_equivalent_to(x.sharding, 1)
+  again = programs.compiled('double', lambda x: 2 * x, split(X + 1, mesh))
+  assert again is compiled[0]
+
+
+def test_a_program_refuses_other_shapes_instead_of_compiling_again():
+  program = Programs().compiled('double', traced_once(lambda x: 2 * x), X)
+  with pytest.raises(TypeError, match='compiled'):
+    program(np.ones(5, np.float32))
+
+
+def test_options_reach_the_compiler():
+  mesh = sharding.client_mesh(2)
+  x = split(X, mesh)
+  halves = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('clients'))
+  program = Programs().compiled('double', lambda x: 2 * x, x, out_shardings=halves)
+  assert program(x).sharding.is_equivalent_to(halves, 1)
+  kept = jnp.asarray(X)
+  Programs().compiled('double', lambda x: 2 * x, kept, donate_argnums=0)(kept)
+  assert kept.is_deleted()
+
+
+def test_names_and_true_clusters_of_clients_are_no_part_of_a_program():
+  names = np.array(['a', 'b'])
+  assert ClientInfo(names) == ClientInfo(names[::-1], np.array([0, 1]))
+  assert ClientInfo(names) != ClientInfo(names[:1])
+  assert hash(ClientInfo(names)) == hash(ClientInfo(names[::-1]))
+
+
+@pytest.mark.slow
+def test_other_seeds_run_in_the_same_compiled_programs():
+  programs, seen = Programs(), []
+  local = helpers.local()
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
+  options = {'rounds': 2, 'progress': False}
+
+  def run(seed, programs):
+    data = [helpers.federation(SIZES, seed=10 + seed + part) for part in (0, 100)]
+    return simulate(algorithm, local, *data, seed=seed, programs=programs, **options)
+
+  def listen(event, duration, **_):
+    seen.append(event)
+
+  for seed in range(2):
+    alone = run(seed, None)
+    if seed:
+      jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+      shared = run(seed, programs)
+    finally:
+      if seed:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert shared.summary['deployed'] == alone.summary['deployed']
+    for a, b in zip(
+      jax.tree.leaves(shared.state), jax.tree.leaves(alone.state), strict=True
+    ):
+      np.testing.assert_array_equal(a, b)
+  assert not [e for e in seen if 'compile' in e]
