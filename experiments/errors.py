@@ -6,10 +6,13 @@ from absl import flags
 
 # Arguments of the library whose flag has another name.
 _FLAG_OF = {
+  'beta1': 'server_beta1',
+  'beta2': 'server_beta2',
   'epochs': 'local_epochs',
   'fraction': 'unseen_fraction',
   'name': 'dataset',
   'steps': 'local_steps',
+  'tau': 'server_tau',
 }
 
 _ARGUMENT = re.compile(r'`([A-Za-z_]\w*)(=[^`\n]*)?`')

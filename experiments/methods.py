@@ -1,15 +1,17 @@
 """Methods as the binaries name them: their options, and NAME(K;FLAG=VALUE)."""
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
 
-from fesem_jax import algorithms
+from fesem_jax import algorithms, server
 from fesem_jax.errors import UserError, check_choice
 from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
+from fesem_jax.server import ServerOptimizer
 
 # Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
 _TRAINING_FLAGS = (
@@ -18,9 +20,56 @@ _TRAINING_FLAGS = (
 )  # fmt: skip
 
 
+SERVER_OPTIMIZERS: dict[str, Callable[..., Any]] = {
+  'mean': lambda: None,
+  'momentum': server.momentum,
+  'adagrad': server.adagrad,
+  'adam': server.adam,
+  'yogi': server.yogi,
+}
+
+# Flag of a server optimizer -> its argument, and the value that stands for its default.
+_SERVER_FLAGS = {
+  'server_learning_rate': ('learning_rate', 0.0),
+  'server_beta1': ('beta1', 0.9),
+  'server_beta2': ('beta2', 0.99),
+  'server_tau': ('tau', 1e-3),
+}
+
+
 def options(name: str) -> dict[str, Any]:
-  """The flags that are options of a method, with the method's defaults."""
-  return algorithms.options(name)
+  """The flags that are options of a method, with the method's defaults.
+
+  The argument `server_optimizer` is an Optax optimizer; as flags, it is a name and
+  numbers.
+  """
+  own = algorithms.options(name)
+  if 'server_optimizer' in own:
+    own['server_optimizer'] = 'mean' if own['server_optimizer'] is None else 'adam'
+    own |= {flag: default for flag, (_, default) in _SERVER_FLAGS.items()}
+  return {n: list(v) if isinstance(v, tuple) else v for n, v in own.items()}
+
+
+def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
+  """The server optimizer that flags name.
+
+  Raises:
+    UserError: on a number that is out of range, or that this optimizer does not have.
+  """
+  name = chosen['server_optimizer']
+  make = SERVER_OPTIMIZERS[name]
+  allowed = inspect.signature(make).parameters
+  given = {}
+  for flag, (argument, default) in _SERVER_FLAGS.items():
+    value = chosen.get(flag, default)
+    if value == default:
+      continue
+    if argument not in allowed:
+      raise UserError(f'--{flag} does not apply to --server_optimizer={name}.')
+    if argument == 'learning_rate' and not value > 0:
+      raise UserError(f'--{flag}={value} must be positive.')
+    given[argument] = value
+  return make(**given)
 
 
 def all_options() -> list[str]:
@@ -30,7 +79,9 @@ def all_options() -> list[str]:
 
 def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
-  algorithms.check_options(name, chosen)
+  known = algorithms.options(name)
+  expanded = _SERVER_FLAGS if 'server_optimizer' in known else ()
+  algorithms.check_options(name, {o: v for o, v in chosen.items() if o not in expanded})
 
 
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:
@@ -44,7 +95,11 @@ def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorit
   Raises:
     UserError: on an unknown method, or an option it does not have or allow.
   """
-  return algorithms.build(name, local, **chosen)
+  own = {o: v for o, v in chosen.items() if o in algorithms.options(name)}
+  if 'server_optimizer' in own:
+    own['server_optimizer'] = server_optimizer(chosen)
+  check_options(name, chosen)
+  return algorithms.build(name, local, **own)
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:

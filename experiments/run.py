@@ -161,7 +161,7 @@ def run(
     f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
     'side on each'
   )
-  notes = algorithms.notes(name, options, train.num_clients)
+  notes = [in_flags(n) for n in algorithms.notes(name, options, train.num_clients)]
   for note in notes:
     say(f'Note: {note}')
   return simulate(

@@ -14,6 +14,7 @@ import optax
 
 from fesem_jax import sums, tree
 from fesem_jax.base import Params
+from fesem_jax.errors import UserError, check_share
 
 # None takes the mean of the clients itself.
 ServerOptimizer: TypeAlias = optax.GradientTransformation | None
@@ -71,6 +72,9 @@ def _adaptive(
 
   Optax's own correct m and v for their start, and add another constant to the root.
   """
+  check_share(beta1=beta1)
+  if not tau > 0:
+    raise UserError(f'`tau={tau}` must be positive.')
 
   def init(params):
     v = jax.tree.map(lambda x: jnp.full_like(x, tau**2), params)
@@ -90,6 +94,7 @@ def momentum(
   learning_rate: float = 1.0, beta1: float = 0.9
 ) -> optax.GradientTransformation:
   """FedAvgM: m <- beta1 m + Delta; x <- x + learning_rate m."""
+  check_share(beta1=beta1)
   return optax.sgd(learning_rate, momentum=beta1)
 
 
@@ -105,6 +110,7 @@ def adam(
   tau: float = 1e-3,
 ) -> optax.GradientTransformation:  # fmt: skip
   """FedAdam: v <- beta2 v + (1 - beta2) Delta^2; see `_adaptive`."""
+  check_share(beta2=beta2)
 
   def second_moment(v, square):
     return beta2 * v + (1 - beta2) * square
@@ -117,6 +123,7 @@ def yogi(
   tau: float = 1e-3,
 ) -> optax.GradientTransformation:  # fmt: skip
   """FedYogi: v <- v - (1 - beta2) Delta^2 sign(v - Delta^2); see `_adaptive`."""
+  check_share(beta2=beta2)
 
   def second_moment(v, square):
     return v - (1 - beta2) * square * jnp.sign(v - square)
