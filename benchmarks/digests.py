@@ -63,13 +63,21 @@ def _settings() -> Iterator[tuple[str, dict[str, Any]]]:
   yield (
     'mlp, one by one, cohort, dropout, momentum',
     {
-      'model': 'mlp', 'clients_per_chunk': 1, 'dropout_rate': 0.2, 'cohort': 9,
+      'model': 'mlp',
+      'clients_per_chunk': 1,
+      'dropout_rate': 0.2,
+      'cohort': 9,
       'optimizer': optax.sgd(0.05, momentum=0.9),
     },
-  )  # fmt: skip
-  yield 'small_cnn, 3 full batches', {
-    'model': 'small_cnn', 'epochs': 3, 'batch_size': 0,
-  }  # fmt: skip
+  )
+  yield (
+    'small_cnn, 3 full batches',
+    {
+      'model': 'small_cnn',
+      'epochs': 3,
+      'batch_size': 0,
+    },
+  )
 
 
 def _arrays_digest(arrays: Any) -> str:
@@ -104,9 +112,15 @@ def digest_of_run(
   )
   algorithm = algorithms.build(name, local, **options)
   result = simulate(
-    algorithm, local, train, test, rounds=4, seed=seed, clients_per_round=cohort,
+    algorithm,
+    local,
+    train,
+    test,
+    rounds=4,
+    seed=seed,
+    clients_per_round=cohort,
     progress=False,
-  )  # fmt: skip
+  )
   records = [{k: v for k, v in r.items() if k != 'seconds'} for r in result.history]
   outcome = {k: v for k, v in result.summary.items() if k in ('deployed', 'clusters')}
   text = json.dumps([records, outcome], sort_keys=True)
@@ -122,8 +136,10 @@ def digest_of_run(
 def _ragged(train: FederatedData) -> FederatedData:
   """The split with client i lacking its last i % 5 examples."""
   sizes = np.asarray(train.sizes())
-  keep = [np.arange(n - i % 5) + o for i, (n, o) in enumerate(
-      zip(sizes, np.asarray(train.offsets), strict=False))]  # fmt: skip
+  keep = [
+    np.arange(n - i % 5) + o
+    for i, (n, o) in enumerate(zip(sizes, np.asarray(train.offsets), strict=False))
+  ]
   rows = np.concatenate(keep)
   return FederatedData.from_arrays(
     np.asarray(train.x)[rows],

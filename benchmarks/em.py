@@ -74,10 +74,16 @@ def main(argv: list[str]) -> None:
   timed = common.repeat(negate_in_place, _ROUNDS.value, warmups=2)
   moved = 2 * bytes_of(num_clients)
   rate = moved / timed['median_seconds'] / 1e9
-  rows.append({
-    'case': 'copy', 'clusters': 0, **timed, 'gigabytes': moved / 1e9,
-    'gigabytes_per_second': rate, 'share': 1.0,
-  })  # fmt: skip
+  rows.append(
+    {
+      'case': 'copy',
+      'clusters': 0,
+      **timed,
+      'gigabytes': moved / 1e9,
+      'gigabytes_per_second': rate,
+      'share': 1.0,
+    }
+  )
   for k in map(int, _CLUSTERS.value):
     centers = sharding.replicate(jax.tree.map(lambda x: x[:k], stack), mesh)  # noqa: B023
     moved = bytes_of(num_clients + k)

@@ -29,8 +29,16 @@ _CLIENTS = flags.DEFINE_integer('num_clients', 0, "0: the work load's own number
 _DEVICES = flags.DEFINE_integer('num_devices', 0, 'Devices; 0: all.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.')
 
-COLUMNS = ('workload', 'clients', 'chunk', 'conv', 'steps_per_second', 'useful',
-           'compile_seconds', 'quiet')  # fmt: skip
+COLUMNS = (
+  'workload',
+  'clients',
+  'chunk',
+  'conv',
+  'steps_per_second',
+  'useful',
+  'compile_seconds',
+  'quiet',
+)
 
 
 def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
@@ -78,10 +86,14 @@ def writers_share(mesh: Any) -> list[dict[str, Any]]:
     steps = np.concatenate([steps, np.zeros(-len(steps) % mesh.size, steps.dtype)])
     steps = steps[sharding.deal(steps)]
     for chunk in (1, 16, 64):
-      rows.append({
-        'workload': f'MNIST writers, batch {batch_size}', 'clients': len(sizes),
-        'chunk': chunk, 'useful': common.useful_share(steps, mesh.size, chunk),
-      })  # fmt: skip
+      rows.append(
+        {
+          'workload': f'MNIST writers, batch {batch_size}',
+          'clients': len(sizes),
+          'chunk': chunk,
+          'useful': common.useful_share(steps, mesh.size, chunk),
+        }
+      )
   return rows
 
 

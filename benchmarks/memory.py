@@ -27,8 +27,14 @@ _STATES = flags.DEFINE_list('client_states', ['stacked', 'streamed'], 'Cases.')
 _ONE_CASE = flags.DEFINE_string('one_case', '', 'Used by this program for itself.')
 _INIT_CLIENTS = flags.DEFINE_integer('init_clients', 0, 'See FeSEM.')
 
-COLUMNS = ('clients', 'client_state', 'stack_mib', 'peak_mib', 'device_peak_mib',
-           'seconds_per_round')  # fmt: skip
+COLUMNS = (
+  'clients',
+  'client_state',
+  'stack_mib',
+  'peak_mib',
+  'device_peak_mib',
+  'seconds_per_round',
+)
 
 
 def status(field: str) -> int:

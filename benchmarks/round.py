@@ -19,8 +19,17 @@ from benchmarks.workloads import WORKLOADS, Workload
 from experiments.methods import parse_method
 from fesem_jax import algorithms
 
-COLUMNS = ('workload', 'clients', 'method', 'seconds', 'ratio', 'low', 'high', 'pairs',
-           'dropped')  # fmt: skip
+COLUMNS = (
+  'workload',
+  'clients',
+  'method',
+  'seconds',
+  'ratio',
+  'low',
+  'high',
+  'pairs',
+  'dropped',
+)
 
 _ALL = ','.join(
   f'{name}(4)' if 'num_clusters' in algorithms.options(name) else name

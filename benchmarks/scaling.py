@@ -20,8 +20,14 @@ _STATE = flags.DEFINE_string('client_state', 'streamed', 'Of FeSEM.')
 _INIT_CLIENTS = flags.DEFINE_integer('init_clients', 0, 'See FeSEM.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed passes over the cases.')
 
-COLUMNS = ('clients', 'median_seconds', 'microseconds_per_client', 'relative',
-           'compile_seconds', 'quiet')  # fmt: skip
+COLUMNS = (
+  'clients',
+  'median_seconds',
+  'microseconds_per_client',
+  'relative',
+  'compile_seconds',
+  'quiet',
+)
 
 
 def _ready(num_clients: int, mesh: Any) -> common.Method:
@@ -50,11 +56,17 @@ def main(argv: list[str]) -> None:
     median = float(np.median(quiet or [t['median_seconds'] for t in timings[n]]))
     each = 1e6 * median / n
     first = rows[0]['microseconds_per_client'] if rows else each
-    rows.append({
-      'clients': n, 'median_seconds': median, 'method': _METHOD.value,
-      'microseconds_per_client': each, 'relative': each / first,
-      'compile_seconds': case.compile_seconds, 'quiet': len(quiet),
-    })  # fmt: skip
+    rows.append(
+      {
+        'clients': n,
+        'median_seconds': median,
+        'method': _METHOD.value,
+        'microseconds_per_client': each,
+        'relative': each / first,
+        'compile_seconds': case.compile_seconds,
+        'quiet': len(quiet),
+      }
+    )
   print(common.table(rows, COLUMNS))
   common.save('scaling', mesh, rows)
 

@@ -146,10 +146,11 @@ if __name__ == '__main__':
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_list(
-      'algorithms', ['non_fed', 'fed_avg', 'fesem(4)'],
-      'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-      f'{", ".join(algorithms.METHODS)}.',
-  )  # fmt: skip
+    'algorithms',
+    ['non_fed', 'fed_avg', 'fesem(4)'],
+    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
+    f'{", ".join(algorithms.METHODS)}.',
+  )
   flags.DEFINE_integer(
     'num_seeds', 5, 'Seeds --seed, --seed + 1, ...', upper_bound=10_000
   )

@@ -141,9 +141,11 @@ if __name__ == '__main__':
   experiment_flags.define('data')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_integer(
-    'max_clients', 0, 'Keep at most so many clients, drawn at random; 0: all.',
+    'max_clients',
+    0,
+    'Keep at most so many clients, drawn at random; 0: all.',
     lower_bound=0,
-  )  # fmt: skip
+  )
   flags.DEFINE_string('output', '', 'Write the data there, as an .npz file.')
   flags.DEFINE_string('plots', '', 'Draw sizes and classes into this folder.')
   start(main)

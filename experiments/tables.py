@@ -142,16 +142,32 @@ def as_csv(table: Table) -> str:
   keys = [f'{kind}_{column}' for kind in _kinds(table) for column in COLUMNS]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
   writer.writerow(
-    ['method', 'seeds', 'diverged', *heads, 'ari', 'seconds_per_round',
-     'clients_without_test_examples', 'notes']
-  )  # fmt: skip
+    [
+      'method',
+      'seeds',
+      'diverged',
+      *heads,
+      'ari',
+      'seconds_per_round',
+      'clients_without_test_examples',
+      'notes',
+    ]
+  )
   for row in table:
     cells = [v for key in keys for v in (row[key] or ('', ''))]
     ari = '' if row['ari'] is None else row['ari']
     writer.writerow(
-        [shown(row['method'], 255), row['seeds'], row['diverged'], *cells, ari,
-         row['seconds_per_round'], row['untested'], ' '.join(row['notes'])]
-    )  # fmt: skip
+      [
+        shown(row['method'], 255),
+        row['seeds'],
+        row['diverged'],
+        *cells,
+        ari,
+        row['seconds_per_round'],
+        row['untested'],
+        ' '.join(row['notes']),
+      ]
+    )
   return out.getvalue()
 
 

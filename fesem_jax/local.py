@@ -174,10 +174,18 @@ def train_cohort(
     sizes = data.sizes(chunk.ids)
     steps = jnp.where(sizes > 0, steps, 0)
     params, loss, finite = train_chunk(
-      local, data, start.params(count), chunk.ids, steps,
+      local,
+      data,
+      start.params(count),
+      chunk.ids,
+      steps,
       client_keys(key, data, chunk.ids),
-      anchor=pull_to, prox=prox, correction=added, vary=vary, layers=layers,
-    )  # fmt: skip
+      anchor=pull_to,
+      prox=prox,
+      correction=added,
+      vary=vary,
+      layers=layers,
+    )
     trained = Trained(chunk.ids, params, loss, sizes, finite, arrived, steps)
     folded = None
     if fold is not None:
@@ -186,7 +194,15 @@ def train_cohort(
     return (kept, trained._replace(params=None, folded=folded)), sums
 
   (params, trained), sums = chunks.map_clients(
-    body, cohort.ids, steps, own, shared, empty=data.num_clients, mesh=local.mesh,
-    clients_per_chunk=local.clients_per_chunk, sums=sums, into=(into, None),
-  )  # fmt: skip
+    body,
+    cohort.ids,
+    steps,
+    own,
+    shared,
+    empty=data.num_clients,
+    mesh=local.mesh,
+    clients_per_chunk=local.clients_per_chunk,
+    sums=sums,
+    into=(into, None),
+  )
   return trained._replace(params=params, sums=sums)

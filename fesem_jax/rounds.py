@@ -73,9 +73,15 @@ def compile_step(
     is given and leaves the new state on the same devices.
   """
   return programs.compiled(
-      ('step', algorithm), algorithm.step, state, data, cohort, key,
-      donate_argnums=0, out_shardings=(_shardings(state), None),
-  )  # fmt: skip
+    ('step', algorithm),
+    algorithm.step,
+    state,
+    data,
+    cohort,
+    key,
+    donate_argnums=0,
+    out_shardings=(_shardings(state), None),
+  )
 
 
 def run_round(

@@ -106,9 +106,11 @@ def adagrad(
 
 
 def adam(
-  learning_rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.99,
+  learning_rate: float = 0.01,
+  beta1: float = 0.9,
+  beta2: float = 0.99,
   tau: float = 1e-3,
-) -> optax.GradientTransformation:  # fmt: skip
+) -> optax.GradientTransformation:
   """FedAdam: v <- beta2 v + (1 - beta2) Delta^2; see `_adaptive`."""
   check_share(beta2=beta2)
 
@@ -119,9 +121,11 @@ def adam(
 
 
 def yogi(
-  learning_rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.99,
+  learning_rate: float = 0.01,
+  beta1: float = 0.9,
+  beta2: float = 0.99,
   tau: float = 1e-3,
-) -> optax.GradientTransformation:  # fmt: skip
+) -> optax.GradientTransformation:
   """FedYogi: v <- v - (1 - beta2) Delta^2 sign(v - Delta^2); see `_adaptive`."""
   check_share(beta2=beta2)
 

@@ -211,9 +211,16 @@ def simulate(
     )
     unseen_scores = None if unseen is None else evaluation.unseen(state, unseen)
     summary = records.summary(
-      out.records, config or {}, seed, label_counts, test, unseen_scores, notes, timing,
+      out.records,
+      config or {},
+      seed,
+      label_counts,
+      test,
+      unseen_scores,
+      notes,
+      timing,
       local.mesh,
-    )  # fmt: skip
+    )
     if folder is not None:
       write_result(folder, summary, picture)
     return Result(state, train, summary, out.records, picture)

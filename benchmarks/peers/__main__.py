@@ -154,12 +154,20 @@ def measure(name: str, peers: dict[str, Peer]) -> list[dict[str, Any]]:
   for peer, values in rates.items():
     rate = float(np.median(values)) if values else None
     ours = float(np.median(rates['ours'])) if rates['ours'] else None
-    rows.append({
-      'workload': name, 'simulator': peer, 'clients': count,
-      'steps_per_second': rate, 'rounds': len(values), 'dropped': dropped[peer],
-      'ours_over_it': ours / rate if ours and rate and peer != 'ours' else None,
-      'over_fastest_peer': rate / quick if peer == 'ours' and rate and quick else None,
-    })  # fmt: skip
+    rows.append(
+      {
+        'workload': name,
+        'simulator': peer,
+        'clients': count,
+        'steps_per_second': rate,
+        'rounds': len(values),
+        'dropped': dropped[peer],
+        'ours_over_it': ours / rate if ours and rate and peer != 'ours' else None,
+        'over_fastest_peer': rate / quick
+        if peer == 'ours' and rate and quick
+        else None,
+      }
+    )
   return rows
 
 
@@ -168,8 +176,16 @@ def main(argv: list[str]) -> None:
   del argv
   peers = start()
   rows = []
-  columns = ('workload', 'simulator', 'clients', 'steps_per_second', 'ours_over_it',
-             'over_fastest_peer', 'rounds', 'dropped')  # fmt: skip
+  columns = (
+    'workload',
+    'simulator',
+    'clients',
+    'steps_per_second',
+    'ours_over_it',
+    'over_fastest_peer',
+    'rounds',
+    'dropped',
+  )
   for name in _WORKLOADS.value:
     rows += measure(name, peers)
     print(common.table(rows[-len(peers) :], columns), flush=True)

@@ -54,10 +54,15 @@ def ditto(
 
   def train(local, state, data, cohort, key, **options):
     return train_cohort(
-      local, deployed(state, data).of(cohort), data, cohort, key,
+      local,
+      deployed(state, data).of(cohort),
+      data,
+      cohort,
+      key,
       prox=ditto_lambda / 2 if ditto_lambda else None,
-      anchor=ClientModels(state.params), **options,
-    )  # fmt: skip
+      anchor=ClientModels(state.params),
+      **options,
+    )
 
   def step(state, data, cohort, key):
     shared, trained = global_model.train_and_average(

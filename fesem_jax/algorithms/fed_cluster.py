@@ -122,9 +122,15 @@ def fed_cluster(
       )
     assignment, rounds = state.assignment, state.rounds + 1
     trained = train_cohort(
-        local, deployed(state, data).of(cohort), data, cohort, key, keep=False,
-        fold=add, sums=em.Sums.zeros(state.centers, weighting),
-    )  # fmt: skip
+      local,
+      deployed(state, data).of(cohort),
+      data,
+      cohort,
+      key,
+      keep=False,
+      fold=add,
+      sums=em.Sums.zeros(state.centers, weighting),
+    )
     centers = sums.mean_of(trained.sums.weighted, state.centers)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, max_clusters, value, assignment, assignment, data)
@@ -144,10 +150,18 @@ def fed_cluster(
     products, weights = map(np.asarray, updates)
     before, count_before = np.asarray(state.assignment), int(state.num_clusters)
     after, count = split_clusters(
-        products, weights, before, count_before, max_clusters=max_clusters, eps1=eps1,
-        eps1_scale=eps1_scale, eps2=eps2, gamma=gamma, min_size=min_size,
-        linkage=linkage,
-    )  # fmt: skip
+      products,
+      weights,
+      before,
+      count_before,
+      max_clusters=max_clusters,
+      eps1=eps1,
+      eps1_scale=eps1_scale,
+      eps2=eps2,
+      gamma=gamma,
+      min_size=min_size,
+      linkage=linkage,
+    )
     if count == max_clusters > count_before:
       logging.warning(
         'FedCluster has made max_clusters=%d clusters; it splits no further.', count

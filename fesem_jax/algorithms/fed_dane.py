@@ -60,9 +60,15 @@ def fed_dane(
     known = sums.weight[0] > 0
     g = mean_of(sums, tree.zeros_like(state.params))
     return global_model.train(
-        local, state, data, cohort, key, prox=prox_mu / 2 if prox_mu else None,
-        correction=Correction(g, own, known), **options,
-    )  # fmt: skip
+      local,
+      state,
+      data,
+      cohort,
+      key,
+      prox=prox_mu / 2 if prox_mu else None,
+      correction=Correction(g, own, known),
+      **options,
+    )
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

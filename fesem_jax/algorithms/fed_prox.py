@@ -61,9 +61,15 @@ def fed_prox(
 
   def train(local, state, data, cohort, key, **options):
     return global_model.train(
-        local, state, data, cohort, key, prox=prox_mu / 2 if prox_mu else None,
-        epochs=epochs(data, cohort, key), **options,
-    )  # fmt: skip
+      local,
+      state,
+      data,
+      cohort,
+      key,
+      prox=prox_mu / 2 if prox_mu else None,
+      epochs=epochs(data, cohort, key),
+      **options,
+    )
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

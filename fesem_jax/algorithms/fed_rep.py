@@ -57,14 +57,27 @@ def fed_rep(
   def step(state, data, cohort, key):
     starts = personal_head.deployed(state, data).of(cohort)
     first = train_cohort(
-      local._replace(schedule=schedule), starts, data, cohort, key,
-      layers=head_layers, fold=heads_only, sums=(), keep=False,
-    )  # fmt: skip
+      local._replace(schedule=schedule),
+      starts,
+      data,
+      cohort,
+      key,
+      layers=head_layers,
+      fold=heads_only,
+      sums=(),
+      keep=False,
+    )
     trained = train_cohort(
-      local, starts._replace(own=first.folded), data, cohort, key, layers=body_layers,
+      local,
+      starts._replace(own=first.folded),
+      data,
+      cohort,
+      key,
+      layers=body_layers,
       fold=personal_head.sum_up_bodies(head_layers, weighting),
-      sums=sums.no_sums(state.body), keep=False,
-    )  # fmt: skip
+      sums=sums.no_sums(state.body),
+      keep=False,
+    )
     body = sums.mean_of(trained.sums, state.body)
     both = trained._replace(
       finite=trained.finite & first.finite, steps=trained.steps + first.steps

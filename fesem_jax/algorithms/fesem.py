@@ -135,10 +135,18 @@ def fesem(
     if not stacked:
       most = min(most or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
     initial = train_and_cluster(
-      local, data, key, num_clusters, epochs=init_epochs, restarts=init_restarts,
-      seeding=init_seeding, weighting=weighting, compared=compared,
-      max_clients=most, keep=stacked,
-    )  # fmt: skip
+      local,
+      data,
+      key,
+      num_clusters,
+      epochs=init_epochs,
+      restarts=init_restarts,
+      seeding=init_seeding,
+      weighting=weighting,
+      compared=compared,
+      max_clients=most,
+      keep=stacked,
+    )
     return FesemState(
       initial.centers,
       initial.assignment,
@@ -179,10 +187,16 @@ def fesem(
     # Local update (Algorithm 2): every client trains from its center. The two steps
     # follow for each chunk of clients as it finishes.
     trained = train(
-      local, state, data, cohort, key,
-      fold=e_and_m_step, sums=em.Sums.zeros(state.centers, weighting), keep=stacked,
+      local,
+      state,
+      data,
+      cohort,
+      key,
+      fold=e_and_m_step,
+      sums=em.Sums.zeros(state.centers, weighting),
+      keep=stacked,
       into=state.client_params if cohort.everyone else None,
-    )  # fmt: skip
+    )
     new, distance = trained.folded
     new = jnp.where(trained.took_part(), new, tree.rows_of(state.assignment, cohort))
     assignment = tree.with_rows(state.assignment, cohort, new)

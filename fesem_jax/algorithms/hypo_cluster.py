@@ -96,9 +96,15 @@ def hypo_cluster(
   def one_round(local, optimizer, centers, of_server, data, cohort, key):
     starts = ClientModels(centers, best_centers(centers, data, cohort))
     trained = train_cohort(
-      local, starts, data, cohort, key, keep=False,
-      fold=add_to_own, sums=em.Sums.zeros(centers, weighting),
-    )  # fmt: skip
+      local,
+      starts,
+      data,
+      cohort,
+      key,
+      keep=False,
+      fold=add_to_own,
+      sums=em.Sums.zeros(centers, weighting),
+    )
     moved = server.step(optimizer, of_server, centers, trained.sums.weighted)
     return moved, starts.choice, trained
 

@@ -80,10 +80,16 @@ def robust(
 
   def init(key, data):
     initial = train_and_cluster(
-      local, data, key, num_clusters, epochs=init_epochs,
-      restarts=init_restarts, seeding=init_seeding, trim=trim,
+      local,
+      data,
+      key,
+      num_clusters,
+      epochs=init_epochs,
+      restarts=init_restarts,
+      seeding=init_seeding,
+      trim=trim,
       tolerance=init_tolerance,
-    )  # fmt: skip
+    )
     return RobustState(initial.seeds, initial.assignment)
 
   def step(state, data, cohort, key):
@@ -144,9 +150,7 @@ def trimmed_mean(
   cut = jnp.minimum(jnp.floor(beta * sizes + 1e-4), (sizes - 1) // 2)
   sorted_cluster = jnp.sort(cluster)
   rank = jnp.arange(cluster.size) - starts[sorted_cluster]
-  inside = (rank >= cut[sorted_cluster]) & (
-      rank < (sizes - cut)[sorted_cluster]
-  )  # fmt: skip
+  inside = (rank >= cut[sorted_cluster]) & (rank < (sizes - cut)[sorted_cluster])
   kept = (inside & (sorted_cluster < num_clusters)).astype(jnp.float32)
 
   devices = 1 if mesh is None else mesh.size
