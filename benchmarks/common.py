@@ -262,7 +262,10 @@ def save(name: str, mesh: Any, rows: list[dict[str, Any]]) -> pathlib.Path:
   run = where(mesh) | {'flags': chosen, 'rows': rows}
   file = RESULTS / f'{name}_{mesh.devices.flat[0].platform}.json'
   runs = json.loads(file.read_text()).get('runs', []) if file.exists() else []
-  same = lambda r: all(r[k] == run[k] for k in ('flags', 'processor'))
+
+  def same(r):
+    return all(r[k] == run[k] for k in ('flags', 'processor'))
+
   RESULTS.mkdir(exist_ok=True)
   runs = [*(r for r in runs if not same(r)), run]
   write_atomically(file, json.dumps({'runs': runs}, indent=1) + '\n')
@@ -274,9 +277,10 @@ def table(rows: list[dict[str, Any]], columns: Sequence[str]) -> str:
   """Rows as aligned text."""
   shown = [[_text(row.get(c)) for c in columns] for row in rows]
   widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
-  line = lambda cells: '  '.join(
-    f'{c:>{w}}' for c, w in zip(cells, widths, strict=True)
-  )
+
+  def line(cells):
+    return '  '.join(f'{c:>{w}}' for c, w in zip(cells, widths, strict=True))
+
   return '\n'.join([line(columns), *map(line, shown)])
 
 

@@ -50,7 +50,10 @@ def main(argv: list[str]) -> None:
     return sharding.split_clients(jax.tree.map(clients, model), mesh)
 
   stack = make(jax.random.key(0))
-  bytes_of = lambda rows: 4.0 * rows * size
+
+  def bytes_of(rows):
+    return 4.0 * rows * size
+
   rows: list[dict[str, Any]] = []
 
   def add(case: str, clusters: int, moved: float | None, fn: Any, *args: Any) -> None:
@@ -87,7 +90,10 @@ def main(argv: list[str]) -> None:
   for k in map(int, _CLUSTERS.value):
     centers = sharding.replicate(jax.tree.map(lambda x: x[:k], stack), mesh)  # noqa: B023
     moved = bytes_of(num_clients + k)
-    e_step = lambda stack, centers: em.e_step(stack, centers, mesh)
+
+    def e_step(stack, centers):
+      return em.e_step(stack, centers, mesh)
+
     add('E-step', k, moved, e_step, stack, centers)
     assignment, _ = jax.jit(e_step)(stack, centers)
     weights = jnp.ones(num_clients)

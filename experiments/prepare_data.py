@@ -57,7 +57,10 @@ def histogram(sizes: np.ndarray) -> list[str]:
   """Client sizes [M] as bars of text."""
   edges = np.unique(np.linspace(sizes.min(), sizes.max() + 1, 9).astype(int))
   counts, _ = np.histogram(sizes, edges)
-  label = lambda low, high: f'{low}-{high - 1}' if high - 1 > low else f'{low}'
+
+  def label(low, high):
+    return f'{low}-{high - 1}' if high - 1 > low else f'{low}'
+
   return [
     f'  {label(low, high):>13} {"#" * round(_BAR * n / counts.max()):{_BAR}} {n}'
     for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True)

@@ -190,7 +190,10 @@ def run_unless_diverged(
   config: dict[str, Any], workdir: pathlib.Path, what: str, programs: Programs
 ) -> dict[str, Any] | None:
   """The summary of a run announced as `what`; None if it diverged."""
-  say = lambda text: print(f'[{what}] {text}')
+
+  def say(text):
+    return print(f'[{what}] {text}')
+
   machine = experiment_flags.machine()
   try:
     return run(config, machine, workdir, say=say, programs=programs).summary

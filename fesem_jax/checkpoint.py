@@ -231,7 +231,10 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   Raises:
     _Unsound: for whatever it raised, in one line.
   """
-  not_orbax = lambda record: 'orbax' not in pathlib.Path(record.pathname).parts
+
+  def not_orbax(record):
+    return 'orbax' not in pathlib.Path(record.pathname).parts
+
   logger = logging.get_absl_logger()
   logger.addFilter(not_orbax)
   try:

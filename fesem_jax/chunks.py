@@ -113,10 +113,13 @@ def map_chunks(
       return jax.lax.dynamic_slice_in_dim(whole, slots[0], 1)
     return whole.at[slots].get(mode='clip')
 
-  absent = lambda x: x is None
+  def absent(x):
+    return x is None
 
   def old_rows(out: Any, slots: jax.Array) -> Any:
-    given = lambda i, o: None if i is None else read(o, slots)
+    def given(i, o):
+      return None if i is None else read(o, slots)
+
     return jax.tree.map(given, into, out, is_leaf=absent)
 
   def run(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -129,8 +132,13 @@ def map_chunks(
   shapes, _ = jax.eval_shape(
     lambda slots, sums: body(slots, old_rows(into, slots), sums), some, sums
   )
-  new = lambda s: jnp.zeros((num_clients, *s.shape[1:]), s.dtype)
-  fill = lambda old, s: jax.tree.map(new, s) if old is None else old
+
+  def new(s):
+    return jnp.zeros((num_clients, *s.shape[1:]), s.dtype)
+
+  def fill(old, s):
+    return jax.tree.map(new, s) if old is None else old
+
   out = jax.tree.map(fill, into, shapes, is_leaf=absent)
   return add_up(num_chunks, run, out, sums)
 

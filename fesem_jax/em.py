@@ -29,7 +29,9 @@ def e_step(
 
 
 def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Array:
-  on_device = lambda stack, centers: (tree.squared_distances(stack, centers), None)
+  def on_device(stack, centers):
+    return (tree.squared_distances(stack, centers), None)
+
   return sharding.per_device(on_device, mesh, 1)(stack, centers)[0]
 
 

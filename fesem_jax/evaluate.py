@@ -58,7 +58,10 @@ def count_chunk(
     x, y = batching.gather(data, client, rows)
     guess = model.apply(params, x).argmax(axis=-1)
     weights = weights.astype(jnp.int32)
-    tally = lambda labels, w: jnp.zeros(data.num_classes, jnp.int32).at[labels].add(w)
+
+    def tally(labels, w):
+      return jnp.zeros(data.num_classes, jnp.int32).at[labels].add(w)
+
     return Counts(
       tally(y, weights * (guess == y)), tally(guess, weights), tally(y, weights)
     )

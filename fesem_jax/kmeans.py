@@ -89,7 +89,10 @@ def kmeans(
 
   coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
   best = coefficients[values.argmin()]
-  combine = lambda x: jnp.einsum('ks,s...->k...', best, x, precision=_HIGHEST)
+
+  def combine(x):
+    return jnp.einsum('ks,s...->k...', best, x, precision=_HIGHEST)
+
   centers = jax.tree.map(combine, tree.where(valid, sampled, tree.zeros_like(sampled)))
 
   def refine(loop):
@@ -148,7 +151,9 @@ def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
   """
   one = valid.argmax()
 
-  shift = lambda x: x - jax.lax.dynamic_slice_in_dim(x, one, 1)
+  def shift(x):
+    return x - jax.lax.dynamic_slice_in_dim(x, one, 1)
+
   shifted = tree.where(valid, jax.tree.map(shift, stack), tree.zeros_like(stack))
   gram = tree.inner_products(shifted)
   weights = valid / jnp.maximum(valid.sum(), 1)
@@ -164,7 +169,10 @@ def _seed(
 
   With fewer valid clients than K, the first seed stands in for those that lack.
   """
-  only_valid = lambda seeds: jnp.where(valid[seeds], seeds, seeds[0])
+
+  def only_valid(seeds):
+    return jnp.where(valid[seeds], seeds, seeds[0])
+
   if seeding == 'random':
     draw = jnp.where(valid, jax.vmap(jax.random.uniform)(keys), -1.0)
     return only_valid(jax.lax.top_k(draw, num_clusters)[1])

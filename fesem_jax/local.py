@@ -149,11 +149,16 @@ def train_cohort(
   in_place = keep and starts.shared is None
   if in_place:
     starts, into = starts._replace(own=None), starts.own
-  own_of = lambda models: None if models is None else models._replace(shared=None)
+
+  def own_of(models):
+    return None if models is None else models._replace(shared=None)
+
   own_part = None if correction is None else correction.own
   own = (steps, arrived, prox, own_part, own_of(starts), own_of(anchor))
 
-  shared_of = lambda models: None if models is None else models.shared
+  def shared_of(models):
+    return None if models is None else models.shared
+
   shared_part = None if correction is None else (correction.common, correction.applies)
   shared = (shared_of(starts), shared_of(anchor), shared_part, data, key)
 

@@ -148,14 +148,14 @@ def local_step(
   tie = sum(0 * g.ravel()[0] for g in jax.tree.leaves(grads))
   grads = jax.tree.map(lambda g: g + tie, grads)
   if prox is not None:
-    pull = lambda g, w, c: g + 2 * prox * (w - c)
-    grads = jax.tree.map(pull, grads, params, anchor)
+    grads = jax.tree.map(lambda g, w, a: g + 2 * prox * (w - a), grads, params, anchor)
   if correction is not None:
     grads = jax.tree.map(jnp.add, grads, correction)
   updates, new_state = local.optimizer.update(grads, opt_state, params)
   new = optax.apply_updates(params, updates), new_state
-  keep = lambda a, b: jnp.where(active, a, b)
-  params, opt_state = jax.tree.map(keep, new, (params, opt_state))
+  params, opt_state = jax.tree.map(
+    lambda a, b: jnp.where(active, a, b), new, (params, opt_state)
+  )
   count = jnp.where(active, weights.sum(), 0.0)
   return params, opt_state, jnp.where(active, loss * weights.sum(), 0.0), count
 
@@ -215,10 +215,12 @@ def train_chunk(
   full_batch = batching.is_full_batch(local.schedule, data.max_examples)
   per_epoch = jnp.maximum(batching.batches_per_epoch(sizes, width), 1)
   frozen = None
-  learning = lambda params: params
   if layers is not None:
     frozen = {name: x for name, x in starts.items() if name not in layers}
-    learning = lambda params: {name: params[name] for name in layers}
+
+  def learning(params: Params) -> Params:
+    return params if layers is None else {name: params[name] for name in layers}
+
   if prox is not None:
     anchor = learning(starts if anchor is None else anchor)
   if correction is not None:

@@ -127,8 +127,11 @@ def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
       batch is filled up with examples that must not count.
   """
   model = _as_model(module, example_shape)
+
   # Layers may start at zero, and then pass nothing on.
-  shaken = lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
+  def shaken(p):
+    return p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
+
   params = jax.tree.map(shaken, model.init(jax.random.key(0)))
   x = jax.random.normal(jax.random.key(1), (3, *example_shape))
 

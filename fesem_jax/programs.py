@@ -26,7 +26,10 @@ class Programs:
       *args: trees of arrays.
     """
     leaves, structure = jax.tree.flatten(args)
-    describe = lambda x: (x.shape, x.dtype, getattr(x, 'sharding', None))
+
+    def describe(x):
+      return (x.shape, x.dtype, getattr(x, 'sharding', None))
+
     full = (key, structure, tuple(map(describe, leaves)))
     if full not in self._held:
       self._held[full] = make()

@@ -21,7 +21,10 @@ def coin(
   if probability == 0:
     return jnp.zeros(ids.shape, bool)
   keys = client_keys(key, data, ids)
-  toss = lambda k: jax.random.bernoulli(streams.fold(k, stream), probability)
+
+  def toss(k):
+    return jax.random.bernoulli(streams.fold(k, stream), probability)
+
   return jax.vmap(toss)(keys)
 
 

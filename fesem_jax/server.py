@@ -84,7 +84,10 @@ def _adaptive(
     del params
     m = jax.tree.map(lambda m, g: beta1 * m - (1 - beta1) * g, state.m, gradient)
     v = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)), state.v, gradient)
-    change = lambda m, v: learning_rate * m / (jnp.sqrt(v) + tau)
+
+    def change(m, v):
+      return learning_rate * m / (jnp.sqrt(v) + tau)
+
     return jax.tree.map(change, m, v), AdaptiveState(m, v)
 
   return optax.GradientTransformation(init, update)

@@ -115,7 +115,9 @@ def add_rows(
       return None, carry[1] + product(i * block, block)
 
     def product(first: jax.Array | int, count: int) -> jax.Array:
-      part = lambda a: jax.lax.dynamic_slice_in_dim(a, first, count)
+      def part(a):
+        return jax.lax.dynamic_slice_in_dim(a, first, count)
+
       apart = part(x) - origin[part(cluster)]
       return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
 

@@ -88,13 +88,21 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   """
   if jax.default_backend() == 'cpu':
     # Flat before the loop: inside it, the compiler divides to find each index.
-    flat = lambda x: x.reshape(x.shape[0], -1)
+    def flat(x):
+      return x.reshape(x.shape[0], -1)
+
     stack, centers = jax.tree.map(flat, (stack, centers))
     rows = jnp.arange(jax.tree.leaves(stack)[0].shape[0])
-    to_all = lambda at: _distances_of_row(stack, at[0], at[1], centers)
+
+    def to_all(at):
+      return _distances_of_row(stack, at[0], at[1], centers)
+
     return jax.lax.map(to_all, (rows, stack))
   num_centers = jax.tree.leaves(centers)[0].shape[0]
-  center = lambda k: jax.tree.map(lambda c: c[k : k + 1], centers)
+
+  def center(k):
+    return jax.tree.map(lambda c: c[k : k + 1], centers)
+
   columns = [row_distances(stack, center(k)) for k in range(num_centers)]
   return jnp.stack(columns, axis=-1)
 
@@ -129,7 +137,10 @@ def _distances_of_row(
     if size < 2 * block:  # A loop of one block would not pay.
       return jnp.square(one[None] - c).sum(axis=-1)
     blocks, left = size // block, size % block // _LANES
-    add_block = lambda i, partial: add_terms(i * block, _TERMS, partial)
+
+    def add_block(i, partial):
+      return add_terms(i * block, _TERMS, partial)
+
     none = jnp.zeros((c.shape[0], _LANES))
     partial = jax.lax.fori_loop(0, blocks, add_block, none)
     partial = add_terms(blocks * block, left, partial)

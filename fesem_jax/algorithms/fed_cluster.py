@@ -104,7 +104,8 @@ def fed_cluster(
       rounds=jnp.int32(0),
     )
 
-  is_check = lambda rounds: (rounds > min_rounds) & (rounds % check_every == 0)
+  def is_check(rounds):
+    return (rounds > min_rounds) & (rounds % check_every == 0)
 
   def add(trained, starts, total):
     own = starts.params(trained.ids.shape[0])

@@ -53,7 +53,9 @@ def one_gradient_step(local: LocalTraining) -> LocalTraining:
     state = local.optimizer.init(filled(1.0))
     return local.optimizer.update(filled(gradient), state, filled(1.0))[0]
 
-  same = lambda once, twice: np.allclose(2 * once, twice, rtol=1e-4, atol=0)
+  def same(once, twice):
+    return np.allclose(2 * once, twice, rtol=1e-4, atol=0)
+
   if not jax.tree.all(jax.tree.map(same, first_step(1.0), first_step(2.0))):
     raise UserError(
       'One gradient step a round (fed_sgd, or `variant=gradient`) needs '

@@ -130,7 +130,10 @@ def hypo_cluster(
 
     def better(best, key):
       tried = attempt(key)
-      choose = lambda a, b: jnp.where(tried[0] <= best[0], a, b)
+
+      def choose(a, b):
+        return jnp.where(tried[0] <= best[0], a, b)
+
       return jax.tree.map(choose, tried, best), None
 
     keys = jax.random.split(streams.fold(key, streams.DRAWS), init_restarts)

@@ -179,16 +179,21 @@ def trimmed_mean(
       whole, rest = divmod(flat.shape[1], width)
 
       def add_block(start: jax.Array | int, width: int, moves: jax.Array) -> jax.Array:
-        part = lambda a: jnp.pad(
-          jax.lax.dynamic_slice_in_dim(a, start, width, axis=1),
-          ((0, 0), (0, -width % devices)),
-        )
+        def part(a):
+          return jnp.pad(
+            jax.lax.dynamic_slice_in_dim(a, start, width, axis=1),
+            ((0, 0), (0, -width % devices)),
+          )
+
         moved = move(part(flat), part(about))[:, :width]
         return jax.lax.dynamic_update_slice_in_dim(moves, moved, start, axis=1)
 
       moves = jnp.zeros_like(about)
       if whole:
-        block = lambda i, moves: add_block(i * width, width, moves)
+
+        def block(i, moves):
+          return add_block(i * width, width, moves)
+
         moves = jax.lax.fori_loop(0, whole, block, moves)
       if rest:
         moves = add_block(whole * width, rest, moves)

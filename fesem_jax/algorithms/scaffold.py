@@ -87,8 +87,11 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
     new = jax.tree.map(lambda o, c, g: o - c + g, old, c, trained.folded)
     new = tree.where(trained.took_part(), new, old)
     num_clients = (data.sizes() > 0).sum()
+
     # c_i' - c_i = (x - w_i) / (T eta) - c, of those that took part.
-    add_change = lambda c, g: c + (g - gradients.weight[0] * c) / num_clients
+    def add_change(c, g):
+      return c + (g - gradients.weight[0] * c) / num_clients
+
     c = jax.tree.map(add_change, c, gradients.params)
     client_controls = tree.with_rows(state.client_controls, cohort, new)
     return ScaffoldState(x, c, client_controls), trained.info()

@@ -106,7 +106,10 @@ def _columns(
         f'{argument(f"hub_{kind}_column", column)} is not among the columns of {name}: '
         f'{", ".join(data.features)}.'
       )
-  of_kind = lambda kind: [n for n, f in data.features.items() if isinstance(f, kind)]
+
+  def of_kind(kind):
+    return [n for n, f in data.features.items() if isinstance(f, kind)]
+
   images = of_kind(datasets.Image)
   if len(images) != 1:
     raise UserError(f'{name} has {len(images)} columns of images; it needs one.')

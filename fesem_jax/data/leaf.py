@@ -179,7 +179,10 @@ def invert(pool: Pool) -> Pool:
 def load_femnist(folder: pathlib.Path) -> Pool:
   """FEMNIST from LEAF's JSON: a client per writer, white background = 255."""
   train, test = find_splits(folder)
-  read = lambda: read_folder(folder, gray_images, FEMNIST_CLASSES)
+
+  def read():
+    return read_folder(folder, gray_images, FEMNIST_CLASSES)
+
   paths = [*train, *(test or [])]
   return cached_pool(folder, 'femnist 1', FEMNIST_CLASSES, 1 / 255, read, paths)
 
@@ -187,5 +190,8 @@ def load_femnist(folder: pathlib.Path) -> Pool:
 def load_folder(folder: pathlib.Path) -> Pool:
   """Any LEAF data set of numbers: a client per user."""
   train, test = find_splits(folder)
-  read = lambda: read_folder(folder, features)
+
+  def read():
+    return read_folder(folder, features)
+
   return cached_pool(folder, 'leaf 1', 0, 1.0, read, [*train, *(test or [])])

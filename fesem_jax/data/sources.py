@@ -96,8 +96,15 @@ def _named_in_tfds(request: Request) -> Pool:
 
 
 _FEMNIST, _CELEBA = 'flwrlabs/femnist', 'flwrlabs/celeba'
-_tfds = lambda name: Source('tfds', lambda r: tfds.load(name, r.data_dir))
-_generated = lambda make: (Source('generated', make),)
+
+
+def _tfds(name: str) -> Source:
+  return Source('tfds', lambda r: tfds.load(name, r.data_dir))
+
+
+def _generated(make: Callable[[Request], Pool]) -> tuple[Source, ...]:
+  return (Source('generated', make),)
+
 
 DATASETS: Mapping[str, tuple[Source, ...]] = {
   'digits': (Source('scikit-learn', lambda r: digits.load()),),

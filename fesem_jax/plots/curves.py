@@ -68,7 +68,10 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
   def label(run: Run) -> str:
     same = [other.config for other in runs if other.name == run.name]
-    differs = lambda k: any(c.get(k) != run.config[k] for c in same)
+
+    def differs(k):
+      return any(c.get(k) != run.config[k] for c in same)
+
     details = {k: v for k, v in run.config.items() if differs(k)}
     return ', '.join(
       [
