@@ -8,17 +8,17 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import algorithms
+from fesem_jax import algorithms, kmeans
 from fesem_jax.batching import Schedule
 from fesem_jax.errors import UserError
-from fesem_jax.local import local_training
+from fesem_jax.local_sgd import local_training
 from tests import helpers
-from tests.algorithms_test import federation
+from tests.methods import federation
 
 DEFAULTS = {
   'non_fed': {},
   'fed_sgd': {},
-  'fed_avg': {'weighting': 'by_examples'},
+  'fed_avg': {'weighting': 'by_examples', 'server_optimizer': None},
   'fed_dist': {'server_learning_rate': 0.5},
   'fed_dws': {'server_learning_rate': 0.5},
   'robust': {
@@ -34,6 +34,7 @@ DEFAULTS = {
   'hypo_cluster': {
       'num_clusters': 4, 'variant': 'model', 'weighting': 'uniform',
       'init_restarts': 20, 'init_rounds': 2, 'init_clients': 24,
+      'server_optimizer': None,
   },
   'fed_dane': {'prox_mu': 0.1, 'same_cohort': False},
   'fed_prox': {'prox_mu': 0.1, 'straggler_fraction': 0.0, 'weighting': 'by_examples'},
@@ -42,7 +43,13 @@ DEFAULTS = {
       'weighting': 'uniform', 'cluster_on': 'all', 'loss_check_every': 0,
       'reseed_empty': False, 'init_epochs': 1, 'init_restarts': 20,
       'init_seeding': 'random', 'init_clients': 0, 'client_state': 'stacked',
+      'server_optimizer': None,
   },
+  'fed_opt': {'weighting': 'by_examples'},
+  'scaffold': {'server_learning_rate': 1.0},
+  'ditto': {'ditto_lambda': 0.1, 'weighting': 'by_examples'},
+  'fed_per': {'head_layers': ('logits',), 'weighting': 'by_examples'},
+  'fed_rep': {'head_layers': ('logits',), 'head_epochs': 5, 'weighting': 'uniform'},
 }  # fmt: skip
 
 # Method, option, values at the ends of its range, values just outside.
@@ -70,11 +77,20 @@ RANGES = [
   ('fesem', 'init_clients', [0], [-1]),
   ('fesem', 'prox_lambda', [0.0], [-1e-9]),
   ('fesem', 'loss_check_every', [0], [-1]),
+  ('scaffold', 'server_learning_rate', [1e-9], [0.0, -0.1]),
+  ('ditto', 'ditto_lambda', [0.0], [-1e-9]),
+  ('fed_rep', 'head_epochs', [1], [0]),
 ]
 
 
 def test_defaults_are_those_of_the_manual():
-  assert {name: algorithms.options(name) for name in algorithms.METHODS} == DEFAULTS
+  found = {name: algorithms.options(name) for name in algorithms.METHODS}
+  optimizer = found['fed_opt'].pop('server_optimizer')
+  assert found == DEFAULTS
+  # FedAdam: a first step on Delta = 1 from v = tau^2 (Reddi et al., Algorithm 2).
+  step, _ = optimizer.update(-np.ones(1), optimizer.init(np.ones(1)))
+  root = np.sqrt(0.99e-6 + 0.01)
+  np.testing.assert_allclose(step, 0.01 * 0.1 / (root + 1e-3), rtol=1e-5)
 
 
 @pytest.mark.parametrize(('name', 'option', 'inside', 'outside'), RANGES)
@@ -83,14 +99,14 @@ def test_options_end_where_their_ranges_end(name, option, inside, outside):
   for value in inside:
     algorithms.build(name, local, **{option: value})
   for value in (*outside, float('nan')):
-    with pytest.raises(UserError, match=f'(--|`){option}={value}'):
+    with pytest.raises(UserError, match=f'`{option}={value}'):
       algorithms.build(name, local, **{option: value})
 
 
 def test_stragglers_need_epochs():
   local = helpers.local()._replace(schedule=Schedule(4, steps=1))
   algorithms.build('fed_prox', local)
-  with pytest.raises(UserError, match=r'straggler_fraction`? needs (--local_|`)epochs'):
+  with pytest.raises(UserError, match='`straggler_fraction` needs `epochs`'):
     algorithms.build('fed_prox', local, straggler_fraction=0.5)
 
 
@@ -105,15 +121,15 @@ def test_stragglers_need_epochs():
   ],
 )
 def test_fesems_first_clustering_holds_so_many_models(options, most, monkeypatch):
-  em = sys.modules['fesem_jax.em']
-  monkeypatch.setattr(em, 'MAX_INITIAL_CLIENTS', 5)
-  real, seen = em.train_and_cluster, []
+  module = sys.modules['fesem_jax.algorithms.fesem']
+  monkeypatch.setattr(module, 'MAX_INITIAL_CLIENTS', 5)
+  real, seen = module.train_and_cluster, []
 
   def watched(*args, **kwargs):
     seen.append(kwargs['max_clients'])
     return real(*args, **kwargs)
 
-  monkeypatch.setattr(em, 'train_and_cluster', watched)
+  monkeypatch.setattr(module, 'train_and_cluster', watched)
   algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2, **options)
   state = jax.eval_shape(algorithm.init, jax.random.key(0), federation())
   assert seen == [most]
@@ -143,18 +159,17 @@ def test_local_training_has_the_defaults_it_states():
   for rate in (0.0, 0.999):
     local_training(model, optax.sgd(0.1), num_clients=6, dropout_rate=rate)
   for rate in (-1e-9, 1.0, float('nan')):
-    with pytest.raises(UserError, match=f'(--|`)dropout_rate={rate}'):
+    with pytest.raises(UserError, match=f'`dropout_rate={rate}'):
       local_training(model, optax.sgd(0.1), num_clients=6, dropout_rate=rate)
   for name in ('batch_size', 'clients_per_chunk', 'steps', 'epochs'):
     with pytest.raises(UserError, match='must be at least'):
       local_training(model, optax.sgd(0.1), num_clients=6, **{name: -1})
   local_training(model, optax.sgd(0.1), num_clients=6, batch_size=0, steps=0)
-  with pytest.raises(UserError, match=r'(--local_|`local_|`)epochs=0'):
+  with pytest.raises(UserError, match='`epochs=0'):
     local_training(model, optax.sgd(0.1), num_clients=6, epochs=0)
 
 
 def test_kmeans_restarts_as_often_as_the_paper():
-  em = sys.modules['fesem_jax.em']
-  defaults = inspect.signature(em.kmeans).parameters
+  defaults = inspect.signature(kmeans.kmeans).parameters
   assert defaults['restarts'].default == 20  # Section 6.1.4.
   assert defaults['trim'].default == 0
