@@ -176,7 +176,7 @@ _METHOD = (
     'or a step of FedAvgM, FedAdagrad, FedAdam or FedYogi.',
     enum_values=tuple(methods.SERVER_OPTIMIZERS)),
   _option('float', 'server_learning_rate',
-    'Of --server_optimizer, 0: 1 for momentum and 0.01 for the others; eta_g of '
+    'Of --server_optimizer, 0: 1 for momentum and 0.1 for the others; eta_g of '
     'SCAFFOLD; epsilon of Reptile.'),
   _option('float', 'server_beta1', "Momentum of --server_optimizer, FedOpt's beta_1."),
   _option('float', 'server_beta2', "Of adam and yogi, FedOpt's beta_2."),

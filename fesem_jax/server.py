@@ -102,14 +102,14 @@ def momentum(
 
 
 def adagrad(
-  learning_rate: float = 0.01, beta1: float = 0.9, tau: float = 1e-3
+  learning_rate: float = 0.1, beta1: float = 0.9, tau: float = 1e-3
 ) -> optax.GradientTransformation:
   """FedAdagrad: v <- v + Delta^2; see `_adaptive`."""
   return _adaptive(jnp.add, learning_rate, beta1, tau)
 
 
 def adam(
-  learning_rate: float = 0.01,
+  learning_rate: float = 0.1,
   beta1: float = 0.9,
   beta2: float = 0.99,
   tau: float = 1e-3,
@@ -124,7 +124,7 @@ def adam(
 
 
 def yogi(
-  learning_rate: float = 0.01,
+  learning_rate: float = 0.1,
   beta1: float = 0.9,
   beta2: float = 0.99,
   tau: float = 1e-3,

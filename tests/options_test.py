@@ -90,7 +90,7 @@ def test_defaults_are_those_of_the_manual():
   # FedAdam: a first step on Delta = 1 from v = tau^2 (Reddi et al., Algorithm 2).
   step, _ = optimizer.update(-np.ones(1), optimizer.init(np.ones(1)))
   root = np.sqrt(0.99e-6 + 0.01)
-  np.testing.assert_allclose(step, 0.01 * 0.1 / (root + 1e-3), rtol=1e-5)
+  np.testing.assert_allclose(step, 0.1 * 0.1 / (root + 1e-3), rtol=1e-5)
 
 
 @pytest.mark.parametrize(('name', 'option', 'inside', 'outside'), RANGES)
