@@ -1,5 +1,6 @@
 """FeSEM against float64, and its options."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,7 +112,7 @@ def test_fesem_leaves_an_empty_center_where_it_is():
   )
   assert info.clusters.sizes.tolist() == [6, 0]
   np.testing.assert_array_equal(matrix(state.centers)[1], matrix(far)[1])
-  assert np.isfinite(matrix(state.centers)).all()
+  chex.assert_tree_all_finite(state.centers)
 
 
 def lost_start(algorithm, data):

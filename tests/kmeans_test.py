@@ -1,5 +1,6 @@
 """K-means over client models against scikit-learn and float64."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,7 +62,7 @@ def test_kmeans_does_not_see_clients_that_do_not_exist():
 def test_kmeans_of_coinciding_clients_has_no_nan(seeding):
   same = np.ones((5, 20), np.float32)
   got = run_kmeans(0, same, jnp.ones(5, bool), 3, seeding=seeding)
-  assert np.isfinite(matrix(got.centers)).all()
+  chex.assert_tree_all_finite(got.centers)
   assert got.objective == 0
 
 
