@@ -29,7 +29,8 @@ table: install
 
 test: install
 	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' \
-	  $(addprefix tests/,$(addsuffix _test.py,accelerator conv em local sums tree))
+	  $(addprefix tests/,$(addsuffix _test.py,\
+	  accelerator chunks conv em kmeans local losses sampling sums tree))
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: install

@@ -6,9 +6,9 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from fesem_jax import evaluate
 from fesem_jax.algorithms import fed_avg, non_fed
-from fesem_jax.base import Deployed
 from fesem_jax.batching import Schedule
 from fesem_jax.local import train_cohort
+from fesem_jax.method import ClientModels
 from fesem_jax.simulate import simulate
 from tests import helpers
 
@@ -71,7 +71,7 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   assert not failed.any()
   models = algorithm.client_params(state, train, jnp.arange(4))
   tuned = train_cohort(
-      local._replace(schedule=Schedule(4, epochs=2)), models, None, train,
+      local._replace(schedule=Schedule(4, epochs=2)), ClientModels(own=models), train,
       helpers.everyone(train), key,
   ).params  # fmt: skip
   for counts, params in ((deployed, models), (finetuned, tuned)):
@@ -92,12 +92,12 @@ def test_unseen_clients_take_the_model_of_least_training_loss():
   # A fourth model would serve everyone best, but nobody uses it: only padding does.
   best = train_cohort(
       local._replace(schedule=Schedule(4, epochs=30)),
-      jax.tree.map(lambda p: p[:1], models), jnp.zeros(4, jnp.int32), train,
+      ClientModels(jax.tree.map(lambda p: p[:1], models)), train,
       helpers.everyone(train), jax.random.key(0),
   ).params  # fmt: skip
   models = jax.tree.map(lambda p, b: jnp.concatenate([p, b[:1]]), models, best)
   row, exists = jnp.array([1, 0, 2, 3]), jnp.array([True, True, True, False])
-  used = evaluate.models_of_unseen(Deployed(models, row), exists, local, train)
+  used = evaluate.models_of_unseen(ClientModels(models, row), exists, local, train)
   losses = np.zeros((4, 4))
   for i in range(4):
     x, y = train.client(i)
@@ -105,8 +105,8 @@ def test_unseen_clients_take_the_model_of_least_training_loss():
       logits = local.model.apply(jax.tree.map(lambda p, k=k: p[k], models), x)
       logs = np.asarray(jax.nn.log_softmax(logits), np.float64)
       losses[i, k] = -logs[np.arange(len(y)), y].mean()
-  np.testing.assert_array_equal(used.row, losses[:, :3].argmin(axis=1))
-  assert len(np.unique(used.row)) > 1
+  np.testing.assert_array_equal(used.choice, losses[:, :3].argmin(axis=1))
+  assert len(np.unique(used.choice)) > 1
   assert 3 in losses.argmin(axis=1)
 
 
@@ -155,7 +155,7 @@ def test_clients_of_a_center_are_measured_with_it(devices):
   models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
   row = jnp.array([1, 0, 0, 1])
   deployed, _, _ = evaluate.evaluate_clients(
-    Deployed(models, row), local, train, test, jax.random.key(0), 0
+    ClientModels(models, row), local, train, test, jax.random.key(0), 0
   )
   for i in range(4):
     x, y = test.client(i)

@@ -7,7 +7,7 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.base import Cohort
 from tests import draws, helpers, reference
-from tests.algorithms_test import (
+from tests.methods import (
   assert_close,
   federation,
   initial,

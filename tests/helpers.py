@@ -3,6 +3,7 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -83,3 +84,29 @@ def asks_host(program):
   """Whether a compiled program calls back or sends anything to the host."""
   words = ('callback', 'outfeed', 'infeed', 'send', 'recv')
   return any(word in program.as_text() for word in words)
+
+
+def blobs(num_clients=60, k=3, size=20, spread=1.0, seed=0):
+  """[M, P] float32 points about k centers, and whose center each is."""
+  rng = np.random.default_rng(seed)
+  truth = np.arange(num_clients) % k
+  points = 4 * rng.normal(size=(k, size))[truth] + spread * rng.normal(
+    size=(num_clients, size)
+  )
+  return points.astype(np.float32), truth
+
+
+def as_stack(points):
+  """Points [M, P] as a stack of two layers of different rank."""
+  return {
+    'a': jnp.asarray(points[:, :8]).reshape(-1, 2, 4),
+    'b': jnp.asarray(points[:, 8:]),
+  }
+
+
+def two_layers(rng, count, size=4):
+  """A stack of random models with two layers of different rank."""
+  return {
+    'a': jnp.asarray(rng.normal(size=(count, 3, 2)), jnp.float32),
+    'b': jnp.asarray(rng.normal(size=(count, size)), jnp.float32),
+  }

@@ -5,11 +5,13 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, models
+from fesem_jax import algorithms, models, tree
 from fesem_jax.base import Cohort, FederatedData
-from fesem_jax.local import cohort_losses, train_cohort
+from fesem_jax.local import train_cohort
+from fesem_jax.losses import cohort_losses
+from fesem_jax.method import ClientModels
 from tests import helpers
-from tests.algorithms_test import matrix
+from tests.methods import matrix
 
 SIZES = [3, 5, 2, 4]
 
@@ -58,8 +60,7 @@ def test_a_client_fails_by_its_own_values_only():
   data, local = helpers.federation(SIZES), helpers.local(batch_size=2)
   trained = train_cohort(
     local,
-    jax.tree.map(lambda x: x[None], local.model.init(jax.random.key(0))),
-    np.zeros(4, np.int32),
+    ClientModels(tree.expand(local.model.init(jax.random.key(0)))),
     spoiled(data, [1], 3e38),
     helpers.everyone(data),
     jax.random.key(1),

@@ -47,15 +47,28 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EQUIVALENTS = ROOT / 'tests' / 'mutation_equivalents.json'
 KEPT = ROOT / '.pytest_cache' / 'mutation'
 
-_METHODS = ('algorithms', 'baselines', 'start', 'participation', 'fed_prox', 'fed_dane',
-            'fed_cluster', 'options', 'memory', 'properties')  # fmt: skip
+_METHODS = (
+  'algorithms', 'centers', 'fed_avg', 'fed_cluster', 'fed_dane', 'fed_dist', 'fed_prox',
+  'fed_sgd', 'fesem', 'fesem_streamed', 'hypo_cluster', 'identities', 'kmeans',
+  'memory', 'non_fed', 'options', 'participation', 'planted', 'properties', 'robust',
+  'start',
+)  # fmt: skip
+_LOCAL = ('local', 'batching', 'evaluate', 'isolation', 'losses', *_METHODS)
 # File -> the tests that are to catch its mutants, NAME for tests/NAME_test.py.
 TESTS = {
-  'fesem_jax/batching.py': ('batching', 'local', 'evaluate', 'isolation', *_METHODS),
-  'fesem_jax/tree.py': ('tree', 'em', 'local', 'sums', 'accelerator', *_METHODS),
-  'fesem_jax/em.py': ('em', 'tree', 'sums', *_METHODS),
-  'fesem_jax/local.py': ('local', 'batching', 'evaluate', 'isolation', *_METHODS),
+  'fesem_jax/batching.py': _LOCAL,
+  'fesem_jax/chunks.py': ('chunks', *_LOCAL),
+  'fesem_jax/em.py': ('em', 'sums', *_METHODS),
   'fesem_jax/evaluate.py': ('evaluate', *_METHODS),
+  'fesem_jax/kmeans.py': _METHODS,
+  'fesem_jax/local.py': _LOCAL,
+  'fesem_jax/local_sgd.py': _LOCAL,
+  'fesem_jax/losses.py': _LOCAL,
+  'fesem_jax/method.py': _LOCAL,
+  'fesem_jax/sampling.py': ('sampling', *_METHODS),
+  'fesem_jax/server.py': _METHODS,
+  'fesem_jax/sums.py': ('sums', 'em', *_METHODS),
+  'fesem_jax/tree.py': ('tree', 'em', 'local', 'sums', 'accelerator', *_METHODS),
 } | {
   f'fesem_jax/algorithms/{path.name}': _METHODS
   for path in sorted((ROOT / 'fesem_jax' / 'algorithms').glob('*.py'))
@@ -344,7 +357,7 @@ class _Lines:
     del nextitem
     # What a test keeps for the others would be found by its first user only.
     for value in vars(item.module).values():
-      if getattr(value, '__module__', '') == item.module.__name__:
+      if str(getattr(value, '__module__', '')).startswith('tests.'):
         getattr(value, 'cache_clear', lambda: None)()
     began = time.perf_counter()
     with self.recorded() as lines:

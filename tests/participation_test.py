@@ -14,7 +14,7 @@ from fesem_jax import algorithms
 from fesem_jax.base import Cohort
 from fesem_jax.simulate import simulate
 from tests import helpers, reference
-from tests.algorithms_test import deployed, matrix
+from tests.methods import deployed, matrix
 
 GROUPS = np.arange(8) % 2
 DRAWN, REST = np.array([0, 1, 2]), np.arange(3, 8)
@@ -70,7 +70,7 @@ def test_hypo_cluster_gives_all_the_best_center_of_now():
       for i in range(8)
     ]
     best = np.argmin(losses, axis=1)
-    np.testing.assert_array_equal(algorithm.deployed(state, data).row, best)
+    np.testing.assert_array_equal(algorithm.deployed(state, data).choice, best)
   assert len(set(best.tolist())) == 2
 
 
@@ -82,7 +82,7 @@ def test_figures_of_hypo_cluster_are_of_what_clients_deploy():
     algorithm, local, data, data, rounds=6, clients_per_round=4, eval_every=3,
     make_portrait=False, progress=False,
   )  # fmt: skip
-  row = np.asarray(algorithm.deployed(result.state, result.train).row)[:24]
+  row = np.asarray(algorithm.deployed(result.state, result.train).choice)[:24]
   truth = result.train.info.clusters
   assert result.summary['clusters']['ari'] == adjusted_rand_score(truth, row) == 1.0
   sizes = np.bincount(row, minlength=2).tolist()

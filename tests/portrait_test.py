@@ -9,9 +9,10 @@ import pytest
 
 from fesem_jax import algorithms, portrait, tree
 from fesem_jax.local import train_cohort
+from fesem_jax.method import ClientModels
 from fesem_jax.programs import Programs
 from tests import helpers
-from tests.algorithms_test import GROUPS, SIZES, initial, matrix
+from tests.methods import GROUPS, SIZES, initial, matrix
 
 KEY = jax.random.key(11)
 
@@ -31,8 +32,8 @@ def test_components_are_those_of_the_models_as_the_method_trains_them(prox_lambd
   data, state, found = drawn('fesem', num_clusters=2, prox_lambda=prox_lambda)
   local = helpers.local(chunk=2)
   trained = train_cohort(
-    local, state.centers, state.assignment, data, helpers.everyone(data), KEY,
-    prox=prox_lambda,
+    local, ClientModels(state.centers, state.assignment), data, helpers.everyone(data),
+    KEY, prox=prox_lambda,
   )  # fmt: skip
   points = matrix(trained.params)
   points -= points.mean(axis=0)

@@ -1,12 +1,14 @@
-"""What holds for every method and any federation, tried on random cases.
+"""What holds for every method: in one round, and for any federation.
 
-Clients have 0 to 5 examples; cohort, order, key and values are random too. Shapes
-stay the same, so a method's programs are compiled once for all of its cases.
+In the random cases clients have 0 to 5 examples; cohort, order, key and values are
+random too. Shapes stay the same, so a method's programs are compiled once for all of
+its cases.
 """
 
 import functools
 from typing import NamedTuple
 
+import chex
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -16,10 +18,21 @@ from hypothesis import strategies as st
 
 from fesem_jax import algorithms, streams
 from fesem_jax.base import ClientInfo, Cohort, FederatedData
-from fesem_jax.local import coin
+from fesem_jax.sampling import coin
 from tests import helpers, reference
-from tests.algorithms_test import IDS, METHODS, assert_close, matrix
+from tests.methods import (
+  IDS,
+  METHODS,
+  SIZES,
+  assert_close,
+  base_run,
+  deployed,
+  initial,
+  matrix,
+)
 
+# What states hold of each client, [M, ...].
+PER_CLIENT = ('assignment', 'client_params', 'client_controls', 'heads')
 CLIENTS, MOST, CASES = 6, 5, 60
 DROPOUT = 0.2
 
@@ -87,18 +100,20 @@ def cohort_of(ids, everyone=False):
   return Cohort(padded, everyone=False)
 
 
+def own_parts(state, ids):
+  """What the state holds of each of these clients."""
+  pick = lambda x: x[np.array(ids, int)]
+  fields = [f for f in PER_CLIENT if f in state._fields]
+  return {f: jax.tree.map(pick, getattr(state, f)) for f in fields}
+
+
 def reordered(state, order):
   """The state when clients come in another order."""
-  own = [
-    f for f in ('assignment', 'client_params') if getattr(state, f, None) is not None
-  ]
-  pick = lambda x: x[np.array(order)]
-  return state._replace(**{f: jax.tree.map(pick, getattr(state, f)) for f in own})
+  return state._replace(**own_parts(state, order))
 
 
-def assert_same(a, b, assert_equal=assert_close):
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    assert_equal(x, y)
+def assert_same(a, b):
+  chex.assert_trees_all_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -121,7 +136,7 @@ def test_properties(index, case):
   after, info = step(state, data, cohort, key)
 
   # Whatever the clients hold, models are finite and counts add up.
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(after))
+  chex.assert_tree_all_finite(after)
   sizes = np.array(case.sizes)
   dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, streams.DROPOUT)
   takes_part = [i for i in ids if sizes[i] and not dropped[i]]
@@ -151,10 +166,11 @@ def test_properties(index, case):
   keep = np.array([i for i in range(CLIENTS) if sizes[i]])
   assert_same(reordered(after, keep), reordered(shuffled, keep))
 
-  # Values of clients outside of the cohort are not looked at.
+  # Clients outside of the cohort keep what they have, and nobody looks at their values.
   outside = [i for i in range(CLIENTS) if i not in ids]
+  chex.assert_trees_all_equal(own_parts(after, outside), own_parts(state, outside))
   spoiled, _ = step(state, federation(case, spoiled=outside), cohort, key)
-  assert_same(after, spoiled, np.testing.assert_array_equal)
+  chex.assert_trees_all_equal(after, spoiled)
 
   # All clients as a cohort are full participation.
   everyone, _ = step(state, data, cohort_of(range(CLIENTS), True), key)
@@ -196,3 +212,74 @@ def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
   assert_same(reordered(state, order), start(data.reorder(order), chunk=3))
   padded = start(data.reorder(np.arange(6), num_clients=8), chunk=3)
   assert_same(state, reordered(padded, np.arange(6)))
+
+
+def skip_if_full_participation_only(index):
+  if METHODS[index][0] == 'fed_cluster':
+    pytest.skip('FedCluster compares the updates of all clients')
+
+
+@pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)
+def test_a_round_overwrites_the_state_keeps_its_structure_and_never_asks_the_host(
+  index,
+):
+  algorithm, data, state, _ = base_run(index)
+  step = jax.jit(algorithm.step, donate_argnums=0, keep_unused=True)
+  cohort, count = helpers.everyone(data), len(jax.tree.leaves(state))
+  program = step.lower(state, data, cohort, jax.random.key(0)).compile()
+  assert helpers.num_aliased(program) == count
+  assert not helpers.asks_host(program)
+  before = state
+  state = jax.tree.map(jnp.array, state)  # `base_run` keeps its own.
+  for r in range(3):  # Compiled once: another shape would be an error.
+    state, info = program(state, data, cohort, jax.random.key(r))
+  chex.assert_trees_all_equal_shapes_and_dtypes(state, before)
+  assert int(info.trained) == 6
+  assert int(info.failed) == 0
+  assert np.isfinite(info.train_loss)
+
+
+def test_a_program_that_calls_the_host_would_be_noticed():
+  shape = jax.ShapeDtypeStruct((), jnp.int32)
+  ask = jax.jit(lambda x: jax.pure_callback(lambda x: x, shape, x))
+  assert helpers.asks_host(ask.lower(1).compile())
+
+
+@pytest.mark.parametrize('name', ['non_fed', 'fesem'])
+def test_clients_outside_the_cohort_keep_what_they_have(name):
+  data = federation()
+  algorithm = algorithms.build(name, helpers.local())
+  if name == 'fesem':
+    algorithm = algorithms.build(name, helpers.local(), num_clusters=2)
+  state = initial(algorithm, data)
+  cohort = Cohort(np.array([1, 4, 6], np.int32), everyone=False)  # 6 is nobody.
+  after, info = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(1))
+  outside = np.array([0, 2, 3, 5])
+  np.testing.assert_array_equal(
+    matrix(after.client_params)[outside], matrix(state.client_params)[outside]
+  )
+  assert (
+    matrix(after.client_params)[[1, 4]] != matrix(state.client_params)[[1, 4]]
+  ).any()
+  assert int(info.trained) == 2
+  if name == 'fesem':
+    np.testing.assert_array_equal(after.assignment[outside], state.assignment[outside])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)
+def test_a_client_that_fails_is_left_out_and_counted(index):
+  skip_if_full_participation_only(index)
+  algorithm, data, state, _ = base_run(index)
+  x = np.asarray(data.x).copy()
+  x[: SIZES[0]] = np.nan  # Client 0 fails after a sound start.
+  broken = data.__class__(**{**vars(data), 'x': x})
+  cohort = Cohort(np.arange(6, dtype=np.int32), everyone=False)
+  without = Cohort(np.array([1, 2, 3, 4, 5, 6], np.int32), everyone=False)
+  step = jax.jit(algorithm.step)
+  a, info = step(state, broken, cohort, jax.random.key(1))
+  b, _ = step(state, data, without, jax.random.key(1))
+  assert int(info.failed) == 1
+  assert int(info.trained) == 5
+  assert np.isfinite(info.train_loss)
+  assert_close(deployed(algorithm, a, data), deployed(algorithm, b, data))

@@ -150,3 +150,9 @@ def best_kmeans(points, num_clusters, trim=0.0):
     for seeds in itertools.combinations(range(len(points)), num_clusters)
   ]
   return min(found, key=lambda f: f[2])
+
+
+def vectors(stack):
+  """[K, P] float64 of a stack of models, in the order of `flat`."""
+  count = len(stack['logits']['bias'])
+  return np.stack([flat(from_params(stack, k)) for k in range(count)])

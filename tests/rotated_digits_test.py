@@ -6,7 +6,7 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax import algorithms
 from fesem_jax.data import load
 from tests import draws, helpers
-from tests.algorithms_test import run
+from tests.methods import run
 
 METHODS = [
   ('fesem', {'num_clusters': 4, 'init_epochs': 3}, 2),

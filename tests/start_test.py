@@ -6,30 +6,17 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms, tree
-from fesem_jax.base import Cohort
 from tests import draws, helpers, reference
-from tests.algorithms_test import (
+from tests.methods import (
   SIZES,
   assert_close,
   federation,
   initial,
-  matrix,
   reference_round,
-  run,
   unflatten,
 )
 
 TIGHT = np.arange(12) % 6  # Groups far apart, two clients each.
-
-
-def flat(model):
-  return reference.flat(model)
-
-
-def rows(stack):
-  """[K, P] float64 in the order of `reference.flat`."""
-  count = jax.tree.leaves(stack)[0].shape[0]
-  return np.stack([flat(reference.from_params(stack, k)) for k in range(count)])
 
 
 def trained_from_one_start(local, data, key, epochs):
@@ -50,8 +37,8 @@ def in_order(assignment, like):
 def test_fesem_starts_by_the_named_layer_alone():
   data, local, key = federation(), helpers.local(), jax.random.key(4)
   models = trained_from_one_start(local, data, key, 3)
-  whole = np.stack([flat(m) for m in models])
-  logits = np.stack([flat(m[-1:]) for m in models])
+  whole = np.stack([reference.flat(m) for m in models])
+  logits = np.stack([reference.flat(m[-1:]) for m in models])
   want, _, _ = reference.best_kmeans(logits, 2)
   other, _, _ = reference.best_kmeans(whole, 2)
   assert adjusted_rand_score(want, other) < 1
@@ -64,7 +51,7 @@ def test_fesem_starts_by_the_named_layer_alone():
   means = reference.means(
     whole, np.asarray(state.assignment), np.ones(6), np.zeros((2, whole.shape[1]))
   )
-  assert_close(rows(state.centers), means, rtol=1e-3)
+  assert_close(reference.vectors(state.centers), means, rtol=1e-3)
 
 
 @pytest.mark.parametrize('name', ['fesem', 'robust'])
@@ -89,7 +76,9 @@ def test_seeds_far_apart_find_tight_groups_where_random_ones_fail(name):
 def test_robust_starts_from_trimmed_k_means_and_reports_equation_6():
   data, local, key = federation(), helpers.local(), jax.random.key(0)
   trim = 0.34
-  points = np.stack([flat(m) for m in trained_from_one_start(local, data, key, 2)])
+  points = np.stack(
+    [reference.flat(m) for m in trained_from_one_start(local, data, key, 2)]
+  )
   assignment, centers, _ = reference.best_kmeans(points, 2, trim)
   kept = reference.trimmed(points, assignment, centers, trim)
   assert not kept.all()
@@ -99,7 +88,7 @@ def test_robust_starts_from_trimmed_k_means_and_reports_equation_6():
   )  # fmt: skip
   state = initial(algorithm, data, key)
   order = in_order(np.asarray(state.assignment), assignment)
-  assert_close(rows(state.centers)[order], centers, rtol=1e-3)
+  assert_close(reference.vectors(state.centers)[order], centers, rtol=1e-3)
   untrimmed = reference.means(points, assignment, np.ones(6), centers)
   assert np.abs(untrimmed - centers).max() > 1e-2
   check_equation_6(algorithm, state, data, local)
@@ -125,8 +114,8 @@ def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
       round_key = jax.random.fold_in(train_key, r)
       starts = [centers[k] for k in best]
       trained = reference_round(local, data, starts, sample, round_key)
-      points = np.stack([flat(w) for w in trained])
-      old = np.stack([flat(c) for c in centers])
+      points = np.stack([reference.flat(w) for w in trained])
+      old = np.stack([reference.flat(c) for c in centers])
       new = reference.means(points, best, np.array(SIZES)[sample], old)
       centers = [unflatten(c, centers[0]) for c in new]
     tried.append((losses_of(centers, sample).min(axis=1).sum(), centers))
@@ -137,7 +126,9 @@ def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
       init_rounds=rounds, init_clients=4, weighting='by_examples',
   )  # fmt: skip
   state = initial(algorithm, data, key)
-  assert_close(rows(state.centers), [flat(c) for c in centers], rtol=1e-3)
+  assert_close(
+    reference.vectors(state.centers), [reference.flat(c) for c in centers], rtol=1e-3
+  )
   want = losses_of(centers, range(6)).argmin(axis=1)
   np.testing.assert_array_equal(state.assignment, want)
   check_equation_6(algorithm, state, data, local)
@@ -146,14 +137,14 @@ def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
 def check_equation_6(algorithm, state, data, local):
   """A round's Eq. 6 is the mean distance to the centers that the round ends with."""
   key = jax.random.key(5)
-  old, assignment = rows(state.centers), np.asarray(state.assignment)
+  old, assignment = reference.vectors(state.centers), np.asarray(state.assignment)
   starts = [reference.from_params(state.centers, int(k)) for k in assignment]
   points = np.stack(
-    [flat(w) for w in reference_round(local, data, starts, range(6), key)]
+    [reference.flat(w) for w in reference_round(local, data, starts, range(6), key)]
   )
   after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
   np.testing.assert_array_equal(after.assignment, assignment)
-  want = reference.objective(points, rows(after.centers), assignment)
+  want = reference.objective(points, reference.vectors(after.centers), assignment)
   assert abs(reference.objective(points, old, assignment) / want - 1) > 0.1
   assert_close(info.clusters.objective, want, rtol=1e-3)
 
@@ -181,22 +172,3 @@ def test_every_nth_round_starts_from_the_center_of_least_loss():
     if r == 3:
       state = state._replace(assignment=1 - best)
   assert right == [0, 0, 6, 0, 0, 6]
-
-
-def test_non_fed_matches_float64_reference():
-  data, local = federation(), helpers.local(epochs=2)
-  algorithm = algorithms.build('non_fed', local)
-  own = [
-    reference.from_params(initial(algorithm, data).client_params, i) for i in range(6)
-  ]
-  drawn = [[0, 3, 5], [3, 1, 4]]
-  for r, ids in enumerate(drawn, 1):
-    key = jax.random.fold_in(jax.random.key(9), r)
-    trained = reference_round(local, data, [own[i] for i in ids], ids, key)
-    for i, w in zip(ids, trained, strict=True):
-      own[i] = w
-  cohort = lambda r: Cohort(np.array(drawn[r - 1], np.int32), everyone=False)
-  state, _ = run(algorithm, data, rounds=2, cohort=cohort)
-  assert_close(rows(state.client_params), [flat(w) for w in own], rtol=1e-3)
-  start = matrix(initial(algorithm, data).client_params)
-  np.testing.assert_array_equal(matrix(state.client_params)[2], start[2])

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, em, sharding, tree
+from fesem_jax import algorithms, em, sharding, sums
 from fesem_jax.base import FederatedData
-from tests import helpers
-from tests.algorithms_test import matrix
+from tests import helpers, reference
+from tests.methods import matrix
 
 MANY = [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
 SPREAD = 1e-4  # Of the clients about their center, whose parameters are about 1.
@@ -92,14 +92,32 @@ def test_a_sum_of_many_equal_terms_keeps_its_digits():
   # One after the other in float32, a million terms of 0.1 give 100,958.
   term = np.float32(0.1)
   add = lambda i, carry: (None, carry[1] + term)
-  _, got = jax.jit(lambda: sharding.add_up(10**6, add, None, jnp.float32(0)))()
+  _, got = jax.jit(lambda: sums.add_up(10**6, add, None, jnp.float32(0)))()
   np.testing.assert_allclose(got, 10**6 * float(term), rtol=2e-4)
   np.testing.assert_allclose(
-    jax.jit(tree.total)(jnp.full(10**6, term)), 10**6 * float(term), rtol=2e-4
+    jax.jit(sums.total)(jnp.full(10**6, term)), 10**6 * float(term), rtol=2e-4
   )
 
 
 @pytest.mark.parametrize('size', [1, 2, 7, 1000])
 def test_total_adds_every_element(size):
   x = np.random.default_rng(size).normal(size=size).astype(np.float32)
-  np.testing.assert_allclose(tree.total(jnp.asarray(x)), x.sum(), rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(sums.total(jnp.asarray(x)), x.sum(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize('size', [4, 5000])  # 5,000: row by row.
+@pytest.mark.parametrize('devices', [None, 2])
+def test_weighted_mean_matches_reference_and_keeps_empty_clusters(devices, size):
+  rng = np.random.default_rng(1)
+  points, centers = helpers.two_layers(rng, 6, size), helpers.two_layers(rng, 3, size)
+  mesh = devices and sharding.client_mesh(devices)
+  cluster = jnp.array([0, 2, 0, 2, 2, 0])
+  weights = jnp.array([1.0, 2.0, 5.0, 0.0, 1.0, 0.5])
+  got = jax.jit(sums.weighted_mean, static_argnums=4)(
+    points, cluster, weights, centers, mesh
+  )
+  want = reference.means(
+    matrix(points), np.asarray(cluster), np.asarray(weights), matrix(centers)
+  )
+  np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(got['a'][1], centers['a'][1])

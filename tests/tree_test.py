@@ -1,51 +1,19 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import sharding, tree
-from tests import reference
-
-
-def stack(rng, rows, size=4):
-  return {
-    'a': jnp.asarray(rng.normal(size=(rows, 3, 2)), jnp.float32),
-    'b': jnp.asarray(rng.normal(size=(rows, size)), jnp.float32),
-  }
-
-
-def as_matrix(params):
-  return np.concatenate(
-    [np.asarray(x, np.float64).reshape(len(x), -1) for x in params.values()], axis=1
-  )
+from fesem_jax import tree
+from tests import helpers
 
 
 def test_take_and_put_are_rows():
-  whole = stack(np.random.default_rng(0), 5)
+  whole = helpers.two_layers(np.random.default_rng(0), 5)
   ids = jnp.array([3, 0, 5])  # 5 is nobody.
   rows = tree.take(whole, ids)
   np.testing.assert_array_equal(rows['a'], whole['a'][jnp.array([3, 0, 4])])
   other = tree.put(tree.zeros_like(whole), ids, rows)
   np.testing.assert_array_equal(other['b'][jnp.array([3, 0])], rows['b'][:2])
   np.testing.assert_array_equal(other['b'][jnp.array([1, 2, 4])], 0)
-
-
-@pytest.mark.parametrize('size', [4, 5000])  # 5,000: row by row.
-@pytest.mark.parametrize('devices', [None, 2])
-def test_weighted_mean_matches_reference_and_keeps_empty_clusters(devices, size):
-  rng = np.random.default_rng(1)
-  points, centers = stack(rng, 6, size), stack(rng, 3, size)
-  mesh = devices and sharding.client_mesh(devices)
-  cluster = jnp.array([0, 2, 0, 2, 2, 0])
-  weights = jnp.array([1.0, 2.0, 5.0, 0.0, 1.0, 0.5])
-  got = jax.jit(tree.weighted_mean, static_argnums=4)(
-    points, cluster, weights, centers, mesh
-  )
-  want = reference.means(
-    as_matrix(points), np.asarray(cluster), np.asarray(weights), as_matrix(centers)
-  )
-  np.testing.assert_allclose(as_matrix(got), want, rtol=1e-5, atol=1e-6)
-  np.testing.assert_array_equal(got['a'][1], centers['a'][1])
 
 
 @pytest.mark.parametrize('size', [2000, 20_000])  # 20,000: blocks and a rest.
@@ -70,7 +38,7 @@ def test_distances_of_near_ties_agree_with_float64(offset, size):
 
 
 def test_all_finite_looks_at_every_leaf():
-  whole = stack(np.random.default_rng(3), 4)
+  whole = helpers.two_layers(np.random.default_rng(3), 4)
   whole['a'] = whole['a'].at[1, 2, 1].set(jnp.nan)
   whole['b'] = whole['b'].at[3, 0].set(jnp.inf)
   np.testing.assert_array_equal(tree.all_finite(whole), [True, False, True, False])

@@ -1,0 +1,86 @@
+"""Work on the clients of a cohort, whatever the chunks and devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import chunks, sharding
+
+WORK = np.array([3, 0, 7, 2, 7], np.int32)
+
+
+@pytest.mark.parametrize('clients_per_chunk', [1, 2, 3, 5, 100])
+def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
+  values = jnp.arange(10.0, 15.0)
+
+  def body(slots, _, total):
+    exists = slots < len(WORK)
+    own = values.at[slots].get(mode='clip')
+    return 2 * own, total + jnp.where(exists, own, 0.0).sum()
+
+  run = lambda: chunks.map_chunks(
+    body, jnp.asarray(WORK), clients_per_chunk, jnp.float32(0)
+  )
+  results, total = jax.jit(run)()
+  np.testing.assert_array_equal(results, 2 * values)
+  assert total == values.sum()
+
+
+def test_clients_of_like_work_share_a_chunk():
+  def body(slots, _, sums):
+    longest = jnp.asarray(WORK).at[slots].get(mode='fill', fill_value=0).max()
+    return jnp.broadcast_to(longest, slots.shape), sums
+
+  longest, _ = chunks.map_chunks(body, jnp.asarray(WORK), 2)
+  # Chunks of two: work 7 and 7, 3 and 2, and 0 alone.
+  np.testing.assert_array_equal(longest, [3, 0, 7, 3, 7])
+
+
+@pytest.mark.parametrize('clients_per_chunk', [1, 2])
+def test_results_overwrite_what_they_are_given(clients_per_chunk):
+  old = jnp.arange(5.0)
+
+  def body(slots, into, sums):
+    return (into[0] + 1, slots), sums
+
+  run = lambda old: chunks.map_chunks(
+    body, jnp.asarray(WORK), clients_per_chunk, into=(old, None)
+  )
+  (results, slots), _ = jax.jit(run)(old)
+  np.testing.assert_array_equal(results, old + 1)
+  np.testing.assert_array_equal(slots, np.arange(5))
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('clients_per_chunk', [1, 2, 4])
+def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
+  clients_per_chunk, devices
+):
+  mesh = sharding.client_mesh(devices)
+  ids = np.array([4, 9, 0, 6, 2, 9], np.int32)  # 9 is an empty place.
+  own = jnp.arange(6.0)
+  shared = jnp.arange(9.0) * 100
+
+  def body(chunk, shared, total):
+    exists = chunk.ids < 9
+    mine = shared.at[chunk.ids].get(mode='clip') + chunk.own
+    return mine, total + jnp.where(exists, mine, 0.0).sum()
+
+  results, total = chunks.map_clients(
+    body, ids, jnp.asarray([1, 0, 5, 2, 2, 0]), own, shared, empty=9, mesh=mesh,
+    clients_per_chunk=clients_per_chunk, sums=jnp.float32(0),
+  )  # fmt: skip
+  exists = ids < 9
+  want = (np.asarray(shared)[ids * exists] + np.asarray(own))[exists]
+  np.testing.assert_array_equal(np.asarray(results)[exists], want)
+  assert total == want.sum()
+
+
+@pytest.mark.parametrize('size', [1, 3])
+def test_one_client_is_mapped_like_many(size):
+  fn = lambda x, y: {'sum': x + y, 'shape': jnp.int32(x.ndim)}
+  x, y = jnp.arange(2.0 * size).reshape(size, 2), jnp.ones((size, 2))
+  got = chunks.map_one_or_many(fn, size)(x, y)
+  np.testing.assert_array_equal(got['sum'], x + 1)
+  np.testing.assert_array_equal(got['shape'], [1] * size)

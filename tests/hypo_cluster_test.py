@@ -1,0 +1,63 @@
+"""HypoCluster against float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from tests import helpers, reference
+from tests.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  reference_round,
+  run,
+  unflatten,
+)
+
+
+@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
+def test_nobody_prefers_a_center_that_gives_no_number(weighting):
+  data, local = federation(), helpers.local()
+  algorithm = algorithms.build(
+    'hypo_cluster', local, num_clusters=2, weighting=weighting
+  )
+  state = initial(algorithm, data)
+  broken = jax.tree.map(lambda c: c.at[1].set(jnp.nan), state.centers)
+  state, info = jax.jit(algorithm.step)(
+    state._replace(centers=broken), data, helpers.everyone(data), jax.random.key(1)
+  )
+  assert not state.assignment.any()
+  assert int(info.trained) == 6
+
+
+@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
+def test_hypo_cluster_matches_float64_reference(weighting):
+  # The mean over all of a cluster's clients: public code applies only the first.
+  data, local = federation(), helpers.local(epochs=2)
+  algorithm = algorithms.build(
+    'hypo_cluster', local, num_clusters=2, weighting=weighting
+  )
+  state = initial(algorithm, data)
+  centers = [reference.from_params(state.centers, k) for k in (0, 1)]
+  weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
+  for r in (1, 2, 3):
+    key = jax.random.fold_in(jax.random.key(9), r)
+    losses = np.array([
+      [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
+      for i in range(6)
+    ])  # fmt: skip
+    best = losses.argmin(axis=1)
+    trained = reference_round(local, data, [centers[k] for k in best], range(6), key)
+    points = np.stack([reference.flat(w) for w in trained])
+    old = np.stack([reference.flat(c) for c in centers])
+    new = reference.means(points, best, weights, old)
+    centers = [unflatten(c, centers[0]) for c in new]
+  state, _ = run(algorithm, data)
+  np.testing.assert_array_equal(state.assignment, best)
+  assert np.bincount(best).max() > 1
+  for k in (0, 1):
+    got = reference.flat(reference.from_params(state.centers, k))
+    assert_close(got, reference.flat(centers[k]), rtol=1e-3)

@@ -1,0 +1,52 @@
+"""Losses and gradients at models that are not trained, against float64."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import tree
+from fesem_jax.base import Cohort
+from fesem_jax.losses import cohort_gradients, cohort_losses
+from tests import helpers, reference
+
+
+@pytest.mark.parametrize('chunk', [1, 2])
+def test_losses_of_each_model_on_each_client_match_reference(chunk):
+  data = helpers.federation([300, 7, 128, 1])  # Three, one, one and one batch.
+  local = helpers.local(chunk=chunk)
+  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  cohort = Cohort(np.array([2, 0, 3, 4, 1], np.int32), False)  # 4 is an empty place.
+  got = cohort_losses(local, models, data, cohort)
+  for row, i in ((0, 2), (1, 0), (2, 3), (4, 1)):
+    for k in range(3):
+      model = reference.from_params(models, k)
+      loss, _ = reference.loss_and_gradient(model, *data.client(i))
+      np.testing.assert_allclose(got[row, k], loss, rtol=1e-4)
+  np.testing.assert_array_equal(got[3], 0)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('chunk', [1, 2])
+def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
+  data = helpers.federation([30, 7, 12, 1])
+  local = helpers.local(chunk=chunk, devices=devices)
+  stack = tree.expand(local.model.init(jax.random.key(0)))
+  ids, counts = [2, 0, 4, 3], jnp.array([True, False, True, True])
+  cohort = Cohort(np.array(ids, np.int32), False)  # 4 is an empty place.
+  got, sums = cohort_gradients(local, stack, data, cohort, counts)
+  model = reference.from_params(stack, 0)
+  want = {
+    i: reference.flat(reference.loss_and_gradient(model, *data.client(i))[1])
+    for i in (2, 0, 3)
+  }
+  found = reference.vectors(got)
+  for place, i in ((0, 2), (1, 0), (3, 3)):
+    np.testing.assert_allclose(found[place], want[i], rtol=1e-4, atol=1e-6)
+  total = reference.vectors(sums.params)[0]
+  np.testing.assert_allclose(total, want[2] + want[3], rtol=1e-4, atol=1e-6)
+  np.testing.assert_array_equal(sums.weight, [2])
+  none, same = cohort_gradients(local, stack, data, cohort, counts, keep=False)
+  assert none is None
+  chex.assert_trees_all_equal(sums, same)

@@ -1,0 +1,28 @@
+"""Streams of random numbers."""
+
+import jax
+import numpy as np
+
+from fesem_jax import streams
+
+
+def test_streams_do_not_coincide():
+  key = jax.random.key(5)
+  data = lambda k: tuple(np.asarray(jax.random.key_data(k)).tolist())
+  of_clients = {data(jax.random.fold_in(key, i)) for i in range(100)}
+  named = [
+      streams.DROPOUT, streams.STRAGGLES, streams.STRAGGLER_EPOCHS,
+      streams.FIRST_COHORT, streams.SAMPLE, streams.DRAWS, streams.MODEL,
+      streams.LOCAL, streams.CLUSTERING, streams.SIGNS, streams.REPEATED,
+  ]  # fmt: skip
+  others = {data(streams.fold(key, s)) for s in named}
+  assert len(others) == len(named)
+  assert not of_clients & others
+  on_host = [
+      streams.PARTITION, streams.SPLIT, streams.SELECT, streams.RELABEL,
+      streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN,
+  ]  # fmt: skip
+  first = lambda *words: streams.host_rng(3, *words).random()
+  draws = [first(s) for s in on_host]
+  draws += [first(streams.COHORT, r) for r in range(1, 50)]
+  assert len(set(draws)) == len(draws)
