@@ -43,7 +43,10 @@ def test_a_round_is_the_same(name, monkeypatch):
 
 def test_distances_and_dense_layers_are_the_same(monkeypatch):
   rng = np.random.default_rng(0)
-  normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
   stack, centers = {'w': normal(6, 100, 200)}, {'w': normal(3, 100, 200)}
   x, kernel = normal(10, 30), normal(30, 20)
   dimensions = (((1,), (0,)), ((), ()))
@@ -67,7 +70,10 @@ def test_default_chunks_fill_a_quarter_of_the_memory(gibibytes, images):
   mesh = types.SimpleNamespace(size=1, devices=np.array([device], object))
   kernel = (5, 5, 32, 64) if images else (1000, 2000)
   params = {'kernel': jax.ShapeDtypeStruct(kernel, np.float32)}
-  chunk = lambda m: sharding.default_clients_per_chunk(params, m, mesh)
+
+  def chunk(m):
+    return sharding.default_clients_per_chunk(params, m, mesh)
+
   assert chunk(3) == 3
   size = np.prod(kernel)
   # Six copies of the model, and patches of 128 images.
@@ -83,9 +89,15 @@ import fesem_jax
 fesem_jax.setup_devices()
 print(jax.config.jax_default_matmul_precision)
 """
-  run = lambda **chosen: subprocess.run(
-    [sys.executable, '-c', program], env=os.environ | chosen,
-    capture_output=True, text=True, check=True,
-  ).stdout.split()[-1]  # fmt: skip
+
+  def run(**chosen):
+    return subprocess.run(
+      [sys.executable, '-c', program],
+      env=os.environ | chosen,
+      capture_output=True,
+      text=True,
+      check=True,
+    ).stdout.split()[-1]
+
   assert run() == 'highest'
   assert run(JAX_DEFAULT_MATMUL_PRECISION='tensorfloat32') == 'tensorfloat32'

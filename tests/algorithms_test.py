@@ -40,9 +40,9 @@ def test_shared_properties_run_on_every_method():
 
 
 def test_notes_say_where_a_run_departs_from_the_publication():
-  of = lambda name, clients=80, **chosen: ' '.join(
-    algorithms.notes(name, algorithms.options(name) | chosen, clients)
-  )
+  def of(name, clients=80, **chosen):
+    return ' '.join(algorithms.notes(name, algorithms.options(name) | chosen, clients))
+
   assert 'best of 20 draws' in of('hypo_cluster')
   assert of('hypo_cluster', init_restarts=1, init_rounds=0) == ''
   assert 'trim each coordinate at 0.05' in of('robust')

@@ -32,7 +32,10 @@ def test_order_depends_on_the_key_but_not_on_the_largest_client():
 
 def test_number_of_steps():
   sizes = jnp.array([0, 1, 10, 11])
-  count = lambda **kwargs: batching.num_steps(Schedule(**kwargs), sizes, 11).tolist()
+
+  def count(**kwargs):
+    return batching.num_steps(Schedule(**kwargs), sizes, 11).tolist()
+
   assert count(batch_size=5, epochs=2) == [0, 2, 4, 6]
   assert count(batch_size=0, epochs=3) == [0, 3, 3, 3]
   assert count(batch_size=5, steps=7) == [0, 7, 7, 7]

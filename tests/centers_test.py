@@ -51,9 +51,12 @@ def test_a_round_counts_clients_and_not_padding():
   data = helpers.federation([1, 2, 3, 1]).reorder(np.arange(4), num_clients=6)
   local = helpers.local()
   trained = train_cohort(
-    local, ClientModels(tree.expand(local.model.init(jax.random.key(0)))), data,
-    helpers.everyone(data), jax.random.key(1),
-  )  # fmt: skip
+    local,
+    ClientModels(tree.expand(local.model.init(jax.random.key(0)))),
+    data,
+    helpers.everyone(data),
+    jax.random.key(1),
+  )
   before, after = jnp.array([0, 0, 1, 1, 0, 0]), jnp.array([1, 0, 0, 1, 0, 1])
   info = round_info(trained, 3, jnp.float32(2), before, after, data)
   np.testing.assert_array_equal(info.clusters.sizes, [2, 2, 0])

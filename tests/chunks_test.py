@@ -19,9 +19,9 @@ def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
     own = values.at[slots].get(mode='clip')
     return 2 * own, total + jnp.where(exists, own, 0.0).sum()
 
-  run = lambda: chunks.map_chunks(
-    body, jnp.asarray(WORK), clients_per_chunk, jnp.float32(0)
-  )
+  def run():
+    return chunks.map_chunks(body, jnp.asarray(WORK), clients_per_chunk, jnp.float32(0))
+
   results, total = jax.jit(run)()
   np.testing.assert_array_equal(results, 2 * values)
   assert total == values.sum()
@@ -44,9 +44,11 @@ def test_results_overwrite_what_they_are_given(clients_per_chunk):
   def body(slots, into, sums):
     return (into[0] + 1, slots), sums
 
-  run = lambda old: chunks.map_chunks(
-    body, jnp.asarray(WORK), clients_per_chunk, into=(old, None)
-  )
+  def run(old):
+    return chunks.map_chunks(
+      body, jnp.asarray(WORK), clients_per_chunk, into=(old, None)
+    )
+
   (results, slots), _ = jax.jit(run)(old)
   np.testing.assert_array_equal(results, old + 1)
   np.testing.assert_array_equal(slots, np.arange(5))
@@ -68,9 +70,16 @@ def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
     return mine, total + jnp.where(exists, mine, 0.0).sum()
 
   results, total = chunks.map_clients(
-    body, ids, jnp.asarray([1, 0, 5, 2, 2, 0]), own, shared, empty=9, mesh=mesh,
-    clients_per_chunk=clients_per_chunk, sums=jnp.float32(0),
-  )  # fmt: skip
+    body,
+    ids,
+    jnp.asarray([1, 0, 5, 2, 2, 0]),
+    own,
+    shared,
+    empty=9,
+    mesh=mesh,
+    clients_per_chunk=clients_per_chunk,
+    sums=jnp.float32(0),
+  )
   exists = ids < 9
   want = (np.asarray(shared)[ids * exists] + np.asarray(own))[exists]
   np.testing.assert_array_equal(np.asarray(results)[exists], want)
@@ -79,7 +88,9 @@ def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
 
 @pytest.mark.parametrize('size', [1, 3])
 def test_one_client_is_mapped_like_many(size):
-  fn = lambda x, y: {'sum': x + y, 'shape': jnp.int32(x.ndim)}
+  def fn(x, y):
+    return {'sum': x + y, 'shape': jnp.int32(x.ndim)}
+
   x, y = jnp.arange(2.0 * size).reshape(size, 2), jnp.ones((size, 2))
   got = chunks.map_one_or_many(fn, size)(x, y)
   np.testing.assert_array_equal(got['sum'], x + 1)

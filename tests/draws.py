@@ -30,8 +30,9 @@ def epochs_of(key, data, i, fraction, most):
 
 def sample(key, data, count):
   """`count` clients in the order of one uniform number for each."""
-  draw = [float(jax.random.uniform(client_key(key, data, i)))
-          for i in range(data.num_clients)]  # fmt: skip
+  draw = [
+    float(jax.random.uniform(client_key(key, data, i))) for i in range(data.num_clients)
+  ]
   return np.argsort(draw)[:count].tolist()
 
 

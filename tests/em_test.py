@@ -27,9 +27,11 @@ def test_m_step_is_the_mean_and_empty_centers_stay(weighted):
   weights = rng.integers(1, 9, len(points)) if weighted else np.ones(len(points))
   centers = np.concatenate([points[:3], np.full((1, 20), 7, np.float32)])
   got = em.m_step(
-      helpers.as_stack(points), jnp.asarray(truth), jnp.asarray(weights, jnp.float32),
-      helpers.as_stack(centers),
-  )  # fmt: skip
+    helpers.as_stack(points),
+    jnp.asarray(truth),
+    jnp.asarray(weights, jnp.float32),
+    helpers.as_stack(centers),
+  )
   want = reference.means(points.astype(np.float64), truth, weights, centers)
   np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-5)
   np.testing.assert_array_equal(matrix(got)[3], 7)

@@ -14,7 +14,9 @@ from tests import helpers
 
 
 def counts_of(truths, guesses, classes):
-  tally = lambda labels: np.bincount(labels, minlength=classes)
+  def tally(labels):
+    return np.bincount(labels, minlength=classes)
+
   return evaluate.Counts(
     np.stack([tally(t[t == g]) for t, g in zip(truths, guesses, strict=True)]),
     np.stack([tally(g) for g in guesses]),
@@ -28,9 +30,11 @@ def from_scikit_learn(truths, guesses):
   accuracy = [accuracy_score(t, g) for t, g in kept]
   f1 = [f1_score(t, g, average='macro', zero_division=0) for t, g in kept]
   return evaluate.Scores(
-      np.average(accuracy, weights=size), np.mean(accuracy),
-      np.average(f1, weights=size), np.mean(f1),
-  )  # fmt: skip
+    np.average(accuracy, weights=size),
+    np.mean(accuracy),
+    np.average(f1, weights=size),
+    np.mean(f1),
+  )
 
 
 @pytest.mark.parametrize('seed', range(5))
@@ -39,8 +43,10 @@ def test_scores_match_scikit_learn(seed):
   sizes = [0, 1, 2, 5, 40, 300]
   # Few labels for some clients: labels that occur on one side only.
   truths = [rng.integers(0, rng.integers(1, 8), n) for n in sizes]
-  guesses = [np.where(rng.random(n) < 0.6, t, rng.integers(0, 8, n))
-             for n, t in zip(sizes, truths, strict=True)]  # fmt: skip
+  guesses = [
+    np.where(rng.random(n) < 0.6, t, rng.integers(0, 8, n))
+    for n, t in zip(sizes, truths, strict=True)
+  ]
   got = evaluate.scores(counts_of(truths, guesses, 8))
   np.testing.assert_allclose(got, from_scikit_learn(truths, guesses), atol=1e-6)
 
@@ -58,9 +64,11 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   local = helpers.local(batch_size=4, chunk=chunk, devices=devices)
   algorithm = non_fed(local)
   state, _ = algorithm.step(
-      algorithm.init(jax.random.key(0), train), train, helpers.everyone(train),
-      jax.random.key(1),
-  )  # fmt: skip
+    algorithm.init(jax.random.key(0), train),
+    train,
+    helpers.everyone(train),
+    jax.random.key(1),
+  )
   key = jax.random.key(2)
   measure = jax.jit(
     lambda state, train, test: evaluate.evaluate_clients(
@@ -71,9 +79,12 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   assert not failed.any()
   models = algorithm.client_params(state, train, jnp.arange(4))
   tuned = train_cohort(
-      local._replace(schedule=Schedule(4, epochs=2)), ClientModels(own=models), train,
-      helpers.everyone(train), key,
-  ).params  # fmt: skip
+    local._replace(schedule=Schedule(4, epochs=2)),
+    ClientModels(own=models),
+    train,
+    helpers.everyone(train),
+    key,
+  ).params
   for counts, params in ((deployed, models), (finetuned, tuned)):
     truths, guesses = [], []
     for i in range(4):
@@ -91,10 +102,12 @@ def test_unseen_clients_take_the_model_of_least_training_loss():
   models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 3))
   # A fourth model would serve everyone best, but nobody uses it: only padding does.
   best = train_cohort(
-      local._replace(schedule=Schedule(4, epochs=30)),
-      ClientModels(jax.tree.map(lambda p: p[:1], models)), train,
-      helpers.everyone(train), jax.random.key(0),
-  ).params  # fmt: skip
+    local._replace(schedule=Schedule(4, epochs=30)),
+    ClientModels(jax.tree.map(lambda p: p[:1], models)),
+    train,
+    helpers.everyone(train),
+    jax.random.key(0),
+  ).params
   models = jax.tree.map(lambda p, b: jnp.concatenate([p, b[:1]]), models, best)
   row, exists = jnp.array([1, 0, 2, 3]), jnp.array([True, True, True, False])
   used = evaluate.models_of_unseen(ClientModels(models, row), exists, local, train)
@@ -136,8 +149,8 @@ def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
   np.testing.assert_array_equal(tuned.correct[1], deployed.correct[1])
   np.testing.assert_array_equal(tuned.predicted[1], deployed.predicted[1])
   result = simulate(
-      algorithm, local, train, test, rounds=2, make_portrait=False, progress=False
-  )  # fmt: skip
+    algorithm, local, train, test, rounds=2, make_portrait=False, progress=False
+  )
   assert result.summary['finetuning_failed'] == 1
   assert [r['finetuning_failed'] for r in result.history] == [1, 1]
 

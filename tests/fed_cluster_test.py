@@ -69,9 +69,16 @@ def test_the_first_split_comes_after_the_least_number_of_rounds():
   counts = {}
   for least in (1, 2):
     algorithm = algorithms.build(
-        'fed_cluster', helpers.local(batch_size=0, chunk=4), max_clusters=2, eps1=1.1,
-        eps2=0.0, gamma=0.0, min_size=2, min_rounds=least, check_every=2,
-    )  # fmt: skip
+      'fed_cluster',
+      helpers.local(batch_size=0, chunk=4),
+      max_clusters=2,
+      eps1=1.1,
+      eps2=0.0,
+      gamma=0.0,
+      min_size=2,
+      min_rounds=least,
+      check_every=2,
+    )
     _, infos = run(algorithm, data, rounds=4)
     counts[least] = [int((i.clusters.sizes > 0).sum()) for i in infos]
   assert counts == {1: [1, 2, 2, 2], 2: [1, 1, 1, 2]}
@@ -99,7 +106,9 @@ def test_a_cluster_of_two_can_be_split():
 
 def test_the_separation_is_that_of_the_closest_clients_across_the_parts():
   # 40 degrees within the first part; 140 and 180 to the third client.
-  turn = lambda degrees: [np.cos(np.radians(degrees)), np.sin(np.radians(degrees))]
+  def turn(degrees):
+    return [np.cos(np.radians(degrees)), np.sin(np.radians(degrees))]
+
   updates = [turn(0), turn(40), turn(180)]
   apart = np.sin(np.radians(70))  # sqrt((1 - cos 140) / 2)
   assert split_of(updates, gamma=apart - 0.01) == [0, 0, 1]
@@ -138,9 +147,10 @@ def test_splits_respect_every_criterion():
   groups = np.array([0, 1] * 4)
   products = inner_products(groups)
   start = np.zeros(8, np.int32)
-  split = lambda **options: int(
-    split_clusters(products, np.ones(8), start, 1, **SPLIT | options)[1]
-  )
+
+  def split(**options):
+    return int(split_clusters(products, np.ones(8), start, 1, **SPLIT | options)[1])
+
   assert split() == 2
   assert split(eps1=0.1) == 1  # Not converged.
   assert split(eps2=1e3) == 1  # Clients have converged too.
@@ -158,7 +168,10 @@ def test_minimax_bipartition_is_the_best_of_all(seed):
   u = np.random.default_rng(seed).normal(size=(7, 3))
   u /= np.linalg.norm(u, axis=1, keepdims=True)
   s = u @ u.T
-  across = lambda part: s[np.ix_(~part, part)].max()
+
+  def across(part):
+    return s[np.ix_(~part, part)].max()
+
   every = [np.array([bool(mask >> i & 1) for i in range(7)]) for mask in range(1, 2**6)]
   got = bipartition(s, 'minimax')
   assert across(got) == pytest.approx(min(across(p) for p in every))
@@ -170,9 +183,15 @@ def test_fed_cluster_matches_float64_reference():
   local = helpers.local(batch_size=10, epochs=2)
   criteria = {'eps1': 0.6, 'gamma': 0.4, 'min_size': 2}
   algorithm = algorithms.build(
-      'fed_cluster', local, max_clusters=4, eps2=0.0, min_rounds=0, check_every=2,
-      weighting='uniform', **criteria,
-  )  # fmt: skip
+    'fed_cluster',
+    local,
+    max_clusters=4,
+    eps2=0.0,
+    min_rounds=0,
+    check_every=2,
+    weighting='uniform',
+    **criteria,
+  )
   state = initial(algorithm, data)
   centers = [reference.from_params(state.centers, k) for k in range(4)]
   assignment, count, counts = np.zeros(9, int), 1, []
@@ -215,9 +234,10 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
   u = np.array([[1.0], [1.0], [-10.0], [-10.0]])
   sizes = np.array([10.0, 10.0, 1.0, 1.0])
   options = SPLIT | {'eps1': 0.1, 'min_size': 1}
-  split = lambda weights: split_clusters(
-    u @ u.T, weights, np.zeros(4, np.int32), 1, **options
-  )
+
+  def split(weights):
+    return split_clusters(u @ u.T, weights, np.zeros(4, np.int32), 1, **options)
+
   assignment, count = split(sizes)
   assert count == 2
   np.testing.assert_array_equal(assignment, [0, 0, 1, 1])
@@ -242,9 +262,16 @@ def test_fed_cluster_says_once_that_it_splits_no_further(caplog):
   data = helpers.federation([30] * 9, groups=np.arange(9) % 3)
   local = helpers.local(batch_size=10, epochs=2)
   algorithm = algorithms.build(
-      'fed_cluster', local, max_clusters=2, eps1=1.1, eps2=0.0, gamma=0.0, min_size=2,
-      min_rounds=0, check_every=1,
-  )  # fmt: skip
+    'fed_cluster',
+    local,
+    max_clusters=2,
+    eps1=1.1,
+    eps2=0.0,
+    gamma=0.0,
+    min_size=2,
+    min_rounds=0,
+    check_every=1,
+  )
   with caplog.at_level('WARNING'):
     _, infos = run(algorithm, data, rounds=4)
   assert int((infos[-1].clusters.sizes > 0).sum()) == 2

@@ -75,5 +75,8 @@ def test_fed_prox_penalty_is_not_zero_after_the_first_step():
   held, _ = run(algorithms.build('fed_prox', local, prox_mu=5.0), data)
   free, _ = run(algorithms.build('fed_prox', local, prox_mu=0.0), data)
   start = matrix(initial(algorithms.build('fed_avg', local), data).params)
-  moved = lambda state: np.linalg.norm(matrix(state.params) - start)
+
+  def moved(state):
+    return np.linalg.norm(matrix(state.params) - start)
+
   assert moved(held) < 0.8 * moved(free)

@@ -20,9 +20,13 @@ def test_streamed_clients_give_what_stacked_ones_do(options, devices, init_clien
   results = {}
   for state in ('stacked', 'streamed'):
     algorithm = algorithms.build(
-        'fesem', local, num_clusters=2, client_state=state,
-        init_clients=init_clients, **options,
-    )  # fmt: skip
+      'fesem',
+      local,
+      num_clusters=2,
+      client_state=state,
+      init_clients=init_clients,
+      **options,
+    )
     results[state] = run(algorithm, data)
   (stacked, infos), (streamed, others) = results['stacked'], results['streamed']
   assert streamed.client_params is None

@@ -26,9 +26,13 @@ from tests.methods import (
 def test_fesem_matches_float64_reference(prox_weighting, weighting):
   data, local = federation(), helpers.local(epochs=2)
   algorithm = algorithms.build(
-      'fesem', local, num_clusters=2, prox_lambda=0.2,
-      prox_weighting=prox_weighting, weighting=weighting,
-  )  # fmt: skip
+    'fesem',
+    local,
+    num_clusters=2,
+    prox_lambda=0.2,
+    prox_weighting=prox_weighting,
+    weighting=weighting,
+  )
   state = initial(algorithm, data)
   centers = np.stack(
     [reference.flat(reference.from_params(state.centers, k)) for k in (0, 1)]
@@ -76,20 +80,26 @@ def test_fesem_initialization_trains_then_clusters():
       for w in reference_round(longer, data, [start] * 6, range(6), train_key)
     ]
   )
-  own = lambda stack, n: np.stack(
-    [reference.flat(reference.from_params(stack, i)) for i in range(n)]
-  )
+
+  def own(stack, n):
+    return np.stack([reference.flat(reference.from_params(stack, i)) for i in range(n)])
+
   assert_close(own(state.client_params, 6), points, rtol=1e-3)
   # The clustering is the best of all partitions into two (there are few).
   best = min(
-      (
-          sum(((points[np.array(m)] - points[np.array(m)].mean(0)) ** 2).sum()
-              for m in ([i for i in range(6) if mask >> i & 1],
-                        [i for i in range(6) if not mask >> i & 1]) if m),
-          mask,
-      )
-      for mask in range(1, 32)
-  )[1]  # fmt: skip
+    (
+      sum(
+        ((points[np.array(m)] - points[np.array(m)].mean(0)) ** 2).sum()
+        for m in (
+          [i for i in range(6) if mask >> i & 1],
+          [i for i in range(6) if not mask >> i & 1],
+        )
+        if m
+      ),
+      mask,
+    )
+    for mask in range(1, 32)
+  )[1]
   truth = [best >> i & 1 for i in range(6)]
   assert adjusted_rand_score(truth, state.assignment) == 1.0
   want = reference.means(
@@ -118,8 +128,13 @@ def test_fesem_leaves_an_empty_center_where_it_is():
 def lost_start(algorithm, data):
   """FeSEM's state with all clients in cluster 0, at the mean of all models."""
   state = initial(algorithm, data)
-  mean = lambda x: x.mean(axis=0, keepdims=True)
-  far = lambda x, c: jnp.concatenate([mean(x), 100.0 + mean(x)])
+
+  def mean(x):
+    return x.mean(axis=0, keepdims=True)
+
+  def far(x, c):
+    return jnp.concatenate([mean(x), 100.0 + mean(x)])
+
   centers = jax.tree.map(far, state.client_params, state.centers)
   nobody = jnp.zeros_like(state.assignment)
   return state._replace(centers=centers, assignment=nobody)
@@ -156,7 +171,10 @@ def test_the_loss_check_improves_every_random_start_and_mends_half():
       data = helpers.federation([60] * 16, seed=seed, groups=groups)
       state = init(jax.random.key(0), data)
       random = np.random.default_rng(seed).permutation(16) // 4
-      mean = lambda x, r=random: jnp.stack([x[r == k].mean(axis=0) for k in range(4)])
+
+      def mean(x, r=random):
+        return jnp.stack([x[r == k].mean(axis=0) for k in range(4)])
+
       centers = jax.tree.map(mean, state.client_params)
       state = state._replace(assignment=jnp.asarray(random, jnp.int32), centers=centers)
       for r in range(10):

@@ -30,8 +30,19 @@ def federation(sizes, seed=0, groups=None, shape=SHAPE, classes=CLASSES):
   )
 
 
-def local(batch_size=4, epochs=1, steps=0, rate=0.1, chunk=2, devices=1, hidden=(5,),
-          optimizer=None, shape=SHAPE, classes=CLASSES, model='mlp'):  # fmt: skip
+def local(
+  batch_size=4,
+  epochs=1,
+  steps=0,
+  rate=0.1,
+  chunk=2,
+  devices=1,
+  hidden=(5,),
+  optimizer=None,
+  shape=SHAPE,
+  classes=CLASSES,
+  model='mlp',
+):
   """A `LocalTraining` of a tiny model."""
   return LocalTraining(
     models.build(model, shape, classes, hidden),

@@ -45,10 +45,12 @@ def test_hypo_cluster_matches_float64_reference(weighting):
   weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
   for r in (1, 2, 3):
     key = jax.random.fold_in(jax.random.key(9), r)
-    losses = np.array([
-      [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
-      for i in range(6)
-    ])  # fmt: skip
+    losses = np.array(
+      [
+        [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
+        for i in range(6)
+      ]
+    )
     best = losses.argmin(axis=1)
     trained = reference_round(local, data, [centers[k] for k in best], range(6), key)
     points = np.stack([reference.flat(w) for w in trained])

@@ -117,7 +117,10 @@ def test_own_models_do_not_mix_the_examples_of_a_batch(name):
   model = models.build(name, shape, 4, hidden=(8,))
   params = model.init(jax.random.key(0))
   x = jax.random.normal(jax.random.key(1), (3, *shape))
-  first = lambda x: (model.apply(params, x)[0] ** 2).sum()
+
+  def first(x):
+    return (model.apply(params, x)[0] ** 2).sum()
+
   gradient = jax.grad(first)(x)
   assert np.abs(gradient[0]).max() > 0
   np.testing.assert_array_equal(gradient[1:], 0)

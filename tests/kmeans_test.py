@@ -14,9 +14,9 @@ from tests.methods import matrix
 
 
 def run_kmeans(key, points, exists, k, **kwargs):
-  run = lambda key, stack, exists: kmeans.kmeans(
-    key, stack, exists, k, jnp.arange(len(points)), **kwargs
-  )
+  def run(key, stack, exists):
+    return kmeans.kmeans(key, stack, exists, k, jnp.arange(len(points)), **kwargs)
+
   return jax.jit(run)(jax.random.key(key), helpers.as_stack(points), exists)
 
 
@@ -41,7 +41,10 @@ def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):
 def test_restarts_only_ever_improve():
   points, _ = helpers.blobs(k=6, spread=2.5, seed=3)
   exists = jnp.ones(len(points), bool)
-  run = lambda n: float(run_kmeans(1, points, exists, 6, restarts=n).objective)
+
+  def run(n):
+    return float(run_kmeans(1, points, exists, 6, restarts=n).objective)
+
   singles = [
     float(run_kmeans(s, points, exists, 6, restarts=1).objective) for s in range(6)
   ]
@@ -105,7 +108,10 @@ def test_keep_nearest_drops_the_farthest_of_each_cluster():
   distance = jnp.array([5.0, 1, 4, 2, 3, 9, 8, 7])
   cluster = jnp.array([0, 0, 0, 0, 0, 1, 1, 1])
   exists = jnp.arange(8) != 6
-  keep = lambda trim: kmeans.keep_nearest(distance, cluster, exists, 2, trim).tolist()
+
+  def keep(trim):
+    return kmeans.keep_nearest(distance, cluster, exists, 2, trim).tolist()
+
   # Of 5 and 2 clients, floor(0.4 * 5) = 2 and floor(0.4 * 2) = 0 are dropped.
   assert keep(0.4) == [False, True, False, True, True, True, False, True]
   assert keep(0.0) == exists.tolist()
@@ -144,10 +150,18 @@ def test_inner_products_are_about_the_mean_and_zero_where_not_valid():
 def test_kmeans_with_fewer_sound_clients_than_centers(seeding, sound):
   points = 5 + np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
   exists = jnp.arange(5) < sound
-  run = lambda: kmeans.kmeans(
-    jax.random.key(0), {'w': jnp.asarray(points)}, exists, 3, jnp.arange(5),
-    restarts=4, seeding=seeding,
-  )  # fmt: skip
+
+  def run():
+    return kmeans.kmeans(
+      jax.random.key(0),
+      {'w': jnp.asarray(points)},
+      exists,
+      3,
+      jnp.arange(5),
+      restarts=4,
+      seeding=seeding,
+    )
+
   centers = np.asarray(jax.jit(run)().centers['w'])
   # Every center is a sound client, or the mean of some; none is at the origin.
   for center in centers:

@@ -124,7 +124,10 @@ def test_a_client_trains_alike_in_any_cohort():
   local = helpers.local(chunk=2)
   everyone = train(local, data)
   some = train(local, data, cohort=Cohort(np.array([4, 1, 5], np.int32), False))
-  kernel = lambda t: t.params['dense0']['kernel']
+
+  def kernel(t):
+    return t.params['dense0']['kernel']
+
   np.testing.assert_allclose(
     kernel(some)[:2], kernel(everyone)[jnp.array([4, 1])], rtol=1e-6
   )
@@ -193,7 +196,9 @@ def test_small_and_large_dense_layers_have_the_gradients_of_a_product(inputs, ou
   kernel = jnp.asarray(rng.normal(size=(3, inputs, outputs)), jnp.float32)
 
   def gradients(product):
-    loss = lambda x, kernel: jnp.sin(product(x, kernel)).sum()
+    def loss(x, kernel):
+      return jnp.sin(product(x, kernel)).sum()
+
     return jax.jit(jax.vmap(jax.value_and_grad(loss, argnums=(0, 1))))(x, kernel)
 
   axes = (((1,), (0,)), ((), ()))

@@ -28,7 +28,10 @@ def test_non_fed_matches_float64_reference():
     trained = reference_round(local, data, [own[i] for i in ids], ids, key)
     for i, w in zip(ids, trained, strict=True):
       own[i] = w
-  cohort = lambda r: Cohort(np.array(drawn[r - 1], np.int32), everyone=False)
+
+  def cohort(r):
+    return Cohort(np.array(drawn[r - 1], np.int32), everyone=False)
+
   state, _ = run(algorithm, data, rounds=2, cohort=cohort)
   assert_close(
     reference.vectors(state.client_params), [reference.flat(w) for w in own], rtol=1e-3

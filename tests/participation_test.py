@@ -79,9 +79,16 @@ def test_figures_of_hypo_cluster_are_of_what_clients_deploy():
   local = helpers.local(batch_size=10, rate=0.3, hidden=())
   algorithm = algorithms.build('hypo_cluster', local, num_clusters=2)
   result = simulate(
-    algorithm, local, data, data, rounds=6, clients_per_round=4, eval_every=3,
-    make_portrait=False, progress=False,
-  )  # fmt: skip
+    algorithm,
+    local,
+    data,
+    data,
+    rounds=6,
+    clients_per_round=4,
+    eval_every=3,
+    make_portrait=False,
+    progress=False,
+  )
   row = np.asarray(algorithm.deployed(result.state, result.train).choice)[:24]
   truth = result.train.info.clusters
   assert result.summary['clusters']['ari'] == adjusted_rand_score(truth, row) == 1.0

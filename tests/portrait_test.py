@@ -32,9 +32,13 @@ def test_components_are_those_of_the_models_as_the_method_trains_them(prox_lambd
   data, state, found = drawn('fesem', num_clusters=2, prox_lambda=prox_lambda)
   local = helpers.local(chunk=2)
   trained = train_cohort(
-    local, ClientModels(state.centers, state.assignment), data, helpers.everyone(data),
-    KEY, prox=prox_lambda,
-  )  # fmt: skip
+    local,
+    ClientModels(state.centers, state.assignment),
+    data,
+    helpers.everyone(data),
+    KEY,
+    prox=prox_lambda,
+  )
   points = matrix(trained.params)
   points -= points.mean(axis=0)
   np.testing.assert_array_equal(found['sampled'], range(6))
@@ -71,12 +75,17 @@ def test_a_sketch_keeps_the_geometry_of_large_models():
   rng = np.random.default_rng(1)
   points = rng.normal(size=(5, 60_000)).astype(np.float32)
   points[1] = points[0] + 0.05 * points[1]  # Two that lie close together.
-  stack = {'a': jnp.asarray(points[:, :50_000].reshape(5, 100, 500)),
-           'b': jnp.asarray(points[:, 50_000:])}  # fmt: skip
+  stack = {
+    'a': jnp.asarray(points[:, :50_000].reshape(5, 100, 500)),
+    'b': jnp.asarray(points[:, 50_000:]),
+  }
   origin = tree.unstack(stack, slice(4, 5))
   short = np.asarray(portrait.sketch(KEY, stack, origin), np.float64)
   assert short.shape == (5, 16381)
-  apart = lambda x: np.linalg.norm(x[:, None] - x[None], axis=-1)
+
+  def apart(x):
+    return np.linalg.norm(x[:, None] - x[None], axis=-1)
+
   pairs = np.triu_indices(5, 1)
   ratio = apart(short)[pairs] / apart(points.astype(np.float64))[pairs]
   np.testing.assert_allclose(ratio, 1, atol=0.03)

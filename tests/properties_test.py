@@ -102,7 +102,10 @@ def cohort_of(ids, everyone=False):
 
 def own_parts(state, ids):
   """What the state holds of each of these clients."""
-  pick = lambda x: x[np.array(ids, int)]
+
+  def pick(x):
+    return x[np.array(ids, int)]
+
   fields = [f for f in PER_CLIENT if f in state._fields]
   return {f: jax.tree.map(pick, getattr(state, f)) for f in fields}
 
@@ -203,9 +206,12 @@ STARTS = [
 def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
   name, options = METHODS[index]
   data = helpers.federation([6, 3, 9, 5, 8, 4], groups=[0, 1, 0, 1, 0, 1])
-  start = lambda data, **how: jax.jit(
-    algorithms.build(name, helpers.local(**how), **options).init
-  )(jax.random.key(0), data)
+
+  def start(data, **how):
+    return jax.jit(algorithms.build(name, helpers.local(**how), **options).init)(
+      jax.random.key(0), data
+    )
+
   state = start(data, chunk=3)
   assert_same(state, start(data, chunk=2, devices=2))
   order = np.array([4, 0, 5, 2, 1, 3])

@@ -11,7 +11,10 @@ import numpy as np
 def from_params(params, row=None):
   """Our MLP's params (or one row of a stack) as a reference model."""
   names = [*sorted(n for n in params if n.startswith('dense')), 'logits']
-  pick = lambda x: np.asarray(x if row is None else x[row], np.float64)
+
+  def pick(x):
+    return np.asarray(x if row is None else x[row], np.float64)
+
   return [(pick(params[n]['kernel']), pick(params[n]['bias'])) for n in names]
 
 
@@ -107,7 +110,10 @@ def split(updates, assignment, count, eps1, gamma, min_size):
       continue
     cosine = u @ u.T / np.outer(norms, norms)
     groups = [[i] for i in range(len(ids))]
-    worst = lambda a, b, cosine=cosine: min(cosine[i, j] for i in a for j in b)
+
+    def worst(a, b, cosine=cosine):
+      return min(cosine[i, j] for i in a for j in b)
+
     while len(groups) > 2:
       pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
       a, b = max(pairs, key=lambda p: worst(groups[p[0]], groups[p[1]]))

@@ -68,9 +68,13 @@ def test_trimmed_means_come_out_alike_in_blocks_of_any_size(
   cluster, counts = rng.integers(0, 3, 24), rng.random(24) < 0.8
   origins = {'w': jnp.asarray(rng.normal(size=(4, 4, 7)), jnp.float32)}
   got = jax.jit(module.trimmed_mean, static_argnums=(3, 5))(
-    {'w': jnp.asarray(points)}, jnp.asarray(cluster), jnp.asarray(counts), 0.2,
-    origins, sharding.client_mesh(devices),
-  )['w']  # fmt: skip
+    {'w': jnp.asarray(points)},
+    jnp.asarray(cluster),
+    jnp.asarray(counts),
+    0.2,
+    origins,
+    sharding.client_mesh(devices),
+  )['w']
   for k in range(3):
     mine = points[(cluster == k) & counts].astype(np.float64)
     np.testing.assert_allclose(got[k], stats.trim_mean(mine, 0.2), rtol=1e-4, atol=1e-5)

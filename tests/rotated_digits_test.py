@@ -30,8 +30,8 @@ def digits():
 @pytest.mark.parametrize(('name', 'options', 'rounds'), METHODS)
 def test_four_rotations_are_told_apart(name, options, rounds, digits):
   local = helpers.local(
-      batch_size=50, epochs=2, rate=0.5, hidden=(), shape=(8, 8), classes=10, chunk=16
-  )  # fmt: skip
+    batch_size=50, epochs=2, rate=0.5, hidden=(), shape=(8, 8), classes=10, chunk=16
+  )
   algorithm = algorithms.build(name, local, **options)
   state, infos = run(algorithm, digits, rounds=rounds)
   assert infos[-1].clusters.sizes.tolist()[:4] == [4, 4, 4, 4]

@@ -83,9 +83,15 @@ def test_robust_starts_from_trimmed_k_means_and_reports_equation_6():
   kept = reference.trimmed(points, assignment, centers, trim)
   assert not kept.all()
   algorithm = algorithms.build(
-      'robust', local, num_clusters=2, trim=trim, beta=0.34, init_epochs=2,
-      init_restarts=100, **draws.ONCE,
-  )  # fmt: skip
+    'robust',
+    local,
+    num_clusters=2,
+    trim=trim,
+    beta=0.34,
+    init_epochs=2,
+    init_restarts=100,
+    **draws.ONCE,
+  )
   state = initial(algorithm, data, key)
   order = in_order(np.asarray(state.assignment), assignment)
   assert_close(reference.vectors(state.centers)[order], centers, rtol=1e-3)
@@ -102,9 +108,15 @@ def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
   # Eq. 6 weighs clients alike, even where the centers do not.
   sample_key, keys = draws.hypo_keys(key, restarts)
   sample = draws.sample(sample_key, data, 4)
-  losses_of = lambda centers, ids: np.array([
-    [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers] for i in ids
-  ])  # fmt: skip
+
+  def losses_of(centers, ids):
+    return np.array(
+      [
+        [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
+        for i in ids
+      ]
+    )
+
   tried = []
   for draw_key, train_key in keys:
     stack = jax.vmap(local.model.init)(jax.random.split(draw_key, 2))
@@ -122,9 +134,14 @@ def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
   totals = [total for total, _ in tried]
   centers = tried[int(np.argmin(totals))][1]
   algorithm = algorithms.build(
-      'hypo_cluster', local, num_clusters=2, init_restarts=restarts,
-      init_rounds=rounds, init_clients=4, weighting='by_examples',
-  )  # fmt: skip
+    'hypo_cluster',
+    local,
+    num_clusters=2,
+    init_restarts=restarts,
+    init_rounds=rounds,
+    init_clients=4,
+    weighting='by_examples',
+  )
   state = initial(algorithm, data, key)
   assert_close(
     reference.vectors(state.centers), [reference.flat(c) for c in centers], rtol=1e-3
@@ -158,11 +175,17 @@ def test_every_nth_round_starts_from_the_center_of_least_loss():
   )
   state = initial(algorithm, data)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
-  losses = np.array([
-    [reference.loss_and_gradient(reference.from_params(centers, k), *data.client(i))[0]
-     for k in (0, 1)]
-    for i in range(6)
-  ])  # fmt: skip
+  losses = np.array(
+    [
+      [
+        reference.loss_and_gradient(reference.from_params(centers, k), *data.client(i))[
+          0
+        ]
+        for k in (0, 1)
+      ]
+      for i in range(6)
+    ]
+  )
   best = losses.argmin(axis=1).astype(np.int32)
   state = state._replace(centers=centers, assignment=1 - best)
   step, right = jax.jit(algorithm.step), []

@@ -8,7 +8,10 @@ from fesem_jax import streams
 
 def test_streams_do_not_coincide():
   key = jax.random.key(5)
-  data = lambda k: tuple(np.asarray(jax.random.key_data(k)).tolist())
+
+  def data(k):
+    return tuple(np.asarray(jax.random.key_data(k)).tolist())
+
   of_clients = {data(jax.random.fold_in(key, i)) for i in range(100)}
   named = [
       streams.DROPOUT, streams.STRAGGLES, streams.STRAGGLER_EPOCHS,
@@ -22,7 +25,10 @@ def test_streams_do_not_coincide():
       streams.PARTITION, streams.SPLIT, streams.SELECT, streams.RELABEL,
       streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN,
   ]  # fmt: skip
-  first = lambda *words: streams.host_rng(3, *words).random()
+
+  def first(*words):
+    return streams.host_rng(3, *words).random()
+
   draws = [first(s) for s in on_host]
   draws += [first(streams.COHORT, r) for r in range(1, 50)]
   assert len(set(draws)) == len(draws)

@@ -91,7 +91,10 @@ def test_a_round_of_fesem_streamed_and_stacked(count, weighting):
 def test_a_sum_of_many_equal_terms_keeps_its_digits():
   # One after the other in float32, a million terms of 0.1 give 100,958.
   term = np.float32(0.1)
-  add = lambda i, carry: (None, carry[1] + term)
+
+  def add(i, carry):
+    return (None, carry[1] + term)
+
   _, got = jax.jit(lambda: sums.add_up(10**6, add, None, jnp.float32(0)))()
   np.testing.assert_allclose(got, 10**6 * float(term), rtol=2e-4)
   np.testing.assert_allclose(
