@@ -85,22 +85,13 @@ def test_fesem_initialization_trains_then_clusters():
     return np.stack([reference.flat(reference.from_params(stack, i)) for i in range(n)])
 
   assert_close(own(state.client_params, 6), points, rtol=1e-3)
+
   # The clustering is the best of all partitions into two (there are few).
-  best = min(
-    (
-      sum(
-        ((points[np.array(m)] - points[np.array(m)].mean(0)) ** 2).sum()
-        for m in (
-          [i for i in range(6) if mask >> i & 1],
-          [i for i in range(6) if not mask >> i & 1],
-        )
-        if m
-      ),
-      mask,
-    )
-    for mask in range(1, 32)
-  )[1]
-  truth = [best >> i & 1 for i in range(6)]
+  def scatter(part):
+    return np.square(points[part] - points[part].mean(axis=0)).sum()
+
+  parts = [np.array([mask >> i & 1 for i in range(6)]) == 1 for mask in range(1, 32)]
+  truth = min(parts, key=lambda part: scatter(part) + scatter(~part))
   assert adjusted_rand_score(truth, state.assignment) == 1.0
   want = reference.means(
     points,

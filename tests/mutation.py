@@ -48,12 +48,15 @@ EQUIVALENTS = ROOT / 'tests' / 'mutation_equivalents.json'
 KEPT = ROOT / '.pytest_cache' / 'mutation'
 
 _METHODS = (
-  'algorithms', 'centers', 'fed_avg', 'fed_cluster', 'fed_dane', 'fed_dist', 'fed_prox',
-  'fed_sgd', 'fesem', 'fesem_streamed', 'hypo_cluster', 'identities', 'kmeans',
-  'memory', 'non_fed', 'options', 'participation', 'planted', 'properties', 'robust',
-  'start',
+  'algorithms', 'centers', 'ditto', 'fed_avg', 'fed_cluster', 'fed_dane', 'fed_dist',
+  'fed_opt', 'fed_per', 'fed_prox', 'fed_sgd', 'fesem', 'fesem_streamed',
+  'hypo_cluster', 'identities', 'kmeans', 'memory', 'non_fed', 'options',
+  'participation', 'planted', 'properties', 'robust', 'scaffold', 'start',
 )  # fmt: skip
-_LOCAL = ('local', 'batching', 'evaluate', 'isolation', 'losses', *_METHODS)
+_LOCAL = (
+  'local', 'local_step', 'batching', 'evaluate', 'isolation', 'losses', 'mixture',
+  *_METHODS,
+)  # fmt: skip
 # File -> the tests that are to catch its mutants, NAME for tests/NAME_test.py.
 TESTS = {
   'fesem_jax/batching.py': _LOCAL,
@@ -65,6 +68,7 @@ TESTS = {
   'fesem_jax/local_sgd.py': _LOCAL,
   'fesem_jax/losses.py': _LOCAL,
   'fesem_jax/method.py': _LOCAL,
+  'fesem_jax/mixture.py': _LOCAL,
   'fesem_jax/sampling.py': ('sampling', *_METHODS),
   'fesem_jax/server.py': _METHODS,
   'fesem_jax/sums.py': ('sums', 'em', *_METHODS),
@@ -506,9 +510,10 @@ def _choose(mutant: Mutant, tests: dict[str, dict[str, Any]]) -> dict[str, float
   listed = {t: r for t, r in tests.items() if t.partition('::')[0] in files}
   # Default values and constants run on import, which belongs to no test.
   for first, last in (mutant.lines, mutant.scope, (1, 10**6)):
-    runs = lambda r, a=first, b=last: any(
-      file == mutant.file and a <= line <= b for file, line in r['lines']
-    )
+
+    def runs(r, a=first, b=last):
+      return any(file == mutant.file and a <= line <= b for file, line in r['lines'])
+
     found = {t: r['seconds'] for t, r in listed.items() if r['passed'] and runs(r)}
     if found:
       return dict(sorted(found.items(), key=lambda item: item[1]))
@@ -542,7 +547,10 @@ def _self_check(tests: dict[str, dict[str, Any]], workers: int) -> None:
     return plugin.outcome
 
   outcomes: dict[int, Any] = {}
-  report = lambda number, result, seconds: outcomes.update({number: result})
+
+  def report(number, result, seconds):
+    outcomes[number] = result
+
   _run_all([_job(plain, narrow, 600), nothing], workers, report)
   caught = [bool(outcomes[i] is None or outcomes[i]['caught_by']) for i in (0, 1)]
   if caught != [True, False] or outcomes[1]['tests'] != len(narrow):
