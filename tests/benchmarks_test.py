@@ -84,8 +84,11 @@ def test_the_worker_answers_with_the_same_step_as_the_reference():
   done = subprocess.run(
     [sys.executable, '-m', 'benchmarks.peers.ours'],
     input='{"probe": "W3"}\n{"load": "W4", "clients": 6}\n{"round": 1}\n',
-    capture_output=True, text=True, check=True, cwd=ROOT,
-  )  # fmt: skip
+    capture_output=True,
+    text=True,
+    check=True,
+    cwd=ROOT,
+  )
   _, probe, load, timed = map(json.loads, done.stdout.splitlines())
   for name, change in want.items():
     np.testing.assert_allclose(probe['norms'][name], np.linalg.norm(change), rtol=1e-4)

@@ -175,10 +175,13 @@ def test_without_a_sound_checkpoint_nothing_is_touched(saved, tmp_path):
 
 def test_arrays_split_over_devices_are_restored_on_one(tmp_path):
   two, one = (sharding.client_mesh(n) for n in (2, 1))
-  place = lambda mesh: {
-    'w': jax.device_put(STATE['w'], jax.NamedSharding(mesh, jax.P(*mesh.axis_names))),
-    'n': jnp.asarray(STATE['n']),
-  }
+
+  def place(mesh):
+    return {
+      'w': jax.device_put(STATE['w'], jax.NamedSharding(mesh, jax.P(*mesh.axis_names))),
+      'n': jnp.asarray(STATE['n']),
+    }
+
   checkpoints = Checkpoints(tmp_path, CONFIG)
   checkpoints.save(1, place(two))
   checkpoints.close()
@@ -517,9 +520,12 @@ def test_a_number_and_its_text_are_told_apart(tmp_path):
   algorithm = algorithms.build('fed_avg', local)
   data = helpers.federation([6, 5, 7])
   options = {'rounds': 1, 'make_portrait': False, 'progress': False}
-  go = lambda config: simulate(
-    algorithm, local, data, data, workdir=tmp_path, config=config, **options
-  )
+
+  def go(config):
+    return simulate(
+      algorithm, local, data, data, workdir=tmp_path, config=config, **options
+    )
+
   go({'batch_size': 20})
   with pytest.raises(UserError, match=r"there: 20, now: '20'"):
     go({'batch_size': '20'})

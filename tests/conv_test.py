@@ -38,14 +38,19 @@ def test_values_and_gradients_match_lax(size, window, strides, padding, around, 
     def loss(x, kernel):
       return jnp.sin(convolve(x, kernel)).sum()
 
-    out = lambda x, kernel: (
-        convolve(x, kernel), *jax.grad(loss, argnums=(0, 1))(x, kernel)
-    )  # fmt: skip
+    def out(x, kernel):
+      return (
+            convolve(x, kernel), *jax.grad(loss, argnums=(0, 1))(x, kernel)
+        )  # fmt: skip
+
     if around == 'vmap':
       stacked = jnp.stack([x, 2 * x, x - 1]), jnp.stack([kernel, kernel / 2, kernel])
       return jax.vmap(out)(*stacked)
     if around == 'scan':
-      step = lambda k, _: (k - 0.01 * out(x, k)[2], out(x, k))
+
+      def step(k, _):
+        return (k - 0.01 * out(x, k)[2], out(x, k))
+
       return jax.lax.scan(step, kernel, length=3)[1]
     return (jax.jit(out) if around == 'jit' else out)(x, kernel)
 
@@ -65,10 +70,18 @@ def test_unknown_method_is_refused():
 @pytest.mark.parametrize('size', [(8, 8), (7, 9)])
 def test_max_pool_matches_reduce_window(size, padding):
   x = jnp.asarray(np.random.default_rng(1).normal(size=(2, *size, 3)), jnp.float32)
-  reference = lambda x: jax.lax.reduce_window(
-    x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), padding
-  )
-  pool = lambda x: conv.max_pool(x, padding=padding)
+
+  def reference(x):
+    return jax.lax.reduce_window(
+      x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), padding
+    )
+
+  def pool(x):
+    return conv.max_pool(x, padding=padding)
+
   np.testing.assert_array_equal(pool(x), reference(x))
-  gradient = lambda f: jax.grad(lambda x: jnp.sin(f(x)).sum())(x)
+
+  def gradient(f):
+    return jax.grad(lambda x: jnp.sin(f(x)).sum())(x)
+
   np.testing.assert_allclose(gradient(pool), gradient(reference), rtol=1e-6)

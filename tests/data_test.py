@@ -39,7 +39,9 @@ def test_reorder_moves_whole_clients():
 
 @pytest.mark.parametrize('name', [p for p in partition.NAMES if p != 'natural'])
 def test_partitions_of_digits_are_seeded_and_split_80_20(name):
-  load = lambda seed: data.load('digits', partition=name, num_clients=20, seed=seed)
+  def load(seed):
+    return data.load('digits', partition=name, num_clients=20, seed=seed)
+
   (train, test), (again, _), (other, _) = load(0), load(0), load(1)
   assert train.num_clients == test.num_clients == 20
   np.testing.assert_array_equal(train.x, again.x)
@@ -71,9 +73,11 @@ def test_rotated_groups_hold_turned_images():
 
 @pytest.mark.parametrize('partition_of', ['rotated', 'label_permuted'])
 def test_one_group_changes_nothing_and_seven_are_seven(partition_of):
-  load = lambda k: data.load(
-    'digits', partition=partition_of, num_clients=14, partition_groups=k
-  )
+  def load(k):
+    return data.load(
+      'digits', partition=partition_of, num_clients=14, partition_groups=k
+    )
+
   (one, _), (seven, _) = load(1), load(7)
   pool = data.digits.load()
   truth = {x.tobytes(): y for x, y in zip(pool.x, pool.y, strict=True)}
@@ -89,12 +93,14 @@ def test_one_client_alone_holds_everything():
 
 
 def test_groups_are_disjoint_on_request():
-  total = lambda disjoint: sum(
-    sizes(s).sum()
-    for s in data.load(
-      'digits', partition='rotated', num_clients=8, disjoint_groups=disjoint
+  def total(disjoint):
+    return sum(
+      sizes(s).sum()
+      for s in data.load(
+        'digits', partition='rotated', num_clients=8, disjoint_groups=disjoint
+      )
     )
-  )
+
   assert total(True) == 1797
   assert total(False) == 4 * 1797
 

@@ -46,7 +46,10 @@ def test_matches_float64_reference(cohorts, devices):
     return Cohort(ids, everyone=len(ids) == len(SIZES))
 
   state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
-  flat = lambda stack, i: reference.flat(reference.from_params(stack, i))
+
+  def flat(stack, i):
+    return reference.flat(reference.from_params(stack, i))
+
   assert_close(flat(state.params, 0), reference.flat(w), rtol=1e-3)
   for i in range(len(SIZES)):
     assert_close(flat(state.client_params, i), own[i], rtol=1e-3)

@@ -368,9 +368,10 @@ def test_clients_that_took_no_part_are_measured(tmp_path):
       '--unseen_fraction=0.2', f'--workdir={tmp_path}/runs', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
-  read = lambda m: json.loads(
-    (tmp_path / 'runs' / m / 'seed0/summary.json').read_text()
-  )
+
+  def read(m):
+    return json.loads((tmp_path / 'runs' / m / 'seed0/summary.json').read_text())
+
   alone, fesem = read('non_fed'), read('fesem(4)')
   assert alone['unseen'] is None
   assert (fesem['num_clients'], sum(fesem['clusters']['sizes'])) == (32, 32)

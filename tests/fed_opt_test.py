@@ -70,7 +70,10 @@ def test_centers_of_fesem_match_float64_reference(name):
   )
   state = initial(algorithm, data)
   like = reference.from_params(state.centers, 0)
-  flat_row = lambda stack, k: reference.flat(reference.from_params(stack, k))
+
+  def flat_row(stack, k):
+    return reference.flat(reference.from_params(stack, k))
+
   centers = np.stack([flat_row(state.centers, k) for k in (0, 1)])
   assignment = np.asarray(state.assignment)
   optimizers = [Reference(name, centers.shape[1]) for _ in range(2)]
@@ -132,7 +135,10 @@ def test_a_whole_step_of_sgd_takes_the_mean(name, options):
   plain = algorithms.build(name, local, **options)
   stepping = algorithms.build(name, local, **options, server_optimizer=optax.sgd(1.0))
   a, b = run(plain, data)[0], run(stepping, data)[0]
-  models = lambda s: s.params if name == 'fed_avg' else s.centers
+
+  def models(s):
+    return s.params if name == 'fed_avg' else s.centers
+
   chex.assert_trees_all_close(models(a), models(b), rtol=1e-5, atol=1e-6)
 
 

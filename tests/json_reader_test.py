@@ -80,7 +80,10 @@ def test_bounds_on_json_do_not_depend_on_how_it_is_read(tmp_path, size):
   assert json.loads(read([everything] * 3)) == [everything] * 3
   spaced = '[1,' + ' ' * 10_000 + '2]'
   assert read(spaced).decode() == spaced
-  deep = lambda n: '[' * n + '"]"' + ']' * n
+
+  def deep(n):
+    return '[' * n + '"]"' + ']' * n
+
   assert read(deep(json_reader.MAX_DEPTH)).decode() == deep(json_reader.MAX_DEPTH)
   with pytest.raises(UserError, match=DEEP):
     read(deep(json_reader.MAX_DEPTH + 1))

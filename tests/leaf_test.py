@@ -61,9 +61,10 @@ def test_other_partitions_keep_the_files_split(tmp_path):
   clients = writers()
   write_leaf(tmp_path / 'leaf_femnist', clients)
   train, test = data.load('femnist', data_dir=tmp_path, partition='iid', num_clients=2)
-  every = lambda part: sorted(
-    x.tobytes() for splits in clients.values() for x in splits[part][0]
-  )
+
+  def every(part):
+    return sorted(x.tobytes() for splits in clients.values() for x in splits[part][0])
+
   assert sorted(x.tobytes() for x in train.x) == every(0)
   assert sorted(x.tobytes() for x in test.x) == every(1)
 

@@ -20,7 +20,10 @@ def workdir(tmp_path):
   (tmp_path / 'config.json').write_text(
     json.dumps({'algorithm': 'fesem', 'num_clusters': 3, 'seed': 0})
   )
-  scores = lambda r: {'micro_accuracy': 0.5 + r / 20}
+
+  def scores(r):
+    return {'micro_accuracy': 0.5 + r / 20}
+
   with (tmp_path / 'metrics.jsonl').open('w') as f:
     for r in range(6):
       record = {

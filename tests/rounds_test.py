@@ -161,7 +161,9 @@ def test_what_is_decided_on_the_host_goes_back_to_the_devices():
 
 
 def test_a_step_that_was_only_jitted_can_be_driven_too():
-  add_one = lambda state, info: (state._replace(drawn=state.drawn + 1), info)
+  def add_one(state, info):
+    return (state._replace(drawn=state.drawn + 1), info)
+
   algorithm, step, *rest = on_two_devices(add_one)
   state, info = rounds.run_round(algorithm, jax.jit(algorithm.step), *rest, 3)
   same_state, same_info = rounds.run_round(algorithm, step, *rest, 3)

@@ -51,7 +51,10 @@ def test_matches_float64_reference(cohorts, server_rate, devices):
     return Cohort(ids, everyone=len(ids) == len(SIZES))
 
   state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort)
-  flat = lambda stack, i: reference.flat(reference.from_params(stack, i))
+
+  def flat(stack, i):
+    return reference.flat(reference.from_params(stack, i))
+
   assert_close(flat(state.params, 0), x, rtol=1e-3)
   assert_close(flat(state.control, 0), c, rtol=1e-3)
   for i in range(len(SIZES)):
@@ -70,7 +73,10 @@ def test_a_client_that_is_not_drawn_or_drops_out_keeps_its_control_variate():
   key, ids = jax.random.key(17), np.array([0, 2, 4, 5], np.int32)
   after, info = jax.jit(algorithm.step)(before, data, Cohort(ids, False), key)
   assert 0 < int(info.trained) < 4
-  flat = lambda s, i: reference.flat(reference.from_params(s.client_controls, i))
+
+  def flat(s, i):
+    return reference.flat(reference.from_params(s.client_controls, i))
+
   changed = [i for i in range(6) if (flat(before, i) != flat(after, i)).any()]
   assert len(changed) == int(info.trained)
   assert set(changed) < set(ids.tolist())

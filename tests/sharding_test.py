@@ -134,7 +134,10 @@ def test_each_device_sees_its_clients_and_sums_are_of_all(devices):
 @pytest.mark.parametrize('devices', [1, 2])
 def test_rows_or_sums_may_be_absent(devices):
   mesh, x = sharding.client_mesh(devices), np.arange(4, dtype=np.float32)
-  run = lambda fn: jax.jit(sharding.per_device(fn, mesh, 1))(x)
+
+  def run(fn):
+    return jax.jit(sharding.per_device(fn, mesh, 1))(x)
+
   rows, sums = run(lambda x: (x + 1, None))
   np.testing.assert_array_equal(rows, x + 1)
   assert sums is None

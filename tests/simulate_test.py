@@ -118,11 +118,14 @@ def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
 def test_every_method_resumes_as_if_uninterrupted(name, options, tmp_path):
   local, programs = helpers.local(devices=2), Programs()
   algorithm = algorithms.build(name, local, **options)
+
   # An odd stop: FedCluster's check of round 4 comes after it.
-  go = lambda rounds, folder: simulate(
-      algorithm, local, *federation(), rounds=rounds, workdir=folder, eval_every=0,
-      make_portrait=False, programs=programs, config={},
-  )  # fmt: skip
+  def go(rounds, folder):
+    return simulate(
+        algorithm, local, *federation(), rounds=rounds, workdir=folder, eval_every=0,
+        make_portrait=False, programs=programs, config={},
+    )  # fmt: skip
+
   whole = go(5, tmp_path / 'whole')
   go(3, tmp_path / 'parts')
   rest = go(5, tmp_path / 'parts')
@@ -158,7 +161,10 @@ def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
   state, _ = step(state, train, cohorts[0], key)
   jax.block_until_ready(state)
   compiled = []
-  listen = lambda event, duration, **_: compiled.append(event)
+
+  def listen(event, duration, **_):
+    return compiled.append(event)
+
   jax.monitoring.register_event_duration_secs_listener(listen)
   try:
     with jax.transfer_guard_device_to_host('disallow_explicit'):
@@ -173,7 +179,10 @@ def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
 
 def test_the_guard_of_the_test_above_sees_compilation():
   compiled = []
-  listen = lambda event, duration, **_: compiled.append(event)
+
+  def listen(event, duration, **_):
+    return compiled.append(event)
+
   jax.monitoring.register_event_duration_secs_listener(listen)
   try:
     jax.jit(lambda x: x * 3 + 1)(jax.numpy.arange(7))
@@ -185,9 +194,12 @@ def test_the_guard_of_the_test_above_sees_compilation():
 def test_cohorts_follow_seed_round_and_client_ids_only():
   local = helpers.local(devices=2)
   train, test = arrange(local, *federation())
-  draw = lambda data, seed, r, mesh=local.mesh: sorted(
-    np.append(data.client_ids, -1)[draw_cohort(seed, r, 3, data, mesh).ids]
-  )
+
+  def draw(data, seed, r, mesh=local.mesh):
+    return sorted(
+      np.append(data.client_ids, -1)[draw_cohort(seed, r, 3, data, mesh).ids]
+    )
+
   assert draw(train, 0, 1) == draw(train, 0, 1)
   assert len({tuple(draw(train, 0, r)) for r in range(1, 9)}) > 4
   assert draw(train, 0, 1) != draw(train, 1, 1)
@@ -233,9 +245,11 @@ def test_a_run_continues_on_another_number_of_devices(tmp_path):
 
 
 def test_a_run_that_settled_is_not_continued(tmp_path):
-  settle = lambda: run(
-    rate=1e-3, batch_size=0, rounds=30, patience=3, workdir=tmp_path, eval_every=0
-  )
+  def settle():
+    return run(
+      rate=1e-3, batch_size=0, rounds=30, patience=3, workdir=tmp_path, eval_every=0
+    )
+
   first, second = settle(), settle()
   assert first.summary['rounds'] < 30
   assert second.summary['rounds'] == first.summary['rounds']

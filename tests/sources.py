@@ -17,10 +17,13 @@ WRITERS = {'f0001_10': (3, 2), 'f0000_14': (5, 1), 'f0002_03': (2, 2)}
 def writers(seed=0):
   """Name -> ((train images, labels), (test images, labels)) of a tiny FEMNIST."""
   rng = np.random.default_rng(seed)
-  draw = lambda n: (
-    rng.integers(0, 256, (n, 28, 28)).astype(np.uint8),
-    rng.integers(0, 62, n),
-  )
+
+  def draw(n):
+    return (
+      rng.integers(0, 256, (n, 28, 28)).astype(np.uint8),
+      rng.integers(0, 62, n),
+    )
+
   return {name: (draw(a), draw(b)) for name, (a, b) in WRITERS.items()}
 
 
@@ -133,7 +136,10 @@ def write_hub(folder, clients):
 def write_hub_celeba(folder):
   datasets = pytest.importorskip('datasets')
   rng = np.random.default_rng(0)
-  draw = lambda: Image.fromarray(rng.integers(0, 256, (218, 178, 3)).astype(np.uint8))
+
+  def draw():
+    return Image.fromarray(rng.integers(0, 256, (218, 178, 3)).astype(np.uint8))
+
   features = datasets.Features({
     'image': datasets.Image(), 'celeb_id': datasets.Value('int64'),
     'Smiling': datasets.Value('bool'), 'Young': datasets.Value('bool'),

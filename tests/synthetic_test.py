@@ -7,9 +7,12 @@ from fesem_jax import data
 
 def test_synthetic_families_are_seeded_and_planted():
   for name in ('synthetic', 'synthetic_linear', 'synthetic_mixture'):
-    load = lambda seed, name=name: data.load(
-      name, num_clients=12, examples_per_client=40, partition_groups=3, seed=seed
-    )
+
+    def load(seed, name=name):
+      return data.load(
+        name, num_clients=12, examples_per_client=40, partition_groups=3, seed=seed
+      )
+
     train, test = load(0)
     assert np.asarray(train.sizes()).tolist() == [40] * 12
     assert np.asarray(test.sizes()).tolist() == [10] * 12

@@ -52,7 +52,10 @@ def test_tfds_is_read_offline_without_tensorflow(tmp_path):
   train, test = data.load('fashion_mnist', data_dir=tmp_path, num_clients=4)
   assert train.num_clients == 4
   assert (train.num_classes, len(train.y), len(test.y)) == (10, 40, 20)
-  flat = lambda part: sorted(x.tobytes() for x, _ in splits[part])
+
+  def flat(part):
+    return sorted(x.tobytes() for x, _ in splits[part])
+
   assert sorted(x.tobytes() for x in train.x) == flat('train')
   assert sorted(x.tobytes() for x in test.x) == flat('test')
   emnist, _ = data.load('emnist', data_dir=tmp_path, num_clients=2)
