@@ -25,8 +25,14 @@ from tests import sources as sources_test
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
-QUICK = ['--dataset=digits', '--partition=rotated', '--num_clients=12', '--rounds=2',
-         '--local_epochs=1', '--hidden=8']  # fmt: skip
+QUICK = [
+  '--dataset=digits',
+  '--partition=rotated',
+  '--num_clients=12',
+  '--rounds=2',
+  '--local_epochs=1',
+  '--hidden=8',
+]
 
 
 @contextlib.contextmanager
@@ -38,12 +44,18 @@ def refuses(message):
 
 
 def call(module, *arguments, cwd):
-  env = os.environ | {'PYTHONPATH': str(_ROOT), 'JAX_COMPILATION_CACHE_DIR': str(
-      _ROOT / '.pytest_cache' / 'xla')}  # fmt: skip
+  env = os.environ | {
+    'PYTHONPATH': str(_ROOT),
+    'JAX_COMPILATION_CACHE_DIR': str(_ROOT / '.pytest_cache' / 'xla'),
+  }
   return subprocess.run(
-      [sys.executable, '-m', f'experiments.{module}', *map(str, arguments)],
-      cwd=cwd, env=env, capture_output=True, text=True, timeout=600,
-  )  # fmt: skip
+    [sys.executable, '-m', f'experiments.{module}', *map(str, arguments)],
+    cwd=cwd,
+    env=env,
+    capture_output=True,
+    text=True,
+    timeout=600,
+  )
 
 
 @pytest.fixture(scope='module')
@@ -110,8 +122,11 @@ def test_methods_of_a_comparison(parsed_flags):
   own = ['fesem(4)', 'fesem(2;learning_rate=0.5)', 'fed_sgd(rounds=9)', 'fesem(2)']
   table = compare.configurations(own, 1, {})
   assert list(table) == [
-    'fed_sgd(rounds=9)', 'fesem(2;learning_rate=0.5)', 'fesem(2)', 'fesem(4)'
-  ]  # fmt: skip
+    'fed_sgd(rounds=9)',
+    'fesem(2;learning_rate=0.5)',
+    'fesem(2)',
+    'fesem(4)',
+  ]
   assert table['fesem(2;learning_rate=0.5)'][0]['learning_rate'] == 0.5
   assert table['fesem(2)'][0]['learning_rate'] != 0.5
   assert table['fed_sgd(rounds=9)'][0]['rounds'] == 9
@@ -130,12 +145,14 @@ def summary(accuracy, ari=None):
 
 
 def test_tables_hold_mean_and_sample_deviation():
-  table = tables.over_seeds({
+  table = tables.over_seeds(
+    {
       'fesem(2)': [summary(0.90, 1.0), summary(0.94, 0.5)],
       'fed_avg': [summary(0.8), None],
       'non_fed': [None, None],
       'fed_cluster': [],
-  })  # fmt: skip
+    }
+  )
   markdown = tables.as_markdown(table).splitlines()
   assert markdown[2].startswith('| fesem(2) | 92.0 ± 2.8 | ')
   assert '| 0.75 |' in markdown[2]
@@ -279,9 +296,12 @@ def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_
   np.savez(tmp_path / 'alone.npz', x=x[:9], y=np.arange(9) % 2, client=client[:9])
   for name, sizes in (('uneven', [1, 2, 4000]), ('alone', [7])):
     config = experiment_flags.configuration('fesem', {'num_clusters': 1}) | {
-      'dataset': f'npz:{tmp_path}/{name}.npz', 'model': 'logistic', 'rounds': 1,
-      'batch_size': 10**9, 'local_epochs': 1,
-    }  # fmt: skip
+      'dataset': f'npz:{tmp_path}/{name}.npz',
+      'model': 'logistic',
+      'rounds': 1,
+      'batch_size': 10**9,
+      'local_epochs': 1,
+    }
     done = experiment.run(config, experiment_flags.machine(), tmp_path / name)
     assert done.summary['clusters']['sizes'] == [len(sizes)]
     assert math.isfinite(done.history[-1]['train_loss'])
@@ -323,11 +343,15 @@ def test_every_row_of_tables_2_and_3_has_a_preset():
 def test_presets_run_on_each_source(preset, write, tmp_path):
   write(tmp_path / 'data', sources_test.writers())
   done = call(
-      'run', f'--flagfile=experiments/presets/{preset}.flags', '--rounds=1',
-      f'--data_dir={tmp_path}/data', '--local_epochs=1', f'--workdir={tmp_path}/run',
-      '--num_clusters=2' if '_cluster' in preset or 'robust' in preset else '--seed=0',
-      cwd=_ROOT,
-  )  # fmt: skip
+    'run',
+    f'--flagfile=experiments/presets/{preset}.flags',
+    '--rounds=1',
+    f'--data_dir={tmp_path}/data',
+    '--local_epochs=1',
+    f'--workdir={tmp_path}/run',
+    '--num_clusters=2' if '_cluster' in preset or 'robust' in preset else '--seed=0',
+    cwd=_ROOT,
+  )
   assert done.returncode == 0, done.stderr
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   three = 'table2' in preset or 'avg' in preset
@@ -353,8 +377,10 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   rates = {label: configs[0]['learning_rate'] for label, configs in tuned.items()}
   default = table['fed_cluster'][0]['learning_rate']
   assert rates == {
-    'fed_sgd(learning_rate=0.5)': 0.5, 'fed_avg': 0.3, 'fed_cluster': default
-  }  # fmt: skip
+    'fed_sgd(learning_rate=0.5)': 0.5,
+    'fed_avg': 0.3,
+    'fed_cluster': default,
+  }
   assert list(json.loads((tmp_path / 'tune.json').read_text())['learning_rate']) == [
     'fed_avg'
   ]
@@ -363,10 +389,17 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
 @pytest.mark.slow
 def test_clients_that_took_no_part_are_measured(tmp_path):
   done = call(
-      'compare', '--algorithms=non_fed,fesem(4)', '--dataset=digits',
-      '--partition=rotated', '--num_clients=40', '--rounds=4', '--num_seeds=1',
-      '--unseen_fraction=0.2', f'--workdir={tmp_path}/runs', cwd=tmp_path,
-  )  # fmt: skip
+    'compare',
+    '--algorithms=non_fed,fesem(4)',
+    '--dataset=digits',
+    '--partition=rotated',
+    '--num_clients=40',
+    '--rounds=4',
+    '--num_seeds=1',
+    '--unseen_fraction=0.2',
+    f'--workdir={tmp_path}/runs',
+    cwd=tmp_path,
+  )
   assert done.returncode == 0, done.stderr
 
   def read(m):
@@ -387,10 +420,17 @@ def test_clients_that_took_no_part_are_measured(tmp_path):
   # Another configuration by mistake is refused; the table stays.
   before = (tmp_path / 'runs/table.md').read_text()
   done = call(
-      'compare', '--algorithms=non_fed,fesem(4)', '--dataset=digits',
-      '--partition=rotated', '--num_clients=40', '--rounds=4', '--num_seeds=1',
-      '--learning_rate=0.3', f'--workdir={tmp_path}/runs', cwd=tmp_path,
-  )  # fmt: skip
+    'compare',
+    '--algorithms=non_fed,fesem(4)',
+    '--dataset=digits',
+    '--partition=rotated',
+    '--num_clients=40',
+    '--rounds=4',
+    '--num_seeds=1',
+    '--learning_rate=0.3',
+    f'--workdir={tmp_path}/runs',
+    cwd=tmp_path,
+  )
   assert done.returncode == 1
   assert '--learning_rate' in done.stderr
   assert (tmp_path / 'runs/table.md').read_text() == before
@@ -401,9 +441,14 @@ def test_prepare_data_inspects_subsamples_converts_and_draws(tmp_path):
   sources_test.write_leaf(tmp_path / 'leaf_femnist', sources_test.writers())
   shared = ['--dataset=femnist', f'--data_dir={tmp_path}']
   done = call(
-      'prepare_data', *shared, '--min_examples=4', '--max_clients=2', '--plots=plots',
-      '--output=out/two.npz', cwd=tmp_path,
-  )  # fmt: skip
+    'prepare_data',
+    *shared,
+    '--min_examples=4',
+    '--max_clients=2',
+    '--plots=plots',
+    '--output=out/two.npz',
+    cwd=tmp_path,
+  )
   assert done.returncode == 0, done.stderr
   assert '2 clients' in done.stdout
   assert 'of 62 classes occur' in done.stdout
@@ -420,14 +465,27 @@ def test_prepare_data_inspects_subsamples_converts_and_draws(tmp_path):
 
 @pytest.mark.slow
 def test_run_resume_and_figures(tmp_path):
-  first = call('run', *QUICK, '--algorithm=fesem', '--num_clusters=4',
-               '--workdir=here', cwd=tmp_path)  # fmt: skip
+  first = call(
+    'run',
+    *QUICK,
+    '--algorithm=fesem',
+    '--num_clusters=4',
+    '--workdir=here',
+    cwd=tmp_path,
+  )
   assert first.returncode == 0, first.stderr
   assert 'fesem on digits: 12 clients' in first.stdout
   assert 'ARI' in first.stdout
   assert first.stderr == ''  # Quiet where there is no terminal.
-  more = call('run', *QUICK, '--algorithm=fesem', '--num_clusters=4', '--workdir=here',
-              '--rounds=4', cwd=tmp_path)  # fmt: skip
+  more = call(
+    'run',
+    *QUICK,
+    '--algorithm=fesem',
+    '--num_clusters=4',
+    '--workdir=here',
+    '--rounds=4',
+    cwd=tmp_path,
+  )
   assert more.returncode == 0, more.stderr
   lines = (tmp_path / 'here/metrics.jsonl').read_text().splitlines()
   assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
@@ -458,8 +516,10 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   mean = 50 * sum(w['finetuned']['macro_f1'] for w in want)
   assert float(rows[1]['finetuned_macro_f1_mean']) == pytest.approx(mean)
   assert {p.name for p in (tmp_path / 'table').glob('table.*')} == {
-      'table.md', 'table.csv', 'table.tex'
-  }  # fmt: skip
+    'table.md',
+    'table.csv',
+    'table.tex',
+  }
   assert (tmp_path / 'table/plots/convergence.png').exists()
 
 
@@ -534,8 +594,15 @@ def test_searches_are_parsed_and_refused(parsed_flags):
 
 @pytest.mark.slow
 def test_tuning_looks_at_validation_examples_only(tmp_path):
-  done = call('compare', *QUICK, '--algorithms=fed_avg,fesem(2)', '--num_seeds=1',
-              '--tune=prox_lambda:0.01,1e30', '--workdir=t', cwd=tmp_path)  # fmt: skip
+  done = call(
+    'compare',
+    *QUICK,
+    '--algorithms=fed_avg,fesem(2)',
+    '--num_seeds=1',
+    '--tune=prox_lambda:0.01,1e30',
+    '--workdir=t',
+    cwd=tmp_path,
+  )
   assert done.returncode == 0, done.stderr
   tuned = json.loads((tmp_path / 't/tune.json').read_text())['prox_lambda']
   assert list(tuned) == ['fesem(2)']  # FedAvg has no lambda.
@@ -549,8 +616,14 @@ def test_tuning_looks_at_validation_examples_only(tmp_path):
 
 @pytest.mark.slow
 def test_measured_chunk_size_runs_and_a_wrong_one_is_refused(tmp_path):
-  done = call('run', *QUICK, '--algorithm=fed_avg', '--clients_per_chunk=auto',
-              '--workdir=here', cwd=tmp_path)  # fmt: skip
+  done = call(
+    'run',
+    *QUICK,
+    '--algorithm=fed_avg',
+    '--clients_per_chunk=auto',
+    '--workdir=here',
+    cwd=tmp_path,
+  )
   assert done.returncode == 0, done.stderr
   assert 'side by side' in done.stdout
   wrong = call('run', *QUICK, '--clients_per_chunk=many', cwd=tmp_path)

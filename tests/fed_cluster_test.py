@@ -21,10 +21,24 @@ from tests.methods import (
 )
 
 HALF = np.sqrt(0.5)
-OPTIONS = {'max_clusters': 4, 'eps1': 1.0, 'eps1_scale': 'relative', 'eps2': 0.5,
-           'gamma': 0.5, 'min_size': 2, 'linkage': 'complete'}  # fmt: skip
-SPLIT = {'max_clusters': 8, 'eps1': 0.9, 'eps1_scale': 'relative', 'eps2': 0.1,
-         'gamma': 0.3, 'min_size': 2, 'linkage': 'complete'}  # fmt: skip
+OPTIONS = {
+  'max_clusters': 4,
+  'eps1': 1.0,
+  'eps1_scale': 'relative',
+  'eps2': 0.5,
+  'gamma': 0.5,
+  'min_size': 2,
+  'linkage': 'complete',
+}
+SPLIT = {
+  'max_clusters': 8,
+  'eps1': 0.9,
+  'eps1_scale': 'relative',
+  'eps2': 0.1,
+  'gamma': 0.3,
+  'min_size': 2,
+  'linkage': 'complete',
+}
 
 
 def inner_products(groups, noise=0.1, seed=0):

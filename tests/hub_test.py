@@ -56,10 +56,13 @@ def test_hub_images_of_other_modes(tmp_path, mode, shade, wanted):
   datasets = pytest.importorskip('datasets')
   image = io.BytesIO()
   Image.new(mode, (8, 8), shade).save(image, 'png')
-  features = datasets.Features({
-    'image': datasets.Image(), 'label': datasets.Value('int64'),
-    'who': datasets.Value('string'),
-  })  # fmt: skip
+  features = datasets.Features(
+    {
+      'image': datasets.Image(),
+      'label': datasets.Value('int64'),
+      'who': datasets.Value('string'),
+    }
+  )
   columns = {
     'image': [{'bytes': image.getvalue(), 'path': None}] * 4,
     'label': [0, 1, 1, 0],

@@ -20,8 +20,11 @@ def models(local, count, seed=0):
 
 
 def train(local, data, starts, **options):
-  run = jax.jit(lambda data: train_cohort(
-      local, starts, data, helpers.everyone(data), KEY, **options))  # fmt: skip
+  run = jax.jit(
+    lambda data: train_cohort(
+      local, starts, data, helpers.everyone(data), KEY, **options
+    )
+  )
   return run(data)
 
 
@@ -51,9 +54,12 @@ def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
   choice = jnp.array([1, 0, 0, 1])
   prox = np.array([0.1, 0.5, 0.0, 0.3], np.float32)
   trained = train(
-    local, data, ClientModels(own=own), anchor=ClientModels(anchors, choice),
+    local,
+    data,
+    ClientModels(own=own),
+    anchor=ClientModels(anchors, choice),
     prox=jnp.asarray(prox),
-  )  # fmt: skip
+  )
 
   def addition_of(i):
     to = reference.flat(reference.from_params(anchors, int(choice[i])))

@@ -269,9 +269,11 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoade
       return None
     package = [str(pathlib.Path(self.path).parent)]
     return importlib.util.spec_from_file_location(
-      fullname, self.path, loader=self,
+      fullname,
+      self.path,
+      loader=self,
       submodule_search_locations=package if self.path.endswith('__init__.py') else None,
-    )  # fmt: skip
+    )
 
   def get_code(self, fullname: str) -> Any:
     source = (ROOT / self.path).read_text()
@@ -635,14 +637,24 @@ def main() -> None:
     f'{len(everything)} possible; {time.perf_counter() - began:.0f} s.'
   )
   if args.json:
-    args.json.write_text(json.dumps({
-        'seed': args.seed, 'possible': len(everything), 'run': len(results),
-        'caught': caught, 'share': share, 'survivors': survivors,
-        'equivalent': [
+    args.json.write_text(
+      json.dumps(
+        {
+          'seed': args.seed,
+          'possible': len(everything),
+          'run': len(results),
+          'caught': caught,
+          'share': share,
+          'survivors': survivors,
+          'equivalent': [
             m._asdict() | {'reason': reasons[m.key()]} for m in equivalent
-        ],
-        'mutants': results,
-    }, indent=1) + '\n')  # fmt: skip
+          ],
+          'mutants': results,
+        },
+        indent=1,
+      )
+      + '\n'
+    )
 
 
 if __name__ == '__main__':

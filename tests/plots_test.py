@@ -33,22 +33,28 @@ def workdir(tmp_path):
       }  # fmt: skip
       f.write(json.dumps(record) + '\n')
   np.savez(
-      tmp_path / 'clients.npz',
-      names=np.array([f'c{i}' for i in range(30)]),
-      truth=assignment, assignment=assignment, sampled=np.arange(30),
-      coordinates=rng.normal(size=(30, 4)) + 5 * assignment[:, None],
-      variance=np.array([0.6, 0.2, 0.1, 0.1]),
-      sheet_images=rng.integers(0, 16, (3, 6, 12, 8, 8)).astype(np.uint8),
-      sheet_clients=np.arange(18).reshape(3, 6),
-  )  # fmt: skip
+    tmp_path / 'clients.npz',
+    names=np.array([f'c{i}' for i in range(30)]),
+    truth=assignment,
+    assignment=assignment,
+    sampled=np.arange(30),
+    coordinates=rng.normal(size=(30, 4)) + 5 * assignment[:, None],
+    variance=np.array([0.6, 0.2, 0.1, 0.1]),
+    sheet_images=rng.integers(0, 16, (3, 6, 12, 8, 8)).astype(np.uint8),
+    sheet_clients=np.arange(18).reshape(3, 6),
+  )
   return tmp_path
 
 
 def test_every_figure_is_drawn_twice_the_same(workdir):
   written = plots.draw_run(plots.Run(workdir))
   assert sorted({p.stem for p in written}) == [
-      'clients_pca', 'clients_tsne', 'clusters', 'convergence', 'sheets'
-  ]  # fmt: skip
+    'clients_pca',
+    'clients_tsne',
+    'clusters',
+    'convergence',
+    'sheets',
+  ]
   for path in written:
     start = path.read_bytes()[:8]
     assert start == b'\x89PNG\r\n\x1a\n' if path.suffix == '.png' else b'<?xml' in start

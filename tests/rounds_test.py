@@ -47,9 +47,17 @@ def rounds_run(objectives, patience, programs=None, **options):
   data, local = helpers.federation([4] * 4), helpers.local()
   algorithm = scripted(local, objectives, **options)
   result = simulate(
-      algorithm, local, data, data, rounds=len(objectives), patience=patience,
-      eval_every=0, finetune_epochs=0, make_portrait=False, programs=programs,
-  )  # fmt: skip
+    algorithm,
+    local,
+    data,
+    data,
+    rounds=len(objectives),
+    patience=patience,
+    eval_every=0,
+    finetune_epochs=0,
+    make_portrait=False,
+    programs=programs,
+  )
   return result.summary['rounds']
 
 

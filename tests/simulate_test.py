@@ -56,9 +56,13 @@ def assert_same_state(a, b):
 def test_a_run_writes_what_the_contract_says(tmp_path):
   result = run(workdir=tmp_path, eval_every=2)
   assert {p.name for p in tmp_path.iterdir()} == {
-      '.lock', 'config.json', 'metrics.jsonl', 'summary.json', 'checkpoints',
-      'clients.npz',
-  }  # fmt: skip
+    '.lock',
+    'config.json',
+    'metrics.jsonl',
+    'summary.json',
+    'checkpoints',
+    'clients.npz',
+  }
   lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').open()]
   assert [r['round'] for r in lines] == [0, 1, 2, 3, 4]
   assert [r['round'] for r in lines if 'deployed' in r] == [2, 4]
@@ -69,10 +73,23 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
   summary = json.loads((tmp_path / 'summary.json').read_text())
   assert summary == json.loads(json.dumps(result.summary))
   assert {
-      'algorithm', 'dataset', 'partition', 'num_clients', 'num_clusters', 'rounds',
-      'seed', 'deployed', 'finetuned', 'unseen', 'clusters', 'timing', 'memory',
-      'device', 'versions', 'commit',
-  } <= set(summary)  # fmt: skip
+    'algorithm',
+    'dataset',
+    'partition',
+    'num_clients',
+    'num_clusters',
+    'rounds',
+    'seed',
+    'deployed',
+    'finetuned',
+    'unseen',
+    'clusters',
+    'timing',
+    'memory',
+    'device',
+    'versions',
+    'commit',
+  } <= set(summary)
   assert (summary['num_clients'], summary['num_clusters']) == (7, 2)
   assert set(summary['clusters']) == {
     'sizes',
@@ -122,9 +139,16 @@ def test_every_method_resumes_as_if_uninterrupted(name, options, tmp_path):
   # An odd stop: FedCluster's check of round 4 comes after it.
   def go(rounds, folder):
     return simulate(
-        algorithm, local, *federation(), rounds=rounds, workdir=folder, eval_every=0,
-        make_portrait=False, programs=programs, config={},
-    )  # fmt: skip
+      algorithm,
+      local,
+      *federation(),
+      rounds=rounds,
+      workdir=folder,
+      eval_every=0,
+      make_portrait=False,
+      programs=programs,
+      config={},
+    )
 
   whole = go(5, tmp_path / 'whole')
   go(3, tmp_path / 'parts')
@@ -349,9 +373,12 @@ def test_splits_must_belong_together():
     simulate(algorithm, local, train, test.reorder(np.arange(7)[::-1]), rounds=1)
   with pytest.raises(UserError, match='Client c1 has no training examples'):
     simulate(
-        algorithm, local, helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1]),
-        rounds=1,
-    )  # fmt: skip
+      algorithm,
+      local,
+      helpers.federation([3, 0, 2]),
+      helpers.federation([1, 1, 1]),
+      rounds=1,
+    )
 
 
 def test_tensorboard_scalars_can_be_read_back(tmp_path):

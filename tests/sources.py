@@ -120,10 +120,13 @@ def write_hub(folder, clients):
     for part in splits
     for x, y in zip(*part, strict=True)
   ]
-  features = datasets.Features({
-    'image': datasets.Image(), 'writer_id': datasets.Value('string'),
-    'character': datasets.ClassLabel(num_classes=62),
-  })  # fmt: skip
+  features = datasets.Features(
+    {
+      'image': datasets.Image(),
+      'writer_id': datasets.Value('string'),
+      'character': datasets.ClassLabel(num_classes=62),
+    }
+  )
   images, names, labels = zip(*rows, strict=True)
   columns = {'image': images, 'writer_id': names, 'character': labels}
   held = datasets.Dataset.from_dict(
@@ -140,10 +143,14 @@ def write_hub_celeba(folder):
   def draw():
     return Image.fromarray(rng.integers(0, 256, (218, 178, 3)).astype(np.uint8))
 
-  features = datasets.Features({
-    'image': datasets.Image(), 'celeb_id': datasets.Value('int64'),
-    'Smiling': datasets.Value('bool'), 'Young': datasets.Value('bool'),
-  })  # fmt: skip
+  features = datasets.Features(
+    {
+      'image': datasets.Image(),
+      'celeb_id': datasets.Value('int64'),
+      'Smiling': datasets.Value('bool'),
+      'Young': datasets.Value('bool'),
+    }
+  )
   (folder / 'img_align+identity+attr').mkdir(parents=True)
   for split, people in (('train', [7, 12]), ('test', [3])):
     who = np.repeat(people, 6).tolist()

@@ -28,8 +28,10 @@ def test_every_shape_of_femnist_loads_to_the_same_data(tmp_path, shape):
 
 
 def test_an_empty_test_split_is_named(tmp_path):
-  empty = {name: (train, (test[0][:0], test[1][:0])) for name, (train, test) in
-           writers().items()}  # fmt: skip
+  empty = {
+    name: (train, (test[0][:0], test[1][:0]))
+    for name, (train, test) in writers().items()
+  }
   write_leaf(tmp_path / 'leaf_femnist', empty)
   with pytest.raises(UserError, match='leaf_femnist holds no test examples'):
     data.load('femnist', data_dir=tmp_path)
@@ -54,10 +56,13 @@ def test_nothing_outside_of_the_files_is_read(tmp_path):
 
   secret = tmp_path / 'secret.png'
   Image.fromarray(np.full((28, 28), 77, np.uint8)).save(secret)
-  features = datasets.Features({
-    'image': datasets.Image(), 'label': datasets.ClassLabel(num_classes=2),
-    'who': datasets.Value('string'),
-  })  # fmt: skip
+  features = datasets.Features(
+    {
+      'image': datasets.Image(),
+      'label': datasets.ClassLabel(num_classes=2),
+      'who': datasets.Value('string'),
+    }
+  )
   held = datasets.Dataset.from_dict(
     {'image': [str(secret)] * 4, 'label': [0, 1] * 2, 'who': ['a', 'b'] * 2},
     features=features,

@@ -11,10 +11,12 @@ from fesem_jax import data
 
 def prepare_tfds(tfds, folder, named, version, num_classes, splits, config=''):
   """Writes a set as TFDS prepares it, in array_record."""
-  features = tfds.features.FeaturesDict({
-    'image': tfds.features.Image(shape=(28, 28, 1)),
-    'label': tfds.features.ClassLabel(num_classes=num_classes),
-  })  # fmt: skip
+  features = tfds.features.FeaturesDict(
+    {
+      'image': tfds.features.Image(shape=(28, 28, 1)),
+      'label': tfds.features.ClassLabel(num_classes=num_classes),
+    }
+  )
 
   class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     name = named
