@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -23,7 +24,11 @@ def e_step(
 
   Returns:
     [S] int32 in 0..K-1, ties go to the smallest, and the squared distances [S].
+
+  Raises:
+    AssertionError: if models and centers are not of one structure.
   """
+  chex.assert_trees_all_equal_structs(stack, centers)
   distances = _all_distances(stack, centers, mesh)
   return distances.argmin(axis=-1).astype(jnp.int32), distances.min(axis=-1)
 

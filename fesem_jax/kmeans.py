@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -74,7 +75,11 @@ def kmeans(
 
   Returns:
     `KMeans`; clients left out are assigned to the nearest center too.
+
+  Raises:
+    AssertionError: if `stack`, `exists` and `client_ids` differ in their clients' number.
   """
+  chex.assert_tree_shape_prefix((stack, client_ids), exists.shape)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
   sampled, valid = stack, exists
   sample_size = clients_seen(exists.shape[0], num_clusters)

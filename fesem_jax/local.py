@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -139,7 +140,12 @@ def train_cohort(
 
   Returns:
     `Trained`, split over the mesh.
+
+  Raises:
+    AssertionError: if something of the cohort's clients is not of S clients.
   """
+  parts = (starts[1:], anchor and anchor[1:], correction and correction.own, epochs)
+  chex.assert_tree_shape_prefix(parts, cohort.ids.shape)
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, streams.DROPOUT)

@@ -34,7 +34,7 @@ def sample_clients(
   """A random cohort, drawn by client id, so that clients' order does not matter.
 
   Args:
-    key: decides who is drawn.
+    key: decides which clients are drawn.
     data: training split; clients without examples come last.
     count: clients to draw; empty places fill up to a multiple of the device count.
     mesh: the devices.

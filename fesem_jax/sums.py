@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -101,7 +102,11 @@ def add_rows(
     weights: [S] float32, not negative; rows of weight 0 do not count.
     origins: [K, ...] taken off the rows of each cluster, e.g. its old center; the
       same at every call.
+
+  Raises:
+    AssertionError: if stack, clusters and weights are not of equally many rows.
   """
+  chex.assert_tree_shape_prefix((stack, cluster), weights.shape)
   num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
   members = jax.nn.one_hot(cluster, num_clusters) * weights[:, None]
 

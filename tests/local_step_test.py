@@ -126,3 +126,17 @@ def test_folds_know_whose_models_they_get():
   assert trained.folded.tolist() == [1, 10, 21, 31]
   assert int(trained.sums) == 63
   assert trained.ids.tolist() == [0, 1, 2, 3]
+
+
+def test_what_is_not_of_the_cohort_is_refused():
+  data, local = helpers.federation(SIZES), helpers.local()
+  three, four = models(local, 3), models(local, 4)
+  for starts, options in (
+    (ClientModels(four, jnp.array([0, 1, 2])), {}),
+    (ClientModels(own=three), {}),
+    (ClientModels(own=four), {'prox': 0.1, 'anchor': ClientModels(own=three)}),
+    (ClientModels(own=four), {'epochs': jnp.ones(3, jnp.int32)}),
+    (ClientModels(own=four), {'correction': Correction(models(local, 1), three)}),
+  ):
+    with pytest.raises(AssertionError, match='assert_tree_shape_prefix'):
+      train(local, data, starts, **options)

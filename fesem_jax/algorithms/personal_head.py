@@ -1,4 +1,4 @@
-"""What methods share whose clients have one body and a head of their own each."""
+"""What the methods share in which each client has a head of its own."""
 
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
