@@ -77,7 +77,7 @@ def kmeans(
     `KMeans`; clients left out are assigned to the nearest center too.
 
   Raises:
-    AssertionError: if `stack`, `exists` and `client_ids` differ in their clients' number.
+    AssertionError: if `stack`, `exists` and `client_ids` differ in length.
   """
   chex.assert_tree_shape_prefix((stack, client_ids), exists.shape)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))

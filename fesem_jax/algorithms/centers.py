@@ -77,7 +77,7 @@ def reseed_empty_centers(
     centers: [K, ...].
     assignment: [M] int32 of all clients.
     trained: [S, ...] models of the cohort.
-    distance: [S] float32 of each to its center; negative for clients that are not to move.
+    distance: [S] float32 of each to its center; negative for clients to leave alone.
     cohort: S clients.
     data: training split; clients without examples are padding.
 
