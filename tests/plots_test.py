@@ -170,3 +170,41 @@ def test_sheets_show_the_clients_own_images_one_of_each_class_first():
   mine = {image.tobytes(): label for image, label in zip(x, y, strict=True)}
   labels = [mine[image.tobytes()] for image in out['sheet_images'][1, 0]]
   assert sorted(labels[:10]) == list(range(10))
+
+
+def test_a_title_of_many_true_clusters_names_the_largest_three():
+  from fesem_jax.plots.client_images import _mix
+
+  assert _mix(np.repeat(['a', 'b'], [1, 2])) == '2 of truth b, 1 of truth a'
+  truth = np.repeat(np.arange(8), [1, 5, 2, 9, 1, 1, 4, 1])
+  assert _mix(truth) == '9 of truth 3, 5 of truth 1, 4 of truth 6, 6 of 5 others'
+
+
+def test_of_many_classes_the_most_frequent_ten_have_a_color():
+  counts = np.random.default_rng(0).integers(0, 5, (7, 242))
+  counts[:, [3, 200]] = 50
+  figure = plots.classes_of_clients(counts, 'title')
+  names = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+  assert len(names) == 11
+  assert names[-1] == '232 others'
+  assert {'3', '200'} < set(names)
+  heights = figure.axes[0].patches[-1].get_data().values
+  assert sorted(heights) == sorted(counts.sum(axis=1))  # No example is lost.
+
+
+def test_tight_clusters_are_drawn_again_at_their_own_scale(workdir):
+  def panels(spread):
+    arrays = dict(np.load(workdir / 'clients.npz'))
+    noise = np.random.default_rng(0).normal(size=(30, 4))
+    arrays['coordinates'] = spread * noise + 5 * arrays['assignment'][:, None]
+    np.savez(workdir / 'clients.npz', **arrays)
+    return plots.map_of_clients(plots.Run(workdir)).axes
+
+  assert len(panels(3.0)) == 1
+  titles = [axis.get_title() for axis in panels(0.1)[1:]]
+  assert titles == ['inside cluster 0', 'inside cluster 1', 'inside cluster 2']
+
+
+def test_markers_at_the_ends_of_a_curve_are_whole(workdir):
+  for axis in plots.convergence([plots.Run(workdir)]).axes:
+    assert not any(line.get_clip_on() for line in axis.get_lines())

@@ -69,11 +69,16 @@ def sheets(run: Run) -> Figure:
       size = int((clients['assignment'] == k).sum())
       title = f'cluster {k}: {size} clients'
       if len(clients['truth']) and known.any():
-        members = clients['truth'][clients['assignment'] == k]
-        values, counts = np.unique(members, return_counts=True)
-        mix = ', '.join(
-          f'{n} of truth {in_figure(v)}' for v, n in zip(values, counts, strict=True)
-        )
-        title += f' ({mix})'
+        title += '\n' + _mix(clients['truth'][clients['assignment'] == k])
       axis.set_title(title, fontsize=9, color=color_of(k))
   return figure
+
+
+def _mix(truth: np.ndarray) -> str:
+  """How many members of a cluster are of which true cluster; the largest three."""
+  values, counts = np.unique(truth, return_counts=True)
+  order = np.argsort(-counts, kind='stable')
+  parts = [f'{counts[i]} of truth {in_figure(values[i], 16)}' for i in order[:3]]
+  if others := order[3:].tolist():
+    parts.append(f'{counts[others].sum()} of {len(others)} others')
+  return ', '.join(parts)

@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -9,9 +10,15 @@ from fesem_jax.display import in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import MARKERS, STYLE, color_of
 
+# A cluster narrower than this share of the map is shown once more, at its own scale.
+_TIGHT = 0.15
+_MAX_INSIDE = 6
+
 
 def map_of_clients(run: Run, method: str = 'pca') -> Figure:
   """Draws local models as points, colored by cluster, marked by true cluster (Fig. 4).
+
+  Clusters that are so tight that the map shows a spot are drawn below it again.
 
   Args:
     run: finished, so that its workdir holds clients.npz.
@@ -43,21 +50,22 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
   truth = clients['truth'][sampled] if len(clients['truth']) else None
   colored = np.zeros(len(points), int) if cluster is None else cluster
   marked = np.zeros(len(points), int) if truth is None else truth
+  tight = [] if method == 't-sne' else _tight(points, colored)
   with plt.rc_context(STYLE | {'axes.grid': False}):
-    figure, axis = plt.subplots(figsize=(5.4, 4.2))
-    for t, true_cluster in enumerate(np.unique(marked)):
-      for c in np.unique(colored):
-        mine = (marked == true_cluster) & (colored == c)
-        axis.scatter(
-          points[mine, 0],
-          points[mine, 1],
-          s=26,
-          alpha=0.8,
-          linewidths=0.3,
-          edgecolors='white',
-          color=color_of(int(c)),
-          marker=MARKERS[t % len(MARKERS)],
-        )
+    figure = plt.figure(
+      figsize=(5.4, 4.2 + 1.5 * bool(tight)),
+      layout='constrained' if tight else None,
+    )
+    grid = figure.add_gridspec(
+      1 + bool(tight), max(1, len(tight)), height_ratios=[3, 1][: 1 + bool(tight)]
+    )
+    axis = figure.add_subplot(grid[0, :])
+    _scatter(axis, points, colored, marked, np.ones(len(points), bool))
+    for column, c in enumerate(tight):
+      inside = figure.add_subplot(grid[1, column])
+      _scatter(inside, points, colored, marked, colored == c)
+      inside.set_title(f'inside cluster {c}', fontsize=8, color=color_of(c))
+      inside.set(xticks=[], yticks=[])
     handles = []
     if cluster is not None:
       handles += [
@@ -78,6 +86,41 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
     axis.set_yticks([])
     axis.set_title(f'{in_figure(run.name)}: local models of {len(points)} clients')
   return figure
+
+
+def _scatter(
+  axis: Axes,
+  points: np.ndarray,
+  colored: np.ndarray,
+  marked: np.ndarray,
+  shown: np.ndarray,
+) -> None:
+  """Draws the points [S, 2] where `shown` [S], by cluster and true cluster [S]."""
+  for t, true_cluster in enumerate(np.unique(marked)):
+    for c in np.unique(colored):
+      mine = shown & (marked == true_cluster) & (colored == c)
+      axis.scatter(
+        points[mine, 0],
+        points[mine, 1],
+        s=26,
+        alpha=0.8,
+        linewidths=0.3,
+        edgecolors='white',
+        color=color_of(int(c)),
+        marker=MARKERS[t % len(MARKERS)],
+      )
+
+
+def _tight(points: np.ndarray, colored: np.ndarray) -> list[int]:
+  """Clusters whose points the map shows as one spot, if they are few."""
+  span = np.ptp(points[:, :2], axis=0).max()
+  tight = [
+    int(c)
+    for c in np.unique(colored)
+    if (colored == c).sum() > 2
+    and np.ptp(points[colored == c, :2], axis=0).max() < _TIGHT * span
+  ]
+  return tight if len(tight) <= _MAX_INSIDE else []
 
 
 def _handle(label: str, color: str, marker: str = 's') -> Line2D:

@@ -44,6 +44,7 @@ def convergence(runs: Sequence[Run]) -> Figure:
             markersize=4,
             marker=MARKERS[i % len(MARKERS)],
             markevery=max(1, len(rounds) // 12),
+            clip_on=False,  # Or markers at the ends would be cut off.
           )
       axis.set_xlabel('Round')
       axis.set_ylabel(label)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib import ticker
@@ -10,6 +9,9 @@ from matplotlib.figure import Figure
 
 from fesem_jax.display import in_figure
 from fesem_jax.plots.style import PALETTE, STYLE
+
+# More cannot be told apart by color.
+_MAX_CLASSES = 10
 
 
 def classes_of_clients(
@@ -22,7 +24,7 @@ def classes_of_clients(
     title: heading.
     cluster: [M] true cluster or assignment; bars are sorted by it, if given, and
       then by the most frequent class. Of more than 80 clients, 80 at even distances
-      are shown.
+      are shown; of more than 10 classes, the most frequent ten and the sum of the rest.
 
   Returns:
     The figure.
@@ -32,17 +34,19 @@ def classes_of_clients(
   )
   order = np.lexsort(keys)
   shown = order[np.linspace(0, len(order) - 1, min(len(order), 80)).astype(int)]
-  num_classes = counts.shape[1]
-  colors: Any = PALETTE  # Of few classes; of many, a scale of colors.
-  if num_classes > len(PALETTE):
-    colors = plt.get_cmap('turbo')(np.linspace(0.02, 0.98, num_classes))
+  names = [str(label) for label in range(counts.shape[1])]
+  if len(names) > _MAX_CLASSES:
+    counts, names = _most_frequent(counts)
+  colors: Any = PALETTE
+  if len(names) > len(PALETTE):
+    colors = [*plt.get_cmap('tab10').colors, '#dddddd']  # type: ignore[attr-defined]
   with plt.rc_context(STYLE | {'axes.grid': False}):
     figure, axis = plt.subplots(figsize=(8, 3.4), layout='constrained')
     edges, bottom = np.arange(len(shown) + 1) - 0.5, np.zeros(len(shown))
-    for label in range(num_classes):
+    for label, name in enumerate(names):
       top = bottom + counts[shown, label]
       axis.stairs(
-        top, edges, baseline=bottom, fill=True, color=colors[label], label=str(label)
+        top, edges, baseline=bottom, fill=True, color=colors[label], label=name
       )
       bottom = top
     if cluster is not None:
@@ -56,18 +60,17 @@ def classes_of_clients(
     axis.set(xlabel=of_all, ylabel='Training examples', title=in_figure(title, 80))
     axis.set_xlim(-0.5, len(shown) - 0.5)
     axis.set_xticks([])
-    if num_classes <= 12:
-      axis.legend(title='class', loc='center left', bbox_to_anchor=(1, 0.5))
-    else:
-      few = matplotlib.colors.ListedColormap(colors)
-      norm = matplotlib.colors.BoundaryNorm(
-        np.arange(num_classes + 1) - 0.5, num_classes
-      )
-      mappable = matplotlib.cm.ScalarMappable(norm, few)
-      ticks = ticker.MaxNLocator(7, integer=True)
-      scale = figure.colorbar(mappable, ax=axis, label='class', ticks=ticks)
-      scale.ax.minorticks_off()
+    axis.legend(title='class', loc='center left', bbox_to_anchor=(1, 0.5))
   return figure
+
+
+def _most_frequent(counts: np.ndarray) -> tuple[np.ndarray, list[str]]:
+  """Counts [M, 11] of the most frequent ten classes and of all others, and names."""
+  order = np.argsort(-counts.sum(axis=0), kind='stable')
+  top, others = np.sort(order[:_MAX_CLASSES]), order[_MAX_CLASSES:]
+  rest = counts[:, others].sum(axis=1, keepdims=True)
+  names = [*map(str, top), f'{len(others)} others']
+  return np.concatenate([counts[:, top], rest], axis=1), names
 
 
 def client_sizes(sizes: np.ndarray, title: str) -> Figure:
