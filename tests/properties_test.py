@@ -38,12 +38,13 @@ DROPOUT = 0.2
 
 
 class Case(NamedTuple):
-  """A federation and a round."""
+  """A federation and a round, the first or the second one."""
 
   sizes: tuple[int, ...]
   seed: int
   cohort: tuple[int, ...]
   order: tuple[int, ...]
+  second: bool
 
 
 @st.composite
@@ -51,7 +52,8 @@ def cases(draw):
   sizes = draw(st.tuples(*[st.integers(0, MOST)] * CLIENTS).filter(any))
   drawn = draw(st.sets(st.integers(0, CLIENTS - 1), min_size=1))
   order = draw(st.permutations(range(CLIENTS)))
-  return Case(sizes, draw(st.integers(0, 999)), tuple(sorted(drawn)), tuple(order))
+  seed, second = draw(st.integers(0, 999)), draw(st.booleans())
+  return Case(sizes, seed, tuple(sorted(drawn)), tuple(order), second)
 
 
 def federation(case, order=tuple(range(CLIENTS)), spoiled=()):
@@ -133,6 +135,9 @@ def test_properties(index, case):
   data = federation(case)
   key = jax.random.key(case.seed)
   state = init(key, data)
+  if case.second:  # What clients and server remember is not as at the start.
+    first_key = jax.random.fold_in(key, 1)
+    state, _ = step(state, data, cohort_of(range(CLIENTS), True), first_key)
   full_only = METHODS[index][0] == 'fed_cluster'
   ids = range(CLIENTS) if full_only else case.cohort
   cohort = cohort_of(ids, full_only)
