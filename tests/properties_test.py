@@ -27,6 +27,7 @@ from tests.methods import (
   assert_close,
   base_run,
   deployed,
+  federation,
   initial,
   matrix,
 )
@@ -56,7 +57,7 @@ def cases(draw):
   return Case(sizes, seed, tuple(sorted(drawn)), tuple(order), second)
 
 
-def federation(case, order=tuple(range(CLIENTS)), spoiled=()):
+def federation_of(case, order=tuple(range(CLIENTS)), spoiled=()):
   """The case's clients in an order; those in `spoiled` hold other values.
 
   Rows that belong to no client are not a number.
@@ -132,7 +133,7 @@ def assert_same(a, b):
 @hypothesis.given(cases())
 def test_properties(index, case):
   init, step, on_two = programs(index)
-  data = federation(case)
+  data = federation_of(case)
   key = jax.random.key(case.seed)
   state = init(key, data)
   if case.second:  # What clients and server remember is not as at the start.
@@ -159,7 +160,7 @@ def test_properties(index, case):
   assert_close(info.train_loss, other_info.train_loss)
 
   # Another order of the clients permutes the results.
-  turned = federation(case, case.order)
+  turned = federation_of(case, case.order)
   moved = np.argsort(case.order)[list(ids)]
   permuted, _ = step(
     reordered(state, case.order), turned, cohort_of(moved, full_only), key
@@ -177,7 +178,7 @@ def test_properties(index, case):
   # Clients outside of the cohort keep what they have, and nobody looks at their values.
   outside = [i for i in range(CLIENTS) if i not in ids]
   chex.assert_trees_all_equal(own_parts(after, outside), own_parts(state, outside))
-  spoiled, _ = step(state, federation(case, spoiled=outside), cohort, key)
+  spoiled, _ = step(state, federation_of(case, spoiled=outside), cohort, key)
   chex.assert_trees_all_equal(after, spoiled)
 
   # All clients as a cohort are full participation.
@@ -210,7 +211,7 @@ STARTS = [
 @pytest.mark.parametrize('index', STARTS, ids=[IDS[i] for i in STARTS])
 def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
   name, options = METHODS[index]
-  data = helpers.federation([6, 3, 9, 5, 8, 4], groups=[0, 1, 0, 1, 0, 1])
+  data = federation()
 
   def start(data, **how):
     return jax.jit(algorithms.build(name, helpers.local(**how), **options).init)(
