@@ -14,7 +14,7 @@ from fesem_jax.errors import Diverged, UserError
 from fesem_jax.programs import Programs
 from fesem_jax.simulate import Stopped
 from tests import helpers
-from tests.algorithms_test import METHODS
+from tests.methods import METHODS
 
 SIZES = [6, 3, 9, 5, 8, 4, 7]
 GROUPS = [0, 1, 0, 1, 0, 1, 0]
