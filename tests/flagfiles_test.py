@@ -28,7 +28,11 @@ def test_presets_are_named_by_their_place():
 def test_a_preset_stands_for_its_flags_in_their_place(given, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   expanded = flagfiles.expand(['compare', '--seed=1', *given, '--rounds=3'])
-  assert expanded[:3] == ['compare', '--seed=1', '--algorithms=non_fed,fed_avg,fesem(4)']
+  assert expanded[:3] == [
+    'compare',
+    '--seed=1',
+    '--algorithms=non_fed,fed_avg,fesem(4)',
+  ]
   assert expanded[-2:] == ['--workdir=runs/demo', '--rounds=3']
   assert not any('#' in argument or 'flagfile' in argument for argument in expanded)
 
