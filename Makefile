@@ -1,8 +1,9 @@
 # Every target below needs nothing but Python 3.11 or newer.
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 
-.PHONY: help install demo table test test-fast bench lint format clean
+.PHONY: help install demo table test test-fast bench lint format docs wheel clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
@@ -11,14 +12,16 @@ help:
 	@echo 'make test-fast  the tests of the single modules'
 	@echo 'make bench      ours against PyTorch, FedJAX and pfl: one table of ratios'
 	@echo 'make lint       ruff and mypy'
+	@echo 'make docs       the manual, in build/site; broken links and references fail'
+	@echo 'make wheel      a wheel in dist/, tried in an environment of its own'
 	@echo 'make install    .venv with the project and its test extras'
 
 install: .venv/installed
 
-.venv/installed: setup.cfg constraints.txt
+.venv/installed: setup.cfg $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fesem_jax needs Python 3.11 or newer; pass PYTHON=python3.12, say.")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[test,docs]'
 	touch $@
 
 demo: install
@@ -48,5 +51,13 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: install
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	PYTHON=$(PYTHON) CONSTRAINTS=$(CONSTRAINTS) bash .ci/wheel dist/*.whl
+
 clean:
-	rm -rf .venv runs plots
+	rm -rf .venv .venv-wheel build dist runs plots

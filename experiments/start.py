@@ -8,6 +8,7 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
+from experiments import flagfiles
 from experiments.errors import in_flags
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError
@@ -51,7 +52,7 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
 def parse_flags(argv: list[str]) -> list[str]:
   """Parses the flags; a flagfile that cannot be read is one sentence too."""
   try:
-    return app.parse_flags_with_usage(argv)
+    return app.parse_flags_with_usage(flagfiles.expand(argv))
   except (OSError, UnicodeError) as e:
     _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
 

@@ -1,0 +1,31 @@
+"""The binaries as commands of the installed package: fesem-run and its kin.
+
+Each starts as `python -m experiments.NAME` does, so that both have the same flags,
+help and endings.
+"""
+
+import runpy
+
+
+def _start(name: str) -> None:
+  runpy.run_module(f'experiments.{name}', run_name='__main__', alter_sys=True)
+
+
+def run() -> None:
+  """Runs one method on one data set."""
+  _start('run')
+
+
+def compare() -> None:
+  """Compares methods over seeds."""
+  _start('compare')
+
+
+def figures() -> None:
+  """Draws the figures of finished runs."""
+  _start('figures')
+
+
+def prepare_data() -> None:
+  """Inspects, subsamples and converts federated data."""
+  _start('prepare_data')
