@@ -1,6 +1,8 @@
 """How every experiment binary starts, and how it ends after a mistake."""
 
 import io
+import os
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -8,6 +10,7 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
+from experiments import usage
 from experiments.errors import in_flags
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError
@@ -50,10 +53,27 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
 
 def parse_flags(argv: list[str]) -> list[str]:
   """Parses the flags; a flagfile that cannot be read is one sentence too."""
+  if usage.asked(argv):
+    print(usage.text())
+    sys.exit(0)
+  try:
+    flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+  except flags.CantOpenFlagFileError as e:
+    reason = str(e).rpartition('flagfile: ')[2]
+    _fail(f'--flagfile cannot be read ({reason}). {_presets()}')
+  except (flags.Error, OSError, UnicodeError):
+    pass  # Told of below.
   try:
     return app.parse_flags_with_usage(argv)
   except (OSError, UnicodeError) as e:
     _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
+
+
+def _presets() -> str:
+  """The presets that there are, as a sentence."""
+  folder = pathlib.Path(__file__).parent / 'presets'
+  names = ', '.join(sorted(path.stem for path in folder.glob('*.flags')))
+  return f'The presets are {os.path.relpath(folder)}/NAME.flags, of NAME {names}.'
 
 
 def start(main: Callable[[list[str]], None]) -> None:

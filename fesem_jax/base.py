@@ -62,7 +62,8 @@ class ClientInfo:
 
   Attributes:
     names: [M] strings, e.g. writer ids.
-    clusters: [M] int true cluster of each client, or None where none is known.
+    clusters: [M] true cluster of each client, int or, where clusters have names,
+      strings; None where none is known.
   """
 
   names: np.ndarray

@@ -164,6 +164,7 @@ def local_step(
   active: jax.Array,
   anchor: Params,
   prox: jax.Array | None,
+  *,
   rate: jax.Array | None = None,
 ) -> tuple[Params, optax.OptState, jax.Array, jax.Array]:
   """One step of one client on its loss + prox |w - anchor|^2 + <correction, w>.

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
+from fesem_jax.display import in_figure, true_cluster_in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import STYLE, color_of
 
@@ -72,7 +72,8 @@ def sheets(run: Run) -> Figure:
         members = clients['truth'][clients['assignment'] == k]
         values, counts = np.unique(members, return_counts=True)
         mix = ', '.join(
-          f'{n} of truth {in_figure(v)}' for v, n in zip(values, counts, strict=True)
+          f'{n} of {true_cluster_in_figure(v)}'
+          for v, n in zip(values, counts, strict=True)
         )
         title += f' ({mix})'
       axis.set_title(title, fontsize=9, color=color_of(k))
