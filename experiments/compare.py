@@ -48,7 +48,7 @@ def configurations(
       listed twice.
   """
   parsed = [methods.parse_method(text) for text in listed]
-  order = list(algorithms.METHODS)
+  order = [*algorithms.METHODS, *(name for name, _ in parsed)]  # Own ones last.
   parsed.sort(key=lambda p: (order.index(p[0]), p[1].get('num_clusters', 0)))
   for option in chosen:
     if not any(option in methods.options(name) for name, _ in parsed):
@@ -138,7 +138,7 @@ def main(argv: list[str]) -> None:
   search = tune.parse_search(f.tune) if f.tune else None
   with locked(workdir):
     if search is not None:
-      by_label = tune.tuned(by_label, *search, workdir)
+      by_label = tune.tuned(by_label, *search, workdir, f.tune_by)
     run_all(by_label, workdir)
 
 
@@ -149,7 +149,7 @@ if __name__ == '__main__':
     'algorithms',
     ['non_fed', 'fed_avg', 'fesem(4)'],
     'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-    f'{", ".join(algorithms.METHODS)}.',
+    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
   )
   flags.DEFINE_integer(
     'num_seeds', 5, 'Seeds --seed, --seed + 1, ...', upper_bound=10_000
@@ -160,6 +160,13 @@ if __name__ == '__main__':
     'FLAG:VALUE,VALUE, e.g. learning_rate:0.01,0.03,0.1: for each method the value '
     'that is best on validation examples held out of the training split, with the '
     'first seed.',
+  )
+  flags.DEFINE_enum(
+    'tune_by',
+    tune.RANKINGS[0],
+    tune.RANKINGS,
+    'Whose micro accuracy --tune ranks by: that of the fine-tuned or of the deployed '
+    'models.',
   )
   flags.DEFINE_string('workdir', 'runs/compare', 'Folder of all runs and the table.')
   start(main)

@@ -4,13 +4,15 @@ A configuration is a plain dict of flag name -> value that determines a run; it
 is what `config.json` holds and what `run.run` takes.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
 
-from experiments import methods
+from experiments import methods, plugins, schedules
 from fesem_jax import algorithms, data, models
 from fesem_jax.data import partition
+from fesem_jax.errors import UserError, argument
 
 
 class _Flag(NamedTuple):
@@ -43,7 +45,10 @@ _SOURCES = '; '.join(
 _DATA = (
   _flag('string', 'dataset', 'digits',
     f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
-    'layout; npz:FILE for arrays x, y, client and optionally split and cluster.'),
+    'layout; npz:FILE for arrays x, y, client and optionally split and cluster; '
+    'MODULE:FUNCTION for data of your own, a function that returns such arrays.'),
+  _flag('string', 'dataset_options', '',
+    'NAME=VALUE,...: keyword-only arguments of --dataset=MODULE:FUNCTION.'),
   _flag('string', 'source', '',
     'Where the data set comes from, as listed for --dataset; default: the first one '
     'whose files are in --data_dir.'),
@@ -87,14 +92,21 @@ _DATA = (
 )  # fmt: skip
 
 _MODEL = (
-  _flag('enum', 'model', 'mlp', 'Model of every client.', enum_values=models.NAMES),
+  _flag('string', 'model', 'mlp',
+    f'Model of every client, of {", ".join(models.NAMES)}; or MODULE:FUNCTION for one '
+    'of your own: FUNCTION(example_shape, num_classes) returns a fesem_jax.Model.'),
+  _flag('string', 'model_options', '',
+    'NAME=VALUE,...: keyword-only arguments of --model=MODULE:FUNCTION.'),
   _flag('list', 'hidden', ['64'], "Widths of the mlp's hidden layers."),
-)
+)  # fmt: skip
 
 _TRAINING = (
   _flag('enum', 'optimizer', 'sgd', 'Local optimizer; momentum is 0.9.',
     enum_values=('sgd', 'momentum', 'adam')),
   _flag('float', 'learning_rate', 0.1, 'Local learning rate.'),
+  _flag('string', 'lr_schedule', 'constant',
+    f'How the local learning rate goes on from --learning_rate over rounds: '
+    f'{schedules.FORMS}; cosine falls to 0 over --rounds.'),
   _flag('integer', 'batch_size', 10,
     "Local batch size; 0: all of a client's examples."),
   _flag('integer', 'local_epochs', 2, 'Local epochs of a round.'),
@@ -229,6 +241,10 @@ _NOT_CONFIGURATION = (
 )  # fmt: skip
 
 
+# What a model of the user's own is called with.
+OWN_MODEL = ('example_shape', 'num_classes')
+
+
 def define(*groups: str) -> None:
   """Defines the flags of some of `GROUPS`, by default of all."""
   for group in groups or GROUPS:
@@ -252,7 +268,19 @@ def common() -> dict[str, Any]:
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
   """Arguments of `data.load`, from a configuration or from the flags."""
   names = _configuration_flags('data')
-  values = {n: flags.FLAGS[n].value if config is None else config[n] for n in names}
+  values: dict[str, Any] = {
+    n: flags.FLAGS[n].value if config is None else config[n] for n in names
+  }
+  name, options = values['dataset'], values.pop('dataset_options')
+  if config is None:
+    options = plugins.resolved('dataset', name, options)
+  if plugins.is_own(name):
+    values['arrays'] = arrays = plugins.load('dataset', name)(**options)
+    if not isinstance(arrays, Mapping):
+      raise UserError(
+        f'--dataset={name} must return a dict of arrays x, y and client; it returns '
+        f'{type(arrays).__name__}.'
+      )
   return values | {'partition': values['partition'] or ''}
 
 
@@ -271,11 +299,22 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   """A whole configuration, the method's defaults filled in.
 
   Raises:
-    UserError: on an option that the method does not have.
+    UserError: on an option that the method does not have, or on an own method, model
+      or data set that cannot be used.
   """
   methods.check_options(algorithm, options)
+  shared = common()
+  for option in methods.options(algorithm):
+    if option in shared or option in _NOT_CONFIGURATION:
+      raise UserError(
+        f'{argument("algorithm", algorithm)}: its option {option} has the name of a '
+        'flag of all methods; rename it.'
+      )
+  for kind, arguments in (('model', OWN_MODEL), ('dataset', ())):
+    text = shared[f'{kind}_options']
+    shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text, *arguments)
   return {
-    **common(),
+    **shared,
     'algorithm': algorithm,
     **methods.options(algorithm),
     **options,

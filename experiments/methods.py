@@ -1,5 +1,6 @@
 """Methods as the binaries name them: their options, and NAME(K;FLAG=VALUE)."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -7,8 +8,9 @@ from typing import Any
 
 from absl import flags
 
+from experiments import plugins
 from fesem_jax import algorithms, server
-from fesem_jax.errors import UserError, check_choice
+from fesem_jax.errors import UserError, argument, check_choice
 from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
 from fesem_jax.server import ServerOptimizer
@@ -16,7 +18,7 @@ from fesem_jax.server import ServerOptimizer
 # Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
 _TRAINING_FLAGS = (
   'learning_rate', 'optimizer', 'batch_size', 'local_epochs', 'local_steps',
-  'finetune_epochs', 'rounds',
+  'finetune_epochs', 'rounds', 'lr_schedule',
 )  # fmt: skip
 
 
@@ -41,13 +43,31 @@ def options(name: str) -> dict[str, Any]:
   """The flags that are options of a method, with the method's defaults.
 
   The argument `server_optimizer` is an Optax optimizer; as flags, it is a name and
-  numbers.
+  numbers. A method of the user's own is MODULE:FUNCTION; see `plugins`.
   """
+  if plugins.is_own(name):
+    return plugins.options(_own(name))
   own = algorithms.options(name)
   if 'server_optimizer' in own:
     own['server_optimizer'] = 'mean' if own['server_optimizer'] is None else 'adam'
     own |= {flag: default for flag, (_, default) in _SERVER_FLAGS.items()}
   return {n: list(v) if isinstance(v, tuple) else v for n, v in own.items()}
+
+
+def _own(name: str) -> Callable[..., Any]:
+  """The factory of a method of the user's own."""
+  return plugins.load('algorithm', name, 'local')
+
+
+def check_name(name: str) -> None:
+  """Raises `UserError` unless there is such a method, of ours or the user's own."""
+  if plugins.is_own(name):
+    _own(name)
+  elif name not in algorithms.METHODS:
+    raise UserError(
+      f'{argument("algorithm", name)} is unknown; choose one of '
+      f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION.'
+    )
 
 
 def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
@@ -60,16 +80,31 @@ def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
   make = SERVER_OPTIMIZERS[name]
   allowed = inspect.signature(make).parameters
   given = {}
-  for flag, (argument, default) in _SERVER_FLAGS.items():
+  for flag, (name_there, default) in _SERVER_FLAGS.items():
     value = chosen.get(flag, default)
     if value == default:
       continue
-    if argument not in allowed:
+    if name_there not in allowed:
       raise UserError(f'--{flag} does not apply to --server_optimizer={name}.')
-    if argument == 'learning_rate' and not value > 0:
+    if name_there == 'learning_rate' and not value > 0:
       raise UserError(f'--{flag}={value} must be positive.')
-    given[argument] = value
+    given[name_there] = value
   return make(**given)
+
+
+def own_options(name: str, text: str) -> dict[str, Any]:
+  """What --algorithm_options gives to a method of the user's own.
+
+  Raises:
+    UserError: see `plugins.given`, or if the method is not the user's own.
+  """
+  check_name(name)
+  if text and not plugins.is_own(name):
+    raise UserError(
+      f'{argument("algorithm_options", text)} is for `algorithm=MODULE:FUNCTION`; the '
+      f'options of {name} are flags of their own.'
+    )
+  return plugins.given('algorithm_options', text, options(name))
 
 
 def all_options() -> list[str]:
@@ -79,9 +114,31 @@ def all_options() -> list[str]:
 
 def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
+  check_name(name)
+  if plugins.is_own(name):
+    _check_own_options(name, chosen)
+    return
   known = algorithms.options(name)
   expanded = _SERVER_FLAGS if 'server_optimizer' in known else ()
   algorithms.check_options(name, {o: v for o, v in chosen.items() if o not in expanded})
+
+
+def _check_own_options(name: str, chosen: Mapping[str, Any]) -> None:
+  """Raises `UserError` on an option that an own method lacks, or of another type."""
+  allowed = options(name)
+  for option, given in chosen.items():
+    if option not in allowed:
+      listed = ', '.join(allowed) or 'none'
+      raise UserError(
+        f'{argument(option)} does not apply to {argument("algorithm", name)}, whose '
+        f'options are: {listed}.'
+      )
+    kind = type(allowed[option])
+    if type(given) is not kind and (kind, type(given)) != (float, int):
+      raise UserError(
+        f'{argument(option, given)} must be of type {kind.__name__} for '
+        f'{argument("algorithm", name)}.'
+      )
 
 
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:
@@ -93,8 +150,18 @@ def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorit
     chosen: values of some of `options(name)`; the others keep their defaults.
 
   Raises:
-    UserError: on an unknown method, or an option it does not have or allow.
+    UserError: on an unknown method, an option it does not have or allow, or an own
+      method that does not give an `Algorithm`.
   """
+  if plugins.is_own(name):
+    check_options(name, chosen)
+    built = _own(name)(local, **chosen)
+    if not isinstance(built, Algorithm):
+      raise UserError(
+        f'{argument("algorithm", name)} must return a fesem_jax.Algorithm; it returns '
+        f'{type(built).__name__}.'
+      )
+    return built
   own = {o: v for o, v in chosen.items() if o in algorithms.options(name)}
   if 'server_optimizer' in own:
     own['server_optimizer'] = server_optimizer(chosen)
@@ -108,7 +175,7 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
   Raises:
     UserError: on anything that is not NAME, NAME(K) or NAME(K;FLAG=VALUE;...).
   """
-  match = re.fullmatch(r'\s*(\w+)\s*(?:\(([^()]*)\))?\s*', text)
+  match = re.fullmatch(r'\s*([\w.]+(?::\w+)?)\s*(?:\(([^()]*)\))?\s*', text)
   malformed = UserError(
     f'--algorithms: {text!r} is not NAME, NAME(K) or NAME(K;FLAG=VALUE), such as '
     'fesem(4) or fesem(4;learning_rate=0.1).'
@@ -116,7 +183,13 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
   if match is None:
     raise malformed
   name, inside = match.groups()
-  check_choice('algorithms', name, tuple(algorithms.METHODS))
+  if plugins.is_own(name):
+    try:
+      check_name(name)
+    except UserError as e:
+      raise UserError(f'--algorithms: {e}') from e
+  else:
+    check_choice('algorithms', name, (*algorithms.METHODS, 'MODULE:FUNCTION'))
   chosen: dict[str, Any] = {}
   for part in inside.split(';') if inside else []:
     flag, equals, value = map(str.strip, part.partition('='))
@@ -126,17 +199,19 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
       flag, value = 'num_clusters', flag
     if flag in chosen:
       raise UserError(f'--algorithms: {text!r} sets {flag} twice.')
-    if flag not in _TRAINING_FLAGS:
+    if flag not in _TRAINING_FLAGS and flag not in options(name):
       check_options(name, {flag: value})
     try:
-      chosen[flag] = _parser(flag)(value)
+      chosen[flag] = _parser(name, flag)(value)
     except ValueError as e:
       raise UserError(f'--algorithms: {text!r}: {e}.') from e
   return name, chosen
 
 
-def _parser(flag: str) -> Callable[[str], Any]:
-  """The function that parses the text of a flag's value."""
+def _parser(name: str, flag: str) -> Callable[[str], Any]:
+  """The function that parses the text of a flag's value for a method."""
+  if plugins.is_own(name) and flag not in _TRAINING_FLAGS:
+    return functools.partial(plugins.value, default=options(name)[flag])
   return int if flag == 'num_clusters' else flags.FLAGS[flag].parser.parse
 
 

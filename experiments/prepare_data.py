@@ -86,8 +86,10 @@ def check_equal(path: pathlib.Path, a: FederatedData, b: FederatedData) -> None:
   wrote, read = a.info.clusters, b.info.clusters
   if wrote is None or read is None:
     same = same and wrote is read
-  else:  # Read back, they are numbered from 0.
-    same = same and np.array_equal(np.unique(wrote, return_inverse=True)[1], read)
+  else:
+    if wrote.dtype.kind != 'U':  # Read back, numbers go from 0.
+      wrote = np.unique(wrote, return_inverse=True)[1]
+    same = same and np.array_equal(wrote, read)
   if not same or (a.num_classes, a.scale) != (b.num_classes, b.scale):
     raise UserError(f'{path} would read back differently; nothing was written.')
 

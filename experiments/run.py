@@ -20,7 +20,7 @@ import optax
 from absl import flags
 
 from experiments import flags as experiment_flags
-from experiments import methods
+from experiments import methods, plugins, schedules
 from experiments.errors import in_flags
 from experiments.start import no_positional, start
 from fesem_jax import algorithms, autotune, data, models, sharding
@@ -69,6 +69,8 @@ def load_data(
 
 def build_model(config: dict[str, Any], train: FederatedData) -> Model:
   """The model that a configuration names."""
+  if plugins.is_own(config['model']):
+    return _own_model(config, train)
   try:
     hidden = [int(width) for width in config['hidden']]
   except ValueError:
@@ -84,6 +86,27 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
       'weights; choose fewer or smaller widths.'
     )
   return models.build(config['model'], train.example_shape, train.num_classes, hidden)
+
+
+def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
+  """The model that a function of the user's own builds."""
+  build = plugins.load('model', config['model'], *experiment_flags.OWN_MODEL)
+  model = build(train.example_shape, train.num_classes, **config['model_options'])
+  named = f'--model={config["model"]}'
+  if not isinstance(model, Model):
+    raise UserError(
+      f'{named} must return a fesem_jax.Model, e.g. of fesem_jax.models.from_flax; it '
+      f'returns {type(model).__name__}.'
+    )
+  example = jax.ShapeDtypeStruct((2, *train.example_shape), jax.numpy.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  logits = jax.eval_shape(model.apply, shapes, example)
+  if logits.shape != (2, train.num_classes):
+    raise UserError(
+      f'{named}: two examples have logits of shape {logits.shape}, not '
+      f'{(2, train.num_classes)}.'
+    )
+  return model
 
 
 def build_local(
@@ -107,6 +130,7 @@ def build_local(
     clients_per_chunk=0 if chunk == 'auto' else int(chunk),
     mesh=sharding.client_mesh(machine['num_devices']),
     dropout_rate=config['dropout_rate'],
+    lr_schedule=schedules.build(config['lr_schedule']),
   )
   if chunk == 'auto':
     chunk = autotune.clients_per_chunk(local, train, config['clients_per_round'])
@@ -135,6 +159,9 @@ def run(
     UserError, Stopped: see `simulate`.
   """
   check_numbers(config | machine)
+  config = config | {
+    'lr_schedule': schedules.resolved(config['lr_schedule'], config['rounds'])
+  }
   train, test = load_data(config, machine['data_dir'])
   unseen = None
   if fraction := config['unseen_fraction']:
@@ -153,7 +180,8 @@ def run(
   size = sum(
     x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   )
-  unlike = skew.label_skew(skew.label_counts(train))
+  counts = skew.label_counts(train)
+  unlike = skew.label_skew(counts)
   say(
     f'{name} on {config["dataset"]}: {train.num_clients} clients, '
     f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
@@ -162,6 +190,13 @@ def run(
     'side on each'
   )
   notes = [in_flags(n) for n in algorithms.notes(name, options, train.num_clients)]
+  lacking, share = skew.classes_never_trained(counts, skew.label_counts(test))
+  if lacking:
+    say(
+      f'Warning: {lacking} of {train.num_clients} clients are measured on classes that '
+      f'they have no training examples of, with {100 * share:.1f} % of all examples '
+      'that are measured on.'
+    )
   for note in notes:
     say(f'Note: {note}')
   return simulate(
@@ -242,6 +277,7 @@ def report(result: Result) -> str:
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:
   """runs/ALGORITHM[K]_DATASET_PARTITION_seedN."""
   method = f'{config["algorithm"]}{config.get("num_clusters") or ""}'
+  method = method.replace(':', '_')
   dataset = config['dataset'].replace(':', '_').replace('/', '_')
   where = f'{dataset}_{config["partition"] or "default"}'
   return pathlib.Path('runs') / f'{method}_{where}_seed{config["seed"]}'
@@ -251,9 +287,9 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   sharding.setup_devices(f.num_devices)
-  config = experiment_flags.configuration(
-    f.algorithm, experiment_flags.chosen_options()
-  )
+  options = experiment_flags.chosen_options()
+  options |= methods.own_options(f.algorithm, f.algorithm_options)
+  config = experiment_flags.configuration(f.algorithm, options)
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir)
   print(report(result))
@@ -264,7 +300,17 @@ def define_flags() -> None:
   """Defines the flags of this binary."""
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_enum('algorithm', 'fesem', tuple(algorithms.METHODS), 'Method to run.')
+  flags.DEFINE_string(
+    'algorithm',
+    'fesem',
+    f'Method to run, of {", ".join(algorithms.METHODS)}; or MODULE:FUNCTION for one of '
+    'your own: FUNCTION(local) returns a fesem_jax.Algorithm.',
+  )
+  flags.DEFINE_string(
+    'algorithm_options',
+    '',
+    'NAME=VALUE,...: keyword-only arguments of --algorithm=MODULE:FUNCTION.',
+  )
   flags.DEFINE_string(
     'workdir', '', 'Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.'
   )

@@ -8,7 +8,7 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
-from experiments import flagfiles
+from experiments import flagfiles, usage
 from experiments.errors import in_flags
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError
@@ -51,8 +51,20 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
 
 def parse_flags(argv: list[str]) -> list[str]:
   """Parses the flags; a flagfile that cannot be read is one sentence too."""
+  if usage.asked(argv):
+    print(usage.text())
+    sys.exit(0)
   try:
-    return app.parse_flags_with_usage(flagfiles.expand(argv))
+    argv = flagfiles.expand(argv)
+    flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+  except flags.CantOpenFlagFileError as e:
+    reason = str(e).rpartition('flagfile: ')[2]
+    presets = ', '.join(n for n in flagfiles.names() if '/' not in n)
+    _fail(f'--flagfile cannot be read ({reason}). The presets are {presets}.')
+  except (flags.Error, OSError, UnicodeError):
+    pass  # Told of below.
+  try:
+    return app.parse_flags_with_usage(argv)
   except (OSError, UnicodeError) as e:
     _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
 

@@ -16,6 +16,15 @@ from fesem_jax.atomic import write_atomically
 from fesem_jax.errors import UserError
 from fesem_jax.programs import Programs
 
+# What --tune may rank by, and how it is called.
+_WORDS = {'finetuned': 'fine-tuned', 'deployed': 'deployed'}
+RANKINGS = tuple(_WORDS)
+
+# They decide what is measured, or are no single values.
+_NOT_TUNED = (
+  'seed', 'evaluate_on', 'num_clusters', 'model_options', 'dataset_options',
+)  # fmt: skip
+
 
 def parse_search(text: str) -> tuple[str, list[Any]]:
   """'learning_rate:0.01,0.03' -> ('learning_rate', [0.01, 0.03]).
@@ -25,9 +34,7 @@ def parse_search(text: str) -> tuple[str, list[Any]]:
   """
   name, _, values = text.partition(':')
   tunable = (*experiment_flags.common(), *methods.all_options())
-  if (
-    not values or name not in tunable or name in ('seed', 'evaluate_on', 'num_clusters')
-  ):
+  if not values or name not in tunable or name in _NOT_TUNED:
     raise UserError(f'--tune={text} is not FLAG:VALUE,VALUE, e.g. learning_rate:0.1,1.')
   try:
     return name, [flags.FLAGS[name].parser.parse(v) for v in values.split(',')]
@@ -66,6 +73,7 @@ def tuned(
   name: str,
   values: list[Any],
   workdir: pathlib.Path,
+  by: str = 'finetuned',
 ) -> dict[str, list[dict[str, Any]]]:
   """Gives each method the value of a flag that is best on validation examples.
 
@@ -76,6 +84,7 @@ def tuned(
     name: the flag.
     values: its candidates.
     workdir: gets the runs in tune/ and the figures behind each choice in tune.json.
+    by: one of `RANKINGS`, whose micro accuracy decides.
 
   Returns:
     `by_label` with the chosen values.
@@ -94,7 +103,7 @@ def tuned(
       folder = workdir / 'tune' / label / f'{name}={value}'
       what = f'{label}, {name}={value}'
       summary = run_unless_diverged(config, folder, what, Programs())
-      found = None if summary is None else summary['finetuned']['micro_accuracy']
+      found = None if summary is None else summary[by]['micro_accuracy']
       scores[str(value)] = found
       return -np.inf if found is None else found
 
@@ -110,7 +119,7 @@ def tuned(
       if all(s is None for s in scores.values()):
         print(f'{label}: diverged with every {name}; {best} is kept.')
       else:
-        print(f'{label}: {name}={best}, by fine-tuned micro accuracy on validation.')
+        print(f'{label}: {name}={best}, by {_WORDS[by]} micro accuracy on validation.')
       chosen[label] = {'chosen': best, 'validation_micro_accuracy': scores}
   write_atomically(workdir / 'tune.json', json.dumps({name: chosen}, indent=1) + '\n')
   return by_label

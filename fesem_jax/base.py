@@ -16,21 +16,41 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
 HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
 
 
+def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """Softmax cross entropy of integer labels, example by example.
+
+  Args:
+    logits: [B, L] float32.
+    y: [B] int32 labels in 0..L-1.
+
+  Returns:
+    [B] float32.
+  """
+  # With integer labels the gradient would be a scatter, which is slow.
+  return optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
+
+
 class Model(NamedTuple):
-  """A classifier as two pure functions.
+  """A classifier as pure functions.
 
   Attributes:
     init: key -> params.
     apply: (params, x [B, ...]) -> logits [B, L] float32.
+    loss: (logits [B, L], labels y [B] int32) -> [B] float32, each example's own loss.
+      Clients train on its mean; methods that choose models by their loss or need its
+      gradient use it as well. Of clients that use a mixture of models, the logits are
+      the logarithms of the mixture's class probabilities.
   """
 
   init: Callable[[jax.Array], Params]
   apply: Callable[[Params, jax.Array], jax.Array]
+  loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,7 +62,8 @@ class ClientInfo:
 
   Attributes:
     names: [M] strings, e.g. writer ids.
-    clusters: [M] int true cluster of each client, or None where none is known.
+    clusters: [M] true cluster of each client, int or, where clusters have names,
+      strings; None where none is known.
   """
 
   names: np.ndarray
@@ -218,7 +239,10 @@ class Cohort:
     ids: [S] int32 positions in the data; M is an empty place, so that S can be
       padded to a multiple of the device count.
     everyone: True if `ids` is 0..M-1: full participation, nothing is gathered.
+    round: [] int32 number of the round, counted from 0, which a schedule over rounds
+      looks at (`LocalTraining.rate`); None outside of rounds, e.g. before the first.
   """
 
   ids: HostOrDeviceArray
   everyone: bool = dataclasses.field(metadata={'static': True})
+  round: HostOrDeviceArray = None

@@ -55,7 +55,7 @@ def draw_cohort(
 
   Args:
     seed: of the run.
-    number: of the round, counted from 1.
+    number: of the round, counted from 1; `Cohort.round` is one less.
     clients_per_round: S; 0 or all clients is full participation.
     train: training split as arranged.
     mesh: devices the cohort is split over.
@@ -65,12 +65,15 @@ def draw_cohort(
     multiple of the number of devices.
   """
   real = len(train.info.names)
+  before = np.int32(number - 1)
   if not 0 < clients_per_round < real:
-    return Cohort(np.arange(train.num_clients, dtype=np.int32), everyone=True)
+    ids = np.arange(train.num_clients, dtype=np.int32)
+    return Cohort(ids, everyone=True, round=before)
   by_id = np.argsort(np.asarray(train.client_ids)[:real])
   rng = streams.host_rng(seed, streams.COHORT, number)
   positions = by_id[rng.choice(real, clients_per_round, replace=False)]
   padding = -clients_per_round % mesh.size
   positions = np.concatenate([positions, np.full(padding, train.num_clients)])
   sizes = np.append(np.asarray(train.sizes()), 0)[positions]
-  return Cohort(positions[sharding.deal(sizes)].astype(np.int32), everyone=False)
+  ids = positions[sharding.deal(sizes)].astype(np.int32)
+  return Cohort(ids, everyone=False, round=before)

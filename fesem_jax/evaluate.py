@@ -216,7 +216,7 @@ def agreement(
   """ARI and NMI of an assignment with the true clusters; None without truth.
 
   Args:
-    truth: [M] int, or None.
+    truth: [M] int or names, or None.
     assignment: [M] int.
   """
   if truth is None:

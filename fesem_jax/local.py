@@ -166,11 +166,12 @@ def train_cohort(
     return None if models is None else models.shared
 
   shared_part = None if correction is None else (correction.common, correction.applies)
-  shared = (shared_of(starts), shared_of(anchor), shared_part, data, key)
+  rate = local.rate(cohort)
+  shared = (shared_of(starts), shared_of(anchor), shared_part, data, key, rate)
 
   def body(chunk, shared, sums):
     steps, arrived, prox, own_part, start, pull_to = chunk.own
-    models, anchors, shared_part, data, key = shared
+    models, anchors, shared_part, data, key, rate = shared
     count = arrived.shape[0]
     start = start._replace(shared=models)
     if in_place:
@@ -196,6 +197,7 @@ def train_cohort(
       correction=added,
       vary=vary,
       layers=layers,
+      rate=rate,
     )
     trained = Trained(chunk.ids, params, loss, sizes, finite, arrived, steps)
     folded = None

@@ -9,9 +9,12 @@ import optax
 from jax.sharding import Mesh
 
 from fesem_jax import batching, sharding, tree
-from fesem_jax.base import FederatedData, Model, Params
+from fesem_jax.base import Cohort, FederatedData, Model, Params
 from fesem_jax.batching import Schedule
-from fesem_jax.errors import UserError, check_at_least, check_share
+from fesem_jax.errors import UserError, argument, check_at_least, check_share
+
+# Round [] int32, counted from 0 -> multiplier [] of the round's local updates.
+RoundSchedule = Callable[[Any], Any]
 
 
 class LocalTraining(NamedTuple):
@@ -26,6 +29,12 @@ class LocalTraining(NamedTuple):
     mesh: devices that the cohort is split over; they change nothing either.
     dropout_rate: probability that a client of a round drops out, so that its
       update never arrives.
+    lr_schedule: round, counted from 0 -> what the updates of the local optimizer are
+      multiplied by in it, w <- w + lr_schedule(round) * update; None is 1. Since the
+      optimizer starts anew in every round, that is a schedule of the learning rate for
+      any optimizer whose updates are proportional to it (SGD, with momentum too, and
+      Adam); e.g. `optax.cosine_decay_schedule(1.0, rounds)`. Training outside of rounds
+      (before the first, fine-tuning, for figures) is at the full rate.
   """
 
   model: Model
@@ -34,6 +43,13 @@ class LocalTraining(NamedTuple):
   clients_per_chunk: int
   mesh: Mesh
   dropout_rate: float = 0.0
+  lr_schedule: RoundSchedule | None = None
+
+  def rate(self, cohort: Cohort) -> jax.Array | None:
+    """The multiplier [] float32 of a cohort's local updates; None where it is 1."""
+    if self.lr_schedule is None or cohort.round is None:
+      return None
+    return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
 
 
 def local_training(
@@ -47,6 +63,7 @@ def local_training(
   clients_per_chunk: int = 0,
   mesh: Mesh | None = None,
   dropout_rate: float = 0.0,
+  lr_schedule: RoundSchedule | None = None,
 ) -> LocalTraining:
   """A `LocalTraining` with what is left out chosen for the machine.
 
@@ -60,21 +77,46 @@ def local_training(
     clients_per_chunk: 0 chooses by the model and the device.
     mesh: all devices by default.
     dropout_rate: see `LocalTraining`.
+    lr_schedule: see `LocalTraining`.
 
   Raises:
-    UserError: on a number out of range.
+    UserError: on a number out of range, or a schedule that does not give one
+      positive number for a round.
   """
   check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
   check_at_least(0, steps=steps)
   check_at_least(1, epochs=epochs)
   check_share(dropout_rate=dropout_rate)
+  if lr_schedule is not None:
+    _check_schedule(lr_schedule)
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
   chunk = clients_per_chunk or sharding.default_clients_per_chunk(
     params, num_clients, mesh
   )
   schedule = Schedule(batch_size, epochs, steps)
-  return LocalTraining(model, optimizer, schedule, chunk, mesh, dropout_rate)
+  return LocalTraining(
+    model, optimizer, schedule, chunk, mesh, dropout_rate, lr_schedule
+  )
+
+
+def _check_schedule(lr_schedule: RoundSchedule) -> None:
+  """Raises `UserError` unless a schedule gives a positive number for the first round.
+
+  The round is traced, as it will be: a schedule that branches on it in Python fails.
+  """
+  try:
+    first = float(jax.jit(lr_schedule)(jnp.int32(0)))
+  except (TypeError, ValueError, jax.errors.JAXTypeError) as e:
+    raise UserError(
+      f'{argument("lr_schedule")} must be a function of JAX from the number of a round '
+      f'to one number, e.g. optax.cosine_decay_schedule(1.0, rounds) ({e}).'
+    ) from e
+  if not 0 < first < jnp.inf:
+    raise UserError(
+      f'{argument("lr_schedule")} must be positive, but gives {first} for the first '
+      'round.'
+    )
 
 
 def sgd_learning_rate(local: LocalTraining) -> float:
@@ -95,13 +137,16 @@ def sgd_learning_rate(local: LocalTraining) -> float:
   return float(rates[0, 0])
 
 
-def weighted_cross_entropy(
+def weighted_loss(
   model: Model, params: Params, x: jax.Array, y: jax.Array, weights: jax.Array
 ) -> jax.Array:
-  """[] float32: mean cross entropy of a batch over the examples of weight 1."""
-  logits = model.apply(params, x)
-  # With integer labels the gradient would be a scatter, which is slow.
-  losses = optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
+  """[] float32: mean loss of a batch over the examples of weight 1."""
+  losses = model.loss(model.apply(params, x), y)
+  if jnp.shape(losses) != y.shape:
+    raise UserError(
+      'The `loss` of the model must give one number for each example, of shape '
+      f'{y.shape} here; its shape is {jnp.shape(losses)}.'
+    )
   return jnp.where(weights > 0, losses, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
 
 
@@ -119,6 +164,8 @@ def local_step(
   active: jax.Array,
   anchor: Params,
   prox: jax.Array | None,
+  *,
+  rate: jax.Array | None = None,
 ) -> tuple[Params, optax.OptState, jax.Array, jax.Array]:
   """One step of one client on its loss + prox |w - anchor|^2 + <correction, w>.
 
@@ -132,6 +179,7 @@ def local_step(
     active: [] bool; False changes nothing.
     anchor: like `params`; None without `prox`.
     prox: [] float32, or None.
+    rate: [] float32, see `LocalTraining.rate`.
 
   Returns:
     params, opt_state, and the sum [] of the losses and the number [] of the batch's
@@ -141,7 +189,7 @@ def local_step(
 
   def loss_of(params: Params) -> jax.Array:
     model = params if frozen is None else frozen | params
-    return weighted_cross_entropy(local.model, model, x, y, weights)
+    return weighted_loss(local.model, model, x, y, weights)
 
   loss, grads = jax.value_and_grad(loss_of)(params)
   # All gradients before any update: the update can then overwrite the params.
@@ -152,6 +200,8 @@ def local_step(
   if correction is not None:
     grads = jax.tree.map(jnp.add, grads, correction)
   updates, new_state = local.optimizer.update(grads, opt_state, params)
+  if rate is not None:
+    updates = jax.tree.map(lambda u: rate * u, updates)
   new = optax.apply_updates(params, updates), new_state
   params, opt_state = jax.tree.map(
     lambda a, b: jnp.where(active, a, b), new, (params, opt_state)
@@ -183,6 +233,7 @@ def train_chunk(
   correction: Params = None,
   vary: Vary | None = None,
   layers: Sequence[str] | None = None,
+  rate: jax.Array | None = None,
 ) -> tuple[Params, jax.Array, jax.Array]:
   """Trains C clients side by side for as long as the longest of them takes.
 
@@ -198,6 +249,7 @@ def train_chunk(
     correction: [C, ...] added to every gradient, or None.
     vary: gives the correction of each step, counted from 0; None leaves it as it is.
     layers: names of the layers that learn; None is all. The others stay as they are.
+    rate: [] float32, see `LocalTraining.rate`.
 
   Returns:
     params [C, ...], mean loss [C] and finite [C]; see `local.Trained`.
@@ -255,7 +307,7 @@ def train_chunk(
     def one_step(correction, params, *others):
       if vary is not None:
         correction = vary(step, params, correction)
-      return local_step(local, correction, params, *others)
+      return local_step(local, correction, params, *others, rate=rate)
 
     params, opt_state, loss, count = each(one_step)(
       correction, loop.params, frozen, loop.opt_state, batch, step < steps, anchor, prox

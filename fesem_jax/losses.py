@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fesem_jax import batching, chunks, sums, tree
 from fesem_jax.base import Cohort, FederatedData, Params
-from fesem_jax.local_sgd import LocalTraining, weighted_cross_entropy
+from fesem_jax.local_sgd import LocalTraining, weighted_loss
 
 # Examples that a model classifies at a time outside of training.
 EVALUATION_BATCH = 128
@@ -36,7 +36,7 @@ def cohort_losses(
       x, y = batching.gather(data, client, rows)
 
       def mean(model: Params) -> jax.Array:
-        return weighted_cross_entropy(local.model, model, x, y, weights)
+        return weighted_loss(local.model, model, x, y, weights)
 
       count = weights.sum()
       return jnp.where(count > 0, jax.lax.map(mean, models) * count, 0.0)
@@ -100,7 +100,7 @@ def cohort_gradients(
       x, y = batching.gather(data, client, rows)
 
       def loss(params: Params) -> jax.Array:
-        return weighted_cross_entropy(local.model, params, x, y, weights)
+        return weighted_loss(local.model, params, x, y, weights)
 
       return jax.grad(loss)(tree.unstack(model, 0))
 

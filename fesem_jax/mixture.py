@@ -19,7 +19,8 @@ def as_one_model(
   """What evaluation and training need of clients, whether they use mixtures or not.
 
   A mixture's logits are the logarithms of its class probabilities,
-  log sum_k pi_k softmax(z_k), so that their cross entropy is the mixture's.
+  log sum_k pi_k softmax(z_k), so that their cross entropy is the mixture's;
+  the model's own loss is applied to them.
 
   Args:
     model: of every client, or of the R models of a mixture.
@@ -46,4 +47,4 @@ def as_one_model(
     shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},
     own={MODELS: None, LOG_WEIGHTS: jnp.log(jnp.maximum(used.mixture, 1e-30))},
   )
-  return Model(init, apply), models, (MODELS,)
+  return Model(init, apply, model.loss), models, (MODELS,)

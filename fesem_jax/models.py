@@ -5,14 +5,16 @@ running statistics are not parameters that could be averaged.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from fesem_jax import conv, dense
-from fesem_jax.base import Model, Params
+from fesem_jax.base import Model, Params, cross_entropy
 from fesem_jax.errors import UserError, check_choice
 
 Dense = functools.partial(nn.Dense, dot_general=dense.dot_general)
@@ -111,22 +113,34 @@ class CelebaCnn(nn.Module):
     return Dense(self.num_classes, name='logits')(x.reshape(x.shape[0], -1))
 
 
-def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
+def from_flax(
+  module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
+  example_shape: Sequence[int],
+  loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy,
+) -> Model:
   """Makes a `Model` of a Flax module that treats each example on its own.
 
   Args:
-    module: maps [B, *example_shape] to logits [B, L].
+    module: a Linen module that maps [B, *example_shape] to logits [B, L], or a function
+      that makes such an NNX module, e.g. `lambda rngs: Net(10, rngs=rngs)`: an NNX
+      module holds its parameters, and a method may need several random ones.
     example_shape: shape of one example.
+    loss: see `Model`.
 
   Returns:
     The model.
 
   Raises:
-    ValueError: if the module keeps state besides its parameters, or if the logits
+    UserError: if the module keeps state besides its parameters, or if the logits
       of one example depend on others of its batch, as with batch statistics: a
-      batch is filled up with examples that must not count.
+      batch is filled up with examples that must not count. Also if an NNX module is
+      given instead of a function that makes it.
   """
-  model = _as_model(module, example_shape)
+  if isinstance(module, nn.Module):
+    name, model = type(module).__name__, _as_model(module, example_shape)
+  else:
+    name, model = _as_nnx_model(module)
+  model = model._replace(loss=loss)
 
   # Layers may start at zero, and then pass nothing on.
   def shaken(p):
@@ -142,22 +156,69 @@ def from_flax(module: nn.Module, example_shape: Sequence[int]) -> Model:
   # How the first example's logits change with the other examples of the batch.
   others = jax.grad(first)(x)[1:]
   if jnp.any((others != 0) & ~jnp.isnan(others)):
-    raise ValueError(
-      f'{type(module).__name__} lets the examples of a batch influence each other, as '
+    raise UserError(
+      f'{name} lets the examples of a batch influence each other, as '
       'batch statistics do; normalize each example on its own, e.g. with GroupNorm.'
     )
   return model
+
+
+def _check_only_parameters(name: str, extra: set[str]) -> None:
+  """Raises `UserError` if module `name` keeps `extra` state."""
+  if extra:
+    raise UserError(
+      f'{name} keeps {sorted(extra)} besides its parameters; '
+      'only parameters can be averaged.'
+    )
+
+
+def _as_nnx_model(make: Callable[[nnx.Rngs], nnx.Module]) -> tuple[str, Model]:
+  """What makes an NNX module, as the module's name and a `Model`."""
+  if isinstance(make, nnx.Module) or not callable(make):
+    raise UserError(
+      f'{type(make).__name__} is no Linen module: give from_flax a function that makes '
+      'the NNX module, e.g. lambda rngs: Net(10, rngs=rngs).'
+    )
+
+  def made(key: jax.Array) -> nnx.Module:
+    module = make(nnx.Rngs(key))
+    if not isinstance(module, nnx.Module):
+      raise UserError(
+        f'from_flax needs a function that makes an NNX module; what it was given makes '
+        f'a {type(module).__name__}.'
+      )
+    return module
+
+  module = nnx.eval_shape(lambda: made(jax.random.key(0)))
+  name = type(module).__name__
+  parts: Any = nnx.split(module, nnx.Param, ...)
+  graph, layers, others = parts
+  kinds = {type(variable).__name__ for _, variable in nnx.to_flat_state(others)}
+  _check_only_parameters(name, kinds)
+
+  def init(key: jax.Array) -> Params:
+    return _named(nnx.to_pure_dict(nnx.state(made(key), nnx.Param)))
+
+  def apply(params: Params, x: jax.Array) -> jax.Array:
+    state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
+    nnx.replace_by_pure_dict(state, params)
+    return jnp.asarray(nnx.merge(graph, state)(x))
+
+  return name, Model(init, apply)
+
+
+def _named(layers: Any) -> Params:
+  """The same tree with names for numbers: layers have names, those of a list too."""
+  if not isinstance(layers, dict):
+    return layers
+  return {str(name): _named(layer) for name, layer in layers.items()}
 
 
 def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
   """A Flax module as a `Model`, as `from_flax` says."""
   dummy = jnp.zeros((1, *example_shape), jnp.float32)
   extra = set(jax.eval_shape(module.init, jax.random.key(0), dummy)) - {'params'}
-  if extra:
-    raise ValueError(
-      f'{type(module).__name__} keeps {sorted(extra)} besides its parameters; '
-      'only parameters can be averaged.'
-    )
+  _check_only_parameters(type(module).__name__, extra)
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
     return jnp.asarray(module.apply({'params': params}, x))

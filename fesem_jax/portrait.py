@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import streams
+from fesem_jax import streams, waits
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.kmeans import centered_gram
 from fesem_jax.local import train_cohort
@@ -131,7 +131,8 @@ def draw(
 
   args = (state, train, jnp.asarray(ids), key)
   program = programs.compiled(('portrait', algorithm, local), gram, *args)
-  products, counts, clusters = jax.device_get(program(*args))
+  with waits.told('local models for the figures'):
+    products, counts, clusters = jax.device_get(program(*args))
   # Weights beyond 1e19 overflow here.
   counts = counts & np.isfinite(products.diagonal())
   kept = np.flatnonzero(counts[: len(sampled)])

@@ -5,6 +5,18 @@ from typing import Any
 
 import jax
 
+from fesem_jax import waits
+
+# First of a program's key -> what the program does.
+_WAITS: dict[Any, str] = {
+  'init': 'the start',
+  'step': 'a round',
+  'measure': 'the evaluation',
+  'assignment': 'the clusters',
+  'unseen': 'the evaluation of unseen clients',
+  'portrait': 'the local models for the figures',
+}
+
 
 class Programs:
   """The compiled programs of a run; runs that share them compile each only once.
@@ -41,7 +53,8 @@ class Programs:
     """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
 
     Args:
-      key: names the function; two functions of one key must do the same.
+      key: names the function; two functions of one key must do the same. What a wait
+        for it is called goes by the first of it, see `_WAITS`.
       fn: the function to compile.
       *args: arguments like those that it will be called with.
       **options: of `jax.jit`.
@@ -49,4 +62,10 @@ class Programs:
     Returns:
       The compiled function.
     """
-    return self.once(key, lambda: jax.jit(fn, **options).lower(*args).compile(), *args)
+
+    def compile_now():
+      first = key[0] if isinstance(key, tuple) else key
+      with waits.told(f'compiling {_WAITS.get(first, "a program")}'):
+        return jax.jit(fn, **options).lower(*args).compile()
+
+    return self.once(key, compile_now, *args)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from fesem_jax import atomic, records, writer
+from fesem_jax import atomic, records, waits, writer
 from fesem_jax.base import FederatedData
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError, argument
@@ -102,7 +102,8 @@ def begin(
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:
     began = time.perf_counter()
-    state = jax.block_until_ready(init(key, train))
+    with waits.told('first models and clusters'):
+      state = jax.block_until_ready(init(key, train))
     seconds['init'] = time.perf_counter() - began
     return state, 0, seconds
   if latest > rounds:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import tqdm
 
-from fesem_jax import checkpoint, portrait, records, streams, writer
+from fesem_jax import checkpoint, portrait, records, streams, waits, writer
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.cohorts import arrange, draw_cohort
 from fesem_jax.data import skew
@@ -97,7 +97,8 @@ def simulate(
     resume: whether to continue the run that the workdir holds.
     tensorboard: write scalars for TensorBoard too.
     make_portrait: describe the clients for the figures after the last round.
-    progress: show a progress bar; None shows it on a terminal only.
+    progress: show a progress bar, and what is waited for; None shows them on a
+      terminal only.
     programs: compiled by earlier runs of the same algorithm and `local`, e.g. with
       other seeds.
     unseen: training and test split of clients that take no part, to measure on after
@@ -121,6 +122,7 @@ def simulate(
     _check(rounds, 0, eval_every, finetune_epochs, *unseen)
 
   with contextlib.ExitStack() as opened:
+    opened.enter_context(waits.shown(progress))
     data_digest = '' if folder is None else digest_of_data(train, test, *(unseen or ()))
     keys = keys_of_run(seed, local.mesh)
     train, test = arrange(local, train, test)

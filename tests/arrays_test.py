@@ -40,6 +40,9 @@ def test_numbered_clients_and_named_clusters_survive_conversion(tmp_path):
     np.testing.assert_array_equal(one.x, other.x)
     np.testing.assert_array_equal(one.info.names, other.info.names)
     np.testing.assert_array_equal(one.info.clusters, other.info.clusters)
+    # Clusters that have names keep them.
+    want = ['old' if int(name) < 6 else 'young' for name in one.info.names]
+    assert other.info.clusters.tolist() == want
   assert [p.name for p in (tmp_path / 'new').iterdir()] == ['b.npz']
   (tmp_path / 'file').touch()
   with pytest.raises(UserError, match=r'Cannot write --output=.*File exists'):

@@ -20,6 +20,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.errors import in_flags
 from fesem_jax import algorithms, data
+from fesem_jax.data import skew
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from tests import sources as sources_test
 
@@ -384,6 +385,60 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   assert list(json.loads((tmp_path / 'tune.json').read_text())['learning_rate']) == [
     'fed_avg'
   ]
+
+
+def test_tuning_ranks_by_what_it_is_told(parsed_flags, monkeypatch, capsys, tmp_path):
+  table = compare.configurations(['fed_avg'], 1, {})
+
+  def run(config, folder, what, programs):
+    rate = config['learning_rate']
+    return {
+      'finetuned': {'micro_accuracy': rate}, 'deployed': {'micro_accuracy': 1 - rate},
+    }  # fmt: skip
+
+  monkeypatch.setattr(tune, 'run_unless_diverged', run)
+  for by, best in (('finetuned', 0.3), ('deployed', 0.2)):
+    tuned = tune.tuned(table, 'learning_rate', [0.2, 0.3], tmp_path, by)
+    assert tuned['fed_avg'][0]['learning_rate'] == best
+  said = capsys.readouterr().out
+  assert 'learning_rate=0.3, by fine-tuned' in said
+  assert 'learning_rate=0.2, by deployed' in said
+
+
+def test_a_missing_preset_lists_the_presets(parsed_flags, capsys):
+  with pytest.raises(SystemExit):
+    start.parse_flags(['run', '--flagfile=experiments/presets/dmo.flags'])
+  said = capsys.readouterr().err
+  assert 'The presets are celeba, celeba_dirichlet, ' in said
+  assert 'demo, femnist' in said
+  assert "No such file or directory: 'experiments/presets/dmo.flags'" in said
+  assert 'ERROR' not in said
+
+
+def test_help_is_in_groups(parsed_flags, capsys):
+  with pytest.raises(SystemExit) as ended:
+    start.parse_flags(['run', '--rounds=3', '--help'])
+  assert ended.value.code == 0
+  said = capsys.readouterr().out
+  at = [said.index(f'\n{title}:\n') for title in
+        ('Data', 'Model', 'Local training', 'Run', 'Options of methods', 'Machine')
+  ]  # fmt: skip
+  flag = ('dataset=digits', 'model=mlp', 'lr_schedule=constant', 'rounds=20',
+          'num_clusters', 'clients_per_chunk=0')  # fmt: skip
+  of_flags = [said.index(f'\n  --{name}\n') for name in flag]
+  assert all(a < b for a, b in zip(at, of_flags, strict=True))
+  assert all(a < b for a, b in zip(of_flags, at[1:], strict=False))
+  for group in experiment_flags.GROUPS.values():
+    for one in group:
+      assert re.search(rf'\n  --(\[no\])?{one.name}\b', said)
+  assert max(map(len, said.splitlines())) <= 88
+
+
+def test_classes_that_a_client_never_trains_on_are_counted():
+  train = np.array([[1, 0, 2], [0, 3, 1], [1, 1, 1]])
+  test = np.array([[2, 1, 0], [1, 1, 1], [0, 0, 4]])
+  assert skew.classes_never_trained(train, test) == (2, 0.2)
+  assert skew.classes_never_trained(train, train) == (0, 0.0)
 
 
 @pytest.mark.slow

@@ -101,6 +101,24 @@ def test_figures_show_names_of_all_kinds(workdir):
     assert f'<!-- {FORMULA}' in svg.read_text()
 
 
+def test_true_clusters_are_called_by_their_names(workdir):
+  run = plots.Run(workdir)
+  number = run.clients['truth']
+  for truth, words in (
+    (number, {'truth 0', 'truth 1', 'truth 2'}),
+    (np.array(['Greek', 'Korean', 'Thai'])[number], {'Greek', 'Korean', 'Thai'}),
+  ):
+    run.clients['truth'] = truth
+    figure = plots.map_of_clients(run)
+    legend = {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert {t for t in legend if not t.startswith('cluster')} == words
+    titles = ' '.join(axis.get_title() for axis in plots.sheets(run).axes)
+    assert all(f'10 of {word}' in titles for word in words)
+    figure = plots.classes_of_clients(np.eye(30, 4, dtype=int), 'title', truth)
+    assert len(figure.axes[0].lines) == 2  # Where another cluster begins.
+    plt.close('all')
+
+
 @pytest.mark.parametrize('odd', ODD_NAMES)
 def test_what_is_shown_is_short_and_printable(odd):
   for show in (display.shown, display.in_figure, display.in_latex, display.in_markdown):

@@ -38,7 +38,8 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
   keeps c_i. All control variates start at 0, so the first round is FedAvg's.
 
   Args:
-    local: how clients train; eta is its optimizer's learning rate.
+    local: how clients train; eta is its optimizer's learning rate, times what its
+      schedule gives for the round.
     server_learning_rate: eta_g.
 
   Raises:
@@ -81,10 +82,15 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
       local, state, data, cohort, key, fold=add, sums=(none, none), keep=False
     )
     models, gradients = trained.sums
+    own = trained.folded
+    rate = local.rate(cohort)
+    if rate is not None:  # Steps were so much shorter or longer than eta's.
+      own, mean = jax.tree.map(lambda g: g / rate, (own, gradients.params))
+      gradients = gradients._replace(params=mean)
     mean = sums.mean_of(models, x)
     x = jax.tree.map(lambda x, w: x + server_learning_rate * (w - x), x, mean)
     old = tree.rows_of(state.client_controls, cohort)
-    new = jax.tree.map(lambda o, c, g: o - c + g, old, c, trained.folded)
+    new = jax.tree.map(lambda o, c, g: o - c + g, old, c, own)
     new = tree.where(trained.took_part(), new, old)
     num_clients = (data.sizes() > 0).sum()
 

@@ -1,6 +1,7 @@
 """A user's own data in one .npz file; also what prepare_data writes."""
 
 import pathlib
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,7 +19,8 @@ def load(path: pathlib.Path) -> Pool:
   Arrays: `x` [T, ...] features (uint8 images are scaled by 1 / 255, or by the
   array `scale` []), `y` [T] labels from 0, `client` [T] integers or strings;
   optional `split` [T], 0 training and 1 test (without it each client is split
-  80/20), and `cluster` [T], the true cluster of the example's client.
+  80/20), and `cluster` [T], the true cluster of the example's client, a number or a
+  name that figures show.
 
   Raises:
     UserError: if the file is absent, damaged, holds pickled objects (which are
@@ -28,10 +30,20 @@ def load(path: pathlib.Path) -> Pool:
     if not path.is_file():
       raise UserError(f'{path} does not exist.')
     arrays = read_npz(path)
-    return _pool(path, arrays)
+    return from_arrays(path, arrays)
 
 
-def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
+def from_arrays(path: object, arrays: Mapping[str, np.ndarray]) -> Pool:
+  """Natural clients from arrays that are named as in a file; see `load`.
+
+  Args:
+    path: how errors call where they are from.
+    arrays: by name.
+
+  Raises:
+    UserError: if they do not fit.
+  """
+  arrays = {name: np.asarray(array) for name, array in arrays.items()}
   for name in ('x', 'y', 'client'):
     if name not in arrays:
       raise UserError(f'{path} lacks the array {name}; it needs x, y and client.')
@@ -62,8 +74,11 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
   )
   clusters = None
   if 'cluster' in arrays:
-    # Numbered from 0 in their own order, whatever they are called.
-    cluster = np.unique(arrays['cluster'], return_inverse=True)[1]
+    cluster = arrays['cluster']
+    if cluster.dtype.kind == 'S':
+      cluster = cluster.astype(str)
+    if cluster.dtype.kind != 'U':  # Names stay; numbers go from 0 in their order.
+      cluster = np.unique(cluster, return_inverse=True)[1]
     clusters = cluster[first]
     bad = np.flatnonzero(clusters[client] != cluster)
     if len(bad):
@@ -95,7 +110,7 @@ def _pool(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> Pool:
   )
 
 
-def _num_classes(path: pathlib.Path, value: np.ndarray) -> int:
+def _num_classes(path: object, value: np.ndarray) -> int:
   if value.shape != () or value.dtype.kind not in 'iuf':
     raise UserError(f'{path}: num_classes must be one number.')
   if not 1 <= value <= values.MAX_CLASSES or value != np.round(value):

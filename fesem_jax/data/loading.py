@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from fesem_jax import streams
 from fesem_jax.base import FederatedData
 from fesem_jax.data import deal, partition, sources
+from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.pool import Pool
 from fesem_jax.errors import UserError, argument, check_at_least, check_choice
 
@@ -33,6 +35,7 @@ def load(
   dirichlet_alpha: float = 0.5,
   classes_per_client: int = 2,
   seed: int = 0,
+  arrays: Mapping[str, np.ndarray] | None = None,
   **options: Any,
 ) -> tuple[FederatedData, FederatedData]:
   """Loads a data set and deals it to clients.
@@ -60,6 +63,9 @@ def load(
     dirichlet_alpha: concentration of 'dirichlet'; smaller is more skewed.
     classes_per_client: label shards of each client under 'shards'.
     seed: decides everything random.
+    arrays: data of one's own, by name as in an npz:FILE (see `arrays.load`): `x`
+      [T, ...], `y` [T], `client` [T] and optionally `split` and `cluster`; `name` is
+      then only what errors call it.
     **options: of single data sets, see `sources.Options`.
 
   Returns:
@@ -81,7 +87,8 @@ def load(
   check_at_least(0, num_clients=num_clients, examples_per_client=examples_per_client)
   check_at_least(0, min_examples=min_examples, seed=seed)
   _check_partition(wanted)
-  sources.check(name, source, chosen, wanted.num_clients, partition_groups)
+  own = arrays is not None
+  sources.check(name, source, chosen, wanted.num_clients, partition_groups, own)
   folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
 
   def rng(stream: int) -> np.random.Generator:
@@ -95,7 +102,10 @@ def load(
     wanted.groups_of_clients(),
     rng(streams.GENERATE),
   )
-  pool = sources.load(name, source, request)
+  if arrays is None:
+    pool = sources.load(name, source, request)
+  else:
+    pool = from_arrays(argument('name', name), arrays)
   wanted = wanted._replace(
     name=partition or ('natural' if pool.client is not None else 'iid')
   )

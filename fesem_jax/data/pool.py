@@ -24,7 +24,7 @@ class Pool(NamedTuple):
     test_y: their labels, or None.
     client: [T] integer natural client of each example, or None.
     names: names of the natural clients, or None.
-    clusters: true cluster of each natural client, or None.
+    clusters: true cluster of each natural client, a number or a name, or None.
     test_client: natural client of each test example; None where the data set
       does not split its clients' examples itself.
   """

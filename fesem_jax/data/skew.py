@@ -28,3 +28,17 @@ def label_skew(counts: np.ndarray) -> float:
   shares = counts / counts.sum(axis=1, keepdims=True)
   whole = counts.sum(axis=0) / counts.sum()
   return float(np.abs(shares - whole).sum(axis=1).mean() / 2)
+
+
+def classes_never_trained(train: np.ndarray, test: np.ndarray) -> tuple[int, float]:
+  """How much clients are tested on classes that they have no training examples of.
+
+  Args:
+    train: [M, L] int training examples of each class on each client.
+    test: [M, L] int test examples.
+
+  Returns:
+    Clients with such test examples, and the share of all test examples that are such.
+  """
+  absent = np.where(train == 0, test, 0)
+  return int(absent.any(axis=1).sum()), float(absent.sum() / max(test.sum(), 1))

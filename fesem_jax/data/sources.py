@@ -176,7 +176,12 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
 
 
 def check(
-  name: str, source: str, options: Options, num_clients: int, num_groups: int
+  name: str,
+  source: str,
+  options: Options,
+  num_clients: int,
+  num_groups: int,
+  own: bool = False,
 ) -> None:
   """Raises `UserError` on an unknown data set or source, or an option it lacks.
 
@@ -186,10 +191,11 @@ def check(
     options: of single data sets.
     num_clients: M of generated data.
     num_groups: planted groups of generated data.
+    own: whether the data is the caller's own, whatever its name.
   """
   named = argument('name', name)
   prefix, colon, place = name.partition(':')
-  if colon and prefix in PREFIXES and place:
+  if own or (colon and prefix in PREFIXES and place):
     known: tuple[str, ...] = ()
   elif name in DATASETS:
     known = tuple(s.name for s in DATASETS[name])

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
+from fesem_jax.display import in_figure, true_cluster_in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import STYLE, color_of
 
@@ -78,7 +78,7 @@ def _mix(truth: np.ndarray) -> str:
   """How many members of a cluster are of which true cluster; the largest three."""
   values, counts = np.unique(truth, return_counts=True)
   order = np.argsort(-counts, kind='stable')
-  parts = [f'{counts[i]} of truth {in_figure(values[i], 16)}' for i in order[:3]]
+  parts = [f'{counts[i]} of {true_cluster_in_figure(values[i])}' for i in order[:3]]
   if others := order[3:].tolist():
     parts.append(f'{counts[others].sum()} of {len(others)} others')
   return ', '.join(parts)

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fesem_jax.display import in_figure
+from fesem_jax.display import in_figure, true_cluster_in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import MARKERS, STYLE, color_of
 
@@ -75,7 +75,7 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
     if truth is not None:
       handles += [
         _handle(
-          f'truth {in_figure(true_cluster)}', '#555555', MARKERS[t % len(MARKERS)]
+          true_cluster_in_figure(true_cluster), '#555555', MARKERS[t % len(MARKERS)]
         )
         for t, true_cluster in enumerate(np.unique(marked))
       ]

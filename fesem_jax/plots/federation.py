@@ -29,6 +29,8 @@ def classes_of_clients(
   Returns:
     The figure.
   """
+  if cluster is not None:  # Names can be sorted, but not subtracted.
+    cluster = np.unique(cluster, return_inverse=True)[1]
   keys = (
     [counts.argmax(axis=1)] if cluster is None else [counts.argmax(axis=1), cluster]
   )

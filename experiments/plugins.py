@@ -1,0 +1,153 @@
+"""Methods, models and data of the user's own, named MODULE:FUNCTION by a flag.
+
+Options are the function's keyword-only arguments, with the types of their defaults.
+"""
+
+import functools
+import importlib
+import inspect
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fesem_jax.data import sources
+from fesem_jax.errors import UserError, argument
+
+_TYPES = (bool, int, float, str)
+_BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
+
+
+def is_own(name: str) -> bool:
+  """Whether a name is MODULE:FUNCTION, and not a data set such as npz:FILE."""
+  named = re.fullmatch(r'[^\W\d][\w.]*:[^\W\d]\w*', name) is not None
+  return named and name.partition(':')[0] not in sources.PREFIXES
+
+
+@functools.cache
+def load(flag: str, name: str, *arguments: str) -> Callable[..., Any]:
+  """Imports a function, with the current directory on the path.
+
+  Args:
+    flag: that names it.
+    name: MODULE:FUNCTION.
+    *arguments: names of what it will be called with, for errors.
+
+  Raises:
+    UserError: if there is no such function, or it cannot be called so.
+  """
+  named = argument(flag, name)
+  module_name, _, function_name = name.partition(':')
+  if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
+    sys.path.insert(0, os.getcwd())
+  try:
+    module = importlib.import_module(module_name)
+  except Exception as e:  # Whatever a module does when it is imported.
+    raise UserError(
+      f'{named}: the module {module_name} cannot be imported ({type(e).__name__}: {e}).'
+    ) from e
+  if not hasattr(module, function_name):
+    raise UserError(f'{named}: the module {module_name} has no {function_name}.')
+  function = getattr(module, function_name)
+  call = f'{function_name}({", ".join(arguments)})'
+  if not callable(function):
+    raise UserError(
+      f'{named}: {function_name} is {type(function).__name__}, not a function; it is '
+      f'called as {call}.'
+    )
+  try:
+    inspect.signature(function).bind(*arguments)
+  except (TypeError, ValueError) as e:
+    raise UserError(
+      f'{named} cannot be called as {call} ({e}); options are keyword-only arguments '
+      'with defaults.'
+    ) from e
+  return function
+
+
+def options(function: Callable[..., Any]) -> dict[str, Any]:
+  """The options of a function that flags can give, with their defaults.
+
+  Returns:
+    Its keyword-only arguments whose defaults are numbers, text, True or False.
+  """
+  parameters = inspect.signature(function).parameters.values()
+  return {
+    p.name: p.default
+    for p in parameters
+    if p.kind is p.KEYWORD_ONLY and type(p.default) in _TYPES
+  }
+
+
+def value(text: str, default: Any) -> Any:
+  """A value of the type of a default, from its text.
+
+  Raises:
+    ValueError: if the text is not of that type.
+  """
+  kind = type(default)
+  if kind is bool:
+    if text.lower() not in _BOOLEANS:
+      raise ValueError(f'{text!r} is neither true nor false')
+    return _BOOLEANS[text.lower()]
+  try:
+    found = kind(text)
+  except ValueError as e:
+    raise ValueError(f'{text!r} is no {kind.__name__}') from e
+  if kind is float and not math.isfinite(found):
+    raise ValueError(f'{text!r} is not finite')
+  return found
+
+
+def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of a function as a flag lists them.
+
+  Args:
+    flag: that lists them.
+    text: NAME=VALUE,NAME=VALUE.
+    allowed: the function's options and their defaults.
+
+  Raises:
+    UserError: on another form, an unknown option, or a value of another type.
+  """
+  found: dict[str, Any] = {}
+  named = argument(flag, text)
+  for part in filter(None, map(str.strip, text.split(','))):
+    name, equals, of_name = map(str.strip, part.partition('='))
+    if not equals:
+      raise UserError(f'{named} is not NAME=VALUE,NAME=VALUE.')
+    if name not in allowed:
+      known = ', '.join(allowed) or 'none'
+      raise UserError(f'{named}: there is no option {name}; there are: {known}.')
+    if name in found:
+      raise UserError(f'{named} sets {name} twice.')
+    try:
+      found[name] = value(of_name, allowed[name])
+    except ValueError as e:
+      raise UserError(f'{named}: {name}: {e}.') from e
+  return found
+
+
+def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]:
+  """All options of an own model or data set: those given, and the other defaults.
+
+  Args:
+    kind: 'model' or 'dataset', the flag that names it.
+    name: what the flag names; anything but MODULE:FUNCTION has no such options.
+    text: of --model_options or --dataset_options.
+    *arguments: see `load`.
+
+  Raises:
+    UserError: see `load` and `given`.
+  """
+  if is_own(name):
+    allowed = options(load(kind, name, *arguments))
+    return allowed | given(f'{kind}_options', text, allowed)
+  if text:
+    raise UserError(
+      f'{argument(f"{kind}_options", text)} is for `{kind}=MODULE:FUNCTION`, and not '
+      f'for {argument(kind, name)}.'
+    )
+  return {}

@@ -1,0 +1,50 @@
+"""--lr_schedule: the learning rate over rounds, by name."""
+
+import math
+
+import optax
+
+from fesem_jax.errors import UserError, argument
+from fesem_jax.local_sgd import RoundSchedule
+
+FORMS = 'constant, cosine, exponential:RATE or step:EVERY:FACTOR'
+
+
+def resolved(text: str, rounds: int) -> str:
+  """The schedule with all that it depends on, so that configurations compare.
+
+  Args:
+    text: one of `FORMS`, or cosine:ROUNDS.
+    rounds: of the run, over which the cosine falls by default.
+  """
+  return f'cosine:{rounds}' if text == 'cosine' else text
+
+
+def build(text: str) -> RoundSchedule | None:
+  """The schedule that `resolved` names; None is constant.
+
+  Returns:
+    Round, counted from 0 -> multiplier of --learning_rate: in round r (1 +
+    cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY).
+
+  Raises:
+    UserError: on any other form, or a number out of range.
+  """
+  name, *numbers = text.split(':')
+  try:
+    values = [float(n) for n in numbers]
+  except ValueError:
+    values = [math.nan]
+  fits = all(math.isfinite(v) and v > 0 for v in values)
+  if name == 'constant' and not values:
+    return None
+  if name == 'cosine' and len(values) == 1 and fits and values[0] >= 1:
+    return optax.cosine_decay_schedule(1.0, int(values[0]))
+  if name == 'exponential' and len(values) == 1 and fits:
+    return optax.exponential_decay(1.0, 1, values[0])
+  if name == 'step' and len(values) == 2 and fits and values[0] == int(values[0]):
+    return optax.exponential_decay(1.0, int(values[0]), values[1], staircase=True)
+  raise UserError(
+    f'{argument("lr_schedule", text)} must be {FORMS}, with positive numbers, e.g. '
+    'step:10:0.5.'
+  )
