@@ -11,7 +11,7 @@ from absl import app, flags, logging
 from experiments.errors import in_flags
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError
-from fesem_jax.simulate import Stopped
+from fesem_jax.interrupts import Stopped
 
 
 def _fail(sentence: str) -> NoReturn:
