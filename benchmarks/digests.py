@@ -21,11 +21,11 @@ import numpy as np
 import optax
 from absl import app, flags
 
-from fesem_jax import algorithms, data, models, sharding
+from fesem_jax import algorithms, data, models, portrait, sharding
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import FederatedData
 from fesem_jax.local_sgd import local_training
-from fesem_jax.simulate import simulate
+from fesem_jax.simulation import simulate
 
 _JSON = flags.DEFINE_string('json', '', 'File to write the digests to.')
 _COMPARE = flags.DEFINE_string('compare', '', 'File of earlier digests.')
@@ -113,7 +113,6 @@ def digest_of_run(
   algorithm = algorithms.build(name, local, **options)
   result = simulate(
     algorithm,
-    local,
     train,
     test,
     rounds=4,
@@ -124,12 +123,13 @@ def digest_of_run(
   records = [{k: v for k, v in r.items() if k != 'seconds'} for r in result.history]
   outcome = {k: v for k, v in result.summary.items() if k in ('deployed', 'clusters')}
   text = json.dumps([records, outcome], sort_keys=True)
-  ids = jnp.arange(result.train.num_clients)
-  used = jax.jit(algorithm.client_params)(result.state, result.train, ids)
+  ids = jnp.arange(result.arranged.num_clients)
+  used = jax.jit(algorithm.client_params)(result.state, result.arranged, ids)
+  as_arranged = portrait.in_order(result.portrait, np.argsort(result.places))
   return {
     'records': hashlib.sha256(text.encode()).hexdigest()[:16],
     'models': _arrays_digest(used),
-    'portrait': _arrays_digest(result.portrait),
+    'portrait': _arrays_digest(as_arranged),
   }
 
 

@@ -11,6 +11,7 @@ _FLAG_OF = {
   'epochs': 'local_epochs',
   'fraction': 'unseen_fraction',
   'name': 'dataset',
+  'path': 'output',
   'steps': 'local_steps',
   'tau': 'server_tau',
 }

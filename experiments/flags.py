@@ -139,6 +139,9 @@ _RUN = (
     'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
   _flag('bool', 'resume', True, 'Continue the run that --workdir holds.'),
   _flag('bool', 'tensorboard', False, 'Write scalars to WORKDIR/tensorboard/ too.'),
+  _flag('bool', 'save_models', None,
+    'Save the deployed models for fesem_jax.load_run and experiments.export: all '
+    "centers, or every client's own model. Default: up to 1 GiB."),
 )  # fmt: skip
 
 _MACHINE = (
@@ -236,8 +239,8 @@ GROUPS = {
 # Where and how fast a run happens, which never changes its results: no part of its
 # configuration.
 _NOT_CONFIGURATION = (
-  'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'clients_per_chunk',
-  'num_devices',
+  'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'save_models',
+  'clients_per_chunk', 'num_devices',
 )  # fmt: skip
 
 

@@ -3,8 +3,8 @@ r"""Runs one method on one data set.
   python -m experiments.run --algorithm=fesem --dataset=digits \
       --partition=rotated --num_clusters=4
 
-The workdir gets config.json, metrics.jsonl, summary.json, clients.npz and
-checkpoints/. The same command again continues where it stopped. Figures:
+The workdir gets config.json, metrics.jsonl, summary.json, clients.csv, clients.npz,
+models.npz and checkpoints/. The same command again continues where it stopped. Figures:
 python -m experiments.figures WORKDIR.
 """
 
@@ -31,7 +31,8 @@ from fesem_jax.errors import Diverged, UserError
 from fesem_jax.local_sgd import LocalTraining, local_training
 from fesem_jax.method import Algorithm
 from fesem_jax.programs import Programs
-from fesem_jax.simulate import Result, simulate
+from fesem_jax.result import Result
+from fesem_jax.simulation import simulate
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
   'sgd': optax.sgd,
@@ -171,12 +172,12 @@ def run(
   name = config['algorithm']
   options = {option: config[option] for option in methods.options(name)}
 
-  def build() -> tuple[LocalTraining, Algorithm]:
-    local = build_local(config, model, train, machine)
-    return local, methods.build(name, local, options)
+  def build() -> Algorithm:
+    return methods.build(name, build_local(config, model, train, machine), options)
 
   but_seed = json.dumps(config | {'seed': None}, sort_keys=True)
-  local, algorithm = programs.once(but_seed, build, train)
+  algorithm = programs.once(but_seed, build, train)
+  local = algorithm.local
   size = sum(
     x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   )
@@ -201,7 +202,6 @@ def run(
     say(f'Note: {note}')
   return simulate(
     algorithm,
-    local,
     train,
     test,
     rounds=config['rounds'],
@@ -215,6 +215,7 @@ def run(
     checkpoint_every=machine['checkpoint_every'],
     resume=machine['resume'],
     tensorboard=machine['tensorboard'],
+    save_models=machine['save_models'],
     programs=programs,
     unseen=unseen,
     notes=notes,

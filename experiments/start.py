@@ -12,7 +12,7 @@ from experiments import flagfiles, usage
 from experiments.errors import in_flags
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError
-from fesem_jax.simulate import Stopped
+from fesem_jax.interrupts import Stopped
 
 
 def _fail(sentence: str) -> NoReturn:

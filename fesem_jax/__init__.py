@@ -7,27 +7,35 @@ is imported on its own.
 from fesem_jax import algorithms, data, models
 from fesem_jax.base import ClientInfo, Cohort, FederatedData, Model
 from fesem_jax.batching import Schedule
+from fesem_jax.client_table import ClientTable
+from fesem_jax.deployed import DeployedModels
 from fesem_jax.errors import UserError
 from fesem_jax.local_sgd import LocalTraining, local_training
 from fesem_jax.method import Algorithm, ClientModels, RoundInfo
+from fesem_jax.result import Result
+from fesem_jax.saved_run import Run, load_run
 from fesem_jax.sharding import client_mesh, setup_devices
-from fesem_jax.simulate import Result, simulate
+from fesem_jax.simulation import simulate
 
 __all__ = [
   'Algorithm',
   'ClientInfo',
   'ClientModels',
+  'ClientTable',
   'Cohort',
+  'DeployedModels',
   'FederatedData',
   'LocalTraining',
   'Model',
   'Result',
   'RoundInfo',
+  'Run',
   'Schedule',
   'UserError',
   'algorithms',
   'client_mesh',
   'data',
+  'load_run',
   'local_training',
   'models',
   'setup_devices',

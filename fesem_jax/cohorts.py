@@ -15,6 +15,19 @@ from fesem_jax.local_sgd import LocalTraining
 _PADDING = 8
 
 
+def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
+  """[M] the clients in the order that `arrange` puts them in.
+
+  Args:
+    local: how clients train, which decides their work.
+    train: training split of M clients, on the host.
+  """
+  work = num_steps(local.schedule, train.sizes(), train.max_examples)
+  return sharding.deal(
+    np.asarray(work) * train.max_examples + np.asarray(train.sizes())
+  )
+
+
 def arrange(
   local: LocalTraining, train: FederatedData, test: FederatedData
 ) -> tuple[FederatedData, FederatedData]:
@@ -32,10 +45,7 @@ def arrange(
     Both splits in the new order, whole on every device; M is a multiple of 8 and of
     the number of devices.
   """
-  work = num_steps(local.schedule, train.sizes(), train.max_examples)
-  order = sharding.deal(
-    np.asarray(work) * train.max_examples + np.asarray(train.sizes())
-  )
+  order = order_of_clients(local, train)
   multiple = math.lcm(_PADDING, local.mesh.size)
   padded = -(-len(order) // multiple) * multiple
 

@@ -197,7 +197,11 @@ def client_scores(counts: Counts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def scores(counts: Counts) -> Scores:
   """The four figures; NaN if no client has test examples."""
-  size, accuracy, f1 = client_scores(counts)
+  return mean_scores(*client_scores(counts))
+
+
+def mean_scores(size: np.ndarray, accuracy: np.ndarray, f1: np.ndarray) -> Scores:
+  """The four figures from those of each client, as `client_scores` gives them."""
   kept = size > 0
   if not kept.any():
     return Scores(*[float('nan')] * 4)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fesem_jax import tree
 from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.local_sgd import LocalTraining
 
 
 class ClientModels(NamedTuple):
@@ -114,6 +115,8 @@ class Algorithm(NamedTuple):
   """A federated method as pure functions over an explicit state.
 
   Attributes:
+    local: how clients train, as the method was given it; deployed models are
+      fine-tuned with it too, also where a round itself takes other steps (FedSGD).
     init: (key, data) -> state, a NamedTuple of arrays.
     step: (state, data, cohort, key) -> (state, RoundInfo): one round, compiled.
     deployed: (state, data) -> `ClientModels` of all M clients, whether or not they
@@ -125,6 +128,7 @@ class Algorithm(NamedTuple):
       the deployed model.
   """
 
+  local: LocalTraining
   init: Callable[[jax.Array, FederatedData], Any]
   step: Callable[[Any, FederatedData, Cohort, jax.Array], tuple[Any, RoundInfo]]
   deployed: Callable[[Any, FederatedData], ClientModels]

@@ -15,7 +15,6 @@ from fesem_jax import streams, waits
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.kmeans import centered_gram
 from fesem_jax.local import train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
 from fesem_jax.mixture import as_one_model
 from fesem_jax.programs import Programs
@@ -71,7 +70,6 @@ def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
 
 def draw(
   algorithm: Algorithm,
-  local: LocalTraining,
   state: Any,
   train: FederatedData,
   key: jax.Array,
@@ -80,13 +78,12 @@ def draw(
   """Describes the clients of a run by their local models.
 
   Up to 400 clients train once more from the model they deploy, with the method's
-  penalty (methods of one gradient step train as `local` says). The principal
+  penalty (methods of one gradient step train as `algorithm.local` says). The principal
   components of their weights and the most typical clients of each cluster (nearest to
   the mean of its local models) are kept. Of large models only a sketch is held.
 
   Args:
     algorithm: see `Algorithm`.
-    local: how clients train.
     state: the algorithm's.
     train: training split, as `simulate` arranged it.
     key: decides the order of examples and the choice of clients.
@@ -99,7 +96,7 @@ def draw(
     `sheet_clients` [K, 6] positions, -1 where a cluster has fewer.
   """
   names = train.info.names
-  local = local._replace(dropout_rate=0.0)
+  local = algorithm.local._replace(dropout_rate=0.0)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   sampled = np.sort(rng.permutation(len(names))[:_MAX_CLIENTS])
   padding = -len(sampled) % local.mesh.size
@@ -155,6 +152,27 @@ def draw(
     if len(train.example_shape) in (2, 3):
       out |= _sheets(train, assignment, sampled, coordinates)
   return out
+
+
+def in_order(
+  picture: dict[str, np.ndarray], places: np.ndarray
+) -> dict[str, np.ndarray]:
+  """A portrait whose positions are those of another order of the clients.
+
+  Args:
+    picture: from `draw`; what is there of `label_counts` [M, L] goes along.
+    places: [M] position in `picture` of the client that comes first, second, ...
+  """
+  moved = dict(picture)
+  for name in ('names', 'truth', 'assignment', 'label_counts'):
+    if len(picture.get(name, ())):
+      moved[name] = picture[name][places]
+  new = np.argsort(places)
+  for name in ('sampled', 'sheet_clients'):
+    if name in picture:
+      old = picture[name]
+      moved[name] = np.where(old < 0, old, new[old])
+  return moved
 
 
 def _sheets(

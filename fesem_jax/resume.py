@@ -1,17 +1,13 @@
-"""What identifies a run, what it goes on from, and the result that it leaves."""
+"""What identifies a run, and what it goes on from."""
 
 import hashlib
-import json
-import pathlib
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 
-from fesem_jax import atomic, records, waits, writer
+from fesem_jax import waits
 from fesem_jax.base import FederatedData
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError, argument
@@ -118,61 +114,3 @@ def begin(
     init.output_shardings,
   )
   return *checkpoints.restore(like), seconds
-
-
-def read_result(
-  folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
-) -> tuple[Record, dict[str, np.ndarray]] | None:
-  """The summary and the portrait that a workdir holds.
-
-  Args:
-    folder: the workdir.
-    history: records of all rounds.
-    make_portrait: whether the portrait is needed.
-
-  Returns:
-    None if they are missing, damaged or of fewer rounds, so that they are to be made
-    from the state.
-  """
-  try:
-    summary, picture = writer.read_summary(folder), writer.read_clients(folder)
-  except UserError:
-    pass
-  else:
-    if summary is None or (make_portrait and not picture):
-      return None
-    if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
-      return None
-    if _is_sound(summary, history):
-      return summary, picture
-  logging.warning(
-    'summary.json or clients.npz in %s is damaged; both are made anew from the '
-    'checkpoint.',
-    folder,
-  )
-  return None
-
-
-def write_result(
-  folder: pathlib.Path, summary: Record, picture: dict[str, np.ndarray]
-) -> None:
-  """Writes what `read_result` reads, the summary last."""
-  if picture:
-    atomic.write_arrays_atomically(folder / 'clients.npz', picture)
-  atomic.write_atomically(folder / 'summary.json', json.dumps(summary, indent=1) + '\n')
-
-
-def _is_sound(summary: Record, history: Sequence[Record]) -> bool:
-  """Whether a summary is whole and says what the records say."""
-
-  def text(held: Record) -> str:
-    return json.dumps(held, sort_keys=True)
-
-  timing = summary.get('timing')
-  return (
-    text(summary | records.outcome(history)) == text(summary)
-    and {'unseen', 'label_skew', 'clients_without_test_examples'} <= summary.keys()
-    and isinstance(timing, dict)
-    and {'compile_seconds', 'seconds_per_round', 'client_steps_per_second'}
-    <= timing.keys()
-  )

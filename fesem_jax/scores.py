@@ -1,16 +1,34 @@
 """Scores and clusters of the models that clients deploy during a run."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fesem_jax import evaluate, records
+from fesem_jax import client_table, evaluate, records
 from fesem_jax.base import FederatedData
+from fesem_jax.client_table import ClientTable
 from fesem_jax.cohorts import arrange
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.programs import Programs
+
+
+class Measured(NamedTuple):
+  """What was measured after a round, on the host, of the clients as arranged.
+
+  Attributes:
+    deployed: `evaluate.Counts` of the deployed models.
+    finetuned: `evaluate.Counts` of the fine-tuned models.
+    failed: [M] bool clients whose fine-tuning was not finite.
+    assignment: [M] int32 cluster that each client deploys from, or None.
+    num_models: how many models clients choose from.
+  """
+
+  deployed: evaluate.Counts
+  finetuned: evaluate.Counts
+  failed: np.ndarray
+  assignment: np.ndarray | None
+  num_models: int
 
 
 class Evaluation:
@@ -18,7 +36,6 @@ class Evaluation:
 
   Args:
     algorithm: see `Algorithm`.
-    local: how its clients train.
     train: training split as arranged.
     test: test split as arranged.
     finetune_epochs: local epochs before the `finetuned` scores.
@@ -29,28 +46,23 @@ class Evaluation:
   def __init__(
     self,
     algorithm: Algorithm,
-    local: LocalTraining,
     train: FederatedData,
     test: FederatedData,
     finetune_epochs: int,
     key: jax.Array,
     programs: Programs,
   ):
-    self._algorithm, self._local = algorithm, local
+    self._algorithm, self._local = algorithm, algorithm.local
     self._train, self._test = train, test
     self._finetune_epochs, self._key = finetune_epochs, key
     self._programs = programs
 
-  def scores(self, state: Any, number: int) -> dict[str, Any]:
-    """What the record of a round says of the deployed models.
+  def measure(self, state: Any, number: int) -> Measured:
+    """Measures every client's deployed model, as it is and fine-tuned.
 
     Args:
       state: the algorithm's, after the round.
       number: of the round, counted from 1.
-
-    Returns:
-      `deployed` and `finetuned` scores, the clients whose fine-tuning failed, and
-      the clusters that clients deploy from, if any.
     """
     algorithm, local, epochs = self._algorithm, self._local, self._finetune_epochs
 
@@ -60,17 +72,51 @@ class Evaluation:
       return measured, used.clusters()
 
     args = (state, self._train, self._test, jax.random.fold_in(self._key, number))
-    program = self._programs.compiled(
-      ('measure', algorithm, local, epochs), measure, *args
-    )
+    program = self._programs.compiled(('measure', algorithm, epochs), measure, *args)
     (deployed, finetuned, failed), assignment = jax.device_get(program(*args))
+    count = self._shapes(state).num_models()
+    return Measured(deployed, finetuned, failed, assignment, count)
+
+  def record(self, measured: Measured) -> dict[str, Any]:
+    """What the record of a round says of what was measured.
+
+    Returns:
+      `deployed` and `finetuned` scores, the clients whose fine-tuning failed, and
+      the clusters that clients deploy from, if any.
+    """
     tested = np.asarray(self._test.sizes()) > 0
-    return {
-      'deployed': evaluate.scores(deployed)._asdict(),
-      'finetuned': evaluate.scores(finetuned)._asdict(),
-      'finetuning_failed': int((failed & tested).sum()),
-      **self._clusters(state, assignment),
+    found = {
+      'deployed': evaluate.scores(measured.deployed)._asdict(),
+      'finetuned': evaluate.scores(measured.finetuned)._asdict(),
+      'finetuning_failed': int((measured.failed & tested).sum()),
     }
+    if measured.assignment is None:
+      return found
+    chosen = measured.assignment, measured.num_models
+    return found | records.clusters(*chosen, self._train)
+
+  def clients(self, measured: Measured, places: np.ndarray) -> ClientTable:
+    """What was measured, client by client.
+
+    Args:
+      measured: after the last round.
+      places: [M] position of the table's first, second, ... client as arranged.
+    """
+    counts = measured.deployed, measured.finetuned
+    truth, chosen = self._train.info.clusters, measured.assignment
+    return client_table.make(
+      self._train.info.names[places],
+      np.asarray(self._train.sizes())[places],
+      None if truth is None else truth[places],
+      None if chosen is None else chosen[places],
+      *(evaluate.Counts(*(np.asarray(c)[places] for c in count)) for count in counts),
+    )
+
+  def models(self, state: Any) -> ClientModels:
+    """The models that clients deploy, as arranged, on the devices."""
+    deployed, args = self._algorithm.deployed, (state, self._train)
+    key = ('models', self._algorithm)
+    return self._programs.compiled(key, deployed, *args)(*args)
 
   def clusters(self, state: Any) -> dict[str, Any]:
     """The clusters that clients deploy from.
@@ -89,7 +135,8 @@ class Evaluation:
       return algorithm.deployed(state, train).clusters()
 
     program = self._programs.compiled(('assignment', algorithm), find, *args)
-    return self._clusters(state, jax.device_get(program(*args)))
+    assignment = jax.device_get(program(*args))
+    return records.clusters(assignment, self._shapes(state).num_models(), self._train)
 
   def unseen(
     self, state: Any, unseen: tuple[FederatedData, FederatedData]
@@ -117,7 +164,7 @@ class Evaluation:
       return evaluate.evaluate_clients(used, local, train, test, key, 0)[0]
 
     args = (state, self._train, *arrange(local, *unseen))
-    program = self._programs.compiled(('unseen', algorithm, local), measure, *args)
+    program = self._programs.compiled(('unseen', algorithm), measure, *args)
     return evaluate.scores(jax.device_get(program(*args)))._asdict()
 
   def _shapes(self, state: Any) -> ClientModels:
@@ -126,8 +173,3 @@ class Evaluation:
     return self._programs.once(
       ('deployed', self._algorithm), lambda: jax.eval_shape(deployed, *args), *args
     )
-
-  def _clusters(self, state: Any, assignment: np.ndarray | None) -> dict[str, Any]:
-    if assignment is None:
-      return {}
-    return records.clusters(assignment, self._shapes(state).num_models(), self._train)

@@ -107,7 +107,8 @@ def claim_workdir(
   with locked(workdir) as alone:
     old = read_config(workdir)
     saved = saved_rounds(workdir)
-    left = [f for f in ('summary.json', 'clients.npz') if (workdir / f).exists()]
+    files = ('summary.json', 'clients.csv', 'clients.npz', 'models.npz')
+    left = [f for f in files if (workdir / f).exists()]
     if _has_content(workdir / 'metrics.jsonl'):
       left.append('metrics.jsonl')
     if not resume and (old is not None or saved or left):

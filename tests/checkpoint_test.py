@@ -21,7 +21,7 @@ from fesem_jax import algorithms, checkpoint, sharding
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError
 from fesem_jax.programs import Programs
-from fesem_jax.simulate import simulate
+from fesem_jax.simulation import simulate
 from fesem_jax.workdir import locked
 from tests import helpers
 
@@ -40,7 +40,7 @@ def go(folder, rounds=3, **options):
   data = helpers.federation([6, 3, 5]), helpers.federation([4, 4, 4], 1)
   options = {'config': CONFIG, 'checkpoint_every': 1, 'progress': False} | options
   return simulate(
-    ALGORITHM, LOCAL, *data, rounds=rounds, workdir=folder, programs=PROGRAMS, **options
+    ALGORITHM, *data, rounds=rounds, workdir=folder, programs=PROGRAMS, **options
   )
 
 
@@ -505,14 +505,14 @@ def test_other_data_under_the_same_flags_is_refused(tmp_path):
     'config': {'seed': 0},
   }
   first = helpers.federation([6, 5, 7])
-  simulate(algorithm, local, first, first, workdir=tmp_path, **options)
+  simulate(algorithm, first, first, workdir=tmp_path, **options)
   y = np.asarray(first.y).copy()
   y[3] = (y[3] + 1) % 3  # One label.
   other = first.__class__(**{**vars(first), 'y': y})
   for train, test in ((other, first), (first, other)):
     with pytest.raises(UserError, match=r'another configuration: the data \(its ex'):
-      simulate(algorithm, local, train, test, workdir=tmp_path, **options)
-  simulate(algorithm, local, first, first, workdir=tmp_path, **options)
+      simulate(algorithm, train, test, workdir=tmp_path, **options)
+  simulate(algorithm, first, first, workdir=tmp_path, **options)
 
 
 def test_a_number_and_its_text_are_told_apart(tmp_path):
@@ -522,9 +522,7 @@ def test_a_number_and_its_text_are_told_apart(tmp_path):
   options = {'rounds': 1, 'make_portrait': False, 'progress': False}
 
   def go(config):
-    return simulate(
-      algorithm, local, data, data, workdir=tmp_path, config=config, **options
-    )
+    return simulate(algorithm, data, data, workdir=tmp_path, config=config, **options)
 
   go({'batch_size': 20})
   with pytest.raises(UserError, match=r"there: 20, now: '20'"):

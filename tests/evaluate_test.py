@@ -9,7 +9,7 @@ from fesem_jax.algorithms import fed_avg, non_fed
 from fesem_jax.batching import Schedule
 from fesem_jax.local import train_cohort
 from fesem_jax.method import ClientModels
-from fesem_jax.simulate import simulate
+from fesem_jax.simulation import simulate
 from tests import helpers
 
 
@@ -149,7 +149,7 @@ def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
   np.testing.assert_array_equal(tuned.correct[1], deployed.correct[1])
   np.testing.assert_array_equal(tuned.predicted[1], deployed.predicted[1])
   result = simulate(
-    algorithm, local, train, test, rounds=2, make_portrait=False, progress=False
+    algorithm, train, test, rounds=2, make_portrait=False, progress=False
   )
   assert result.summary['finetuning_failed'] == 1
   assert [r['finetuning_failed'] for r in result.history] == [1, 1]

@@ -12,7 +12,7 @@ from fesem_jax.base import Cohort, cross_entropy
 from fesem_jax.errors import UserError
 from fesem_jax.local_sgd import local_training
 from fesem_jax.losses import cohort_gradients, cohort_losses
-from fesem_jax.simulate import simulate
+from fesem_jax.simulation import simulate
 from tests import helpers, reference
 from tests.methods import SIZES, assert_close, federation, initial, run, unflatten
 
@@ -120,7 +120,7 @@ def test_a_run_follows_its_schedule():
   for rounds in (1, 2, 3):
     algorithm = algorithms.build('fed_avg', local)
     result = simulate(
-      algorithm, local, data, data, rounds=rounds, make_portrait=False, progress=False
+      algorithm, data, data, rounds=rounds, make_portrait=False, progress=False
     )
     ends.append(reference.vectors(result.state.params))
   np.testing.assert_array_equal(ends[0], ends[1])

@@ -78,8 +78,8 @@ def test_unseen_clients_and_figures_need_not_know_of_mixtures():
   chosen = evaluate.models_of_unseen(used, jnp.ones(4, bool), local, data)
   assert chosen.mixture is None
   assert chosen.choice.shape == (4,)
-  method = Algorithm(lambda *_: used, lambda *_: None, lambda state, data: state)
-  found = portrait.draw(method, local, used, data, jax.random.key(1), Programs())
+  method = Algorithm(local, lambda *_: used, lambda *_: None, lambda state, data: state)
+  found = portrait.draw(method, used, data, jax.random.key(1), Programs())
   np.testing.assert_array_equal(found['assignment'], WEIGHTS.argmax(axis=1))
   assert np.isfinite(found['coordinates']).all()
 

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.base import Cohort
-from fesem_jax.simulate import simulate
+from fesem_jax.simulation import simulate
 from tests import helpers, reference
 from tests.methods import deployed, matrix
 
@@ -80,7 +80,6 @@ def test_figures_of_hypo_cluster_are_of_what_clients_deploy():
   algorithm = algorithms.build('hypo_cluster', local, num_clusters=2)
   result = simulate(
     algorithm,
-    local,
     data,
     data,
     rounds=6,
@@ -89,8 +88,8 @@ def test_figures_of_hypo_cluster_are_of_what_clients_deploy():
     make_portrait=False,
     progress=False,
   )
-  row = np.asarray(algorithm.deployed(result.state, result.train).choice)[:24]
-  truth = result.train.info.clusters
+  row = np.asarray(algorithm.deployed(result.state, result.arranged).choice)[:24]
+  truth = result.arranged.info.clusters
   assert result.summary['clusters']['ari'] == adjusted_rand_score(truth, row) == 1.0
   sizes = np.bincount(row, minlength=2).tolist()
   assert result.summary['clusters']['sizes'] == sizes

@@ -24,7 +24,7 @@ def drawn(name, **options):
   local = helpers.local(chunk=2)._replace(dropout_rate=0.5)
   algorithm = algorithms.build(name, local, **options)
   state = initial(algorithm, data)
-  return data, state, portrait.draw(algorithm, local, state, data, KEY, Programs())
+  return data, state, portrait.draw(algorithm, state, data, KEY, Programs())
 
 
 @pytest.mark.parametrize('prox_lambda', [0.0, 0.4])

@@ -137,7 +137,7 @@ def test_other_seeds_run_in_the_same_compiled_programs():
 
   def run(seed, programs):
     data = [helpers.federation(SIZES, seed=10 + seed + part) for part in (0, 100)]
-    return simulate(algorithm, local, *data, seed=seed, programs=programs, **options)
+    return simulate(algorithm, *data, seed=seed, programs=programs, **options)
 
   def listen(event, duration, **_):
     seen.append(event)

@@ -10,7 +10,7 @@ import pytest
 from fesem_jax import rounds, sharding, streams
 from fesem_jax.method import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.programs import Programs
-from fesem_jax.simulate import simulate
+from fesem_jax.simulation import simulate
 from tests import helpers
 
 
@@ -38,9 +38,10 @@ def scripted(local, objectives, moves=()):
     info = RoundInfo(jnp.float32(1.0), jnp.int32(0), count, count, clusters)
     return State(state.models, state.round + 1), info
 
-  return Algorithm(
-    init, step, lambda state, *_: ClientModels(state.models, jnp.int32(0))
-  )
+  def deployed(state, data):
+    return ClientModels(state.models, jnp.zeros(data.num_clients, jnp.int32))
+
+  return Algorithm(local, init, step, deployed)
 
 
 def rounds_run(objectives, patience, programs=None, **options):
@@ -48,7 +49,6 @@ def rounds_run(objectives, patience, programs=None, **options):
   algorithm = scripted(local, objectives, **options)
   result = simulate(
     algorithm,
-    local,
     data,
     data,
     rounds=len(objectives),
@@ -114,7 +114,7 @@ def counting(mesh, between=None):
     info = RoundInfo(drawn.sum(), jnp.int32(0), *[jnp.int32(4)] * 2)
     return state._replace(drawn=drawn), info
 
-  return Algorithm(init, step, lambda state, *_: None, between)
+  return Algorithm(helpers.local(), init, step, lambda state, *_: None, between)
 
 
 def on_two_devices(between=None):

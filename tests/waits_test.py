@@ -4,7 +4,7 @@ import re
 
 from fesem_jax import algorithms
 from fesem_jax.programs import Programs
-from fesem_jax.simulate import simulate
+from fesem_jax.simulation import simulate
 from tests import helpers
 from tests.methods import federation
 
@@ -15,9 +15,7 @@ def test_a_run_says_what_it_waits_for_on_terminals_only(capsys):
   programs = Programs()
 
   def lines(progress):
-    simulate(
-      algorithm, local, data, data, rounds=1, progress=progress, programs=programs
-    )
+    simulate(algorithm, data, data, rounds=1, progress=progress, programs=programs)
     said = capsys.readouterr()
     assert said.out == ''
     return re.findall(r'([^\r\n]+?)(?: \.\.\.|: \d+\.\d s)$', said.err, re.MULTILINE)

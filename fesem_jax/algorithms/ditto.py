@@ -79,4 +79,4 @@ def ditto(
     del data
     return ClientModels(own=state.client_params)
 
-  return Algorithm(init, step, deployed, train=train)
+  return Algorithm(local, init, step, deployed, train=train)

@@ -41,4 +41,4 @@ def fed_avg(
     return state, trained.info()
 
   init = global_model.init(local, server_optimizer)
-  return Algorithm(init, step, global_model.deployed)
+  return Algorithm(local, init, step, global_model.deployed)

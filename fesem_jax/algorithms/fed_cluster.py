@@ -187,7 +187,7 @@ def fed_cluster(
     del data
     return ClientModels(state.centers, state.assignment)
 
-  return Algorithm(init, step, deployed, between)
+  return Algorithm(local, init, step, deployed, between)
 
 
 def split_clusters(

@@ -52,4 +52,6 @@ def fed_per(
     heads = tree.with_rows(state.heads, cohort, trained.folded)
     return PersonalHeadState(body, heads), trained.info()
 
-  return Algorithm(personal_head.init(local, head_layers), step, personal_head.deployed)
+  return Algorithm(
+    local, personal_head.init(local, head_layers), step, personal_head.deployed
+  )

@@ -77,4 +77,6 @@ def fed_prox(
     )
     return state, trained.info()
 
-  return Algorithm(global_model.init(local), step, global_model.deployed, train=train)
+  return Algorithm(
+    local, global_model.init(local), step, global_model.deployed, train=train
+  )

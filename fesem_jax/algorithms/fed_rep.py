@@ -86,4 +86,6 @@ def fed_rep(
     heads = tree.with_rows(state.heads, cohort, own)
     return PersonalHeadState(body, heads), both.info()
 
-  return Algorithm(personal_head.init(local, head_layers), step, personal_head.deployed)
+  return Algorithm(
+    local, personal_head.init(local, head_layers), step, personal_head.deployed
+  )

@@ -31,7 +31,7 @@ def fed_sgd(local: LocalTraining) -> Algorithm:
   Raises:
     UserError: see `one_gradient_step`.
   """
-  return fed_avg(one_gradient_step(local))
+  return fed_avg(one_gradient_step(local))._replace(local=local)
 
 
 def one_gradient_step(local: LocalTraining) -> LocalTraining:

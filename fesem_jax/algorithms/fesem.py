@@ -221,4 +221,4 @@ def fesem(
     del data
     return ClientModels(state.centers, state.assignment)
 
-  return Algorithm(init, step, deployed, train=train)
+  return Algorithm(local, init, step, deployed, train=train)

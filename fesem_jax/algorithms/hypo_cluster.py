@@ -84,8 +84,7 @@ def hypo_cluster(
     init_clients=init_clients,
   )
   check_at_least(0, init_rounds=init_rounds)
-  if variant == 'gradient':
-    local = one_gradient_step(local)
+  given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
   def best_centers(centers, data, cohort=None):
     if cohort is None:
@@ -162,4 +161,4 @@ def hypo_cluster(
   def deployed(state, data):
     return ClientModels(state.centers, best_centers(state.centers, data))
 
-  return Algorithm(init, step, deployed)
+  return Algorithm(given, init, step, deployed)

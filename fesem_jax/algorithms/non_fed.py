@@ -42,4 +42,4 @@ def non_fed(local: LocalTraining) -> Algorithm:
     del data
     return ClientModels(own=state.client_params)
 
-  return Algorithm(init, step, deployed)
+  return Algorithm(local, init, step, deployed)

@@ -110,7 +110,7 @@ def robust(
     del data
     return ClientModels(state.centers, state.assignment)
 
-  return Algorithm(init, step, deployed)
+  return Algorithm(local, init, step, deployed)
 
 
 def trimmed_mean(

@@ -102,4 +102,4 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
     client_controls = tree.with_rows(state.client_controls, cohort, new)
     return ScaffoldState(x, c, client_controls), trained.info()
 
-  return Algorithm(init, step, global_model.deployed, train=train)
+  return Algorithm(local, init, step, global_model.deployed, train=train)

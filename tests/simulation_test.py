@@ -11,8 +11,8 @@ from fesem_jax import algorithms, machine, sharding, simulate
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.cohorts import arrange, draw_cohort
 from fesem_jax.errors import Diverged, UserError
+from fesem_jax.interrupts import Stopped
 from fesem_jax.programs import Programs
-from fesem_jax.simulate import Stopped
 from tests import helpers
 from tests.methods import METHODS
 
@@ -32,7 +32,7 @@ def run(name='fesem', devices=2, rate=0.1, batch_size=4, **kwargs):
   options = {'num_clusters': 2} if name == 'fesem' else {}
   algorithm = algorithms.build(name, local, **options)
   kwargs = {'rounds': 4, 'config': {'algorithm': name, 'seed': 0}} | kwargs
-  return simulate(algorithm, local, train, test, **kwargs)
+  return simulate(algorithm, train, test, **kwargs)
 
 
 def arranged(name):
@@ -61,7 +61,9 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
     'metrics.jsonl',
     'summary.json',
     'checkpoints',
+    'clients.csv',
     'clients.npz',
+    'models.npz',
   }
   lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').open()]
   assert [r['round'] for r in lines] == [0, 1, 2, 3, 4]
@@ -140,7 +142,6 @@ def test_every_method_resumes_as_if_uninterrupted(name, options, tmp_path):
   def go(rounds, folder):
     return simulate(
       algorithm,
-      local,
       *federation(),
       rounds=rounds,
       workdir=folder,
@@ -282,9 +283,9 @@ def test_a_run_that_settled_is_not_continued(tmp_path):
 def test_without_a_config_a_run_is_known_by_its_program(tmp_path):
   run(rounds=1, workdir=tmp_path, config=None)
   run(rounds=2, workdir=tmp_path, config=None)
-  with pytest.raises(UserError, match=r'--seed \(there: 0, now: 7\)'):
+  with pytest.raises(UserError, match=r'`seed` \(there: 0, now: 7\)'):
     run(rounds=2, workdir=tmp_path, config=None, seed=7)
-  with pytest.raises(UserError, match='--program'):
+  with pytest.raises(UserError, match='`program`'):
     run(rounds=2, workdir=tmp_path, config=None, rate=0.05)
 
 
@@ -294,7 +295,7 @@ def test_a_round_in_which_everyone_drops_out_is_no_divergence():
   local = helpers.local()._replace(dropout_rate=0.9)
   algorithm = algorithms.build('fed_avg', local)
   result = simulate(
-    algorithm, local, train, test, rounds=12, eval_every=0, clients_per_round=1
+    algorithm, train, test, rounds=12, eval_every=0, clients_per_round=1
   )
   assert 0 in [r['trained'] for r in result.history]
   for record in result.history:  # No loss is not a loss of 0.
@@ -306,8 +307,8 @@ def test_a_method_that_objects_leaves_no_workdir(tmp_path):
   train, test = federation()
   local = helpers.local()
   algorithm = algorithms.build('fesem', local, num_clusters=99)
-  with pytest.raises(UserError, match='--num_clusters=99 is more than the 7 clients'):
-    simulate(algorithm, local, train, test, rounds=1, workdir=tmp_path / 'run')
+  with pytest.raises(UserError, match='`num_clusters=99` is more than the 7 clients'):
+    simulate(algorithm, train, test, rounds=1, workdir=tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
 
@@ -337,7 +338,7 @@ def test_models_too_large_to_compare_are_a_divergence():
   local = helpers.local(rate=1e25, hidden=())
   algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.0)
   with pytest.raises(Diverged, match='too far from their centers'):
-    simulate(algorithm, local, train, test, rounds=1, eval_every=0)
+    simulate(algorithm, train, test, rounds=1, eval_every=0)
 
 
 @pytest.mark.parametrize(('name', 'steps'), [('fed_sgd', 7), ('fed_avg', 13)])
@@ -370,11 +371,10 @@ def test_splits_must_belong_together():
   local = helpers.local()
   algorithm = algorithms.build('fed_avg', local)
   with pytest.raises(UserError, match='same clients'):
-    simulate(algorithm, local, train, test.reorder(np.arange(7)[::-1]), rounds=1)
+    simulate(algorithm, train, test.reorder(np.arange(7)[::-1]), rounds=1)
   with pytest.raises(UserError, match='Client c1 has no training examples'):
     simulate(
       algorithm,
-      local,
       helpers.federation([3, 0, 2]),
       helpers.federation([1, 1, 1]),
       rounds=1,

@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,47 +12,23 @@ import tqdm
 
 from fesem_jax import checkpoint, portrait, records, streams, waits, writer
 from fesem_jax.base import Cohort, FederatedData
-from fesem_jax.cohorts import arrange, draw_cohort
+from fesem_jax.client_table import ClientTable
+from fesem_jax.cohorts import arrange, draw_cohort, order_of_clients
 from fesem_jax.data import skew
 from fesem_jax.errors import Diverged, UserError, argument, check_at_least
 from fesem_jax.interrupts import Stopped, interruptible
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm, RoundInfo
 from fesem_jax.programs import Programs
-from fesem_jax.resume import (
-  begin,
-  default_config,
-  digest_of_data,
-  read_result,
-  write_result,
-)
+from fesem_jax.result import Result
+from fesem_jax.result_files import read_clients, read_result, write_result
+from fesem_jax.resume import begin, default_config, digest_of_data
 from fesem_jax.rounds import compile_step, keys_of_run, rehearse, run_round
-from fesem_jax.scores import Evaluation
+from fesem_jax.scores import Evaluation, Measured
 from fesem_jax.workdir import claim_workdir
-
-
-class Result(NamedTuple):
-  """A finished run.
-
-  Attributes:
-    state: the algorithm's final state.
-    train: the training split as it was arranged for the devices; positions in
-      the state are positions in it.
-    summary: what `summary.json` holds.
-    history: one record per round, what `metrics.jsonl` holds.
-    portrait: see `portrait.draw`; empty if it was not asked for.
-  """
-
-  state: Any
-  train: FederatedData
-  summary: dict[str, Any]
-  history: list[dict[str, Any]]
-  portrait: dict[str, np.ndarray]
 
 
 def simulate(
   algorithm: Algorithm,
-  local: LocalTraining,
   train: FederatedData,
   test: FederatedData,
   *,
@@ -68,6 +44,7 @@ def simulate(
   resume: bool = True,
   tensorboard: bool = False,
   make_portrait: bool = True,
+  save_models: bool | None = None,
   progress: bool | None = None,
   programs: Programs | None = None,
   unseen: tuple[FederatedData, FederatedData] | None = None,
@@ -76,8 +53,7 @@ def simulate(
   """Runs an algorithm for a number of rounds.
 
   Args:
-    algorithm: see `Algorithm`.
-    local: how its clients train; the same object it was built with.
+    algorithm: see `Algorithm`; its `local` is how clients train.
     train: training split.
     test: test split of the same clients.
     rounds: communication rounds in all, those of a continued run included.
@@ -97,10 +73,12 @@ def simulate(
     resume: whether to continue the run that the workdir holds.
     tensorboard: write scalars for TensorBoard too.
     make_portrait: describe the clients for the figures after the last round.
+    save_models: whether the workdir gets the deployed models for `load_run`: all
+      centers, or M models of P numbers where every client has its own. None saves up
+      to 1 GiB.
     progress: show a progress bar, and what is waited for; None shows them on a
       terminal only.
-    programs: compiled by earlier runs of the same algorithm and `local`, e.g. with
-      other seeds.
+    programs: compiled by earlier runs of the same algorithm, e.g. with other seeds.
     unseen: training and test split of clients that take no part, to measure on after
       the last round; see `evaluate.models_of_unseen`.
     notes: sentences about the method that the summary keeps; see `algorithms.notes`.
@@ -114,7 +92,7 @@ def simulate(
       the training loss or Eq. 6 are not finite.
     Stopped: after Ctrl-C, once the round is done and saved.
   """
-  began = time.perf_counter()
+  began, local = time.perf_counter(), algorithm.local
   programs = programs or Programs()
   folder = None if workdir is None else pathlib.Path(workdir)
   _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
@@ -125,6 +103,7 @@ def simulate(
     opened.enter_context(waits.shown(progress))
     data_digest = '' if folder is None else digest_of_data(train, test, *(unseen or ()))
     keys = keys_of_run(seed, local.mesh)
+    places = np.argsort(order_of_clients(local, train))
     train, test = arrange(local, train, test)
 
     def draw(number: int) -> Cohort:
@@ -154,24 +133,46 @@ def simulate(
     )
     out = writer.MetricsWriter(folder, done, tensorboard)
     opened.callback(out.close)
+    evaluation = Evaluation(
+      algorithm, train, test, finetune_epochs, keys[streams.FINETUNE], programs
+    )
+
+    def result(
+      summary: records.Record, picture: dict[str, np.ndarray], clients: ClientTable
+    ) -> Result:
+      made = Result(
+        clients,
+        summary,
+        out.records,
+        picture,
+        local.model,
+        state,
+        train,
+        places,
+        lambda: evaluation.models(state),
+      )
+      if folder is not None:
+        write_result(folder, made, save_models)
+      return made
+
     finished = done == rounds or records.settled(out.records, patience)
     if folder is not None and finished:
       held = read_result(folder, out.records, make_portrait)
       if held is not None:
-        summary, picture = held
-        return Result(state, train, summary, out.records, picture)
+        clients = read_clients(folder, held[0]) or evaluation.clients(
+          evaluation.measure(state, done), places
+        )
+        return result(*held, clients)
 
     compile_began = time.perf_counter()
     step = compile_step(programs, algorithm, state, train, cohort, keys[streams.ROUNDS])
     seconds['compile'] += time.perf_counter() - compile_began
-    evaluation = Evaluation(
-      algorithm, local, train, test, finetune_epochs, keys[streams.FINETUNE], programs
-    )
     clusters = {} if done else evaluation.clusters(state)
     if clusters:
       out.write({'round': 0, **clusters, 'seconds': seconds['init']})
 
     steps, rounds_seconds = 0, []
+    measured: Measured | None = None
     with _bar(rounds, done, progress) as bar, interruptible() as interrupted:
       while not finished:
         cohort = draw(done + 1)
@@ -189,7 +190,8 @@ def simulate(
         finished = done == rounds or settled
         stop = interrupted() and not finished
         if finished or (eval_every and done % eval_every == 0):
-          record |= evaluation.scores(state, done)
+          measured = evaluation.measure(state, done)
+          record |= evaluation.record(measured)
         out.write(record | {'seconds': rounds_seconds[-1]})
         bar.set_postfix(records.progress(out.records))
         bar.update()
@@ -198,16 +200,16 @@ def simulate(
           checkpoints.save(done, state)
         if stop:
           raise Stopped.after(done, rounds, folder)
-    if 'deployed' not in out.records[-1]:  # Stopped here between evaluations.
-      out.amend(evaluation.scores(state, done))
+    if measured is None:  # Nothing was left to do.
+      measured = evaluation.measure(state, done)
+      if 'deployed' not in out.records[-1]:  # Stopped here between evaluations.
+        out.amend(evaluation.record(measured))
 
     label_counts = skew.label_counts(train)[: len(train.info.names)]
     picture = {}
     if make_portrait:
-      picture = portrait.draw(
-        algorithm, local, state, train, keys[streams.PORTRAIT], programs
-      )
-      picture['label_counts'] = label_counts
+      picture = portrait.draw(algorithm, state, train, keys[streams.PORTRAIT], programs)
+      picture = portrait.in_order(picture | {'label_counts': label_counts}, places)
     timing = records.timing(
       seconds['compile'], rounds_seconds, steps, time.perf_counter() - began
     )
@@ -223,9 +225,7 @@ def simulate(
       timing,
       local.mesh,
     )
-    if folder is not None:
-      write_result(folder, summary, picture)
-    return Result(state, train, summary, out.records, picture)
+    return result(summary, picture, evaluation.clients(measured, places))
 
 
 def _check(

@@ -1,0 +1,188 @@
+"""What a run knows of each client: a table of one line a client, `clients.csv`."""
+
+import csv
+import io
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fesem_jax.atomic import write_atomically
+from fesem_jax.bounded import first_line
+from fesem_jax.errors import UserError, argument
+from fesem_jax.evaluate import Counts, client_scores, mean_scores
+
+_FILE = 'clients.csv'
+
+
+class ClientTable(NamedTuple):
+  """Figures of each client at the end of a run, in the order of the user's data.
+
+  The loss on a client's own training examples is not among them: it would take another
+  pass over all training data.
+
+  Attributes:
+    names: [M] strings.
+    examples: [M] int training examples.
+    test_examples: [M] int examples that the figures below are measured on.
+    true_cluster: [M] int, or None where none is known.
+    cluster: [M] int cluster that the client deploys from, or None without clusters.
+    deployed_accuracy: [M] float64 in [0, 1] of the deployed model, NaN for clients
+      without test examples, as all that follow.
+    deployed_f1: [M] float64; see `evaluate.client_scores`.
+    finetuned_accuracy: [M] float64 after fine-tuning.
+    finetuned_f1: [M] float64 after fine-tuning.
+  """
+
+  names: np.ndarray
+  examples: np.ndarray
+  test_examples: np.ndarray
+  true_cluster: np.ndarray | None
+  cluster: np.ndarray | None
+  deployed_accuracy: np.ndarray
+  deployed_f1: np.ndarray
+  finetuned_accuracy: np.ndarray
+  finetuned_f1: np.ndarray
+
+  def of(self, client: str) -> dict[str, Any]:
+    """The line of a client, by its name; None for what is not known.
+
+    Raises:
+      UserError: if no client, or more than one, has that name.
+    """
+    i = position_of(client, self.names)
+    columns = self._asdict().items()
+    return {name: None if x is None else x[i].item() for name, x in columns}
+
+  def assignment(self) -> dict[str, int] | None:
+    """Cluster of each client by its name; None without clusters."""
+    if self.cluster is None:
+      return None
+    return dict(zip(self.names.tolist(), self.cluster.tolist(), strict=True))
+
+
+def position_of(client: Any, names: np.ndarray) -> int:
+  """The place of a client among the names.
+
+  Raises:
+    UserError: if no client, or more than one, has that name.
+  """
+  if not isinstance(client, str):
+    raise UserError(
+      f"{argument('client', client)} must be a client's name, a string such as "
+      f'{str(names[0])!r}.'
+    )
+  found = np.flatnonzero(names == client)
+  if len(found) == 1:
+    return int(found[0])
+  if len(found):
+    raise UserError(f'{len(found)} clients are called {client!r}; no one is meant.')
+  raise UserError(
+    f'{argument("client", client)} is none of the {len(names)} clients, which are '
+    f'called {str(names[0])!r} to {str(names[-1])!r}.'
+  )
+
+
+def make(
+  names: np.ndarray,
+  sizes: np.ndarray,
+  truth: np.ndarray | None,
+  assignment: np.ndarray | None,
+  deployed: Counts,
+  finetuned: Counts,
+) -> ClientTable:
+  """The table from what was measured.
+
+  Args:
+    names: [M] strings, as all that follows in the order of the user's data.
+    sizes: [M] int training examples.
+    truth: [M] int true cluster, or None.
+    assignment: [M] int cluster, or None.
+    deployed: of the deployed models.
+    finetuned: of the fine-tuned models.
+  """
+  test_sizes, accuracy, f1 = client_scores(deployed)
+  _, tuned_accuracy, tuned_f1 = client_scores(finetuned)
+  return ClientTable(
+    names=np.asarray(names).astype(str),
+    examples=np.asarray(sizes).astype(np.int64),
+    test_examples=test_sizes.astype(np.int64),
+    true_cluster=truth,
+    cluster=assignment,
+    deployed_accuracy=accuracy,
+    deployed_f1=f1,
+    finetuned_accuracy=tuned_accuracy,
+    finetuned_f1=tuned_f1,
+  )
+
+
+def agrees(table: ClientTable, summary: dict[str, Any]) -> bool:
+  """Whether the figures of a summary are the means of the table's."""
+  for kind in ('deployed', 'finetuned'):
+    accuracy, f1 = table._asdict()[f'{kind}_accuracy'], table._asdict()[f'{kind}_f1']
+    means = mean_scores(table.test_examples, accuracy, f1)._asdict()
+    held = summary.get(kind)
+    if not isinstance(held, dict) or held.keys() != means.keys():
+      return False
+    try:
+      np.testing.assert_allclose(list(means.values()), list(held.values()), rtol=1e-9)
+    except (AssertionError, TypeError):
+      return False
+  return True
+
+
+def write(folder: pathlib.Path, table: ClientTable) -> None:
+  """Writes the table as `clients.csv`; raises `UserError` if it cannot.
+
+  Numbers keep all their digits; what is not known is left empty. Names that are no
+  valid text are written with backslashes.
+  """
+  out = io.StringIO()
+  # Only a name in quotes may hold a carriage return.
+  lines = csv.writer(out, lineterminator='\n', quoting=csv.QUOTE_NONNUMERIC)
+  lines.writerow(table._fields)
+  count = len(table.names)
+  columns = [[None] * count if x is None else x.tolist() for x in table]
+  for line in zip(*columns, strict=True):
+    lines.writerow(['' if x is None or x != x else x for x in line])
+  text = out.getvalue().encode(errors='backslashreplace').decode()
+  write_atomically(folder / _FILE, text)
+
+
+def read(folder: pathlib.Path) -> ClientTable | None:
+  """The table that a workdir holds; None where there is none.
+
+  Raises:
+    UserError: if it is damaged.
+  """
+  path = folder / _FILE
+  try:
+    with path.open(newline='', encoding='utf-8') as file:
+      head, *lines = csv.reader(file)
+    if tuple(head) != ClientTable._fields:
+      raise ValueError('its first line is not what this version writes')
+    names, *columns = zip(*lines, strict=True)
+    if len(columns) != len(head) - 1:
+      raise ValueError('it has no clients or lacks columns')
+    examples, tested, truth, cluster, *figures = columns
+    return ClientTable(
+      np.array(names),
+      _integers(examples),
+      _integers(tested),
+      _integers(truth) if any(truth) else None,
+      _integers(cluster) if any(cluster) else None,
+      *(np.array([float(x) if x else np.nan for x in f]) for f in figures),
+    )
+  except FileNotFoundError:
+    return None
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}.') from e
+  except (ValueError, TypeError, csv.Error) as e:
+    raise UserError(
+      f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
+      'which makes it anew from the checkpoint.'
+    ) from e
+
+
+def _integers(column: tuple[str, ...]) -> np.ndarray:
+  return np.array([int(x) for x in column], np.int64)

@@ -1,0 +1,137 @@
+"""The result that a run leaves in its workdir."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+from fesem_jax import atomic, client_table, records, saved_models, writer
+from fesem_jax.client_table import ClientTable
+from fesem_jax.deployed import Examples
+from fesem_jax.errors import UserError
+from fesem_jax.records import Record
+from fesem_jax.result import Result
+
+
+def read_result(
+  folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
+) -> tuple[Record, dict[str, np.ndarray]] | None:
+  """The summary and the portrait that a workdir holds.
+
+  Args:
+    folder: the workdir.
+    history: records of all rounds.
+    make_portrait: whether the portrait is needed.
+
+  Returns:
+    None if they are missing, damaged or of fewer rounds, so that they are to be made
+    from the state.
+  """
+  try:
+    summary, picture = writer.read_summary(folder), writer.read_clients(folder)
+  except UserError:
+    pass
+  else:
+    if summary is None or (make_portrait and not picture):
+      return None
+    if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
+      return None
+    if _is_sound(summary, history):
+      return summary, picture
+  logging.warning(
+    'summary.json or clients.npz in %s is damaged; both are made anew from the '
+    'checkpoint.',
+    folder,
+  )
+  return None
+
+
+def read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
+  """The figures of each client; None where they are missing, damaged or of others."""
+  try:
+    held = client_table.read(folder)
+  except UserError:
+    return None
+  return held if held is not None and client_table.agrees(held, summary) else None
+
+
+def write_result(
+  folder: pathlib.Path, result: Result, save_models: bool | None
+) -> None:
+  """Writes what of a result the workdir lacks, the summary last.
+
+  Args:
+    folder: the workdir.
+    result: of a finished run.
+    save_models: see `simulate`.
+  """
+  same = _has_summary(folder, result.summary)
+  _write_models(folder, result, save_models)
+  if read_clients(folder, result.summary) is None:
+    client_table.write(folder, result.clients)
+  if same:
+    return
+  if result.portrait:
+    atomic.write_arrays_atomically(folder / 'clients.npz', result.portrait)
+  text = json.dumps(result.summary, indent=1) + '\n'
+  atomic.write_atomically(folder / 'summary.json', text)
+
+
+def _has_summary(folder: pathlib.Path, summary: Record) -> bool:
+  """Whether the workdir has this very summary, and so the portrait before it."""
+  try:
+    held = writer.read_summary(folder)
+  except UserError:
+    return False
+  return json.dumps(held, sort_keys=True) == json.dumps(summary, sort_keys=True)
+
+
+def _write_models(
+  folder: pathlib.Path, result: Result, save_models: bool | None
+) -> None:
+  """Writes the deployed models, or says why not."""
+  rounds = result.summary['rounds']
+  held = saved_models.rounds_of(folder)
+  if held == rounds:
+    return
+  if held is not None:
+    saved_models.remove(folder)  # Of fewer rounds.
+  if save_models is False:
+    return
+  used, count = result.deploy(), len(result.places)
+  size = saved_models.num_bytes(used, count)
+  if save_models is None and size > saved_models.MAX_BYTES:
+    logging.warning(
+      'The deployed models of %d clients take %.1f GiB and were not saved; run the '
+      'same command again with save_models=True to add models.npz to %s.',
+      count,
+      size / 2**30,
+      folder,
+    )
+    return
+  saved_models.write(
+    folder,
+    used,
+    result.places,
+    result.clients.names,
+    Examples.of(result.arranged),
+    rounds,
+  )
+
+
+def _is_sound(summary: Record, history: Sequence[Record]) -> bool:
+  """Whether a summary is whole and says what the records say."""
+
+  def text(held: Record) -> str:
+    return json.dumps(held, sort_keys=True)
+
+  timing = summary.get('timing')
+  return (
+    text(summary | records.outcome(history)) == text(summary)
+    and {'unseen', 'label_skew', 'clients_without_test_examples'} <= summary.keys()
+    and isinstance(timing, dict)
+    and {'compile_seconds', 'seconds_per_round', 'client_steps_per_second'}
+    <= timing.keys()
+  )
