@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from benchmarks.workloads import Workload
 from fesem_jax import algorithms, machine, models, rounds, sharding, streams
-from fesem_jax import local_sgd as local_module
+from fesem_jax import training as local_module
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import RoundInfo

@@ -24,8 +24,8 @@ from absl import app, flags
 from fesem_jax import algorithms, data, models, portrait, sharding
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import FederatedData
-from fesem_jax.local_sgd import local_training
 from fesem_jax.simulation import simulate
+from fesem_jax.training import local_training
 
 _JSON = flags.DEFINE_string('json', '', 'File to write the digests to.')
 _COMPARE = flags.DEFINE_string('compare', '', 'File of earlier digests.')

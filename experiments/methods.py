@@ -11,9 +11,9 @@ from absl import flags
 from experiments import plugins
 from fesem_jax import algorithms, server
 from fesem_jax.errors import UserError, argument, check_choice
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
 from fesem_jax.server import ServerOptimizer
+from fesem_jax.training import LocalTraining
 
 # Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
 _TRAINING_FLAGS = (

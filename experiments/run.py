@@ -28,11 +28,11 @@ from fesem_jax.base import FederatedData, Model
 from fesem_jax.data import skew
 from fesem_jax.display import shown
 from fesem_jax.errors import Diverged, UserError
-from fesem_jax.local_sgd import LocalTraining, local_training
 from fesem_jax.method import Algorithm
 from fesem_jax.programs import Programs
 from fesem_jax.result import Result
 from fesem_jax.simulation import simulate
+from fesem_jax.training import LocalTraining, local_training
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
   'sgd': optax.sgd,

@@ -5,7 +5,7 @@ import math
 import optax
 
 from fesem_jax.errors import UserError, argument
-from fesem_jax.local_sgd import RoundSchedule
+from fesem_jax.training import RoundSchedule
 
 FORMS = 'constant, cosine, exponential:RATE or step:EVERY:FACTOR'
 

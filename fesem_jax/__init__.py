@@ -10,12 +10,12 @@ from fesem_jax.batching import Schedule
 from fesem_jax.client_table import ClientTable
 from fesem_jax.deployed import DeployedModels
 from fesem_jax.errors import UserError
-from fesem_jax.local_sgd import LocalTraining, local_training
 from fesem_jax.method import Algorithm, ClientModels, RoundInfo
 from fesem_jax.result import Result
 from fesem_jax.saved_run import Run, load_run
 from fesem_jax.sharding import client_mesh, setup_devices
 from fesem_jax.simulation import simulate
+from fesem_jax.training import LocalTraining, local_training
 
 __all__ = [
   'Algorithm',

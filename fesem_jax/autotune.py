@@ -9,7 +9,7 @@ from fesem_jax import sharding, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.batching import Schedule
-from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.training import LocalTraining
 
 _STEPS = 6
 _ROUNDS = 3

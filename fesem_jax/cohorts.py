@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from fesem_jax import sharding, streams
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.batching import num_steps
-from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.training import LocalTraining
 
 # Clients are padded to a multiple of this and of the device count, so that
 # checkpoints do not depend on the count while it divides this.

@@ -14,11 +14,12 @@ from sklearn import metrics as sklearn_metrics
 from fesem_jax import batching, chunks
 from fesem_jax.base import Cohort, FederatedData, Model, Params
 from fesem_jax.batching import Schedule
-from fesem_jax.local_sgd import LocalTraining, train_chunk
+from fesem_jax.local_sgd import train_chunk
 from fesem_jax.losses import EVALUATION_BATCH, cohort_losses
 from fesem_jax.method import ClientModels
 from fesem_jax.mixture import as_one_model
 from fesem_jax.sampling import client_keys
+from fesem_jax.training import LocalTraining
 
 
 class Counts(NamedTuple):

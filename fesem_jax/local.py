@@ -9,10 +9,11 @@ import jax.numpy as jnp
 
 from fesem_jax import batching, chunks, streams
 from fesem_jax.base import Cohort, FederatedData, Params
-from fesem_jax.local_sgd import LocalTraining, Vary, train_chunk
+from fesem_jax.local_sgd import Vary, train_chunk
 from fesem_jax.method import ClientModels, Clusters, RoundInfo
 from fesem_jax.sampling import client_keys, coin
 from fesem_jax.sums import total
+from fesem_jax.training import LocalTraining
 
 
 class Correction(NamedTuple):

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 from fesem_jax import batching, chunks, sums, tree
 from fesem_jax.base import Cohort, FederatedData, Params
-from fesem_jax.local_sgd import LocalTraining, weighted_loss
+from fesem_jax.local_sgd import weighted_loss
+from fesem_jax.training import LocalTraining
 
 # Examples that a model classifies at a time outside of training.
 EVALUATION_BATCH = 128

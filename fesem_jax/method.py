@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fesem_jax import tree
 from fesem_jax.base import Cohort, FederatedData, Params
-from fesem_jax.local_sgd import LocalTraining
+from fesem_jax.training import LocalTraining
 
 
 class ClientModels(NamedTuple):

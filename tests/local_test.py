@@ -9,8 +9,8 @@ from fesem_jax import autotune, dense, tree
 from fesem_jax.base import Cohort
 from fesem_jax.batching import Schedule
 from fesem_jax.local import Correction, train_cohort
-from fesem_jax.local_sgd import local_training
 from fesem_jax.method import ClientModels
+from fesem_jax.training import local_training
 from tests import helpers, reference
 
 SIZES = [7, 1, 12, 4, 9]

@@ -10,9 +10,9 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.base import Cohort, cross_entropy
 from fesem_jax.errors import UserError
-from fesem_jax.local_sgd import local_training
 from fesem_jax.losses import cohort_gradients, cohort_losses
 from fesem_jax.simulation import simulate
+from fesem_jax.training import local_training
 from tests import helpers, reference
 from tests.methods import SIZES, assert_close, federation, initial, run, unflatten
 

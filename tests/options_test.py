@@ -11,7 +11,7 @@ import pytest
 from fesem_jax import algorithms, kmeans
 from fesem_jax.batching import Schedule
 from fesem_jax.errors import UserError
-from fesem_jax.local_sgd import local_training
+from fesem_jax.training import local_training
 from tests import helpers
 from tests.methods import federation
 

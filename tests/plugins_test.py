@@ -43,7 +43,7 @@ def damped(local, *, shift: float = 0.5, fast: bool = False, fatal: int = 0):
     return state, info
 
   init = global_model.init(local)
-  return fesem_jax.Algorithm(init, step, global_model.deployed, between)
+  return fesem_jax.Algorithm(local, init, step, global_model.deployed, between)
 
 def nothing(local): return 3
 def two(local, other): return None

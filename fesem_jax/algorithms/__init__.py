@@ -22,8 +22,8 @@ from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.robust import robust
 from fesem_jax.algorithms.scaffold import scaffold
 from fesem_jax.errors import UserError, argument, check_choice
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
+from fesem_jax.training import LocalTraining
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
   # In the order of the paper's Tables 2 and 3.

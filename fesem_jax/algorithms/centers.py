@@ -11,9 +11,9 @@ from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.errors import UserError
 from fesem_jax.kmeans import kmeans
 from fesem_jax.local import Trained, train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import ClientModels, Clusters, RoundInfo
 from fesem_jax.sampling import sample_clients
+from fesem_jax.training import LocalTraining
 
 # Where no client's model is kept, the first k-means holds those of so many at most.
 MAX_INITIAL_CLIENTS = 4096

@@ -12,8 +12,8 @@ from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Params
 from fesem_jax.errors import check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.training import LocalTraining
 
 
 class DittoState(NamedTuple):

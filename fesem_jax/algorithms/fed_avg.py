@@ -7,9 +7,9 @@ Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 from fesem_jax.algorithms import global_model
 from fesem_jax.errors import check_choice
 from fesem_jax.local import WEIGHTINGS
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
 from fesem_jax.server import ServerOptimizer
+from fesem_jax.training import LocalTraining
 
 
 def fed_avg(

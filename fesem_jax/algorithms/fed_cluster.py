@@ -18,8 +18,8 @@ from fesem_jax.algorithms.centers import round_info
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.training import LocalTraining
 
 # How two groups of clients are told apart, and SciPy's name for it. 'minimax'
 # is the paper's: the bipartition with the least largest similarity across it.

@@ -10,11 +10,11 @@ from fesem_jax.algorithms import global_model
 from fesem_jax.base import Cohort
 from fesem_jax.errors import check_at_least
 from fesem_jax.local import Correction
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.losses import cohort_gradients
 from fesem_jax.method import Algorithm
 from fesem_jax.sampling import coin, sample_clients
 from fesem_jax.sums import mean_of
+from fesem_jax.training import LocalTraining
 
 
 def fed_dane(

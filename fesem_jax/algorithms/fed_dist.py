@@ -8,8 +8,8 @@ import optax
 
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.errors import UserError
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
+from fesem_jax.training import LocalTraining
 
 
 def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:

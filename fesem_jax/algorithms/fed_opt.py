@@ -5,9 +5,9 @@ Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
 
 from fesem_jax import server
 from fesem_jax.algorithms.fed_avg import fed_avg
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
 from fesem_jax.server import ServerOptimizer
+from fesem_jax.training import LocalTraining
 
 
 def fed_opt(

@@ -10,8 +10,8 @@ from fesem_jax.algorithms import personal_head
 from fesem_jax.algorithms.personal_head import PersonalHeadState
 from fesem_jax.errors import check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
+from fesem_jax.training import LocalTraining
 
 
 def fed_per(

@@ -10,9 +10,9 @@ from fesem_jax import streams
 from fesem_jax.algorithms import global_model
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
 from fesem_jax.sampling import client_keys, coin
+from fesem_jax.training import LocalTraining
 
 
 def fed_prox(

@@ -11,8 +11,8 @@ import numpy as np
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.batching import Schedule
 from fesem_jax.errors import UserError
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm
+from fesem_jax.training import LocalTraining
 
 
 def fed_sgd(local: LocalTraining) -> Algorithm:

@@ -21,10 +21,10 @@ from fesem_jax.algorithms.centers import (
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.losses import cohort_losses
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.server import ServerOptimizer
+from fesem_jax.training import LocalTraining
 
 
 class FesemState(NamedTuple):

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from fesem_jax import server, sums, tree
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.local import Trained, train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import ClientModels
 from fesem_jax.server import ServerOptimizer
+from fesem_jax.training import LocalTraining
 
 
 class GlobalState(NamedTuple):

@@ -16,11 +16,11 @@ from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.base import Cohort, Params
 from fesem_jax.errors import check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.losses import cohort_losses
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.sampling import sample_clients
 from fesem_jax.server import ServerOptimizer
+from fesem_jax.training import LocalTraining
 
 
 class HypoClusterState(NamedTuple):

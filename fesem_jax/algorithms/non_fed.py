@@ -5,8 +5,8 @@ from typing import NamedTuple
 from fesem_jax import sharding, tree
 from fesem_jax.base import Params
 from fesem_jax.local import train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.training import LocalTraining
 
 
 class NonFedState(NamedTuple):

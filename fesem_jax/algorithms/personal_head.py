@@ -10,8 +10,8 @@ from fesem_jax import sharding, sums, tree
 from fesem_jax.base import FederatedData, Params
 from fesem_jax.errors import UserError, argument, check_choice
 from fesem_jax.local import Fold
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import ClientModels
+from fesem_jax.training import LocalTraining
 
 
 class PersonalHeadState(NamedTuple):

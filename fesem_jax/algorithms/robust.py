@@ -14,8 +14,8 @@ from fesem_jax.algorithms.centers import round_info, train_and_cluster
 from fesem_jax.base import Params
 from fesem_jax.errors import check_at_least, check_choice, check_share
 from fesem_jax.local import train_cohort
-from fesem_jax.local_sgd import LocalTraining
 from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.training import LocalTraining
 
 # The trimmed mean sorts so many numbers of each device's clients at a time.
 _NUMBERS_AT_ONCE = 2**20

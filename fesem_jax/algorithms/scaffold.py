@@ -14,8 +14,8 @@ from fesem_jax.algorithms import global_model
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError
 from fesem_jax.local import Correction
-from fesem_jax.local_sgd import LocalTraining, sgd_learning_rate
 from fesem_jax.method import Algorithm
+from fesem_jax.training import LocalTraining, sgd_learning_rate
 
 
 class ScaffoldState(NamedTuple):
