@@ -343,7 +343,7 @@ def test_without_checkpoints_nothing_is_overwritten(workdir, become):
   with pytest.raises(UserError, match=r'but neither config.json nor a checkpoint'):
     go(workdir)
   if become != 'empty':  # Or it was killed before its first checkpoint.
-    for name in ('summary.json', 'clients.npz'):
+    for name in ('summary.json', 'clients.csv', 'clients.npz', 'models.npz'):
       (workdir / name).unlink()
     with pytest.raises(UserError, match=r'holds metrics.jsonl of a run but neither'):
       go(workdir)
