@@ -1,4 +1,4 @@
-"""The binaries as commands of the installed package: fesem-run and its kin.
+"""The binaries as commands of the installed package: fesem-run and the others.
 
 Each starts as `python -m experiments.NAME` does, so that both have the same flags,
 help and endings.
@@ -24,6 +24,11 @@ def compare() -> None:
 def figures() -> None:
   """Draws the figures of finished runs."""
   _start('figures')
+
+
+def export() -> None:
+  """Writes one model of a finished run to a file."""
+  _start('export')
 
 
 def prepare_data() -> None:

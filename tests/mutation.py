@@ -65,13 +65,14 @@ TESTS = {
   'fesem_jax/evaluate.py': ('evaluate', *_METHODS),
   'fesem_jax/kmeans.py': _METHODS,
   'fesem_jax/local.py': _LOCAL,
-  'fesem_jax/local_sgd.py': _LOCAL,
+  'fesem_jax/local_sgd.py': ('lr_schedule', *_LOCAL),
   'fesem_jax/losses.py': _LOCAL,
   'fesem_jax/method.py': _LOCAL,
   'fesem_jax/mixture.py': _LOCAL,
   'fesem_jax/sampling.py': ('sampling', *_METHODS),
   'fesem_jax/server.py': _METHODS,
   'fesem_jax/sums.py': ('sums', 'em', *_METHODS),
+  'fesem_jax/training.py': ('lr_schedule', 'options', *_LOCAL),
   'fesem_jax/tree.py': ('tree', 'em', 'local', 'sums', 'accelerator', *_METHODS),
 } | {
   f'fesem_jax/algorithms/{path.name}': _METHODS
