@@ -46,11 +46,15 @@ class Model(NamedTuple):
       Clients train on its mean; methods that choose models by their loss or need its
       gradient use it as well. Of clients that use a mixture of models, the logits are
       the logarithms of the mixture's class probabilities.
+    metrics: (name, function) pairs, measured beside accuracy and F1 where models are
+      evaluated; a function is (logits [B, L], labels y [B] int32) -> [B] float32, one
+      figure for each example.
   """
 
   init: Callable[[jax.Array], Params]
   apply: Callable[[Params, jax.Array], jax.Array]
   loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy
+  metrics: tuple[tuple[str, Callable[[jax.Array, jax.Array], jax.Array]], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -29,11 +29,13 @@ class Counts(NamedTuple):
     correct: [M, L] int32 examples of each class that were classified right.
     predicted: [M, L] int32 examples classified as each class.
     actual: [M, L] int32 examples of each class.
+    metrics: name -> [M] float32, sum over examples; see `Model.metrics`.
   """
 
   correct: jax.Array
   predicted: jax.Array
   actual: jax.Array
+  metrics: dict[str, jax.Array] | None = None
 
 
 def count_chunk(
@@ -57,15 +59,19 @@ def count_chunk(
   def count(params, client, size, step):
     rows, weights = batching.batch_rows(in_order, step, size, width)
     x, y = batching.gather(data, client, rows)
-    guess = model.apply(params, x).argmax(axis=-1)
+    logits = model.apply(params, x)
+    guess = logits.argmax(axis=-1)
+    metrics = {
+      name: jnp.where(weights > 0, metric(logits, y), 0.0).sum()
+      for name, metric in model.metrics
+    }
     weights = weights.astype(jnp.int32)
 
     def tally(labels, w):
       return jnp.zeros(data.num_classes, jnp.int32).at[labels].add(w)
 
-    return Counts(
-      tally(y, weights * (guess == y)), tally(guess, weights), tally(y, weights)
-    )
+    correct = tally(y, weights * (guess == y))
+    return Counts(correct, tally(guess, weights), tally(y, weights), metrics)
 
   each = chunks.map_one_or_many(count, ids.shape[0])
 
@@ -73,7 +79,9 @@ def count_chunk(
     steps = jnp.broadcast_to(step, ids.shape)
     return jax.tree.map(jnp.add, total, each(params, ids, sizes, steps))
 
-  nothing = Counts(*(jnp.zeros((ids.shape[0], data.num_classes), jnp.int32),) * 3)
+  none = jnp.zeros((ids.shape[0], data.num_classes), jnp.int32)
+  metrics = {name: jnp.zeros(ids.shape[0]) for name, _ in model.metrics}
+  nothing = Counts(none, none, none, metrics)
   return jax.lax.fori_loop(0, (sizes.max() + width - 1) // width, body, nothing)
 
 
@@ -187,7 +195,7 @@ def client_scores(counts: Counts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   labels that occur among the client's true or predicted ones. Clients without
   examples get NaN.
   """
-  correct, predicted, actual = (np.asarray(c, np.float64) for c in counts)
+  correct, predicted, actual = (np.asarray(c, np.float64) for c in counts[:3])
   size = actual.sum(axis=1)
   either = predicted + actual
   occurs = either > 0
@@ -199,6 +207,17 @@ def client_scores(counts: Counts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def scores(counts: Counts) -> Scores:
   """The four figures; NaN if no client has test examples."""
   return mean_scores(*client_scores(counts))
+
+
+def scores_by_name(counts: Counts) -> dict[str, float]:
+  """The four figures by name, and `micro_NAME` and `macro_NAME` of each metric."""
+  size = np.asarray(counts.actual, np.float64).sum(axis=1)
+  found = scores(counts)._asdict()
+  for name, total in (counts.metrics or {}).items():
+    own = np.asarray(total, np.float64)[size > 0] / size[size > 0]
+    found[f'micro_{name}'] = float(np.average(own, weights=size[size > 0]))
+    found[f'macro_{name}'] = float(own.mean())
+  return found
 
 
 def mean_scores(size: np.ndarray, accuracy: np.ndarray, f1: np.ndarray) -> Scores:

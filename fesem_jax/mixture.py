@@ -47,4 +47,4 @@ def as_one_model(
     shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},
     own={MODELS: None, LOG_WEIGHTS: jnp.log(jnp.maximum(used.mixture, 1e-30))},
   )
-  return Model(init, apply, model.loss), models, (MODELS,)
+  return model._replace(init=init, apply=apply), models, (MODELS,)

@@ -5,7 +5,7 @@ running statistics are not parameters that could be averaged.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -117,6 +117,7 @@ def from_flax(
   module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
   example_shape: Sequence[int],
   loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy,
+  metrics: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] | None = None,
 ) -> Model:
   """Makes a `Model` of a Flax module that treats each example on its own.
 
@@ -126,6 +127,7 @@ def from_flax(
       module holds its parameters, and a method may need several random ones.
     example_shape: shape of one example.
     loss: see `Model`.
+    metrics: by name; see `Model`.
 
   Returns:
     The model.
@@ -140,7 +142,7 @@ def from_flax(
     name, model = type(module).__name__, _as_model(module, example_shape)
   else:
     name, model = _as_nnx_model(module)
-  model = model._replace(loss=loss)
+  model = model._replace(loss=loss, metrics=tuple((metrics or {}).items()))
 
   # Layers may start at zero, and then pass nothing on.
   def shaken(p):

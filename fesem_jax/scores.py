@@ -86,8 +86,8 @@ class Evaluation:
     """
     tested = np.asarray(self._test.sizes()) > 0
     found = {
-      'deployed': evaluate.scores(measured.deployed)._asdict(),
-      'finetuned': evaluate.scores(measured.finetuned)._asdict(),
+      'deployed': evaluate.scores_by_name(measured.deployed),
+      'finetuned': evaluate.scores_by_name(measured.finetuned),
       'finetuning_failed': int((measured.failed & tested).sum()),
     }
     if measured.assignment is None:
@@ -109,7 +109,7 @@ class Evaluation:
       np.asarray(self._train.sizes())[places],
       None if truth is None else truth[places],
       None if chosen is None else chosen[places],
-      *(evaluate.Counts(*(np.asarray(c)[places] for c in count)) for count in counts),
+      *jax.tree.map(lambda c: np.asarray(c)[places], counts),
     )
 
   def models(self, state: Any) -> ClientModels:
@@ -165,7 +165,7 @@ class Evaluation:
 
     args = (state, self._train, *arrange(local, *unseen))
     program = self._programs.compiled(('unseen', algorithm), measure, *args)
-    return evaluate.scores(jax.device_get(program(*args)))._asdict()
+    return evaluate.scores_by_name(jax.device_get(program(*args)))
 
   def _shapes(self, state: Any) -> ClientModels:
     """Shapes and dtypes of what is deployed."""

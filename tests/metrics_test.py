@@ -1,0 +1,73 @@
+"""Metrics of the user's own, measured beside accuracy and F1."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.simulation import simulate
+from tests import helpers, reference
+
+SIZES = [6, 3, 8, 5]
+
+
+def among_first_two(logits, y):
+  rank = (logits > jnp.take_along_axis(logits, y[:, None], axis=1)).sum(axis=1)
+  return (rank < 2).astype(jnp.float32)
+
+
+def margin(logits, y):
+  """Not finite for examples that do not count, which must not matter."""
+  own = jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+  return own - logits.mean(axis=1)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_own_metrics_are_in_the_summary_and_every_record(devices):
+  train = helpers.federation(SIZES)
+  test = helpers.federation([4, 9, 2, 5], seed=3)
+  local = helpers.local(chunk=2, devices=devices)
+  metrics = (('first_two', among_first_two), ('margin', margin))
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  algorithm = algorithms.build('non_fed', local)
+  result = simulate(
+    algorithm, train, test, rounds=2, make_portrait=False, progress=False
+  )
+  found, sizes = {'first_two': [], 'margin': []}, []
+  for i in range(4):
+    x, y = test.client(i)
+    model = reference.from_params(result.models.own, i)
+    hidden = x.reshape(len(x), -1).astype(np.float64)
+    for depth, (kernel, bias) in enumerate(model):
+      hidden = hidden @ kernel + bias
+      hidden = hidden if depth == len(model) - 1 else np.maximum(hidden, 0)
+    own = hidden[np.arange(len(y)), y]
+    found['first_two'].append(((hidden > own[:, None]).sum(axis=1) < 2).mean())
+    found['margin'].append((own - hidden.mean(axis=1)).mean())
+    sizes.append(len(y))
+  for name, values in found.items():
+    for record in (result.summary, result.history[-1]):
+      deployed = record['deployed']
+      np.testing.assert_allclose(deployed[f'macro_{name}'], np.mean(values), 1e-4)
+      want = np.average(values, weights=sizes)
+      np.testing.assert_allclose(deployed[f'micro_{name}'], want, rtol=1e-4)
+      assert f'micro_{name}' in record['finetuned']
+
+
+def test_metrics_change_no_other_figure():
+  data, local = helpers.federation(SIZES), helpers.local()
+  measured = local._replace(model=local.model._replace(metrics=(('margin', margin),)))
+  ends = [
+    simulate(
+      algorithms.build('fed_avg', how),
+      data,
+      data,
+      rounds=2,
+      make_portrait=False,
+      progress=False,
+    ).summary['deployed']
+    for how in (local, measured)
+  ]
+  assert ends[0].items() < ends[1].items()
+  assert jax.tree.leaves(ends[1])
