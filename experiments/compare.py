@@ -23,7 +23,7 @@ from experiments import methods, tables, tune
 from experiments.errors import in_flags
 from experiments.run import run_unless_diverged
 from experiments.start import no_positional, start
-from fesem_jax import algorithms, sharding
+from fesem_jax import algorithms, sharding, waits
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError
 from fesem_jax.programs import Programs
@@ -78,10 +78,11 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
   except UserError as e:  # Figures are optional, the table is not.
     return str(e)
   runs = [plots.Run(finished[0]) for finished in folders.values() if finished]
-  for run in runs:
-    plots.draw_run(run)
-  if runs:
-    plots.save(plots.convergence(runs), workdir / 'plots' / 'convergence')
+  with waits.shown(None), waits.told(f'drawing figures of {len(runs)} runs'):
+    for run in runs:
+      plots.draw_run(run)
+    if runs:
+      plots.save(plots.convergence(runs), workdir / 'plots' / 'convergence')
   return None
 
 

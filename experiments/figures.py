@@ -12,6 +12,7 @@ import pathlib
 from absl import flags
 
 from experiments.start import start
+from fesem_jax import waits
 from fesem_jax.errors import UserError
 
 
@@ -21,7 +22,8 @@ def main(argv: list[str]) -> None:
   if len(argv) < 2:
     raise UserError('Name at least one workdir: python -m experiments.figures WORKDIR.')
   runs = [plots.Run(folder) for folder in argv[1:]]
-  written = [path for run in runs for path in plots.draw_run(run)]
+  with waits.shown(None), waits.told('drawing'):
+    written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
     out = pathlib.Path(flags.FLAGS.out)
     written += plots.save(plots.convergence(runs), out / 'convergence')

@@ -190,7 +190,9 @@ def simulate(
         finished = done == rounds or settled
         stop = interrupted() and not finished
         if finished or (eval_every and done % eval_every == 0):
+          bar.set_description('evaluating')
           measured = evaluation.measure(state, done)
+          bar.set_description()
           record |= evaluation.record(measured)
         out.write(record | {'seconds': rounds_seconds[-1]})
         bar.set_postfix(records.progress(out.records))
