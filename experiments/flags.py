@@ -130,7 +130,7 @@ _RUN = (
   _flag('float', 'unseen_fraction', 0.0,
     'Share of the clients that take no part in training; after the last round each of '
     'them is measured with the center of least loss on its training examples (not for '
-    'non_fed).',
+    'methods whose clients have models or layers of their own).',
     lower_bound=0.0, upper_bound=1.0),
   _flag('integer', 'patience', 0,
     'Stop after this many rounds in which no client changes its center and Eq. 6 '
@@ -278,7 +278,8 @@ def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
   if config is None:
     options = plugins.resolved('dataset', name, options)
   if plugins.is_own(name):
-    values['arrays'] = arrays = plugins.load('dataset', name)(**options)
+    with plugins.running('dataset', name):
+      values['arrays'] = arrays = plugins.load('dataset', name)(**options)
     if not isinstance(arrays, Mapping):
       raise UserError(
         f'--dataset={name} must return a dict of arrays x, y and client; it returns '

@@ -155,7 +155,8 @@ def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorit
   """
   if plugins.is_own(name):
     check_options(name, chosen)
-    built = _own(name)(local, **chosen)
+    with plugins.running('algorithm', name):
+      built = _own(name)(local, **chosen)
     if not isinstance(built, Algorithm):
       raise UserError(
         f'{argument("algorithm", name)} must return a fesem_jax.Algorithm; it returns '

@@ -3,6 +3,7 @@
 Options are the function's keyword-only arguments, with the types of their defaults.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -10,9 +11,11 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from fesem_jax.bounded import first_line
 from fesem_jax.data import sources
 from fesem_jax.errors import UserError, argument
 
@@ -65,6 +68,29 @@ def load(flag: str, name: str, *arguments: str) -> Callable[..., Any]:
       'with defaults.'
     ) from e
   return function
+
+
+@contextlib.contextmanager
+def running(flag: str, name: str) -> Iterator[None]:
+  """Says whose code raised an exception, after its traceback.
+
+  Args:
+    flag: that names the function.
+    name: MODULE:FUNCTION.
+
+  Raises:
+    UserError: for whatever is raised inside.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as e:  # The user's own mistake, which the traceback shows.
+    traceback.print_exc()
+    raise UserError(
+      f'{argument(flag, name)} raised {type(e).__name__} ({first_line(e)}); see the '
+      'traceback above.'
+    ) from e
 
 
 def options(function: Callable[..., Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from fesem_jax import algorithms, autotune, data, models, sharding
 from fesem_jax.base import FederatedData, Model
 from fesem_jax.data import skew
 from fesem_jax.display import shown
-from fesem_jax.errors import Diverged, UserError
+from fesem_jax.errors import Diverged, UserError, argument
 from fesem_jax.method import Algorithm
 from fesem_jax.programs import Programs
 from fesem_jax.result import Result
@@ -50,10 +50,10 @@ def check_numbers(values: dict[str, Any]) -> None:
   """Raises `UserError` on a flag that is infinite, not a number, or a huge one."""
   for name, value in values.items():
     if isinstance(value, float) and not math.isfinite(value):
-      raise UserError(f'--{name}={value} must be a finite number.')
+      raise UserError(f'{argument(name, value)} must be a finite number.')
     if isinstance(value, int) and abs(value) > _MAX_INTEGER:
       raise UserError(
-        f'--{name}={shown(value)} must lie between {-_MAX_INTEGER} and {_MAX_INTEGER}.'
+        f'{argument(name, value)} must lie between {-_MAX_INTEGER} and {_MAX_INTEGER}.'
       )
 
 
@@ -92,7 +92,8 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
 def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
   """The model that a function of the user's own builds."""
   build = plugins.load('model', config['model'], *experiment_flags.OWN_MODEL)
-  model = build(train.example_shape, train.num_classes, **config['model_options'])
+  with plugins.running('model', config['model']):
+    model = build(train.example_shape, train.num_classes, **config['model_options'])
   named = f'--model={config["model"]}'
   if not isinstance(model, Model):
     raise UserError(
@@ -100,8 +101,9 @@ def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
       f'returns {type(model).__name__}.'
     )
   example = jax.ShapeDtypeStruct((2, *train.example_shape), jax.numpy.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0))
-  logits = jax.eval_shape(model.apply, shapes, example)
+  with plugins.running('model', config['model']):
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    logits = jax.eval_shape(model.apply, shapes, example)
   if logits.shape != (2, train.num_classes):
     raise UserError(
       f'{named}: two examples have logits of shape {logits.shape}, not '
@@ -200,7 +202,7 @@ def run(
     )
   for note in notes:
     say(f'Note: {note}')
-  return simulate(
+  result = simulate(
     algorithm,
     train,
     test,
@@ -220,6 +222,12 @@ def run(
     unseen=unseen,
     notes=notes,
   )
+  if unseen is not None and result.summary['unseen'] is None:
+    say(
+      f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
+      "measured: models, or layers, are each client's own."
+    )
+  return result
 
 
 def run_unless_diverged(

@@ -7,7 +7,7 @@ import optax
 from fesem_jax.errors import UserError, argument
 from fesem_jax.training import RoundSchedule
 
-FORMS = 'constant, cosine, exponential:RATE or step:EVERY:FACTOR'
+FORMS = 'constant, cosine, cosine:ROUNDS, exponential:RATE or step:EVERY:FACTOR'
 
 
 def resolved(text: str, rounds: int) -> str:
@@ -36,13 +36,15 @@ def build(text: str) -> RoundSchedule | None:
   except ValueError:
     values = [math.nan]
   fits = all(math.isfinite(v) and v > 0 for v in values)
+  # Whether the first is a number of rounds.
+  counts = fits and bool(values) and values[0] == int(values[0]) <= 2**31 - 1
   if name == 'constant' and not values:
     return None
-  if name == 'cosine' and len(values) == 1 and fits and values[0] >= 1:
+  if name == 'cosine' and len(values) == 1 and counts:
     return optax.cosine_decay_schedule(1.0, int(values[0]))
   if name == 'exponential' and len(values) == 1 and fits:
     return optax.exponential_decay(1.0, 1, values[0])
-  if name == 'step' and len(values) == 2 and fits and values[0] == int(values[0]):
+  if name == 'step' and len(values) == 2 and counts:
     return optax.exponential_decay(1.0, int(values[0]), values[1], staircase=True)
   raise UserError(
     f'{argument("lr_schedule", text)} must be {FORMS}, with positive numbers, e.g. '

@@ -25,7 +25,7 @@ class ClientTable(NamedTuple):
     names: [M] strings.
     examples: [M] int training examples.
     test_examples: [M] int examples that the figures below are measured on.
-    true_cluster: [M] int, or None where none is known.
+    true_cluster: [M] int or names, or None where none is known.
     cluster: [M] int cluster that the client deploys from, or None without clusters.
     deployed_accuracy: [M] float64 in [0, 1] of the deployed model, NaN for clients
       without test examples, as all that follow.
@@ -96,7 +96,7 @@ def make(
   Args:
     names: [M] strings, as all that follows in the order of the user's data.
     sizes: [M] int training examples.
-    truth: [M] int true cluster, or None.
+    truth: [M] int or names of true clusters, or None.
     assignment: [M] int cluster, or None.
     deployed: of the deployed models.
     finetuned: of the fine-tuned models.
@@ -170,7 +170,7 @@ def read(folder: pathlib.Path) -> ClientTable | None:
       np.array(names),
       _integers(examples),
       _integers(tested),
-      _integers(truth) if any(truth) else None,
+      _numbers_or_names(truth) if any(truth) else None,
       _integers(cluster) if any(cluster) else None,
       *(np.array([float(x) if x else np.nan for x in f]) for f in figures),
     )
@@ -183,6 +183,13 @@ def read(folder: pathlib.Path) -> ClientTable | None:
       f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
       'which makes it anew from the checkpoint.'
     ) from e
+
+
+def _numbers_or_names(column: tuple[str, ...]) -> np.ndarray:
+  try:
+    return _integers(column)
+  except ValueError:
+    return np.array(column)
 
 
 def _integers(column: tuple[str, ...]) -> np.ndarray:

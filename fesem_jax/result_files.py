@@ -93,11 +93,9 @@ def _write_models(
 ) -> None:
   """Writes the deployed models, or says why not."""
   rounds = result.summary['rounds']
-  held = saved_models.rounds_of(folder)
-  if held == rounds:
+  if saved_models.is_of(folder, rounds):
     return
-  if held is not None:
-    saved_models.remove(folder)  # Of fewer rounds.
+  saved_models.remove(folder)  # Of fewer rounds, or of another run.
   if save_models is False:
     return
   used, count = result.deploy(), len(result.places)

@@ -5,6 +5,7 @@ from the disk here, so that one client's model is read without all others.
 """
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 import zipfile
@@ -61,7 +62,8 @@ def write(
   Raises:
     UserError: if the file cannot be written.
   """
-  about = {'format': _FORMAT, 'rounds': rounds} | dataclasses.asdict(examples)
+  about = {'format': _FORMAT, 'rounds': rounds, 'run': _digest_of_run(folder)}
+  about |= dataclasses.asdict(examples)
   with (
     replacing(folder / _FILE) as file,
     zipfile.ZipFile(file, 'w', zipfile.ZIP_STORED) as archive,
@@ -100,13 +102,23 @@ def remove(folder: pathlib.Path) -> None:
     raise UserError(f'Cannot delete {folder / _FILE}: {e.strerror}.') from e
 
 
-def rounds_of(folder: pathlib.Path) -> int | None:
-  """Rounds after which the file was saved; None if there is none or it is damaged."""
+def is_of(folder: pathlib.Path, rounds: int) -> bool:
+  """Whether the workdir has the models of its own run after so many rounds."""
   try:
     with np.load(folder / _FILE, allow_pickle=False) as held:
-      return int(_about(held)['rounds'])
+      about = _about(held)
   except Exception:  # Whatever is wrong with it, it is to be written again.
-    return None
+    return False
+  return about.get('rounds') == rounds and about.get('run') == _digest_of_run(folder)
+
+
+def _digest_of_run(folder: pathlib.Path) -> str:
+  """Differs where the configuration of the workdir's run does."""
+  try:
+    config = (folder / 'config.json').read_bytes()
+  except OSError:
+    config = b''
+  return hashlib.sha256(config).hexdigest()[:16]
 
 
 def read(folder: pathlib.Path, model: Model | None) -> DeployedModels | None:

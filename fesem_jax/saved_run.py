@@ -48,16 +48,18 @@ class Run:
         'or not to be saved, or the run is of an older version; run the same command '
         'again with `save_models=True`, which adds them.'
       )
-    if (found := saved_models.rounds_of(self.workdir)) != rounds:
+    if not saved_models.is_of(self.workdir, rounds):
       raise UserError(
-        f'{path} is of round {found}, the summary of round {rounds}; run the same '
-        'command again.'
+        f'{path} is of another run than config.json, or of another round than '
+        f'summary.json ({rounds}); run the same command again, which makes it anew.'
       )
-    if len(held.names) != len(self.clients.names):
+    chosen, cluster = held.choice, self.clients.cluster
+    if len(held.names) != len(self.clients.names) or (
+      chosen is not None and cluster is not None and (chosen != cluster).any()
+    ):
       raise UserError(
-        f'{path} is of {len(held.names)} clients, clients.csv of '
-        f'{len(self.clients.names)}: they are not of one run; delete models.npz and '
-        'run the same command again.'
+        f'{path} and clients.csv disagree on the clients or their clusters: they are '
+        'not of one run; delete both and run the same command again.'
       )
     if self.model is None:
       held = dataclasses.replace(held, model=_model_of(self.config, held))

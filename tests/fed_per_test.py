@@ -110,8 +110,8 @@ def test_fed_per_of_one_client_is_fed_avg():
   ('head', 'message'),
   [
     (['dense7'], '`head_layers=dense7` is unknown; choose one of dense0, logits'),
-    ([], 'must name some of dense0, logits, but not all'),
-    (['dense0', 'logits'], '`head_layers=dense0,logits` must name some of'),
+    ([], 'must name some of the layers dense0, logits'),
+    (['dense0', 'logits'], '`head_layers=dense0,logits` must name some of the layers'),
   ],
 )
 def test_a_head_must_be_a_part_of_the_model(method, head, message):

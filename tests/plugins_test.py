@@ -271,3 +271,23 @@ def test_schedules_over_rounds_by_name():
                'exponential:-1', 'exponential:nan', 'constant:1', ''):  # fmt: skip
     with pytest.raises(UserError, match=r'`lr_schedule=.*` must be constant, cosine'):
       schedules.build(text)
+
+
+@pytest.mark.parametrize('flag', ['algorithm', 'model', 'dataset'])
+def test_an_exception_of_own_code_names_the_flag_after_its_traceback(flag, capsys):
+  with (
+    pytest.raises(
+      UserError, match=rf'`{flag}=own:f` raised KeyError .*traceback above'
+    ),
+    plugins.running(flag, 'own:f'),
+  ):
+    raise KeyError('missing')
+  assert 'Traceback' in capsys.readouterr().err
+
+
+def test_mistakes_of_users_pass_through():
+  with (
+    pytest.raises(UserError, match='^said already$'),
+    plugins.running('model', 'a:b'),
+  ):
+    raise UserError('said already')

@@ -1,5 +1,6 @@
 """Results in the user's order, and finished runs loaded from their workdirs."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -426,7 +427,7 @@ def about(path, **changes):
   (lambda p: p.write_bytes(b'no archive' * 99), 'is damaged'),
   (lambda p: flip(p, p.read_bytes().rindex(b'NUMPY') + 150), 'is damaged.*checksum'),
   (lambda p: rewrite(p, about=about(p, format=2)), 'another version .*format 2'),
-  (lambda p: rewrite(p, about=about(p, rounds=1)), 'is of round 1, the summary of'),
+  (lambda p: rewrite(p, about=about(p, rounds=1)), 'another run than config'),
   (lambda p: rewrite(p, about=np.array(['{}'])), 'another version'),
   (lambda p: rewrite(p, about=np.array(['x'])), 'is damaged'),
   (lambda p: rewrite(p, names=None), 'is damaged'),
@@ -655,3 +656,45 @@ def test_a_method_carries_the_local_training_it_was_built_with():
 def test_simulate_is_a_function_and_hides_no_module():
   assert callable(fj.simulate)
   assert not (ROOT / 'fesem_jax' / 'simulate.py').exists()
+
+
+def test_a_run_on_data_whose_true_clusters_have_names_loads(tmp_path):
+  data = helpers.federation([5, 6, 4, 7])
+  names = np.array(['Korean', 'Thai', 'Korean', 'Thai'])
+  info = dataclasses.replace(data.info, clusters=names)
+  data = dataclasses.replace(data, info=info)
+  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
+  fj.simulate(algorithm, data, data, rounds=1, workdir=tmp_path, progress=False)
+  run = fj.load_run(tmp_path)
+  assert run.clients.true_cluster.tolist() == names.tolist()
+
+
+def test_models_and_clusters_of_another_run_are_refused(tmp_path):
+  data = helpers.federation([5, 6, 4, 7])
+  for name, seed in (('one', 0), ('other', 1)):
+    algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
+    fj.simulate(
+      algorithm,
+      data,
+      data,
+      rounds=1,
+      seed=seed,
+      workdir=tmp_path / name,
+      progress=False,
+    )
+  foreign = (tmp_path / 'other' / 'models.npz').read_bytes()
+  (tmp_path / 'one' / 'models.npz').write_bytes(foreign)
+  with pytest.raises(UserError, match='is of another run than config'):
+    _ = fj.load_run(tmp_path / 'one').deployed
+  table = tmp_path / 'other' / 'clients.csv'
+  lines = table.read_text().splitlines()
+  column = lines[0].replace('"', '').split(',').index('cluster')
+  cells = lines[1].split(',')
+  cells[column] = str(1 - int(cells[column]))
+  table.write_text('\n'.join([lines[0], ','.join(cells), *lines[2:]]) + '\n')
+  with pytest.raises(UserError, match='disagree on the clients or their clusters'):
+    _ = fj.load_run(tmp_path / 'other').deployed
+  # The run itself makes its models anew.
+  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
+  fj.simulate(algorithm, data, data, rounds=1, workdir=tmp_path / 'one', progress=False)
+  assert fj.load_run(tmp_path / 'one').deployed.num_models == 2

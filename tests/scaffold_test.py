@@ -113,3 +113,23 @@ def test_it_needs_plain_sgd(optimizer):
 def test_the_rate_on_the_server_must_be_positive():
   with pytest.raises(UserError, match='`server_learning_rate=0` must be positive'):
     algorithms.build('scaffold', helpers.local(), server_learning_rate=0)
+
+
+def test_a_round_at_rate_0_leaves_everything_as_it_is():
+  data = federation()
+  local = helpers.local()._replace(
+    lr_schedule=lambda number: jax.numpy.where(number == 0, 1.0, 0.0)
+  )
+  algorithm = algorithms.build('scaffold', local)
+  state, _ = run(algorithm, data, rounds=1, cohort=lambda r: numbered(data, 0))
+  after, info = jax.jit(algorithm.step)(
+    state, data, numbered(data, 1), jax.random.key(5)
+  )
+  assert int(info.failed) == 0
+  assert np.abs(np.asarray(state.control['logits']['kernel'])).max() > 0
+  chex.assert_trees_all_equal(state, after)
+
+
+def numbered(data, number):
+  ids = np.arange(data.num_clients, dtype=np.int32)
+  return Cohort(ids, everyone=True, round=np.int32(number))

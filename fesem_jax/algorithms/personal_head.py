@@ -28,7 +28,10 @@ def check_head(local: LocalTraining, head: Collection[str]) -> None:
     check_choice('head_layers', name, layers)
   if not 0 < len(set(head)) < len(layers):
     chosen = argument('head_layers', ','.join(head))
-    raise UserError(f'{chosen} must name some of {", ".join(layers)}, but not all.')
+    raise UserError(
+      f'{chosen} must name some of the layers {", ".join(layers)}, but not all: clients '
+      'must have a layer left to share.'
+    )
 
 
 def parts(params: Params, head: Collection[str]) -> tuple[Params, Params]:

@@ -84,14 +84,19 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
     models, gradients = trained.sums
     own = trained.folded
     rate = local.rate(cohort)
+    took_part = trained.took_part()
     if rate is not None:  # Steps were so much shorter or longer than eta's.
-      own, mean = jax.tree.map(lambda g: g / rate, (own, gradients.params))
-      gradients = gradients._replace(params=mean)
+      divisor = jnp.where(rate > 0, rate, 1.0)
+      own, mean = jax.tree.map(lambda g: g / divisor, (own, gradients.params))
+      # Steps of length 0 tell nothing of the gradients.
+      took_part &= rate > 0
+      weight = jnp.where(rate > 0, gradients.weight, 0.0)
+      gradients = gradients._replace(params=mean, weight=weight)
     mean = sums.mean_of(models, x)
     x = jax.tree.map(lambda x, w: x + server_learning_rate * (w - x), x, mean)
     old = tree.rows_of(state.client_controls, cohort)
     new = jax.tree.map(lambda o, c, g: o - c + g, old, c, own)
-    new = tree.where(trained.took_part(), new, old)
+    new = tree.where(took_part, new, old)
     num_clients = (data.sizes() > 0).sum()
 
     # c_i' - c_i = (x - w_i) / (T eta) - c, of those that took part.
