@@ -29,8 +29,8 @@ def check_head(local: LocalTraining, head: Collection[str]) -> None:
   if not 0 < len(set(head)) < len(layers):
     chosen = argument('head_layers', ','.join(head))
     raise UserError(
-      f'{chosen} must name some of the layers {", ".join(layers)}, but not all: clients '
-      'must have a layer left to share.'
+      f'{chosen} must name some of the layers {", ".join(layers)}, but not all: a '
+      'layer must be left for clients to share.'
     )
 
 
