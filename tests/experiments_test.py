@@ -630,7 +630,7 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(tmp_path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--algorithm=fedavg'], 'value should be one of <'),
+        (['--algorithm=fedavg'], '--algorithm=fedavg is unknown; choose one of'),
         (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, mnist'),
         (['--rounds=two'], "flag --rounds=two: invalid literal"),
         (['--num_client=3'], "Unknown command line flag 'num_client'"),

@@ -193,7 +193,7 @@ def test_sheets_show_the_clients_own_images_one_of_each_class_first():
 def test_a_title_of_many_true_clusters_names_the_largest_three():
   from fesem_jax.plots.client_images import _mix
 
-  assert _mix(np.repeat(['a', 'b'], [1, 2])) == '2 of truth b, 1 of truth a'
+  assert _mix(np.repeat(['a', 'b'], [1, 2])) == '2 of b, 1 of a'
   truth = np.repeat(np.arange(8), [1, 5, 2, 9, 1, 1, 4, 1])
   assert _mix(truth) == '9 of truth 3, 5 of truth 1, 4 of truth 6, 6 of 5 others'
 
