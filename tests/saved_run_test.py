@@ -436,7 +436,7 @@ def about(path, **changes):
   (lambda p: rewrite(p, choice=np.full(7, -1)), 'do not fit together'),
   (lambda p: rewrite(p, choice=np.array([{}] * 7)), 'is damaged'),
   (lambda p: rewrite(p, names=np.array(['a', 'b']), choice=np.zeros(2, int)),
-   'is of 2 clients, clients.csv of 7'),
+   'clients.csv disagree on the clients'),
 ])  # fmt: skip
 def test_models_that_cannot_be_read_are_one_sentence(workdir, damage, message):
   damage(workdir / 'models.npz')
