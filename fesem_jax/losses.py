@@ -109,8 +109,7 @@ def cohort_gradients(
     finite = tree.all_finite(gradients)
     gradients = tree.where(finite, gradients, tree.zeros_like(gradients))
     weights = (finite & chunk.own & (sizes > 0)).astype(jnp.float32)
-    first = jnp.zeros(sizes.shape, jnp.int32)
-    total = sums.add_rows(total, gradients, first, weights, zero)
+    total = sums.add_to_one(total, gradients, weights, zero)
     return gradients if keep else None, total
 
   return chunks.map_clients(

@@ -29,10 +29,10 @@ def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
   Returns:
     Entries by name; None stands for what a round without trained clients lacks.
   """
-  someone = info.trained > 0  # Otherwise there is no loss and no Eq. 6.
+  any_trained = info.trained > 0  # Otherwise there is no loss and no Eq. 6.
   entry: Record = {
     'round': number,
-    'train_loss': float(info.train_loss) if someone else None,
+    'train_loss': float(info.train_loss) if any_trained else None,
     'trained': int(info.trained),
     'failed': int(info.failed),
   }
@@ -41,7 +41,7 @@ def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
     entry |= {
       'cluster_sizes': info.clusters.sizes.tolist(),
       'moved': int(info.clusters.moved),
-      'objective': float(info.clusters.objective) if someone else None,
+      'objective': float(info.clusters.objective) if any_trained else None,
       **evaluate.agreement(train.info.clusters, assignment),
     }
   return entry

@@ -140,6 +140,14 @@ def add_rows(
   return ClusterSums(params, sums.weight + weight)
 
 
+def add_to_one(
+  sums: ClusterSums, stack: Params, weights: jax.Array, origin: Params
+) -> ClusterSums:
+  """Adds rows [S, ...] of weights [S] to the sums of the only cluster."""
+  first = jnp.zeros(weights.shape, jnp.int32)
+  return add_rows(sums, stack, first, weights, origin)
+
+
 def mean_of(sums: ClusterSums, origins: Params) -> Params:
   """[K, ...] means; a cluster whose weights sum to 0 stays at its origin.
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from fesem_jax import server, sums, tree
 from fesem_jax.base import Cohort, FederatedData, Params
@@ -80,9 +79,8 @@ def train_and_average(
   """
 
   def add(trained, starts, total):
-    first = jnp.zeros(trained.ids.shape, jnp.int32)
     weights = trained.weights(weighting)
-    return None, sums.add_rows(total, trained.params, first, weights, starts.shared)
+    return None, sums.add_to_one(total, trained.params, weights, starts.shared)
 
   none = sums.no_sums(state.params)
   trained = train(local, state, data, cohort, key, fold=add, sums=none, keep=False)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from fesem_jax import sharding, sums, tree
 from fesem_jax.base import FederatedData, Params
@@ -64,8 +63,7 @@ def sum_up_bodies(head: Collection[str], weighting: str) -> Fold:
 
   def fold(trained, starts, total):
     body, own = parts(trained.params, head)
-    first = jnp.zeros(trained.ids.shape, jnp.int32)
     weights = trained.weights(weighting)
-    return own, sums.add_rows(total, body, first, weights, starts.shared)
+    return own, sums.add_to_one(total, body, weights, starts.shared)
 
   return fold

@@ -68,11 +68,11 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
       return jax.tree.map(lambda x, w: (x[0] - w) / rate, starts.shared, params)
 
     gradients = jax.vmap(mean_gradient)(trained.steps, trained.params)
-    first, ones = jnp.zeros(trained.ids.shape, jnp.int32), trained.weights('uniform')
+    ones = trained.weights('uniform')
     zero = tree.zeros_like(starts.shared)
     return gradients, (
-      sums.add_rows(total[0], trained.params, first, ones, starts.shared),
-      sums.add_rows(total[1], gradients, first, ones, zero),
+      sums.add_to_one(total[0], trained.params, ones, starts.shared),
+      sums.add_to_one(total[1], gradients, ones, zero),
     )
 
   def step(state, data, cohort, key):
