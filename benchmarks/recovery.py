@@ -1,0 +1,300 @@
+r"""Whether FeSEM recovers from wrong starts: rules that were tried, kept and failed.
+
+  python -m benchmarks.recovery --data=rotated_digits --num_seeds=20 \
+      --save=recovery_rotated_digits
+
+Every rule goes on from the same starts: FeSEM's own, in which each client was put into
+a random cluster with the probability `--shuffle`. Rules that are options of
+`experiments.run` are run as such; those that were left out are here.
+Of each round: ARI against the true groups. At the end: accuracy of the deployed models,
+and the median seconds of all rounds of a seed.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import app, flags
+from sklearn.metrics import adjusted_rand_score
+
+from benchmarks import common
+from fesem_jax import algorithms, data, em, evaluate, models, tree
+from fesem_jax.algorithms.fesem import FesemState
+from fesem_jax.base import FederatedData
+from fesem_jax.cohorts import arrange
+from fesem_jax.kmeans import kmeans
+from fesem_jax.local import train_cohort
+from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.sampling import everyone
+from fesem_jax.training import LocalTraining, local_training
+
+_DATA = flags.DEFINE_enum(
+  'data',
+  'rotated_digits',
+  ['rotated_digits', 'rotated_mnist', 'label_permuted_mnist', 'mnist_writers'],
+  'Data set; both kinds of MNIST have 200 clients of 100 images.',
+)
+_SEEDS = flags.DEFINE_integer('num_seeds', 20, 'Seeds of data, start and rounds.')
+_SHUFFLE = flags.DEFINE_list('shuffle', ['1.0'], 'Shares of clients put elsewhere.')
+_ROUNDS = flags.DEFINE_integer('rounds', 24, 'Rounds.')
+_EVERY = flags.DEFINE_integer('every', 5, 'Rounds between the acts of a rule.')
+_RULES = flags.DEFINE_list('rules', [], 'Only these; default: all.')
+_EPOCHS = flags.DEFINE_integer('local_epochs', 0, 'Local epochs or steps; 0: as below.')
+_RATE = flags.DEFINE_float('learning_rate', 0.1, 'Local learning rate.')
+_LAMBDA = flags.DEFINE_float('prox_lambda', 0.01, 'lambda of FeSEM.')
+_SAVE = flags.DEFINE_string('save', '', 'Name of the file of results; none: not saved.')
+
+COLUMNS = ('rule', 'shuffle', 'recovered', 'ari', 'accuracy', 'seconds')
+
+Step = Callable[[FesemState, FederatedData, jax.Array, int], FesemState]
+
+
+class Rule(NamedTuple):
+  """A rule: what it runs in each round.
+
+  Attributes:
+    options: of FeSEM.
+    acts: what replaces a round in every `--every`-th one, or None.
+  """
+
+  options: dict[str, Any]
+  acts: Callable[[Algorithm], Callable[..., FesemState]] | None = None
+
+
+def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTraining]:
+  """Both splits as arranged, and how clients train."""
+  groups = {'partition_groups': 4, 'seed': seed}
+  steps = {'batch_size': 10, 'epochs': _EPOCHS.value or 2}
+  hidden = 50
+  if name == 'rotated_digits':
+    splits = data.load('digits', partition='rotated', num_clients=80, **groups)
+    hidden = 64
+  elif name == 'mnist_writers':
+    splits = data.load('mnist_writers', partition='natural', min_examples=50, seed=seed)
+  else:
+    partition = 'rotated' if name == 'rotated_mnist' else 'label_permuted'
+    splits = data.load(
+      'mnist', partition=partition, num_clients=200, examples_per_client=100, **groups
+    )
+    steps = {'batch_size': 0, 'steps': _EPOCHS.value or 10}
+  model = models.build('mlp', splits[0].example_shape, splits[0].num_classes, [hidden])
+  local = local_training(
+    model, optax.sgd(_RATE.value), num_clients=splits[0].num_clients, **steps
+  )
+  return *arrange(local, *splits), local
+
+
+def _mean_of_clients(state: FesemState, split: FederatedData) -> ClientModels:
+  """The mean of all clients' centers."""
+  own = tree.take(state.centers, state.assignment)
+  exists = (split.sizes() > 0).astype(jnp.float32)
+  first = jax.tree.map(lambda x: x[:1], state.centers)
+  one = jnp.zeros_like(state.assignment)
+  return ClientModels(em.m_step(own, one, exists, first))
+
+
+def directions(algorithm: Algorithm) -> Callable[..., FesemState]:
+  """Clients go to the cluster whose mean update is nearest to their own update."""
+
+  @jax.jit
+  def act(state, split, key):
+    local, cohort = algorithm.local, everyone(split)
+    starts = ClientModels(state.centers, state.assignment)
+    trained = train_cohort(local, starts, split, cohort, key)
+    ones = trained.weights('uniform')
+    own = tree.take(state.centers, state.assignment)
+    updates = jax.tree.map(jnp.subtract, trained.params, own)
+    none = tree.zeros_like(state.centers)
+    means = em.m_step(updates, state.assignment, ones, none)
+    new, _ = em.e_step(updates, means)
+    centers = em.m_step(trained.params, new, ones, state.centers)
+    return state._replace(centers=centers, assignment=new, rounds=state.rounds + 1)
+
+  return act
+
+
+def from_the_mean(algorithm: Algorithm) -> Callable[..., FesemState]:
+  """Clients train from the mean of the centers; the E-step is as ever."""
+
+  @jax.jit
+  def act(state, split, key):
+    local, cohort = algorithm.local, everyone(split)
+    starts = _mean_of_clients(state, split)
+    trained = train_cohort(local, starts, split, cohort, key)
+    new, _ = em.e_step(trained.params, state.centers)
+    own = tree.take(state.centers, state.assignment)
+    centers = em.m_step(own, new, trained.weights('uniform'), state.centers)
+    return state._replace(centers=centers, assignment=new, rounds=state.rounds + 1)
+
+  return act
+
+
+def split_and_merge(algorithm: Algorithm) -> Callable[..., FesemState]:
+  """Parts the center whose clients disagree most; merges the two nearest centers.
+
+  The clients of one center started alike, so that 2-means of their models is a fair
+  clustering, as in FedCluster.
+  """
+
+  @jax.jit
+  def halves(state, split, key):
+    local, cohort = algorithm.local, everyone(split)
+    starts = ClientModels(state.centers, state.assignment)
+    trained = train_cohort(local, starts, split, cohort, key)
+    num_clusters = jax.tree.leaves(state.centers)[0].shape[0]
+    ids, exists = jnp.asarray(split.client_ids), trained.took_part()
+
+    def half(k):
+      mine = exists & (state.assignment == k)
+      found = kmeans(key, trained.params, mine, 2, ids, restarts=5)
+      one = jax.tree.map(lambda c: c[k][None], state.centers)
+      zeros = jnp.zeros_like(state.assignment)
+      mean = em.m_step(trained.params, zeros, mine.astype(jnp.float32), one)
+      whole = em.objective(trained.params, mean, zeros, mine.astype(jnp.float32))
+      gain = mine.sum() * (whole - found.objective)
+      return jnp.where(mine.sum() > 3, gain, -1.0), found.assignment
+
+    gains, parts = jax.lax.map(half, jnp.arange(num_clusters))
+    apart = tree.squared_distances(state.centers, state.centers)
+    return trained.params, gains, parts, apart
+
+  @jax.jit
+  def move(state, stack, assignment, split):
+    ones = (split.sizes() > 0).astype(jnp.float32)
+    centers = em.m_step(stack, assignment, ones, state.centers)
+    return state._replace(
+      centers=centers, assignment=assignment, rounds=state.rounds + 1
+    )
+
+  def act(state, split, key):
+    stack, gains, parts, apart = halves(state, split, key)
+    k = int(gains.argmax())
+    apart = np.array(apart)
+    apart[k], apart[:, k] = np.inf, np.inf
+    np.fill_diagonal(apart, np.inf)
+    a, b = divmod(int(apart.argmin()), len(apart))
+    new = np.array(state.assignment)
+    new[new == b] = a
+    new[(np.asarray(state.assignment) == k) & (np.asarray(parts[k]) == 1)] = b
+    return move(state, stack, jnp.asarray(new), split)
+
+  return act
+
+
+def rules(every: int) -> dict[str, Rule]:
+  """All rules by name."""
+  by_loss = {'loss_check_every': every}
+  return {
+    'none': Rule({}),
+    'IFCA': Rule({'loss_check_every': 1, 'prox_lambda': 0.0}),
+    'loss check': Rule(by_loss),
+    'loss check and reseeding': Rule(by_loss | {'reseed_empty': True}),
+    'directions of updates': Rule({}, directions),
+    'split and merge': Rule({}, split_and_merge),
+    'split and merge, loss check': Rule({'loss_check_every': 2}, split_and_merge),
+    'from the mean': Rule({}, from_the_mean),
+    'lambda from 1 to 0': Rule({'prox_lambda': 1.0}),
+    'clustering anew': Rule({'recluster_every': every}),
+  }
+
+
+def _steps(local: LocalTraining, rule: Rule) -> tuple[Algorithm, Step]:
+  """The method and one round of a rule."""
+  options = {'num_clusters': 4, 'prox_lambda': _LAMBDA.value} | rule.options
+  algorithm = algorithms.build('fesem', local, **options)
+  round_of_fesem = jax.jit(algorithm.step)
+  act = None if rule.acts is None else rule.acts(algorithm)
+  later = {}
+  if options['prox_lambda'] == 1.0:  # A third of the rounds each.
+    for part, value in ((1, 0.1), (2, 0.0)):
+      other = algorithms.build('fesem', local, **options | {'prox_lambda': value})
+      later[part] = jax.jit(other.step)
+
+  def step(state, split, key, number):
+    if act is not None and number % _EVERY.value == 0:
+      return act(state, split, key)
+    run = later.get(3 * (number - 1) // _ROUNDS.value, round_of_fesem)
+    return run(state, split, everyone(split), key)[0]
+
+  return algorithm, step
+
+
+def main(argv: list[str]) -> None:
+  """Runs the study."""
+  del argv
+  mesh = common.setup()
+  seeds = [_load(_DATA.value, seed) for seed in range(_SEEDS.value)]
+  local = seeds[0][2]
+  chosen = {n: r for n, r in rules(_EVERY.value).items() if n in (_RULES.value or [n])}
+  starts = {}
+  for share in map(float, _SHUFFLE.value):
+    options = {'num_clusters': 4, 'init_shuffle': share, 'prox_lambda': _LAMBDA.value}
+    init = jax.jit(algorithms.build('fesem', local, **options).init)
+    for seed, (train, _, _) in enumerate(seeds):
+      starts[share, seed] = init(jax.random.key(seed), train)
+
+  @jax.jit
+  def counts(state, train, test):
+    used = ClientModels(state.centers, state.assignment)
+    return evaluate.evaluate_clients(used, local, train, test, jax.random.key(0), 0)[0]
+
+  rows: list[dict[str, Any]] = []
+  for name, rule in chosen.items():
+    algorithm, step = _steps(local, rule)
+    like = jax.eval_shape(algorithm.init, jax.random.key(0), seeds[0][0])
+    for share in map(float, _SHUFFLE.value):
+      curves, accuracy, seconds = [], [], []
+      for seed, (train, test, _) in enumerate(seeds):
+        truth = np.asarray(train.info.clusters)
+        state = starts[share, seed]
+        if like.checks is not None:
+          first = rule.options['recluster_every']
+          state = state._replace(checks=type(like.checks).first(first))
+
+        def ari(state, truth=truth):
+          found = np.asarray(state.assignment)[: len(truth)]
+          return float(adjusted_rand_score(truth, found))
+
+        curve, spent = [ari(state)], 0.0
+        if seed == 0:  # Compile before the clock runs.
+          for number in range(1, _ROUNDS.value + 1):
+            state = step(state, train, jax.random.key(number), number)
+          state = starts[share, seed]._replace(checks=state.checks)
+          if like.checks is not None:
+            state = state._replace(checks=type(like.checks).first(first))
+        for number in range(1, _ROUNDS.value + 1):
+          key = jax.random.fold_in(jax.random.key(100 + seed), number)
+          began = time.perf_counter()
+          state = jax.block_until_ready(step(state, train, key, number))
+          spent += time.perf_counter() - began
+          curve.append(ari(state))
+        scores = evaluate.scores_by_name(jax.device_get(counts(state, train, test)))
+        curves.append(curve)
+        accuracy.append(100 * scores['micro_accuracy'])
+        seconds.append(spent)
+      last = np.array(curves)[:, -1]
+      rows.append(
+        {
+          'rule': name,
+          'shuffle': share,
+          'seeds': len(curves),
+          'recovered': int((last > 1 - 1e-9).sum()),
+          'ari': float(last.mean()),
+          'accuracy': float(np.mean(accuracy)),
+          'accuracy_sd': float(np.std(accuracy)),
+          'seconds': float(np.median(seconds)),
+          'curves': np.round(curves, 4).tolist(),
+        }
+      )
+      print(common.table(rows[-1:], COLUMNS), flush=True)
+  print(common.table(rows, COLUMNS))
+  if _SAVE.value:
+    print(common.save(_SAVE.value, mesh, rows))
+
+
+if __name__ == '__main__':
+  app.run(main)
