@@ -247,13 +247,15 @@ def fesem(
     return train_cohort(local, starts, data, cohort, key, prox=penalty, **options)
 
   def em_round(state, data, cohort, key):
+    hold = state.checks.hold if recluster_every else jnp.bool_(False)
+
     def e_and_m_step(trained, starts, added):
       sums, before = added
       centers, own = starts.shared, starts.choice
       # E-step (Eq. 8): every client goes to the center nearest to its model.
       nearest, distance, models = compare.nearest(trained.params, compare.part(centers))
-      new = jnp.where(trained.took_part(), nearest, own)
-      if compare.partial:  # Eq. 6 is about all parameters.
+      new = jnp.where(trained.took_part() & ~hold, nearest, own)
+      if compare.partial or recluster_every:  # Eq. 6 is about all parameters.
         distance = tree.row_distances(models, tree.take(centers, new))
       if track_objective:
         away = tree.row_distances(trained.params, tree.take(centers, own))
@@ -300,7 +302,8 @@ def fesem(
         centers, assignment, trained.params, distance, cohort, data
       )
       new = tree.rows_of(assignment, cohort)
-    state = state._replace(centers=centers, server=of_server)
+    checks = state.checks and state.checks._replace(hold=jnp.bool_(False))
+    state = state._replace(centers=centers, server=of_server, checks=checks)
     return finish(state, data, cohort, trained, new, value, parts)
 
   def recluster_round(state, data, cohort, key):

@@ -31,15 +31,18 @@ class Checks(NamedTuple):
   Attributes:
     due: [] int32 round of the next check, counted from 1.
     wait: [] int32 rounds between the last check and that one.
+    hold: [] bool whether clients keep their clusters in the next round: after a
+      change, new clusters may have one center in common, which that round parts.
   """
 
   due: jax.Array
   wait: jax.Array
+  hold: jax.Array
 
   @classmethod
   def first(cls, every: int) -> 'Checks':
     """The first check is in round `every`."""
-    return cls(jnp.int32(every), jnp.int32(every))
+    return cls(jnp.int32(every), jnp.int32(every), jnp.bool_(False))
 
   def after(self, changed: jax.Array, every: int) -> 'Checks':
     """After clusters changed, the next is `every` rounds later; else the wait doubles.
@@ -47,7 +50,7 @@ class Checks(NamedTuple):
     In T rounds, right clusters cost log2(T / every) rounds.
     """
     wait = jnp.where(changed, every, 2 * self.wait)
-    return Checks(self.due + wait, wait)
+    return Checks(self.due + wait, wait, changed)
 
 
 class Reclustered(NamedTuple):
