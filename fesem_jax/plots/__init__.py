@@ -7,6 +7,7 @@ try:
 except ImportError as e:
   raise UserError("Figures need matplotlib: pip install 'fesem_jax[plots]'.") from e
 
+from fesem_jax.plots.choosing_k import choosing_k
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
@@ -20,6 +21,7 @@ from fesem_jax.plots.style import PALETTE
 __all__ = [
   'PALETTE',
   'Run',
+  'choosing_k',
   'classes_of_clients',
   'client_sizes',
   'clusters_over_rounds',
