@@ -7,9 +7,9 @@ try:
 except ImportError as e:
   raise UserError("Figures need matplotlib: pip install 'fesem_jax[plots]'.") from e
 
-from fesem_jax.plots.choosing_k import choosing_k
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
+from fesem_jax.plots.cluster_numbers import choosing_k
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_run
