@@ -27,6 +27,7 @@ same command again runs only what is missing. --rounds and --eval_every, which p
 set, are not used.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -145,7 +146,8 @@ def silhouettes_of_seeds(
           gram[np.ix_(sound, sound)], list_of_k, config['seed']
         )
       held = {'silhouette': of_models, 'of_clouds': of_clouds, 'config': identity}
-      path.parent.mkdir(parents=True, exist_ok=True)
+      with contextlib.suppress(OSError):  # Writing says what is wrong.
+        path.parent.mkdir(parents=True, exist_ok=True)
       write_atomically(path, json.dumps(held) + '\n')
     found.append(held)
   return found
