@@ -28,8 +28,6 @@ set, are not used.
 """
 
 import contextlib
-import csv
-import io
 import json
 import pathlib
 from collections.abc import Sequence
@@ -39,7 +37,7 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as experiment_flags
-from experiments import tables
+from experiments import select_k_table as table
 from experiments.run import (
   build_local,
   build_model,
@@ -67,8 +65,6 @@ from fesem_jax.workdir import locked
 
 # More would compare more pairs of models than a choice of K needs.
 _MAX_CLIENTS = 1000
-
-Row = dict[str, Any]
 
 
 def parse_list(values: Sequence[str]) -> list[int]:
@@ -162,91 +158,8 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   return held if isinstance(held, dict) else {}
 
 
-def row_of(
-  summaries: list[dict[str, Any] | None],
-  assignments: list[np.ndarray],
-  silhouettes: list[dict[str, Any]],
-  place: int,
-  k: int,
-) -> Row:
-  """The figures of one K.
-
-  Args:
-    summaries: of the run of each seed, None for one that diverged.
-    assignments: of each seed that finished, [S] int cluster of each client.
-    silhouettes: from `silhouettes_of_seeds`.
-    place: of K in the list.
-    k: K.
-
-  Returns:
-    Figures by name; accuracies in percent, as NAME_mean and NAME_std.
-  """
-  table = tables.over_seeds({str(k): summaries})[0]
-  done = [s for s in summaries if s is not None]
-  row: Row = {'num_clusters': k, 'seeds': len(summaries), 'diverged': table['diverged']}
-  for kind in ('finetuned', 'deployed'):
-    mean, std = table[f'{kind}_micro_accuracy'] or (None, None)
-    row |= {f'{kind}_mean': mean, f'{kind}_std': std}
-  row |= _mean_and_std('distance', [s['clusters']['objective'] for s in done])
-  of_models = [s['silhouette'][place] for s in silhouettes]
-  clouds = [[cloud[place] for cloud in s['of_clouds']] for s in silhouettes]
-  known = of_models[0] is not None
-  row |= _mean_and_std('silhouette', of_models if known else [])
-  row['silhouette_of_one_cloud'] = float(np.mean(clouds)) if known else None
-  p_values = [
-    choosing_k.p_value(s, c) for s, c in zip(of_models, clouds, strict=True) if known
-  ]
-  row['p_value'] = float(np.median(p_values)) if known else None
-  row['stability'] = choosing_k.stability(assignments) if k > 1 else None
-  row['ari'] = table['ari']
-  row['sizes'] = [sorted(s['clusters']['sizes'], reverse=True) for s in done]
-  return row
-
-
-def _mean_and_std(name: str, values: list[float | None]) -> Row:
-  """Mean and sample standard deviation over seeds; None where there is none."""
-  known = [v for v in values if v is not None]
-  mean = float(np.mean(known)) if known else None
-  std = float(np.std(known, ddof=1)) if len(known) > 1 else None
-  return {f'{name}_mean': mean, f'{name}_std': std}
-
-
-def as_text(rows: list[Row]) -> str:
-  """The table for a terminal."""
-
-  def cell(row: Row, name: str, digits: int) -> str:
-    mean, std = row.get(f'{name}_mean', row.get(name)), row.get(f'{name}_std')
-    if mean is None:
-      return '-'
-    return f'{mean:.{digits}f}' + ('' if std is None else f'±{std:.{digits}f}')
-
-  columns = {
-    'fine-tuned': ('finetuned', 1), 'deployed': ('deployed', 1),
-    'distance': ('distance', 3), 'silhouette': ('silhouette', 3),
-    'one cloud': ('silhouette_of_one_cloud', 3), 'p': ('p_value', 2),
-    'stability': ('stability', 2), 'ARI': ('ari', 2),
-  }  # fmt: skip
-  lines = [f'{"K":>3}' + ''.join(f'{c:>13}' for c in columns) + '  sizes, first seed']
-  for row in rows:
-    sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
-    cells = ''.join(f'{cell(row, *how):>13}' for how in columns.values())
-    lines.append(f'{row["num_clusters"]:>3}{cells}  {sizes}')
-  return '\n'.join(lines)
-
-
-def as_csv(rows: list[Row]) -> str:
-  """The table as CSV; sizes as 20/20 for each seed, nothing for no figure."""
-  out = io.StringIO()
-  writer = csv.DictWriter(out, list(rows[0]), lineterminator='\n')
-  writer.writeheader()
-  for row in rows:
-    sizes = ' '.join('/'.join(map(str, s)) for s in row['sizes'])
-    writer.writerow(row | {'sizes': sizes})
-  return out.getvalue()
-
-
 def draw(
-  rows: list[Row], recommended: int | None, title: str, workdir: pathlib.Path
+  rows: list[table.Row], recommended: int | None, title: str, workdir: pathlib.Path
 ) -> str:
   """Draws the figure; returns where it is, or why there is none."""
   try:
@@ -302,7 +215,7 @@ def select(
   with waits.shown(None):
     silhouettes = silhouettes_of_seeds(configs, train, list_of_k, workdir)
   rows = [
-    row_of(summaries[k], assignments[k], silhouettes, place, k)
+    table.row_of(summaries[k], assignments[k], silhouettes, place, k)
     for place, k in enumerate(list_of_k)
   ]
   recommended, reason = choosing_k.recommend(
@@ -327,7 +240,7 @@ def select(
     'seeds': seeds,
     'rows': rows,
   }
-  write_atomically(workdir / 'select_k.csv', as_csv(rows))
+  write_atomically(workdir / 'select_k.csv', table.as_csv(rows))
   write_atomically(workdir / 'select_k.json', json.dumps(made, indent=1) + '\n')
   return made
 
@@ -365,7 +278,7 @@ def main(argv: list[str]) -> None:
   workdir = pathlib.Path(f.workdir)
   with locked(workdir):
     made = select(config, list_of_k, f.num_seeds, splits, workdir)
-    print(f'\n{as_text(made["rows"])}\n\n{made["reason"]}\n')
+    print(f'\n{table.as_text(made["rows"])}\n\n{made["reason"]}\n')
     title = f'{config["dataset"]}, {count} clients, {f.select_rounds} rounds'
     if made['recommended'] is not None:
       title += f'; dotted: the recommended K = {made["recommended"]}'
