@@ -21,6 +21,11 @@ def compare() -> None:
   _start('compare')
 
 
+def select_k() -> None:
+  """Chooses the number of clusters."""
+  _start('select_k')
+
+
 def figures() -> None:
   """Draws the figures of finished runs."""
   _start('figures')

@@ -148,6 +148,8 @@ def run(
   *,
   say: Callable[[str], None] = print,
   programs: Programs | None = None,
+  splits: tuple[FederatedData, FederatedData] | None = None,
+  make_portrait: bool = True,
 ) -> Result:
   """Carries out a configuration in a workdir.
 
@@ -157,6 +159,8 @@ def run(
     workdir: made if absent.
     say: where to announce what is run.
     programs: of other seeds of the same configuration.
+    splits: to train and to measure on, if not those that the configuration names.
+    make_portrait: see `simulate`.
 
   Raises:
     UserError, Stopped: see `simulate`.
@@ -165,7 +169,7 @@ def run(
   config = config | {
     'lr_schedule': schedules.resolved(config['lr_schedule'], config['rounds'])
   }
-  train, test = load_data(config, machine['data_dir'])
+  train, test = splits or load_data(config, machine['data_dir'])
   unseen = None
   if fraction := config['unseen_fraction']:
     (train, test), unseen = data.hold_out_clients(train, test, fraction, config['seed'])
@@ -218,6 +222,7 @@ def run(
     resume=machine['resume'],
     tensorboard=machine['tensorboard'],
     save_models=machine['save_models'],
+    make_portrait=make_portrait,
     programs=programs,
     unseen=unseen,
     notes=notes,
@@ -231,16 +236,29 @@ def run(
 
 
 def run_unless_diverged(
-  config: dict[str, Any], workdir: pathlib.Path, what: str, programs: Programs
+  config: dict[str, Any],
+  workdir: pathlib.Path,
+  what: str,
+  programs: Programs,
+  **options: Any,
 ) -> dict[str, Any] | None:
-  """The summary of a run announced as `what`; None if it diverged."""
+  """The summary of a run announced as `what`; None if it diverged.
+
+  Args:
+    config: from `flags.configuration`.
+    workdir: made if absent.
+    what: is run.
+    programs: of other seeds of the same configuration.
+    **options: further ones of `run`.
+  """
 
   def say(text):
     return print(f'[{what}] {text}')
 
   machine = experiment_flags.machine()
   try:
-    return run(config, machine, workdir, say=say, programs=programs).summary
+    made = run(config, machine, workdir, say=say, programs=programs, **options)
+    return made.summary
   except Diverged as e:
     print(f'{what} diverged: {in_flags(str(e))}')
     return None

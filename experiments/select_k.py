@@ -1,0 +1,322 @@
+r"""Chooses the number of clusters K for FeSEM (Section 5.2 of the paper).
+
+  python -m experiments.select_k --flagfile=rotated_digits \
+      --num_clusters_list=1,2,3,4,5,6 --num_seeds=3 --workdir=runs/select_k
+
+A random --select_clients of the clients run FeSEM(K) for --select_rounds rounds, for
+each K and each seed. All seeds share these clients and their examples (--seed) and
+differ in the models, the order of examples and k-means (--seed, --seed + 1, ...): only
+so can the clusters of two seeds be compared. Everything is measured on a fifth of each
+client's training examples, held out of training; test examples are never seen.
+
+By K, as mean +- standard deviation over seeds: micro accuracy of the deployed and of
+the fine-tuned models; mean intra-cluster distance (Eq. 6); silhouette; stability, the
+adjusted Rand index between the clusters of two seeds; sizes of the clusters. After a
+round each client's model lies near the center that it started from, and any clusters
+look perfect. The silhouette is therefore that of the models before the first
+clustering, which all trained from one common start (Section 6.1.4), in the clusters of
+k-means, from distances by inner products. Beside it stands the silhouette of such
+models if they were one Gaussian cloud of the same mean and covariance.
+
+Recommended is the K whose silhouette is farthest above that of the cloud, of those with
+a silhouette above it (p <= 0.05) and a stability of at least 0.8; 1 if there is none.
+This takes two seeds or more.
+
+WORKDIR gets select_k.json, select_k.csv, plots/select_k.{png,svg} and the runs. The
+same command again runs only what is missing. --rounds and --eval_every, which presets
+set, are not used.
+"""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from experiments import flags as experiment_flags
+from experiments import select_k_table as table
+from experiments.run import (
+  build_local,
+  build_model,
+  check_numbers,
+  load_data,
+  run_unless_diverged,
+)
+from experiments.start import no_positional, start
+from fesem_jax import (
+  choosing_k,
+  client_table,
+  common_start,
+  data,
+  sharding,
+  streams,
+  waits,
+)
+from fesem_jax.atomic import write_atomically
+from fesem_jax.base import FederatedData
+from fesem_jax.display import shown
+from fesem_jax.errors import UserError
+from fesem_jax.programs import Programs
+from fesem_jax.resume import digest_of_data
+from fesem_jax.workdir import locked
+
+# More would compare more pairs of models than a choice of K needs.
+_MAX_CLIENTS = 1000
+
+
+def parse_list(values: Sequence[str]) -> list[int]:
+  """['1', '2'] -> [1, 2]; raises `UserError` unless these are ascending numbers."""
+  try:
+    found = [int(v) for v in values]
+  except ValueError:
+    found = []
+  if not found or found[0] < 1 or found != sorted(set(found)):
+    raise UserError(
+      f'--num_clusters_list={shown(",".join(values))} must be numbers of clusters in '
+      'ascending order, each once, e.g. 1,2,3,4.'
+    )
+  return found
+
+
+def choose_clients(
+  config: dict[str, Any], data_dir: str, count: int
+) -> tuple[FederatedData, FederatedData]:
+  """Training and validation split of a random `count` clients, or of all if fewer."""
+  train, _ = load_data(config | {'evaluate_on': 'test'}, data_dir)
+  if count < train.num_clients:
+    # Loading draws natural clients as number 0 of this stream.
+    rng = streams.host_rng(config['seed'], streams.SELECT, number=1)
+    chosen = rng.choice(train.num_clients, count, replace=False)
+    train = train.reorder(np.sort(chosen))
+  return data.hold_out(train, config['seed'])
+
+
+def silhouettes_of_seeds(
+  configs: list[dict[str, Any]],
+  train: FederatedData,
+  list_of_k: list[int],
+  workdir: pathlib.Path,
+) -> list[dict[str, Any]]:
+  """Of each seed, the silhouettes by K of the models from one common start.
+
+  Args:
+    configs: one for each seed.
+    train: training split of the S chosen clients.
+    list_of_k: each K.
+    workdir: holds what is finished in silhouettes/.
+
+  Returns:
+    `silhouette` by K and `of_clouds`, a list of the same for each cloud.
+  """
+  programs = Programs()
+  machine = experiment_flags.machine()
+  local = build_local(configs[0], build_model(configs[0], train), train, machine)
+  digest = digest_of_data(train)
+  found = []
+  for config in configs:
+    without = ('num_clusters', 'rounds')
+    own = {k: v for k, v in config.items() if k not in without}
+    identity = own | {'num_clusters_list': list_of_k, 'data_digest': digest}
+    path = workdir / 'silhouettes' / f'seed{config["seed"]}.json'
+    held = _read(path)
+    if held.get('config') != identity:
+      gram = common_start.inner_products(
+        local,
+        train,
+        epochs=config['init_epochs'],
+        seed=config['seed'],
+        layer=config['cluster_on'],
+        programs=programs,
+      )
+      sound = np.isfinite(gram.diagonal())
+      if sound.sum() < 2:
+        raise UserError(
+          'The models of the clients are not finite after --init_epochs; lower '
+          '--learning_rate.'
+        )
+      with waits.told(f'silhouettes of seed {config["seed"]}'):
+        of_models, of_clouds = choosing_k.against_one_cloud(
+          gram[np.ix_(sound, sound)], list_of_k, config['seed']
+        )
+      held = {'silhouette': of_models, 'of_clouds': of_clouds, 'config': identity}
+      with contextlib.suppress(OSError):  # Writing says what is wrong.
+        path.parent.mkdir(parents=True, exist_ok=True)
+      write_atomically(path, json.dumps(held) + '\n')
+    found.append(held)
+  return found
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  """What a finished seed left; nothing where it is missing or damaged."""
+  try:
+    held = json.loads(path.read_text())
+  except (OSError, ValueError):
+    return {}
+  return held if isinstance(held, dict) else {}
+
+
+def draw(
+  rows: list[table.Row], recommended: int | None, title: str, workdir: pathlib.Path
+) -> str:
+  """Draws the figure; returns where it is, or why there is none."""
+  try:
+    from fesem_jax import plots
+  except UserError as e:  # Figures are optional, the table is not.
+    return str(e)
+  figure = plots.choosing_k(rows, recommended, title)
+  written = plots.save(figure, workdir / 'plots' / 'select_k')
+  return f'Figure: {written[0]} (and .svg)'
+
+
+def select(
+  config: dict[str, Any],
+  list_of_k: list[int],
+  num_seeds: int,
+  splits: tuple[FederatedData, FederatedData],
+  workdir: pathlib.Path,
+) -> dict[str, Any]:
+  """Runs what is missing, and writes and recommends.
+
+  Args:
+    config: of FeSEM on the chosen clients, but for K; its seed is the first.
+    list_of_k: each K.
+    num_seeds: seeds of each K.
+    splits: training and validation split of the chosen clients.
+    workdir: of the runs and of what is written.
+
+  Returns:
+    What select_k.json holds.
+  """
+  train, _ = splits
+  seeds = [config['seed'] + i for i in range(num_seeds)]
+  configs = [config | {'seed': seed} for seed in seeds]
+  summaries: dict[int, list[dict[str, Any] | None]] = {k: [] for k in list_of_k}
+  assignments: dict[int, list[np.ndarray]] = {k: [] for k in list_of_k}
+  for k in list_of_k:
+    programs = Programs()  # All seeds of one K run in the same compiled programs.
+    for of_seed in configs:
+      label, seed = f'fesem({k})', of_seed['seed']
+      folder = workdir / label / f'seed{seed}'
+      summary = run_unless_diverged(
+        of_seed | {'num_clusters': k},
+        folder,
+        f'{label}, seed {seed}',
+        programs,
+        splits=splits,
+        make_portrait=False,
+      )
+      summaries[k].append(summary)
+      clients = client_table.read(folder) if summary else None
+      if clients is not None and clients.cluster is not None:
+        assignments[k].append(clients.cluster)
+  with waits.shown(None):
+    silhouettes = silhouettes_of_seeds(configs, train, list_of_k, workdir)
+  rows = [
+    table.row_of(summaries[k], assignments[k], silhouettes, place, k)
+    for place, k in enumerate(list_of_k)
+  ]
+  recommended, reason = choosing_k.recommend(
+    [
+      choosing_k.Figures(
+        row['num_clusters'],
+        row['silhouette_mean'],
+        row['silhouette_of_one_cloud'],
+        row['p_value'],
+        row['stability'],
+      )
+      for row in rows
+    ]
+  )
+  made = {
+    'recommended': recommended,
+    'reason': reason,
+    'dataset': config['dataset'],
+    'partition': config['partition'],
+    'num_clients': train.num_clients,
+    'rounds': config['rounds'],
+    'seeds': seeds,
+    'rows': rows,
+  }
+  write_atomically(workdir / 'select_k.csv', table.as_csv(rows))
+  write_atomically(workdir / 'select_k.json', json.dumps(made, indent=1) + '\n')
+  return made
+
+
+def main(argv: list[str]) -> None:
+  no_positional(argv)
+  f = flags.FLAGS
+  list_of_k = parse_list(f.num_clusters_list)
+  options = experiment_flags.chosen_options()
+  if 'num_clusters' in options:
+    raise UserError('--num_clusters does not apply; give --num_clusters_list.')
+  if f.unseen_fraction:
+    raise UserError('--unseen_fraction does not apply: all chosen clients take part.')
+  if f['evaluate_on'].present and f.evaluate_on != 'validation':
+    raise UserError(
+      '--evaluate_on=test does not apply: choosing K never sees test examples.'
+    )
+  sharding.setup_devices(f.num_devices)
+  config = experiment_flags.configuration('fesem', options)
+  check_numbers(config | experiment_flags.machine())
+  splits = choose_clients(config, f.data_dir, f.select_clients)
+  count = splits[0].num_clients
+  if list_of_k[-1] > count:
+    raise UserError(
+      f'--num_clusters_list={",".join(map(str, list_of_k))}: '
+      f'{list_of_k[-1]} clusters are more than the {count} clients.'
+    )
+  config |= {
+    'rounds': f.select_rounds,
+    'eval_every': 0,
+    'evaluate_on': 'validation',
+    'select_clients': count,
+    'data_seed': f.seed,  # The seeds of the runs share the data of the first.
+  }
+  workdir = pathlib.Path(f.workdir)
+  with locked(workdir):
+    made = select(config, list_of_k, f.num_seeds, splits, workdir)
+    print(f'\n{table.as_text(made["rows"])}\n\n{made["reason"]}\n')
+    title = f'{config["dataset"]}, {count} clients, {f.select_rounds} rounds'
+    if made['recommended'] is not None:
+      title += f'; dotted: the recommended K = {made["recommended"]}'
+    figure = draw(made['rows'], made['recommended'], title, workdir)
+  print(f'Table: {workdir}/select_k.json, .csv\n{figure}')
+
+
+def define_flags() -> None:
+  """Defines the flags that only this binary has, and --workdir."""
+  flags.DEFINE_list(
+    'num_clusters_list',
+    ['1', '2', '3', '4', '5', '6'],
+    'Numbers of clusters K to try, ascending.',
+  )
+  flags.DEFINE_integer(
+    'select_clients',
+    100,
+    'Random clients that take part; all, if there are fewer.',
+    lower_bound=2,
+    upper_bound=_MAX_CLIENTS,
+  )
+  flags.DEFINE_integer(
+    'select_rounds', 3, 'Rounds of each K.', lower_bound=1, upper_bound=10_000
+  )
+  flags.DEFINE_integer(
+    'num_seeds',
+    3,
+    'Seeds of each K, which decide models and k-means: --seed, --seed + 1, ...',
+    lower_bound=1,
+    upper_bound=1000,
+  )
+  flags.DEFINE_string(
+    'workdir', 'runs/select_k', 'Folder of all runs, the table and the figure.'
+  )
+
+
+if __name__ == '__main__':
+  experiment_flags.define()
+  flags.adopt_module_key_flags(experiment_flags)
+  define_flags()
+  start(main)

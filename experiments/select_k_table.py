@@ -1,0 +1,95 @@
+"""The figures of each number of clusters, as rows, plain text and CSV."""
+
+import csv
+import io
+from typing import Any
+
+import numpy as np
+
+from experiments import tables
+from fesem_jax import choosing_k
+
+Row = dict[str, Any]
+
+
+def row_of(
+  summaries: list[dict[str, Any] | None],
+  assignments: list[np.ndarray],
+  silhouettes: list[dict[str, Any]],
+  place: int,
+  k: int,
+) -> Row:
+  """The figures of one K.
+
+  Args:
+    summaries: of the run of each seed, None for one that diverged.
+    assignments: of each seed that finished, [S] int cluster of each client.
+    silhouettes: from `select_k.silhouettes_of_seeds`.
+    place: of K in the list.
+    k: K.
+
+  Returns:
+    Figures by name; accuracies in percent, as NAME_mean and NAME_std.
+  """
+  table = tables.over_seeds({str(k): summaries})[0]
+  done = [s for s in summaries if s is not None]
+  row: Row = {'num_clusters': k, 'seeds': len(summaries), 'diverged': table['diverged']}
+  for kind in ('finetuned', 'deployed'):
+    mean, std = table[f'{kind}_micro_accuracy'] or (None, None)
+    row |= {f'{kind}_mean': mean, f'{kind}_std': std}
+  row |= _mean_and_std('distance', [s['clusters']['objective'] for s in done])
+  of_models = [s['silhouette'][place] for s in silhouettes]
+  clouds = [[cloud[place] for cloud in s['of_clouds']] for s in silhouettes]
+  known = of_models[0] is not None
+  row |= _mean_and_std('silhouette', of_models if known else [])
+  row['silhouette_of_one_cloud'] = float(np.mean(clouds)) if known else None
+  p_values = [
+    choosing_k.p_value(s, c) for s, c in zip(of_models, clouds, strict=True) if known
+  ]
+  row['p_value'] = float(np.median(p_values)) if known else None
+  row['stability'] = choosing_k.stability(assignments) if k > 1 else None
+  row['ari'] = table['ari']
+  row['sizes'] = [sorted(s['clusters']['sizes'], reverse=True) for s in done]
+  return row
+
+
+def _mean_and_std(name: str, values: list[float | None]) -> Row:
+  """Mean and sample standard deviation over seeds; None where there is none."""
+  known = [v for v in values if v is not None]
+  mean = float(np.mean(known)) if known else None
+  std = float(np.std(known, ddof=1)) if len(known) > 1 else None
+  return {f'{name}_mean': mean, f'{name}_std': std}
+
+
+def as_text(rows: list[Row]) -> str:
+  """The table for a terminal."""
+
+  def cell(row: Row, name: str, digits: int) -> str:
+    mean, std = row.get(f'{name}_mean', row.get(name)), row.get(f'{name}_std')
+    if mean is None:
+      return '-'
+    return f'{mean:.{digits}f}' + ('' if std is None else f'±{std:.{digits}f}')
+
+  columns = {
+    'fine-tuned': ('finetuned', 1), 'deployed': ('deployed', 1),
+    'distance': ('distance', 3), 'silhouette': ('silhouette', 3),
+    'one cloud': ('silhouette_of_one_cloud', 3), 'p': ('p_value', 2),
+    'stability': ('stability', 2), 'ARI': ('ari', 2),
+  }  # fmt: skip
+  lines = [f'{"K":>3}' + ''.join(f'{c:>13}' for c in columns) + '  sizes, first seed']
+  for row in rows:
+    sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
+    cells = ''.join(f'{cell(row, *how):>13}' for how in columns.values())
+    lines.append(f'{row["num_clusters"]:>3}{cells}  {sizes}')
+  return '\n'.join(lines)
+
+
+def as_csv(rows: list[Row]) -> str:
+  """The table as CSV; sizes as 20/20 for each seed, nothing for no figure."""
+  out = io.StringIO()
+  writer = csv.DictWriter(out, list(rows[0]), lineterminator='\n')
+  writer.writeheader()
+  for row in rows:
+    sizes = ' '.join('/'.join(map(str, s)) for s in row['sizes'])
+    writer.writerow(row | {'sizes': sizes})
+  return out.getvalue()
