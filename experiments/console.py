@@ -21,6 +21,11 @@ def compare() -> None:
   _start('compare')
 
 
+def corruption() -> None:
+  """Compares methods by the share of bad clients."""
+  _start('corruption')
+
+
 def figures() -> None:
   """Draws the figures of finished runs."""
   _start('figures')
