@@ -9,11 +9,18 @@ import jax
 
 from fesem_jax import em
 from fesem_jax.aggregation import aggregator
-from fesem_jax.algorithms.centers import round_info, train_and_cluster
+from fesem_jax.algorithms.centers import (
+  before_rounds,
+  check_num_clusters,
+  random_start,
+  round_info,
+  train_and_cluster,
+)
 from fesem_jax.base import Params
 from fesem_jax.errors import check_at_least, check_choice, check_share
 from fesem_jax.local import train_cohort
 from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.sampling import everyone
 from fesem_jax.training import LocalTraining
 
 
@@ -78,12 +85,14 @@ def robust(
   check_share(trim=trim)
 
   def init(key, data):
+    check_num_clusters(num_clusters, data)
     initial = train_and_cluster(
-      local,
+      before_rounds(local, init_epochs),
+      random_start(local, data, key, 'common'),
       data,
+      everyone(data),
       key,
       num_clusters,
-      epochs=init_epochs,
       restarts=init_restarts,
       seeding=init_seeding,
       trim=trim,
@@ -99,7 +108,8 @@ def robust(
     centers = aggregate(
       trained.params, own, trained.took_part(), state.centers, local.mesh
     )
-    value = em.objective(trained.params, centers, own, trained.took_part(), local.mesh)
+    weights = trained.weights('uniform')
+    value = em.objective(trained.params, centers, own, weights, local.mesh)
     info = round_info(
       trained, num_clusters, value, state.assignment, state.assignment, data
     )
