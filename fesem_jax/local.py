@@ -114,6 +114,7 @@ def train_cohort(
   sums: Any = None,
   keep: bool = True,
   into: Params | None = None,
+  sends: bool = True,
 ) -> Trained:
   """Trains every client of the cohort from its start: one compiled loop.
 
@@ -139,6 +140,8 @@ def train_cohort(
     sums: what `fold` adds to, all zeros.
     keep: whether to return the local models too.
     into: [S, ...] old models whose memory they may take.
+    sends: whether clients then send their models, about which bad ones may lie; see
+      `corruption.as_sent`.
 
   Returns:
     `Trained`, split over the mesh.
@@ -202,7 +205,8 @@ def train_cohort(
       layers=layers,
       rate=rate,
     )
-    params = as_sent(data, chunk.ids, start, params, keys)
+    if sends:
+      params = as_sent(data, chunk.ids, start, params, keys)
     trained = Trained(chunk.ids, params, loss, sizes, finite, arrived, steps)
     folded = None
     if fold is not None:

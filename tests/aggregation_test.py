@@ -3,13 +3,17 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import stats
 
-from fesem_jax import sharding
+from fesem_jax import algorithms, sharding
 from fesem_jax.aggregation import AGGREGATIONS, aggregator
+from fesem_jax.errors import UserError
+from fesem_jax.local import train_cohort
+from fesem_jax.method import ClientModels
 from tests import helpers
-from tests.methods import matrix
+from tests.methods import assert_close, federation, matrix
 
 ROWS, CLUSTERS, BETA = 24, 5, 0.2
 # Clusters of many rows, of three, two and one, and one without.
@@ -143,3 +147,62 @@ def test_krum_tells_models_apart_that_lie_close_together():
   got = jax.jit(aggregator('krum', beta=0.25))(points, *args)
   want = krum(points.astype(np.float64), 0.25, 1)
   np.testing.assert_allclose(got[0], want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('aggregation', 'devices'), [('median', 1), ('median', 2), ('norm_bound', 1)]
+)
+def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
+  data, local = federation(), helpers.local(chunk=3, devices=devices)
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=2, aggregation=aggregation, init_shuffle=0.5
+  )
+  key = jax.random.key(2)
+  before = jax.jit(algorithm.init)(key, data)
+  after, info = jax.jit(algorithm.step)(before, data, helpers.everyone(data), key)
+  points, origins = matrix(after.client_params), matrix(before.centers)
+  assignment = np.asarray(after.assignment)
+  # The E-step goes by the old centers.
+  distances = ((points[:, None] - origins) ** 2).sum(axis=2)
+  np.testing.assert_array_equal(assignment, distances.argmin(axis=1))
+  want = [RULES[aggregation][1](points[assignment == k], origins[k]) for k in range(2)]
+  assert_close(matrix(after.centers), want)
+  own = np.asarray(want)[assignment]
+  assert_close(info.clusters.objective, ((points - own) ** 2).sum(axis=1).mean(), 1e-3)
+  if aggregation == 'median':  # The first centers are medians as well.
+    points, assignment = matrix(before.client_params), np.asarray(before.assignment)
+    want = [np.median(points[assignment == k], axis=0) for k in range(2)]
+    assert_close(origins, want)
+
+
+def test_fed_avg_moves_by_the_rule_and_its_optimizer_along_it():
+  data, local = federation(), helpers.local()
+  key, found = jax.random.key(2), []
+  for optimizer in (None, optax.sgd(0.5)):
+    algorithm = algorithms.build(
+      'fed_avg', local, aggregation='median', server_optimizer=optimizer
+    )
+    before = jax.jit(algorithm.init)(key, data)
+    after, _ = jax.jit(algorithm.step)(before, data, helpers.everyone(data), key)
+    found.append(matrix(after.params) - matrix(before.params))
+  trained = jax.jit(
+    lambda params: (
+      train_cohort(
+        local, ClientModels(params), data, helpers.everyone(data), key
+      ).params
+    )
+  )(before.params)
+  want = np.median(matrix(trained), axis=0) - matrix(before.params)
+  assert_close(found[0], want)
+  assert_close(found[1], want / 2)
+
+
+def test_fesem_refuses_rules_that_its_other_options_exclude():
+  def build(**options):
+    algorithms.build('fesem', helpers.local(), aggregation='krum', **options)
+
+  build()
+  with pytest.raises(UserError, match='`aggregation` needs the models of all clients'):
+    build(client_state='streamed')
+  with pytest.raises(UserError, match='leave out `aggregation=krum`'):
+    build(temperature=0.1)

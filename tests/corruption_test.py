@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, client_table, load_run, simulate, tree
+from fesem_jax import algorithms, client_table, load_run, simulate, streams, tree
 from fesem_jax.corruption import corrupted, honest
 from fesem_jax.errors import UserError
 from fesem_jax.evaluate import agreement, mean_scores
@@ -119,6 +119,27 @@ def test_bad_clients_lie_only_about_layers_that_they_were_sent(start, sent):
   assert_close(matrix(opposite['dense0'])[bad], lie[bad])
   # Models of their own are for nobody else, as in NonFed.
   np.testing.assert_array_equal(matrix(sent('sign_flip', 'own')), matrix(true))
+
+
+def test_robusts_clients_lie_once_after_all_repetitions_of_the_first_training():
+  # With a center for each client, centers are what clients sent.
+  algorithm = algorithms.build(
+    'robust', helpers.local(rate=0.3), num_clusters=8, init_epochs=2, trim=0.0,
+    init_tolerance=0.05,
+  )  # fmt: skip
+  init = jax.jit(algorithm.init)
+
+  def models_of(data):
+    state = init(KEY, data)
+    return matrix(tree.take(state.centers, state.assignment))
+
+  start = matrix(
+    tree.expand(helpers.local().model.init(streams.fold(KEY, streams.MODEL)))
+  )
+  bad = bad_of(federation('sign_flip', 0.4))
+  true, opposite = models_of(federation()), models_of(federation('sign_flip', 0.4))
+  assert_close(opposite[~bad], true[~bad])
+  assert_close(opposite[bad], 2 * start - true[bad])
 
 
 @pytest.mark.parametrize('name', ['scaffold', 'fed_dane'])

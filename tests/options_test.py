@@ -45,6 +45,7 @@ DEFAULTS = {
   'fesem': {
       'num_clusters': 4, 'prox_lambda': 0.01, 'prox_weighting': 'uniform',
       'weighting': 'uniform', 'cluster_on': 'all', 'temperature': 0.0,
+      'aggregation': 'mean', 'beta': 0.1, 'norm_bound': 0.0, 'krum_models': 1,
       'loss_check_every': 0, 'recluster_every': 0, 'reseed_empty': False,
       'max_age': 0, 'late_joins': False, 'init_models': 'common', 'init_epochs': 1,
       'init_restarts': 20, 'init_seeding': 'random', 'init_clients': 0,
