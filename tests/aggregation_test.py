@@ -52,7 +52,7 @@ RULES = {
 @pytest.fixture(scope='module')
 def clients():
   """Rows of five clusters, some far off or not counted, and the clusters' origins."""
-  rng = np.random.default_rng(0)
+  rng = np.random.default_rng(57)  # One neighbor more or less is another Krum.
   stack = helpers.two_layers(rng, ROWS)
   stack['a'] = stack['a'].at[:3].add(20.0)  # Of the first cluster.
   cluster = np.repeat(np.arange(4), SIZES)
@@ -158,21 +158,28 @@ def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
     'fesem', local, num_clusters=2, aggregation=aggregation, init_shuffle=0.5
   )
   key = jax.random.key(2)
-  before = jax.jit(algorithm.init)(key, data)
+  first = jax.jit(algorithm.init)(key, data)
+  # From centers that lie close together, clients go to others than their own.
+  close = jax.tree.map(
+    lambda c: c[:1] + jnp.array([0, 1e-3]).reshape(-1, *[1] * (c.ndim - 1)),
+    first.centers,
+  )
+  before = first._replace(centers=close)
   after, info = jax.jit(algorithm.step)(before, data, helpers.everyone(data), key)
   points, origins = matrix(after.client_params), matrix(before.centers)
   assignment = np.asarray(after.assignment)
   # The E-step goes by the old centers.
   distances = ((points[:, None] - origins) ** 2).sum(axis=2)
   np.testing.assert_array_equal(assignment, distances.argmin(axis=1))
+  assert (assignment != np.asarray(before.assignment)).any()
   want = [RULES[aggregation][1](points[assignment == k], origins[k]) for k in range(2)]
   assert_close(matrix(after.centers), want)
   own = np.asarray(want)[assignment]
   assert_close(info.clusters.objective, ((points - own) ** 2).sum(axis=1).mean(), 1e-3)
   if aggregation == 'median':  # The first centers are medians as well.
-    points, assignment = matrix(before.client_params), np.asarray(before.assignment)
+    points, assignment = matrix(first.client_params), np.asarray(first.assignment)
     want = [np.median(points[assignment == k], axis=0) for k in range(2)]
-    assert_close(origins, want)
+    assert_close(matrix(first.centers), want)
 
 
 def test_fed_avg_moves_by_the_rule_and_its_optimizer_along_it():
