@@ -14,7 +14,7 @@ command again runs only what is missing.
 """
 
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -86,15 +86,36 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
   return None
 
 
-def run_all(by_label: dict[str, list[dict[str, Any]]], workdir: pathlib.Path) -> None:
-  """Runs what is missing of a comparison, then writes, prints and draws the table.
+class Finished(NamedTuple):
+  """What a comparison came to.
+
+  Attributes:
+    summaries: see `tables.Summaries`.
+    folders: label of each method -> folders of its runs that did not diverge.
+    refused: label of each method that could not run -> why.
+  """
+
+  summaries: tables.Summaries
+  folders: dict[str, list[pathlib.Path]]
+  refused: dict[str, UserError]
+
+  def check(self) -> None:
+    """Raises `UserError` if some of the methods could not run."""
+    if len(self.refused) == len(self.summaries):
+      raise next(iter(self.refused.values()))
+    if self.refused:
+      why = ' '.join(f'{label}: {e}' for label, e in self.refused.items())
+      raise UserError(f'Not all methods ran. {why}')
+
+
+def run_methods(
+  by_label: dict[str, list[dict[str, Any]]], workdir: pathlib.Path
+) -> Finished:
+  """Runs what is missing of a comparison, and writes the table after every method.
 
   Args:
     by_label: label of each method -> its configuration for each seed.
-    workdir: gets a folder for each method, the table and the figures.
-
-  Raises:
-    UserError: at the end, if some of the methods could not run.
+    workdir: gets a folder for each method, and the table.
   """
   summaries: tables.Summaries = {label: [] for label in by_label}
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
@@ -114,16 +135,28 @@ def run_all(by_label: dict[str, list[dict[str, Any]]], workdir: pathlib.Path) ->
         folders[label].append(folder)
     if any(summaries.values()):
       tables.write(tables.over_seeds(summaries), workdir)
-  if len(refused) == len(by_label):
-    raise next(iter(refused.values()))
+  return Finished(summaries, folders, refused)
+
+
+def run_all(by_label: dict[str, list[dict[str, Any]]], workdir: pathlib.Path) -> None:
+  """Runs what is missing of a comparison, then writes, prints and draws the table.
+
+  Args:
+    by_label: label of each method -> its configuration for each seed.
+    workdir: gets a folder for each method, the table and the figures.
+
+  Raises:
+    UserError: at the end, if some of the methods could not run.
+  """
+  finished = run_methods(by_label, workdir)
+  if len(finished.refused) == len(by_label):
+    finished.check()
   print()
-  print(tables.as_text(tables.over_seeds(summaries)))
+  print(tables.as_text(tables.over_seeds(finished.summaries)))
   print(f'\nTable: {workdir}/table.md, .csv, .tex')
-  no_figures = draw(folders, workdir)
+  no_figures = draw(finished.folders, workdir)
   print(no_figures or f'Figures: {workdir}/plots and, of each first seed, its plots/')
-  if refused:
-    why = ' '.join(f'{label}: {e}' for label, e in refused.items())
-    raise UserError(f'Not all methods ran. {why}')
+  finished.check()
 
 
 def main(argv: list[str]) -> None:

@@ -26,6 +26,11 @@ def select_k() -> None:
   _start('select_k')
 
 
+def corruption() -> None:
+  """Compares methods by the share of bad clients."""
+  _start('corruption')
+
+
 def figures() -> None:
   """Draws the figures of finished runs."""
   _start('figures')

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from experiments import methods, plugins, schedules
-from fesem_jax import algorithms, data, models
+from fesem_jax import aggregation, algorithms, corruption, data, models
 from fesem_jax.data import partition
 from fesem_jax.errors import UserError, argument
 
@@ -119,6 +119,13 @@ _RUN = (
   _flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
   _flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out and its update never arrives.'),
+  _flag('enum', 'corrupt', 'none',
+    'What bad clients do: train on labels L - 1 - y (label_flip), send the opposite of '
+    'their change of the model (sign_flip), or noise of about its length (noise).',
+    enum_values=corruption.KINDS),
+  _flag('float', 'corrupt_fraction', 0.0,
+    'Share of the clients that are bad, drawn once from --seed; the honest ones are '
+    'measured on their own too.', lower_bound=0.0, upper_bound=1.0),
   _flag('integer', 'finetune_epochs', 1,
     'Local epochs of fine-tuning, with --optimizer and without a penalty, before the '
     'finetuned figures are measured.'),
@@ -229,9 +236,19 @@ _METHOD = (
     'IFCA: average models, or one full-batch gradient step.',
     enum_values=('model', 'gradient')),
   _option('float', 'trim', 'Share of a cluster that k-means leaves out.'),
-  _option('enum', 'aggregation', 'Robust mean of each coordinate.',
-    enum_values=('trimmed_mean', 'median')),
-  _option('float', 'beta', 'Share that the trimmed mean drops at each end.'),
+  _option('enum', 'aggregation',
+    'What the server makes of the models of a cluster, or of all clients: the mean; '
+    'the median or trimmed mean of each coordinate; the mean of changes of bounded '
+    'length; or the model closest to its nearest others (Krum). All but the mean '
+    'weigh clients alike.', enum_values=aggregation.AGGREGATIONS),
+  _option('float', 'beta',
+    'Share of clients that the trimmed mean drops at each end, or that Krum takes to '
+    'be bad.'),
+  _option('float', 'norm_bound',
+    'L2 length of the longest change that --aggregation=norm_bound lets pass; 0: the '
+    "median of the cluster's."),
+  _option('integer', 'krum_models',
+    'Models of least score that --aggregation=krum takes the mean of.'),
   _option('integer', 'max_clusters', 'Splits make at most this many clusters.'),
   _option('float', 'eps1',
     'A cluster has converged if |mean update| < eps1 max |update|.'),

@@ -25,6 +25,7 @@ from experiments.errors import in_flags
 from experiments.start import no_positional, start
 from fesem_jax import algorithms, autotune, data, models, sharding
 from fesem_jax.base import FederatedData, Model
+from fesem_jax.corruption import corrupted, honest
 from fesem_jax.data import skew
 from fesem_jax.display import shown
 from fesem_jax.errors import Diverged, UserError, argument
@@ -173,6 +174,8 @@ def run(
   unseen = None
   if fraction := config['unseen_fraction']:
     (train, test), unseen = data.hold_out_clients(train, test, fraction, config['seed'])
+  corrupt = config['corrupt'], config['corrupt_fraction']
+  train = corrupted(train, *corrupt, config['seed'])
   programs = programs or Programs()
   model = build_model(config, train)
   name = config['algorithm']
@@ -196,6 +199,9 @@ def run(
     f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
     'side on each'
   )
+  if (kept := honest(train)) is not None:
+    bad = (~kept).sum()
+    say(f'{bad} of {train.num_clients} clients are bad ({config["corrupt"]})')
   notes = [in_flags(n) for n in algorithms.notes(name, options, train.num_clients)]
   lacking, share = skew.classes_never_trained(counts, skew.label_counts(test))
   if lacking:
@@ -269,11 +275,18 @@ def report(result: Result) -> str:
   summary = result.summary
   columns = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
   lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>16}' for c in columns)]
+  of_honest = summary.get('honest')
   for kind in ('deployed', 'finetuned', 'unseen'):
     if summary[kind] is None:
       continue
     values = ''.join(f'{100 * summary[kind][c]:>14.2f} %' for c in columns)
     lines.append(f'{kind:10}{values}')
+  if of_honest:
+    kept, of = of_honest['clients'], summary['num_clients']
+    lines.append(f'of the {kept} honest clients of {of}:')
+    for kind in ('deployed', 'finetuned'):
+      values = ''.join(f'{100 * of_honest[kind][c]:>14.2f} %' for c in columns)
+      lines.append(f'{kind:10}{values}')
   clusters = summary['clusters']
   if clusters:
     sizes = [size for size in clusters['sizes'] if size]
@@ -284,6 +297,8 @@ def report(result: Result) -> str:
       line += (
         f'; against the truth ARI {clusters["ari"]:.3f}, NMI {clusters["nmi"]:.3f}'
       )
+    if of_honest and of_honest.get('ari') is not None:
+      line += f' (of honest clients {of_honest["ari"]:.3f}, {of_honest["nmi"]:.3f})'
     lines.append(line + f'; last move in round {clusters["rounds_to_stable"]}')
   if without := summary['clients_without_test_examples']:
     lines.append(f'{without} clients have no test examples and are left out above')

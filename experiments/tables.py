@@ -12,6 +12,7 @@ from fesem_jax.display import in_latex, in_markdown, shown
 
 COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
 _KINDS = ('finetuned', 'deployed')
+_HONEST = ('honest_finetuned', 'honest_deployed')
 _HEADINGS = {
   'micro_accuracy': 'micro-acc',
   'micro_f1': 'micro-F1',
@@ -41,9 +42,10 @@ def over_seeds(summaries: Summaries) -> Table:
 
   Returns:
     For each method a dict of its label ('method'), the number of 'seeds' and how many
-    'diverged'; '{kind}_{column}', (mean, standard deviation) in percent; the mean
-    'ari'; the median 'seconds_per_round'; 'untested', clients without test examples;
-    'notes', a list of sentences. Figures that no seed has are None.
+    'diverged'; '{kind}_{column}', (mean, standard deviation) in percent, where kind is
+    finetuned, deployed, unseen, honest_finetuned or honest_deployed; the mean 'ari';
+    the median 'seconds_per_round'; 'untested', clients without test examples; 'notes',
+    a list of sentences. Figures that no seed has are None.
   """
   out = []
   for label, runs in summaries.items():
@@ -54,6 +56,10 @@ def over_seeds(summaries: Summaries) -> Table:
       for column in COLUMNS:
         values = [s[kind][column] for s in done if s.get(kind)]
         row[f'{kind}_{column}'] = mean_and_std(values) if values else None
+    for kind in _KINDS:
+      for column in COLUMNS:
+        values = [s['honest'][kind][column] for s in done if s.get('honest')]
+        row[f'honest_{kind}_{column}'] = mean_and_std(values) if values else None
     aris = [s['clusters']['ari'] for s in done if s['clusters']]
     known = [a for a in aris if a is not None]
     row['ari'] = float(np.mean(known)) if known else None
@@ -86,7 +92,13 @@ def _cell(row: dict[str, Any], key: str, join: str) -> str:
 def _kinds(table: Table) -> tuple[str, ...]:
   """Kinds of figures that a table has."""
   unseen = any(row['unseen_micro_accuracy'] for row in table)
-  return (*_KINDS, 'unseen') if unseen else _KINDS
+  honest = _HONEST if _has_honest(table) else ()
+  return (*honest, *_KINDS, 'unseen') if unseen else (*honest, *_KINDS)
+
+
+def _has_honest(table: Table) -> bool:
+  """Whether some clients of a table are bad."""
+  return any(row['honest_deployed_micro_accuracy'] for row in table)
 
 
 def _notes(table: Table) -> list[str]:
@@ -98,7 +110,7 @@ def _notes(table: Table) -> list[str]:
 def as_markdown(table: Table) -> str:
   """The table as Markdown."""
   kinds = _kinds(table)
-  heads = [f'{kind} {_HEADINGS[c]}' for kind in kinds for c in COLUMNS]
+  heads = [f'{k.replace("_", " ")} {_HEADINGS[c]}' for k in kinds for c in COLUMNS]
   lines = [
     '| method | ' + ' | '.join(heads) + ' | ARI | s/round |',
     '|---' * (len(heads) + 3) + '|',
@@ -120,7 +132,11 @@ def as_markdown(table: Table) -> str:
 
 
 def as_latex(table: Table) -> str:
-  """The fine-tuned columns as a LaTeX tabular, like Tables 2 and 3."""
+  """The fine-tuned columns as a LaTeX tabular, like Tables 2 and 3.
+
+  Where some clients are bad, the figures are those of the honest ones.
+  """
+  kind = _HONEST[0] if _has_honest(table) else _KINDS[0]
   heads = ' & '.join(_HEADINGS[c].replace('m', 'M', 1) for c in COLUMNS)
   lines = [
     r'\begin{tabular}{lcccc}',
@@ -129,7 +145,7 @@ def as_latex(table: Table) -> str:
     r'\hline',
   ]
   for row in table:
-    cells = ' & '.join(_cell(row, f'finetuned_{c}', r'$\pm$') for c in COLUMNS)
+    cells = ' & '.join(_cell(row, f'{kind}_{c}', r'$\pm$') for c in COLUMNS)
     lines.append(rf'{in_latex(row["method"])} & {cells} \\')
   notes = [rf'\par {{\footnotesize {in_latex(note)}}}' for note in _notes(table)]
   return '\n'.join([*lines, r'\hline', r'\end{tabular}', *notes]) + '\n'
@@ -172,17 +188,25 @@ def as_csv(table: Table) -> str:
 
 
 def as_text(table: Table) -> str:
-  """The table for a terminal: accuracies and F1, fine-tuned and deployed."""
+  """The table for a terminal: accuracies and F1, fine-tuned and deployed.
+
+  Where some clients are bad, the figures are those of the honest ones.
+  """
+  honest = _has_honest(table)
+  kinds = _HONEST if honest else _KINDS
+  groups = [
+    f'{name}, honest' if honest else name for name in ('fine-tuned', 'deployed')
+  ]
   names = [shown(row['method'], 255) for row in table]
   width = max(16, *map(len, names))
   lines = [
-    ' ' * width + f'{"fine-tuned":^48}{"deployed":^48}'.rstrip(),
+    ' ' * width + f'{groups[0]:^48}{groups[1]:^48}'.rstrip(),
     f'{"method":{width}}'
-    + ''.join(f'{_HEADINGS[c]:>11} ' for _ in _KINDS for c in COLUMNS)
+    + ''.join(f'{_HEADINGS[c]:>11} ' for _ in kinds for c in COLUMNS)
     + f'{"ARI":>6}{"s/round":>10}',
   ]
   for name, row in zip(names, table, strict=True):
-    cells = [_cell(row, f'{k}_{c}', '±') for k in _KINDS for c in COLUMNS]
+    cells = [_cell(row, f'{k}_{c}', '±') for k in kinds for c in COLUMNS]
     ari = '' if row['ari'] is None else f'{row["ari"]:.2f}'
     seconds = row['seconds_per_round']
     seconds = '' if seconds is None else f'{seconds:.3f}'

@@ -11,12 +11,15 @@ L classes, C clients trained side by side (a chunk), D devices.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+
+if TYPE_CHECKING:
+  from fesem_jax.corruption import Corruption
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
 HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
@@ -106,6 +109,7 @@ class FederatedData:
     scale: multiplier that brings `x` to the models' range, e.g. 1 / 255.
     max_examples: the most rows that one client owns.
     info: names and true clusters, on the host.
+    corruption: which clients are bad; None if all are honest. See `corruption`.
   """
 
   x: HostOrDeviceArray
@@ -116,6 +120,7 @@ class FederatedData:
   scale: float = dataclasses.field(metadata={'static': True})
   max_examples: int = dataclasses.field(metadata={'static': True})
   info: ClientInfo = dataclasses.field(metadata={'static': True})
+  corruption: 'Corruption | None' = None
 
   @property
   def num_clients(self) -> int:
@@ -160,6 +165,10 @@ class FederatedData:
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
     truth = self.info.clusters
+    corruption = self.corruption
+    if corruption is not None:
+      bad = np.pad(np.asarray(corruption.bad)[order], (0, padding))
+      corruption = dataclasses.replace(corruption, bad=bad)
     return FederatedData(
       x=x,
       y=y,
@@ -171,6 +180,7 @@ class FederatedData:
       scale=self.scale,
       max_examples=self.max_examples,
       info=ClientInfo(self.info.names[order], None if truth is None else truth[order]),
+      corruption=corruption,
     )
 
   @classmethod

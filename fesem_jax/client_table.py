@@ -32,6 +32,8 @@ class ClientTable(NamedTuple):
     deployed_f1: [M] float64; see `evaluate.client_scores`.
     finetuned_accuracy: [M] float64 after fine-tuning.
     finetuned_f1: [M] float64 after fine-tuning.
+    honest: [M] bool, False for bad clients (`corruption.corrupted`); None, and no
+      column of the file, where all are honest.
   """
 
   names: np.ndarray
@@ -43,6 +45,7 @@ class ClientTable(NamedTuple):
   deployed_f1: np.ndarray
   finetuned_accuracy: np.ndarray
   finetuned_f1: np.ndarray
+  honest: np.ndarray | None = None
 
   def of(self, client: str) -> dict[str, Any]:
     """The line of a client, by its name; None for what is not known.
@@ -90,6 +93,7 @@ def make(
   assignment: np.ndarray | None,
   deployed: Counts,
   finetuned: Counts,
+  honest: np.ndarray | None = None,
 ) -> ClientTable:
   """The table from what was measured.
 
@@ -100,6 +104,7 @@ def make(
     assignment: [M] int cluster, or None.
     deployed: of the deployed models.
     finetuned: of the fine-tuned models.
+    honest: [M] bool, or None where all are.
   """
   test_sizes, accuracy, f1 = client_scores(deployed)
   _, tuned_accuracy, tuned_f1 = client_scores(finetuned)
@@ -113,6 +118,7 @@ def make(
     deployed_f1=f1,
     finetuned_accuracy=tuned_accuracy,
     finetuned_f1=tuned_f1,
+    honest=honest,
   )
 
 
@@ -141,9 +147,14 @@ def write(folder: pathlib.Path, table: ClientTable) -> None:
   out = io.StringIO()
   # Only a name in quotes may hold a carriage return.
   lines = csv.writer(out, lineterminator='\n', quoting=csv.QUOTE_NONNUMERIC)
-  lines.writerow(table._fields)
+  held = table._asdict()
+  if table.honest is None:
+    del held['honest']
+  else:
+    held['honest'] = table.honest.astype(int)
+  lines.writerow(held)
   count = len(table.names)
-  columns = [[None] * count if x is None else x.tolist() for x in table]
+  columns = [[None] * count if x is None else x.tolist() for x in held.values()]
   for line in zip(*columns, strict=True):
     lines.writerow(['' if x is None or x != x else x for x in line])
   text = out.getvalue().encode(errors='backslashreplace').decode()
@@ -160,11 +171,13 @@ def read(folder: pathlib.Path) -> ClientTable | None:
   try:
     with path.open(newline='', encoding='utf-8') as file:
       head, *lines = csv.reader(file)
-    if tuple(head) != ClientTable._fields:
+    fields = ClientTable._fields
+    if tuple(head) not in (fields, fields[:-1]):
       raise ValueError('its first line is not what this version writes')
     names, *columns = zip(*lines, strict=True)
     if len(columns) != len(head) - 1:
       raise ValueError('it has no clients or lacks columns')
+    honest = _truths(columns.pop()) if head[-1] == 'honest' else None
     examples, tested, truth, cluster, *figures = columns
     return ClientTable(
       np.array(names),
@@ -173,7 +186,7 @@ def read(folder: pathlib.Path) -> ClientTable | None:
       _numbers_or_names(truth) if any(truth) else None,
       _integers(cluster) if any(cluster) else None,
       *(np.array([float(x) if x else np.nan for x in f]) for f in figures),
-    )
+    )._replace(honest=honest)
   except FileNotFoundError:
     return None
   except OSError as e:
@@ -190,6 +203,12 @@ def _numbers_or_names(column: tuple[str, ...]) -> np.ndarray:
     return _integers(column)
   except ValueError:
     return np.array(column)
+
+
+def _truths(column: tuple[str, ...]) -> np.ndarray:
+  if not set(column) <= {'0', '1'}:
+    raise ValueError('honest must be 0 or 1')
+  return np.array([x == '1' for x in column])
 
 
 def _integers(column: tuple[str, ...]) -> np.ndarray:

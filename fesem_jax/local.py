@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fesem_jax import batching, chunks, streams
 from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.corruption import as_sent
 from fesem_jax.local_sgd import Vary, train_chunk
 from fesem_jax.method import ClientModels, Clusters, RoundInfo
 from fesem_jax.sampling import client_keys, coin
@@ -41,8 +42,8 @@ class Trained(NamedTuple):
 
   Attributes:
     ids: [S] int32 positions in the data; M in an empty place.
-    params: [S, ...] local models; a client that failed or dropped out keeps
-      its start. None where they were only summed up.
+    params: [S, ...] local models as clients send them; a client that failed or
+      dropped out keeps its start. None where they were only summed up.
     loss: [S] float32 mean cross entropy of the examples as they were visited.
     sizes: [S] int32 training examples; 0 in an empty place.
     finite: [S] bool, False for a client whose update was not finite.
@@ -113,6 +114,7 @@ def train_cohort(
   sums: Any = None,
   keep: bool = True,
   into: Params | None = None,
+  sends: bool = True,
 ) -> Trained:
   """Trains every client of the cohort from its start: one compiled loop.
 
@@ -138,6 +140,8 @@ def train_cohort(
     sums: what `fold` adds to, all zeros.
     keep: whether to return the local models too.
     into: [S, ...] old models whose memory they may take.
+    sends: whether clients then send their models, about which bad ones may lie; see
+      `corruption.as_sent`.
 
   Returns:
     `Trained`, split over the mesh.
@@ -186,13 +190,14 @@ def train_cohort(
       added = jax.tree.map(lambda x: jnp.where(applies, x, 0.0), apart)
     sizes = data.sizes(chunk.ids)
     steps = jnp.where(sizes > 0, steps, 0)
+    keys = client_keys(key, data, chunk.ids)
     params, loss, finite = train_chunk(
       local,
       data,
       start.params(count),
       chunk.ids,
       steps,
-      client_keys(key, data, chunk.ids),
+      keys,
       anchor=pull_to,
       prox=prox,
       correction=added,
@@ -200,6 +205,8 @@ def train_cohort(
       layers=layers,
       rate=rate,
     )
+    if sends:
+      params = as_sent(data, chunk.ids, start, params, keys)
     trained = Trained(chunk.ids, params, loss, sizes, finite, arrived, steps)
     folded = None
     if fold is not None:

@@ -118,6 +118,7 @@ def outcome(history: Sequence[Record]) -> Record:
     'finetuned': last['finetuned'],
     'finetuning_failed': last['finetuning_failed'],
     'clusters': found,
+    **({'honest': last['honest']} if 'honest' in last else {}),
   }
 
 

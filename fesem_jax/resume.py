@@ -52,7 +52,7 @@ def digest_of_data(*splits: FederatedData) -> str:
   """
   digest = hashlib.sha256()
   for split in splits:
-    truth = split.info.clusters
+    truth, corruption = split.info.clusters, split.corruption
     for array in (
       split.x,
       split.y,
@@ -60,6 +60,7 @@ def digest_of_data(*splits: FederatedData) -> str:
       split.client_ids,
       np.asarray(split.info.names).astype(str),
       np.array([]) if truth is None else truth,
+      *([] if corruption is None else [corruption.bad, np.array([corruption.kind])]),
     ):
       array = np.ascontiguousarray(array)
       digest.update(f'{array.dtype} {array.shape}'.encode())

@@ -9,6 +9,7 @@ from fesem_jax import client_table, evaluate, records
 from fesem_jax.base import FederatedData
 from fesem_jax.client_table import ClientTable
 from fesem_jax.cohorts import arrange
+from fesem_jax.corruption import honest
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.programs import Programs
 
@@ -81,8 +82,9 @@ class Evaluation:
     """What the record of a round says of what was measured.
 
     Returns:
-      `deployed` and `finetuned` scores, the clients whose fine-tuning failed, and
-      the clusters that clients deploy from, if any.
+      `deployed` and `finetuned` scores, the clients whose fine-tuning failed, the
+      clusters that clients deploy from, if any, and, where some clients are bad,
+      `honest`: the same of the others.
     """
     tested = np.asarray(self._test.sizes()) > 0
     found = {
@@ -90,10 +92,32 @@ class Evaluation:
       'finetuned': evaluate.scores_by_name(measured.finetuned),
       'finetuning_failed': int((measured.failed & tested).sum()),
     }
-    if measured.assignment is None:
-      return found
-    chosen = measured.assignment, measured.num_models
-    return found | records.clusters(*chosen, self._train)
+    if measured.assignment is not None:
+      chosen = measured.assignment, measured.num_models
+      found |= records.clusters(*chosen, self._train)
+    return found | self._of_honest(measured)
+
+  def _of_honest(self, measured: Measured) -> dict[str, Any]:
+    """The entry `honest`; none where no client is to be bad."""
+    kept = honest(self._train)
+    if kept is None:
+      return {}
+    real = len(self._train.info.names)
+
+    def scores_of(counts: evaluate.Counts) -> dict[str, float]:
+      rows = jax.tree.map(lambda c: np.asarray(c)[:real][kept[:real]], counts)
+      return evaluate.scores_by_name(rows)
+
+    found: dict[str, Any] = {
+      'clients': int(kept[:real].sum()),
+      'deployed': scores_of(measured.deployed),
+      'finetuned': scores_of(measured.finetuned),
+    }
+    if measured.assignment is not None:
+      truth = self._train.info.clusters
+      truth = None if truth is None else truth[kept[:real]]
+      found |= evaluate.agreement(truth, measured.assignment[:real][kept[:real]])
+    return {'honest': found}
 
   def clients(self, measured: Measured, places: np.ndarray) -> ClientTable:
     """What was measured, client by client.
@@ -102,14 +126,16 @@ class Evaluation:
       measured: after the last round.
       places: [M] position of the table's first, second, ... client as arranged.
     """
-    counts = measured.deployed, measured.finetuned
     truth, chosen = self._train.info.clusters, measured.assignment
+    kept = honest(self._train)
     return client_table.make(
       self._train.info.names[places],
       np.asarray(self._train.sizes())[places],
       None if truth is None else truth[places],
       None if chosen is None else chosen[places],
-      *jax.tree.map(lambda c: np.asarray(c)[places], counts),
+      jax.tree.map(lambda c: np.asarray(c)[places], measured.deployed),
+      jax.tree.map(lambda c: np.asarray(c)[places], measured.finetuned),
+      None if kept is None else kept[places],
     )
 
   def models(self, state: Any) -> ClientModels:

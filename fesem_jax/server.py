@@ -43,12 +43,34 @@ def step(
     [K, ...] new centers, and the state.
   """
   means = sums.mean_of(clients, centers)
+  return move(optimizer, state, centers, means, clients.weight > 0)
+
+
+def move(
+  optimizer: ServerOptimizer,
+  state: Any,
+  centers: Params,
+  means: Params,
+  has_clients: jax.Array,
+) -> tuple[Params, Any]:
+  """Moves each center by a step of the optimizer towards what stands for its clients.
+
+  Args:
+    optimizer: see `ServerOptimizer`.
+    state: of the optimizer.
+    centers: [K, ...].
+    means: [K, ...] of the centers' clients, or what stands in for them.
+    has_clients: [K] bool; a center without stays where it is, and its state too.
+
+  Returns:
+    [K, ...] new centers, and the state.
+  """
   if optimizer is None:
     return means, state
   pseudo_gradient = jax.tree.map(jnp.subtract, centers, means)
   updates, new_state = jax.vmap(optimizer.update)(pseudo_gradient, state, centers)
   new = optax.apply_updates(centers, updates), new_state
-  return tree.where(clients.weight > 0, new, (centers, state))
+  return tree.where(has_clients, new, (centers, state))
 
 
 class AdaptiveState(NamedTuple):

@@ -13,15 +13,17 @@ import numpy as np
 INIT, ROUNDS, FINETUNE, PORTRAIT = range(4)
 
 # Folded into the key of a client in a round, beside epochs.
-DROPOUT, STRAGGLES, STRAGGLER_EPOCHS = (2**31 - i for i in range(1, 4))
+DROPOUT, STRAGGLES, STRAGGLER_EPOCHS, NOISE = (2**31 - i for i in (1, 2, 3, 13))
 
 # Folded into the key of a round, a start or a portrait, beside client ids.
 FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (
   2**31 - i for i in range(4, 13)
 )
 
-# On the host: loading data, and drawing the clients of a round.
-PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT = range(8)
+# On the host: loading data, drawing the clients of a round, and those that are bad.
+(
+  PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT, CORRUPT,
+) = range(9)  # fmt: skip
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:

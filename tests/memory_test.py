@@ -1,12 +1,10 @@
 """What a round and the data take beyond what the state holds."""
 
-import sys
-
 import jax
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, sharding
+from fesem_jax import aggregation, algorithms, sharding
 from fesem_jax.cohorts import arrange
 from tests import helpers
 
@@ -25,14 +23,14 @@ SHAPE = (40,)  # A model of 40 * 250 + 250 * 3 parameters and biases.
     ('hypo_cluster', {'num_clusters': 2}, 0),
     ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}, 0),
     ('fed_avg', {}, 0),
+    ('fed_avg', {'aggregation': 'norm_bound'}, 1),
   ],
 )
 @pytest.mark.parametrize('devices', [1, 2])
 def test_stacks_of_models_that_a_round_needs(
   name, options, stacks, devices, monkeypatch
 ):
-  robust = sys.modules['fesem_jax.algorithms.robust']
-  monkeypatch.setattr(robust, '_NUMBERS_AT_ONCE', 2**12)  # Small beside a stack.
+  monkeypatch.setattr(aggregation, '_NUMBERS_AT_ONCE', 2**12)  # Small beside a stack.
   data = helpers.federation([4] * CLIENTS, shape=SHAPE)
   local = helpers.local(chunk=1, devices=devices, hidden=(250,), shape=SHAPE)
   data = sharding.replicate(data, local.mesh)

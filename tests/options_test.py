@@ -18,11 +18,15 @@ from tests.methods import federation
 DEFAULTS = {
   'non_fed': {},
   'fed_sgd': {},
-  'fed_avg': {'weighting': 'by_examples', 'server_optimizer': None},
+  'fed_avg': {
+      'weighting': 'by_examples', 'aggregation': 'mean', 'beta': 0.1,
+      'norm_bound': 0.0, 'krum_models': 1, 'server_optimizer': None,
+  },
   'fed_dist': {'server_learning_rate': 0.5},
   'fed_dws': {'server_learning_rate': 0.5},
   'robust': {
       'num_clusters': 4, 'trim': 0.1, 'aggregation': 'trimmed_mean', 'beta': 0.1,
+      'norm_bound': 0.0, 'krum_models': 1,
       'init_epochs': 10, 'init_tolerance': 0.02, 'init_restarts': 20,
       'init_seeding': 'random',
   },
@@ -41,6 +45,7 @@ DEFAULTS = {
   'fesem': {
       'num_clusters': 4, 'prox_lambda': 0.01, 'prox_weighting': 'uniform',
       'weighting': 'uniform', 'cluster_on': 'all', 'temperature': 0.0,
+      'aggregation': 'mean', 'beta': 0.1, 'norm_bound': 0.0, 'krum_models': 1,
       'loss_check_every': 0, 'recluster_every': 0, 'reseed_empty': False,
       'max_age': 0, 'late_joins': False, 'init_models': 'common', 'init_epochs': 1,
       'init_restarts': 20, 'init_seeding': 'random', 'init_clients': 0,
@@ -73,6 +78,9 @@ RANGES = [
   ('robust', 'init_tolerance', [0.0], [-1e-9]),
   ('robust', 'trim', [0.0, 0.999], [-1e-9, 1.0]),
   ('robust', 'beta', [0.0, 0.499], [-1e-9, 0.5]),
+  ('fed_avg', 'beta', [0.0, 0.499], [-1e-9, 0.5]),
+  ('fed_avg', 'norm_bound', [0.0], [-1e-9]),
+  ('fed_avg', 'krum_models', [1], [0]),
   ('fesem', 'num_clusters', [1], [0]),
   ('fesem', 'init_epochs', [1], [0]),
   ('fesem', 'init_restarts', [1], [0]),

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms
+from fesem_jax import algorithms, tree
+from fesem_jax.corruption import corrupted
+from fesem_jax.data import load
 from tests import helpers
 from tests.methods import run
 
@@ -38,3 +40,24 @@ def test_fesem_recovers_planted_clusters(seed):
   assert adjusted_rand_score(groups, state.assignment) == 1.0
   assert int(infos[-1].clusters.moved) == 0
   assert infos[-1].train_loss < infos[0].train_loss
+
+
+@pytest.mark.slow
+def test_the_mean_suffers_from_bad_clients_and_the_median_and_krum_do_not():
+  train, test = load('digits', partition='iid', num_clients=20)
+  train = corrupted(train, 'sign_flip', 0.3)
+  local = helpers.local(
+    batch_size=10, chunk=20, hidden=(), shape=train.example_shape, classes=10
+  )
+
+  def accuracy(aggregation):
+    algorithm = algorithms.build('fed_avg', local, aggregation=aggregation, beta=0.4)
+    state, _ = run(algorithm, train, rounds=5)
+    logits = local.model.apply(tree.unstack(state.params, 0), test.x * test.scale)
+    return (np.asarray(logits).argmax(axis=1) == test.y).mean()
+
+  mean = accuracy('mean')
+  # Three of ten clients take back what three others do.
+  assert mean < 0.4
+  assert accuracy('median') > mean + 0.15
+  assert accuracy('krum') > mean + 0.15

@@ -1,7 +1,5 @@
 """Robust and its trimmed means against float64."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +7,8 @@ import optax
 import pytest
 from scipy import stats
 
-from fesem_jax import algorithms, sharding, tree
-from fesem_jax.algorithms.robust import trimmed_mean
+from fesem_jax import aggregation, algorithms, sharding, tree
+from fesem_jax.aggregation import trimmed_mean
 from tests import helpers, reference
 from tests.methods import assert_close, federation, initial, reference_round
 
@@ -61,13 +59,12 @@ def test_trimmed_mean_matches_scipy(beta):
 def test_trimmed_means_come_out_alike_in_blocks_of_any_size(
   numbers, devices, monkeypatch
 ):
-  module = sys.modules['fesem_jax.algorithms.robust']
-  monkeypatch.setattr(module, '_NUMBERS_AT_ONCE', numbers)
+  monkeypatch.setattr(aggregation, '_NUMBERS_AT_ONCE', numbers)
   rng = np.random.default_rng(0)
   points = rng.normal(size=(24, 4, 7)).astype(np.float32)
   cluster, counts = rng.integers(0, 3, 24), rng.random(24) < 0.8
   origins = {'w': jnp.asarray(rng.normal(size=(4, 4, 7)), jnp.float32)}
-  got = jax.jit(module.trimmed_mean, static_argnums=(3, 5))(
+  got = jax.jit(trimmed_mean, static_argnums=(3, 5))(
     {'w': jnp.asarray(points)},
     jnp.asarray(cluster),
     jnp.asarray(counts),

@@ -14,7 +14,7 @@ def test_streams_do_not_coincide():
 
   of_clients = {data(jax.random.fold_in(key, i)) for i in range(100)}
   named = [
-      streams.DROPOUT, streams.STRAGGLES, streams.STRAGGLER_EPOCHS,
+      streams.DROPOUT, streams.STRAGGLES, streams.STRAGGLER_EPOCHS, streams.NOISE,
       streams.FIRST_COHORT, streams.SAMPLE, streams.DRAWS, streams.MODEL,
       streams.LOCAL, streams.CLUSTERING, streams.SIGNS, streams.REPEATED,
   ]  # fmt: skip
@@ -24,6 +24,7 @@ def test_streams_do_not_coincide():
   on_host = [
       streams.PARTITION, streams.SPLIT, streams.SELECT, streams.RELABEL,
       streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN,
+      streams.CORRUPT,
   ]  # fmt: skip
 
   def first(*words):

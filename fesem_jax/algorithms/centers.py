@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fesem_jax import em, streams, sums, tree
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.comparison import Comparison, by_weights
+from fesem_jax.corruption import as_sent
 from fesem_jax.errors import UserError
 from fesem_jax.kmeans import kmeans
 from fesem_jax.local import Trained, train_cohort
@@ -207,10 +208,14 @@ def train_and_cluster(
       again = again._replace(finite=again.finite & trained.finite)
       return number + 1, trained.mean_loss(), again
 
-    first = train(cohort)
     if not tolerance:
-      return first
-    return jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
+      return train(cohort)
+    first = train(cohort, sends=False)
+    last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
+    # Clients send their models once, after the last repetition.
+    keys = client_keys(train_key, data, cohort.ids)
+    sent = as_sent(data, cohort.ids, starts.of(cohort), last.params, keys)
+    return last._replace(params=sent)
 
   def cluster(cohort, trained):
     exists = trained.took_part()

@@ -4,6 +4,7 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 """
 
+from fesem_jax.aggregation import aggregator
 from fesem_jax.algorithms import global_model
 from fesem_jax.errors import check_choice
 from fesem_jax.local import WEIGHTINGS
@@ -16,6 +17,10 @@ def fed_avg(
   local: LocalTraining,
   *,
   weighting: str = 'by_examples',
+  aggregation: str = 'mean',
+  beta: float = 0.1,
+  norm_bound: float = 0.0,
+  krum_models: int = 1,
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds FedAvg.
@@ -26,17 +31,32 @@ def fed_avg(
   Args:
     local: how clients train.
     weighting: 'by_examples' (alpha_i above) or 'uniform' (alpha_i = 1 / S).
+    aggregation: 'mean' (above), or 'median', 'trimmed_mean', 'norm_bound' or 'krum' in
+      its place, which withstand bad clients, weigh clients alike and keep the models of
+      the whole cohort; see `aggregation.aggregator`.
+    beta: see `aggregation.aggregator`.
+    norm_bound: see `aggregation.aggregator`.
+    krum_models: see `aggregation.aggregator`.
     server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
       None takes the mean.
 
   Raises:
-    UserError: on an unknown weighting.
+    UserError: on an option outside its range.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
+  rule = aggregator(aggregation, beta, norm_bound, krum_models)
+  aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(
-      local, state, data, cohort, key, weighting, optimizer=server_optimizer
+      local,
+      state,
+      data,
+      cohort,
+      key,
+      weighting,
+      optimizer=server_optimizer,
+      aggregate=aggregate,
     )
     return state, trained.info()
 

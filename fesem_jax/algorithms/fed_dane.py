@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fesem_jax import streams, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.base import Cohort
+from fesem_jax.corruption import check_models_only
 from fesem_jax.errors import check_at_least
 from fesem_jax.local import Correction
 from fesem_jax.losses import cohort_gradients
@@ -37,9 +38,14 @@ def fed_dane(
     same_cohort: use one cohort for both passes.
 
   Raises:
-    UserError: on a negative mu.
+    UserError: on a negative mu; or, when it starts, where bad clients lie about
+      models (`corruption.check_models_only`).
   """
   check_at_least(0, prox_mu=prox_mu)
+
+  def init(key, data):
+    check_models_only(data, 'fed_dane', 'gradients')
+    return global_model.init(local)(key, data)
 
   def first_cohort(data, cohort, key):
     key = streams.fold(key, streams.FIRST_COHORT)
@@ -76,6 +82,4 @@ def fed_dane(
     )
     return state, trained.info()
 
-  return Algorithm(
-    local, global_model.init(local), step, global_model.deployed, train=train
-  )
+  return Algorithm(local, init, step, global_model.deployed, train=train)

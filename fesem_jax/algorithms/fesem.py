@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax import comparison, em, server, streams, tree
+from fesem_jax.aggregation import aggregator
 from fesem_jax.algorithms.centers import (
   MAX_INITIAL_CLIENTS,
   before_rounds,
@@ -29,7 +30,7 @@ from fesem_jax.losses import least_loss
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.sampling import everyone, sample_clients, shuffled
 from fesem_jax.server import ServerOptimizer
-from fesem_jax.sums import total
+from fesem_jax.sums import mean_of, total
 from fesem_jax.training import LocalTraining
 
 
@@ -54,6 +55,10 @@ def fesem(
   weighting: str = 'uniform',
   cluster_on: str = 'all',
   temperature: float = 0.0,
+  aggregation: str = 'mean',
+  beta: float = 0.1,
+  norm_bound: float = 0.0,
+  krum_models: int = 1,
   loss_check_every: int = 0,
   recluster_every: int = 0,
   reseed_empty: bool = False,
@@ -100,6 +105,12 @@ def fesem(
     temperature: positive, each client counts in every center's mean by its
       responsibility, see `em.responsibilities`; it still starts from the nearest.
       0 is Eq. 8.
+    aggregation: of the clients of each center: 'mean' (Eq. 9), or 'median',
+      'trimmed_mean', 'norm_bound' or 'krum' in its place, which withstand bad clients
+      and weigh clients alike; see `aggregation.aggregator`.
+    beta: see `aggregation.aggregator`.
+    norm_bound: see `aggregation.aggregator`.
+    krum_models: see `aggregation.aggregator`.
     loss_check_every: in every so many rounds, clients start from the center of
       least training loss instead of their own; 0 is never, as in the paper.
     recluster_every: after so many rounds, clients train from the mean of the
@@ -149,7 +160,10 @@ def fesem(
   if init_shuffle > 1:
     raise UserError(f'`init_shuffle={init_shuffle}` must lie in [0, 1].')
   stacked = client_state == 'stacked'
+  rule = aggregator(aggregation, beta, norm_bound, krum_models)
+  aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
   for option, asked in {
+    'aggregation': aggregate is not None,
     'reseed_empty': reseed_empty,
     'recluster_every': recluster_every,
     'init_shuffle': init_shuffle,
@@ -163,6 +177,11 @@ def fesem(
   if temperature and cluster_on != 'all':
     raise UserError(
       f'`temperature` compares all parameters: leave out `cluster_on={cluster_on}`.'
+    )
+  if temperature and aggregate is not None:
+    raise UserError(
+      f'`temperature` shares clients among centers: leave out `aggregation='
+      f'{aggregation}`, to which a client counts or not.'
     )
   if late_joins and not init_clients > 0:
     raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
@@ -205,6 +224,9 @@ def fesem(
       assignment = shuffled(key, data, cohort, assignment, num_clusters, init_shuffle)
       weights = trained.weights(weighting)
       centers = em.m_step(trained.params, assignment, weights, centers, local.mesh)
+    if aggregate is not None:
+      counts = trained.took_part()
+      centers = aggregate(trained.params, assignment, counts, centers, local.mesh)
     client_params, seen = trained.params, None
     if late_joins:
       count = data.num_clients
@@ -269,7 +291,9 @@ def fesem(
         sums = sums.add_shares(matched, shares, distances, weighting, centers)
       else:
         sums = sums.add(matched, new, distance, weighting, centers)
-      return (new, distance), (sums, before)
+      # ... or those models themselves, where their mean is not what is wanted, ...
+      kept = None if aggregate is None else models
+      return (new, distance, kept), (sums, before)
 
     # Local update (Algorithm 2): every client trains from its center. The two steps
     # follow for each chunk of clients as it finishes.
@@ -284,12 +308,17 @@ def fesem(
       keep=stacked,
       into=state.client_params if cohort.everyone else None,
     )
-    new, distance = trained.folded
+    new, distance, models = trained.folded
     sums, before = trained.sums
     new = jnp.where(trained.took_part(), new, tree.rows_of(state.assignment, cohort))
     # ... and their mean.
-    centers, of_server = server.step(
-      server_optimizer, state.server, state.centers, sums.clients
+    if aggregate is None:
+      means = mean_of(sums.clients, state.centers)
+    else:
+      counts = trained.took_part()
+      means = aggregate(models, new, counts, state.centers, local.mesh)
+    centers, of_server = server.move(
+      server_optimizer, state.server, state.centers, means, sums.clients.weight > 0
     )
     value, parts = sums.objective(state.centers, centers), None
     if track_objective:

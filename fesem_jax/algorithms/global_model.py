@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fesem_jax import server, sums, tree
+from fesem_jax.aggregation import Aggregate
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.local import Trained, train_cohort
 from fesem_jax.method import ClientModels
@@ -61,6 +63,7 @@ def train_and_average(
   weighting: str,
   train: Callable[..., Trained] = train,
   optimizer: ServerOptimizer = None,
+  aggregate: Aggregate | None = None,
 ) -> tuple[GlobalState, Trained]:
   """Trains the cohort from one model and moves it to, or towards, their mean.
 
@@ -73,6 +76,8 @@ def train_and_average(
     weighting: see `Trained.weights`.
     train: see `Algorithm`.
     optimizer: see `ServerOptimizer`.
+    aggregate: stands in for the mean, and weighs clients alike; it needs the models of
+      the whole cohort, which the mean does not.
 
   Returns:
     The new state, and what training reports.
@@ -81,6 +86,15 @@ def train_and_average(
   def add(trained, starts, total):
     weights = trained.weights(weighting)
     return None, sums.add_to_one(total, trained.params, weights, starts.shared)
+
+  if aggregate is not None:
+    trained = train(local, state, data, cohort, key)
+    counts, of_all = trained.took_part(), jnp.zeros(trained.ids.shape, jnp.int32)
+    middle = aggregate(trained.params, of_all, counts, state.params, local.mesh)
+    params, of_server = server.move(
+      optimizer, state.server, state.params, middle, counts.any()[None]
+    )
+    return GlobalState(params, of_server), trained
 
   none = sums.no_sums(state.params)
   trained = train(local, state, data, cohort, key, fold=add, sums=none, keep=False)

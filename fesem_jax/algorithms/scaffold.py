@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from fesem_jax import sharding, sums, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.base import Params
+from fesem_jax.corruption import check_models_only
 from fesem_jax.errors import UserError
 from fesem_jax.local import Correction
 from fesem_jax.method import Algorithm
@@ -43,13 +44,15 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
     server_learning_rate: eta_g.
 
   Raises:
-    UserError: unless the local optimizer is plain SGD and eta_g positive.
+    UserError: unless the local optimizer is plain SGD and eta_g positive; or, when it
+      starts, where bad clients lie about models (`corruption.check_models_only`).
   """
   eta = sgd_learning_rate(local)
   if not server_learning_rate > 0:
     raise UserError(f'`server_learning_rate={server_learning_rate}` must be positive.')
 
   def init(key, data):
+    check_models_only(data, 'scaffold', 'control variates')
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
     own = tree.repeat(tree.unstack(zero, 0), data.num_clients)

@@ -11,6 +11,7 @@ from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.cluster_numbers import choosing_k
 from fesem_jax.plots.clusters import clusters_over_rounds
+from fesem_jax.plots.corruption import accuracy_by_bad_clients
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
@@ -21,6 +22,7 @@ from fesem_jax.plots.style import PALETTE
 __all__ = [
   'PALETTE',
   'Run',
+  'accuracy_by_bad_clients',
   'choosing_k',
   'classes_of_clients',
   'client_sizes',
