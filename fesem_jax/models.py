@@ -116,6 +116,10 @@ class CelebaCnn(nn.Module):
     return Dense(self.num_classes, name='logits')(x.reshape(x.shape[0], -1))
 
 
+# Modules whose layers run one after the other, each on what the one before gives.
+_CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn)
+
+
 def from_flax(
   module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
   example_shape: Sequence[int],
@@ -145,8 +149,7 @@ def from_flax(
     name, model = type(module).__name__, _as_model(module, example_shape)
   else:
     name, model = _as_nnx_model(module)
-  # Nobody knows how the layers of a user's module are connected.
-  model = model._replace(loss=loss, metrics=tuple((metrics or {}).items()), layers=())
+  model = model._replace(loss=loss, metrics=tuple((metrics or {}).items()))
 
   # Layers may start at zero, and then pass nothing on.
   def shaken(p):
@@ -239,7 +242,7 @@ def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
   def init(key: jax.Array) -> Params:
     return module.init(key, dummy)['params']
 
-  return Model(init, apply, layers=tuple(layers))
+  return Model(init, apply, layers=tuple(layers) if type(module) in _CHAINS else ())
 
 
 NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn', 'celeba_cnn')

@@ -47,12 +47,12 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
     The layers from the input on; the last one gives the logits.
 
   Raises:
-    UserError: if the model is not one of `models.build`.
+    UserError: if the model's layers are not known to run one after the other.
   """
   if not model.layers:
     raise UserError(
-      f'{argument("cluster_on", "matched")} knows the order of layers only in the '
-      f'models {", ".join(models.NAMES)}; leave it out for a model of your own.'
+      f"{argument('cluster_on', 'matched')} needs one of fesem_jax's own models whose "
+      'layers run one after the other, e.g. mlp or femnist_cnn; leave it out for others.'
     )
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   found: list[Layer] = []

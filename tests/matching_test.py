@@ -331,5 +331,5 @@ def test_layers_of_every_model_are_known(name):
 
 
 def test_other_models_are_refused():
-  with pytest.raises(UserError, match=r'`cluster_on=matched` knows .* of your own'):
+  with pytest.raises(UserError, match=r'`cluster_on=matched` needs .* leave it out'):
     units.layers_of(models.from_flax(nn.Dense(3), (4,)))
