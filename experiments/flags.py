@@ -160,15 +160,37 @@ _METHOD = (
     'Weight of the penalty: lambda for every client, or lambda / (m alpha_i).',
     enum_values=('uniform', 'paper')),
   _option('float', 'prox_mu', 'mu of the proximal term mu / 2 |w - c|^2.'),
-  _option('enum', 'weighting', 'Weights of clients in a mean.',
+  _option('enum', 'weighting',
+    'Weights of clients in a mean, and in Eq. 6 of the clustered methods.',
     enum_values=('uniform', 'by_examples')),
   _option('string', 'cluster_on',
     "Parameters that the E-step compares: 'all' or a layer's name."),
   _option('integer', 'loss_check_every',
     'Every so many rounds, clients start from the center of least training loss, not '
     'from their own; 0: never.'),
+  _option('integer', 'recluster_every',
+    'After so many rounds, clients train from the mean of the centers and are '
+    'clustered anew; each time clusters are found right, the wait for the next such '
+    'round doubles. 0: never.'),
+  _option('float', 'temperature',
+    'If positive, soft assignment: each client counts in the mean of every center, by '
+    'exp(-(D_k / min D - 1) / temperature) of its squared distances D.'),
+  _option('integer', 'max_age',
+    'A client that last took part more than so many rounds ago starts from the center '
+    'of least training loss; 0: never.'),
+  _option('bool', 'late_joins',
+    'Only the --init_clients clients of the first clustering take part in it; the '
+    'others join when they are first drawn, by training loss.'),
   _option('bool', 'reseed_empty',
     'Move a center without clients to the client farthest from its own center.'),
+  _option('enum', 'init_models',
+    'Before the first clustering, clients train from one random model, or each from a '
+    'random model of its own.', enum_values=('common', 'random')),
+  _option('float', 'init_shuffle',
+    'Probability that a client is put into a random cluster after the first '
+    'clustering: wrong starts, to study. 1: a random start.'),
+  _option('bool', 'track_objective',
+    'Log Eq. 6 after the local step and after the E-step too.'),
   _option('integer', 'init_epochs', 'Local epochs before the first clustering.'),
   _option('float', 'init_tolerance',
     'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '

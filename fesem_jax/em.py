@@ -66,7 +66,7 @@ def objective(
   stack: Params,
   centers: Params,
   assignment: jax.Array,
-  counts: jax.Array,
+  weights: jax.Array,
   mesh: Mesh | None = None,
 ) -> jax.Array:
   """Eq. 6: mean squared distance of clients to their centers, [] float32.
@@ -75,33 +75,54 @@ def objective(
     stack: [S, ...] client models.
     centers: [K, ...].
     assignment: [S] int32.
-    counts: [S] bool, clients that count.
+    weights: [S] float32; all 1 in the paper, 0 for clients that do not count.
     mesh: see `e_step`.
   """
   distances = _all_distances(stack, centers, mesh)
   own = jnp.take_along_axis(distances, assignment[:, None], axis=1)[:, 0]
-  return sums.total(jnp.where(counts, own, 0.0)) / jnp.maximum(counts.sum(), 1)
+  return mean_distance(own, weights)
+
+
+def mean_distance(distance: jax.Array, weights: jax.Array) -> jax.Array:
+  """[] float32: mean of distances [S] by weights [S]; 0 where all weights are 0."""
+  squared = sums.total(jnp.where(weights > 0, distance * weights, 0.0))
+  weight = sums.total(weights)
+  return squared / jnp.where(weight > 0, weight, 1.0)
+
+
+def responsibilities(distances: jax.Array, temperature: float) -> jax.Array:
+  """Soft assignment: [S, K] float32 shares of each client that add up to 1.
+
+    q_ik proportional to exp(-(D_ik / min_j D_ij - 1) / temperature)
+
+  Relative to the least distance, the temperature means the same for models of any
+  size: at 0.1, a center 10 % farther off than the nearest one has 1/e of its share.
+
+  Args:
+    distances: [S, K] float32 squared distances D.
+    temperature: positive; towards 0 this becomes Eq. 8.
+  """
+  least = distances.min(axis=1, keepdims=True)
+  excess = distances / jnp.where(least > 0, least, 1.0)
+  return jax.nn.softmax(-excess / temperature, axis=1)
 
 
 class Sums(NamedTuple):
   """What the M-step and Eq. 6 need of the clients seen so far, about the old centers.
 
   Attributes:
-    weighted: by the weights of the M-step.
-    plain: every client weighs 1; None where the M-step's weights are 1 as well.
-    squared: [K] squared distances of clients to the old centers.
+    clients: weighted sums of their models.
+    squared: [K] weighted sums of their squared distances to the old centers.
   """
 
-  weighted: sums.ClusterSums
-  plain: sums.ClusterSums | None
+  clients: sums.ClusterSums
   squared: jax.Array
 
   @classmethod
-  def zeros(cls, centers: Params, weighting: str) -> 'Sums':
+  def zeros(cls, centers: Params) -> 'Sums':
     """Sums of no clients, for centers [K, ...]."""
     none = sums.no_sums(centers)
-    plain = None if weighting == 'uniform' else sums.no_sums(centers)
-    return cls(none, plain, jnp.zeros(none.weight.shape))
+    return cls(none, jnp.zeros(none.weight.shape))
 
   def add(
     self,
@@ -120,16 +141,36 @@ class Sums(NamedTuple):
       weighting: see `Trained.weights`.
       centers: [K, ...] old centers.
     """
-    ones = trained.weights('uniform')
     weights = trained.weights(weighting)
-    plain = self.plain
-    if plain is not None:
-      plain = sums.add_rows(plain, trained.params, cluster, ones, centers)
     return Sums(
-      sums.add_rows(self.weighted, trained.params, cluster, weights, centers),
-      plain,
-      self.squared.at[cluster].add(ones * distance),
+      sums.add_rows(self.clients, trained.params, cluster, weights, centers),
+      self.squared.at[cluster].add(weights * distance),
     )
+
+  def add_shares(
+    self,
+    trained: Trained,
+    shares: jax.Array,
+    distances: jax.Array,
+    weighting: str,
+    centers: Params,
+  ) -> 'Sums':
+    """Adds a chunk of clients to several clusters each.
+
+    Args:
+      trained: the chunk's C clients.
+      shares: [C, K] float32 what each cluster gets of each client; see
+        `responsibilities`.
+      distances: [C, K] float32 squared distances to the old centers.
+      weighting: see `Trained.weights`.
+      centers: [K, ...] old centers.
+    """
+    weights = trained.weights(weighting)[:, None] * shares
+    clients = self.clients
+    for k in range(weights.shape[1]):
+      own = jnp.full(weights.shape[:1], k, jnp.int32)
+      clients = sums.add_rows(clients, trained.params, own, weights[:, k], centers)
+    return Sums(clients, self.squared + (weights * distances).sum(axis=0))
 
   def objective(self, old: Params, new: Params) -> jax.Array:
     """Eq. 6 of all clients added, [] float32, without looking at them again.
@@ -144,13 +185,13 @@ class Sums(NamedTuple):
       old: [K, ...] centers that distances and sums were taken about.
       new: [K, ...] centers after the M-step.
     """
-    plain = self.weighted if self.plain is None else self.plain
+    clients = self.clients
 
     def change(sum_of: jax.Array, c: jax.Array, moved: jax.Array) -> jax.Array:
-      count = plain.weight.reshape((-1,) + (1,) * (c.ndim - 1))
+      count = clients.weight.reshape((-1,) + (1,) * (c.ndim - 1))
       shift = moved - c
       return (shift * (count * shift - 2 * sum_of)).sum()
 
-    changes = jax.tree.leaves(jax.tree.map(change, plain.params, old, new))
+    changes = jax.tree.leaves(jax.tree.map(change, clients.params, old, new))
     value = self.squared.sum() + sum(changes)
-    return jnp.maximum(value, 0.0) / jnp.maximum(plain.weight.sum(), 1.0)
+    return jnp.maximum(value, 0.0) / jnp.maximum(clients.weight.sum(), 1.0)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import sums, tree
+from fesem_jax import tree
 from fesem_jax.base import Params
-from fesem_jax.em import e_step, m_step
+from fesem_jax.em import e_step, m_step, mean_distance
 from fesem_jax.sampling import random_order
 
 # The restarts run on inner products between so many clients, at least: 256^2
@@ -50,6 +50,7 @@ def kmeans(
   restarts: int = 20,
   seeding: str = 'random',
   trim: float = 0.0,
+  weights: jax.Array | None = None,
   mesh: Mesh | None = None,
 ) -> KMeans:
   """K-means over client models; the best of several restarts (Section 6.1.4).
@@ -71,6 +72,7 @@ def kmeans(
       draws them in proportion to squared distance (k-means++).
     trim: share of each cluster, the clients farthest from its center, that its
       mean and Eq. 6 leave out (trimmed k-means, Ghosh et al. 2019).
+    weights: [M] float32 of clients in means and in Eq. 6; None is 1 for each.
     mesh: devices that the stack is split over; None if it is whole here.
 
   Returns:
@@ -81,16 +83,18 @@ def kmeans(
   """
   chex.assert_tree_shape_prefix((stack, client_ids), exists.shape)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
-  sampled, valid = stack, exists
+  weights = exists.astype(jnp.float32) if weights is None else weights
+  sampled, valid, heavy = stack, exists, weights
   sample_size = clients_seen(exists.shape[0], num_clusters)
   if exists.shape[0] > sample_size:
     sample = random_order(keys, exists)[:sample_size]
     sampled, valid, keys = tree.take(stack, sample), exists[sample], keys[sample]
+    heavy = weights[sample]
   gram = centered_gram(sampled, valid)
 
   def restart(number):
     own = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-    return _lloyd(own, gram, valid, num_clusters, seeding, trim)
+    return _lloyd(own, gram, valid, heavy, num_clusters, seeding, trim)
 
   coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
   best = coefficients[values.argmin()]
@@ -103,7 +107,8 @@ def kmeans(
   def refine(loop):
     step, _, assignment, distance, centers = loop
     kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
-    centers = m_step(stack, assignment, kept.astype(jnp.float32), centers, mesh)
+    counted = jnp.where(kept, weights, 0.0)
+    centers = m_step(stack, assignment, counted, centers, mesh)
     return step + 1, assignment, *e_step(stack, centers, mesh), centers
 
   def moving(loop):
@@ -115,7 +120,7 @@ def kmeans(
     moving, refine, refine((0, first, first, distance, centers))
   )
   kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
-  value = sums.total(jnp.where(kept, distance, 0.0)) / kept.sum()
+  value = mean_distance(distance, jnp.where(kept, weights, 0.0))
   return KMeans(assignment, centers, value)
 
 
@@ -203,6 +208,7 @@ def _lloyd(
   keys: jax.Array,
   gram: jax.Array,
   valid: jax.Array,
+  weights: jax.Array,
   num_clusters: int,
   seeding: str,
   trim: float,
@@ -227,9 +233,10 @@ def _lloyd(
   def iterate(loop):
     step, _, assignment, coefficients = loop
     keep = kept(distances(coefficients), assignment)
-    members = jax.nn.one_hot(assignment, num_clusters) * keep[:, None]
+    counted = jnp.where(keep, weights, 0.0)
+    members = jax.nn.one_hot(assignment, num_clusters) * counted[:, None]
     sizes = members.sum(axis=0)
-    means = (members / jnp.maximum(sizes, 1)[None]).T
+    means = (members / jnp.where(sizes > 0, sizes, 1.0)[None]).T
     coefficients = jnp.where(sizes[:, None] > 0, means, coefficients)
     return step + 1, assignment, distances(coefficients).argmin(axis=1), coefficients
 
@@ -243,5 +250,5 @@ def _lloyd(
   start = iterate((0, first, first, coefficients))
   _, _, assignment, coefficients = jax.lax.while_loop(moving, iterate, start)
   final = distances(coefficients)
-  keep = kept(final, assignment)
-  return coefficients, jnp.where(keep, final.min(axis=1), 0.0).sum() / keep.sum()
+  counted = jnp.where(kept(final, assignment), weights, 0.0)
+  return coefficients, mean_distance(final.min(axis=1), counted)

@@ -12,6 +12,16 @@ from fesem_jax.training import LocalTraining
 EVALUATION_BATCH = 128
 
 
+def least_loss(
+  local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
+) -> jax.Array:
+  """[S] int32: the model of least training loss for each client; see `cohort_losses`.
+
+  Ties go to the smallest number.
+  """
+  return cohort_losses(local, models, data, cohort).argmin(axis=1).astype(jnp.int32)
+
+
 def cohort_losses(
   local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
 ) -> jax.Array:

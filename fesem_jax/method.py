@@ -82,12 +82,15 @@ class Clusters(NamedTuple):
     moved: [] int32 clients whose cluster changed in this round.
     objective: [] float32 Eq. 6, the mean squared distance of the round's
       clients to their centers.
+    objective_parts: [] float32 Eq. 6 after the local step, with the clusters and
+      centers that the round began with, and after the E-step; None if not tracked.
   """
 
   assignment: jax.Array
   sizes: jax.Array
   moved: jax.Array
   objective: jax.Array
+  objective_parts: tuple[jax.Array, jax.Array] | None = None
 
 
 class RoundInfo(NamedTuple):

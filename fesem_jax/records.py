@@ -44,6 +44,10 @@ def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
       'objective': float(info.clusters.objective) if any_trained else None,
       **evaluate.agreement(train.info.clusters, assignment),
     }
+    if info.clusters.objective_parts is not None:
+      local_step, e_step = info.clusters.objective_parts
+      entry['objective_local_step'] = float(local_step) if any_trained else None
+      entry['objective_e_step'] = float(e_step) if any_trained else None
   return entry
 
 

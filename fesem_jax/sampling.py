@@ -8,6 +8,11 @@ from fesem_jax import streams
 from fesem_jax.base import Cohort, FederatedData
 
 
+def everyone(data: FederatedData) -> Cohort:
+  """The cohort of all clients."""
+  return Cohort(jnp.arange(data.num_clients), everyone=True)
+
+
 def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
   """[S] keys folded from (key, client id), whatever the client's position."""
   client_ids = jnp.asarray(data.client_ids).at[ids].get(mode='clip')
@@ -28,8 +33,36 @@ def coin(
   return jax.vmap(toss)(keys)
 
 
+def shuffled(
+  key: jax.Array,
+  data: FederatedData,
+  cohort: Cohort,
+  assignment: jax.Array,
+  num_clusters: int,
+  probability: float,
+) -> jax.Array:
+  """[S] int32: an assignment [S] where some clients went to a random cluster.
+
+  Args:
+    key: of the start.
+    data: training split.
+    cohort: S clients.
+    assignment: [S] int32.
+    num_clusters: K; each is as likely as the others, the old one too.
+    probability: for each client to be moved.
+  """
+  key = streams.fold(key, streams.SHUFFLE)
+  moves = coin(key, data, cohort.ids, probability, streams.SHUFFLE)
+
+  def draw(key):
+    return jax.random.randint(key, (), 0, num_clusters)
+
+  drawn = jax.vmap(draw)(client_keys(key, data, cohort.ids))
+  return jnp.where(moves, drawn, assignment).astype(jnp.int32)
+
+
 def sample_clients(
-  key: jax.Array, data: FederatedData, count: int, mesh: Mesh
+  key: jax.Array, data: FederatedData, count: int, mesh: Mesh, of: Cohort | None = None
 ) -> Cohort:
   """A random cohort, drawn by client id, so that clients' order does not matter.
 
@@ -38,9 +71,13 @@ def sample_clients(
     data: training split; clients without examples come last.
     count: clients to draw; empty places fill up to a multiple of the device count.
     mesh: the devices.
+    of: the cohort to draw from; None is everyone.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
-  ids = random_order(keys, data.sizes() > 0)[:count]
+  exists = data.sizes() > 0
+  if of is not None and not of.everyone:
+    exists &= jnp.zeros(exists.shape, bool).at[of.ids].set(True, mode='drop')
+  ids = random_order(keys, exists)[:count]
   padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
   return Cohort(jnp.concatenate([ids, padding]), everyone=False)
 

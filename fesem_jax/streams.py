@@ -16,8 +16,8 @@ INIT, ROUNDS, FINETUNE, PORTRAIT = range(4)
 DROPOUT, STRAGGLES, STRAGGLER_EPOCHS = (2**31 - i for i in range(1, 4))
 
 # Folded into the key of a round, a start or a portrait, beside client ids.
-FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED = (
-  2**31 - i for i in range(4, 12)
+FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (
+  2**31 - i for i in range(4, 13)
 )
 
 # On the host: loading data, and drawing the clients of a round.

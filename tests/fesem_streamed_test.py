@@ -45,7 +45,10 @@ def test_streamed_equation_6_is_that_of_the_stack():
     )
     state, infos = run(algorithm, data)
     want = reference.objective(
-      matrix(state.client_params), matrix(state.centers), np.asarray(state.assignment)
+      matrix(state.client_params),
+      matrix(state.centers),
+      np.asarray(state.assignment),
+      SIZES if weighting == 'by_examples' else None,
     )
     assert_close(infos[-1].clusters.objective, want, rtol=1e-4)
 

@@ -53,7 +53,7 @@ def test_fesem_matches_float64_reference(prox_weighting, weighting):
     centers = reference.means(points, new, weights, centers)
     moves.append((new != assignment).sum())
     assignment = new
-    objectives.append(reference.objective(points, centers, assignment))
+    objectives.append(reference.objective(points, centers, assignment, weights))
   state, infos = run(algorithm, data, rounds=4)
   got = np.stack(
     [reference.flat(reference.from_params(state.centers, k)) for k in (0, 1)]
@@ -87,8 +87,11 @@ def test_fesem_initialization_trains_then_clusters():
   assert_close(own(state.client_params, 6), points, rtol=1e-3)
 
   # The clustering is the best of all partitions into two (there are few).
+  sizes = np.array(SIZES)
+
   def scatter(part):
-    return np.square(points[part] - points[part].mean(axis=0)).sum()
+    mean = np.average(points[part], axis=0, weights=sizes[part])
+    return sizes[part] @ np.square(points[part] - mean).sum(axis=1)
 
   parts = [np.array([mask >> i & 1 for i in range(6)]) == 1 for mask in range(1, 32)]
   truth = min(parts, key=lambda part: scatter(part) + scatter(~part))

@@ -78,9 +78,10 @@ def means(points, assignment, weights, centers):
   return new
 
 
-def objective(points, centers, assignment):
+def objective(points, centers, assignment, weights=None):
   """Eq. 6."""
-  return ((points - centers[assignment]) ** 2).sum(axis=-1).mean()
+  distances = ((points - centers[assignment]) ** 2).sum(axis=-1)
+  return np.average(distances, weights=weights)
 
 
 def lloyd(points, centers, iterations=100):

@@ -148,10 +148,10 @@ def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
   )
   want = losses_of(centers, range(6)).argmin(axis=1)
   np.testing.assert_array_equal(state.assignment, want)
-  check_equation_6(algorithm, state, data, local)
+  check_equation_6(algorithm, state, data, local, SIZES)
 
 
-def check_equation_6(algorithm, state, data, local):
+def check_equation_6(algorithm, state, data, local, weights=None):
   """A round's Eq. 6 is the mean distance to the centers that the round ends with."""
   key = jax.random.key(5)
   old, assignment = reference.vectors(state.centers), np.asarray(state.assignment)
@@ -161,8 +161,9 @@ def check_equation_6(algorithm, state, data, local):
   )
   after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
   np.testing.assert_array_equal(after.assignment, assignment)
-  want = reference.objective(points, reference.vectors(after.centers), assignment)
-  assert abs(reference.objective(points, old, assignment) / want - 1) > 0.1
+  new = reference.vectors(after.centers)
+  want = reference.objective(points, new, assignment, weights)
+  assert abs(reference.objective(points, old, assignment, weights) / want - 1) > 0.1
   assert_close(info.clusters.objective, want, rtol=1e-3)
 
 

@@ -46,9 +46,12 @@ def test_mean_and_equation_6_of_a_stack(count, devices, weighting):
     stack, jnp.asarray(cluster), jnp.asarray(weights, jnp.float32), about, mesh
   )
   assert_moves(new['w'], rows, centers, cluster, weights)
-  value = jax.jit(em.objective)(stack, new, jnp.asarray(cluster), jnp.ones(count, bool))
+  value = jax.jit(em.objective)(
+    stack, new, jnp.asarray(cluster), jnp.asarray(weights, jnp.float32)
+  )
   apart = rows.astype(np.float64) - np.asarray(new['w'], np.float64)[cluster]
-  np.testing.assert_allclose(value, np.square(apart).sum(axis=1).mean(), rtol=1e-4)
+  want = np.average(np.square(apart).sum(axis=1), weights=weights)
+  np.testing.assert_allclose(value, want, rtol=1e-4)
 
 
 @pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
@@ -84,7 +87,7 @@ def test_a_round_of_fesem_streamed_and_stacked(count, weighting):
   for state, info in after.values():
     center = matrix(state.centers)[0]
     assert np.linalg.norm(center - mean) < 1e-3 * move
-    value = np.square(rows - center).sum(axis=1).mean()
+    value = np.average(np.square(rows - center).sum(axis=1), weights=weights)
     np.testing.assert_allclose(info.clusters.objective, value, rtol=1e-3)
 
 

@@ -1,6 +1,5 @@
 """What the methods with K centers share: their start, and what they report."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -8,11 +7,12 @@ import jax.numpy as jnp
 
 from fesem_jax import em, streams, sums, tree
 from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.comparison import Comparison, by_weights
 from fesem_jax.errors import UserError
 from fesem_jax.kmeans import kmeans
 from fesem_jax.local import Trained, train_cohort
 from fesem_jax.method import ClientModels, Clusters, RoundInfo
-from fesem_jax.sampling import sample_clients
+from fesem_jax.sampling import client_keys, sample_clients
 from fesem_jax.training import LocalTraining
 
 # Where no client's model is kept, the first k-means holds those of so many at most.
@@ -20,6 +20,8 @@ MAX_INITIAL_CLIENTS = 4096
 
 # Training before the first clustering is repeated so many times at most.
 MAX_REPETITIONS = 10
+
+_ALL = by_weights()
 
 
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
@@ -38,6 +40,7 @@ def round_info(
   before: jax.Array,
   after: jax.Array,
   data: FederatedData,
+  objective_parts: tuple[jax.Array, jax.Array] | None = None,
 ) -> RoundInfo:
   """Sums up a round of a clustered method.
 
@@ -48,6 +51,7 @@ def round_info(
     before: [M] int32 assignment of all clients before the round.
     after: [M] int32 assignment after it.
     data: training split; clients without examples are padding.
+    objective_parts: see `Clusters`.
   """
   exists = data.sizes() > 0
   members = jax.nn.one_hot(after, num_clusters, dtype=jnp.int32)
@@ -56,6 +60,7 @@ def round_info(
     sizes=(members * exists[:, None]).sum(axis=0),
     moved=((before != after) & exists).sum(),
     objective=value,
+    objective_parts=objective_parts,
   )
   return trained.info(clusters)
 
@@ -99,73 +104,95 @@ def reseed_empty_centers(
   return tree.where(empty, tree.take(trained, row), centers), assignment
 
 
-class Initial(NamedTuple):
-  """Clusters to start from.
+class Start(NamedTuple):
+  """Clusters of clients that trained from a common start.
 
   Attributes:
-    assignment: [M] int32.
+    assignment: [S] int32.
     seeds: [K, ...] centers of the k-means, of the compared part of the models.
     centers: [K, ...] mean of each cluster's clients.
-    client_params: [M, ...], or None where they were not to be kept.
+    trained: the clients after that training; its `params` are None unless kept.
+    objective: [] float32 Eq. 6 of the k-means, by the compared part.
   """
 
   assignment: jax.Array
   seeds: Params
   centers: Params
-  client_params: Params
+  trained: Trained
+  objective: jax.Array
+
+
+def before_rounds(local: LocalTraining, epochs: int) -> LocalTraining:
+  """How clients train before the first round: `epochs`, and none of them drops out."""
+  schedule = local.schedule._replace(epochs=epochs, steps=0)
+  return local._replace(schedule=schedule, dropout_rate=0.0)
+
+
+def random_start(
+  local: LocalTraining, data: FederatedData, key: jax.Array, init_models: str
+) -> ClientModels:
+  """Random models of all clients before their first training.
+
+  Args:
+    local: how clients train.
+    data: training split.
+    key: of the run's start.
+    init_models: 'common', one for all (Section 6.1.4), or 'random', one for each
+      client, of its id.
+  """
+  key = streams.fold(key, streams.MODEL)
+  if init_models == 'common':
+    return ClientModels(tree.expand(local.model.init(key)))
+  keys = client_keys(key, data, jnp.arange(data.num_clients))
+  return ClientModels(own=jax.vmap(local.model.init)(keys))
 
 
 def train_and_cluster(
   local: LocalTraining,
+  starts: ClientModels,
   data: FederatedData,
+  cohort: Cohort,
   key: jax.Array,
   num_clusters: int,
   *,
-  epochs: int,
   restarts: int,
   seeding: str,
   trim: float = 0.0,
   weighting: str = 'uniform',
-  compared: Callable[[Params], Params] = lambda params: params,
+  comparison: Comparison = _ALL,
   max_clients: int = 0,
   keep: bool = False,
   tolerance: float = 0.0,
-) -> Initial:
-  """All clients train from one random model, then k-means (Section 6.1.4).
+) -> Start:
+  """Clients train from starts that are alike, then k-means (Section 6.1.4).
 
   With more than `max_clients` clients, k-means sees a random sample; all clients
   then go to the nearest of its centers.
 
   Args:
-    local: how clients train, but for the epochs; no client drops out.
+    local: how clients train.
+    starts: of all M clients; see `random_start`.
     data: training split.
-    key: decides the model, the order of examples and the seeds.
+    cohort: S clients.
+    key: decides the order of examples and the seeds.
     num_clusters: K.
-    epochs: local epochs.
     restarts: of k-means, as the rest; see `kmeans`.
     seeding: 'random' or 'plusplus'.
     trim: share of each cluster to leave out.
-    weighting: of clients in `Initial.centers`; see `Trained.weights`.
-    compared: the part of the parameters that k-means sees.
+    weighting: of clients in means and in Eq. 6; see `Trained.weights`.
+    comparison: what of the models is compared and averaged.
     max_clients: whose models k-means holds at once; 0 is all.
     keep: whether to return all clients' models.
-    tolerance: the epochs are repeated until the mean training loss of one
+    tolerance: the training is repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
       `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
-
-  Raises:
-    UserError: if there are more clusters than clients.
   """
-  check_num_clusters(num_clusters, data)
-  schedule = local.schedule._replace(epochs=epochs, steps=0)
-  local = local._replace(schedule=schedule, dropout_rate=0.0)
-  start = tree.expand(local.model.init(streams.fold(key, streams.MODEL)))
   train_key = streams.fold(key, streams.LOCAL)
-  everyone = Cohort(jnp.arange(data.num_clients), everyone=True)
   limit = max(num_clusters, max_clients or data.num_clients)
 
   def train(cohort, **options):
-    return train_cohort(local, ClientModels(start), data, cohort, train_key, **options)
+    own = starts.of(cohort)
+    return train_cohort(local, own, data, cohort, train_key, **options)
 
   def train_until_settled(cohort):
     def falling(loop):
@@ -186,41 +213,56 @@ def train_and_cluster(
     return jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
 
   def cluster(cohort, trained):
+    exists = trained.took_part()
     found = kmeans(
       streams.fold(key, streams.CLUSTERING),
-      compared(trained.params),
-      trained.took_part(),
+      comparison.part(comparison.alike(trained.params, exists)),
+      exists,
       num_clusters,
       jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
       restarts=restarts,
       seeding=seeding,
       trim=trim,
+      weights=trained.weights(weighting),
       mesh=local.mesh,
     )
     # Where no model is finite, there are no centers to start from.
-    sound = trained.took_part().any()
-    nowhere = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
-    return found._replace(centers=nowhere)
+    sound = exists.any()
+    lost = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
+    return found._replace(centers=lost)
 
-  empty = tree.repeat(tree.unstack(start, 0), num_clusters)
-  if data.num_clients <= limit:
-    trained = train_until_settled(everyone)
-    found = cluster(everyone, trained)
+  def any_model(trained):
+    return jax.tree.map(lambda x: x[:1], trained.params)
+
+  if cohort.ids.shape[0] <= limit:
+    trained = train_until_settled(cohort)
+    found = cluster(cohort, trained)
+    # Models are averaged as they are matched to the center that they are nearest to.
+    assignment, _, stack = comparison.nearest(trained.params, found.centers, local.mesh)
+    first = any_model(trained) if starts.shared is None else starts.shared
+    origins = tree.repeat(tree.unstack(first, 0), num_clusters)
     weights = trained.weights(weighting)
-    centers = em.m_step(trained.params, found.assignment, weights, empty, local.mesh)
-    stack = trained.params if keep else None
-    return Initial(found.assignment, found.centers, centers, stack)
+    centers = em.m_step(stack, assignment, weights, origins, local.mesh)
+    trained = trained if keep else trained._replace(params=None)
+    return Start(assignment, found.centers, centers, trained, found.objective)
 
   sample_key = streams.fold(key, streams.SAMPLE)
-  sample = sample_clients(sample_key, data, limit, local.mesh)
-  seeds = cluster(sample, train(sample)).centers
+  sample = sample_clients(sample_key, data, limit, local.mesh, cohort)
+  some = train(sample)
+  found = cluster(sample, some)
+  first = any_model(some) if starts.shared is None else starts.shared
+  origins = tree.repeat(tree.unstack(first, 0), num_clusters)
 
-  def to_nearest(trained, starts, total):
-    nearest, _ = em.e_step(compared(trained.params), seeds)
+  def to_nearest(trained, _, total):
+    cluster, distance, stack = comparison.nearest(trained.params, found.centers, None)
     weights = trained.weights(weighting)
-    origins = tree.repeat(tree.unstack(starts.shared, 0), num_clusters)
-    return nearest, sums.add_rows(total, trained.params, nearest, weights, origins)
+    squared = sums.total(jnp.where(weights > 0, weights * distance, 0.0))
+    clients = sums.add_rows(total[0], stack, cluster, weights, origins)
+    return cluster, (clients, total[1] + squared)
 
-  trained = train(everyone, fold=to_nearest, sums=sums.no_sums(empty), keep=keep)
-  centers = sums.mean_of(trained.sums, empty)
-  return Initial(trained.folded, seeds, centers, trained.params)
+  none = sums.no_sums(origins), jnp.float32(0.0)
+  trained = train(cohort, fold=to_nearest, sums=none, keep=keep)
+  clients, squared = trained.sums
+  centers = sums.mean_of(clients, origins)
+  value = squared / jnp.maximum(clients.weight.sum(), 1.0)
+  return Start(trained.folded, found.centers, centers, trained, value)

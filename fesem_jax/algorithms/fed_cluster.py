@@ -130,9 +130,9 @@ def fed_cluster(
       key,
       keep=False,
       fold=add,
-      sums=em.Sums.zeros(state.centers, weighting),
+      sums=em.Sums.zeros(state.centers),
     )
-    centers = sums.mean_of(trained.sums.weighted, state.centers)
+    centers = sums.mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, max_clusters, value, assignment, assignment, data)
     count = data.num_clients

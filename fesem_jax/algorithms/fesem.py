@@ -11,19 +11,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import em, server, tree
+from fesem_jax import comparison, em, server, streams, tree
 from fesem_jax.algorithms.centers import (
   MAX_INITIAL_CLIENTS,
+  before_rounds,
+  check_num_clusters,
+  random_start,
   reseed_empty_centers,
   round_info,
   train_and_cluster,
 )
+from fesem_jax.algorithms.recluster import Checks, recluster
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.losses import cohort_losses
+from fesem_jax.losses import least_loss
 from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.sampling import everyone, sample_clients, shuffled
 from fesem_jax.server import ServerOptimizer
+from fesem_jax.sums import total
 from fesem_jax.training import LocalTraining
 
 
@@ -35,6 +41,8 @@ class FesemState(NamedTuple):
   rounds: jax.Array  # [] int32 rounds done
   client_params: Params  # [M, ...] W_i after its last training; None if streamed
   server: Any = ()  # of the server optimizer
+  seen: Any = None  # [M] int32 round of W_i's last training, 0 the start, -1 none
+  checks: Any = None  # `Checks`, with `recluster_every`
 
 
 def fesem(
@@ -45,13 +53,20 @@ def fesem(
   prox_weighting: str = 'uniform',
   weighting: str = 'uniform',
   cluster_on: str = 'all',
+  temperature: float = 0.0,
   loss_check_every: int = 0,
+  recluster_every: int = 0,
   reseed_empty: bool = False,
+  max_age: int = 0,
+  late_joins: bool = False,
+  init_models: str = 'common',
   init_epochs: int = 1,
   init_restarts: int = 20,
   init_seeding: str = 'random',
   init_clients: int = 0,
+  init_shuffle: float = 0.0,
   client_state: str = 'stacked',
+  track_objective: bool = False,
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds FeSEM(K).
@@ -69,8 +84,8 @@ def fesem(
 
   A client that is not drawn keeps its assignment and deploys that center as it is
   now. A client stays near the center that it starts from, so a wrong assignment can
-  last. Two options beyond the paper mend that: `loss_check_every` and
-  `reseed_empty`.
+  last. Options beyond the paper mend that: `recluster_every`, `loss_check_every`,
+  `reseed_empty`, and, for clients that are seldom drawn, `max_age`.
 
   Args:
     local: how clients train.
@@ -78,48 +93,79 @@ def fesem(
     prox_lambda: lambda; the paper does not state its value.
     prox_weighting: 'uniform' uses lambda for every client, 'paper'
       lambda / (m alpha_i).
-    weighting: 'uniform' means of clients (Eq. 9), or 'by_examples', the
+    weighting: of clients in Eq. 6 and 9: 'uniform', or 'by_examples', the
       "micro" variant.
     cluster_on: 'all' parameters are compared, or only those of the named layer,
       e.g. 'logits', as the authors' code does.
+    temperature: positive, each client counts in every center's mean by its
+      responsibility, see `em.responsibilities`; it still starts from the nearest.
+      0 is Eq. 8.
     loss_check_every: in every so many rounds, clients start from the center of
       least training loss instead of their own; 0 is never, as in the paper.
+    recluster_every: after so many rounds, clients train from the mean of the
+      centers and are clustered anew, see `recluster`; each time clusters are found
+      right, the wait for the next check doubles. 0 is never, as in the paper.
     reseed_empty: a center that lost all its clients moves to the client farthest
       from its own center, which joins it (Eq. 6 is reported as before that); in the
       paper it stays where it is.
-    init_epochs: local epochs from one common random model before clustering.
+    max_age: a client that last took part more than so many rounds ago starts from the
+      center of least training loss when it is drawn again; 0 is never.
+    late_joins: only the `init_clients` clients of the first clustering take part in
+      it. All others join when they are first drawn, from the center of least training
+      loss, and deploy that center until then.
+    init_models: before the first clustering, clients train from one 'common' random
+      model (the paper), or each from a 'random' one of its own.
+    init_epochs: local epochs of that training.
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.
     init_clients: random clients whose models that clustering sees; 0 is all, but
       `centers.MAX_INITIAL_CLIENTS` at most where `client_state` is 'streamed'.
+    init_shuffle: probability that a client is put into a random cluster after that
+      clustering: wrong starts, to study.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers; 'streamed'
       keeps none and needs only the chunk's, the centers and `init_clients`.
+    track_objective: whether rounds report Eq. 6 after the local step and after the
+      E-step too.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean, as in the paper.
 
   Raises:
-    UserError: on an option outside its range.
+    UserError: on an option outside its range, or options that exclude each other.
   """
   check_choice('prox_weighting', prox_weighting, ('uniform', 'paper'))
   check_choice('weighting', weighting, WEIGHTINGS)
+  check_choice('init_models', init_models, ('common', 'random'))
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
   check_choice('client_state', client_state, ('stacked', 'streamed'))
-  layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
-  check_choice('cluster_on', cluster_on, ('all', *layers))
+  layers = jax.eval_shape(local.model.init, jax.random.key(0))
+  compare = comparison.build(cluster_on, layers)
   check_at_least(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
   )
   check_at_least(0, prox_lambda=prox_lambda, init_clients=init_clients)
-  check_at_least(0, loss_check_every=loss_check_every)
-  if reseed_empty and client_state != 'stacked':
-    raise UserError(
-      '`reseed_empty` needs the models of all clients: leave out '
-      f'`client_state={client_state}`.'
-    )
+  check_at_least(0, loss_check_every=loss_check_every, recluster_every=recluster_every)
+  check_at_least(0, temperature=temperature, max_age=max_age)
+  check_at_least(0, init_shuffle=init_shuffle)
+  if init_shuffle > 1:
+    raise UserError(f'`init_shuffle={init_shuffle}` must lie in [0, 1].')
   stacked = client_state == 'stacked'
-
-  def compared(params: Params) -> Params:
-    return params if cluster_on == 'all' else params[cluster_on]
+  for option, asked in {
+    'reseed_empty': reseed_empty,
+    'recluster_every': recluster_every,
+    'init_shuffle': init_shuffle,
+    'init_models': init_models == 'random',
+  }.items():
+    if asked and not stacked:
+      raise UserError(
+        f'`{option}` needs the models of all clients: leave out '
+        f'`client_state={client_state}`.'
+      )
+  if temperature and cluster_on != 'all':
+    raise UserError(
+      f'`temperature` compares all parameters: leave out `cluster_on={cluster_on}`.'
+    )
+  if late_joins and not init_clients > 0:
+    raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
 
   def prox(data, cohort):
     if prox_lambda == 0:
@@ -131,58 +177,97 @@ def fesem(
     return prox_lambda * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
 
   def init(key, data):
+    check_num_clusters(num_clusters, data)
     most = init_clients
     if not stacked:
       most = min(most or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
-    initial = train_and_cluster(
-      local,
+    starts = random_start(local, data, key, init_models)
+    cohort = everyone(data)
+    if late_joins:
+      first = streams.fold(key, streams.SAMPLE)
+      cohort = sample_clients(first, data, init_clients, local.mesh)
+    found = train_and_cluster(
+      before_rounds(local, init_epochs),
+      starts,
       data,
+      cohort,
       key,
       num_clusters,
-      epochs=init_epochs,
       restarts=init_restarts,
       seeding=init_seeding,
       weighting=weighting,
-      compared=compared,
+      comparison=compare,
       max_clients=most,
       keep=stacked,
     )
+    trained, assignment, centers = found.trained, found.assignment, found.centers
+    if init_shuffle:
+      assignment = shuffled(key, data, cohort, assignment, num_clusters, init_shuffle)
+      weights = trained.weights(weighting)
+      centers = em.m_step(trained.params, assignment, weights, centers, local.mesh)
+    client_params, seen = trained.params, None
+    if late_joins:
+      count = data.num_clients
+      assignment = tree.with_rows(jnp.zeros(count, jnp.int32), cohort, assignment)
+      if stacked:
+        client_params = tree.with_rows(starts.params(count), cohort, client_params)
+    if late_joins or max_age:
+      never = jnp.full(data.num_clients, -1 if late_joins else 0, jnp.int32)
+      seen = tree.with_rows(never, cohort, jnp.zeros_like(cohort.ids))
     return FesemState(
-      initial.centers,
-      initial.assignment,
+      centers,
+      assignment,
       jnp.int32(0),
-      initial.client_params,
-      server.init(server_optimizer, initial.centers),
+      client_params,
+      server.init(server_optimizer, centers),
+      seen,
+      Checks.first(recluster_every) if recluster_every else None,
     )
 
   def start_of(state, data, cohort):
     own = tree.rows_of(state.assignment, cohort)
-    if not loss_check_every:
+    by_loss = jnp.zeros(own.shape, bool)
+    if loss_check_every:
+      by_loss |= (state.rounds + 1) % loss_check_every == 0
+    if state.seen is not None:
+      seen = tree.rows_of(state.seen, cohort)
+      by_loss |= seen < 0
+      by_loss |= (max_age > 0) & (state.rounds + 1 - seen > max_age)
+    if not loss_check_every and state.seen is None:
       return own
 
-    def of_least_loss():
-      losses = cohort_losses(local, state.centers, data, cohort)
-      return losses.argmin(axis=1).astype(jnp.int32)
+    def choose():
+      return jnp.where(by_loss, least_loss(local, state.centers, data, cohort), own)
 
-    check = (state.rounds + 1) % loss_check_every == 0
-    return jax.lax.cond(check, of_least_loss, lambda: own)
+    return jax.lax.cond(by_loss.any(), choose, lambda: own)
 
   def train(local, state, data, cohort, key, **options):
     starts = ClientModels(state.centers, start_of(state, data, cohort))
     penalty = prox(data, cohort)
     return train_cohort(local, starts, data, cohort, key, prox=penalty, **options)
 
-  def step(state, data, cohort, key):
-    def e_and_m_step(trained, starts, total):
+  def em_round(state, data, cohort, key):
+    def e_and_m_step(trained, starts, added):
+      sums, before = added
+      centers, own = starts.shared, starts.choice
       # E-step (Eq. 8): every client goes to the center nearest to its model.
-      nearest, distance = em.e_step(compared(trained.params), compared(starts.shared))
-      new = jnp.where(trained.took_part(), nearest, starts.choice)
-      if cluster_on != 'all':  # Eq. 6 is about all parameters.
-        own = tree.take(starts.shared, new)
-        distance = tree.row_distances(trained.params, own)
+      nearest, distance, models = compare.nearest(trained.params, compare.part(centers))
+      new = jnp.where(trained.took_part(), nearest, own)
+      if compare.partial:  # Eq. 6 is about all parameters.
+        distance = tree.row_distances(models, tree.take(centers, new))
+      if track_objective:
+        away = tree.row_distances(trained.params, tree.take(centers, own))
+        weights = trained.weights(weighting)
+        before += total(jnp.where(weights > 0, weights * away, 0.0))
       # M-step (Eq. 9): the sum of the models of each center's clients ...
-      total = total.add(trained, new, distance, weighting, starts.shared)
-      return (new, distance), total
+      matched = trained._replace(params=models)
+      if temperature:
+        distances = tree.squared_distances(models, centers)
+        shares = em.responsibilities(distances, temperature)
+        sums = sums.add_shares(matched, shares, distances, weighting, centers)
+      else:
+        sums = sums.add(matched, new, distance, weighting, centers)
+      return (new, distance), (sums, before)
 
     # Local update (Algorithm 2): every client trains from its center. The two steps
     # follow for each chunk of clients as it finishes.
@@ -193,32 +278,78 @@ def fesem(
       cohort,
       key,
       fold=e_and_m_step,
-      sums=em.Sums.zeros(state.centers, weighting),
+      sums=(em.Sums.zeros(state.centers), jnp.float32(0.0)),
       keep=stacked,
       into=state.client_params if cohort.everyone else None,
     )
     new, distance = trained.folded
+    sums, before = trained.sums
     new = jnp.where(trained.took_part(), new, tree.rows_of(state.assignment, cohort))
-    assignment = tree.with_rows(state.assignment, cohort, new)
     # ... and their mean.
-    clients = trained.sums.weighted
     centers, of_server = server.step(
-      server_optimizer, state.server, state.centers, clients
+      server_optimizer, state.server, state.centers, sums.clients
     )
-
-    client_params = tree.with_rows(state.client_params, cohort, trained.params)
-    value = trained.sums.objective(state.centers, centers)
+    value, parts = sums.objective(state.centers, centers), None
+    if track_objective:
+      count = jnp.maximum(sums.clients.weight.sum(), 1.0)
+      parts = before / count, sums.squared.sum() / count
     if reseed_empty:
       distance = jnp.where(trained.took_part(), distance, -1.0)
+      assignment = tree.with_rows(state.assignment, cohort, new)
       centers, assignment = reseed_empty_centers(
         centers, assignment, trained.params, distance, cohort, data
       )
-    info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
-    rounds = state.rounds + 1
-    return FesemState(centers, assignment, rounds, client_params, of_server), info
+      new = tree.rows_of(assignment, cohort)
+    state = state._replace(centers=centers, server=of_server)
+    return finish(state, data, cohort, trained, new, value, parts)
+
+  def recluster_round(state, data, cohort, key):
+    found = recluster(
+      local,
+      state.centers,
+      state.assignment,
+      data,
+      cohort,
+      key,
+      restarts=init_restarts,
+      seeding=init_seeding,
+      weighting=weighting,
+      comparison=compare,
+    )
+    checks = state.checks.after(found.changed, recluster_every)
+    state = state._replace(centers=found.centers, checks=checks)
+    value, parts = found.objective, (found.objective,) * 2 if track_objective else None
+    return finish(state, data, cohort, found.trained, found.assignment, value, parts)
+
+  def finish(state, data, cohort, trained, new, value, parts):
+    """The state and the report of a round, from the cohort's new clusters [S]."""
+    assignment = tree.with_rows(state.assignment, cohort, new)
+    info = round_info(
+      trained, num_clusters, value, state.assignment, assignment, data, parts
+    )
+    rounds, seen = state.rounds + 1, state.seen
+    if seen is not None:
+      now = jnp.where(trained.took_part(), rounds, tree.rows_of(seen, cohort))
+      seen = tree.with_rows(seen, cohort, now)
+    return state._replace(
+      assignment=assignment,
+      rounds=rounds,
+      client_params=tree.with_rows(state.client_params, cohort, trained.params),
+      seen=seen,
+    ), info
+
+  def step(state, data, cohort, key):
+    if not recluster_every:
+      return em_round(state, data, cohort, key)
+    due = state.rounds + 1 == state.checks.due
+    return jax.lax.cond(due, recluster_round, em_round, state, data, cohort, key)
 
   def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
+    if not late_joins:
+      return ClientModels(state.centers, state.assignment)
+    nearest = least_loss(local, state.centers, data, everyone(data))
+    return ClientModels(
+      state.centers, jnp.where(state.seen < 0, nearest, state.assignment)
+    )
 
   return Algorithm(local, init, step, deployed, train=train)

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from fesem_jax import em, server, streams, tree
 from fesem_jax.algorithms.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
-from fesem_jax.base import Cohort, Params
+from fesem_jax.base import Params
 from fesem_jax.errors import check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.losses import cohort_losses
+from fesem_jax.losses import cohort_losses, least_loss
 from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.sampling import sample_clients
+from fesem_jax.sampling import everyone, sample_clients
 from fesem_jax.server import ServerOptimizer
 from fesem_jax.training import LocalTraining
 
@@ -86,14 +86,8 @@ def hypo_cluster(
   check_at_least(0, init_rounds=init_rounds)
   given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
-  def best_centers(centers, data, cohort=None):
-    if cohort is None:
-      cohort = Cohort(jnp.arange(data.num_clients), everyone=True)
-    losses = cohort_losses(local, centers, data, cohort)
-    return losses.argmin(axis=1).astype(jnp.int32)
-
   def one_round(local, optimizer, centers, of_server, data, cohort, key):
-    starts = ClientModels(centers, best_centers(centers, data, cohort))
+    starts = ClientModels(centers, least_loss(local, centers, data, cohort))
     trained = train_cohort(
       local,
       starts,
@@ -102,9 +96,9 @@ def hypo_cluster(
       key,
       keep=False,
       fold=add_to_own,
-      sums=em.Sums.zeros(centers, weighting),
+      sums=em.Sums.zeros(centers),
     )
-    moved = server.step(optimizer, of_server, centers, trained.sums.weighted)
+    moved = server.step(optimizer, of_server, centers, trained.sums.clients)
     return moved, starts.choice, trained
 
   def init(key, data):
@@ -139,7 +133,7 @@ def hypo_cluster(
     like = jax.eval_shape(attempt, keys[0])[1]
     none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
     (_, centers), _ = jax.lax.scan(better, none, keys)
-    assignment = best_centers(centers, data)
+    assignment = least_loss(local, centers, data, everyone(data))
     return HypoClusterState(centers, assignment, server.init(server_optimizer, centers))
 
   def add_to_own(trained, starts, total):
@@ -159,6 +153,7 @@ def hypo_cluster(
     return HypoClusterState(centers, assignment, of_server), info
 
   def deployed(state, data):
-    return ClientModels(state.centers, best_centers(state.centers, data))
+    best = least_loss(local, state.centers, data, everyone(data))
+    return ClientModels(state.centers, best)
 
   return Algorithm(given, init, step, deployed)

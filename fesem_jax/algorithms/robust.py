@@ -10,11 +10,18 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax import em, sharding, sums
-from fesem_jax.algorithms.centers import round_info, train_and_cluster
+from fesem_jax.algorithms.centers import (
+  before_rounds,
+  check_num_clusters,
+  random_start,
+  round_info,
+  train_and_cluster,
+)
 from fesem_jax.base import Params
 from fesem_jax.errors import check_at_least, check_choice, check_share
 from fesem_jax.local import train_cohort
 from fesem_jax.method import Algorithm, ClientModels
+from fesem_jax.sampling import everyone
 from fesem_jax.training import LocalTraining
 
 # The trimmed mean sorts so many numbers of each device's clients at a time.
@@ -79,12 +86,14 @@ def robust(
   dropped = 0.5 if aggregation == 'median' else beta
 
   def init(key, data):
+    check_num_clusters(num_clusters, data)
     initial = train_and_cluster(
-      local,
+      before_rounds(local, init_epochs),
+      random_start(local, data, key, 'common'),
       data,
+      everyone(data),
       key,
       num_clusters,
-      epochs=init_epochs,
       restarts=init_restarts,
       seeding=init_seeding,
       trim=trim,
@@ -100,7 +109,8 @@ def robust(
     centers = trimmed_mean(
       trained.params, own, trained.took_part(), dropped, state.centers, local.mesh
     )
-    value = em.objective(trained.params, centers, own, trained.took_part(), local.mesh)
+    weights = trained.weights('uniform')
+    value = em.objective(trained.params, centers, own, weights, local.mesh)
     info = round_info(
       trained, num_clusters, value, state.assignment, state.assignment, data
     )

@@ -1,0 +1,147 @@
+"""Clustering anew from a common start, which corrects wrong assignments of FeSEM.
+
+A client that starts from a center comes back near it, right or wrong, so that distances
+to centers (Eq. 8) say where a client started. Models that started from one point differ
+by their data alone: that is why the k-means of Section 6.1.4 finds clusters, and why it
+does so again in any later round. Beyond the paper.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fesem_jax import em, tree
+from fesem_jax.algorithms.centers import train_and_cluster
+from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.comparison import Comparison
+from fesem_jax.local import Trained
+from fesem_jax.method import ClientModels
+from fesem_jax.training import LocalTraining
+
+# New clusters are taken where they lower Eq. 6 by more than this share: k-means finds
+# the same clusters again to the last client where they are right.
+_MARGIN = 0.02
+
+
+class Checks(NamedTuple):
+  """When clusters are checked.
+
+  Attributes:
+    due: [] int32 round of the next check, counted from 1.
+    wait: [] int32 rounds between the last check and that one.
+  """
+
+  due: jax.Array
+  wait: jax.Array
+
+  @classmethod
+  def first(cls, every: int) -> 'Checks':
+    """The first check is in round `every`."""
+    return cls(jnp.int32(every), jnp.int32(every))
+
+  def after(self, changed: jax.Array, every: int) -> 'Checks':
+    """After clusters changed, the next is `every` rounds later; else the wait doubles.
+
+    In T rounds, right clusters cost log2(T / every) rounds.
+    """
+    wait = jnp.where(changed, every, 2 * self.wait)
+    return Checks(self.due + wait, wait)
+
+
+class Reclustered(NamedTuple):
+  """What a check found.
+
+  Attributes:
+    centers: [K, ...].
+    assignment: [S] int32 of the cohort.
+    trained: the cohort after training from the common start.
+    objective: [] float32 Eq. 6 of that training about the means of its clusters.
+    changed: [] bool whether the new clusters were taken.
+  """
+
+  centers: Params
+  assignment: jax.Array
+  trained: Trained
+  objective: jax.Array
+  changed: jax.Array
+
+
+def recluster(
+  local: LocalTraining,
+  centers: Params,
+  assignment: jax.Array,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  *,
+  restarts: int,
+  seeding: str,
+  weighting: str,
+  comparison: Comparison,
+) -> Reclustered:
+  """Clusters the cohort by what it makes of the mean of all centers.
+
+    w_i <- SGD from the mean of the centers, by their numbers of clients
+    r   <- k-means of the w_i, if that lowers Eq. 6 of the w_i by more than 2 %
+    c_k <- mean of the centers that the clients of the new cluster k had before
+
+  Where clusters are right, nothing changes; where they are not, no center forgets
+  what its clients taught it. New clusters get the numbers that most of their clients
+  had.
+
+  Args:
+    local: how clients train; no penalty is added.
+    centers: [K, ...].
+    assignment: [M] int32.
+    data: training split.
+    cohort: S clients.
+    key: of the round.
+    restarts: of k-means.
+    seeding: see `kmeans`.
+    weighting: see `Trained.weights`.
+    comparison: what of the models is compared.
+  """
+  num_clusters = jax.tree.leaves(centers)[0].shape[0]
+  exists = (data.sizes() > 0).astype(jnp.float32)
+  sizes = jnp.zeros(num_clusters).at[assignment].add(exists)
+  common = _mixed(sizes[None] / sizes.sum(), centers)
+  found = train_and_cluster(
+    local,
+    ClientModels(common),
+    data,
+    cohort,
+    key,
+    num_clusters,
+    restarts=restarts,
+    seeding=seeding,
+    weighting=weighting,
+    comparison=comparison,
+    keep=True,
+  )
+  trained, own = found.trained, tree.rows_of(assignment, cohort)
+  weights, stack = trained.weights(weighting), comparison.part(trained.params)
+  means = em.m_step(stack, own, weights, found.seeds, local.mesh)
+  present = em.objective(stack, means, own, weights, local.mesh)
+  changed = found.objective < (1 - _MARGIN) * present
+
+  # [new, old] weight of the clients that would go from one cluster to another.
+  flow = jnp.zeros((num_clusters, num_clusters)).at[found.assignment, own].add(weights)
+  new_of, old_of = optax.assignment.hungarian_algorithm(-flow)
+  number = jnp.zeros(num_clusters, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
+  new = jnp.where(trained.took_part() & changed, number[found.assignment], own)
+  flow = jnp.zeros_like(flow).at[new, own].add(weights)
+  flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(num_clusters))
+  centers = _mixed(flow / flow.sum(axis=1, keepdims=True), centers)
+  value = jnp.where(changed, found.objective, present)
+  return Reclustered(centers, new, trained, value, changed)
+
+
+def _mixed(shares: jax.Array, centers: Params) -> Params:
+  """[N, ...] means of centers [K, ...] by shares [N, K], which add up to 1."""
+
+  def mix(x: jax.Array) -> jax.Array:
+    return jnp.einsum('nk,k...->n...', shares, x, precision=jax.lax.Precision.HIGHEST)
+
+  return jax.tree.map(mix, centers)
