@@ -105,8 +105,8 @@ def nearest(
     [S] int32 in 0..K-1, ties go to the smallest; the squared distances [S]; and the
     models in the order of that center's units, [S, ...].
   """
-  if apart is None:
-    apart = separations(layers, centers)
+  if apart is None and jax.tree.leaves(stack)[0].shape[0] > 1:
+    apart = separations(layers, centers)  # For one model, no less work than matching.
 
   def to_nearest(one):
     def to_center(center):
