@@ -6,7 +6,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fesem_jax.assignment import solve
 
-SIZE = 12
+SIZE = 30
 
 
 def matrices():
@@ -15,7 +15,7 @@ def matrices():
   points = rng.normal(size=(3, SIZE, 5))
   near = points[0][rng.permutation(SIZE)] + 0.3 * points[1]
   return {
-    'random': rng.normal(size=(SIZE, SIZE)),
+    **{f'random{i}': rng.integers(0, 1000, (SIZE, SIZE)) for i in range(10)},
     'products': np.outer(np.arange(SIZE), np.arange(SIZE)),  # Every path is long.
     'ties': rng.integers(0, 3, (SIZE, SIZE)),
     'equal': np.ones((SIZE, SIZE)),
