@@ -52,12 +52,16 @@ class Model(NamedTuple):
     metrics: (name, function) pairs, measured beside accuracy and F1 where models are
       evaluated; a function is (logits [B, L], labels y [B] int32) -> [B] float32, one
       figure for each example.
+    layers: names of the layers in the order in which they run, where each gives its
+      units to the next one alone, as in `models.build`; empty where that is not known.
+      Units can be matched by `matching` only where it is.
   """
 
   init: Callable[[jax.Array], Params]
   apply: Callable[[Params, jax.Array], jax.Array]
   loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy
   metrics: tuple[tuple[str, Callable[[jax.Array, jax.Array], jax.Array]], ...] = ()
+  layers: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

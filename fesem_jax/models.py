@@ -17,6 +17,9 @@ from fesem_jax import conv, dense
 from fesem_jax.base import Model, Params, cross_entropy
 from fesem_jax.errors import UserError, check_choice
 
+# Of CelebA's network.
+NORM_GROUPS = 8
+
 Dense = functools.partial(nn.Dense, dot_general=dense.dot_general)
 
 
@@ -108,9 +111,13 @@ class CelebaCnn(nn.Module):
     x = _with_channels(x)
     for i in range(4):
       x = Conv(32, 3, method=self.conv_method, name=f'conv{i}')(x)
-      x = nn.GroupNorm(num_groups=8, name=f'norm{i}')(x)
+      x = nn.GroupNorm(num_groups=NORM_GROUPS, name=f'norm{i}')(x)
       x = nn.relu(conv.max_pool(x, padding='SAME'))
     return Dense(self.num_classes, name='logits')(x.reshape(x.shape[0], -1))
+
+
+# Modules whose layers run one after the other, each on what the one before gives.
+_CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn)
 
 
 def from_flax(
@@ -219,13 +226,23 @@ def _named(layers: Any) -> Params:
 def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
   """A Flax module as a `Model`, as `from_flax` says."""
   dummy = jnp.zeros((1, *example_shape), jnp.float32)
-  extra = set(jax.eval_shape(module.init, jax.random.key(0), dummy)) - {'params'}
+  layers: list[str] = []
+
+  def made(key: jax.Array) -> Params:
+    variables = module.init(key, dummy)
+    layers.extend(variables.get('params', {}))  # JAX would return them sorted by name.
+    return variables
+
+  extra = set(jax.eval_shape(made, jax.random.key(0))) - {'params'}
   _check_only_parameters(type(module).__name__, extra)
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
     return jnp.asarray(module.apply({'params': params}, x))
 
-  return Model(lambda key: module.init(key, dummy)['params'], apply)
+  def init(key: jax.Array) -> Params:
+    return module.init(key, dummy)['params']
+
+  return Model(init, apply, layers=tuple(layers) if type(module) in _CHAINS else ())
 
 
 NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn', 'celeba_cnn')
