@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 # Folded into the key of the run.
-INIT, ROUNDS, FINETUNE, PORTRAIT = range(4)
+INIT, ROUNDS, FINETUNE, PORTRAIT, JOINING = range(5)
 
 # Folded into the key of a client in a round, beside epochs.
 DROPOUT, STRAGGLES, STRAGGLER_EPOCHS = (2**31 - i for i in range(1, 4))
@@ -20,8 +20,10 @@ FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED = (
   2**31 - i for i in range(4, 12)
 )
 
-# On the host: loading data, and drawing the clients of a round.
+# On the host: loading data, drawing the clients of a round and the examples that a new
+# client has.
 PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT = range(8)
+FIRST_EXAMPLES = 8
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:

@@ -23,7 +23,7 @@ def test_streams_do_not_coincide():
   assert not of_clients & others
   on_host = [
       streams.PARTITION, streams.SPLIT, streams.SELECT, streams.RELABEL,
-      streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN,
+      streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN, streams.FIRST_EXAMPLES,
   ]  # fmt: skip
 
   def first(*words):
