@@ -68,14 +68,10 @@ def join(
     nearest, _ = em.e_step(trained.params, centers)
     return (nearest, most_alike(trained.params, centers, mean)), sums
 
-  trained = train_cohort(
-    local, starts, data, everyone, key, fold=compare, keep=False
-  )
+  trained = train_cohort(local, starts, data, everyone, key, fold=compare, keep=False)
   nearest, alike = trained.folded
   losses = cohort_losses(local, centers, data, everyone)
-  return Joined(
-    nearest, alike, losses.argmin(axis=1).astype(jnp.int32), trained.finite
-  )
+  return Joined(nearest, alike, losses.argmin(axis=1).astype(jnp.int32), trained.finite)
 
 
 def mean_of(centers: Params) -> Params:

@@ -160,4 +160,3 @@ def test_a_cluster_is_of_the_group_of_most_of_its_clients():
   assert groups.tolist() == ['a', 'c', 'b']
   tied = joining.groups_of_clusters(np.array([5, 3]), np.array([0, 0]), 1)
   assert tied.tolist() == [3]
-

@@ -13,6 +13,7 @@ from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
+from fesem_jax.plots.joining import accuracy_by_examples
 from fesem_jax.plots.runs import Run, method_label
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import PALETTE
@@ -20,6 +21,7 @@ from fesem_jax.plots.style import PALETTE
 __all__ = [
   'PALETTE',
   'Run',
+  'accuracy_by_examples',
   'classes_of_clients',
   'client_sizes',
   'clusters_over_rounds',
