@@ -54,7 +54,7 @@ def join(
       device count.
     key: decides the order of their examples.
   """
-  local = local._replace(dropout_rate=0.0, lr_schedule=None)
+  local = local._replace(dropout_rate=0.0)
   everyone = Cohort(jnp.arange(data.num_clients, dtype=jnp.int32), everyone=True)
   count = jax.tree.leaves(centers)[0].shape[0]
   mean = mean_of(centers)
@@ -118,7 +118,7 @@ def alone(
     Their models, and [M] bool, False for a client whose training was not finite: it
     keeps the random model.
   """
-  local = local._replace(dropout_rate=0.0, lr_schedule=None)
+  local = local._replace(dropout_rate=0.0)
   everyone = Cohort(jnp.arange(data.num_clients, dtype=jnp.int32), everyone=True)
   of_model, of_training = jax.random.split(key)
   random = tree.expand(local.model.init(of_model))

@@ -9,7 +9,7 @@ from fesem_jax.display import in_figure
 from fesem_jax.plots.style import MARKERS, STYLE, color_of
 
 # Lines beside each other at one number, so that their deviations do not hide others.
-_APART = 0.06
+_APART = 0.09
 
 
 def accuracy_by_examples(
