@@ -39,7 +39,7 @@ from experiments.start import start
 from fesem_jax import sharding, waits
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Params
-from fesem_jax.errors import UserError
+from fesem_jax.errors import Diverged, UserError
 from fesem_jax.programs import Programs
 from fesem_jax.workdir import locked
 
@@ -83,14 +83,14 @@ def adapt(
   if global_runs:
     pairs = zip(global_runs, runs, strict=True)
     models = [new_clients.global_model(folder, each) for folder, each in pairs]
+  local = experiment.build_local(
+    runs[0].config | {'clients_per_round': 0}, runs[0].model, runs[0].train, machine
+  )
   out = workdirs[0] / 'adapt' if out is None else out
   with locked(out):
     if not global_runs:
       programs = Programs()  # All seeds run in the same compiled programs.
       models = [_fed_avg(each, machine, programs) for each in runs]
-    local = experiment.build_local(
-      runs[0].config | {'clients_per_round': 0}, runs[0].model, runs[0].train, machine
-    )
     rows = []
     for each, model in zip(runs, models, strict=True):
       with waits.shown(None), waits.told(f'new clients of {each.run.workdir}'):
@@ -110,7 +110,13 @@ def _fed_avg(
   def say(text: str) -> None:
     print(f'[fed_avg, seed {config["seed"]}] {text}')
 
-  experiment.run(config, machine, folder, say=say, programs=programs)
+  try:
+    experiment.run(config, machine, folder, say=say, programs=programs)
+  except Diverged as e:
+    raise UserError(
+      f'FedAvg diverged on the clients of {clients.run.workdir} ({e}); name a run of '
+      'FedAvg with another learning rate by --global_run.'
+    ) from e
   return new_clients.global_model(folder, clients)
 
 

@@ -15,7 +15,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.adapt_measure import Settings, check
 from fesem_jax import joining
-from fesem_jax.errors import UserError
+from fesem_jax.errors import Diverged, UserError
 from fesem_jax.programs import Programs
 from tests.experiments_test import call
 
@@ -193,6 +193,18 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
   (workdir / 'summary.json').unlink()
   refuses('not finished', machine, [workdir])
   assert not out.exists()
+  assert not (workdir / 'adapt').exists()
+
+
+def test_a_global_model_that_diverges_is_to_be_named(workdir, machine, monkeypatch):
+  def run(*_, **__):
+    raise Diverged('Round 1: the training loss is not finite; lower `learning_rate`.')
+
+  monkeypatch.setattr(experiment, 'run', run)
+  refuses(r'FedAvg diverged on .* \(Round 1: .* by --global_run', machine, [workdir])
+  bad = machine | {'clients_per_chunk': 'x'}
+  shutil.rmtree(workdir / 'adapt')
+  refuses('--clients_per_chunk=x must be a number', bad, [workdir])
   assert not (workdir / 'adapt').exists()
 
 
