@@ -41,6 +41,11 @@ def export() -> None:
   _start('export')
 
 
+def adapt() -> None:
+  """Lets new clients join the clusters of finished runs."""
+  _start('adapt')
+
+
 def prepare_data() -> None:
   """Inspects, subsamples and converts federated data."""
   _start('prepare_data')

@@ -301,10 +301,19 @@ def _configuration_flags(*groups: str) -> list[str]:
   return [name for name in names if name not in _NOT_CONFIGURATION]
 
 
+def data_names() -> list[str]:
+  """Names of a configuration that decide the data."""
+  return _configuration_flags('data')
+
+
+def common_names() -> list[str]:
+  """Names of a configuration that do not depend on the method."""
+  return _configuration_flags('data', 'model', 'training', 'run')
+
+
 def common() -> dict[str, Any]:
   """The part of a configuration that does not depend on the method."""
-  names = _configuration_flags('data', 'model', 'training', 'run')
-  return {name: flags.FLAGS[name].value for name in names}
+  return {name: flags.FLAGS[name].value for name in common_names()}
 
 
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:

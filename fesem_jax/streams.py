@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 # Folded into the key of the run.
-INIT, ROUNDS, FINETUNE, PORTRAIT = range(4)
+INIT, ROUNDS, FINETUNE, PORTRAIT, JOINING = range(5)
 
 # Folded into the key of a client in a round, beside epochs.
 DROPOUT, STRAGGLES, STRAGGLER_EPOCHS, NOISE = (2**31 - i for i in (1, 2, 3, 13))
@@ -20,10 +20,12 @@ FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE 
   2**31 - i for i in range(4, 13)
 )
 
-# On the host: loading data, drawing the clients of a round, and those that are bad.
+# On the host: loading data, drawing the clients of a round, those that are bad, and the
+# examples that a new client has.
 (
   PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT, CORRUPT,
-) = range(9)  # fmt: skip
+  FIRST_EXAMPLES,
+) = range(10)  # fmt: skip
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:

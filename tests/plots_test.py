@@ -12,6 +12,24 @@ plots = pytest.importorskip('fesem_jax.plots')
 plt = pytest.importorskip('matplotlib.pyplot')
 
 
+def test_accuracy_of_new_clients_has_a_line_for_each_rule_and_its_deviation():
+  lines = {'weights': [(50.0, 1.0), (60.0, 3.0)], 'a$b': [(40.0, None), (70.0, None)]}
+  panels = {'After joining': lines, 'Fine-tuned': {'weights': lines['weights']}}
+  figure = plots.accuracy_by_examples(['5', 'all'], panels)
+  left, right = figure.axes
+  assert [text.get_text() for text in left.get_xticklabels()] == ['5', 'all']
+  assert (left.get_title(), len(right.containers)) == ('After joining', 1)
+  for drawn, figures in zip(left.containers, lines.values(), strict=True):
+    line, _, (bars,) = drawn
+    drawn_means = np.asarray(line.get_ydata(), float)
+    np.testing.assert_allclose(drawn_means, [mean for mean, _ in figures])
+    heights = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
+    np.testing.assert_allclose(heights, [2 * (sd or 0) for _, sd in figures])
+  labels = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert labels == ['weights', r'a\$b']
+  plt.close(figure)
+
+
 @pytest.fixture
 def workdir(tmp_path):
   """A hand-made run of 30 clients in three clusters."""

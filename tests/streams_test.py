@@ -23,8 +23,8 @@ def test_streams_do_not_coincide():
   assert not of_clients & others
   on_host = [
       streams.PARTITION, streams.SPLIT, streams.SELECT, streams.RELABEL,
-      streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN,
-      streams.CORRUPT,
+      streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN, streams.CORRUPT,
+      streams.FIRST_EXAMPLES,
   ]  # fmt: skip
 
   def first(*words):

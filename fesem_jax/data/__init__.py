@@ -2,6 +2,6 @@
 
 from fesem_jax.data.loading import load
 from fesem_jax.data.sources import DATASETS
-from fesem_jax.data.splits import hold_out, hold_out_clients
+from fesem_jax.data.splits import first_examples, hold_out, hold_out_clients
 
-__all__ = ['DATASETS', 'hold_out', 'hold_out_clients', 'load']
+__all__ = ['DATASETS', 'first_examples', 'hold_out', 'hold_out_clients', 'load']

@@ -1,5 +1,6 @@
 """Parts of a federation that are set aside: of every client, or whole clients."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -8,7 +9,7 @@ from fesem_jax import streams
 from fesem_jax.base import FederatedData
 from fesem_jax.data import partition
 from fesem_jax.data.partition import Rows
-from fesem_jax.errors import UserError
+from fesem_jax.errors import UserError, check_at_least
 
 
 def hold_out(
@@ -81,3 +82,41 @@ def hold_out_clients(
     return train.reorder(clients), test.reorder(clients)
 
   return both(np.sort(order[count:])), both(np.sort(order[:count]))
+
+
+def first_examples(train: FederatedData, count: int, seed: int = 0) -> FederatedData:
+  """Keeps a few examples of each client, as if it had just begun to collect them.
+
+  Each client has one order, drawn from the seed by its id; more examples are those of
+  fewer and further ones. All shapes stay as they are, so that compiled programs fit
+  every count; the rows that are left over belong to nobody.
+
+  Args:
+    train: training split of M clients.
+    count: examples of each client; a client with fewer keeps all it has.
+    seed: decides the orders.
+
+  Returns:
+    The split on the host.
+
+  Raises:
+    UserError: if `count` is less than 1.
+  """
+  check_at_least(1, count=count)
+  offsets = np.asarray(train.offsets)
+  kept = []
+  for client, (first, last) in zip(
+    np.asarray(train.client_ids), itertools.pairwise(offsets), strict=True
+  ):
+    rng = streams.host_rng(seed, streams.FIRST_EXAMPLES, int(client))
+    kept.append(first + rng.permutation(last - first)[:count])
+  rows = np.zeros(len(train.y), np.int64)
+  flat = np.concatenate(kept)
+  rows[: len(flat)] = flat
+  sizes = [len(own) for own in kept]
+  return dataclasses.replace(
+    train,
+    x=np.asarray(train.x)[rows],
+    y=np.asarray(train.y)[rows],
+    offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+  )

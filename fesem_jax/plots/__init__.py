@@ -15,6 +15,7 @@ from fesem_jax.plots.corruption import accuracy_by_bad_clients
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
+from fesem_jax.plots.joining import accuracy_by_examples
 from fesem_jax.plots.runs import Run, method_label
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import PALETTE
@@ -23,6 +24,7 @@ __all__ = [
   'PALETTE',
   'Run',
   'accuracy_by_bad_clients',
+  'accuracy_by_examples',
   'choosing_k',
   'classes_of_clients',
   'client_sizes',

@@ -1,0 +1,226 @@
+r"""Lets new clients join the clusters of finished runs, and measures what they get.
+
+  python -m experiments.run --algorithm=fesem --dataset=digits --partition=rotated \
+      --num_clusters=4 --unseen_fraction=0.2 --workdir=runs/fesem4
+  python -m experiments.adapt runs/fesem4
+
+  python -m experiments.adapt runs/table/fesem*/seed* --out=runs/new_clients
+
+The new clients are those that a run of a clustered method set aside by
+--unseen_fraction. With 5, 10, 20, 50 and all of its training examples, each joins a
+center of the run by one of three rules:
+
+  weights    it trains briefly from the mean of the centers and joins the center nearest
+             to its model (Eq. 8)
+  direction  the same training; the center in whose direction its model moved (cosine)
+  loss       the center of least loss on its examples (IFCA's rule)
+
+Accuracy on its test examples after joining, and after fine-tuning on the same training
+examples, stands beside that of one global model (FedAvg on the same clients, with the
+run's configuration; trained into WORKDIR/adapt/fed_avg unless --global_run names one)
+and of training alone from a random model. Several WORKDIRs are seeds of one
+configuration: mean and standard deviation. The folder of results, WORKDIR/adapt or
+--out, gets table.md, adapt.csv, adapt.json and accuracy_by_examples.{png,svg}; the runs
+stay as they are.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+from absl import flags
+
+from experiments import adapt_tables, methods, new_clients
+from experiments import flags as experiment_flags
+from experiments import run as experiment
+from experiments.adapt_measure import Settings, check, measure
+from experiments.new_clients import NewClients
+from experiments.start import start
+from fesem_jax import sharding, waits
+from fesem_jax.atomic import write_atomically
+from fesem_jax.base import Params
+from fesem_jax.errors import Diverged, UserError
+from fesem_jax.programs import Programs
+from fesem_jax.workdir import locked
+
+
+def adapt(
+  workdirs: list[pathlib.Path],
+  out: pathlib.Path | None,
+  settings: Settings,
+  machine: dict[str, Any],
+  global_runs: list[pathlib.Path] | None = None,
+) -> list[adapt_tables.Row]:
+  """Measures the new clients of one run or several, and writes what was found.
+
+  Args:
+    workdirs: of finished runs, the seeds of one configuration.
+    out: folder of the results; None is the only workdir's adapt/.
+    settings: see `Settings`.
+    machine: as `run.run` takes it.
+    global_runs: workdirs of FedAvg, one for each of `workdirs`; None trains it.
+
+  Returns:
+    A row for each run, number of examples and rule.
+
+  Raises:
+    UserError, Stopped: before anything is measured or written, but for FedAvg.
+  """
+  check(settings)
+  if not workdirs:
+    raise UserError(
+      'Name the workdir of a finished run: python -m experiments.adapt WORKDIR.'
+    )
+  if out is None and len(workdirs) > 1:
+    raise UserError('--out is missing: name a folder for the table of several runs.')
+  if global_runs and len(global_runs) != len(workdirs):
+    raise UserError(
+      f'--global_run names {len(global_runs)} runs; name one for each of the '
+      f'{len(workdirs)} workdirs, in their order.'
+    )
+  runs = [new_clients.load(folder, machine['data_dir']) for folder in workdirs]
+  new_clients.check_one_configuration(runs)
+  if global_runs:
+    pairs = zip(global_runs, runs, strict=True)
+    models = [new_clients.global_model(folder, each) for folder, each in pairs]
+  local = experiment.build_local(
+    runs[0].config | {'clients_per_round': 0}, runs[0].model, runs[0].train, machine
+  )
+  out = workdirs[0] / 'adapt' if out is None else out
+  with locked(out):
+    if not global_runs:
+      programs = Programs()  # All seeds run in the same compiled programs.
+      models = [_fed_avg(each, machine, programs) for each in runs]
+    rows = []
+    for each, model in zip(runs, models, strict=True):
+      with waits.shown(None), waits.told(f'new clients of {each.run.workdir}'):
+        rows += measure(each, model, local, settings)
+    _write(out, rows, runs, settings)
+  return rows
+
+
+def _fed_avg(
+  clients: NewClients, machine: dict[str, Any], programs: Programs
+) -> Params:
+  """The global model of FedAvg on the clients of a run, trained unless it was."""
+  config = {name: clients.config[name] for name in experiment_flags.common_names()}
+  config |= {'algorithm': 'fed_avg', **methods.options('fed_avg')}
+  folder = clients.run.workdir / 'adapt' / 'fed_avg'
+
+  def say(text: str) -> None:
+    print(f'[fed_avg, seed {config["seed"]}] {text}')
+
+  try:
+    experiment.run(config, machine, folder, say=say, programs=programs)
+  except Diverged as e:
+    raise UserError(
+      f'FedAvg diverged on the clients of {clients.run.workdir} ({e}); name a run of '
+      'FedAvg with another learning rate by --global_run.'
+    ) from e
+  return new_clients.global_model(folder, clients)
+
+
+def _write(
+  out: pathlib.Path,
+  rows: list[adapt_tables.Row],
+  runs: list[NewClients],
+  settings: Settings,
+) -> None:
+  """Writes the table, all figures and the plot."""
+  table = adapt_tables.over_runs(rows)
+  about = {
+    'runs': [str(each.run.workdir) for each in runs],
+    'algorithm': runs[0].config['algorithm'],
+    'settings': settings._asdict(),
+    'rows': rows,
+  }
+  write_atomically(out / 'adapt.json', json.dumps(about, indent=1) + '\n')
+  write_atomically(out / 'adapt.csv', adapt_tables.as_csv(rows))
+  write_atomically(out / 'table.md', adapt_tables.as_markdown(table))
+  try:
+    from fesem_jax import plots
+  except UserError as e:  # Figures are optional, the table is not.
+    print(e)
+    return
+  figure = plots.accuracy_by_examples(*adapt_tables.curves(table))
+  plots.save(figure, out / 'accuracy_by_examples')
+
+
+def main(argv: list[str]) -> None:
+  f = flags.FLAGS
+  settings = Settings(
+    tuple(f.num_examples), f.join_epochs, f.alone_epochs, f.finetune_epochs
+  )
+  check(settings)
+  sharding.setup_devices(f.num_devices)
+  machine = {
+    'data_dir': f.data_dir,
+    'clients_per_chunk': f.clients_per_chunk,
+    'num_devices': f.num_devices,
+    'checkpoint_every': 10,
+    'resume': True,
+    'tensorboard': False,
+    'save_models': True,
+  }
+  workdirs = [pathlib.Path(folder) for folder in argv[1:]]
+  out = pathlib.Path(f.out) if f.out else None
+  rows = adapt(
+    workdirs, out, settings, machine, [pathlib.Path(g) for g in f.global_run]
+  )
+  print(adapt_tables.as_text(adapt_tables.over_runs(rows)))
+  print(f'In {out or workdirs[0] / "adapt"}: table.md, adapt.csv, adapt.json, a plot')
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  experiment_flags.define('machine')
+  flags.adopt_module_key_flags(experiment_flags)
+  flags.DEFINE_list(
+    'num_examples',
+    ['5', '10', '20', '50', 'all'],
+    'Training examples that a new client has when it joins, the first of an order '
+    "drawn from the run's seed; a client with fewer has all of its own.",
+  )
+  flags.DEFINE_integer(
+    'join_epochs',
+    0,
+    'Local epochs before the weights or the direction of a client are compared, with '
+    "the run's local training; 0: as much as in a round of the run.",
+    lower_bound=0,
+    upper_bound=100_000,
+  )
+  flags.DEFINE_integer(
+    'finetune_epochs',
+    None,
+    'Local epochs of fine-tuning after joining; default: those of the run.',
+    lower_bound=0,
+    upper_bound=100_000,
+  )
+  flags.DEFINE_integer(
+    'alone_epochs',
+    0,
+    'Local epochs of training alone, from one random model for all; 0: as much as a '
+    'client that takes part in every round of the run.',
+    lower_bound=0,
+    upper_bound=10_000_000,
+  )
+  flags.DEFINE_list(
+    'global_run',
+    [],
+    'Workdirs of finished runs of FedAvg on the same clients, one for each WORKDIR; '
+    'default: trained into WORKDIR/adapt/fed_avg, or taken from there.',
+  )
+  flags.DEFINE_string(
+    'out', '', 'Folder of the results; default, for one WORKDIR: WORKDIR/adapt.'
+  )
+  flags.DEFINE_string(
+    'data_dir',
+    '',
+    'Folder of the data files, as of experiments.run; default: the environment '
+    'variable FESEM_DATA_DIR, else ./data.',
+  )
+
+
+if __name__ == '__main__':
+  define_flags()
+  start(main)

@@ -1,0 +1,161 @@
+"""What new clients get, by rule and by the number of their examples."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.adapt_tables import ALL, ALONE, GLOBAL, Row
+from experiments.new_clients import NewClients
+from fesem_jax import cohorts, evaluate, joining, sharding, streams
+from fesem_jax.base import FederatedData, Params
+from fesem_jax.batching import Schedule
+from fesem_jax.data import first_examples
+from fesem_jax.errors import UserError, argument
+from fesem_jax.method import ClientModels
+from fesem_jax.training import LocalTraining
+
+
+class Settings(NamedTuple):
+  """How new clients are measured; see the flags of `experiments.adapt`.
+
+  Attributes:
+    num_examples: numbers as text, or 'all'.
+    join_epochs: 0 is as much as in a round of the run.
+    alone_epochs: 0 is as much as a client of the run did in all rounds.
+    finetune_epochs: None is those of the run.
+  """
+
+  num_examples: tuple[str, ...] = ('5', '10', '20', '50', ALL)
+  join_epochs: int = 0
+  alone_epochs: int = 0
+  finetune_epochs: int | None = None
+
+  def counts(self) -> list[int | None]:
+    """The numbers of examples, the smallest first; None is all."""
+    numbers = sorted(int(n) for n in self.num_examples if n != ALL)
+    return [*numbers, *([None] if ALL in self.num_examples else [])]
+
+
+def check(settings: Settings) -> None:
+  """Raises `UserError` unless numbers of examples are positive, each named once."""
+  named = argument('num_examples', ','.join(settings.num_examples))
+  for number in settings.num_examples:
+    written = number.isascii() and number.isdecimal() and len(number) < 10
+    if number != ALL and not (written and int(number) > 0):
+      raise UserError(
+        f'{named} must be positive numbers of at most 9 digits, or {ALL}, such as '
+        f'5,20,{ALL}.'
+      )
+  if not settings.num_examples:
+    raise UserError(f'{named} is empty; name a number of examples, or {ALL}.')
+  if len(set(settings.counts())) < len(settings.num_examples):
+    raise UserError(f'{named} names a number twice.')
+
+
+# Compiled once for all rules, numbers of examples and seeds of like shapes.
+_join = jax.jit(joining.join, static_argnums=0)
+_alone = jax.jit(joining.alone, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnames=('local', 'epochs'))
+def _scores_of(
+  used: ClientModels,
+  local: LocalTraining,
+  train: FederatedData,
+  test: FederatedData,
+  key: jax.Array,
+  epochs: int,
+) -> Any:
+  return evaluate.evaluate_clients(used, local, train, test, key, epochs)
+
+
+def measure(
+  clients: NewClients, model: Params, local: LocalTraining, settings: Settings
+) -> list[Row]:
+  """Measures the new clients of a run.
+
+  Args:
+    clients: see `NewClients`.
+    model: [1, ...] the global model to compare with.
+    local: the run's local training, for its new clients.
+    settings: see `Settings`.
+
+  Returns:
+    A row for each number of examples and each of the three rules, the global model and
+    training alone.
+  """
+  config, mesh = clients.config, local.mesh
+  to_join, to_alone = _schedules(config, local, settings)
+  tuning_epochs = settings.finetune_epochs
+  tuning_epochs = config['finetune_epochs'] if tuning_epochs is None else tuning_epochs
+  key = streams.fold(jax.random.key(config['seed']), streams.JOINING)
+  keys = sharding.replicate(jax.random.split(key, 3), mesh)
+  centers, model = sharding.replicate((clients.centers, model), mesh)
+  whole, test = cohorts.arrange(local, clients.train, clients.test)
+  real = len(clients.train.info.names)
+  sizes = np.asarray(whole.sizes())[:real]
+  # Joining by loss on all examples is what the other rules are compared with.
+  by_all = np.asarray(_join(to_join, centers, whole, keys[0]).loss)[:real]
+  truth = whole.info.clusters
+
+  def shares(choice: np.ndarray) -> dict[str, float | None]:
+    right = None
+    if truth is not None and clients.groups is not None:
+      right = float((clients.groups[choice] == truth).mean())
+    return {'in_group': right, 'as_loss': float((choice == by_all).mean())}
+
+  rows = []
+  for number in settings.counts():
+    train = whole
+    if number is not None:
+      few = first_examples(whole, number, config['seed'])
+      train = sharding.replicate(few, mesh)
+    joined = _join(to_join, centers, train, keys[0])
+    own, alone_finite = _alone(to_alone, train, keys[1])
+    of_training = np.asarray(joined.finite)
+    found: list[tuple[str, ClientModels, np.ndarray | None]] = [
+      (rule, ClientModels(centers, getattr(joined, rule)), of_training)
+      for rule in joining.RULES[:2]
+    ]
+    found += [
+      ('loss', ClientModels(centers, joined.loss), None),
+      (GLOBAL, ClientModels(model), None),
+      (ALONE, own, np.asarray(alone_finite)),
+    ]
+    for rule, used, finite in found:
+      measured = _scores_of(used, local, train, test, keys[2], tuning_epochs)
+      deployed, tuned, failed = jax.device_get(measured)
+      chosen = used.clusters()
+      none = {'in_group': None, 'as_loss': None}
+      rows.append(
+        {
+          'seed': config['seed'],
+          'num_examples': ALL if number is None else number,
+          'rule': rule,
+          'joined': evaluate.scores_by_name(deployed),
+          'finetuned': evaluate.scores_by_name(tuned),
+          **(none if chosen is None else shares(np.asarray(chosen)[:real])),
+          'clients': real,
+          'with_fewer': 0 if number is None else int((sizes < number).sum()),
+          'training_failed': 0 if finite is None else int((~finite[:real]).sum()),
+          'finetuning_failed': int(failed[:real].sum()),
+        }
+      )
+  return rows
+
+
+def _schedules(
+  config: dict[str, Any], local: LocalTraining, settings: Settings
+) -> tuple[LocalTraining, LocalTraining]:
+  """Local training before joining, and alone."""
+  batch_size, epochs, steps = local.schedule
+  rounds = config['rounds']
+  join = local.schedule
+  if settings.join_epochs:
+    join = Schedule(batch_size, settings.join_epochs)
+  alone = Schedule(batch_size, epochs * rounds, steps * rounds)
+  if settings.alone_epochs:
+    alone = Schedule(batch_size, settings.alone_epochs)
+  return local._replace(schedule=join), local._replace(schedule=alone)

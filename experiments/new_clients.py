@@ -1,0 +1,173 @@
+"""Finished runs whose clients of --unseen_fraction can still join."""
+
+import dataclasses
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments import flags as experiment_flags
+from experiments import run as experiment
+from fesem_jax import data
+from fesem_jax.base import FederatedData, Model, Params
+from fesem_jax.errors import UserError
+from fesem_jax.joining import groups_of_clusters
+from fesem_jax.resume import digest_of_data
+from fesem_jax.saved_run import Run, load_run
+
+# What two runs must share to have the same clients and models, beside data.
+_SAME_CLIENTS = ('model', 'model_options', 'hidden', 'evaluate_on', 'unseen_fraction')
+
+
+class NewClients(NamedTuple):
+  """A finished run of a clustered method, and the clients that took no part in it.
+
+  Attributes:
+    run: see `load_run`.
+    model: of every client.
+    centers: [K, ...] the centers that clients of the run deploy.
+    groups: [K] true group of most of each center's clients; None where none is known.
+    train: training split of the new clients, on the host.
+    test: test split of the same clients.
+  """
+
+  run: Run
+  model: Model
+  centers: Params
+  groups: np.ndarray | None
+  train: FederatedData
+  test: FederatedData
+
+  @property
+  def config(self) -> dict[str, Any]:
+    """The run's configuration as `run.run` takes it, with the rounds that were done."""
+    config = self.run.config | {'rounds': self.run.summary['rounds']}
+    return {k: v for k, v in config.items() if k != 'data_digest'}
+
+
+def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
+  """Reads a run and sets the clients aside that it set aside.
+
+  Args:
+    workdir: of the run.
+    data_dir: folder of the data files.
+
+  Raises:
+    UserError: if it is not finished, has no such clients, no centers or no models,
+      or if its data are not what they were.
+  """
+  run = load_run(workdir)
+  _check(run)
+  config = run.config
+  train, test = experiment.load_data(config, data_dir)
+  fraction, seed = config['unseen_fraction'], config['seed']
+  (train, test), unseen = data.hold_out_clients(train, test, fraction, seed)
+  if digest_of_data(train, test, *unseen) != config['data_digest']:
+    raise UserError(
+      f'The data are not those of {workdir}: examples, labels or clients differ; name '
+      'the folder that it was run with as --data_dir.'
+    )
+  model = experiment.build_model(config, train)
+  run = dataclasses.replace(run, model=model)
+  deployed = run.deployed
+  if deployed.mixture is not None or deployed.own:
+    own = 'layers of their own' if deployed.own else 'mixtures of models'
+    raise UserError(
+      f'Clients of {workdir} ({config["algorithm"]}) have {own}, so that no center is '
+      'a model that a new client could join.'
+    )
+  assert deployed.choice is not None  # There are clusters.
+  in_use, assignment = np.unique(deployed.choice, return_inverse=True)
+  centers = [deployed.params(cluster=int(k)) for k in in_use]
+  truth, groups = train.info.clusters, None
+  if truth is not None:
+    groups = groups_of_clusters(truth, assignment, len(in_use))
+  stack = jax.tree.map(lambda *layers: np.stack(layers), *centers)
+  return NewClients(run, model, stack, groups, *unseen)
+
+
+def _check(run: Run) -> None:
+  """Raises `UserError` unless new clients can join a run."""
+  needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
+  if lacking := [name for name in needed if name not in run.config]:
+    raise UserError(
+      f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
+      'of experiments.run and experiments.compare of this version only.'
+    )
+  if run.clients.cluster is None:
+    raise UserError(
+      f'{run.workdir} is a run of {run.config["algorithm"]}, which has no centers to '
+      'choose from; name a run of a clustered method, such as fesem or hypo_cluster.'
+    )
+  if not run.config['unseen_fraction']:
+    raise UserError(
+      f'All clients took part in {run.workdir}; new ones are those that a run sets '
+      'aside: run it in another folder with --unseen_fraction=0.2, say.'
+    )
+  if not (run.workdir / 'models.npz').exists():
+    raise UserError(
+      f'{run.workdir} lacks models.npz, which holds the centers; run the same command '
+      'again with --save_models, which adds it.'
+    )
+
+
+def check_one_configuration(runs: list[NewClients]) -> None:
+  """Raises `UserError` unless runs are of one configuration and different seeds."""
+  first = runs[0]
+  # With --patience, seeds stop after different rounds.
+  but = ('seed', 'rounds') if first.config['patience'] else ('seed',)
+  seeds: dict[int, pathlib.Path] = {}
+  for each in runs:
+    if differing := _differing(first.config, each.config, but=but):
+      raise UserError(
+        f'{first.run.workdir} and {each.run.workdir} differ in {", ".join(differing)}; '
+        'several runs must be seeds of one configuration.'
+      )
+    seed = each.config['seed']
+    if seed in seeds:
+      raise UserError(
+        f'{seeds[seed]} and {each.run.workdir} are both of seed {seed}; name each '
+        'seed once.'
+      )
+    seeds[seed] = each.run.workdir
+
+
+def global_model(workdir: pathlib.Path, clients: NewClients) -> Params:
+  """The model of a finished run of FedAvg on the same clients, [1, ...].
+
+  Args:
+    workdir: of that run.
+    clients: of the run that it is compared with.
+
+  Raises:
+    UserError: if it is not finished, of another method, or of other clients or models.
+  """
+  run = dataclasses.replace(load_run(workdir), model=clients.model)
+  if (name := run.config.get('algorithm')) != 'fed_avg':
+    raise UserError(
+      f'--global_run: {workdir} is a run of {name}, not of fed_avg; name one of FedAvg.'
+    )
+  names = (*experiment_flags.data_names(), *_SAME_CLIENTS, 'data_digest')
+  if differing := _differing(clients.run.config, run.config, only=names):
+    raise UserError(
+      f'--global_run: {workdir} and {clients.run.workdir} differ in '
+      f'{", ".join(differing)}; name a run of FedAvg on the same clients.'
+    )
+  return jax.tree.map(lambda x: x[None], run.params())
+
+
+def _differing(
+  a: dict[str, Any],
+  b: dict[str, Any],
+  *,
+  but: tuple[str, ...] = (),
+  only: tuple[str, ...] = (),
+) -> list[str]:
+  """What two configurations differ in, as flags."""
+  names = only or sorted((a.keys() | b.keys()) - set(but))
+  return [
+    'their data' if name == 'data_digest' else f'--{name}'
+    for name in names
+    if a.get(name) != b.get(name)
+  ]

@@ -1,0 +1,57 @@
+"""What new clients get, by how many examples they have."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from fesem_jax.display import in_figure
+from fesem_jax.plots.style import MARKERS, STYLE, color_of
+
+# Lines beside each other at one number, so that their deviations do not hide others.
+_APART = 0.09
+
+
+def accuracy_by_examples(
+  numbers: Sequence[str],
+  panels: Mapping[str, Mapping[str, Sequence[tuple[float, float | None]]]],
+) -> Figure:
+  """Draws accuracy over the number of training examples, a line for each rule.
+
+  Args:
+    numbers: of training examples, as they are called, from left to right.
+    panels: title -> rule -> mean micro accuracy and its standard deviation over runs,
+      or None, in percent, for each number.
+
+  Returns:
+    The figure.
+  """
+  with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(
+      1, len(panels), figsize=(4.2 * len(panels), 3.6), sharey=True, squeeze=False
+    )
+    for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+      for i, (rule, figures) in enumerate(lines.items()):
+        shift = _APART * (i - (len(lines) - 1) / 2)
+        axis.errorbar(
+          [place + shift for place in range(len(numbers))],
+          [mean for mean, _ in figures],
+          yerr=[deviation or 0.0 for _, deviation in figures],
+          color=color_of(i),
+          marker=MARKERS[i % len(MARKERS)],
+          markersize=4,
+          capsize=2,
+          label=in_figure(rule),
+        )
+      axis.set_title(in_figure(title))
+      axis.set_xlabel('Training examples of a new client')
+      axis.set_xticks(range(len(numbers)), [in_figure(number) for number in numbers])
+    axes[0, 0].set_ylabel('Micro accuracy (%)')
+    figure.tight_layout()
+    figure.legend(
+      *axes[0, 0].get_legend_handles_labels(),
+      loc='upper center',
+      bbox_to_anchor=(0.5, 0),
+      ncols=7,
+    )
+  return figure
