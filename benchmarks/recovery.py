@@ -67,8 +67,8 @@ class Rule(NamedTuple):
 
 def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTraining]:
   """Both splits as arranged, and how clients train."""
-  groups = {'partition_groups': 4, 'seed': seed}
-  steps = {'batch_size': 10, 'epochs': _EPOCHS.value or 2}
+  groups: dict[str, Any] = {'partition_groups': 4, 'seed': seed}
+  steps: dict[str, Any] = {'batch_size': 10, 'epochs': _EPOCHS.value or 2}
   hidden = 50
   if name == 'rotated_digits':
     splits = data.load('digits', partition='rotated', num_clients=80, **groups)
