@@ -95,7 +95,7 @@ class Trained(NamedTuple):
 
 
 # (a chunk's Trained, its starts, sums) -> tree of [C, ...] to keep, sums.
-Fold = Callable[[Trained, ClientModels, Any], tuple[Any, Any]]
+Fold = Callable[..., tuple[Any, Any]]
 
 
 def train_cohort(
@@ -111,6 +111,7 @@ def train_cohort(
   epochs: jax.Array | None = None,
   layers: Sequence[str] | None = None,
   fold: Fold | None = None,
+  known: Any = None,
   sums: Any = None,
   keep: bool = True,
   into: Params | None = None,
@@ -137,6 +138,8 @@ def train_cohort(
     fold: called with a chunk's `Trained`, its starts, of which `shared` is as above,
       and sums; returns a tree of [C, ...] to keep, which must not depend on the sums,
       and the sums with the chunk's added. `Trained.ids` says whose the chunk is.
+    known: arrays, whole on every device, that `fold` gets as a fourth argument; None
+      if it takes three.
     sums: what `fold` adds to, all zeros.
     keep: whether to return the local models too.
     into: [S, ...] old models whose memory they may take.
@@ -172,11 +175,12 @@ def train_cohort(
 
   shared_part = None if correction is None else (correction.common, correction.applies)
   rate = local.rate(cohort)
-  shared = (shared_of(starts), shared_of(anchor), shared_part, data, key, rate)
+  models = shared_of(starts), shared_of(anchor)
+  shared = (*models, shared_part, data, key, rate, known)
 
   def body(chunk, shared, sums):
     steps, arrived, prox, own_part, start, pull_to = chunk.own
-    models, anchors, shared_part, data, key, rate = shared
+    models, anchors, shared_part, data, key, rate, known = shared
     count = arrived.shape[0]
     start = start._replace(shared=models)
     if in_place:
@@ -210,7 +214,8 @@ def train_cohort(
     trained = Trained(chunk.ids, params, loss, sizes, finite, arrived, steps)
     folded = None
     if fold is not None:
-      folded, sums = fold(trained, start, sums)
+      told = () if known is None else (known,)
+      folded, sums = fold(trained, start, sums, *told)
     kept = params if keep else None
     return (kept, trained._replace(params=None, folded=folded)), sums
 

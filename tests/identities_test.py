@@ -1,10 +1,11 @@
 """Methods that reduce to each other for some options."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms
+from fesem_jax import algorithms, comparison, tree
 from tests import helpers
 from tests.methods import SIZES, assert_close, federation, initial, matrix, run
 
@@ -131,3 +132,39 @@ def test_robust_without_trimming_is_kmeans_and_the_mean():
   )
   assert int(info.clusters.moved) == 0
   assert_close(matrix(after.centers), matrix(other.centers))
+
+
+def test_fesem_ma_from_a_common_start_is_fesem():
+  # Clients that start from one model are nearest to it with their units where they are.
+  data, local = federation(), helpers.local(epochs=2)
+  plain, infos = run(algorithms.build('fesem', local, num_clusters=2), data)
+  matched, others = run(algorithms.build('fesem_ma', local, num_clusters=2), data)
+  np.testing.assert_array_equal(plain.assignment, matched.assignment)
+  assert_close(matrix(plain.centers), matrix(matched.centers), rtol=1e-5, atol=1e-6)
+  for a, b in zip(infos, others, strict=True):
+    assert_close(a.clusters.objective, b.clusters.objective, rtol=1e-4)
+
+
+def test_fesem_ma_averages_permuted_copies_where_fesem_mixes_their_units():
+  data, local = helpers.federation([8]), helpers.local()
+  model = jax.jit(local.model.init)(jax.random.key(3))
+  rng = np.random.default_rng(0)
+
+  def permuted(order):
+    hidden = {n: a[..., order] for n, a in model['dense0'].items()}
+    logits = model['logits'] | {'kernel': model['logits']['kernel'][order]}
+    return {'dense0': hidden, 'logits': logits}
+
+  copies = [permuted(rng.permutation(5)) for _ in range(6)]
+  stack = jax.tree.map(lambda *rows: jnp.stack(rows), *copies)
+  means = {}
+  for cluster_on in ('all', 'matched'):
+    compare = comparison.build(cluster_on, local.model)
+    known = compare.known(compare.part(tree.expand(model)))
+    _, distance, models = compare.nearest(stack, known)
+    means[cluster_on] = jax.tree.map(lambda rows: rows.mean(axis=0), models)
+    assert (distance.max() < 1e-6) == (cluster_on == 'matched')
+  x, _ = data.client(0)
+  want = local.model.apply(model, x)
+  assert_close(local.model.apply(means['matched'], x), want)
+  assert np.abs(local.model.apply(means['all'], x) - want).max() > 0.05

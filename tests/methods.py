@@ -40,6 +40,7 @@ METHODS = [
              'max_age': 1}),
   ('fesem', {'num_clusters': 2, 'client_state': 'streamed', 'init_clients': 4,
              'late_joins': True, 'temperature': 0.5}),
+  ('fesem_ma', {'num_clusters': 2, 'init_models': 'random'}),
   ('fed_opt', {'server_optimizer': OPTIMIZERS['yogi']}),
   ('fesem', {'num_clusters': 2, 'server_optimizer': OPTIMIZERS['adam']}),
   ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 3,

@@ -52,12 +52,14 @@ DEFAULTS = {
       'init_shuffle': 0.0, 'client_state': 'stacked', 'track_objective': False,
       'server_optimizer': None,
   },
+  'fesem_ma': {},  # Filled in below.
   'fed_opt': {'weighting': 'by_examples'},
   'scaffold': {'server_learning_rate': 1.0},
   'ditto': {'ditto_lambda': 0.1, 'weighting': 'by_examples'},
   'fed_per': {'head_layers': ('logits',), 'weighting': 'by_examples'},
   'fed_rep': {'head_layers': ('logits',), 'head_epochs': 5, 'weighting': 'uniform'},
 }  # fmt: skip
+DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}
 
 # Method, option, values at the ends of its range, values just outside.
 RANGES = [
@@ -131,7 +133,7 @@ def test_stragglers_need_epochs():
   ],
 )
 def test_fesems_first_clustering_holds_so_many_models(options, most, monkeypatch):
-  module = sys.modules['fesem_jax.algorithms.fesem']
+  module = sys.modules['fesem_jax.algorithms.fesem_start']
   monkeypatch.setattr(module, 'MAX_INITIAL_CLIENTS', 5)
   real, seen = module.train_and_cluster, []
 

@@ -1,11 +1,11 @@
 """Every method by its flag name."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fesem_jax import kmeans
-from fesem_jax.algorithms.centers import MAX_INITIAL_CLIENTS
+from fesem_jax import comparison, kmeans
 from fesem_jax.algorithms.ditto import ditto
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_cluster import fed_cluster
@@ -17,6 +17,7 @@ from fesem_jax.algorithms.fed_prox import fed_prox
 from fesem_jax.algorithms.fed_rep import fed_rep
 from fesem_jax.algorithms.fed_sgd import fed_sgd
 from fesem_jax.algorithms.fesem import fesem
+from fesem_jax.algorithms.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.robust import robust
@@ -38,6 +39,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_dane': fed_dane,
   'fed_prox': fed_prox,
   'fesem': fesem,
+  'fesem_ma': functools.partial(fesem, cluster_on=comparison.MATCHED),
   # Beyond the paper.
   'fed_opt': fed_opt,
   'scaffold': scaffold,
@@ -50,8 +52,10 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
 def options(name: str) -> dict[str, Any]:
   """The options of a method and their defaults: its keyword-only arguments."""
   check_choice('algorithm', name, tuple(METHODS))
+  fixed = getattr(METHODS[name], 'keywords', {})
   parameters = inspect.signature(METHODS[name]).parameters.values()
-  return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+  own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+  return {name: default for name, default in own.items() if name not in fixed}
 
 
 def check_options(name: str, chosen: Mapping[str, Any]) -> None:
@@ -94,7 +98,7 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
       f'robust leaves whole clients out of its k-means (`trim={chosen["trim"]:g}`); '
       'its authors trim each coordinate at 0.05.'
     )
-  if name in ('robust', 'fesem'):
+  if name in ('robust', 'fesem', 'fesem_ma'):
     seen = kmeans.clients_seen(num_clients, chosen['num_clusters'])
     streamed = chosen.get('client_state') == 'streamed'
     held = MAX_INITIAL_CLIENTS if streamed else num_clients

@@ -11,24 +11,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import comparison, em, server, streams, tree
+from fesem_jax import comparison, em, server, tree
 from fesem_jax.aggregation import aggregator
-from fesem_jax.algorithms.centers import (
-  MAX_INITIAL_CLIENTS,
-  before_rounds,
-  check_num_clusters,
-  random_start,
-  reseed_empty_centers,
-  round_info,
-  train_and_cluster,
-)
+from fesem_jax.algorithms.centers import reseed_empty_centers, round_info
+from fesem_jax.algorithms.fesem_start import start_fesem
 from fesem_jax.algorithms.recluster import Checks, recluster
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
 from fesem_jax.losses import least_loss
 from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.sampling import everyone, sample_clients, shuffled
+from fesem_jax.sampling import everyone
 from fesem_jax.server import ServerOptimizer
 from fesem_jax.sums import mean_of, total
 from fesem_jax.training import LocalTraining
@@ -101,7 +94,9 @@ def fesem(
     weighting: of clients in Eq. 6 and 9: 'uniform', or 'by_examples', the
       "micro" variant.
     cluster_on: 'all' parameters are compared, or only those of the named layer,
-      e.g. 'logits', as the authors' code does.
+      e.g. 'logits', as the authors' code does; or 'matched': FeSEM-MA (Section 5.1),
+      which compares and averages models with their hidden units in the order that
+      brings each nearest to the center, see `matching`.
     temperature: positive, each client counts in every center's mean by its
       responsibility, see `em.responsibilities`; it still starts from the nearest.
       0 is Eq. 8.
@@ -130,7 +125,7 @@ def fesem(
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.
     init_clients: random clients whose models that clustering sees; 0 is all, but
-      `centers.MAX_INITIAL_CLIENTS` at most where `client_state` is 'streamed'.
+      `first_clusters.MAX_INITIAL_CLIENTS` at most where `client_state` is 'streamed'.
     init_shuffle: probability that a client is put into a random cluster after that
       clustering: wrong starts, to study.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers; 'streamed'
@@ -148,8 +143,7 @@ def fesem(
   check_choice('init_models', init_models, ('common', 'random'))
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
   check_choice('client_state', client_state, ('stacked', 'streamed'))
-  layers = jax.eval_shape(local.model.init, jax.random.key(0))
-  compare = comparison.build(cluster_on, layers)
+  compare = comparison.build(cluster_on, local.model)
   check_at_least(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
   )
@@ -196,53 +190,30 @@ def fesem(
     return prox_lambda * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
 
   def init(key, data):
-    check_num_clusters(num_clusters, data)
-    most = init_clients
-    if not stacked:
-      most = min(most or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
-    starts = random_start(local, data, key, init_models)
-    cohort = everyone(data)
-    if late_joins:
-      first = streams.fold(key, streams.SAMPLE)
-      cohort = sample_clients(first, data, init_clients, local.mesh)
-    found = train_and_cluster(
-      before_rounds(local, init_epochs),
-      starts,
+    start = start_fesem(
+      local,
       data,
-      cohort,
       key,
       num_clusters,
-      restarts=init_restarts,
-      seeding=init_seeding,
       weighting=weighting,
       comparison=compare,
-      max_clients=most,
-      keep=stacked,
+      aggregate=aggregate,
+      init_models=init_models,
+      init_epochs=init_epochs,
+      init_restarts=init_restarts,
+      init_seeding=init_seeding,
+      init_clients=init_clients,
+      init_shuffle=init_shuffle,
+      late_joins=late_joins,
+      stacked=stacked,
     )
-    trained, assignment, centers = found.trained, found.assignment, found.centers
-    if init_shuffle:
-      assignment = shuffled(key, data, cohort, assignment, num_clusters, init_shuffle)
-      weights = trained.weights(weighting)
-      centers = em.m_step(trained.params, assignment, weights, centers, local.mesh)
-    if aggregate is not None:
-      counts = trained.took_part()
-      centers = aggregate(trained.params, assignment, counts, centers, local.mesh)
-    client_params, seen = trained.params, None
-    if late_joins:
-      count = data.num_clients
-      assignment = tree.with_rows(jnp.zeros(count, jnp.int32), cohort, assignment)
-      if stacked:
-        client_params = tree.with_rows(starts.params(count), cohort, client_params)
-    if late_joins or max_age:
-      never = jnp.full(data.num_clients, -1 if late_joins else 0, jnp.int32)
-      seen = tree.with_rows(never, cohort, jnp.zeros_like(cohort.ids))
     return FesemState(
-      centers,
-      assignment,
+      start.centers,
+      start.assignment,
       jnp.int32(0),
-      client_params,
-      server.init(server_optimizer, centers),
-      seen,
+      start.client_params,
+      server.init(server_optimizer, start.centers),
+      start.seen if late_joins or max_age else None,
       Checks.first(recluster_every) if recluster_every else None,
     )
 
@@ -271,11 +242,11 @@ def fesem(
   def em_round(state, data, cohort, key):
     hold = state.checks.hold if recluster_every else jnp.bool_(False)
 
-    def e_and_m_step(trained, starts, added):
+    def e_and_m_step(trained, starts, added, known):
       sums, before = added
       centers, own = starts.shared, starts.choice
       # E-step (Eq. 8): every client goes to the center nearest to its model.
-      nearest, distance, models = compare.nearest(trained.params, compare.part(centers))
+      nearest, distance, models = compare.nearest(trained.params, known)
       new = jnp.where(trained.took_part() & ~hold, nearest, own)
       if compare.partial or recluster_every:  # Eq. 6 is about all parameters.
         distance = tree.row_distances(models, tree.take(centers, new))
@@ -304,6 +275,7 @@ def fesem(
       cohort,
       key,
       fold=e_and_m_step,
+      known=compare.known(compare.part(state.centers)),
       sums=(em.Sums.zeros(state.centers), jnp.float32(0.0)),
       keep=stacked,
       into=state.client_params if cohort.everyone else None,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from fesem_jax import em, tree
-from fesem_jax.algorithms.centers import train_and_cluster
+from fesem_jax.algorithms.first_clusters import train_and_cluster
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.comparison import Comparison
 from fesem_jax.local import Trained

@@ -9,11 +9,10 @@ import jax
 
 from fesem_jax import em
 from fesem_jax.aggregation import aggregator
-from fesem_jax.algorithms.centers import (
+from fesem_jax.algorithms.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.first_clusters import (
   before_rounds,
-  check_num_clusters,
   random_start,
-  round_info,
   train_and_cluster,
 )
 from fesem_jax.base import Params
@@ -69,7 +68,7 @@ def robust(
     init_epochs: local epochs of the training before clustering.
     init_tolerance: these epochs are repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
-      `centers.MAX_REPETITIONS` times; 0 trains once.
+      `first_clusters.MAX_REPETITIONS` times; 0 trains once.
     init_restarts: restarts of the clustering.
     init_seeding: 'random' or 'plusplus'.
 

@@ -1,0 +1,118 @@
+"""FeSEM before its first round: the clustering of Section 6.1.4, and other starts."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax import em, streams, tree
+from fesem_jax.aggregation import Aggregate
+from fesem_jax.algorithms.centers import check_num_clusters
+from fesem_jax.algorithms.first_clusters import (
+  MAX_INITIAL_CLIENTS,
+  before_rounds,
+  random_start,
+  train_and_cluster,
+)
+from fesem_jax.base import FederatedData, Params
+from fesem_jax.comparison import Comparison
+from fesem_jax.sampling import everyone, sample_clients, shuffled
+from fesem_jax.training import LocalTraining
+
+
+class FesemStart(NamedTuple):
+  """What FeSEM's first round goes on from.
+
+  Attributes:
+    centers: [K, ...].
+    assignment: [M] int32; 0 of clients that have yet to join.
+    client_params: [M, ...], or None if they are not kept.
+    seen: [M] int32, 0, or -1 of clients that have yet to join.
+  """
+
+  centers: Params
+  assignment: jax.Array
+  client_params: Params
+  seen: jax.Array
+
+
+def start_fesem(
+  local: LocalTraining,
+  data: FederatedData,
+  key: jax.Array,
+  num_clusters: int,
+  *,
+  weighting: str,
+  comparison: Comparison,
+  aggregate: Aggregate | None,
+  init_models: str,
+  init_epochs: int,
+  init_restarts: int,
+  init_seeding: str,
+  init_clients: int,
+  init_shuffle: float,
+  late_joins: bool,
+  stacked: bool,
+) -> FesemStart:
+  """Clients train, are clustered, and give the first centers; options as in `fesem`.
+
+  Args:
+    local: how clients train.
+    data: training split.
+    key: of the start.
+    num_clusters: K.
+    weighting: see `fesem`, as the other options.
+    comparison: what of the models is compared and averaged.
+    aggregate: what stands in for the mean of a cluster; None is the mean.
+    init_models: see `random_start`.
+    init_epochs: local epochs before the clustering.
+    init_restarts: of k-means.
+    init_seeding: of k-means.
+    init_clients: random clients whose models are clustered, or who take part.
+    init_shuffle: probability that a client is put into a random cluster.
+    late_joins: whether only `init_clients` clients take part.
+    stacked: whether the models of all clients are kept.
+
+  Raises:
+    UserError: if there are more clusters than clients.
+  """
+  check_num_clusters(num_clusters, data)
+  most, count = init_clients, data.num_clients
+  if not stacked:
+    most = min(most or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
+  starts, cohort = random_start(local, data, key, init_models), everyone(data)
+  if late_joins:
+    first = streams.fold(key, streams.SAMPLE)
+    cohort = sample_clients(first, data, init_clients, local.mesh)
+  found = train_and_cluster(
+    before_rounds(local, init_epochs),
+    starts,
+    data,
+    cohort,
+    key,
+    num_clusters,
+    restarts=init_restarts,
+    seeding=init_seeding,
+    weighting=weighting,
+    comparison=comparison,
+    max_clients=most,
+    keep=stacked,
+  )
+  trained, assignment, centers = found.trained, found.assignment, found.centers
+  if init_shuffle:
+    assignment = shuffled(key, data, cohort, assignment, num_clusters, init_shuffle)
+    weights = trained.weights(weighting)
+    centers = em.m_step(found.models, assignment, weights, centers, local.mesh)
+  if aggregate is not None:
+    counts = trained.took_part()
+    centers = aggregate(found.models, assignment, counts, centers, local.mesh)
+  client_params = trained.params
+  if late_joins and stacked:
+    client_params = tree.with_rows(starts.params(count), cohort, client_params)
+  never = jnp.full(count, -1, jnp.int32)
+  return FesemStart(
+    centers,
+    tree.with_rows(jnp.zeros(count, jnp.int32), cohort, assignment),
+    client_params,
+    tree.with_rows(never, cohort, jnp.zeros(cohort.ids.shape, jnp.int32)),
+  )

@@ -1,0 +1,198 @@
+"""Clusters of clients that trained from a common start (Section 6.1.4)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax import em, streams, sums, tree
+from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.comparison import Comparison, by_weights
+from fesem_jax.corruption import as_sent
+from fesem_jax.kmeans import kmeans
+from fesem_jax.local import Trained, train_cohort
+from fesem_jax.method import ClientModels
+from fesem_jax.sampling import client_keys, sample_clients
+from fesem_jax.training import LocalTraining
+
+# Where no client's model is kept, the first k-means holds those of so many at most.
+MAX_INITIAL_CLIENTS = 4096
+
+# Training before the first clustering is repeated so many times at most.
+MAX_REPETITIONS = 10
+
+_ALL = by_weights()
+
+
+class Start(NamedTuple):
+  """Clusters of clients that trained from a common start.
+
+  Attributes:
+    assignment: [S] int32.
+    seeds: [K, ...] centers of the k-means, of the compared part of the models.
+    centers: [K, ...] mean of each cluster's clients.
+    trained: the clients after that training; its `params` are None unless kept.
+    models: [S, ...] their models as they are averaged, see `Comparison`, but as trained
+      where k-means saw a sample only; None unless kept.
+    objective: [] float32 Eq. 6 of the k-means, by the compared part.
+  """
+
+  assignment: jax.Array
+  seeds: Params
+  centers: Params
+  trained: Trained
+  models: Params
+  objective: jax.Array
+
+
+def before_rounds(local: LocalTraining, epochs: int) -> LocalTraining:
+  """How clients train before the first round: `epochs`, and none of them drops out."""
+  schedule = local.schedule._replace(epochs=epochs, steps=0)
+  return local._replace(schedule=schedule, dropout_rate=0.0)
+
+
+def random_start(
+  local: LocalTraining, data: FederatedData, key: jax.Array, init_models: str
+) -> ClientModels:
+  """Random models of all clients before their first training.
+
+  Args:
+    local: how clients train.
+    data: training split.
+    key: of the run's start.
+    init_models: 'common', one for all (Section 6.1.4), or 'random', one for each
+      client, of its id.
+  """
+  key = streams.fold(key, streams.MODEL)
+  if init_models == 'common':
+    return ClientModels(tree.expand(local.model.init(key)))
+  keys = client_keys(key, data, jnp.arange(data.num_clients))
+  return ClientModels(own=jax.vmap(local.model.init)(keys))
+
+
+def train_and_cluster(
+  local: LocalTraining,
+  starts: ClientModels,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  num_clusters: int,
+  *,
+  restarts: int,
+  seeding: str,
+  trim: float = 0.0,
+  weighting: str = 'uniform',
+  comparison: Comparison = _ALL,
+  max_clients: int = 0,
+  keep: bool = False,
+  tolerance: float = 0.0,
+) -> Start:
+  """Clients train from starts that are alike, then k-means (Section 6.1.4).
+
+  With more than `max_clients` clients, k-means sees a random sample; all clients
+  then go to the nearest of its centers.
+
+  Args:
+    local: how clients train.
+    starts: of all M clients; see `random_start`.
+    data: training split.
+    cohort: S clients.
+    key: decides the order of examples and the seeds.
+    num_clusters: K.
+    restarts: of k-means, as the rest; see `kmeans`.
+    seeding: 'random' or 'plusplus'.
+    trim: share of each cluster to leave out.
+    weighting: of clients in means and in Eq. 6; see `Trained.weights`.
+    comparison: what of the models is compared and averaged.
+    max_clients: whose models k-means holds at once; 0 is all.
+    keep: whether to return all clients' models.
+    tolerance: the training is repeated until the mean training loss of one
+      repetition is less than this below that of the one before, at most
+      `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
+  """
+  train_key = streams.fold(key, streams.LOCAL)
+  limit = max(num_clusters, max_clients or data.num_clients)
+
+  def train(cohort, **options):
+    own = starts.of(cohort)
+    return train_cohort(local, own, data, cohort, train_key, **options)
+
+  def train_until_settled(cohort):
+    def falling(loop):
+      number, before, trained = loop
+      falls = trained.mean_loss() < before - tolerance
+      return (number < MAX_REPETITIONS) & falls
+
+    def repeat(loop):
+      number, _, trained = loop
+      key = jax.random.fold_in(streams.fold(train_key, streams.REPEATED), number)
+      again = train_cohort(local, ClientModels(own=trained.params), data, cohort, key)
+      again = again._replace(finite=again.finite & trained.finite)
+      return number + 1, trained.mean_loss(), again
+
+    if not tolerance:
+      return train(cohort)
+    first = train(cohort, sends=False)
+    last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
+    # Clients send their models once, after the last repetition.
+    keys = client_keys(train_key, data, cohort.ids)
+    sent = as_sent(data, cohort.ids, starts.of(cohort), last.params, keys)
+    return last._replace(params=sent)
+
+  def cluster(cohort, trained):
+    exists = trained.took_part()
+    found = kmeans(
+      streams.fold(key, streams.CLUSTERING),
+      comparison.part(comparison.alike(trained.params, exists, local.mesh)),
+      exists,
+      num_clusters,
+      jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
+      restarts=restarts,
+      seeding=seeding,
+      trim=trim,
+      weights=trained.weights(weighting),
+      mesh=local.mesh,
+    )
+    # Where no model is finite, there are no centers to start from.
+    sound = exists.any()
+    lost = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
+    return found._replace(centers=lost)
+
+  def any_model(trained):
+    return jax.tree.map(lambda x: x[:1], trained.params)
+
+  if cohort.ids.shape[0] <= limit:
+    trained = train_until_settled(cohort)
+    found = cluster(cohort, trained)
+    # Models are averaged as they are matched to the center that they are nearest to.
+    known = comparison.known(found.centers)
+    assignment, _, models = comparison.nearest(trained.params, known, local.mesh)
+    first = any_model(trained) if starts.shared is None else starts.shared
+    origins = tree.repeat(tree.unstack(first, 0), num_clusters)
+    weights = trained.weights(weighting)
+    centers = em.m_step(models, assignment, weights, origins, local.mesh)
+    if not keep:
+      trained, models = trained._replace(params=None), None
+    return Start(assignment, found.centers, centers, trained, models, found.objective)
+
+  sample_key = streams.fold(key, streams.SAMPLE)
+  sample = sample_clients(sample_key, data, limit, local.mesh, cohort)
+  some = train(sample)
+  found = cluster(sample, some)
+  first = any_model(some) if starts.shared is None else starts.shared
+  origins = tree.repeat(tree.unstack(first, 0), num_clusters)
+
+  def to_nearest(trained, _, total, known):
+    cluster, distance, models = comparison.nearest(trained.params, known)
+    weights = trained.weights(weighting)
+    squared = sums.total(jnp.where(weights > 0, weights * distance, 0.0))
+    clients = sums.add_rows(total[0], models, cluster, weights, origins)
+    return cluster, (clients, total[1] + squared)
+
+  none = sums.no_sums(origins), jnp.float32(0.0)
+  known = comparison.known(found.centers)
+  trained = train(cohort, fold=to_nearest, sums=none, known=known, keep=keep)
+  clients, squared = trained.sums
+  centers = sums.mean_of(clients, origins)
+  value = squared / jnp.maximum(clients.weight.sum(), 1.0)
+  return Start(trained.folded, found.centers, centers, trained, trained.params, value)
