@@ -183,14 +183,15 @@ def train_and_cluster(
   origins = tree.repeat(tree.unstack(first, 0), num_clusters)
 
   def to_nearest(trained, _, total, known):
-    cluster, distance, models = comparison.nearest(trained.params, known)
+    seeds, origins = known
+    cluster, distance, models = comparison.nearest(trained.params, seeds)
     weights = trained.weights(weighting)
     squared = sums.total(jnp.where(weights > 0, weights * distance, 0.0))
     clients = sums.add_rows(total[0], models, cluster, weights, origins)
     return cluster, (clients, total[1] + squared)
 
   none = sums.no_sums(origins), jnp.float32(0.0)
-  known = comparison.known(found.centers)
+  known = comparison.known(found.centers), origins
   trained = train(cohort, fold=to_nearest, sums=none, known=known, keep=keep)
   clients, squared = trained.sums
   centers = sums.mean_of(clients, origins)
