@@ -128,7 +128,7 @@ def silhouettes_of_seeds(
         train,
         epochs=config['init_epochs'],
         seed=config['seed'],
-        layer=config['cluster_on'],
+        cluster_on=config['cluster_on'],
         programs=programs,
       )
       sound = np.isfinite(gram.diagonal())

@@ -8,17 +8,17 @@ tell how many clusters there are.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import streams, tree, waits
-from fesem_jax.base import Cohort, FederatedData
+from fesem_jax import comparison, streams, waits
+from fesem_jax.algorithms.first_clusters import before_rounds, random_start
+from fesem_jax.base import FederatedData
 from fesem_jax.cohorts import arrange, order_of_clients
 from fesem_jax.kmeans import centered_gram
 from fesem_jax.local import train_cohort
-from fesem_jax.method import ClientModels
 from fesem_jax.programs import Programs
 from fesem_jax.rounds import keys_of_run
+from fesem_jax.sampling import everyone
 from fesem_jax.training import LocalTraining
 
 
@@ -28,7 +28,7 @@ def inner_products(
   *,
   epochs: int = 1,
   seed: int = 0,
-  layer: str = 'all',
+  cluster_on: str = 'all',
   programs: Programs | None = None,
 ) -> np.ndarray:
   """Inner products of the models that the first clustering of FeSEM sees.
@@ -41,30 +41,29 @@ def inner_products(
     train: training split of M clients, on the host.
     epochs: local epochs.
     seed: decides the model and the order of examples.
-    layer: 'all' parameters, or those of the named layer; FeSEM's `cluster_on`.
-    programs: of earlier calls with the same `local`, epochs and layer.
+    cluster_on: of FeSEM, what of the models is compared.
+    programs: of earlier calls with the same `local`, epochs and `cluster_on`.
 
   Returns:
     [M, M] float64 about the clients' mean; rows and columns of clients whose model
     is not finite are NaN.
   """
-  schedule = local.schedule._replace(epochs=epochs, steps=0)
-  local = local._replace(schedule=schedule, dropout_rate=0.0)
+  local = before_rounds(local, epochs)
+  compare = comparison.build(cluster_on, local.model)
   places = np.argsort(order_of_clients(local, train))
   train, _ = arrange(local, train, train)
   key = keys_of_run(seed, local.mesh)[streams.INIT]
 
   def products(key: jax.Array, train: FederatedData) -> Any:
-    start = tree.expand(local.model.init(streams.fold(key, streams.MODEL)))
-    everyone = Cohort(jnp.arange(train.num_clients), everyone=True)
+    starts = random_start(local, train, key, 'common')
     train_key = streams.fold(key, streams.LOCAL)
-    trained = train_cohort(local, ClientModels(start), train, everyone, train_key)
+    trained = train_cohort(local, starts, train, everyone(train), train_key)
     sound = trained.took_part()
-    params = trained.params if layer == 'all' else trained.params[layer]
-    return centered_gram(params, sound), sound
+    alike = compare.alike(trained.params, sound, local.mesh)
+    return centered_gram(compare.part(alike), sound), sound
 
   program = (programs or Programs()).compiled(
-    ('common start', layer), products, key, train
+    ('common start', cluster_on), products, key, train
   )
   with waits.told('models from one common start'):
     gram, sound = jax.device_get(program(key, train))
