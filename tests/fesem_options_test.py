@@ -154,6 +154,7 @@ def test_random_models_are_each_clients_own():
     ({'max_age': -1}, '`max_age=-1`'),
     ({'recluster_every': -1}, '`recluster_every=-1`'),
     ({'late_joins': True}, '`late_joins` needs'),
+    ({'late_joins': True, 'init_clients': 1}, '`init_clients=1` with `late_joins`'),
   ],
 )
 def test_options_that_cannot_be_are_refused(options, said):

@@ -31,7 +31,7 @@ class FesemState(NamedTuple):
   """State of FeSEM."""
 
   centers: Params  # [K, ...] W~(k)
-  assignment: jax.Array  # [M] int32 r_i
+  assignment: jax.Array  # [M] int32 r_i; K of clients that have yet to join
   rounds: jax.Array  # [] int32 rounds done
   client_params: Params  # [M, ...] W_i after its last training; None if streamed
   server: Any = ()  # of the server optimizer
@@ -179,6 +179,11 @@ def fesem(
     )
   if late_joins and not init_clients > 0:
     raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
+  if late_joins and init_clients < num_clusters:
+    raise UserError(
+      f'`init_clients={init_clients}` with `late_joins` is too few for '
+      f'`num_clusters={num_clusters}`; give one client for each cluster, at least.'
+    )
 
   def prox(data, cohort):
     if prox_lambda == 0:
@@ -217,16 +222,17 @@ def fesem(
       Checks.first(recluster_every) if recluster_every else None,
     )
 
-  def start_of(state, data, cohort):
+  def start_of(state, data, cohort, check_losses=loss_check_every > 0):
     own = tree.rows_of(state.assignment, cohort)
     by_loss = jnp.zeros(own.shape, bool)
-    if loss_check_every:
-      by_loss |= (state.rounds + 1) % loss_check_every == 0
+    if check_losses:
+      due = (state.rounds + 1) % loss_check_every == 0
+      by_loss |= due & ~state.checks.hold if recluster_every else due
     if state.seen is not None:
       seen = tree.rows_of(state.seen, cohort)
       by_loss |= seen < 0
       by_loss |= (max_age > 0) & (state.rounds + 1 - seen > max_age)
-    if not loss_check_every and state.seen is None:
+    if not check_losses and state.seen is None:
       return own
 
     def choose():
@@ -259,6 +265,8 @@ def fesem(
       if temperature:
         distances = tree.squared_distances(models, centers)
         shares = em.responsibilities(distances, temperature)
+        if recluster_every:  # Shares would not part centers that are equal.
+          shares = jnp.where(hold, jax.nn.one_hot(own, num_clusters), shares)
         sums = sums.add_shares(matched, shares, distances, weighting, centers)
       else:
         sums = sums.add(matched, new, distance, weighting, centers)
@@ -298,10 +306,14 @@ def fesem(
       parts = before / count, sums.squared.sum() / count
     if reseed_empty:
       distance = jnp.where(trained.took_part(), distance, -1.0)
-      assignment = tree.with_rows(state.assignment, cohort, new)
+      assignment, here = tree.with_rows(state.assignment, cohort, new), centers
       centers, assignment = reseed_empty_centers(
         centers, assignment, trained.params, distance, cohort, data
       )
+      if server_optimizer is not None:
+        stays = tree.row_distances(centers, here) == 0
+        fresh = server.init(server_optimizer, centers)
+        of_server = tree.where(stays, of_server, fresh)
       new = tree.rows_of(assignment, cohort)
     checks = state.checks and state.checks._replace(hold=jnp.bool_(False))
     state = state._replace(centers=centers, server=of_server, checks=checks)
@@ -312,6 +324,7 @@ def fesem(
       local,
       state.centers,
       state.assignment,
+      start_of(state, data, cohort, check_losses=False),
       data,
       cohort,
       key,
@@ -321,9 +334,14 @@ def fesem(
       comparison=compare,
     )
     checks = state.checks.after(found.changed, recluster_every)
-    state = state._replace(centers=found.centers, checks=checks)
+    # What an optimizer knows of a center is of no use elsewhere.
+    fresh = server.init(server_optimizer, found.centers)
+    of_server = tree.where(found.stays, state.server, fresh)
+    before, trained = tree.rows_of(state.assignment, cohort), found.trained
+    new = jnp.where(trained.took_part(), found.assignment, before)
+    state = state._replace(centers=found.centers, server=of_server, checks=checks)
     value, parts = found.objective, (found.objective,) * 2 if track_objective else None
-    return finish(state, data, cohort, found.trained, found.assignment, value, parts)
+    return finish(state, data, cohort, trained, new, value, parts)
 
   def finish(state, data, cohort, trained, new, value, parts):
     """The state and the report of a round, from the cohort's new clusters [S]."""
