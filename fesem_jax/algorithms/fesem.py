@@ -153,7 +153,7 @@ def fesem(
   check_at_least(0, init_shuffle=init_shuffle)
   if init_shuffle > 1:
     raise UserError(f'`init_shuffle={init_shuffle}` must lie in [0, 1].')
-  stacked = client_state == 'stacked'
+  stacked, matched = client_state == 'stacked', cluster_on == comparison.MATCHED
   rule = aggregator(aggregation, beta, norm_bound, krum_models)
   aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
   for option, asked in {
@@ -261,17 +261,18 @@ def fesem(
         weights = trained.weights(weighting)
         before += total(jnp.where(weights > 0, weights * away, 0.0))
       # M-step (Eq. 9): the sum of the models of each center's clients ...
-      matched = trained._replace(params=models)
+      averaged = trained._replace(params=models)
       if temperature:
         distances = tree.squared_distances(models, centers)
         shares = em.responsibilities(distances, temperature)
         if recluster_every:  # Shares would not part centers that are equal.
           shares = jnp.where(hold, jax.nn.one_hot(own, num_clusters), shares)
-        sums = sums.add_shares(matched, shares, distances, weighting, centers)
+        sums = sums.add_shares(averaged, shares, distances, weighting, centers)
       else:
-        sums = sums.add(matched, new, distance, weighting, centers)
-      # ... or those models themselves, where their mean is not what is wanted, ...
-      kept = None if aggregate is None else models
+        sums = sums.add(averaged, new, distance, weighting, centers)
+      # ... or those models themselves, where their mean is not what is wanted and they
+      # are others than the trained ones, ...
+      kept = models if matched and aggregate is not None else None
       return (new, distance, kept), (sums, before)
 
     # Local update (Algorithm 2): every client trains from its center. The two steps
@@ -296,7 +297,8 @@ def fesem(
       means = mean_of(sums.clients, state.centers)
     else:
       counts = trained.took_part()
-      means = aggregate(models, new, counts, state.centers, local.mesh)
+      stack = models if matched else trained.params
+      means = aggregate(stack, new, counts, state.centers, local.mesh)
     centers, of_server = server.move(
       server_optimizer, state.server, state.centers, means, sums.clients.weight > 0
     )
