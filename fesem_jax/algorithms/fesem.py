@@ -110,7 +110,9 @@ def fesem(
       least training loss instead of their own; 0 is never, as in the paper.
     recluster_every: after so many rounds, clients train from the mean of the
       centers and are clustered anew, see `recluster`; each time clusters are found
-      right, the wait for the next check doubles. 0 is never, as in the paper.
+      right, the wait for the next check doubles. 0 is never, as in the paper. A
+      check needs as much memory as the first clustering, and takes the place of a
+      check of losses that is due in the same round.
     reseed_empty: a center that lost all its clients moves to the client farthest
       from its own center, which joins it (Eq. 6 is reported as before that); in the
       paper it stays where it is.
@@ -118,7 +120,8 @@ def fesem(
       center of least training loss when it is drawn again; 0 is never.
     late_joins: only the `init_clients` clients of the first clustering take part in
       it. All others join when they are first drawn, from the center of least training
-      loss, and deploy that center until then.
+      loss, and deploy that center until then. A round's clusters are those of clients
+      that have joined; where models are measured, those that all clients deploy.
     init_models: before the first clustering, clients train from one 'common' random
       model (the paper), or each from a 'random' one of its own.
     init_epochs: local epochs of that training.
