@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from fesem_jax import sharding, sums, tree
 from fesem_jax.base import Params
-from fesem_jax.errors import check_at_least, check_choice, check_share
+from fesem_jax.errors import UserError, check_at_least, check_choice, check_share
 
 AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
 
@@ -41,12 +41,16 @@ def aggregator(
     krum_models: how many models of least score Krum takes the mean of.
 
   Raises:
-    UserError: on an option outside its range.
+    UserError: on an option outside its range, or of another rule.
   """
   check_choice('aggregation', aggregation, AGGREGATIONS)
   check_share(0.5, beta=beta)
   check_at_least(0, norm_bound=norm_bound)
   check_at_least(1, krum_models=krum_models)
+  if norm_bound and aggregation != 'norm_bound':
+    raise UserError('`norm_bound` needs `aggregation=norm_bound`.')
+  if krum_models > 1 and aggregation != 'krum':
+    raise UserError('`krum_models` needs `aggregation=krum`.')
   if aggregation == 'norm_bound':
     return functools.partial(bounded_mean, norm_bound)
   if aggregation == 'krum':

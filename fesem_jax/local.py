@@ -116,6 +116,7 @@ def train_cohort(
   keep: bool = True,
   into: Params | None = None,
   sends: bool = True,
+  sends_own: bool = False,
 ) -> Trained:
   """Trains every client of the cohort from its start: one compiled loop.
 
@@ -145,6 +146,7 @@ def train_cohort(
     into: [S, ...] old models whose memory they may take.
     sends: whether clients then send their models, about which bad ones may lie; see
       `corruption.as_sent`.
+    sends_own: whether that holds for models that are the clients' own too.
 
   Returns:
     `Trained`, split over the mesh.
@@ -210,12 +212,13 @@ def train_cohort(
       rate=rate,
     )
     if sends:
-      params = as_sent(data, chunk.ids, start, params, keys)
+      told = ClientModels(start.own, jnp.arange(count)) if sends_own else start
+      params = as_sent(data, chunk.ids, told, params, keys)
     trained = Trained(chunk.ids, params, loss, sizes, finite, arrived, steps)
     folded = None
     if fold is not None:
-      told = () if known is None else (known,)
-      folded, sums = fold(trained, start, sums, *told)
+      more = () if known is None else (known,)
+      folded, sums = fold(trained, start, sums, *more)
     kept = params if keep else None
     return (kept, trained._replace(params=None, folded=folded)), sums
 

@@ -77,7 +77,7 @@ class Clusters(NamedTuple):
   """What a clustered method reports of a round.
 
   Attributes:
-    assignment: [M] int32 cluster of each client.
+    assignment: [M] int32 cluster of each client; K of one that has yet to join.
     sizes: [K] int32 clients in each cluster.
     moved: [] int32 clients whose cluster changed in this round.
     objective: [] float32 Eq. 6, the mean squared distance of the round's

@@ -38,11 +38,14 @@ def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
   }
   if info.clusters is not None:
     assignment = np.asarray(info.clusters.assignment)[: len(train.info.names)]
+    truth, joined = train.info.clusters, assignment < len(info.clusters.sizes)
     entry |= {
       'cluster_sizes': info.clusters.sizes.tolist(),
       'moved': int(info.clusters.moved),
       'objective': float(info.clusters.objective) if any_trained else None,
-      **evaluate.agreement(train.info.clusters, assignment),
+      **evaluate.agreement(
+        None if truth is None else truth[joined], assignment[joined]
+      ),
     }
     if info.clusters.objective_parts is not None:
       local_step, e_step = info.clusters.objective_parts

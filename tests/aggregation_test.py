@@ -213,3 +213,10 @@ def test_fesem_refuses_rules_that_its_other_options_exclude():
     build(client_state='streamed')
   with pytest.raises(UserError, match='leave out `aggregation=krum`'):
     build(temperature=0.1)
+
+
+@pytest.mark.parametrize('option', [{'norm_bound': 1.0}, {'krum_models': 2}])
+@pytest.mark.parametrize('name', ['fed_avg', 'fesem', 'robust'])
+def test_options_of_another_rule_are_refused(name, option):
+  with pytest.raises(UserError, match='needs `aggregation='):
+    algorithms.build(name, helpers.local(), **option)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, em, streams, tree
+from fesem_jax import algorithms, corruption, em, streams, tree
 from fesem_jax.base import Cohort
 from fesem_jax.errors import UserError
 from tests import helpers, reference
@@ -140,6 +140,30 @@ def test_random_models_are_each_clients_own():
   assert_close(reference.vectors(state.client_params), points, rtol=1e-3)
 
 
+def test_bad_clients_lie_about_random_models_too():
+  data, (algorithm, _) = federation(), built(init_models='random')
+  honest = matrix(initial(algorithm, data).client_params)
+  bad = corruption.corrupted(data, 'sign_flip', 0.5)
+  sent = matrix(initial(algorithm, bad).client_params)
+  lied = (honest != sent).any(axis=1)
+  np.testing.assert_array_equal(lied, bad.corruption.bad)
+
+
+@pytest.mark.slow
+def test_a_sampled_start_matches_units_before_models_are_aggregated():
+  data = helpers.federation([6] * 12)
+  local = helpers.local(rate=1e-3)
+  centers = []
+  for aggregation in ('mean', 'trimmed_mean'):
+    algorithm = algorithms.build(
+      'fesem_ma', local, num_clusters=1, init_models='random', init_clients=6,
+      aggregation=aggregation,
+    )  # fmt: skip
+    centers.append(matrix(initial(algorithm, data).centers))
+  # Without matching, 1.75; the trimmed mean itself differs by 0.01.
+  assert np.square(centers[0] - centers[1]).sum() < 0.1
+
+
 @pytest.mark.parametrize(
   ('options', 'said'),
   [
@@ -154,6 +178,7 @@ def test_random_models_are_each_clients_own():
     ({'max_age': -1}, '`max_age=-1`'),
     ({'recluster_every': -1}, '`recluster_every=-1`'),
     ({'late_joins': True}, '`late_joins` needs'),
+    ({'late_joins': True, 'init_clients': 1}, '`init_clients=1` with `late_joins`'),
   ],
 )
 def test_options_that_cannot_be_are_refused(options, said):

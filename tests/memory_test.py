@@ -22,6 +22,7 @@ SHAPE = (40,)  # A model of 40 * 250 + 250 * 3 parameters and biases.
     ('fesem', {'num_clusters': 2}, 0),
     ('hypo_cluster', {'num_clusters': 2}, 0),
     ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}, 0),
+    ('fesem', {'num_clusters': 2, 'aggregation': 'norm_bound'}, 0),
     ('fed_avg', {}, 0),
     ('fed_avg', {'aggregation': 'norm_bound'}, 1),
   ],

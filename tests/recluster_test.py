@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, em, streams
+from fesem_jax import algorithms, em, server, streams
+from fesem_jax.algorithms import recluster
 from fesem_jax.base import Cohort
+from fesem_jax.errors import UserError
 from tests import helpers, reference
 from tests.methods import (
   assert_close,
   federation,
   initial,
+  matrix,
   reference_round,
   unflatten,
 )
@@ -137,10 +140,108 @@ def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
 
 def test_a_cohort_is_clustered_without_the_other_clients(planted):
   groups, data, local, options = planted
-  algorithm = algorithms.build('fesem', local, recluster_every=1, **options)
-  state = paired(algorithm, data, groups)
-  ids = np.arange(12)
+  algorithm = algorithms.build(
+    'fesem', local, recluster_every=1, server_optimizer=server.momentum(), **options
+  )
+  state, ids = paired(algorithm, data, groups), np.arange(12)
+  state = state._replace(
+    assignment=state.assignment.at[12:].set(2),
+    server=jax.tree.map(jnp.ones_like, state.server),
+  )
   cohort = Cohort(ids, everyone=False)
   after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
-  np.testing.assert_array_equal(after.assignment[12:], state.assignment[12:])
-  assert adjusted_rand_score(groups[:12], after.assignment[:12]) == 1.0
+  new, old = np.asarray(after.assignment), np.asarray(state.assignment)
+  np.testing.assert_array_equal(new[12:], old[12:])
+  assert adjusted_rand_score(groups[:12], new[:12]) == 1.0
+  # The others count in the center that they share with clients of the cohort.
+  went = np.array(
+    [[((new == k) & (old == b)).sum() for b in range(4)] for k in range(4)]
+  )
+  assert went[2, 2] == 4
+  assert went[2].sum() == 7
+  shares = went / went.sum(axis=1, keepdims=True)
+  before = reference.vectors(state.centers)
+  assert_close(reference.vectors(after.centers), shares @ before, rtol=1e-3)
+  # A center that is another one than before has no momentum.
+  for x in jax.tree.leaves(after.server):
+    momentum = np.asarray(x).reshape(4, -1)
+    assert (momentum == (np.diagonal(shares) == 1)[:, None]).all()
+
+
+def test_right_clusters_stay_where_the_cohort_has_none_of_some(planted):
+  groups, data, local, options = planted
+  algorithm = algorithms.build('fesem', local, recluster_every=1, **options)
+  state = paired(algorithm, data, groups)
+  right = jnp.asarray(groups, jnp.int32)
+  state = state._replace(assignment=right)
+  cohort = Cohort(np.array([0, 1, 2, 4, 5, 6]), everyone=False)
+  after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
+  np.testing.assert_array_equal(after.assignment, right)
+  assert after.checks == (3, 2, False)
+
+
+def test_a_cohort_that_is_too_small_is_refused(planted):
+  _, data, local, options = planted
+  algorithm = algorithms.build('fesem', local, recluster_every=1, **options)
+  key = jax.random.key(0)
+  state = jax.eval_shape(algorithm.init, key, data)
+  cohort = Cohort(np.arange(4), everyone=False)
+  with pytest.raises(UserError, match='`clients_per_round` above `num_clusters=4`'):
+    jax.eval_shape(algorithm.step, state, data, cohort, key)
+
+
+def test_the_round_after_a_change_parts_centers(planted):
+  groups, data, local, options = planted
+  algorithm = algorithms.build(
+    'fesem', local, recluster_every=2, loss_check_every=3, temperature=0.05, **options
+  )
+  state, step = paired(algorithm, data, groups), jax.jit(algorithm.step)
+  state = state._replace(rounds=jnp.int32(1))
+  for number in (2, 3, 4, 5):  # New clusters; a check of losses, put off; the same.
+    key = jax.random.key(number)
+    state, _ = step(state, data, helpers.everyone(data), key)
+    assert adjusted_rand_score(groups, state.assignment) == 1.0
+
+
+def test_a_check_reports_eq_6_of_all_layers():
+  data = federation()
+  algorithm = algorithms.build(
+    'fesem', helpers.local(), num_clusters=2, recluster_every=1, cluster_on='logits'
+  )
+  state = initial(algorithm, data)
+  key = jax.random.key(5)
+  after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
+  points, cluster = matrix(after.client_params), np.asarray(after.assignment)
+  want = sum(scatter(points, cluster == k, np.ones(6)) for k in (0, 1)) / 6
+  assert_close(info.clusters.objective, want, rtol=1e-3)
+
+
+def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):
+  monkeypatch.setattr(recluster, '_MARGIN', 2.0)  # No new clusters are ever taken.
+  data = federation()
+  algorithm = algorithms.build(
+    'fesem', helpers.local(), num_clusters=2, recluster_every=1, late_joins=True,
+    init_clients=3,
+  )  # fmt: skip
+  state = initial(algorithm, data)
+  first, late = (np.flatnonzero(np.asarray(state.seen) == s) for s in (0, -1))
+  np.testing.assert_array_equal(np.asarray(state.assignment)[late], [2, 2, 2])
+  centers = jax.vmap(helpers.local().model.init)(jax.random.split(jax.random.key(1), 2))
+  models = [reference.from_params(centers, k) for k in (0, 1)]
+  losses = [
+    [reference.loss_and_gradient(m, *data.client(i))[0] for m in models] for i in late
+  ]
+  # Only where the second is the best is it clear that the client has chosen.
+  order = np.argmin(np.sum(losses, axis=0))
+  centers = jax.tree.map(lambda c: c[jnp.array([1 - order, order])], centers)
+  best = np.argmin(np.array(losses)[:, [1 - order, order]], axis=1)
+  joins = late[best == 1][:1]
+  ids = np.concatenate([first, joins])
+  state = state._replace(centers=centers)
+  cohort = Cohort(ids, everyone=False)
+  after, info = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(5))
+  want = np.asarray(state.assignment).copy()
+  want[joins] = 1
+  np.testing.assert_array_equal(after.assignment, want)
+  # Those who have yet to join are in no cluster.
+  assert info.clusters.sizes.tolist() == np.bincount(want, minlength=3)[:2].tolist()

@@ -31,7 +31,7 @@ class FesemState(NamedTuple):
   """State of FeSEM."""
 
   centers: Params  # [K, ...] W~(k)
-  assignment: jax.Array  # [M] int32 r_i
+  assignment: jax.Array  # [M] int32 r_i; K of clients that have yet to join
   rounds: jax.Array  # [] int32 rounds done
   client_params: Params  # [M, ...] W_i after its last training; None if streamed
   server: Any = ()  # of the server optimizer
@@ -110,7 +110,9 @@ def fesem(
       least training loss instead of their own; 0 is never, as in the paper.
     recluster_every: after so many rounds, clients train from the mean of the
       centers and are clustered anew, see `recluster`; each time clusters are found
-      right, the wait for the next check doubles. 0 is never, as in the paper.
+      right, the wait for the next check doubles. 0 is never, as in the paper. A
+      check needs as much memory as the first clustering, and takes the place of a
+      check of losses that is due in the same round.
     reseed_empty: a center that lost all its clients moves to the client farthest
       from its own center, which joins it (Eq. 6 is reported as before that); in the
       paper it stays where it is.
@@ -118,7 +120,8 @@ def fesem(
       center of least training loss when it is drawn again; 0 is never.
     late_joins: only the `init_clients` clients of the first clustering take part in
       it. All others join when they are first drawn, from the center of least training
-      loss, and deploy that center until then.
+      loss, and deploy that center until then. A round's clusters are those of clients
+      that have joined; where models are measured, those that all clients deploy.
     init_models: before the first clustering, clients train from one 'common' random
       model (the paper), or each from a 'random' one of its own.
     init_epochs: local epochs of that training.
@@ -153,7 +156,7 @@ def fesem(
   check_at_least(0, init_shuffle=init_shuffle)
   if init_shuffle > 1:
     raise UserError(f'`init_shuffle={init_shuffle}` must lie in [0, 1].')
-  stacked = client_state == 'stacked'
+  stacked, matched = client_state == 'stacked', cluster_on == comparison.MATCHED
   rule = aggregator(aggregation, beta, norm_bound, krum_models)
   aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
   for option, asked in {
@@ -179,6 +182,11 @@ def fesem(
     )
   if late_joins and not init_clients > 0:
     raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
+  if late_joins and init_clients < num_clusters:
+    raise UserError(
+      f'`init_clients={init_clients}` with `late_joins` is too few for '
+      f'`num_clusters={num_clusters}`; give one client for each cluster, at least.'
+    )
 
   def prox(data, cohort):
     if prox_lambda == 0:
@@ -217,16 +225,17 @@ def fesem(
       Checks.first(recluster_every) if recluster_every else None,
     )
 
-  def start_of(state, data, cohort):
+  def start_of(state, data, cohort, check_losses=loss_check_every > 0):
     own = tree.rows_of(state.assignment, cohort)
     by_loss = jnp.zeros(own.shape, bool)
-    if loss_check_every:
-      by_loss |= (state.rounds + 1) % loss_check_every == 0
+    if check_losses:
+      due = (state.rounds + 1) % loss_check_every == 0
+      by_loss |= due & ~state.checks.hold if recluster_every else due
     if state.seen is not None:
       seen = tree.rows_of(state.seen, cohort)
       by_loss |= seen < 0
       by_loss |= (max_age > 0) & (state.rounds + 1 - seen > max_age)
-    if not loss_check_every and state.seen is None:
+    if not check_losses and state.seen is None:
       return own
 
     def choose():
@@ -255,15 +264,18 @@ def fesem(
         weights = trained.weights(weighting)
         before += total(jnp.where(weights > 0, weights * away, 0.0))
       # M-step (Eq. 9): the sum of the models of each center's clients ...
-      matched = trained._replace(params=models)
+      averaged = trained._replace(params=models)
       if temperature:
         distances = tree.squared_distances(models, centers)
         shares = em.responsibilities(distances, temperature)
-        sums = sums.add_shares(matched, shares, distances, weighting, centers)
+        if recluster_every:  # Shares would not part centers that are equal.
+          shares = jnp.where(hold, jax.nn.one_hot(own, num_clusters), shares)
+        sums = sums.add_shares(averaged, shares, distances, weighting, centers)
       else:
-        sums = sums.add(matched, new, distance, weighting, centers)
-      # ... or those models themselves, where their mean is not what is wanted, ...
-      kept = None if aggregate is None else models
+        sums = sums.add(averaged, new, distance, weighting, centers)
+      # ... or those models themselves, where their mean is not what is wanted and they
+      # are others than the trained ones, ...
+      kept = models if matched and aggregate is not None else None
       return (new, distance, kept), (sums, before)
 
     # Local update (Algorithm 2): every client trains from its center. The two steps
@@ -288,7 +300,8 @@ def fesem(
       means = mean_of(sums.clients, state.centers)
     else:
       counts = trained.took_part()
-      means = aggregate(models, new, counts, state.centers, local.mesh)
+      stack = models if matched else trained.params
+      means = aggregate(stack, new, counts, state.centers, local.mesh)
     centers, of_server = server.move(
       server_optimizer, state.server, state.centers, means, sums.clients.weight > 0
     )
@@ -298,10 +311,14 @@ def fesem(
       parts = before / count, sums.squared.sum() / count
     if reseed_empty:
       distance = jnp.where(trained.took_part(), distance, -1.0)
-      assignment = tree.with_rows(state.assignment, cohort, new)
+      assignment, here = tree.with_rows(state.assignment, cohort, new), centers
       centers, assignment = reseed_empty_centers(
         centers, assignment, trained.params, distance, cohort, data
       )
+      if server_optimizer is not None:
+        stays = tree.row_distances(centers, here) == 0
+        fresh = server.init(server_optimizer, centers)
+        of_server = tree.where(stays, of_server, fresh)
       new = tree.rows_of(assignment, cohort)
     checks = state.checks and state.checks._replace(hold=jnp.bool_(False))
     state = state._replace(centers=centers, server=of_server, checks=checks)
@@ -312,6 +329,7 @@ def fesem(
       local,
       state.centers,
       state.assignment,
+      start_of(state, data, cohort, check_losses=False),
       data,
       cohort,
       key,
@@ -321,9 +339,14 @@ def fesem(
       comparison=compare,
     )
     checks = state.checks.after(found.changed, recluster_every)
-    state = state._replace(centers=found.centers, checks=checks)
+    # What an optimizer knows of a center is of no use elsewhere.
+    fresh = server.init(server_optimizer, found.centers)
+    of_server = tree.where(found.stays, state.server, fresh)
+    before, trained = tree.rows_of(state.assignment, cohort), found.trained
+    new = jnp.where(trained.took_part(), found.assignment, before)
+    state = state._replace(centers=found.centers, server=of_server, checks=checks)
     value, parts = found.objective, (found.objective,) * 2 if track_objective else None
-    return finish(state, data, cohort, found.trained, found.assignment, value, parts)
+    return finish(state, data, cohort, trained, new, value, parts)
 
   def finish(state, data, cohort, trained, new, value, parts):
     """The state and the report of a round, from the cohort's new clusters [S]."""

@@ -25,7 +25,7 @@ class FesemStart(NamedTuple):
 
   Attributes:
     centers: [K, ...].
-    assignment: [M] int32; 0 of clients that have yet to join.
+    assignment: [M] int32; K of clients that have yet to join.
     client_params: [M, ...], or None if they are not kept.
     seen: [M] int32, 0, or -1 of clients that have yet to join.
   """
@@ -109,10 +109,10 @@ def start_fesem(
   client_params = trained.params
   if late_joins and stacked:
     client_params = tree.with_rows(starts.params(count), cohort, client_params)
-  never = jnp.full(count, -1, jnp.int32)
+  nowhere, never = jnp.full(count, num_clusters), jnp.full(count, -1, jnp.int32)
   return FesemStart(
     centers,
-    tree.with_rows(jnp.zeros(count, jnp.int32), cohort, assignment),
+    tree.with_rows(nowhere.astype(jnp.int32), cohort, assignment),
     client_params,
     tree.with_rows(never, cohort, jnp.zeros(cohort.ids.shape, jnp.int32)),
   )

@@ -32,8 +32,8 @@ class Start(NamedTuple):
     seeds: [K, ...] centers of the k-means, of the compared part of the models.
     centers: [K, ...] mean of each cluster's clients.
     trained: the clients after that training; its `params` are None unless kept.
-    models: [S, ...] their models as they are averaged, see `Comparison`, but as trained
-      where k-means saw a sample only; None unless kept.
+    models: [S, ...] their models as they are averaged, see `Comparison`; None unless
+      kept.
     objective: [] float32 Eq. 6 of the k-means, by the compared part.
   """
 
@@ -114,8 +114,10 @@ def train_and_cluster(
   limit = max(num_clusters, max_clients or data.num_clients)
 
   def train(cohort, **options):
-    own = starts.of(cohort)
-    return train_cohort(local, own, data, cohort, train_key, **options)
+    own, random = starts.of(cohort), starts.shared is None
+    return train_cohort(
+      local, own, data, cohort, train_key, sends_own=random, **options
+    )
 
   def train_until_settled(cohort):
     def falling(loop):
@@ -196,4 +198,5 @@ def train_and_cluster(
   clients, squared = trained.sums
   centers = sums.mean_of(clients, origins)
   value = squared / jnp.maximum(clients.weight.sum(), 1.0)
-  return Start(trained.folded, found.centers, centers, trained, trained.params, value)
+  models = comparison.nearest(trained.params, known, local.mesh)[2] if keep else None
+  return Start(trained.folded, found.centers, centers, trained, models, value)

@@ -16,6 +16,7 @@ from fesem_jax import em, tree
 from fesem_jax.algorithms.first_clusters import train_and_cluster
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.comparison import Comparison
+from fesem_jax.errors import UserError, argument
 from fesem_jax.local import Trained
 from fesem_jax.method import ClientModels
 from fesem_jax.training import LocalTraining
@@ -23,6 +24,11 @@ from fesem_jax.training import LocalTraining
 # New clusters are taken where they lower Eq. 6 by more than this share: k-means finds
 # the same clusters again to the last client where they are right.
 _MARGIN = 0.02
+
+# A few clients are always closer to more centers, above all where some clusters have
+# none among them: where the number of clusters in a part of the clients would change,
+# their variance within clusters must fall below this share.
+_MARGIN_OF_PART = 0.5
 
 
 class Checks(NamedTuple):
@@ -58,6 +64,7 @@ class Reclustered(NamedTuple):
 
   Attributes:
     centers: [K, ...].
+    stays: [K] bool whether a center is the same as before.
     assignment: [S] int32 of the cohort.
     trained: the cohort after training from the common start.
     objective: [] float32 Eq. 6 of that training about the means of its clusters.
@@ -65,6 +72,7 @@ class Reclustered(NamedTuple):
   """
 
   centers: Params
+  stays: jax.Array
   assignment: jax.Array
   trained: Trained
   objective: jax.Array
@@ -75,6 +83,7 @@ def recluster(
   local: LocalTraining,
   centers: Params,
   assignment: jax.Array,
+  own: jax.Array,
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
@@ -92,12 +101,15 @@ def recluster(
 
   Where clusters are right, nothing changes; where they are not, no center forgets
   what its clients taught it. New clusters get the numbers that most of their clients
-  had.
+  had. Clients outside of the cohort stay in their clusters and count in the means. In a
+  cohort of less than all clients, another number of clusters than the cohort had is
+  taken only if that halves the variance of the w_i within clusters.
 
   Args:
     local: how clients train; no penalty is added.
     centers: [K, ...].
-    assignment: [M] int32.
+    assignment: [M] int32; K for clients that have yet to join.
+    own: [S] int32 clusters of the cohort, of clients that join now too.
     data: training split.
     cohort: S clients.
     key: of the round.
@@ -105,9 +117,18 @@ def recluster(
     seeding: see `kmeans`.
     weighting: see `Trained.weights`.
     comparison: what of the models is compared.
+
+  Raises:
+    UserError: if the cohort has no more clients than there are centers.
   """
   num_clusters = jax.tree.leaves(centers)[0].shape[0]
+  if not cohort.everyone and cohort.ids.shape[0] <= num_clusters:
+    raise UserError(
+      f'`recluster_every` clusters the clients of a round: raise `clients_per_round` '
+      f'above {argument("num_clusters", num_clusters)}, or leave it out.'
+    )
   exists = (data.sizes() > 0).astype(jnp.float32)
+  assignment = tree.with_rows(assignment, cohort, own)
   sizes = jnp.zeros(num_clusters).at[assignment].add(exists)
   common = _mixed(sizes[None] / sizes.sum(), centers)
   found = train_and_cluster(
@@ -123,11 +144,17 @@ def recluster(
     comparison=comparison,
     keep=True,
   )
-  trained, own = found.trained, tree.rows_of(assignment, cohort)
+  trained = found.trained
   weights, stack = trained.weights(weighting), comparison.part(trained.params)
   means = em.m_step(stack, own, weights, found.seeds, local.mesh)
   present = em.objective(stack, means, own, weights, local.mesh)
   changed = found.objective < (1 - _MARGIN) * present
+  if not cohort.everyone:
+    counts = trained.took_part()
+    before = counts.sum() - _number_used(own, counts, num_clusters)
+    after = counts.sum() - _number_used(found.assignment, counts, num_clusters)
+    halves = found.objective * before < _MARGIN_OF_PART * present * after
+    changed &= (before == after) | halves
 
   # [new, old] weight of the clients that would go from one cluster to another.
   flow = jnp.zeros((num_clusters, num_clusters)).at[found.assignment, own].add(weights)
@@ -135,10 +162,26 @@ def recluster(
   number = jnp.zeros(num_clusters, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
   new = jnp.where(trained.took_part() & changed, number[found.assignment], own)
   flow = jnp.zeros_like(flow).at[new, own].add(weights)
+  if not cohort.everyone:
+    drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
+    of_all = data.sizes() if weighting == 'by_examples' else exists
+    rest = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
+    flow = flow.at[assignment, assignment].add(rest)
   flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(num_clusters))
-  centers = _mixed(flow / flow.sum(axis=1, keepdims=True), centers)
+  shares = flow / flow.sum(axis=1, keepdims=True)
+  centers = _mixed(shares, centers)
   value = jnp.where(changed, found.objective, present)
-  return Reclustered(centers, new, trained, value, changed)
+  if comparison.partial:  # Eq. 6 is about all parameters.
+    means = em.m_step(trained.params, new, weights, centers, local.mesh)
+    value = em.objective(trained.params, means, new, weights, local.mesh)
+  stays = jnp.diagonal(shares) == 1
+  return Reclustered(centers, stays, new, trained, value, changed)
+
+
+def _number_used(cluster: jax.Array, counts: jax.Array, num_clusters: int) -> jax.Array:
+  """[] int32: clusters [S] that hold a client that counts [S]."""
+  sizes = jnp.zeros(num_clusters, jnp.int32).at[cluster].add(counts.astype(jnp.int32))
+  return (sizes > 0).sum()
 
 
 def _mixed(shares: jax.Array, centers: Params) -> Params:
