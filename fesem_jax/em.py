@@ -113,16 +113,20 @@ class Sums(NamedTuple):
   Attributes:
     clients: weighted sums of their models.
     squared: [K] weighted sums of their squared distances to the old centers.
+    started: [] weighted sum of their squared distances to the centers that they started
+      from; None if Eq. 6 is not to be known step by step.
   """
 
   clients: sums.ClusterSums
   squared: jax.Array
+  started: jax.Array | None = None
 
   @classmethod
-  def zeros(cls, centers: Params) -> 'Sums':
+  def zeros(cls, centers: Params, by_step: bool = False) -> 'Sums':
     """Sums of no clients, for centers [K, ...]."""
     none = sums.no_sums(centers)
-    return cls(none, jnp.zeros(none.weight.shape))
+    started = jnp.float32(0.0) if by_step else None
+    return cls(none, jnp.zeros(none.weight.shape), started)
 
   def add(
     self,
@@ -142,18 +146,13 @@ class Sums(NamedTuple):
       centers: [K, ...] old centers.
     """
     weights = trained.weights(weighting)
-    return Sums(
-      sums.add_rows(self.clients, trained.params, cluster, weights, centers),
-      self.squared.at[cluster].add(weights * distance),
+    return self._replace(
+      clients=sums.add_rows(self.clients, trained.params, cluster, weights, centers),
+      squared=self.squared.at[cluster].add(weights * distance),
     )
 
   def add_shares(
-    self,
-    trained: Trained,
-    shares: jax.Array,
-    distances: jax.Array,
-    weighting: str,
-    centers: Params,
+    self, trained: Trained, shares: jax.Array, weighting: str, centers: Params
   ) -> 'Sums':
     """Adds a chunk of clients to several clusters each.
 
@@ -161,16 +160,42 @@ class Sums(NamedTuple):
       trained: the chunk's C clients.
       shares: [C, K] float32 what each cluster gets of each client; see
         `responsibilities`.
-      distances: [C, K] float32 squared distances to the old centers.
       weighting: see `Trained.weights`.
       centers: [K, ...] old centers.
     """
     weights = trained.weights(weighting)[:, None] * shares
+    distances = tree.squared_distances(trained.params, centers)
     clients = self.clients
     for k in range(weights.shape[1]):
       own = jnp.full(weights.shape[:1], k, jnp.int32)
       clients = sums.add_rows(clients, trained.params, own, weights[:, k], centers)
-    return Sums(clients, self.squared + (weights * distances).sum(axis=0))
+    squared = self.squared + (weights * distances).sum(axis=0)
+    return self._replace(clients=clients, squared=squared)
+
+  def add_started(
+    self, trained: Trained, own: jax.Array, weighting: str, centers: Params
+  ) -> 'Sums':
+    """Adds a chunk of clients to `started`, if that is to be known.
+
+    Args:
+      trained: the chunk's C clients.
+      own: [C] int32 center that each started from.
+      weighting: see `Trained.weights`.
+      centers: [K, ...] old centers.
+    """
+    if self.started is None:
+      return self
+    weights = trained.weights(weighting)
+    away = tree.row_distances(trained.params, tree.take(centers, own))
+    away = sums.total(jnp.where(weights > 0, weights * away, 0.0))
+    return self._replace(started=self.started + away)
+
+  def by_step(self) -> tuple[jax.Array, jax.Array] | None:
+    """Eq. 6 after the local step and after the E-step; None if it is not known."""
+    if self.started is None:
+      return None
+    count = jnp.maximum(self.clients.weight.sum(), 1.0)
+    return self.started / count, self.squared.sum() / count
 
   def objective(self, old: Params, new: Params) -> jax.Array:
     """Eq. 6 of all clients added, [] float32, without looking at them again.

@@ -25,6 +25,20 @@ def init(optimizer: ServerOptimizer, centers: Params) -> Any:
   return () if optimizer is None else jax.vmap(optimizer.init)(centers)
 
 
+def renew(
+  optimizer: ServerOptimizer, state: Any, stays: jax.Array, centers: Params
+) -> Any:
+  """The optimizer's state where some centers were replaced: it begins anew for them.
+
+  Args:
+    optimizer: see `ServerOptimizer`.
+    state: of the optimizer.
+    stays: [K] bool whether a center is the same as before.
+    centers: [K, ...].
+  """
+  return tree.where(stays, state, init(optimizer, centers))
+
+
 def step(
   optimizer: ServerOptimizer,
   state: Any,

@@ -16,6 +16,7 @@ from fesem_jax.aggregation import aggregator
 from fesem_jax.algorithms.centers import reseed_empty_centers, round_info
 from fesem_jax.algorithms.fesem_start import start_fesem
 from fesem_jax.algorithms.recluster import Checks, recluster
+from fesem_jax.algorithms.starting_centers import starting_centers
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from fesem_jax.local import WEIGHTINGS, train_cohort
@@ -23,7 +24,7 @@ from fesem_jax.losses import least_loss
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.sampling import everyone
 from fesem_jax.server import ServerOptimizer
-from fesem_jax.sums import mean_of, total
+from fesem_jax.sums import mean_of
 from fesem_jax.training import LocalTraining
 
 
@@ -225,23 +226,27 @@ def fesem(
       Checks.first(recluster_every) if recluster_every else None,
     )
 
-  def start_of(state, data, cohort, check_losses=loss_check_every > 0):
-    own = tree.rows_of(state.assignment, cohort)
-    by_loss = jnp.zeros(own.shape, bool)
-    if check_losses:
-      due = (state.rounds + 1) % loss_check_every == 0
-      by_loss |= due & ~state.checks.hold if recluster_every else due
-    if state.seen is not None:
-      seen = tree.rows_of(state.seen, cohort)
-      by_loss |= seen < 0
-      by_loss |= (max_age > 0) & (state.rounds + 1 - seen > max_age)
-    if not check_losses and state.seen is None:
-      return own
+  def start_of(state, data, cohort, may_check=True):
+    number, check = state.rounds + 1, None
+    if loss_check_every and may_check:
+      check = number % loss_check_every == 0
+      check &= ~held(state)
+    own, seen = (tree.rows_of(x, cohort) for x in (state.assignment, state.seen))
+    return starting_centers(
+      local,
+      state.centers,
+      own,
+      data,
+      cohort,
+      number,
+      seen=seen,
+      max_age=max_age,
+      loss_check=check,
+    )
 
-    def choose():
-      return jnp.where(by_loss, least_loss(local, state.centers, data, cohort), own)
-
-    return jax.lax.cond(by_loss.any(), choose, lambda: own)
+  def held(state):
+    """[] bool: whether clients keep their clusters in this round."""
+    return state.checks.hold if recluster_every else jnp.bool_(False)
 
   def train(local, state, data, cohort, key, **options):
     starts = ClientModels(state.centers, start_of(state, data, cohort))
@@ -249,34 +254,29 @@ def fesem(
     return train_cohort(local, starts, data, cohort, key, prox=penalty, **options)
 
   def em_round(state, data, cohort, key):
-    hold = state.checks.hold if recluster_every else jnp.bool_(False)
-
-    def e_and_m_step(trained, starts, added, known):
-      sums, before = added
+    def e_and_m_step(trained, starts, sums, known):
       centers, own = starts.shared, starts.choice
+      known, hold = known
       # E-step (Eq. 8): every client goes to the center nearest to its model.
       nearest, distance, models = compare.nearest(trained.params, known)
       new = jnp.where(trained.took_part() & ~hold, nearest, own)
       if compare.partial or recluster_every:  # Eq. 6 is about all parameters.
         distance = tree.row_distances(models, tree.take(centers, new))
-      if track_objective:
-        away = tree.row_distances(trained.params, tree.take(centers, own))
-        weights = trained.weights(weighting)
-        before += total(jnp.where(weights > 0, weights * away, 0.0))
       # M-step (Eq. 9): the sum of the models of each center's clients ...
       averaged = trained._replace(params=models)
+      sums = sums.add_started(averaged, own, weighting, centers)
       if temperature:
         distances = tree.squared_distances(models, centers)
         shares = em.responsibilities(distances, temperature)
-        if recluster_every:  # Shares would not part centers that are equal.
-          shares = jnp.where(hold, jax.nn.one_hot(own, num_clusters), shares)
-        sums = sums.add_shares(averaged, shares, distances, weighting, centers)
+        # Shares would not part centers that are equal.
+        shares = jnp.where(hold, jax.nn.one_hot(own, num_clusters), shares)
+        sums = sums.add_shares(averaged, shares, weighting, centers)
       else:
         sums = sums.add(averaged, new, distance, weighting, centers)
       # ... or those models themselves, where their mean is not what is wanted and they
       # are others than the trained ones, ...
       kept = models if matched and aggregate is not None else None
-      return (new, distance, kept), (sums, before)
+      return (new, distance, kept), sums
 
     # Local update (Algorithm 2): every client trains from its center. The two steps
     # follow for each chunk of clients as it finishes.
@@ -287,13 +287,13 @@ def fesem(
       cohort,
       key,
       fold=e_and_m_step,
-      known=compare.known(compare.part(state.centers)),
-      sums=(em.Sums.zeros(state.centers), jnp.float32(0.0)),
+      known=(compare.known(compare.part(state.centers)), held(state)),
+      sums=em.Sums.zeros(state.centers, track_objective),
       keep=stacked,
       into=state.client_params if cohort.everyone else None,
     )
     new, distance, models = trained.folded
-    sums, before = trained.sums
+    sums = trained.sums
     new = jnp.where(trained.took_part(), new, tree.rows_of(state.assignment, cohort))
     # ... and their mean.
     if aggregate is None:
@@ -305,20 +305,15 @@ def fesem(
     centers, of_server = server.move(
       server_optimizer, state.server, state.centers, means, sums.clients.weight > 0
     )
-    value, parts = sums.objective(state.centers, centers), None
-    if track_objective:
-      count = jnp.maximum(sums.clients.weight.sum(), 1.0)
-      parts = before / count, sums.squared.sum() / count
+    value, parts = sums.objective(state.centers, centers), sums.by_step()
     if reseed_empty:
       distance = jnp.where(trained.took_part(), distance, -1.0)
       assignment, here = tree.with_rows(state.assignment, cohort, new), centers
       centers, assignment = reseed_empty_centers(
         centers, assignment, trained.params, distance, cohort, data
       )
-      if server_optimizer is not None:
-        stays = tree.row_distances(centers, here) == 0
-        fresh = server.init(server_optimizer, centers)
-        of_server = tree.where(stays, of_server, fresh)
+      stays = tree.row_distances(centers, here) == 0
+      of_server = server.renew(server_optimizer, of_server, stays, centers)
       new = tree.rows_of(assignment, cohort)
     checks = state.checks and state.checks._replace(hold=jnp.bool_(False))
     state = state._replace(centers=centers, server=of_server, checks=checks)
@@ -329,7 +324,7 @@ def fesem(
       local,
       state.centers,
       state.assignment,
-      start_of(state, data, cohort, check_losses=False),
+      start_of(state, data, cohort, may_check=False),
       data,
       cohort,
       key,
@@ -340,8 +335,7 @@ def fesem(
     )
     checks = state.checks.after(found.changed, recluster_every)
     # What an optimizer knows of a center is of no use elsewhere.
-    fresh = server.init(server_optimizer, found.centers)
-    of_server = tree.where(found.stays, state.server, fresh)
+    of_server = server.renew(server_optimizer, state.server, found.stays, found.centers)
     before, trained = tree.rows_of(state.assignment, cohort), found.trained
     new = jnp.where(trained.took_part(), found.assignment, before)
     state = state._replace(centers=found.centers, server=of_server, checks=checks)
