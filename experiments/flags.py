@@ -70,7 +70,8 @@ _DATA = (
     'Whether the groups divide the images among themselves; otherwise each group holds '
     'all of them.'),
   _flag('float', 'dirichlet_alpha', 0.5,
-    'Concentration of the dirichlet partition; smaller is more skewed.'),
+    "Concentration of the dirichlet partition (clients' labels) and of the unequal one "
+    '(their sizes, with i.i.d. labels); smaller is more skewed.'),
   _flag('integer', 'classes_per_client', 2,
     'Label shards of each client under the shards partition.'),
   _flag('enum', 'background', 'white',
