@@ -198,7 +198,8 @@ _METHOD = (
     'Probability that a client is put into a random cluster after the first '
     'clustering: wrong starts, to study. 1: a random start.'),
   _option('bool', 'track_objective',
-    'Log Eq. 6 after the local step and after the E-step too.'),
+    'Log Eq. 6 after the local step and after the E-step too; experiments.figures '
+    'draws what each step of a round adds to it or takes.'),
   _option('integer', 'init_epochs', 'Local epochs before the first clustering.'),
   _option('float', 'init_tolerance',
     'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '

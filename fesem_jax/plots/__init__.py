@@ -16,6 +16,7 @@ from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
+from fesem_jax.plots.objective import objective
 from fesem_jax.plots.runs import Run, method_label
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import PALETTE
@@ -33,6 +34,7 @@ __all__ = [
   'draw_run',
   'map_of_clients',
   'method_label',
+  'objective',
   'save',
   'sheets',
 ]
