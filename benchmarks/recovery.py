@@ -7,9 +7,11 @@ Every rule goes on from the same starts: FeSEM's own, in which each client was p
 a random cluster with the probability `--shuffle`. Rules that are options of
 `experiments.run` are run as such; those that were left out are here.
 Of each round: ARI against the true groups. At the end: accuracy of the deployed models,
-and the median seconds of all rounds of a seed.
+and the median seconds of all rounds of a seed. `--draw` makes a figure of saved results
+instead.
 """
 
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -47,6 +49,7 @@ _EPOCHS = flags.DEFINE_integer('local_epochs', 0, 'Local epochs or steps; 0: as 
 _RATE = flags.DEFINE_float('learning_rate', 0.1, 'Local learning rate.')
 _LAMBDA = flags.DEFINE_float('prox_lambda', 0.01, 'lambda of FeSEM.')
 _SAVE = flags.DEFINE_string('save', '', 'Name of the file of results; none: not saved.')
+_DRAW = flags.DEFINE_string('draw', '', 'Results to draw beside it, as .png and .svg.')
 
 COLUMNS = ('rule', 'shuffle', 'recovered', 'ari', 'accuracy', 'seconds')
 
@@ -226,6 +229,11 @@ def _steps(local: LocalTraining, rule: Rule) -> tuple[Algorithm, Step]:
 def main(argv: list[str]) -> None:
   """Runs the study."""
   del argv
+  if _DRAW.value:
+    from benchmarks import recovery_figure  # Needs Matplotlib, which runs do not.
+
+    recovery_figure.draw(pathlib.Path(_DRAW.value))
+    return
   mesh = common.setup()
   seeds = [_load(_DATA.value, seed) for seed in range(_SEEDS.value)]
   local = seeds[0][2]

@@ -26,9 +26,9 @@ def select_k() -> None:
   _start('select_k')
 
 
-def corruption() -> None:
-  """Compares methods by the share of bad clients."""
-  _start('corruption')
+def sweep() -> None:
+  """Compares methods by the value of one flag."""
+  _start('sweep')
 
 
 def figures() -> None:

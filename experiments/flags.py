@@ -70,7 +70,8 @@ _DATA = (
     'Whether the groups divide the images among themselves; otherwise each group holds '
     'all of them.'),
   _flag('float', 'dirichlet_alpha', 0.5,
-    'Concentration of the dirichlet partition; smaller is more skewed.'),
+    "Concentration of the dirichlet partition (clients' labels) and of the unequal one "
+    '(their sizes, with i.i.d. labels); smaller is more skewed.'),
   _flag('integer', 'classes_per_client', 2,
     'Label shards of each client under the shards partition.'),
   _flag('enum', 'background', 'white',
@@ -197,7 +198,8 @@ _METHOD = (
     'Probability that a client is put into a random cluster after the first '
     'clustering: wrong starts, to study. 1: a random start.'),
   _option('bool', 'track_objective',
-    'Log Eq. 6 after the local step and after the E-step too.'),
+    'Log Eq. 6 after the local step and after the E-step too; experiments.figures '
+    'draws what each step of a round adds to it or takes.'),
   _option('integer', 'init_epochs', 'Local epochs before the first clustering.'),
   _option('float', 'init_tolerance',
     'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '

@@ -28,10 +28,12 @@ Summaries = dict[str, list[dict[str, Any] | None]]
 Table = list[dict[str, Any]]
 
 
-def mean_and_std(values: list[float]) -> tuple[float, float | None]:
-  """Mean and sample standard deviation (None for one seed), in percent."""
-  percent = 100 * np.array(values)
-  return float(percent.mean()), float(percent.std(ddof=1)) if len(values) > 1 else None
+def mean_and_std(
+  values: list[float], factor: float = 100.0
+) -> tuple[float, float | None]:
+  """Mean and sample standard deviation (None for one seed), by default in percent."""
+  scaled = factor * np.array(values)
+  return float(scaled.mean()), float(scaled.std(ddof=1)) if len(values) > 1 else None
 
 
 def over_seeds(summaries: Summaries) -> Table:

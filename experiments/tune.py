@@ -26,8 +26,12 @@ _NOT_TUNED = (
 )  # fmt: skip
 
 
-def parse_search(text: str) -> tuple[str, list[Any]]:
+def parse_search(text: str, flag: str = 'tune') -> tuple[str, list[Any]]:
   """'learning_rate:0.01,0.03' -> ('learning_rate', [0.01, 0.03]).
+
+  Args:
+    text: of --tune or --vary.
+    flag: which of them.
 
   Raises:
     UserError: on any other form, an unknown flag, or a value that it does not take.
@@ -35,11 +39,14 @@ def parse_search(text: str) -> tuple[str, list[Any]]:
   name, _, values = text.partition(':')
   tunable = (*experiment_flags.common(), *methods.all_options())
   if not values or name not in tunable or name in _NOT_TUNED:
-    raise UserError(f'--tune={text} is not FLAG:VALUE,VALUE, e.g. learning_rate:0.1,1.')
+    raise UserError(
+      f'--{flag}={text} is not FLAG:VALUE,VALUE with a flag of data, model, training, '
+      'run or methods (but seed and num_clusters), e.g. learning_rate:0.1,1.'
+    )
   try:
     return name, [flags.FLAGS[name].parser.parse(v) for v in values.split(',')]
   except ValueError as e:
-    raise UserError(f'--tune={text}: {e}') from e
+    raise UserError(f'--{flag}={text}: {e}') from e
 
 
 def search(

@@ -95,9 +95,9 @@ def simulate(
   began, local = time.perf_counter(), algorithm.local
   programs = programs or Programs()
   folder = None if workdir is None else pathlib.Path(workdir)
-  _check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
+  check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
   if unseen is not None:
-    _check(rounds, 0, eval_every, finetune_epochs, *unseen)
+    check(rounds, 0, eval_every, finetune_epochs, *unseen)
 
   with contextlib.ExitStack() as opened:
     opened.enter_context(waits.shown(progress))
@@ -230,7 +230,7 @@ def simulate(
     return result(summary, picture, evaluation.clients(measured, places))
 
 
-def _check(
+def check(
   rounds: int,
   clients_per_round: int,
   eval_every: int,

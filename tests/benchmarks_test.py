@@ -94,3 +94,35 @@ def test_the_worker_answers_with_the_same_step_as_the_reference():
     np.testing.assert_allclose(probe['norms'][name], np.linalg.norm(change), rtol=1e-4)
   assert load == {'examples': 300, 'steps': 30}
   assert timed['seconds'] > 0
+
+
+def test_recovery_is_drawn_by_round_and_by_share(tmp_path):
+  pytest.importorskip('matplotlib')
+  from benchmarks import recovery_figure
+
+  rows = [
+    {'rule': rule, 'shuffle': share, 'seeds': 2, 'recovered': round(2 * last - 1),
+     'ari': last, 'curves': [[0.0, last], [0.2, last]]}
+    for rule, worst in (('none', 0.5), ('better', 1.0))
+    for share, last in ((0.2, 1.0), (1.0, worst))
+  ]  # fmt: skip
+  (tmp_path / 'r.json').write_text(
+    json.dumps({'runs': [{}, {'flags': '', 'rows': rows}]})
+  )
+  recovery_figure.draw(tmp_path / 'r.json')
+  assert (tmp_path / 'r.png').stat().st_size > 10_000
+  figure = recovery_figure.recovery(rows)
+  by_round, by_share = figure.axes
+  np.testing.assert_allclose(
+    [x.get_ydata() for x in by_round.lines], [[0.1, 1], [0.1, 0.5]]
+  )
+  np.testing.assert_allclose([x.get_xdata() for x in by_share.lines], [[0.2, 1]] * 2)
+  np.testing.assert_allclose(
+    [x.get_ydata() for x in by_share.lines], [[1, 1], [1, 0.5]]
+  )
+  names = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert names == ['better (1 of 2)', 'none (0 of 2)']
+  colors = [line.get_color() for line in by_round.lines]
+  alone = recovery_figure.recovery([r for r in rows if r['shuffle'] == 1.0])
+  assert [line.get_color() for line in alone.axes[0].lines] == colors
+  assert len(alone.axes) == 1

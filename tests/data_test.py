@@ -39,8 +39,11 @@ def test_reorder_moves_whole_clients():
 
 @pytest.mark.parametrize('name', [p for p in partition.NAMES if p != 'natural'])
 def test_partitions_of_digits_are_seeded_and_split_80_20(name):
+  # Clients of two examples, as a smaller alpha leaves some, are split 1 to 1.
+  options = {'dirichlet_alpha': 5.0} if name == 'unequal' else {}
+
   def load(seed):
-    return data.load('digits', partition=name, num_clients=20, seed=seed)
+    return data.load('digits', partition=name, num_clients=20, seed=seed, **options)
 
   (train, test), (again, _), (other, _) = load(0), load(0), load(1)
   assert train.num_clients == test.num_clients == 20
@@ -118,6 +121,35 @@ def test_label_permuted_groups_relabel_consistently():
     maps.append(tuple(mapping[c] for c in range(10)))
   assert maps[0] == tuple(range(10))
   assert len(set(maps)) == 4
+
+
+def test_unequal_clients_differ_in_size_alone():
+  options = {'partition': 'unequal', 'num_clients': 12}
+  train, test = data.load('digits', dirichlet_alpha=0.5, seed=3, **options)
+  total = sizes(train) + sizes(test)
+  assert total.max() > 10 * total.min()
+  counts = skew.label_counts(train)
+  large = counts.sum(axis=1) > 100
+  assert large.sum() > 2
+  shares = counts[large] / counts[large].sum(axis=1, keepdims=True)
+  assert np.abs(shares - 0.1).max() < 0.08
+  alike, _ = data.load('digits', dirichlet_alpha=1e9, **options)
+  assert np.ptp(sizes(alike)) <= 2
+  drawn, _ = data.load('digits', examples_per_client=40, **options)
+  assert abs(len(drawn.y) - 12 * 40) <= 12  # A bound on the mean, as with dirichlet.
+
+
+def test_unequal_clients_have_the_same_shares_of_both_splits(tmp_path):
+  x = np.arange(2000, dtype=np.float32)[:, None]
+  split, client = np.repeat([0, 1], 1000), np.zeros(2000, int)
+  np.savez(tmp_path / 'a.npz', x=x, y=np.arange(2000) % 5, split=split, client=client)
+  train, test = data.load(
+    f'npz:{tmp_path}/a.npz', partition='unequal', num_clients=9, dirichlet_alpha=0.3
+  )
+  assert np.ptp(sizes(train)) > 100
+  # A client without training examples would take one from the largest.
+  assert np.abs(sizes(train) - sizes(test)).max() <= 1
+  assert len(set(train.x.ravel())) == len(set(test.x.ravel())) == 1000
 
 
 def test_shards_hold_few_classes_and_dirichlet_skews():

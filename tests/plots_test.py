@@ -177,6 +177,33 @@ def test_series_and_labels(workdir):
   np.testing.assert_allclose(axes[2].lines[0].get_ydata(), 2.0 - np.arange(6) / 5)
 
 
+def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
+  values = {1: (3.0, 2.5, 1.0), 2: (1.5, 1.5, 1.25), 4: (0.75, 0.75, 0.5)}
+  keys = ('objective_local_step', 'objective_e_step', 'objective')
+  history = [{'round': 0, 'finetuned': {'micro_accuracy': 0.5}}]
+  history += [{'round': 3} | dict.fromkeys(keys)]  # Nobody trained.
+  history += [{'round': r} | dict(zip(keys, v, strict=True)) for r, v in values.items()]
+  (workdir / 'metrics.jsonl').write_text(
+    ''.join(json.dumps(r) + '\n' for r in sorted(history, key=lambda r: r['round']))
+  )
+  (workdir / 'clients.npz').unlink()
+  written = plots.draw_run(plots.Run(workdir))
+  assert 'objective.png' in [path.name for path in written]
+  figure = plots.objective(plots.Run(workdir))
+  levels, changes = figure.axes
+  for line, want in zip(levels.lines, np.transpose(list(values.values())), strict=True):
+    np.testing.assert_allclose(line.get_xdata(), [1, 2, 4])
+    np.testing.assert_allclose(line.get_ydata(), want)
+  drawn = [line.get_ydata() for line in changes.lines[:3]]
+  np.testing.assert_allclose(drawn[0], [np.nan, 0.5, np.nan])  # Round 3 is not known.
+  np.testing.assert_allclose(drawn[1], [-0.5, 0, 0])
+  np.testing.assert_allclose(drawn[2], [-1.5, -0.25, -0.25])
+  labels = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert labels == ['Local step', 'E-step', 'M-step']
+  assert (levels.get_yscale(), changes.get_yscale()) == ('linear', 'symlog')
+  plt.close(figure)
+
+
 def test_an_unfinished_run_has_only_its_curves(workdir):
   (workdir / 'clients.npz').unlink()
   assert {p.stem for p in plots.draw_run(plots.Run(workdir))} == {

@@ -20,7 +20,7 @@ class Partition(NamedTuple):
     examples_per_client: training examples of each client; 0 deals all.
     num_groups: k of 'rotated' and 'label_permuted'.
     disjoint_groups: whether these groups divide the examples among themselves.
-    dirichlet_alpha: concentration of 'dirichlet'.
+    dirichlet_alpha: concentration of 'dirichlet' and 'unequal'.
     classes_per_client: label shards of each client under 'shards'.
   """
 
@@ -172,7 +172,7 @@ def _deal(
   # Rows that a client needs before its test part, if any, is split off.
   need = examples if own_test else with_test(examples)
   least = 1 if own_test else 2
-  sizes_vary = partition.name in ('dirichlet', 'shards')
+  sizes_vary = partition.name in ('dirichlet', 'shards', 'unequal')
 
   available = np.arange(len(pool.y))
   if need and sizes_vary:
@@ -187,6 +187,8 @@ def _deal(
   def deal(labels: np.ndarray, minimum: int) -> Rows:
     if partition.name == 'dirichlet':
       return partitions.by_shares(rng, labels, shares, minimum)
+    if partition.name == 'unequal':  # All examples count as of one class.
+      return partitions.by_shares(rng, np.zeros_like(labels), shares[:1], minimum)
     if partition.name == 'shards':
       return partitions.by_shards(labels, shards)
     if groups is None:

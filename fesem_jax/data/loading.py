@@ -60,7 +60,8 @@ def load(
     partition_groups: k of 'rotated' and 'label_permuted'; the true clusters.
     disjoint_groups: whether these groups divide the images among themselves; if
       False, each holds all of them.
-    dirichlet_alpha: concentration of 'dirichlet'; smaller is more skewed.
+    dirichlet_alpha: concentration of 'dirichlet' and 'unequal'; smaller is more
+      skewed.
     classes_per_client: label shards of each client under 'shards'.
     seed: decides everything random.
     arrays: data of one's own, by name as in an npz:FILE (see `arrays.load`): `x`

@@ -12,7 +12,9 @@ from scipy import ndimage
 
 from fesem_jax.errors import UserError
 
-NAMES = ('natural', 'iid', 'dirichlet', 'shards', 'rotated', 'label_permuted')
+NAMES = (
+  'natural', 'iid', 'unequal', 'dirichlet', 'shards', 'rotated', 'label_permuted',
+)  # fmt: skip
 
 Rows = list[np.ndarray]  # One array of row numbers for each client.
 

@@ -11,20 +11,21 @@ from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.cluster_numbers import choosing_k
 from fesem_jax.plots.clusters import clusters_over_rounds
-from fesem_jax.plots.corruption import accuracy_by_bad_clients
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
+from fesem_jax.plots.objective import objective
 from fesem_jax.plots.runs import Run, method_label
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import PALETTE
+from fesem_jax.plots.sweep import by_value
 
 __all__ = [
   'PALETTE',
   'Run',
-  'accuracy_by_bad_clients',
   'accuracy_by_examples',
+  'by_value',
   'choosing_k',
   'classes_of_clients',
   'client_sizes',
@@ -33,6 +34,7 @@ __all__ = [
   'draw_run',
   'map_of_clients',
   'method_label',
+  'objective',
   'save',
   'sheets',
 ]

@@ -8,6 +8,7 @@ from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.federation import classes_of_clients
+from fesem_jax.plots.objective import objective
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.saving import save
 
@@ -28,6 +29,8 @@ def draw_run(run: Run) -> list[pathlib.Path]:
   written = save(convergence([run]), folder / 'convergence')
   if len(run.series('cluster_sizes')[0]):
     written += save(clusters_over_rounds(run), folder / 'clusters')
+  if len(run.series('objective_local_step')[0]):
+    written += save(objective(run), folder / 'objective')
   if len(run.clients.get('coordinates', ())) > 2:
     written += save(map_of_clients(run, 'pca'), folder / 'clients_pca')
     written += save(map_of_clients(run, 't-sne'), folder / 'clients_tsne')

@@ -1,0 +1,213 @@
+r"""Methods by the value of one flag: accuracy and clusters at each, over seeds.
+
+  python -m experiments.sweep --vary=clients_per_round:5,10,20,0 --num_seeds=3 \
+      --algorithms='fed_avg,fesem(4)' --dataset=digits --partition=rotated \
+      --workdir=runs/cohorts
+  python -m experiments.sweep --vary=corrupt_fraction:0,0.1,0.2,0.3,0.4 \
+      --corrupt=sign_flip --algorithms='fed_avg,fed_avg(aggregation=median)'
+
+Runs the comparison of experiments.compare at each value, with the same seeds, into
+WORKDIR/FLAG=VALUE. Methods that lack the flag, or set it themselves, run at the first
+value only. WORKDIR gets sweep.{md,csv,json} and plots/sweep.{png,svg}: micro accuracy
+of the deployed and of the fine-tuned models, over the honest clients where some are
+bad, and ARI where there are clusters and a truth. The same command again runs only what
+is missing.
+"""
+
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+from absl import flags
+
+from experiments import compare, methods, schedules, tune
+from experiments import flags as experiment_flags
+from experiments.run import build_local, build_model, check_numbers, load_data
+from experiments.start import no_positional, start
+from experiments.sweep_tables import (
+  Point,
+  are_numbers,
+  as_markdown,
+  draw,
+  points_of,
+  text_of,
+  write,
+)
+from fesem_jax import algorithms, data, sharding, simulation
+from fesem_jax.corruption import KINDS, corrupted
+from fesem_jax.display import shown
+from fesem_jax.errors import UserError
+from fesem_jax.workdir import locked
+
+# Label of each method -> its configuration for each seed.
+ByLabel = dict[str, list[dict[str, Any]]]
+
+
+def parse_vary(text: str) -> tuple[str, list[Any]]:
+  """'rounds:20,10' -> ('rounds', [10, 20]); numbers in increasing order.
+
+  Raises:
+    UserError: see `tune.parse_search`, or if a value is there twice.
+  """
+  name, values = tune.parse_search(text, 'vary')
+  if len({text_of(v) for v in values}) < len(values):
+    raise UserError(f'--vary={text}: the values must be distinct.')
+  if are_numbers(values):  # Without clients_per_round, all take part.
+    values.sort(key=lambda v: (name == 'clients_per_round' and v == 0, v))
+  return name, values
+
+
+def configurations(
+  name: str, values: list[Any], listed: list[str], num_seeds: int
+) -> list[ByLabel]:
+  """The configurations of a comparison at each value of a flag.
+
+  Raises:
+    UserError: if the flag concerns none of the methods, or bad clients are half
+      described; see also `compare.configurations`.
+  """
+  flag, corrupt = flags.FLAGS[name], flags.FLAGS.corrupt
+  if name == 'corrupt_fraction' and corrupt == 'none':
+    raise UserError(
+      f'--vary={name} needs --corrupt, what bad clients do: {", ".join(KINDS[1:])}.'
+    )
+  if name == 'corrupt' and not flags.FLAGS.corrupt_fraction:
+    raise UserError(
+      '--vary=corrupt needs --corrupt_fraction, how many clients are bad.'
+    )
+  found, before = [], flag.value
+  try:
+    for value in values:
+      flag.value = value
+      by_label = compare.configurations(
+        listed, num_seeds, experiment_flags.chosen_options()
+      )
+      if name.startswith('corrupt') and value in ('none', 0):
+        honest = {'corrupt': 'none', 'corrupt_fraction': 0.0}
+        by_label = {la: [c | honest for c in each] for la, each in by_label.items()}
+      found.append(by_label)
+  finally:
+    flag.value = before
+  if len(values) > 1 and all(by_label == found[0] for by_label in found):
+    raise UserError(f'--vary={name}: all of --algorithms set this flag themselves.')
+  return found
+
+
+def check(found: Iterable[ByLabel]) -> int:
+  """The number of clients in training; builds what needs no training, at each value.
+
+  Raises:
+    UserError: if no method can run at one of the values.
+  """
+  loaded: dict[str, Any] = {}
+  machine = experiment_flags.machine() | {'clients_per_chunk': '0'}
+  for by_label in found:
+    config = next(iter(by_label.values()))[0]
+    check_numbers(config)
+    names = [*experiment_flags.data_names(), 'evaluate_on']
+    key = json.dumps([config[n] for n in names])
+    if key not in loaded:
+      loaded = {key: load_data(config, machine['data_dir'])}
+    train, test = loaded[key]
+    if fraction := config['unseen_fraction']:
+      (train, test), _ = data.hold_out_clients(train, test, fraction, config['seed'])
+    corrupted(train, config['corrupt'], config['corrupt_fraction'], config['seed'])
+    simulation.check(
+      config['rounds'],
+      config['clients_per_round'],
+      config['eval_every'],
+      config['finetune_epochs'],
+      train,
+      test,
+    )
+    schedule = schedules.resolved(config['lr_schedule'], config['rounds'])
+    config = config | {'lr_schedule': schedule}
+    local = build_local(config, build_model(config, train), train, machine)
+    refused = []
+    for first, *_ in by_label.values():
+      method = first['algorithm']
+      try:
+        methods.build(method, local, {o: first[o] for o in methods.options(method)})
+      except UserError as e:
+        refused.append(e)
+    if len(refused) == len(by_label):
+      raise refused[0]
+  return train.num_clients
+
+
+def run_all(
+  found: list[ByLabel],
+  name: str,
+  values: list[Any],
+  num_clients: int,
+  workdir: pathlib.Path,
+) -> None:
+  """Runs what is missing at every value, then writes, prints and draws the curves.
+
+  Raises:
+    UserError: at the end, if some of the methods could not run.
+  """
+  points: list[Point] = []
+  called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
+  finished: list[compare.Finished] = []
+  for value, by_label in zip(values, found, strict=True):
+    place = f'{name}={text_of(value)}'
+    print(f'{shown(place, 255)}:')
+    # What the value does not concern has run at the first one.
+    new = {la: c for la, c in by_label.items() if not points or c != found[0][la]}
+    finished.append(compare.run_methods(new, workdir / place.replace('/', '_')))
+    known = finished[0].summaries | finished[-1].summaries
+    points += points_of(value, {label: known[label] for label in by_label})
+    write(points, called, workdir)
+  print()
+  print(as_markdown(points, called))
+  print(f'Table: {workdir}/sweep.md, .csv, .json')
+  no_figures = draw(points, called, num_clients, workdir)
+  print(no_figures or f'Figure: {workdir}/plots/sweep.png, .svg')
+  for each in finished:
+    each.check()
+
+
+def main(argv: list[str]) -> None:
+  no_positional(argv)
+  f = flags.FLAGS
+  if f.num_seeds < 1:
+    raise UserError(f'--num_seeds={f.num_seeds} must be at least 1.')
+  name, values = parse_vary(f.vary)
+  sharding.setup_devices(f.num_devices)
+  found = configurations(name, values, f.algorithms, f.num_seeds)
+  num_clients = check(found)
+  workdir = pathlib.Path(f.workdir)
+  with locked(workdir):
+    run_all(found, name, values, num_clients, workdir)
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  experiment_flags.define()
+  flags.adopt_module_key_flags(experiment_flags)
+  flags.DEFINE_list(
+    'algorithms',
+    ['fed_avg', 'fesem(4)'],
+    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
+    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
+  )
+  flags.DEFINE_string(
+    'vary',
+    '',
+    'FLAG:VALUE,VALUE, e.g. clients_per_round:5,10,0 or prox_lambda:0,0.01: a flag of '
+    'data, model, training, run or methods, and its values, each a comparison of its '
+    'own.',
+  )
+  flags.DEFINE_integer(
+    'num_seeds', 3, 'Seeds --seed, --seed + 1, ...', upper_bound=10_000
+  )
+  flags.DEFINE_string(
+    'workdir', 'runs/sweep', 'Folder of all runs, the tables and the figure.'
+  )
+
+
+if __name__ == '__main__':
+  define_flags()
+  start(main)

@@ -1,0 +1,147 @@
+"""What a sweep over the values of one flag came to: tables and a figure."""
+
+import csv
+import io
+import json
+import pathlib
+from typing import Any
+
+from experiments import tables
+from fesem_jax.atomic import write_atomically
+from fesem_jax.display import in_markdown, shown
+from fesem_jax.errors import UserError
+
+_KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
+
+# What a method came to at one value: its label, the 'value', 'seeds', how many
+# 'diverged', whether some clients are bad ('honest': figures are of the others), 'ari'
+# and, in percent, '{kind}_{column}': (mean, standard deviation) or None.
+Point = dict[str, Any]
+
+
+def text_of(value: Any) -> str:
+  """A value as folders and tables call it."""
+  if isinstance(value, list):
+    return ','.join(map(text_of, value))
+  text = str(value)
+  return text.lower() if isinstance(value, bool) else text.removesuffix('.0')
+
+
+def are_numbers(values: list[Any]) -> bool:
+  """Whether values have an order and places on an axis."""
+  return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
+def points_of(value: Any, summaries: tables.Summaries) -> list[Point]:
+  """What each method came to at one value; where all are honest, all count."""
+  found = []
+  for label, runs in summaries.items():
+    done = [s for s in runs if s is not None]
+    honest = [s.get('honest', s) for s in done]
+    aris = [(s.get('honest') or s['clusters'] or {}).get('ari') for s in done]
+    known = [a for a in aris if a is not None]
+    point: Point = {'method': label, 'value': value, 'seeds': len(runs)}
+    point['diverged'] = len(runs) - len(done)
+    point['honest'] = any('honest' in s for s in done)
+    point['ari'] = tables.mean_and_std(known, 1.0) if known else None
+    for kind in _KINDS:
+      for column in tables.COLUMNS:
+        values = [h[kind][column] for h in honest]
+        point[f'{kind}_{column}'] = tables.mean_and_std(values) if values else None
+    found.append(point)
+  return found
+
+
+def _panels(points: list[Point]) -> dict[str, tuple[str, str]]:
+  """Key of each figure that is shown -> its title and unit."""
+  of = ', honest clients' if any(p['honest'] for p in points) else ''
+  shown_ones = {
+    f'{kind}_micro_accuracy': (f'{name}{of}', 'Micro accuracy (%)')
+    for kind, name in _KINDS.items()
+  }
+  if any(p['ari'] for p in points):
+    shown_ones['ari'] = (f'Agreement with the true clusters{of}', 'ARI')
+  return shown_ones
+
+
+def _by_method(points: list[Point]) -> dict[str, list[Point]]:
+  """Label of each method -> its points, one for each value."""
+  labels = dict.fromkeys(p['method'] for p in points)
+  return {label: [p for p in points if p['method'] == label] for label in labels}
+
+
+def _cell(point: Point, key: str) -> str:
+  """A figure as text, with a star where some seeds diverged."""
+  if point[key] is None and key == 'ari' and point['deployed_micro_accuracy']:
+    return ''
+  if point[key] is None:
+    return 'diverged' if point['diverged'] else 'not run'
+  digits = 2 if key == 'ari' else 1
+  parts = [f'{x:.{digits}f}' for x in point[key] if x is not None]
+  return ' ± '.join(parts) + ('*' if point['diverged'] else '')
+
+
+def as_markdown(points: list[Point], name: str) -> str:
+  """A table for each kind of figures: methods by values."""
+  values = list(dict.fromkeys(text_of(p['value']) for p in points))
+  lines = []
+  for key, (title, unit) in _panels(points).items():
+    lines += [
+      f'{title}: {unit} by {in_markdown(name)}',
+      '',
+      '| method | ' + ' | '.join(map(in_markdown, values)) + ' |',
+      '|---' * (len(values) + 1) + '|',
+    ]
+    for method, mine in _by_method(points).items():
+      cells = ' | '.join(_cell(p, key) for p in mine)
+      lines.append(f'| {in_markdown(method)} | {cells} |')
+    lines.append('')
+  if any(0 < p['diverged'] < p['seeds'] for p in points):
+    lines += ['\\* without the seeds that diverged.', '']
+  return '\n'.join(lines)
+
+
+def as_csv(points: list[Point]) -> str:
+  """A line for each method and value, with all figures."""
+  keys = ['ari', *(f'{kind}_{column}' for kind in _KINDS for column in tables.COLUMNS)]
+  out = io.StringIO()
+  writer = csv.writer(out, lineterminator='\n')
+  heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
+  writer.writerow(['method', 'value', 'seeds', 'diverged', *heads])
+  for p in points:
+    figures = [v for key in keys for v in (p[key] or ('', ''))]
+    first = [shown(p['method'], 255), shown(text_of(p['value']), 255)]
+    writer.writerow([*first, p['seeds'], p['diverged'], *figures])
+  return out.getvalue()
+
+
+def draw(
+  points: list[Point], name: str, num_clients: int, workdir: pathlib.Path
+) -> str | None:
+  """Draws the curves; returns why not, where there is no Matplotlib."""
+  try:
+    from fesem_jax import plots
+  except UserError as e:  # Figures are optional, the table is not.
+    return str(e)
+  by_method = _by_method(points)
+  panels = {
+    title: {label: [p[key] for p in mine] for label, mine in by_method.items()}
+    for key, title in _panels(points).items()
+  }
+  values = [p['value'] for p in next(iter(by_method.values()))]
+  texts, places = list(map(text_of, values)), None
+  if are_numbers(values):
+    places = values
+    if name == 'clients_per_round':  # 0 means all.
+      texts = [text if v else 'all' for text, v in zip(texts, values, strict=True)]
+      places = [v or num_clients for v in values]
+  plots.save(plots.by_value(panels, name, texts, places), workdir / 'plots' / 'sweep')
+  return None
+
+
+def write(points: list[Point], name: str, workdir: pathlib.Path) -> None:
+  """Writes sweep.md, .csv and .json."""
+  write_atomically(workdir / 'sweep.md', as_markdown(points, name))
+  write_atomically(workdir / 'sweep.csv', as_csv(points))
+  whole = {'by': name, 'points': points}
+  write_atomically(workdir / 'sweep.json', json.dumps(whole, indent=1) + '\n')

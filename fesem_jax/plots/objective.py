@@ -1,0 +1,86 @@
+"""Eq. 6 over rounds, by the step of a round after which it is measured."""
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fesem_jax.display import in_figure
+from fesem_jax.plots.runs import Run
+from fesem_jax.plots.style import MARKERS, STYLE, color_of
+
+_STEPS = {
+  'Local step': 'objective_local_step',
+  'E-step': 'objective_e_step',
+  'M-step': 'objective',
+}
+_LINES = ('-', '--', '-')  # The E-step often changes nothing and lies on the first.
+
+_WIDE = 30  # Ratio of values from which on an axis is logarithmic.
+
+
+def objective(run: Run) -> Figure:
+  """Draws Eq. 6 after each step of a round, and what each step adds to it or takes.
+
+  Args:
+    run: with `track_objective`.
+
+  Returns:
+    The figure: on the left the values, on the right the changes.
+  """
+  series = {
+    step: dict(zip(*run.series(key), strict=True)) for step, key in _STEPS.items()
+  }
+  rounds = [r for r in series['M-step'] if r in series['Local step']]
+  values = {s: np.array([found[r] for r in rounds]) for s, found in series.items()}
+  # A round begins with what the M-step of the round before left.
+  left = [series['M-step'].get(r - 1, np.nan) for r in rounds]
+  before = {
+    'Local step': np.array(left),
+    'E-step': values['Local step'],
+    'M-step': values['E-step'],
+  }
+  with plt.rc_context(STYLE):
+    figure, (levels, changes) = plt.subplots(1, 2, figsize=(9, 3.6))
+    for i, step in enumerate(_STEPS):
+      style = {
+        'color': color_of(i),
+        'linestyle': _LINES[i],
+        'marker': MARKERS[i],
+        'markersize': 4,
+        'markevery': max(1, len(rounds) // 20),
+        'clip_on': False,  # Or markers at the ends would be cut off.
+      }
+      levels.plot(rounds, values[step], label=step, **style)
+      changes.plot(rounds, values[step] - before[step], **style)
+    _scale(levels, np.concatenate(list(values.values())))
+    changes.axhline(0, color='black', linewidth=0.8)
+    changes.set_ylabel('Change of Eq. 6')
+    changes.set_title('What each step adds (+) or takes (-)')
+    largest = np.nanmax(np.abs([values[s] - before[s] for s in _STEPS]))
+    if largest > 0:  # Steps that change little would be invisible beside others.
+      linear = 10 ** np.floor(np.log10(largest) - 1)
+      changes.set_yscale('symlog', linthresh=linear, linscale=1.0)
+    for axis in (levels, changes):
+      axis.set_xlabel('Round')
+      axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    figure.suptitle(in_figure(run.name), y=1.0)
+    figure.tight_layout()
+    figure.legend(
+      *levels.get_legend_handles_labels(),
+      loc='upper center',
+      bbox_to_anchor=(0.5, 0),
+      ncols=3,
+    )
+  return figure
+
+
+def _scale(axis: Axes, values: np.ndarray) -> None:
+  """Labels the axis of values, and makes it logarithmic where they differ widely."""
+  axis.set_title('Eq. 6 after each step of a round')
+  axis.set_ylabel('Mean squared distance to center')
+  if 0 < _WIDE * values.min() < values.max():
+    axis.set_yscale('log')
+  else:
+    axis.set_ylim(bottom=0)
