@@ -184,17 +184,18 @@ def train_and_cluster(
   first = any_model(some) if starts.shared is None else starts.shared
   origins = tree.repeat(tree.unstack(first, 0), num_clusters)
 
-  def to_nearest(trained, _, total, known):
-    seeds, origins = known
-    cluster, distance, models = comparison.nearest(trained.params, seeds)
+  def to_nearest(trained, _, total, shared):
+    known, origins = shared
+    cluster, distance, models = comparison.nearest(trained.params, known)
     weights = trained.weights(weighting)
     squared = sums.total(jnp.where(weights > 0, weights * distance, 0.0))
     clients = sums.add_rows(total[0], models, cluster, weights, origins)
     return cluster, (clients, total[1] + squared)
 
   none = sums.no_sums(origins), jnp.float32(0.0)
-  known = comparison.known(found.centers), origins
-  trained = train(cohort, fold=to_nearest, sums=none, known=known, keep=keep)
+  known = comparison.known(found.centers)
+  shared = known, origins
+  trained = train(cohort, fold=to_nearest, sums=none, known=shared, keep=keep)
   clients, squared = trained.sums
   centers = sums.mean_of(clients, origins)
   value = squared / jnp.maximum(clients.weight.sum(), 1.0)
