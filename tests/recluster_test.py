@@ -93,7 +93,6 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
     assert after.checks == (EVERY + 2 * EVERY, 2 * EVERY, False)
     return
   # New clusters are called what most of their clients were called.
-  both = second.astype(int), 1 - second.astype(int)
   new = min(both, key=lambda a: weights @ (a != assignment))
   np.testing.assert_array_equal(after.assignment, new)
   went = [[weights @ ((new == k) & (assignment == b)) for b in (0, 1)] for k in (0, 1)]
