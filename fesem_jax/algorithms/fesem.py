@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from fesem_jax import comparison, em, server, tree
 from fesem_jax.aggregation import aggregator
 from fesem_jax.algorithms.centers import reseed_empty_centers, round_info
+from fesem_jax.algorithms.fesem_options import check_options
 from fesem_jax.algorithms.fesem_start import start_fesem
 from fesem_jax.algorithms.recluster import Checks, recluster
 from fesem_jax.algorithms.starting_centers import starting_centers
 from fesem_jax.base import Params
-from fesem_jax.errors import UserError, check_at_least, check_choice
-from fesem_jax.local import WEIGHTINGS, train_cohort
+from fesem_jax.local import train_cohort
 from fesem_jax.losses import least_loss
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.sampling import everyone
@@ -142,52 +142,11 @@ def fesem(
   Raises:
     UserError: on an option outside its range, or options that exclude each other.
   """
-  check_choice('prox_weighting', prox_weighting, ('uniform', 'paper'))
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_choice('init_models', init_models, ('common', 'random'))
-  check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
-  check_choice('client_state', client_state, ('stacked', 'streamed'))
+  check_options(**dict(locals()))  # Every argument by its name.
   compare = comparison.build(cluster_on, local.model)
-  check_at_least(
-    1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
-  )
-  check_at_least(0, prox_lambda=prox_lambda, init_clients=init_clients)
-  check_at_least(0, loss_check_every=loss_check_every, recluster_every=recluster_every)
-  check_at_least(0, temperature=temperature, max_age=max_age)
-  check_at_least(0, init_shuffle=init_shuffle)
-  if init_shuffle > 1:
-    raise UserError(f'`init_shuffle={init_shuffle}` must lie in [0, 1].')
   stacked, matched = client_state == 'stacked', cluster_on == comparison.MATCHED
   rule = aggregator(aggregation, beta, norm_bound, krum_models)
   aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
-  for option, asked in {
-    'aggregation': aggregate is not None,
-    'reseed_empty': reseed_empty,
-    'recluster_every': recluster_every,
-    'init_shuffle': init_shuffle,
-    'init_models': init_models == 'random',
-  }.items():
-    if asked and not stacked:
-      raise UserError(
-        f'`{option}` needs the models of all clients: leave out '
-        f'`client_state={client_state}`.'
-      )
-  if temperature and cluster_on != 'all':
-    raise UserError(
-      f'`temperature` compares all parameters: leave out `cluster_on={cluster_on}`.'
-    )
-  if temperature and aggregate is not None:
-    raise UserError(
-      f'`temperature` shares clients among centers: leave out `aggregation='
-      f'{aggregation}`, to which a client counts or not.'
-    )
-  if late_joins and not init_clients > 0:
-    raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
-  if late_joins and init_clients < num_clusters:
-    raise UserError(
-      f'`init_clients={init_clients}` with `late_joins` is too few for '
-      f'`num_clusters={num_clusters}`; give one client for each cluster, at least.'
-    )
 
   def prox(data, cohort):
     if prox_lambda == 0:

@@ -1,0 +1,270 @@
+"""The flags of all experiment binaries: tables of names, defaults and help."""
+
+from typing import Any, NamedTuple
+
+from experiments import methods, schedules
+from fesem_jax import aggregation, algorithms, corruption, data, models
+from fesem_jax.data import partition
+
+
+class _Flag(NamedTuple):
+  kind: str  # The X of absl's DEFINE_X.
+  name: str
+  default: Any
+  help: str
+  extra: dict[str, Any]  # Further arguments of DEFINE_X.
+
+
+def _flag(kind: str, name: str, default: Any, text: str, **extra: Any) -> _Flag:
+  return _Flag(kind, name, default, text, extra)
+
+
+def _option(kind: str, name: str, text: str, **extra: Any) -> _Flag:
+  """A flag of method options; without a value, each method has its own default."""
+  defaults = [
+    f'{method}: {methods.options(method)[name]}'
+    for method in algorithms.METHODS
+    if name in methods.options(method)
+  ]
+  return _Flag(kind, name, None, f'{text} Default: {", ".join(defaults)}.', extra)
+
+
+_SOURCES = '; '.join(
+  f'{name} ({", ".join(source.name for source in sources)})'
+  for name, sources in data.DATASETS.items()
+)
+
+_DATA = (
+  _flag('string', 'dataset', 'digits',
+    f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
+    'layout; npz:FILE for arrays x, y, client and optionally split and cluster; '
+    'MODULE:FUNCTION for data of your own, a function that returns such arrays.'),
+  _flag('string', 'dataset_options', '',
+    'NAME=VALUE,...: keyword-only arguments of --dataset=MODULE:FUNCTION.'),
+  _flag('string', 'source', '',
+    'Where the data set comes from, as listed for --dataset; default: the first one '
+    'whose files are in --data_dir.'),
+  _flag('string', 'data_dir', '',
+    'Folder of the data files, which holds mnist/, qmnist/ and so on; default: the '
+    'environment variable FESEM_DATA_DIR, else ./data.'),
+  _flag('enum', 'partition', None,
+    "How examples are dealt to clients; default: 'natural' where the data set has "
+    "clients of its own, else 'iid'.", enum_values=partition.NAMES),
+  _flag('integer', 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'),
+  _flag('integer', 'examples_per_client', 0,
+    'Training examples of each client; 0: deal all there are.'),
+  _flag('integer', 'min_examples', 0,
+    'Leave out natural clients with fewer examples (training and test).'),
+  _flag('integer', 'partition_groups', 4,
+    'Groups of clients, the true clusters, in the partitions rotated (group g is '
+    'turned by g * 360 / groups degrees) and label_permuted.'),
+  _flag('bool', 'disjoint_groups', False,
+    'Whether the groups divide the images among themselves; otherwise each group holds '
+    'all of them.'),
+  _flag('float', 'dirichlet_alpha', 0.5,
+    "Concentration of the dirichlet partition (clients' labels) and of the unequal one "
+    '(their sizes, with i.i.d. labels); smaller is more skewed.'),
+  _flag('integer', 'classes_per_client', 2,
+    'Label shards of each client under the shards partition.'),
+  _flag('enum', 'background', 'white',
+    "Background of FEMNIST's images; in the files it is white.",
+    enum_values=('white', 'black')),
+  _flag('string', 'tfds_name', '', 'Data set for --dataset=tfds.'),
+  _flag('string', 'hub_name', '', 'OWNER/NAME for --dataset=hub.'),
+  _flag('string', 'hub_client_column', '',
+    'Column that names the client of each example; default: the data has no clients.'),
+  _flag('string', 'hub_label_column', '',
+    'Column of the labels; default: the only column of class labels.'),
+  _flag('float', 'synthetic_alpha', 1.0, "How much synthetic clients' models differ."),
+  _flag('float', 'synthetic_beta', 1.0, "How much synthetic clients' features differ."),
+  _flag('float', 'synthetic_noise', 0.0,
+    'Noise in the targets of synthetic_linear and synthetic_mixture, whose groups are '
+    '--partition_groups.'),
+  _flag('integer', 'seed', 0, 'Seed of all random numbers.',
+    lower_bound=0, upper_bound=2**31 - 1),
+)  # fmt: skip
+
+_MODEL = (
+  _flag('string', 'model', 'mlp',
+    f'Model of every client, of {", ".join(models.NAMES)}; or MODULE:FUNCTION for one '
+    'of your own: FUNCTION(example_shape, num_classes) returns a fesem_jax.Model.'),
+  _flag('string', 'model_options', '',
+    'NAME=VALUE,...: keyword-only arguments of --model=MODULE:FUNCTION.'),
+  _flag('list', 'hidden', ['64'], "Widths of the mlp's hidden layers."),
+)  # fmt: skip
+
+_TRAINING = (
+  _flag('enum', 'optimizer', 'sgd', 'Local optimizer; momentum is 0.9.',
+    enum_values=('sgd', 'momentum', 'adam')),
+  _flag('float', 'learning_rate', 0.1, 'Local learning rate.'),
+  _flag('string', 'lr_schedule', 'constant',
+    f'How the local learning rate goes on from --learning_rate over rounds: '
+    f'{schedules.FORMS}; cosine falls to 0 over --rounds.'),
+  _flag('integer', 'batch_size', 10,
+    "Local batch size; 0: all of a client's examples."),
+  _flag('integer', 'local_epochs', 2, 'Local epochs of a round.'),
+  _flag('integer', 'local_steps', 0,
+    'Local steps of a round; if positive, instead of --local_epochs.'),
+)  # fmt: skip
+
+_RUN = (
+  _flag('integer', 'rounds', 20, 'Communication rounds.'),
+  _flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
+  _flag('float', 'dropout_rate', 0.0,
+    'Probability that a client of a round drops out and its update never arrives.'),
+  _flag('enum', 'corrupt', 'none',
+    'What bad clients do: train on labels L - 1 - y (label_flip), send the opposite of '
+    'their change of the model (sign_flip), or noise of about its length (noise).',
+    enum_values=corruption.KINDS),
+  _flag('float', 'corrupt_fraction', 0.0,
+    'Share of the clients that are bad, drawn once from --seed; the honest ones are '
+    'measured on their own too.', lower_bound=0.0, upper_bound=1.0),
+  _flag('integer', 'finetune_epochs', 1,
+    'Local epochs of fine-tuning, with --optimizer and without a penalty, before the '
+    'finetuned figures are measured.'),
+  _flag('integer', 'eval_every', 1,
+    'Rounds between evaluations; 0: after the last round only.'),
+  _flag('enum', 'evaluate_on', 'test',
+    "validation: hold out a fifth of each client's training examples and measure on "
+    'these; the test split is not used.', enum_values=('test', 'validation')),
+  _flag('float', 'unseen_fraction', 0.0,
+    'Share of the clients that take no part in training; after the last round each of '
+    'them is measured with the center of least loss on its training examples (not for '
+    'methods whose clients have models or layers of their own).',
+    lower_bound=0.0, upper_bound=1.0),
+  _flag('integer', 'patience', 0,
+    'Stop after this many rounds in which no client changes its center and Eq. 6 '
+    'changes by at most 0.1 %; 0: never.', lower_bound=0),
+  _flag('integer', 'checkpoint_every', 10,
+    'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
+  _flag('bool', 'resume', True, 'Continue the run that --workdir holds.'),
+  _flag('bool', 'tensorboard', False, 'Write scalars to WORKDIR/tensorboard/ too.'),
+  _flag('bool', 'save_models', None,
+    'Save the deployed models for fesem_jax.load_run and experiments.export: all '
+    "centers, or every client's own model. Default: up to 1 GiB."),
+)  # fmt: skip
+
+_MACHINE = (
+  _flag('string', 'clients_per_chunk', '0',
+    'Clients trained side by side on a device; 0: chosen by the model and the device; '
+    'auto: measure which number is fastest. Results do not change beyond rounding.'),
+  _flag('integer', 'num_devices', 0,
+    'Devices that clients are split over; 0: all, on CPU one per core. Does not affect '
+    'results.', upper_bound=1024),
+)  # fmt: skip
+
+_METHOD = (
+  _option('integer', 'num_clusters', 'Centers K.'),
+  _option('float', 'prox_lambda', 'lambda of the distance penalty (Eq. 7).'),
+  _option('enum', 'prox_weighting',
+    'Weight of the penalty: lambda for every client, or lambda / (m alpha_i).',
+    enum_values=('uniform', 'paper')),
+  _option('float', 'prox_mu', 'mu of the proximal term mu / 2 |w - c|^2.'),
+  _option('enum', 'weighting',
+    'Weights of clients in a mean, and in Eq. 6 of the clustered methods.',
+    enum_values=('uniform', 'by_examples')),
+  _option('string', 'cluster_on',
+    "Parameters that the E-step compares: 'all' or a layer's name."),
+  _option('integer', 'loss_check_every',
+    'Every so many rounds, clients start from the center of least training loss, not '
+    'from their own; 0: never.'),
+  _option('integer', 'recluster_every',
+    'After so many rounds, clients train from the mean of the centers and are '
+    'clustered anew; each time clusters are found right, the wait for the next such '
+    'round doubles. 0: never.'),
+  _option('float', 'temperature',
+    'If positive, soft assignment: each client counts in the mean of every center, by '
+    'exp(-(D_k / min D - 1) / temperature) of its squared distances D.'),
+  _option('integer', 'max_age',
+    'A client that last took part more than so many rounds ago starts from the center '
+    'of least training loss; 0: never.'),
+  _option('bool', 'late_joins',
+    'Only the --init_clients clients of the first clustering take part in it; the '
+    'others join when they are first drawn, by training loss.'),
+  _option('bool', 'reseed_empty',
+    'Move a center without clients to the client farthest from its own center.'),
+  _option('enum', 'init_models',
+    'Before the first clustering, clients train from one random model, or each from a '
+    'random model of its own.', enum_values=('common', 'random')),
+  _option('float', 'init_shuffle',
+    'Probability that a client is put into a random cluster after the first '
+    'clustering: wrong starts, to study. 1: a random start.'),
+  _option('bool', 'track_objective',
+    'Log Eq. 6 after the local step and after the E-step too; experiments.figures '
+    'draws what each step of a round adds to it or takes.'),
+  _option('integer', 'init_epochs', 'Local epochs before the first clustering.'),
+  _option('float', 'init_tolerance',
+    'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '
+    'less than this; 0: train once.'),
+  _option('integer', 'init_restarts',
+    'Restarts of the first clustering, or draws of the first centers.'),
+  _option('enum', 'init_seeding',
+    'Seeds of the first clustering: random clients or k-means++.',
+    enum_values=('random', 'plusplus')),
+  _option('integer', 'init_clients',
+    'Random clients of the first clustering, or on which draws of the first centers '
+    'are compared. FeSEM, 0: all, at most 4096 with --client_state=streamed.'),
+  _option('integer', 'init_rounds',
+    'Rounds before draws of the first centers are compared.'),
+  _option('enum', 'client_state',
+    "Keep all clients' models from round to round, or only the centers.",
+    enum_values=('stacked', 'streamed')),
+  _option('enum', 'server_optimizer',
+    'What the server does with the mean change of the clients (FedOpt): take the mean, '
+    'or a step of FedAvgM, FedAdagrad, FedAdam or FedYogi.',
+    enum_values=tuple(methods.SERVER_OPTIMIZERS)),
+  _option('float', 'server_learning_rate',
+    'Of --server_optimizer, 0: 1 for momentum and 0.1 for the others; eta_g of '
+    'SCAFFOLD; epsilon of Reptile.'),
+  _option('float', 'server_beta1', "Momentum of --server_optimizer, FedOpt's beta_1."),
+  _option('float', 'server_beta2', "Of adam and yogi, FedOpt's beta_2."),
+  _option('float', 'server_tau', "Of adagrad, adam and yogi, FedOpt's tau."),
+  _option('float', 'ditto_lambda',
+    'lambda of the pull lambda / 2 |v - w|^2 to the global model.'),
+  _option('list', 'head_layers', "Names of the layers that are each client's own."),
+  _option('integer', 'head_epochs', 'Local epochs of the head.'),
+  _option('bool', 'same_cohort', 'One cohort for both passes of FedDANE.'),
+  _option('float', 'straggler_fraction',
+    'Probability that a client runs only 1 to E epochs in a round.'),
+  _option('enum', 'variant',
+    'IFCA: average models, or one full-batch gradient step.',
+    enum_values=('model', 'gradient')),
+  _option('float', 'trim', 'Share of a cluster that k-means leaves out.'),
+  _option('enum', 'aggregation',
+    'What the server makes of the models of a cluster, or of all clients: the mean; '
+    'the median or trimmed mean of each coordinate; the mean of changes of bounded '
+    'length; or the model closest to its nearest others (Krum). All but the mean '
+    'weigh clients alike.', enum_values=aggregation.AGGREGATIONS),
+  _option('float', 'beta',
+    'Share of clients that the trimmed mean drops at each end, or that Krum takes to '
+    'be bad.'),
+  _option('float', 'norm_bound',
+    'L2 length of the longest change that --aggregation=norm_bound lets pass; 0: the '
+    "median of the cluster's."),
+  _option('integer', 'krum_models',
+    'Models of least score that --aggregation=krum takes the mean of.'),
+  _option('integer', 'max_clusters', 'Splits make at most this many clusters.'),
+  _option('float', 'eps1',
+    'A cluster has converged if |mean update| < eps1 max |update|.'),
+  _option('enum', 'eps1_scale',
+    'relative: see --eps1; absolute: a cluster has converged if |mean update| < eps1.',
+    enum_values=('relative', 'absolute')),
+  _option('float', 'eps2',
+    'The clients of a cluster have not converged if max |update| > eps2.'),
+  _option('float', 'gamma', 'Least separation of the parts of a split.'),
+  _option('integer', 'min_size',
+    'Clusters of this many clients or fewer are not split.'),
+  _option('integer', 'min_rounds', 'Rounds before the first split.'),
+  _option('integer', 'check_every', 'Rounds between checks for a split.'),
+  _option('enum', 'linkage', 'How a cluster is split in two.',
+    enum_values=('minimax', 'complete', 'average')),
+)  # fmt: skip
+
+GROUPS = {
+  'data': _DATA,
+  'model': _MODEL,
+  'training': _TRAINING,
+  'run': _RUN,
+  'machine': _MACHINE,
+  'method': _METHOD,
+}
