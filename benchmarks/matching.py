@@ -86,7 +86,7 @@ def main(argv: list[str]) -> None:
   separations = jax.jit(functools.partial(matching.separations, layers))
   add('centers', 'separations', 1, separations, centers)
   apart = separations(centers)
-  nowhere = jax.tree.map(jnp.zeros_like, apart)  # Never close enough.
+  touching = jax.tree.map(jnp.zeros_like, apart)  # Never close enough.
 
   @jax.jit
   def costs(one: Any, center: Any, before: Any) -> list[jax.Array]:
@@ -145,7 +145,7 @@ def main(argv: list[str]) -> None:
     each = _ALL / num_clients
     add(case, 'E-step', each, nearest, stack, centers, apart)
     if case == 'near':
-      add(case, 'E-step, nothing skipped', each, nearest, stack, centers, nowhere)
+      add(case, 'E-step, nothing skipped', each, nearest, stack, centers, touching)
   print(common.table(rows, COLUMNS))
   common.save('matching', mesh, rows)
 

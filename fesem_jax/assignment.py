@@ -104,9 +104,9 @@ def _shortest_path(
     base = cost.at[row, nearest].get(mode='clip') - prices[nearest] - length[nearest]
     return length, via, visited, row, base, jnp.where(row == free, nearest, free)
 
-  nowhere = jnp.full(num_rows, jnp.inf)
+  unreached = jnp.full(num_rows, jnp.inf)
   via, visited = jnp.zeros(num_rows, jnp.int32), jnp.zeros(num_rows, bool)
   end = jnp.where(skip, 0, free)
-  search = nowhere, via, visited, start, jnp.float32(0), end
+  search = unreached, via, visited, start, jnp.float32(0), end
   length, via, visited, _, _, end = jax.lax.while_loop(searching, visit, search)
   return prices + jnp.where(visited, length - length[end], 0.0), via, end

@@ -117,7 +117,7 @@ def test_bad_clients_lie_only_about_layers_that_they_were_sent(start, sent):
   body = matrix(models['dense0'])[choice]
   lie = np.where(bad[:, None], 2 * body - matrix(true['dense0']), 0)
   assert_close(matrix(opposite['dense0'])[bad], lie[bad])
-  # Models of their own are for nobody else, as in NonFed.
+  # No server receives models of their own, as in NonFed.
   np.testing.assert_array_equal(matrix(sent('sign_flip', 'own')), matrix(true))
 
 

@@ -109,10 +109,10 @@ def start_fesem(
   client_params = trained.params
   if late_joins and stacked:
     client_params = tree.with_rows(starts.params(count), cohort, client_params)
-  nowhere, never = jnp.full(count, num_clusters), jnp.full(count, -1, jnp.int32)
+  unassigned, never = jnp.full(count, num_clusters), jnp.full(count, -1, jnp.int32)
   return FesemStart(
     centers,
-    tree.with_rows(nowhere.astype(jnp.int32), cohort, assignment),
+    tree.with_rows(unassigned.astype(jnp.int32), cohort, assignment),
     client_params,
     tree.with_rows(never, cohort, jnp.zeros(cohort.ids.shape, jnp.int32)),
   )

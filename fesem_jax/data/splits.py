@@ -89,7 +89,7 @@ def first_examples(train: FederatedData, count: int, seed: int = 0) -> Federated
 
   Each client has one order, drawn from the seed by its id; more examples are those of
   fewer and further ones. All shapes stay as they are, so that compiled programs fit
-  every count; the rows that are left over belong to nobody.
+  every count; the rows that are left over belong to no client.
 
   Args:
     train: training split of M clients.
