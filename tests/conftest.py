@@ -25,6 +25,13 @@ jax.config.update('jax_compilation_cache_dir', str(_CACHE))
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 
 
+@pytest.fixture(autouse=True, scope='module')
+def _forget_programs():
+  """Frees the programs of a module's tests: a process may hold so many, then dies."""
+  yield
+  jax.clear_caches()
+
+
 @pytest.fixture(scope='session')
 def real_data() -> pathlib.Path:
   """The folder of real data; skips where the environment names none."""

@@ -33,7 +33,7 @@ from tests.methods import (
 )
 
 # What states hold of each client, [M, ...].
-PER_CLIENT = ('assignment', 'client_params', 'client_controls', 'heads')
+PER_CLIENT = ('assignment', 'client_params', 'client_controls', 'heads', 'seen')
 CLIENTS, MOST, CASES = 6, 5, 60
 DROPOUT = 0.2
 
@@ -152,7 +152,10 @@ def test_properties(index, case):
   assert int(info.trained) == len(takes_part)
   assert int(info.failed) == 0
   if info.clusters is not None:
-    assert int(info.clusters.sizes.sum()) == (sizes > 0).sum()
+    # Those that have yet to join have no cluster.
+    seen = getattr(after, 'seen', None)
+    joined = sizes > 0 if seen is None else (sizes > 0) & (np.asarray(seen) >= 0)
+    assert int(info.clusters.sizes.sum()) == joined.sum()
 
   # Chunks and devices change nothing but rounding.
   elsewhere, other_info = on_two(jax.device_get(state), data, cohort, key)

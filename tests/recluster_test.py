@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, em, server, streams
+from fesem_jax import algorithms, em, server
 from fesem_jax.algorithms import recluster
 from fesem_jax.base import Cohort
 from fesem_jax.errors import UserError
@@ -54,8 +54,7 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
   def trained_from_mean(assignment):
     share = np.bincount(assignment, minlength=2) / 6
     start = unflatten(share @ old, reference.from_params(state.centers, 0))
-    local_key = streams.fold(key, streams.LOCAL)
-    trained = reference_round(local, data, [start] * 6, range(6), local_key)
+    trained = reference_round(local, data, [start] * 6, range(6), key)
     return np.stack([reference.flat(w) for w in trained])
 
   def value(points, second):

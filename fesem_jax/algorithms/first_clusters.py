@@ -86,6 +86,7 @@ def train_and_cluster(
   max_clients: int = 0,
   keep: bool = False,
   tolerance: float = 0.0,
+  train_key: jax.Array | None = None,
 ) -> Start:
   """Clients train from starts that are alike, then k-means (Section 6.1.4).
 
@@ -97,7 +98,7 @@ def train_and_cluster(
     starts: of all M clients; see `random_start`.
     data: training split.
     cohort: S clients.
-    key: decides the order of examples and the seeds.
+    key: decides the seeds, and the order of examples unless `train_key` does.
     num_clusters: K.
     restarts: of k-means, as the rest; see `kmeans`.
     seeding: 'random' or 'plusplus'.
@@ -109,8 +110,10 @@ def train_and_cluster(
     tolerance: the training is repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
       `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
+    train_key: of the training, where that is a round's.
   """
-  train_key = streams.fold(key, streams.LOCAL)
+  if train_key is None:
+    train_key = streams.fold(key, streams.LOCAL)
   limit = max(num_clusters, max_clients or data.num_clients)
 
   def train(cohort, **options):

@@ -145,6 +145,7 @@ def recluster(
     weighting=weighting,
     comparison=comparison,
     keep=True,
+    train_key=key,
   )
   trained = found.trained
   weights, stack = trained.weights(weighting), comparison.part(trained.params)
