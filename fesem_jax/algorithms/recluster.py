@@ -160,19 +160,17 @@ def recluster(
   moves = jnp.where(named != own, weights, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
   gain = present - found.objective
   changed = (moves > 0) & (gain > _MARGIN * moves * present)
-  if not cohort.everyone:
-    counts = trained.took_part()
-    before = counts.sum() - _number_used(own, counts, num_clusters)
-    after = counts.sum() - _number_used(found.assignment, counts, num_clusters)
-    halves = found.objective * before < _MARGIN_OF_PART * present * after
-    changed &= (before == after) | halves
+  drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
+  counts = trained.took_part()
+  before = counts.sum() - _number_used(own, counts, num_clusters)
+  after = counts.sum() - _number_used(found.assignment, counts, num_clusters)
+  halves = found.objective * before < _MARGIN_OF_PART * present * after
+  changed &= (drawn | (exists == 0)).all() | (before == after) | halves
   new = jnp.where(changed, named, own)
   flow = jnp.zeros_like(flow).at[new, own].add(weights)
-  if not cohort.everyone:
-    drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
-    of_all = data.sizes() if weighting == 'by_examples' else exists
-    rest = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
-    flow = flow.at[assignment, assignment].add(rest)
+  of_all = data.sizes() if weighting == 'by_examples' else exists
+  rest = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
+  flow = flow.at[assignment, assignment].add(rest)
   flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(num_clusters))
   shares = flow / flow.sum(axis=1, keepdims=True)
   centers = _mixed(shares, centers)
