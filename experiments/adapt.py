@@ -156,6 +156,7 @@ def main(argv: list[str]) -> None:
   machine = {
     'data_dir': f.data_dir,
     'clients_per_chunk': f.clients_per_chunk,
+    'shared_start': f.shared_start,
     'num_devices': f.num_devices,
     'checkpoint_every': 10,
     'resume': True,

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from experiments import methods, schedules
-from fesem_jax import aggregation, algorithms, corruption, data, models
+from fesem_jax import aggregation, algorithms, corruption, data, models, training
 from fesem_jax.data import partition
 
 
@@ -148,6 +148,11 @@ _MACHINE = (
   _flag('string', 'clients_per_chunk', '0',
     'Clients trained side by side on a device; 0: chosen by the model and the device; '
     'auto: measure which number is fastest. Results do not change beyond rounding.'),
+  _flag('enum', 'shared_start', 'auto',
+    'Whether clients of a center, which start from the same weights, keep what they '
+    'change in dense kernels instead of kernels of their own: faster for large kernels '
+    'and few local steps, which auto finds; with plain SGD only. Results do not change '
+    'beyond rounding.', enum_values=training.SHARED_START),
   _flag('integer', 'num_devices', 0,
     'Devices that clients are split over; 0: all, on CPU one per core. Does not affect '
     'results.', upper_bound=1024),

@@ -17,7 +17,7 @@ from fesem_jax.errors import UserError, argument
 # configuration.
 _NOT_CONFIGURATION = (
   'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'save_models',
-  'clients_per_chunk', 'num_devices',
+  'clients_per_chunk', 'shared_start', 'num_devices',
 )  # fmt: skip
 
 

@@ -135,10 +135,11 @@ def build_local(
     mesh=sharding.client_mesh(machine['num_devices']),
     dropout_rate=config['dropout_rate'],
     lr_schedule=schedules.build(config['lr_schedule']),
+    shared_start=machine['shared_start'],
   )
   if chunk == 'auto':
     chunk = autotune.clients_per_chunk(local, train, config['clients_per_round'])
-    return local._replace(clients_per_chunk=chunk)
+    return local._replace(clients_per_chunk=chunk, clients_per_shared_start=chunk)
   return local
 
 

@@ -37,8 +37,9 @@ def clients_per_chunk(
   rates: dict[int, float] = {}
   chunk = 1
   while chunk <= most:
+    sized = local._replace(clients_per_chunk=chunk, clients_per_shared_start=chunk)
     try:
-      rates[chunk] = _steps_per_second(local._replace(clients_per_chunk=chunk), train)
+      rates[chunk] = _steps_per_second(sized, train)
     except jax.errors.JaxRuntimeError:  # Out of memory: so are all larger ones.
       if not rates:
         raise

@@ -55,6 +55,11 @@ class Model(NamedTuple):
     layers: names of the layers in the order in which they run, where each gives its
       units to the next one alone, as in `models.build`; empty where that is not known.
       Units can be matched by `matching` only where it is.
+    apply_with: (params, x, multiply) -> logits as `apply`, but for the products of
+      dense layers, for which `multiply` is asked: (path of the layer in params, inputs
+      [B, ..., I]) -> [B, ..., O], or None to leave the product to the layer. Kernels
+      that are not used may be missing in params. None where that cannot be done;
+      needed by `shared_start`.
   """
 
   init: Callable[[jax.Array], Params]
@@ -62,6 +67,7 @@ class Model(NamedTuple):
   loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy
   metrics: tuple[tuple[str, Callable[[jax.Array, jax.Array], jax.Array]], ...] = ()
   layers: tuple[str, ...] = ()
+  apply_with: Callable[..., jax.Array] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -42,6 +42,12 @@ def batches_per_epoch(sizes: jax.Array, width: int) -> jax.Array:
   return (sizes + width - 1) // width
 
 
+def most_steps(schedule: Schedule, max_examples: int) -> int:
+  """The most local steps that any client takes."""
+  batches = -(-max_examples // batch_width(schedule, max_examples))
+  return schedule.steps or batches * schedule.epochs
+
+
 def num_steps(
   schedule: Schedule,
   sizes: jax.Array,

@@ -37,6 +37,8 @@ def map_clients(
   clients_per_chunk: int,
   sums: Any = None,
   into: Any = None,
+  group: jax.Array | None = None,
+  num_groups: int = 1,
 ) -> tuple[Any, Any]:
   """Runs `body` on the clients of a cohort, split over devices, chunk by chunk.
 
@@ -54,21 +56,24 @@ def map_clients(
     clients_per_chunk: C; see `map_chunks`.
     sums: arrays to add to, all zeros.
     into: arrays [S, ...] to overwrite; see `map_chunks`.
+    group: see `map_chunks`.
+    num_groups: see `map_chunks`.
 
   Returns:
     Results, a tree of [S, ...] split over the mesh, and the sums of all clients.
   """
 
-  def on_device(ids, work, own, into, shared, sums):
+  def on_device(ids, work, group, own, into, shared, sums):
     def chunk(slots, old, sums):
       # A slot beyond the end is an empty place; what it owns is another client's.
       chunk_ids = ids.at[slots].get(mode='fill', fill_value=empty)
       return body(Chunk(chunk_ids, tree.take(own, slots), old), shared, sums)
 
-    return map_chunks(chunk, work, clients_per_chunk, sums, into)
+    size = clients_per_chunk
+    return map_chunks(chunk, work, size, sums, into, group, num_groups)
 
-  return sharding.per_device(on_device, mesh, 4)(
-    jnp.asarray(ids), work, own, into, shared, sums
+  return sharding.per_device(on_device, mesh, 5)(
+    jnp.asarray(ids), work, group, own, into, shared, sums
   )
 
 
@@ -78,6 +83,8 @@ def map_chunks(
   clients_per_chunk: int,
   sums: Any = None,
   into: Any = None,
+  group: jax.Array | None = None,
+  num_groups: int = 1,
 ) -> tuple[Any, Any]:
   """Runs `body` on chunks of clients in order of decreasing work.
 
@@ -92,16 +99,24 @@ def map_chunks(
     sums: arrays to add to.
     into: arrays [S, ...] to overwrite, a prefix of the tree that `body` returns, None
       for new ones. Fresh memory costs more time than filling it.
+    group: [S] int32 in 0..num_groups-1; clients of different groups share no chunk.
+      None if all are of one.
+    num_groups: how many there are, or more.
 
   Returns:
     Tree of [S, ...] in the order of `work`, and what the last chunk left.
   """
   num_clients = work.shape[0]
-  num_chunks = -(-num_clients // max(1, clients_per_chunk))
-  chunk = -(-num_clients // num_chunks)  # As few empty places as can be.
-  order = jnp.argsort(-work).astype(jnp.int32)
-  padding = jnp.full(num_chunks * chunk - num_clients, num_clients, jnp.int32)
-  order = jnp.concatenate([order, padding])
+  most = -(-num_clients // max(1, clients_per_chunk))
+  chunk = -(-num_clients // most)  # As few empty places as can be.
+  num_chunks: jax.Array | int = most
+  if group is None or chunk == 1:
+    order = jnp.argsort(-work).astype(jnp.int32)
+    padding = jnp.full(most * chunk - num_clients, num_clients, jnp.int32)
+    order = jnp.concatenate([order, padding])
+  else:
+    most = (num_clients + num_groups * (chunk - 1)) // chunk
+    order, num_chunks = _by_group(work, group, num_groups, chunk, most)
 
   def write(whole: jax.Array, slots: jax.Array, rows: jax.Array) -> jax.Array:
     if chunk == 1:  # A slice is written in place; a scatter would loop.
@@ -140,7 +155,32 @@ def map_chunks(
     return jax.tree.map(new, s) if old is None else old
 
   out = jax.tree.map(fill, into, shapes, is_leaf=absent)
-  return add_up(num_chunks, run, out, sums)
+  return add_up(num_chunks, run, out, sums, most)
+
+
+def _by_group(
+  work: jax.Array, group: jax.Array, num_groups: int, chunk: int, most: int
+) -> tuple[jax.Array, jax.Array]:
+  """Clients in chunks of one group each, by decreasing work.
+
+  Args:
+    work: [S].
+    group: [S] int32.
+    num_groups: how many groups there are.
+    chunk: C.
+    most: chunks that there can be.
+
+  Returns:
+    [most * C] int32 clients, S in an empty place; and the number of chunks [] int32.
+  """
+  order = jnp.lexsort((-work, group)).astype(jnp.int32)
+  sizes = jnp.bincount(group, length=num_groups)
+  chunks = (sizes + chunk - 1) // chunk
+  # From its place among all clients to that in the chunks, group by group.
+  shift = (jnp.cumsum(chunks) - chunks) * chunk - (jnp.cumsum(sizes) - sizes)
+  places = jnp.arange(work.shape[0]) + shift[group[order]]
+  empty = jnp.full(most * chunk, work.shape[0], jnp.int32)
+  return empty.at[places].set(order), chunks.sum()
 
 
 def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ _FREE = frozenset(
     'resume',
     'rounds',
     'clients_per_chunk',
+    'shared_start',
     'num_devices',
     'tensorboard',
     'checkpoint_every',

@@ -82,13 +82,23 @@ def _forward(x, kernel, strides, padding, kernel_dilation=(1, 1), x_dilation=(1,
   )
 
 
+def _one_by_one(x, kernel, *args, **kwargs):
+  """`_forward`, but clients that are mapped over take turns."""
+
+  @jax.custom_batching.sequential_vmap
+  def convolve(x, kernel):
+    return _forward(x, kernel, *args, **kwargs)
+
+  return convolve(x, kernel)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _conv(x, kernel, strides, padding):
-  return _forward(x, kernel, strides, padding)
+  return _one_by_one(x, kernel, strides, padding)
 
 
 def _conv_fwd(x, kernel, strides, padding):
-  return _forward(x, kernel, strides, padding), (x, kernel)
+  return _one_by_one(x, kernel, strides, padding), (x, kernel)
 
 
 def _conv_bwd(strides, padding, residuals, dy):
@@ -104,9 +114,9 @@ def _conv_bwd(strides, padding, residuals, dy):
     dk_padding.append((before, window - 1 + spread - size - before))
   # Input gradient: the kernel flipped in space, inputs and outputs swapped.
   flipped = kernel[::-1, ::-1].swapaxes(2, 3)
-  dx = _forward(dy, flipped, (1, 1), dx_padding, x_dilation=strides)
+  dx = _one_by_one(dy, flipped, (1, 1), dx_padding, x_dilation=strides)
   # Kernel gradient: the batch plays the part of the channels that are summed.
-  dk = _forward(
+  dk = _one_by_one(
     x.transpose(3, 1, 2, 0),
     dy.transpose(1, 2, 0, 3),
     (1, 1),

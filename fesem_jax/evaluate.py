@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn import metrics as sklearn_metrics
 
-from fesem_jax import batching, chunks
+from fesem_jax import batching, chunks, shared_start
 from fesem_jax.base import Cohort, FederatedData, Model, Params
 from fesem_jax.batching import Schedule
 from fesem_jax.local_sgd import train_chunk
@@ -139,22 +139,35 @@ def evaluate_clients(
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
   tuning = local._replace(model=model, schedule=schedule)
+  kernels = shared_start.kernels(tuning, used, train, layers)
+  if finetune_epochs == 0:
+    kernels = ()
   steps = batching.num_steps(schedule, jnp.asarray(train.sizes()), train.max_examples)
 
   def body(chunk, shared, _):
     steps, of_chunk = chunk.own
     models, train, test, key = shared
     count = chunk.ids.shape[0]
-    params = of_chunk._replace(shared=models).params(count)
+    start = of_chunk._replace(shared=models)
+    params = start.params(count)
     deployed = count_chunk(model, params, test, chunk.ids)
     if finetune_epochs == 0:
       return (deployed, deployed, jnp.zeros(count, bool)), None
     steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
     keys = client_keys(key, train, chunk.ids)
-    tuned, _, finite = train_chunk(
-      tuning, train, params, chunk.ids, steps, keys, layers=layers
+    rest, shared_kernels = shared_start.split(tuning, start, kernels)
+    ends = train_chunk(
+      tuning,
+      train,
+      rest.params(count),
+      chunk.ids,
+      steps,
+      keys,
+      shared=shared_kernels,
+      layers=layers,
     )
-    return (deployed, count_chunk(model, tuned, test, chunk.ids), ~finite), None
+    tuned = shared_kernels.models(ends.params, ends.changes, ends.finite)
+    return (deployed, count_chunk(model, tuned, test, chunk.ids), ~ends.finite), None
 
   counts, _ = chunks.map_clients(
     body,
@@ -164,7 +177,11 @@ def evaluate_clients(
     (used.shared, train, test, key),
     empty=test.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=local.clients_per_chunk,
+    clients_per_chunk=shared_start.side_by_side(
+      tuning, kernels, used.shared, test.num_clients
+    ),
+    group=used.choice if kernels else None,
+    num_groups=used.num_models(),
   )
   return counts
 

@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import batching, chunks, streams
+from fesem_jax import batching, chunks, shared_start, streams, tree
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.corruption import as_sent
 from fesem_jax.local_sgd import Vary, train_chunk
@@ -177,6 +177,9 @@ def train_cohort(
 
   shared_part = None if correction is None else (correction.common, correction.applies)
   rate = local.rate(cohort)
+  # Corrections, and penalties towards other models, change whole kernels.
+  changes_alone = correction is None and anchor is None
+  kernels = shared_start.kernels(local, starts, data, layers) if changes_alone else ()
   models = shared_of(starts), shared_of(anchor)
   shared = (*models, shared_part, data, key, rate, known)
 
@@ -197,13 +200,15 @@ def train_cohort(
     sizes = data.sizes(chunk.ids)
     steps = jnp.where(sizes > 0, steps, 0)
     keys = client_keys(key, data, chunk.ids)
-    params, loss, finite = train_chunk(
+    rest, shared_kernels = shared_start.split(local, start, kernels)
+    ends = train_chunk(
       local,
       data,
-      start.params(count),
+      rest.params(count),
       chunk.ids,
       steps,
       keys,
+      shared=shared_kernels,
       anchor=pull_to,
       prox=prox,
       correction=added,
@@ -211,16 +216,36 @@ def train_cohort(
       layers=layers,
       rate=rate,
     )
-    if sends:
-      told = ClientModels(start.own, jnp.arange(count)) if sends_own else start
-      params = as_sent(data, chunk.ids, told, params, keys)
-    trained = Trained(chunk.ids, params, loss, sizes, finite, arrived, steps)
-    folded = None
-    if fold is not None:
-      more = () if known is None else (known,)
-      folded, sums = fold(trained, start, sums, *more)
-    kept = params if keep else None
-    return (kept, trained._replace(params=None, folded=folded)), sums
+
+    def send(clients, sums):
+      ends, start, (ids, sizes, arrived, steps, keys) = clients
+      start = start._replace(shared=models)
+      params = shared_kernels.models(ends.params, ends.changes, ends.finite)
+      if sends:
+        told = start
+        if sends_own:
+          told = ClientModels(start.own, jnp.arange(ids.shape[0]))
+        params = as_sent(data, ids, told, params, keys)
+      trained = Trained(ids, params, ends.loss, sizes, ends.finite, arrived, steps)
+      folded = None
+      if fold is not None:
+        more = () if known is None else (known,)
+        folded, sums = fold(trained, start, sums, *more)
+      kept = params if keep else None
+      return (kept, trained._replace(params=None, folded=folded)), sums
+
+    facts = chunk.ids, sizes, arrived, steps, keys
+    clients = ends, start._replace(shared=None), facts
+    if not kernels:
+      return send(clients, sums)
+    # Few whole models at a time, so that they stay in the cache.
+    return chunks.map_chunks(
+      lambda slots, _, sums: send(tree.take(clients, slots), sums),
+      jnp.zeros(count, jnp.int32),
+      local.clients_per_chunk,
+      sums,
+      chunk.into,
+    )
 
   (params, trained), sums = chunks.map_clients(
     body,
@@ -230,8 +255,12 @@ def train_cohort(
     shared,
     empty=data.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=local.clients_per_chunk,
+    clients_per_chunk=shared_start.side_by_side(
+      local, kernels, starts.shared, cohort.ids.shape[0]
+    ),
     sums=sums,
     into=(into, None),
+    group=starts.choice if kernels else None,
+    num_groups=starts.num_models(),
   )
   return trained._replace(params=params, sums=sums)

@@ -10,6 +10,7 @@ import optax
 from fesem_jax import batching, tree
 from fesem_jax.base import FederatedData, Model, Params
 from fesem_jax.errors import UserError
+from fesem_jax.shared_start import NONE, Change, Rows, SharedStart
 from fesem_jax.training import LocalTraining
 
 
@@ -40,9 +41,12 @@ def local_step(
   active: jax.Array,
   anchor: Params,
   prox: jax.Array | None,
+  changes: tuple[Change, ...] = (),
   *,
+  shared: SharedStart = NONE,
+  step: jax.Array | int = 0,
   rate: jax.Array | None = None,
-) -> tuple[Params, optax.OptState, jax.Array, jax.Array]:
+) -> tuple[Params, optax.OptState, tuple[Change, ...], jax.Array, jax.Array]:
   """One step of one client on its loss + prox |w - anchor|^2 + <correction, w>.
 
   Args:
@@ -55,19 +59,25 @@ def local_step(
     active: [] bool; False changes nothing.
     anchor: like `params`; None without `prox`.
     prox: [] float32, or None.
+    changes: of the kernels that the client shares the start of.
+    shared: those kernels.
+    step: [] int32, counted from 0.
     rate: [] float32, see `LocalTraining.rate`.
 
   Returns:
-    params, opt_state, and the sum [] of the losses and the number [] of the batch's
-    examples, both 0 unless active.
+    params, opt_state, changes, and the sum [] of the losses and the number [] of the
+    batch's examples, both 0 unless active.
   """
   x, y, weights = batch
 
-  def loss_of(params: Params) -> jax.Array:
-    model = params if frozen is None else frozen | params
-    return weighted_loss(local.model, model, x, y, weights)
+  def loss_of(params: Params, rows: tuple[Rows, ...]) -> jax.Array:
+    whole = params if frozen is None else frozen | params
+    model = shared.model(local.model, changes, rows)
+    return weighted_loss(model, whole, x, y, weights)
 
-  loss, grads = jax.value_and_grad(loss_of)(params)
+  both = jax.value_and_grad(loss_of, argnums=(0, 1))
+  loss, (grads, rows) = both(params, shared.no_rows())
+  changes = shared.append(changes, rows, step, active, rate, prox)
   # All gradients before any update: the update can then overwrite the params.
   tie = sum(0 * g.ravel()[0] for g in jax.tree.leaves(grads))
   grads = jax.tree.map(lambda g: g + tie, grads)
@@ -83,7 +93,8 @@ def local_step(
     lambda a, b: jnp.where(active, a, b), new, (params, opt_state)
   )
   count = jnp.where(active, weights.sum(), 0.0)
-  return params, opt_state, jnp.where(active, loss * weights.sum(), 0.0), count
+  loss = jnp.where(active, loss * weights.sum(), 0.0)
+  return params, opt_state, changes, loss, count
 
 
 class _Loop(NamedTuple):
@@ -91,9 +102,26 @@ class _Loop(NamedTuple):
 
   params: Params  # [C, ...]
   opt_state: optax.OptState  # [C, ...]
+  changes: tuple[Change, ...]  # [C, ...]
   orders: jax.Array  # [C, N_max] int32 this epoch's order of examples
   loss: jax.Array  # [C] float32 sum over visited examples
   visited: jax.Array  # [C] float32
+
+
+class Ends(NamedTuple):
+  """Where local training of C clients ended.
+
+  Attributes:
+    params: [C, ...] local models, without the kernels that they shared the start of.
+    changes: [C, ...] of those kernels; see `SharedStart.models`.
+    loss: see `local.Trained`.
+    finite: see `local.Trained`.
+  """
+
+  params: Params
+  changes: tuple[Change, ...]
+  loss: jax.Array
+  finite: jax.Array
 
 
 def train_chunk(
@@ -104,13 +132,14 @@ def train_chunk(
   steps: jax.Array,
   keys: jax.Array,
   *,
+  shared: SharedStart = NONE,
   anchor: Params = None,
   prox: jax.Array | None = None,
   correction: Params = None,
   vary: Vary | None = None,
   layers: Sequence[str] | None = None,
   rate: jax.Array | None = None,
-) -> tuple[Params, jax.Array, jax.Array]:
+) -> Ends:
   """Trains C clients side by side for as long as the longest of them takes.
 
   Args:
@@ -120,17 +149,18 @@ def train_chunk(
     ids: [C] int32 positions in `data`.
     steps: [C] int32 local steps.
     keys: [C] keys of the clients in this round.
+    shared: kernels that all these clients start from, which `starts` is without;
+      `anchor` and `correction` must be None if there are any.
     anchor: [C, ...] what `prox` pulls to; the start by default.
     prox: [C] float32, adds `prox * |w - anchor|^2` to the loss (Eq. 7), or None.
     correction: [C, ...] added to every gradient, or None.
     vary: gives the correction of each step, counted from 0; None leaves it as it is.
     layers: names of the layers that learn; None is all. The others stay as they are.
     rate: [] float32, see `LocalTraining.rate`.
-
-  Returns:
-    params [C, ...], mean loss [C] and finite [C]; see `local.Trained`.
   """
-  one = ids.shape[0] == 1
+  one, changes = ids.shape[0] == 1, shared.no_changes()
+  if not one:
+    changes = tree.repeat(changes, ids.shape[0])
   if one:
     # Without a client axis convolutions are not grouped ones, and the loop can
     # overwrite the params in place.
@@ -183,24 +213,30 @@ def train_chunk(
     def one_step(correction, params, *others):
       if vary is not None:
         correction = vary(step, params, correction)
-      return local_step(local, correction, params, *others, rate=rate)
+      options = {'shared': shared, 'step': step, 'rate': rate}
+      return local_step(local, correction, params, *others, **options)
 
-    params, opt_state, loss, count = each(one_step)(
-      correction, loop.params, frozen, loop.opt_state, batch, step < steps, anchor, prox
-    )
-    return _Loop(params, opt_state, orders, loop.loss + loss, loop.visited + count)
+    active = step < steps
+    params, opt_state, changes, loss, count = each(one_step)(
+      correction, loop.params, frozen, loop.opt_state, batch, active, anchor, prox,
+      loop.changes,
+    )  # fmt: skip
+    loss, visited = loop.loss + loss, loop.visited + count
+    return _Loop(params, opt_state, changes, orders, loss, visited)
 
   first = _Loop(
     params=learning(starts),
     opt_state=each(local.optimizer.init)(learning(starts)),
+    changes=changes,
     orders=in_order,
     loss=jnp.zeros(ids.shape),
     visited=jnp.zeros(ids.shape),
   )
   last = jax.lax.fori_loop(0, steps.max(), body, first)
   loss = last.loss / jnp.maximum(last.visited, 1.0)
-  params = last.params if frozen is None else frozen | last.params
+  params, changes = last.params, last.changes
+  params = params if frozen is None else frozen | params
   if one:
-    params, starts, loss = tree.expand((params, starts, loss))
-  finite = tree.all_finite(params)
-  return tree.where(finite, params, starts), loss, finite
+    params, starts, changes, loss = tree.expand((params, starts, changes, loss))
+  finite = shared.finite(changes, tree.all_finite(params))
+  return Ends(tree.where(finite, params, starts), changes, loss, finite)

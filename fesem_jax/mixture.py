@@ -47,4 +47,5 @@ def as_one_model(
     shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},
     own={MODELS: None, LOG_WEIGHTS: jnp.log(jnp.maximum(used.mixture, 1e-30))},
   )
-  return model._replace(init=init, apply=apply), models, (MODELS,)
+  larger = model._replace(init=init, apply=apply, apply_with=None)
+  return larger, models, (MODELS,)

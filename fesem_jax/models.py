@@ -22,6 +22,9 @@ NORM_GROUPS = 8
 
 Dense = functools.partial(nn.Dense, dot_general=dense.dot_general)
 
+# See `Model.apply_with`.
+Multiply = Callable[..., jax.Array | None]
+
 
 class Mlp(nn.Module):
   """Dense layers with ReLU; logistic regression when there is no hidden one."""
@@ -239,10 +242,27 @@ def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
   def apply(params: Params, x: jax.Array) -> jax.Array:
     return jnp.asarray(module.apply({'params': params}, x))
 
+  def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
+    def intercept(own, args, kwargs, context):
+      layer = context.module
+      product = None
+      if type(layer) is nn.Dense and context.method_name == '__call__':
+        product = multiply(layer.path, *args, **kwargs)
+      if product is None:
+        return own(*args, **kwargs)
+      if not layer.use_bias:
+        return product
+      bias = layer.get_variable('params', 'bias')
+      return product + bias.reshape((1,) * (product.ndim - 1) + bias.shape)
+
+    with nn.intercept_methods(intercept):
+      return apply(params, x)
+
   def init(key: jax.Array) -> Params:
     return module.init(key, dummy)['params']
 
-  return Model(init, apply, layers=tuple(layers) if type(module) in _CHAINS else ())
+  chain = tuple(layers) if type(module) in _CHAINS else ()
+  return Model(init, apply, layers=chain, apply_with=apply_with)
 
 
 NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn', 'celeba_cnn')

@@ -164,9 +164,13 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
     if any(x.ndim == 4 for x in leaves):
       return 1
     return max(1, min(64, 200_000 // size, on_each))
-  stats = device.memory_stats() or {}
-  budget = stats.get('bytes_limit', 16 * 2**30) // 4
   # Weights, gradients, start and the optimizer's update: about six copies. Patches
   # of convolutions at an evaluation's batch of 128 take up to 120 MB a client.
   each = 24 * size + (120 * 2**20 if any(x.ndim == 4 for x in leaves) else 0)
-  return max(1, min(on_each, budget // each))
+  return max(1, min(on_each, memory_for_clients(device) // each))
+
+
+def memory_for_clients(device: jax.Device) -> int:
+  """Bytes of an accelerator for clients that train side by side, a quarter of all."""
+  stats = device.memory_stats() or {}
+  return stats.get('bytes_limit', 16 * 2**30) // 4

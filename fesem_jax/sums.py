@@ -25,10 +25,11 @@ _NUMBERS_AT_ONCE = 2**24
 
 
 def add_up(
-  count: int,
+  count: jax.Array | int,
   add: Callable[[jax.Array, tuple[Any, Any]], tuple[Any, Any]],
   results: Any,
   sums: Any,
+  most: int | None = None,
 ) -> tuple[Any, Any]:
   """`jax.lax.fori_loop(0, count, add, (results, sums))`, but sums in two levels.
 
@@ -37,15 +38,17 @@ def add_up(
   million equal terms one after the other give 1 % too much, in two levels 0.01 %.
 
   Args:
-    count: number of terms.
+    count: number of terms, at most `most`.
     add: (i, (results, sums)) -> the same; it adds a term to sums, and its results do
       not depend on sums.
     results: arrays to overwrite.
     sums: arrays to add to.
+    most: needed where `count` is an array.
   """
-  if count <= _GROUP:
+  most = count if most is None else most
+  if most <= _GROUP:
     return jax.lax.fori_loop(0, count, add, (results, sums))
-  group = math.isqrt(count)
+  group = math.isqrt(most)
   nothing = jax.tree.map(jnp.zeros_like, sums)
 
   def add_group(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:

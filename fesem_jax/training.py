@@ -11,10 +11,19 @@ from jax.sharding import Mesh
 from fesem_jax import sharding
 from fesem_jax.base import Cohort, Model
 from fesem_jax.batching import Schedule
-from fesem_jax.errors import UserError, argument, check_at_least, check_share
+from fesem_jax.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_share,
+)
 
 # Round [] int32, counted from 0 -> multiplier [] of the round's local updates.
 RoundSchedule = Callable[[Any], Any]
+
+
+SHARED_START = ('auto', 'on', 'off')
 
 
 class LocalTraining(NamedTuple):
@@ -35,6 +44,10 @@ class LocalTraining(NamedTuple):
       any optimizer whose updates are proportional to it (SGD, with momentum too, and
       Adam); e.g. `optax.cosine_decay_schedule(1.0, rounds)`. Training outside of rounds
       (before the first, fine-tuning, for figures) is at the full rate.
+    shared_start: whether clients that start from the same weights keep dense kernels as
+      changes to them: 'auto', 'on' or 'off'; see `shared_start`. It changes results by
+      rounding only.
+    clients_per_shared_start: C where they do; 0 chooses by the kernels and the device.
   """
 
   model: Model
@@ -44,6 +57,8 @@ class LocalTraining(NamedTuple):
   mesh: Mesh
   dropout_rate: float = 0.0
   lr_schedule: RoundSchedule | None = None
+  shared_start: str = 'auto'
+  clients_per_shared_start: int = 0
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The multiplier [] float32 of a cohort's local updates; None where it is 1."""
@@ -64,6 +79,7 @@ def local_training(
   mesh: Mesh | None = None,
   dropout_rate: float = 0.0,
   lr_schedule: RoundSchedule | None = None,
+  shared_start: str = 'auto',
 ) -> LocalTraining:
   """A `LocalTraining` with what is left out chosen for the machine.
 
@@ -78,15 +94,17 @@ def local_training(
     mesh: all devices by default.
     dropout_rate: see `LocalTraining`.
     lr_schedule: see `LocalTraining`.
+    shared_start: see `LocalTraining`.
 
   Raises:
-    UserError: on a number out of range, or a schedule that does not give one
+    UserError: on a number or mode out of range, or a schedule that does not give one
       positive number for a round.
   """
   check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
   check_at_least(0, steps=steps)
   check_at_least(1, epochs=epochs)
   check_share(dropout_rate=dropout_rate)
+  check_choice('shared_start', shared_start, SHARED_START)
   if lr_schedule is not None:
     _check_schedule(lr_schedule)
   mesh = sharding.client_mesh() if mesh is None else mesh
@@ -96,7 +114,15 @@ def local_training(
   )
   schedule = Schedule(batch_size, epochs, steps)
   return LocalTraining(
-    model, optimizer, schedule, chunk, mesh, dropout_rate, lr_schedule
+    model,
+    optimizer,
+    schedule,
+    chunk,
+    mesh,
+    dropout_rate,
+    lr_schedule,
+    shared_start,
+    clients_per_chunk,
   )
 
 
@@ -119,19 +145,36 @@ def _check_schedule(lr_schedule: RoundSchedule) -> None:
     )
 
 
+# What plain SGD treats alike: gradients of any size, again and again.
+_GRADIENTS = ((1.0, 2.0), (1.0, 2.0), (-1e9, 1e-9))
+
+
+def _rates(optimizer: optax.GradientTransformation) -> jax.Array:
+  """What an optimizer multiplies gradients by, one after the other, entry by entry."""
+  with jax.ensure_compile_time_eval():  # Known also while a round is traced.
+    params = jnp.array([3.0, -5.0])
+    state = optimizer.init(params)
+    rates = []
+    for gradient in map(jnp.array, _GRADIENTS):
+      step, state = optimizer.update(gradient, state, params)
+      rates.append(-step / gradient)
+    return jnp.stack(rates)
+
+
+def is_plain_sgd(optimizer: optax.GradientTransformation) -> bool:
+  """Whether the steps of an optimizer are the gradient times one negative number."""
+  rates = _rates(optimizer)
+  with jax.ensure_compile_time_eval():
+    alike = jnp.allclose(rates, rates[0, 0], rtol=1e-6, atol=0)
+    return bool(alike and rates[0, 0] > 0)
+
+
 def sgd_learning_rate(local: LocalTraining) -> float:
   """The learning rate of a local optimizer that is plain SGD.
 
   Raises:
     UserError: if it is not: its steps must be the gradient times one number.
   """
-  params = jnp.zeros(2)
-  state = local.optimizer.init(params)
-  steps = []
-  for gradient in (jnp.array([1.0, 2.0]), jnp.array([1.0, 2.0])):
-    step, state = local.optimizer.update(gradient, state, params)
-    steps.append(-step / gradient)
-  rates = jnp.stack(steps)
-  if not jnp.allclose(rates, rates[0, 0], rtol=1e-6, atol=0) or not rates[0, 0] > 0:
+  if not is_plain_sgd(local.optimizer):
     raise UserError('The local `optimizer` must be plain SGD of one learning rate.')
-  return float(rates[0, 0])
+  return float(_rates(local.optimizer)[0, 0])

@@ -95,3 +95,26 @@ def test_one_client_is_mapped_like_many(size):
   got = chunks.map_one_or_many(fn, size)(x, y)
   np.testing.assert_array_equal(got['sum'], x + 1)
   np.testing.assert_array_equal(got['shape'], [1] * size)
+
+
+@pytest.mark.parametrize('clients_per_chunk', [2, 3, 9])
+def test_clients_of_different_groups_share_no_chunk(clients_per_chunk):
+  work, groups = np.array([3, 0, 7, 2, 7, 1, 4]), jnp.array([2, 0, 2, 2, 0, 2, 2])
+
+  def body(slots, _, count):
+    own = jnp.where(slots < len(work), groups.at[slots].get(mode='clip'), -1)
+    alone = ((own == own[0]) | (own < 0)).all()
+    return (slots, jnp.broadcast_to(alone, slots.shape)), count + 1
+
+  def run():
+    return chunks.map_chunks(
+      body, jnp.asarray(work), clients_per_chunk, jnp.int32(0), None, groups, 4
+    )
+
+  (slots, alone), count = jax.jit(run)()
+  np.testing.assert_array_equal(slots, np.arange(len(work)))
+  assert alone.all()
+  size = min(clients_per_chunk, len(work))
+  if clients_per_chunk == 3:
+    assert count == 1 + 2  # Two clients of group 0, five of group 2.
+  assert size * int(count) >= len(work)

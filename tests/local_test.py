@@ -38,9 +38,10 @@ def train(local, data, key=None, starts=None, cohort=None, **kwargs):
 
 @pytest.mark.parametrize('schedule', SCHEDULES)
 @pytest.mark.parametrize('prox', [None, 0.3])
-def test_matches_float64_reference(schedule, prox):
+@pytest.mark.parametrize('shared_start', ['off', 'on'])
+def test_matches_float64_reference(schedule, prox, shared_start):
   data = helpers.federation(SIZES)
-  local = helpers.local()._replace(schedule=schedule)
+  local = helpers.local(chunk=3)._replace(schedule=schedule, shared_start=shared_start)
   key = jax.random.key(3)
   trained = train(local, data, key, prox=prox)
   start = reference.from_params(start_of(local), 0)

@@ -86,10 +86,14 @@ def federation_of(case, order=tuple(range(CLIENTS)), spoiled=()):
 
 @functools.cache
 def programs(index):
-  """A method's start, its round in chunks of 3, and of 2 on each of two devices."""
+  """A method's start, its round in chunks of 3, and of 2 on each of two devices.
+
+  The latter keeps changes to shared kernels where it can; so both ways are compared.
+  """
   name, options = METHODS[index]
   local = helpers.local(chunk=3)._replace(dropout_rate=DROPOUT)
-  other = helpers.local(chunk=2, devices=2)._replace(dropout_rate=DROPOUT)
+  other = helpers.local(chunk=2, devices=2)
+  other = other._replace(dropout_rate=DROPOUT, shared_start='on')
   one, two = (algorithms.build(name, each, **options) for each in (local, other))
   return jax.jit(one.init), jax.jit(one.step), jax.jit(two.step)
 

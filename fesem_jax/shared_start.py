@@ -1,0 +1,335 @@
+"""Local SGD from a shared start: dense kernels as what training changed in them.
+
+All clients of a center begin a round with the same weights W_0. Of a dense layer with
+inputs x_s [B, I] and gradients d_s [B, O] of its outputs at step s, SGD makes
+
+  W_t = W_0 - sum_{s < t} c_s x_s^T d_s,
+
+where c_s is the learning rate, which a penalty lambda |W - W_0|^2 shrinks by
+1 - 2 * rate * lambda at each later step. So a client keeps the rows x_s and d_s instead
+of a kernel of its own:
+
+  x W_t = x W_0 - ((x X^T) * c) D    and    d W_t^T = d W_0^T - ((d D^T) * c) X.
+
+The products with W_0 are one product for all clients side by side, which reads W_0
+once; the kernel's gradient is never formed, and W_t once, when training ends.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fesem_jax import sharding, tree
+from fesem_jax.base import FederatedData, Model, Params
+from fesem_jax.batching import batch_width, most_steps
+from fesem_jax.method import ClientModels
+from fesem_jax.training import LocalTraining, is_plain_sgd
+
+# `auto` keeps the rows of a kernel of at least so many entries, ...
+_LARGE = 2**18
+# ... unless they outgrow this share of it: products with rows run slower than those
+# with kernels.
+_ROWS_PER_KERNEL = 0.5
+
+
+# On a CPU so many clients train side by side, or fewer: their rows, in numbers, are to
+# stay in the cache.
+_SIDE_BY_SIDE = 8
+_CACHED = 2**23
+
+KERNEL = 'kernel'
+
+# A dense layer: its keys in the tree of parameters.
+Path = tuple[str, ...]
+# A step's inputs [B, I] and output gradients [B, O].
+Rows = tuple[jax.Array, jax.Array]
+
+
+class Kernel(NamedTuple):
+  """A dense layer whose kernel all clients start from.
+
+  Attributes:
+    path: of the layer.
+    rows: of one step, R.
+    steps: the most that a client takes, T.
+  """
+
+  path: Path
+  rows: int
+  steps: int
+
+
+class Change(NamedTuple):
+  """What local training changed in a kernel: -(shares * inputs)^T gradients.
+
+  Attributes:
+    inputs: [T R, I] float32 the layer's inputs, the rows of each step so far.
+    gradients: [T R, O] float32 gradients of the layer's outputs.
+    shares: [T R] float32 c; 0 in rows that are not filled yet.
+  """
+
+  inputs: jax.Array
+  gradients: jax.Array
+  shares: jax.Array
+
+
+@jax.custom_vjp
+def product(x: jax.Array, kernel: jax.Array, change: Change, rows: Rows) -> jax.Array:
+  """The product x W_t; its gradient by `rows` is what this step adds to `change`.
+
+  Args:
+    x: [R, I].
+    kernel: [I, O] W_0.
+    change: of the kernel so far.
+    rows: anything of the shapes of a step's rows.
+
+  Returns:
+    [R, O] float32.
+  """
+  del rows
+  own = ((x @ change.inputs.T) * change.shares[None]) @ change.gradients
+  return x @ kernel - own
+
+
+def _forward(x, kernel, change, rows):
+  return product(x, kernel, change, rows), (x, kernel, change)
+
+
+def _backward(residuals, dy):
+  x, kernel, change = residuals
+  own = ((dy @ change.gradients.T) * change.shares[None]) @ change.inputs
+  return dy @ kernel.T - own, None, None, (x, dy)
+
+
+product.defvjp(_forward, _backward)
+
+
+class SharedStart(NamedTuple):
+  """The kernels that clients side by side start from together; none by default.
+
+  Attributes:
+    kernels: what they are.
+    weights: [I, O] of each, W_0.
+    rate: [] float32 learning rate.
+  """
+
+  kernels: tuple[Kernel, ...] = ()
+  weights: tuple[jax.Array, ...] = ()
+  rate: jax.Array | float = 0.0
+
+  def no_changes(self) -> tuple[Change, ...]:
+    """What a client changed before its first step."""
+
+    def empty(kernel: Kernel, weights: jax.Array) -> Change:
+      count = kernel.rows * kernel.steps
+      inputs, outputs = weights.shape
+      return Change(
+        jnp.zeros((count, inputs)), jnp.zeros((count, outputs)), jnp.zeros(count)
+      )
+
+    return tuple(map(empty, self.kernels, self.weights))
+
+  def no_rows(self) -> tuple[Rows, ...]:
+    """Rows of the shapes of a step's."""
+
+    def empty(kernel: Kernel, weights: jax.Array) -> Rows:
+      return tuple(jnp.zeros((kernel.rows, size)) for size in weights.shape)
+
+    return tuple(map(empty, self.kernels, self.weights))
+
+  def model(
+    self, model: Model, changes: tuple[Change, ...], rows: tuple[Rows, ...]
+  ) -> Model:
+    """The model with these kernels as they are after `changes`."""
+    if not self.kernels:
+      return model
+    index = {kernel.path: i for i, kernel in enumerate(self.kernels)}
+
+    def multiply(path: Path, x: jax.Array) -> jax.Array | None:
+      if path not in index:
+        return None
+      i = index[path]
+      flat = x.reshape(-1, x.shape[-1])
+      y = product(flat, self.weights[i], changes[i], rows[i])
+      return y.reshape(*x.shape[:-1], -1)
+
+    def apply(params: Params, x: jax.Array) -> jax.Array:
+      return model.apply_with(params, x, multiply)
+
+    return model._replace(apply=apply)
+
+  def append(
+    self,
+    changes: tuple[Change, ...],
+    rows: tuple[Rows, ...],
+    step: jax.Array,
+    active: jax.Array,
+    rate: jax.Array | None = None,
+    prox: jax.Array | None = None,
+  ) -> tuple[Change, ...]:
+    """`changes` after one more step of a client.
+
+    Args:
+      changes: so far.
+      rows: of the step.
+      step: [] int32 number of the step, counted from 0.
+      active: [] bool; False changes nothing.
+      rate: [] float32 multiplies the learning rate; None is 1.
+      prox: [] float32 lambda of the penalty lambda |W - W_0|^2, or None.
+    """
+    rate = self.rate if rate is None else self.rate * rate
+    keeps = 1.0 if prox is None else 1 - 2 * rate * prox
+
+    def add(kernel: Kernel, change: Change, own: Rows) -> Change:
+      inputs, gradients = (jnp.where(active, x, 0.0) for x in own)
+      share = jnp.full(kernel.rows, rate)
+      kept = change.shares * jnp.where(active, keeps, 1.0)
+      first = step * kernel.rows
+
+      def put(whole: jax.Array, part: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(whole, part, first, 0)
+
+      return Change(
+        put(change.inputs, inputs), put(change.gradients, gradients), put(kept, share)
+      )
+
+    return tuple(map(add, self.kernels, changes, rows))
+
+  def finite(self, changes: tuple[Change, ...], others: jax.Array) -> jax.Array:
+    """Which clients' kernels are finite, by a bound on their entries.
+
+    Args:
+      changes: [C, ...].
+      others: [C] bool, whether the rest of each model is finite.
+
+    Returns:
+      [C] bool. False too where a kernel comes close to what float32 can hold.
+    """
+    most = jnp.finfo(jnp.float32).max / 2
+    for weights, change in zip(self.weights, changes, strict=True):
+      inputs, gradients = (jnp.abs(x).max(axis=-1) for x in change[:2])
+      moved = (jnp.abs(change.shares) * inputs * gradients).sum(axis=-1)
+      others &= jnp.abs(weights).max() + moved < most  # Not if one is not a number.
+    return others
+
+  def models(
+    self, params: Params, changes: tuple[Change, ...], finite: jax.Array
+  ) -> Params:
+    """Whole local models, [C, ...].
+
+    Args:
+      params: [C, ...] all but these kernels.
+      changes: [C, ...] of these kernels.
+      finite: [C] bool; False leaves a client's kernels as they were at the start.
+    """
+    flat = flatten_dict(params)
+    for i, kernel in enumerate(self.kernels):
+      inputs, gradients, shares = tree.where(
+        finite, changes[i], tree.zeros_like(changes[i])
+      )
+      moved = jnp.einsum('cri,cro->cio', inputs, gradients * shares[..., None])
+      flat[*kernel.path, KERNEL] = self.weights[i][None] - moved
+    return unflatten_dict(flat) if self.kernels else params
+
+
+NONE = SharedStart()
+
+
+def side_by_side(
+  local: LocalTraining, kernels: tuple[Kernel, ...], weights: Params, num_clients: int
+) -> int:
+  """How many clients of one center to train side by side on a device, C.
+
+  Args:
+    local: how clients train.
+    kernels: that they keep changes to; without any, C is `clients_per_chunk`.
+    weights: [R, ...] models that clients start from.
+    num_clients: S.
+  """
+  chosen = local.clients_per_shared_start if kernels else local.clients_per_chunk
+  if chosen:
+    return chosen
+  flat = flatten_dict(weights)
+  shapes = [flat[*kernel.path, KERNEL].shape[1:] for kernel in kernels]
+  numbers = sum(k.rows * k.steps * sum(s) for k, s in zip(kernels, shapes, strict=True))
+  on_each = -(-num_clients // local.mesh.size)
+  device = local.mesh.devices.flat[0]
+  if device.platform == 'cpu':
+    return max(1, min(on_each, _SIDE_BY_SIDE, _CACHED // numbers))
+  # Beside the rows: all other weights as in `default_clients_per_chunk`.
+  others = sum(x[0].size for x in jax.tree.leaves(weights))
+  others -= sum(math.prod(shape) for shape in shapes)
+  patches = 120 * 2**20 if any(x.ndim == 5 for x in jax.tree.leaves(weights)) else 0
+  each = 8 * numbers + 24 * others + patches
+  return max(1, min(on_each, sharding.memory_for_clients(device) // each))
+
+
+def kernels(
+  local: LocalTraining,
+  start: ClientModels,
+  data: FederatedData,
+  layers: Sequence[str] | None = None,
+) -> tuple[Kernel, ...]:
+  """The dense layers that clients may keep as changes to a shared start.
+
+  Args:
+    local: how clients train.
+    start: models that they start from.
+    data: training split.
+    layers: names of the layers that learn; None is all.
+
+  Returns:
+    None of them unless the local optimizer is plain SGD and `local.shared_start` says
+    so: 'on' takes every dense layer that the clients share and that learns, 'auto' the
+    large ones whose rows stay small beside the kernel.
+  """
+  model, mode = local.model, local.shared_start
+  if mode == 'off' or model.apply_with is None or start.shared is None:
+    return ()
+  if start.mixture is not None or not is_plain_sgd(local.optimizer):
+    return ()
+  width = batch_width(local.schedule, data.max_examples)
+  steps = most_steps(local.schedule, data.max_examples)
+  found: dict[Path, list[jax.Array]] = {}
+
+  def record(path: Path, x: jax.Array) -> None:
+    found.setdefault(path, []).append(x)
+
+  batch = jax.ShapeDtypeStruct((width, *data.example_shape), jnp.float32)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  jax.eval_shape(lambda p, x: model.apply_with(p, x, record), params, batch)
+  chosen, shared = [], flatten_dict(start.shared)
+  for path, inputs in found.items():
+    kernel = shared.get((*path, KERNEL))
+    if kernel is None or len(inputs) > 1 or (layers and path[0] not in layers):
+      continue
+    rows, (size_in, size_out) = inputs[0].size // inputs[0].shape[-1], kernel.shape[1:]
+    size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)
+    if mode == 'on' or (size >= _LARGE and of_rows <= _ROWS_PER_KERNEL * size):
+      chosen.append(Kernel(path, rows, steps))
+  return tuple(chosen)
+
+
+def split(
+  local: LocalTraining, start: ClientModels, kernels: tuple[Kernel, ...]
+) -> tuple[ClientModels, SharedStart]:
+  """Takes the shared kernels out of the models that clients of one center start from.
+
+  Args:
+    local: how clients train.
+    start: of C clients with the same `choice`.
+    kernels: from `kernels`.
+  """
+  if not kernels:
+    return start, NONE
+  first = 0 if start.choice is None else start.choice[0]
+  shared = flatten_dict(start.shared)
+  weights = tuple(shared.pop((*kernel.path, KERNEL))[first] for kernel in kernels)
+  one = jnp.ones(())
+  step, _ = local.optimizer.update(one, local.optimizer.init(one), one)
+  rest = start._replace(shared=unflatten_dict(shared))
+  return rest, SharedStart(kernels, weights, -step)

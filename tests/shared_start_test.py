@@ -1,0 +1,191 @@
+"""Kernels as changes to a shared start: which, how they are multiplied, what they end as.
+
+That local training matches the float64 reference both ways is in local_test, and that
+every method's rounds do, for random federations, in properties_test.
+"""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fesem_jax import evaluate, models, shared_start, tree
+from fesem_jax.batching import Schedule
+from fesem_jax.errors import UserError
+from fesem_jax.local import train_cohort
+from fesem_jax.method import ClientModels
+from fesem_jax.training import is_plain_sgd, local_training
+from tests import helpers
+
+SIZES = [7, 1, 12, 4, 9, 5]
+
+
+def paths(local, data, start=None, layers=None):
+  params = jax.eval_shape(lambda: tree.expand(local.model.init(jax.random.key(0))))
+  start = ClientModels(params) if start is None else start
+  return [k.path for k in shared_start.kernels(local, start, data, layers)]
+
+
+def on(**kwargs):
+  return helpers.local(**kwargs)._replace(shared_start='on')
+
+
+def test_the_product_and_its_gradients_are_those_of_the_whole_kernel():
+  rng = np.random.default_rng(0)
+
+  def normal(*shape):
+    return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+  x, kernel, dy = normal(4, 7), normal(7, 5), normal(4, 5)
+  change = shared_start.Change(normal(9, 7), normal(9, 5), normal(9))
+  rows = jnp.zeros((4, 7)), jnp.zeros((4, 5))
+
+  def shared(x, rows):
+    return (shared_start.product(x, kernel, change, rows) * dy).sum()
+
+  whole = kernel - change.inputs.T @ (change.gradients * change.shares[:, None])
+  want, of_whole = jax.value_and_grad(lambda x: ((x @ whole) * dy).sum())(x)
+  got, (of_x, of_rows) = jax.value_and_grad(shared, (0, 1))(x, rows)
+  chex.assert_trees_all_close((got, of_x), (want, of_whole), rtol=1e-5, atol=1e-5)
+  chex.assert_trees_all_equal(of_rows, (x, dy))
+
+
+def test_auto_takes_large_kernels_whose_rows_stay_small():
+  data = helpers.federation([100] * 3, shape=(28, 28), classes=62)
+  cnn = models.build('femnist_cnn', (28, 28), 62)
+
+  def local(model=cnn, **kwargs):
+    return local_training(model, optax.sgd(0.1), num_clients=3, **kwargs)
+
+  assert paths(local(), data) == [('dense',)]
+  assert paths(local(epochs=5), data) == [('dense',)]
+  assert not paths(local(epochs=20), data)
+  assert not paths(local(shared_start='off'), data)
+  assert paths(local(shared_start='on'), data) == [('dense',), ('logits',)]
+  assert not paths(local(models.build('mlp', (28, 28), 62)), data)
+  with pytest.raises(UserError, match='`shared_start=yes`'):
+    local(shared_start='yes')
+
+
+@pytest.mark.parametrize(
+  'optimizer',
+  [
+    optax.adam(0.1),
+    optax.sgd(0.1, momentum=0.9),
+    optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1)),
+    optax.chain(optax.clip_by_global_norm(5.0), optax.sgd(0.1)),
+    optax.sign_sgd(0.1),
+  ],
+  ids=['adam', 'momentum', 'decay', 'clip', 'sign'],
+)
+def test_other_optimizers_than_plain_sgd_keep_kernels(optimizer):
+  assert is_plain_sgd(optax.sgd(0.1))
+  assert not is_plain_sgd(optimizer)
+  assert not paths(on(optimizer=optimizer), helpers.federation(SIZES))
+
+
+def test_only_kernels_that_are_shared_and_learn_are_taken():
+  data, local = helpers.federation(SIZES), on()
+  assert paths(local, data) == [('dense0',), ('logits',)]
+  assert paths(local, data, layers=['dense0']) == [('dense0',)]
+  model = tree.expand(local.model.init(jax.random.key(0)))
+  assert not paths(local, data, ClientModels(own=tree.repeat(model, 6)))
+  heads = ClientModels(model | {'logits': None}, own={'dense0': None, 'logits': model})
+  assert paths(local, data, heads) == [('dense0',)]
+
+
+class Block(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    return nn.relu(nn.Dense(5, use_bias=False)(x))
+
+
+class Twice(nn.Module):
+  """A layer within a layer, one that runs twice, and one without a bias."""
+
+  @nn.compact
+  def __call__(self, x):
+    again = nn.Dense(6, name='again')
+    x = nn.relu(again(nn.relu(again(x))))
+    return nn.Dense(helpers.CLASSES)(Block()(x))
+
+
+def trained(local, data, prox=0.1, starts=None):
+  if starts is None:
+    starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+  run = jax.jit(
+    lambda starts, data, key: train_cohort(
+      local, starts, data, helpers.everyone(data), key, prox=prox
+    )
+  )
+  return run(starts, data, jax.random.key(3))
+
+
+@pytest.mark.parametrize('chunk', [1, 4])
+def test_layers_of_any_flax_module_end_alike(chunk):
+  data = helpers.federation(SIZES)
+  model = models.from_flax(Twice(), helpers.SHAPE)
+  local = on(chunk=chunk)._replace(model=model, lr_schedule=lambda r: 1 / (1 + r))
+  assert paths(local, data) == [('Block_0', 'Dense_0'), ('Dense_0',)]
+  want = trained(local._replace(shared_start='off'), data)
+  chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('batch_size', [4, 0])
+def test_convolutional_clients_of_two_centers_end_alike(batch_size):
+  data = helpers.federation(SIZES, shape=(8, 8))
+  local = on(model='small_cnn', shape=(8, 8), chunk=4, batch_size=batch_size)
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  starts = ClientModels(centers, jnp.array([2, 0, 2, 2, 0, 2]))  # None at center 1.
+  want = trained(local._replace(shared_start='off'), data, starts=starts)
+  got = trained(local, data, starts=starts)
+  chex.assert_trees_all_close(got, want, rtol=1e-3, atol=1e-5)
+
+
+def test_a_client_that_diverges_keeps_its_start():
+  data = helpers.federation([4, 4, 4])
+  bad = np.asarray(data.x).copy()
+  bad[4:8] = 1e30  # Client 1.
+  data = data.__class__(**{**vars(data), 'x': bad})
+  local = on(batch_size=2, epochs=3, chunk=3)
+  got = trained(local, data)
+  assert got.finite.tolist() == [True, False, True]
+  start = local.model.init(jax.random.key(0))
+  chex.assert_trees_all_equal(tree.unstack(got.params, 1), start)
+  assert jnp.isfinite(got.params['dense0']['kernel']).all()
+
+
+def test_a_kernel_near_the_end_of_float32_counts_as_not_finite():
+  weights = jnp.ones((2, 2))
+  kernel = shared_start.Kernel(('a',), 1, 1)
+  shared = shared_start.SharedStart((kernel,), (weights,), 0.1)
+  sizes = jnp.array([1e10, 1e20, jnp.nan])
+  rows = jnp.ones((3, 1, 2)) * sizes[:, None, None]
+  change = shared_start.Change(rows, rows, jnp.ones((3, 1)))
+  finite = shared.finite((change,), jnp.array([True] * 3))
+  assert finite.tolist() == [True, False, False]
+  ends = shared.models({'a': {}}, (change,), finite)['a']['kernel']
+  np.testing.assert_array_equal(ends[1:], [weights] * 2)
+
+
+def test_fine_tuning_starts_from_shared_centers_too():
+  data, test = helpers.federation(SIZES), helpers.federation(SIZES, seed=1)
+  local = on(chunk=4)
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+  used = ClientModels(centers, jnp.array([0, 1, 1, 1, 0, 1]))
+
+  def measure(local):
+    run = jax.jit(
+      lambda used, train, test, key: evaluate.evaluate_clients(
+        used, local, train, test, key, 2
+      )
+    )
+    return run(used, data, test, jax.random.key(0))
+
+  assert paths(local._replace(schedule=Schedule(4, 2)), data, used)
+  chex.assert_trees_all_equal(
+    measure(local), measure(local._replace(shared_start='off'))
+  )
