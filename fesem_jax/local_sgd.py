@@ -72,7 +72,7 @@ def local_step(
 
   def loss_of(params: Params, rows: tuple[Rows, ...]) -> jax.Array:
     whole = params if frozen is None else frozen | params
-    model = shared.model(local.model, changes, rows)
+    model = shared.model(local.model, changes, step, rows)
     return weighted_loss(model, whole, x, y, weights)
 
   both = jax.value_and_grad(loss_of, argnums=(0, 1))
@@ -232,7 +232,7 @@ def train_chunk(
     loss=jnp.zeros(ids.shape),
     visited=jnp.zeros(ids.shape),
   )
-  last = jax.lax.fori_loop(0, steps.max(), body, first)
+  last = shared.over_steps(steps.max(), body, first)
   loss = last.loss / jnp.maximum(last.visited, 1.0)
   params, changes = last.params, last.changes
   params = params if frozen is None else frozen | params

@@ -16,8 +16,8 @@ once; the kernel's gradient is never formed, and W_t once, when training ends.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +41,12 @@ _ROWS_PER_KERNEL = 0.5
 _SIDE_BY_SIDE = 8
 _CACHED = 2**23
 
+# Rows of a block, about: only as much of the rows is read as is filled.
+_BLOCK = 128
+
 KERNEL = 'kernel'
 
+Loop = Any  # What a loop over local steps carries, a NamedTuple.
 # A dense layer: its keys in the tree of parameters.
 Path = tuple[str, ...]
 # A step's inputs [B, I] and output gradients [B, O].
@@ -56,20 +60,22 @@ class Kernel(NamedTuple):
     path: of the layer.
     rows: of one step, R.
     steps: the most that a client takes, T.
+    block: steps whose rows are one block, b; the same for all kernels.
   """
 
   path: Path
   rows: int
   steps: int
+  block: int
 
 
-class Change(NamedTuple):
-  """What local training changed in a kernel: -(shares * inputs)^T gradients.
+class Block(NamedTuple):
+  """What some local steps changed in a kernel: -(shares * inputs)^T gradients.
 
   Attributes:
-    inputs: [T R, I] float32 the layer's inputs, the rows of each step so far.
-    gradients: [T R, O] float32 gradients of the layer's outputs.
-    shares: [T R] float32 c; 0 in rows that are not filled yet.
+    inputs: [b R, I] float32 the layer's inputs, R rows for each of b steps.
+    gradients: [b R, O] float32 gradients of the layer's outputs.
+    shares: [b R] float32 c; 0 in rows that are not filled yet.
   """
 
   inputs: jax.Array
@@ -77,32 +83,54 @@ class Change(NamedTuple):
   shares: jax.Array
 
 
+# What training changed in a kernel so far: the block that is being filled, those that
+# are full, and last those that are empty yet.
+Change = tuple[Block, ...]
+
+
 @jax.custom_vjp
-def product(x: jax.Array, kernel: jax.Array, change: Change, rows: Rows) -> jax.Array:
+def product(
+  x: jax.Array, kernel: jax.Array, change: Change, full: jax.Array, rows: Rows
+) -> jax.Array:
   """The product x W_t; its gradient by `rows` is what this step adds to `change`.
 
   Args:
     x: [R, I].
     kernel: [I, O] W_0.
     change: of the kernel so far.
+    full: [] int32 how many blocks are.
     rows: anything of the shapes of a step's rows.
 
   Returns:
     [R, O] float32.
   """
   del rows
-  own = ((x @ change.inputs.T) * change.shares[None]) @ change.gradients
-  return x @ kernel - own
+  return x @ kernel - _of_blocks(x, change, full, lambda block: block)
 
 
-def _forward(x, kernel, change, rows):
-  return product(x, kernel, change, rows), (x, kernel, change)
+def _of_blocks(x, change, full, sides):
+  """((x A^T) * shares) B, added up over the blocks, whose `sides` give A and B."""
+
+  def times(block, x):
+    a, b, shares = sides(block)
+    return ((x @ a.T) * shares[None]) @ b
+
+  first, *others = change
+  total = times(first, x)
+  for i, block in enumerate(others, 1):
+    none = jnp.zeros_like(total)
+    total += jax.lax.cond(i <= full, times, lambda *_, none=none: none, block, x)
+  return total
+
+
+def _forward(x, kernel, change, full, rows):
+  return product(x, kernel, change, full, rows), (x, kernel, change, full)
 
 
 def _backward(residuals, dy):
-  x, kernel, change = residuals
-  own = ((dy @ change.gradients.T) * change.shares[None]) @ change.inputs
-  return dy @ kernel.T - own, None, None, (x, dy)
+  x, kernel, change, full = residuals
+  own = _of_blocks(dy, change, full, lambda b: (b.gradients, b.inputs, b.shares))
+  return dy @ kernel.T - own, None, None, None, (x, dy)
 
 
 product.defvjp(_forward, _backward)
@@ -125,11 +153,11 @@ class SharedStart(NamedTuple):
     """What a client changed before its first step."""
 
     def empty(kernel: Kernel, weights: jax.Array) -> Change:
-      count = kernel.rows * kernel.steps
-      inputs, outputs = weights.shape
-      return Change(
+      count, (inputs, outputs) = kernel.rows * kernel.block, weights.shape
+      block = Block(
         jnp.zeros((count, inputs)), jnp.zeros((count, outputs)), jnp.zeros(count)
       )
+      return (block,) * -(-kernel.steps // kernel.block)
 
     return tuple(map(empty, self.kernels, self.weights))
 
@@ -142,9 +170,13 @@ class SharedStart(NamedTuple):
     return tuple(map(empty, self.kernels, self.weights))
 
   def model(
-    self, model: Model, changes: tuple[Change, ...], rows: tuple[Rows, ...]
+    self,
+    model: Model,
+    changes: tuple[Change, ...],
+    step: jax.Array,
+    rows: tuple[Rows, ...],
   ) -> Model:
-    """The model with these kernels as they are after `changes`."""
+    """The model with these kernels as they are after `changes`, before a step."""
     if not self.kernels:
       return model
     index = {kernel.path: i for i, kernel in enumerate(self.kernels)}
@@ -154,7 +186,8 @@ class SharedStart(NamedTuple):
         return None
       i = index[path]
       flat = x.reshape(-1, x.shape[-1])
-      y = product(flat, self.weights[i], changes[i], rows[i])
+      full = step // self.kernels[i].block
+      y = product(flat, self.weights[i], changes[i], full, rows[i])
       return y.reshape(*x.shape[:-1], -1)
 
     def apply(params: Params, x: jax.Array) -> jax.Array:
@@ -185,19 +218,34 @@ class SharedStart(NamedTuple):
     keeps = 1.0 if prox is None else 1 - 2 * rate * prox
 
     def add(kernel: Kernel, change: Change, own: Rows) -> Change:
-      inputs, gradients = (jnp.where(active, x, 0.0) for x in own)
-      share = jnp.full(kernel.rows, rate)
-      kept = change.shares * jnp.where(active, keeps, 1.0)
-      first = step * kernel.rows
+      kept = jnp.where(active, keeps, 1.0)
+      first, *others = [b._replace(shares=b.shares * kept) for b in change]
+      of_step = *(jnp.where(active, x, 0.0) for x in own), jnp.full(kernel.rows, rate)
+      place = step % kernel.block * kernel.rows
 
       def put(whole: jax.Array, part: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_update_slice_in_dim(whole, part, first, 0)
+        return jax.lax.dynamic_update_slice_in_dim(whole, part, place, 0)
 
-      return Change(
-        put(change.inputs, inputs), put(change.gradients, gradients), put(kept, share)
-      )
+      return Block(*map(put, first, of_step)), *others
 
     return tuple(map(add, self.kernels, changes, rows))
+
+  def over_steps(
+    self, count: jax.Array, body: Callable[[jax.Array, Loop], Loop], loop: Loop
+  ) -> Loop:
+    """`jax.lax.fori_loop(0, count, body, loop)`, where `loop.changes` are changes."""
+    if all(len(change) == 1 for change in loop.changes):
+      return jax.lax.fori_loop(0, count, body, loop)
+    every = self.kernels[0].block
+
+    # Blocks change places between the loops over their steps: within one, they stay.
+    def of_block(i: jax.Array, loop: Loop) -> Loop:
+      empty_first = tuple((change[-1], *change[:-1]) for change in loop.changes)
+      changes = jax.lax.cond(i > 0, lambda: empty_first, lambda: loop.changes)
+      last = jnp.minimum((i + 1) * every, count)
+      return jax.lax.fori_loop(i * every, last, body, loop._replace(changes=changes))
+
+    return jax.lax.fori_loop(0, (count + every - 1) // every, of_block, loop)
 
   def finite(self, changes: tuple[Change, ...], others: jax.Array) -> jax.Array:
     """Which clients' kernels are finite, by a bound on their entries.
@@ -211,9 +259,11 @@ class SharedStart(NamedTuple):
     """
     most = jnp.finfo(jnp.float32).max / 2
     for weights, change in zip(self.weights, changes, strict=True):
-      inputs, gradients = (jnp.abs(x).max(axis=-1) for x in change[:2])
-      moved = (jnp.abs(change.shares) * inputs * gradients).sum(axis=-1)
-      others &= jnp.abs(weights).max() + moved < most  # Not if one is not a number.
+      bound = jnp.abs(weights).max()
+      for block in change:
+        inputs, gradients = (jnp.abs(x).max(axis=-1) for x in block[:2])
+        bound += (jnp.abs(block.shares) * inputs * gradients).sum(axis=-1)
+      others &= bound < most  # Not if one is not a number.
     return others
 
   def models(
@@ -228,8 +278,10 @@ class SharedStart(NamedTuple):
     """
     flat = flatten_dict(params)
     for i, kernel in enumerate(self.kernels):
-      inputs, gradients, shares = tree.where(
-        finite, changes[i], tree.zeros_like(changes[i])
+      blocks = tree.where(finite, changes[i], tree.zeros_like(changes[i]))
+      inputs, gradients, shares = (
+        parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+        for parts in zip(*blocks, strict=True)
       )
       moved = jnp.einsum('cri,cro->cio', inputs, gradients * shares[..., None])
       flat[*kernel.path, KERNEL] = self.weights[i][None] - moved
@@ -310,8 +362,9 @@ def kernels(
     rows, (size_in, size_out) = inputs[0].size // inputs[0].shape[-1], kernel.shape[1:]
     size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)
     if mode == 'on' or (size >= _LARGE and of_rows <= _ROWS_PER_KERNEL * size):
-      chosen.append(Kernel(path, rows, steps))
-  return tuple(chosen)
+      chosen.append(Kernel(path, rows, steps, steps))
+  blocks = -(-steps * max((k.rows for k in chosen), default=1) // _BLOCK)
+  return tuple(kernel._replace(block=-(-steps // blocks)) for kernel in chosen)
 
 
 def split(

@@ -1,4 +1,4 @@
-"""Kernels as changes to a shared start: which, how they are multiplied, what they end as.
+"""Kernels as changes to a shared start: which, how they multiply, what they end as.
 
 That local training matches the float64 reference both ways is in local_test, and that
 every method's rounds do, for random federations, in properties_test.
@@ -40,13 +40,16 @@ def test_the_product_and_its_gradients_are_those_of_the_whole_kernel():
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
   x, kernel, dy = normal(4, 7), normal(7, 5), normal(4, 5)
-  change = shared_start.Change(normal(9, 7), normal(9, 5), normal(9))
-  rows = jnp.zeros((4, 7)), jnp.zeros((4, 5))
+  blocks = [shared_start.Block(normal(9, 7), normal(9, 5), normal(9)) for _ in range(2)]
+  empty = jax.tree.map(lambda x: x * jnp.nan, blocks[0])  # Not to be read.
+  change, rows = (*blocks, empty), (jnp.zeros((4, 7)), jnp.zeros((4, 5)))
 
   def shared(x, rows):
-    return (shared_start.product(x, kernel, change, rows) * dy).sum()
+    return (shared_start.product(x, kernel, change, jnp.int32(1), rows) * dy).sum()
 
-  whole = kernel - change.inputs.T @ (change.gradients * change.shares[:, None])
+  whole = kernel
+  for inputs, gradients, shares in blocks:
+    whole -= inputs.T @ (gradients * shares[:, None])
   want, of_whole = jax.value_and_grad(lambda x: ((x @ whole) * dy).sum())(x)
   got, (of_x, of_rows) = jax.value_and_grad(shared, (0, 1))(x, rows)
   chex.assert_trees_all_close((got, of_x), (want, of_whole), rtol=1e-5, atol=1e-5)
@@ -125,6 +128,17 @@ def trained(local, data, prox=0.1, starts=None):
 
 
 @pytest.mark.parametrize('chunk', [1, 4])
+def test_full_blocks_count_like_the_one_being_filled(chunk, monkeypatch):
+  monkeypatch.setattr(shared_start, '_BLOCK', 8)  # Two steps of four rows.
+  data, local = helpers.federation(SIZES), on(chunk=chunk, epochs=3)
+  params = tree.expand(local.model.init(jax.random.key(0)))
+  (kernel, _) = shared_start.kernels(local, ClientModels(params), data)
+  assert (kernel.steps, kernel.block) == (9, 2)
+  want = trained(local._replace(shared_start='off'), data)
+  chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('chunk', [1, 4])
 def test_layers_of_any_flax_module_end_alike(chunk):
   data = helpers.federation(SIZES)
   model = models.from_flax(Twice(), helpers.SHAPE)
@@ -160,11 +174,11 @@ def test_a_client_that_diverges_keeps_its_start():
 
 def test_a_kernel_near_the_end_of_float32_counts_as_not_finite():
   weights = jnp.ones((2, 2))
-  kernel = shared_start.Kernel(('a',), 1, 1)
+  kernel = shared_start.Kernel(('a',), 1, 1, 1)
   shared = shared_start.SharedStart((kernel,), (weights,), 0.1)
   sizes = jnp.array([1e10, 1e20, jnp.nan])
   rows = jnp.ones((3, 1, 2)) * sizes[:, None, None]
-  change = shared_start.Change(rows, rows, jnp.ones((3, 1)))
+  change = (shared_start.Block(rows, rows, jnp.ones((3, 1))),)
   finite = shared.finite((change,), jnp.array([True] * 3))
   assert finite.tolist() == [True, False, False]
   ends = shared.models({'a': {}}, (change,), finite)['a']['kernel']
