@@ -77,10 +77,10 @@ def local_step(
 
   both = jax.value_and_grad(loss_of, argnums=(0, 1))
   loss, (grads, rows) = both(params, shared.no_rows())
-  changes = shared.append(changes, rows, step, active, rate, prox)
   # All gradients before any update: the update can then overwrite the params.
   tie = sum(0 * g.ravel()[0] for g in jax.tree.leaves(grads))
-  grads = jax.tree.map(lambda g: g + tie, grads)
+  grads, rows = jax.tree.map(lambda g: g + tie, (grads, rows))
+  changes = shared.append(changes, rows, step, active, rate, prox)
   if prox is not None:
     grads = jax.tree.map(lambda g, w, a: g + 2 * prox * (w - a), grads, params, anchor)
   if correction is not None:
