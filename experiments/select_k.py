@@ -38,13 +38,8 @@ from absl import flags
 
 from experiments import flags as experiment_flags
 from experiments import select_k_table as table
-from experiments.run import (
-  build_local,
-  build_model,
-  check_numbers,
-  load_data,
-  run_unless_diverged,
-)
+from experiments.build import build_local, build_model, check_numbers, load_data
+from experiments.run import run_unless_diverged
 from experiments.start import no_positional, start
 from fesem_jax import (
   choosing_k,

@@ -11,7 +11,8 @@ from absl.testing import flagsaver
 from sklearn.metrics import silhouette_score
 
 from experiments import flags as experiment_flags
-from experiments import run, select_k
+from experiments import select_k
+from experiments.build import load_data
 from experiments.errors import in_flags
 from fesem_jax import choosing_k, common_start, sharding, streams
 from fesem_jax.choosing_k import Figures
@@ -171,7 +172,7 @@ def test_numbers_out_of_range_are_no_flags(given, flag):
 def test_the_same_clients_are_chosen_for_all_seeds_and_no_test_examples(given):
   flags.FLAGS(['select_k', *SMALL])
   config = experiment_flags.configuration('fesem', {})
-  whole, _ = run.load_data(config)
+  whole, _ = load_data(config)
   train, validation = select_k.choose_clients(config, '', 5)
   again, _ = select_k.choose_clients(config, '', 5)
   assert train.num_clients == 5
