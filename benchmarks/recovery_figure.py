@@ -10,7 +10,7 @@ from matplotlib import ticker
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.saving import save
-from fesem_jax.plots.style import MARKERS, PALETTE, STYLE, color_of
+from fesem_jax.plots.style import MARKERS, PALETTE, STYLE, color_of, legend_below
 
 
 def draw(file: pathlib.Path) -> None:
@@ -63,13 +63,6 @@ def recovery(rows: list[dict[str, Any]]) -> Figure:
       axes[0, 1].set_title('After the last round')
       axes[0, 1].set_xticks(shares)
     figure.tight_layout()
-    figure.legend(
-      *axes[0, 0].get_legend_handles_labels(),
-      loc='upper center',
-      bbox_to_anchor=(0.5, 0),
-      ncols=2 if count == 2 else 1,
-      title='Rule (seeds with ARI 1 at the end, left)'
-      if count == 2
-      else 'Rule (seeds with ARI 1 at the end)',
-    )
+    where = ', left' if count == 2 else ''
+    legend_below(figure, axes[0, 0], f'Rule (seeds with ARI 1 at the end{where})')
   return figure

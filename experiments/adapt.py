@@ -34,6 +34,7 @@ from experiments import adapt_tables, methods, new_clients
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.adapt_measure import Settings, check, measure
+from experiments.build import build_local
 from experiments.new_clients import NewClients
 from experiments.start import start
 from fesem_jax import sharding, waits
@@ -83,7 +84,7 @@ def adapt(
   if global_runs:
     pairs = zip(global_runs, runs, strict=True)
     models = [new_clients.global_model(folder, each) for folder, each in pairs]
-  local = experiment.build_local(
+  local = build_local(
     runs[0].config | {'clients_per_round': 0}, runs[0].model, runs[0].train, machine
   )
   out = workdirs[0] / 'adapt' if out is None else out

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from experiments import flags as experiment_flags
-from experiments import run as experiment
+from experiments.build import build_model, load_data
 from fesem_jax import data
 from fesem_jax.base import FederatedData, Model, Params
 from fesem_jax.errors import UserError
@@ -60,7 +60,7 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
   run = load_run(workdir)
   _check(run)
   config = run.config
-  train, test = experiment.load_data(config, data_dir)
+  train, test = load_data(config, data_dir)
   fraction, seed = config['unseen_fraction'], config['seed']
   (train, test), unseen = data.hold_out_clients(train, test, fraction, seed)
   if digest_of_data(train, test, *unseen) != config['data_digest']:
@@ -68,7 +68,7 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
       f'The data are not those of {workdir}: examples, labels or clients differ; name '
       'the folder that it was run with as --data_dir.'
     )
-  model = experiment.build_model(config, train)
+  model = build_model(config, train)
   run = dataclasses.replace(run, model=model)
   deployed = run.deployed
   if deployed.mixture is not None or deployed.own:

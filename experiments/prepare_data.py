@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as experiment_flags
-from experiments.run import check_numbers
+from experiments.build import check_numbers
 from experiments.start import no_positional, start
 from fesem_jax import data
 from fesem_jax.atomic import replacing

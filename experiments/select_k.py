@@ -20,7 +20,9 @@ models if they were one Gaussian cloud of the same mean and covariance.
 
 Recommended is the K whose silhouette is farthest above that of the cloud, of those with
 a silhouette above it (p <= 0.05) and a stability of at least 0.8; 1 if there is none.
-This takes two seeds or more.
+This takes two seeds or more. With --select_rounds=0 no FeSEM runs: the clusters are
+those of k-means, from which it would begin, and there are no accuracies. That takes
+seconds.
 
 WORKDIR gets select_k.json, select_k.csv, plots/select_k.{png,svg} and the runs. The
 same command again runs only what is missing. --rounds and --eval_every, which presets
@@ -38,13 +40,8 @@ from absl import flags
 
 from experiments import flags as experiment_flags
 from experiments import select_k_table as table
-from experiments.run import (
-  build_local,
-  build_model,
-  check_numbers,
-  load_data,
-  run_unless_diverged,
-)
+from experiments.build import build_local, build_model, check_numbers, load_data
+from experiments.run import run_unless_diverged
 from experiments.start import no_positional, start
 from fesem_jax import (
   choosing_k,
@@ -109,7 +106,8 @@ def silhouettes_of_seeds(
     workdir: holds what is finished in silhouettes/.
 
   Returns:
-    `silhouette` by K and `of_clouds`, a list of the same for each cloud.
+    `silhouette` by K, `of_clouds`, a list of the same for each cloud, and `clusters` by
+    K, of each client; -1 of one whose model is not finite.
   """
   programs = Programs()
   machine = experiment_flags.machine()
@@ -122,7 +120,7 @@ def silhouettes_of_seeds(
     identity = own | {'num_clusters_list': list_of_k, 'data_digest': digest}
     path = workdir / 'silhouettes' / f'seed{config["seed"]}.json'
     held = _read(path)
-    if held.get('config') != identity:
+    if held.get('config') != identity or 'clusters' not in held:
       gram = common_start.inner_products(
         local,
         train,
@@ -138,10 +136,16 @@ def silhouettes_of_seeds(
           '--learning_rate.'
         )
       with waits.told(f'silhouettes of seed {config["seed"]}'):
-        of_models, of_clouds = choosing_k.against_one_cloud(
-          gram[np.ix_(sound, sound)], list_of_k, config['seed']
-        )
-      held = {'silhouette': of_models, 'of_clouds': of_clouds, 'config': identity}
+        chosen = gram[np.ix_(sound, sound)], list_of_k, config['seed']
+        of_models, of_clouds = choosing_k.against_one_cloud(*chosen)
+        clusters = np.full((len(list_of_k), len(gram)), -1)
+        clusters[:, sound] = choosing_k.clusterings(*chosen)
+      held = {
+        'silhouette': of_models,
+        'of_clouds': of_clouds,
+        'clusters': clusters.tolist(),
+        'config': identity,
+      }
       with contextlib.suppress(OSError):  # Writing says what is wrong.
         path.parent.mkdir(parents=True, exist_ok=True)
       write_atomically(path, json.dumps(held) + '\n')
@@ -195,7 +199,7 @@ def select(
   configs = [config | {'seed': seed} for seed in seeds]
   summaries: dict[int, list[dict[str, Any] | None]] = {k: [] for k in list_of_k}
   assignments: dict[int, list[np.ndarray]] = {k: [] for k in list_of_k}
-  for k in list_of_k:
+  for k in list_of_k if config['rounds'] else ():
     programs = Programs()  # All seeds of one K run in the same compiled programs.
     for of_seed in configs:
       label, seed = f'fesem({k})', of_seed['seed']
@@ -214,6 +218,9 @@ def select(
         assignments[k].append(clients.cluster)
   with waits.shown(None):
     silhouettes = silhouettes_of_seeds(configs, train, list_of_k, workdir)
+  if not config['rounds']:
+    for place, k in enumerate(list_of_k):
+      assignments[k] = [np.array(each['clusters'][place]) for each in silhouettes]
   rows = [
     table.row_of(summaries[k], assignments[k], silhouettes, place, k)
     for place, k in enumerate(list_of_k)
@@ -301,7 +308,12 @@ def define_flags() -> None:
     upper_bound=_MAX_CLIENTS,
   )
   flags.DEFINE_integer(
-    'select_rounds', 3, 'Rounds of each K.', lower_bound=1, upper_bound=10_000
+    'select_rounds',
+    3,
+    'Rounds of each K; 0 runs no FeSEM, and stability is that of k-means on the models '
+    'before the first round.',
+    lower_bound=0,
+    upper_bound=10_000,
   )
   flags.DEFINE_integer(
     'num_seeds',

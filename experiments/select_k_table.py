@@ -22,8 +22,9 @@ def row_of(
   """The figures of one K.
 
   Args:
-    summaries: of the run of each seed, None for one that diverged.
-    assignments: of each seed that finished, [S] int cluster of each client.
+    summaries: of the run of each seed, None for one that diverged; none without runs.
+    assignments: of each seed that finished, [S] int cluster of each client, -1 of one
+      that is in none.
     silhouettes: from `select_k.silhouettes_of_seeds`.
     place: of K in the list.
     k: K.
@@ -33,7 +34,11 @@ def row_of(
   """
   table = tables.over_seeds({str(k): summaries})[0]
   done = [s for s in summaries if s is not None]
-  row: Row = {'num_clusters': k, 'seeds': len(summaries), 'diverged': table['diverged']}
+  row: Row = {
+    'num_clusters': k,
+    'seeds': len(silhouettes),
+    'diverged': table['diverged'],
+  }
   for kind in ('finetuned', 'deployed'):
     mean, std = table[f'{kind}_micro_accuracy'] or (None, None)
     row |= {f'{kind}_mean': mean, f'{kind}_std': std}
@@ -49,7 +54,10 @@ def row_of(
   row['p_value'] = float(np.median(p_values)) if known else None
   row['stability'] = choosing_k.stability(assignments) if k > 1 else None
   row['ari'] = table['ari']
-  row['sizes'] = [sorted(s['clusters']['sizes'], reverse=True) for s in done]
+  sizes = [s['clusters']['sizes'] for s in done]
+  if not summaries:
+    sizes = [np.bincount(a[a >= 0], minlength=k).tolist() for a in assignments]
+  row['sizes'] = [sorted(of_seed, reverse=True) for of_seed in sizes]
   return row
 
 

@@ -23,7 +23,7 @@ from absl import flags
 
 from experiments import compare, methods, schedules, tune
 from experiments import flags as experiment_flags
-from experiments.run import build_local, build_model, check_numbers, load_data
+from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.start import no_positional, start
 from experiments.sweep_tables import (
   Point,

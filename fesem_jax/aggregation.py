@@ -6,7 +6,7 @@ centers [K, ...]. Clients weigh alike; a cluster without clients stays at its or
 
 import functools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,38 @@ Aggregate: TypeAlias = Callable[
 
 # The trimmed mean sorts so many numbers of each device's clients at a time.
 _NUMBERS_AT_ONCE = 2**20
+
+
+class _Rows(NamedTuple):
+  """Rows in the order of their clusters, those that do not count behind all others.
+
+  Attributes:
+    cluster: [S] int32 of each row; K where it does not count.
+    sizes: [K + 1] int32 rows of each.
+    in_order: [S] int32 `cluster` in ascending order.
+    rank: [S] int32 how many rows of the same cluster stand before, in that order.
+  """
+
+  cluster: jax.Array
+  sizes: jax.Array
+  in_order: jax.Array
+  rank: jax.Array
+
+  @classmethod
+  def of(cls, cluster: jax.Array, counts: jax.Array, origins: Params) -> '_Rows':
+    """Rows [S] of clusters with origins [K, ...]; `counts` [S] is False for others."""
+    num_clusters = jax.tree.leaves(origins)[0].shape[0]
+    cluster = jnp.where(counts, cluster, num_clusters)
+    sizes = jnp.bincount(cluster, length=num_clusters + 1)
+    in_order = jnp.sort(cluster)
+    rank = jnp.arange(cluster.size) - (jnp.cumsum(sizes) - sizes)[in_order]
+    return cls(cluster, sizes, in_order, rank)
+
+  def between(self, first: jax.Array, last: jax.Array) -> jax.Array:
+    """[S] float32, in order: 1 for ranks from first to before last [K + 1], else 0."""
+    of_cluster = self.in_order < self.sizes.size - 1
+    inside = (self.rank >= first[self.in_order]) & (self.rank < last[self.in_order])
+    return (inside & of_cluster).astype(jnp.float32)
 
 
 def aggregator(
@@ -100,16 +132,9 @@ def bounded_mean(
   # The length is never 0 where it is longer, and not infinite where both are.
   factor = jnp.where(length > longest, longest / jnp.maximum(length, 1e-38), 1.0)
   ones = counts.astype(jnp.float32)
-
-  def add(stack, cluster, factor, ones, origins):
-    total = sums.add_rows(sums.no_sums(origins), stack, cluster, factor, origins)
-    members = jnp.zeros(num_clusters).at[cluster].add(ones)
-    return None, total._replace(weight=members)
-
-  _, total = sharding.per_device(add, mesh, 4)(
-    stack, cluster, factor * ones, ones, origins
-  )
-  return sums.mean_of(total, origins)
+  total = sums.of_clusters(stack, cluster, factor * ones, origins, mesh)
+  members = jnp.zeros(num_clusters).at[cluster].add(ones)
+  return sums.mean_of(total._replace(weight=members), origins)
 
 
 def krum(
@@ -143,7 +168,6 @@ def krum(
     [K, ...].
   """
   num_rows = cluster.shape[0]
-  num_clusters = jax.tree.leaves(origins)[0].shape[0]
   # Of models themselves, which lie close together, the expansion has no digits.
   changes = jax.tree.map(lambda x, o: x - o[cluster], stack, origins)
   products = tree.inner_products(changes, mesh)
@@ -151,22 +175,19 @@ def krum(
   distances = squares[:, None] + squares[None, :] - 2 * products
   distances = jnp.maximum(distances, distances.T)  # Equal to the last bit: ties.
   distances = jnp.where(jnp.isfinite(distances), jnp.maximum(distances, 0.0), jnp.inf)
-  cluster_or_none = jnp.where(counts, cluster, num_clusters)
-  same = cluster_or_none[:, None] == cluster_or_none[None, :]
+  rows = _Rows.of(cluster, counts, origins)
+  same = rows.cluster[:, None] == rows.cluster[None, :]
   others = same & ~jnp.eye(num_rows, dtype=bool)
   nearest_first = jnp.sort(jnp.where(others, distances, jnp.inf), axis=1)
 
-  sizes = jnp.bincount(cluster_or_none, length=num_clusters + 1)
-  bad = jnp.floor(beta * sizes + 1e-4).astype(sizes.dtype)
-  neighbors = jnp.minimum(jnp.maximum(sizes - bad - 2, 1), sizes - 1)
-  counted = jnp.arange(num_rows)[None, :] < neighbors[cluster_or_none][:, None]
+  bad = jnp.floor(beta * rows.sizes + 1e-4).astype(rows.sizes.dtype)
+  neighbors = jnp.minimum(jnp.maximum(rows.sizes - bad - 2, 1), rows.sizes - 1)
+  counted = jnp.arange(num_rows)[None, :] < neighbors[rows.cluster][:, None]
   scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
 
-  order = jnp.lexsort((scores, cluster_or_none))
-  sorted_cluster = cluster_or_none[order]
-  rank = jnp.arange(num_rows) - (jnp.cumsum(sizes) - sizes)[sorted_cluster]
-  taken = (rank < models) & (sorted_cluster < num_clusters)
-  weights = jnp.zeros(num_rows).at[order].set(taken.astype(jnp.float32))
+  order = jnp.lexsort((scores, rows.cluster))
+  taken = rows.between(0 * rows.sizes, jnp.minimum(rows.sizes, models))
+  weights = jnp.zeros(num_rows).at[order].set(taken)
   return sums.weighted_mean(stack, cluster, weights, origins, mesh)
 
 
@@ -197,26 +218,19 @@ def trimmed_mean(
   Returns:
     [K, ...].
   """
-  num_clusters = jax.tree.leaves(origins)[0].shape[0]
-  cluster = jnp.where(counts, cluster, num_clusters)
+  rows = _Rows.of(cluster, counts, origins)
   if beta == 0:
     weights = counts.astype(jnp.float32)
-    return sums.weighted_mean(stack, cluster, weights, origins, mesh)
-  sizes = jnp.bincount(cluster, length=num_clusters + 1)
-  starts = jnp.cumsum(sizes) - sizes
-  cut = jnp.minimum(jnp.floor(beta * sizes + 1e-4), (sizes - 1) // 2)
-  sorted_cluster = jnp.sort(cluster)
-  rank = jnp.arange(cluster.size) - starts[sorted_cluster]
-  inside = (rank >= cut[sorted_cluster]) & (rank < (sizes - cut)[sorted_cluster])
-  kept = (inside & (sorted_cluster < num_clusters)).astype(jnp.float32)
-
+    return sums.weighted_mean(stack, rows.cluster, weights, origins, mesh)
+  cut = jnp.minimum(jnp.floor(beta * rows.sizes + 1e-4), (rows.sizes - 1) // 2)
+  kept = rows.between(cut, rows.sizes - cut)
   devices = 1 if mesh is None else mesh.size
 
-  def on_device(stack, origins, cluster, sorted_cluster, kept):
+  def on_device(stack, origins, cluster, in_order, kept):
     def mean_of_columns(columns: jax.Array, origin: jax.Array) -> jax.Array:
       keys = jnp.broadcast_to(cluster[:, None], columns.shape)
       columns = jax.lax.sort((keys, columns), dimension=0, num_keys=2)[1]
-      return sums.weighted_mean(columns, sorted_cluster, kept, origin)
+      return sums.weighted_mean(columns, in_order, kept, origin)
 
     def move(columns: jax.Array, about: jax.Array) -> jax.Array:
       if devices == 1:
@@ -231,7 +245,7 @@ def trimmed_mean(
       return jax.lax.dynamic_update_slice_in_dim(whole, moved, at, axis=1)
 
     def by_blocks(x: jax.Array, origin: jax.Array) -> jax.Array:
-      flat, about = x.reshape(x.shape[0], -1), origin.reshape(num_clusters, -1)
+      flat, about = x.reshape(x.shape[0], -1), origin.reshape(origin.shape[0], -1)
       width = max(1, _NUMBERS_AT_ONCE // max(1, x.shape[0])) * devices
       whole, rest = divmod(flat.shape[1], width)
 
@@ -259,6 +273,6 @@ def trimmed_mean(
     return None, jax.tree.map(by_blocks, stack, origins)
 
   _, moves = sharding.per_device(on_device, mesh, 1)(
-    stack, origins, cluster, sorted_cluster, kept
+    stack, origins, rows.cluster, rows.in_order, kept
   )
   return jax.tree.map(jnp.add, origins, moves)

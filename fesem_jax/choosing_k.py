@@ -67,12 +67,34 @@ def silhouettes(
     if not distances.max() > 1e-12 * np.sqrt(square.max(initial=1e-300)):
       found.append(0.0)
       continue
-    means = cluster.KMeans(k, n_init=_RESTARTS, random_state=seed)
-    with threadpool_limits(1):  # Starting threads takes longer than the work.
-      labels = means.fit_predict(points)
+    labels = _k_means(points, k, seed)
     score = sklearn_metrics.silhouette_score(distances, labels, metric='precomputed')
     found.append(float(score))
   return found
+
+
+def _k_means(points: np.ndarray, k: int, seed: int) -> np.ndarray:
+  """[S] int cluster of each point."""
+  means = cluster.KMeans(k, n_init=_RESTARTS, random_state=seed)
+  with threadpool_limits(1):  # Starting threads takes longer than the work.
+    return means.fit_predict(points)
+
+
+def clusterings(
+  gram: np.ndarray, num_clusters: Sequence[int], seed: int
+) -> list[np.ndarray]:
+  """The clusters of k-means whose silhouettes `against_one_cloud` gives.
+
+  Args:
+    gram: [S, S] float64 inner products of models about their mean.
+    num_clusters: each K, at most S.
+    seed: decides where k-means starts.
+
+  Returns:
+    For each K, [S] int.
+  """
+  points = coordinates(gram)
+  return [_k_means(points, k, seed) for k in num_clusters]
 
 
 def coordinates(gram: np.ndarray) -> np.ndarray:

@@ -166,6 +166,21 @@ def mean_of(sums: ClusterSums, origins: Params) -> Params:
   return jax.tree.map(mean, sums.params, origins)
 
 
+def of_clusters(
+  stack: Params,
+  cluster: jax.Array,
+  weights: jax.Array,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> ClusterSums:
+  """Sums of the rows of each cluster; arguments as of `weighted_mean`."""
+
+  def on_device(stack, cluster, weights, origins):
+    return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
+
+  return sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, origins)[1]
+
+
 def weighted_mean(
   stack: Params,
   cluster: jax.Array,
@@ -186,9 +201,4 @@ def weighted_mean(
   Returns:
     [K, ...].
   """
-
-  def on_device(stack, cluster, weights, origins):
-    return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
-
-  _, sums = sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, origins)
-  return mean_of(sums, origins)
+  return mean_of(of_clusters(stack, cluster, weights, origins, mesh), origins)

@@ -14,6 +14,7 @@ from experiments import adapt, adapt_tables, new_clients
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.adapt_measure import Settings, check
+from experiments.build import load_data
 from fesem_jax import joining
 from fesem_jax.errors import Diverged, UserError
 from fesem_jax.programs import Programs
@@ -132,7 +133,7 @@ def test_the_run_itself_is_not_touched(finished, adapted):
 
 def test_shares_go_by_the_groups_of_the_run(finished, adapted, machine):
   clients = new_clients.load(finished[0][0], machine['data_dir'])
-  train, _ = experiment.load_data(clients.config)
+  train, _ = load_data(clients.config)
   group = dict(zip(train.info.names.tolist(), train.info.clusters, strict=True))
   held = clients.run.assignment
   assert not held.keys() & set(clients.train.info.names.tolist())

@@ -18,6 +18,7 @@ from absl import flags
 from experiments import compare, methods, start, tables, tune
 from experiments import flags as experiment_flags
 from experiments import run as experiment
+from experiments.build import build_model
 from experiments.errors import in_flags
 from fesem_jax import algorithms, data, server
 from fesem_jax.data import skew
@@ -242,7 +243,7 @@ def test_layers_beyond_any_use_are_named(parsed_flags, hidden):
   config = experiment_flags.configuration('fed_avg', {}) | {'hidden': hidden.split(',')}
   train, _ = data.load('digits', num_clients=2)
   with pytest.raises(UserError, match=r'--hidden=.*(positive|than 100)') as caught:
-    experiment.build_model(config, train)
+    build_model(config, train)
   assert len(str(caught.value)) < 200
 
 

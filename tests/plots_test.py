@@ -10,6 +10,7 @@ from fesem_jax.errors import UserError
 
 plots = pytest.importorskip('fesem_jax.plots')
 plt = pytest.importorskip('matplotlib.pyplot')
+legend_below = pytest.importorskip('fesem_jax.plots.style').legend_below
 
 
 def test_accuracy_of_new_clients_has_a_line_for_each_rule_and_its_deviation():
@@ -175,6 +176,24 @@ def test_series_and_labels(workdir):
   assert many.axes[0].get_legend() is None
   assert len(many.legends[0].get_texts()) == 9
   np.testing.assert_allclose(axes[2].lines[0].get_ydata(), 2.0 - np.arange(6) / 5)
+
+
+@pytest.mark.parametrize(
+  ('length', 'columns'),
+  [(1, 7), (9, 4), (14, 3), (150, 1)],  # 1, 2, 3 and 7 rows.
+)
+def test_a_legend_below_takes_as_few_rows_as_the_figure_is_wide(length, columns):
+  figure, axis = plt.subplots(figsize=(6, 4))
+  for i in range(7):
+    axis.plot([0, 1], [0, i], label=str(i) * length)
+  legend_below(figure, axis, 'Rule')
+  (legend,) = figure.legends
+  assert [len(text.get_text()) for text in legend.get_texts()] == [length] * 7
+  assert legend._ncols == columns
+  box = legend.get_window_extent()
+  assert box.y1 <= 0
+  assert (box.width <= figure.bbox.width) == (columns > 1)
+  plt.close(figure)
 
 
 def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):

@@ -13,6 +13,7 @@ from absl import flags
 from experiments import compare, methods, plugins, schedules
 from experiments import flags as experiment_flags
 from experiments import run as experiment
+from experiments.build import build_model, load_data
 from fesem_jax import data
 from fesem_jax.errors import UserError
 from tests.experiments_test import QUICK, call, refuses
@@ -151,10 +152,10 @@ def test_own_models_and_data_are_built_with_their_options(folder, parse):
   config = experiment_flags.configuration('own_fl:damped', {'shift': 0.1})
   assert config['model_options'] == {'width': 7}
   assert config['dataset_options'] == {'size': 15}
-  train, test = experiment.load_data(config)
+  train, test = load_data(config)
   assert train.num_clients == 10
   assert len(train.y) + len(test.y) == 150
-  model = experiment.build_model(config, train)
+  model = build_model(config, train)
   assert model.init(jax.random.key(0))['dense0']['kernel'].shape == (4, 7)
   json.dumps(config)
 
@@ -235,7 +236,7 @@ def test_own_models_that_cannot_be_used_are_one_sentence(folder, parse):
     parse(f'--model={name}')
     config = experiment_flags.configuration('fed_avg', {})
     with refuses(message):
-      experiment.build_model(config, train)
+      build_model(config, train)
   parse('--model=own_net:absent')
   with refuses('--model=own_net:absent: the module own_net has no absent'):
     experiment_flags.configuration('fed_avg', {})
@@ -252,7 +253,7 @@ def test_own_data_that_cannot_be_used_is_one_sentence(folder, parse):
     parse(f'--dataset=own_data:{name}')
     config = experiment_flags.configuration('fed_avg', {})
     with refuses(message):
-      experiment.load_data(config)
+      load_data(config)
 
 
 def test_schedules_over_rounds_by_name():

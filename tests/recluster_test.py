@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, em, server
-from fesem_jax.algorithms import recluster
+from fesem_jax import algorithms, comparison, em, server, tree, units
+from fesem_jax.algorithms import first_clusters, recluster
 from fesem_jax.base import Cohort
 from fesem_jax.errors import UserError
 from tests import helpers, reference
@@ -214,6 +214,47 @@ def test_a_check_reports_eq_6_of_all_layers():
   points, cluster = matrix(after.client_params), np.asarray(after.assignment)
   want = sum(scatter(points, cluster == k, np.ones(6)) for k in (0, 1)) / 6
   assert_close(info.clusters.objective, want, rtol=1e-3)
+
+
+def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
+  # Between what new clusters gain over one present partition and over another.
+  monkeypatch.setattr(recluster, '_MARGIN', 1.2)
+  data, local = federation(), helpers.local(epochs=2)
+  common = local.model.init(jax.random.key(0))
+  centers = tree.repeat(common, 2)
+  own = np.array(list(itertools.product((0, 1), repeat=5)), np.int32)[1:]
+  own = np.pad(own, ((0, 0), (1, 0)))  # Each partition of six clients into two.
+
+  def checks(cluster_on):
+    def check(own):
+      found = recluster.recluster(
+        local, centers, own, own, data, helpers.everyone(data), jax.random.key(5),
+        restarts=20, seeding='random', weighting='uniform',
+        comparison=comparison.build(cluster_on, local.model),
+      )  # fmt: skip
+      return found.changed, found.assignment, found.objective
+
+    return jax.jit(lambda all_own: jax.lax.map(check, all_own))(own)
+
+  train, layers = first_clusters.train_cohort, units.layers_of(local.model)
+  orders = np.random.default_rng(0).permuted(np.tile(np.arange(5), (6, 1)), axis=1)
+
+  def train_and_shuffle(*args, **options):
+    trained = train(*args, **options)
+    shuffled = [
+      units.in_order(layers, tree.unstack(trained.params, i), [jnp.asarray(order)])
+      for i, order in enumerate(orders)
+    ]
+    return trained._replace(params=jax.tree.map(lambda *x: jnp.stack(x), *shuffled))
+
+  changed, assignment, objective = checks('all')
+  monkeypatch.setattr(first_clusters, 'train_cohort', train_and_shuffle)
+  matched = checks('matched')
+  np.testing.assert_array_equal(matched[0], changed)
+  np.testing.assert_array_equal(matched[1], assignment)
+  assert_close(matched[2], objective)
+  moves = (assignment != own).any(axis=1)
+  assert 0 < np.asarray(changed).sum() == moves.sum() < len(own) - 1
 
 
 def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):

@@ -11,7 +11,8 @@ from absl.testing import flagsaver
 from sklearn.metrics import silhouette_score
 
 from experiments import flags as experiment_flags
-from experiments import run, select_k
+from experiments import select_k
+from experiments.build import load_data
 from experiments.errors import in_flags
 from fesem_jax import choosing_k, common_start, sharding, streams
 from fesem_jax.choosing_k import Figures
@@ -161,7 +162,7 @@ def test_a_mistake_is_named_before_anything_is_written(given, tmp_path, flag, me
 
 @pytest.mark.parametrize(
   'flag', ['--select_clients=1', '--select_clients=1001', '--num_seeds=0',
-           '--select_rounds=0']
+           '--select_rounds=-1']
 )  # fmt: skip
 def test_numbers_out_of_range_are_no_flags(given, flag):
   with pytest.raises(flags.IllegalFlagValueError, match=flag):
@@ -171,7 +172,7 @@ def test_numbers_out_of_range_are_no_flags(given, flag):
 def test_the_same_clients_are_chosen_for_all_seeds_and_no_test_examples(given):
   flags.FLAGS(['select_k', *SMALL])
   config = experiment_flags.configuration('fesem', {})
-  whole, _ = run.load_data(config)
+  whole, _ = load_data(config)
   train, validation = select_k.choose_clients(config, '', 5)
   again, _ = select_k.choose_clients(config, '', 5)
   assert train.num_clients == 5
@@ -185,6 +186,31 @@ def test_the_same_clients_are_chosen_for_all_seeds_and_no_test_examples(given):
   other, _ = select_k.choose_clients(config | {'seed': 1}, '', 5)
   assert list(other.info.names) != list(train.info.names)
   assert select_k.choose_clients(config, '', 100)[0].num_clients == 12
+
+
+def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
+  points, truth = helpers.blobs(12, k=2)
+  # One model is not finite in the second seed's training.
+  grams = [gram_of(points.astype(np.float64)) for _ in range(2)]
+  grams[1][3], grams[1][:, 3] = np.nan, np.nan
+  monkeypatch.setattr(
+    common_start, 'inner_products', lambda *_, seed, **__: grams[seed - 5].copy()
+  )
+  monkeypatch.setattr(select_k, 'run_unless_diverged', None)  # No FeSEM runs.
+  given(
+    *SMALL, '--select_rounds=0', '--num_clusters_list=1,2,3', '--num_seeds=2',
+    '--seed=5', f'--workdir={tmp_path}',
+  )  # fmt: skip
+  made = json.loads((tmp_path / 'select_k.json').read_text())
+  one, two, three = made['rows']
+  sizes = np.bincount(truth)[::-1].tolist()
+  assert (made['recommended'], made['rounds'], two['seeds']) == (2, 0, 2)
+  assert two['sizes'][0] == sorted(sizes, reverse=True)
+  assert [sum(row['sizes'][1]) for row in (one, two, three)] == [11, 11, 11]
+  labels = [truth, np.where(np.arange(12) == 3, -1, truth)]
+  assert two['stability'] == pytest.approx(choosing_k.stability(labels))
+  assert two['silhouette_mean'] > two['silhouette_of_one_cloud']
+  assert two['finetuned_mean'] is two['distance_mean'] is None
 
 
 @pytest.mark.slow

@@ -34,7 +34,8 @@ class Start(NamedTuple):
     trained: the clients after that training; its `params` are None unless kept.
     models: [S, ...] their models as they are averaged, see `Comparison`; None unless
       kept.
-    objective: [] float32 Eq. 6 of the k-means, by the compared part.
+    compared: [S, ...] what k-means compared: parts of the models, with their units in
+      one order; None unless kept, or where k-means saw a sample.
   """
 
   assignment: jax.Array
@@ -42,7 +43,7 @@ class Start(NamedTuple):
   centers: Params
   trained: Trained
   models: Params
-  objective: jax.Array
+  compared: Params
 
 
 def before_rounds(local: LocalTraining, epochs: int) -> LocalTraining:
@@ -146,9 +147,10 @@ def train_and_cluster(
 
   def cluster(cohort, trained):
     exists = trained.took_part()
+    compared = comparison.part(comparison.alike(trained.params, exists, local.mesh))
     found = kmeans(
       streams.fold(key, streams.CLUSTERING),
-      comparison.part(comparison.alike(trained.params, exists, local.mesh)),
+      compared,
       exists,
       num_clusters,
       jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
@@ -161,46 +163,41 @@ def train_and_cluster(
     # Where no model is finite, there are no centers to start from.
     sound = exists.any()
     lost = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
-    return found._replace(centers=lost)
+    return lost, compared
 
   def any_model(trained):
     return jax.tree.map(lambda x: x[:1], trained.params)
 
   if cohort.ids.shape[0] <= limit:
     trained = train_until_settled(cohort)
-    found = cluster(cohort, trained)
+    seeds, compared = cluster(cohort, trained)
     # Models are averaged as they are matched to the center that they are nearest to.
-    known = comparison.known(found.centers)
+    known = comparison.known(seeds)
     assignment, _, models = comparison.nearest(trained.params, known, local.mesh)
     first = any_model(trained) if starts.shared is None else starts.shared
     origins = tree.repeat(tree.unstack(first, 0), num_clusters)
     weights = trained.weights(weighting)
     centers = em.m_step(models, assignment, weights, origins, local.mesh)
     if not keep:
-      trained, models = trained._replace(params=None), None
-    return Start(assignment, found.centers, centers, trained, models, found.objective)
+      trained, models, compared = trained._replace(params=None), None, None
+    return Start(assignment, seeds, centers, trained, models, compared)
 
   sample_key = streams.fold(key, streams.SAMPLE)
   sample = sample_clients(sample_key, data, limit, local.mesh, cohort)
   some = train(sample)
-  found = cluster(sample, some)
+  seeds, _ = cluster(sample, some)
   first = any_model(some) if starts.shared is None else starts.shared
   origins = tree.repeat(tree.unstack(first, 0), num_clusters)
 
   def to_nearest(trained, _, total, shared):
     known, origins = shared
-    cluster, distance, models = comparison.nearest(trained.params, known)
+    cluster, _, models = comparison.nearest(trained.params, known)
     weights = trained.weights(weighting)
-    squared = sums.total(jnp.where(weights > 0, weights * distance, 0.0))
-    clients = sums.add_rows(total[0], models, cluster, weights, origins)
-    return cluster, (clients, total[1] + squared)
+    return cluster, sums.add_rows(total, models, cluster, weights, origins)
 
-  none = sums.no_sums(origins), jnp.float32(0.0)
-  known = comparison.known(found.centers)
+  none, known = sums.no_sums(origins), comparison.known(seeds)
   shared = known, origins
   trained = train(cohort, fold=to_nearest, sums=none, known=shared, keep=keep)
-  clients, squared = trained.sums
-  centers = sums.mean_of(clients, origins)
-  value = squared / jnp.maximum(clients.weight.sum(), 1.0)
+  centers = sums.mean_of(trained.sums, origins)
   models = comparison.nearest(trained.params, known, local.mesh)[2] if keep else None
-  return Start(trained.folded, found.centers, centers, trained, models, value)
+  return Start(trained.folded, seeds, centers, trained, models, None)

@@ -68,7 +68,8 @@ class Reclustered(NamedTuple):
     stays: [K] bool whether a center is the same as before.
     assignment: [S] int32 of the cohort.
     trained: the cohort after training from the common start.
-    objective: [] float32 Eq. 6 of that training about the means of its clusters.
+    objective: [] float32 Eq. 6 of that training about the means of its clusters, with
+      the units of all models in one order where they are matched.
     changed: [] bool whether the new clusters were taken.
   """
 
@@ -148,9 +149,15 @@ def recluster(
     train_key=key,
   )
   trained = found.trained
-  weights, stack = trained.weights(weighting), comparison.part(trained.params)
-  means = em.m_step(stack, own, weights, found.seeds, local.mesh)
-  present = em.objective(stack, means, own, weights, local.mesh)
+  weights = trained.weights(weighting)
+
+  def eq_6(clusters: jax.Array) -> jax.Array:
+    # Present and new clusters are measured on the same models, as k-means saw them.
+    stack = found.compared
+    means = em.m_step(stack, clusters, weights, found.seeds, local.mesh)
+    return em.objective(stack, means, clusters, weights, local.mesh)
+
+  present, least = eq_6(own), eq_6(found.assignment)
 
   # [new, old] weight of the clients that would go from one cluster to another.
   flow = jnp.zeros((num_clusters, num_clusters)).at[found.assignment, own].add(weights)
@@ -158,13 +165,13 @@ def recluster(
   number = jnp.zeros(num_clusters, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
   named = jnp.where(trained.took_part(), number[found.assignment], own)
   moves = jnp.where(named != own, weights, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
-  gain = present - found.objective
+  gain = present - least
   changed = (moves > 0) & (gain > _MARGIN * moves * present)
   drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
   counts = trained.took_part()
   before = counts.sum() - _number_used(own, counts, num_clusters)
   after = counts.sum() - _number_used(found.assignment, counts, num_clusters)
-  halves = found.objective * before < _MARGIN_OF_PART * present * after
+  halves = least * before < _MARGIN_OF_PART * present * after
   changed &= (drawn | (exists == 0)).all() | (before == after) | halves
   new = jnp.where(changed, named, own)
   flow = jnp.zeros_like(flow).at[new, own].add(weights)
@@ -174,7 +181,7 @@ def recluster(
   flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(num_clusters))
   shares = flow / flow.sum(axis=1, keepdims=True)
   centers = _mixed(shares, centers)
-  value = jnp.where(changed, found.objective, present)
+  value = jnp.where(changed, least, present)
   if comparison.partial:  # Eq. 6 is about all parameters.
     means = em.m_step(trained.params, new, weights, centers, local.mesh)
     value = em.objective(trained.params, means, new, weights, local.mesh)

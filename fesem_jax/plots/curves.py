@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fesem_jax.display import in_figure
 from fesem_jax.plots.runs import Run
-from fesem_jax.plots.style import MARKERS, STYLE, color_of
+from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below
 
 _FEW = 4  # Runs whose legend fits beside their curves.
 
@@ -55,12 +55,7 @@ def convergence(runs: Sequence[Run]) -> Figure:
     if len(runs) <= _FEW:
       axes[0, 0].legend()
     else:  # They would hide the curves.
-      figure.legend(
-        *axes[0, 0].get_legend_handles_labels(),
-        loc='upper center',
-        bbox_to_anchor=(0.5, 0),
-        ncols=7,
-      )
+      legend_below(figure, axes[0, 0])
   return figure
 
 

@@ -6,7 +6,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from fesem_jax.display import in_figure
-from fesem_jax.plots.style import MARKERS, STYLE, color_of
+from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below
 
 # Lines beside each other at one number, so that their deviations do not hide others.
 _APART = 0.09
@@ -48,10 +48,5 @@ def accuracy_by_examples(
       axis.set_xticks(range(len(numbers)), [in_figure(number) for number in numbers])
     axes[0, 0].set_ylabel('Micro accuracy (%)')
     figure.tight_layout()
-    figure.legend(
-      *axes[0, 0].get_legend_handles_labels(),
-      loc='upper center',
-      bbox_to_anchor=(0.5, 0),
-      ncols=7,
-    )
+    legend_below(figure, axes[0, 0])
   return figure

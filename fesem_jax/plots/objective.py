@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fesem_jax.display import in_figure
 from fesem_jax.plots.runs import Run
-from fesem_jax.plots.style import MARKERS, STYLE, color_of
+from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below
 
 _STEPS = {
   'Local step': 'objective_local_step',
@@ -67,12 +67,7 @@ def objective(run: Run) -> Figure:
       axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     figure.suptitle(in_figure(run.name), y=1.0)
     figure.tight_layout()
-    figure.legend(
-      *levels.get_legend_handles_labels(),
-      loc='upper center',
-      bbox_to_anchor=(0.5, 0),
-      ncols=3,
-    )
+    legend_below(figure, levels)
   return figure
 
 

@@ -1,4 +1,4 @@
-"""What all figures share: Matplotlib, colors, markers, fonts.
+"""What all figures share: Matplotlib, colors, markers, fonts, a place for legends.
 
 Colors are Okabe and Ito's palette, which color-blind readers can tell apart;
 clusters also differ by marker or position, never by color alone.
@@ -7,6 +7,8 @@ clusters also differ by marker or position, never by color alone.
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 matplotlib.use('Agg')  # Files only, whatever displays there are.
 
@@ -30,3 +32,26 @@ STYLE: dict[Any, Any] = {
 def color_of(i: int) -> str:
   """The color of run or cluster number i."""
   return PALETTE[i % len(PALETTE)]
+
+
+def legend_below(figure: Figure, axis: Axes, title: str | None = None) -> None:
+  """Puts a figure's legend below its axes, in as few rows as its width allows.
+
+  Args:
+    figure: whose legend it is.
+    axis: of the figure; its curves have the labels.
+    title: of the legend.
+  """
+  handles, labels = axis.get_legend_handles_labels()
+  for rows in range(1, len(labels) + 1):
+    legend = figure.legend(
+      handles,
+      labels,
+      loc='upper center',
+      bbox_to_anchor=(0.5, 0),
+      ncols=-(-len(labels) // rows),
+      title=title,
+    )
+    if legend.get_window_extent().width <= figure.bbox.width or rows == len(labels):
+      return
+    legend.remove()

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.display import in_figure
-from fesem_jax.plots.style import MARKERS, STYLE, color_of
+from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below
 
 # For each value mean and standard deviation, or None where there is no figure.
 Curve = Sequence[tuple[float, float | None] | None]
@@ -68,12 +68,7 @@ def by_value(
       if unit == 'ARI':  # At most 1; a little more shows the markers whole.
         axis.set_ylim(min(-0.03, axis.get_ylim()[0]), 1.03)
     figure.tight_layout()
-    figure.legend(
-      *axes[0, 0].get_legend_handles_labels(),
-      loc='upper center',
-      bbox_to_anchor=(0.5, 0),
-      ncols=3,
-    )
+    legend_below(figure, axes[0, 0])
   return figure
 
 

@@ -1,0 +1,124 @@
+"""What a configuration names: data, a model, local training."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from experiments import flags as experiment_flags
+from experiments import plugins, schedules
+from fesem_jax import autotune, data, models, sharding
+from fesem_jax.base import FederatedData, Model
+from fesem_jax.display import shown
+from fesem_jax.errors import UserError, argument
+from fesem_jax.training import LocalTraining, local_training
+
+_OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
+  'sgd': optax.sgd,
+  'momentum': lambda rate: optax.sgd(rate, momentum=0.9),
+  'adam': optax.adam,
+}
+
+
+# Beyond any use; larger numbers would only run out of memory or of bits later.
+_MAX_INTEGER = 2**31 - 1
+_MAX_WEIGHTS, _MAX_LAYERS = 2**31, 100
+
+
+def check_numbers(values: dict[str, Any]) -> None:
+  """Raises `UserError` on a flag that is infinite, not a number, or a huge one."""
+  for name, value in values.items():
+    if isinstance(value, float) and not math.isfinite(value):
+      raise UserError(f'{argument(name, value)} must be a finite number.')
+    if isinstance(value, int) and abs(value) > _MAX_INTEGER:
+      raise UserError(
+        f'{argument(name, value)} must lie between {-_MAX_INTEGER} and {_MAX_INTEGER}.'
+      )
+
+
+def load_data(
+  config: dict[str, Any], data_dir: str = ''
+) -> tuple[FederatedData, FederatedData]:
+  """Two splits, to train and to measure on, that a configuration names."""
+  chosen = experiment_flags.data_choice(config)
+  train, test = data.load(chosen.pop('dataset'), data_dir=data_dir, **chosen)
+  if config['evaluate_on'] == 'validation':
+    return data.hold_out(train, config['seed'])
+  return train, test
+
+
+def build_model(config: dict[str, Any], train: FederatedData) -> Model:
+  """The model that a configuration names."""
+  if plugins.is_own(config['model']):
+    return _own_model(config, train)
+  try:
+    hidden = [int(width) for width in config['hidden']]
+  except ValueError:
+    hidden = [0]
+  chosen = shown(','.join(config['hidden']))
+  if min(hidden, default=1) < 1:
+    raise UserError(f'--hidden={chosen} must be positive widths, e.g. 200,100.')
+  widths = [math.prod(train.example_shape), *hidden, train.num_classes]
+  size = sum(a * b for a, b in itertools.pairwise(widths))
+  if config['model'] == 'mlp' and (len(hidden) > _MAX_LAYERS or size > _MAX_WEIGHTS):
+    raise UserError(
+      f'--hidden={chosen} makes more than {_MAX_LAYERS} layers or {_MAX_WEIGHTS:,} '
+      'weights; choose fewer or smaller widths.'
+    )
+  return models.build(config['model'], train.example_shape, train.num_classes, hidden)
+
+
+def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
+  """The model that a function of the user's own builds."""
+  build = plugins.load('model', config['model'], *experiment_flags.OWN_MODEL)
+  with plugins.running('model', config['model']):
+    model = build(train.example_shape, train.num_classes, **config['model_options'])
+  named = f'--model={config["model"]}'
+  if not isinstance(model, Model):
+    raise UserError(
+      f'{named} must return a fesem_jax.Model, e.g. of fesem_jax.models.from_flax; it '
+      f'returns {type(model).__name__}.'
+    )
+  example = jax.ShapeDtypeStruct((2, *train.example_shape), jax.numpy.float32)
+  with plugins.running('model', config['model']):
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    logits = jax.eval_shape(model.apply, shapes, example)
+  if logits.shape != (2, train.num_classes):
+    raise UserError(
+      f'{named}: two examples have logits of shape {logits.shape}, not '
+      f'{(2, train.num_classes)}.'
+    )
+  return model
+
+
+def build_local(
+  config: dict[str, Any], model: Model, train: FederatedData, machine: dict[str, Any]
+) -> LocalTraining:
+  """The local training that a configuration names."""
+  if not config['learning_rate'] > 0:
+    raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')
+  chunk = machine['clients_per_chunk']
+  if chunk != 'auto' and not (chunk.isdecimal() and len(chunk) < 10):
+    raise UserError(
+      f'--clients_per_chunk={chunk} must be a number or auto, of at most 9 digits.'
+    )
+  local = local_training(
+    model,
+    _OPTIMIZERS[config['optimizer']](config['learning_rate']),
+    num_clients=config['clients_per_round'] or train.num_clients,
+    batch_size=config['batch_size'],
+    epochs=config['local_epochs'],
+    steps=config['local_steps'],
+    clients_per_chunk=0 if chunk == 'auto' else int(chunk),
+    mesh=sharding.client_mesh(machine['num_devices']),
+    dropout_rate=config['dropout_rate'],
+    lr_schedule=schedules.build(config['lr_schedule']),
+    shared_start=machine['shared_start'],
+  )
+  if chunk == 'auto':
+    chunk = autotune.clients_per_chunk(local, train, config['clients_per_round'])
+    return local._replace(clients_per_chunk=chunk, clients_per_shared_start=chunk)
+  return local
