@@ -147,7 +147,6 @@ class Peer:
 
   def __init__(self, command: Sequence[str], per_core: bool = False):
     self._processes = start(command, per_core)
-    self._folder = tempfile.TemporaryDirectory(prefix='fesem-bench-', dir=_MEMORY)
     self.pids = [process.pid for process in self._processes]
     self.versions = self._processes[0].versions
 
@@ -161,19 +160,17 @@ class Peer:
     Returns:
       SGD steps of a round.
     """
-    memory, parts = None, len(self._processes)
-    if parts > 1:
-      memory = os.path.join(self._folder.name, 'models')
-      size = sum(math.prod(shape) for shape in WORKLOADS[name].shapes().values())
-      with contextlib.suppress(FileNotFoundError):
-        os.remove(memory)  # Processes may still have the last work load's mapped.
-      with open(memory, 'xb') as f:
-        f.truncate(4 * size * parts)
-    for i, process in enumerate(self._processes):
-      process.write(
-        {'load': name, 'clients': clients, 'memory': memory, 'part': i, 'parts': parts}
-      )
-    return sum(process.read()['steps'] for process in self._processes)
+    parts = len(self._processes)
+    size = sum(math.prod(shape) for shape in WORKLOADS[name].shapes().values())
+    # The file's name goes as soon as all have mapped it, its memory with the processes.
+    with tempfile.NamedTemporaryFile(prefix='fesem-bench-', dir=_MEMORY) as file:
+      file.truncate(4 * size * parts)
+      for part, process in enumerate(self._processes):
+        command = {'load': name, 'clients': clients}
+        if parts > 1:
+          command |= {'memory': file.name, 'part': part, 'parts': parts}
+        process.write(command)
+      return sum(process.read()['steps'] for process in self._processes)
 
   def round(self) -> float:
     """Seconds of a round, the mean of all clients included."""
@@ -191,4 +188,3 @@ class Peer:
     """Ends the processes."""
     for process in self._processes:
       process.close()
-    self._folder.cleanup()
