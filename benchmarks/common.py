@@ -170,7 +170,7 @@ class Method:
 def training(
   workload: Workload, num_clients: int, mesh: Any, clients_per_chunk: int = 0
 ) -> local_module.LocalTraining:
-  """One local epoch of the work load."""
+  """The local training of the work load."""
   model = models.build(
     workload.network, workload.example_shape, workload.num_classes, workload.hidden
   )
@@ -179,7 +179,7 @@ def training(
     optax.sgd(workload.learning_rate),
     num_clients=num_clients,
     batch_size=workload.batch_size,
-    epochs=1,
+    epochs=workload.epochs,
     clients_per_chunk=clients_per_chunk,
     mesh=mesh,
   )

@@ -20,7 +20,9 @@ from fesem_jax.algorithms import global_model
 from fesem_jax.batching import num_steps
 from fesem_jax.errors import UserError
 
-_WORKLOADS = flags.DEFINE_list('workloads', ['W1', 'W2', 'W3', 'W4', 'W5'], 'Cases.')
+_WORKLOADS = flags.DEFINE_list(
+  'workloads', ['W1', 'W2', 'W3', 'W4', 'W5'], 'Of W1 .. W6.'
+)
 _CHUNKS = flags.DEFINE_list('chunks', ['0'], 'Clients per chunk; 0: the default.')
 _CONV = flags.DEFINE_list(
   'conv_methods', [], f'Of {models.conv.METHODS}; default: one.'
@@ -42,7 +44,7 @@ COLUMNS = (
 
 
 def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
-  """One case: an epoch on every client from one model, and their mean."""
+  """One case: local training of every client from one model, and their mean."""
   workload = WORKLOADS[name]
   num_clients = _CLIENTS.value or workload.num_clients
   local = common.training(workload, num_clients, mesh, chunk)

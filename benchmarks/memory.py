@@ -22,7 +22,7 @@ from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 
 _CLIENTS = flags.DEFINE_list('num_clients', ['1000', '10000', '100000'], 'Values of M.')
-_WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W5.')
+_WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W6.')
 _STATES = flags.DEFINE_list('client_states', ['stacked', 'streamed'], 'Cases.')
 _ONE_CASE = flags.DEFINE_string('one_case', '', 'Used by this program for itself.')
 _INIT_CLIENTS = flags.DEFINE_integer('init_clients', 0, 'See FeSEM.')

@@ -14,7 +14,7 @@ from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 
 _CLIENTS = flags.DEFINE_list('num_clients', ['1000', '10000', '100000'], 'Values of M.')
-_WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W5.')
+_WORKLOAD = flags.DEFINE_string('workload', 'W4', 'Of W1 .. W6.')
 _METHOD = flags.DEFINE_enum('method', 'fesem', ['fesem', 'fed_avg'], 'Method.')
 _STATE = flags.DEFINE_string('client_state', 'streamed', 'Of FeSEM.')
 _INIT_CLIENTS = flags.DEFINE_integer('init_clients', 0, 'See FeSEM.')

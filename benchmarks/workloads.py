@@ -10,10 +10,10 @@ import numpy as np
 
 
 class Workload(NamedTuple):
-  """Local training of one epoch on every client.
+  """Local training on every client.
 
   Attributes:
-    name: W1 .. W5.
+    name: W1 .. W6.
     summary: what it is, in a line.
     network: 'femnist_cnn', 'emnist_cnn' or 'mlp'.
     hidden: widths of the MLP.
@@ -24,6 +24,7 @@ class Workload(NamedTuple):
     examples: training examples of each client; the median where `ragged`.
     learning_rate: of plain SGD.
     ragged: whether client sizes are log-normal.
+    epochs: local epochs of a round.
   """
 
   name: str
@@ -37,6 +38,7 @@ class Workload(NamedTuple):
   examples: int
   learning_rate: float
   ragged: bool = False
+  epochs: int = 1
 
   def sizes(self, num_clients: int) -> np.ndarray:
     """[M] int64 examples of each client."""
@@ -48,8 +50,12 @@ class Workload(NamedTuple):
     return np.maximum(sizes.astype(np.int64), self.batch_size)
 
   def steps(self, num_clients: int) -> int:
-    """SGD steps of all clients in one epoch."""
-    return int((-(-self.sizes(num_clients) // self.batch_size)).sum())
+    """SGD steps of all clients in a round."""
+    return int(self.steps_of(self.sizes(num_clients)).sum())
+
+  def steps_of(self, sizes: np.ndarray) -> np.ndarray:
+    """[M] SGD steps of clients of so many examples in a round."""
+    return self.epochs * -(-sizes // self.batch_size)
 
   def arrays(self, num_clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """X [T, ...] uint8, y [T] int64, sizes [M]: random, but always the same."""
@@ -159,3 +165,8 @@ WORKLOADS = {
     ),
   )
 }
+WORKLOADS['W6'] = WORKLOADS['W1']._replace(
+  name='W6',
+  summary='W1 with five local epochs',
+  epochs=5,
+)

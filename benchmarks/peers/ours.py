@@ -21,6 +21,7 @@ class Ours:
     local = common.training(workload, self._train.num_clients, mesh)
     start = tree.expand(common.params_of(workload, local.model))
     self._start = sharding.replicate(start, mesh)
+    self.start = _arrays(self._start)
     cohort = common.everyone(self._train)
 
     @jax.jit
@@ -38,16 +39,20 @@ class Ours:
     key = jax.random.key(self._rounds)
     self._mean = jax.block_until_ready(self._step(self._start, self._train, key))
 
-  def params(self) -> dict[str, np.ndarray]:
-    out = {}
-    layers = common.layers_of(self._mean)
-    for i, layer in enumerate(layers):
-      for kind in ('kernel', 'bias'):
-        out[f'{kind}{i}'] = np.asarray(self._mean[layer][kind][0])
-    return out
+  def mean(self) -> list[np.ndarray]:
+    return _arrays(self._mean)
+
+
+def _arrays(params: Any) -> list[np.ndarray]:
+  """One model's arrays in the order of `Workload.initial`."""
+  return [
+    np.asarray(params[layer][kind][0])
+    for layer in common.layers_of(params)
+    for kind in ('kernel', 'bias')
+  ]
 
 
 if __name__ == '__main__':
   common.setup()
   found = {n: v for n, v in machine.versions().items() if v}
-  worker.serve(Ours, found)
+  worker.serve(worker.Worker(Ours).answer, found)

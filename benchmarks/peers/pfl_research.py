@@ -41,7 +41,7 @@ class Pfl:
   """FedAvg's round."""
 
   def __init__(self, workload: Workload, x: Any, y: Any, sizes: Any):
-    self._workload, self._count = workload, len(sizes)
+    self._count = len(sizes)
     scaled = torch.from_numpy(x).float() / 255
     labels, ends = torch.from_numpy(y), np.cumsum(sizes)
 
@@ -54,8 +54,9 @@ class Pfl:
     self._backend = SimulatedBackend(training_data=data, val_data=data)
     self._network = pytorch.network(workload)
     self._start = [p.detach().clone() for p in self._network.parameters()]
+    self.start = [p.numpy() for p in self._start]
     self._params = NNTrainHyperParams(
-      local_num_epochs=1,
+      local_num_epochs=workload.epochs,
       local_learning_rate=workload.learning_rate,
       local_batch_size=workload.batch_size,
     )
@@ -82,11 +83,12 @@ class Pfl:
       once, self._backend, model, self._params, send_metrics_to_platform=False
     )
 
-  def params(self) -> dict[str, np.ndarray]:
-    return pytorch.to_numpy(self._network.parameters(), self._workload)
+  def mean(self) -> list[np.ndarray]:
+    return [p.detach().numpy() for p in self._network.parameters()]
 
 
 if __name__ == '__main__':
   if len(sys.argv) > 1:
     torch.set_num_threads(int(sys.argv[1]))
-  worker.serve(Pfl, {'pfl': metadata.version('pfl'), 'torch': torch.__version__})
+  versions = {'pfl': metadata.version('pfl'), 'torch': torch.__version__}
+  worker.serve(worker.Worker(Pfl).answer, versions)

@@ -1,6 +1,7 @@
 """PyTorch's loop over clients, one after the other, as PFLlib and FL-bench do.
 
-Written to be fast: data in memory as tensors, shuffled by index, fused SGD.
+Written to be fast: data in memory as tensors, shuffled by index, convolutions with
+channels last, fused SGD.
 """
 
 import itertools
@@ -48,7 +49,8 @@ def network(workload: Workload) -> nn.Sequential:
   with torch.no_grad():
     for parameter, value in zip(model.parameters(), initial, strict=True):
       parameter.copy_(_to_torch(value, parameter, workload))
-  return model
+  # Saves 5 to 10 % of a step's processor time on W1 and W2.
+  return model.to(memory_format=torch.channels_last)
 
 
 def _to_torch(value: Any, parameter: Any, workload: Workload) -> torch.Tensor:
@@ -63,31 +65,15 @@ def _to_torch(value: Any, parameter: Any, workload: Workload) -> torch.Tensor:
   return value.T if value.ndim == 2 else value
 
 
-def to_numpy(parameters: Any, workload: Workload) -> dict[str, np.ndarray]:
-  """The other way round; see `_to_torch`."""
-  out = {}
-  for name, p in zip(workload.initial(), parameters, strict=True):
-    value = p.detach()
-    if value.ndim == 4:
-      value = value.permute(2, 3, 1, 0)
-    elif value.ndim == 2:
-      value = value.T
-      if workload.network != 'mlp' and value.shape[0] in (3136, 9216):
-        side = {3136: 7, 9216: 12}[value.shape[0]]
-        shape = (64, side, side, value.shape[1])
-        value = value.reshape(shape).permute(1, 2, 0, 3).reshape(-1, value.shape[1])
-    out[name] = value.contiguous().numpy()
-  return out
-
-
 class PyTorch:
-  """FedAvg's round with all of PyTorch's threads."""
+  """FedAvg's round."""
 
   def __init__(self, workload: Workload, x: Any, y: Any, sizes: Any):
     self._workload = workload
     self._model = network(workload)
     self._start = [p.detach().clone() for p in self._model.parameters()]
     self._mean = [p.clone() for p in self._start]
+    self.start = [p.numpy() for p in self._start]
     scaled = torch.from_numpy(x).float() / 255
     ends = np.cumsum(sizes)
     self._clients = [
@@ -106,19 +92,20 @@ class PyTorch:
       with torch.no_grad():
         torch._foreach_copy_(parameters, self._start)
       optimizer = torch.optim.SGD(parameters, lr=rate, fused=True)
-      order = torch.randperm(len(y))
-      for rows in order.split(batch_size):
-        optimizer.zero_grad(set_to_none=True)
-        loss_fn(self._model(x[rows]), y[rows]).backward()
-        optimizer.step()
+      for _ in range(self._workload.epochs):
+        for rows in torch.randperm(len(y)).split(batch_size):
+          optimizer.zero_grad(set_to_none=True)
+          loss_fn(self._model(x[rows]), y[rows]).backward()
+          optimizer.step()
       with torch.no_grad():
         torch._foreach_add_(self._mean, parameters, alpha=len(y) / total)
 
-  def params(self) -> dict[str, np.ndarray]:
-    return to_numpy(self._mean, self._workload)
+  def mean(self) -> list[np.ndarray]:
+    return [p.numpy() for p in self._mean]
 
 
 if __name__ == '__main__':
   if len(sys.argv) > 1:
     torch.set_num_threads(int(sys.argv[1]))
-  worker.serve(PyTorch, {'torch': torch.__version__, 'python': sys.version.split()[0]})
+  versions = {'torch': torch.__version__, 'python': sys.version.split()[0]}
+  worker.serve(worker.Worker(PyTorch).answer, versions)

@@ -1,4 +1,4 @@
-"""The side of a simulator in a process of its own: commands in, JSON lines out.
+"""A simulator's side of the benchmark: commands in, JSON lines out.
 
 Imports nothing but NumPy, so that every peer can use it in its own environment.
 """
@@ -6,7 +6,6 @@ Imports nothing but NumPy, so that every peer can use it in its own environment.
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,54 +15,149 @@ from benchmarks.workloads import WORKLOADS, Workload
 
 
 class Runner(Protocol):
-  """A federation loaded into a simulator."""
+  """A federation loaded into a simulator.
+
+  Attributes:
+    start: the model before a round: arrays in the order of `Workload.initial`, each
+      in the simulator's own layout.
+  """
+
+  start: list[np.ndarray]
 
   def __init__(
     self, workload: Workload, x: np.ndarray, y: np.ndarray, sizes: np.ndarray
   ) -> None: ...
 
   def round(self) -> None:
-    """One epoch of every client from `Workload.initial`, then their mean."""
+    """The local epochs of every client from `start`, then the clients' mean."""
 
-  def params(self) -> dict[str, np.ndarray]:
-    """The mean, by the names of `Workload.initial`, in any order of features."""
+  def mean(self) -> list[np.ndarray]:
+    """The mean of clients, weighted by their examples, laid out as `start`."""
 
 
-def serve(runner: Callable[..., Runner], versions: dict[str, str]) -> None:
-  """Answers commands from standard input until it closes.
+class Worker:
+  """All clients of a work load in a simulator, or the part of one process."""
 
-  {"load": "W1", "clients": 100} loads; {"probe": "W1"} runs one step of one
-  client and gives the norm of each parameter's change; {"round": 1} runs and
-  times a round.
+  def __init__(self, runner: Callable[..., Runner]):
+    self._new = runner
+    self._runner: Runner | None = None
+
+  def load(
+    self,
+    load: str,
+    clients: int,
+    memory: str | None = None,
+    part: int = 0,
+    parts: int = 1,
+  ) -> dict[str, Any]:
+    """Loads a work load.
+
+    Args:
+      load: its name.
+      clients: how many of its clients; 0: one client that takes one step.
+      memory: file of `parts` float32 models, which several processes share.
+      part: which part of the clients is this process's.
+      parts: processes that split the clients.
+
+    Returns:
+      SGD steps of this process in a round.
+    """
+    workload = WORKLOADS[load]
+    if clients:
+      x, y, sizes = workload.arrays(clients)
+    else:
+      workload = workload._replace(epochs=1)
+      x, y = workload.probe()
+      sizes = np.array([len(y)])
+    steps, ends = workload.steps_of(sizes), np.cumsum(sizes)
+    mine = split(steps, parts)[part]
+    self._runner = None  # Frees the last work load before the next one is loaded.
+    if len(mine):
+      rows = np.concatenate([np.arange(ends[i] - sizes[i], ends[i]) for i in mine])
+      self._runner = self._new(workload, x[rows], y[rows], sizes[mine])
+    self._share = float(sizes[mine].sum() / sizes.sum())
+    self._part, self._names = part, list(workload.initial())
+    self._models = None
+    if memory:
+      self._models = np.memmap(memory, np.float32, 'r+').reshape(parts, -1)
+    return {'steps': int(steps[mine].sum())}
+
+  def round(self) -> dict[str, Any]:
+    """Runs a round; of several processes, each leaves its share of the mean."""
+    if self._runner is not None:
+      self._runner.round()
+    if self._models is None or self._runner is None:
+      return {}  # A process without clients leaves the zeros of a new file.
+    own, last = self._models[self._part], 0
+    for value in self._runner.mean():
+      first, last = last, last + value.size
+      np.multiply(value.ravel(), self._share, out=own[first:last])
+    return {}
+
+  def average(self) -> dict[str, Any]:
+    """Adds the shares of all processes; each adds a part of the parameters."""
+    assert self._models is not None
+    parts, size = self._models.shape
+    mine = slice(self._part * size // parts, (self._part + 1) * size // parts)
+    total = self._models[0, mine]
+    for other in self._models[1:, mine]:
+      np.add(total, other, out=total)
+    return {}
+
+  def norms(self) -> dict[str, float]:
+    """Norms of each parameter at the start and of its change in the last round."""
+    assert self._runner is not None
+    start, mean = self._runner.start, self._runner.mean()
+    if self._models is not None:
+      ends = np.cumsum([x.size for x in start])
+      mean = [x.reshape(s.shape) for x, s in zip(
+        np.split(self._models[0], ends[:-1]), start, strict=True
+      )]  # fmt: skip
+    out = {}
+    for name, before, after in zip(self._names, start, mean, strict=True):
+      out[f'{name} at the start'] = float(np.linalg.norm(before))
+      out[f'change of {name}'] = float(np.linalg.norm(after - before))
+    return out
+
+  def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+    """What `serve` answers to a command."""
+    if 'load' in command:
+      return self.load(**command)
+    return {'round': self.round, 'average': self.average, 'norms': self.norms}[
+      command['do']
+    ]()
+
+
+def split(steps: np.ndarray, parts: int) -> list[np.ndarray]:
+  """Deals clients to processes: the longest first, each to the one with least work.
+
+  Args:
+    steps: [M] work of each client.
+    parts: processes.
+
+  Returns:
+    For each process the indices of its clients, ascending.
+  """
+  mine: list[list[int]] = [[] for _ in range(parts)]
+  work = [0] * parts
+  for i in np.argsort(-steps, kind='stable').tolist():
+    part = work.index(min(work))
+    mine[part].append(i)
+    work[part] += int(steps[i])
+  return [np.array(sorted(m), dtype=np.int64) for m in mine]
+
+
+def serve(
+  answer: Callable[[dict[str, Any]], dict[str, Any]], versions: dict[str, str]
+) -> None:
+  """Answers commands, a JSON object a line, from standard input until it closes.
+
+  Args:
+    answer: gives the answer to a command, such as `Worker.answer`.
+    versions: of the simulator, the first line.
   """
   out = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
   os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Libraries print too.
-
-  def answer(value: dict[str, Any]) -> None:
-    print(json.dumps(value), file=out, flush=True)
-
-  answer({'versions': versions})
-  loaded: Runner | None = None
+  print(json.dumps({'versions': versions}), file=out, flush=True)
   for line in sys.stdin:
-    command = json.loads(line)
-    if 'probe' in command:
-      workload = WORKLOADS[command['probe']]
-      x, y = workload.probe()
-      probe = runner(workload, x, y, np.array([len(y)]))
-      probe.round()
-      after, before = probe.params(), workload.initial()
-      norms = {n: float(np.linalg.norm(after[n] - before[n])) for n in before}
-      answer({'norms': norms})
-    elif 'load' in command:
-      workload = WORKLOADS[command['load']]
-      x, y, sizes = workload.arrays(command['clients'])
-      loaded = runner(workload, x, y, sizes)
-      answer({'examples': len(y), 'steps': workload.steps(command['clients'])})
-    else:
-      assert loaded is not None
-      began = time.perf_counter()
-      loaded.round()
-      seconds = time.perf_counter() - began
-      after, before = loaded.params(), workload.initial()
-      norms = {n: float(np.linalg.norm(after[n] - before[n])) for n in before}
-      answer({'seconds': seconds, 'norms': norms})
+    print(json.dumps(answer(json.loads(line))), file=out, flush=True)
