@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from scipy.cluster import hierarchy
-from scipy.spatial.distance import squareform
 
 from fesem_jax import em, sums, tree
 from fesem_jax.algorithms.centers import round_info
@@ -258,6 +256,9 @@ def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
     similarity: [n, n] cosine similarities, n >= 2.
     linkage: a key of `_LINKAGES`.
   """
+  from scipy.cluster import hierarchy  # Slow to import.
+  from scipy.spatial.distance import squareform
+
   distance = 1 - (similarity + similarity.T) / 2
   np.fill_diagonal(distance, 0)
   merges = hierarchy.linkage(squareform(distance, checks=False), _LINKAGES[linkage])
