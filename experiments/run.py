@@ -8,6 +8,7 @@ models.npz and checkpoints/. The same command again continues where it stopped. 
 python -m experiments.figures WORKDIR.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -29,6 +30,7 @@ from fesem_jax.corruption import corrupted, honest
 from fesem_jax.data import skew
 from fesem_jax.display import shown
 from fesem_jax.errors import Diverged, UserError, argument
+from fesem_jax.hyperparameters import optimizer
 from fesem_jax.method import Algorithm
 from fesem_jax.programs import Programs
 from fesem_jax.result import Result
@@ -36,9 +38,9 @@ from fesem_jax.simulation import simulate
 from fesem_jax.training import LocalTraining, local_training
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
-  'sgd': optax.sgd,
-  'momentum': lambda rate: optax.sgd(rate, momentum=0.9),
-  'adam': optax.adam,
+  'sgd': functools.partial(optimizer, optax.sgd),
+  'momentum': functools.partial(optimizer, optax.sgd, momentum=0.9),
+  'adam': functools.partial(optimizer, optax.adam),
 }
 
 

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from fesem_jax import sharding, sums, tree
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice, check_share
+from fesem_jax.hyperparameters import variable
 
 AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
 
@@ -93,7 +94,7 @@ def bounded_mean(
     return jnp.sqrt(jnp.take_along_axis(squares, cluster[:, None], axis=1)), None
 
   lengths, _ = sharding.per_device(lengths_of, mesh, 2)(stack, cluster, origins)
-  bounds = jnp.full((num_clusters, 1), bound)
+  bounds = jnp.full((num_clusters, 1), variable(bound))
   if bound == 0:
     bounds = trimmed_mean(lengths, cluster, counts, 0.5, jnp.zeros_like(bounds), mesh)
   longest, length = bounds[cluster, 0], lengths[:, 0]
@@ -157,7 +158,7 @@ def krum(
   nearest_first = jnp.sort(jnp.where(others, distances, jnp.inf), axis=1)
 
   sizes = jnp.bincount(cluster_or_none, length=num_clusters + 1)
-  bad = jnp.floor(beta * sizes + 1e-4).astype(sizes.dtype)
+  bad = jnp.floor(variable(beta) * sizes + 1e-4).astype(sizes.dtype)
   neighbors = jnp.minimum(jnp.maximum(sizes - bad - 2, 1), sizes - 1)
   counted = jnp.arange(num_rows)[None, :] < neighbors[cluster_or_none][:, None]
   scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
@@ -165,7 +166,7 @@ def krum(
   order = jnp.lexsort((scores, cluster_or_none))
   sorted_cluster = cluster_or_none[order]
   rank = jnp.arange(num_rows) - (jnp.cumsum(sizes) - sizes)[sorted_cluster]
-  taken = (rank < models) & (sorted_cluster < num_clusters)
+  taken = (rank < variable(models)) & (sorted_cluster < num_clusters)
   weights = jnp.zeros(num_rows).at[order].set(taken.astype(jnp.float32))
   return sums.weighted_mean(stack, cluster, weights, origins, mesh)
 
@@ -204,7 +205,7 @@ def trimmed_mean(
     return sums.weighted_mean(stack, cluster, weights, origins, mesh)
   sizes = jnp.bincount(cluster, length=num_clusters + 1)
   starts = jnp.cumsum(sizes) - sizes
-  cut = jnp.minimum(jnp.floor(beta * sizes + 1e-4), (sizes - 1) // 2)
+  cut = jnp.minimum(jnp.floor(variable(beta) * sizes + 1e-4), (sizes - 1) // 2)
   sorted_cluster = jnp.sort(cluster)
   rank = jnp.arange(cluster.size) - starts[sorted_cluster]
   inside = (rank >= cut[sorted_cluster]) & (rank < (sizes - cut)[sorted_cluster])

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from fesem_jax import tree
 from fesem_jax.base import Params
 from fesem_jax.em import e_step, m_step, mean_distance
+from fesem_jax.hyperparameters import variable
 from fesem_jax.sampling import random_order
 
 # The restarts run on inner products between so many clients, at least: 256^2
@@ -149,7 +150,7 @@ def keep_nearest(
   rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
   rank = rank - starts[cluster]
   # The epsilon keeps floor(0.1 * 30) at 3 in float32.
-  dropped = jnp.floor(trim * sizes[cluster] + 1e-4)
+  dropped = jnp.floor(variable(trim) * sizes[cluster] + 1e-4)
   return exists & (rank >= dropped)
 
 

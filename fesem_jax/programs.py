@@ -1,9 +1,12 @@
 """Compiled programs, kept so that further runs of the same shapes can share them."""
 
+import dataclasses
+import hashlib
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fesem_jax import waits
 
@@ -18,15 +21,44 @@ _WAITS: dict[Any, str] = {
 }
 
 
-class Programs:
-  """The compiled programs of a run; runs that share them compile each only once.
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A compiled function, with the numbers that it reads besides its arguments.
 
-  All seeds of an algorithm run in the same programs: their data differ in content
-  only, and `ClientInfo` is equal for equally many clients.
+  Attributes:
+    compiled: takes the arguments and then the tuple of numbers.
+    numbers: arrays [] in the order in which the function reads them.
+  """
+
+  compiled: jax.stages.Compiled
+  numbers: tuple[jax.Array, ...]
+
+  def __call__(self, *args: Any) -> Any:
+    """The result for arguments like those that it was compiled for."""
+    return self.compiled(*args, self.numbers)
+
+  @property
+  def output_shardings(self) -> Any:
+    """Like the result, the sharding of each array."""
+    return self.compiled.output_shardings
+
+
+class Programs:
+  """The compiled programs of some runs; runs that share them compile each only once.
+
+  Seeds of an algorithm run in the same programs: their data differ in content only,
+  and `ClientInfo` is equal for equally many clients. So do algorithms that differ only
+  in numbers, such as learning rates and penalties; see `hyperparameters.variable`.
   """
 
   def __init__(self) -> None:
     self._held: dict[Hashable, Any] = {}
+    self._by_text: dict[Hashable, jax.stages.Compiled] = {}
+
+  @property
+  def count(self) -> int:
+    """How many programs were compiled."""
+    return len(self._by_text)
 
   def once(self, key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
     """What `make` returned when it was first called for a key and such arguments.
@@ -37,20 +69,17 @@ class Programs:
         structure, shapes, dtypes and shardings of `args`.
       *args: trees of arrays.
     """
-    leaves, structure = jax.tree.flatten(args)
-
-    def describe(x):
-      return (x.shape, x.dtype, getattr(x, 'sharding', None))
-
-    full = (key, structure, tuple(map(describe, leaves)))
+    full = (key, _kinds(args))
     if full not in self._held:
       self._held[full] = make()
     return self._held[full]
 
   def compiled(
     self, key: Hashable, fn: Callable[..., Any], *args: Any, **options: Any
-  ) -> Any:
+  ) -> Program:
     """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
+
+    Functions of other keys that come to the same program share it.
 
     Args:
       key: names the function; two functions of one key must do the same. What a wait
@@ -66,6 +95,41 @@ class Programs:
     def compile_now():
       first = key[0] if isinstance(key, tuple) else key
       with waits.told(f'compiling {_WAITS.get(first, "a program")}'):
-        return jax.jit(fn, **options).lower(*args).compile()
+        return self._compile(fn, args, options)
 
     return self.once(key, compile_now, *args)
+
+  def _compile(
+    self, fn: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+  ) -> Program:
+    traced = jax.jit(fn).trace(*args)
+    constants = traced.jaxpr.consts
+    is_number = [isinstance(c, jax.Array) and c.shape == () for c in constants]
+    numbers = tuple(c for c, n in zip(constants, is_number, strict=True) if n)
+    structure = jax.tree.structure(traced.out_info)
+
+    def run(*args_and_numbers):
+      *args, numbers = args_and_numbers
+      left = iter(numbers)
+      filled = [
+        next(left) if n else c for c, n in zip(constants, is_number, strict=True)
+      ]
+      closed = ClosedJaxpr(traced.jaxpr.jaxpr, filled)
+      out = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
+      return jax.tree.unflatten(structure, out)
+
+    lowered = jax.jit(run, **options).lower(*args, numbers)
+    # XLA sees this text and the devices, nothing else.
+    text = hashlib.sha256(lowered.as_text().encode()).digest()
+    key = (text, structure, _kinds((args, numbers)))
+    if key not in self._by_text:
+      self._by_text[key] = lowered.compile()
+    compiled = self._by_text[key]
+    return Program(compiled, jax.device_put(numbers, compiled.input_shardings[0][-1]))
+
+
+def _kinds(args: tuple[Any, ...]) -> Hashable:
+  """What two tuples of trees share if one program can take either."""
+  leaves, structure = jax.tree.flatten(args)
+  kinds = [(x.shape, x.dtype, getattr(x, 'sharding', None)) for x in leaves]
+  return structure, tuple(kinds)

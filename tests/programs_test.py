@@ -99,7 +99,7 @@ def test_other_places_are_compiled_for_anew():
   assert len(set(map(id, compiled))) == 4
   for x, program in zip((whole, halved, alone), compiled, strict=False):
     np.testing.assert_array_equal(program(x), 2 * X)
-    assert program.input_shardings[0][0].is_equivalent_to(x.sharding, 1)
+    assert program.compiled.input_shardings[0][0].is_equivalent_to(x.sharding, 1)
   again = programs.compiled('double', lambda x: 2 * x, split(X + 1, mesh))
   assert again is compiled[0]
 
