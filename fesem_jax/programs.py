@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import math
+import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -133,3 +135,37 @@ def _kinds(args: tuple[Any, ...]) -> Hashable:
   leaves, structure = jax.tree.flatten(args)
   kinds = [(x.shape, x.dtype, getattr(x, 'sharding', None)) for x in leaves]
   return structure, tuple(kinds)
+
+
+class CompileTime:
+  """The time that JAX spends on compiling, while this context is open.
+
+  Tracing, lowering, XLA and reading the persistent cache count, of every program that
+  the process makes meanwhile.
+  """
+
+  _EVENTS = '/jax/core/compile/'
+
+  def __init__(self) -> None:
+    self._spans: list[tuple[float, float]] = []
+
+  def __enter__(self) -> 'CompileTime':
+    jax.monitoring.register_event_duration_secs_listener(self._listen)
+    return self
+
+  def __exit__(self, *error: object) -> None:
+    jax.monitoring.unregister_event_duration_listener(self._listen)
+
+  def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+    del kwargs
+    if event.startswith(self._EVENTS):
+      now = time.perf_counter()
+      self._spans.append((now - duration_secs, now))
+
+  def seconds(self) -> float:
+    """Seconds so far; what happens at the same time counts once."""
+    total, last = 0.0, -math.inf
+    for start, end in sorted(self._spans):
+      total += max(0.0, end - max(start, last))
+      last = max(last, end)
+    return total

@@ -121,14 +121,36 @@ def test_rates_penalties_and_seeds_share_all_programs_of_a_run(runs):
   assert len(set(losses)) == 4
 
 
-def test_a_shared_program_gives_what_the_method_itself_gives(runs):
+@pytest.fixture(scope='module')
+def alone():
+  """The third of `runs` with constants, and the seconds that XLA took for it."""
+  seconds = []
+
+  def listen(event, duration, **_):
+    if event == '/jax/core/compile/backend_compile_duration':
+      seconds.append(duration)
+
   local = helpers.local(rate=0.3, chunk=4)
   algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.1)
-  alone = simulate(algorithm, *DATA[:2], rounds=1, progress=False)
+  options = {'finetune_epochs': 0, 'make_portrait': False, 'progress': False}
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    return simulate(algorithm, *DATA[:2], rounds=1, **options), sum(seconds)
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_shared_program_gives_what_the_method_itself_gives(runs, alone):
   for a, b in zip(
-    jax.tree.leaves(runs[0][2].state), jax.tree.leaves(alone.state), strict=True
+    jax.tree.leaves(runs[0][2].state), jax.tree.leaves(alone[0].state), strict=True
   ):
     np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_compile_seconds_count_all_programs_of_a_run(alone):
+  result, of_xla = alone
+  timing = result.summary['timing']
+  assert 0 < of_xla <= timing['compile_seconds'] <= timing['total_seconds']
 
 
 NUMBERS = [
