@@ -12,7 +12,7 @@ from fesem_jax.base import FederatedData
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError, argument
 from fesem_jax.method import Algorithm
-from fesem_jax.programs import Programs
+from fesem_jax.programs import Programs, run_once
 from fesem_jax.records import Record
 
 
@@ -94,7 +94,9 @@ def begin(
   Raises:
     UserError: if more rounds were done than asked for, or no checkpoint can be read.
   """
-  init = programs.compiled(('init', algorithm), algorithm.init, key, train)
+  init = programs.compiled(
+    ('init', algorithm), algorithm.init, key, train, **run_once()
+  )
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:
     began = time.perf_counter()
