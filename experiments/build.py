@@ -1,5 +1,6 @@
 """What a configuration names: data, a model, local training."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -14,12 +15,13 @@ from fesem_jax import autotune, data, models, sharding
 from fesem_jax.base import FederatedData, Model
 from fesem_jax.display import shown
 from fesem_jax.errors import UserError, argument
+from fesem_jax.hyperparameters import optimizer
 from fesem_jax.training import LocalTraining, local_training
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
-  'sgd': optax.sgd,
-  'momentum': lambda rate: optax.sgd(rate, momentum=0.9),
-  'adam': optax.adam,
+  'sgd': functools.partial(optimizer, optax.sgd),
+  'momentum': functools.partial(optimizer, optax.sgd, momentum=0.9),
+  'adam': functools.partial(optimizer, optax.adam),
 }
 
 

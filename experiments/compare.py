@@ -120,8 +120,9 @@ def run_methods(
   summaries: tables.Summaries = {label: [] for label in by_label}
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
   refused: dict[str, UserError] = {}
+  # Seeds, and methods that differ in numbers only, run in the same compiled programs.
+  programs = Programs()
   for label, configs in by_label.items():
-    programs = Programs()  # All seeds of a method run in the same compiled programs.
     for config in configs:
       folder = workdir / label / f'seed{config["seed"]}'
       what = f'{label}, seed {config["seed"]}'

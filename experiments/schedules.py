@@ -1,10 +1,14 @@
 """--lr_schedule: the learning rate over rounds, by name."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import jax
 import optax
 
 from fesem_jax.errors import UserError, argument
+from fesem_jax.hyperparameters import variable
 from fesem_jax.training import RoundSchedule
 
 FORMS = 'constant, cosine, cosine:ROUNDS, exponential:RATE or step:EVERY:FACTOR'
@@ -41,12 +45,25 @@ def build(text: str) -> RoundSchedule | None:
   if name == 'constant' and not values:
     return None
   if name == 'cosine' and len(values) == 1 and counts:
-    return optax.cosine_decay_schedule(1.0, int(values[0]))
+    return _of_numbers(optax.cosine_decay_schedule, values[0])
   if name == 'exponential' and len(values) == 1 and fits:
-    return optax.exponential_decay(1.0, 1, values[0])
+    return _of_numbers(optax.exponential_decay, 1, values[0])
   if name == 'step' and len(values) == 2 and counts:
-    return optax.exponential_decay(1.0, int(values[0]), values[1], staircase=True)
+    return _of_numbers(optax.exponential_decay, *values, staircase=True)
   raise UserError(
     f'{argument("lr_schedule", text)} must be {FORMS}, with positive numbers, e.g. '
     'step:10:0.5.'
   )
+
+
+def _of_numbers(
+  make: Callable[..., RoundSchedule], *numbers: float, **options: Any
+) -> RoundSchedule:
+  """A schedule of Optax from 1 on, whose numbers are variables of programs."""
+
+  def at(number):
+    with jax.ensure_compile_time_eval():  # Optax looks whether they are positive.
+      schedule = make(1.0, *map(variable, numbers), **options)
+    return schedule(number)
+
+  return at

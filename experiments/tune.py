@@ -101,7 +101,9 @@ def tuned(
   """
   if not any(name in configs[0] for configs in by_label.values()):
     raise UserError(f'--tune={name}: none of --algorithms has this option.')
+  # Values of most flags are numbers, and run in the same compiled programs.
   chosen: dict[str, Any] = {}
+  programs = Programs()
   for label, configs in by_label.items():
     scores: dict[str, float | None] = {}
 
@@ -109,7 +111,7 @@ def tuned(
       value = config[name]
       folder = workdir / 'tune' / label / f'{name}={value}'
       what = f'{label}, {name}={value}'
-      summary = run_unless_diverged(config, folder, what, Programs())
+      summary = run_unless_diverged(config, folder, what, programs)
       found = None if summary is None else summary[by]['micro_accuracy']
       scores[str(value)] = found
       return -np.inf if found is None else found

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from fesem_jax import sharding, sums, tree
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice, check_share
+from fesem_jax.hyperparameters import variable
 
 AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
 
@@ -125,7 +126,7 @@ def bounded_mean(
     return jnp.sqrt(jnp.take_along_axis(squares, cluster[:, None], axis=1)), None
 
   lengths, _ = sharding.per_device(lengths_of, mesh, 2)(stack, cluster, origins)
-  bounds = jnp.full((num_clusters, 1), bound)
+  bounds = jnp.full((num_clusters, 1), variable(bound))
   if bound == 0:
     bounds = trimmed_mean(lengths, cluster, counts, 0.5, jnp.zeros_like(bounds), mesh)
   longest, length = bounds[cluster, 0], lengths[:, 0]
@@ -180,13 +181,13 @@ def krum(
   others = same & ~jnp.eye(num_rows, dtype=bool)
   nearest_first = jnp.sort(jnp.where(others, distances, jnp.inf), axis=1)
 
-  bad = jnp.floor(beta * rows.sizes + 1e-4).astype(rows.sizes.dtype)
+  bad = jnp.floor(variable(beta) * rows.sizes + 1e-4).astype(rows.sizes.dtype)
   neighbors = jnp.minimum(jnp.maximum(rows.sizes - bad - 2, 1), rows.sizes - 1)
   counted = jnp.arange(num_rows)[None, :] < neighbors[rows.cluster][:, None]
   scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
 
   order = jnp.lexsort((scores, rows.cluster))
-  taken = rows.between(0 * rows.sizes, jnp.minimum(rows.sizes, models))
+  taken = rows.between(0 * rows.sizes, jnp.minimum(rows.sizes, variable(models)))
   weights = jnp.zeros(num_rows).at[order].set(taken)
   return sums.weighted_mean(stack, cluster, weights, origins, mesh)
 
@@ -222,7 +223,9 @@ def trimmed_mean(
   if beta == 0:
     weights = counts.astype(jnp.float32)
     return sums.weighted_mean(stack, rows.cluster, weights, origins, mesh)
-  cut = jnp.minimum(jnp.floor(beta * rows.sizes + 1e-4), (rows.sizes - 1) // 2)
+  cut = jnp.minimum(
+    jnp.floor(variable(beta) * rows.sizes + 1e-4), (rows.sizes - 1) // 2
+  )
   kept = rows.between(cut, rows.sizes - cut)
   devices = 1 if mesh is None else mesh.size
 

@@ -148,15 +148,20 @@ class FederatedData:
     The id M is an empty place and has size 0.
     """
     if ids is None:
-      return self.offsets[1:] - self.offsets[:-1]
+      offsets = self.offsets
+      if not isinstance(offsets, jax.core.Tracer):
+        offsets = np.asarray(offsets)  # Else each operation would be compiled.
+      return offsets[1:] - offsets[:-1]
     first = jnp.asarray(self.offsets).at[ids].get(mode='clip')
     last = jnp.asarray(self.offsets).at[ids + 1].get(mode='clip')
     return last - first
 
   def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of client `i` on the host: x [N, ...], y [N]."""
-    first, last = int(self.offsets[i]), int(self.offsets[i + 1])
-    return np.asarray(self.x[first:last]), np.asarray(self.y[first:last])
+    # As a whole: on a device, slices would be compiled for every length.
+    x, y, offsets = (np.asarray(a) for a in (self.x, self.y, self.offsets))
+    rows = slice(offsets[i], offsets[i + 1])
+    return x[rows], y[rows]
 
   def reorder(self, order: np.ndarray, num_clients: int = 0) -> 'FederatedData':
     """Clients in another order, on the host; ids, names and clusters go along.

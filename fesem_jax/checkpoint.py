@@ -1,5 +1,6 @@
 """Checkpoints of a run: whole states, written by Orbax, with a digest of each file."""
 
+import functools
 import hashlib
 import json
 import pathlib
@@ -9,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
 from absl import logging
 
 from fesem_jax.atomic import write_atomically
@@ -48,7 +48,6 @@ class Checkpoints:
       self._dir.mkdir(exist_ok=True)
     except OSError as e:
       raise UserError(f'Cannot write {self._dir}: {e.strerror}.') from e
-    self._orbax = ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
   def latest_round(self) -> int | None:
     """Number of rounds done at the newest checkpoint, or None."""
@@ -66,7 +65,8 @@ class Checkpoints:
     partial = self._dir / f'.{rounds_done}.{secrets.token_hex(8)}.partial'
     try:
       partial.mkdir()
-      _quietly(self._orbax.save, partial / 'state', args=ocp.args.StandardSave(state))
+      items = self._orbax.args.StandardSave(state)
+      _quietly(self._checkpointer.save, partial / 'state', args=items)
       note = {
         'round': rounds_done,
         'config': self._config,
@@ -136,7 +136,19 @@ class Checkpoints:
 
   def close(self) -> None:
     """Releases Orbax's threads."""
-    self._orbax.close()
+    if '_checkpointer' in vars(self):
+      self._checkpointer.close()
+
+  @functools.cached_property
+  def _orbax(self) -> Any:
+    """Orbax, which is slow to import."""
+    import orbax.checkpoint
+
+    return orbax.checkpoint
+
+  @functools.cached_property
+  def _checkpointer(self) -> Any:
+    return self._orbax.Checkpointer(self._orbax.StandardCheckpointHandler())
 
   def _none_left(self, reason: str) -> UserError:
     return UserError(
@@ -184,10 +196,10 @@ class Checkpoints:
         'to a number of devices that does not divide 8, or to another version of '
         'this package.'
       )
-    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-    items = ocp.args.StandardRestore(abstract)
+    abstract = jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like)
+    items = self._orbax.args.StandardRestore(abstract)
     try:
-      return _quietly(self._orbax.restore, folder / 'state', args=items)
+      return _quietly(self._checkpointer.restore, folder / 'state', args=items)
     except _Unsound as e:  # Not for damage, but for lack of memory, say.
       raise UserError(f'Checkpoint {folder} is sound but cannot be read: {e}.') from e
 

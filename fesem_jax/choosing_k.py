@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from sklearn import cluster
-from sklearn import metrics as sklearn_metrics
 from threadpoolctl import threadpool_limits
+
+from fesem_jax.agreement import adjusted_rand_index
 
 # Clouds without clusters that the clients' models are compared with: where a
 # silhouette is above all 19, p is 1 / 20.
@@ -55,6 +55,8 @@ def silhouettes(
     scikit-learn's `silhouette_score` of the Euclidean distances; None for K = 1 and for
     K >= S, where it is not defined, 0 where fewer than two points differ.
   """
+  from sklearn import metrics  # Slow to import.
+
   square = np.square(points).sum(axis=1)
   distances = square[:, None] + square[None] - 2 * points @ points.T
   distances = np.sqrt(np.maximum(distances, 0))
@@ -68,13 +70,15 @@ def silhouettes(
       found.append(0.0)
       continue
     labels = _k_means(points, k, seed)
-    score = sklearn_metrics.silhouette_score(distances, labels, metric='precomputed')
+    score = metrics.silhouette_score(distances, labels, metric='precomputed')
     found.append(float(score))
   return found
 
 
 def _k_means(points: np.ndarray, k: int, seed: int) -> np.ndarray:
   """[S] int cluster of each point."""
+  from sklearn import cluster  # Slow to import.
+
   means = cluster.KMeans(k, n_init=_RESTARTS, random_state=seed)
   with threadpool_limits(1):  # Starting threads takes longer than the work.
     return means.fit_predict(points)
@@ -160,7 +164,7 @@ def stability(assignments: Sequence[np.ndarray]) -> float | None:
     assignments: each [S] int, the cluster of each of the same clients.
   """
   pairs = itertools.combinations(assignments, 2)
-  scores = [sklearn_metrics.adjusted_rand_score(a, b) for a, b in pairs]
+  scores = [adjusted_rand_index(a, b) for a, b in pairs]
   return float(np.mean(scores)) if scores else None
 
 

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from fesem_jax import sharding, sums, tree
 from fesem_jax.base import Params
+from fesem_jax.hyperparameters import variable
 from fesem_jax.local import Trained
 
 
@@ -104,7 +105,7 @@ def responsibilities(distances: jax.Array, temperature: float) -> jax.Array:
   """
   least = distances.min(axis=1, keepdims=True)
   excess = distances / jnp.where(least > 0, least, 1.0)
-  return jax.nn.softmax(-excess / temperature, axis=1)
+  return jax.nn.softmax(-excess / variable(temperature), axis=1)
 
 
 class Sums(NamedTuple):

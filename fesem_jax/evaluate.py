@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn import metrics as sklearn_metrics
 
 from fesem_jax import batching, chunks, shared_start
+from fesem_jax.agreement import adjusted_rand_index, normalized_mutual_information
 from fesem_jax.base import Cohort, FederatedData, Model, Params
 from fesem_jax.batching import Schedule
 from fesem_jax.local_sgd import train_chunk
@@ -263,6 +263,6 @@ def agreement(
   if truth is None:
     return {'ari': None, 'nmi': None}
   return {
-    'ari': float(sklearn_metrics.adjusted_rand_score(truth, assignment)),
-    'nmi': float(sklearn_metrics.normalized_mutual_info_score(truth, assignment)),
+    'ari': adjusted_rand_index(truth, assignment),
+    'nmi': normalized_mutual_information(truth, assignment),
   }

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from fesem_jax import tree
 from fesem_jax.base import Params
 from fesem_jax.em import e_step, m_step, mean_distance
+from fesem_jax.hyperparameters import variable
 from fesem_jax.sampling import random_order
 
 # The restarts run on inner products between so many clients, at least: 256^2
@@ -113,11 +114,12 @@ def kmeans(
 
   def moving(loop):
     step, before, now, _, _ = loop
-    return (step < MAX_ITERATIONS) & ((before != now) & exists).any()
+    goes_on = (step < MAX_ITERATIONS) & ((before != now) & exists).any()
+    return (step == 0) | goes_on
 
   first, distance = e_step(stack, centers, mesh)
   _, _, assignment, distance, centers = jax.lax.while_loop(
-    moving, refine, refine((0, first, first, distance, centers))
+    moving, refine, (0, first, first, distance, centers)
   )
   kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
   value = mean_distance(distance, jnp.where(kept, weights, 0.0))
@@ -149,7 +151,7 @@ def keep_nearest(
   rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
   rank = rank - starts[cluster]
   # The epsilon keeps floor(0.1 * 30) at 3 in float32.
-  dropped = jnp.floor(trim * sizes[cluster] + 1e-4)
+  dropped = jnp.floor(variable(trim) * sizes[cluster] + 1e-4)
   return exists & (rank >= dropped)
 
 
@@ -242,13 +244,15 @@ def _lloyd(
 
   def moving(loop):
     step, before, now, _ = loop
-    return (step < MAX_ITERATIONS) & ((before != now) & valid).any()
+    goes_on = (step < MAX_ITERATIONS) & ((before != now) & valid).any()
+    return (step == 0) | goes_on
 
   seeds = _seed(keys, gram, valid, num_clusters, seeding)
   coefficients = jax.nn.one_hot(seeds, num_clients)
   first = distances(coefficients).argmin(axis=1)
-  start = iterate((0, first, first, coefficients))
-  _, _, assignment, coefficients = jax.lax.while_loop(moving, iterate, start)
+  _, _, assignment, coefficients = jax.lax.while_loop(
+    moving, iterate, (0, first, first, coefficients)
+  )
   final = distances(coefficients)
   counted = jnp.where(kept(final, assignment), weights, 0.0)
   return coefficients, mean_distance(final.min(axis=1), counted)

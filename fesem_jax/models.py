@@ -11,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from fesem_jax import conv, dense
@@ -228,7 +229,7 @@ def _named(layers: Any) -> Params:
 
 def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
   """A Flax module as a `Model`, as `from_flax` says."""
-  dummy = jnp.zeros((1, *example_shape), jnp.float32)
+  dummy = np.zeros((1, *example_shape), np.float32)
   layers: list[str] = []
 
   def made(key: jax.Array) -> Params:

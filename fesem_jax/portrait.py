@@ -17,7 +17,7 @@ from fesem_jax.kmeans import centered_gram
 from fesem_jax.local import train_cohort
 from fesem_jax.method import Algorithm
 from fesem_jax.mixture import as_one_model
-from fesem_jax.programs import Programs
+from fesem_jax.programs import Programs, run_once
 
 _MAX_CLIENTS = 400  # As in Fig. 4 of the paper.
 _COMPONENTS = 50
@@ -127,7 +127,7 @@ def draw(
     return centered_gram(trained.folded, counts), counts, deployed.clusters()
 
   args = (state, train, jnp.asarray(ids), key)
-  program = programs.compiled(('portrait', algorithm, local), gram, *args)
+  program = programs.compiled(('portrait', algorithm, local), gram, *args, **run_once())
   with waits.told('local models for the figures'):
     products, counts, clusters = jax.device_get(program(*args))
   # Weights beyond 1e19 overflow here.

@@ -1,9 +1,15 @@
 """Compiled programs, kept so that further runs of the same shapes can share them."""
 
+import dataclasses
+import hashlib
+import math
+import os
+import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fesem_jax import waits
 
@@ -18,15 +24,56 @@ _WAITS: dict[Any, str] = {
 }
 
 
-class Programs:
-  """The compiled programs of a run; runs that share them compile each only once.
+def run_once() -> dict[str, Any]:
+  """Options of `jax.jit` for a program that runs once in a run.
 
-  All seeds of an algorithm run in the same programs: their data differ in content
-  only, and `ClientInfo` is equal for equally many clients.
+  Without some of LLVM's passes the first clustering takes 30 % less time to compile on
+  a CPU, and trains as fast. What XLA_FLAGS says of them stays.
+  """
+  level = 'xla_backend_optimization_level'
+  if jax.default_backend() != 'cpu' or level in os.environ.get('XLA_FLAGS', ''):
+    return {}
+  return {'compiler_options': {level: 1}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A compiled function, with the numbers that it reads besides its arguments.
+
+  Attributes:
+    compiled: takes the arguments and then the tuple of numbers.
+    numbers: arrays [] in the order in which the function reads them.
+  """
+
+  compiled: jax.stages.Compiled
+  numbers: tuple[jax.Array, ...]
+
+  def __call__(self, *args: Any) -> Any:
+    """The result for arguments like those that it was compiled for."""
+    return self.compiled(*args, self.numbers)
+
+  @property
+  def output_shardings(self) -> Any:
+    """Like the result, the sharding of each array."""
+    return self.compiled.output_shardings
+
+
+class Programs:
+  """The compiled programs of some runs; runs that share them compile each only once.
+
+  Seeds of an algorithm run in the same programs: their data differ in content only,
+  and `ClientInfo` is equal for equally many clients. So do algorithms that differ only
+  in numbers, such as learning rates and penalties; see `hyperparameters.variable`.
   """
 
   def __init__(self) -> None:
     self._held: dict[Hashable, Any] = {}
+    self._by_text: dict[Hashable, jax.stages.Compiled] = {}
+
+  @property
+  def count(self) -> int:
+    """How many programs were compiled."""
+    return len(self._by_text)
 
   def once(self, key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
     """What `make` returned when it was first called for a key and such arguments.
@@ -37,20 +84,17 @@ class Programs:
         structure, shapes, dtypes and shardings of `args`.
       *args: trees of arrays.
     """
-    leaves, structure = jax.tree.flatten(args)
-
-    def describe(x):
-      return (x.shape, x.dtype, getattr(x, 'sharding', None))
-
-    full = (key, structure, tuple(map(describe, leaves)))
+    full = (key, _kinds(args))
     if full not in self._held:
       self._held[full] = make()
     return self._held[full]
 
   def compiled(
     self, key: Hashable, fn: Callable[..., Any], *args: Any, **options: Any
-  ) -> Any:
+  ) -> Program:
     """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
+
+    Functions of other keys that come to the same program share it.
 
     Args:
       key: names the function; two functions of one key must do the same. What a wait
@@ -66,6 +110,75 @@ class Programs:
     def compile_now():
       first = key[0] if isinstance(key, tuple) else key
       with waits.told(f'compiling {_WAITS.get(first, "a program")}'):
-        return jax.jit(fn, **options).lower(*args).compile()
+        return self._compile(fn, args, options)
 
     return self.once(key, compile_now, *args)
+
+  def _compile(
+    self, fn: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+  ) -> Program:
+    traced = jax.jit(fn).trace(*args)
+    constants = traced.jaxpr.consts
+    is_number = [isinstance(c, jax.Array) and c.shape == () for c in constants]
+    numbers = tuple(c for c, n in zip(constants, is_number, strict=True) if n)
+    structure = jax.tree.structure(traced.out_info)
+
+    def run(*args_and_numbers):
+      *args, numbers = args_and_numbers
+      left = iter(numbers)
+      filled = [
+        next(left) if n else c for c, n in zip(constants, is_number, strict=True)
+      ]
+      closed = ClosedJaxpr(traced.jaxpr.jaxpr, filled)
+      out = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
+      return jax.tree.unflatten(structure, out)
+
+    lowered = jax.jit(run, **options).lower(*args, numbers)
+    # XLA sees this text and the devices, nothing else.
+    text = hashlib.sha256(lowered.as_text().encode()).digest()
+    key = (text, structure, _kinds((args, numbers)))
+    if key not in self._by_text:
+      self._by_text[key] = lowered.compile()
+    compiled = self._by_text[key]
+    return Program(compiled, jax.device_put(numbers, compiled.input_shardings[0][-1]))
+
+
+def _kinds(args: tuple[Any, ...]) -> Hashable:
+  """What two tuples of trees share if one program can take either."""
+  leaves, structure = jax.tree.flatten(args)
+  kinds = [(x.shape, x.dtype, getattr(x, 'sharding', None)) for x in leaves]
+  return structure, tuple(kinds)
+
+
+class CompileTime:
+  """The time that JAX spends on compiling, while this context is open.
+
+  Tracing, lowering, XLA and reading the persistent cache count, of every program that
+  the process makes meanwhile.
+  """
+
+  _EVENTS = '/jax/core/compile/'
+
+  def __init__(self) -> None:
+    self._spans: list[tuple[float, float]] = []
+
+  def __enter__(self) -> 'CompileTime':
+    jax.monitoring.register_event_duration_secs_listener(self._listen)
+    return self
+
+  def __exit__(self, *error: object) -> None:
+    jax.monitoring.unregister_event_duration_listener(self._listen)
+
+  def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+    del kwargs
+    if event.startswith(self._EVENTS):
+      now = time.perf_counter()
+      self._spans.append((now - duration_secs, now))
+
+  def seconds(self) -> float:
+    """Seconds so far; what happens at the same time counts once."""
+    total, last = 0.0, -math.inf
+    for start, end in sorted(self._spans):
+      total += max(0.0, end - max(start, last))
+      last = max(last, end)
+    return total

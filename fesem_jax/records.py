@@ -131,7 +131,7 @@ def timing(
   """The `timing` of a summary.
 
   Args:
-    compile_seconds: of the initialization and the round.
+    compile_seconds: of all that was compiled or read from the cache.
     seconds: of each round that this process ran.
     steps: client steps of these rounds together.
     total_seconds: of the whole call.

@@ -12,7 +12,7 @@ from fesem_jax.base import FederatedData
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError, argument
 from fesem_jax.method import Algorithm
-from fesem_jax.programs import Programs
+from fesem_jax.programs import Programs, run_once
 from fesem_jax.records import Record
 
 
@@ -76,7 +76,7 @@ def begin(
   checkpoints: Checkpoints | None,
   rounds: int,
   programs: Programs,
-) -> tuple[Any, int, dict[str, float]]:
+) -> tuple[Any, int, float]:
   """The state that a run starts from or goes on from.
 
   Args:
@@ -88,21 +88,21 @@ def begin(
     programs: compiled so far.
 
   Returns:
-    The state, the rounds done before, and the seconds spent: `compile` and `init`.
+    The state, the rounds done before, and the seconds that the initialization took
+    besides compiling.
 
   Raises:
     UserError: if more rounds were done than asked for, or no checkpoint can be read.
   """
-  began = time.perf_counter()
-  init = programs.compiled(('init', algorithm), algorithm.init, key, train)
-  seconds = {'compile': time.perf_counter() - began, 'init': 0.0}
+  init = programs.compiled(
+    ('init', algorithm), algorithm.init, key, train, **run_once()
+  )
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:
     began = time.perf_counter()
     with waits.told('first models and clusters'):
       state = jax.block_until_ready(init(key, train))
-    seconds['init'] = time.perf_counter() - began
-    return state, 0, seconds
+    return state, 0, time.perf_counter() - began
   if latest > rounds:
     raise UserError(
       f'The workdir holds {latest} rounds, more than {argument("rounds", rounds)}; '
@@ -114,4 +114,4 @@ def begin(
     shapes,
     init.output_shardings,
   )
-  return *checkpoints.restore(like), seconds
+  return *checkpoints.restore(like), 0.0

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax import sharding, streams
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import Algorithm, RoundInfo
 from fesem_jax.programs import Programs
 
-Step = Callable[..., tuple[Any, RoundInfo]]
+# A `Program`, or the function itself.
+Step = Callable[..., Any]
 
 
 def keys_of_run(seed: int, mesh: Mesh) -> dict[int, jax.Array]:
@@ -47,6 +48,9 @@ def rehearse(
     UserError: if the algorithm cannot be run on this data.
   """
   state = jax.eval_shape(algorithm.init, keys[streams.INIT], data)
+  # As the state of a run will be, so that `compile_step` finds it traced already.
+  whole = NamedSharding(algorithm.local.mesh, PartitionSpec())
+  state = jax.tree.map(lambda s: s.update(sharding=whole), state)
   return jax.jit(algorithm.step).trace(state, data, cohort, keys[streams.ROUNDS])
 
 

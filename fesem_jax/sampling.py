@@ -6,6 +6,7 @@ from jax.sharding import Mesh
 
 from fesem_jax import streams
 from fesem_jax.base import Cohort, FederatedData
+from fesem_jax.hyperparameters import variable
 
 
 def everyone(data: FederatedData) -> Cohort:
@@ -28,7 +29,7 @@ def coin(
   keys = client_keys(key, data, ids)
 
   def toss(k):
-    return jax.random.bernoulli(streams.fold(k, stream), probability)
+    return jax.random.bernoulli(streams.fold(k, stream), variable(probability))
 
   return jax.vmap(toss)(keys)
 

@@ -15,6 +15,7 @@ import optax
 from fesem_jax import sums, tree
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_share
+from fesem_jax.hyperparameters import optimizer, variable
 
 # None takes the mean of the clients itself.
 ServerOptimizer: TypeAlias = optax.GradientTransformation | None
@@ -113,16 +114,19 @@ def _adaptive(
     raise UserError(f'`tau={tau}` must be positive.')
 
   def init(params):
-    v = jax.tree.map(lambda x: jnp.full_like(x, tau**2), params)
+    first = variable(tau**2)
+    v = jax.tree.map(lambda x: jnp.full_like(x, first), params)
     return AdaptiveState(tree.zeros_like(params), v)
 
   def update(gradient, state, params=None):
     del params
-    m = jax.tree.map(lambda m, g: beta1 * m - (1 - beta1) * g, state.m, gradient)
+    old, new = variable(beta1), variable(1 - beta1)
+    rate, floor = variable(learning_rate), variable(tau)
+    m = jax.tree.map(lambda m, g: old * m - new * g, state.m, gradient)
     v = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)), state.v, gradient)
 
     def change(m, v):
-      return learning_rate * m / (jnp.sqrt(v) + tau)
+      return rate * m / (jnp.sqrt(v) + floor)
 
     return jax.tree.map(change, m, v), AdaptiveState(m, v)
 
@@ -134,7 +138,7 @@ def momentum(
 ) -> optax.GradientTransformation:
   """FedAvgM: m <- beta1 m + Delta; x <- x + learning_rate m."""
   check_share(beta1=beta1)
-  return optax.sgd(learning_rate, momentum=beta1)
+  return optimizer(optax.sgd, learning_rate, momentum=beta1)
 
 
 def adagrad(
@@ -154,7 +158,7 @@ def adam(
   check_share(beta2=beta2)
 
   def second_moment(v, square):
-    return beta2 * v + (1 - beta2) * square
+    return variable(beta2) * v + variable(1 - beta2) * square
 
   return _adaptive(second_moment, learning_rate, beta1, tau)
 
@@ -169,6 +173,6 @@ def yogi(
   check_share(beta2=beta2)
 
   def second_moment(v, square):
-    return v - (1 - beta2) * square * jnp.sign(v - square)
+    return v - variable(1 - beta2) * square * jnp.sign(v - square)
 
   return _adaptive(second_moment, learning_rate, beta1, tau)

@@ -139,6 +139,9 @@ def setup_devices(num_devices: int = 0) -> None:
   if jax.config.values['jax_compilation_cache_dir'] is None:
     cache = pathlib.Path.home() / '.cache' / 'fesem_jax'
     jax.config.update('jax_compilation_cache_dir', str(cache))
+  if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
+    # Small operations too: JAX leaves out what compiles within a second.
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   chosen = jax.config.values['jax_default_matmul_precision']
   if chosen is None and jax.default_backend() != 'cpu':
     jax.config.update('jax_default_matmul_precision', 'highest')

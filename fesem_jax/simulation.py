@@ -18,7 +18,7 @@ from fesem_jax.data import skew
 from fesem_jax.errors import Diverged, UserError, argument, check_at_least
 from fesem_jax.interrupts import Stopped, interruptible
 from fesem_jax.method import Algorithm, RoundInfo
-from fesem_jax.programs import Programs
+from fesem_jax.programs import CompileTime, Programs
 from fesem_jax.result import Result
 from fesem_jax.result_files import read_clients, read_result, write_result
 from fesem_jax.resume import begin, default_config, digest_of_data
@@ -101,6 +101,7 @@ def simulate(
 
   with contextlib.ExitStack() as opened:
     opened.enter_context(waits.shown(progress))
+    compiling = opened.enter_context(CompileTime())
     data_digest = '' if folder is None else digest_of_data(train, test, *(unseen or ()))
     keys = keys_of_run(seed, local.mesh)
     places = np.argsort(order_of_clients(local, train))
@@ -128,7 +129,7 @@ def simulate(
         )
       identity = identity | {'data_digest': data_digest}
       checkpoints = opened.enter_context(claim_workdir(folder, identity, resume))
-    state, done, seconds = begin(
+    state, done, init_seconds = begin(
       algorithm, train, keys[streams.INIT], checkpoints, rounds, programs
     )
     out = writer.MetricsWriter(folder, done, tensorboard)
@@ -164,12 +165,10 @@ def simulate(
         )
         return result(*held, clients)
 
-    compile_began = time.perf_counter()
     step = compile_step(programs, algorithm, state, train, cohort, keys[streams.ROUNDS])
-    seconds['compile'] += time.perf_counter() - compile_began
     clusters = {} if done else evaluation.clusters(state)
     if clusters:
-      out.write({'round': 0, **clusters, 'seconds': seconds['init']})
+      out.write({'round': 0, **clusters, 'seconds': init_seconds})
 
     steps, rounds_seconds = 0, []
     measured: Measured | None = None
@@ -213,7 +212,7 @@ def simulate(
       picture = portrait.draw(algorithm, state, train, keys[streams.PORTRAIT], programs)
       picture = portrait.in_order(picture | {'label_counts': label_counts}, places)
     timing = records.timing(
-      seconds['compile'], rounds_seconds, steps, time.perf_counter() - began
+      compiling.seconds(), rounds_seconds, steps, time.perf_counter() - began
     )
     unseen_scores = None if unseen is None else evaluation.unseen(state, unseen)
     summary = records.summary(

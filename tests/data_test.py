@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn import datasets
 
 from fesem_jax import data
 from fesem_jax.base import FederatedData
@@ -35,6 +36,12 @@ def test_reorder_moves_whole_clients():
   assert other.client(2)[0].ravel().tolist() == [1, 2, 3]
   assert other.client_ids.tolist() == [2, 0, 1, 3, 4]
   assert other.info.names.tolist() == ['2', '0', '1']
+
+
+def test_digits_are_scikit_learns():
+  ours, theirs = data.digits.load(), datasets.load_digits()
+  np.testing.assert_array_equal(ours.x * ours.scale * 16, theirs.images)
+  np.testing.assert_array_equal(ours.y, theirs.target)
 
 
 @pytest.mark.parametrize('name', [p for p in partition.NAMES if p != 'natural'])

@@ -8,7 +8,7 @@ import pytest
 
 from fesem_jax import algorithms, sharding, simulate
 from fesem_jax.base import ClientInfo
-from fesem_jax.programs import Programs
+from fesem_jax.programs import CompileTime, Programs
 from tests import helpers
 
 SIZES = [6, 3, 9, 5, 8, 4, 7]
@@ -99,7 +99,7 @@ def test_other_places_are_compiled_for_anew():
   assert len(set(map(id, compiled))) == 4
   for x, program in zip((whole, halved, alone), compiled, strict=False):
     np.testing.assert_array_equal(program(x), 2 * X)
-    assert program.input_shardings[0][0].is_equivalent_to(x.sharding, 1)
+    assert program.compiled.input_shardings[0][0].is_equivalent_to(x.sharding, 1)
   again = programs.compiled('double', lambda x: 2 * x, split(X + 1, mesh))
   assert again is compiled[0]
 
@@ -119,6 +119,20 @@ def test_options_reach_the_compiler():
   kept = jnp.asarray(X)
   Programs().compiled('double', lambda x: 2 * x, kept, donate_argnums=0)(kept)
   assert kept.is_deleted()
+
+
+def test_compile_time_counts_once_what_happens_at_once():
+  def record(event, seconds):
+    jax.monitoring.record_event_duration_secs(event, seconds)
+
+  with CompileTime() as time:
+    assert time.seconds() == 0
+    record('/jax/core/compile/backend_compile_duration', 5.0)
+    record('/jax/core/compile/jaxpr_trace_duration', 7.0)
+    record('/jax/core/compile/jaxpr_trace_duration', 3.0)
+    record('/jax/another', 1000.0)
+  record('/jax/core/compile/backend_compile_duration', 1000.0)
+  assert 7 <= time.seconds() < 10
 
 
 def test_names_and_true_clusters_of_clients_are_no_part_of_a_program():

@@ -90,7 +90,7 @@ def test_a_round_takes_over_the_memory_of_the_state():
   assert rounds_run([1.0, 0.9], 0, Watched()) == 2
   program, (state, *_) = kept['step']
   count = len(jax.tree.leaves(state))
-  assert helpers.num_aliased(program) == count
+  assert helpers.num_aliased(program.compiled) == count
 
 
 class Numbers(NamedTuple):

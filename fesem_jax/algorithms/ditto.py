@@ -11,6 +11,7 @@ from fesem_jax.algorithms import global_model
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Params
 from fesem_jax.errors import check_at_least, check_choice
+from fesem_jax.hyperparameters import variable
 from fesem_jax.local import WEIGHTINGS, train_cohort
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.training import LocalTraining
@@ -59,7 +60,7 @@ def ditto(
       data,
       cohort,
       key,
-      prox=ditto_lambda / 2 if ditto_lambda else None,
+      prox=variable(ditto_lambda / 2) if ditto_lambda else None,
       anchor=ClientModels(state.params),
       **options,
     )

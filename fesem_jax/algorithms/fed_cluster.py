@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from scipy.cluster import hierarchy
-from scipy.spatial.distance import squareform
 
 from fesem_jax import em, sums, tree
 from fesem_jax.algorithms.centers import round_info
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
+from fesem_jax.hyperparameters import variable
 from fesem_jax.local import WEIGHTINGS, train_cohort
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.training import LocalTraining
@@ -104,7 +103,7 @@ def fed_cluster(
       rounds=jnp.int32(0),
     )
 
-  def is_check(rounds):
+  def is_check(rounds, min_rounds=min_rounds, check_every=check_every):
     return (rounds > min_rounds) & (rounds % check_every == 0)
 
   def add(trained, starts, total):
@@ -137,7 +136,7 @@ def fed_cluster(
     info = round_info(trained, max_clusters, value, assignment, assignment, data)
     count = data.num_clients
     products = jax.lax.cond(
-      is_check(rounds),
+      is_check(rounds, variable(min_rounds), variable(check_every)),
       lambda: tree.inner_products(trained.folded, local.mesh),
       lambda: jnp.zeros((count, count)),
     )
@@ -258,6 +257,9 @@ def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
     similarity: [n, n] cosine similarities, n >= 2.
     linkage: a key of `_LINKAGES`.
   """
+  from scipy.cluster import hierarchy  # Slow to import.
+  from scipy.spatial.distance import squareform
+
   distance = 1 - (similarity + similarity.T) / 2
   np.fill_diagonal(distance, 0)
   merges = hierarchy.linkage(squareform(distance, checks=False), _LINKAGES[linkage])

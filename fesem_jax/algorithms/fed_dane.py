@@ -10,6 +10,7 @@ from fesem_jax.algorithms import global_model
 from fesem_jax.base import Cohort
 from fesem_jax.corruption import check_models_only
 from fesem_jax.errors import check_at_least
+from fesem_jax.hyperparameters import variable
 from fesem_jax.local import Correction
 from fesem_jax.losses import cohort_gradients
 from fesem_jax.method import Algorithm
@@ -71,7 +72,7 @@ def fed_dane(
       data,
       cohort,
       key,
-      prox=prox_mu / 2 if prox_mu else None,
+      prox=variable(prox_mu / 2) if prox_mu else None,
       correction=Correction(g, own, known),
       **options,
     )

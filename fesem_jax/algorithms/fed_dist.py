@@ -6,6 +6,7 @@ Long et al. 2022.
 
 import optax
 
+from fesem_jax import hyperparameters
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.errors import UserError
 from fesem_jax.method import Algorithm
@@ -48,4 +49,4 @@ def fed_dws(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algor
 def _towards_the_mean(epsilon: float) -> optax.GradientTransformation:
   if not epsilon > 0:
     raise UserError(f'`server_learning_rate={epsilon}` must be positive.')
-  return optax.sgd(epsilon)
+  return hyperparameters.optimizer(optax.sgd, epsilon)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fesem_jax import streams
 from fesem_jax.algorithms import global_model
 from fesem_jax.errors import UserError, check_at_least, check_choice
+from fesem_jax.hyperparameters import variable
 from fesem_jax.local import WEIGHTINGS
 from fesem_jax.method import Algorithm
 from fesem_jax.sampling import client_keys, coin
@@ -66,7 +67,7 @@ def fed_prox(
       data,
       cohort,
       key,
-      prox=prox_mu / 2 if prox_mu else None,
+      prox=variable(prox_mu / 2) if prox_mu else None,
       epochs=epochs(data, cohort, key),
       **options,
     )

@@ -19,6 +19,7 @@ from fesem_jax.algorithms.fesem_start import start_fesem
 from fesem_jax.algorithms.recluster import Checks, recluster
 from fesem_jax.algorithms.starting_centers import starting_centers
 from fesem_jax.base import Params
+from fesem_jax.hyperparameters import variable
 from fesem_jax.local import train_cohort
 from fesem_jax.losses import least_loss
 from fesem_jax.method import Algorithm, ClientModels
@@ -152,10 +153,10 @@ def fesem(
     if prox_lambda == 0:
       return None
     if prox_weighting == 'uniform':
-      return prox_lambda
+      return variable(prox_lambda)
     sizes = data.sizes().astype(jnp.float32)  # 1 / (m alpha_i) = mean n / n_i
     mean_size = sizes.sum() / (sizes > 0).sum()
-    return prox_lambda * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
+    return variable(prox_lambda) * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
 
   def init(key, data):
     start = start_fesem(
@@ -188,7 +189,7 @@ def fesem(
   def start_of(state, data, cohort, may_check=True):
     number, check = state.rounds + 1, None
     if loss_check_every and may_check:
-      check = number % loss_check_every == 0
+      check = number % variable(loss_check_every) == 0
       check &= ~held(state)
     own, seen = (tree.rows_of(x, cohort) for x in (state.assignment, state.seen))
     return starting_centers(

@@ -9,6 +9,7 @@ from fesem_jax import em, streams, sums, tree
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.comparison import Comparison, by_weights
 from fesem_jax.corruption import as_sent
+from fesem_jax.hyperparameters import variable
 from fesem_jax.kmeans import kmeans
 from fesem_jax.local import Trained, train_cohort
 from fesem_jax.method import ClientModels
@@ -126,7 +127,7 @@ def train_and_cluster(
   def train_until_settled(cohort):
     def falling(loop):
       number, before, trained = loop
-      falls = trained.mean_loss() < before - tolerance
+      falls = trained.mean_loss() < before - variable(tolerance)
       return (number < MAX_REPETITIONS) & falls
 
     def repeat(loop):

@@ -17,6 +17,7 @@ from fesem_jax.algorithms.first_clusters import train_and_cluster
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.comparison import Comparison
 from fesem_jax.errors import UserError, argument
+from fesem_jax.hyperparameters import variable
 from fesem_jax.local import Trained
 from fesem_jax.method import ClientModels
 from fesem_jax.training import LocalTraining
@@ -49,14 +50,15 @@ class Checks(NamedTuple):
   @classmethod
   def first(cls, every: int) -> 'Checks':
     """The first check is in round `every`."""
-    return cls(jnp.int32(every), jnp.int32(every), jnp.bool_(False))
+    first = jnp.int32(variable(every))
+    return cls(first, first, jnp.bool_(False))
 
   def after(self, changed: jax.Array, every: int) -> 'Checks':
     """After clusters changed, the next is `every` rounds later; else the wait doubles.
 
     In T rounds, right clusters cost log2(T / every) rounds.
     """
-    wait = jnp.where(changed, every, 2 * self.wait)
+    wait = jnp.where(changed, variable(every), 2 * self.wait)
     return Checks(self.due + wait, wait, changed)
 
 

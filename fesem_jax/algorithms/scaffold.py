@@ -14,6 +14,7 @@ from fesem_jax.algorithms import global_model
 from fesem_jax.base import Params
 from fesem_jax.corruption import check_models_only
 from fesem_jax.errors import UserError
+from fesem_jax.hyperparameters import variable
 from fesem_jax.local import Correction
 from fesem_jax.method import Algorithm
 from fesem_jax.training import LocalTraining, sgd_learning_rate
@@ -67,7 +68,7 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
 
   def add(trained, starts, total):
     def mean_gradient(steps, params):
-      rate = eta * jnp.maximum(steps, 1)
+      rate = variable(eta) * jnp.maximum(steps, 1)
       return jax.tree.map(lambda x, w: (x[0] - w) / rate, starts.shared, params)
 
     gradients = jax.vmap(mean_gradient)(trained.steps, trained.params)
@@ -96,7 +97,8 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
       weight = jnp.where(rate > 0, gradients.weight, 0.0)
       gradients = gradients._replace(params=mean, weight=weight)
     mean = sums.mean_of(models, x)
-    x = jax.tree.map(lambda x, w: x + server_learning_rate * (w - x), x, mean)
+    eta_g = variable(server_learning_rate)
+    x = jax.tree.map(lambda x, w: x + eta_g * (w - x), x, mean)
     old = tree.rows_of(state.client_controls, cohort)
     new = jax.tree.map(lambda o, c, g: o - c + g, old, c, own)
     new = tree.where(took_part, new, old)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.base import Cohort, FederatedData, Params
+from fesem_jax.hyperparameters import variable
 from fesem_jax.losses import least_loss
 from fesem_jax.training import LocalTraining
 
@@ -46,7 +47,7 @@ def starting_centers(
   if seen is not None:
     by_loss |= seen < 0
     if max_age:
-      by_loss |= number - seen > max_age
+      by_loss |= number - seen > variable(max_age)
 
   def choose():
     return jnp.where(by_loss, least_loss(local, centers, data, cohort), own)

@@ -6,15 +6,17 @@ Label: Smiling. Images are brought to 84 by 84, as LEAF's model reads them.
 import concurrent.futures
 import os
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from fesem_jax.bounded import inside, reading
 from fesem_jax.data import cache, leaf
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.errors import UserError
+
+if TYPE_CHECKING:
+  from PIL import Image
 
 SIDE = 84
 CLASSES = 2
@@ -27,12 +29,16 @@ _IDENTITIES, _ATTRIBUTES = 'identity_CelebA.txt', 'list_attr_celeba.txt'
 Named = dict[str, tuple[list[str], np.ndarray]]  # Celebrity -> image names, labels.
 
 
-def resize(image: Image.Image) -> np.ndarray:
+def resize(image: 'Image.Image') -> np.ndarray:
   """The image as [84, 84, 3] uint8."""
+  from PIL import Image
+
   return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert('RGB'))
 
 
 def _read_image(path: pathlib.Path) -> np.ndarray:
+  from PIL import Image
+
   if not path.is_file():
     raise UserError(f'Image {path} is missing.')
   with reading(f'Image {path}'), Image.open(path) as image:

@@ -6,7 +6,6 @@ import socket
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from fesem_jax.bounded import first_line, inside, reading
 from fesem_jax.data import celeba, values
@@ -152,6 +151,8 @@ def _read(
 
 def _decode(raw: dict[str, Any], where: str) -> np.ndarray:
   """An image from its bytes; a path is not followed."""
+  from PIL import Image
+
   if not raw or not raw['bytes']:
     raise UserError(f'{where} is a path to a file elsewhere, which is not followed.')
   picture: Image.Image = Image.open(io.BytesIO(raw['bytes']))

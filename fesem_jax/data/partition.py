@@ -8,7 +8,6 @@ shares, shards or groups, so that both splits of a client are alike.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import ndimage
 
 from fesem_jax.errors import UserError
 
@@ -131,6 +130,8 @@ def rotate(x: np.ndarray, group: int, num_groups: int) -> np.ndarray:
   quarter_turns, rest = divmod(4 * group, num_groups)
   if rest == 0:
     return np.rot90(x, quarter_turns, axes=(1, 2))
+  from scipy import ndimage  # Slow to import.
+
   # The border is continued: corners of another shade would betray the angle.
   turned = ndimage.rotate(
     x.astype(np.float32),

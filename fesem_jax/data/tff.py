@@ -17,9 +17,8 @@ import pathlib
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import msgpack
 import numpy as np
 
@@ -27,6 +26,9 @@ from fesem_jax.bounded import check_expanded, reading
 from fesem_jax.data import leaf, values
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.errors import UserError
+
+if TYPE_CHECKING:
+  import h5py
 
 _SPLITS = ('train', 'test')
 _HDF5 = 'fed_emnist_{}.h5'
@@ -96,6 +98,8 @@ _Client = tuple[Any, np.ndarray, np.ndarray, int | None]
 
 
 def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[_Client]:
+  import h5py
+
   del split
   with h5py.File(path) as file:
     if not isinstance(file.get('examples'), h5py.Group):
@@ -105,8 +109,10 @@ def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[_Client]:
       yield name, *arrays, None
 
 
-def _hdf5_array(file: h5py.File, group: str, name: str) -> np.ndarray:
+def _hdf5_array(file: 'h5py.File', group: str, name: str) -> np.ndarray:
   """An array that lies in this file itself."""
+  import h5py
+
   at = '/'
   for part in (*group.split('/'), name):
     if part not in file[at]:
