@@ -41,10 +41,10 @@ def local_step(
   active: jax.Array,
   anchor: Params,
   prox: jax.Array | None,
-  changes: tuple[Change, ...] = (),
+  changes: tuple[Change, ...],
   *,
-  shared: SharedStart = NONE,
-  step: jax.Array | int = 0,
+  shared: SharedStart,
+  step: jax.Array,
   rate: jax.Array | None = None,
 ) -> tuple[Params, optax.OptState, tuple[Change, ...], jax.Array, jax.Array]:
   """One step of one client on its loss + prox |w - anchor|^2 + <correction, w>.
@@ -213,8 +213,9 @@ def train_chunk(
     def one_step(correction, params, *others):
       if vary is not None:
         correction = vary(step, params, correction)
-      options = {'shared': shared, 'step': step, 'rate': rate}
-      return local_step(local, correction, params, *others, **options)
+      return local_step(
+        local, correction, params, *others, shared=shared, step=step, rate=rate
+      )
 
     active = step < steps
     params, opt_state, changes, loss, count = each(one_step)(

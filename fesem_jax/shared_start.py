@@ -165,7 +165,8 @@ class SharedStart(NamedTuple):
     """Rows of the shapes of a step's."""
 
     def empty(kernel: Kernel, weights: jax.Array) -> Rows:
-      return tuple(jnp.zeros((kernel.rows, size)) for size in weights.shape)
+      inputs, outputs = weights.shape
+      return jnp.zeros((kernel.rows, inputs)), jnp.zeros((kernel.rows, outputs))
 
     return tuple(map(empty, self.kernels, self.weights))
 
@@ -177,7 +178,8 @@ class SharedStart(NamedTuple):
     rows: tuple[Rows, ...],
   ) -> Model:
     """The model with these kernels as they are after `changes`, before a step."""
-    if not self.kernels:
+    apply_with = model.apply_with
+    if not self.kernels or apply_with is None:
       return model
     index = {kernel.path: i for i, kernel in enumerate(self.kernels)}
 
@@ -191,7 +193,7 @@ class SharedStart(NamedTuple):
       return y.reshape(*x.shape[:-1], -1)
 
     def apply(params: Params, x: jax.Array) -> jax.Array:
-      return model.apply_with(params, x, multiply)
+      return apply_with(params, x, multiply)
 
     return model._replace(apply=apply)
 
@@ -214,19 +216,20 @@ class SharedStart(NamedTuple):
       rate: [] float32 multiplies the learning rate; None is 1.
       prox: [] float32 lambda of the penalty lambda |W - W_0|^2, or None.
     """
-    rate = self.rate if rate is None else self.rate * rate
-    keeps = 1.0 if prox is None else 1 - 2 * rate * prox
+    of_step = self.rate if rate is None else self.rate * rate
+    keeps = 1.0 if prox is None else 1 - 2 * of_step * prox
 
     def add(kernel: Kernel, change: Change, own: Rows) -> Change:
       kept = jnp.where(active, keeps, 1.0)
       first, *others = [b._replace(shares=b.shares * kept) for b in change]
-      of_step = *(jnp.where(active, x, 0.0) for x in own), jnp.full(kernel.rows, rate)
+      inputs, gradients = (jnp.where(active, x, 0.0) for x in own)
+      new = inputs, gradients, jnp.full(kernel.rows, of_step)
       place = step % kernel.block * kernel.rows
 
       def put(whole: jax.Array, part: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_slice_in_dim(whole, part, place, 0)
 
-      return Block(*map(put, first, of_step)), *others
+      return Block(*map(put, first, new)), *others
 
     return tuple(map(add, self.kernels, changes, rows))
 
@@ -339,8 +342,8 @@ def kernels(
     so: 'on' takes every dense layer that the clients share and that learns, 'auto' the
     large ones whose rows stay small beside the kernel.
   """
-  model, mode = local.model, local.shared_start
-  if mode == 'off' or model.apply_with is None or start.shared is None:
+  model, mode, apply_with = local.model, local.shared_start, local.model.apply_with
+  if mode == 'off' or apply_with is None or start.shared is None:
     return ()
   if start.mixture is not None or not is_plain_sgd(local.optimizer):
     return ()
@@ -353,7 +356,7 @@ def kernels(
 
   batch = jax.ShapeDtypeStruct((width, *data.example_shape), jnp.float32)
   params = jax.eval_shape(model.init, jax.random.key(0))
-  jax.eval_shape(lambda p, x: model.apply_with(p, x, record), params, batch)
+  jax.eval_shape(lambda p, x: apply_with(p, x, record), params, batch)
   chosen, shared = [], flatten_dict(start.shared)
   for path, inputs in found.items():
     kernel = shared.get((*path, KERNEL))

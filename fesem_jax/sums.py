@@ -45,7 +45,7 @@ def add_up(
     sums: arrays to add to.
     most: needed where `count` is an array.
   """
-  most = count if most is None else most
+  most = int(count) if most is None else most
   if most <= _GROUP:
     return jax.lax.fori_loop(0, count, add, (results, sums))
   group = math.isqrt(most)
