@@ -158,6 +158,35 @@ def map_chunks(
   return add_up(num_chunks, run, out, sums, most)
 
 
+def in_parts(
+  body: Callable[[Any, Any], tuple[Any, Any]],
+  clients: Any,
+  clients_per_part: int,
+  sums: Any = None,
+  into: Any = None,
+) -> tuple[Any, Any]:
+  """Runs `body` on a few of a chunk's clients at a time, for what needs more memory.
+
+  Args:
+    body: (tree of [c, ...], sums) -> tree of [c, ...] and sums, to which it adds.
+    clients: tree of [C, ...].
+    clients_per_part: c.
+    sums: arrays to add to.
+    into: see `map_chunks`; not used where one part is all.
+
+  Returns:
+    Tree of [C, ...], and the sums.
+  """
+  count = jax.tree.leaves(clients)[0].shape[0]
+  if count <= clients_per_part:
+    return body(clients, sums)
+
+  def part(slots: jax.Array, _: Any, sums: Any) -> tuple[Any, Any]:
+    return body(tree.take(clients, slots), sums)
+
+  return map_chunks(part, jnp.zeros(count, jnp.int32), clients_per_part, sums, into)
+
+
 def _by_group(
   work: jax.Array, group: jax.Array, num_groups: int, chunk: int, most: int
 ) -> tuple[jax.Array, jax.Array]:

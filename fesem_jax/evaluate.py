@@ -139,9 +139,9 @@ def evaluate_clients(
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
   tuning = local._replace(model=model, schedule=schedule)
-  kernels = shared_start.kernels(tuning, used, train, layers)
-  if finetune_epochs == 0:
-    kernels = ()
+  kernels: tuple[shared_start.Kernel, ...] = ()
+  if finetune_epochs:
+    kernels = shared_start.kernels(tuning, used, train, layers)
   steps = batching.num_steps(schedule, jnp.asarray(train.sizes()), train.max_examples)
 
   def body(chunk, shared, _):
@@ -149,9 +149,8 @@ def evaluate_clients(
     models, train, test, key = shared
     count = chunk.ids.shape[0]
     start = of_chunk._replace(shared=models)
-    params = start.params(count)
-    deployed = count_chunk(model, params, test, chunk.ids)
     if finetune_epochs == 0:
+      deployed = count_chunk(model, start.params(count), test, chunk.ids)
       return (deployed, deployed, jnp.zeros(count, bool)), None
     steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
     keys = client_keys(key, train, chunk.ids)
@@ -166,8 +165,16 @@ def evaluate_clients(
       shared=shared_kernels,
       layers=layers,
     )
-    tuned = shared_kernels.models(ends.params, ends.changes, ends.finite)
-    return (deployed, count_chunk(model, tuned, test, chunk.ids), ~ends.finite), None
+
+    def measure(clients, _):
+      ids, of_clients, ends = clients
+      params = of_clients._replace(shared=models).params(ids.shape[0])
+      tuned = shared_kernels.models(ends.params, ends.changes, ends.finite)
+      deployed = count_chunk(model, params, test, ids)
+      return (deployed, count_chunk(model, tuned, test, ids), ~ends.finite), None
+
+    clients = chunk.ids, of_chunk, ends
+    return chunks.in_parts(measure, clients, local.clients_per_chunk)
 
   counts, _ = chunks.map_clients(
     body,

@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import batching, chunks, shared_start, streams, tree
+from fesem_jax import batching, chunks, shared_start, streams
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.corruption import as_sent
 from fesem_jax.local_sgd import Vary, train_chunk
@@ -236,16 +236,8 @@ def train_cohort(
 
     facts = chunk.ids, sizes, arrived, steps, keys
     clients = ends, start._replace(shared=None), facts
-    if not kernels:
-      return send(clients, sums)
     # Few whole models at a time, so that they stay in the cache.
-    return chunks.map_chunks(
-      lambda slots, _, sums: send(tree.take(clients, slots), sums),
-      jnp.zeros(count, jnp.int32),
-      local.clients_per_chunk,
-      sums,
-      chunk.into,
-    )
+    return chunks.in_parts(send, clients, local.clients_per_chunk, sums, chunk.into)
 
   (params, trained), sums = chunks.map_clients(
     body,
