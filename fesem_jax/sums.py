@@ -129,6 +129,8 @@ def add_rows(
       apart = part(x) - origin[part(cluster)]
       return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
 
+    if num_rows == 1 == num_clusters:  # One pass, with what the row is made of.
+      return sum_of + weights[0] * (x - origin)
     large = x[0].size >= _LARGE and jax.default_backend() == 'cpu'
     if num_rows == 1 or large:
       return add_up(num_rows, one_by_one, None, sum_of)[1]
