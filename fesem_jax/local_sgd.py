@@ -167,7 +167,10 @@ def train_chunk(
     ids, steps, keys, starts, anchor, prox, correction = tree.unstack(
       (ids, steps, keys, starts, anchor, prox, correction), 0
     )
-  each: Any = (lambda fn, in_axes=0: fn) if one else jax.vmap
+
+  def each(fn: Any, in_axes: Any = 0) -> Any:
+    return fn if one else jax.vmap(fn, in_axes, axis_size=ids.shape[0])
+
   sizes = data.sizes(ids)
   width = batching.batch_width(local.schedule, data.max_examples)
   full_batch = batching.is_full_batch(local.schedule, data.max_examples)
@@ -177,7 +180,10 @@ def train_chunk(
     frozen = {name: x for name, x in starts.items() if name not in layers}
 
   def learning(params: Params) -> Params:
-    return params if layers is None else {name: params[name] for name in layers}
+    if layers is None:
+      return params
+    # A layer may be nothing but a kernel whose start is shared.
+    return {name: params[name] for name in layers if name in params}
 
   if prox is not None:
     anchor = learning(starts if anchor is None else anchor)
