@@ -157,12 +157,13 @@ def test_any_optax_optimizer_matches_its_own_loop():
     chex.assert_trees_all_close(got, params, rtol=1e-4, atol=1e-6)
 
 
-def test_a_client_that_diverges_keeps_its_start_and_is_reported():
+@pytest.mark.parametrize('shared_start', ['off', 'on'])
+def test_a_client_that_diverges_keeps_its_start_and_is_reported(shared_start):
   data = helpers.federation([4, 4, 4])
   bad = np.asarray(data.x).copy()
   bad[4:8] = 1e30  # Client 1.
   data = data.__class__(**{**vars(data), 'x': bad})
-  local = helpers.local(batch_size=2, epochs=3)
+  local = helpers.local(batch_size=2, epochs=3)._replace(shared_start=shared_start)
   trained = train(local, data)
   assert trained.finite.tolist() == [True, False, True]
   np.testing.assert_array_equal(
