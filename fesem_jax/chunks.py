@@ -170,7 +170,7 @@ def in_parts(
   Args:
     body: (tree of [c, ...], sums) -> tree of [c, ...] and sums, to which it adds.
     clients: tree of [C, ...].
-    clients_per_part: c.
+    clients_per_part: c, or fewer, so that parts are of one size.
     sums: arrays to add to.
     into: see `map_chunks`; not used where one part is all.
 
@@ -184,7 +184,9 @@ def in_parts(
   def part(slots: jax.Array, _: Any, sums: Any) -> tuple[Any, Any]:
     return body(tree.take(clients, slots), sums)
 
-  return map_chunks(part, jnp.zeros(count, jnp.int32), clients_per_part, sums, into)
+  # Without empty places, which would count a client twice.
+  size = max(c for c in range(1, clients_per_part + 1) if count % c == 0)
+  return map_chunks(part, jnp.zeros(count, jnp.int32), size, sums, into)
 
 
 def _by_group(

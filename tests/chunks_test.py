@@ -118,3 +118,19 @@ def test_clients_of_different_groups_share_no_chunk(clients_per_chunk):
   if clients_per_chunk == 3:
     assert count == 1 + 2  # Two clients of group 0, five of group 2.
   assert size * int(count) >= len(work)
+
+
+@pytest.mark.parametrize('clients_per_part', [1, 2, 4, 5, 9])
+def test_parts_of_a_chunk_count_every_client_once(clients_per_part):
+  values = jnp.arange(10.0, 15.0)
+
+  def body(values, total):
+    assert len(values) <= clients_per_part
+    return 2 * values, total + values.sum()
+
+  def run(values):
+    return chunks.in_parts(body, values, clients_per_part, jnp.float32(0))
+
+  results, total = jax.jit(run)(values)
+  np.testing.assert_array_equal(results, 2 * values)
+  assert total == values.sum()
