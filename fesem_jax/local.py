@@ -217,7 +217,7 @@ def train_cohort(
       rate=rate,
     )
 
-    def send(clients, sums):
+    def finish(clients, sums):
       ends, start, (ids, sizes, arrived, steps, keys) = clients
       start = start._replace(shared=models)
       params = shared_kernels.models(ends.params, ends.changes, ends.finite)
@@ -237,7 +237,7 @@ def train_cohort(
     facts = chunk.ids, sizes, arrived, steps, keys
     clients = ends, start._replace(shared=None), facts
     # Few whole models at a time, so that they stay in the cache.
-    return chunks.in_parts(send, clients, local.clients_per_chunk, sums, chunk.into)
+    return chunks.in_parts(finish, clients, local.clients_per_chunk, sums, chunk.into)
 
   (params, trained), sums = chunks.map_clients(
     body,
