@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import batching, chunks, shared_start
+from fesem_jax import batching, chunks, shared_kernels
 from fesem_jax.agreement import adjusted_rand_index, normalized_mutual_information
 from fesem_jax.base import Cohort, FederatedData, Model, Params
 from fesem_jax.batching import Schedule
@@ -19,6 +19,7 @@ from fesem_jax.losses import EVALUATION_BATCH, cohort_losses
 from fesem_jax.method import ClientModels
 from fesem_jax.mixture import as_one_model
 from fesem_jax.sampling import client_keys
+from fesem_jax.shared_start import Kernel
 from fesem_jax.training import LocalTraining
 
 
@@ -139,9 +140,9 @@ def evaluate_clients(
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
   tuning = local._replace(model=model, schedule=schedule)
-  kernels: tuple[shared_start.Kernel, ...] = ()
+  kernels: tuple[Kernel, ...] = ()
   if finetune_epochs:
-    kernels = shared_start.kernels(tuning, used, train, layers)
+    kernels = shared_kernels.kernels(tuning, used, train, layers)
   steps = batching.num_steps(schedule, jnp.asarray(train.sizes()), train.max_examples)
 
   def body(chunk, shared, _):
@@ -154,7 +155,7 @@ def evaluate_clients(
       return (deployed, deployed, jnp.zeros(count, bool)), None
     steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
     keys = client_keys(key, train, chunk.ids)
-    rest, shared_kernels = shared_start.split(tuning, start, kernels)
+    rest, start_together = shared_kernels.split(tuning, start, kernels)
     ends = train_chunk(
       tuning,
       train,
@@ -162,14 +163,14 @@ def evaluate_clients(
       chunk.ids,
       steps,
       keys,
-      shared=shared_kernels,
+      shared=start_together,
       layers=layers,
     )
 
     def measure(clients, _):
       ids, of_clients, ends = clients
       params = of_clients._replace(shared=models).params(ids.shape[0])
-      tuned = shared_kernels.models(ends.params, ends.changes, ends.finite)
+      tuned = start_together.models(ends.params, ends.changes, ends.finite)
       deployed = count_chunk(model, params, test, ids)
       return (deployed, count_chunk(model, tuned, test, ids), ~ends.finite), None
 
@@ -184,7 +185,7 @@ def evaluate_clients(
     (used.shared, train, test, key),
     empty=test.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=shared_start.side_by_side(
+    clients_per_chunk=shared_kernels.side_by_side(
       tuning, kernels, used.shared, test.num_clients
     ),
     group=used.choice if kernels else None,

@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import batching, chunks, shared_start, streams
+from fesem_jax import batching, chunks, shared_kernels, streams
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.corruption import as_sent
 from fesem_jax.local_sgd import Vary, train_chunk
@@ -179,7 +179,7 @@ def train_cohort(
   rate = local.rate(cohort)
   # Corrections, and penalties towards other models, change whole kernels.
   changes_alone = correction is None and anchor is None
-  kernels = shared_start.kernels(local, starts, data, layers) if changes_alone else ()
+  kernels = shared_kernels.kernels(local, starts, data, layers) if changes_alone else ()
   models = shared_of(starts), shared_of(anchor)
   shared = (*models, shared_part, data, key, rate, known)
 
@@ -200,7 +200,7 @@ def train_cohort(
     sizes = data.sizes(chunk.ids)
     steps = jnp.where(sizes > 0, steps, 0)
     keys = client_keys(key, data, chunk.ids)
-    rest, shared_kernels = shared_start.split(local, start, kernels)
+    rest, start_together = shared_kernels.split(local, start, kernels)
     ends = train_chunk(
       local,
       data,
@@ -208,7 +208,7 @@ def train_cohort(
       chunk.ids,
       steps,
       keys,
-      shared=shared_kernels,
+      shared=start_together,
       anchor=pull_to,
       prox=prox,
       correction=added,
@@ -220,7 +220,7 @@ def train_cohort(
     def finish(clients, sums):
       ends, start, (ids, sizes, arrived, steps, keys) = clients
       start = start._replace(shared=models)
-      params = shared_kernels.models(ends.params, ends.changes, ends.finite)
+      params = start_together.models(ends.params, ends.changes, ends.finite)
       if sends:
         told = start
         if sends_own:
@@ -247,7 +247,7 @@ def train_cohort(
     shared,
     empty=data.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=shared_start.side_by_side(
+    clients_per_chunk=shared_kernels.side_by_side(
       local, kernels, starts.shared, cohort.ids.shape[0]
     ),
     sums=sums,

@@ -15,34 +15,15 @@ The products with W_0 are one product for all clients side by side, which reads 
 once; the kernel's gradient is never formed, and W_t once, when training ends.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax import sharding, tree
-from fesem_jax.base import FederatedData, Model, Params
-from fesem_jax.batching import batch_width, most_steps
-from fesem_jax.method import ClientModels
-from fesem_jax.training import LocalTraining, is_plain_sgd
-
-# `auto` keeps the rows of a kernel of at least so many entries, ...
-_LARGE = 2**18
-# ... unless they outgrow this share of it: products with rows run slower than those
-# with kernels.
-_ROWS_PER_KERNEL = 0.5
-
-
-# On a CPU so many clients train side by side, or fewer: their rows, in numbers, are to
-# stay in the cache.
-_SIDE_BY_SIDE = 8
-_CACHED = 2**23
-
-# Rows of a block, about: only as much of the rows is read as is filled.
-_BLOCK = 128
+from fesem_jax import tree
+from fesem_jax.base import Model, Params
 
 KERNEL = 'kernel'
 
@@ -292,100 +273,3 @@ class SharedStart(NamedTuple):
 
 
 NONE = SharedStart()
-
-
-def side_by_side(
-  local: LocalTraining, kernels: tuple[Kernel, ...], weights: Params, num_clients: int
-) -> int:
-  """How many clients of one center to train side by side on a device, C.
-
-  Args:
-    local: how clients train.
-    kernels: that they keep changes to; without any, C is `clients_per_chunk`.
-    weights: [R, ...] models that clients start from.
-    num_clients: S.
-  """
-  chosen = local.clients_per_shared_start if kernels else local.clients_per_chunk
-  if chosen:
-    return chosen
-  flat = flatten_dict(weights)
-  shapes = [flat[*kernel.path, KERNEL].shape[1:] for kernel in kernels]
-  numbers = sum(k.rows * k.steps * sum(s) for k, s in zip(kernels, shapes, strict=True))
-  on_each = -(-num_clients // local.mesh.size)
-  device = local.mesh.devices.flat[0]
-  if device.platform == 'cpu':
-    return max(1, min(on_each, _SIDE_BY_SIDE, _CACHED // numbers))
-  # Beside the rows: all other weights as in `default_clients_per_chunk`.
-  others = sum(x[0].size for x in jax.tree.leaves(weights))
-  others -= sum(math.prod(shape) for shape in shapes)
-  patches = 120 * 2**20 if any(x.ndim == 5 for x in jax.tree.leaves(weights)) else 0
-  each = 8 * numbers + 24 * others + patches
-  return max(1, min(on_each, sharding.memory_for_clients(device) // each))
-
-
-def kernels(
-  local: LocalTraining,
-  start: ClientModels,
-  data: FederatedData,
-  layers: Sequence[str] | None = None,
-) -> tuple[Kernel, ...]:
-  """The dense layers that clients may keep as changes to a shared start.
-
-  Args:
-    local: how clients train.
-    start: models that they start from.
-    data: training split.
-    layers: names of the layers that learn; None is all.
-
-  Returns:
-    None of them unless the local optimizer is plain SGD and `local.shared_start` says
-    so: 'on' takes every dense layer that the clients share and that learns, 'auto' the
-    large ones whose rows stay small beside the kernel.
-  """
-  model, mode, apply_with = local.model, local.shared_start, local.model.apply_with
-  if mode == 'off' or apply_with is None or start.shared is None:
-    return ()
-  if start.mixture is not None or not is_plain_sgd(local.optimizer):
-    return ()
-  width = batch_width(local.schedule, data.max_examples)
-  steps = most_steps(local.schedule, data.max_examples)
-  found: dict[Path, list[jax.Array]] = {}
-
-  def record(path: Path, x: jax.Array) -> None:
-    found.setdefault(path, []).append(x)
-
-  batch = jax.ShapeDtypeStruct((width, *data.example_shape), jnp.float32)
-  params = jax.eval_shape(model.init, jax.random.key(0))
-  jax.eval_shape(lambda p, x: apply_with(p, x, record), params, batch)
-  chosen, shared = [], flatten_dict(start.shared)
-  for path, inputs in found.items():
-    kernel = shared.get((*path, KERNEL))
-    if kernel is None or len(inputs) > 1 or (layers and path[0] not in layers):
-      continue
-    rows, (size_in, size_out) = inputs[0].size // inputs[0].shape[-1], kernel.shape[1:]
-    size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)
-    if mode == 'on' or (size >= _LARGE and of_rows <= _ROWS_PER_KERNEL * size):
-      chosen.append(Kernel(path, rows, steps, steps))
-  blocks = -(-steps * max((k.rows for k in chosen), default=1) // _BLOCK)
-  return tuple(kernel._replace(block=-(-steps // blocks)) for kernel in chosen)
-
-
-def split(
-  local: LocalTraining, start: ClientModels, kernels: tuple[Kernel, ...]
-) -> tuple[ClientModels, SharedStart]:
-  """Takes the shared kernels out of the models that clients of one center start from.
-
-  Args:
-    local: how clients train.
-    start: of C clients with the same `choice`.
-    kernels: from `kernels`.
-  """
-  if not kernels:
-    return start, NONE
-  first = 0 if start.choice is None else start.choice[0]
-  shared = flatten_dict(start.shared)
-  weights = tuple(shared.pop((*kernel.path, KERNEL))[first] for kernel in kernels)
-  one = jnp.ones(())
-  step, _ = local.optimizer.update(one, local.optimizer.init(one), one)
-  rest = start._replace(shared=unflatten_dict(shared))
-  return rest, SharedStart(kernels, weights, -step)

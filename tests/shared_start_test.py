@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import evaluate, models, shared_start, tree
+from fesem_jax import evaluate, models, shared_kernels, shared_start, tree
 from fesem_jax.batching import Schedule
 from fesem_jax.errors import UserError
 from fesem_jax.local import train_cohort
@@ -26,7 +26,7 @@ SIZES = [7, 1, 12, 4, 9, 5]
 def paths(local, data, start=None, layers=None):
   params = jax.eval_shape(lambda: tree.expand(local.model.init(jax.random.key(0))))
   start = ClientModels(params) if start is None else start
-  return [k.path for k in shared_start.kernels(local, start, data, layers)]
+  return [k.path for k in shared_kernels.kernels(local, start, data, layers)]
 
 
 def on(**kwargs):
@@ -129,10 +129,10 @@ def trained(local, data, prox=0.1, starts=None, layers=None):
 
 @pytest.mark.parametrize('chunk', [1, 4])
 def test_full_blocks_count_like_the_one_being_filled(chunk, monkeypatch):
-  monkeypatch.setattr(shared_start, '_BLOCK', 8)  # Two steps of four rows.
+  monkeypatch.setattr(shared_kernels, '_BLOCK', 8)  # Two steps of four rows.
   data, local = helpers.federation(SIZES), on(chunk=chunk, epochs=3)
   params = tree.expand(local.model.init(jax.random.key(0)))
-  (kernel, _) = shared_start.kernels(local, ClientModels(params), data)
+  (kernel, _) = shared_kernels.kernels(local, ClientModels(params), data)
   assert (kernel.steps, kernel.block) == (9, 2)
   want = trained(local._replace(shared_start='off'), data)
   chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
