@@ -260,6 +260,8 @@ class SharedStart(NamedTuple):
       changes: [C, ...] of these kernels.
       finite: [C] bool; False leaves a client's kernels as they were at the start.
     """
+    if not self.kernels:
+      return params  # Any tree; those with kernels to share are dicts.
     flat = flatten_dict(params)
     for i, kernel in enumerate(self.kernels):
       blocks = tree.where(finite, changes[i], tree.zeros_like(changes[i]))
@@ -269,7 +271,7 @@ class SharedStart(NamedTuple):
       )
       moved = jnp.einsum('cri,cro->cio', inputs, gradients * shares[..., None])
       flat[*kernel.path, KERNEL] = self.weights[i][None] - moved
-    return unflatten_dict(flat) if self.kernels else params
+    return unflatten_dict(flat)
 
 
 NONE = SharedStart()
