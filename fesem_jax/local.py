@@ -222,9 +222,8 @@ def train_cohort(
       start = start._replace(shared=models)
       params = start_together.models(ends.params, ends.changes, ends.finite)
       if sends:
-        told = start
-        if sends_own:
-          told = ClientModels(start.own, jnp.arange(ids.shape[0]))
+        count = ids.shape[0]
+        told = ClientModels(start.own, jnp.arange(count)) if sends_own else start
         params = as_sent(data, ids, told, params, keys)
       trained = Trained(ids, params, ends.loss, sizes, ends.finite, arrived, steps)
       folded = None

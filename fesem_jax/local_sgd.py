@@ -159,14 +159,14 @@ def train_chunk(
     rate: [] float32, see `LocalTraining.rate`.
   """
   one, changes = ids.shape[0] == 1, shared.no_changes()
-  if not one:
-    changes = tree.repeat(changes, ids.shape[0])
   if one:
     # Without a client axis convolutions are not grouped ones, and the loop can
     # overwrite the params in place.
     ids, steps, keys, starts, anchor, prox, correction = tree.unstack(
       (ids, steps, keys, starts, anchor, prox, correction), 0
     )
+  else:
+    changes = tree.repeat(changes, ids.shape[0])
 
   def each(fn: Any, in_axes: Any = 0) -> Any:
     return fn if one else jax.vmap(fn, in_axes, axis_size=ids.shape[0])
