@@ -3,10 +3,13 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 # Up to this many entries, XLA's CPU compiler takes longer to start a matrix
 # product than to sum over the batch in a loop that it can fuse.
-_SMALL = 4096
+SMALL = 4096
+# With so few examples the sum is written out, which XLA then fuses into the update.
+_FEW = 16
 
 
 @jax.custom_vjp
@@ -20,7 +23,9 @@ def _fwd(x, kernel):
 
 def _bwd(residuals, dy):
   x, kernel = residuals
-  return dy @ kernel.T, (x[:, :, None] * dy[:, None, :]).sum(axis=0)
+  if x.shape[0] > _FEW:
+    return dy @ kernel.T, (x[:, :, None] * dy[:, None, :]).sum(axis=0)
+  return dy @ kernel.T, sum(map(jnp.outer, x, dy))
 
 
 _small_product.defvjp(_fwd, _bwd)
@@ -40,6 +45,6 @@ def dot_general(
   Returns:
     [B, O], equal to `x @ kernel`; gradients too, up to rounding.
   """
-  if jax.default_backend() == 'cpu' and x.ndim == 2 and kernel.size <= _SMALL:
+  if jax.default_backend() == 'cpu' and x.ndim == 2 and kernel.size <= SMALL:
     return _small_product(x, kernel)
   return jax.lax.dot_general(x, kernel, *args, **kwargs)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax import batching, tree
+from fesem_jax import batching, dense, tree
 from fesem_jax.base import FederatedData, Model, Params
 from fesem_jax.errors import UserError
 from fesem_jax.shared_start import NONE, Change, Rows, SharedStart
@@ -77,9 +77,8 @@ def local_step(
 
   both = jax.value_and_grad(loss_of, argnums=(0, 1))
   loss, (grads, rows) = both(params, shared.no_rows())
-  # All gradients before any update: the update can then overwrite the params.
-  tie = sum(0 * g.ravel()[0] for g in jax.tree.leaves(grads))
-  grads, rows = jax.tree.map(lambda g: g + tie, (grads, rows))
+  # Large gradients before any update: the update can then overwrite the params.
+  grads, rows = _together((grads, rows))
   changes = shared.append(changes, rows, step, active, rate, prox)
   if prox is not None:
     grads = jax.tree.map(lambda g, w, a: g + 2 * prox * (w - a), grads, params, anchor)
@@ -95,6 +94,15 @@ def local_step(
   count = jnp.where(active, weights.sum(), 0.0)
   loss = jnp.where(active, loss * weights.sum(), 0.0)
   return params, opt_state, changes, loss, count
+
+
+def _together(grads: Any) -> Any:
+  """The same gradients, but no large one is ready before all large ones are."""
+  leaves, form = jax.tree.flatten(grads)
+  large = [g.size > dense.SMALL for g in leaves]
+  tie = sum(0 * g.ravel()[0] for g, wait in zip(leaves, large, strict=True) if wait)
+  leaves = [g + tie if wait else g for g, wait in zip(leaves, large, strict=True)]
+  return jax.tree.unflatten(form, leaves)
 
 
 class _Loop(NamedTuple):
