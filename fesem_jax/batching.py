@@ -4,7 +4,8 @@ Only indices are ever padded. A plan is computed where it is used, inside the
 compiled round, from (seed, round, client id, epoch) alone.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -113,3 +114,55 @@ def gather(
   return x.astype(jnp.float32) * data.scale, jnp.asarray(data.y).at[rows].get(
     mode='clip'
   )
+
+
+# x [C, B, ...], y [C, B] and weights [C, B], 1 or 0.
+Batch = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def step_by_step(
+  schedule: Schedule,
+  data: FederatedData,
+  ids: jax.Array,
+  keys: jax.Array,
+  each: Callable[..., Any],
+) -> tuple[jax.Array, Callable[[jax.Array, jax.Array], tuple[jax.Array, Batch]]]:
+  """The batches of C clients side by side; or of one, all without the axis C.
+
+  Args:
+    schedule: the local work.
+    data: training split.
+    ids: [C] int32 positions in `data`.
+    keys: [C] keys of the clients in this round.
+    each: makes a function of one client one of all, like `jax.vmap`.
+
+  Returns:
+    orders [C, N_max] int32 of the examples before the first step; and
+    (step [] int32, orders) -> the orders and the batch of this step.
+  """
+  sizes = data.sizes(ids)
+  width = batch_width(schedule, data.max_examples)
+  per_epoch = jnp.maximum(batches_per_epoch(sizes, width), 1)
+  in_order = jnp.broadcast_to(
+    jnp.arange(data.max_examples, dtype=jnp.int32), (*ids.shape, data.max_examples)
+  )
+
+  def batch(client, order, step, size):
+    rows, weights = batch_rows(order, step, size, width)
+    return *gather(data, client, rows), weights
+
+  # With one batch per epoch the order is immaterial: gather once, never shuffle.
+  if is_full_batch(schedule, data.max_examples):
+    whole = each(batch)(ids, in_order, jnp.zeros_like(sizes), sizes)
+    return in_order, lambda step, orders: (orders, whole)
+
+  def new_orders(epoch):
+    epoch_keys = each(jax.random.fold_in)(keys, epoch)
+    return each(shuffle, (0, 0, None))(epoch_keys, sizes, data.max_examples)
+
+  def at(step, orders):
+    epoch, position = jnp.divmod(step, per_epoch)
+    orders = jax.lax.cond((position == 0).any(), new_orders, lambda _: orders, epoch)
+    return orders, each(batch)(ids, orders, position, sizes)
+
+  return in_order, at

@@ -179,10 +179,6 @@ def train_chunk(
   def each(fn: Any, in_axes: Any = 0) -> Any:
     return fn if one else jax.vmap(fn, in_axes, axis_size=ids.shape[0])
 
-  sizes = data.sizes(ids)
-  width = batching.batch_width(local.schedule, data.max_examples)
-  full_batch = batching.is_full_batch(local.schedule, data.max_examples)
-  per_epoch = jnp.maximum(batching.batches_per_epoch(sizes, width), 1)
   frozen = None
   if layers is not None:
     frozen = {name: x for name, x in starts.items() if name not in layers}
@@ -198,31 +194,10 @@ def train_chunk(
   if correction is not None:
     correction = learning(correction)
 
-  def gather(client, order, step, size):
-    rows, weights = batching.batch_rows(order, step, size, width)
-    return *batching.gather(data, client, rows), weights
-
-  def shuffle(epoch: jax.Array) -> jax.Array:
-    epoch_keys = each(jax.random.fold_in)(keys, epoch)
-    return each(batching.shuffle, (0, 0, None))(epoch_keys, sizes, data.max_examples)
-
-  in_order = jnp.broadcast_to(
-    jnp.arange(data.max_examples, dtype=jnp.int32), (*ids.shape, data.max_examples)
-  )
-  # With one batch per epoch the order is immaterial: gather once, never shuffle.
-  whole = (
-    each(gather)(ids, in_order, jnp.zeros_like(steps), sizes) if full_batch else None
-  )
+  in_order, batch_at = batching.step_by_step(local.schedule, data, ids, keys, each)
 
   def body(step: jax.Array, loop: _Loop) -> _Loop:
-    if full_batch:
-      orders, batch = loop.orders, whole
-    else:
-      epoch, position = jnp.divmod(step, per_epoch)
-      orders = jax.lax.cond(
-        (position == 0).any(), lambda: shuffle(epoch), lambda: loop.orders
-      )
-      batch = each(gather)(ids, orders, position, sizes)
+    orders, batch = batch_at(step, loop.orders)
 
     def one_step(correction, params, *others):
       if vary is not None:
