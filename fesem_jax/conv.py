@@ -19,6 +19,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from fesem_jax import platforms
+
 Padding = Literal['SAME', 'VALID'] | tuple[tuple[int, int], tuple[int, int]]
 _LAYOUT = ('NHWC', 'HWIO', 'NHWC')
 
@@ -42,8 +44,8 @@ def conv2d(
     kernel: [h, w, I, O].
     strides: of the window.
     padding: 'SAME', 'VALID' or pixels before and after each spatial axis.
-    method: one of `METHODS`; None takes what suits the default backend (measured on
-      CPU only; compare with benchmarks/local_training.py --conv_methods).
+    method: one of `METHODS`; None takes what suits the platform (measured on CPU
+      only; compare with benchmarks/local_training.py --conv_methods).
 
   Returns:
     [B, H', W', O].
@@ -57,7 +59,7 @@ def conv2d(
     padding = (int(top), int(bottom)), (int(left), int(right))
   strides = (strides[0], strides[1])
   if method is None:
-    method = 'forward_form' if jax.default_backend() == 'cpu' else 'patches'
+    return _by_platform(x, kernel, strides, padding)
   if method == 'forward_form':
     return _conv(x, kernel, strides, padding)
   if method == 'patches':
@@ -129,10 +131,41 @@ def _conv_bwd(strides, padding, residuals, dy):
 _conv.defvjp(_conv_fwd, _conv_bwd)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _by_platform(x, kernel, strides, padding):
+  def one_by_one(x, kernel):
+    return _one_by_one(x, kernel, strides, padding)
+
+  def side_by_side(x, kernel):
+    return _patches_times_kernel(x, kernel, strides, padding)
+
+  return platforms.choose(one_by_one, side_by_side, x, kernel)
+
+
+def _by_platform_fwd(x, kernel, strides, padding):
+  return _by_platform(x, kernel, strides, padding), (x, kernel)
+
+
+def _by_platform_bwd(strides, padding, residuals, dy):
+  def one_by_one(x, kernel, dy):
+    return _conv_bwd(strides, padding, (x, kernel), dy)
+
+  def side_by_side(x, kernel, dy):
+    def convolve(x, kernel):
+      return _patches_times_kernel(x, kernel, strides, padding)
+
+    return jax.vjp(convolve, x, kernel)[1](dy)
+
+  return platforms.choose(one_by_one, side_by_side, *residuals, dy)
+
+
+_by_platform.defvjp(_by_platform_fwd, _by_platform_bwd)
+
+
 def max_pool(
   x: jax.Array, window: int = 2, padding: Literal['VALID', 'SAME'] = 'VALID'
 ) -> jax.Array:
-  """Maximum over non-overlapping square windows.
+  """Maximum over non-overlapping square windows; of equal ones, the first learns.
 
   Args:
     x: [B, H, W, C].
@@ -148,5 +181,34 @@ def max_pool(
     x = jnp.pad(x, [(0, 0), *rest, (0, 0)], constant_values=-jnp.inf)
   height, width = (n // window * window for n in x.shape[1:3])
   x = x[:, :height, :width]
-  slices = [x[:, i::window, j::window] for i in range(window) for j in range(window)]
-  return functools.reduce(jnp.maximum, slices)
+  return _max_of_windows(x, window)
+
+
+def _places(x, window):
+  return [x[:, i::window, j::window] for i in range(window) for j in range(window)]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _max_of_windows(x, window):
+  return functools.reduce(jnp.maximum, _places(x, window))
+
+
+def _max_of_windows_fwd(x, window):
+  most = _max_of_windows(x, window)
+  places = _places(x, window)
+  first = jnp.full(most.shape, len(places) - 1, jnp.int8)
+  for i in reversed(range(len(places) - 1)):
+    first = jnp.where(places[i] == most, jnp.int8(i), first)
+  return most, first
+
+
+def _max_of_windows_bwd(window, first, dy):
+  # A byte for each window is all that is left to read.
+  batch, height, width, channels = dy.shape
+  own = jnp.arange(window * window, dtype=jnp.int8).reshape(1, 1, window, 1, window, 1)
+  first, dy = (a[:, :, None, :, None] for a in (first, dy))
+  dx = jnp.where(first == own, dy, 0)
+  return (dx.reshape(batch, height * window, width * window, channels),)
+
+
+_max_of_windows.defvjp(_max_of_windows_fwd, _max_of_windows_bwd)

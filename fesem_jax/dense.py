@@ -5,6 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fesem_jax import platforms
+
 # Up to this many entries, XLA's CPU compiler takes longer to start a matrix
 # product than to sum over the batch in a loop that it can fuse.
 SMALL = 4096
@@ -23,9 +25,14 @@ def _fwd(x, kernel):
 
 def _bwd(residuals, dy):
   x, kernel = residuals
+  dkernel = platforms.choose(_sum_of_outer, lambda x, dy: x.T @ dy, x, dy)
+  return dy @ kernel.T, dkernel
+
+
+def _sum_of_outer(x, dy):
   if x.shape[0] > _FEW:
-    return dy @ kernel.T, (x[:, :, None] * dy[:, None, :]).sum(axis=0)
-  return dy @ kernel.T, sum(map(jnp.outer, x, dy))
+    return (x[:, :, None] * dy[:, None, :]).sum(axis=0)
+  return sum(map(jnp.outer, x, dy))
 
 
 _small_product.defvjp(_fwd, _bwd)
@@ -45,6 +52,6 @@ def dot_general(
   Returns:
     [B, O], equal to `x @ kernel`; gradients too, up to rounding.
   """
-  if jax.default_backend() == 'cpu' and x.ndim == 2 and kernel.size <= SMALL:
+  if x.ndim == 2 and kernel.size <= SMALL:
     return _small_product(x, kernel)
   return jax.lax.dot_general(x, kernel, *args, **kwargs)

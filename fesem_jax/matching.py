@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import tree, units
+from fesem_jax import platforms, tree, units
 from fesem_jax.assignment import solve
 from fesem_jax.base import Params
 from fesem_jax.units import Layer
@@ -123,9 +123,11 @@ def nearest(
 
 def _map(fn: Callable[[Any], Any], stack: Any) -> Any:
   """`fn` of each row of a stack; one by one on CPU, as only so `cond` skips work."""
-  if jax.default_backend() == 'cpu':
-    return jax.lax.map(fn, stack)
-  return jax.lax.map(fn, stack, batch_size=_SIDE_BY_SIDE)
+
+  def side_by_side(stack):
+    return jax.lax.map(fn, stack, batch_size=_SIDE_BY_SIDE)
+
+  return platforms.choose(lambda stack: jax.lax.map(fn, stack), side_by_side, stack)
 
 
 def match(

@@ -77,7 +77,8 @@ class Cnn(nn.Module):
     x = _with_channels(x)
     for i, features in enumerate(self.features):
       layer = Conv(features, self.window, method=self.conv_method, name=f'conv{i}')
-      x = conv.max_pool(nn.relu(layer(x)))
+      # ReLU after the maximum gives the same, from a quarter of the numbers.
+      x = nn.relu(conv.max_pool(layer(x)))
     x = x.reshape(x.shape[0], -1)
     x = nn.relu(Dense(self.width, name='dense')(x))
     return Dense(self.num_classes, name='logits')(x)
@@ -93,8 +94,8 @@ class EmnistCnn(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     x = _with_channels(x)
     x = nn.relu(Conv(32, 3, 'VALID', self.conv_method, name='conv0')(x))
-    x = nn.relu(Conv(64, 3, 'VALID', self.conv_method, name='conv1')(x))
-    x = conv.max_pool(x)
+    x = Conv(64, 3, 'VALID', self.conv_method, name='conv1')(x)
+    x = nn.relu(conv.max_pool(x))
     x = nn.relu(Dense(128, name='dense')(x.reshape(x.shape[0], -1)))
     return Dense(self.num_classes, name='logits')(x)
 

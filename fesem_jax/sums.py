@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import sharding, tree
+from fesem_jax import platforms, sharding, tree
 from fesem_jax.base import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -131,14 +131,22 @@ def add_rows(
 
     if num_rows == 1 == num_clusters:  # One pass, with what the row is made of.
       return sum_of + weights[0] * (x - origin)
-    large = x[0].size >= _LARGE and jax.default_backend() == 'cpu'
-    if num_rows == 1 or large:
-      return add_up(num_rows, one_by_one, None, sum_of)[1]
     block = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, x[0].size)))
-    whole, rest = divmod(num_rows, block)
-    if whole:
-      sum_of = add_up(whole, products, None, sum_of)[1]
-    return sum_of + product(whole * block, rest) if rest else sum_of
+
+    def rows(sum_of):
+      return add_up(num_rows, one_by_one, None, sum_of)[1]
+
+    def blocks(sum_of):
+      whole, rest = divmod(num_rows, block)
+      if whole:
+        sum_of = add_up(whole, products, None, sum_of)[1]
+      return sum_of + product(whole * block, rest) if rest else sum_of
+
+    if num_rows == 1:
+      return rows(sum_of)
+    if x[0].size < _LARGE:
+      return blocks(sum_of)
+    return platforms.choose(rows, blocks, sum_of)
 
   params = jax.tree.map(add, sums.params, stack, origins)
   weight = jax.vmap(total, in_axes=1)(members)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import sharding
+from fesem_jax import platforms, sharding
 from fesem_jax.base import Cohort, Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -86,18 +86,24 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   digits. Nothing of size S * K * P exists. A stack split over devices must come
   through `sharding.per_device`.
   """
-  if jax.default_backend() == 'cpu':
-    # Flat before the loop: inside it, the compiler divides to find each index.
-    def flat(x):
-      return x.reshape(x.shape[0], -1)
+  return platforms.choose(_row_by_row, _center_by_center, stack, centers)
 
-    stack, centers = jax.tree.map(flat, (stack, centers))
-    rows = jnp.arange(jax.tree.leaves(stack)[0].shape[0])
 
-    def to_all(at):
-      return _distances_of_row(stack, at[0], at[1], centers)
+def _row_by_row(stack: Params, centers: Params) -> jax.Array:
+  # Flat before the loop: inside it, the compiler divides to find each index.
+  def flat(x):
+    return x.reshape(x.shape[0], -1)
 
-    return jax.lax.map(to_all, (rows, stack))
+  stack, centers = jax.tree.map(flat, (stack, centers))
+  rows = jnp.arange(jax.tree.leaves(stack)[0].shape[0])
+
+  def to_all(at):
+    return _distances_of_row(stack, at[0], at[1], centers)
+
+  return jax.lax.map(to_all, (rows, stack))
+
+
+def _center_by_center(stack: Params, centers: Params) -> jax.Array:
   num_centers = jax.tree.leaves(centers)[0].shape[0]
 
   def center(k):

@@ -10,10 +10,15 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, dense, sharding, tree
+from fesem_jax import algorithms, dense, platforms, sharding, tree
 from tests import helpers
 
 SHAPE = (12, 12)
+
+
+def as_on_an_accelerator(cpu, accelerator, *args):
+  del cpu
+  return accelerator(*args)
 
 
 def trained(name, **options):
@@ -33,7 +38,7 @@ def trained(name, **options):
 @pytest.mark.parametrize('name', ['fesem', 'hypo_cluster'])
 def test_a_round_is_the_same(name, monkeypatch):
   on_cpu, cpu_info, cpu_program = trained(name, num_clusters=2)
-  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(platforms, 'choose', as_on_an_accelerator)
   elsewhere, info, program = trained(name, num_clusters=2)
   assert program != cpu_program
   np.testing.assert_array_equal(on_cpu.choice, elsewhere.choice)
@@ -51,8 +56,8 @@ def test_distances_and_dense_layers_are_the_same(monkeypatch):
   x, kernel = normal(10, 30), normal(30, 20)
   dimensions = (((1,), (0,)), ((), ()))
   both = []
-  for backend in ('cpu', 'tpu'):
-    monkeypatch.setattr(jax, 'default_backend', lambda b=backend: b)
+  for choose in (platforms.choose, as_on_an_accelerator):
+    monkeypatch.setattr(platforms, 'choose', choose)
     product = dense.dot_general(x, kernel, dimensions)
     both.append((tree.squared_distances(stack, centers), product))
   for a, b in zip(*both, strict=True):
@@ -83,8 +88,9 @@ def test_default_chunks_fill_a_quarter_of_the_memory(gibibytes, images):
 
 def test_accelerators_multiply_in_float32():
   program = """
+import types
 import jax
-jax.default_backend = lambda: 'gpu'
+jax.devices = lambda: [types.SimpleNamespace(platform='gpu')]
 import fesem_jax
 fesem_jax.setup_devices()
 print(jax.config.jax_default_matmul_precision)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from fesem_jax import matching, models, sharding, tree, units
+from fesem_jax import matching, models, platforms, sharding, tree, units
 from fesem_jax.errors import UserError
 
 # What the tests know of the models: layers that hold kernels, in their order.
@@ -292,7 +292,8 @@ def test_outgoing_weights_never_make_the_distance_larger(mlp):
 
 @pytest.mark.parametrize('backend', ['cpu', 'gpu'])
 def test_devices_and_models_side_by_side_change_nothing(mlp, monkeypatch, backend):
-  monkeypatch.setattr(matching.jax, 'default_backend', lambda: backend)
+  if backend == 'gpu':
+    monkeypatch.setattr(platforms, 'choose', lambda cpu, other, *args: other(*args))
   monkeypatch.setattr(matching, '_SIDE_BY_SIDE', 3)  # Of four models.
   mesh = sharding.client_mesh(2 if backend == 'cpu' else 1)
 

@@ -1,0 +1,20 @@
+"""The choice between what is fast on a CPU and what is fast on an accelerator."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def choose(cpu: Callable[..., Any], accelerator: Callable[..., Any], *args: Any) -> Any:
+  """`cpu(*args)` or `accelerator(*args)`, by the platform that runs the program.
+
+  The choice falls when the program is lowered: tracing does not depend on the devices
+  of this machine, so that a program can be compiled for others.
+
+  Args:
+    cpu: gives what `accelerator` gives, up to rounding.
+    accelerator: for GPUs and TPUs.
+    *args: trees of arrays; what else the functions need they close over.
+  """
+  return jax.lax.platform_dependent(*args, cpu=cpu, default=accelerator)
