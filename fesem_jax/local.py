@@ -13,7 +13,7 @@ from fesem_jax.corruption import as_sent
 from fesem_jax.local_sgd import Vary, train_chunk
 from fesem_jax.method import ClientModels, Clusters, RoundInfo
 from fesem_jax.sampling import client_keys, coin
-from fesem_jax.sums import total
+from fesem_jax.sums import add_to_one, no_sums, total
 from fesem_jax.training import LocalTraining
 
 
@@ -111,6 +111,7 @@ def train_cohort(
   epochs: jax.Array | None = None,
   layers: Sequence[str] | None = None,
   fold: Fold | None = None,
+  mean_by: str = '',
   known: Any = None,
   sums: Any = None,
   keep: bool = True,
@@ -139,6 +140,8 @@ def train_cohort(
     fold: called with a chunk's `Trained`, its starts, of which `shared` is as above,
       and sums; returns a tree of [C, ...] to keep, which must not depend on the sums,
       and the sums with the chunk's added. `Trained.ids` says whose the chunk is.
+    mean_by: a weighting, in place of `fold`: adds up the models of clients that all
+      start from one, less that one, in `Trained.sums`, a `sums.ClusterSums`.
     known: arrays, whole on every device, that `fold` gets as a fourth argument; None
       if it takes three.
     sums: what `fold` adds to, all zeros.
@@ -165,6 +168,8 @@ def train_cohort(
   in_place = keep and starts.shared is None
   if in_place:
     starts, into = starts._replace(own=None), starts.own
+  if mean_by:
+    sums = no_sums(starts.shared)
 
   def own_of(models):
     return None if models is None else models._replace(shared=None)
@@ -180,6 +185,7 @@ def train_cohort(
   # Corrections, and penalties towards other models, change whole kernels.
   changes_alone = correction is None and anchor is None
   kernels = shared_kernels.kernels(local, starts, data, layers) if changes_alone else ()
+  at_once = bool(mean_by and kernels and data.corruption is None)
   models = shared_of(starts), shared_of(anchor)
   shared = (*models, shared_part, data, key, rate, known)
 
@@ -220,13 +226,20 @@ def train_cohort(
     def finish(clients, sums):
       ends, start, (ids, sizes, arrived, steps, keys) = clients
       start = start._replace(shared=models)
+      trained = Trained(ids, None, ends.loss, sizes, ends.finite, arrived, steps)
+      if at_once:
+        weights = trained.weights(mean_by)
+        return (None, trained), start_together.add_to_one(
+          sums, ends.params, ends.changes, ends.finite, weights, models
+        )
       params = start_together.models(ends.params, ends.changes, ends.finite)
       if sends:
         count = ids.shape[0]
         told = ClientModels(start.own, jnp.arange(count)) if sends_own else start
         params = as_sent(data, ids, told, params, keys)
-      trained = Trained(ids, params, ends.loss, sizes, ends.finite, arrived, steps)
-      folded = None
+      trained, folded = trained._replace(params=params), None
+      if mean_by:
+        sums = add_to_one(sums, params, trained.weights(mean_by), models)
       if fold is not None:
         more = () if known is None else (known,)
         folded, sums = fold(trained, start, sums, *more)
@@ -236,7 +249,8 @@ def train_cohort(
     facts = chunk.ids, sizes, arrived, steps, keys
     clients = ends, start._replace(shared=None), facts
     # Few whole models at a time, so that they stay in the cache.
-    return chunks.in_parts(finish, clients, local.clients_per_chunk, sums, chunk.into)
+    together = count if at_once else local.clients_per_chunk
+    return chunks.in_parts(finish, clients, together, sums, chunk.into)
 
   (params, trained), sums = chunks.map_clients(
     body,

@@ -26,7 +26,7 @@ _ROWS_PER_KERNEL = 0.5
 # On a CPU so many clients train side by side, or fewer: their rows, in numbers, are to
 # stay in the cache.
 _SIDE_BY_SIDE = 8
-_CACHED = 2**23
+_CACHED = 2**25
 
 # Rows of a block, about: only as much of the rows is read as is filled.
 _BLOCK = 128

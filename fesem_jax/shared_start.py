@@ -22,8 +22,9 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax import tree
+from fesem_jax import sums, tree
 from fesem_jax.base import Model, Params
+from fesem_jax.sums import ClusterSums
 
 KERNEL = 'kernel'
 
@@ -263,15 +264,55 @@ class SharedStart(NamedTuple):
     if not self.kernels:
       return params  # Any tree; those with kernels to share are dicts.
     flat = flatten_dict(params)
-    for i, kernel in enumerate(self.kernels):
-      blocks = tree.where(finite, changes[i], tree.zeros_like(changes[i]))
-      inputs, gradients, shares = (
-        parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
-        for parts in zip(*blocks, strict=True)
-      )
-      moved = jnp.einsum('cri,cro->cio', inputs, gradients * shares[..., None])
-      flat[*kernel.path, KERNEL] = self.weights[i][None] - moved
+    for kernel, weights, change in zip(
+      self.kernels, self.weights, changes, strict=True
+    ):
+      moved = jnp.einsum('cri,cro->cio', *_factors(change, finite))
+      flat[*kernel.path, KERNEL] = weights[None] - moved
     return unflatten_dict(flat)
+
+  def add_to_one(
+    self,
+    total: ClusterSums,
+    params: Params,
+    changes: tuple[Change, ...],
+    finite: jax.Array,
+    weights: jax.Array,
+    start: Params,
+  ) -> ClusterSums:
+    """`sums.add_to_one` of the local models: one product, which forms none of them.
+
+    Args:
+      total: of the only cluster.
+      params: see `models`.
+      changes: see `models`.
+      finite: see `models`.
+      weights: [C] float32.
+      start: [1, ...] whole model that all started from, the origin of the sum.
+    """
+    flat, origin = flatten_dict(total.params), flatten_dict(start)
+    paths = [(*kernel.path, KERNEL) for kernel in self.kernels]
+    of_kernels = [flat.pop(path) for path in paths]
+    rest = unflatten_dict({path: x for path, x in origin.items() if path in flat})
+    added = sums.add_to_one(
+      total._replace(params=unflatten_dict(flat)), params, weights, rest
+    )
+    flat = flatten_dict(added.params)
+    for path, kernel, change in zip(paths, of_kernels, changes, strict=True):
+      inputs, gradients = _factors(change, finite)
+      gradients *= weights[:, None, None]
+      flat[path] = kernel - jnp.einsum('cri,cro->io', inputs, gradients)[None]
+    return added._replace(params=unflatten_dict(flat))
+
+
+def _factors(change: Change, finite: jax.Array) -> Rows:
+  """What a kernel [C, I, O] lost: inputs [C, R, I] and gradients [C, R, O]."""
+  blocks = tree.where(finite, change, tree.zeros_like(change))
+  inputs, gradients, shares = (
+    parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+    for parts in zip(*blocks, strict=True)
+  )
+  return inputs, gradients * shares[..., None]
 
 
 NONE = SharedStart()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import server, sums, tree
+from fesem_jax import server, tree
 from fesem_jax.aggregation import Aggregate
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.local import Trained, train_cohort
@@ -83,10 +83,6 @@ def train_and_average(
     The new state, and what training reports.
   """
 
-  def add(trained, starts, total):
-    weights = trained.weights(weighting)
-    return None, sums.add_to_one(total, trained.params, weights, starts.shared)
-
   if aggregate is not None:
     trained = train(local, state, data, cohort, key)
     counts, of_all = trained.took_part(), jnp.zeros(trained.ids.shape, jnp.int32)
@@ -96,7 +92,6 @@ def train_and_average(
     )
     return GlobalState(params, of_server), trained
 
-  none = sums.no_sums(state.params)
-  trained = train(local, state, data, cohort, key, fold=add, sums=none, keep=False)
+  trained = train(local, state, data, cohort, key, mean_by=weighting, keep=False)
   params, of_server = server.step(optimizer, state.server, state.params, trained.sums)
   return GlobalState(params, of_server), trained
