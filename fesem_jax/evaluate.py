@@ -19,7 +19,6 @@ from fesem_jax.losses import EVALUATION_BATCH, cohort_losses
 from fesem_jax.method import ClientModels
 from fesem_jax.mixture import as_one_model
 from fesem_jax.sampling import client_keys
-from fesem_jax.shared_start import Kernel
 from fesem_jax.training import LocalTraining
 
 
@@ -140,9 +139,11 @@ def evaluate_clients(
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
   tuning = local._replace(model=model, schedule=schedule)
-  kernels: tuple[Kernel, ...] = ()
-  if finetune_epochs:
-    kernels = shared_kernels.kernels(tuning, used, train, layers)
+  if finetune_epochs == 0:
+    tuning = tuning._replace(shared_start='off')
+  kernels, together = shared_kernels.choose(
+    tuning, used, train, test.num_clients, layers
+  )
   steps = batching.num_steps(schedule, jnp.asarray(train.sizes()), train.max_examples)
 
   def body(chunk, shared, _):
@@ -185,9 +186,7 @@ def evaluate_clients(
     (used.shared, train, test, key),
     empty=test.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=shared_kernels.side_by_side(
-      tuning, kernels, used.shared, test.num_clients
-    ),
+    clients_per_chunk=together,
     group=used.choice if kernels else None,
     num_groups=used.num_models(),
   )

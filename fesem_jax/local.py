@@ -184,7 +184,10 @@ def train_cohort(
   rate = local.rate(cohort)
   # Corrections, and penalties towards other models, change whole kernels.
   changes_alone = correction is None and anchor is None
-  kernels = shared_kernels.kernels(local, starts, data, layers) if changes_alone else ()
+  alike = local if changes_alone else local._replace(shared_start='off')
+  kernels, together = shared_kernels.choose(
+    alike, starts, data, cohort.ids.shape[0], layers
+  )
   at_once = bool(mean_by and kernels and data.corruption is None)
   models = shared_of(starts), shared_of(anchor)
   shared = (*models, shared_part, data, key, rate, known)
@@ -249,8 +252,8 @@ def train_cohort(
     facts = chunk.ids, sizes, arrived, steps, keys
     clients = ends, start._replace(shared=None), facts
     # Few whole models at a time, so that they stay in the cache.
-    together = count if at_once else local.clients_per_chunk
-    return chunks.in_parts(finish, clients, together, sums, chunk.into)
+    at_a_time = count if at_once else local.clients_per_chunk
+    return chunks.in_parts(finish, clients, at_a_time, sums, chunk.into)
 
   (params, trained), sums = chunks.map_clients(
     body,
@@ -260,9 +263,7 @@ def train_cohort(
     shared,
     empty=data.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=shared_kernels.side_by_side(
-      local, kernels, starts.shared, cohort.ids.shape[0]
-    ),
+    clients_per_chunk=together,
     sums=sums,
     into=(into, None),
     group=starts.choice if kernels else None,

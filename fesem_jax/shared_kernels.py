@@ -27,9 +27,48 @@ _ROWS_PER_KERNEL = 0.5
 # stay in the cache.
 _SIDE_BY_SIDE = 8
 _CACHED = 2**25
+# Time of a client's step, over that with many others of its center side by side: what
+# one alone takes more, and what one with kernels of its own takes.
+_ALONE_MORE = 1.0
+_OWN = 1.6
 
 # Rows of a block, about: only as much of the rows is read as is filled.
 _BLOCK = 128
+
+
+def choose(
+  local: LocalTraining,
+  start: ClientModels,
+  data: FederatedData,
+  num_clients: int,
+  layers: Sequence[str] | None = None,
+) -> tuple[tuple[Kernel, ...], int]:
+  """Kernels that clients keep as changes, and how many train side by side, C.
+
+  Args:
+    local: how clients train.
+    start: models that they start from.
+    data: training split.
+    num_clients: S.
+    layers: see `kernels`.
+  """
+  found = kernels(local, start, data, layers)
+  count = side_by_side(local, found, start.shared, num_clients)
+  chosen = local.shared_start == 'on' or local.clients_per_shared_start
+  if not found or chosen or local.mesh.devices.flat[0].platform != 'cpu':
+    return found, count
+  if _time(count, start.shared, -(-num_clients // local.mesh.size)) <= _OWN:
+    return found, count
+  # With few clients of each center, too many places would be empty.
+  return (), side_by_side(local, (), start.shared, num_clients)
+
+
+def _time(count: int, weights: Params, on_each: int) -> float:
+  """Time of a client's step with `count` places side by side; see `_OWN`."""
+  centers = jax.tree.leaves(weights)[0].shape[0]
+  # Each center leaves half a chunk empty, about; one alone leaves none.
+  empty = centers / (2 * on_each) * (count - 1) if centers > 1 else 0.0
+  return (1 + _ALONE_MORE / count) * (1 + empty)
 
 
 def side_by_side(
@@ -52,7 +91,8 @@ def side_by_side(
   on_each = -(-num_clients // local.mesh.size)
   device = local.mesh.devices.flat[0]
   if device.platform == 'cpu':
-    return max(1, min(on_each, _SIDE_BY_SIDE, _CACHED // numbers))
+    most = max(1, min(on_each, _SIDE_BY_SIDE, _CACHED // numbers))
+    return min(range(1, most + 1), key=lambda c: _time(c, weights, on_each))
   # Beside the rows: all other weights as in `default_clients_per_chunk`.
   others = sum(x[0].size for x in jax.tree.leaves(weights))
   others -= sum(math.prod(shape) for shape in shapes)
