@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import optax
+from jax.sharding import Mesh
 
 from experiments import flags as experiment_flags
 from experiments import plugins, schedules
@@ -97,9 +98,21 @@ def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
 
 
 def build_local(
-  config: dict[str, Any], model: Model, train: FederatedData, machine: dict[str, Any]
+  config: dict[str, Any],
+  model: Model,
+  train: FederatedData,
+  machine: dict[str, Any],
+  mesh: Mesh | None = None,
 ) -> LocalTraining:
-  """The local training that a configuration names."""
+  """The local training that a configuration names.
+
+  Args:
+    config: from `flags.configuration`.
+    model: see `Model`.
+    train: training split; its shapes suffice unless chunks are to be timed.
+    machine: from `flags.machine`.
+    mesh: devices; None takes those of `machine`.
+  """
   if not config['learning_rate'] > 0:
     raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')
   chunk = machine['clients_per_chunk']
@@ -115,7 +128,7 @@ def build_local(
     epochs=config['local_epochs'],
     steps=config['local_steps'],
     clients_per_chunk=0 if chunk == 'auto' else int(chunk),
-    mesh=sharding.client_mesh(machine['num_devices']),
+    mesh=mesh or sharding.client_mesh(machine['num_devices']),
     dropout_rate=config['dropout_rate'],
     lr_schedule=schedules.build(config['lr_schedule']),
     shared_start=machine['shared_start'],

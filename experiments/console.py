@@ -49,3 +49,8 @@ def adapt() -> None:
 def prepare_data() -> None:
   """Inspects, subsamples and converts federated data."""
   _start('prepare_data')
+
+
+def plan() -> None:
+  """Says what a run needs of chips that need not be there."""
+  _start('plan')

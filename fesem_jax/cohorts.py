@@ -28,6 +28,12 @@ def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
   )
 
 
+def padded_clients(num_clients: int, mesh: Mesh) -> int:
+  """M with the clients without examples that `arrange` adds."""
+  multiple = math.lcm(_PADDING, mesh.size)
+  return -(-num_clients // multiple) * multiple
+
+
 def arrange(
   local: LocalTraining, train: FederatedData, test: FederatedData
 ) -> tuple[FederatedData, FederatedData]:
@@ -46,8 +52,7 @@ def arrange(
     the number of devices.
   """
   order = order_of_clients(local, train)
-  multiple = math.lcm(_PADDING, local.mesh.size)
-  padded = -(-len(order) // multiple) * multiple
+  padded = padded_clients(len(order), local.mesh)
 
   def place(split: FederatedData) -> FederatedData:
     return sharding.replicate(split.reorder(order, padded), local.mesh)

@@ -1,5 +1,6 @@
 """Scores and clusters of the models that clients deploy during a run."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,23 @@ class Measured(NamedTuple):
   num_models: int
 
 
+def measure_with(algorithm: Algorithm, epochs: int) -> Callable[..., Any]:
+  """(state, train, test, key) -> what is measured after a round, and the clusters.
+
+  Args:
+    algorithm: see `Algorithm`.
+    epochs: local epochs before the `finetuned` scores.
+  """
+
+  def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
+    used = algorithm.deployed(state, train)
+    local = algorithm.local
+    measured = evaluate.evaluate_clients(used, local, train, test, key, epochs)
+    return measured, used.clusters()
+
+  return measure
+
+
 class Evaluation:
   """Measures the deployed models of a run, in programs that other seeds share.
 
@@ -53,7 +71,7 @@ class Evaluation:
     key: jax.Array,
     programs: Programs,
   ):
-    self._algorithm, self._local = algorithm, algorithm.local
+    self._algorithm = algorithm
     self._train, self._test = train, test
     self._finetune_epochs, self._key = finetune_epochs, key
     self._programs = programs
@@ -65,13 +83,8 @@ class Evaluation:
       state: the algorithm's, after the round.
       number: of the round, counted from 1.
     """
-    algorithm, local, epochs = self._algorithm, self._local, self._finetune_epochs
-
-    def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
-      used = algorithm.deployed(state, train)
-      measured = evaluate.evaluate_clients(used, local, train, test, key, epochs)
-      return measured, used.clusters()
-
+    algorithm, epochs = self._algorithm, self._finetune_epochs
+    measure = measure_with(algorithm, epochs)
     args = (state, self._train, self._test, jax.random.fold_in(self._key, number))
     program = self._programs.compiled(('measure', algorithm, epochs), measure, *args)
     (deployed, finetuned, failed), assignment = jax.device_get(program(*args))
@@ -177,7 +190,7 @@ class Evaluation:
       Their scores with the deployed models of least training loss; None where layers
       are clients' own.
     """
-    algorithm, local = self._algorithm, self._local
+    algorithm, local = self._algorithm, self._algorithm.local
     if self._shapes(state).own is not None:
       return None
 

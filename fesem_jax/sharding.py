@@ -7,13 +7,14 @@ the stack of models.
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fesem_jax.chips import memory_of
 from fesem_jax.errors import UserError
 
 CLIENTS = 'clients'
@@ -142,8 +143,13 @@ def setup_devices(num_devices: int = 0) -> None:
   if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
     # Small operations too: JAX leaves out what compiles within a second.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+  full_precision(jax.devices())
+
+
+def full_precision(devices: Sequence[jax.Device]) -> None:
+  """Makes products of accelerators as precise as float32, unless told otherwise."""
   chosen = jax.config.values['jax_default_matmul_precision']
-  if chosen is None and jax.default_backend() != 'cpu':
+  if chosen is None and devices[0].platform != 'cpu':
     jax.config.update('jax_default_matmul_precision', 'highest')
 
 
@@ -175,5 +181,13 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
 
 def memory_for_clients(device: jax.Device) -> int:
   """Bytes of an accelerator for clients that train side by side, a quarter of all."""
-  stats = device.memory_stats() or {}
-  return stats.get('bytes_limit', 16 * 2**30) // 4
+  return (memory(device) or 16 * 2**30) // 4
+
+
+def memory(device: jax.Device) -> int | None:
+  """Bytes of a device; None if it does not say."""
+  try:
+    stats = device.memory_stats() or {}
+  except (jax.errors.JaxRuntimeError, NotImplementedError):
+    stats = {}  # One that programs are compiled for only.
+  return stats.get('bytes_limit') or memory_of(device.device_kind)

@@ -5,7 +5,7 @@ import os
 import pathlib
 
 # Compiling is most of the tests' time, and five times faster without optimization.
-# FESEM_TEST_OPTIMIZED=1 compiles as users do; `make test` repeats the numerical tests
+# FESEM_TEST_OPTIMIZED=1 compiles as users do; `make test` runs the numerical tests
 # so, and the tests of the binaries always run them as users do.
 _FAST = '--xla_backend_optimization_level=0'
 if importlib.metadata.version('jaxlib').startswith('0.10.'):

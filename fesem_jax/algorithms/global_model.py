@@ -82,7 +82,6 @@ def train_and_average(
   Returns:
     The new state, and what training reports.
   """
-
   if aggregate is not None:
     trained = train(local, state, data, cohort, key)
     counts, of_all = trained.took_part(), jnp.zeros(trained.ids.shape, jnp.int32)

@@ -1,0 +1,350 @@
+"""What a run needs of each device, found by compiling it: no data, no hardware.
+
+The start, a round and the evaluation are compiled for shapes alone, for the devices of
+a mesh that may be of chips that are not there (`topologies`).
+"""
+
+import math
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fesem_jax import chips, waits
+from fesem_jax.base import ClientInfo, Cohort, FederatedData
+from fesem_jax.batching import batch_width, most_steps
+from fesem_jax.chips import Chip
+from fesem_jax.cohorts import padded_clients
+from fesem_jax.local_sgd import weighted_loss
+from fesem_jax.method import Algorithm
+from fesem_jax.needs import Needs, needs_of, needs_told
+from fesem_jax.scores import measure_with
+from fesem_jax.sharding import CLIENTS
+from fesem_jax.training import LocalTraining
+
+
+class Split(NamedTuple):
+  """Sizes of one split.
+
+  Attributes:
+    examples: T of all clients.
+    most: N_max, the most of one client.
+  """
+
+  examples: int
+  most: int
+
+
+class Outline(NamedTuple):
+  """How much data a run has.
+
+  Attributes:
+    num_clients: M.
+    train: training split.
+    test: test split.
+    example_shape: of one example.
+    dtype: of features, uint8 or float32.
+    num_classes: L.
+  """
+
+  num_clients: int
+  train: Split
+  test: Split
+  example_shape: tuple[int, ...]
+  dtype: Any
+  num_classes: int
+
+  @classmethod
+  def of(cls, train: FederatedData, test: FederatedData) -> 'Outline':
+    """That of data at hand."""
+
+    def split(data: FederatedData) -> Split:
+      return Split(len(data.y), data.max_examples)
+
+    shape, dtype = train.example_shape, np.dtype(train.x.dtype)
+    count = train.num_clients
+    return cls(count, split(train), split(test), shape, dtype, train.num_classes)
+
+
+class Planned(NamedTuple):
+  """One compiled program of a run.
+
+  Attributes:
+    name: 'start', 'round' or 'evaluation'.
+    needs: of each device.
+    seconds: that compiling took.
+    refused: whether the compiler refused it for its memory.
+  """
+
+  name: str
+  needs: Needs
+  seconds: float
+  refused: bool = False
+
+
+class Plan(NamedTuple):
+  """What a run needs of each device.
+
+  Attributes:
+    programs: those of the run.
+    model: bytes of one model.
+    stack: bytes of the clients' models on a device; 0 where none are kept.
+    state: bytes of the method's whole state on a device, the stack included.
+    data: bytes of both splits on a device.
+    together: C, clients that train side by side on a device.
+    clients: of a round on a device.
+    work: of a local step.
+  """
+
+  programs: tuple[Planned, ...]
+  model: int
+  stack: int
+  state: int
+  data: int
+  together: int
+  clients: int
+  work: 'Work'
+
+  @property
+  def round(self) -> Planned:
+    """The round."""
+    return next(p for p in self.programs if p.name == 'round')
+
+  @property
+  def peak(self) -> int:
+    """Bytes of a device at the most, both splits included."""
+    return max(p.needs.peak + self._beside(p) for p in self.programs)
+
+  def _beside(self, program: Planned) -> int:
+    # The start and a round do not get the test split, but the device holds it.
+    return 0 if program.name == 'evaluation' else self.data // 2
+
+
+class Work(NamedTuple):
+  """The least work of a client's local step, and how many there are.
+
+  Attributes:
+    operations: additions and multiplications.
+    bytes: of parameters, which the forward and the backward products read, gradients
+      are, and the update reads and writes: five times the model.
+    steps: of all clients of a round on a device.
+  """
+
+  operations: float
+  bytes: float
+  steps: float
+
+
+def plan(
+  algorithm: Algorithm,
+  outline: Outline,
+  clients_per_round: int = 0,
+  finetune_epochs: int = 1,
+  evaluation: bool = True,
+) -> Plan:
+  """Compiles a run for the devices of `algorithm.local.mesh`.
+
+  Args:
+    algorithm: see `Algorithm`.
+    outline: how much data there is.
+    clients_per_round: S; 0 is every client.
+    finetune_epochs: see `simulate`.
+    evaluation: whether to compile that too.
+
+  Raises:
+    UserError: if the method cannot be run so.
+  """
+  local = algorithm.local
+  whole = NamedSharding(local.mesh, PartitionSpec())
+  train, test = (data_of(outline, s, local.mesh) for s in (outline.train, outline.test))
+  count = clients_per_round or outline.num_clients
+  everyone = count >= outline.num_clients
+  padded = (
+    train.num_clients if everyone else -(-count // local.mesh.size) * local.mesh.size
+  )
+  cohort = Cohort(
+    _array(whole, (padded,), np.int32), everyone, _array(whole, (), np.int32)
+  )
+  key = jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)
+  programs = []
+
+  def compiled(name: str, fn: Any, *args: Any, **options: Any) -> Any:
+    began = time.perf_counter()
+    try:
+      with waits.told(f'compiling the {name}'):
+        made = jax.jit(fn, **options).lower(*args).compile()
+      needs = needs_of(made)
+    except jax.errors.JaxRuntimeError as e:
+      given = sum(map(_bytes_on_device, jax.tree.leaves(args)))
+      told = needs_told(str(e), given)
+      if told is None:
+        raise
+      made, needs = None, told
+    programs.append(Planned(name, needs, time.perf_counter() - began, made is None))
+    return made
+
+  start = compiled('start', algorithm.init, key, train)
+  state = jax.eval_shape(algorithm.init, key, train)
+  if start is None:  # As methods leave their state.
+    split = NamedSharding(local.mesh, PartitionSpec(CLIENTS))
+
+    def place(s: Any) -> Any:
+      return s.update(sharding=split if _of_clients(s, train) else whole)
+
+    state = jax.tree.map(place, state)
+  else:
+    state = jax.tree.map(
+      lambda s, placed: s.update(sharding=placed), state, start.output_shardings
+    )
+  placed = jax.tree.map(lambda s: s.sharding, state)
+  compiled(
+    'round', algorithm.step, state, train, cohort, key,
+    donate_argnums=0, out_shardings=(placed, None),
+  )  # fmt: skip
+  if evaluation:
+    measure = measure_with(algorithm, finetune_epochs)
+    compiled('evaluation', measure, state, train, test, key)
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  arrays = jax.tree.leaves(state)
+  of_clients = [s for s in arrays if _of_clients(s, train)]
+  on_each = -(-padded // local.mesh.size)
+  return Plan(
+    tuple(programs),
+    model=sum(map(_bytes, jax.tree.leaves(params))),
+    stack=sum(map(_bytes_on_device, of_clients)),
+    state=sum(map(_bytes_on_device, arrays)),
+    data=sum(_bytes_on_device(x) for x in jax.tree.leaves((train, test))),
+    together=min(local.clients_per_chunk, on_each),
+    clients=on_each,
+    work=work_of(local, outline, count / local.mesh.size),
+  )
+
+
+def seconds_per_round(found: Plan, chip: Chip) -> float:
+  """A bound from below, if operations and memory keep a chip at its stated speeds.
+
+  Every step's products take `chips.PASSES` passes of bfloat16 products at the chip's
+  speed, or its parameters move at the memory's, whichever takes longer; the E- and
+  M-step read each local model twice; sums over chips are on top. Activations, the
+  order of examples and waits are not counted.
+  """
+  work = found.work
+  step = max(
+    work.operations * chips.PASSES / chip.operations, work.bytes / chip.bandwidth
+  )
+  models = 2 * found.clients * found.model / chip.bandwidth
+  sums = sum(c.bytes for c in found.round.needs.collectives) / chip.links
+  return work.steps * step + models + sums
+
+
+def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
+  """What makes a run fit that needs more than `memory` bytes of each device.
+
+  Args:
+    found: the plan.
+    memory: bytes of a device.
+    num_devices: D.
+
+  Returns:
+    Sentences with the flags to change; empty where it fits.
+  """
+  if found.peak <= memory and not any(p.refused for p in found.programs):
+    return []
+  start = found.programs[0]
+  if start.name == 'start' and start.needs.peak + found.data // 2 > memory:
+    room = memory - start.needs.arguments - found.data // 2
+    share = 100 * max(0, room) / max(1, start.needs.temporaries)
+    taken = shown(start.needs.temporaries)
+    return [
+      f'The start takes {taken} beside its arguments: its first clustering holds the '
+      f'models of --init_clients, of which {share:.0f} % would fit.'
+    ]
+  each = found.round.needs.temporaries / max(1, found.together)
+  rest = found.peak - found.round.needs.temporaries
+  sentences = []
+  if rest + each <= memory:
+    room = int((memory - rest) / each)
+    sentences.append(
+      f'--clients_per_chunk={room}: a client that trains needs {shown(each)}, and '
+      f'{shown(memory - rest)} are left for them.'
+    )
+  if found.stack:
+    streamed = found.peak - found.stack
+    if streamed <= memory:
+      sentences.append(
+        f'--client_state=streamed: {shown(found.stack)} of local models are not kept '
+        f'and {shown(streamed)} are left.'
+      )
+    fixed = found.peak - found.stack
+    if fixed < memory:
+      devices = math.ceil(found.stack * num_devices / (memory - fixed))
+      sentences.append(
+        f'{devices} chips instead of {num_devices}, which then hold '
+        f'{shown(found.stack * num_devices / devices)} of local models each.'
+      )
+  if not sentences:
+    sentences.append('A smaller model, or chips of more memory.')
+  return sentences
+
+
+def shown(size: float) -> str:
+  """Bytes for people, e.g. '3.5 GiB'."""
+  for unit in ('bytes', 'KiB', 'MiB', 'GiB'):
+    if abs(size) < 1024:
+      return f'{size:,.0f} bytes' if unit == 'bytes' else f'{size:,.1f} {unit}'
+    size /= 1024
+  return f'{size:,.1f} TiB'
+
+
+def work_of(local: LocalTraining, outline: Outline, clients: float) -> Work:
+  """The work of the clients of a device."""
+  width = batch_width(local.schedule, outline.train.most)
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  x = jax.ShapeDtypeStruct((width, *outline.example_shape), jnp.float32)
+  y = jax.ShapeDtypeStruct((width,), jnp.int32)
+  weights = jax.ShapeDtypeStruct((width,), jnp.float32)
+
+  def gradient(params, x, y, weights):
+    return jax.grad(lambda p: weighted_loss(local.model, p, x, y, weights))(params)
+
+  costs: Any = jax.jit(gradient).lower(params, x, y, weights).cost_analysis() or {}
+  size = sum(map(_bytes, jax.tree.leaves(params)))
+  mean = outline.train.examples / max(1, outline.num_clients)
+  steps = local.schedule.steps or local.schedule.epochs * math.ceil(mean / width)
+  steps = min(steps, most_steps(local.schedule, outline.train.most))
+  return Work(float(costs.get('flops', 0.0)), 5.0 * size, steps * clients)
+
+
+def data_of(outline: Outline, split: Split, mesh: Mesh) -> FederatedData:
+  """Shapes of a split, whole on every device, as `cohorts.arrange` makes it."""
+  whole = NamedSharding(mesh, PartitionSpec())
+  count = padded_clients(outline.num_clients, mesh)
+  return FederatedData(
+    x=_array(whole, (split.examples, *outline.example_shape), outline.dtype),
+    y=_array(whole, (split.examples,), np.int32),
+    offsets=_array(whole, (count + 1,), np.int32),
+    client_ids=_array(whole, (count,), np.int32),
+    num_classes=outline.num_classes,
+    scale=1 / 255 if np.dtype(outline.dtype) == np.uint8 else 1.0,
+    max_examples=split.most,
+    info=ClientInfo(np.arange(outline.num_clients).astype(str)),
+  )
+
+
+def _of_clients(x: Any, data: FederatedData) -> bool:
+  return x.ndim > 1 and x.shape[0] == data.num_clients
+
+
+def _array(placed: Any, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)
+
+
+def _bytes(x: Any) -> int:
+  return math.prod(x.shape) * x.dtype.itemsize
+
+
+def _bytes_on_device(x: Any) -> int:
+  return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize

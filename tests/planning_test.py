@@ -1,0 +1,164 @@
+"""Plans: what the compiler says of runs, and what is said of it."""
+
+import json
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from experiments import plan as binary
+from fesem_jax import algorithms, chips, models, needs, planning, sharding, topologies
+from fesem_jax.cohorts import arrange
+from fesem_jax.errors import UserError
+from fesem_jax.planning import Outline, Plan, Planned, Split, Work
+from fesem_jax.training import local_training
+from tests import helpers
+from tests.experiments_test import call
+
+PROGRAM = """
+  %a = f32[4,100]{1,0} all-gather(%x), dimensions={0}
+  %b = (f32[8]{0}, bf16[2,3]{1,0}) all-reduce(%y, %z), to_apply=%add
+  %c = f32[10]{0} all-reduce-start(%w)
+  %d = f32[10]{0} all-reduce-done(%c)
+  %e = s32[7]{0} add(%all-gather.1, %f)
+"""
+
+
+def test_collectives_are_read_from_a_program():
+  assert needs.collectives_of(PROGRAM) == (
+    ('all-gather', 1600),
+    ('all-reduce', 32 + 12),
+    ('all-reduce', 40),
+  )
+
+
+@pytest.fixture(scope='module', params=[1, 2])
+def planned(request):
+  train = helpers.federation([7, 4, 9, 5, 6, 8, 3, 5, 5])
+  test = helpers.federation([2, 1, 3, 2, 2, 2, 1, 1, 2], seed=1)
+  local = helpers.local(devices=request.param)
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
+  return algorithm, (train, test), planning.plan(algorithm, Outline.of(train, test))
+
+
+def test_a_plan_counts_what_a_run_holds(planned):
+  algorithm, splits, found = planned
+  local, devices = algorithm.local, algorithm.local.mesh.size
+  train, test = arrange(local, *splits)
+  state = jax.jit(algorithm.init)(jax.random.key(0), train)
+  size = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+
+  def held(tree):
+    return sum(x.nbytes for x in jax.tree.leaves(tree))
+
+  assert found.model == 4 * size
+  assert found.data == held((train, test))
+  assert found.stack >= held(state.client_params) / devices
+  whole = held(state) - held(state.client_params)
+  assert found.state <= held(state.client_params) / devices + whole
+  assert found.clients == train.num_clients // devices
+  assert [p.name for p in found.programs] == ['start', 'round', 'evaluation']
+  assert found.round.needs.aliased >= found.stack  # The round overwrites its state.
+  assert not found.round.needs.to_host
+  assert found.peak >= found.state + found.data
+  assert bool(found.round.needs.collectives) == (devices > 1)
+
+
+def test_the_work_of_a_step():
+  model = models.build('mlp', (30,), 5, [20])
+  local = local_training(model, optax.sgd(0.1), num_clients=10, batch_size=4, epochs=3)
+  outline = Outline(10, Split(100, 12), Split(50, 6), (30,), np.dtype('float32'), 5)
+  work = planning.work_of(local, outline, clients=2.5)
+  # Forward products, and two of each layer backward but the first, which needs one.
+  products = 2 * 4 * (2 * 30 * 20 + 3 * 20 * 5)
+  assert 0.95 * products <= work.operations < 1.5 * products
+  assert work.bytes == 5 * 4 * (30 * 20 + 20 + 20 * 5 + 5)
+  assert work.steps == 2.5 * 3 * 3  # Ten examples in batches of four, three times.
+
+
+def a_plan(temporaries, stack=0, collectives=()):
+  used = needs.Needs(500 + stack, 0, 0, temporaries, 0.0, 0.0, collectives, ())
+  return Plan(
+    (Planned('round', used, 1.0),), 10, stack, stack + 100, 200, 8, 64,
+    Work(1e9, 1e6, 100),
+  )  # fmt: skip
+
+
+def test_seconds_of_a_round_are_a_roofline():
+  chip = chips.Chip(1, 1e9, 6e12, 1e6, 'a chip', '')
+  slow_memory = planning.seconds_per_round(a_plan(800), chip)
+  np.testing.assert_allclose(slow_memory, 100 * 1e-3 + 2 * 64 * 10 / 1e9)
+  exchange = (needs.Collective('all-reduce', 5_000_000),)
+  with_sums = planning.seconds_per_round(a_plan(800, collectives=exchange), chip)
+  np.testing.assert_allclose(with_sums - slow_memory, 5.0)
+
+
+def test_advice_names_flags_that_make_a_run_fit():
+  assert planning.advice(a_plan(800), 1400, 4) == []  # 600 of arguments and data.
+  (smaller,) = planning.advice(a_plan(800), 1000, 4)
+  assert smaller.startswith('--clients_per_chunk=4:')
+  chunk, streamed, more = planning.advice(a_plan(800, stack=4000), 4700, 4)
+  assert chunk.startswith('--clients_per_chunk=1:')
+  assert streamed.startswith('--client_state=streamed:')
+  assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
+  (hopeless,) = planning.advice(a_plan(800), 650, 4)
+  assert 'smaller model' in hopeless
+
+
+def test_bytes_for_people():
+  sizes = [0, 1023, 2048, 3.5 * 2**20, 16 * 2**30, 2**42]
+  assert list(map(planning.shown, sizes)) == [
+    '0 bytes', '1,023 bytes', '2.0 KiB', '3.5 MiB', '16.0 GiB', '4.0 TiB',
+  ]  # fmt: skip
+
+
+@pytest.mark.parametrize('topology', ['v9:2x2', 'v5e', 'tpu', ''])
+def test_an_unknown_topology_is_one_sentence_that_lists_them(topology):
+  with pytest.raises(UserError, match=r'topology.*v4, v5e, v5p, v6e.*v5e:2x4'):
+    topologies.mesh_of(topology)
+
+
+def test_chips_know_their_memory():
+  assert chips.memory_of('TPU v5 lite') == 16 * 2**30
+  assert chips.memory_of('cpu') is None
+  assert sharding.memory(jax.devices()[0]) is None
+
+
+@pytest.mark.slow
+def test_the_command_line_plans_for_this_machine(tmp_path):
+  done = call(
+    'plan', '--algorithm=fesem', '--dataset=digits', '--partition=rotated',
+    '--num_clients=20', '--num_devices=2', '--json=plan.json', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  made = json.loads((tmp_path / 'plan.json').read_text())
+  assert made['num_devices'] == 2
+  assert made['clients_per_device'] == 12  # 20 clients and 4 empty places.
+  assert made['collectives']['all-reduce']['count'] >= 1
+  assert made['compile_seconds'] > 0
+  assert made['fits'] is None  # This device does not say how much it holds.
+  for word in ('start', 'round', 'evaluation', 'local models', 'plan.json'):
+    assert word in done.stdout
+
+
+@pytest.mark.slow
+def test_sizes_are_known_or_asked_for(tmp_path):
+  done = call(
+    'plan', '--dataset=femnist', f'--data_dir={tmp_path}', '--model=logistic',
+    '--algorithm=fed_avg', '--plan_clients=40', '--json=plan.json', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  assert '40 clients, 8,166 training examples' in done.stdout
+  done = call('plan', '--dataset=mnist', f'--data_dir={tmp_path}', cwd=tmp_path)
+  assert done.returncode == 1
+  assert done.stderr.startswith('error:')
+  assert done.stderr.count('\n') == 1
+
+
+def test_more_clients_of_the_same_kind():
+  found = Outline(10, Split(1000, 150), Split(100, 15), (4,), np.dtype('uint8'), 2)
+  more = binary.scaled(found, 1000, 0)
+  assert (more.train, more.test) == ((100_000, 150), (10_000, 15))
+  larger = binary.scaled(found, 10, 200)
+  assert (larger.train, larger.test) == ((2000, 300), (200, 30))
