@@ -94,6 +94,7 @@ class Plan(NamedTuple):
     stack: bytes of the clients' models on a device; 0 where none are kept.
     state: bytes of the method's whole state on a device, the stack included.
     data: bytes of both splits on a device.
+    test: bytes of the test split, which only the evaluation is given.
     together: C, clients that train side by side on a device.
     clients: of a round on a device.
     work: of a local step.
@@ -104,6 +105,7 @@ class Plan(NamedTuple):
   stack: int
   state: int
   data: int
+  test: int
   together: int
   clients: int
   work: 'Work'
@@ -116,11 +118,11 @@ class Plan(NamedTuple):
   @property
   def peak(self) -> int:
     """Bytes of a device at the most, both splits included."""
-    return max(p.needs.peak + self._beside(p) for p in self.programs)
+    return max(map(self.peak_of, self.programs))
 
-  def _beside(self, program: Planned) -> int:
-    # The start and a round do not get the test split, but the device holds it.
-    return 0 if program.name == 'evaluation' else self.data // 2
+  def peak_of(self, program: Planned) -> int:
+    """Bytes of a device while a program runs, both splits included."""
+    return program.needs.peak + (0 if program.name == 'evaluation' else self.test)
 
 
 class Work(NamedTuple):
@@ -216,7 +218,8 @@ def plan(
     model=sum(map(_bytes, jax.tree.leaves(params))),
     stack=sum(map(_bytes_on_device, of_clients)),
     state=sum(map(_bytes_on_device, arrays)),
-    data=sum(_bytes_on_device(x) for x in jax.tree.leaves((train, test))),
+    data=sum(map(_bytes_on_device, jax.tree.leaves((train, test)))),
+    test=sum(map(_bytes_on_device, jax.tree.leaves(test))),
     together=min(local.clients_per_chunk, on_each),
     clients=on_each,
     work=work_of(local, outline, count / local.mesh.size),
@@ -254,8 +257,8 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
   if found.peak <= memory and not any(p.refused for p in found.programs):
     return []
   start = found.programs[0]
-  if start.name == 'start' and start.needs.peak + found.data // 2 > memory:
-    room = memory - start.needs.arguments - found.data // 2
+  if start.name == 'start' and found.peak_of(start) > memory:
+    room = memory - start.needs.arguments - found.test
     share = 100 * max(0, room) / max(1, start.needs.temporaries)
     taken = shown(start.needs.temporaries)
     return [
@@ -263,7 +266,7 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
       f'models of --init_clients, of which {share:.0f} % would fit.'
     ]
   each = found.round.needs.temporaries / max(1, found.together)
-  rest = found.peak - found.round.needs.temporaries
+  rest = found.peak_of(found.round) - found.round.needs.temporaries
   sentences = []
   if rest + each <= memory:
     room = int((memory - rest) / each)
@@ -272,15 +275,14 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
       f'{shown(memory - rest)} are left for them.'
     )
   if found.stack:
-    streamed = found.peak - found.stack
-    if streamed <= memory:
+    others = found.peak - found.stack
+    if others <= memory:
       sentences.append(
-        f'--client_state=streamed: {shown(found.stack)} of local models are not kept '
-        f'and {shown(streamed)} are left.'
+        f'--client_state=streamed (FeSEM only): {shown(found.stack)} of local models '
+        f'are not kept and {shown(others)} are left.'
       )
-    fixed = found.peak - found.stack
-    if fixed < memory:
-      devices = math.ceil(found.stack * num_devices / (memory - fixed))
+    if others < memory:
+      devices = math.ceil(found.stack * num_devices / (memory - others))
       sentences.append(
         f'{devices} chips instead of {num_devices}, which then hold '
         f'{shown(found.stack * num_devices / devices)} of local models each.'

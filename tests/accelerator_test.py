@@ -24,7 +24,7 @@ def as_on_an_accelerator(cpu, accelerator, *args):
 def trained(name, **options):
   """A method's state after two rounds with convolutions, and its lowered program."""
   data = helpers.federation([7, 4, 9, 5, 6], groups=np.arange(5) % 2, shape=SHAPE)
-  local = helpers.local(chunk=3, shape=SHAPE, model='emnist_cnn')
+  local = helpers.local(chunk=3, shape=SHAPE, model='small_cnn')
   algorithm = algorithms.build(name, local, **options)
   state = jax.jit(algorithm.init)(jax.random.key(0), data)
   step = jax.jit(algorithm.step)

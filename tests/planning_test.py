@@ -53,7 +53,7 @@ def test_a_plan_counts_what_a_run_holds(planned):
     return sum(x.nbytes for x in jax.tree.leaves(tree))
 
   assert found.model == 4 * size
-  assert found.data == held((train, test))
+  assert (found.data, found.test) == (held((train, test)), held(test))
   assert found.stack >= held(state.client_params) / devices
   whole = held(state) - held(state.client_params)
   assert found.state <= held(state.client_params) / devices + whole
@@ -80,7 +80,7 @@ def test_the_work_of_a_step():
 def a_plan(temporaries, stack=0, collectives=()):
   used = needs.Needs(500 + stack, 0, 0, temporaries, 0.0, 0.0, collectives, ())
   return Plan(
-    (Planned('round', used, 1.0),), 10, stack, stack + 100, 200, 8, 64,
+    (Planned('round', used, 1.0),), 10, stack, stack + 100, 200, 100, 8, 64,
     Work(1e9, 1e6, 100),
   )  # fmt: skip
 
@@ -95,12 +95,12 @@ def test_seconds_of_a_round_are_a_roofline():
 
 
 def test_advice_names_flags_that_make_a_run_fit():
-  assert planning.advice(a_plan(800), 1400, 4) == []  # 600 of arguments and data.
+  assert planning.advice(a_plan(800), 1400, 4) == []  # 600 of arguments and test data.
   (smaller,) = planning.advice(a_plan(800), 1000, 4)
   assert smaller.startswith('--clients_per_chunk=4:')
   chunk, streamed, more = planning.advice(a_plan(800, stack=4000), 4700, 4)
   assert chunk.startswith('--clients_per_chunk=1:')
-  assert streamed.startswith('--client_state=streamed:')
+  assert streamed.startswith('--client_state=streamed (FeSEM only):')
   assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
   (hopeless,) = planning.advice(a_plan(800), 650, 4)
   assert 'smaller model' in hopeless
