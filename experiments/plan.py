@@ -15,7 +15,7 @@ ask for more, or fewer, of the same.
 
 --json gets fits, peak_bytes, chip_bytes, temporary_bytes_per_client, collectives,
 compile_seconds, seconds_per_round and more. Memory and operations are the compiler's;
-bytes of a step and times are estimates, see `fesem_jax.planning`.
+bytes of a step and times are estimates, see `fesem_jax.forecast`.
 """
 
 import json
@@ -30,10 +30,11 @@ from experiments import flags as experiment_flags
 from experiments import methods, run
 from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.start import no_positional, start
-from fesem_jax import chips, planning, sharding, topologies, waits
+from fesem_jax import chips, forecast, planning, sharding, topologies, waits
 from fesem_jax.atomic import write_atomically
 from fesem_jax.errors import UserError, argument, check_at_least
-from fesem_jax.planning import Outline, Plan, Split, shown
+from fesem_jax.forecast import shown
+from fesem_jax.planning import Outline, Plan, Split
 
 # LEAF's own statistics: clients, examples, the most of one client, shape, classes.
 _KNOWN = {
@@ -109,7 +110,7 @@ def report(
     'device': mesh.devices.flat[0].device_kind,
     'num_devices': mesh.size,
     'chip_bytes': memory,
-    'fits': None if memory is None else not planning.advice(found, memory, mesh.size),
+    'fits': None if memory is None else not forecast.advice(found, memory, mesh.size),
     'peak_bytes': found.peak,
     'model_bytes': found.model,
     'stack_bytes': found.stack,
@@ -126,8 +127,8 @@ def report(
     'steps_per_round': found.work.steps * mesh.size,
     'seconds_per_round': None
     if chip is None
-    else planning.seconds_per_round(found, chip),
-    'advice': [] if memory is None else planning.advice(found, memory, mesh.size),
+    else forecast.seconds_per_round(found, chip),
+    'advice': [] if memory is None else forecast.advice(found, memory, mesh.size),
     'programs': {
       p.name: {
         'peak_bytes': p.needs.peak,

@@ -1,5 +1,6 @@
 """Accelerators that programs can be compiled for without having them."""
 
+import importlib.util
 import os
 
 import numpy as np
@@ -44,6 +45,11 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
       f'{argument("topology", topology)} must be local or KIND:SHAPE with a kind of '
       f'{", ".join(CHIPS)}, e.g. {known}.'
     )
+  if importlib.util.find_spec('libtpu') is None:
+    raise UserError(
+      f'{argument("topology", topology)} needs the compiler for TPUs; install it: '
+      "pip install 'fesem_jax[tpu]'."
+    )
   for name, value in _ENVIRONMENT.items():
     if 'WARNING' in os.environ.get(name, 'WARNING'):  # As JAX leaves it without a TPU.
       os.environ[name] = value
@@ -51,11 +57,6 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
     found = topologies.get_topology_desc(platform='tpu', topology_name=topology)
   except (RuntimeError, ImportError, ValueError, NotImplementedError) as e:
     reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
-    if 'libtpu' in str(e) or 'not found' in str(e).lower():
-      raise UserError(
-        f'{argument("topology", topology)} needs the compiler for TPUs; install it: '
-        f"pip install 'fesem_jax[tpu]' ({reason})."
-      ) from e
     raise UserError(
       f'{argument("topology", topology)} is not one that libtpu knows ({reason}).'
     ) from e

@@ -1,5 +1,6 @@
 """Plans: what the compiler says of runs, and what is said of it."""
 
+import importlib.util
 import json
 
 import jax
@@ -8,7 +9,16 @@ import optax
 import pytest
 
 from experiments import plan as binary
-from fesem_jax import algorithms, chips, models, needs, planning, sharding, topologies
+from fesem_jax import (
+  algorithms,
+  chips,
+  forecast,
+  models,
+  needs,
+  planning,
+  sharding,
+  topologies,
+)
 from fesem_jax.cohorts import arrange
 from fesem_jax.errors import UserError
 from fesem_jax.planning import Outline, Plan, Planned, Split, Work
@@ -87,28 +97,28 @@ def a_plan(temporaries, stack=0, collectives=()):
 
 def test_seconds_of_a_round_are_a_roofline():
   chip = chips.Chip(1, 1e9, 6e12, 1e6, 'a chip', '')
-  slow_memory = planning.seconds_per_round(a_plan(800), chip)
+  slow_memory = forecast.seconds_per_round(a_plan(800), chip)
   np.testing.assert_allclose(slow_memory, 100 * 1e-3 + 2 * 64 * 10 / 1e9)
   exchange = (needs.Collective('all-reduce', 5_000_000),)
-  with_sums = planning.seconds_per_round(a_plan(800, collectives=exchange), chip)
+  with_sums = forecast.seconds_per_round(a_plan(800, collectives=exchange), chip)
   np.testing.assert_allclose(with_sums - slow_memory, 5.0)
 
 
 def test_advice_names_flags_that_make_a_run_fit():
-  assert planning.advice(a_plan(800), 1400, 4) == []  # 600 of arguments and test data.
-  (smaller,) = planning.advice(a_plan(800), 1000, 4)
+  assert forecast.advice(a_plan(800), 1400, 4) == []  # 600 of arguments and test data.
+  (smaller,) = forecast.advice(a_plan(800), 1000, 4)
   assert smaller.startswith('--clients_per_chunk=4:')
-  chunk, streamed, more = planning.advice(a_plan(800, stack=4000), 4700, 4)
+  chunk, streamed, more = forecast.advice(a_plan(800, stack=4000), 4700, 4)
   assert chunk.startswith('--clients_per_chunk=1:')
   assert streamed.startswith('--client_state=streamed (FeSEM only):')
   assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
-  (hopeless,) = planning.advice(a_plan(800), 650, 4)
+  (hopeless,) = forecast.advice(a_plan(800), 650, 4)
   assert 'smaller model' in hopeless
 
 
 def test_bytes_for_people():
   sizes = [0, 1023, 2048, 3.5 * 2**20, 16 * 2**30, 2**42]
-  assert list(map(planning.shown, sizes)) == [
+  assert list(map(forecast.shown, sizes)) == [
     '0 bytes', '1,023 bytes', '2.0 KiB', '3.5 MiB', '16.0 GiB', '4.0 TiB',
   ]  # fmt: skip
 
@@ -117,6 +127,12 @@ def test_bytes_for_people():
 def test_an_unknown_topology_is_one_sentence_that_lists_them(topology):
   with pytest.raises(UserError, match=r'topology.*v4, v5e, v5p, v6e.*v5e:2x4'):
     topologies.mesh_of(topology)
+
+
+def test_without_the_compiler_a_sentence_says_what_to_install(monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(UserError, match=r"install it: pip install 'fesem_jax\[tpu\]'"):
+    topologies.mesh_of('v5e:2x2')
 
 
 def test_chips_know_their_memory():

@@ -1,0 +1,82 @@
+"""What a plan means: seconds of a round, and what makes a run fit."""
+
+import math
+
+from fesem_jax import chips
+from fesem_jax.chips import Chip
+from fesem_jax.planning import Plan
+
+
+def seconds_per_round(found: Plan, chip: Chip) -> float:
+  """A bound from below, if operations and memory keep a chip at its stated speeds.
+
+  Every step's products take `chips.PASSES` passes of bfloat16 products at the chip's
+  speed, or its parameters move at the memory's, whichever takes longer; the E- and
+  M-step read each local model twice; sums over chips are on top. Activations, the
+  order of examples and waits are not counted.
+  """
+  work = found.work
+  step = max(
+    work.operations * chips.PASSES / chip.operations, work.bytes / chip.bandwidth
+  )
+  models = 2 * found.clients * found.model / chip.bandwidth
+  sums = sum(c.bytes for c in found.round.needs.collectives) / chip.links
+  return work.steps * step + models + sums
+
+
+def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
+  """What makes a run fit that needs more than `memory` bytes of each device.
+
+  Args:
+    found: the plan.
+    memory: bytes of a device.
+    num_devices: D.
+
+  Returns:
+    Sentences with the flags to change; empty where it fits.
+  """
+  if found.peak <= memory and not any(p.refused for p in found.programs):
+    return []
+  start = found.programs[0]
+  if start.name == 'start' and found.peak_of(start) > memory:
+    room = memory - start.needs.arguments - found.test
+    share = 100 * max(0, room) / max(1, start.needs.temporaries)
+    taken = shown(start.needs.temporaries)
+    return [
+      f'The start takes {taken} beside its arguments: its first clustering holds the '
+      f'models of --init_clients, of which {share:.0f} % would fit.'
+    ]
+  each = found.round.needs.temporaries / max(1, found.together)
+  rest = found.peak_of(found.round) - found.round.needs.temporaries
+  sentences = []
+  if rest + each <= memory:
+    room = int((memory - rest) / each)
+    sentences.append(
+      f'--clients_per_chunk={room}: a client that trains needs {shown(each)}, and '
+      f'{shown(memory - rest)} are left for them.'
+    )
+  if found.stack:
+    others = found.peak - found.stack
+    if others <= memory:
+      sentences.append(
+        f'--client_state=streamed (FeSEM only): {shown(found.stack)} of local models '
+        f'are not kept and {shown(others)} are left.'
+      )
+    if others < memory:
+      devices = math.ceil(found.stack * num_devices / (memory - others))
+      sentences.append(
+        f'{devices} chips instead of {num_devices}, which then hold '
+        f'{shown(found.stack * num_devices / devices)} of local models each.'
+      )
+  if not sentences:
+    sentences.append('A smaller model, or chips of more memory.')
+  return sentences
+
+
+def shown(size: float) -> str:
+  """Bytes for people, e.g. '3.5 GiB'."""
+  for unit in ('bytes', 'KiB', 'MiB', 'GiB'):
+    if abs(size) < 1024:
+      return f'{size:,.0f} bytes' if unit == 'bytes' else f'{size:,.1f} {unit}'
+    size /= 1024
+  return f'{size:,.1f} TiB'
