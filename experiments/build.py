@@ -130,7 +130,9 @@ def build_local(
     clients_per_chunk=0 if chunk == 'auto' else int(chunk),
     mesh=mesh or sharding.client_mesh(machine['num_devices']),
     dropout_rate=config['dropout_rate'],
-    lr_schedule=schedules.build(config['lr_schedule']),
+    lr_schedule=schedules.build(
+      schedules.resolved(config['lr_schedule'], config['rounds'])
+    ),
     shared_start=machine['shared_start'],
   )
   if chunk == 'auto':

@@ -92,6 +92,12 @@ def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
   return make(**given)
 
 
+def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
+  """The method that a configuration names, with its options."""
+  name = config['algorithm']
+  return build(name, local, {option: config[option] for option in options(name)})
+
+
 def own_options(name: str, text: str) -> dict[str, Any]:
   """What --algorithm_options gives to a method of the user's own.
 

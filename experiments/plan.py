@@ -29,6 +29,7 @@ from absl import flags
 from experiments import flags as experiment_flags
 from experiments import methods, run
 from experiments.build import build_local, build_model, check_numbers, load_data
+from experiments.errors import in_flags
 from experiments.start import no_positional, start
 from fesem_jax import chips, forecast, planning, sharding, topologies, waits
 from fesem_jax.atomic import write_atomically
@@ -55,9 +56,10 @@ def outline(config: dict[str, Any], machine: dict[str, Any]) -> Outline:
   check_at_least(0, plan_clients=clients, plan_examples=examples)
   try:
     found = Outline.of(*load_data(config, machine['data_dir']))
-  except UserError:
+  except UserError as e:
     if config['dataset'] not in _KNOWN:
       raise
+    print(f"Note: the sizes are LEAF's of all natural clients; {in_flags(str(e))}")
     found = _known(*_KNOWN[config['dataset']], config)
   return scaled(found, clients or found.num_clients, examples)
 
@@ -73,10 +75,9 @@ def _known(
 ) -> Outline:
   clients = config['num_clients'] or clients
   share = clients / _KNOWN[config['dataset']][0]
-  test = _TEST
   train, rest = (
     Split(max(1, round(part * share * examples)), max(1, round(part * most)))
-    for part in (1 - test, test)
+    for part in (1 - _TEST, _TEST)
   )
   return Outline(clients, train, rest, shape, dtype, classes)
 
@@ -105,12 +106,13 @@ def report(
   """A plan as JSON can hold it."""
   chip = topologies.chip_of(topology)
   needs = found.round.needs
+  advice = None if memory is None else forecast.advice(found, memory, mesh.size)
   return {
     'topology': topology,
     'device': mesh.devices.flat[0].device_kind,
     'num_devices': mesh.size,
     'chip_bytes': memory,
-    'fits': None if memory is None else not forecast.advice(found, memory, mesh.size),
+    'fits': None if advice is None else not advice,
     'peak_bytes': found.peak,
     'model_bytes': found.model,
     'stack_bytes': found.stack,
@@ -128,7 +130,7 @@ def report(
     'seconds_per_round': None
     if chip is None
     else forecast.seconds_per_round(found, chip),
-    'advice': [] if memory is None else forecast.advice(found, memory, mesh.size),
+    'advice': advice or [],
     'programs': {
       p.name: {
         'peak_bytes': p.needs.peak,
@@ -205,9 +207,7 @@ def main(argv: list[str]) -> None:
   sharding.setup_devices(0 if topologies.chip_of(f.topology) else f.num_devices)
   mesh = topologies.mesh_of(f.topology, f.num_devices)
   sharding.full_precision(list(mesh.devices.flat))
-  options = experiment_flags.chosen_options()
-  options |= methods.own_options(f.algorithm, f.algorithm_options)
-  config = experiment_flags.configuration(f.algorithm, options)
+  config = run.chosen_configuration()
   machine = experiment_flags.machine()
   check_numbers(config | machine)
   if machine['clients_per_chunk'] == 'auto':
@@ -219,8 +219,7 @@ def main(argv: list[str]) -> None:
   train = planning.data_of(wanted, wanted.train, mesh)
   model = build_model(config, train)
   local = build_local(config, model, train, machine, mesh)
-  chosen = {option: config[option] for option in methods.options(f.algorithm)}
-  algorithm = methods.build(f.algorithm, local, chosen)
+  algorithm = methods.configured(config, local)
   print(
     f'{f.algorithm} on {config["dataset"]}: {wanted.num_clients:,} clients, '
     f'{wanted.train.examples:,} training examples, for {mesh.size} device(s) of '

@@ -72,7 +72,7 @@ def run(
   options = {option: config[option] for option in methods.options(name)}
 
   def build() -> Algorithm:
-    return methods.build(name, build_local(config, model, train, machine), options)
+    return methods.configured(config, build_local(config, model, train, machine))
 
   but_seed = json.dumps(config | {'seed': None}, sort_keys=True)
   algorithm = programs.once(but_seed, build, train)
@@ -215,13 +215,19 @@ def default_workdir(config: dict[str, Any]) -> pathlib.Path:
   return pathlib.Path('runs') / f'{method}_{where}_seed{config["seed"]}'
 
 
+def chosen_configuration() -> dict[str, Any]:
+  """The configuration of the command line."""
+  f = flags.FLAGS
+  options = experiment_flags.chosen_options()
+  options |= methods.own_options(f.algorithm, f.algorithm_options)
+  return experiment_flags.configuration(f.algorithm, options)
+
+
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   sharding.setup_devices(f.num_devices)
-  options = experiment_flags.chosen_options()
-  options |= methods.own_options(f.algorithm, f.algorithm_options)
-  config = experiment_flags.configuration(f.algorithm, options)
+  config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir)
   print(report(result))

@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import compare, methods, schedules, tune
+from experiments import compare, methods, tune
 from experiments import flags as experiment_flags
 from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.start import no_positional, start
@@ -121,14 +121,11 @@ def check(found: Iterable[ByLabel]) -> int:
       train,
       test,
     )
-    schedule = schedules.resolved(config['lr_schedule'], config['rounds'])
-    config = config | {'lr_schedule': schedule}
     local = build_local(config, build_model(config, train), train, machine)
     refused = []
     for first, *_ in by_label.values():
-      method = first['algorithm']
       try:
-        methods.build(method, local, {o: first[o] for o in methods.options(method)})
+        methods.configured(first, local)
       except UserError as e:
         refused.append(e)
     if len(refused) == len(by_label):

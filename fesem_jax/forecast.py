@@ -38,9 +38,9 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
   if found.peak <= memory and not any(p.refused for p in found.programs):
     return []
   start = found.programs[0]
-  if start.name == 'start' and found.peak_of(start) > memory:
-    room = memory - start.needs.arguments - found.test
-    share = 100 * max(0, room) / max(1, start.needs.temporaries)
+  room = memory - start.needs.arguments - found.test
+  if start.name == 'start' and 0 < room < start.needs.temporaries:
+    share = 100 * room / start.needs.temporaries
     taken = shown(start.needs.temporaries)
     return [
       f'The start takes {taken} beside its arguments: its first clustering holds the '

@@ -162,9 +162,10 @@ def test_the_command_line_plans_for_this_machine(tmp_path):
 def test_sizes_are_known_or_asked_for(tmp_path):
   done = call(
     'plan', '--dataset=femnist', f'--data_dir={tmp_path}', '--model=logistic',
-    '--algorithm=fed_avg', '--plan_clients=40', '--json=plan.json', cwd=tmp_path,
+    '--algorithm=fed_avg', '--plan_clients=40', '--lr_schedule=cosine', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
+  assert "Note: the sizes are LEAF's of all natural clients" in done.stdout
   assert '40 clients, 8,166 training examples' in done.stdout
   done = call('plan', '--dataset=mnist', f'--data_dir={tmp_path}', cwd=tmp_path)
   assert done.returncode == 1
