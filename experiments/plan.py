@@ -166,7 +166,7 @@ def text(made: dict[str, Any]) -> str:
     f'{shown(made["state_bytes"])}; one model {shown(made["model_bytes"])}',
     f'data           {shown(made["data_bytes"])}',
     f'a client       {shown(made["temporary_bytes_per_client"])} while it trains',
-    f'a local step   {made["operations_per_client_step"] / 1e9:,.3f} GFLOP, '
+    f'a local step   {made["operations_per_client_step"] / 1e6:,.1f} MFLOP, '
     f'{shown(made["bytes_per_client_step"])} of parameters read and written',
   ]
   exchanged = [
