@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from fesem_jax import sharding, sums, tree
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice, check_share
+from fesem_jax.gram import inner_products
 from fesem_jax.hyperparameters import variable
 
 AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
@@ -171,7 +172,7 @@ def krum(
   num_rows = cluster.shape[0]
   # Of models themselves, which lie close together, the expansion has no digits.
   changes = jax.tree.map(lambda x, o: x - o[cluster], stack, origins)
-  products = tree.inner_products(changes, mesh)
+  products = inner_products(changes, mesh)
   squares = jnp.diagonal(products)
   distances = squares[:, None] + squares[None, :] - 2 * products
   distances = jnp.maximum(distances, distances.T)  # Equal to the last bit: ties.

@@ -14,7 +14,7 @@ from fesem_jax import comparison, streams, waits
 from fesem_jax.algorithms.first_clusters import before_rounds, random_start
 from fesem_jax.base import FederatedData
 from fesem_jax.cohorts import arrange, order_of_clients
-from fesem_jax.kmeans import centered_gram
+from fesem_jax.gram import centered_gram
 from fesem_jax.local import train_cohort
 from fesem_jax.programs import Programs
 from fesem_jax.rounds import keys_of_run
@@ -60,7 +60,7 @@ def inner_products(
     trained = train_cohort(local, starts, train, everyone(train), train_key)
     sound = trained.took_part()
     alike = compare.alike(trained.params, sound, local.mesh)
-    return centered_gram(compare.part(alike), sound), sound
+    return centered_gram(compare.part(alike), sound, local.mesh), sound
 
   program = (programs or Programs()).compiled(
     ('common start', cluster_on), products, key, train

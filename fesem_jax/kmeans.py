@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import tree
+from fesem_jax import sharding
 from fesem_jax.base import Params
 from fesem_jax.em import e_step, m_step, mean_distance
+from fesem_jax.gram import centered_gram
 from fesem_jax.hyperparameters import variable
 from fesem_jax.sampling import random_order
 
@@ -85,25 +86,22 @@ def kmeans(
   chex.assert_tree_shape_prefix((stack, client_ids), exists.shape)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
   weights = exists.astype(jnp.float32) if weights is None else weights
-  sampled, valid, heavy = stack, exists, weights
+  sample, valid, heavy = None, exists, weights
   sample_size = clients_seen(exists.shape[0], num_clusters)
   if exists.shape[0] > sample_size:
     sample = random_order(keys, exists)[:sample_size]
-    sampled, valid, keys = tree.take(stack, sample), exists[sample], keys[sample]
-    heavy = weights[sample]
-  gram = centered_gram(sampled, valid)
+    valid, keys, heavy = exists[sample], keys[sample], weights[sample]
+  gram = centered_gram(stack, valid, mesh, sample)
 
   def restart(number):
     own = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
     return _lloyd(own, gram, valid, heavy, num_clusters, seeding, trim)
 
   coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
-  best = coefficients[values.argmin()]
-
-  def combine(x):
-    return jnp.einsum('ks,s...->k...', best, x, precision=_HIGHEST)
-
-  centers = jax.tree.map(combine, tree.where(valid, sampled, tree.zeros_like(sampled)))
+  best = coefficients[values.argmin()].T
+  if sample is not None:
+    best = jnp.zeros((exists.shape[0], num_clusters)).at[sample].set(best)
+  centers = _combined(stack, best, mesh)
 
   def refine(loop):
     step, _, assignment, distance, centers = loop
@@ -155,23 +153,16 @@ def keep_nearest(
   return exists & (rank >= dropped)
 
 
-def centered_gram(stack: Params, valid: jax.Array) -> jax.Array:
-  """[S, S] inner products of clients about their mean; 0 where not valid.
+def _combined(stack: Params, shares: jax.Array, mesh: Mesh | None) -> Params:
+  """[K, ...]: sums of clients [S, ...] by their shares [S, K] of each."""
 
-  One client is taken off before multiplying, as clients differ far less than they
-  measure; the mean is taken off the products, which are small.
-  """
-  one = valid.argmax()
+  def on_device(stack, shares):
+    def combine(x):
+      return jnp.einsum('sk,s...->k...', shares, x, precision=_HIGHEST)
 
-  def shift(x):
-    return x - jax.lax.dynamic_slice_in_dim(x, one, 1)
+    return None, jax.tree.map(combine, stack)
 
-  shifted = tree.where(valid, jax.tree.map(shift, stack), tree.zeros_like(stack))
-  gram = tree.inner_products(shifted)
-  weights = valid / jnp.maximum(valid.sum(), 1)
-  mean = gram @ weights
-  gram = gram - mean[:, None] - mean[None] + weights @ mean
-  return jnp.where(valid[:, None] & valid[None], gram, 0.0)
+  return sharding.per_device(on_device, mesh, 2)(stack, shares)[1]
 
 
 def _seed(

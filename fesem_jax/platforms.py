@@ -6,7 +6,12 @@ from typing import Any
 import jax
 
 
-def choose(cpu: Callable[..., Any], accelerator: Callable[..., Any], *args: Any) -> Any:
+def choose(
+  cpu: Callable[..., Any],
+  accelerator: Callable[..., Any],
+  *args: Any,
+  tpu: Callable[..., Any] | None = None,
+) -> Any:
   """`cpu(*args)` or `accelerator(*args)`, by the platform that runs the program.
 
   The choice falls when the program is lowered: tracing does not depend on the devices
@@ -16,5 +21,7 @@ def choose(cpu: Callable[..., Any], accelerator: Callable[..., Any], *args: Any)
     cpu: gives what `accelerator` gives, up to rounding.
     accelerator: for GPUs and TPUs.
     *args: trees of arrays; what else the functions need they close over.
+    tpu: for TPUs, where what is best for GPUs is not.
   """
-  return jax.lax.platform_dependent(*args, cpu=cpu, default=accelerator)
+  functions = {'cpu': cpu, 'tpu': tpu or accelerator}
+  return jax.lax.platform_dependent(*args, **functions, default=accelerator)

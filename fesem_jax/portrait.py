@@ -13,7 +13,7 @@ import numpy as np
 
 from fesem_jax import streams, waits
 from fesem_jax.base import Cohort, FederatedData, Params
-from fesem_jax.kmeans import centered_gram
+from fesem_jax.gram import centered_gram
 from fesem_jax.local import train_cohort
 from fesem_jax.method import Algorithm
 from fesem_jax.mixture import as_one_model
@@ -124,7 +124,8 @@ def draw(
     else:
       trained = algorithm.train(local, state, train, cohort, key, **options)
     counts = trained.took_part()
-    return centered_gram(trained.folded, counts), counts, deployed.clusters()
+    products = centered_gram(trained.folded, counts, local.mesh)
+    return products, counts, deployed.clusters()
 
   args = (state, train, jnp.asarray(ids), key)
   program = programs.compiled(('portrait', algorithm, local), gram, *args, **run_once())

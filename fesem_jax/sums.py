@@ -17,9 +17,11 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 # Sums of more terms than this are formed in two levels.
 _GROUP = 256
 
-# On CPU, from so many parameters of a layer on, rows are added to their clusters one
-# by one; smaller layers, and accelerators, take products of so many rows or numbers.
+# From so many parameters of a layer on, rows are added to their clusters one by one on
+# CPU, and cluster by cluster elsewhere, where there are at most so many clusters. All
+# others take products of so many rows or numbers.
 _LARGE = 4096
+_FEW_CLUSTERS = 16
 _ROWS_AT_ONCE = 256
 _NUMBERS_AT_ONCE = 2**24
 
@@ -119,9 +121,6 @@ def add_rows(
       k = cluster[i]
       return None, carry[1].at[k].add(weights[i] * (x[i] - origin[k]))
 
-    def products(i: jax.Array | int, carry: tuple[None, jax.Array]) -> Any:
-      return None, carry[1] + product(i * block, block)
-
     def product(first: jax.Array | int, count: int) -> jax.Array:
       def part(a):
         return jax.lax.dynamic_slice_in_dim(a, first, count)
@@ -129,9 +128,31 @@ def add_rows(
       apart = part(x) - origin[part(cluster)]
       return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
 
+    def cluster_by_cluster(first: jax.Array | int, count: int) -> jax.Array:
+      # One pass over the rows as they lie; products would have them in another order.
+      def part(a):
+        return jax.lax.dynamic_slice_in_dim(a, first, count)
+
+      def of_one(k):
+        share = part(members)[:, k].reshape((-1,) + (1,) * (x.ndim - 1))
+        return share * (part(x) - origin[k][None])
+
+      def plus(a, b):
+        return tuple(map(jnp.add, a, b))
+
+      terms = tuple(map(of_one, range(num_clusters)))
+      return jnp.stack(jax.lax.reduce(terms, (0.0,) * num_clusters, plus, (0,)))
+
     if num_rows == 1 == num_clusters:  # One pass, with what the row is made of.
       return sum_of + weights[0] * (x - origin)
+    large = x[0].size >= _LARGE
     block = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, x[0].size)))
+    of_block = product
+    if large and num_clusters <= _FEW_CLUSTERS:
+      block, of_block = _ROWS_AT_ONCE, cluster_by_cluster
+
+    def add_block(i: jax.Array | int, carry: tuple[None, jax.Array]) -> Any:
+      return None, carry[1] + of_block(i * block, block)
 
     def rows(sum_of):
       return add_up(num_rows, one_by_one, None, sum_of)[1]
@@ -139,12 +160,12 @@ def add_rows(
     def blocks(sum_of):
       whole, rest = divmod(num_rows, block)
       if whole:
-        sum_of = add_up(whole, products, None, sum_of)[1]
-      return sum_of + product(whole * block, rest) if rest else sum_of
+        sum_of = add_up(whole, add_block, None, sum_of)[1]
+      return sum_of + of_block(whole * block, rest) if rest else sum_of
 
     if num_rows == 1:
       return rows(sum_of)
-    if x[0].size < _LARGE:
+    if not large:
       return blocks(sum_of)
     return platforms.choose(rows, blocks, sum_of)
 

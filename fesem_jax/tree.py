@@ -4,12 +4,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
-from fesem_jax import platforms, sharding
+from fesem_jax import platforms
 from fesem_jax.base import Cohort, Params
-
-_HIGHEST = jax.lax.Precision.HIGHEST
 
 # On CPU a squared distance is added up in so many sums side by side, and so many
 # terms of each at a time.
@@ -167,26 +164,3 @@ def row_distances(a: Params, b: Params) -> jax.Array:
     return jnp.square(x - y).sum(axis=tuple(range(1, x.ndim)))
 
   return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(distance, a, b)))
-
-
-def inner_products(stack: Params, mesh: Mesh | None = None) -> jax.Array:
-  """[S, S] float32: inner product of each pair of rows.
-
-  Args:
-    stack: [S, ...].
-    mesh: devices that the rows are split over, each of which then multiplies all rows'
-      share of the parameters; None if the rows are whole here.
-  """
-  devices = 1 if mesh is None else mesh.size
-
-  def product(x: jax.Array) -> jax.Array:
-    flat = x.reshape(x.shape[0], -1)
-    if devices > 1:
-      flat = jnp.pad(flat, ((0, 0), (0, -flat.shape[1] % devices)))
-      flat = jax.lax.all_to_all(flat, sharding.CLIENTS, 1, 0, tiled=True)
-    return jnp.matmul(flat, flat.T, precision=_HIGHEST)
-
-  def on_device(stack: Params) -> tuple[None, jax.Array]:
-    return None, functools.reduce(jnp.add, map(product, jax.tree.leaves(stack)))
-
-  return sharding.per_device(on_device, mesh, 1)(stack)[1]

@@ -16,9 +16,14 @@ from tests import helpers
 SHAPE = (12, 12)
 
 
-def as_on_an_accelerator(cpu, accelerator, *args):
-  del cpu
+def as_on_a_gpu(cpu, accelerator, *args, tpu=None):
+  del cpu, tpu
   return accelerator(*args)
+
+
+def as_on_a_tpu(cpu, accelerator, *args, tpu=None):
+  del cpu
+  return (tpu or accelerator)(*args)
 
 
 def trained(name, **options):
@@ -36,9 +41,10 @@ def trained(name, **options):
 
 
 @pytest.mark.parametrize('name', ['fesem', 'hypo_cluster'])
-def test_a_round_is_the_same(name, monkeypatch):
+@pytest.mark.parametrize('choose', [as_on_a_gpu, as_on_a_tpu])
+def test_a_round_is_the_same(name, choose, monkeypatch):
   on_cpu, cpu_info, cpu_program = trained(name, num_clusters=2)
-  monkeypatch.setattr(platforms, 'choose', as_on_an_accelerator)
+  monkeypatch.setattr(platforms, 'choose', choose)
   elsewhere, info, program = trained(name, num_clusters=2)
   assert program != cpu_program
   np.testing.assert_array_equal(on_cpu.choice, elsewhere.choice)
@@ -56,7 +62,7 @@ def test_distances_and_dense_layers_are_the_same(monkeypatch):
   x, kernel = normal(10, 30), normal(30, 20)
   dimensions = (((1,), (0,)), ((), ()))
   both = []
-  for choose in (platforms.choose, as_on_an_accelerator):
+  for choose in (platforms.choose, as_on_a_gpu):
     monkeypatch.setattr(platforms, 'choose', choose)
     product = dense.dot_general(x, kernel, dimensions)
     both.append((tree.squared_distances(stack, centers), product))

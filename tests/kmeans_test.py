@@ -131,20 +131,6 @@ def test_seeds_of_kmeans_plusplus_lie_in_different_groups():
   assert len(set(found)) > 5  # The first seed is any client.
 
 
-def test_inner_products_are_about_the_mean_and_zero_where_not_valid():
-  points, _ = helpers.blobs(8)
-  valid = np.arange(8) != 2
-  points[2] = np.nan
-  got = np.asarray(kmeans.centered_gram(helpers.as_stack(points), jnp.asarray(valid)))
-  kept = points[valid].astype(np.float64)
-  kept -= kept.mean(axis=0)
-  np.testing.assert_allclose(
-    got[np.ix_(valid, valid)], kept @ kept.T, rtol=1e-3, atol=1e-2
-  )
-  assert not got[2].any()
-  assert not got[:, 2].any()
-
-
 @pytest.mark.parametrize('seeding', ['random', 'plusplus'])
 @pytest.mark.parametrize('sound', [1, 2])
 def test_kmeans_with_fewer_sound_clients_than_centers(seeding, sound):

@@ -15,6 +15,7 @@ from fesem_jax import em, sums, tree
 from fesem_jax.algorithms.centers import round_info
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
+from fesem_jax.gram import inner_products
 from fesem_jax.hyperparameters import variable
 from fesem_jax.local import WEIGHTINGS, train_cohort
 from fesem_jax.method import Algorithm, ClientModels
@@ -137,7 +138,7 @@ def fed_cluster(
     count = data.num_clients
     products = jax.lax.cond(
       is_check(rounds, variable(min_rounds), variable(check_every)),
-      lambda: tree.inner_products(trained.folded, local.mesh),
+      lambda: inner_products(trained.folded, local.mesh),
       lambda: jnp.zeros((count, count)),
     )
     state = FedClusterState(centers, assignment, state.num_clusters, rounds)
