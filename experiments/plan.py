@@ -13,6 +13,12 @@ The data are needed only for their sizes: they are read where --data_dir has the
 sizes of FEMNIST and CelebA (LEAF) are known without. --plan_clients and --plan_examples
 ask for more, or fewer, of the same.
 
+Several topologies, or several numbers of clients, give a table, and with --json a
+picture of memory and time beside it:
+
+  python -m experiments.plan --flagfile=femnist --plan_programs=round \
+      --topology=v5e:2x2,v5e:4x4,v5e:8x8 --plan_clients=1000,4000 --json=plans.json
+
 --json gets fits, peak_bytes, chip_bytes, temporary_bytes_per_client, collectives,
 compile_seconds, seconds_per_round and more. Memory and operations are the compiler's;
 bytes of a step and times are estimates, see `fesem_jax.forecast`.
@@ -30,12 +36,12 @@ from experiments import flags as experiment_flags
 from experiments import methods, run
 from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.errors import in_flags
+from experiments.plan_report import report, table, text
 from experiments.start import no_positional, start
-from fesem_jax import chips, forecast, planning, sharding, topologies, waits
+from fesem_jax import chips, planning, sharding, topologies, waits
 from fesem_jax.atomic import write_atomically
-from fesem_jax.errors import UserError, argument, check_at_least
-from fesem_jax.forecast import shown
-from fesem_jax.planning import Outline, Plan, Split
+from fesem_jax.errors import UserError, argument, check_at_least, check_choice
+from fesem_jax.planning import Outline, Split
 
 # LEAF's own statistics: clients, examples, the most of one client, shape, classes.
 _KNOWN = {
@@ -46,14 +52,21 @@ _KNOWN = {
 _TEST = 0.1
 
 
-def outline(config: dict[str, Any], machine: dict[str, Any]) -> Outline:
+def outline(
+  config: dict[str, Any], machine: dict[str, Any], clients: int = 0
+) -> Outline:
   """How much data a configuration names.
+
+  Args:
+    config: of the run.
+    machine: flags of the machine.
+    clients: so many of the same kind; 0 is as many as there are.
 
   Raises:
     UserError: if neither the data nor their sizes are known.
   """
-  clients, examples = flags.FLAGS.plan_clients, flags.FLAGS.plan_examples
-  check_at_least(0, plan_clients=clients, plan_examples=examples)
+  examples = flags.FLAGS.plan_examples
+  check_at_least(0, plan_examples=examples)
   try:
     found = Outline.of(*load_data(config, machine['data_dir']))
   except UserError as e:
@@ -100,113 +113,62 @@ def scaled(found: Outline, clients: int, examples: int) -> Outline:
   )
 
 
-def report(
-  found: Plan, topology: str, mesh: jax.sharding.Mesh, memory: int | None
+def one_plan(
+  config: dict[str, Any], machine: dict[str, Any], topology: str, wanted: Outline
 ) -> dict[str, Any]:
-  """A plan as JSON can hold it."""
-  chip = topologies.chip_of(topology)
-  needs = found.round.needs
-  advice = None if memory is None else forecast.advice(found, memory, mesh.size)
-  return {
-    'topology': topology,
-    'device': mesh.devices.flat[0].device_kind,
-    'num_devices': mesh.size,
-    'chip_bytes': memory,
-    'fits': None if advice is None else not advice,
-    'peak_bytes': found.peak,
-    'model_bytes': found.model,
-    'stack_bytes': found.stack,
-    'state_bytes': found.state,
-    'data_bytes': found.data,
-    'clients_per_device': found.clients,
-    'clients_per_chunk': found.together,
-    'temporary_bytes_per_client': needs.temporaries // max(1, found.together),
-    'collectives': needs.exchanged(),
-    'to_host': needs.to_host,
-    'compile_seconds': sum(p.seconds for p in found.programs),
-    'operations_per_client_step': found.work.operations,
-    'bytes_per_client_step': found.work.bytes,
-    'steps_per_round': found.work.steps * mesh.size,
-    'seconds_per_round': None
-    if chip is None
-    else forecast.seconds_per_round(found, chip),
-    'advice': advice or [],
-    'programs': {
-      p.name: {
-        'peak_bytes': p.needs.peak,
-        'argument_bytes': p.needs.arguments,
-        'temporary_bytes': p.needs.temporaries,
-        'aliased_bytes': p.needs.aliased,
-        'operations': p.needs.operations,
-        'bytes': p.needs.bytes,
-        'collectives': p.needs.exchanged(),
-        'compile_seconds': p.seconds,
-      }
-      for p in found.programs
-    },
-  }
+  """The plan of a run for one topology; see `report`."""
+  f = flags.FLAGS
+  mesh = topologies.mesh_of(topology, f.num_devices)
+  sharding.full_precision(list(mesh.devices.flat))
+  train = planning.data_of(wanted, wanted.train, mesh)
+  model = build_model(config, train)
+  local = build_local(config, model, train, machine, mesh)
+  algorithm = methods.configured(config, local)
+  print(
+    f'{f.algorithm} on {config["dataset"]}: {wanted.num_clients:,} clients, '
+    f'{wanted.train.examples:,} training examples, for {mesh.size} device(s) of '
+    f'{topology}',
+    flush=True,
+  )
+  with waits.shown(None):
+    found = planning.plan(
+      algorithm,
+      wanted,
+      config['clients_per_round'],
+      config['finetune_epochs'],
+      f.plan_programs,
+    )
+  memory = sharding.memory(mesh.devices.flat[0])
+  return report(found, wanted.num_clients, topology, mesh, memory)
 
 
-def text(made: dict[str, Any]) -> str:
-  """A plan for people."""
-  lines = [
-    f'{made["num_devices"]} x {made["device"]}, each with '
-    f'{made["clients_per_device"]:,} clients of a round, {made["clients_per_chunk"]:,} '
-    'side by side; on each:',
-    '',
-    f'{"program":12}{"peak":>12}{"arguments":>12}{"temporary":>12}{"compiled in":>14}',
-  ]
-  for name, program in made['programs'].items():
-    sizes = (program[f'{kind}_bytes'] for kind in ('peak', 'argument', 'temporary'))
-    cells = ''.join(f'{shown(size):>12}' for size in sizes)
-    lines.append(f'{name:12}{cells}{program["compile_seconds"]:>12.1f} s')
-  lines += [
-    '',
-    f'local models   {shown(made["stack_bytes"])} of a state of '
-    f'{shown(made["state_bytes"])}; one model {shown(made["model_bytes"])}',
-    f'data           {shown(made["data_bytes"])}',
-    f'a client       {shown(made["temporary_bytes_per_client"])} while it trains',
-    f'a local step   {made["operations_per_client_step"] / 1e6:,.1f} MFLOP, '
-    f'{shown(made["bytes_per_client_step"])} of parameters read and written',
-  ]
-  exchanged = [
-    f'{entry["count"]} {kind} of {shown(entry["bytes"])}'
-    for kind, entry in made['collectives'].items()
-  ]
-  lines.append(f'exchanges      {", ".join(exchanged) or "none"} a round')
-  if made['seconds_per_round'] is not None:
-    lines.append(
-      f'a round        {made["seconds_per_round"]:.3g} s or more for '
-      f'{made["steps_per_round"]:,.0f} client steps (products at the stated speed of '
-      f'bfloat16 in {chips.PASSES} passes, parameters at that of the memory)'
-    )
-  lines.append('')
-  if made['chip_bytes'] is None:
-    lines.append(
-      f'Needs {shown(made["peak_bytes"])}; this device does not say its own.'
-    )
-  elif made['fits']:
-    of, share = shown(made['chip_bytes']), made['peak_bytes'] / made['chip_bytes']
-    lines.append(f'Fits: {shown(made["peak_bytes"])} of {of} ({100 * share:.0f} %).')
-  else:
-    lines.append(
-      f"Does not fit: {shown(made['peak_bytes'])} are more than the chip's "
-      f'{shown(made["chip_bytes"])}. What would make it fit:'
-    )
-    lines += [f'  {sentence}' for sentence in made['advice']]
-  return '\n'.join(lines)
+def numbers_of_clients() -> list[int]:
+  """The values of --plan_clients.
+
+  Raises:
+    UserError: if one is not a whole number of at least 0.
+  """
+  found = flags.FLAGS.plan_clients
+  try:
+    counts = [int(count) for count in found]
+  except ValueError as e:
+    raise UserError(
+      f'{argument("plan_clients", ",".join(found))} must be whole numbers.'
+    ) from e
+  for count in counts:
+    check_at_least(0, plan_clients=count)
+  return counts or [0]
 
 
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  if topologies.chip_of(f.topology):
+  elsewhere = any(map(topologies.chip_of, f.topology))
+  if elsewhere:
     jax.config.update('jax_platforms', 'cpu')  # Else JAX looks for such chips here.
     # Programs for chips that are not there could be written to it, but not read.
     jax.config.update('jax_enable_compilation_cache', False)
-  sharding.setup_devices(0 if topologies.chip_of(f.topology) else f.num_devices)
-  mesh = topologies.mesh_of(f.topology, f.num_devices)
-  sharding.full_precision(list(mesh.devices.flat))
+  sharding.setup_devices(0 if elsewhere else f.num_devices)
   config = run.chosen_configuration()
   machine = experiment_flags.machine()
   check_numbers(config | machine)
@@ -215,29 +177,28 @@ def main(argv: list[str]) -> None:
       f'{argument("clients_per_chunk", "auto")} times a run on the devices, which a '
       'plan does not have; give a number, or 0 for the default.'
     )
-  wanted = outline(config, machine)
-  train = planning.data_of(wanted, wanted.train, mesh)
-  model = build_model(config, train)
-  local = build_local(config, model, train, machine, mesh)
-  algorithm = methods.configured(config, local)
-  print(
-    f'{f.algorithm} on {config["dataset"]}: {wanted.num_clients:,} clients, '
-    f'{wanted.train.examples:,} training examples, for {mesh.size} device(s) of '
-    f'{f.topology}'
-  )
-  with waits.shown(None):
-    found = planning.plan(
-      algorithm,
-      wanted,
-      config['clients_per_round'],
-      config['finetune_epochs'],
-    )
-  made = report(found, f.topology, mesh, sharding.memory(mesh.devices.flat[0]))
-  print(text(made))
+  for name in f.plan_programs:
+    check_choice('plan_programs', name, planning.PARTS)
+  if 'round' not in f.plan_programs:
+    raise UserError(f'{argument("plan_programs")} must name round.')
+  plans = []
+  for count in numbers_of_clients():
+    wanted = outline(config, machine, count)
+    for topology in f.topology:
+      plans.append(one_plan(config, machine, topology, wanted))
+      print(text(plans[-1]), end='\n\n', flush=True)
+  if len(plans) > 1:
+    print(table(plans))
   if f.json:
-    content = json.dumps(made, indent=2) + '\n'
-    write_atomically(pathlib.Path(f.json), content)
+    content = plans[0] if len(plans) == 1 else {'plans': plans}
+    write_atomically(pathlib.Path(f.json), json.dumps(content, indent=2) + '\n')
     print(f'In {f.json}')
+  if f.json and len(plans) > 1:
+    from fesem_jax.plots import plans as picture  # Matplotlib takes half a second.
+    from fesem_jax.plots.saving import save
+
+    for file in save(picture.by_chips(plans), pathlib.Path(f.json).with_suffix('')):
+      print(f'In {file}')
 
 
 def define_flags() -> None:
@@ -245,14 +206,24 @@ def define_flags() -> None:
   run.define_flags()
   flags.adopt_module_key_flags(run)
   kinds = ', '.join(f'{name} ({chip.example})' for name, chip in chips.CHIPS.items())
-  flags.DEFINE_string(
+  flags.DEFINE_list(
     'topology',
-    'local',
-    f'Chips to compile for, KIND:SHAPE of the kinds {kinds}; local: the devices of '
-    'this machine. --num_devices takes the first ones only.',
+    ['local'],
+    f'Chips to compile for, KIND:SHAPE of the kinds {kinds}; cpu, gpu or local: the '
+    'devices of this machine. --num_devices takes the first ones only. Several, with '
+    'commas, give a table.',
+  )
+  flags.DEFINE_list(
+    'plan_programs',
+    list(planning.PARTS),
+    'Which programs of the run to compile; round must be among them.',
   )
   flags.DEFINE_string('json', '', 'File for the plan; default: none.')
-  flags.DEFINE_integer('plan_clients', 0, 'Clients; 0: as many as the data set has.')
+  flags.DEFINE_list(
+    'plan_clients',
+    [],
+    'Clients; default: as many as the data have. Several, with commas, give a table.',
+  )
   flags.DEFINE_integer(
     'plan_examples', 0, 'Training examples of a client, on average; 0: as the data set.'
   )

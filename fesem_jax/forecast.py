@@ -37,8 +37,9 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
   """
   if found.peak <= memory and not any(p.refused for p in found.programs):
     return []
+  worst = max(found.programs, key=found.peak_of)
   start = found.programs[0]
-  room = memory - start.needs.arguments - found.test
+  room = memory - (found.peak_of(start) - start.needs.temporaries)
   if start.name == 'start' and 0 < room < start.needs.temporaries:
     share = 100 * room / start.needs.temporaries
     taken = shown(start.needs.temporaries)
@@ -46,8 +47,8 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
       f'The start takes {taken} beside its arguments: its first clustering holds the '
       f'models of --init_clients, of which {share:.0f} % would fit.'
     ]
-  each = found.round.needs.temporaries / max(1, found.together)
-  rest = found.peak_of(found.round) - found.round.needs.temporaries
+  each = worst.needs.temporaries / max(1, found.together)
+  rest = found.peak_of(worst) - worst.needs.temporaries
   sentences = []
   if rest + each <= memory:
     room = int((memory - rest) / each)

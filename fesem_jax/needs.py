@@ -55,10 +55,10 @@ class Needs(NamedTuple):
   outputs: int
   aliased: int
   temporaries: int
-  operations: float
-  bytes: float
-  collectives: tuple[Collective, ...]
-  to_host: tuple[str, ...]
+  operations: float = 0.0
+  bytes: float = 0.0
+  collectives: tuple[Collective, ...] = ()
+  to_host: tuple[str, ...] = ()
 
   @property
   def peak(self) -> int:
@@ -78,20 +78,26 @@ class Needs(NamedTuple):
 
 def needs_of(compiled: jax.stages.Compiled) -> Needs:
   """What a compiled program needs, by the compiler's own count."""
-  memory: Any = compiled.memory_analysis()
   costs: Any = compiled.cost_analysis() or {}
   if isinstance(costs, list):
     costs = costs[0]
   text = compiled.as_text() or ''
+  return memory_of(compiled)._replace(
+    operations=float(costs.get('flops', 0.0)),
+    bytes=float(costs.get('bytes accessed', 0.0)),
+    collectives=collectives_of(text),
+    to_host=tuple(sorted({m.group(0).strip() for m in _TO_HOST.finditer(text)})),
+  )
+
+
+def memory_of(compiled: jax.stages.Compiled) -> Needs:
+  """The memory that a compiled program needs, alone; quick."""
+  memory: Any = compiled.memory_analysis()
   return Needs(
     int(memory.argument_size_in_bytes),
     int(memory.output_size_in_bytes),
     int(memory.alias_size_in_bytes),
     int(memory.temp_size_in_bytes),
-    float(costs.get('flops', 0.0)),
-    float(costs.get('bytes accessed', 0.0)),
-    collectives_of(text),
-    tuple(sorted({m.group(0).strip() for m in _TO_HOST.finditer(text)})),
   )
 
 
@@ -110,7 +116,7 @@ def needs_told(error: str, arguments: int) -> Needs | None:
     return None
   amount, unit = match.groups()
   temporaries = int(float(amount) * 1024 ** ('KMGT'.index(unit) + 1))
-  return Needs(arguments, 0, 0, temporaries, 0.0, 0.0, (), ())
+  return Needs(arguments, 0, 0, temporaries)
 
 
 def collectives_of(text: str) -> tuple[Collective, ...]:

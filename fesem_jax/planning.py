@@ -6,6 +6,7 @@ a mesh that may be of chips that are not there (`topologies`).
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax import waits
+from fesem_jax import shared_kernels, waits
 from fesem_jax.base import ClientInfo, Cohort, FederatedData
 from fesem_jax.batching import batch_width, most_steps
 from fesem_jax.cohorts import padded_clients
@@ -23,6 +24,9 @@ from fesem_jax.needs import Needs, needs_of, needs_told
 from fesem_jax.scores import measure_with
 from fesem_jax.sharding import CLIENTS
 from fesem_jax.training import LocalTraining
+
+# Programs of a run, in their order.
+PARTS = ('start', 'round', 'evaluation')
 
 
 class Split(NamedTuple):
@@ -84,6 +88,21 @@ class Planned(NamedTuple):
   refused: bool = False
 
 
+class Work(NamedTuple):
+  """The least work of a client's local step, and how many there are.
+
+  Attributes:
+    operations: additions and multiplications.
+    bytes: of parameters, which the forward and the backward products read, gradients
+      are, and the update reads and writes: five times the model.
+    steps: of all clients of a round on a device.
+  """
+
+  operations: float
+  bytes: float
+  steps: float
+
+
 class Plan(NamedTuple):
   """What a run needs of each device.
 
@@ -96,7 +115,7 @@ class Plan(NamedTuple):
     test: bytes of the test split, which only the evaluation is given.
     together: C, clients that train side by side on a device.
     clients: of a round on a device.
-    work: of a local step.
+    work: of a local step; zeros where it was not counted.
   """
 
   programs: tuple[Planned, ...]
@@ -107,7 +126,7 @@ class Plan(NamedTuple):
   test: int
   together: int
   clients: int
-  work: 'Work'
+  work: Work = Work(0.0, 0.0, 0.0)
 
   @property
   def round(self) -> Planned:
@@ -124,27 +143,12 @@ class Plan(NamedTuple):
     return program.needs.peak + (0 if program.name == 'evaluation' else self.test)
 
 
-class Work(NamedTuple):
-  """The least work of a client's local step, and how many there are.
-
-  Attributes:
-    operations: additions and multiplications.
-    bytes: of parameters, which the forward and the backward products read, gradients
-      are, and the update reads and writes: five times the model.
-    steps: of all clients of a round on a device.
-  """
-
-  operations: float
-  bytes: float
-  steps: float
-
-
 def plan(
   algorithm: Algorithm,
   outline: Outline,
   clients_per_round: int = 0,
   finetune_epochs: int = 1,
-  evaluation: bool = True,
+  parts: Sequence[str] = PARTS,
 ) -> Plan:
   """Compiles a run for the devices of `algorithm.local.mesh`.
 
@@ -153,7 +157,7 @@ def plan(
     outline: how much data there is.
     clients_per_round: S; 0 is every client.
     finetune_epochs: see `simulate`.
-    evaluation: whether to compile that too.
+    parts: which of `PARTS` to compile.
 
   Raises:
     UserError: if the method cannot be run so.
@@ -187,42 +191,81 @@ def plan(
     programs.append(Planned(name, needs, time.perf_counter() - began, made is None))
     return made
 
-  start = compiled('start', algorithm.init, key, train)
-  state = jax.eval_shape(algorithm.init, key, train)
-  if start is None:  # As methods leave their state.
-    split = NamedSharding(local.mesh, PartitionSpec(CLIENTS))
-
-    def place(s: Any) -> Any:
-      return s.update(sharding=split if _of_clients(s, train) else whole)
-
-    state = jax.tree.map(place, state)
-  else:
-    state = jax.tree.map(
-      lambda s, placed: s.update(sharding=placed), state, start.output_shardings
-    )
+  state = as_left(algorithm, train, key)
+  if 'start' in parts:
+    start = compiled('start', algorithm.init, key, train)
+    if start is not None:
+      state = jax.tree.map(
+        lambda s, placed: s.update(sharding=placed), state, start.output_shardings
+      )
   placed = jax.tree.map(lambda s: s.sharding, state)
-  compiled(
-    'round', algorithm.step, state, train, cohort, key,
-    donate_argnums=0, out_shardings=(placed, None),
-  )  # fmt: skip
-  if evaluation:
+  if 'round' in parts:
+    compiled(
+      'round', algorithm.step, state, train, cohort, key,
+      donate_argnums=0, out_shardings=(placed, None),
+    )  # fmt: skip
+  if 'evaluation' in parts:
     measure = measure_with(algorithm, finetune_epochs)
     compiled('evaluation', measure, state, train, test, key)
+  found = summed_up(algorithm, state, train, test, padded, tuple(programs))
+  return found._replace(work=work_of(local, outline, count / local.mesh.size))
+
+
+def as_left(algorithm: Algorithm, train: FederatedData, key: jax.Array) -> Any:
+  """Shapes of a method's state, placed as methods leave it: stacks split by client."""
+  whole = NamedSharding(algorithm.local.mesh, PartitionSpec())
+  split = NamedSharding(algorithm.local.mesh, PartitionSpec(CLIENTS))
+
+  def place(s: Any) -> Any:
+    return s.update(sharding=split if _of_clients(s, train) else whole)
+
+  return jax.tree.map(place, jax.eval_shape(algorithm.init, key, train))
+
+
+def summed_up(
+  algorithm: Algorithm,
+  state: Any,
+  train: FederatedData,
+  test: FederatedData,
+  num_clients: int,
+  programs: tuple[Planned, ...],
+) -> Plan:
+  """A plan of programs that are compiled, but for the work of a step.
+
+  Args:
+    algorithm: see `Algorithm`.
+    state: its state, or the shapes of it.
+    train: training split on the devices, or its shapes.
+    test: test split, likewise.
+    num_clients: S with the empty places.
+    programs: of the run.
+  """
+  local = algorithm.local
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   arrays = jax.tree.leaves(state)
   of_clients = [s for s in arrays if _of_clients(s, train)]
-  on_each = -(-padded // local.mesh.size)
   return Plan(
-    tuple(programs),
+    programs,
     model=sum(map(_bytes, jax.tree.leaves(params))),
     stack=sum(map(_bytes_on_device, of_clients)),
     state=sum(map(_bytes_on_device, arrays)),
     data=sum(map(_bytes_on_device, jax.tree.leaves((train, test)))),
     test=sum(map(_bytes_on_device, jax.tree.leaves(test))),
-    together=min(local.clients_per_chunk, on_each),
-    clients=on_each,
-    work=work_of(local, outline, count / local.mesh.size),
+    together=_together(algorithm, state, train, num_clients),
+    clients=-(-num_clients // local.mesh.size),
   )
+
+
+def _together(
+  algorithm: Algorithm, state: Any, train: FederatedData, num_clients: int
+) -> int:
+  """How many clients train side by side, if they start from what they deploy."""
+  local = algorithm.local
+  starts = jax.eval_shape(algorithm.deployed, state, train)
+  chosen = local.clients_per_chunk
+  if starts.shared is not None and starts.own is None:
+    chosen = shared_kernels.choose(local, starts, train, num_clients)[1]
+  return min(chosen, -(-num_clients // local.mesh.size))
 
 
 def work_of(local: LocalTraining, outline: Outline, clients: float) -> Work:

@@ -12,6 +12,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fesem_jax import waits
+from fesem_jax.capacity import compile_to_fit
 
 # First of a program's key -> what the program does.
 _WAITS: dict[Any, str] = {
@@ -105,17 +106,24 @@ class Programs:
 
     Returns:
       The compiled function.
+
+    Raises:
+      TooLarge: if it needs more memory than a device has.
     """
 
     def compile_now():
-      first = key[0] if isinstance(key, tuple) else key
-      with waits.told(f'compiling {_WAITS.get(first, "a program")}'):
-        return self._compile(fn, args, options)
+      what = _WAITS.get(key[0] if isinstance(key, tuple) else key, 'a program')
+      with waits.told(f'compiling {what}'):
+        return self._compile(fn, args, options, what)
 
     return self.once(key, compile_now, *args)
 
   def _compile(
-    self, fn: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    self,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    what: str,
   ) -> Program:
     traced = jax.jit(fn).trace(*args)
     constants = traced.jaxpr.consts
@@ -138,7 +146,7 @@ class Programs:
     text = hashlib.sha256(lowered.as_text().encode()).digest()
     key = (text, structure, _kinds((args, numbers)))
     if key not in self._by_text:
-      self._by_text[key] = lowered.compile()
+      self._by_text[key] = compile_to_fit(lowered, args, what)
     compiled = self._by_text[key]
     return Program(compiled, jax.device_put(numbers, compiled.input_shardings[0][-1]))
 

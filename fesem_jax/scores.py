@@ -1,7 +1,7 @@
 """Scores and clusters of the models that clients deploy during a run."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,9 @@ from fesem_jax.client_table import ClientTable
 from fesem_jax.cohorts import arrange
 from fesem_jax.corruption import honest
 from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.programs import Programs
+
+if TYPE_CHECKING:
+  from fesem_jax.programs import Programs
 
 
 class Measured(NamedTuple):
@@ -69,7 +71,7 @@ class Evaluation:
     test: FederatedData,
     finetune_epochs: int,
     key: jax.Array,
-    programs: Programs,
+    programs: 'Programs',
   ):
     self._algorithm = algorithm
     self._train, self._test = train, test

@@ -5,6 +5,7 @@ device. Whole data lets any cohort be dealt evenly; it is small (uint8) beside
 the stack of models.
 """
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -185,9 +186,22 @@ def memory_for_clients(device: jax.Device) -> int:
 
 
 def memory(device: jax.Device) -> int | None:
-  """Bytes of a device; None if it does not say."""
+  """Bytes of a device, of a CPU its share of the machine's; None if it does not say."""
+  if device.platform == 'cpu':
+    total = host_memory()
+    return total and total // len(jax.devices('cpu'))
   try:
     stats = device.memory_stats() or {}
   except (jax.errors.JaxRuntimeError, NotImplementedError):
     stats = {}  # One that programs are compiled for only.
   return stats.get('bytes_limit') or memory_of(device.device_kind)
+
+
+def host_memory() -> int | None:
+  """Bytes that this machine, or the container, lets processes use; None: not known."""
+  found = []
+  with contextlib.suppress(ValueError, OSError, AttributeError):
+    found.append(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))
+  with contextlib.suppress(ValueError, OSError):  # Without a limit it says 'max'.
+    found.append(int(pathlib.Path('/sys/fs/cgroup/memory.max').read_text()))
+  return min(found, default=None)

@@ -12,6 +12,7 @@ import tqdm
 
 from fesem_jax import checkpoint, portrait, records, streams, waits, writer
 from fesem_jax.base import Cohort, FederatedData
+from fesem_jax.capacity import explained
 from fesem_jax.client_table import ClientTable
 from fesem_jax.cohorts import arrange, draw_cohort, order_of_clients
 from fesem_jax.data import skew
@@ -119,6 +120,7 @@ def simulate(
       cohort,
     )
 
+    opened.enter_context(explained(algorithm, train, test, cohort, keys[streams.INIT]))
     checkpoints = None
     if folder is not None:
       writer.check_tensorboard(tensorboard)

@@ -20,6 +20,9 @@ _ENVIRONMENT = {
   'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }
 
+# What the devices of this machine are called.
+HERE = ('local', 'cpu', 'gpu')
+
 
 def chip_of(topology: str) -> Chip | None:
   """What each chip of a topology has; None for this machine's own devices."""
@@ -30,19 +33,26 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
   """A mesh of chips that programs can be compiled for, not run on.
 
   Args:
-    topology: 'KIND:SHAPE' of TPU chips, e.g. 'v5e:2x4'; 'local' for the devices of
-      this machine, on which programs can be run.
+    topology: 'KIND:SHAPE' of TPU chips, e.g. 'v5e:2x4'; one of `HERE` for the devices
+      of this machine, on which programs can be run.
     num_devices: chips to use, the first ones; 0 is all.
 
   Raises:
     UserError: on an unknown topology, too many chips, or without libtpu.
   """
-  if topology == 'local':
-    return client_mesh(num_devices)
+  if topology in HERE:
+    mesh = client_mesh(num_devices)
+    platform = mesh.devices.flat[0].platform
+    if topology not in ('local', platform):
+      raise UserError(
+        f'{argument("topology", topology)}, but the devices of this machine are of '
+        f'the platform {platform}.'
+      )
+    return mesh
   if chip_of(topology) is None or ':' not in topology:
     known = ', '.join(chip.example for chip in CHIPS.values())
     raise UserError(
-      f'{argument("topology", topology)} must be local or KIND:SHAPE with a kind of '
+      f'{argument("topology", topology)} must be {", ".join(HERE)}, or KIND:SHAPE of '
       f'{", ".join(CHIPS)}, e.g. {known}.'
     )
   if importlib.util.find_spec('libtpu') is None:

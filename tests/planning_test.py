@@ -1,9 +1,11 @@
 """Plans: what the compiler says of runs, and what is said of it."""
 
+import functools
 import importlib.util
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from experiments import plan as binary
 from fesem_jax import (
   algorithms,
+  capacity,
   chips,
   forecast,
   models,
@@ -22,6 +25,8 @@ from fesem_jax import (
 from fesem_jax.cohorts import arrange
 from fesem_jax.errors import UserError
 from fesem_jax.planning import Outline, Plan, Planned, Split, Work
+from fesem_jax.plots import plans
+from fesem_jax.simulation import simulate
 from fesem_jax.training import local_training
 from tests import helpers
 from tests.experiments_test import call
@@ -88,7 +93,7 @@ def test_the_work_of_a_step():
 
 
 def a_plan(temporaries, stack=0, collectives=()):
-  used = needs.Needs(500 + stack, 0, 0, temporaries, 0.0, 0.0, collectives, ())
+  used = needs.Needs(500 + stack, 0, 0, temporaries, collectives=collectives)
   return Plan(
     (Planned('round', used, 1.0),), 10, stack, stack + 100, 200, 100, 8, 64,
     Work(1e9, 1e6, 100),
@@ -138,7 +143,18 @@ def test_without_the_compiler_a_sentence_says_what_to_install(monkeypatch):
 def test_chips_know_their_memory():
   assert chips.memory_of('TPU v5 lite') == 16 * 2**30
   assert chips.memory_of('cpu') is None
-  assert sharding.memory(jax.devices()[0]) is None
+
+
+def test_devices_of_a_cpu_share_its_memory(monkeypatch):
+  assert sharding.host_memory() > 2**30
+  monkeypatch.setattr(sharding, 'host_memory', lambda: 10_000)
+  assert sharding.memory(jax.devices()[0]) == 10_000 // len(jax.devices())
+
+
+def test_this_machine_is_not_what_it_is_not():
+  assert topologies.mesh_of('cpu').size == len(jax.devices())
+  with pytest.raises(UserError, match=r'topology=gpu.*platform cpu'):
+    topologies.mesh_of('gpu')
 
 
 @pytest.mark.slow
@@ -153,7 +169,8 @@ def test_the_command_line_plans_for_this_machine(tmp_path):
   assert made['clients_per_device'] == 12  # 20 clients and 4 empty places.
   assert made['collectives']['all-reduce']['count'] >= 1
   assert made['compile_seconds'] > 0
-  assert made['fits'] is None  # This device does not say how much it holds.
+  assert made['fits']
+  assert made['chip_bytes'] == sharding.host_memory() // 2
   for word in ('start', 'round', 'evaluation', 'local models', 'plan.json'):
     assert word in done.stdout
 
@@ -171,6 +188,85 @@ def test_sizes_are_known_or_asked_for(tmp_path):
   assert done.returncode == 1
   assert done.stderr.startswith('error:')
   assert done.stderr.count('\n') == 1
+
+
+@pytest.mark.slow
+def test_a_table_and_a_picture_of_several_plans(tmp_path):
+  done = call(
+    'plan', '--algorithm=fed_avg', '--dataset=digits', '--topology=local,cpu',
+    '--plan_clients=16,32', '--plan_programs=round', '--json=plans.json', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  plans = json.loads((tmp_path / 'plans.json').read_text())['plans']
+  assert [(p['num_clients'], p['topology']) for p in plans] == [
+    (16, 'local'), (16, 'cpu'), (32, 'local'), (32, 'cpu'),
+  ]  # fmt: skip
+  assert list(plans[0]['programs']) == ['round']
+  assert plans[2]['data_bytes'] > plans[0]['data_bytes']
+  assert 'a client trains in' in done.stdout
+  for name in ('plans.png', 'plans.svg'):
+    assert (tmp_path / name).stat().st_size > 5000
+  for wrong in ('--plan_programs=start', '--plan_clients=x', '--plan_programs=all'):
+    done = call('plan', '--dataset=digits', wrong, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith('error: ' + wrong.split('=')[0])
+
+
+def test_a_picture_draws_what_is_planned():
+  def made(device, clients, chips_, peak, seconds):
+    return {
+      'device': device, 'num_clients': clients, 'num_devices': chips_,
+      'peak_bytes': peak * 2**30, 'chip_bytes': 16 * 2**30,
+      'seconds_per_round': seconds,
+    }  # fmt: skip
+
+  one, two = 'TPU v5 lite', 'cpu'
+  figure = plans.by_chips(
+    [made(one, 9, 8, 2, 0.1), made(one, 9, 4, 4, 0.3), made(two, 9, 2, 1, None)]
+  )
+  memory, seconds = figure.axes
+  np.testing.assert_array_equal(memory.lines[0].get_xydata(), [[4, 4], [8, 2]])
+  np.testing.assert_array_equal(seconds.lines[0].get_xydata(), [[4, 0.3], [8, 0.1]])
+  assert len(seconds.lines) == 1
+  assert memory.lines[2].get_ydata()[0] == 16  # What a chip has.
+
+
+def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
+  train = helpers.federation([7, 4, 9, 5])
+  local = helpers.local()
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
+  run = functools.partial(simulate, algorithm, train, train, rounds=1)
+  assert run().summary['deployed']
+  monkeypatch.setattr(sharding, 'memory', lambda device: 1)
+  with pytest.raises(UserError, match=r'^The start needs .* it has 1 bytes\. ') as tiny:
+    run()
+  assert not isinstance(tiny.value, capacity.TooLarge)
+  used = tiny.value.__cause__.needs
+  monkeypatch.setattr(sharding, 'memory', lambda device: used.peak)
+  assert run().summary['deployed']  # Of the programs, the start needs the most.
+  monkeypatch.setattr(sharding, 'memory', lambda device: used.peak - 1)
+  with pytest.raises(UserError, match=r'models of --init_clients, of which \d+ %'):
+    run()
+
+
+def test_a_program_that_the_compiler_refuses_is_too_large(monkeypatch):
+  class Refused:
+    def compile(self):
+      raise jax.errors.JaxRuntimeError(
+        'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for '
+        'HLO temporaries (2.50K) exceeds available HBM (1K).'
+      )
+
+  x = jnp.zeros(100)
+  with pytest.raises(capacity.TooLarge, match=r'^A round needs 2\.9 KiB of each'):
+    capacity.compile_to_fit(Refused(), (x,), 'a round')
+
+  class Broken:
+    def compile(self):
+      raise jax.errors.JaxRuntimeError('INTERNAL: something else')
+
+  with pytest.raises(jax.errors.JaxRuntimeError, match='something else'):
+    capacity.compile_to_fit(Broken(), (x,), 'a round')
 
 
 def test_more_clients_of_the_same_kind():

@@ -49,7 +49,7 @@ def planned(name, options, devices):
     mesh=mesh,
   )
   algorithm = algorithms.build(name, local, **options)
-  return planning.plan(algorithm, OUTLINE, evaluation=False)
+  return planning.plan(algorithm, OUTLINE, parts=('start', 'round'))
 
 
 def size_of_model():

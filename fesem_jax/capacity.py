@@ -1,0 +1,103 @@
+"""Programs that do not fit the devices are refused before they run."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from fesem_jax import forecast, planning, sharding
+from fesem_jax.base import Cohort, FederatedData
+from fesem_jax.errors import UserError
+from fesem_jax.method import Algorithm
+from fesem_jax.needs import Needs, memory_of, needs_told
+
+
+class TooLarge(UserError):  # noqa: N818 - what a program is.
+  """A program that needs more memory than a device has.
+
+  Attributes:
+    name: of the program: 'start', 'round', 'evaluation', ...
+    needs: of each device.
+    memory: bytes of a device; None if it does not say.
+  """
+
+  def __init__(self, what: str, needs: Needs, memory: int | None):
+    has = '' if memory is None else f'; it has {forecast.shown(memory)}'
+    super().__init__(
+      f'{what[0].upper()}{what[1:]} needs {forecast.shown(needs.peak)} of each '
+      f'device{has}.'
+    )
+    self.name, self.needs, self.memory = what.split()[-1], needs, memory
+
+
+def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
+  """Compiles a program for the devices of its arguments.
+
+  Args:
+    lowered: the program.
+    args: tree of arrays that it will be called with.
+    what: it does, for errors.
+
+  Raises:
+    TooLarge: if it needs more memory than a device has, by its compiler's count.
+  """
+  arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
+  device = next(iter(arrays[0].sharding.device_set)) if arrays else jax.devices()[0]
+  memory = sharding.memory(device)
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as e:
+    needs = needs_told(str(e), sum(x.nbytes for x in arrays))
+    if needs is None:
+      raise
+    raise TooLarge(what, needs, memory) from e
+  needs = memory_of(compiled)
+  if memory is not None and needs.peak - _shared(arrays) > memory:
+    raise TooLarge(what, needs, memory)
+  return compiled
+
+
+def _shared(arrays: list[jax.Array]) -> int:
+  """Bytes of a CPU device's arguments that it has in common with others."""
+  found = 0.0
+  for x in arrays:
+    count = len(x.sharding.device_set)
+    some: Any = next(iter(x.sharding.device_set))
+    if some.platform == 'cpu' and x.sharding.is_fully_replicated:
+      found += x.nbytes * (1 - 1 / count)
+  return int(found)
+
+
+@contextlib.contextmanager
+def explained(
+  algorithm: Algorithm,
+  train: FederatedData,
+  test: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+) -> Iterator[None]:
+  """Programs of a run that are too large end in a sentence that says what would fit.
+
+  Args:
+    algorithm: see `Algorithm`.
+    train: training split on the devices.
+    test: test split on the devices.
+    cohort: the clients of any round.
+    key: any.
+
+  Raises:
+    UserError: in place of `TooLarge`.
+  """
+  try:
+    yield
+  except TooLarge as e:
+    if e.memory is None:
+      raise
+    state = planning.as_left(algorithm, train, key)
+    program = planning.Planned(e.name, e.needs, 0.0, refused=True)
+    found = planning.summed_up(
+      algorithm, state, train, test, cohort.ids.shape[0], (program,)
+    )
+    advice = forecast.advice(found, e.memory, algorithm.local.mesh.size)
+    raise UserError(' '.join([str(e), *advice])) from e
