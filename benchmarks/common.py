@@ -23,6 +23,7 @@ from fesem_jax import training as local_module
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import RoundInfo
+from fesem_jax.needs import memory_of
 from fesem_jax.programs import Programs
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -137,6 +138,7 @@ class Method:
 
   Attributes:
     compile_seconds: of the round.
+    needs: memory of the compiled round on each device.
   """
 
   def __init__(
@@ -157,6 +159,11 @@ class Method:
       Programs(), self._algorithm, self._state, *self._rest
     )
     self.compile_seconds = time.perf_counter() - began
+    self.needs = memory_of(self._step.compiled)
+
+  def held(self) -> int:
+    """Bytes of the state and the data."""
+    return sum(x.nbytes for x in jax.tree.leaves((self._state, self._rest[0])))
 
   def round(self) -> RoundInfo:
     """Runs the next round, as `simulate` does."""

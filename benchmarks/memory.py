@@ -1,4 +1,4 @@
-r"""Peak memory of FeSEM(4) with stacked and with streamed clients.
+r"""Peak memory of FeSEM(4), stacked and streamed, planned and measured.
 
   python -m benchmarks.memory --num_clients=1000,10000,100000
 
@@ -6,8 +6,14 @@ Each case runs in a process of its own: initialization and rounds of W4. What is
 resident before (imports, devices, data) is taken off the peak; compilation is in it.
 The peak is reset after loading, so that copies made and freed while loading count
 neither way. On a GPU, `device_peak_mib` is the device's, data included.
+
+`round_mib` is what two rounds take at most beyond the state and the data, which are
+there before; `planned_round_mib` is the compiler's count of the same (temporaries and
+what does not overwrite the old state), as `experiments.plan` reports it. `held_mib` are
+the state and the data.
 """
 
+import ctypes
 import gc
 import json
 import pathlib
@@ -33,6 +39,9 @@ COLUMNS = (
   'stack_mib',
   'peak_mib',
   'device_peak_mib',
+  'held_mib',
+  'round_mib',
+  'planned_round_mib',
   'seconds_per_round',
 )
 
@@ -62,13 +71,23 @@ def one_case(num_clients: int, client_state: str) -> dict[str, Any]:
   gc.collect()
   reset_peak()
   before = status('VmRSS')
-  timed = common.repeat(common.Method('fesem', options, local, train).round, times=2)
+  method = common.Method('fesem', options, local, train)
+  started = status('VmHWM')
+  gc.collect()
+  ctypes.CDLL(None).malloc_trim(0)  # What is free but kept would hide what is taken.
+  held = status('VmRSS')
+  reset_peak()
+  timed = common.repeat(method.round, times=2)
   after = status('VmHWM')
+  needs, devices = method.needs, mesh.size
+  fresh = needs.outputs - needs.aliased + needs.temporaries
   stats = mesh.devices.flat[0].memory_stats() or {}
   return {
     'clients': num_clients, 'client_state': client_state,
-    'stack_mib': 4 * size * num_clients / 2**20, 'peak_mib': (after - before) / 2**20,
-    'before_mib': before / 2**20,
+    'stack_mib': 4 * size * num_clients / 2**20, 'before_mib': before / 2**20,
+    'peak_mib': (max(started, after) - before) / 2**20,
+    'held_mib': method.held() / 2**20, 'round_mib': (after - held) / 2**20,
+    'planned_round_mib': devices * fresh / 2**20,
     'device_peak_mib': stats.get('peak_bytes_in_use', 0) / 2**20 or None,
     'seconds_per_round': timed['median_seconds'], 'quiet': timed['quiet'],
   }  # fmt: skip

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fesem_jax import sharding, streams
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import Algorithm, RoundInfo
-from fesem_jax.programs import Programs
+from fesem_jax.programs import Program, Programs
 
 # A `Program`, or the function itself.
 Step = Callable[..., Any]
@@ -61,7 +61,7 @@ def compile_step(
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
-) -> Step:
+) -> Program:
   """Compiles a round, unless a program of the same shapes is held already.
 
   Args:
