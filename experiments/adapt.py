@@ -95,7 +95,7 @@ def adapt(
     rows = []
     for each, model in zip(runs, models, strict=True):
       with waits.shown(None), waits.told(f'new clients of {each.run.workdir}'):
-        rows += measure(each, model, local, settings)
+        rows += measure(each, model, local, settings, machine['data_placement'])
     _write(out, rows, runs, settings)
   return rows
 
@@ -159,6 +159,7 @@ def main(argv: list[str]) -> None:
     'clients_per_chunk': f.clients_per_chunk,
     'shared_start': f.shared_start,
     'num_devices': f.num_devices,
+    'data_placement': f.data_placement,
     'checkpoint_every': 10,
     'resume': True,
     'tensorboard': False,

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.adapt_tables import ALL, ALONE, GLOBAL, Row
 from experiments.new_clients import NewClients
-from fesem_jax import cohorts, evaluate, joining, sharding, streams
+from fesem_jax import cohorts, evaluate, joining, placement, sharding, streams
 from fesem_jax.base import FederatedData, Params
 from fesem_jax.batching import Schedule
 from fesem_jax.data import first_examples
@@ -72,7 +72,11 @@ def _scores_of(
 
 
 def measure(
-  clients: NewClients, model: Params, local: LocalTraining, settings: Settings
+  clients: NewClients,
+  model: Params,
+  local: LocalTraining,
+  settings: Settings,
+  data_placement: str = 'auto',
 ) -> list[Row]:
   """Measures the new clients of a run.
 
@@ -81,6 +85,7 @@ def measure(
     model: [1, ...] the global model to compare with.
     local: the run's local training, for its new clients.
     settings: see `Settings`.
+    data_placement: see `simulate`.
 
   Returns:
     A row for each number of examples and each of the three rules, the global model and
@@ -93,7 +98,9 @@ def measure(
   key = streams.fold(jax.random.key(config['seed']), streams.JOINING)
   keys = sharding.replicate(jax.random.split(key, 3), mesh)
   centers, model = sharding.replicate((clients.centers, model), mesh)
-  whole, test = cohorts.arrange(local, clients.train, clients.test)
+  splits = clients.train, clients.test
+  on_host, _ = cohorts.ordered(local, *splits)
+  whole, test = cohorts.arrange_all(local, *splits, data_placement=data_placement)
   real = len(clients.train.info.names)
   sizes = np.asarray(whole.sizes())[:real]
   # Joining by loss on all examples is what the other rules are compared with.
@@ -110,8 +117,8 @@ def measure(
   for number in settings.counts():
     train = whole
     if number is not None:
-      few = first_examples(whole, number, config['seed'])
-      train = sharding.replicate(few, mesh)
+      few = first_examples(on_host, number, config['seed'])
+      train = placement.place(few, mesh, placement.of(whole))
     joined = _join(to_join, centers, train, keys[0])
     own, alone_finite = _alone(to_alone, train, keys[1])
     of_training = np.asarray(joined.finite)

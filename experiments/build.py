@@ -136,6 +136,8 @@ def build_local(
     shared_start=machine['shared_start'],
   )
   if chunk == 'auto':
-    chunk = autotune.clients_per_chunk(local, train, config['clients_per_round'])
+    chunk = autotune.clients_per_chunk(
+      local, train, config['clients_per_round'], machine['data_placement']
+    )
     return local._replace(clients_per_chunk=chunk, clients_per_shared_start=chunk)
   return local

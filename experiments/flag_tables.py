@@ -3,7 +3,15 @@
 from typing import Any, NamedTuple
 
 from experiments import methods, schedules
-from fesem_jax import aggregation, algorithms, corruption, data, models, training
+from fesem_jax import (
+  aggregation,
+  algorithms,
+  corruption,
+  data,
+  models,
+  placement,
+  training,
+)
 from fesem_jax.data import partition
 
 
@@ -155,7 +163,15 @@ _MACHINE = (
     'beyond rounding.', enum_values=training.SHARED_START),
   _flag('integer', 'num_devices', 0,
     'Devices that clients are split over; 0: all, on CPU one per core. Does not affect '
-    'results.', upper_bound=1024),
+    'results, but see --data_placement.', upper_bound=1024),
+  _flag('enum', 'data_placement', 'auto',
+    'Where the examples lie. replicated: all of them on every device. sharded: those of '
+    "a client on its device only, which takes less memory; then a round's clients "
+    '(--clients_per_round) and samples of clients are drawn from each device alike, so '
+    'that who is drawn depends on the number of devices, unless it divides 8. auto: '
+    'sharded on accelerators of which the examples would take more than an eighth of '
+    'the memory, or more than half with --clients_per_round; else replicated.',
+    enum_values=placement.PLACEMENTS),
 )  # fmt: skip
 
 _METHOD = (

@@ -14,10 +14,10 @@ from experiments.flag_tables import GROUPS
 from fesem_jax.errors import UserError, argument
 
 # Where and how fast a run happens, which never changes its results: no part of its
-# configuration.
+# configuration. Data split by client do, and then the library says so in it.
 _NOT_CONFIGURATION = (
   'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'save_models',
-  'clients_per_chunk', 'shared_start', 'num_devices',
+  'clients_per_chunk', 'shared_start', 'num_devices', 'data_placement',
 )  # fmt: skip
 
 

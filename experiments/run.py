@@ -21,7 +21,7 @@ from experiments import methods, schedules
 from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.errors import in_flags
 from experiments.start import no_positional, start
-from fesem_jax import algorithms, data, sharding
+from fesem_jax import algorithms, data, placement, sharding
 from fesem_jax.base import FederatedData
 from fesem_jax.corruption import corrupted, honest
 from fesem_jax.data import skew
@@ -82,12 +82,18 @@ def run(
   )
   counts = skew.label_counts(train)
   unlike = skew.label_skew(counts)
+  placed = placement.chosen(
+    machine['data_placement'],
+    placement.bytes_of(train, test),
+    local.mesh,
+    everyone=not 0 < config['clients_per_round'] < train.num_clients,
+  )
   say(
     f'{name} on {config["dataset"]}: {train.num_clients} clients, '
     f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
     f'of {size:,} parameters, label skew {unlike:.2f}, {local.mesh.size} '
     f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
-    'side on each'
+    f'side on each{", data split by client" if placed == "sharded" else ""}'
   )
   if (kept := honest(train)) is not None:
     bad = (~kept).sum()
@@ -122,6 +128,7 @@ def run(
     programs=programs,
     unseen=unseen,
     notes=notes,
+    data_placement=placed,
   )
   if unseen is not None and result.summary['unseen'] is None:
     say(

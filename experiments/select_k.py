@@ -127,6 +127,7 @@ def silhouettes_of_seeds(
         epochs=config['init_epochs'],
         seed=config['seed'],
         cluster_on=config['cluster_on'],
+        data_placement=machine['data_placement'],
         programs=programs,
       )
       sound = np.isfinite(gram.diagonal())

@@ -9,6 +9,7 @@ from fesem_jax import sharding, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.batching import Schedule
+from fesem_jax.cohorts import arrange_all
 from fesem_jax.training import LocalTraining
 
 _STEPS = 6
@@ -19,21 +20,25 @@ _CLEARLY_SLOWER = 0.8
 
 
 def clients_per_chunk(
-  local: LocalTraining, train: FederatedData, clients_per_round: int = 0
+  local: LocalTraining,
+  train: FederatedData,
+  clients_per_round: int = 0,
+  data_placement: str = 'auto',
 ) -> int:
   """The fastest of 1, 2, 4, ... clients per chunk, by a few steps of training.
 
   Args:
     local: how clients train; its own `clients_per_chunk` does not matter.
-    train: training split, of which the first clients are trained; what they learn is
-      not kept.
+    train: training split, of which the first clients of each device are trained; what
+      they learn is not kept.
     clients_per_round: S; 0 is all clients.
+    data_placement: see `simulate`.
 
   Returns:
     C. It changes the speed of a run, never its results.
   """
-  train = sharding.replicate(train, local.mesh)
   most = -(-(clients_per_round or train.num_clients) // local.mesh.size)
+  (train,) = arrange_all(local, train, data_placement=data_placement)
   rates: dict[int, float] = {}
   chunk = 1
   while chunk <= most:
@@ -54,9 +59,12 @@ def _steps_per_second(local: LocalTraining, train: FederatedData) -> float:
   """Client steps per second, with two chunks of clients on each device."""
   batch_size = local.schedule.batch_size
   local = local._replace(schedule=Schedule(batch_size, steps=_STEPS), dropout_rate=0.0)
-  count = 2 * local.clients_per_chunk * local.mesh.size
-  ids = np.arange(count, dtype=np.int32) % train.num_clients
-  cohort = Cohort(ids, everyone=False)
+  devices = local.mesh.size
+  count = 2 * local.clients_per_chunk * devices
+  first = np.arange(devices) * (train.num_clients // devices)
+  there = np.clip(len(train.info.names) - first, 1, train.num_clients // devices)
+  ids = first[:, None] + np.arange(count // devices)[None] % there[:, None]
+  cohort = Cohort(ids.reshape(-1).astype(np.int32), everyone=False)
   start = tree.expand(local.model.init(jax.random.key(0)))
   start = sharding.replicate(start, local.mesh)
 

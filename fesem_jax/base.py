@@ -109,6 +109,11 @@ class FederatedData:
   Client i owns rows `offsets[i]:offsets[i + 1]` of `x` and `y`. Skewed client
   sizes therefore cost no memory, and a client may own no rows at all.
 
+  Split by client over D devices (`placement`), `x` and `y` are [D * R, ...]: each
+  device holds its clients' rows, the first of its R, and padding. `offsets` count as
+  before; `shard_rows` says which of these rows a device holds. Within
+  `sharding.per_device` a device sees its own R rows and its own line of `shard_rows`.
+
   Attributes:
     x: [T, ...] uint8 or float32 features; `x * scale` is what models see.
     y: [T] int32 labels in 0..L-1.
@@ -120,6 +125,8 @@ class FederatedData:
     max_examples: the most rows that one client owns.
     info: names and true clusters, on the host.
     corruption: which clients are bad; None if all are honest. See `corruption`.
+    shard_rows: [D, 2] int32 first row of each device, and one beyond its last, as
+      `offsets` count; None where all rows are on every device.
   """
 
   x: HostOrDeviceArray
@@ -131,6 +138,7 @@ class FederatedData:
   max_examples: int = dataclasses.field(metadata={'static': True})
   info: ClientInfo = dataclasses.field(metadata={'static': True})
   corruption: 'Corruption | None' = None
+  shard_rows: HostOrDeviceArray = None
 
   @property
   def num_clients(self) -> int:
@@ -145,7 +153,8 @@ class FederatedData:
   def sizes(self, ids: jax.Array | None = None) -> jax.Array:
     """Number of examples of each client of `ids` ([S], default all M), int32.
 
-    The id M is an empty place and has size 0.
+    The id M is an empty place and has size 0. So does, where a device sees its own
+    rows only, a client whose rows it does not hold.
     """
     if ids is None:
       offsets = self.offsets
@@ -154,14 +163,33 @@ class FederatedData:
       return offsets[1:] - offsets[:-1]
     first = jnp.asarray(self.offsets).at[ids].get(mode='clip')
     last = jnp.asarray(self.offsets).at[ids + 1].get(mode='clip')
-    return last - first
+    if self.shard_rows is None or self.shard_rows.shape[0] > 1:
+      return last - first
+    begin, end = self.shard_rows[0, 0], self.shard_rows[0, 1]
+    return jnp.where((first >= begin) & (last <= end), last - first, 0)
 
   def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of client `i` on the host: x [N, ...], y [N]."""
     # As a whole: on a device, slices would be compiled for every length.
     x, y, offsets = (np.asarray(a) for a in (self.x, self.y, self.offsets))
-    rows = slice(offsets[i], offsets[i + 1])
-    return x[rows], y[rows]
+    first, last = offsets[i], offsets[i + 1]
+    if self.shard_rows is not None:
+      num_devices = len(self.shard_rows)
+      device = i * num_devices // self.num_clients
+      shift = device * (len(x) // num_devices) - np.asarray(self.shard_rows)[device, 0]
+      first, last = first + shift, last + shift
+    return x[first:last], y[first:last]
+
+  def compact(self, rows: HostOrDeviceArray) -> np.ndarray:
+    """`x` or `y` on the host, without the padding of shards: [T, ...]."""
+    rows = np.asarray(rows)
+    if self.shard_rows is None:
+      return rows
+    held = np.asarray(self.shard_rows)
+    shards = np.split(rows, len(held))
+    return np.concatenate(
+      [part[: last - first] for part, (first, last) in zip(shards, held, strict=True)]
+    )
 
   def reorder(self, order: np.ndarray, num_clients: int = 0) -> 'FederatedData':
     """Clients in another order, on the host; ids, names and clusters go along.
@@ -174,9 +202,9 @@ class FederatedData:
     sizes = (last - first)[order]
     rows = np.concatenate([np.arange(first[i], last[i]) for i in order])
     x = _aligned((len(rows), *self.example_shape), self.x.dtype)
-    np.take(np.asarray(self.x), rows, axis=0, out=x, mode='clip')
+    np.take(self.compact(self.x), rows, axis=0, out=x, mode='clip')
     y = _aligned((len(rows),), self.y.dtype)
-    np.take(np.asarray(self.y), rows, out=y, mode='clip')
+    np.take(self.compact(self.y), rows, out=y, mode='clip')
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
     truth = self.info.clusters
@@ -266,7 +294,9 @@ class Cohort:
 
   Attributes:
     ids: [S] int32 positions in the data; M is an empty place, so that S can be
-      padded to a multiple of the device count.
+      padded to a multiple of the device count. Where data are split by client, device
+      d works on the d-th part of `ids`, which must be clients that it holds; others
+      are empty places to it. See `sampling.evenly`.
     everyone: True if `ids` is 0..M-1: full participation, nothing is gathered.
     round: [] int32 number of the round, counted from 0, which a schedule over rounds
       looks at (`LocalTraining.rate`); None outside of rounds, e.g. before the first.

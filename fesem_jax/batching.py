@@ -108,8 +108,16 @@ def batch_rows(
 def gather(
   data: FederatedData, client: jax.Array, rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32."""
-  rows = jnp.asarray(data.offsets).at[client].get(mode='clip') + rows
+  """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32.
+
+  Raises:
+    AssertionError: if data are split by client, and this is not a single device's work.
+  """
+  first = jnp.asarray(data.offsets).at[client].get(mode='clip')
+  if data.shard_rows is not None:
+    assert data.shard_rows.shape[0] == 1, 'A device reads its own rows only.'
+    first = first - data.shard_rows[0, 0]
+  rows = first + rows
   x = jnp.asarray(data.x).at[rows].get(mode='clip')
   return x.astype(jnp.float32) * data.scale, jnp.asarray(data.y).at[rows].get(
     mode='clip'

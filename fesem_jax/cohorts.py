@@ -1,18 +1,12 @@
 """Dealing clients to devices, and drawing the clients of a round."""
 
-import math
-
 import numpy as np
 from jax.sharding import Mesh
 
-from fesem_jax import sharding, streams
+from fesem_jax import evenly, placement, sharding, streams
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.batching import num_steps
 from fesem_jax.training import LocalTraining
-
-# Clients are padded to a multiple of this and of the device count, so that
-# checkpoints do not depend on the count while it divides this.
-_PADDING = 8
 
 
 def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
@@ -30,12 +24,15 @@ def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
 
 def padded_clients(num_clients: int, mesh: Mesh) -> int:
   """M with the clients without examples that `arrange` adds."""
-  multiple = math.lcm(_PADDING, mesh.size)
+  multiple = sharding.num_shards(mesh.size)
   return -(-num_clients // multiple) * multiple
 
 
 def arrange(
-  local: LocalTraining, train: FederatedData, test: FederatedData
+  local: LocalTraining,
+  train: FederatedData,
+  test: FederatedData,
+  data_placement: str = 'replicated',
 ) -> tuple[FederatedData, FederatedData]:
   """Deals clients so that devices have like work, and puts the data on them.
 
@@ -46,18 +43,42 @@ def arrange(
     local: how clients train, which decides their work, and the devices.
     train: training split of M clients, on the host.
     test: test split of the same clients in the same order.
+    data_placement: 'replicated' or 'sharded'.
 
   Returns:
-    Both splits in the new order, whole on every device; M is a multiple of 8 and of
-    the number of devices.
+    Both splits in the new order, whole on every device or split by client; M is a
+    multiple of 8 and of the number of devices.
   """
-  order = order_of_clients(local, train)
+  on_host = ordered(local, train, test)
+  train, test = (placement.place(s, local.mesh, data_placement) for s in on_host)
+  return train, test
+
+
+def ordered(local: LocalTraining, *splits: FederatedData) -> list[FederatedData]:
+  """Splits of the same clients as `arrange` orders and pads them, on the host.
+
+  Args:
+    local: see `arrange`.
+    *splits: on the host; the first decides the work.
+  """
+  order = order_of_clients(local, splits[0])
   padded = padded_clients(len(order), local.mesh)
+  return [split.reorder(order, padded) for split in splits]
 
-  def place(split: FederatedData) -> FederatedData:
-    return sharding.replicate(split.reorder(order, padded), local.mesh)
 
-  return place(train), place(test)
+def arrange_all(
+  local: LocalTraining, *splits: FederatedData, data_placement: str = 'auto'
+) -> list[FederatedData]:
+  """Splits as `arrange` puts them on the devices, for work on all clients.
+
+  Args:
+    local: see `arrange`.
+    *splits: on the host; the first decides the work.
+    data_placement: see `simulate`.
+  """
+  size = placement.bytes_of(*splits)
+  chosen = placement.chosen(data_placement, size, local.mesh, everyone=True)
+  return [placement.place(s, local.mesh, chosen) for s in ordered(local, *splits)]
 
 
 def draw_cohort(
@@ -66,7 +87,8 @@ def draw_cohort(
   """The clients of a round, dealt so that devices have like work.
 
   They are drawn without replacement, by client id, from the seed and the number of
-  the round, so that neither the clients' order nor the device count matters.
+  the round, so that neither the clients' order nor the device count matters; where data
+  are split by client, of each device's clients alike (`evenly`).
 
   Args:
     seed: of the run.
@@ -84,8 +106,11 @@ def draw_cohort(
   if not 0 < clients_per_round < real:
     ids = np.arange(train.num_clients, dtype=np.int32)
     return Cohort(ids, everyone=True, round=before)
-  by_id = np.argsort(np.asarray(train.client_ids)[:real])
   rng = streams.host_rng(seed, streams.COHORT, number)
+  if train.shard_rows is not None:
+    ids = evenly.drawn_on_host(rng, clients_per_round, train, mesh)
+    return Cohort(ids, everyone=False, round=before)
+  by_id = np.argsort(np.asarray(train.client_ids)[:real])
   positions = by_id[rng.choice(real, clients_per_round, replace=False)]
   padding = -clients_per_round % mesh.size
   positions = np.concatenate([positions, np.full(padding, train.num_clients)])

@@ -13,7 +13,7 @@ import numpy as np
 from fesem_jax import comparison, streams, waits
 from fesem_jax.algorithms.first_clusters import before_rounds, random_start
 from fesem_jax.base import FederatedData
-from fesem_jax.cohorts import arrange, order_of_clients
+from fesem_jax.cohorts import arrange_all, order_of_clients
 from fesem_jax.gram import centered_gram
 from fesem_jax.local import train_cohort
 from fesem_jax.programs import Programs
@@ -29,6 +29,7 @@ def inner_products(
   epochs: int = 1,
   seed: int = 0,
   cluster_on: str = 'all',
+  data_placement: str = 'auto',
   programs: Programs | None = None,
 ) -> np.ndarray:
   """Inner products of the models that the first clustering of FeSEM sees.
@@ -42,6 +43,7 @@ def inner_products(
     epochs: local epochs.
     seed: decides the model and the order of examples.
     cluster_on: of FeSEM, what of the models is compared.
+    data_placement: see `simulate`.
     programs: of earlier calls with the same `local`, epochs and `cluster_on`.
 
   Returns:
@@ -51,7 +53,7 @@ def inner_products(
   local = before_rounds(local, epochs)
   compare = comparison.build(cluster_on, local.model)
   places = np.argsort(order_of_clients(local, train))
-  train, _ = arrange(local, train, train)
+  (train,) = arrange_all(local, train, data_placement=data_placement)
   key = keys_of_run(seed, local.mesh)[streams.INIT]
 
   def products(key: jax.Array, train: FederatedData) -> Any:

@@ -24,6 +24,7 @@ _FREE = frozenset(
 
 # What is shown where a configuration lacks a name, e.g. one of another version.
 _NONE = 'absent'
+_UNSAID = {'data_placement': 'replicated'}
 
 
 def check_same(
@@ -41,7 +42,7 @@ def check_same(
   """
 
   def differs(name: str) -> str:
-    there, now = (c.get(name, _NONE) for c in (old, config))
+    there, now = (c.get(name, _UNSAID.get(name, _NONE)) for c in (old, config))
     if name == 'data_digest':
       return 'the data (its examples, labels or clients differ)'
     if str(there) == str(now):  # "20" and 20.

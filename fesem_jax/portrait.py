@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import streams, waits
+from fesem_jax import evenly, streams, waits
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.gram import centered_gram
 from fesem_jax.local import train_cohort
@@ -98,9 +98,12 @@ def draw(
   names = train.info.names
   local = algorithm.local._replace(dropout_rate=0.0)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-  sampled = np.sort(rng.permutation(len(names))[:_MAX_CLIENTS])
-  padding = -len(sampled) % local.mesh.size
-  ids = np.concatenate([sampled, np.full(padding, train.num_clients)]).astype(np.int32)
+  if train.shard_rows is None:
+    sampled = np.sort(rng.permutation(len(names))[:_MAX_CLIENTS])
+    padding = -len(sampled) % local.mesh.size
+    ids = np.concatenate([sampled, np.full(padding, train.num_clients)])
+  else:
+    ids = evenly.drawn_on_host(rng, _MAX_CLIENTS, train, local.mesh)
 
   def gram(state, train, ids, key):
     deployed = algorithm.deployed(state, train)
@@ -127,14 +130,14 @@ def draw(
     products = centered_gram(trained.folded, counts, local.mesh)
     return products, counts, deployed.clusters()
 
-  args = (state, train, jnp.asarray(ids), key)
+  args = (state, train, jnp.asarray(ids, jnp.int32), key)
   program = programs.compiled(('portrait', algorithm, local), gram, *args, **run_once())
   with waits.told('local models for the figures'):
     products, counts, clusters = jax.device_get(program(*args))
   # Weights beyond 1e19 overflow here.
   counts = counts & np.isfinite(products.diagonal())
-  kept = np.flatnonzero(counts[: len(sampled)])
-  products, sampled = products[np.ix_(kept, kept)], sampled[kept]
+  kept = np.flatnonzero(counts)
+  products, sampled = products[np.ix_(kept, kept)], ids[kept]
   coordinates = principal_components(products, _COMPONENTS)
   spread = np.trace(products)
   out = {
@@ -161,11 +164,11 @@ def in_order(
   """A portrait whose positions are those of another order of the clients.
 
   Args:
-    picture: from `draw`; what is there of `label_counts` [M, L] goes along.
+    picture: from `draw`.
     places: [M] position in `picture` of the client that comes first, second, ...
   """
   moved = dict(picture)
-  for name in ('names', 'truth', 'assignment', 'label_counts'):
+  for name in ('names', 'truth', 'assignment'):
     if len(picture.get(name, ())):
       moved[name] = picture[name][places]
   new = np.argsort(places)
@@ -185,7 +188,7 @@ def _sheets(
   """Images of the clients nearest to the mean of their cluster."""
   num_clusters = int(assignment.max()) + 1
   shape = (num_clusters, _SHEET_CLIENTS, _SHEET_IMAGES, *train.example_shape)
-  images = np.zeros(shape, np.asarray(train.x[:1]).dtype)
+  images = np.zeros(shape, train.x.dtype)
   clients = np.full((num_clusters, _SHEET_CLIENTS), -1)
   for k in range(num_clusters):
     members = np.flatnonzero(assignment[sampled] == k)

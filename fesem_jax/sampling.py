@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import streams
+from fesem_jax import evenly, streams
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.hyperparameters import variable
 
@@ -63,9 +63,16 @@ def shuffled(
 
 
 def sample_clients(
-  key: jax.Array, data: FederatedData, count: int, mesh: Mesh, of: Cohort | None = None
+  key: jax.Array,
+  data: FederatedData,
+  count: int,
+  mesh: Mesh,
+  of: Cohort | None = None,
+  number: jax.Array | None = None,
 ) -> Cohort:
   """A random cohort, drawn by client id, so that clients' order does not matter.
+
+  Where data are split by client, of each device's clients alike; see `evenly`.
 
   Args:
     key: decides which clients are drawn.
@@ -73,14 +80,23 @@ def sample_clients(
     count: clients to draw; empty places fill up to a multiple of the device count.
     mesh: the devices.
     of: the cohort to draw from; None is everyone.
+    number: [] int32 clients to draw, if fewer than `count`.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
   exists = data.sizes() > 0
   if of is not None and not of.everyone:
     exists &= jnp.zeros(exists.shape, bool).at[of.ids].set(True, mode='drop')
+  if data.shard_rows is not None:
+    places = evenly.places_of_sample(count, data, of, mesh)
+    draw, count = jax.vmap(jax.random.uniform)(keys), count if number is None else number
+    ids = evenly.drawn_on_devices(key, count, data, draw, exists, places, mesh)
+    return Cohort(ids, everyone=False)
   ids = random_order(keys, exists)[:count]
   padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
-  return Cohort(jnp.concatenate([ids, padding]), everyone=False)
+  ids = jnp.concatenate([ids, padding])
+  if number is not None:
+    ids = jnp.where(jnp.arange(ids.shape[0]) < number, ids, data.num_clients)
+  return Cohort(ids, everyone=False)
 
 
 def random_order(keys: jax.Array, exists: jax.Array) -> jax.Array:

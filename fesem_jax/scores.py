@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fesem_jax import client_table, evaluate, records
+from fesem_jax import client_table, evaluate, placement, records
 from fesem_jax.base import FederatedData
 from fesem_jax.client_table import ClientTable
 from fesem_jax.cohorts import arrange
@@ -204,7 +204,8 @@ class Evaluation:
       key = jax.random.key(0)  # Nothing is fine-tuned.
       return evaluate.evaluate_clients(used, local, train, test, key, 0)[0]
 
-    args = (state, self._train, *arrange(local, *unseen))
+    placed = arrange(local, *unseen, placement.of(self._train))
+    args = (state, self._train, *placed)
     program = self._programs.compiled(('unseen', algorithm), measure, *args)
     return evaluate.scores_by_name(jax.device_get(program(*args)))
 

@@ -1,11 +1,12 @@
 """Clients over devices: the 'clients' mesh axis and how clients are dealt.
 
-Client stacks are split over the axis; data and centers are whole on each
-device. Whole data lets any cohort be dealt evenly; it is small (uint8) beside
-the stack of models.
+Client stacks are split over the axis; centers are whole on each device, and so are
+data unless they are split by client (`placement`).
 """
 
 import contextlib
+import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fesem_jax.base import FederatedData
 from fesem_jax.chips import memory_of
 from fesem_jax.errors import UserError
 
@@ -22,6 +24,18 @@ CLIENTS = 'clients'
 
 # Balanced down to 2**10 devices.
 _DEALS = 10
+
+# Clients are padded to a multiple of this and of the device count, so that
+# checkpoints do not depend on the count while it divides this.
+_SHARDS = 8
+
+
+def num_shards(num_devices: int) -> int:
+  """Runs of equally many clients that lie on one device each; no fewer than 8.
+
+  Nothing depends on the number of devices but through this.
+  """
+  return math.lcm(_SHARDS, num_devices)
 
 
 def client_mesh(num_devices: int = 0) -> Mesh:
@@ -78,6 +92,50 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
   return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
+def split_rows(
+  shape: tuple[int, ...], part: Callable[[int], np.ndarray], mesh: Mesh
+) -> jax.Array:
+  """An array whose leading axis is split over the devices of the mesh.
+
+  Args:
+    shape: of the whole; its first is a multiple of the number of devices D.
+    part: number of a device, 0..D-1 -> its rows. A process is asked for those of its
+      own devices only.
+    mesh: the devices.
+  """
+  on_each = shape[0] // mesh.size
+
+  def of_device(index: tuple[slice, ...]) -> np.ndarray:
+    return part((index[0].start or 0) // on_each)
+
+  placed = NamedSharding(mesh, PartitionSpec(CLIENTS))
+  return jax.make_array_from_callback(shape, placed, of_device)
+
+
+def own_clients(num_clients: int, mesh: Mesh) -> np.ndarray:
+  """Positions of the clients whose rows this process holds, where data are split.
+
+  Args:
+    num_clients: M, a multiple of the number of devices.
+    mesh: the devices, of all processes.
+  """
+  here = [device.process_index == jax.process_index() for device in mesh.devices.flat]
+  return np.flatnonzero(np.repeat(here, num_clients // mesh.size))
+
+
+def specs_of(tree: Any) -> Any:
+  """Like the tree, how each array lies on the devices: whole, but for split data."""
+
+  def of(x: Any) -> Any:
+    whole = jax.tree.map(lambda _: PartitionSpec(), x)
+    if not isinstance(x, FederatedData) or x.shard_rows is None:
+      return whole
+    split = PartitionSpec(CLIENTS)
+    return dataclasses.replace(whole, x=split, y=split, shard_rows=split)
+
+  return jax.tree.map(of, tree, is_leaf=lambda x: isinstance(x, FederatedData))
+
+
 def split_clients(tree: Any, mesh: Mesh) -> Any:
   """Constrains the leading axis of every leaf to be split over 'clients'."""
   sharding = NamedSharding(mesh, PartitionSpec(CLIENTS))
@@ -94,7 +152,7 @@ def per_device(
       axis, and a tree to be summed over devices; either may be None.
     mesh: from `client_mesh`; None where there is nothing to split.
     num_split: how many of the first arguments have a leading client axis; the
-      others are whole on every device.
+      others are whole on every device, but for data that are split by client.
   """
   if mesh is None or mesh.size == 1:
     return fn
@@ -105,8 +163,8 @@ def per_device(
 
   def run(*args: Any) -> Any:
     specs = [
-      PartitionSpec(CLIENTS) if i < num_split else PartitionSpec()
-      for i in range(len(args))
+      PartitionSpec(CLIENTS) if i < num_split else specs_of(arg)
+      for i, arg in enumerate(args)
     ]
     return jax.shard_map(
       on_one,

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import tqdm
 
-from fesem_jax import checkpoint, portrait, records, streams, waits, writer
+from fesem_jax import checkpoint, placement, portrait, records, streams, waits, writer
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.capacity import explained
 from fesem_jax.client_table import ClientTable
@@ -50,6 +50,7 @@ def simulate(
   programs: Programs | None = None,
   unseen: tuple[FederatedData, FederatedData] | None = None,
   notes: Sequence[str] = (),
+  data_placement: str = 'auto',
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
@@ -83,6 +84,10 @@ def simulate(
     unseen: training and test split of clients that take no part, to measure on after
       the last round; see `evaluate.models_of_unseen`.
     notes: sentences about the method that the summary keeps; see `algorithms.notes`.
+    data_placement: 'replicated' puts all examples on every device; 'sharded' splits
+      them by client, and then rounds of some clients draw of each device alike, so that
+      their clients depend on the number of devices, unless it divides 8; 'auto' splits
+      data that are large for the devices, see `placement.chosen`.
 
   Returns:
     `Result`.
@@ -106,7 +111,16 @@ def simulate(
     data_digest = '' if folder is None else digest_of_data(train, test, *(unseen or ()))
     keys = keys_of_run(seed, local.mesh)
     places = np.argsort(order_of_clients(local, train))
-    train, test = arrange(local, train, test)
+    label_counts = skew.label_counts(train)
+    data_placement = placement.chosen(
+      data_placement,
+      placement.bytes_of(train, test),
+      local.mesh,
+      everyone=not 0 < clients_per_round < train.num_clients,
+    )
+    train, test = arrange(local, train, test, data_placement)
+    if data_placement == 'sharded':
+      notes = [*notes, placement.note(local.mesh, train, test)]
 
     def draw(number: int) -> Cohort:
       return draw_cohort(seed, number, clients_per_round, train, local.mesh)
@@ -130,6 +144,7 @@ def simulate(
           seed, clients_per_round, finetune_epochs, unseen, traced
         )
       identity = identity | {'data_digest': data_digest}
+      identity |= placement.identity(train, local.mesh)
       checkpoints = opened.enter_context(claim_workdir(folder, identity, resume))
     state, done, init_seconds = begin(
       algorithm, train, keys[streams.INIT], checkpoints, rounds, programs
@@ -208,11 +223,10 @@ def simulate(
       if 'deployed' not in out.records[-1]:  # Stopped here between evaluations.
         out.amend(evaluation.record(measured))
 
-    label_counts = skew.label_counts(train)[: len(train.info.names)]
     picture = {}
     if make_portrait:
       picture = portrait.draw(algorithm, state, train, keys[streams.PORTRAIT], programs)
-      picture = portrait.in_order(picture | {'label_counts': label_counts}, places)
+      picture = portrait.in_order(picture, places) | {'label_counts': label_counts}
     timing = records.timing(
       compiling.seconds(), rounds_seconds, steps, time.perf_counter() - began
     )
@@ -228,6 +242,7 @@ def simulate(
       timing,
       local.mesh,
     )
+    summary['data_placement'] = data_placement
     return result(summary, picture, evaluation.clients(measured, places))
 
 

@@ -19,6 +19,7 @@ DROPOUT, STRAGGLES, STRAGGLER_EPOCHS, NOISE = (2**31 - i for i in (1, 2, 3, 13))
 FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (
   2**31 - i for i in range(4, 13)
 )
+ROUNDING = 2**31 - 14  # Of how many clients each device gives to a cohort.
 
 # On the host: loading data, drawing the clients of a round, those that are bad, and the
 # examples that a new client has.

@@ -3,11 +3,8 @@
 Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
 """
 
-import jax.numpy as jnp
-
 from fesem_jax import streams, tree
 from fesem_jax.algorithms import global_model
-from fesem_jax.base import Cohort
 from fesem_jax.corruption import check_models_only
 from fesem_jax.errors import check_at_least
 from fesem_jax.hyperparameters import variable
@@ -50,10 +47,9 @@ def fed_dane(
 
   def first_cohort(data, cohort, key):
     key = streams.fold(key, streams.FIRST_COHORT)
-    ids = sample_clients(key, data, cohort.ids.shape[0], local.mesh).ids
-    count = (data.sizes(cohort.ids) > 0).sum()  # Without the cohort's padding.
-    ids = jnp.where(jnp.arange(ids.shape[0]) < count, ids, data.num_clients)
-    return Cohort(ids, everyone=False)
+    number = (data.sizes(cohort.ids) > 0).sum()  # Without the cohort's padding.
+    most = cohort.ids.shape[0]
+    return sample_clients(key, data, most, local.mesh, number=number)
 
   def train(local, state, data, cohort, key, **options):
     def gradients(cohort, keep):

@@ -9,7 +9,7 @@ def label_counts(data: FederatedData) -> np.ndarray:
   """[M, L] int64 examples of each class on each client, on the host."""
   sizes = np.asarray(data.sizes())
   client = np.repeat(np.arange(len(sizes)), sizes)
-  cells = client * data.num_classes + np.asarray(data.y)
+  cells = client * data.num_classes + data.compact(data.y)
   counts = np.bincount(cells, minlength=len(sizes) * data.num_classes)
   return counts.reshape(len(sizes), data.num_classes)
 
