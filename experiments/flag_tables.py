@@ -165,8 +165,8 @@ _MACHINE = (
     'Devices that clients are split over; 0: all, on CPU one per core. Does not affect '
     'results, but see --data_placement.', upper_bound=1024),
   _flag('enum', 'data_placement', 'auto',
-    'Where the examples lie. replicated: all of them on every device. sharded: those of '
-    "a client on its device only, which takes less memory; then a round's clients "
+    'Where the examples lie. replicated: all on every device. sharded: those of a '
+    "client on its device only, which takes less memory; then a round's clients "
     '(--clients_per_round) and samples of clients are drawn from each device alike, so '
     'that who is drawn depends on the number of devices, unless it divides 8. auto: '
     'sharded on accelerators of which the examples would take more than an eighth of '

@@ -38,7 +38,7 @@ from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.errors import in_flags
 from experiments.plan_report import report, table, text
 from experiments.start import no_positional, start
-from fesem_jax import chips, planning, sharding, topologies, waits
+from fesem_jax import chips, placement, planning, sharding, topologies, waits
 from fesem_jax.atomic import write_atomically
 from fesem_jax.errors import UserError, argument, check_at_least, check_choice
 from fesem_jax.planning import Outline, Split
@@ -130,6 +130,12 @@ def one_plan(
     f'{topology}',
     flush=True,
   )
+  placed = placement.chosen(
+    machine['data_placement'],
+    wanted.bytes,
+    mesh,
+    everyone=not 0 < config['clients_per_round'] < wanted.num_clients,
+  )
   with waits.shown(None):
     found = planning.plan(
       algorithm,
@@ -137,6 +143,7 @@ def one_plan(
       config['clients_per_round'],
       config['finetune_epochs'],
       f.plan_programs,
+      placed,
     )
   memory = sharding.memory(mesh.devices.flat[0])
   return report(found, wanted.num_clients, topology, mesh, memory)

@@ -41,6 +41,7 @@ def report(
     'stack_bytes': found.stack,
     'state_bytes': found.state,
     'data_bytes': found.data,
+    'data_placement': found.data_placement,
     'clients_per_device': found.clients,
     'clients_per_chunk': found.together,
     'temporary_bytes_per_client': needs.temporaries // max(1, found.together),
@@ -87,7 +88,7 @@ def text(made: dict[str, Any]) -> str:
     '',
     f'local models   {shown(made["stack_bytes"])} of a state of '
     f'{shown(made["state_bytes"])}; one model {shown(made["model_bytes"])}',
-    f'data           {shown(made["data_bytes"])}',
+    f'data           {shown(made["data_bytes"])}, {made["data_placement"]}',
     f'a client       {shown(made["temporary_bytes_per_client"])} while it trains',
     f'a local step   {made["operations_per_client_step"] / 1e6:,.1f} MFLOP, '
     f'{shown(made["bytes_per_client_step"])} of parameters read and written',

@@ -56,6 +56,13 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
       f'--clients_per_chunk={room}: a client that trains needs {shown(each)}, and '
       f'{shown(memory - rest)} are left for them.'
     )
+  if found.data_placement == 'replicated' and num_devices > 1:
+    on_each = found.data / num_devices
+    if found.peak - found.data + on_each <= memory:
+      sentences.append(
+        f'--data_placement=sharded: each device holds {shown(on_each)} of data instead '
+        f'of {shown(found.data)}.'
+      )
   if found.stack:
     others = found.peak - found.stack
     if others <= memory:

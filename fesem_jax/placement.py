@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -22,8 +23,8 @@ def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> s
   Args:
     data_placement: one of `PLACEMENTS`. 'auto' splits data between accelerators that
       would take more than an eighth of the memory of each; more than half where rounds
-      are of some clients, as then another placement draws others. Devices that do not
-      say what they hold, e.g. CPUs, which share the host's memory, get all data.
+      are of some clients, as then another placement draws others. CPU devices,
+      which share the machine's memory, get all data.
     num_bytes: of both splits; see `bytes_of`.
     mesh: the devices.
     everyone: whether every client takes part in every round.
@@ -34,7 +35,7 @@ def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> s
   check_choice('data_placement', data_placement, PLACEMENTS)
   if data_placement != 'auto':
     return data_placement
-  memory = sharding.memory(mesh.devices.flat[0])
+  memory = sharding.own_memory(mesh.devices.flat[0])
   share = _MOST_OF_ALL if everyone else _MOST_OF_SOME
   large = memory is not None and num_bytes > share * memory
   return 'sharded' if large and mesh.size > 1 else 'replicated'
@@ -62,7 +63,7 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
   bounds = np.stack([ends[:-1], ends[1:]], axis=1)
   on_each = int(np.diff(bounds).max(initial=1))
 
-  def split(rows: np.ndarray) -> np.ndarray:
+  def split(rows: np.ndarray) -> jax.Array:
     def part(device: int) -> np.ndarray:
       own = rows[slice(*bounds[device])]
       padding = np.zeros((on_each - len(own), *own.shape[1:]), own.dtype)

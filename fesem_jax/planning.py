@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax import shared_kernels, waits
+from fesem_jax import evenly, placement, shared_kernels, waits
 from fesem_jax.base import ClientInfo, Cohort, FederatedData
 from fesem_jax.batching import batch_width, most_steps
 from fesem_jax.cohorts import padded_clients
@@ -59,6 +59,12 @@ class Outline(NamedTuple):
   example_shape: tuple[int, ...]
   dtype: Any
   num_classes: int
+
+  @property
+  def bytes(self) -> int:
+    """Of the examples of both splits."""
+    features = math.prod(self.example_shape) * np.dtype(self.dtype).itemsize
+    return (self.train.examples + self.test.examples) * (features + 4)
 
   @classmethod
   def of(cls, train: FederatedData, test: FederatedData) -> 'Outline':
@@ -116,6 +122,7 @@ class Plan(NamedTuple):
     together: C, clients that train side by side on a device.
     clients: of a round on a device.
     work: of a local step; zeros where it was not counted.
+    data_placement: 'replicated' or 'sharded'.
   """
 
   programs: tuple[Planned, ...]
@@ -127,6 +134,7 @@ class Plan(NamedTuple):
   together: int
   clients: int
   work: Work = Work(0.0, 0.0, 0.0)
+  data_placement: str = 'replicated'
 
   @property
   def round(self) -> Planned:
@@ -149,6 +157,7 @@ def plan(
   clients_per_round: int = 0,
   finetune_epochs: int = 1,
   parts: Sequence[str] = PARTS,
+  data_placement: str = 'replicated',
 ) -> Plan:
   """Compiles a run for the devices of `algorithm.local.mesh`.
 
@@ -158,18 +167,23 @@ def plan(
     clients_per_round: S; 0 is every client.
     finetune_epochs: see `simulate`.
     parts: which of `PARTS` to compile.
+    data_placement: 'replicated' or 'sharded'; see `placement.chosen`.
 
   Raises:
     UserError: if the method cannot be run so.
   """
   local = algorithm.local
   whole = NamedSharding(local.mesh, PartitionSpec())
-  train, test = (data_of(outline, s, local.mesh) for s in (outline.train, outline.test))
+  train, test = (
+    data_of(outline, s, local.mesh, data_placement)
+    for s in (outline.train, outline.test)
+  )
   count = clients_per_round or outline.num_clients
   everyone = count >= outline.num_clients
-  padded = (
-    train.num_clients if everyone else -(-count // local.mesh.size) * local.mesh.size
-  )
+  places = -(-count // local.mesh.size)
+  if data_placement == 'sharded':
+    places = evenly.places_of_sample(count, train, None, local.mesh)
+  padded = train.num_clients if everyone else places * local.mesh.size
   cohort = Cohort(
     _array(whole, (padded,), np.int32), everyone, _array(whole, (), np.int32)
   )
@@ -253,6 +267,7 @@ def summed_up(
     test=sum(map(_bytes_on_device, jax.tree.leaves(test))),
     together=_together(algorithm, state, train, num_clients),
     clients=-(-num_clients // local.mesh.size),
+    data_placement=placement.of(train),
   )
 
 
@@ -287,19 +302,27 @@ def work_of(local: LocalTraining, outline: Outline, clients: float) -> Work:
   return Work(float(costs.get('flops', 0.0)), 5.0 * size, steps * clients)
 
 
-def data_of(outline: Outline, split: Split, mesh: Mesh) -> FederatedData:
-  """Shapes of a split, whole on every device, as `cohorts.arrange` makes it."""
+def data_of(
+  outline: Outline, split: Split, mesh: Mesh, data_placement: str = 'replicated'
+) -> FederatedData:
+  """Shapes of a split as `cohorts.arrange` makes it, but for the padding of shards."""
   whole = NamedSharding(mesh, PartitionSpec())
   count = padded_clients(outline.num_clients, mesh)
+  rows, examples, shards = whole, split.examples, None
+  if data_placement == 'sharded':
+    rows = NamedSharding(mesh, PartitionSpec(CLIENTS))
+    examples = -(-examples // mesh.size) * mesh.size
+    shards = _array(rows, (mesh.size, 2), np.int32)
   return FederatedData(
-    x=_array(whole, (split.examples, *outline.example_shape), outline.dtype),
-    y=_array(whole, (split.examples,), np.int32),
+    x=_array(rows, (examples, *outline.example_shape), outline.dtype),
+    y=_array(rows, (examples,), np.int32),
     offsets=_array(whole, (count + 1,), np.int32),
     client_ids=_array(whole, (count,), np.int32),
     num_classes=outline.num_classes,
     scale=1 / 255 if np.dtype(outline.dtype) == np.uint8 else 1.0,
     max_examples=split.most,
     info=ClientInfo(np.arange(outline.num_clients).astype(str)),
+    shard_rows=shards,
   )
 
 

@@ -105,7 +105,7 @@ def split_rows(
   """
   on_each = shape[0] // mesh.size
 
-  def of_device(index: tuple[slice, ...]) -> np.ndarray:
+  def of_device(index: Any) -> np.ndarray:
     return part((index[0].start or 0) // on_each)
 
   placed = NamedSharding(mesh, PartitionSpec(CLIENTS))
@@ -253,6 +253,11 @@ def memory(device: jax.Device) -> int | None:
   except (jax.errors.JaxRuntimeError, NotImplementedError):
     stats = {}  # One that programs are compiled for only.
   return stats.get('bytes_limit') or memory_of(device.device_kind)
+
+
+def own_memory(device: jax.Device) -> int | None:
+  """Bytes of a device that it shares with no other; None of a CPU, or if not known."""
+  return None if device.platform == 'cpu' else memory(device)
 
 
 def host_memory() -> int | None:

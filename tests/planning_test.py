@@ -128,6 +128,15 @@ def test_bytes_for_people():
   ]  # fmt: skip
 
 
+def test_advice_splits_large_data():
+  whole = a_plan(800)._replace(data=1000, test=400)
+  _, split = forecast.advice(whole, 1200, 4)  # Of 1,700 bytes, 750 are other chips'.
+  assert split.startswith('--data_placement=sharded: each device holds 250 bytes')
+  assert '--data_placement' not in str(forecast.advice(whole, 900, 4))
+  sharded = whole._replace(data_placement='sharded')
+  assert '--data_placement' not in str(forecast.advice(sharded, 1200, 4))
+
+
 @pytest.mark.parametrize('topology', ['v9:2x2', 'v5e', 'tpu', ''])
 def test_an_unknown_topology_is_one_sentence_that_lists_them(topology):
   with pytest.raises(UserError, match=r'topology.*v4, v5e, v5p, v6e.*v5e:2x4'):

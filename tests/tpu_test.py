@@ -38,7 +38,7 @@ ROWS = [
 ]
 
 
-def planned(name, options, devices):
+def planned(name, options, devices, **how):
   mesh = topologies.mesh_of('v5e:2x2', devices)
   local = local_training(
     models.build('mlp', (8, 8), 10, [64]),
@@ -49,7 +49,7 @@ def planned(name, options, devices):
     mesh=mesh,
   )
   algorithm = algorithms.build(name, local, **options)
-  return planning.plan(algorithm, OUTLINE, parts=('start', 'round'))
+  return planning.plan(algorithm, OUTLINE, parts=('start', 'round'), **how)
 
 
 def size_of_model():
@@ -82,3 +82,14 @@ def test_one_chip_exchanges_nothing():
   assert not found.round.needs.collectives
   assert not found.round.needs.to_host
   assert found.round.needs.aliased >= found.stack >= CLIENTS * size_of_model()
+
+
+@pytest.mark.parametrize('clients_per_round', [0, 18])
+def test_each_of_four_chips_holds_its_clients_data(clients_per_round):
+  how = {'clients_per_round': clients_per_round, 'data_placement': 'sharded'}
+  found = planned('fed_avg', {}, 4, **how)
+  assert found.clients == (5 if clients_per_round else CLIENTS // 4)
+  of_clients = 4 * 2 * (2 * CLIENTS + 1)  # Offsets and ids are whole on each.
+  assert found.data <= OUTLINE.bytes // 4 + of_clients + 100
+  largest = max(c.bytes for c in found.round.needs.collectives)
+  assert largest <= size_of_model() + 100 < OUTLINE.bytes // 4
