@@ -101,7 +101,6 @@ def drawn_on_host(
 def drawn_on_devices(
   key: jax.Array,
   count: int | jax.Array,
-  data: FederatedData,
   draw: jax.Array,
   exists: jax.Array,
   places: int,
@@ -112,7 +111,6 @@ def drawn_on_devices(
   Args:
     key: decides how parts are rounded.
     count: clients to draw; all if there are fewer.
-    data: split by client over the mesh.
     draw: [M] random numbers in [0, 1] that decide who.
     exists: [M] bool, who can be drawn.
     places: see `evenly`.
@@ -124,7 +122,9 @@ def drawn_on_devices(
   return ids.astype(jnp.int32)
 
 
-def places_of_sample(count: int, data: FederatedData, of: Cohort | None, mesh: Mesh):
+def places_of_sample(
+  count: int, data: FederatedData, of: Cohort | None, mesh: Mesh
+) -> int:
   """The most clients of a device among `count` that are drawn of a cohort.
 
   Args:

@@ -88,11 +88,9 @@ def sample_clients(
     exists &= jnp.zeros(exists.shape, bool).at[of.ids].set(True, mode='drop')
   if data.shard_rows is not None:
     places = evenly.places_of_sample(count, data, of, mesh)
-    draw, count = (
-      jax.vmap(jax.random.uniform)(keys),
-      count if number is None else number,
-    )
-    ids = evenly.drawn_on_devices(key, count, data, draw, exists, places, mesh)
+    draw = jax.vmap(jax.random.uniform)(keys)
+    wanted = count if number is None else number
+    ids = evenly.drawn_on_devices(key, wanted, draw, exists, places, mesh)
     return Cohort(ids, everyone=False)
   ids = random_order(keys, exists)[:count]
   padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)

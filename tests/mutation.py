@@ -59,17 +59,18 @@ _LOCAL = (
 )  # fmt: skip
 # File -> the tests that are to catch its mutants, NAME for tests/NAME_test.py.
 TESTS = {
-  'fesem_jax/batching.py': _LOCAL,
+  'fesem_jax/batching.py': ('placement', *_LOCAL),
   'fesem_jax/chunks.py': ('chunks', *_LOCAL),
   'fesem_jax/em.py': ('em', 'sums', *_METHODS),
   'fesem_jax/evaluate.py': ('evaluate', *_METHODS),
+  'fesem_jax/evenly.py': ('placement',),
   'fesem_jax/kmeans.py': _METHODS,
   'fesem_jax/local.py': _LOCAL,
   'fesem_jax/local_sgd.py': ('lr_schedule', *_LOCAL),
   'fesem_jax/losses.py': _LOCAL,
   'fesem_jax/method.py': _LOCAL,
   'fesem_jax/mixture.py': _LOCAL,
-  'fesem_jax/sampling.py': ('sampling', *_METHODS),
+  'fesem_jax/sampling.py': ('sampling', 'placement', *_METHODS),
   'fesem_jax/server.py': _METHODS,
   'fesem_jax/sums.py': ('sums', 'em', *_METHODS),
   'fesem_jax/training.py': ('lr_schedule', 'options', *_LOCAL),
