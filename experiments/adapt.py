@@ -104,7 +104,8 @@ def _fed_avg(
   clients: NewClients, machine: dict[str, Any], programs: Programs
 ) -> Params:
   """The global model of FedAvg on the clients of a run, trained unless it was."""
-  config = {name: clients.config[name] for name in experiment_flags.common_names()}
+  common = experiment_flags.common_names()
+  config = {name: clients.config[name] for name in common if name in clients.config}
   config |= {'algorithm': 'fed_avg', **methods.options('fed_avg')}
   folder = clients.run.workdir / 'adapt' / 'fed_avg'
 

@@ -134,6 +134,7 @@ def build_local(
       schedules.resolved(config['lr_schedule'], config['rounds'])
     ),
     shared_start=machine['shared_start'],
+    precision=config.get('precision', experiment_flags.LEFT_OUT['precision']),
   )
   if chunk == 'auto':
     chunk = autotune.clients_per_chunk(

@@ -20,6 +20,9 @@ _NOT_CONFIGURATION = (
   'clients_per_chunk', 'shared_start', 'num_devices', 'data_placement',
 )  # fmt: skip
 
+# A configuration leaves these out where they have these values, so that runs of
+# versions without the flag go on.
+LEFT_OUT = {'precision': 'highest'}
 
 # What a model of the user's own is called with.
 OWN_MODEL = ('example_shape', 'num_classes')
@@ -103,9 +106,9 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   for kind, arguments in (('model', OWN_MODEL), ('dataset', ())):
     text = shared[f'{kind}_options']
     shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text, *arguments)
+  whole = {**shared, 'algorithm': algorithm, **methods.options(algorithm), **options}
   return {
-    **shared,
-    'algorithm': algorithm,
-    **methods.options(algorithm),
-    **options,
+    name: value
+    for name, value in whole.items()
+    if name not in LEFT_OUT or value != LEFT_OUT[name]
   }

@@ -18,7 +18,7 @@ from fesem_jax.training import LocalTraining
 # Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
 _TRAINING_FLAGS = (
   'learning_rate', 'optimizer', 'batch_size', 'local_epochs', 'local_steps',
-  'finetune_epochs', 'rounds', 'lr_schedule',
+  'finetune_epochs', 'rounds', 'lr_schedule', 'precision',
 )  # fmt: skip
 
 

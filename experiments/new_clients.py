@@ -90,7 +90,8 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
   needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
-  if lacking := [name for name in needed if name not in run.config]:
+  known = run.config.keys() | experiment_flags.LEFT_OUT.keys()
+  if lacking := [name for name in needed if name not in known]:
     raise UserError(
       f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
       'of experiments.run and experiments.compare of this version only.'

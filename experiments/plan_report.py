@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from fesem_jax import chips, forecast, topologies
+from fesem_jax import forecast, topologies
 from fesem_jax.forecast import shown
 from fesem_jax.planning import Plan
 
@@ -51,6 +51,7 @@ def report(
     'operations_per_client_step': found.work.operations,
     'bytes_per_client_step': found.work.bytes,
     'steps_per_round': found.work.steps * mesh.size,
+    'passes': found.work.passes,
     'seconds_per_round': None
     if chip is None
     else forecast.seconds_per_round(found, chip),
@@ -102,7 +103,7 @@ def text(made: dict[str, Any]) -> str:
     lines.append(
       f'a round        {made["seconds_per_round"]:.3g} s or more for '
       f'{made["steps_per_round"]:,.0f} client steps (products at the stated speed of '
-      f'bfloat16 in {chips.PASSES} passes, parameters at that of the memory)'
+      f'bfloat16 in {made["passes"]} pass(es), parameters at that of the memory)'
     )
   lines.append('')
   if made['chip_bytes'] is None:

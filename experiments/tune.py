@@ -49,6 +49,10 @@ def parse_search(text: str, flag: str = 'tune') -> tuple[str, list[Any]]:
     raise UserError(f'--{flag}={text}: {e}') from e
 
 
+def _has(config: dict[str, Any], name: str) -> bool:
+  return name in config or name in experiment_flags.LEFT_OUT
+
+
 def search(
   configs: list[dict[str, Any]],
   name: str,
@@ -67,7 +71,7 @@ def search(
   Returns:
     `configs` with the chosen value, or unchanged if the method does not have the flag.
   """
-  if name not in configs[0]:
+  if not _has(configs[0], name):
     return configs
   tries = [configs[0] | {name: v, 'evaluate_on': 'validation'} for v in values]
   scores = [score(config) for config in tries]
@@ -99,7 +103,7 @@ def tuned(
   Raises:
     UserError: if none of the methods has the flag.
   """
-  if not any(name in configs[0] for configs in by_label.values()):
+  if not any(_has(configs[0], name) for configs in by_label.values()):
     raise UserError(f'--tune={name}: none of --algorithms has this option.')
   # Values of most flags are numbers, and run in the same compiled programs.
   chosen: dict[str, Any] = {}

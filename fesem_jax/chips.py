@@ -33,8 +33,9 @@ CHIPS = {
   'v6e': Chip(32 * _GIB, 1.64e12, 918e12, 4.48e11, 'TPU v6 lite', 'v6e:2x4'),
 }
 
-# Products of float32 numbers at the highest precision are six of bfloat16 ones.
-PASSES = 6
+# Precision of products of float32 numbers -> how many products of bfloat16 ones they
+# are on a TPU: of parts of 8 bits, 3 or 2 of each factor, less the smallest products.
+PASSES = {'highest': 6, 'high': 3, 'default': 1}
 
 
 def memory_of(kind: str) -> int | None:

@@ -288,6 +288,6 @@ class DeployedModels:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _logits(apply: Any, params: Params, x: jax.Array, scale: float) -> jax.Array:
-  # Accelerators would round factors to 10 bits or fewer, as in `setup_devices`.
+  # Accelerators would round factors to 10 bits or fewer.
   with jax.default_matmul_precision('highest'):
     return apply(params, x.astype(jnp.float32) * scale)

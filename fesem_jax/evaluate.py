@@ -41,7 +41,7 @@ class Counts(NamedTuple):
 def count_chunk(
   model: Model, params: Params, data: FederatedData, ids: jax.Array
 ) -> Counts:
-  """Classifies all examples of C clients, each with its own model.
+  """Classifies all examples of C clients, each with its own model, in float32.
 
   Args:
     model: see `Model`.
@@ -59,7 +59,8 @@ def count_chunk(
   def count(params, client, size, step):
     rows, weights = batching.batch_rows(in_order, step, size, width)
     x, y = batching.gather(data, client, rows)
-    logits = model.apply(params, x)
+    with jax.default_matmul_precision('highest'):
+      logits = model.apply(params, x)
     guess = logits.argmax(axis=-1)
     metrics = {
       name: jnp.where(weights > 0, metric(logits, y), 0.0).sum()

@@ -2,7 +2,6 @@
 
 import math
 
-from fesem_jax import chips
 from fesem_jax.chips import Chip
 from fesem_jax.planning import Plan
 
@@ -10,14 +9,14 @@ from fesem_jax.planning import Plan
 def seconds_per_round(found: Plan, chip: Chip) -> float:
   """A bound from below, if operations and memory keep a chip at its stated speeds.
 
-  Every step's products take `chips.PASSES` passes of bfloat16 products at the chip's
+  Every step's products take `Work.passes` passes of bfloat16 products at the chip's
   speed, or its parameters move at the memory's, whichever takes longer; the E- and
   M-step read each local model twice; sums over chips are on top. Activations, the
   order of examples and waits are not counted.
   """
   work = found.work
   step = max(
-    work.operations * chips.PASSES / chip.operations, work.bytes / chip.bandwidth
+    work.operations * work.passes / chip.operations, work.bytes / chip.bandwidth
   )
   models = 2 * found.clients * found.model / chip.bandwidth
   sums = sum(c.bytes for c in found.round.needs.collectives) / chip.links

@@ -66,8 +66,9 @@ def centered_gram(
   both = valid[:, None] & valid[None]
   gram = jnp.where(both, gram, 0.0)
   weights = valid / jnp.maximum(valid.sum(), 1)
-  mean = gram @ weights
-  gram = gram - mean[:, None] - mean[None] + weights @ mean
+  mean = jnp.matmul(gram, weights, precision=_HIGHEST)
+  of_mean = jnp.matmul(weights, mean, precision=_HIGHEST)
+  gram = gram - mean[:, None] - mean[None] + of_mean
   return jnp.where(both, gram, 0.0)
 
 

@@ -76,7 +76,8 @@ def local_step(
     return weighted_loss(model, whole, x, y, weights)
 
   both = jax.value_and_grad(loss_of, argnums=(0, 1))
-  loss, (grads, rows) = both(params, shared.no_rows())
+  with jax.default_matmul_precision(local.precision):
+    loss, (grads, rows) = both(params, shared.no_rows())
   # Large gradients before any update: the update can then overwrite the params.
   grads, rows = _together((grads, rows))
   changes = shared.append(changes, rows, step, active, rate, prox)

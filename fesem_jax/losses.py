@@ -47,7 +47,9 @@ def cohort_losses(
       x, y = batching.gather(data, client, rows)
 
       def mean(model: Params) -> jax.Array:
-        return weighted_loss(local.model, model, x, y, weights)
+        # Clients choose a model by it, whatever precision they train with.
+        with jax.default_matmul_precision('highest'):
+          return weighted_loss(local.model, model, x, y, weights)
 
       count = weights.sum()
       return jnp.where(count > 0, jax.lax.map(mean, models) * count, 0.0)
@@ -113,7 +115,8 @@ def cohort_gradients(
       def loss(params: Params) -> jax.Array:
         return weighted_loss(local.model, params, x, y, weights)
 
-      return jax.grad(loss)(tree.unstack(model, 0))
+      with jax.default_matmul_precision(local.precision):
+        return jax.grad(loss)(tree.unstack(model, 0))
 
     gradients = chunks.map_one_or_many(gradient, sizes.shape[0])(chunk.ids, sizes)
     finite = tree.all_finite(gradients)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax import evenly, placement, shared_kernels, waits
+from fesem_jax import chips, evenly, placement, shared_kernels, waits
 from fesem_jax.base import ClientInfo, Cohort, FederatedData
 from fesem_jax.batching import batch_width, most_steps
 from fesem_jax.cohorts import padded_clients
@@ -102,11 +102,13 @@ class Work(NamedTuple):
     bytes: of parameters, which the forward and the backward products read, gradients
       are, and the update reads and writes: five times the model.
     steps: of all clients of a round on a device.
+    passes: of each product, see `chips.PASSES`.
   """
 
   operations: float
   bytes: float
   steps: float
+  passes: int = chips.PASSES['highest']
 
 
 class Plan(NamedTuple):
@@ -299,7 +301,12 @@ def work_of(local: LocalTraining, outline: Outline, clients: float) -> Work:
   mean = outline.train.examples / max(1, outline.num_clients)
   steps = local.schedule.steps or local.schedule.epochs * math.ceil(mean / width)
   steps = min(steps, most_steps(local.schedule, outline.train.most))
-  return Work(float(costs.get('flops', 0.0)), 5.0 * size, steps * clients)
+  return Work(
+    float(costs.get('flops', 0.0)),
+    5.0 * size,
+    steps * clients,
+    chips.PASSES[local.precision],
+  )
 
 
 def data_of(

@@ -181,9 +181,11 @@ def setup_devices(num_devices: int = 0) -> None:
   """One XLA device per CPU core; call it before anything else uses JAX.
 
   Splitting clients over one-core devices is much faster than letting all cores
-  share each small operation. An accelerator keeps its devices; there products are
-  made to have float32's precision, as on a CPU, unless JAX_DEFAULT_MATMUL_PRECISION
-  says otherwise (GPUs and TPUs would round factors to 10 or 7 bits).
+  share each small operation. An accelerator keeps its devices. The library's products
+  say their precision there (`LocalTraining.precision`); others, such as those of a
+  method of your own, are made to have float32's, as on a CPU, unless
+  JAX_DEFAULT_MATMUL_PRECISION says otherwise (GPUs and TPUs would round factors to 10
+  or 7 bits).
   Compiled programs are kept between runs in ~/.cache/fesem_jax (or
   JAX_COMPILATION_CACHE_DIR).
 
@@ -206,7 +208,7 @@ def setup_devices(num_devices: int = 0) -> None:
 
 
 def full_precision(devices: Sequence[jax.Device]) -> None:
-  """Makes products of accelerators as precise as float32, unless told otherwise."""
+  """Makes products that say no precision as precise as float32 on accelerators."""
   chosen = jax.config.values['jax_default_matmul_precision']
   if chosen is None and devices[0].platform != 'cpu':
     jax.config.update('jax_default_matmul_precision', 'highest')

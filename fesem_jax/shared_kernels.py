@@ -166,4 +166,4 @@ def split(
   one = jnp.ones(())
   step, _ = local.optimizer.update(one, local.optimizer.init(one), one)
   rest = start._replace(shared=unflatten_dict(shared))
-  return rest, SharedStart(kernels, weights, -step)
+  return rest, SharedStart(kernels, weights, -step, local.precision)

@@ -125,11 +125,14 @@ class SharedStart(NamedTuple):
     kernels: what they are.
     weights: [I, O] of each, W_0.
     rate: [] float32 learning rate.
+    precision: of the products that stand for the kernels' gradients; see
+      `LocalTraining`.
   """
 
   kernels: tuple[Kernel, ...] = ()
   weights: tuple[jax.Array, ...] = ()
   rate: jax.Array | float = 0.0
+  precision: str = 'highest'
 
   def no_changes(self) -> tuple[Change, ...]:
     """What a client changed before its first step."""
@@ -267,7 +270,8 @@ class SharedStart(NamedTuple):
     for kernel, weights, change in zip(
       self.kernels, self.weights, changes, strict=True
     ):
-      moved = jnp.einsum('cri,cro->cio', *_factors(change, finite))
+      factors = _factors(change, finite)
+      moved = jnp.einsum('cri,cro->cio', *factors, precision=self.precision)
       flat[*kernel.path, KERNEL] = weights[None] - moved
     return unflatten_dict(flat)
 
@@ -301,7 +305,8 @@ class SharedStart(NamedTuple):
     for path, kernel, change in zip(paths, of_kernels, changes, strict=True):
       inputs, gradients = _factors(change, finite)
       gradients *= weights[:, None, None]
-      flat[path] = kernel - jnp.einsum('cri,cro->io', inputs, gradients)[None]
+      moved = jnp.einsum('cri,cro->io', inputs, gradients, precision=self.precision)
+      flat[path] = kernel - moved[None]
     return added._replace(params=unflatten_dict(flat))
 
 

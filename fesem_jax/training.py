@@ -24,6 +24,8 @@ RoundSchedule = Callable[[Any], Any]
 
 
 SHARED_START = ('auto', 'on', 'off')
+# Of products of float32 numbers, by what an accelerator takes of their factors.
+PRECISIONS = ('highest', 'high', 'default')
 
 
 class LocalTraining(NamedTuple):
@@ -48,6 +50,12 @@ class LocalTraining(NamedTuple):
       changes to them: 'auto', 'on' or 'off'; see `shared_start`. It changes results by
       rounding only.
     clients_per_shared_start: C where they do; 0 chooses by the kernels and the device.
+    precision: of the products of local training, forward and backward, on accelerators:
+      'highest' as float32 (six passes on a TPU, none rounded on a GPU), 'high' (three
+      passes, about 16 bits of each factor; TensorFloat-32 on a GPU) or 'default' (one
+      pass, 8 bits; TensorFloat-32). Fine-tuning is local training too. Sums stay
+      float32, and so does everything else: what methods compare and average, losses
+      that clients choose a model by, and measuring. A CPU always takes float32.
   """
 
   model: Model
@@ -59,6 +67,7 @@ class LocalTraining(NamedTuple):
   lr_schedule: RoundSchedule | None = None
   shared_start: str = 'auto'
   clients_per_shared_start: int = 0
+  precision: str = 'highest'
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The multiplier [] float32 of a cohort's local updates; None where it is 1."""
@@ -80,6 +89,7 @@ def local_training(
   dropout_rate: float = 0.0,
   lr_schedule: RoundSchedule | None = None,
   shared_start: str = 'auto',
+  precision: str = 'highest',
 ) -> LocalTraining:
   """A `LocalTraining` with what is left out chosen for the machine.
 
@@ -95,6 +105,7 @@ def local_training(
     dropout_rate: see `LocalTraining`.
     lr_schedule: see `LocalTraining`.
     shared_start: see `LocalTraining`.
+    precision: see `LocalTraining`.
 
   Raises:
     UserError: on a number or mode out of range, or a schedule that does not give one
@@ -105,6 +116,7 @@ def local_training(
   check_at_least(1, epochs=epochs)
   check_share(dropout_rate=dropout_rate)
   check_choice('shared_start', shared_start, SHARED_START)
+  check_choice('precision', precision, PRECISIONS)
   if lr_schedule is not None:
     _check_schedule(lr_schedule)
   mesh = sharding.client_mesh() if mesh is None else mesh
@@ -123,6 +135,7 @@ def local_training(
     lr_schedule,
     shared_start,
     clients_per_chunk,
+    precision,
   )
 
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from absl import flags
+from absl.testing import flagsaver
 
 from experiments import compare, methods, start, tables, tune
 from experiments import flags as experiment_flags
@@ -21,6 +22,7 @@ from experiments import run as experiment
 from experiments.build import build_model
 from experiments.errors import in_flags
 from fesem_jax import algorithms, data, server
+from fesem_jax.configuration import check_same
 from fesem_jax.data import skew
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from tests import sources as sources_test
@@ -118,6 +120,20 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
   assert 'prox_lambda' not in experiment_flags.configuration('fed_avg', {})
   with refuses('--num_clusters does not apply'):
     experiment_flags.configuration('fed_avg', {'num_clusters': 3})
+
+
+def test_runs_of_before_the_flag_go_on_where_precision_is_the_highest(
+  parsed_flags, tmp_path
+):
+  before = experiment_flags.configuration('fed_avg', {})
+  assert 'precision' not in before
+  by_label = compare.configurations(['fed_avg(precision=default)'], 1, {})
+  assert by_label == {'fed_avg(precision=default)': [before | {'precision': 'default'}]}
+  with flagsaver.flagsaver(precision='high'):
+    now = experiment_flags.configuration('fed_avg', {})
+  assert now == before | {'precision': 'high'}
+  with pytest.raises(UserError, match=r'`precision` \(there: absent, now: high\)'):
+    check_same(tmp_path, before, now)
 
 
 @pytest.mark.parametrize(

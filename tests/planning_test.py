@@ -27,7 +27,7 @@ from fesem_jax.errors import UserError
 from fesem_jax.planning import Outline, Plan, Planned, Split, Work
 from fesem_jax.plots import plans
 from fesem_jax.simulation import simulate
-from fesem_jax.training import local_training
+from fesem_jax.training import PRECISIONS, local_training
 from tests import helpers
 from tests.experiments_test import call
 
@@ -90,13 +90,20 @@ def test_the_work_of_a_step():
   assert 0.95 * products <= work.operations < 1.5 * products
   assert work.bytes == 5 * 4 * (30 * 20 + 20 + 20 * 5 + 5)
   assert work.steps == 2.5 * 3 * 3  # Ten examples in batches of four, three times.
+  found = [
+    planning.work_of(local._replace(precision=p), outline, clients=2.5)
+    for p in PRECISIONS
+  ]
+  assert found == [work._replace(passes=passes) for passes in (6, 3, 1)]
 
 
-def a_plan(temporaries, stack=0, collectives=()):
+WORK = Work(1e9, 1e6, 100, 6)
+
+
+def a_plan(temporaries, stack=0, collectives=(), work=WORK):
   used = needs.Needs(500 + stack, 0, 0, temporaries, collectives=collectives)
   return Plan(
-    (Planned('round', used, 1.0),), 10, stack, stack + 100, 200, 100, 8, 64,
-    Work(1e9, 1e6, 100),
+    (Planned('round', used, 1.0),), 10, stack, stack + 100, 200, 100, 8, 64, work
   )  # fmt: skip
 
 
@@ -107,6 +114,15 @@ def test_seconds_of_a_round_are_a_roofline():
   exchange = (needs.Collective('all-reduce', 5_000_000),)
   with_sums = forecast.seconds_per_round(a_plan(800, collectives=exchange), chip)
   np.testing.assert_allclose(with_sums - slow_memory, 5.0)
+  # Four times the products: six and three passes take longer than the memory, one not.
+  rounds = [
+    forecast.seconds_per_round(
+      a_plan(800, work=WORK._replace(operations=4e9, passes=passes)), chip
+    )
+    for passes in (6, 3, 1)
+  ]
+  steps = np.subtract(rounds, 2 * 64 * 10 / 1e9)
+  np.testing.assert_allclose(steps, [100 * 4e-3, 100 * 2e-3, 100 * 1e-3])
 
 
 def test_advice_names_flags_that_make_a_run_fit():
