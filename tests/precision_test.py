@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from jax.extend import core
 
+from benchmarks import rounded
 from fesem_jax import algorithms
 from fesem_jax.errors import UserError
 from fesem_jax.evaluate import evaluate_clients
@@ -16,27 +16,12 @@ from fesem_jax.tree import expand
 from tests import helpers
 from tests.methods import IDS, METHODS, federation
 
-_PRODUCTS = ('dot_general', 'conv_general_dilated')
 IMAGES = (6, 6)
-
-
-def products(jaxpr):
-  """The precision of every product of a program, and of the programs in it."""
-  found = []
-  for eqn in jaxpr.eqns:
-    if eqn.primitive.name in _PRODUCTS:
-      found.append(eqn.params['precision'])
-    for param in jax.tree.leaves(tuple(eqn.params.values())):
-      if isinstance(param, core.ClosedJaxpr):
-        param = param.jaxpr
-      if isinstance(param, core.Jaxpr):
-        found += products(param)
-  return found
 
 
 def precisions(fn, *args):
   """How many products of a function have which precision, by its name."""
-  found = products(jax.make_jaxpr(fn)(*args).jaxpr)
+  found = rounded.products(jax.make_jaxpr(fn)(*args).jaxpr)
   assert all(p is not None and p[0] == p[1] for p in found)
   names = [p[0].name.lower() for p in found]
   return {name: names.count(name) for name in sorted(set(names))}
