@@ -67,8 +67,8 @@ class Setting(NamedTuple):
 
 SETTINGS = {
   'digits': Setting('digits', 'rotated', 100, 0, 'mlp', 20),
-  'writers': Setting('mnist_writers', 'natural', 100, 0, 'mlp', 10),
-  'mnist': Setting('mnist', 'rotated', 40, 60, 'small_cnn', 10),
+  'digits_cnn': Setting('digits', 'rotated', 40, 0, 'small_cnn', 10),
+  'writers_cnn': Setting('mnist_writers', 'natural', 20, 0, 'small_cnn', 5),
 }
 
 
