@@ -113,9 +113,10 @@ def _apply(eqn: Any, inputs: list[Any]) -> list[Any]:
   if name in _CALLS:
     return _evaluate(_closed(params[_CALLS[name]]), *inputs)
   if name == 'cond' and params.get('branches_platforms') is not None:
-    # Of the forms for several platforms, the one for all that are not named.
-    chosen = params['branches'][params['branches_platforms'].index(None)]
-    return _evaluate(chosen, *inputs[1:])
+    # Of the forms for several platforms, TPUs' own or the one for all that have none.
+    names = params['branches_platforms']
+    own = [i for i, name in enumerate(names) if name is None or 'tpu' in name]
+    return _evaluate(params['branches'][own[0]], *inputs[1:])
   own = {key: jax.tree.map(_changed, params[key]) for key in _RUNS.get(name, ())}
   if not own and any(map(products, _programs(eqn))):
     raise ValueError(f'{name} runs products of its own.')
