@@ -11,9 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import common
+from benchmarks import common, precision
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import models, sharding
+from fesem_jax.method import ClientModels
 
 
 @pytest.mark.parametrize('name', WORKLOADS)
@@ -95,3 +96,39 @@ def test_recovery_is_drawn_by_round_and_by_share(tmp_path):
   alone = recovery_figure.recovery([r for r in rows if r['shuffle'] == 1.0])
   assert [line.get_color() for line in alone.axes[0].lines] == colors
   assert len(alone.axes) == 1
+
+
+def test_clusters_are_compared_by_their_clients():
+  a = np.array([0, 0, 1, 1, 2, 2, 2])
+  assert precision.in_other_clusters(a, (a + 1) % 3) == 0
+  assert precision.in_other_clusters(a, np.array([3, 3, 0, 2, 1, 1, 0])) == 2
+
+
+def test_models_are_compared_client_by_client():
+  centers = {'w': np.array([[3.0, 0.0], [0.0, 4.0]])}
+  used = ClientModels(centers, np.array([0, 1, 1]))
+  moved = ClientModels({'w': centers['w'][::-1]}, np.array([1, 0, 1]))
+  assert precision.distance(used, used) == 0
+  # The last client is 5 away; all models are of squared length 9 + 16 + 16.
+  np.testing.assert_allclose(precision.distance(moved, used), 5 / 41**0.5)
+
+
+def test_cycles_are_of_what_holds_a_product():
+  text = """HloModule jit_step
+%fused.1 (p: f32[8,8]) -> f32[8,8] {
+  ROOT %c.1 = f32[8,8] convolution(%p, %p), operand_precision={high,high}, metadata={}
+}
+%fused.2 (p: f32[8,8]) -> f32[8,8] {
+  ROOT %a.1 = f32[8,8] add(%p, %p)
+}
+ENTRY %main (p: f32[8,8]) -> f32[8,8] {
+  %f.1 = f32[8,8] fusion(%p), calls=%fused.1, backend_config={"estimated_cycles":"70"}
+  %c.2 = f32[8,8] convolution(%f.1, %p), backend_config={"estimated_cycles":"5"}
+  ROOT %f.2 = f32[8,8] fusion(%c.2), calls=%fused.2, "estimated_cycles":"900"
+}
+"""
+  assert precision.cycles(text) == {
+    'products': {'high': 1, 'default': 1},
+    'cycles_of_products': 75,
+    'cycles': 975,
+  }
