@@ -9,6 +9,7 @@ from fesem_jax import algorithms
 from fesem_jax.errors import UserError
 from fesem_jax.evaluate import evaluate_clients
 from fesem_jax.local import train_cohort
+from fesem_jax.local_sgd import weighted_loss
 from fesem_jax.losses import cohort_losses
 from fesem_jax.method import ClientModels
 from fesem_jax.training import PRECISIONS, local_training
@@ -58,23 +59,35 @@ def test_every_product_says_its_precision(name, options):
       assert found or name != 'fed_avg'
 
 
+def of_gradient(local):
+  """How many products the gradient of a batch has, in all the forms of its layers."""
+  x, y = np.zeros((4, 6), np.float32), np.zeros(4, np.int32)
+
+  def gradient(params):
+    return jax.grad(lambda p: weighted_loss(local.model, p, x, y, np.ones(4)))(params)
+
+  params = local.model.init(jax.random.key(0))
+  with jax.default_matmul_precision('highest'):
+    return precisions(gradient, params)['highest']
+
+
 @pytest.mark.parametrize('precision', ['high', 'default'])
 def test_only_local_training_takes_the_chosen_precision(precision):
-  # An MLP of two layers has two products forward and four backward, one of which, the
-  # input's gradient, leads nowhere; and a sum of models for each of its four arrays.
-  local = helpers.local(chunk=3)._replace(precision=precision)
-  start, step, evaluation = of_method('fed_avg', {}, local)
-  assert start == {'highest': 2}  # Of the model's `init`.
-  assert step == {precision: 6, 'highest': 4}
-  assert evaluation == {'highest': 2}
-  start, step, evaluation = of_method('fesem', {'num_clusters': 2}, local)
-  assert start[precision] == step[precision] == 6
-  assert start['highest'] > 2  # K-means too.
-  assert step['highest'] > 0  # Sums of K clusters.
-  assert evaluation == {'highest': 2}
-  # FedDANE's gradients of a whole client are of local training.
-  _, step, _ = of_method('fed_dane', {'same_cohort': True}, local)
-  assert step == {precision: 12, 'highest': 8}
+  exact = helpers.local(chunk=3)
+  local, count = exact._replace(precision=precision), of_gradient(exact)
+  for name, options, gradients in (
+    ('fed_avg', {}, 1),
+    ('fesem', {'num_clusters': 2}, 1),
+    ('fed_dane', {'same_cohort': True}, 2),  # Those of a whole client too.
+  ):
+    found, all_highest = (of_method(name, options, each) for each in (local, exact))
+    for program, as_highest in zip(found, all_highest, strict=True):
+      assert sum(program.values()) == as_highest['highest']
+    start, step, evaluation = found
+    assert start.get(precision) == (count if name == 'fesem' else None)
+    assert step[precision] == gradients * count
+    assert step['highest'] > 0  # Sums.
+    assert evaluation.keys() == {'highest'}
 
 
 def test_losses_that_decide_stay_in_float32():
