@@ -115,8 +115,8 @@ def _apply(eqn: Any, inputs: list[Any]) -> list[Any]:
   if name == 'cond' and params.get('branches_platforms') is not None:
     # Of the forms for several platforms, TPUs' own or the one for all that have none.
     names = params['branches_platforms']
-    own = [i for i, name in enumerate(names) if name is None or 'tpu' in name]
-    return _evaluate(params['branches'][own[0]], *inputs[1:])
+    fit = [i for i, name in enumerate(names) if name is None or 'tpu' in name]
+    return _evaluate(params['branches'][fit[0]], *inputs[1:])
   own = {key: jax.tree.map(_changed, params[key]) for key in _RUNS.get(name, ())}
   if not own and any(map(products, _programs(eqn))):
     raise ValueError(f'{name} runs products of its own.')
