@@ -94,7 +94,7 @@ def side_by_side(
     most = max(1, min(on_each, _SIDE_BY_SIDE, _CACHED // numbers))
     return min(range(1, most + 1), key=lambda c: _time(c, weights, on_each))
   # Beside the rows: all other weights as in `default_clients_per_chunk`.
-  others = sum(x[0].size for x in jax.tree.leaves(weights))
+  others = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(weights))
   others -= sum(math.prod(shape) for shape in shapes)
   patches = 120 * 2**20 if any(x.ndim == 5 for x in jax.tree.leaves(weights)) else 0
   each = 8 * numbers + 24 * others + patches
