@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax import sharding
@@ -22,7 +23,8 @@ from fesem_jax.errors import UserError
 # What lies beside each other in a TPU's memory, and how many of these.
 _LANES, _SUBLANES = 128, 8
 
-_HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
+# Rows that are moved by instructions of their own; of more, a loop moves one by one.
+_UNROLLED = 64
 
 
 class Form(NamedTuple):
@@ -30,6 +32,11 @@ class Form(NamedTuple):
 
   tree: Any
   shapes: tuple[tuple[int, ...], ...]
+
+  @property
+  def size(self) -> int:
+    """P, the numbers of one model."""
+    return sum(map(math.prod, self.shapes))
 
 
 @jax.tree_util.register_dataclass
@@ -49,11 +56,15 @@ class Offloaded:
 
   def take(self, slots: jax.Array) -> Params:
     """Rows `slots` [C] on their device; those beyond the end give the last row."""
-    rows = [
-      jax.device_put(jax.lax.dynamic_slice_in_dim(self.rows, slot, 1), _DEVICE)
-      for slot in slots
-    ]
-    return unpack(jnp.concatenate(rows), self.form)
+
+    def row(slot: jax.Array) -> jax.Array:
+      return _to_device(jax.lax.dynamic_slice_in_dim(self.rows, slot, 1))
+
+    if len(slots) > _UNROLLED:
+      rows = jax.lax.map(row, slots)[:, 0]
+    else:  # All on their way at once.
+      rows = jnp.concatenate([row(slot) for slot in slots])
+    return unpack(_in_order(rows), self.form)
 
   def put(self, slots: jax.Array, models: Params) -> 'Offloaded':
     """The stack with models [C, ...] of a device at `slots` [C].
@@ -65,9 +76,13 @@ class Offloaded:
       filled = slots < rows.shape[0]
       slots = jnp.where(filled, slots, slots[0])
       new = jnp.where(filled[:, None, None], new, new[:1])
-    for place, slot in enumerate(slots):
-      row = jax.device_put(new[place : place + 1], _HOST)
-      rows = jax.lax.dynamic_update_slice_in_dim(rows, row, slot, 0)
+
+    def store(place: jax.Array | int, rows: jax.Array) -> jax.Array:
+      row = _to_host(jax.lax.dynamic_slice_in_dim(new, place, 1))
+      return jax.lax.dynamic_update_slice_in_dim(rows, row, slots[place], 0)
+
+    unroll = len(slots) if len(slots) <= _UNROLLED else 1
+    rows = jax.lax.fori_loop(0, len(slots), store, rows, unroll=unroll)
     return dataclasses.replace(self, rows=rows)
 
   def rows_of(self, ids: jax.Array) -> 'Offloaded':
@@ -87,11 +102,11 @@ class Offloaded:
         mine = jnp.stack([_row_if_here(rows, i - first) for i in wanted])
         if number > 1:
           mine = jax.lax.psum_scatter(mine, sharding.CLIENTS, scatter_dimension=0)
-        return jax.device_put(mine.reshape(mine.shape[-2:]), _HOST)
+        return _to_host(mine.reshape(mine.shape[-2:]))
 
       return jax.lax.map(fetch, ids.reshape(number, -1).T), None
 
-    rows = _per_device(on_device, self.mesh, 1)(self.rows, ids)[0]
+    rows = sharding.per_device(on_device, self.mesh, 1)(self.rows, ids)[0]
     return dataclasses.replace(self, rows=rows)
 
   def with_rows(self, ids: jax.Array, models: 'Offloaded | Params') -> 'Offloaded':
@@ -107,7 +122,7 @@ class Offloaded:
       first, wanted = _first_row(rows, number), ids.reshape(number, -1).T
 
       def store(i, rows):
-        row = jax.device_put(jax.lax.dynamic_slice_in_dim(new, i, 1), _DEVICE)
+        row = _to_device(jax.lax.dynamic_slice_in_dim(new, i, 1))
         if number > 1:
           row = jax.lax.all_gather(row, sharding.CLIENTS, tiled=True)
         for device in range(number):
@@ -117,7 +132,7 @@ class Offloaded:
       return jax.lax.fori_loop(0, len(wanted), store, rows), None
 
     new = models.rows if isinstance(models, Offloaded) else pack(models)
-    rows = _per_device(on_device, self.mesh, 2)(self.rows, new, ids)[0]
+    rows = sharding.per_device(on_device, self.mesh, 2)(self.rows, new, ids)[0]
     return dataclasses.replace(self, rows=rows)
 
   def fetch(self, ids: jax.Array) -> Params:
@@ -128,7 +143,7 @@ class Offloaded:
       first = _first_row(rows, number)
       return None, jnp.stack([_row_if_here(rows, i - first) for i in ids])
 
-    rows = _per_device(on_device, self.mesh, 1)(self.rows, ids)[1]
+    rows = sharding.per_device(on_device, self.mesh, 1)(self.rows, ids)[1]
     return unpack(rows, self.form)
 
 
@@ -150,9 +165,9 @@ def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
   def on_device(model):
     row = pack(jax.tree.map(lambda x: x[None], model))[0]
     each = jnp.arange(count // mesh.size)
-    return jax.lax.map(lambda _: jax.device_put(row, _HOST), each), None
+    return jax.lax.map(lambda _: _to_host(row), each), None
 
-  rows = _per_device(on_device, mesh, 0)(model)[0]
+  rows = sharding.per_device(on_device, mesh, 0)(model)[0]
   return Offloaded(rows, Form(form, tuple(x.shape for x in leaves)), mesh)
 
 
@@ -206,9 +221,13 @@ def with_rest(
   return jax.tree.map(rows, stacks, fetched, is_leaf=is_offloaded)
 
 
-def on_host(stack: Offloaded) -> Params:
-  """The models [M, ...] as NumPy arrays that share the memory of the rows."""
-  return unpack(np.asarray(stack.rows), stack.form)
+def as_arrays(models: Any) -> Any:
+  """A tree with the stacks that are in the host's memory as models [M, ...] of NumPy."""
+
+  def arrays(x: Any) -> Any:
+    return unpack(np.asarray(x.rows), x.form) if is_offloaded(x) else x
+
+  return jax.tree.map(arrays, models, is_leaf=is_offloaded)
 
 
 def is_offloaded(x: Any) -> bool:
@@ -223,18 +242,14 @@ def in_host_memory(mesh: Mesh) -> NamedSharding:
   )
 
 
-def placed(state: Any, others: Any, mesh: Mesh) -> Any:
-  """Shapes of a state with what is in the host's memory placed there.
-
-  Args:
-    state: tree of `jax.ShapeDtypeStruct`, which do not say where they are.
-    others: where all else is.
-    mesh: the devices.
-  """
+def placed(state: Any, mesh: Mesh) -> Any:
+  """Shapes of a state, those of the host's memory with the sharding that says so."""
+  where = in_host_memory(mesh)
 
   def place(x: Any) -> Any:
-    where = in_host_memory(mesh) if is_offloaded(x) else others
-    return jax.tree.map(lambda s: s.update(sharding=where), x)
+    if not is_offloaded(x):
+      return x
+    return dataclasses.replace(x, rows=x.rows.update(sharding=where))
 
   return jax.tree.map(place, state, is_leaf=is_offloaded)
 
@@ -247,8 +262,17 @@ def reads_ahead(mesh: Mesh) -> bool:
   return mesh.devices.flat[0].platform != 'cpu'
 
 
-def _per_device(fn: Any, mesh: Mesh, num_split: int) -> Any:
-  return sharding.per_device(fn, mesh, num_split)
+def _in_order(x: jax.Array) -> jax.Array:
+  """The same with its last axis without gaps; a row in the other order is refused."""
+  return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+
+def _to_device(row: jax.Array) -> jax.Array:
+  return _in_order(jax.device_put(row, jax.memory.Space.Device))
+
+
+def _to_host(row: jax.Array) -> jax.Array:
+  return jax.device_put(_in_order(row), jax.memory.Space.Host)
 
 
 def _first_row(rows: jax.Array, number: int) -> jax.Array | int:
@@ -262,8 +286,7 @@ def _row_if_here(rows: jax.Array, at: jax.Array) -> jax.Array:
   """Row `at` of this device's, or zeros where it is another's."""
 
   def read() -> jax.Array:
-    row = jax.lax.dynamic_index_in_dim(rows, at, keepdims=False)
-    return jax.device_put(row, _DEVICE)
+    return _to_device(jax.lax.dynamic_index_in_dim(rows, at, keepdims=False))
 
   here = (at >= 0) & (at < rows.shape[0])
   return jax.lax.cond(here, read, lambda: jnp.zeros(rows.shape[1:]))
@@ -273,8 +296,7 @@ def _store_if_here(rows: jax.Array, at: jax.Array, row: jax.Array) -> jax.Array:
   """The rows with `row` at `at`, unless that is another device's."""
 
   def write(rows: jax.Array) -> jax.Array:
-    new = jax.device_put(row, _HOST)
-    return jax.lax.dynamic_update_index_in_dim(rows, new, at, 0)
+    return jax.lax.dynamic_update_index_in_dim(rows, _to_host(row), at, 0)
 
   here = (at >= 0) & (at < rows.shape[0])
   return jax.lax.cond(here, write, lambda rows: rows, rows)

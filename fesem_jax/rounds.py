@@ -50,7 +50,8 @@ def rehearse(
   state = jax.eval_shape(algorithm.init, keys[streams.INIT], data)
   # As the state of a run will be, so that `compile_step` finds it traced already.
   whole = NamedSharding(algorithm.local.mesh, PartitionSpec())
-  state = offloading.placed(state, whole, algorithm.local.mesh)
+  state = jax.tree.map(lambda s: s.update(sharding=whole), state)
+  state = offloading.placed(state, algorithm.local.mesh)
   return jax.jit(algorithm.step).trace(state, data, cohort, keys[streams.ROUNDS])
 
 
