@@ -96,6 +96,9 @@ def text(made: dict[str, Any]) -> str:
     f'a local step   {made["operations_per_client_step"] / 1e6:,.1f} MFLOP, '
     f'{shown(made["bytes_per_client_step"])} of parameters read and written',
   ]
+  if made['offloaded_bytes']:
+    held = shown(made['offloaded_bytes'])
+    lines.append(f'host memory    {held} of local models, for each chip')
   exchanged = [
     f'{entry["count"]} {kind} of {shown(entry["bytes"])}'
     for kind, entry in made['collectives'].items()

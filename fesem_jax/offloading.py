@@ -222,7 +222,7 @@ def with_rest(
 
 
 def as_arrays(models: Any) -> Any:
-  """A tree with the stacks that are in the host's memory as models [M, ...] of NumPy."""
+  """The tree with what is in the host's memory as models [M, ...] of NumPy."""
 
   def arrays(x: Any) -> Any:
     return unpack(np.asarray(x.rows), x.form) if is_offloaded(x) else x
@@ -237,9 +237,7 @@ def is_offloaded(x: Any) -> bool:
 
 def in_host_memory(mesh: Mesh) -> NamedSharding:
   """Where the rows of a stack are."""
-  return NamedSharding(
-    mesh, PartitionSpec(sharding.CLIENTS), memory_kind='pinned_host'
-  )
+  return NamedSharding(mesh, PartitionSpec(sharding.CLIENTS), memory_kind='pinned_host')
 
 
 def placed(state: Any, mesh: Mesh) -> Any:
@@ -263,7 +261,11 @@ def reads_ahead(mesh: Mesh) -> bool:
 
 
 def _in_order(x: jax.Array) -> jax.Array:
-  """The same with its last axis without gaps; a row in the other order is refused."""
+  """The same with its last axis together, as it is in the stack.
+
+  A TPU's compiler would rather have clients together for what comes next, and then
+  fails on the single rows.
+  """
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 

@@ -144,7 +144,7 @@ def test_models_of_another_kind_are_refused():
   algorithm = algorithms.build(
     'non_fed', local._replace(model=half), client_state='offloaded'
   )
-  with pytest.raises(UserError, match='client_state=offloaded.*float32 only'):
+  with pytest.raises(UserError, match=r'client_state=offloaded.*float32 only'):
     methods.initial(algorithm, data)
 
 
@@ -154,7 +154,7 @@ def test_models_of_another_kind_are_refused():
    {'init_shuffle': 0.5}, {'init_models': 'random'}],
 )  # fmt: skip
 def test_options_that_need_all_models_on_the_devices_are_refused(options):
-  with pytest.raises(UserError, match='needs the models of all clients.*offloaded'):
+  with pytest.raises(UserError, match=r'needs the models of all clients.*offloaded'):
     algorithms.build('fesem', helpers.local(), client_state='offloaded', **options)
 
 

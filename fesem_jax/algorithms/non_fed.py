@@ -36,9 +36,7 @@ def non_fed(local: LocalTraining, *, client_state: str = 'stacked') -> Algorithm
 
   def init(key, data):
     start = local.model.init(key)
-    return NonFedState(
-      own_models.repeat(local, start, data.num_clients, client_state)
-    )
+    return NonFedState(own_models.repeat(local, start, data.num_clients, client_state))
 
   def step(state, data, cohort, key):
     starts = deployed(state, data).of(cohort)
