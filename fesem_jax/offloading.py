@@ -125,9 +125,7 @@ class Offloaded:
         row = _to_device(jax.lax.dynamic_slice_in_dim(new, i, 1))
         if number > 1:
           row = jax.lax.all_gather(row, sharding.CLIENTS, tiled=True)
-        for device in range(number):
-          rows = _store_if_here(rows, wanted[i, device] - first, row[device])
-        return rows
+        return _store_those_here(rows, wanted[i] - first, row)
 
       return jax.lax.fori_loop(0, len(wanted), store, rows), None
 
@@ -294,11 +292,14 @@ def _row_if_here(rows: jax.Array, at: jax.Array) -> jax.Array:
   return jax.lax.cond(here, read, lambda: jnp.zeros(rows.shape[1:]))
 
 
-def _store_if_here(rows: jax.Array, at: jax.Array, row: jax.Array) -> jax.Array:
-  """The rows with `row` at `at`, unless that is another device's."""
-
-  def write(rows: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(rows, _to_host(row), at, 0)
-
+def _store_those_here(rows: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
+  """The rows with those of `new` [D, B, 128] at `at` [D] that are this device's."""
   here = (at >= 0) & (at < rows.shape[0])
-  return jax.lax.cond(here, write, lambda rows: rows, rows)
+  order = jnp.argsort(~here)
+
+  def store(i: jax.Array, rows: jax.Array) -> jax.Array:
+    row = jax.lax.dynamic_index_in_dim(new, order[i], keepdims=False)
+    return jax.lax.dynamic_update_index_in_dim(rows, _to_host(row), at[order[i]], 0)
+
+  # In place of a conditional, with which a TPU's compiler crashes on a single row.
+  return jax.lax.fori_loop(0, here.sum(), store, rows)
