@@ -231,12 +231,15 @@ _METHOD = (
     enum_values=('random', 'plusplus')),
   _option('integer', 'init_clients',
     'Random clients of the first clustering, or on which draws of the first centers '
-    'are compared. FeSEM, 0: all, at most 4096 with --client_state=streamed.'),
+    'are compared. FeSEM, 0: all, at most 4096 unless --client_state=stacked.'),
   _option('integer', 'init_rounds',
     'Rounds before draws of the first centers are compared.'),
   _option('enum', 'client_state',
-    "Keep all clients' models from round to round, or only the centers.",
-    enum_values=('stacked', 'streamed')),
+    "Where clients' models are kept from round to round: stacked, on the devices; "
+    'offloaded, in the memory of their host, from which each chunk of clients gets its '
+    'own (of use with accelerators; same results); streamed (FeSEM only), nowhere: '
+    'just the centers are kept.',
+    enum_values=('stacked', 'offloaded', 'streamed')),
   _option('enum', 'server_optimizer',
     'What the server does with the mean change of the clients (FedOpt): take the mean, '
     'or a step of FedAvgM, FedAdagrad, FedAdam or FedYogi.',

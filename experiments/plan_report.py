@@ -39,6 +39,7 @@ def report(
     'peak_bytes': found.peak,
     'model_bytes': found.model,
     'stack_bytes': found.stack,
+    'offloaded_bytes': found.offloaded,
     'state_bytes': found.state,
     'data_bytes': found.data,
     'data_placement': found.data_placement,
@@ -62,6 +63,7 @@ def report(
         'argument_bytes': p.needs.arguments,
         'temporary_bytes': p.needs.temporaries,
         'aliased_bytes': p.needs.aliased,
+        'host_bytes': p.needs.on_host,
         'operations': p.needs.operations,
         'bytes': p.needs.bytes,
         'collectives': p.needs.exchanged(),
@@ -94,6 +96,9 @@ def text(made: dict[str, Any]) -> str:
     f'a local step   {made["operations_per_client_step"] / 1e6:,.1f} MFLOP, '
     f'{shown(made["bytes_per_client_step"])} of parameters read and written',
   ]
+  if made['offloaded_bytes']:
+    held = shown(made['offloaded_bytes'])
+    lines.append(f'host memory    {held} of local models, for each chip')
   exchanged = [
     f'{entry["count"]} {kind} of {shown(entry["bytes"])}'
     for kind, entry in made['collectives'].items()

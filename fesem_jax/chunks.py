@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax import sharding, tree
+from fesem_jax import offloading, sharding, tree
 from fesem_jax.sums import add_up
 
 
@@ -17,7 +17,7 @@ class Chunk(NamedTuple):
   Attributes:
     ids: [C] int32 positions in the data; M in an empty place.
     own: tree of [C, ...], what belongs to each of them.
-    into: tree of [C, ...], what their results overwrite.
+    into: tree of [C, ...], what their results overwrite; None where they only fill it.
   """
 
   ids: jax.Array
@@ -37,10 +37,14 @@ def map_clients(
   clients_per_chunk: int,
   sums: Any = None,
   into: Any = None,
+  replaces: bool = True,
   group: jax.Array | None = None,
   num_groups: int = 1,
 ) -> tuple[Any, Any]:
   """Runs `body` on the clients of a cohort, split over devices, chunk by chunk.
+
+  What is `offloading.Offloaded` of `own` and `into` comes to the device a chunk at a
+  time; on accelerators, the next chunk's while one is worked on.
 
   Args:
     body: (`Chunk`, shared, sums) -> results, a tree of [C, ...], and the sums with
@@ -56,6 +60,7 @@ def map_clients(
     clients_per_chunk: C; see `map_chunks`.
     sums: arrays to add to, all zeros.
     into: arrays [S, ...] to overwrite; see `map_chunks`.
+    replaces: see `map_chunks`.
     group: see `map_chunks`.
     num_groups: see `map_chunks`.
 
@@ -64,13 +69,23 @@ def map_clients(
   """
 
   def on_device(ids, work, group, own, into, shared, sums):
-    def chunk(slots, old, sums):
+    def chunk(slots, own, old, sums):
       # A slot beyond the end is an empty place; what it owns is another client's.
       chunk_ids = ids.at[slots].get(mode='fill', fill_value=empty)
-      return body(Chunk(chunk_ids, tree.take(own, slots), old), shared, sums)
+      return body(Chunk(chunk_ids, own, old), shared, sums)
 
-    size = clients_per_chunk
-    return map_chunks(chunk, work, size, sums, into, group, num_groups)
+    return map_chunks(
+      chunk,
+      work,
+      clients_per_chunk,
+      sums,
+      into,
+      group,
+      num_groups,
+      own=own,
+      replaces=replaces,
+      reads_ahead=offloading.reads_ahead(mesh),
+    )
 
   return sharding.per_device(on_device, mesh, 5)(
     jnp.asarray(ids), work, group, own, into, shared, sums
@@ -78,13 +93,17 @@ def map_clients(
 
 
 def map_chunks(
-  body: Callable[[jax.Array, Any, Any], tuple[Any, Any]],
+  body: Callable[[jax.Array, Any, Any, Any], tuple[Any, Any]],
   work: jax.Array,
   clients_per_chunk: int,
   sums: Any = None,
   into: Any = None,
   group: jax.Array | None = None,
   num_groups: int = 1,
+  *,
+  own: Any = None,
+  replaces: bool = True,
+  reads_ahead: bool = False,
 ) -> tuple[Any, Any]:
   """Runs `body` on chunks of clients in order of decreasing work.
 
@@ -92,8 +111,8 @@ def map_chunks(
   longest client wastes little.
 
   Args:
-    body: (slots [C] int32, what `into` holds there, sums) -> tree of [C, ...] and sums,
-      to which it adds; a slot S is an empty place.
+    body: (slots [C] int32, what `own` and `into` hold there, sums) -> tree of [C, ...]
+      and sums, to which it adds; a slot S is an empty place.
     work: [S] int32 how long each client takes.
     clients_per_chunk: C; it does not affect the result beyond rounding.
     sums: arrays to add to.
@@ -102,6 +121,9 @@ def map_chunks(
     group: [S] int32 in 0..num_groups-1; clients of different groups share no chunk.
       None if all are of one.
     num_groups: how many there are, or more.
+    own: tree of [S, ...], what belongs to each client.
+    replaces: whether `body` looks at what `into` holds in the host's memory.
+    reads_ahead: whether what is in the host's memory comes a chunk ahead.
 
   Returns:
     Tree of [S, ...] in the order of `work`, and what the last chunk left.
@@ -118,7 +140,9 @@ def map_chunks(
     most = (num_clients + num_groups * (chunk - 1)) // chunk
     order, num_chunks = _by_group(work, group, num_groups, chunk, most)
 
-  def write(whole: jax.Array, slots: jax.Array, rows: jax.Array) -> jax.Array:
+  def write(whole: Any, slots: jax.Array, rows: Any) -> Any:
+    if offloading.is_offloaded(whole):
+      return whole.put(slots, rows)
     if chunk == 1:  # A slice is written in place; a scatter would loop.
       return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
     return whole.at[slots].set(rows, mode='drop')
@@ -128,24 +152,42 @@ def map_chunks(
       return jax.lax.dynamic_slice_in_dim(whole, slots[0], 1)
     return whole.at[slots].get(mode='clip')
 
-  def absent(x):
-    return x is None
+  offloaded = offloading.is_offloaded
 
-  def old_rows(out: Any, slots: jax.Array) -> Any:
+  def leaf(x):
+    return x is None or offloaded(x)
+
+  def slots_of(i: jax.Array | int) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
+
+  def old(out: Any) -> Any:
     def given(i, o):
-      return None if i is None else read(o, slots)
+      return None if i is None or (offloaded(i) and not replaces) else o
 
-    return jax.tree.map(given, into, out, is_leaf=absent)
+    return jax.tree.map(given, into, out, is_leaf=leaf)
 
-  def run(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-    out, sums = carry
-    slots = jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
-    rows, sums = body(slots, old_rows(out, slots), sums)
-    return jax.tree.map(lambda o, r: write(o, slots, r), out, rows), sums
+  def fetch(out: Any, slots: jax.Array) -> Any:
+    return offloading.fetch((own, old(out)), slots)
+
+  def one_chunk(slots: jax.Array, out: Any, fetched: Any, sums: Any) -> Any:
+    own_rows = offloading.with_rest(own, fetched[0], slots, tree.take)
+    old_rows = offloading.with_rest(old(out), fetched[1], slots, read)
+    return body(slots, own_rows, old_rows, sums)
+
+  def run(i: jax.Array, carry: Any) -> Any:
+    (out, fetched), sums = carry
+    slots, following = slots_of(i), None
+    if reads_ahead:
+      following = fetch(out, slots_of(i + 1))
+    else:
+      fetched = fetch(out, slots)
+    rows, sums = one_chunk(slots, out, fetched, sums)
+    out = jax.tree.map(lambda o, r: write(o, slots, r), out, rows, is_leaf=offloaded)
+    return (out, following), sums
 
   some = jax.ShapeDtypeStruct((chunk,), jnp.int32)
   shapes, _ = jax.eval_shape(
-    lambda slots, sums: body(slots, old_rows(into, slots), sums), some, sums
+    lambda slots, sums: one_chunk(slots, into, fetch(into, slots), sums), some, sums
   )
 
   def new(s):
@@ -154,8 +196,10 @@ def map_chunks(
   def fill(old, s):
     return jax.tree.map(new, s) if old is None else old
 
-  out = jax.tree.map(fill, into, shapes, is_leaf=absent)
-  return add_up(num_chunks, run, out, sums, most)
+  out = jax.tree.map(fill, into, shapes, is_leaf=leaf)
+  first = fetch(out, slots_of(0)) if reads_ahead else None
+  (out, _), sums = add_up(num_chunks, run, (out, first), sums, most)
+  return out, sums
 
 
 def in_parts(
@@ -181,12 +225,14 @@ def in_parts(
   if count <= clients_per_part:
     return body(clients, sums)
 
-  def part(slots: jax.Array, _: Any, sums: Any) -> tuple[Any, Any]:
-    return body(tree.take(clients, slots), sums)
+  def part(slots: jax.Array, own: Any, old: Any, sums: Any) -> tuple[Any, Any]:
+    del slots, old
+    return body(own, sums)
 
   # Without empty places, which would count a client twice.
   size = max(c for c in range(1, clients_per_part + 1) if count % c == 0)
-  return map_chunks(part, jnp.zeros(count, jnp.int32), size, sums, into)
+  work = jnp.zeros(count, jnp.int32)
+  return map_chunks(part, work, size, sums, into, own=clients)
 
 
 def _by_group(

@@ -165,7 +165,7 @@ def train_cohort(
   steps = jnp.where(arrived, steps, 0)
   if prox is not None:
     prox = jnp.broadcast_to(jnp.asarray(prox, jnp.float32), sizes.shape)
-  in_place = keep and starts.shared is None
+  in_place = keep and starts.shared is None  # The clients' own: read, then replaced.
   if in_place:
     starts, into = starts._replace(own=None), starts.own
   if mean_by:
@@ -266,6 +266,7 @@ def train_cohort(
     clients_per_chunk=together,
     sums=sums,
     into=(into, None),
+    replaces=in_place,
     group=starts.choice if kernels else None,
     num_groups=starts.num_models(),
   )

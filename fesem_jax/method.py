@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import tree
+from fesem_jax import offloading, tree
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.training import LocalTraining
 
@@ -48,11 +48,14 @@ class ClientModels(NamedTuple):
     """
     if self.mixture is not None:
       raise ValueError('Clients that use a mixture have no single model.')
+    own = self.own
+    if offloading.is_offloaded(own):
+      own = own.fetch(jnp.arange(count))
     if self.shared is None:
-      return self.own
+      return own
     first = jnp.zeros(count, jnp.int32)
     chosen = tree.take(self.shared, first if self.choice is None else self.choice)
-    return chosen if self.own is None else tree.merge(chosen, self.own)
+    return chosen if own is None else tree.merge(chosen, own)
 
   def has_clusters(self) -> bool:
     """Whether clients have clusters; known without the arrays' values."""

@@ -49,6 +49,7 @@ class Needs(NamedTuple):
     bytes: read and written; each loop's body counts once.
     collectives: exchanges with other devices.
     to_host: instructions that would wait for the host.
+    on_host: bytes of the host's memory for this device, arguments included.
   """
 
   arguments: int
@@ -59,6 +60,7 @@ class Needs(NamedTuple):
   bytes: float = 0.0
   collectives: tuple[Collective, ...] = ()
   to_host: tuple[str, ...] = ()
+  on_host: int = 0
 
   @property
   def peak(self) -> int:
@@ -93,11 +95,18 @@ def needs_of(compiled: jax.stages.Compiled) -> Needs:
 def memory_of(compiled: jax.stages.Compiled) -> Needs:
   """The memory that a compiled program needs, alone; quick."""
   memory: Any = compiled.memory_analysis()
+  on_host = (
+    memory.host_argument_size_in_bytes
+    + memory.host_output_size_in_bytes
+    - memory.host_alias_size_in_bytes
+    + memory.host_temp_size_in_bytes
+  )
   return Needs(
     int(memory.argument_size_in_bytes),
     int(memory.output_size_in_bytes),
     int(memory.alias_size_in_bytes),
     int(memory.temp_size_in_bytes),
+    on_host=int(on_host),
   )
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax import chips, evenly, placement, shared_kernels, waits
+from fesem_jax import chips, evenly, offloading, placement, shared_kernels, waits
 from fesem_jax.base import ClientInfo, Cohort, FederatedData
 from fesem_jax.batching import batch_width, most_steps
 from fesem_jax.cohorts import padded_clients
@@ -119,6 +119,7 @@ class Plan(NamedTuple):
     model: bytes of one model.
     stack: bytes of the clients' models on a device; 0 where none are kept.
     state: bytes of the method's whole state on a device, the stack included.
+    offloaded: bytes of the clients' models in the host's memory, for a device.
     data: bytes of both splits on a device.
     test: bytes of the test split, which only the evaluation is given.
     together: C, clients that train side by side on a device.
@@ -137,6 +138,7 @@ class Plan(NamedTuple):
   clients: int
   work: Work = Work(0.0, 0.0, 0.0)
   data_placement: str = 'replicated'
+  offloaded: int = 0
 
   @property
   def round(self) -> Planned:
@@ -235,7 +237,8 @@ def as_left(algorithm: Algorithm, train: FederatedData, key: jax.Array) -> Any:
   def place(s: Any) -> Any:
     return s.update(sharding=split if _of_clients(s, train) else whole)
 
-  return jax.tree.map(place, jax.eval_shape(algorithm.init, key, train))
+  state = jax.tree.map(place, jax.eval_shape(algorithm.init, key, train))
+  return offloading.placed(state, algorithm.local.mesh)
 
 
 def summed_up(
@@ -265,6 +268,7 @@ def summed_up(
     model=sum(map(_bytes, jax.tree.leaves(params))),
     stack=sum(map(_bytes_on_device, of_clients)),
     state=sum(map(_bytes_on_device, arrays)),
+    offloaded=sum(_bytes_of_shard(x) for x in arrays if _is_on_host(x)),
     data=sum(map(_bytes_on_device, jax.tree.leaves((train, test)))),
     test=sum(map(_bytes_on_device, jax.tree.leaves(test))),
     together=_together(algorithm, state, train, num_clients),
@@ -345,5 +349,13 @@ def _bytes(x: Any) -> int:
   return math.prod(x.shape) * x.dtype.itemsize
 
 
-def _bytes_on_device(x: Any) -> int:
+def _bytes_of_shard(x: Any) -> int:
   return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
+
+def _is_on_host(x: Any) -> bool:
+  return x.sharding.memory_kind == 'pinned_host'
+
+
+def _bytes_on_device(x: Any) -> int:
+  return 0 if _is_on_host(x) else _bytes_of_shard(x)

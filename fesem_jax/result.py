@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fesem_jax import offloading
 from fesem_jax.base import FederatedData, Model
 from fesem_jax.client_table import ClientTable
 from fesem_jax.deployed import DeployedModels, Examples
@@ -33,7 +34,8 @@ class Result:
     arranged: the training split as it was arranged for the devices.
     places: [M] position in `state` and `arranged` of the user's first, second, ...
       client.
-    deploy: () -> the models that clients deploy, as arranged, on the devices.
+    deploy: () -> the models that clients deploy, as arranged, where the state keeps
+      them.
   """
 
   clients: ClientTable
@@ -49,7 +51,7 @@ class Result:
   @functools.cached_property
   def models(self) -> ClientModels:
     """The models that the M clients deploy, on the host, made when first asked for."""
-    used = jax.device_get(self.deploy())
+    used = jax.device_get(offloading.as_arrays(self.deploy()))
     choice, own, mixture = jax.tree.map(
       lambda x: np.asarray(x)[self.places], (used.choice, used.own, used.mixture)
     )

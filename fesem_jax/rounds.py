@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax import sharding, streams
+from fesem_jax import offloading, sharding, streams
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import Algorithm, RoundInfo
 from fesem_jax.programs import Program, Programs
@@ -51,6 +51,7 @@ def rehearse(
   # As the state of a run will be, so that `compile_step` finds it traced already.
   whole = NamedSharding(algorithm.local.mesh, PartitionSpec())
   state = jax.tree.map(lambda s: s.update(sharding=whole), state)
+  state = offloading.placed(state, algorithm.local.mesh)
   return jax.jit(algorithm.step).trace(state, data, cohort, keys[streams.ROUNDS])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from fesem_jax import offloading
 from fesem_jax.atomic import replacing
 from fesem_jax.base import Model
 from fesem_jax.bounded import first_line
@@ -37,6 +38,8 @@ def num_bytes(models: ClientModels, num_clients: int) -> int:
     num_clients: M, without padding.
   """
   shared = sum(x.size * 4 for x in by_layer(models.shared).values())
+  if offloading.is_offloaded(models.own):
+    return shared + models.own.form.size * 4 * num_clients
   own = sum(x[0].size * 4 for x in by_layer(models.own).values())
   return shared + own * num_clients
 
@@ -76,7 +79,7 @@ def write(
         _add(archive, name, np.asarray(values), places)
     for path, x in by_layer(models.shared).items():
       _add(archive, f'shared/{path}', np.asarray(x), np.arange(len(x)))
-    for path, x in by_layer(models.own).items():
+    for path, x in by_layer(offloading.as_arrays(models.own)).items():
       _add(archive, f'own/{path}', np.asarray(x), places)
 
 

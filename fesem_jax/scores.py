@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fesem_jax import client_table, evaluate, placement, records
+from fesem_jax import client_table, evaluate, offloading, placement, records
 from fesem_jax.base import FederatedData
 from fesem_jax.client_table import ClientTable
 from fesem_jax.cohorts import arrange
@@ -154,8 +154,10 @@ class Evaluation:
     )
 
   def models(self, state: Any) -> ClientModels:
-    """The models that clients deploy, as arranged, on the devices."""
+    """The models that clients deploy, as arranged, where the state keeps them."""
     deployed, args = self._algorithm.deployed, (state, self._train)
+    if offloading.is_offloaded(self._shapes(state).own):
+      return deployed(*args)  # A program would copy them.
     key = ('models', self._algorithm)
     return self._programs.compiled(key, deployed, *args)(*args)
 

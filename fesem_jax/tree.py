@@ -1,11 +1,12 @@
 """Algebra on stacked pytrees: one pytree whose leaves have a leading axis."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import platforms
+from fesem_jax import offloading, platforms
 from fesem_jax.base import Cohort, Params
 
 # On CPU a squared distance is added up in so many sums side by side, and so many
@@ -16,12 +17,28 @@ _TERMS = 4
 
 def take(stack: Params, ids: jax.Array) -> Params:
   """Rows `ids` [S] of a stack [M, ...]; ids beyond the end give the last row."""
-  return jax.tree.map(lambda x: jnp.asarray(x).at[ids].get(mode='clip'), stack)
+
+  def rows(x: Any) -> Any:
+    if offloading.is_offloaded(x):
+      return x.take(ids)
+    return jnp.asarray(x).at[ids].get(mode='clip')
+
+  return jax.tree.map(rows, stack, is_leaf=offloading.is_offloaded)
 
 
 def rows_of(stack: Params, cohort: Cohort) -> Params:
-  """The cohort's rows [S, ...] of a stack [M, ...]."""
-  return stack if cohort.everyone else take(stack, cohort.ids)
+  """The cohort's rows [S, ...] of a stack [M, ...], in the same memory."""
+  if cohort.everyone:
+    return stack
+
+  def rows(x: Any) -> Any:
+    if not offloading.is_offloaded(x):
+      return take(x, cohort.ids)
+    if cohort.ids.shape[0] % x.mesh.size:  # Some that are asked for outside of rounds.
+      return x.fetch(cohort.ids)
+    return x.rows_of(cohort.ids)
+
+  return jax.tree.map(rows, stack, is_leaf=offloading.is_offloaded)
 
 
 def with_rows(stack: Params, cohort: Cohort, rows: Params) -> Params:
@@ -31,7 +48,13 @@ def with_rows(stack: Params, cohort: Cohort, rows: Params) -> Params:
 
 def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
   """The stack [M, ...] with rows [S, ...] at `ids`; ids beyond the end are dropped."""
-  return jax.tree.map(lambda x, r: x.at[ids].set(r, mode='drop'), stack, rows)
+
+  def changed(x: Any, r: Any) -> Any:
+    if offloading.is_offloaded(x):
+      return x.with_rows(ids, r)
+    return x.at[ids].set(r, mode='drop')
+
+  return jax.tree.map(changed, stack, rows, is_leaf=offloading.is_offloaded)
 
 
 def merge(some: Params, others: Params) -> Params:

@@ -14,7 +14,7 @@ WORK = np.array([3, 0, 7, 2, 7], np.int32)
 def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
   values = jnp.arange(10.0, 15.0)
 
-  def body(slots, _, total):
+  def body(slots, _own, _old, total):
     exists = slots < len(WORK)
     own = values.at[slots].get(mode='clip')
     return 2 * own, total + jnp.where(exists, own, 0.0).sum()
@@ -28,7 +28,7 @@ def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
 
 
 def test_clients_of_like_work_share_a_chunk():
-  def body(slots, _, sums):
+  def body(slots, _own, _old, sums):
     longest = jnp.asarray(WORK).at[slots].get(mode='fill', fill_value=0).max()
     return jnp.broadcast_to(longest, slots.shape), sums
 
@@ -41,7 +41,7 @@ def test_clients_of_like_work_share_a_chunk():
 def test_results_overwrite_what_they_are_given(clients_per_chunk):
   old = jnp.arange(5.0)
 
-  def body(slots, into, sums):
+  def body(slots, _own, into, sums):
     return (into[0] + 1, slots), sums
 
   def run(old):
@@ -101,7 +101,7 @@ def test_one_client_is_mapped_like_many(size):
 def test_clients_of_different_groups_share_no_chunk(clients_per_chunk):
   work, groups = np.array([3, 0, 7, 2, 7, 1, 4]), jnp.array([2, 0, 2, 2, 0, 2, 2])
 
-  def body(slots, _, count):
+  def body(slots, _own, _old, count):
     own = jnp.where(slots < len(work), groups.at[slots].get(mode='clip'), -1)
     alone = ((own == own[0]) | (own < 0)).all()
     return (slots, jnp.broadcast_to(alone, slots.shape)), count + 1

@@ -16,7 +16,7 @@ from tests import helpers
 from tests.methods import federation
 
 DEFAULTS = {
-  'non_fed': {},
+  'non_fed': {'client_state': 'stacked'},
   'fed_sgd': {},
   'fed_avg': {
       'weighting': 'by_examples', 'aggregation': 'mean', 'beta': 0.1,
@@ -55,7 +55,9 @@ DEFAULTS = {
   'fesem_ma': {},  # Filled in below.
   'fed_opt': {'weighting': 'by_examples'},
   'scaffold': {'server_learning_rate': 1.0},
-  'ditto': {'ditto_lambda': 0.1, 'weighting': 'by_examples'},
+  'ditto': {
+      'ditto_lambda': 0.1, 'weighting': 'by_examples', 'client_state': 'stacked',
+  },
   'fed_per': {'head_layers': ('logits',), 'weighting': 'by_examples'},
   'fed_rep': {'head_layers': ('logits',), 'head_epochs': 5, 'weighting': 'uniform'},
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """Rounds compiled for TPUs that are not there: what they hold and exchange."""
 
 import math
+import re
 
 import jax
 import numpy as np
@@ -20,7 +21,7 @@ pytest.importorskip(
   'libtpu', reason="the compiler for TPUs is not there: pip install 'fesem_jax[tpu]'"
 )
 
-CLIENTS, CHUNK = 64, 8
+CLIENTS, CHUNK, HIDDEN = 64, 8, 64
 OUTLINE = Outline(
   CLIENTS, Split(30 * CLIENTS, 40), Split(5 * CLIENTS, 8), (8, 8), np.dtype('uint8'), 10
 )
@@ -38,22 +39,23 @@ ROWS = [
 ]
 
 
-def planned(name, options, devices, **how):
+def planned(name, options, devices, outline=OUTLINE, hidden=HIDDEN, **run):
   mesh = topologies.mesh_of('v5e:2x2', devices)
   local = local_training(
-    models.build('mlp', (8, 8), 10, [64]),
+    models.build('mlp', (8, 8), 10, [hidden]),
     optax.sgd(0.1),
-    num_clients=CLIENTS,
+    num_clients=outline.num_clients,
     batch_size=10,
     clients_per_chunk=CHUNK,
     mesh=mesh,
   )
   algorithm = algorithms.build(name, local, **options)
-  return planning.plan(algorithm, OUTLINE, parts=('start', 'round'), **how)
+  return planning.plan(algorithm, outline, parts=('start', 'round'), **run)
 
 
-def size_of_model():
-  params = jax.eval_shape(models.build('mlp', (8, 8), 10, [64]).init, jax.random.key(0))
+def size_of_model(hidden=HIDDEN):
+  model = models.build('mlp', (8, 8), 10, [hidden])
+  params = jax.eval_shape(model.init, jax.random.key(0))
   return 4 * sum(math.prod(x.shape) for x in jax.tree.leaves(params))
 
 
@@ -93,3 +95,50 @@ def test_each_of_four_chips_holds_its_clients_data(clients_per_round):
   assert found.data <= OUTLINE.bytes // 4 + of_clients + 100
   largest = max(c.bytes for c in found.round.needs.collectives)
   assert largest <= size_of_model() + 100 < OUTLINE.bytes // 4
+
+
+# Methods that can keep their clients' models in the host's memory; clients of a round.
+OFFLOADED = [
+  ('fesem', {'num_clusters': 2, 'init_clients': 16}, 0),
+  ('fesem', {'num_clusters': 2, 'init_clients': 16}, 64),
+  ('non_fed', {}, 0),
+  ('ditto', {}, 64),
+]
+MANY, WIDE = 2048, 512
+
+
+@pytest.mark.parametrize(('name', 'options', 'chosen'), OFFLOADED)
+def test_models_stay_in_the_memory_of_the_host(name, options, chosen, monkeypatch):
+  texts, of = [], planning.needs_of
+  monkeypatch.setattr(
+    planning, 'needs_of', lambda made: texts.append(made.as_text()) or of(made)
+  )
+  outline = OUTLINE._replace(num_clients=MANY)
+  options = options | {'client_state': 'offloaded'}
+  found = planned(name, options, 4, outline, WIDE, clients_per_round=chosen)
+  start, used = (p.needs for p in found.programs)
+  model, on_each = size_of_model(WIDE), MANY // 4
+  assert found.stack == 0
+  assert on_each * model <= found.offloaded <= 1.2 * on_each * model
+  # Formed there, then taken over by each round, which holds the cohort's rows beside.
+  of_cohort = found.offloaded * chosen // MANY
+  assert start.on_host == found.offloaded
+  assert used.on_host == found.offloaded + of_cohort
+  assert not used.to_host
+  # As without any stack, and nothing like it on the device.
+  bound = 20 * CHUNK * model
+  assert 3 * bound < found.offloaded
+  assert used.temporaries <= bound
+  assert start.temporaries <= bound
+  if name == 'non_fed':
+    assert reads_ahead(texts[1])
+
+
+def reads_ahead(text):
+  """Whether models are on their way to the device while others train."""
+  for body in text.split('\n\n'):
+    kinds = re.findall(r' (dynamic-slice-start|dynamic-slice-done|while)\(', body)
+    order = ' '.join(kinds)
+    if re.search(r'dynamic-slice-start( while)+ dynamic-slice-done', order):
+      return True
+  return False

@@ -100,8 +100,8 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
     )
   if name in ('robust', 'fesem', 'fesem_ma'):
     seen = kmeans.clients_seen(num_clients, chosen['num_clusters'])
-    streamed = chosen.get('client_state') == 'streamed'
-    held = MAX_INITIAL_CLIENTS if streamed else num_clients
+    stacked = chosen.get('client_state', 'stacked') == 'stacked'
+    held = num_clients if stacked else MAX_INITIAL_CLIENTS
     held = min(num_clients, chosen.get('init_clients') or held, held)
     if min(seen, held) < num_clients:
       said.append(

@@ -6,8 +6,8 @@ ICML 2021.
 
 from typing import NamedTuple
 
-from fesem_jax import sharding, tree
-from fesem_jax.algorithms import global_model
+from fesem_jax import tree
+from fesem_jax.algorithms import global_model, own_models
 from fesem_jax.algorithms.global_model import GlobalState
 from fesem_jax.base import Params
 from fesem_jax.errors import check_at_least, check_choice
@@ -25,7 +25,11 @@ class DittoState(NamedTuple):
 
 
 def ditto(
-  local: LocalTraining, *, ditto_lambda: float = 0.1, weighting: str = 'by_examples'
+  local: LocalTraining,
+  *,
+  ditto_lambda: float = 0.1,
+  weighting: str = 'by_examples',
+  client_state: str = 'stacked',
 ) -> Algorithm:
   """Builds Ditto.
 
@@ -41,16 +45,19 @@ def ditto(
     local: how clients train.
     ditto_lambda: lambda; 0 trains every client alone (NonFed).
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
+    client_state: where the v_i are kept: 'stacked' on the devices, 'offloaded' in the
+      memory of their host, from which each chunk's come and go.
 
   Raises:
-    UserError: on a negative lambda or an unknown weighting.
+    UserError: on an option outside its range.
   """
   check_at_least(0, ditto_lambda=ditto_lambda)
   check_choice('weighting', weighting, WEIGHTINGS)
+  own_models.check_client_state(client_state)
 
   def init(key, data):
     start = local.model.init(key)
-    own = sharding.split_clients(tree.repeat(start, data.num_clients), local.mesh)
+    own = own_models.repeat(local, start, data.num_clients, client_state)
     return DittoState(tree.expand(start), own)
 
   def train(local, state, data, cohort, key, **options):

@@ -35,7 +35,7 @@ class FesemState(NamedTuple):
   centers: Params  # [K, ...] W~(k)
   assignment: jax.Array  # [M] int32 r_i; K of clients that have yet to join
   rounds: jax.Array  # [] int32 rounds done
-  client_params: Params  # [M, ...] W_i after its last training; None if streamed
+  client_params: Any  # [M, ...] W_i after its last training; None if streamed
   server: Any = ()  # of the server optimizer
   seen: Any = None  # [M] int32 round of W_i's last training, 0 the start, -1 none
   checks: Any = None  # `Checks`, with `recluster_every`
@@ -130,11 +130,12 @@ def fesem(
     init_restarts: restarts of that clustering; the best starts FeSEM.
     init_seeding: 'random' (the paper) or 'plusplus'.
     init_clients: random clients whose models that clustering sees; 0 is all, but
-      `first_clusters.MAX_INITIAL_CLIENTS` at most where `client_state` is 'streamed'.
+      `first_clusters.MAX_INITIAL_CLIENTS` at most unless `client_state` is 'stacked'.
     init_shuffle: probability that a client is put into a random cluster after that
       clustering: wrong starts, to study.
-    client_state: 'stacked' keeps W_i of all clients, M * P numbers; 'streamed'
-      keeps none and needs only the chunk's, the centers and `init_clients`.
+    client_state: 'stacked' keeps W_i of all clients, M * P numbers, on the devices,
+      'offloaded' in the memory of their host; 'streamed' keeps none. The last two need
+      only the chunk's, the centers and `init_clients` on the devices.
     track_objective: whether rounds report Eq. 6 after the local step and after the
       E-step too.
     server_optimizer: moves each center by a step along the mean change of its clients
@@ -145,7 +146,7 @@ def fesem(
   """
   check_options(**dict(locals()))  # Every argument by its name.
   compare = comparison.build(cluster_on, local.model)
-  stacked, matched = client_state == 'stacked', cluster_on == comparison.MATCHED
+  matched, kept = cluster_on == comparison.MATCHED, client_state != 'streamed'
   rule = aggregator(aggregation, beta, norm_bound, krum_models)
   aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
 
@@ -174,7 +175,7 @@ def fesem(
       init_clients=init_clients,
       init_shuffle=init_shuffle,
       late_joins=late_joins,
-      stacked=stacked,
+      client_state=client_state,
     )
     return FesemState(
       start.centers,
@@ -213,6 +214,12 @@ def fesem(
     penalty = prox(data, cohort)
     return train_cohort(local, starts, data, cohort, key, prox=penalty, **options)
 
+  def room_for_models(state, cohort):
+    """Where the cohort's models are put: in the old ones' memory, or the host's."""
+    if cohort.everyone or client_state == 'offloaded':
+      return tree.rows_of(state.client_params, cohort)
+    return None
+
   def em_round(state, data, cohort, key):
     def e_and_m_step(trained, starts, sums, known):
       centers, own = starts.shared, starts.choice
@@ -235,8 +242,8 @@ def fesem(
         sums = sums.add(averaged, new, distance, weighting, centers)
       # ... or those models themselves, where their mean is not what is wanted and they
       # are others than the trained ones, ...
-      kept = models if matched and aggregate is not None else None
-      return (new, distance, kept), sums
+      others = models if matched and aggregate is not None else None
+      return (new, distance, others), sums
 
     # Local update (Algorithm 2): every client trains from its center. The two steps
     # follow for each chunk of clients as it finishes.
@@ -249,8 +256,8 @@ def fesem(
       fold=e_and_m_step,
       known=(compare.known(compare.part(state.centers)), held(state)),
       sums=em.Sums.zeros(state.centers, track_objective),
-      keep=stacked,
-      into=state.client_params if cohort.everyone else None,
+      keep=kept,
+      into=room_for_models(state, cohort),
     )
     new, distance, models = trained.folded
     sums = trained.sums

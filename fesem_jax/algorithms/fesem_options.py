@@ -35,7 +35,7 @@ def check_options(
   check_choice('weighting', weighting, WEIGHTINGS)
   check_choice('init_models', init_models, ('common', 'random'))
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
-  check_choice('client_state', client_state, ('stacked', 'streamed'))
+  check_choice('client_state', client_state, ('stacked', 'streamed', 'offloaded'))
   check_at_least(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
   )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import em, streams, tree
+from fesem_jax import em, offloading, streams, tree
 from fesem_jax.aggregation import Aggregate
 from fesem_jax.algorithms.centers import check_num_clusters
 from fesem_jax.algorithms.first_clusters import (
@@ -52,7 +52,7 @@ def start_fesem(
   init_clients: int,
   init_shuffle: float,
   late_joins: bool,
-  stacked: bool,
+  client_state: str,
 ) -> FesemStart:
   """Clients train, are clustered, and give the first centers; options as in `fesem`.
 
@@ -71,19 +71,22 @@ def start_fesem(
     init_clients: random clients whose models are clustered, or who take part.
     init_shuffle: probability that a client is put into a random cluster.
     late_joins: whether only `init_clients` clients take part.
-    stacked: whether the models of all clients are kept.
+    client_state: whether and where the models of all clients are kept.
 
   Raises:
     UserError: if there are more clusters than clients.
   """
   check_num_clusters(num_clusters, data)
   most, count = init_clients, data.num_clients
-  if not stacked:
+  if client_state != 'stacked':
     most = min(most or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
   starts, cohort = random_start(local, data, key, init_models), everyone(data)
   if late_joins:
     first = streams.fold(key, streams.SAMPLE)
     cohort = sample_clients(first, data, init_clients, local.mesh)
+  stack = None
+  if client_state == 'offloaded':
+    stack = offloading.repeat(tree.unstack(starts.shared, 0), count, local.mesh)
   found = train_and_cluster(
     before_rounds(local, init_epochs),
     starts,
@@ -96,7 +99,8 @@ def start_fesem(
     weighting=weighting,
     comparison=comparison,
     max_clients=most,
-    keep=stacked,
+    keep=client_state != 'streamed',
+    into=tree.rows_of(stack, cohort),
   )
   trained, assignment, centers = found.trained, found.assignment, found.centers
   if init_shuffle:
@@ -107,8 +111,12 @@ def start_fesem(
     counts = trained.took_part()
     centers = aggregate(found.models, assignment, counts, centers, local.mesh)
   client_params = trained.params
-  if late_joins and stacked:
+  if late_joins and client_state == 'stacked':
     client_params = tree.with_rows(starts.params(count), cohort, client_params)
+  if stack is not None and not (
+    cohort.everyone and offloading.is_offloaded(client_params)
+  ):
+    client_params = tree.put(stack, cohort.ids, client_params)
   unassigned, never = jnp.full(count, num_clusters), jnp.full(count, -1, jnp.int32)
   return FesemStart(
     centers,

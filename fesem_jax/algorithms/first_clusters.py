@@ -1,6 +1,6 @@
 """Clusters of clients that trained from a common start (Section 6.1.4)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class Start(NamedTuple):
     centers: [K, ...] mean of each cluster's clients.
     trained: the clients after that training; its `params` are None unless kept.
     models: [S, ...] their models as they are averaged, see `Comparison`; None unless
-      kept.
+      kept on the devices.
     compared: [S, ...] what k-means compared: parts of the models, with their units in
       one order; None unless kept, or where k-means saw a sample.
   """
@@ -87,6 +87,7 @@ def train_and_cluster(
   comparison: Comparison = _ALL,
   max_clients: int = 0,
   keep: bool = False,
+  into: Any = None,
   tolerance: float = 0.0,
   train_key: jax.Array | None = None,
 ) -> Start:
@@ -109,6 +110,8 @@ def train_and_cluster(
     comparison: what of the models is compared and averaged.
     max_clients: whose models k-means holds at once; 0 is all.
     keep: whether to return all clients' models.
+    into: an `offloading.Offloaded` [S, ...] that the models go to where k-means sees a
+      sample; else they are on the devices anyway. None keeps them there.
     tolerance: the training is repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
       `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
@@ -198,7 +201,10 @@ def train_and_cluster(
 
   none, known = sums.no_sums(origins), comparison.known(seeds)
   shared = known, origins
-  trained = train(cohort, fold=to_nearest, sums=none, known=shared, keep=keep)
-  centers = sums.mean_of(trained.sums, origins)
-  models = comparison.nearest(trained.params, known, local.mesh)[2] if keep else None
+  trained = train(
+    cohort, fold=to_nearest, sums=none, known=shared, keep=keep, into=into
+  )
+  centers, models = sums.mean_of(trained.sums, origins), None
+  if keep and into is None:
+    models = comparison.nearest(trained.params, known, local.mesh)[2]
   return Start(trained.folded, seeds, centers, trained, models, None)

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from fesem_jax import sharding, tree
+from fesem_jax import tree
+from fesem_jax.algorithms import own_models
 from fesem_jax.base import Params
 from fesem_jax.local import train_cohort
 from fesem_jax.method import Algorithm, ClientModels
@@ -15,7 +16,7 @@ class NonFedState(NamedTuple):
   client_params: Params  # [M, ...] each client's own model
 
 
-def non_fed(local: LocalTraining) -> Algorithm:
+def non_fed(local: LocalTraining, *, client_state: str = 'stacked') -> Algorithm:
   """Builds NonFed.
 
     w_i <- SGD from w_i on client i     for i in the cohort
@@ -25,12 +26,17 @@ def non_fed(local: LocalTraining) -> Algorithm:
 
   Args:
     local: how clients train; a round is one such piece of work.
+    client_state: where clients' models are kept: 'stacked' on the devices, 'offloaded'
+      in the memory of their host, from which each chunk's come and go.
+
+  Raises:
+    UserError: on an unknown place.
   """
+  own_models.check_client_state(client_state)
 
   def init(key, data):
     start = local.model.init(key)
-    own = tree.repeat(start, data.num_clients)
-    return NonFedState(sharding.split_clients(own, local.mesh))
+    return NonFedState(own_models.repeat(local, start, data.num_clients, client_state))
 
   def step(state, data, cohort, key):
     starts = deployed(state, data).of(cohort)
