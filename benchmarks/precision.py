@@ -28,10 +28,10 @@ from scipy.optimize import linear_sum_assignment
 
 from benchmarks import common, rounded
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import algorithms, data, models, planning, sharding, topologies
+from fesem_jax import algorithms, data, models, sharding, topologies
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.planning import Outline, Split
+from fesem_jax.outline import Outline, Split, data_of
 from fesem_jax.programs import Programs
 from fesem_jax.result import Result
 from fesem_jax.simulation import simulate
@@ -203,7 +203,7 @@ def compiled(name: str, topology: str) -> list[dict[str, Any]]:
 
 def program_text(algorithm: Algorithm, outline: Outline) -> str:
   """A compiled round of all clients."""
-  train = planning.data_of(outline, outline.train, algorithm.local.mesh)
+  train = data_of(outline, outline.train, algorithm.local.mesh)
   whole = train.y.sharding
   key = jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)
   state = jax.eval_shape(algorithm.init, key, train)

@@ -41,7 +41,7 @@ from experiments.start import no_positional, start
 from fesem_jax import chips, placement, planning, sharding, topologies, waits
 from fesem_jax.atomic import write_atomically
 from fesem_jax.errors import UserError, argument, check_at_least, check_choice
-from fesem_jax.planning import Outline, Split
+from fesem_jax.outline import Outline, Split, data_of
 
 # LEAF's own statistics: clients, examples, the most of one client, shape, classes.
 _KNOWN = {
@@ -120,7 +120,7 @@ def one_plan(
   f = flags.FLAGS
   mesh = topologies.mesh_of(topology, f.num_devices)
   sharding.full_precision(list(mesh.devices.flat))
-  train = planning.data_of(wanted, wanted.train, mesh)
+  train = data_of(wanted, wanted.train, mesh)
   model = build_model(config, train)
   local = build_local(config, model, train, machine, mesh)
   algorithm = methods.configured(config, local)

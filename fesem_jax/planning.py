@@ -10,72 +10,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from fesem_jax import chips, evenly, offloading, placement, shared_kernels, waits
-from fesem_jax.base import ClientInfo, Cohort, FederatedData
-from fesem_jax.batching import batch_width, most_steps
-from fesem_jax.cohorts import padded_clients
-from fesem_jax.local_sgd import weighted_loss
+from fesem_jax import evenly, offloading, placement, shared_kernels, waits
+from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import Algorithm
 from fesem_jax.needs import Needs, needs_of, needs_told
+from fesem_jax.outline import Outline, Work, array_of, bytes_of, data_of, work_of
 from fesem_jax.scores import measure_with
 from fesem_jax.sharding import CLIENTS
-from fesem_jax.training import LocalTraining
 
 # Programs of a run, in their order.
 PARTS = ('start', 'round', 'evaluation')
-
-
-class Split(NamedTuple):
-  """Sizes of one split.
-
-  Attributes:
-    examples: T of all clients.
-    most: N_max, the most of one client.
-  """
-
-  examples: int
-  most: int
-
-
-class Outline(NamedTuple):
-  """How much data a run has.
-
-  Attributes:
-    num_clients: M.
-    train: training split.
-    test: test split.
-    example_shape: of one example.
-    dtype: of features, uint8 or float32.
-    num_classes: L.
-  """
-
-  num_clients: int
-  train: Split
-  test: Split
-  example_shape: tuple[int, ...]
-  dtype: Any
-  num_classes: int
-
-  @property
-  def bytes(self) -> int:
-    """Of the examples of both splits."""
-    features = math.prod(self.example_shape) * np.dtype(self.dtype).itemsize
-    return (self.train.examples + self.test.examples) * (features + 4)
-
-  @classmethod
-  def of(cls, train: FederatedData, test: FederatedData) -> 'Outline':
-    """That of data at hand."""
-
-    def split(data: FederatedData) -> Split:
-      return Split(len(data.y), data.max_examples)
-
-    shape, dtype = train.example_shape, np.dtype(train.x.dtype)
-    count = train.num_clients
-    return cls(count, split(train), split(test), shape, dtype, train.num_classes)
 
 
 class Planned(NamedTuple):
@@ -92,23 +39,6 @@ class Planned(NamedTuple):
   needs: Needs
   seconds: float
   refused: bool = False
-
-
-class Work(NamedTuple):
-  """The least work of a client's local step, and how many there are.
-
-  Attributes:
-    operations: additions and multiplications.
-    bytes: of parameters, which the forward and the backward products read, gradients
-      are, and the update reads and writes: five times the model.
-    steps: of all clients of a round on a device.
-    passes: of each product, see `chips.PASSES`.
-  """
-
-  operations: float
-  bytes: float
-  steps: float
-  passes: int = chips.PASSES['highest']
 
 
 class Plan(NamedTuple):
@@ -189,7 +119,7 @@ def plan(
     places = evenly.places_of_sample(count, train, None, local.mesh)
   padded = train.num_clients if everyone else places * local.mesh.size
   cohort = Cohort(
-    _array(whole, (padded,), np.int32), everyone, _array(whole, (), np.int32)
+    array_of(whole, (padded,), np.int32), everyone, array_of(whole, (), np.int32)
   )
   key = jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)
   programs = []
@@ -265,7 +195,7 @@ def summed_up(
   of_clients = [s for s in arrays if _of_clients(s, train)]
   return Plan(
     programs,
-    model=sum(map(_bytes, jax.tree.leaves(params))),
+    model=sum(map(bytes_of, jax.tree.leaves(params))),
     stack=sum(map(_bytes_on_device, of_clients)),
     state=sum(map(_bytes_on_device, arrays)),
     offloaded=sum(_bytes_of_shard(x) for x in arrays if _is_on_host(x)),
@@ -289,64 +219,8 @@ def _together(
   return min(chosen, -(-num_clients // local.mesh.size))
 
 
-def work_of(local: LocalTraining, outline: Outline, clients: float) -> Work:
-  """The work of the clients of a device."""
-  width = batch_width(local.schedule, outline.train.most)
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
-  x = jax.ShapeDtypeStruct((width, *outline.example_shape), jnp.float32)
-  y = jax.ShapeDtypeStruct((width,), jnp.int32)
-  weights = jax.ShapeDtypeStruct((width,), jnp.float32)
-
-  def gradient(params, x, y, weights):
-    return jax.grad(lambda p: weighted_loss(local.model, p, x, y, weights))(params)
-
-  costs: Any = jax.jit(gradient).lower(params, x, y, weights).cost_analysis() or {}
-  size = sum(map(_bytes, jax.tree.leaves(params)))
-  mean = outline.train.examples / max(1, outline.num_clients)
-  steps = local.schedule.steps or local.schedule.epochs * math.ceil(mean / width)
-  steps = min(steps, most_steps(local.schedule, outline.train.most))
-  return Work(
-    float(costs.get('flops', 0.0)),
-    5.0 * size,
-    steps * clients,
-    chips.PASSES[local.precision],
-  )
-
-
-def data_of(
-  outline: Outline, split: Split, mesh: Mesh, data_placement: str = 'replicated'
-) -> FederatedData:
-  """Shapes of a split as `cohorts.arrange` makes it, but for the padding of shards."""
-  whole = NamedSharding(mesh, PartitionSpec())
-  count = padded_clients(outline.num_clients, mesh)
-  rows, examples, shards = whole, split.examples, None
-  if data_placement == 'sharded':
-    rows = NamedSharding(mesh, PartitionSpec(CLIENTS))
-    examples = -(-examples // mesh.size) * mesh.size
-    shards = _array(rows, (mesh.size, 2), np.int32)
-  return FederatedData(
-    x=_array(rows, (examples, *outline.example_shape), outline.dtype),
-    y=_array(rows, (examples,), np.int32),
-    offsets=_array(whole, (count + 1,), np.int32),
-    client_ids=_array(whole, (count,), np.int32),
-    num_classes=outline.num_classes,
-    scale=1 / 255 if np.dtype(outline.dtype) == np.uint8 else 1.0,
-    max_examples=split.most,
-    info=ClientInfo(np.arange(outline.num_clients).astype(str)),
-    shard_rows=shards,
-  )
-
-
 def _of_clients(x: Any, data: FederatedData) -> bool:
   return x.ndim > 1 and x.shape[0] == data.num_clients
-
-
-def _array(placed: Any, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)
-
-
-def _bytes(x: Any) -> int:
-  return math.prod(x.shape) * x.dtype.itemsize
 
 
 def _bytes_of_shard(x: Any) -> int:

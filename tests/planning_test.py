@@ -24,7 +24,8 @@ from fesem_jax import (
 )
 from fesem_jax.cohorts import arrange
 from fesem_jax.errors import UserError
-from fesem_jax.planning import Outline, Plan, Planned, Split, Work
+from fesem_jax.outline import Outline, Split, Work, work_of
+from fesem_jax.planning import Plan, Planned
 from fesem_jax.plots import plans
 from fesem_jax.simulation import simulate
 from fesem_jax.training import PRECISIONS, local_training
@@ -84,15 +85,14 @@ def test_the_work_of_a_step():
   model = models.build('mlp', (30,), 5, [20])
   local = local_training(model, optax.sgd(0.1), num_clients=10, batch_size=4, epochs=3)
   outline = Outline(10, Split(100, 12), Split(50, 6), (30,), np.dtype('float32'), 5)
-  work = planning.work_of(local, outline, clients=2.5)
+  work = work_of(local, outline, clients=2.5)
   # Forward products, and two of each layer backward but the first, which needs one.
   products = 2 * 4 * (2 * 30 * 20 + 3 * 20 * 5)
   assert 0.95 * products <= work.operations < 1.5 * products
   assert work.bytes == 5 * 4 * (30 * 20 + 20 + 20 * 5 + 5)
   assert work.steps == 2.5 * 3 * 3  # Ten examples in batches of four, three times.
   found = [
-    planning.work_of(local._replace(precision=p), outline, clients=2.5)
-    for p in PRECISIONS
+    work_of(local._replace(precision=p), outline, clients=2.5) for p in PRECISIONS
   ]
   assert found == [work._replace(passes=passes) for passes in (6, 3, 1)]
 

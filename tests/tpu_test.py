@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from fesem_jax import algorithms, models, planning, topologies
-from fesem_jax.planning import Outline, Split
+from fesem_jax.outline import Outline, Split
 from fesem_jax.training import local_training
 from tests.methods import IDS, METHODS
 
