@@ -10,6 +10,7 @@ from fesem_jax import (
   data,
   models,
   placement,
+  processes,
   training,
 )
 from fesem_jax.data import partition
@@ -169,8 +170,8 @@ _MACHINE = (
     'and few local steps, which auto finds; with plain SGD only. Results do not change '
     'beyond rounding.', enum_values=training.SHARED_START),
   _flag('integer', 'num_devices', 0,
-    'Devices that clients are split over; 0: all, on CPU one per core. Does not affect '
-    'results, but see --data_placement.', upper_bound=1024),
+    'Devices that clients are split over, those of all processes together; 0: all, on '
+    'CPU one per core. Does not affect results, but see --data_placement.', upper_bound=1024),
   _flag('enum', 'data_placement', 'auto',
     'Where the examples lie. replicated: all on every device. sharded: those of a '
     "client on its device only, which takes less memory; then a round's clients "
@@ -179,6 +180,25 @@ _MACHINE = (
     'sharded on accelerators of which the examples would take more than an eighth of '
     'the memory, or more than half with --clients_per_round; else replicated.',
     enum_values=placement.PLACEMENTS),
+)  # fmt: skip
+
+_PROCESSES = (
+  _flag('string', 'coordinator_address', '',
+    'HOST:PORT where process 0 waits for the others, which together run as one; each '
+    'is given the same command with its own --process_id. auto: JAX finds the '
+    'processes and their numbers by itself (TPU pods, Slurm, Open MPI). Empty: a '
+    'single process. '
+    'Results do not depend on the number of processes. Process 0 writes and prints; '
+    '--workdir is a folder that all share. A process that misses at the start is '
+    f'reported after {processes.MEETING_SECONDS} s, and when one dies, the others end '
+    f'within {processes.HEARTBEAT_SECONDS} s; the same command then goes on from the '
+    'last checkpoint. On one machine, experiments.launch_local starts all.'),
+  _flag('integer', 'process_id', -1,
+    'Number of this process, from 0; -1: found by --coordinator_address=auto.',
+    lower_bound=-1, upper_bound=2**20),
+  _flag('integer', 'num_processes', 0,
+    'How many processes run together; 0: found by --coordinator_address=auto.',
+    lower_bound=0, upper_bound=2**20),
 )  # fmt: skip
 
 _METHOD = (
@@ -297,5 +317,6 @@ GROUPS = {
   'training': _TRAINING,
   'run': _RUN,
   'machine': _MACHINE,
+  'processes': _PROCESSES,
   'method': _METHOD,
 }

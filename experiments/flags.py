@@ -18,6 +18,7 @@ from fesem_jax.errors import UserError, argument
 _NOT_CONFIGURATION = (
   'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'save_models',
   'clients_per_chunk', 'shared_start', 'num_devices', 'data_placement',
+  'coordinator_address', 'process_id', 'num_processes',
 )  # fmt: skip
 
 # A configuration leaves these out where they have these values, so that runs of
@@ -29,8 +30,8 @@ OWN_MODEL = ('example_shape', 'num_classes')
 
 
 def define(*groups: str) -> None:
-  """Defines the flags of some of `GROUPS`, by default of all."""
-  for group in groups or GROUPS:
+  """Defines the flags of some of `GROUPS`, by default of all but of processes."""
+  for group in groups or [name for name in GROUPS if name != 'processes']:
     for flag in GROUPS[group]:
       define_one = getattr(flags, f'DEFINE_{flag.kind}')
       define_one(flag.name, default=flag.default, help=flag.help, **flag.extra)
@@ -79,7 +80,8 @@ def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
   """Flags that decide where and how fast a run happens, never its results."""
-  return {name: flags.FLAGS[name].value for name in _NOT_CONFIGURATION}
+  found = [name for name in _NOT_CONFIGURATION if name in flags.FLAGS]
+  return {name: flags.FLAGS[name].value for name in found}
 
 
 def chosen_options() -> dict[str, Any]:

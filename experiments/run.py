@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from absl import flags
+from absl import flags, logging
 
 from experiments import flags as experiment_flags
 from experiments import methods, schedules
 from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.errors import in_flags
 from experiments.start import no_positional, start
-from fesem_jax import algorithms, data, placement, sharding
+from fesem_jax import algorithms, data, placement, processes, sharding
 from fesem_jax.base import FederatedData
 from fesem_jax.corruption import corrupted, honest
 from fesem_jax.data import skew
@@ -233,17 +233,27 @@ def chosen_configuration() -> dict[str, Any]:
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  sharding.setup_devices(f.num_devices)
+  group = processes.Group(f.coordinator_address, f.process_id, f.num_processes)
+  sharding.setup_devices(f.num_devices, group)
+  if not processes.is_first():
+    logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
-  result = run(config, experiment_flags.machine(), workdir)
-  print(report(result))
-  print(f'In {workdir}; figures: python -m experiments.figures {workdir}')
+  result = run(config, experiment_flags.machine(), workdir, say=_say)
+  _say(report(result))
+  _say(f'In {workdir}; figures: python -m experiments.figures {workdir}')
+
+
+def _say(text: str) -> None:
+  """Prints a text in the first process."""
+  if processes.is_first():
+    print(text)
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
   experiment_flags.define()
+  experiment_flags.define('processes')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_string(
     'algorithm',

@@ -12,6 +12,7 @@ _WIDTH = 88
 _TITLES = {
   'data': 'Data', 'model': 'Model', 'training': 'Local training', 'run': 'Run',
   'method': 'Options of methods', 'machine': 'Machine',
+  'processes': 'Several processes',
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import time
 import jax
 import numpy as np
 
-from fesem_jax import sharding, tree
+from fesem_jax import processes, sharding, tree
 from fesem_jax.algorithms import global_model
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.batching import Schedule
@@ -81,4 +81,5 @@ def _steps_per_second(local: LocalTraining, train: FederatedData) -> float:
     began = time.perf_counter()
     jax.block_until_ready(run(start, train, jax.random.key(1)))
     seconds.append(time.perf_counter() - began)
-  return count * _STEPS / float(np.median(seconds[1:]))  # The first one compiled.
+  rate = count * _STEPS / float(np.median(seconds[1:]))  # The first one compiled.
+  return processes.from_first(lambda: rate)

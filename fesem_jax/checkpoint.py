@@ -1,17 +1,19 @@
 """Checkpoints of a run: whole states, written by Orbax, with a digest of each file."""
 
+import contextlib
 import functools
 import hashlib
 import json
 import pathlib
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from absl import logging
 
+from fesem_jax import processes
 from fesem_jax.atomic import write_atomically
 from fesem_jax.bounded import first_line
 from fesem_jax.configuration import check_same
@@ -32,8 +34,11 @@ class Checkpoints:
   it, and `note.json`: the round, the configuration, the kinds of the arrays, and
   the SHA-256 of every file and of the note itself.
 
+  Several processes save and restore together, each its own rows; what is looked at or
+  written beside the state is the first one's.
+
   Args:
-    workdir: existing folder.
+    workdir: existing folder, the same in all processes.
     config: of the run, saved with each checkpoint and compared with it.
 
   Raises:
@@ -51,7 +56,7 @@ class Checkpoints:
 
   def latest_round(self) -> int | None:
     """Number of rounds done at the newest checkpoint, or None."""
-    return max(saved_rounds(self._workdir), default=None)
+    return processes.from_first(lambda: max(saved_rounds(self._workdir), default=None))
 
   def save(self, rounds_done: int, state: Any) -> None:
     """Saves the state; a checkpoint exists whole or not at all.
@@ -62,20 +67,22 @@ class Checkpoints:
     """
     if self.latest_round() == rounds_done:
       return
-    partial = self._dir / f'.{rounds_done}.{secrets.token_hex(8)}.partial'
-    try:
-      partial.mkdir()
+    name = f'.{rounds_done}.{secrets.token_hex(8)}.partial'
+    partial = self._dir / processes.from_first(lambda: name)
+    with self._or_not_at_all(partial):
+      processes.from_first(lambda: partial.mkdir())
       items = self._orbax.args.StandardSave(state)
       _quietly(self._checkpointer.save, partial / 'state', args=items)
-      note = {
-        'round': rounds_done,
-        'config': self._config,
-        'arrays': _kinds(state),
-        'files': _digests(partial),
-      }
-      text = json.dumps(note | {'digest': _digest_of_note(note)}, indent=1)
-      write_atomically(partial / 'note.json', text + '\n')
-      partial.rename(self._dir / str(rounds_done))
+      processes.barrier('saved')
+      processes.from_first(lambda: self._finish(partial, rounds_done, _kinds(state)))
+
+  @contextlib.contextmanager
+  def _or_not_at_all(self, partial: pathlib.Path) -> Iterator[None]:
+    """Removes what is left of a checkpoint that cannot be written, and says why."""
+    try:
+      yield
+    except processes.Elsewhere:
+      raise
     except (OSError, UserError, _Unsound) as e:
       shutil.rmtree(partial, ignore_errors=True)
       reason = e.strerror if isinstance(e, OSError) else str(e).rstrip('.')
@@ -83,6 +90,20 @@ class Checkpoints:
         f'Cannot save a checkpoint in {self._dir}: {reason}. Earlier checkpoints are '
         'intact; free some space and run the same command again.'
       ) from e
+
+  def _finish(
+    self, partial: pathlib.Path, rounds_done: int, arrays: dict[str, str]
+  ) -> None:
+    """Makes a written state a checkpoint, and deletes those that it replaces."""
+    note = {
+      'round': rounds_done,
+      'config': self._config,
+      'arrays': arrays,
+      'files': _digests(partial),
+    }
+    text = json.dumps(note | {'digest': _digest_of_note(note)}, indent=1)
+    write_atomically(partial / 'note.json', text + '\n')
+    partial.rename(self._dir / str(rounds_done))
     for old in saved_rounds(self._workdir)[:-_KEPT]:
       shutil.rmtree(self._dir / str(old), ignore_errors=True)
 
@@ -116,10 +137,15 @@ class Checkpoints:
       UserError: if none is sound, or the newest sound one is of another run, of
         other shapes or of an older version of this package.
     """
+    rounds_done = processes.from_first(lambda: self._newest_sound(_kinds(like)))
+    return self._load(rounds_done, like), rounds_done
+
+  def _newest_sound(self, arrays: dict[str, str]) -> int:
+    """Rounds done at the newest sound checkpoint; newer ones are set aside."""
     damaged: dict[int, str] = {}
     for rounds_done in reversed(saved_rounds(self._workdir)):
       try:
-        state = self._load(rounds_done, like)
+        self._check(rounds_done, arrays)
       except _Unsound as e:
         damaged[rounds_done] = str(e)
         continue
@@ -131,7 +157,7 @@ class Checkpoints:
           self._set_aside(bad),
           rounds_done,
         )
-      return state, rounds_done
+      return rounds_done
     raise self._none_left(next(iter(damaged.values()), 'there is none'))
 
   def close(self) -> None:
@@ -178,8 +204,8 @@ class Checkpoints:
       raise _Unsound(f'it was saved as round {note["round"]}')
     return note
 
-  def _load(self, rounds_done: int, like: Any) -> Any:
-    """The state of a checkpoint; raises `_Unsound`."""
+  def _check(self, rounds_done: int, arrays: dict[str, str]) -> None:
+    """Compares a checkpoint with its note and this run; raises `_Unsound`."""
     folder, note = self._dir / str(rounds_done), self._note(rounds_done)
     check_same(self._workdir, note['config'], self._config)
     try:
@@ -190,12 +216,16 @@ class Checkpoints:
       if found.get(name) != digest:
         what = 'not what was saved' if name in found else 'missing'
         raise _Unsound(f'{name} is {what}')
-    if note['arrays'] != _kinds(like):
+    if note['arrays'] != arrays:
       raise UserError(
         f'Checkpoint {folder} holds arrays of other shapes than this run: it belongs '
         'to a number of devices that does not divide 8, or to another version of '
         'this package.'
       )
+
+  def _load(self, rounds_done: int, like: Any) -> Any:
+    """The state of a checkpoint that was found sound."""
+    folder = self._dir / str(rounds_done)
     abstract = jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like)
     items = self._orbax.args.StandardRestore(abstract)
     try:

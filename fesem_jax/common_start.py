@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fesem_jax import comparison, streams, waits
+from fesem_jax import comparison, processes, streams, waits
 from fesem_jax.algorithms.first_clusters import before_rounds, random_start
 from fesem_jax.base import FederatedData
 from fesem_jax.cohorts import arrange_all, order_of_clients
@@ -68,7 +68,7 @@ def inner_products(
     ('common start', cluster_on), products, key, train
   )
   with waits.told('models from one common start'):
-    gram, sound = jax.device_get(program(key, train))
+    gram, sound = processes.on_host(program(key, train))
   gram, sound = gram.astype(np.float64), sound & np.isfinite(gram.diagonal())
   gram[~sound] = gram[:, ~sound] = np.nan
   return gram[np.ix_(places, places)]

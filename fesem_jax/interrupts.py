@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fesem_jax import processes
+
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
   """The run was interrupted after a whole round and can be continued."""
@@ -39,14 +41,15 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     A function that says whether Ctrl-C was pressed. It always says no outside the main
     thread, as only the main thread receives signals.
   """
-  requested = False
+  requested, speaks = False, processes.is_first()
 
   def request(signum: int, frame: Any) -> None:
     nonlocal requested
     del signum, frame
     requested = True
     signal.signal(signal.SIGINT, before)
-    print('\nFinishing this round, then saving ...', file=sys.stderr)
+    if speaks:
+      print('\nFinishing this round, then saving ...', file=sys.stderr)
 
   if threading.current_thread() is not threading.main_thread():
     yield lambda: False

@@ -9,6 +9,8 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from fesem_jax import processes
+
 _PACKAGES = ('fesem_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
@@ -19,10 +21,10 @@ def describe(mesh: Mesh) -> dict[str, Any]:
     mesh: devices of the run.
 
   Returns:
-    Entries by name, as JSON can hold them.
+    Entries by name, as JSON can hold them. Memory is that of this process.
   """
   device = mesh.devices.flat[0]
-  stats = [d.memory_stats() or {} for d in mesh.devices.flat]
+  stats = [d.memory_stats() or {} for d in mesh.local_devices]
   peaks = [s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s]
   return {
     'memory': {
@@ -33,6 +35,7 @@ def describe(mesh: Mesh) -> dict[str, Any]:
       'platform': device.platform,
       'kind': device.device_kind,
       'count': mesh.size,
+      'processes': processes.count(),
     },
     'versions': versions(),
     'commit': commit(),

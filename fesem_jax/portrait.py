@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import evenly, streams, waits
+from fesem_jax import evenly, processes, streams, waits
 from fesem_jax.base import Cohort, FederatedData, Params
 from fesem_jax.gram import centered_gram
 from fesem_jax.local import train_cohort
@@ -133,7 +133,7 @@ def draw(
   args = (state, train, jnp.asarray(ids, jnp.int32), key)
   program = programs.compiled(('portrait', algorithm, local), gram, *args, **run_once())
   with waits.told('local models for the figures'):
-    products, counts, clusters = jax.device_get(program(*args))
+    products, counts, clusters = processes.on_host(program(*args))
   # Weights beyond 1e19 overflow here.
   counts = counts & np.isfinite(products.diagonal())
   kept = np.flatnonzero(counts)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from fesem_jax import waits
+from fesem_jax import sharding, waits
 from fesem_jax.capacity import compile_to_fit
 
 # First of a program's key -> what the program does.
@@ -148,7 +148,7 @@ class Programs:
     if key not in self._by_text:
       self._by_text[key] = compile_to_fit(lowered, args, what)
     compiled = self._by_text[key]
-    return Program(compiled, jax.device_put(numbers, compiled.input_shardings[0][-1]))
+    return Program(compiled, sharding.place(numbers, compiled.input_shardings[0][-1]))
 
 
 def _kinds(args: tuple[Any, ...]) -> Hashable:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fesem_jax import offloading
+from fesem_jax import offloading, processes
 from fesem_jax.base import FederatedData, Model
 from fesem_jax.client_table import ClientTable
 from fesem_jax.deployed import DeployedModels, Examples
@@ -50,8 +50,11 @@ class Result:
 
   @functools.cached_property
   def models(self) -> ClientModels:
-    """The models that the M clients deploy, on the host, made when first asked for."""
-    used = jax.device_get(offloading.as_arrays(self.deploy()))
+    """The models that the M clients deploy, on the host, made when first asked for.
+
+    Several processes ask for them together.
+    """
+    used = offloading.as_arrays(processes.on_host(self.deploy()))
     choice, own, mixture = jax.tree.map(
       lambda x: np.asarray(x)[self.places], (used.choice, used.own, used.mixture)
     )

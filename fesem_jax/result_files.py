@@ -2,23 +2,34 @@
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from absl import logging
 
-from fesem_jax import atomic, client_table, records, saved_models, writer
+from fesem_jax import (
+  atomic,
+  client_table,
+  processes,
+  records,
+  saved_models,
+  writer,
+)
 from fesem_jax.client_table import ClientTable
 from fesem_jax.deployed import Examples
 from fesem_jax.errors import UserError
+from fesem_jax.method import ClientModels
 from fesem_jax.records import Record
 from fesem_jax.result import Result
+
+_Value = TypeVar('_Value')
 
 
 def read_result(
   folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
 ) -> tuple[Record, dict[str, np.ndarray]] | None:
-  """The summary and the portrait that a workdir holds.
+  """The summary and the portrait that a workdir holds, read by all processes.
 
   Args:
     folder: the workdir.
@@ -27,8 +38,27 @@ def read_result(
 
   Returns:
     None if they are missing, damaged or of fewer rounds, so that they are to be made
-    from the state.
+    from the state, as the first process finds.
   """
+  return _as_first_finds(lambda: _read_result(folder, history, make_portrait))
+
+
+def _as_first_finds(read: Callable[[], _Value | None]) -> _Value | None:
+  """What every process reads of a file, or None where the first process finds none."""
+  found: list[_Value | None] = []
+
+  def look() -> bool:
+    found.append(read())
+    return found[0] is not None
+
+  if not processes.from_first(look):
+    return None
+  return found[0] if found else read()
+
+
+def _read_result(
+  folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
+) -> tuple[Record, dict[str, np.ndarray]] | None:
   try:
     summary, picture = writer.read_summary(folder), writer.read_clients(folder)
   except UserError:
@@ -50,6 +80,10 @@ def read_result(
 
 def read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
   """The figures of each client; None where they are missing, damaged or of others."""
+  return _as_first_finds(lambda: _read_clients(folder, summary))
+
+
+def _read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
   try:
     held = client_table.read(folder)
   except UserError:
@@ -62,14 +96,29 @@ def write_result(
 ) -> None:
   """Writes what of a result the workdir lacks, the summary last.
 
+  Of several processes, all give their part of the models, and the first one writes.
+
   Args:
     folder: the workdir.
     result: of a finished run.
     save_models: see `simulate`.
   """
+  models = _models_to_write(folder, result, save_models)
+  processes.from_first(lambda: _write(folder, result, models))
+
+
+def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) -> None:
   same = _has_summary(folder, result.summary)
-  _write_models(folder, result, save_models)
-  if read_clients(folder, result.summary) is None:
+  if models is not None:
+    saved_models.write(
+      folder,
+      models,
+      result.places,
+      result.clients.names,
+      Examples.of(result.arranged),
+      result.summary['rounds'],
+    )
+  if _read_clients(folder, result.summary) is None:
     client_table.write(folder, result.clients)
   if same:
     return
@@ -88,16 +137,19 @@ def _has_summary(folder: pathlib.Path, summary: Record) -> bool:
   return json.dumps(held, sort_keys=True) == json.dumps(summary, sort_keys=True)
 
 
-def _write_models(
+def _models_to_write(
   folder: pathlib.Path, result: Result, save_models: bool | None
-) -> None:
-  """Writes the deployed models, or says why not."""
-  rounds = result.summary['rounds']
-  if saved_models.is_of(folder, rounds):
-    return
-  saved_models.remove(folder)  # Of fewer rounds, or of another run.
-  if save_models is False:
-    return
+) -> ClientModels | None:
+  """The deployed models on the host, if the workdir lacks and is to have them."""
+
+  def has_them() -> bool:
+    found = saved_models.is_of(folder, result.summary['rounds'])
+    if not found:
+      saved_models.remove(folder)  # Of fewer rounds, or of another run.
+    return found
+
+  if processes.from_first(has_them) or save_models is False:
+    return None
   used, count = result.deploy(), len(result.places)
   size = saved_models.num_bytes(used, count)
   if save_models is None and size > saved_models.MAX_BYTES:
@@ -108,15 +160,8 @@ def _write_models(
       size / 2**30,
       folder,
     )
-    return
-  saved_models.write(
-    folder,
-    used,
-    result.places,
-    result.clients.names,
-    Examples.of(result.arranged),
-    rounds,
-  )
+    return None
+  return processes.on_host(used)
 
 
 def _is_sound(summary: Record, history: Sequence[Record]) -> bool:

@@ -117,7 +117,7 @@ def run_round(
   if algorithm.between is not None:
     shardings = _shardings(state)
     state, info = algorithm.between(state, info)
-    state = jax.device_put(state, shardings)
+    state = sharding.place(state, shardings)
   return state, info
 
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fesem_jax import client_table, evaluate, offloading, placement, records
+from fesem_jax import (
+  client_table,
+  evaluate,
+  offloading,
+  placement,
+  processes,
+  records,
+)
 from fesem_jax.base import FederatedData
 from fesem_jax.client_table import ClientTable
 from fesem_jax.cohorts import arrange
@@ -89,7 +96,8 @@ class Evaluation:
     measure = measure_with(algorithm, epochs)
     args = (state, self._train, self._test, jax.random.fold_in(self._key, number))
     program = self._programs.compiled(('measure', algorithm, epochs), measure, *args)
-    (deployed, finetuned, failed), assignment = jax.device_get(program(*args))
+    measured, assignment = processes.on_host(program(*args))
+    deployed, finetuned, failed = measured
     count = self._shapes(state).num_models()
     return Measured(deployed, finetuned, failed, assignment, count)
 
@@ -178,7 +186,7 @@ class Evaluation:
       return algorithm.deployed(state, train).clusters()
 
     program = self._programs.compiled(('assignment', algorithm), find, *args)
-    assignment = jax.device_get(program(*args))
+    assignment = processes.on_host(program(*args))
     return records.clusters(assignment, self._shapes(state).num_models(), self._train)
 
   def unseen(
@@ -209,7 +217,7 @@ class Evaluation:
     placed = arrange(local, *unseen, placement.of(self._train))
     args = (state, self._train, *placed)
     program = self._programs.compiled(('unseen', algorithm), measure, *args)
-    return evaluate.scores_by_name(jax.device_get(program(*args)))
+    return evaluate.scores_by_name(processes.on_host(program(*args)))
 
   def _shapes(self, state: Any) -> ClientModels:
     """Shapes and dtypes of what is deployed."""

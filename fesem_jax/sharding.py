@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fesem_jax import processes
 from fesem_jax.base import FederatedData
 from fesem_jax.chips import memory_of
 from fesem_jax.errors import UserError
@@ -41,8 +42,11 @@ def num_shards(num_devices: int) -> int:
 def client_mesh(num_devices: int = 0) -> Mesh:
   """A mesh of the first `num_devices` devices (0: all) along 'clients'.
 
+  Several processes share all devices, and each gives equally many.
+
   Raises:
-    UserError: if there are fewer devices, or on a negative number.
+    UserError: if there are fewer devices, on a negative number, or on one that the
+      processes cannot share evenly.
   """
   devices = jax.devices()
   if num_devices < 0:
@@ -52,7 +56,16 @@ def client_mesh(num_devices: int = 0) -> Mesh:
       f'--num_devices={num_devices}, but only {len(devices)} '
       f'{devices[0].platform} device(s) exist.'
     )
-  return Mesh(np.array(devices[: num_devices or len(devices)]), (CLIENTS,))
+  if num_devices % processes.count():
+    raise UserError(
+      f'--num_devices={num_devices} must be a multiple of the {processes.count()} '
+      'processes, which give equally many each.'
+    )
+  chosen = devices[: num_devices or len(devices)]
+  if num_devices and processes.count() > 1:
+    each, owners = num_devices // processes.count(), [d.process_index for d in devices]
+    chosen = [d for i, d in enumerate(devices) if owners[:i].count(owners[i]) < each]
+  return Mesh(np.array(chosen), (CLIENTS,))
 
 
 def deal(work: np.ndarray) -> np.ndarray:
@@ -89,7 +102,37 @@ def deal(work: np.ndarray) -> np.ndarray:
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
   """The tree's arrays, whole on every device of the mesh."""
-  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+  return place(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def place(tree: Any, shardings: Any) -> Any:
+  """The tree's arrays, laid out over devices.
+
+  Args:
+    tree: of arrays, the same in every process. Those that are spread over processes
+      already stay on their devices.
+    shardings: one for all arrays, or a tree of one for each, None where it does not
+      matter.
+  """
+  if processes.count() == 1:
+    return jax.device_put(tree, shardings)
+  if isinstance(shardings, jax.sharding.Sharding):
+    shardings = jax.tree.map(lambda _: shardings, tree)
+  return jax.tree.map(_place_own_rows, tree, shardings)
+
+
+def _place_own_rows(x: Any, sharding: jax.sharding.Sharding | None) -> Any:
+  """An array of which every process gives the rows of its own devices."""
+  if sharding is None:  # Of an argument that a program does not read.
+    return x
+  if isinstance(x, jax.Array):
+    if not x.is_fully_addressable:
+      return jax.device_put(x, sharding)
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+      bits = _place_own_rows(jax.random.key_data(x), sharding)
+      return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
+  held = np.asarray(x)
+  return jax.make_array_from_callback(held.shape, sharding, lambda i: held[i])
 
 
 def split_rows(
@@ -177,7 +220,7 @@ def per_device(
   return run
 
 
-def setup_devices(num_devices: int = 0) -> None:
+def setup_devices(num_devices: int = 0, group: processes.Group | None = None) -> None:
   """One XLA device per CPU core; call it before anything else uses JAX.
 
   Splitting clients over one-core devices is much faster than letting all cores
@@ -190,10 +233,17 @@ def setup_devices(num_devices: int = 0) -> None:
   JAX_COMPILATION_CACHE_DIR).
 
   Args:
-    num_devices: CPU devices to make; 0 is one for each core this process may use.
+    num_devices: CPU devices to make, by all processes together; 0 is one for each
+      core that a process may use.
+    group: the processes that run together; see `processes.initialize`. None is one.
+
+  Raises:
+    UserError: if something has used JAX already, or the processes do not find together.
   """
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
-  count = max(0, num_devices) or cores or os.cpu_count() or 1
+  group = group or processes.Group()
+  share = -(-max(0, num_devices) // max(1, group.num_processes))
+  count = share or cores or os.cpu_count() or 1
   try:
     jax.config.update('jax_num_cpu_devices', count)
   except RuntimeError as e:
@@ -204,6 +254,7 @@ def setup_devices(num_devices: int = 0) -> None:
   if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
     # Small operations too: JAX leaves out what compiles within a second.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+  processes.initialize(group)
   full_precision(jax.devices())
 
 
@@ -229,7 +280,7 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
   leaves = jax.tree.leaves(params)
   size = sum(x.size for x in leaves)
   on_each = -(-num_clients // mesh.size)
-  device = mesh.devices.flat[0]
+  device = mesh.local_devices[0] if processes.count() > 1 else mesh.devices.flat[0]
   if device.platform == 'cpu':
     if any(x.ndim == 4 for x in leaves):
       return 1
@@ -237,7 +288,8 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
   # Weights, gradients, start and the optimizer's update: about six copies. Patches
   # of convolutions at an evaluation's batch of 128 take up to 120 MB a client.
   each = 24 * size + (120 * 2**20 if any(x.ndim == 4 for x in leaves) else 0)
-  return max(1, min(on_each, memory_for_clients(device) // each))
+  fitting = processes.from_first(lambda: memory_for_clients(device) // each)
+  return max(1, min(on_each, fitting))
 
 
 def memory_for_clients(device: jax.Device) -> int:

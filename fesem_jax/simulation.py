@@ -6,11 +6,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import tqdm
 
-from fesem_jax import checkpoint, placement, portrait, records, streams, waits, writer
+from fesem_jax import (
+  checkpoint,
+  placement,
+  portrait,
+  processes,
+  records,
+  streams,
+  waits,
+  writer,
+)
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.capacity import explained
 from fesem_jax.client_table import ClientTable
@@ -53,6 +61,9 @@ def simulate(
   data_placement: str = 'auto',
 ) -> Result:
   """Runs an algorithm for a number of rounds.
+
+  Several processes (`processes.initialize`) call it alike, on the same data and with a
+  workdir that they share; the first one writes and shows the progress.
 
   Args:
     algorithm: see `Algorithm`; its `local` is how clients train.
@@ -99,6 +110,7 @@ def simulate(
     Stopped: after Ctrl-C, once the round is done and saved.
   """
   began, local = time.perf_counter(), algorithm.local
+  progress = progress if processes.is_first() else False
   programs = programs or Programs()
   folder = None if workdir is None else pathlib.Path(workdir)
   check(rounds, clients_per_round, eval_every, finetune_epochs, train, test)
@@ -145,6 +157,7 @@ def simulate(
         )
       identity = identity | {'data_digest': data_digest}
       identity |= placement.identity(train, local.mesh)
+      processes.check_same('its configuration or data', identity)
       checkpoints = opened.enter_context(claim_workdir(folder, identity, resume))
     state, done, init_seconds = begin(
       algorithm, train, keys[streams.INIT], checkpoints, rounds, programs
@@ -196,7 +209,7 @@ def simulate(
         state, info = run_round(
           algorithm, step, state, train, cohort, keys[streams.ROUNDS], done + 1
         )
-        info = jax.device_get(info)
+        info = processes.on_host(info)
         rounds_seconds.append(time.perf_counter() - round_began)
         _check_finite(done + 1, info, algorithm.train is not None, checkpoints)
         done += 1
@@ -204,7 +217,7 @@ def simulate(
         record = records.round_record(done, info, train)
         settled = records.settled([*out.records, record], patience)
         finished = done == rounds or settled
-        stop = interrupted() and not finished
+        stop = processes.any_of(interrupted()) and not finished
         if finished or (eval_every and done % eval_every == 0):
           bar.set_description('evaluating')
           measured = evaluation.measure(state, done)

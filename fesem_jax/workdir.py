@@ -12,6 +12,7 @@ from typing import Any
 
 from absl import logging
 
+from fesem_jax import processes
 from fesem_jax.atomic import write_atomically
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.configuration import check_same
@@ -91,6 +92,8 @@ def claim_workdir(
 ) -> Iterator[Checkpoints]:
   """Locks a workdir until the block ends, and checks that this run may use it.
 
+  Of several processes, the first one does; they need a folder that all can see.
+
   Args:
     workdir: made if absent.
     config: name -> value, as JSON would give it back.
@@ -102,36 +105,52 @@ def claim_workdir(
   Raises:
     UserError: if the folder is in use, holds a run with another configuration,
       a run of which parts are missing, or a run at all while `resume` is False,
-      or if it cannot be written.
+      if it cannot be written, or if a process does not see it.
   """
-  with locked(workdir) as alone:
-    old = read_config(workdir)
-    saved = saved_rounds(workdir)
-    files = ('summary.json', 'clients.csv', 'clients.npz', 'models.npz')
-    left = [f for f in files if (workdir / f).exists()]
-    if _has_content(workdir / 'metrics.jsonl'):
-      left.append('metrics.jsonl')
-    if not resume and (old is not None or saved or left):
+  with contextlib.ExitStack() as held:
+    processes.from_first(
+      lambda: _claim(workdir, config, resume, held.enter_context(locked(workdir)))
+    )
+    if processes.any_of(not (workdir / 'config.json').exists()):
       raise UserError(
-        f'`workdir={workdir}` already holds a run and `resume` is off; choose '
-        'another folder or delete this one.'
+        f'`workdir={workdir}` is not the same folder in all processes; choose one on a '
+        'disk that they share.'
       )
-    if old is not None:
-      check_same(workdir, old, config)
-    elif not saved and left:
-      raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
-    # A run that was killed before its first checkpoint has made the folder.
-    beginning = (workdir / 'checkpoints').is_dir() and left == ['metrics.jsonl']
-    if left and not saved and not beginning:
-      raise _incomplete(workdir, left, 'no checkpoint')
-    with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
-      if alone:
-        _remove_left_overs(workdir)
-      if old is None:
-        checkpoints.check_config()
-        text = json.dumps(config, indent=1, sort_keys=True) + '\n'
-        write_atomically(workdir / 'config.json', text)
-      yield checkpoints
+    checkpoints = Checkpoints(workdir, config)
+    held.enter_context(contextlib.closing(checkpoints))
+    yield checkpoints
+
+
+def _claim(
+  workdir: pathlib.Path, config: dict[str, Any], resume: bool, alone: bool
+) -> None:
+  """Checks that a run may use a workdir, and leaves its configuration there."""
+  old = read_config(workdir)
+  saved = saved_rounds(workdir)
+  files = ('summary.json', 'clients.csv', 'clients.npz', 'models.npz')
+  left = [f for f in files if (workdir / f).exists()]
+  if _has_content(workdir / 'metrics.jsonl'):
+    left.append('metrics.jsonl')
+  if not resume and (old is not None or saved or left):
+    raise UserError(
+      f'`workdir={workdir}` already holds a run and `resume` is off; choose '
+      'another folder or delete this one.'
+    )
+  if old is not None:
+    check_same(workdir, old, config)
+  elif not saved and left:
+    raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
+  # A run that was killed before its first checkpoint has made the folder.
+  beginning = (workdir / 'checkpoints').is_dir() and left == ['metrics.jsonl']
+  if left and not saved and not beginning:
+    raise _incomplete(workdir, left, 'no checkpoint')
+  with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
+    if alone:
+      _remove_left_overs(workdir)
+    if old is None:
+      checkpoints.check_config()
+      text = json.dumps(config, indent=1, sort_keys=True) + '\n'
+      write_atomically(workdir / 'config.json', text)
 
 
 def _remove_left_overs(workdir: pathlib.Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from fesem_jax import processes
 from fesem_jax.atomic import write_atomically
 from fesem_jax.bounded import first_line, read_npz
 from fesem_jax.errors import UserError
@@ -141,6 +142,8 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
 class MetricsWriter:
   """Keeps the records of a run, one per round, and appends them to files.
 
+  Of several processes, all keep the records and the first one writes.
+
   Args:
     workdir: existing folder that gets `metrics.jsonl`; None keeps them in
       memory only.
@@ -164,9 +167,14 @@ class MetricsWriter:
     self._file: TextIO | None = None
     self._board: Any = None
     self._tensorboard: pathlib.Path | None = None
-    if workdir is None:
-      return
-    self._path = path = workdir / 'metrics.jsonl'
+    if workdir is not None:
+      self._path = workdir / 'metrics.jsonl'
+      self.records = processes.from_first(lambda: self._begin(rounds_done, tensorboard))
+      self._tensorboard = workdir / 'tensorboard' if tensorboard else None
+
+  def _begin(self, rounds_done: int, tensorboard: bool) -> list[dict[str, Any]]:
+    """The records so far, to which the file is cut."""
+    path = self._file_path()
     if rounds_done:
       self.records = read_metrics(path, rounds_done)
       if not self.records or self.records[-1]['round'] != rounds_done:
@@ -178,19 +186,23 @@ class MetricsWriter:
     if not rounds_done or path.read_bytes() != self._text().encode():
       write_atomically(path, self._text())
     check_tensorboard(tensorboard)
-    self._tensorboard = workdir / 'tensorboard' if tensorboard else None
+    return self.records
 
   def write(self, record: dict[str, Any]) -> None:
     """Adds one round's record; it is on disk when this returns."""
     self.records.append(record)
     if self._path is not None:
-      try:
-        self._file = self._file or _open_to_append(self._path)
-        self._file.write(_line(record))
-        self._file.flush()
-      except OSError as e:
-        reason = 'it is a link' if e.errno == errno.ELOOP else e.strerror
-        raise UserError(f'Cannot write {self._path}: {reason}.') from e
+      processes.from_first(lambda: self._append(record))
+
+  def _append(self, record: dict[str, Any]) -> None:
+    path = self._file_path()
+    try:
+      self._file = self._file or _open_to_append(path)
+      self._file.write(_line(record))
+      self._file.flush()
+    except OSError as e:
+      reason = 'it is a link' if e.errno == errno.ELOOP else e.strerror
+      raise UserError(f'Cannot write {path}: {reason}.') from e
     if self._tensorboard is not None:
       self._board = self._board or _summary_writer(self._tensorboard, record['round'])
       for name, value in _scalars('', record):
@@ -201,10 +213,17 @@ class MetricsWriter:
     """Adds entries to the last record."""
     self.records[-1] |= addition
     if self._path is not None:
-      if self._file is not None:
-        self._file.close()
-        self._file = None
-      write_atomically(self._path, self._text())
+      processes.from_first(self._rewrite)
+
+  def _rewrite(self) -> None:
+    if self._file is not None:
+      self._file.close()
+      self._file = None
+    write_atomically(self._file_path(), self._text())
+
+  def _file_path(self) -> pathlib.Path:
+    assert self._path is not None
+    return self._path
 
   def _text(self) -> str:
     return ''.join(_line(r) for r in self.records)

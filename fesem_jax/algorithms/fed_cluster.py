@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from fesem_jax import em, sums, tree
+from fesem_jax import em, processes, sums, tree
 from fesem_jax.algorithms.centers import round_info
 from fesem_jax.base import Params
 from fesem_jax.errors import UserError, check_at_least, check_choice
@@ -148,8 +148,8 @@ def fed_cluster(
     updates, info = info.updates, info._replace(updates=None)
     if not is_check(int(state.rounds)):
       return state, info
-    products, weights = map(np.asarray, updates)
-    before, count_before = np.asarray(state.assignment), int(state.num_clusters)
+    products, weights, before = processes.on_host((*updates, state.assignment))
+    count_before = int(state.num_clusters)
     after, count = split_clusters(
       products,
       weights,

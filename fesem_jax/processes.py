@@ -1,0 +1,239 @@
+"""Several processes, each with devices of its own, that run one simulation together.
+
+Every process calls the same functions of the library in the same order. The first one
+decides what is not computed, such as what a workdir holds, and alone writes files;
+the others are told. In a single process all of this is nothing.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from fesem_jax import meeting
+from fesem_jax.errors import UserError, argument
+
+AUTO = 'auto'
+
+# A process that was silent for so long is dead, and the others end.
+HEARTBEAT_SECONDS = 60
+# Processes wait so long for each other at the start.
+MEETING_SECONDS = 120
+
+_Value = TypeVar('_Value')
+
+# Messages of the first process: their length, then as many bytes as fit.
+_HEAD, _PACKET = 4, 1024
+
+
+class Elsewhere(UserError):  # noqa: N818 - the error is another process's.
+  """What the first process failed of, as the others are told; it says so itself."""
+
+
+class Group(NamedTuple):
+  """The processes that run together, as this one knows them.
+
+  Attributes:
+    address: HOST:PORT where the first process waits for the others; 'auto' where JAX
+      finds the processes by itself (TPU pods, Slurm, Open MPI); '' is one process.
+    process_id: of this process, counted from 0; -1 where it is to be found.
+    num_processes: how many there are; 0 where it is to be found.
+  """
+
+  address: str = ''
+  process_id: int = -1
+  num_processes: int = 0
+
+  def check(self) -> None:
+    """Raises `UserError` if the three do not fit together."""
+    address, process_id, number = self
+    if not address or address == AUTO:
+      if (process_id >= 0 or number > 1) and not address:
+        raise UserError(
+          f'{argument("process_id", process_id)} and '
+          f'{argument("num_processes", number)} need `coordinator_address`, the '
+          'HOST:PORT of the first process.'
+        )
+      return
+    host, _, port = address.rpartition(':')
+    if not host or not port.isdecimal() or not 0 < int(port[:6]) < 2**16:
+      raise UserError(
+        f'{argument("coordinator_address", address)} must be HOST:PORT or {AUTO}.'
+      )
+    if number < 1:
+      raise UserError(
+        f'{argument("num_processes", number)} must say how many processes there are.'
+      )
+    if not 0 <= process_id < number:
+      raise UserError(
+        f'{argument("process_id", process_id)} must lie in 0..{number - 1}, as there '
+        f'are {argument("num_processes", number)}.'
+      )
+
+
+def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
+  """Joins the other processes; to be called before anything else uses JAX.
+
+  Processes first tell each other that they are there, since JAX would abort them with
+  a trace of C++ where one is missing. CPU devices exchange arrays by Gloo.
+
+  Args:
+    group: the processes; a group of one does nothing.
+    wait_seconds: how long to wait for the others.
+
+  Raises:
+    UserError: if the three numbers do not fit together or differ between processes,
+      if the first process does not answer or others do not come in time, or if the
+      processes are to be found and cannot be.
+  """
+  group.check()
+  if not group.address or (group.address != AUTO and group.num_processes == 1):
+    return
+  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  # It would take SIGTERM for a notice and run on.
+  jax.config.update('jax_enable_preemption_service', False)
+  options: dict[str, Any] = {'heartbeat_timeout_seconds': HEARTBEAT_SECONDS}
+  if group.address == AUTO:
+    _found_by_jax(group, **options)
+  else:
+    meeting.hold(*group, wait_seconds)
+    jax.distributed.initialize(
+      *(group.address, group.num_processes, group.process_id),
+      cluster_detection_method='deactivate',
+      **options,
+    )
+  barrier('start')  # What connects the devices is slow, and not part of a round.
+
+
+def _found_by_jax(group: Group, **options: Any) -> None:
+  """Joins processes that JAX finds by what the cluster says of them."""
+  number, process_id = group.num_processes or None, group.process_id
+  try:
+    jax.distributed.initialize(
+      None, number, None if process_id < 0 else process_id, **options
+    )
+  except (ValueError, RuntimeError) as e:
+    raise UserError(
+      f'{argument("coordinator_address", AUTO)}: JAX finds no other processes here '
+      f'({str(e).splitlines()[0].rstrip(".")}); give HOST:PORT, `process_id` and '
+      '`num_processes`.'
+    ) from e
+
+
+def count() -> int:
+  """How many processes run together."""
+  return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def is_first() -> bool:
+  """Whether this process is the one that writes files and speaks."""
+  return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def barrier(name: str) -> None:
+  """Waits until every process is here."""
+  if count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+def on_host(tree: Any) -> Any:
+  """The arrays of a tree, whole, on the host of every process.
+
+  Args:
+    tree: of arrays on the devices of all processes, or on the host.
+
+  Returns:
+    The same tree of NumPy arrays.
+  """
+  if count() == 1:
+    return jax.device_get(tree)
+
+  def whole(x: Any) -> Any:
+    if isinstance(x, jax.Array) and not (
+      x.is_fully_addressable or x.is_fully_replicated
+    ):
+      return multihost_utils.process_allgather(x, tiled=True)
+    return jax.device_get(x)
+
+  return jax.tree.map(whole, tree)
+
+
+def from_first(make: Callable[[], _Value]) -> _Value:
+  """What `make` returns in the first process, which alone calls it.
+
+  Args:
+    make: looks at files or writes them; returns what JSON can hold.
+
+  Returns:
+    The same value in every process.
+
+  Raises:
+    Elsewhere: in the others, if `make` raised in the first process.
+  """
+  if count() == 1:
+    return make()
+  if not is_first():
+    told = json.loads(_broadcast(b''))
+    if 'error' in told:
+      raise Elsewhere(told['error'])
+    return told['value']
+  try:
+    value = make()
+    message = json.dumps({'value': value})
+  except BaseException as e:  # Or the others would wait for ever.
+    _broadcast(json.dumps({'error': str(e)}).encode())
+    raise
+  _broadcast(message.encode())
+  return value
+
+
+def any_of(flag: bool) -> bool:
+  """Whether the flag is set in any process."""
+  if count() == 1:
+    return flag
+  return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def check_same(what: str, value: Any) -> None:
+  """Compares a value that every process made by itself.
+
+  Args:
+    what: the value is of, for the message.
+    value: what JSON can hold.
+
+  Raises:
+    UserError: in every process, if it differs.
+  """
+  if count() == 1:
+    return
+  text = json.dumps(value, sort_keys=True).encode()
+  digest = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
+  found = multihost_utils.process_allgather(digest)
+  if (found != found[0]).any():
+    other = int(np.flatnonzero((found != found[0]).any(axis=1))[0])
+    raise UserError(
+      f'Process {other} differs from the first process in {what}; start all of them '
+      'by the same command on the same data.'
+    )
+
+
+def _broadcast(message: bytes) -> bytes:
+  """The message of the first process, in every process."""
+  head = len(message).to_bytes(_HEAD, 'little') + message[: _PACKET - _HEAD]
+  head = _sent(head.ljust(_PACKET, b'\0'))
+  size, rest = int.from_bytes(head[:_HEAD], 'little'), message[_PACKET - _HEAD :]
+  found = head[_HEAD:]
+  if (missing := size - len(found)) > 0:
+    # In few sizes, as each is compiled.
+    found += _sent(rest.ljust(1 << (missing - 1).bit_length(), b'\0'))
+  return found[:size]
+
+
+def _sent(packet: bytes) -> bytes:
+  """A packet of the first process; all give one of the same length."""
+  array = np.frombuffer(packet, np.uint8)
+  return np.asarray(multihost_utils.broadcast_one_to_all(array)).tobytes()
