@@ -16,6 +16,11 @@ def run() -> None:
   _start('run')
 
 
+def launch_local() -> None:
+  """Runs one method in several processes on this machine."""
+  _start('launch_local')
+
+
 def compare() -> None:
   """Compares methods over seeds."""
   _start('compare')

@@ -1,7 +1,9 @@
 """How every experiment binary starts, and how it ends after a mistake."""
 
 import io
+import re
 import sys
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -10,19 +12,30 @@ from absl import app, flags, logging
 
 from experiments import flagfiles, usage
 from experiments.errors import in_flags
+from fesem_jax import processes
+from fesem_jax.bounded import first_line
 from fesem_jax.display import shown
-from fesem_jax.errors import UserError
+from fesem_jax.errors import Diverged, UserError
 from fesem_jax.interrupts import Stopped
 
+# The exit code of a process that ends because another one did: EX_TEMPFAIL.
+LOST_OTHERS = 75
 
-def _fail(sentence: str) -> NoReturn:
+# What errors of collectives say where another process is gone.
+_LOST = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
+
+
+def _fail(sentence: str, code: int = 1) -> NoReturn:
   """Ends the process with a sentence, whatever characters it quotes."""
   print(f'error: {shown(sentence, 2000)}', file=sys.stderr)
-  sys.exit(1)
+  sys.exit(code)
 
 
 def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., None]:
-  """Turns a user's mistake into one sentence and exit code 1."""
+  """Turns a user's mistake into one sentence and exit code 1.
+
+  One of several processes ends without waiting for the others, which may not know.
+  """
 
   def wrapped(argv: list[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
@@ -31,22 +44,47 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
       logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
     try:
       main(argv)
+    except processes.Elsewhere:
+      sys.exit(1)
     except UserError as e:
+      if isinstance(e, Diverged) and not processes.is_first():  # As all did.
+        sys.exit(1)
       _fail(in_flags(str(e)))
     except MemoryError as e:
       _fail(f'Not enough memory: {e}. Choose fewer clients or examples.')
-    except jax.errors.JaxRuntimeError as e:
+    except (jax.errors.JaxRuntimeError, ValueError) as e:
+      if processes.count() > 1 and _LOST.search(str(e)):
+        _fail(
+          f'Another process of this run has ended ({first_line(e)}). Checkpoints are '
+          'kept; run the same command again to continue.',
+          LOST_OTHERS,
+        )
       if 'RESOURCE_EXHAUSTED' not in str(e):
         raise
       _fail(f'Not enough memory: {e}. Choose a smaller model or fewer clients.')
     except Stopped as e:
-      print(in_flags(str(e)), file=sys.stderr)
-      sys.exit(130)
+      _interrupted(in_flags(str(e)))
     except KeyboardInterrupt:
-      print('Interrupted between checkpoints; earlier ones are kept.', file=sys.stderr)
-      sys.exit(130)
+      _interrupted('Interrupted between checkpoints; earlier ones are kept.')
 
-  return wrapped
+  def with_others(argv: list[str]) -> None:
+    try:
+      wrapped(argv)
+    except BaseException as e:
+      if processes.count() == 1:
+        raise
+      if not isinstance(e, SystemExit):
+        traceback.print_exc()
+      processes.leave(e.code if isinstance(e, SystemExit) else 1)
+
+  return with_others
+
+
+def _interrupted(sentence: str) -> NoReturn:
+  """Ends the process after Ctrl-C."""
+  if processes.is_first():
+    print(sentence, file=sys.stderr)
+  sys.exit(130)
 
 
 def parse_flags(argv: list[str]) -> list[str]:

@@ -33,6 +33,8 @@ def text() -> str:
   }
   for title, names in groups.items():
     defined = [name for name in names if name in flags.FLAGS]
+    if title != 'This binary':
+      defined = [name for name in defined if name not in names_of_own]
     if defined:
       parts.append('\n\n'.join([f'{title}:', *map(_described, defined)]))
   parts.append(

@@ -101,9 +101,12 @@ def _attend(
 
 
 def _listener(address: str) -> socket.socket:
-  """A socket at the port of the address, on all interfaces, as JAX will take it."""
-  port = int(address.rpartition(':')[2])
+  """A socket at the address: of this machine alone, or at the port on all networks."""
+  host, _, number = address.rpartition(':')
+  port = int(number)
   try:
+    if host == '127.0.0.1':
+      return socket.create_server((host, port))
     if socket.has_dualstack_ipv6():
       family = socket.AF_INET6
       return socket.create_server(('', port), family=family, dualstack_ipv6=True)

@@ -5,10 +5,14 @@ decides what is not computed, such as what a workdir holds, and alone writes fil
 the others are told. In a single process all of this is nothing.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -24,14 +28,16 @@ HEARTBEAT_SECONDS = 60
 # Processes wait so long for each other at the start.
 MEETING_SECONDS = 120
 
+_PARTING_SECONDS = 3
+
 _Value = TypeVar('_Value')
 
 # Messages of the first process: their length, then as many bytes as fit.
 _HEAD, _PACKET = 4, 1024
 
 
-class Elsewhere(UserError):  # noqa: N818 - the error is another process's.
-  """What the first process failed of, as the others are told; it says so itself."""
+class Elsewhere(UserError):  # noqa: N818 - the first process reports it.
+  """An error that the first process reports for all."""
 
 
 class Group(NamedTuple):
@@ -106,7 +112,8 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
       cluster_detection_method='deactivate',
       **options,
     )
-  barrier('start')  # What connects the devices is slow, and not part of a round.
+  with _without_stdout():  # Gloo prints a line for every process.
+    barrier('start')
 
 
 def _found_by_jax(group: Group, **options: Any) -> None:
@@ -124,6 +131,20 @@ def _found_by_jax(group: Group, **options: Any) -> None:
     ) from e
 
 
+@contextlib.contextmanager
+def _without_stdout() -> Iterator[None]:
+  """Drops what C++ writes to standard output."""
+  sys.stdout.flush()
+  kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+  try:
+    os.dup2(nothing, 1)
+    yield
+  finally:
+    os.dup2(kept, 1)
+    os.close(kept)
+    os.close(nothing)
+
+
 def count() -> int:
   """How many processes run together."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
@@ -132,6 +153,23 @@ def count() -> int:
 def is_first() -> bool:
   """Whether this process is the one that writes files and speaks."""
   return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def leave(code: Any) -> NoReturn:
+  """Ends this process after an error, whether or not the others end too.
+
+  JAX would wait minutes for them.
+
+  Args:
+    code: exit code; None is 0.
+  """
+  for stream in (sys.stdout, sys.stderr):
+    stream.flush()
+  # Processes that end together do not take each other for dead.
+  parting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+  parting.start()
+  parting.join(_PARTING_SECONDS)
+  os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def barrier(name: str) -> None:
@@ -191,6 +229,11 @@ def from_first(make: Callable[[], _Value]) -> _Value:
   return value
 
 
+def in_all(sentence: str) -> UserError:
+  """The exception for what every process found; the first one reports it."""
+  return UserError(sentence) if is_first() else Elsewhere(sentence)
+
+
 def any_of(flag: bool) -> bool:
   """Whether the flag is set in any process."""
   if count() == 1:
@@ -215,7 +258,7 @@ def check_same(what: str, value: Any) -> None:
   found = multihost_utils.process_allgather(digest)
   if (found != found[0]).any():
     other = int(np.flatnonzero((found != found[0]).any(axis=1))[0])
-    raise UserError(
+    raise in_all(
       f'Process {other} differs from the first process in {what}; start all of them '
       'by the same command on the same data.'
     )

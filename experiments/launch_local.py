@@ -1,0 +1,208 @@
+r"""Runs one method in several processes on this machine.
+
+  python -m experiments.launch_local --num_processes=2 -- --algorithm=fesem \
+      --dataset=digits --partition=rotated --num_clusters=4
+
+What follows `--` are flags of experiments.run, and the result is the same as that of
+one process. Each process gets an equal share of the cores, one CPU device each; on an
+accelerator one process drives all chips of a machine, so that this is not needed there.
+
+What the first process prints is shown as it is, of the others what they fail with.
+Ctrl-C lets them finish the round and save. When one ends early, the others are ended,
+and the same command continues from the last checkpoint.
+"""
+
+import collections
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import IO
+
+from absl import flags
+
+from experiments.start import LOST_OTHERS, start
+from fesem_jax.errors import UserError
+
+# The others of a process that failed end by themselves within this, or are killed.
+_GRACE_SECONDS = 8.0
+_POLL_SECONDS = 0.05
+_LINES = 40  # Kept of what a process prints that is not the first.
+_INTERRUPTED = 130
+
+
+class Launched:
+  """A process of the run.
+
+  Args:
+    process_id: its number.
+    command: to start.
+    environment: of the process.
+
+  Attributes:
+    process_id: its number.
+    lines: the last that it printed; none of the first process, which prints itself.
+  """
+
+  def __init__(self, process_id: int, command: list[str], environment: dict[str, str]):
+    self.process_id = process_id
+    self.lines: collections.deque[str] = collections.deque(maxlen=_LINES)
+    out = None if process_id == 0 else subprocess.PIPE
+    self._popen = subprocess.Popen(
+      command,
+      env=environment,
+      stdin=subprocess.DEVNULL,
+      stdout=out,
+      stderr=None if out is None else subprocess.STDOUT,
+      start_new_session=True,  # Ctrl-C comes from here alone, once.
+    )
+    self._reader: threading.Thread | None = None
+    if self._popen.stdout is not None:
+      args = (self._popen.stdout,)
+      self._reader = threading.Thread(target=self._read, args=args, daemon=True)
+      self._reader.start()
+
+  def _read(self, out: IO[bytes]) -> None:
+    for line in out:
+      self.lines.append(line.decode(errors='replace').rstrip())
+
+  def code(self) -> int | None:
+    """The exit code, negative for a signal; None while it runs."""
+    return self._popen.poll()
+
+  def send(self, number: int) -> None:
+    """Sends a signal, if the process is still there."""
+    with contextlib.suppress(ProcessLookupError):
+      self._popen.send_signal(number)
+
+  def finish(self) -> None:
+    """Waits for the process and for what it printed."""
+    self._popen.wait()
+    if self._reader is not None:
+      self._reader.join(1.0)
+
+
+def launch(num_processes: int, given: list[str]) -> int:
+  """Runs the processes to their end.
+
+  Args:
+    num_processes: how many.
+    given: flags of `experiments.run`.
+
+  Returns:
+    The exit code of the run: 0, 130 after Ctrl-C, or that of the process that failed.
+  """
+  share = max(1, _cores() // num_processes)
+  address = f'127.0.0.1:{_free_port()}'
+  environment = {'JAX_PLATFORMS': 'cpu'} | os.environ
+  environment['JAX_COORDINATOR_BIND_ADDRESS'] = address  # No other machine's concern.
+  command = [sys.executable, '-m', 'experiments.run']
+  command += [f'--num_devices={share * num_processes}', *given]
+  command += [f'--coordinator_address={address}', f'--num_processes={num_processes}']
+  started: list[Launched] = []
+  with _signals_for(started) as received:
+    try:
+      for i in range(num_processes):
+        started.append(Launched(i, [*command, f'--process_id={i}'], environment))
+      first = _wait(started)
+    finally:
+      for process in started:
+        process.send(signal.SIGKILL)  # Nothing to those that have ended.
+        process.finish()
+  if signal.SIGTERM in received:
+    return 128 + signal.SIGTERM
+  if signal.SIGINT in received and first is not None:
+    return _INTERRUPTED
+  return 0 if first is None else _report(first)
+
+
+def _wait(started: list[Launched]) -> Launched | None:
+  """Waits until all have ended; the one whose failure ended the others, if any."""
+  failed: list[Launched] = []
+  deadline = float('inf')
+  while any(p.code() is None for p in started) and time.monotonic() < deadline:
+    time.sleep(_POLL_SECONDS)
+    failed += [p for p in started if p.code() and p not in failed]
+    if failed:
+      deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+  failed += [p for p in started if p.code() and p not in failed]
+  by_itself = [p for p in failed if p.code() not in (LOST_OTHERS, -signal.SIGABRT)]
+  return next(iter(by_itself + failed), None)
+
+
+def _report(process: Launched) -> int:
+  """Says which process failed, and how, unless it has said so; its exit code."""
+  code = process.code() or 1
+  name = f'process {process.process_id}'
+  for line in process.lines:
+    print(f'[{name}] {line}', file=sys.stderr)
+  if code < 0:
+    how = f'was ended by {signal.Signals(-code).name}'
+    _say(f'{name} {how}; the others were ended too.')
+    return 128 - code
+  if process.process_id:
+    _say(f'{name} failed; the others were ended too.')
+  return code
+
+
+def _say(what: str) -> None:
+  again = 'Run the same command again to continue from the last checkpoint.'
+  print(f'error: {what} {again}', file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _signals_for(started: list[Launched]) -> Iterator[list[int]]:
+  """Hands Ctrl-C and SIGTERM on to the processes; yields what has come."""
+  received: list[int] = []
+
+  def hand_on(number: int, frame: FrameType | None) -> None:
+    del frame
+    received.append(number)
+    for process in started:
+      process.send(number)
+
+  before = {n: signal.signal(n, hand_on) for n in (signal.SIGINT, signal.SIGTERM)}
+  try:
+    yield received
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+def _cores() -> int:
+  """The cores that this process may use."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _free_port() -> int:
+  with socket.create_server(('127.0.0.1', 0)) as listener:
+    return int(listener.getsockname()[1])
+
+
+def main(argv: list[str]) -> None:
+  given = argv[1:]
+  if given and not given[0].startswith('-'):
+    raise UserError(
+      f'{given[0]!r} is not a flag; write -- and then the flags of experiments.run.'
+    )
+  sys.exit(launch(flags.FLAGS.num_processes, given))
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  flags.DEFINE_integer(
+    'num_processes', 2, 'Processes to start.', lower_bound=1, upper_bound=256
+  )
+
+
+if __name__ == '__main__':
+  define_flags()
+  start(main)
