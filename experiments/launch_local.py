@@ -144,6 +144,8 @@ def _report(process: Launched) -> int:
     print(f'[{name}] {line}', file=sys.stderr)
   if code < 0:
     how = f'was ended by {signal.Signals(-code).name}'
+    if code == -signal.SIGABRT:  # JAX aborts what a silent process leaves waiting.
+      how += ', as JAX does where another process no longer answers'
     _say(f'{name} {how}; the others were ended too.')
     return 128 - code
   if process.process_id:

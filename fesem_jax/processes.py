@@ -99,6 +99,8 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
   group.check()
   if not group.address or (group.address != AUTO and group.num_processes == 1):
     return
+  if group.address != AUTO:
+    meeting.hold(*group, wait_seconds)
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # It would take SIGTERM for a notice and run on.
   jax.config.update('jax_enable_preemption_service', False)
@@ -106,7 +108,6 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
   if group.address == AUTO:
     _found_by_jax(group, **options)
   else:
-    meeting.hold(*group, wait_seconds)
     jax.distributed.initialize(
       *(group.address, group.num_processes, group.process_id),
       cluster_detection_method='deactivate',

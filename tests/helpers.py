@@ -121,3 +121,9 @@ def two_layers(rng, count, size=4):
     'a': jnp.asarray(rng.normal(size=(count, 3, 2)), jnp.float32),
     'b': jnp.asarray(rng.normal(size=(count, size)), jnp.float32),
   }
+
+
+def flat(tree):
+  """The arrays of a tree by their paths."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves}

@@ -1,0 +1,95 @@
+"""One of several processes that run methods in turn, started by processes_test.
+
+python -m tests.process_worker ADDRESS ID COUNT DEVICES FOLDER NAME...
+
+A NAME is a row of `METHODS`: 3 stands for a few rounds of it, run3 for a whole run in
+FOLDER/run3. Every process leaves what it got in FOLDER/NAME.ID.json and .npz.
+"""
+
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+
+from fesem_jax import algorithms, cohorts, processes, rounds, sharding, streams
+from fesem_jax.simulation import simulate
+from tests import (
+  conftest,  # noqa: F401 - it sets what tests compile with.
+  helpers,
+  methods,
+)
+
+ROUNDS = 3
+
+
+def built(index, devices):
+  """A method of the table."""
+  name, options = methods.METHODS[index]
+  return algorithms.build(name, helpers.local(chunk=3, devices=devices), **options)
+
+
+def cohort_size(index):
+  """S: all, or four of six clients in some rows."""
+  return 0 if methods.METHODS[index][0] == 'fed_cluster' or index % 3 else 4
+
+
+def some_rounds(index, devices):
+  """State and infos of a few rounds on the standard federation, by path."""
+  algorithm, data = built(index, devices), methods.federation()
+  mesh = algorithm.local.mesh
+  train, _ = cohorts.arrange(algorithm.local, data, data)
+  keys = rounds.keys_of_run(index, mesh)
+  state = jax.jit(algorithm.init)(keys[streams.INIT], train)
+  step, infos = jax.jit(algorithm.step), []
+  for number in range(1, ROUNDS + 1):
+    cohort = cohorts.draw_cohort(index, number, cohort_size(index), train, mesh)
+    key = keys[streams.ROUNDS]
+    state, info = rounds.run_round(algorithm, step, state, train, cohort, key, number)
+    infos.append(info)
+  return helpers.flat(processes.on_host({'state': state, 'infos': infos}))
+
+
+def whole_run(index, devices, workdir, rounds=ROUNDS):
+  """The result of a run with all that it can have."""
+  data = methods.federation()
+  return simulate(
+    built(index, devices),
+    data,
+    data,
+    rounds=rounds,
+    seed=index,
+    clients_per_round=cohort_size(index),
+    eval_every=2,
+    workdir=workdir,
+    config={'index': index},
+    checkpoint_every=2,
+    unseen=(data, data),
+    progress=False,
+  )
+
+
+def arrays_of(result):
+  """Whatever a run gives back in arrays, by name."""
+  found = helpers.flat(result.models) | result.portrait
+  return found | helpers.flat(result.clients)
+
+
+def main(address, process_id, count, devices, folder, *names):
+  group = processes.Group(address, int(process_id), int(count))
+  sharding.setup_devices(int(devices), group)
+  folder = pathlib.Path(folder)
+  for name in names:
+    if name.startswith('run'):
+      index = int(name.removeprefix('run'))
+      result = whole_run(index, int(devices), folder / name)
+      arrays, records = arrays_of(result), [result.history, result.summary]
+    else:
+      arrays, records = some_rounds(int(name), int(devices)), None
+    np.savez(folder / f'{name}.{process_id}.npz', **arrays)
+    (folder / f'{name}.{process_id}.json').write_text(json.dumps(records))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
