@@ -201,7 +201,12 @@ def main(argv: list[str]) -> None:
 def define_flags() -> None:
   """Defines the flags of this binary."""
   flags.DEFINE_integer(
-    'num_processes', 2, 'Processes to start.', lower_bound=1, upper_bound=256
+    'num_processes',
+    2,
+    'Processes to start, each with its share of the cores; more than there are cores '
+    'only slow each other down.',
+    lower_bound=1,
+    upper_bound=256,
   )
 
 

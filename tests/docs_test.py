@@ -89,6 +89,8 @@ def test_flags_and_presets_that_a_page_names_exist(page):
   text = page.read_text()
   named = set(re.findall(r'(?<![\w-])--([a-z][a-z0-9_]*)', text))
   of_others = {'constraint', 'editable', 'strict'}
+  # Of Slurm and Google Cloud.
+  of_others |= {'nodes', 'ntasks', 'gpus', 'kill', 'worker', 'command'}
   assert named - of_others <= _flags_of_binaries()
   presets = set(re.findall(r'--flagfile=(?:experiments/presets/)?([\w/]+)', text))
   assert presets - {'NAME'} <= set(flagfiles.names())
