@@ -1,7 +1,6 @@
 """How every experiment binary starts, and how it ends after a mistake."""
 
 import io
-import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,9 +19,6 @@ from fesem_jax.interrupts import Stopped
 
 # The exit code of a process that ends because another one did: EX_TEMPFAIL.
 LOST_OTHERS = 75
-
-# What errors of collectives say where another process is gone.
-_LOST = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 
 
 def _fail(sentence: str, code: int = 1) -> NoReturn:
@@ -53,7 +49,7 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
     except MemoryError as e:
       _fail(f'Not enough memory: {e}. Choose fewer clients or examples.')
     except (jax.errors.JaxRuntimeError, ValueError) as e:
-      if processes.count() > 1 and _LOST.search(str(e)):
+      if processes.is_loss(e):
         _fail(
           f'Another process of this run has ended ({first_line(e)}). Checkpoints are '
           'kept; run the same command again to continue.',

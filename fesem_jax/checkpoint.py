@@ -271,7 +271,7 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   """Calls a function of Orbax without letting its tracebacks reach stderr.
 
   Raises:
-    _Unsound: for whatever it raised, in one line.
+    _Unsound: for whatever it raised, in one line, but for the loss of a process.
   """
 
   def not_orbax(record):
@@ -282,6 +282,8 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   try:
     return call(*args, **kwargs)
   except Exception as e:  # Orbax raises many kinds.
+    if processes.is_loss(e):
+      raise
     reason = first_line(e)
   finally:
     logger.removeFilter(not_orbax)

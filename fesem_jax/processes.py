@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ HEARTBEAT_SECONDS = 60
 MEETING_SECONDS = 120
 
 _PARTING_SECONDS = 3
+
+# What errors of JAX say where another process is gone.
+_LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 
 _Value = TypeVar('_Value')
 
@@ -154,6 +158,11 @@ def count() -> int:
 def is_first() -> bool:
   """Whether this process is the one that writes files and speaks."""
   return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def is_loss(error: BaseException) -> bool:
+  """Whether an error of JAX says that another process is gone."""
+  return count() > 1 and _LOSS.search(str(error)) is not None
 
 
 def leave(code: Any) -> NoReturn:

@@ -48,8 +48,10 @@ class Workers:
   def wait(self):
     for i, process in enumerate(self._started):
       code = process.wait(timeout=900)
-      said = (self.folder / f'out{i}').read_text()
-      assert (code, said) == (0, '')  # Gloo says nothing either.
+      lines = (self.folder / f'out{i}').read_text().splitlines()
+      # Gloo reports each group of devices that it connects besides all of them.
+      said = [line for line in lines if not line.startswith('[Gloo]')]
+      assert (code, said) == (0, [])
 
   def __enter__(self):
     return self
@@ -135,7 +137,9 @@ def test_rounds_of_two_processes_are_those_of_one(done, index):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('index', WHOLE, ids=[NAMES[i] for i in WHOLE])
-def test_a_run_of_two_processes_is_that_of_one(done, index, tmp_path):
+def test_a_run_of_two_processes_is_that_of_one_which_can_continue_it(
+  done, index, tmp_path
+):
   result = process_worker.whole_run(index, 2, tmp_path)
   wanted = process_worker.arrays_of(result)
   for process_id in (0, 1):
@@ -143,20 +147,20 @@ def test_a_run_of_two_processes_is_that_of_one(done, index, tmp_path):
     assert_alike(history, result.history)
     assert_same_summary(summary, result.summary)
     assert_same_arrays(arrays, wanted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('index', WHOLE, ids=[NAMES[i] for i in WHOLE])
-def test_one_process_continues_a_run_of_two(done, index, tmp_path):
   folder = done.folder / f'run{index}'
-  files = {'config.json', 'metrics.jsonl', 'summary.json', 'clients.csv', 'models.npz'}
-  assert files <= {path.name for path in folder.iterdir()}
-  resumed = process_worker.whole_run(index, 2, folder, rounds=4)
-  wanted = process_worker.whole_run(index, 2, None, rounds=4)
-  assert_alike(resumed.history, wanted.history)
-  assert_same_arrays(
-    process_worker.arrays_of(resumed), process_worker.arrays_of(wanted)
+  assert names_of(folder) == names_of(tmp_path)
+  resumed, wanted = (
+    process_worker.whole_run(index, 2, f, rounds=4) for f in (folder, tmp_path)
   )
+  assert_alike(resumed.history, wanted.history)
+  assert_same_arrays(*map(process_worker.arrays_of, (resumed, wanted)))
+
+
+def names_of(folder):
+  """Files that two equal runs have alike; Orbax's differ by the processes."""
+  return {path.relative_to(folder) for path in folder.glob('*')} | {
+    path.relative_to(folder) for path in folder.glob('checkpoints/*/*')
+  }
 
 
 @pytest.mark.slow
@@ -343,7 +347,7 @@ def test_runs_that_are_interrupted_refused_or_killed_end_with_a_sentence(tmp_pat
   assert 'error: process 1 was ended by SIGKILL; the others were ended too.' in error
 
   saved = max(int(p.name) for p in (workdir / 'checkpoints').glob('[0-9]*'))
-  assert saved >= stopped + 5
+  assert saved > stopped
   command = [sys.executable, '-m', 'experiments.run', '--num_devices=1']
   command += ['--algorithm=fed_avg', '--num_clients=8', '--eval_every=0']
   command += [f'--rounds={saved + 2}', f'--workdir={workdir}']
