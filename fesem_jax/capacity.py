@@ -43,7 +43,9 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
     TooLarge: if it needs more memory than a device has, by its compiler's count.
   """
   arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
-  device = next(iter(arrays[0].sharding.device_set)) if arrays else jax.devices()[0]
+  # Of this process; those of others do not say.
+  own = arrays[0].sharding.addressable_devices if arrays else jax.local_devices()
+  device = next(iter(own))
   memory = sharding.memory(device)
   try:
     compiled = lowered.compile()
@@ -62,8 +64,8 @@ def _shared(arrays: list[jax.Array]) -> int:
   """Bytes of a CPU device's arguments that it has in common with others."""
   found = 0.0
   for x in arrays:
-    count = len(x.sharding.device_set)
-    some: Any = next(iter(x.sharding.device_set))
+    count = len(x.sharding.addressable_devices)
+    some: Any = next(iter(x.sharding.addressable_devices))
     if some.platform == 'cpu' and x.sharding.is_fully_replicated:
       found += x.nbytes * (1 - 1 / count)
   return int(found)

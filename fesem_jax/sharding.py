@@ -301,7 +301,7 @@ def memory(device: jax.Device) -> int | None:
   """Bytes of a device, of a CPU its share of the machine's; None if it does not say."""
   if device.platform == 'cpu':
     total = host_memory()
-    return total and total // len(jax.devices('cpu'))
+    return total and total // len(jax.local_devices(backend='cpu'))
   try:
     stats = device.memory_stats() or {}
   except (jax.errors.JaxRuntimeError, NotImplementedError):
