@@ -101,7 +101,8 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
     'rounds_to_stable',
   }
   assert summary['deployed'] == lines[-1]['deployed']
-  assert summary['device'] == {'platform': 'cpu', 'kind': 'cpu', 'count': 2}
+  device = {'platform': 'cpu', 'kind': 'cpu', 'count': 2, 'processes': 1}
+  assert summary['device'] == device
   assert summary['memory']['peak_host_bytes'] > 1e7
   assert summary['versions']['jax'] == jax.__version__
 
