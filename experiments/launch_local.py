@@ -133,6 +133,7 @@ def _wait(started: list[Launched]) -> Launched | None:
       deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
   failed += [p for p in started if p.code() and p not in failed]
   by_itself = [p for p in failed if p.code() not in (LOST_OTHERS, -signal.SIGABRT)]
+  by_itself.sort(key=lambda p: p.process_id)  # The first one has said what all found.
   return next(iter(by_itself + failed), None)
 
 

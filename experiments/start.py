@@ -17,7 +17,7 @@ from fesem_jax.display import shown
 from fesem_jax.errors import Diverged, UserError
 from fesem_jax.interrupts import Stopped
 
-# The exit code of a process that ends because another one did: EX_TEMPFAIL.
+# The exit code of a process that leaves the reason to another one: EX_TEMPFAIL.
 LOST_OTHERS = 75
 
 
@@ -41,10 +41,10 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
     try:
       main(argv)
     except processes.Elsewhere:
-      sys.exit(1)
+      sys.exit(LOST_OTHERS)
     except UserError as e:
       if isinstance(e, Diverged) and not processes.is_first():  # As all did.
-        sys.exit(1)
+        sys.exit(LOST_OTHERS)
       _fail(in_flags(str(e)))
     except MemoryError as e:
       _fail(f'Not enough memory: {e}. Choose fewer clients or examples.')
