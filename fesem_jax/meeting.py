@@ -39,7 +39,8 @@ def _host(address: str, count: int, seconds: float, deadline: float) -> None:
   """The first process's part: collects the others and tells them the outcome."""
   with contextlib.ExitStack() as opened:
     listener = opened.enter_context(_listener(address))
-    present: dict[int, socket.socket] = {}
+    present: set[int] = set()
+    waiting: list[socket.socket] = []
     fault = ''
     while len(present) < count - 1 and not fault:
       listener.settimeout(max(0.01, deadline - time.monotonic()))
@@ -63,10 +64,9 @@ def _host(address: str, count: int, seconds: float, deadline: float) -> None:
             f'Two processes have {argument("process_id", other)}; number them from 0 '
             f'to {count - 1}.'
           )
-        if other in present or fault:
-          _tell(connection, fault)
-        present.setdefault(other, connection)
-    for connection in present.values():
+        present.add(other)
+        waiting.append(connection)
+    for connection in waiting:
       _tell(connection, fault)
   if fault:
     raise UserError(fault)
@@ -145,9 +145,7 @@ def _line(connection: socket.socket) -> bytes:
   return found
 
 
-def _missing(
-  address: str, count: int, seconds: float, present: dict[int, socket.socket]
-) -> str:
+def _missing(address: str, count: int, seconds: float, present: set[int]) -> str:
   """The sentence where processes did not come."""
   absent = [str(i) for i in range(1, count) if i not in present]
   some = ', '.join(absent[:10]) + (' and others' if len(absent) > 10 else '')
