@@ -39,6 +39,8 @@ class Workers:
       subprocess.Popen(
         [*command, str(i), *tail],
         cwd=ROOT,
+        # Else each looks for TPUs, and complains where another one does.
+        env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
         stdout=(folder / f'out{i}').open('wb'),
         stderr=subprocess.STDOUT,
       )
