@@ -171,7 +171,8 @@ _MACHINE = (
     'beyond rounding.', enum_values=training.SHARED_START),
   _flag('integer', 'num_devices', 0,
     'Devices that clients are split over, those of all processes together; 0: all, on '
-    'CPU one per core. Does not affect results, but see --data_placement.', upper_bound=1024),
+    'CPU one per core. Does not affect results, but see --data_placement.',
+    upper_bound=1024),
   _flag('enum', 'data_placement', 'auto',
     'Where the examples lie. replicated: all on every device. sharded: those of a '
     "client on its device only, which takes less memory; then a round's clients "

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fesem_jax import sharding
+from fesem_jax import processes, sharding
 from fesem_jax.base import FederatedData
-from fesem_jax.errors import check_choice
+from fesem_jax.errors import argument, check_choice
 
 PLACEMENTS = ('auto', 'replicated', 'sharded')
 
@@ -30,9 +30,16 @@ def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> s
     everyone: whether every client takes part in every round.
 
   Raises:
-    UserError: on another `data_placement`.
+    UserError: on another `data_placement`, or data split between processes.
   """
   check_choice('data_placement', data_placement, PLACEMENTS)
+  if processes.count() > 1:
+    if data_placement == 'sharded':
+      raise processes.in_all(
+        f'{argument("data_placement", data_placement)} is for a single process; '
+        'several take replicated.'
+      )
+    return 'replicated'  # The host reads examples, of which a process has its own only.
   if data_placement != 'auto':
     return data_placement
   memory = sharding.own_memory(mesh.devices.flat[0])

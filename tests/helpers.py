@@ -1,6 +1,7 @@
 """Small federations and builders that the tests share."""
 
 import re
+import socket
 
 import jax
 import jax.numpy as jnp
@@ -127,3 +128,9 @@ def flat(tree):
   """The arrays of a tree by their paths."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves}
+
+
+def free_address():
+  """A HOST:PORT of this machine that nothing listens at."""
+  with socket.create_server(('127.0.0.1', 0)) as listener:
+    return f'127.0.0.1:{listener.getsockname()[1]}'
