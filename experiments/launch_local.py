@@ -4,8 +4,8 @@ r"""Runs one method in several processes on this machine.
       --dataset=digits --partition=rotated --num_clusters=4
 
 What follows `--` are flags of experiments.run, and the result is the same as that of
-one process. Each process gets an equal share of the cores, one CPU device each; on an
-accelerator one process drives all chips of a machine, so that this is not needed there.
+one process. Each process gets an equal share of the cores, and a CPU device for each.
+On an accelerator one process drives all chips of a machine, so that this is not needed.
 
 What the first process prints is shown as it is, of the others what they fail with.
 Ctrl-C lets them finish the round and save. When one ends early, the others are ended,
@@ -35,6 +35,7 @@ _GRACE_SECONDS = 8.0
 _POLL_SECONDS = 0.05
 _LINES = 40  # Kept of what a process prints that is not the first.
 _INTERRUPTED = 130
+_HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Launched:
@@ -115,8 +116,9 @@ def launch(num_processes: int, given: list[str]) -> int:
       for process in started:
         process.send(signal.SIGKILL)  # Nothing to those that have ended.
         process.finish()
-  if signal.SIGTERM in received:
-    return 128 + signal.SIGTERM
+  for number in (signal.SIGTERM, signal.SIGHUP):
+    if number in received:
+      return 128 + number
   if signal.SIGINT in received and first is not None:
     return _INTERRUPTED
   return 0 if first is None else _report(first)
@@ -161,7 +163,7 @@ def _say(what: str) -> None:
 
 @contextlib.contextmanager
 def _signals_for(started: list[Launched]) -> Iterator[list[int]]:
-  """Hands Ctrl-C and SIGTERM on to the processes; yields what has come."""
+  """Hands signals on to the processes; yields what has come."""
   received: list[int] = []
 
   def hand_on(number: int, frame: FrameType | None) -> None:
@@ -170,7 +172,7 @@ def _signals_for(started: list[Launched]) -> Iterator[list[int]]:
     for process in started:
       process.send(number)
 
-  before = {n: signal.signal(n, hand_on) for n in (signal.SIGINT, signal.SIGTERM)}
+  before = {n: signal.signal(n, hand_on) for n in _HANDED_ON}
   try:
     yield received
   finally:

@@ -31,6 +31,7 @@ from typing import Any
 import jax
 import numpy as np
 from absl import flags
+from jax.sharding import Mesh
 
 from experiments import flags as experiment_flags
 from experiments import methods, run
@@ -109,16 +110,19 @@ def scaled(found: Outline, clients: int, examples: int) -> Outline:
   return found._replace(
     num_clients=clients,
     train=split(found.train, examples),
-    test=split(found.test, round(examples * ratio)),
+    test=split(found.test, max(1, round(examples * ratio)) if examples else 0),
   )
 
 
 def one_plan(
-  config: dict[str, Any], machine: dict[str, Any], topology: str, wanted: Outline
+  config: dict[str, Any],
+  machine: dict[str, Any],
+  topology: str,
+  mesh: Mesh,
+  wanted: Outline,
 ) -> dict[str, Any]:
-  """The plan of a run for one topology; see `report`."""
+  """The plan of a run for the devices of one topology; see `report`."""
   f = flags.FLAGS
-  mesh = topologies.mesh_of(topology, f.num_devices)
   sharding.full_precision(list(mesh.devices.flat))
   train = data_of(wanted, wanted.train, mesh)
   model = build_model(config, train)
@@ -145,7 +149,7 @@ def one_plan(
       f.plan_programs,
       placed,
     )
-  memory = sharding.memory(mesh.devices.flat[0])
+  memory = sharding.memory(mesh.devices.flat[0], mesh.size)
   return report(found, wanted.num_clients, topology, mesh, memory)
 
 
@@ -171,6 +175,11 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   elsewhere = any(map(topologies.chip_of, f.topology))
+  if elsewhere and set(f.topology) & set(topologies.HERE):
+    raise UserError(
+      f'{argument("topology", ",".join(f.topology))} mixes devices of this machine '
+      'with others; plan for each kind by itself.'
+    )
   if elsewhere:
     jax.config.update('jax_platforms', 'cpu')  # Else JAX looks for such chips here.
     # Programs for chips that are not there could be written to it, but not read.
@@ -188,11 +197,12 @@ def main(argv: list[str]) -> None:
     check_choice('plan_programs', name, planning.PARTS)
   if 'round' not in f.plan_programs:
     raise UserError(f'{argument("plan_programs")} must name round.')
+  meshes = {name: topologies.mesh_of(name, f.num_devices) for name in f.topology}
   plans = []
   for count in numbers_of_clients():
     wanted = outline(config, machine, count)
-    for topology in f.topology:
-      plans.append(one_plan(config, machine, topology, wanted))
+    for topology, mesh in meshes.items():
+      plans.append(one_plan(config, machine, topology, mesh, wanted))
       print(text(plans[-1]), end='\n\n', flush=True)
   if len(plans) > 1:
     print(table(plans))

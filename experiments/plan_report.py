@@ -120,7 +120,7 @@ def text(made: dict[str, Any]) -> str:
     lines.append(f'Fits: {shown(made["peak_bytes"])} of {of} ({100 * share:.0f} %).')
   else:
     lines.append(
-      f"Does not fit: {shown(made['peak_bytes'])} are more than the chip's "
+      f'Does not fit: {shown(made["peak_bytes"])} are needed, the device has '
       f'{shown(made["chip_bytes"])}. What would make it fit:'
     )
     lines += [f'  {sentence}' for sentence in made['advice']]
@@ -144,7 +144,7 @@ def table(plans: Sequence[dict[str, Any]]) -> str:
         f'{made["num_clients"]:,}',
         made['topology'],
         shown(made['peak_bytes']),
-        share if made['fits'] else f'{share}, does not fit',
+        f'{share}, does not fit' if made['fits'] is False else share,
         shown(made['stack_bytes']),
         shown(made['temporary_bytes_per_client']),
         '' if seconds is None else f'{seconds:.3g} s',

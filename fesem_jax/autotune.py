@@ -46,7 +46,7 @@ def clients_per_chunk(
     try:
       rates[chunk] = _steps_per_second(sized, train)
     except jax.errors.JaxRuntimeError:  # Out of memory: so are all larger ones.
-      if not rates:
+      if not rates or processes.count() > 1:  # Others may have had enough.
         raise
       break
     if rates[chunk] < _CLEARLY_SLOWER * max(rates.values()):

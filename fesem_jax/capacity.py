@@ -45,12 +45,11 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
   arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
   # Of this process; those of others do not say.
   own = arrays[0].sharding.addressable_devices if arrays else jax.local_devices()
-  device = next(iter(own))
-  memory = sharding.memory(device)
+  memory = sharding.memory(next(iter(own)), len(own))
   try:
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as e:
-    needs = needs_told(str(e), sum(x.nbytes for x in arrays))
+    needs = needs_told(str(e), sum(map(planning.bytes_on_device, arrays)))
     if needs is None:
       raise
     raise TooLarge(what, needs, memory) from e

@@ -24,7 +24,7 @@ _FREE = frozenset(
 
 # What is shown where a configuration lacks a name, e.g. one of another version.
 _NONE = 'absent'
-_UNSAID = {'data_placement': 'replicated'}
+_UNSAID = {'data_placement': 'replicated', 'precision': 'highest'}
 
 
 def check_same(
@@ -41,8 +41,11 @@ def check_same(
     UserError: naming each entry that differs and may not.
   """
 
+  def said(c: dict[str, Any], name: str) -> Any:
+    return c.get(name, _UNSAID.get(name, _NONE))
+
   def differs(name: str) -> str:
-    there, now = (c.get(name, _UNSAID.get(name, _NONE)) for c in (old, config))
+    there, now = said(old, name), said(config, name)
     if name == 'data_digest':
       return 'the data (its examples, labels or clients differ)'
     if str(there) == str(now):  # "20" and 20.
@@ -52,7 +55,7 @@ def check_same(
   differing = [
     differs(name)
     for name in sorted(set(old) | set(config))
-    if name not in _FREE and old.get(name) != config.get(name)
+    if name not in _FREE and said(old, name) != said(config, name)
   ]
   if differing:
     raise UserError(

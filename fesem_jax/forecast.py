@@ -36,6 +36,8 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
   """
   if found.peak <= memory and not any(p.refused for p in found.programs):
     return []
+  if any(p.refused for p in found.programs):  # A compiler keeps some for itself.
+    memory = min(memory, found.peak - 1)
   worst = max(found.programs, key=found.peak_of)
   start = found.programs[0]
   room = memory - (found.peak_of(start) - start.needs.temporaries)

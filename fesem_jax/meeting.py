@@ -51,7 +51,7 @@ def _host(address: str, count: int, seconds: float, deadline: float) -> None:
         if time.monotonic() < deadline:  # A stranger who says nothing.
           continue
         fault = _missing(address, count, seconds, present)
-      except (OSError, ValueError):  # A stranger.
+      except (OSError, ValueError, TypeError):  # A stranger.
         continue
       else:
         if other_count != count:

@@ -112,7 +112,7 @@ def plan(
     data_of(outline, s, local.mesh, data_placement)
     for s in (outline.train, outline.test)
   )
-  count = clients_per_round or outline.num_clients
+  count = min(clients_per_round or outline.num_clients, outline.num_clients)
   everyone = count >= outline.num_clients
   places = -(-count // local.mesh.size)
   if data_placement == 'sharded':
@@ -131,7 +131,7 @@ def plan(
         made = jax.jit(fn, **options).lower(*args).compile()
       needs = needs_of(made)
     except jax.errors.JaxRuntimeError as e:
-      given = sum(map(_bytes_on_device, jax.tree.leaves(args)))
+      given = sum(map(bytes_on_device, jax.tree.leaves(args)))
       told = needs_told(str(e), given)
       if told is None:
         raise
@@ -196,11 +196,11 @@ def summed_up(
   return Plan(
     programs,
     model=sum(map(bytes_of, jax.tree.leaves(params))),
-    stack=sum(map(_bytes_on_device, of_clients)),
-    state=sum(map(_bytes_on_device, arrays)),
+    stack=sum(map(bytes_on_device, of_clients)),
+    state=sum(map(bytes_on_device, arrays)),
     offloaded=sum(_bytes_of_shard(x) for x in arrays if _is_on_host(x)),
-    data=sum(map(_bytes_on_device, jax.tree.leaves((train, test)))),
-    test=sum(map(_bytes_on_device, jax.tree.leaves(test))),
+    data=sum(map(bytes_on_device, jax.tree.leaves((train, test)))),
+    test=sum(map(bytes_on_device, jax.tree.leaves(test))),
     together=_together(algorithm, state, train, num_clients),
     clients=-(-num_clients // local.mesh.size),
     data_placement=placement.of(train),
@@ -231,5 +231,6 @@ def _is_on_host(x: Any) -> bool:
   return x.sharding.memory_kind == 'pinned_host'
 
 
-def _bytes_on_device(x: Any) -> int:
+def bytes_on_device(x: Any) -> int:
+  """Bytes of an array in the memory of each device."""
   return 0 if _is_on_host(x) else _bytes_of_shard(x)

@@ -155,17 +155,6 @@ def split_rows(
   return jax.make_array_from_callback(shape, placed, of_device)
 
 
-def own_clients(num_clients: int, mesh: Mesh) -> np.ndarray:
-  """Positions of the clients whose rows this process holds, where data are split.
-
-  Args:
-    num_clients: M, a multiple of the number of devices.
-    mesh: the devices, of all processes.
-  """
-  here = [device.process_index == jax.process_index() for device in mesh.devices.flat]
-  return np.flatnonzero(np.repeat(here, num_clients // mesh.size))
-
-
 def specs_of(tree: Any) -> Any:
   """Like the tree, how each array lies on the devices: whole, but for split data."""
 
@@ -280,7 +269,7 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
   leaves = jax.tree.leaves(params)
   size = sum(x.size for x in leaves)
   on_each = -(-num_clients // mesh.size)
-  device = mesh.local_devices[0] if processes.count() > 1 else mesh.devices.flat[0]
+  device = mesh.devices.flat[0]
   if device.platform == 'cpu':
     if any(x.ndim == 4 for x in leaves):
       return 1
@@ -288,20 +277,27 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
   # Weights, gradients, start and the optimizer's update: about six copies. Patches
   # of convolutions at an evaluation's batch of 128 take up to 120 MB a client.
   each = 24 * size + (120 * 2**20 if any(x.ndim == 4 for x in leaves) else 0)
-  fitting = processes.from_first(lambda: memory_for_clients(device) // each)
-  return max(1, min(on_each, fitting))
+  return max(1, min(on_each, memory_for_clients(device) // each))
 
 
 def memory_for_clients(device: jax.Device) -> int:
   """Bytes of an accelerator for clients that train side by side, a quarter of all."""
-  return (memory(device) or 16 * 2**30) // 4
+  # What a device says is known to its own process alone, and all must choose alike.
+  several = processes.count() > 1
+  known = memory_of(device.device_kind) if several else memory(device)
+  return (known or 16 * 2**30) // 4
 
 
-def memory(device: jax.Device) -> int | None:
-  """Bytes of a device, of a CPU its share of the machine's; None if it does not say."""
+def memory(device: jax.Device, beside: int = 1) -> int | None:
+  """Bytes of a device; None if it does not say.
+
+  Args:
+    device: one of this process.
+    beside: devices of a run on this machine; a CPU's share the machine's memory.
+  """
   if device.platform == 'cpu':
     total = host_memory()
-    return total and total // len(jax.local_devices(backend='cpu'))
+    return total and total // beside
   try:
     stats = device.memory_stats() or {}
   except (jax.errors.JaxRuntimeError, NotImplementedError):

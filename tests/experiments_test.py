@@ -129,10 +129,11 @@ def test_runs_of_before_the_flag_go_on_where_precision_is_the_highest(
   assert 'precision' not in before
   by_label = compare.configurations(['fed_avg(precision=default)'], 1, {})
   assert by_label == {'fed_avg(precision=default)': [before | {'precision': 'default'}]}
+  check_same(tmp_path, before, before | {'precision': 'highest'})
   with flagsaver.flagsaver(precision='high'):
     now = experiment_flags.configuration('fed_avg', {})
   assert now == before | {'precision': 'high'}
-  with pytest.raises(UserError, match=r'`precision` \(there: absent, now: high\)'):
+  with pytest.raises(UserError, match=r'`precision` \(there: highest, now: high\)'):
     check_same(tmp_path, before, now)
 
 

@@ -134,6 +134,10 @@ def test_advice_names_flags_that_make_a_run_fit():
   assert offloaded.startswith('--client_state=offloaded (FeSEM, NonFed, Ditto):')
   assert streamed.startswith('--client_state=streamed (FeSEM only):')
   assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
+  refused = a_plan(800)
+  refused = refused._replace(programs=(refused.programs[0]._replace(refused=True),))
+  (fewer,) = forecast.advice(refused, 1450, 4)  # It says that it would fit.
+  assert fewer.startswith('--clients_per_chunk=7:')
   (hopeless,) = forecast.advice(a_plan(800), 650, 4)
   assert 'smaller model' in hopeless
 
@@ -174,7 +178,8 @@ def test_chips_know_their_memory():
 def test_devices_of_a_cpu_share_its_memory(monkeypatch):
   assert sharding.host_memory() > 2**30
   monkeypatch.setattr(sharding, 'host_memory', lambda: 10_000)
-  assert sharding.memory(jax.devices()[0]) == 10_000 // len(jax.devices())
+  assert sharding.memory(jax.devices()[0]) == 10_000
+  assert sharding.memory(jax.devices()[0], 4) == 2500
 
 
 def test_this_machine_is_not_what_it_is_not():
@@ -232,7 +237,9 @@ def test_a_table_and_a_picture_of_several_plans(tmp_path):
   assert 'a client trains in' in done.stdout
   for name in ('plans.png', 'plans.svg'):
     assert (tmp_path / name).stat().st_size > 5000
-  for wrong in ('--plan_programs=start', '--plan_clients=x', '--plan_programs=all'):
+  for wrong in (
+    '--plan_programs=start', '--plan_clients=x', '--topology=cpu,v5e:2x2'
+  ):  # fmt: skip
     done = call('plan', '--dataset=digits', wrong, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith('error: ' + wrong.split('=')[0])
@@ -263,14 +270,14 @@ def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
   algorithm = algorithms.build('fesem', local, num_clusters=2)
   run = functools.partial(simulate, algorithm, train, train, rounds=1)
   assert run().summary['deployed']
-  monkeypatch.setattr(sharding, 'memory', lambda device: 1)
+  monkeypatch.setattr(sharding, 'memory', lambda device, beside: 1)
   with pytest.raises(UserError, match=r'^The start needs .* it has 1 bytes\. ') as tiny:
     run()
   assert not isinstance(tiny.value, capacity.TooLarge)
   used = tiny.value.__cause__.needs
-  monkeypatch.setattr(sharding, 'memory', lambda device: used.peak)
+  monkeypatch.setattr(sharding, 'memory', lambda device, beside: used.peak)
   assert run().summary['deployed']  # Of the programs, the start needs the most.
-  monkeypatch.setattr(sharding, 'memory', lambda device: used.peak - 1)
+  monkeypatch.setattr(sharding, 'memory', lambda device, beside: used.peak - 1)
   with pytest.raises(UserError, match=r'models of --init_clients, of which \d+ %'):
     run()
 
@@ -299,5 +306,6 @@ def test_more_clients_of_the_same_kind():
   found = Outline(10, Split(1000, 150), Split(100, 15), (4,), np.dtype('uint8'), 2)
   more = binary.scaled(found, 1000, 0)
   assert (more.train, more.test) == ((100_000, 150), (10_000, 15))
+  assert binary.scaled(found, 10, 4).test.examples == 10  # Few are not none.
   larger = binary.scaled(found, 10, 200)
   assert (larger.train, larger.test) == ((2000, 300), (200, 30))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import comparison, em, server, tree
+from fesem_jax import comparison, em, offloading, server, tree
 from fesem_jax.aggregation import aggregator
 from fesem_jax.algorithms.centers import reseed_empty_centers, round_info
 from fesem_jax.algorithms.fesem_options import check_options
@@ -216,8 +216,11 @@ def fesem(
 
   def room_for_models(state, cohort):
     """Where the cohort's models are put: in the old ones' memory, or the host's."""
-    if cohort.everyone or client_state == 'offloaded':
-      return tree.rows_of(state.client_params, cohort)
+    if cohort.everyone:
+      return state.client_params
+    if client_state == 'offloaded':  # Room alone: they start from centers.
+      one = tree.unstack(state.centers, 0)
+      return offloading.repeat(one, cohort.ids.shape[0], local.mesh)
     return None
 
   def em_round(state, data, cohort, key):

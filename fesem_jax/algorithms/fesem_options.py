@@ -54,7 +54,7 @@ def check_options(
   }.items():
     if asked and client_state != 'stacked':
       raise UserError(
-        f'`{option}` needs the models of all clients: leave out '
+        f'`{option}` needs the models of all clients on the devices: leave out '
         f'`client_state={client_state}`.'
       )
   if temperature and cluster_on != 'all':
