@@ -160,7 +160,7 @@ def names_of(folder):
 
 @pytest.mark.slow
 def test_four_processes_give_what_one_gives(tmp_path):
-  indices = [NAMES.index('fesem'), STREAMED]
+  indices = [NAMES.index('fesem')]
   with Workers(4, 4, tmp_path, indices) as workers:
     workers.wait()
   for index in indices:

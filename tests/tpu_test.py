@@ -50,7 +50,7 @@ def planned(name, options, devices, outline=OUTLINE, hidden=HIDDEN, **run):
     mesh=mesh,
   )
   algorithm = algorithms.build(name, local, **options)
-  return planning.plan(algorithm, outline, parts=('start', 'round'), **run)
+  return planning.plan(algorithm, outline, **{'parts': ('round',), **run})
 
 
 def size_of_model(hidden=HIDDEN):
@@ -77,6 +77,15 @@ def test_a_round_on_four_chips(name, options):
     # holds the squared distances of all pairs of units too.
     room = 52 if name == 'fesem_ma' else 20
     assert used.temporaries <= room * CHUNK * model
+
+
+def test_the_first_clustering_leaves_models_on_their_chips():
+  found = planned('fesem', {'num_clusters': 4}, 4, parts=('start', 'round'))
+  start, model = found.programs[0].needs, size_of_model()
+  for kind, size in start.collectives:
+    # Inner products take a share of all models from each chip; else it is centers.
+    most = CLIENTS * model / 4 if kind == 'all-to-all' else 4 * model + 100
+    assert size <= most, (kind, size)
 
 
 def test_one_chip_exchanges_nothing():
@@ -115,7 +124,8 @@ def test_models_stay_in_the_memory_of_the_host(name, options, chosen, monkeypatc
   )
   outline = OUTLINE._replace(num_clients=MANY)
   options = options | {'client_state': 'offloaded'}
-  found = planned(name, options, 4, outline, WIDE, clients_per_round=chosen)
+  how = {'parts': ('start', 'round'), 'clients_per_round': chosen}
+  found = planned(name, options, 4, outline, WIDE, **how)
   start, used = (p.needs for p in found.programs)
   model, on_each = size_of_model(WIDE), MANY // 4
   assert found.stack == 0
