@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below
 
@@ -68,7 +68,10 @@ def _axis(axis: Axes, counts: Sequence[int], title: str) -> None:
   axis.set_xscale('log', base=2)
   axis.set_yscale('log')
   axis.set_xticks(counts, [str(count) for count in counts])
+  low, high = axis.get_ylim()
+  axis.set_ylim(low / 1.5, high * 1.5)  # With a mark or two, however near they lie.
+  axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+  axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f'{y:g}'))
   axis.minorticks_off()
-  axis.yaxis.set_major_formatter(ScalarFormatter())
   axis.set_xlabel('chips')
   axis.set_title(title, fontsize=10)
