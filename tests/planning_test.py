@@ -136,7 +136,7 @@ def test_advice_names_flags_that_make_a_run_fit():
   assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
   refused = a_plan(800)
   refused = refused._replace(programs=(refused.programs[0]._replace(refused=True),))
-  (fewer,) = forecast.advice(refused, 1450, 4)  # It says that it would fit.
+  fewer, *_ = forecast.advice(refused, 1450, 4)  # It says that it would fit.
   assert fewer.startswith('--clients_per_chunk=7:')
   (hopeless,) = forecast.advice(a_plan(800), 650, 4)
   assert 'smaller model' in hopeless
