@@ -192,8 +192,8 @@ _PROCESSES = (
     'Results do not depend on the number of processes. Process 0 writes and prints; '
     '--workdir is a folder that all share. A process that misses at the start is '
     f'reported after {processes.MEETING_SECONDS} s, and when one dies, the others end '
-    f'within {processes.HEARTBEAT_SECONDS} s; the same command then goes on from the '
-    'last checkpoint. On one machine, experiments.launch_local starts all.'),
+    f'after about {processes.HEARTBEAT_SECONDS} s; the same command then goes on from '
+    'the last checkpoint. On one machine, experiments.launch_local starts all.'),
   _flag('integer', 'process_id', -1,
     'Number of this process, from 0; -1: found by --coordinator_address=auto.',
     lower_bound=-1, upper_bound=2**20),
