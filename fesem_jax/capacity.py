@@ -10,7 +10,7 @@ from fesem_jax import forecast, planning, sharding
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.errors import UserError
 from fesem_jax.method import Algorithm
-from fesem_jax.needs import Needs, memory_of, needs_told
+from fesem_jax.needs import Needs, compiled_to_fit
 
 
 class TooLarge(UserError):  # noqa: N818 - what a program is.
@@ -46,15 +46,9 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
   # Of this process; those of others do not say.
   own = arrays[0].sharding.addressable_devices if arrays else jax.local_devices()
   memory = sharding.memory(next(iter(own)), len(own))
-  try:
-    compiled = lowered.compile()
-  except jax.errors.JaxRuntimeError as e:
-    needs = needs_told(str(e), sum(map(planning.bytes_on_device, arrays)))
-    if needs is None:
-      raise
-    raise TooLarge(what, needs, memory) from e
-  needs = memory_of(compiled)
-  if memory is not None and needs.peak - _shared(arrays) > memory:
+  compiled, needs = compiled_to_fit(lowered, arrays)
+  too_large = memory is not None and needs.peak - _shared(arrays) > memory
+  if compiled is None or too_large:
     raise TooLarge(what, needs, memory)
   return compiled
 

@@ -142,3 +142,41 @@ def collectives_of(text: str) -> tuple[Collective, ...]:
         size += _BYTES[dtype] * math.prod(int(d) for d in dims.split(',') if d)
     found.append(Collective(kind, size))
   return tuple(found)
+
+
+def compiled_to_fit(
+  lowered: jax.stages.Lowered, args: Any
+) -> tuple[jax.stages.Compiled | None, Needs]:
+  """Compiles a program, and says what memory it needs.
+
+  Args:
+    lowered: the program.
+    args: tree of arrays or shapes that it takes.
+
+  Returns:
+    The program, or None if the compiler refused it for its memory; and what it needs,
+    bytes only.
+  """
+  try:
+    made = lowered.compile()
+  except jax.errors.JaxRuntimeError as e:
+    told = needs_told(str(e), sum(map(bytes_on_device, jax.tree.leaves(args))))
+    if told is None:
+      raise
+    return None, told
+  return made, memory_of(made)
+
+
+def bytes_of_shard(x: Any) -> int:
+  """Bytes of a device's part of an array, in whichever memory."""
+  return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
+
+def is_on_host(x: Any) -> bool:
+  """Whether an array is in the memory of the devices' host."""
+  return x.sharding.memory_kind == 'pinned_host'
+
+
+def bytes_on_device(x: Any) -> int:
+  """Bytes of an array in the memory of each device."""
+  return 0 if is_on_host(x) else bytes_of_shard(x)

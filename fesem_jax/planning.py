@@ -4,7 +4,6 @@ The start, a round and the evaluation are compiled for shapes alone, for the dev
 a mesh that may be of chips that are not there (`topologies`).
 """
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from fesem_jax import evenly, offloading, placement, shared_kernels, waits
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import Algorithm
-from fesem_jax.needs import Needs, needs_of, needs_told
+from fesem_jax.needs import (
+  Needs,
+  bytes_of_shard,
+  bytes_on_device,
+  compiled_to_fit,
+  is_on_host,
+  needs_of,
+)
 from fesem_jax.outline import Outline, Work, array_of, bytes_of, data_of, work_of
 from fesem_jax.scores import measure_with
 from fesem_jax.sharding import CLIENTS
@@ -126,16 +132,10 @@ def plan(
 
   def compiled(name: str, fn: Any, *args: Any, **options: Any) -> Any:
     began = time.perf_counter()
-    try:
-      with waits.told(f'compiling the {name}'):
-        made = jax.jit(fn, **options).lower(*args).compile()
+    with waits.told(f'compiling the {name}'):
+      made, needs = compiled_to_fit(jax.jit(fn, **options).lower(*args), args)
+    if made is not None:
       needs = needs_of(made)
-    except jax.errors.JaxRuntimeError as e:
-      given = sum(map(bytes_on_device, jax.tree.leaves(args)))
-      told = needs_told(str(e), given)
-      if told is None:
-        raise
-      made, needs = None, told
     programs.append(Planned(name, needs, time.perf_counter() - began, made is None))
     return made
 
@@ -198,7 +198,7 @@ def summed_up(
     model=sum(map(bytes_of, jax.tree.leaves(params))),
     stack=sum(map(bytes_on_device, of_clients)),
     state=sum(map(bytes_on_device, arrays)),
-    offloaded=sum(_bytes_of_shard(x) for x in arrays if _is_on_host(x)),
+    offloaded=sum(bytes_of_shard(x) for x in arrays if is_on_host(x)),
     data=sum(map(bytes_on_device, jax.tree.leaves((train, test)))),
     test=sum(map(bytes_on_device, jax.tree.leaves(test))),
     together=_together(algorithm, state, train, num_clients),
@@ -221,16 +221,3 @@ def _together(
 
 def _of_clients(x: Any, data: FederatedData) -> bool:
   return x.ndim > 1 and x.shape[0] == data.num_clients
-
-
-def _bytes_of_shard(x: Any) -> int:
-  return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-
-
-def _is_on_host(x: Any) -> bool:
-  return x.sharding.memory_kind == 'pinned_host'
-
-
-def bytes_on_device(x: Any) -> int:
-  """Bytes of an array in the memory of each device."""
-  return 0 if _is_on_host(x) else _bytes_of_shard(x)
