@@ -256,7 +256,8 @@ _METHOD = (
   _option('integer', 'init_rounds',
     'Rounds before draws of the first centers are compared.'),
   _option('enum', 'client_state',
-    "Where clients' models are kept from round to round: stacked, on the devices; "
+    "Where clients' models (SCAFFOLD: control variates) are kept from round to round: "
+    'stacked, on the devices; '
     'offloaded, in the memory of their host, from which each chunk of clients gets its '
     'own (of use with accelerators; same results); streamed (FeSEM only), nowhere: '
     'just the centers are kept.',

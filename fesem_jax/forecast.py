@@ -68,8 +68,8 @@ def advice(found: Plan, memory: int, num_devices: int) -> list[str]:
     others = found.peak - found.stack
     if others <= memory:
       sentences.append(
-        f'--client_state=offloaded (FeSEM, NonFed, Ditto): {shown(found.stack)} of '
-        "local models are kept in the host's memory."
+        f'--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD): '
+        f"{shown(found.stack)} of local models are kept in the host's memory."
       )
       sentences.append(
         f'--client_state=streamed (FeSEM only): {shown(found.stack)} of local models '

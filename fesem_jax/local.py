@@ -26,12 +26,15 @@ class Correction(NamedTuple):
     applies: [] bool, False adds nothing.
     vary: (step, params, that difference) -> what is added at this local step, counted
       from 0, of one client; None adds the same at every step.
+    replaced: whether what `fold` keeps of each client takes the place of its own part,
+      which it finds in `Trained.correction`.
   """
 
   common: Params
   own: Params
   applies: jax.Array | bool = True
   vary: Vary | None = None
+  replaced: bool = False
 
 
 WEIGHTINGS = ('uniform', 'by_examples')
@@ -51,6 +54,8 @@ class Trained(NamedTuple):
     steps: [S] int32 SGD steps taken.
     folded: tree of [S, ...], what `fold` made of each client; see `train_cohort`.
     sums: what `fold` added up.
+    correction: [C, ...] own part of each client's `Correction` where `fold` is to
+      replace it; None elsewhere.
   """
 
   ids: jax.Array
@@ -62,6 +67,7 @@ class Trained(NamedTuple):
   steps: jax.Array
   folded: Any = None
   sums: Any = None
+  correction: Params = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""
@@ -175,6 +181,9 @@ def train_cohort(
     return None if models is None else models._replace(shared=None)
 
   own_part = None if correction is None else correction.own
+  old_part = None
+  if correction is not None and correction.replaced:  # Read, then replaced.
+    own_part, old_part = None, own_part
   own = (steps, arrived, prox, own_part, own_of(starts), own_of(anchor))
 
   def shared_of(models):
@@ -201,6 +210,9 @@ def train_cohort(
       start = start._replace(own=chunk.into[0])
     if pull_to is not None:
       pull_to = pull_to._replace(shared=anchors).params(count)
+    old_correction = None
+    if old_part is not None:
+      own_part = old_correction = chunk.into[1].folded
     added = vary = None
     if correction is not None:
       vary, (common, applies) = correction.vary, shared_part
@@ -227,7 +239,7 @@ def train_cohort(
     )
 
     def finish(clients, sums):
-      ends, start, (ids, sizes, arrived, steps, keys) = clients
+      ends, start, old_correction, (ids, sizes, arrived, steps, keys) = clients
       start = start._replace(shared=models)
       trained = Trained(ids, None, ends.loss, sizes, ends.finite, arrived, steps)
       if at_once:
@@ -235,6 +247,7 @@ def train_cohort(
         return (None, trained), start_together.add_to_one(
           sums, ends.params, ends.changes, ends.finite, weights, models
         )
+      trained = trained._replace(correction=old_correction)
       params = start_together.models(ends.params, ends.changes, ends.finite)
       if sends:
         count = ids.shape[0]
@@ -247,10 +260,11 @@ def train_cohort(
         more = () if known is None else (known,)
         folded, sums = fold(trained, start, sums, *more)
       kept = params if keep else None
-      return (kept, trained._replace(params=None, folded=folded)), sums
+      trained = trained._replace(params=None, folded=folded, correction=None)
+      return (kept, trained), sums
 
     facts = chunk.ids, sizes, arrived, steps, keys
-    clients = ends, start._replace(shared=None), facts
+    clients = ends, start._replace(shared=None), old_correction, facts
     # Few whole models at a time, so that they stay in the cache.
     at_a_time = count if at_once else local.clients_per_chunk
     return chunks.in_parts(finish, clients, at_a_time, sums, chunk.into)
@@ -265,8 +279,8 @@ def train_cohort(
     mesh=local.mesh,
     clients_per_chunk=together,
     sums=sums,
-    into=(into, None),
-    replaces=in_place,
+    into=(into, Trained(*[None] * 7, folded=old_part)),
+    replaces=in_place or old_part is not None,
     group=starts.choice if kernels else None,
     num_groups=starts.num_models(),
   )

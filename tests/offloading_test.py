@@ -19,6 +19,7 @@ OFFLOADED = [
   ('fesem_ma', {'num_clusters': 2, 'init_clients': 4}),
   ('non_fed', {}),
   ('ditto', {'ditto_lambda': 0.5}),
+  ('scaffold', {'server_learning_rate': 0.5}),
 ]
 IDS = [f'{name}-{"-".join(options)}' for name, options in OFFLOADED]
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5]

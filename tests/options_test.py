@@ -54,7 +54,7 @@ DEFAULTS = {
   },
   'fesem_ma': {},  # Filled in below.
   'fed_opt': {'weighting': 'by_examples'},
-  'scaffold': {'server_learning_rate': 1.0},
+  'scaffold': {'server_learning_rate': 1.0, 'client_state': 'stacked'},
   'ditto': {
       'ditto_lambda': 0.1, 'weighting': 'by_examples', 'client_state': 'stacked',
   },

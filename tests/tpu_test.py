@@ -112,6 +112,7 @@ OFFLOADED = [
   ('fesem', {'num_clusters': 2, 'init_clients': 16}, 64),
   ('non_fed', {}, 0),
   ('ditto', {}, 64),
+  ('scaffold', {}, 0),
 ]
 MANY, WIDE = 2048, 512
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import sharding, sums, tree
-from fesem_jax.algorithms import global_model
+from fesem_jax import sums, tree
+from fesem_jax.algorithms import global_model, own_models
 from fesem_jax.base import Params
 from fesem_jax.corruption import check_models_only
 from fesem_jax.errors import UserError
@@ -28,7 +28,12 @@ class ScaffoldState(NamedTuple):
   client_controls: Params  # [M, ...] c_i
 
 
-def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algorithm:
+def scaffold(
+  local: LocalTraining,
+  *,
+  server_learning_rate: float = 1.0,
+  client_state: str = 'stacked',
+) -> Algorithm:
   """Builds SCAFFOLD.
 
     w_i  <- T steps of SGD from x with gradients g - c_i + c      for i in the cohort
@@ -43,12 +48,15 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
     local: how clients train; eta is its optimizer's learning rate, times what its
       schedule gives for the round.
     server_learning_rate: eta_g.
+    client_state: where the c_i are kept: 'stacked' on the devices, 'offloaded' in the
+      memory of their host, from which each chunk's come and go.
 
   Raises:
     UserError: unless the local optimizer is plain SGD and eta_g positive; or, when it
       starts, where bad clients lie about models (`corruption.check_models_only`).
   """
   eta = sgd_learning_rate(local)
+  own_models.check_client_state(client_state)
   if not server_learning_rate > 0:
     raise UserError(f'`server_learning_rate={server_learning_rate}` must be positive.')
 
@@ -56,17 +64,28 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
     check_models_only(data, 'scaffold', 'control variates')
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
-    own = tree.repeat(tree.unstack(zero, 0), data.num_clients)
-    return ScaffoldState(start, zero, sharding.split_clients(own, local.mesh))
+    one = tree.unstack(zero, 0)
+    own = own_models.repeat(local, one, data.num_clients, client_state)
+    return ScaffoldState(start, zero, own)
 
-  def train(local, state, data, cohort, key, **options):
+  def train(local, state, data, cohort, key, replaced=False, **options):
     own = tree.rows_of(state.client_controls, cohort)
-    correction = Correction(state.control, own)
+    correction = Correction(state.control, own, replaced=replaced)
     return global_model.train(
       local, state, data, cohort, key, correction=correction, **options
     )
 
-  def add(trained, starts, total):
+  def of_step_size_1(gradients, weight, rate):
+    """Gradients, and who has them, where steps were `rate` times as long as eta's."""
+    if rate is None:
+      return gradients, weight
+    divisor = jnp.where(rate > 0, rate, 1.0)
+    # Steps of length 0 tell nothing of the gradients.
+    return jax.tree.map(lambda g: g / divisor, gradients), weight * (rate > 0)
+
+  def change_controls(trained, starts, total, known):
+    c, rate = known
+
     def mean_gradient(steps, params):
       rate = variable(eta) * jnp.maximum(steps, 1)
       return jax.tree.map(lambda x, w: (x[0] - w) / rate, starts.shared, params)
@@ -74,42 +93,44 @@ def scaffold(local: LocalTraining, *, server_learning_rate: float = 1.0) -> Algo
     gradients = jax.vmap(mean_gradient)(trained.steps, trained.params)
     ones = trained.weights('uniform')
     zero = tree.zeros_like(starts.shared)
-    return gradients, (
+    total = (
       sums.add_to_one(total[0], trained.params, ones, starts.shared),
       sums.add_to_one(total[1], gradients, ones, zero),
     )
+    own, changes = of_step_size_1(gradients, trained.took_part(), rate)
+    old = trained.correction
+    new = jax.tree.map(lambda o, c, g: o - c + g, old, c, own)
+    return tree.where(changes > 0, new, old), total
 
   def step(state, data, cohort, key):
     x, c, _ = state
     none = sums.no_sums(x)
+    rate = local.rate(cohort)
     trained = train(
-      local, state, data, cohort, key, fold=add, sums=(none, none), keep=False
+      local,
+      state,
+      data,
+      cohort,
+      key,
+      replaced=True,
+      fold=change_controls,
+      known=(c, rate),
+      sums=(none, none),
+      keep=False,
     )
     models, gradients = trained.sums
-    own = trained.folded
-    rate = local.rate(cohort)
-    took_part = trained.took_part()
-    if rate is not None:  # Steps were so much shorter or longer than eta's.
-      divisor = jnp.where(rate > 0, rate, 1.0)
-      own, mean = jax.tree.map(lambda g: g / divisor, (own, gradients.params))
-      # Steps of length 0 tell nothing of the gradients.
-      took_part &= rate > 0
-      weight = jnp.where(rate > 0, gradients.weight, 0.0)
-      gradients = gradients._replace(params=mean, weight=weight)
     mean = sums.mean_of(models, x)
     eta_g = variable(server_learning_rate)
     x = jax.tree.map(lambda x, w: x + eta_g * (w - x), x, mean)
-    old = tree.rows_of(state.client_controls, cohort)
-    new = jax.tree.map(lambda o, c, g: o - c + g, old, c, own)
-    new = tree.where(took_part, new, old)
+    total, weight = of_step_size_1(gradients.params, gradients.weight, rate)
     num_clients = (data.sizes() > 0).sum()
 
     # c_i' - c_i = (x - w_i) / (T eta) - c, of those that took part.
     def add_change(c, g):
-      return c + (g - gradients.weight[0] * c) / num_clients
+      return c + (g - weight[0] * c) / num_clients
 
-    c = jax.tree.map(add_change, c, gradients.params)
-    client_controls = tree.with_rows(state.client_controls, cohort, new)
+    c = jax.tree.map(add_change, c, total)
+    client_controls = tree.with_rows(state.client_controls, cohort, trained.folded)
     return ScaffoldState(x, c, client_controls), trained.info()
 
   return Algorithm(local, init, step, global_model.deployed, train=train)
