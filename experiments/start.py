@@ -1,5 +1,6 @@
 """How every experiment binary starts, and how it ends after a mistake."""
 
+import gc
 import io
 import sys
 import traceback
@@ -38,6 +39,8 @@ def main_with_clear_errors(main: Callable[[list[str]], None]) -> Callable[..., N
       sys.stdout.reconfigure(errors='backslashreplace')
     if not flags.FLAGS['verbosity'].present:
       logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
+    # Tracing makes objects by the million, hardly any of them garbage in cycles.
+    gc.set_threshold(100_000, 20, 100)
     try:
       main(argv)
     except processes.Elsewhere:

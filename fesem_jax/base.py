@@ -9,7 +9,6 @@ L classes, C clients trained side by side (a chunk), D devices.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+
+from fesem_jax.stored import Rows, StoredRows, blocks, changed, take
 
 if TYPE_CHECKING:
   from fesem_jax.corruption import Corruption
@@ -93,14 +94,6 @@ class ClientInfo:
     return hash(len(self.names))
 
 
-def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-  """An array whose memory CPU devices share; others they copy, each for itself."""
-  size, line = math.prod(shape) * dtype.itemsize, 64
-  raw = np.empty(size + line, np.uint8)
-  start = -raw.ctypes.data % line
-  return raw[start : start + size].view(dtype).reshape(shape)
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FederatedData:
@@ -115,7 +108,8 @@ class FederatedData:
   `sharding.per_device` a device sees its own R rows and its own line of `shard_rows`.
 
   Attributes:
-    x: [T, ...] uint8 or float32 features; `x * scale` is what models see.
+    x: [T, ...] uint8 or float32 features; `x * scale` is what models see. On the host
+      they may be rows of a file (`stored.StoredRows`).
     y: [T] int32 labels in 0..L-1.
     offsets: [M + 1] int32 row boundaries.
     client_ids: [M] int32, the identity that random keys are folded from; it
@@ -171,7 +165,8 @@ class FederatedData:
   def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of client `i` on the host: x [N, ...], y [N]."""
     # As a whole: on a device, slices would be compiled for every length.
-    x, y, offsets = (np.asarray(a) for a in (self.x, self.y, self.offsets))
+    y, offsets = np.asarray(self.y), np.asarray(self.offsets)
+    x = self.x if isinstance(self.x, StoredRows) else np.asarray(self.x)
     first, last = offsets[i], offsets[i + 1]
     if self.shard_rows is not None:
       num_devices = len(self.shard_rows)
@@ -180,8 +175,10 @@ class FederatedData:
       first, last = first + shift, last + shift
     return x[first:last], y[first:last]
 
-  def compact(self, rows: HostOrDeviceArray) -> np.ndarray:
+  def compact(self, rows: HostOrDeviceArray) -> Rows:
     """`x` or `y` on the host, without the padding of shards: [T, ...]."""
+    if isinstance(rows, StoredRows):
+      return rows
     rows = np.asarray(rows)
     if self.shard_rows is None:
       return rows
@@ -201,10 +198,6 @@ class FederatedData:
     first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
     sizes = (last - first)[order]
     rows = np.concatenate([np.arange(first[i], last[i]) for i in order])
-    x = _aligned((len(rows), *self.example_shape), self.x.dtype)
-    np.take(self.compact(self.x), rows, axis=0, out=x, mode='clip')
-    y = _aligned((len(rows),), self.y.dtype)
-    np.take(self.compact(self.y), rows, out=y, mode='clip')
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
     truth = self.info.clusters
@@ -213,8 +206,8 @@ class FederatedData:
       bad = np.pad(np.asarray(corruption.bad)[order], (0, padding))
       corruption = dataclasses.replace(corruption, bad=bad)
     return FederatedData(
-      x=x,
-      y=y,
+      x=take(self.compact(self.x), rows),
+      y=take(self.compact(self.y), rows),
       offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
       client_ids=np.concatenate(
         [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]
@@ -229,7 +222,7 @@ class FederatedData:
   @classmethod
   def from_arrays(
     cls,
-    x: np.ndarray,
+    x: Rows,
     y: np.ndarray,
     sizes: np.ndarray,
     *,
@@ -241,7 +234,8 @@ class FederatedData:
     """Builds a split from rows that lie client after client.
 
     Args:
-      x: [T, ...] features; uint8 is kept, anything else becomes float32.
+      x: [T, ...] features, also rows of a file; uint8 is kept, anything else becomes
+        float32.
       y: [T] integer labels.
       sizes: [M] number of rows of each client, in order; they sum to T.
       num_classes: L; one more than the largest label by default.
@@ -253,7 +247,8 @@ class FederatedData:
       ValueError: if lengths disagree, a label lies outside 0..L-1, or a
         feature is not finite.
     """
-    x, y, sizes = np.asarray(x), np.asarray(y), np.asarray(sizes, np.int64)
+    x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
+    y, sizes = np.asarray(y), np.asarray(sizes, np.int64)
     if len(x) != len(y) or sizes.sum() != len(x):
       raise ValueError(
         f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
@@ -262,8 +257,8 @@ class FederatedData:
     if len(x) >= 2**31:
       raise ValueError(f'{len(x)} examples do not fit 32-bit row numbers.')
     if x.dtype != np.uint8:
-      x = x.astype(np.float32)
-      if not np.isfinite(x).all():
+      x = changed(x, lambda values: values.astype(np.float32))
+      if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
         raise ValueError('The features hold values that are not finite.')
     if num_classes is None:
       num_classes = int(y.max()) + 1 if len(y) else 1
@@ -276,7 +271,7 @@ class FederatedData:
     if info is None:
       info = ClientInfo(np.array([str(i) for i in client_ids]))
     return cls(
-      x=np.ascontiguousarray(x),
+      x=x,
       y=y.astype(np.int32),
       offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
       client_ids=np.asarray(client_ids, np.int32),

@@ -5,12 +5,13 @@ import gzip
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Collection, Iterator
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fesem_jax.errors import UserError
+from fesem_jax.stored import StoredRows, mapped
 
 # A compressed file that grows beyond both is refused as a bomb.
 MAX_RATIO = 200
@@ -99,8 +100,13 @@ def check_expanded(path: pathlib.Path, expanded: int) -> None:
     )
 
 
-def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]:
   """The arrays of an .npz file.
+
+  Args:
+    path: of the file.
+    stored: names of arrays that stay in the file, as `StoredRows`, unless they are
+      compressed; it must then be replaced, not written to.
 
   Raises:
     UserError: if it is damaged, expands beyond the bounds, or holds pickled
@@ -108,11 +114,16 @@ def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
   """
   with reading(path):
     with zipfile.ZipFile(path) as archive:
-      expanded = sum(info.file_size for info in archive.infolist())
-    check_expanded(path, expanded)
+      members = archive.infolist()
+      plain = {i.filename for i in members if i.compress_type == zipfile.ZIP_STORED}
+    check_expanded(path, sum(info.file_size for info in members))
+    stay = {name for name in stored if f'{name}.npy' in plain}
     try:
       with np.load(path, allow_pickle=False) as held:
-        return {name: held[name] for name in held.files}
+        return {
+          name: StoredRows(mapped(path, name)) if name in stay else held[name]
+          for name in held.files
+        }
     except ValueError as e:
       if 'pickle' not in str(e).lower():
         raise

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from fesem_jax import forecast, planning, sharding
+from fesem_jax import forecast, planning, processes, sharding
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.errors import UserError
 from fesem_jax.method import Algorithm
@@ -45,7 +45,7 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
   arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
   # Of this process; those of others do not say.
   own = arrays[0].sharding.addressable_devices if arrays else jax.local_devices()
-  memory = sharding.memory(next(iter(own)), len(own))
+  memory = sharding.memory(next(iter(own)), len(own) * processes.on_this_machine())
   compiled, needs = compiled_to_fit(lowered, arrays)
   too_large = memory is not None and needs.peak - _shared(arrays) > memory
   if compiled is None or too_large:

@@ -1,9 +1,10 @@
 """Dealing clients to devices, and drawing the clients of a round."""
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fesem_jax import evenly, placement, sharding, streams
+from fesem_jax import evenly, placement, processes, sharding, streams
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.batching import num_steps
 from fesem_jax.training import LocalTraining
@@ -20,6 +21,30 @@ def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
   return sharding.deal(
     np.asarray(work) * train.max_examples + np.asarray(train.sizes())
   )
+
+
+def held_here(
+  local: LocalTraining, train: FederatedData, data_placement: str
+) -> np.ndarray | None:
+  """[M] bool, the clients whose examples this process puts on its devices.
+
+  Args:
+    local: see `arrange`.
+    train: training split of M clients, on the host, in the order that it is given to
+      `arrange`.
+    data_placement: 'replicated' or 'sharded'.
+
+  Returns:
+    None where it puts those of all clients there.
+  """
+  if data_placement == 'replicated' or processes.count() == 1:
+    return None
+  order, devices = order_of_clients(local, train), local.mesh.devices.flat
+  on_each = padded_clients(len(order), local.mesh) // len(devices)
+  owners = np.array([d.process_index for d in devices])
+  here = np.zeros(len(order), bool)
+  here[order] = owners[np.arange(len(order)) // on_each] == jax.process_index()
+  return here
 
 
 def padded_clients(num_clients: int, mesh: Mesh) -> int:

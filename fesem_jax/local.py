@@ -181,7 +181,7 @@ def train_cohort(
     return None if models is None else models._replace(shared=None)
 
   own_part = None if correction is None else correction.own
-  old_part = None
+  old_part, nothing = None, Trained._make([None] * len(Trained._fields))
   if correction is not None and correction.replaced:  # Read, then replaced.
     own_part, old_part = None, own_part
   own = (steps, arrived, prox, own_part, own_of(starts), own_of(anchor))
@@ -279,7 +279,7 @@ def train_cohort(
     mesh=local.mesh,
     clients_per_chunk=together,
     sums=sums,
-    into=(into, Trained(*[None] * 7, folded=old_part)),
+    into=(into, nothing._replace(folded=old_part)),
     replaces=in_place or old_part is not None,
     group=starts.choice if kernels else None,
     num_groups=starts.num_models(),

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fesem_jax import processes, sharding
+from fesem_jax import sharding
 from fesem_jax.base import FederatedData
-from fesem_jax.errors import argument, check_choice
+from fesem_jax.errors import check_choice
+from fesem_jax.stored import Rows, read
 
 PLACEMENTS = ('auto', 'replicated', 'sharded')
 
@@ -30,16 +31,9 @@ def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> s
     everyone: whether every client takes part in every round.
 
   Raises:
-    UserError: on another `data_placement`, or data split between processes.
+    UserError: on another `data_placement`.
   """
   check_choice('data_placement', data_placement, PLACEMENTS)
-  if processes.count() > 1:
-    if data_placement == 'sharded':
-      raise processes.in_all(
-        f'{argument("data_placement", data_placement)} is for a single process; '
-        'several take replicated.'
-      )
-    return 'replicated'  # The host reads examples, of which a process has its own only.
   if data_placement != 'auto':
     return data_placement
   memory = sharding.own_memory(mesh.devices.flat[0])
@@ -62,15 +56,15 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
     mesh: the devices.
     data_placement: 'replicated' puts all of it on every device; 'sharded' puts only
       the examples of a device's clients there, the d-th part of the clients on the
-      d-th device.
+      d-th device. Of several processes each reads those of its own devices.
   """
   if data_placement == 'replicated':
-    return sharding.replicate(data, mesh)
+    return sharding.replicate(dataclasses.replace(data, x=read(data.x)), mesh)
   ends = np.asarray(data.offsets)[:: data.num_clients // mesh.size]
   bounds = np.stack([ends[:-1], ends[1:]], axis=1)
   on_each = int(np.diff(bounds).max(initial=1))
 
-  def split(rows: np.ndarray) -> jax.Array:
+  def split(rows: Rows) -> jax.Array:
     def part(device: int) -> np.ndarray:
       own = rows[slice(*bounds[device])]
       padding = np.zeros((on_each - len(own), *own.shape[1:]), own.dtype)

@@ -92,8 +92,7 @@ def draw(
   Returns:
     Arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
     `sampled` [S] positions, `coordinates` [S, <=50]; `variance` [<=50] share of
-    each component; for images also `sheet_images` [K, 6, 12, H, W, ...] and
-    `sheet_clients` [K, 6] positions, -1 where a cluster has fewer.
+    each component.
   """
   names = train.info.names
   local = algorithm.local._replace(dropout_rate=0.0)
@@ -151,10 +150,7 @@ def draw(
     ),
   }
   if clusters is not None:
-    assignment = np.asarray(clusters)[: len(names)]
-    out['assignment'] = assignment
-    if len(train.example_shape) in (2, 3):
-      out |= _sheets(train, assignment, sampled, coordinates)
+    out['assignment'] = np.asarray(clusters)[: len(names)]
   return out
 
 
@@ -172,20 +168,29 @@ def in_order(
     if len(picture.get(name, ())):
       moved[name] = picture[name][places]
   new = np.argsort(places)
-  for name in ('sampled', 'sheet_clients'):
-    if name in picture:
-      old = picture[name]
-      moved[name] = np.where(old < 0, old, new[old])
+  if 'sampled' in picture:
+    moved['sampled'] = new[picture['sampled']]
   return moved
 
 
-def _sheets(
-  train: FederatedData,
-  assignment: np.ndarray,
-  sampled: np.ndarray,
-  coordinates: np.ndarray,
+def sheets(
+  picture: dict[str, np.ndarray], train: FederatedData
 ) -> dict[str, np.ndarray]:
-  """Images of the clients nearest to the mean of their cluster."""
+  """Images of the clients nearest to the mean of their cluster.
+
+  Args:
+    picture: from `draw`, positions as those in `train`.
+    train: training split on the host.
+
+  Returns:
+    `sheet_images` [K, 6, 12, H, W, ...] and `sheet_clients` [K, 6] positions, -1 where
+    a cluster has fewer; nothing where examples are no images or there are no clusters.
+  """
+  assignment, sampled, coordinates = (
+    picture[name] for name in ('assignment', 'sampled', 'coordinates')
+  )
+  if not len(assignment) or len(train.example_shape) not in (2, 3):
+    return {}
   num_clusters = int(assignment.max()) + 1
   shape = (num_clusters, _SHEET_CLIENTS, _SHEET_IMAGES, *train.example_shape)
   images = np.zeros(shape, train.x.dtype)

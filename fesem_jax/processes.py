@@ -6,9 +6,11 @@ the others are told. In a single process all of this is nothing.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
+import platform
 import re
 import sys
 import threading
@@ -155,6 +157,19 @@ def count() -> int:
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
+def on_this_machine() -> int:
+  """How many of them share this machine, and its memory."""
+  return 1 if count() == 1 else _with_this_name()
+
+
+@functools.cache  # They do not move.
+def _with_this_name() -> int:
+  digest = hashlib.sha256(platform.node().encode()).digest()
+  own = np.frombuffer(digest, np.uint8)
+  found = multihost_utils.process_allgather(own)
+  return int((found == own).all(axis=1).sum())
+
+
 def is_first() -> bool:
   """Whether this process is the one that writes files and speaks."""
   return not jax.distributed.is_initialized() or jax.process_index() == 0
@@ -249,6 +264,13 @@ def any_of(flag: bool) -> bool:
   if count() == 1:
     return flag
   return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def total(own: np.ndarray) -> np.ndarray:
+  """The sum of arrays of which every process gives one of the same shape."""
+  if count() == 1:
+    return own
+  return multihost_utils.process_allgather(own).sum(axis=0, dtype=own.dtype)
 
 
 def check_same(what: str, value: Any) -> None:

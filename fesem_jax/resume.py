@@ -2,12 +2,13 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from fesem_jax import waits
+from fesem_jax import processes, waits
 from fesem_jax.base import FederatedData
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError, argument
@@ -44,17 +45,21 @@ def default_config(
   }
 
 
-def digest_of_data(*splits: FederatedData) -> str:
+def digest_of_data(
+  *splits: FederatedData, here: Sequence[np.ndarray | None] | None = None
+) -> str:
   """A digest that differs when any example, label or client does.
 
   Args:
     *splits: on the host, as they were loaded.
+    here: for each split, [M] bool, the clients whose examples this process has; others
+      have the rest, and all call this. None where every process has all.
   """
   digest = hashlib.sha256()
-  for split in splits:
+  for split, own in zip(splits, here or [None] * len(splits), strict=True):
     truth, corruption = split.info.clusters, split.corruption
     for array in (
-      split.x,
+      _digests_of_examples(split, own),
       split.y,
       split.offsets,
       split.client_ids,
@@ -65,8 +70,20 @@ def digest_of_data(*splits: FederatedData) -> str:
       array = np.ascontiguousarray(array)
       digest.update(f'{array.dtype} {array.shape}'.encode())
       digest.update(array.view(np.uint8).data)
-    digest.update(f'{split.num_classes} {split.scale}'.encode())
+    kind = f'{split.x.dtype} {split.example_shape}'
+    digest.update(f'{kind} {split.num_classes} {split.scale}'.encode())
   return digest.hexdigest()[:16]
+
+
+def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.ndarray:
+  """[M, 16] uint8 digests of each client's examples."""
+  offsets = np.asarray(split.offsets)
+  found = np.zeros((split.num_clients, 16), np.uint8)
+  for i in range(split.num_clients) if own is None else np.flatnonzero(own):
+    rows = np.ascontiguousarray(split.x[offsets[i] : offsets[i + 1]])
+    digest = hashlib.sha256(rows.view(np.uint8).data).digest()
+    found[i] = np.frombuffer(digest, np.uint8)[:16]
+  return found if own is None else processes.total(found)
 
 
 def begin(

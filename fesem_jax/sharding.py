@@ -282,10 +282,13 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
 
 def memory_for_clients(device: jax.Device) -> int:
   """Bytes of an accelerator for clients that train side by side, a quarter of all."""
-  # What a device says is known to its own process alone, and all must choose alike.
-  several = processes.count() > 1
-  known = memory_of(device.device_kind) if several else memory(device)
-  return (known or 16 * 2**30) // 4
+  return (_known_to_all(device) or 16 * 2**30) // 4
+
+
+def _known_to_all(device: jax.Device) -> int | None:
+  """Bytes of an accelerator, as every process knows them, so that all choose alike."""
+  several = processes.count() > 1  # What a device says is known to its own alone.
+  return memory_of(device.device_kind) if several else memory(device)
 
 
 def memory(device: jax.Device, beside: int = 1) -> int | None:
@@ -307,7 +310,7 @@ def memory(device: jax.Device, beside: int = 1) -> int | None:
 
 def own_memory(device: jax.Device) -> int | None:
   """Bytes of a device that it shares with no other; None of a CPU, or if not known."""
-  return None if device.platform == 'cpu' else memory(device)
+  return None if device.platform == 'cpu' else _known_to_all(device)
 
 
 def host_memory() -> int | None:

@@ -22,7 +22,7 @@ from fesem_jax import (
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.capacity import explained
 from fesem_jax.client_table import ClientTable
-from fesem_jax.cohorts import arrange, draw_cohort, order_of_clients
+from fesem_jax.cohorts import arrange, draw_cohort, held_here, order_of_clients
 from fesem_jax.data import skew
 from fesem_jax.errors import Diverged, UserError, argument, check_at_least
 from fesem_jax.interrupts import Stopped, interruptible
@@ -33,6 +33,7 @@ from fesem_jax.result_files import read_clients, read_result, write_result
 from fesem_jax.resume import begin, default_config, digest_of_data
 from fesem_jax.rounds import compile_step, keys_of_run, rehearse, run_round
 from fesem_jax.scores import Evaluation, Measured
+from fesem_jax.training import LocalTraining
 from fesem_jax.workdir import claim_workdir
 
 
@@ -120,7 +121,6 @@ def simulate(
   with contextlib.ExitStack() as opened:
     opened.enter_context(waits.shown(progress))
     compiling = opened.enter_context(CompileTime())
-    data_digest = '' if folder is None else digest_of_data(train, test, *(unseen or ()))
     keys = keys_of_run(seed, local.mesh)
     places = np.argsort(order_of_clients(local, train))
     label_counts = skew.label_counts(train)
@@ -130,6 +130,10 @@ def simulate(
       local.mesh,
       everyone=not 0 < clients_per_round < train.num_clients,
     )
+    data_digest = ''
+    if folder is not None:
+      data_digest = _digest(local, data_placement, (train, test), unseen)
+    on_host = train
     train, test = arrange(local, train, test, data_placement)
     if data_placement == 'sharded':
       notes = [*notes, placement.note(local.mesh, train, test)]
@@ -240,6 +244,7 @@ def simulate(
     if make_portrait:
       picture = portrait.draw(algorithm, state, train, keys[streams.PORTRAIT], programs)
       picture = portrait.in_order(picture, places) | {'label_counts': label_counts}
+      picture |= portrait.sheets(picture, on_host)
     timing = records.timing(
       compiling.seconds(), rounds_seconds, steps, time.perf_counter() - began
     )
@@ -296,6 +301,19 @@ def check(
       f'Client {train.info.names[empty[0]]} has no training examples; leave such '
       'clients out.'
     )
+
+
+def _digest(
+  local: LocalTraining,
+  data_placement: str,
+  taking_part: tuple[FederatedData, FederatedData],
+  unseen: tuple[FederatedData, FederatedData] | None,
+) -> str:
+  """The digest of a run's data, of which a process reads what it needs anyway."""
+  pairs = [taking_part] if unseen is None else [taking_part, unseen]
+  here = [held_here(local, train, data_placement) for train, _ in pairs]
+  splits = [split for pair in pairs for split in pair]
+  return digest_of_data(*splits, here=[own for own in here for _ in range(2)])
 
 
 def _check_finite(

@@ -1,5 +1,6 @@
 """Every test sees two CPU devices and strict array promotion."""
 
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -18,6 +19,9 @@ import pytest  # noqa: E402
 
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+# Tracing makes objects by the million, of which few are garbage that only cycles hold.
+gc.set_threshold(200_000, 20, 100)
 
 # Many tests compile the same programs.
 _CACHE = pathlib.Path(__file__).parent.parent / '.pytest_cache' / 'xla'

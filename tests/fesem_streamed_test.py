@@ -10,10 +10,15 @@ from tests import helpers, reference
 from tests.methods import SIZES, assert_close, federation, initial, matrix, run
 
 
-@pytest.mark.parametrize('init_clients', [0, 3])
-@pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('options', [{}, {'weighting': 'by_examples'},
-                                     {'cluster_on': 'logits'}])  # fmt: skip
+@pytest.mark.parametrize(
+  ('options', 'devices', 'init_clients'),
+  [
+    ({}, 1, 3),
+    ({}, 2, 0),
+    ({'weighting': 'by_examples'}, 2, 3),
+    ({'cluster_on': 'logits'}, 1, 0),
+  ],
+)
 def test_streamed_clients_give_what_stacked_ones_do(options, devices, init_clients):
   local = helpers.local(chunk=2, devices=devices)
   data = sharding.replicate(federation(), local.mesh)

@@ -17,6 +17,7 @@ SHAPE = (40,)  # A model of 40 * 250 + 250 * 3 parameters and biases.
   [
     ('non_fed', {}, 0),
     ('fed_dane', {}, 1),
+    ('scaffold', {}, 0),
     ('robust', {'num_clusters': 2}, 1),
     ('fed_cluster', {'max_clusters': 2}, 1),
     ('fesem', {'num_clusters': 2}, 0),

@@ -59,6 +59,12 @@ def _label(value):
 
 
 IDS = [f'{name}-{"-".join(map(_label, options.values()))}' for name, options in METHODS]
+# The first row of every method, where one program of each is enough.
+ONCE = [
+  i
+  for i, (name, _) in enumerate(METHODS)
+  if name not in [earlier for earlier, _ in METHODS[:i]]
+]
 
 
 def run(algorithm, data, rounds=3, cohort=None, seed=0):

@@ -22,7 +22,7 @@ from fesem_jax.errors import UserError
 from fesem_jax.sampling import sample_clients
 from fesem_jax.simulation import simulate
 from tests import helpers
-from tests.methods import IDS, METHODS, assert_close, base_run
+from tests.methods import IDS, METHODS, ONCE, assert_close, base_run
 
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5, 4, 6, 9, 3, 5, 2, 7, 6, 4, 8, 5, 3]
 M, PADDED = len(SIZES), 24
@@ -318,15 +318,7 @@ def test_newton_steps_draw_both_cohorts_of_each_device():
   jax.tree.map(assert_close, *ends)  # Who was not at its device would be missing.
 
 
-# Every method once.
-ROWS = [
-  i
-  for i, (name, _) in enumerate(METHODS)
-  if name not in [earlier for earlier, _ in METHODS[:i]]
-]
-
-
-@pytest.mark.parametrize('index', ROWS, ids=[IDS[i] for i in ROWS])
+@pytest.mark.parametrize('index', ONCE, ids=[IDS[i] for i in ONCE])
 def test_with_all_clients_only_memory_changes(index):
   name, options = METHODS[index]
   one, whole, state, _ = base_run(index)

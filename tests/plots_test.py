@@ -244,7 +244,8 @@ def test_principal_components_are_scikit_learns():
 def test_sheets_show_the_clients_own_images_one_of_each_class_first():
   train, _ = data.load('digits', partition='rotated', num_clients=8)
   coordinates = np.random.default_rng(0).normal(size=(8, 3))
-  out = portrait._sheets(train, np.arange(8) % 2, np.arange(8), coordinates)
+  picture = {'assignment': np.arange(8) % 2, 'sampled': np.arange(8)}
+  out = portrait.sheets(picture | {'coordinates': coordinates}, train)
   assert out['sheet_images'].shape == (2, 6, 12, 8, 8)
   assert (out['sheet_clients'][:, 4:] == -1).all()  # Four clients a cluster.
   client = out['sheet_clients'][1, 0]

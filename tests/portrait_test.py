@@ -57,7 +57,12 @@ def test_sheets_show_the_clients_nearest_to_the_mean_of_their_cluster():
   data = helpers.federation([3] * 6, shape=(4, 4))
   coordinates = rng.normal(size=(6, 3))
   assignment = np.array([0, 0, 0, 1, 1, 0])
-  sheets = portrait._sheets(data, assignment, np.arange(6), coordinates)
+  picture = {
+    'assignment': assignment,
+    'sampled': np.arange(6),
+    'coordinates': coordinates,
+  }
+  sheets = portrait.sheets(picture, data)
   for k in (0, 1):
     mine = np.flatnonzero(assignment == k)
     apart = np.linalg.norm(coordinates[mine] - coordinates[mine].mean(axis=0), axis=1)

@@ -3,9 +3,11 @@
 python -m tests.process_worker ADDRESS ID COUNT DEVICES FOLDER NAME...
 
 A NAME is a row of `METHODS`: 3 stands for a few rounds of it, run3 for a whole run in
-FOLDER/run3. Every process leaves what it got in FOLDER/NAME.ID.json and .npz.
+FOLDER/run3, sharded3 for one whose data are split by client. Every process leaves what
+it got in FOLDER/NAME.ID.json and .npz.
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -13,7 +15,15 @@ import sys
 import jax
 import numpy as np
 
-from fesem_jax import algorithms, cohorts, processes, rounds, sharding, streams
+from fesem_jax import (
+  algorithms,
+  cohorts,
+  processes,
+  rounds,
+  sharding,
+  stored,
+  streams,
+)
 from fesem_jax.simulation import simulate
 from tests import (
   conftest,  # noqa: F401 - it sets what tests compile with.
@@ -51,9 +61,24 @@ def some_rounds(index, devices):
   return helpers.flat(processes.on_host({'state': state, 'infos': infos}))
 
 
-def whole_run(index, devices, workdir, rounds=ROUNDS):
+class Read:
+  """An array in a file that keeps in mind which of its rows were read."""
+
+  def __init__(self, held):
+    self.held, self.shape = held, held.shape
+    self.rows = np.zeros(len(held), bool)
+
+  def __len__(self):
+    return len(self.held)
+
+  def __getitem__(self, index):
+    self.rows[index] = True
+    return self.held[index]
+
+
+def whole_run(index, devices, workdir, rounds=ROUNDS, data_placement='auto', data=None):
   """The result of a run with all that it can have."""
-  data = methods.federation()
+  data = data or methods.federation()
   return simulate(
     built(index, devices),
     data,
@@ -67,7 +92,16 @@ def whole_run(index, devices, workdir, rounds=ROUNDS):
     checkpoint_every=2,
     unseen=(data, data),
     progress=False,
+    data_placement=data_placement,
   )
+
+
+def sharded_run(index, devices, workdir):
+  """The result of a run of data split by client, and [T] bool, the rows read."""
+  data = methods.federation()
+  read = Read(data.x)
+  data = dataclasses.replace(data, x=stored.StoredRows(read))
+  return whole_run(index, devices, workdir, ROUNDS, 'sharded', data), read.rows
 
 
 def arrays_of(result):
@@ -85,6 +119,10 @@ def main(address, process_id, count, devices, folder, *names):
       index = int(name.removeprefix('run'))
       result = whole_run(index, int(devices), folder / name)
       arrays, records = arrays_of(result), [result.history, result.summary]
+    elif name.startswith('sharded'):
+      index = int(name.removeprefix('sharded'))
+      result, read = sharded_run(index, int(devices), folder / name)
+      arrays, records = arrays_of(result) | {'read': read}, result.history
     else:
       arrays, records = some_rounds(int(name), int(devices)), None
     np.savez(folder / f'{name}.{process_id}.npz', **arrays)

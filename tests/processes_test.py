@@ -102,6 +102,7 @@ STREAMED = [options.get('client_state') for _, options in methods.METHODS].index
 )
 EVERY = sorted({*(NAMES.index(name) for name in NAMES), STREAMED})
 # Centers and a stack, decisions on the host, layers of a client's own.
+SHARDED = f'sharded{NAMES.index("fesem")}'
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster', 'fed_per')]
 
 
@@ -111,7 +112,7 @@ def pair(tmp_path_factory):
   folder = tmp_path_factory.mktemp('pair')
   # They continue a run that one process has begun.
   process_worker.whole_run(WHOLE[0], 2, folder / f'run{WHOLE[0]}', rounds=2)
-  with Workers(2, 2, folder, [*EVERY, *(f'run{i}' for i in WHOLE)]) as workers:
+  with Workers(2, 2, folder, [*EVERY, *(f'run{i}' for i in WHOLE), SHARDED]) as workers:
     yield workers
 
 
@@ -151,6 +152,27 @@ def test_a_run_of_two_processes_is_that_of_one_which_can_continue_it(
   assert_same_arrays(*map(process_worker.arrays_of, (resumed, wanted)))
 
 
+@pytest.mark.slow
+def test_each_process_reads_the_examples_of_its_own_clients(done, tmp_path):
+  index = int(SHARDED.removeprefix('sharded'))
+  result, all_rows = process_worker.sharded_run(index, 2, tmp_path)
+  assert all_rows.all()
+  read = []
+  for process_id in (0, 1):
+    history, arrays = done.given_back(SHARDED, process_id)
+    read.append(arrays.pop('read'))
+    assert_alike(history, result.history)
+    assert_same_arrays(arrays, process_worker.arrays_of(result))
+  np.testing.assert_array_equal(read[0], ~read[1])
+  assert read[0].any()
+  assert read[1].any()
+  configs = [
+    json.loads((f / 'checkpoints' / 'config.json').read_text())
+    for f in (tmp_path, done.folder / SHARDED)
+  ]
+  assert configs[0] == configs[1]
+
+
 def names_of(folder):
   """Files that two equal runs have alike; Orbax's differ by the processes."""
   return {path.relative_to(folder) for path in folder.glob('*')} | {
@@ -160,7 +182,7 @@ def names_of(folder):
 
 @pytest.mark.slow
 def test_four_processes_give_what_one_gives(tmp_path):
-  indices = [NAMES.index('fesem')]
+  indices = [NAMES.index('fed_per')]  # A sum of bodies, and a stack of heads.
   with Workers(4, 4, tmp_path, indices) as workers:
     workers.wait()
   for index in indices:

@@ -23,7 +23,6 @@ from tests import helpers, reference
 from tests.methods import (
   IDS,
   METHODS,
-  SIZES,
   assert_close,
   base_run,
   deployed,
@@ -86,7 +85,7 @@ def federation_of(case, order=tuple(range(CLIENTS)), spoiled=()):
 
 @functools.cache
 def programs(index):
-  """A method's start, its round in chunks of 3, and of 2 on each of two devices.
+  """A method, its start, its round in chunks of 3, and of 2 on each of two devices.
 
   The latter keeps changes to shared kernels where it can; so both ways are compared.
   """
@@ -95,7 +94,7 @@ def programs(index):
   other = helpers.local(chunk=2, devices=2)
   other = other._replace(dropout_rate=DROPOUT, shared_start='on')
   one, two = (algorithms.build(name, each, **options) for each in (local, other))
-  return jax.jit(one.init), jax.jit(one.step), jax.jit(two.step)
+  return one, jax.jit(one.init), jax.jit(one.step), jax.jit(two.step)
 
 
 def cohort_of(ids, everyone=False):
@@ -111,7 +110,7 @@ def own_parts(state, ids):
   """What the state holds of each of these clients."""
 
   def pick(x):
-    return x[np.array(ids, int)]
+    return np.asarray(x)[np.array(ids, int)]  # On the host: one by one it is slow.
 
   fields = [f for f in PER_CLIENT if f in state._fields]
   return {f: jax.tree.map(pick, getattr(state, f)) for f in fields}
@@ -136,7 +135,7 @@ def assert_same(a, b):
 )
 @hypothesis.given(cases())
 def test_properties(index, case):
-  init, step, on_two = programs(index)
+  _, init, step, on_two = programs(index)
   data = federation_of(case)
   key = jax.random.key(case.seed)
   state = init(key, data)
@@ -227,11 +226,10 @@ def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
     )
 
   state = start(data, chunk=3)
-  assert_same(state, start(data, chunk=2, devices=2))
   order = np.array([4, 0, 5, 2, 1, 3])
-  assert_same(reordered(state, order), start(data.reorder(order), chunk=3))
-  padded = start(data.reorder(np.arange(6), num_clients=8), chunk=3)
-  assert_same(state, reordered(padded, np.arange(6)))
+  # All at once: to compile a start takes seconds.
+  other = start(data.reorder(order, num_clients=8), chunk=2, devices=2)
+  assert_same(reordered(state, order), reordered(other, np.arange(6)))
 
 
 def skip_if_full_participation_only(index):
@@ -290,16 +288,17 @@ def test_clients_outside_the_cohort_keep_what_they_have(name):
 @pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)
 def test_a_client_that_fails_is_left_out_and_counted(index):
   skip_if_full_participation_only(index)
-  algorithm, data, state, _ = base_run(index)
-  x = np.asarray(data.x).copy()
-  x[: SIZES[0]] = np.nan  # Client 0 fails after a sound start.
-  broken = data.__class__(**{**vars(data), 'x': x})
-  cohort = Cohort(np.arange(6, dtype=np.int32), everyone=False)
-  without = Cohort(np.array([1, 2, 3, 4, 5, 6], np.int32), everyone=False)
-  step = jax.jit(algorithm.step)
-  a, info = step(state, broken, cohort, jax.random.key(1))
-  b, _ = step(state, data, without, jax.random.key(1))
+  algorithm, init, step, _ = programs(index)
+  case = Case((4, 3, 5, 2, 5, 1), 7, (), tuple(range(CLIENTS)), False)
+  key, data = jax.random.key(1), federation_of(case)
+  dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, streams.DROPOUT)
+  here = [i for i in range(CLIENTS) if not dropped[i]]
+  state = init(key, data)
+  # One whose examples are not numbers fails after a sound start.
+  fails = next(i for i in here if i % 2)
+  a, info = step(state, federation_of(case, spoiled=[fails]), cohort_of(here), key)
+  b, _ = step(state, data, cohort_of([i for i in here if i != fails]), key)
   assert int(info.failed) == 1
-  assert int(info.trained) == 5
+  assert int(info.trained) == len(here) - 1 > 2
   assert np.isfinite(info.train_loss)
   assert_close(deployed(algorithm, a, data), deployed(algorithm, b, data))

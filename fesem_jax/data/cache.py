@@ -5,7 +5,8 @@ import hashlib
 import os
 import pathlib
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -66,8 +67,9 @@ def cached(
   name: str,
   key: Callable[[], str],
   size: int,
-  build: Callable[[], dict[str, np.ndarray]],
-) -> dict[str, np.ndarray]:
+  build: Callable[[], dict[str, Any]],
+  stored: Collection[str] = (),
+) -> dict[str, Any]:
   """Gives arrays that take long to build, from a file if it is up to date.
 
   Args:
@@ -77,9 +79,10 @@ def cached(
       replaced as a whole when it changes.
     size: bytes that are read to build them; small ones are not cached.
     build: makes the arrays.
+    stored: names of those that stay in the cache until their rows are asked for.
 
   Returns:
-    The arrays by name.
+    The arrays by name; `StoredRows` where they stay in the cache.
   """
   if size < MIN_CACHED_BYTES:
     return build()
@@ -91,13 +94,20 @@ def cached(
     logging.warning('%s The data is read from scratch at every start.', e)
     return build()
   wanted = key()
-  with contextlib.suppress(UserError):  # No cache, or one that is damaged.
-    held = read_npz(path)
-    if str(held.pop('key', None)) == wanted:
-      return held
+
+  def found() -> dict[str, Any] | None:
+    with contextlib.suppress(UserError):  # No cache, or one that is damaged.
+      held = read_npz(path, stored)
+      if str(held.pop('key', None)) == wanted:
+        return held
+    return None
+
+  if (held := found()) is not None:
+    return held
   arrays = build()
   try:
     write_arrays_atomically(path, arrays | {'key': np.array(wanted)}, compress=False)
   except UserError as e:
     logging.warning('%s The next start reads the data from scratch.', e)
-  return arrays
+    return arrays
+  return found() or arrays

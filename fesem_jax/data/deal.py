@@ -9,6 +9,8 @@ from fesem_jax.data import partition as partitions
 from fesem_jax.data.partition import Rows
 from fesem_jax.data.pool import Pool
 from fesem_jax.errors import UserError
+from fesem_jax.stored import Rows as Examples
+from fesem_jax.stored import read, take
 
 
 class Partition(NamedTuple):
@@ -152,7 +154,7 @@ def with_test(train: int) -> int:
   return max(train + 1, round(train / 0.8)) if train else 0
 
 
-def _test_examples(pool: Pool, own: bool) -> tuple[np.ndarray, np.ndarray]:
+def _test_examples(pool: Pool, own: bool) -> tuple[Examples, np.ndarray]:
   """Features and labels that row numbers of the test split refer to."""
   if not own or pool.test_x is None or pool.test_y is None:
     return pool.x, pool.y
@@ -221,7 +223,7 @@ def _too_many(num_clients: int, examples_per_client: int, available: int) -> Use
 
 def _assemble(
   pool: Pool,
-  x: np.ndarray,
+  x: Examples,
   y: np.ndarray,
   rows: Rows,
   info: ClientInfo,
@@ -233,12 +235,15 @@ def _assemble(
   flat = np.concatenate(rows).astype(np.int64)
   untouched = not turned and relabel is None
   if not (untouched and np.array_equal(flat, np.arange(len(x)))):  # Else: no copy.
-    x, y = x[flat], y[flat]
+    x, y = take(x, flat), y[flat]
+  if turned:
+    x = read(x)
   if info.clusters is not None and (turned or relabel is not None):
     group_of_row = np.repeat(info.clusters, sizes)
     for group in np.unique(info.clusters):
       mine = group_of_row == group
       if turned:
+        assert isinstance(x, np.ndarray)
         x[mine] = partitions.rotate(x[mine], int(group), turned)
       if relabel is not None:
         y[mine] = relabel[group][y[mine]]

@@ -18,6 +18,7 @@ from fesem_jax.data import values
 from fesem_jax.data.json_reader import JsonReader
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.errors import UserError
+from fesem_jax.stored import Rows, changed
 
 # (x of one user as parsed, file and user for errors) -> [N, ...] features.
 Convert = Callable[[list[Any], str], np.ndarray]
@@ -172,8 +173,12 @@ def gray_images(x: list[Any], where: str) -> np.ndarray:
 
 def invert(pool: Pool) -> Pool:
   """Images [.., uint8] with black and white exchanged."""
-  test_x = None if pool.test_x is None else 255 - pool.test_x
-  return pool._replace(x=255 - pool.x, test_x=test_x)
+
+  def inverted(x: Rows) -> Rows:
+    return changed(x, lambda values: 255 - values)
+
+  test_x = None if pool.test_x is None else inverted(pool.test_x)
+  return pool._replace(x=inverted(pool.x), test_x=test_x)
 
 
 def load_femnist(folder: pathlib.Path) -> Pool:

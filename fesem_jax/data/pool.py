@@ -2,12 +2,13 @@
 
 import pathlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax.data import cache
 from fesem_jax.errors import UserError
+from fesem_jax.stored import Rows
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N] of one client.
 
@@ -16,7 +17,7 @@ class Pool(NamedTuple):
   """The examples of a data set.
 
   Attributes:
-    x: [T, ...] uint8 or float32 features.
+    x: [T, ...] uint8 or float32 features, in memory or in the cache.
     y: [T] integer labels.
     num_classes: L.
     scale: `x * scale` is what models see.
@@ -29,11 +30,11 @@ class Pool(NamedTuple):
       does not split its clients' examples itself.
   """
 
-  x: np.ndarray
+  x: Rows
   y: np.ndarray
   num_classes: int
   scale: float
-  test_x: np.ndarray | None = None
+  test_x: Rows | None = None
   test_y: np.ndarray | None = None
   client: np.ndarray | None = None
   names: np.ndarray | None = None
@@ -137,13 +138,14 @@ def cached_pool(
     UserError: as `from_clients`, or if a file is absent.
   """
 
-  def build() -> dict[str, np.ndarray]:
+  def build() -> dict[str, Any]:
     pool = from_clients(*read(), where=folder, num_classes=0, scale=scale)
     arrays = {field: getattr(pool, field) for field in _ARRAYS}
     return {field: a for field, a in arrays.items() if a is not None}
 
   key = key or (lambda: cache.digest(paths, name))
-  arrays = cache.cached(folder, name, key, cache.total_size(paths), build)
+  size = cache.total_size(paths)
+  arrays = cache.cached(folder, name, key, size, build, stored=('x', 'test_x'))
   labels = [arrays[f].max(initial=0) for f in ('y', 'test_y') if f in arrays]
   classes = num_classes or int(max(labels)) + 1
   return Pool(num_classes=classes, scale=scale, **arrays)

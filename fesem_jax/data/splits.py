@@ -10,6 +10,7 @@ from fesem_jax.base import FederatedData
 from fesem_jax.data import partition
 from fesem_jax.data.partition import Rows
 from fesem_jax.errors import UserError, check_at_least
+from fesem_jax.stored import take
 
 
 def hold_out(
@@ -37,7 +38,7 @@ def hold_out(
   def part(rows: Rows) -> FederatedData:
     flat = np.concatenate(rows)
     return FederatedData.from_arrays(
-      np.asarray(train.x)[flat],
+      take(train.compact(train.x), flat),
       np.asarray(train.y)[flat],
       np.array([len(r) for r in rows]),
       num_classes=train.num_classes,
@@ -116,7 +117,7 @@ def first_examples(train: FederatedData, count: int, seed: int = 0) -> Federated
   sizes = [len(own) for own in kept]
   return dataclasses.replace(
     train,
-    x=np.asarray(train.x)[rows],
-    y=np.asarray(train.y)[rows],
+    x=take(train.compact(train.x), rows),
+    y=take(train.compact(train.y), rows),
     offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
   )
