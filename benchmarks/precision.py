@@ -11,8 +11,8 @@ clusters than there, clusters named alike as far as they can be (`differ`). How 
 differs from `highest` is rounding in float32 alone.
 
 With it, a round of FedAvg is compiled for one chip at each precision: what its products
-ask for in the program, and the compiler's own estimate of their cycles and of those of
-all operations; a loop's body counts once.
+ask for in the program, the compiler's own estimate of their cycles and of those of all
+operations, a loop's body counted once, and the seconds that compiling takes.
 """
 
 import collections
@@ -28,10 +28,10 @@ from scipy.optimize import linear_sum_assignment
 
 from benchmarks import common, rounded
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import algorithms, data, models, sharding, topologies
-from fesem_jax.base import Cohort, FederatedData
+from fesem_jax import algorithms, data, models, planning, sharding, topologies
+from fesem_jax.base import FederatedData
 from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.outline import Outline, Split, data_of
+from fesem_jax.outline import Outline, Split
 from fesem_jax.programs import Programs
 from fesem_jax.result import Result
 from fesem_jax.simulation import simulate
@@ -195,23 +195,13 @@ def compiled(name: str, topology: str) -> list[dict[str, Any]]:
       np.dtype('uint8'),
       workload.num_classes,
     )
-    text = program_text(algorithms.build('fed_avg', local), outline)
-    rows.append({'workload': name, 'precision': precision, **cycles(text)})
+    plan = planning.plan(algorithms.build('fed_avg', local), outline, parts=('round',))
+    text = plan.round.text
+    seconds = plan.round.seconds
+    row = {'workload': name, 'precision': precision, 'compile_seconds': seconds}
+    rows.append(row | cycles(text))
     print(rows[-1], flush=True)
   return rows
-
-
-def program_text(algorithm: Algorithm, outline: Outline) -> str:
-  """A compiled round of all clients."""
-  train = data_of(outline, outline.train, algorithm.local.mesh)
-  whole = train.y.sharding
-  key = jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)
-  state = jax.eval_shape(algorithm.init, key, train)
-  state = jax.tree.map(lambda s: s.update(sharding=whole), state)
-  ids = jax.ShapeDtypeStruct((train.num_clients,), np.int32, sharding=whole)
-  cohort = Cohort(ids, True, jax.ShapeDtypeStruct((), np.int32, sharding=whole))
-  step = jax.jit(algorithm.step, donate_argnums=0)
-  return step.lower(state, train, cohort, key).compile().as_text() or ''
 
 
 _PRODUCT = re.compile(r' (?:convolution|dot)\(')
@@ -267,7 +257,10 @@ def main(argv: list[str]) -> None:
   mesh = common.setup(1)
   if f.topology:
     rows = [row for name in f.workloads for row in compiled(name, f.topology)]
-    columns = ['workload', 'precision', 'products', 'cycles_of_products', 'cycles']
+    columns = [
+      'workload', 'precision', 'compile_seconds', 'products', 'cycles_of_products',
+      'cycles',
+    ]  # fmt: skip
   else:
     rows = [
       row for name in f.settings for row in measured(name, SETTINGS[name], f.num_seeds)

@@ -39,12 +39,14 @@ class Planned(NamedTuple):
     needs: of each device.
     seconds: that compiling took.
     refused: whether the compiler refused it for its memory.
+    text: of the compiled program; '' of one that was refused.
   """
 
   name: str
   needs: Needs
   seconds: float
   refused: bool = False
+  text: str = ''
 
 
 class Plan(NamedTuple):
@@ -134,9 +136,10 @@ def plan(
     began = time.perf_counter()
     with waits.told(f'compiling the {name}'):
       made, needs = compiled_to_fit(jax.jit(fn, **options).lower(*args), args)
+    seconds, text = time.perf_counter() - began, ''
     if made is not None:
-      needs = needs_of(made)
-    programs.append(Planned(name, needs, time.perf_counter() - began, made is None))
+      needs, text = needs_of(made), made.as_text() or ''
+    programs.append(Planned(name, needs, seconds, made is None, text))
     return made
 
   state = as_left(algorithm, train, key)

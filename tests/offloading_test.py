@@ -59,10 +59,16 @@ def some(number):
   return Cohort(np.append(ids, 8).astype(np.int32), everyone=False)
 
 
+# All clients on two devices; some of them on one and on two in turn.
+CASES = [(*row, None, 2) for row in OFFLOADED]
+CASES += [(*row, some, 1 + i % 2) for i, row in enumerate(OFFLOADED)]
+
+
 @pytest.mark.parametrize(
-  ('cohort', 'devices'), [(None, 2), (some, 1), (some, 2)], ids=['all', '1', '2']
+  ('name', 'options', 'cohort', 'devices'),
+  CASES,
+  ids=[f'{id_}-{how}' for how in ('all', 'some') for id_ in IDS],
 )
-@pytest.mark.parametrize(('name', 'options'), OFFLOADED, ids=IDS)
 def test_the_same_results_as_on_the_devices(name, options, cohort, devices):
   kept = run(name, options, 'stacked', cohort, devices)
   offloaded = run(name, options, 'offloaded', cohort, devices)

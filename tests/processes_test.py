@@ -101,9 +101,9 @@ STREAMED = [options.get('client_state') for _, options in methods.METHODS].index
   'streamed'
 )
 EVERY = sorted({*(NAMES.index(name) for name in NAMES), STREAMED})
-# Centers and a stack, decisions on the host, layers of a client's own.
-SHARDED = f'sharded{NAMES.index("fesem")}'
-WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster', 'fed_per')]
+# Centers and a stack, and decisions on the host; layers of a client's own.
+WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
+SHARDED = f'sharded{NAMES.index("fed_per")}'
 
 
 @pytest.fixture(scope='module')
@@ -167,7 +167,7 @@ def test_each_process_reads_the_examples_of_its_own_clients(done, tmp_path):
   assert read[0].any()
   assert read[1].any()
   configs = [
-    json.loads((f / 'checkpoints' / 'config.json').read_text())
+    json.loads((f / 'config.json').read_text())
     for f in (tmp_path, done.folder / SHARDED)
   ]
   assert configs[0] == configs[1]
