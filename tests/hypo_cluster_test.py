@@ -22,7 +22,7 @@ from tests.methods import (
 def test_nobody_prefers_a_center_that_gives_no_number(weighting):
   data, local = federation(), helpers.local()
   algorithm = algorithms.build(
-    'hypo_cluster', local, num_clusters=2, weighting=weighting
+    'hypo_cluster', local, num_clusters=2, weighting=weighting, init_restarts=3
   )
   state = initial(algorithm, data)
   broken = jax.tree.map(lambda c: c.at[1].set(jnp.nan), state.centers)
@@ -38,7 +38,7 @@ def test_hypo_cluster_matches_float64_reference(weighting):
   # The mean over all of a cluster's clients: public code applies only the first.
   data, local = federation(), helpers.local(epochs=2)
   algorithm = algorithms.build(
-    'hypo_cluster', local, num_clusters=2, weighting=weighting
+    'hypo_cluster', local, num_clusters=2, weighting=weighting, init_restarts=3
   )
   state = initial(algorithm, data)
   centers = [reference.from_params(state.centers, k) for k in (0, 1)]

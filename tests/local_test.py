@@ -88,8 +88,14 @@ def test_penalty_changes_the_result():
   )
 
 
-@pytest.mark.parametrize('schedule', SCHEDULES)
-@pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (3, 1), (6, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+  ('schedule', 'chunk', 'devices'),
+  [
+    (SCHEDULES[(i + j) % len(SCHEDULES)], *how)
+    for i, how in enumerate([(1, 1), (3, 1), (6, 1), (1, 2), (2, 2)])
+    for j in (0, 2)
+  ],
+)
 def test_neither_chunk_size_nor_device_count_matters(schedule, chunk, devices):
   data = helpers.federation([*SIZES, 3])
   local = helpers.local(chunk=2)._replace(schedule=schedule)
