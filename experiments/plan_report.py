@@ -39,6 +39,7 @@ def report(
     'peak_bytes': found.peak,
     'model_bytes': found.model,
     'stack_bytes': found.stack,
+    'stack_padding_bytes': dict(found.padding),
     'offloaded_bytes': found.offloaded,
     'state_bytes': found.state,
     'data_bytes': found.data,
@@ -91,6 +92,7 @@ def text(made: dict[str, Any]) -> str:
     '',
     f'local models   {shown(made["stack_bytes"])} of a state of '
     f'{shown(made["state_bytes"])}; one model {shown(made["model_bytes"])}',
+    *_padding(made),
     f'data           {shown(made["data_bytes"])}, {made["data_placement"]}',
     f'a client       {shown(made["temporary_bytes_per_client"])} while it trains',
     f'a local step   {made["operations_per_client_step"] / 1e6:,.1f} MFLOP, '
@@ -125,6 +127,20 @@ def text(made: dict[str, Any]) -> str:
     )
     lines += [f'  {sentence}' for sentence in made['advice']]
   return '\n'.join(lines)
+
+
+def _padding(made: dict[str, Any]) -> list[str]:
+  """What layers of the clients' models take beyond their numbers, if they do."""
+  padding = made['stack_padding_bytes']
+  if not padding:
+    return []
+  whole = sum(padding.values())
+  most = max(padding, key=padding.__getitem__)
+  return [
+    f'padding        {shown(whole)} beside the local models, '
+    f'{100 * whole / made["stack_bytes"]:.1f} %; most for {most}, '
+    f'{shown(padding[most])}'
+  ]
 
 
 _COLUMNS = (

@@ -12,7 +12,7 @@ from fesem_jax.base import Params
 from fesem_jax.em import e_step, m_step, mean_distance
 from fesem_jax.gram import centered_gram
 from fesem_jax.hyperparameters import variable
-from fesem_jax.sampling import random_order
+from fesem_jax.sampling import first_at_random
 
 # The restarts run on inner products between so many clients, at least: 256^2
 # products of models cost less than a local epoch, 4096^2 would cost far more.
@@ -89,7 +89,7 @@ def kmeans(
   sample, valid, heavy = None, exists, weights
   sample_size = clients_seen(exists.shape[0], num_clusters)
   if exists.shape[0] > sample_size:
-    sample = random_order(keys, exists)[:sample_size]
+    sample = first_at_random(keys, exists, sample_size)
     valid, keys, heavy = exists[sample], keys[sample], weights[sample]
   gram = centered_gram(stack, valid, mesh, sample)
 

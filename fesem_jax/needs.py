@@ -172,6 +172,23 @@ def bytes_of_shard(x: Any) -> int:
   return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
 
 
+def padded_bytes(x: Any, layout: Any) -> int:
+  """The same as it lies in memory: the last axes come in whole tiles.
+
+  Args:
+    x: array, or its shape, with a sharding.
+    layout: of a compiled program's argument (`Compiled.input_formats`).
+  """
+  if layout is None:
+    return bytes_of_shard(x)
+  shape = x.sharding.shard_shape(x.shape)
+  sizes = [shape[axis] for axis in layout.major_to_minor]
+  for tile in (layout.tiling or ())[:1]:
+    for i in range(1, min(len(tile), len(sizes)) + 1):
+      sizes[-i] = -(-sizes[-i] // tile[-i]) * tile[-i]
+  return math.prod(sizes) * x.dtype.itemsize
+
+
 def is_on_host(x: Any) -> bool:
   """Whether an array is in the memory of the devices' host."""
   return x.sharding.memory_kind == 'pinned_host'

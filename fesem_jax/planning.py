@@ -22,6 +22,7 @@ from fesem_jax.needs import (
   compiled_to_fit,
   is_on_host,
   needs_of,
+  padded_bytes,
 )
 from fesem_jax.outline import Outline, Work, array_of, bytes_of, data_of, work_of
 from fesem_jax.scores import measure_with
@@ -64,6 +65,8 @@ class Plan(NamedTuple):
     clients: of a round on a device.
     work: of a local step; zeros where it was not counted.
     data_placement: 'replicated' or 'sharded'.
+    padding: bytes that each layer of the clients' models takes beyond its numbers on a
+      device, by its path, as the round has them in memory; those with none left out.
   """
 
   programs: tuple[Planned, ...]
@@ -77,6 +80,7 @@ class Plan(NamedTuple):
   work: Work = Work(0.0, 0.0, 0.0)
   data_placement: str = 'replicated'
   offloaded: int = 0
+  padding: tuple[tuple[str, int], ...] = ()
 
   @property
   def round(self) -> Planned:
@@ -150,16 +154,20 @@ def plan(
         lambda s, placed: s.update(sharding=placed), state, start.output_shardings
       )
   placed = jax.tree.map(lambda s: s.sharding, state)
+  padding: tuple[tuple[str, int], ...] = ()
   if 'round' in parts:
-    compiled(
+    step = compiled(
       'round', algorithm.step, state, train, cohort, key,
       donate_argnums=0, out_shardings=(placed, None),
     )  # fmt: skip
+    if step is not None:
+      padding = _padding(state, step.input_formats[0][0], train)
   if 'evaluation' in parts:
     measure = measure_with(algorithm, finetune_epochs)
     compiled('evaluation', measure, state, train, test, key)
   found = summed_up(algorithm, state, train, test, padded, tuple(programs))
-  return found._replace(work=work_of(local, outline, count / local.mesh.size))
+  work = work_of(local, outline, count / local.mesh.size)
+  return found._replace(work=work, padding=padding)
 
 
 def as_left(algorithm: Algorithm, train: FederatedData, key: jax.Array) -> Any:
@@ -208,6 +216,20 @@ def summed_up(
     clients=-(-num_clients // local.mesh.size),
     data_placement=placement.of(train),
   )
+
+
+def _padding(
+  state: Any, formats: Any, train: FederatedData
+) -> tuple[tuple[str, int], ...]:
+  """See `Plan.padding`."""
+  found = []
+  leaves = jax.tree.leaves_with_path(state)
+  for (path, x), held in zip(leaves, jax.tree.leaves(formats), strict=True):
+    if _of_clients(x, train) and not is_on_host(x):
+      extra = padded_bytes(x, held.layout) - bytes_of_shard(x)
+      name = '/'.join(str(k.key) for k in path if hasattr(k, 'key'))
+      found += [(name, extra)] if extra else []
+  return tuple(found)
 
 
 def _together(

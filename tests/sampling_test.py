@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax import sharding, streams
-from fesem_jax.sampling import client_keys, coin, random_order, sample_clients
+from fesem_jax.sampling import client_keys, coin, first_at_random, sample_clients
 from tests import draws, helpers
 
 
@@ -38,7 +38,8 @@ def test_a_random_order_holds_everyone_once_and_who_does_not_exist_last():
   found = set()
   for number in range(5):
     keys = jax.random.split(jax.random.key(number), 20)
-    order = np.asarray(random_order(keys, exists))
+    order = np.asarray(first_at_random(keys, exists, 25))
+    np.testing.assert_array_equal(first_at_random(keys, exists, 7), order[:7])
     assert sorted(order) == list(range(20))
     np.testing.assert_array_equal(np.asarray(exists)[order], np.arange(20) < 15)
     found.add(tuple(order))

@@ -165,6 +165,11 @@ def test_memory_of_leafs_network():
   assert needs.aliased >= found.stack >= 64 * found.model
   assert not needs.to_host
   assert not needs.collectives
+  # Most of what arguments take beyond their numbers; the rest is of centers and data.
+  padding = dict(found.padding)
+  assert 0 < sum(padding.values()) < 0.1 * found.stack
+  beyond = needs.arguments - found.state - found.data + found.test
+  assert 0.8 * beyond < sum(padding.values()) <= beyond
 
 
 def reads_ahead(text):
