@@ -122,8 +122,9 @@ def test_methods_without_clusters_have_none():
   assert summary['num_clusters'] is None
 
 
-@pytest.mark.parametrize('name', ['fesem', 'fed_avg', 'non_fed'])
-@pytest.mark.parametrize('clients_per_round', [0, 3])
+@pytest.mark.parametrize(
+  ('name', 'clients_per_round'), [('fesem', 0), ('fed_avg', 3), ('non_fed', 3)]
+)
 def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
   options = {'clients_per_round': clients_per_round, 'make_portrait': False}
   whole = run(name, **options)
