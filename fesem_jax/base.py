@@ -9,6 +9,7 @@ L classes, C clients trained side by side (a chunk), D devices.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -109,7 +110,7 @@ class FederatedData:
 
   Attributes:
     x: [T, ...] uint8 or float32 features; `x * scale` is what models see. On the host
-      they may be rows of a file (`stored.StoredRows`).
+      they may be rows of a file (`stored.StoredRows`), which `np.asarray` reads.
     y: [T] int32 labels in 0..L-1.
     offsets: [M + 1] int32 row boundaries.
     client_ids: [M] int32, the identity that random keys are folded from; it
@@ -121,6 +122,8 @@ class FederatedData:
     corruption: which clients are bad; None if all are honest. See `corruption`.
     shard_rows: [D, 2] int32 first row of each device, and one beyond its last, as
       `offsets` count; None where all rows are on every device.
+    flat_from: shape of one example where `x` is [T, F], as on devices, zeros behind its
+      numbers (`placement.width_of`); None where `x` has the shape itself.
   """
 
   x: HostOrDeviceArray
@@ -133,6 +136,9 @@ class FederatedData:
   info: ClientInfo = dataclasses.field(metadata={'static': True})
   corruption: 'Corruption | None' = None
   shard_rows: HostOrDeviceArray = None
+  flat_from: tuple[int, ...] | None = dataclasses.field(
+    default=None, metadata={'static': True}
+  )
 
   @property
   def num_clients(self) -> int:
@@ -142,7 +148,7 @@ class FederatedData:
   @property
   def example_shape(self) -> tuple[int, ...]:
     """Shape of one example."""
-    return tuple(self.x.shape[1:])
+    return tuple(self.x.shape[1:]) if self.flat_from is None else self.flat_from
 
   def sizes(self, ids: jax.Array | None = None) -> jax.Array:
     """Number of examples of each client of `ids` ([S], default all M), int32.
@@ -173,7 +179,10 @@ class FederatedData:
       device = i * num_devices // self.num_clients
       shift = device * (len(x) // num_devices) - np.asarray(self.shard_rows)[device, 0]
       first, last = first + shift, last + shift
-    return x[first:last], y[first:last]
+    x = x[first:last]
+    if self.flat_from is not None:
+      x = x[:, : math.prod(self.flat_from)].reshape(len(x), *self.flat_from)
+    return x, y[first:last]
 
   def compact(self, rows: HostOrDeviceArray) -> Rows:
     """`x` or `y` on the host, without the padding of shards: [T, ...]."""
@@ -217,6 +226,7 @@ class FederatedData:
       max_examples=self.max_examples,
       info=ClientInfo(self.info.names[order], None if truth is None else truth[order]),
       corruption=corruption,
+      flat_from=self.flat_from,
     )
 
   @classmethod

@@ -4,6 +4,7 @@ Only indices are ever padded. A plan is computed where it is used, inside the
 compiled round, from (seed, round, client id, epoch) alone.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -119,6 +120,8 @@ def gather(
     first = first - data.shard_rows[0, 0]
   rows = first + rows
   x = jnp.asarray(data.x).at[rows].get(mode='clip')
+  if data.flat_from is not None:
+    x = x[..., : math.prod(data.flat_from)].reshape(*rows.shape, *data.flat_from)
   return x.astype(jnp.float32) * data.scale, jnp.asarray(data.y).at[rows].get(
     mode='clip'
   )

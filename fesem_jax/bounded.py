@@ -112,16 +112,17 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
     UserError: if it is damaged, expands beyond the bounds, or holds pickled
       objects, which are never unpickled.
   """
-  with reading(path):
-    with zipfile.ZipFile(path) as archive:
-      members = archive.infolist()
-      plain = {i.filename for i in members if i.compress_type == zipfile.ZIP_STORED}
+  # Opened once: it may be replaced meanwhile.
+  with reading(path), path.open('rb') as file, zipfile.ZipFile(file) as archive:
+    members = archive.infolist()
+    plain = {i.filename for i in members if i.compress_type == zipfile.ZIP_STORED}
     check_expanded(path, sum(info.file_size for info in members))
     stay = {name for name in stored if f'{name}.npy' in plain}
+    file.seek(0)
     try:
-      with np.load(path, allow_pickle=False) as held:
+      with np.load(file, allow_pickle=False) as held:
         return {
-          name: StoredRows(mapped(path, name)) if name in stay else held[name]
+          name: StoredRows(mapped(file, archive, name)) if name in stay else held[name]
           for name in held.files
         }
     except ValueError as e:

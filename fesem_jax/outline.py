@@ -13,6 +13,7 @@ from fesem_jax.base import ClientInfo, FederatedData
 from fesem_jax.batching import batch_width, most_steps
 from fesem_jax.cohorts import padded_clients
 from fesem_jax.local_sgd import weighted_loss
+from fesem_jax.placement import width_of
 from fesem_jax.sharding import CLIENTS
 from fesem_jax.training import LocalTraining
 
@@ -119,7 +120,7 @@ def data_of(
     examples = -(-examples // mesh.size) * mesh.size
     shards = array_of(rows, (mesh.size, 2), np.int32)
   return FederatedData(
-    x=array_of(rows, (examples, *outline.example_shape), outline.dtype),
+    x=array_of(rows, (examples, width_of(outline.example_shape, mesh)), outline.dtype),
     y=array_of(rows, (examples,), np.int32),
     offsets=array_of(whole, (count + 1,), np.int32),
     client_ids=array_of(whole, (count,), np.int32),
@@ -128,6 +129,7 @@ def data_of(
     max_examples=split.most,
     info=ClientInfo(np.arange(outline.num_clients).astype(str)),
     shard_rows=shards,
+    flat_from=tuple(outline.example_shape),
   )
 
 

@@ -1,6 +1,7 @@
 """Where the examples lie: whole on every device, or with the device of their client."""
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
@@ -47,6 +48,17 @@ def bytes_of(*splits: FederatedData) -> int:
   return sum(split.x.nbytes + split.y.nbytes for split in splits)
 
 
+def width_of(example_shape: tuple[int, ...], mesh: Mesh) -> int:
+  """F, the numbers that one example takes on a device.
+
+  A TPU has the last axis in tiles of 128. Would it not fill them, examples would lie
+  across each other there, to save room, and each round would turn all of them.
+  """
+  numbers = math.prod(example_shape)
+  tile = 128 if mesh.devices.flat[0].platform == 'tpu' else 1
+  return -(-numbers // tile) * tile
+
+
 def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData:
   """A split on the devices.
 
@@ -58,28 +70,43 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
       the examples of a device's clients there, the d-th part of the clients on the
       d-th device. Of several processes each reads those of its own devices.
   """
+  shape = data.example_shape
+  width = width_of(shape, mesh)
   if data_placement == 'replicated':
-    return sharding.replicate(dataclasses.replace(data, x=read(data.x)), mesh)
+    x = _flat(read(data.x), width)
+    return sharding.replicate(dataclasses.replace(data, x=x, flat_from=shape), mesh)
   ends = np.asarray(data.offsets)[:: data.num_clients // mesh.size]
   bounds = np.stack([ends[:-1], ends[1:]], axis=1)
   on_each = int(np.diff(bounds).max(initial=1))
 
-  def split(rows: Rows) -> jax.Array:
+  def split(rows: Rows, *width: int) -> jax.Array:
     def part(device: int) -> np.ndarray:
       own = rows[slice(*bounds[device])]
-      padding = np.zeros((on_each - len(own), *own.shape[1:]), own.dtype)
-      return np.concatenate([own, padding])
+      whole = np.zeros((on_each, *width), own.dtype)
+      whole[: len(own)] = _flat(own, *width) if width else own
+      return whole
 
-    shape = mesh.size * on_each, *rows.shape[1:]
-    return sharding.split_rows(shape, part, mesh)
+    return sharding.split_rows((mesh.size * on_each, *width), part, mesh)
 
   whole = sharding.replicate(dataclasses.replace(data, x=None, y=None), mesh)
   return dataclasses.replace(
     whole,
-    x=split(data.x),
+    x=split(data.x, width),
     y=split(data.y),
+    flat_from=shape,
     shard_rows=sharding.split_rows(bounds.shape, lambda d: bounds[d : d + 1], mesh),
   )
+
+
+def _flat(x: np.ndarray, width: int) -> np.ndarray:
+  """[T, width] examples, each with zeros behind its numbers."""
+  flat = x.reshape(len(x), math.prod(x.shape[1:]))
+  if flat.shape[1] == width:
+    return flat
+  numbers = min(width, flat.shape[1])
+  wide = np.zeros((len(x), width), x.dtype)
+  wide[:, :numbers] = flat[:, :numbers]
+  return wide
 
 
 def of(data: FederatedData) -> str:

@@ -66,7 +66,8 @@ class Plan(NamedTuple):
     work: of a local step; zeros where it was not counted.
     data_placement: 'replicated' or 'sharded'.
     padding: bytes that each layer of the clients' models takes beyond its numbers on a
-      device, by its path, as the round has them in memory; those with none left out.
+      device, by its path in the state, as the round has them in memory; those with none
+      are left out.
   """
 
   programs: tuple[Planned, ...]
@@ -227,7 +228,7 @@ def _padding(
   for (path, x), held in zip(leaves, jax.tree.leaves(formats), strict=True):
     if _of_clients(x, train) and not is_on_host(x):
       extra = padded_bytes(x, held.layout) - bytes_of_shard(x)
-      name = '/'.join(str(k.key) for k in path if hasattr(k, 'key'))
+      name = jax.tree_util.keystr(path, simple=True, separator='/')
       found += [(name, extra)] if extra else []
   return tuple(found)
 

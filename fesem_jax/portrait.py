@@ -79,8 +79,7 @@ def draw(
 
   Up to 400 clients train once more from the model they deploy, with the method's
   penalty (methods of one gradient step train as `algorithm.local` says). The principal
-  components of their weights and the most typical clients of each cluster (nearest to
-  the mean of its local models) are kept. Of large models only a sketch is held.
+  components of their weights are kept. Of large models only a sketch is held.
 
   Args:
     algorithm: see `Algorithm`.

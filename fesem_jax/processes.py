@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import pathlib
 import platform
 import re
 import sys
@@ -164,7 +165,10 @@ def on_this_machine() -> int:
 
 @functools.cache  # They do not move.
 def _with_this_name() -> int:
-  digest = hashlib.sha256(platform.node().encode()).digest()
+  name = platform.node()
+  with contextlib.suppress(OSError):  # Containers may share a name.
+    name = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text()
+  digest = hashlib.sha256(name.encode()).digest()
   own = np.frombuffer(digest, np.uint8)
   found = multihost_utils.process_allgather(own)
   return int((found == own).all(axis=1).sum())

@@ -55,6 +55,15 @@ def digest_of_data(
     here: for each split, [M] bool, the clients whose examples this process has; others
       have the rest, and all call this. None where every process has all.
   """
+  if here is not None and any(own is not None for own in here):
+    processes.check_same(
+      'its clients',
+      [
+        hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).data).hexdigest()
+        for split in splits
+        for array in (split.offsets, split.client_ids, split.y)
+      ],
+    )
   digest = hashlib.sha256()
   for split, own in zip(splits, here or [None] * len(splits), strict=True):
     truth, corruption = split.info.clusters, split.corruption

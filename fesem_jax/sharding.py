@@ -287,8 +287,10 @@ def memory_for_clients(device: jax.Device) -> int:
 
 def _known_to_all(device: jax.Device) -> int | None:
   """Bytes of an accelerator, as every process knows them, so that all choose alike."""
-  several = processes.count() > 1  # What a device says is known to its own alone.
-  return memory_of(device.device_kind) if several else memory(device)
+  if processes.count() == 1:
+    return memory(device)
+  # What a device says is known to its own process alone.
+  return processes.from_first(lambda: memory(jax.local_devices()[0]))
 
 
 def memory(device: jax.Device, beside: int = 1) -> int | None:

@@ -1,13 +1,12 @@
 """Rows of an array that stay in their file until they are asked for.
 
-A process that trains some of the clients reads the examples of these only.
+A process that trains some of the clients holds the examples of these only.
 """
 
 import math
-import pathlib
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class StoredRows:
   def __getitem__(self, index: Any) -> np.ndarray:
     """Reads the rows of a slice or of an array of row numbers."""
     if self._rows is not None:
-      index = self._rows[index]
+      return self._changed(np.asarray(self._held[self._rows[index]]))
     return self._changed(np.array(self._held[index]))
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -127,33 +126,27 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
   return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def mapped(path: pathlib.Path, name: str) -> np.ndarray:
+def mapped(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> np.ndarray:
   """An array of an .npz file that is read where it is used.
 
   Args:
-    path: the file, which must not be written to afterwards, only replaced.
+    file: opened for reading; the file must not be written to afterwards, only replaced.
+    archive: the same as a zip file.
     name: of the array, which is stored without compression.
 
   Raises:
     ValueError: if it holds Python objects, or is damaged.
   """
-  with zipfile.ZipFile(path) as archive:
-    member = archive.getinfo(f'{name}.npy')
-    with archive.open(member) as file:
-      version = np.lib.format.read_magic(file)
-      shape, by_column, dtype = _HEADERS[version](file)
-      header = file.tell()
-      while file.read(_BLOCK_BYTES):  # At its end it compares checksums.
-        pass
+  member = archive.getinfo(f'{name}.npy')
+  with archive.open(member) as held:
+    version = np.lib.format.read_magic(held)
+    shape, by_column, dtype = _HEADERS[version](held)
+    header = held.tell()
+    while held.read(_BLOCK_BYTES):  # At its end it compares checksums.
+      pass
   if dtype.hasobject:
     raise ValueError('Objects are pickled.')
-  start = _data_of(path, member) + header
-  return np.memmap(path, dtype, 'r', start, shape, 'F' if by_column else 'C')
-
-
-def _data_of(path: pathlib.Path, member: zipfile.ZipInfo) -> int:
-  """Where the bytes of a member of a zip file begin."""
-  with path.open('rb') as file:
-    file.seek(member.header_offset + 26)  # Lengths of the name and the extra field.
-    name, extra = (int.from_bytes(file.read(2), 'little') for _ in range(2))
-  return member.header_offset + 30 + name + extra
+  file.seek(member.header_offset + 26)  # Lengths of the name and the extra field.
+  lengths = sum(int.from_bytes(file.read(2), 'little') for _ in range(2))
+  start = member.header_offset + 30 + lengths + header
+  return np.memmap(file, dtype, 'r', start, shape, 'F' if by_column else 'C')

@@ -122,7 +122,8 @@ def main(address, process_id, count, devices, folder, *names):
     elif name.startswith('sharded'):
       index = int(name.removeprefix('sharded'))
       result, read = sharded_run(index, int(devices), folder / name)
-      arrays, records = arrays_of(result) | {'read': read}, result.history
+      arrays = arrays_of(result) | {'read': read}
+      records = [result.history, result.summary]
     else:
       arrays, records = some_rounds(int(name), int(devices)), None
     np.savez(folder / f'{name}.{process_id}.npz', **arrays)

@@ -123,7 +123,7 @@ def test_methods_without_clusters_have_none():
 
 
 @pytest.mark.parametrize(
-  ('name', 'clients_per_round'), [('fesem', 0), ('fed_avg', 3), ('non_fed', 3)]
+  ('name', 'clients_per_round'), [('fesem', 3), ('fed_avg', 3), ('non_fed', 0)]
 )
 def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
   options = {'clients_per_round': clients_per_round, 'make_portrait': False}

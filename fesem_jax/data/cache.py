@@ -1,11 +1,12 @@
 """Arrays that take long to read, kept in the user's own cache folder."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import pathlib
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -104,10 +105,25 @@ def cached(
 
   if (held := found()) is not None:
     return held
-  arrays = build()
-  try:
-    write_arrays_atomically(path, arrays | {'key': np.array(wanted)}, compress=False)
-  except UserError as e:
-    logging.warning('%s The next start reads the data from scratch.', e)
-    return arrays
+  with _alone(path.parent):  # Others that start with this one wait for what it builds.
+    if (held := found()) is not None:
+      return held
+    arrays = build()
+    try:
+      write_arrays_atomically(path, arrays | {'key': np.array(wanted)}, compress=False)
+    except UserError as e:
+      logging.warning('%s The next start reads the data from scratch.', e)
+      return arrays
   return found() or arrays
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+  """Lets one process of this user build at a time, where the folder can be locked."""
+  held = os.open(folder, os.O_RDONLY)
+  try:
+    with contextlib.suppress(OSError):  # Some network file systems cannot.
+      fcntl.flock(held, fcntl.LOCK_EX)
+    yield
+  finally:
+    os.close(held)

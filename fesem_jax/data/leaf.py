@@ -175,7 +175,7 @@ def invert(pool: Pool) -> Pool:
   """Images [.., uint8] with black and white exchanged."""
 
   def inverted(x: Rows) -> Rows:
-    return changed(x, lambda values: 255 - values)
+    return changed(x, lambda gray: 255 - gray)
 
   test_x = None if pool.test_x is None else inverted(pool.test_x)
   return pool._replace(x=inverted(pool.x), test_x=test_x)

@@ -39,7 +39,7 @@ def hold_out(
     flat = np.concatenate(rows)
     return FederatedData.from_arrays(
       take(train.compact(train.x), flat),
-      np.asarray(train.y)[flat],
+      np.asarray(take(train.compact(train.y), flat)),
       np.array([len(r) for r in rows]),
       num_classes=train.num_classes,
       scale=train.scale,
@@ -120,4 +120,5 @@ def first_examples(train: FederatedData, count: int, seed: int = 0) -> Federated
     x=take(train.compact(train.x), rows),
     y=take(train.compact(train.y), rows),
     offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+    shard_rows=None,
   )
