@@ -21,6 +21,9 @@ import pytest  # noqa: E402
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
+# Programs without the lines of Python that made them are lowered and compiled faster.
+jax.config.update('jax_traceback_in_locations_limit', 0)
+
 # Tracing makes objects by the million, of which few are garbage that only cycles hold.
 gc.set_threshold(200_000, 20, 100)
 

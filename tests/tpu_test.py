@@ -22,8 +22,9 @@ pytest.importorskip(
 )
 
 CLIENTS, CHUNK, HIDDEN = 64, 8, 64
+SHAPE = (8, 16)  # 128 numbers: a whole tile.
 OUTLINE = Outline(
-  CLIENTS, Split(30 * CLIENTS, 40), Split(5 * CLIENTS, 8), (8, 8), np.dtype('uint8'), 10
+  CLIENTS, Split(30 * CLIENTS, 40), Split(5 * CLIENTS, 8), SHAPE, np.dtype('uint8'), 10
 )
 
 # What compares clients with each other exchanges their models: a sort of every
@@ -42,7 +43,7 @@ ROWS = [
 def planned(name, options, devices, outline=OUTLINE, hidden=HIDDEN, **run):
   mesh = topologies.mesh_of('v5e:2x2', devices)
   local = local_training(
-    models.build('mlp', (8, 8), 10, [hidden]),
+    models.build('mlp', SHAPE, 10, [hidden]),
     optax.sgd(0.1),
     num_clients=outline.num_clients,
     batch_size=10,
@@ -54,7 +55,7 @@ def planned(name, options, devices, outline=OUTLINE, hidden=HIDDEN, **run):
 
 
 def size_of_model(hidden=HIDDEN):
-  model = models.build('mlp', (8, 8), 10, [hidden])
+  model = models.build('mlp', SHAPE, 10, [hidden])
   params = jax.eval_shape(model.init, jax.random.key(0))
   return 4 * sum(math.prod(x.shape) for x in jax.tree.leaves(params))
 
