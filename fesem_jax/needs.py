@@ -78,12 +78,16 @@ class Needs(NamedTuple):
     return found
 
 
-def needs_of(compiled: jax.stages.Compiled) -> Needs:
-  """What a compiled program needs, by the compiler's own count."""
+def needs_of(compiled: jax.stages.Compiled, text: str) -> Needs:
+  """What a compiled program needs, by the compiler's own count.
+
+  Args:
+    compiled: the program.
+    text: of it.
+  """
   costs: Any = compiled.cost_analysis() or {}
   if isinstance(costs, list):
     costs = costs[0]
-  text = compiled.as_text() or ''
   return memory_of(compiled)._replace(
     operations=float(costs.get('flops', 0.0)),
     bytes=float(costs.get('bytes accessed', 0.0)),

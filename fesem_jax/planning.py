@@ -143,7 +143,8 @@ def plan(
       made, needs = compiled_to_fit(jax.jit(fn, **options).lower(*args), args)
     seconds, text = time.perf_counter() - began, ''
     if made is not None:
-      needs, text = needs_of(made), made.as_text() or ''
+      text = made.as_text() or ''
+      needs = needs_of(made, text)
     programs.append(Planned(name, needs, seconds, made is None, text))
     return made
 
