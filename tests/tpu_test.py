@@ -153,7 +153,7 @@ def test_memory_of_leafs_network():
     batch_size=10,
     clients_per_chunk=16,
     mesh=mesh,
-    precision='default',  # Compiled in a fifth of the time.
+    precision='default',  # Compiled in a third of the time.
   )
   algorithm = algorithms.build('fesem', local, num_clusters=4)
   outline = Outline(
