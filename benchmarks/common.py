@@ -18,7 +18,7 @@ import optax
 from jax.sharding import Mesh
 
 from benchmarks.workloads import Workload
-from fesem_jax import algorithms, machine, models, rounds, sharding, streams
+from fesem_jax import algorithms, machine, models, placement, rounds, sharding, streams
 from fesem_jax import training as local_module
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import Cohort, FederatedData
@@ -130,7 +130,8 @@ def place(workload: Workload, x: Any, y: Any, sizes: Any, mesh: Any) -> Federate
   """A work load's arrays, dealt to the devices."""
   data = FederatedData.from_arrays(x, y, sizes, num_classes=workload.num_classes)
   multiple = -(-len(sizes) // mesh.size) * mesh.size
-  return sharding.replicate(data.reorder(sharding.deal(sizes), multiple), mesh)
+  dealt = data.reorder(sharding.deal(sizes), multiple)
+  return placement.place(dealt, mesh, 'replicated')
 
 
 class Method:

@@ -55,20 +55,10 @@ def digest_of_data(
     here: for each split, [M] bool, the clients whose examples this process has; others
       have the rest, and all call this. None where every process has all.
   """
-  if here is not None and any(own is not None for own in here):
-    processes.check_same(
-      'its clients',
-      [
-        hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).data).hexdigest()
-        for split in splits
-        for array in (split.offsets, split.client_ids, split.y)
-      ],
-    )
   digest = hashlib.sha256()
-  for split, own in zip(splits, here or [None] * len(splits), strict=True):
+  for split in splits:
     truth, corruption = split.info.clusters, split.corruption
     for array in (
-      _digests_of_examples(split, own),
       split.y,
       split.offsets,
       split.client_ids,
@@ -81,6 +71,11 @@ def digest_of_data(
       digest.update(array.view(np.uint8).data)
     kind = f'{split.x.dtype} {split.example_shape}'
     digest.update(f'{kind} {split.num_classes} {split.scale}'.encode())
+  here = here or [None] * len(splits)
+  if any(own is not None for own in here):  # Or their arrays could not be added up.
+    processes.check_same('its clients', digest.hexdigest())
+  for split, own in zip(splits, here, strict=True):
+    digest.update(_digests_of_examples(split, own).data)
   return digest.hexdigest()[:16]
 
 

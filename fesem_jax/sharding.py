@@ -282,15 +282,11 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
 
 def memory_for_clients(device: jax.Device) -> int:
   """Bytes of an accelerator for clients that train side by side, a quarter of all."""
-  return (_known_to_all(device) or 16 * 2**30) // 4
-
-
-def _known_to_all(device: jax.Device) -> int | None:
-  """Bytes of an accelerator, as every process knows them, so that all choose alike."""
-  if processes.count() == 1:
-    return memory(device)
-  # What a device says is known to its own process alone.
-  return processes.from_first(lambda: memory(jax.local_devices()[0]))
+  # What a device says is known to its own process alone, and all must choose alike. This
+  # is asked while programs are traced, when processes cannot tell each other.
+  several = processes.count() > 1
+  known = memory_of(device.device_kind) if several else memory(device)
+  return (known or 16 * 2**30) // 4
 
 
 def memory(device: jax.Device, beside: int = 1) -> int | None:
@@ -311,8 +307,15 @@ def memory(device: jax.Device, beside: int = 1) -> int | None:
 
 
 def own_memory(device: jax.Device) -> int | None:
-  """Bytes of a device that it shares with no other; None of a CPU, or if not known."""
-  return None if device.platform == 'cpu' else _known_to_all(device)
+  """Bytes of a device that it shares with no other; None of a CPU, or if not known.
+
+  Several processes call it alike, outside of programs; the first one's device tells.
+  """
+  if device.platform == 'cpu':
+    return None
+  if processes.count() == 1:
+    return memory(device)
+  return processes.from_first(lambda: memory(jax.local_devices()[0]))
 
 
 def host_memory() -> int | None:

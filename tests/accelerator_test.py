@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, dense, platforms, sharding, tree
+from fesem_jax import algorithms, dense, platforms, processes, sharding, tree
 from tests import helpers
 
 SHAPE = (12, 12)
@@ -120,3 +120,11 @@ print(jax.config.jax_default_matmul_precision)
 
   assert run() == 'highest'
   assert run(JAX_DEFAULT_MATMUL_PRECISION='tensorfloat32') == 'tensorfloat32'
+
+
+def test_processes_ask_nobody_for_the_memory_that_chunks_may_take(monkeypatch):
+  """It is asked while a round is traced: an exchange would become part of it."""
+  monkeypatch.setattr(processes, 'count', lambda: 2)
+  monkeypatch.setattr(processes, 'from_first', lambda make: pytest.fail('it asks'))
+  device = types.SimpleNamespace(platform='gpu', device_kind='some GPU')
+  assert sharding.memory_for_clients(device) == 4 * 2**30  # A quarter of 16 GiB.

@@ -100,7 +100,7 @@ NAMES = [name for name, _ in methods.METHODS]
 STREAMED = [options.get('client_state') for _, options in methods.METHODS].index(
   'streamed'
 )
-EVERY = sorted({*(NAMES.index(name) for name in NAMES), STREAMED})
+EVERY = sorted({*methods.ONCE, STREAMED})
 # Centers and a stack, and decisions on the host; layers of a client's own.
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
 # With four of six clients in a round.
