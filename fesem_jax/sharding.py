@@ -282,8 +282,8 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
 
 def memory_for_clients(device: jax.Device) -> int:
   """Bytes of an accelerator for clients that train side by side, a quarter of all."""
-  # What a device says is known to its own process alone, and all must choose alike. This
-  # is asked while programs are traced, when processes cannot tell each other.
+  # What a device says is known to its own process alone, and all must choose alike.
+  # This is asked while programs are traced, when processes cannot tell each other.
   several = processes.count() > 1
   known = memory_of(device.device_kind) if several else memory(device)
   return (known or 16 * 2**30) // 4
