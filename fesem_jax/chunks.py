@@ -128,6 +128,7 @@ def map_chunks(
   Returns:
     Tree of [S, ...] in the order of `work`, and what the last chunk left.
   """
+  body = jax.jit(body, inline=True)  # Traced once: for its shapes, and in the loop.
   num_clients = work.shape[0]
   most = -(-num_clients // max(1, clients_per_chunk))
   chunk = -(-num_clients // most)  # As few empty places as can be.
@@ -185,9 +186,10 @@ def map_chunks(
     out = jax.tree.map(lambda o, r: write(o, slots, r), out, rows, is_leaf=offloaded)
     return (out, following), sums
 
-  some = jax.ShapeDtypeStruct((chunk,), jnp.int32)
   shapes, _ = jax.eval_shape(
-    lambda slots, sums: one_chunk(slots, into, fetch(into, slots), sums), some, sums
+    lambda slots, sums: one_chunk(slots, into, fetch(into, slots), sums),
+    slots_of(0),
+    sums,
   )
 
   def new(s):
