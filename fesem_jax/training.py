@@ -166,10 +166,10 @@ _GRADIENTS = ((1.0, 2.0), (1.0, 2.0), (-1e9, 1e-9))
 def _rates(optimizer: optax.GradientTransformation) -> np.ndarray:
   """What an optimizer multiplies gradients by, one after the other, entry by entry."""
   with jax.ensure_compile_time_eval():  # Known also while a round is traced.
-    params = jnp.array(np.float32([3.0, -5.0]))
+    params = jnp.array([3.0, -5.0])
     state = optimizer.init(params)
     rates = []
-    for gradient in np.float32(_GRADIENTS):
+    for gradient in np.array(_GRADIENTS, np.float32):
       step, state = optimizer.update(jnp.array(gradient), state, params)
       rates.append(-np.asarray(step) / gradient)
     return np.stack(rates)

@@ -647,35 +647,54 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(tmp_path):
   assert '| fed_cluster | not run |' in (tmp_path / 'table/table.md').read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (['--algorithm=fedavg'], '--algorithm=fedavg is unknown; choose one of'),
-        (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, mnist'),
-        (['--rounds=two'], "flag --rounds=two: invalid literal"),
-        (['--num_client=3'], "Unknown command line flag 'num_client'"),
-        (['--rounds=0'], '--rounds=0 must be at least 1'),
-        (['--num_clusters=99'], '--num_clusters=99 is more than the 12 clients'),
-        (['--algorithm=fed_avg', '--num_clusters=2'], '--num_clusters does not apply'),
-        (['--dataset=mnist', '--data_dir=nowhere'], 'nowhere holds no mnist/'),
-        (['--hidden=a'], '--hidden=a must be positive widths'),
-        (['--learning_rate=0'], '--learning_rate=0.0 must be positive'),
-        (['--num_devices=-1'], '--num_devices=-1 must'),
-        (['--learning_rate=1e30'], 'no client came back with a finite update'),
-        (['--workdir=/proc/run'], 'Cannot write to --workdir=/proc/run'),
-        (['fesem'], "'fesem' is not a flag"),
-    (['--seed=-1'], 'flag --seed=-1'),
-    ],
-)  # fmt: skip
-def test_mistakes_are_one_sentence_and_exit_code_1(arguments, message, tmp_path):
-  done = call('run', *QUICK, *arguments, cwd=tmp_path)
-  assert done.returncode == 1
-  assert message in done.stderr
-  assert 'Traceback' not in done.stderr
-  assert not list(tmp_path.rglob('summary.json'))
+MISTAKES = [
+  (['--algorithm=fedavg'], '--algorithm=fedavg is unknown; choose one of'),
+  (['--rounds=two'], 'flag --rounds=two: invalid literal'),
+  (['--num_devices=-1'], '--num_devices=-1 must'),
+  (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, mnist'),
+  (['--num_client=3'], "Unknown command line flag 'num_client'"),
+  (['--rounds=0'], '--rounds=0 must be at least 1'),
+  (['--num_clusters=99'], '--num_clusters=99 is more than the 12 clients'),
+  (['--algorithm=fed_avg', '--num_clusters=2'], '--num_clusters does not apply'),
+  (['--dataset=mnist', '--data_dir=nowhere'], 'nowhere holds no mnist/'),
+  (['--hidden=a'], '--hidden=a must be positive widths'),
+  (['--learning_rate=0'], '--learning_rate=0.0 must be positive'),
+  (['--learning_rate=1e30'], 'no client came back with a finite update'),
+  (['--workdir=/proc/run'], 'Cannot write to --workdir=/proc/run'),
+  (['fesem'], "'fesem' is not a flag"),
+  (['--seed=-1'], 'flag --seed=-1'),
+]  # fmt: skip
+
+
+def assert_one_sentence(code, said, message, folder):
+  assert code == 1
+  assert message in said
+  assert 'Traceback' not in said
+  assert not list(folder.rglob('summary.json'))
   if 'no client came back' not in message:
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(('arguments', 'message'), MISTAKES[3:])
+def test_mistakes_are_one_sentence(
+  arguments, message, parsed_flags, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+
+  def run():
+    argv = start.parse_flags(['run', *QUICK, '--num_devices=2', *arguments])
+    start.main_with_clear_errors(experiment.main)(argv)
+
+  with flagsaver.flagsaver(), pytest.raises(SystemExit) as ended:
+    run()
+  assert_one_sentence(ended.value.code, capsys.readouterr().err, message, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('arguments', 'message'), MISTAKES[:3])
+def test_a_mistake_ends_the_process_with_exit_code_1(arguments, message, tmp_path):
+  done = call('run', *QUICK, *arguments, cwd=tmp_path)
+  assert_one_sentence(done.returncode, done.stderr, message, tmp_path)
 
 
 def test_search_takes_the_best_validation_score_and_leaves_others_alone():

@@ -6,7 +6,7 @@ its cases.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import hypothesis
@@ -24,7 +24,6 @@ from tests.methods import (
   IDS,
   METHODS,
   assert_close,
-  base_run,
   deployed,
   federation,
   initial,
@@ -83,18 +82,45 @@ def federation_of(case, order=tuple(range(CLIENTS)), spoiled=()):
   )
 
 
+class Programs(NamedTuple):
+  """A method and its compiled functions.
+
+  Attributes:
+    algorithm: the method, with chunks of 3.
+    init: its start.
+    step: its round.
+    whole: the round of all clients, which overwrites the state.
+    on_two: the round with chunks of 2 on each of two devices, which keeps changes to
+      shared kernels where it can; so both ways are compared.
+  """
+
+  algorithm: Any
+  init: Any
+  step: Any
+  whole: Any
+  on_two: Any
+
+
 @functools.cache
 def programs(index):
-  """A method, its start, its round in chunks of 3, and of 2 on each of two devices.
-
-  The latter keeps changes to shared kernels where it can; so both ways are compared.
-  """
+  """What the cases of a method share."""
   name, options = METHODS[index]
   local = helpers.local(chunk=3)._replace(dropout_rate=DROPOUT)
   other = helpers.local(chunk=2, devices=2)
   other = other._replace(dropout_rate=DROPOUT, shared_start='on')
   one, two = (algorithms.build(name, each, **options) for each in (local, other))
-  return one, jax.jit(one.init), jax.jit(one.step), jax.jit(two.step)
+  init, key = jax.jit(one.init), jax.random.key(0)
+  data = federation_of(Case((MOST,) * CLIENTS, 0, (), tuple(range(CLIENTS)), False))
+  state, everyone = init(key, data), cohort_of(range(CLIENTS), True)
+  whole = jax.jit(one.step, donate_argnums=0, keep_unused=True)
+  whole = whole.lower(state, data, everyone, key).compile()
+  return Programs(one, init, jax.jit(one.step), whole, jax.jit(two.step))
+
+
+def round_of_all(index, state, data, key):
+  """A round of all clients, from a state that is kept."""
+  copy = jax.tree.map(jnp.array, state)
+  return programs(index).whole(copy, data, cohort_of(range(CLIENTS), True), key)
 
 
 def cohort_of(ids, everyone=False):
@@ -135,17 +161,20 @@ def assert_same(a, b):
 )
 @hypothesis.given(cases())
 def test_properties(index, case):
-  _, init, step, on_two = programs(index)
+  _, init, step, _, on_two = programs(index)
   data = federation_of(case)
   key = jax.random.key(case.seed)
   state = init(key, data)
   if case.second:  # What clients and server remember is not as at the start.
     first_key = jax.random.fold_in(key, 1)
-    state, _ = step(state, data, cohort_of(range(CLIENTS), True), first_key)
+    state, _ = round_of_all(index, state, data, first_key)
   full_only = METHODS[index][0] == 'fed_cluster'
   ids = range(CLIENTS) if full_only else case.cohort
   cohort = cohort_of(ids, full_only)
-  after, info = step(state, data, cohort, key)
+  if full_only:
+    after, info = round_of_all(index, state, data, key)
+  else:
+    after, info = step(state, data, cohort, key)
 
   # Whatever the clients hold, models are finite and counts add up.
   chex.assert_tree_all_finite(after)
@@ -168,9 +197,10 @@ def test_properties(index, case):
   # Another order of the clients permutes the results.
   turned = federation_of(case, case.order)
   moved = np.argsort(case.order)[list(ids)]
-  permuted, _ = step(
-    reordered(state, case.order), turned, cohort_of(moved, full_only), key
-  )
+  if full_only:
+    permuted, _ = round_of_all(index, reordered(state, case.order), turned, key)
+  else:
+    permuted, _ = step(reordered(state, case.order), turned, cohort_of(moved), key)
   assert_same(reordered(after, case.order), permuted)
   if full_only:
     return
@@ -188,7 +218,7 @@ def test_properties(index, case):
   chex.assert_trees_all_equal(after, spoiled)
 
   # All clients as a cohort are full participation.
-  everyone, _ = step(state, data, cohort_of(range(CLIENTS), True), key)
+  everyone, _ = round_of_all(index, state, data, key)
   listed, _ = step(state, data, cohort_of(range(CLIENTS)), key)
   assert_same(everyone, listed)
 
@@ -241,19 +271,19 @@ def skip_if_full_participation_only(index):
 def test_a_round_overwrites_the_state_keeps_its_structure_and_never_asks_the_host(
   index,
 ):
-  algorithm, data, state, _ = base_run(index)
-  step = jax.jit(algorithm.step, donate_argnums=0, keep_unused=True)
-  cohort, count = helpers.everyone(data), len(jax.tree.leaves(state))
-  program = step.lower(state, data, cohort, jax.random.key(0)).compile()
-  assert helpers.num_aliased(program) == count
+  _, init, _, program, _ = programs(index)
+  data = federation_of(Case((MOST,) * CLIENTS, 1, (), tuple(range(CLIENTS)), False))
+  before = init(jax.random.key(0), data)
+  assert helpers.num_aliased(program) == len(jax.tree.leaves(before))
   assert not helpers.asks_host(program)
-  before = state
-  state = jax.tree.map(jnp.array, state)  # `base_run` keeps its own.
+  state, trained = jax.tree.map(jnp.array, before), 0
   for r in range(3):  # Compiled once: another shape would be an error.
+    cohort = cohort_of(range(CLIENTS), True)
     state, info = program(state, data, cohort, jax.random.key(r))
+    assert int(info.failed) == 0
+    trained += int(info.trained)
   chex.assert_trees_all_equal_shapes_and_dtypes(state, before)
-  assert int(info.trained) == 6
-  assert int(info.failed) == 0
+  assert trained > CLIENTS
   assert np.isfinite(info.train_loss)
 
 
@@ -288,7 +318,7 @@ def test_clients_outside_the_cohort_keep_what_they_have(name):
 @pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)
 def test_a_client_that_fails_is_left_out_and_counted(index):
   skip_if_full_participation_only(index)
-  algorithm, init, step, _ = programs(index)
+  algorithm, init, step, *_ = programs(index)
   case = Case((4, 3, 5, 2, 5, 1), 7, (), tuple(range(CLIENTS)), False)
   key, data = jax.random.key(1), federation_of(case)
   dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, streams.DROPOUT)
