@@ -118,8 +118,8 @@ def map_chunks(
     sums: arrays to add to.
     into: arrays [S, ...] to overwrite, a prefix of the tree that `body` returns, None
       for new ones. Fresh memory costs more time than filling it.
-    group: [S] int32 in 0..num_groups-1; clients of different groups share no chunk.
-      None if all are of one.
+    group: [S] int32 in 0..num_groups-1; a chunk has clients of one group, or of two,
+      one after the other. None if all are of one.
     num_groups: how many there are, or more.
     own: tree of [S, ...], what belongs to each client.
     replaces: whether `body` looks at what `into` holds in the host's memory.
@@ -138,7 +138,8 @@ def map_chunks(
     padding = jnp.full(most * chunk - num_clients, num_clients, jnp.int32)
     order = jnp.concatenate([order, padding])
   else:
-    most = (num_clients + num_groups * (chunk - 1)) // chunk
+    # A third group begins a chunk of its own: at most so often.
+    most = -(-(num_clients + (num_groups - 1) // 2 * (chunk - 1)) // chunk)
     order, num_chunks = _by_group(work, group, num_groups, chunk, most)
 
   def write(whole: Any, slots: jax.Array, rows: Any) -> Any:
@@ -240,7 +241,7 @@ def in_parts(
 def _by_group(
   work: jax.Array, group: jax.Array, num_groups: int, chunk: int, most: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Clients in chunks of one group each, by decreasing work.
+  """Clients in chunks of one group or two, by decreasing work.
 
   Args:
     work: [S].
@@ -254,12 +255,24 @@ def _by_group(
   """
   order = jnp.lexsort((-work, group)).astype(jnp.int32)
   sizes = jnp.bincount(group, length=num_groups)
-  chunks = (sizes + chunk - 1) // chunk
+
+  def place(
+    carry: tuple[jax.Array, jax.Array], size: jax.Array
+  ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    # The next free place, and how many groups its chunk has already.
+    free, groups = carry
+    full = (groups == 2) & (size > 0)
+    first = jnp.where(full, -(-free // chunk) * chunk, free)
+    free = first + size
+    groups = jnp.where(free // chunk > first // chunk, 0, jnp.where(full, 0, groups))
+    return (free, jnp.where(free % chunk == 0, 0, groups + (size > 0))), first
+
+  (free, _), firsts = jax.lax.scan(place, (jnp.int32(0), jnp.int32(0)), sizes)
   # From its place among all clients to that in the chunks, group by group.
-  shift = (jnp.cumsum(chunks) - chunks) * chunk - (jnp.cumsum(sizes) - sizes)
+  shift = firsts - (jnp.cumsum(sizes) - sizes)
   places = jnp.arange(work.shape[0]) + shift[group[order]]
   empty = jnp.full(most * chunk, work.shape[0], jnp.int32)
-  return empty.at[places].set(order), chunks.sum()
+  return empty.at[places].set(order), (free + chunk - 1) // chunk
 
 
 def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:

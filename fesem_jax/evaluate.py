@@ -157,7 +157,8 @@ def evaluate_clients(
       return (deployed, deployed, jnp.zeros(count, bool)), None
     steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
     keys = client_keys(key, train, chunk.ids)
-    rest, start_together = shared_kernels.split(tuning, start, kernels)
+    exist = chunk.ids < test.num_clients
+    rest, start_together = shared_kernels.split(tuning, start, kernels, exist)
     ends = train_chunk(
       tuning,
       train,

@@ -221,7 +221,8 @@ def train_cohort(
     sizes = data.sizes(chunk.ids)
     steps = jnp.where(sizes > 0, steps, 0)
     keys = client_keys(key, data, chunk.ids)
-    rest, start_together = shared_kernels.split(local, start, kernels)
+    exist = chunk.ids < data.num_clients
+    rest, start_together = shared_kernels.split(local, start, kernels, exist)
     ends = train_chunk(
       local,
       data,

@@ -167,15 +167,13 @@ def train_chunk(
     layers: names of the layers that learn; None is all. The others stay as they are.
     rate: [] float32, see `LocalTraining.rate`.
   """
-  one, changes = ids.shape[0] == 1, shared.no_changes()
+  one = ids.shape[0] == 1
   if one:
     # Without a client axis convolutions are not grouped ones, and the loop can
     # overwrite the params in place.
     ids, steps, keys, starts, anchor, prox, correction = tree.unstack(
       (ids, steps, keys, starts, anchor, prox, correction), 0
     )
-  else:
-    changes = tree.repeat(changes, ids.shape[0])
 
   def each(fn: Any, in_axes: Any = 0) -> Any:
     return fn if one else jax.vmap(fn, in_axes, axis_size=ids.shape[0])
@@ -218,7 +216,7 @@ def train_chunk(
   first = _Loop(
     params=learning(starts),
     opt_state=each(local.optimizer.init)(learning(starts)),
-    changes=changes,
+    changes=shared.no_changes(None if one else ids.shape[0]),
     orders=in_order,
     loss=jnp.zeros(ids.shape),
     visited=jnp.zeros(ids.shape),

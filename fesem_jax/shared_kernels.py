@@ -14,7 +14,7 @@ from fesem_jax import sharding
 from fesem_jax.base import FederatedData, Params
 from fesem_jax.batching import batch_width, most_steps
 from fesem_jax.method import ClientModels
-from fesem_jax.shared_start import KERNEL, NONE, Kernel, Path, SharedStart
+from fesem_jax.shared_start import KERNEL, NONE, Kernel, Path, SharedStart, Start
 from fesem_jax.training import LocalTraining, is_plain_sgd
 
 # `auto` keeps the rows of a kernel of at least so many entries, ...
@@ -28,8 +28,10 @@ _ROWS_PER_KERNEL = 0.5
 _SIDE_BY_SIDE = 8
 _CACHED = 2**25
 # Time of a client's step, over that with many others of its center side by side: what
-# one alone takes more, and what one with kernels of its own takes.
+# one alone takes more, one beside clients of another center, and what one with kernels
+# of its own takes.
 _ALONE_MORE = 1.0
+_TWO_MORE = 0.2
 _OWN = 1.6
 
 # Rows of a block, about: only as much of the rows is read as is filled.
@@ -66,15 +68,17 @@ def choose(
 def _time(count: int, weights: Params, on_each: int) -> float:
   """Time of a client's step with `count` places side by side; see `_OWN`."""
   centers = jax.tree.leaves(weights)[0].shape[0]
-  # Each center leaves half a chunk empty, about; one alone leaves none.
-  empty = centers / (2 * on_each) * (count - 1) if centers > 1 else 0.0
-  return (1 + _ALONE_MORE / count) * (1 + empty)
+  # Of all chunks, those that have clients of two centers.
+  of_two = min(1.0, (centers - 1) * count / on_each) if count > 1 else 0.0
+  # Two centers have fewer clients than there are places.
+  empty = max(1.0, count * centers / (2 * on_each)) if count > 1 else 1.0
+  return (1 + _ALONE_MORE / count) * (1 + _TWO_MORE * of_two) * empty
 
 
 def side_by_side(
   local: LocalTraining, kernels: tuple[Kernel, ...], weights: Params, num_clients: int
 ) -> int:
-  """How many clients of one center to train side by side on a device, C.
+  """How many clients of a center or two to train side by side on a device, C.
 
   Args:
     local: how clients train.
@@ -149,21 +153,34 @@ def kernels(
 
 
 def split(
-  local: LocalTraining, start: ClientModels, kernels: tuple[Kernel, ...]
+  local: LocalTraining,
+  start: ClientModels,
+  kernels: tuple[Kernel, ...],
+  exist: jax.Array,
 ) -> tuple[ClientModels, SharedStart]:
-  """Takes the shared kernels out of the models that clients of one center start from.
+  """Takes the shared kernels out of the models that clients side by side start from.
 
   Args:
     local: how clients train.
-    start: of C clients with the same `choice`.
+    start: of C clients with one `choice`, or two.
     kernels: from `kernels`.
+    exist: [C] bool, False in empty places, of which the first is none.
   """
   if not kernels:
     return start, NONE
-  first = 0 if start.choice is None else start.choice[0]
   shared = flatten_dict(start.shared)
-  weights = tuple(shared.pop((*kernel.path, KERNEL))[first] for kernel in kernels)
+  whole = [shared.pop((*kernel.path, KERNEL)) for kernel in kernels]
+  apart = None
+  if start.choice is None or start.num_models() == 1:
+    starts = tuple(Start(x[0]) for x in whole)
+  elif exist.shape[0] == 1:
+    starts = tuple(Start(x[start.choice[0]]) for x in whole)
+  else:
+    first = start.choice[0]
+    apart = exist & (start.choice != first)
+    other = start.choice[apart.argmax()]
+    starts = tuple(Start(x[first], x[other], apart.any()) for x in whole)
   one = jnp.ones(())
   step, _ = local.optimizer.update(one, local.optimizer.init(one), one)
   rest = start._replace(shared=unflatten_dict(shared))
-  return rest, SharedStart(kernels, weights, -step, local.precision)
+  return rest, SharedStart(kernels, starts, apart, -step, local.precision)

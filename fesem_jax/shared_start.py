@@ -12,7 +12,8 @@ of a kernel of its own:
   x W_t = x W_0 - ((x X^T) * c) D    and    d W_t^T = d W_0^T - ((d D^T) * c) X.
 
 The products with W_0 are one product for all clients side by side, which reads W_0
-once; the kernel's gradient is never formed, and W_t once, when training ends.
+once, or two where they are of two centers; the kernel's gradient is never formed, and
+W_t once, when training ends.
 """
 
 from collections.abc import Callable
@@ -65,20 +66,80 @@ class Block(NamedTuple):
   shares: jax.Array
 
 
-# What training changed in a kernel so far: the block that is being filled, those that
-# are full, and last those that are empty yet.
-Change = tuple[Block, ...]
+class Change(NamedTuple):
+  """What training changed in a kernel so far.
+
+  Attributes:
+    blocks: the one that is being filled, those that are full, and last those that are
+      empty yet.
+    apart: [] bool whether the client started from the second of two centers; None if
+      all have one.
+  """
+
+  blocks: tuple[Block, ...]
+  apart: jax.Array | None = None
+
+
+class Start(NamedTuple):
+  """What clients side by side start a kernel from.
+
+  Attributes:
+    kernel: [I, O] W_0.
+    other: [I, O] W_0 of the clients that are `apart`; None if all have one center.
+    two: [] bool whether there are any of these.
+  """
+
+  kernel: jax.Array
+  other: jax.Array | None = None
+  two: jax.Array | None = None
+
+  def times(
+    self, x: jax.Array, apart: jax.Array | None, turned: bool = False
+  ) -> jax.Array:
+    """The product x W_0, or x W_0^T if `turned`; two where there are two centers.
+
+    Args:
+      x: [R, I], or [R, O].
+      apart: see `Change`.
+      turned: which.
+    """
+
+    def by(kernel: jax.Array, x: jax.Array) -> jax.Array:
+      return x @ (kernel.T if turned else kernel)
+
+    if self.other is None or self.two is None or apart is None:
+      return by(self.kernel, x)
+    other, elsewhere = self.other, apart
+
+    def by_both(x: jax.Array) -> jax.Array:
+      mine = by(self.kernel, jnp.where(elsewhere, 0.0, x))
+      return mine + by(other, jnp.where(elsewhere, x, 0.0))
+
+    return jax.lax.cond(self.two, by_both, lambda x: by(self.kernel, x), x)
+
+  def of_clients(self, apart: jax.Array | None) -> jax.Array:
+    """W_0 of each client [C, I, O], or [1, I, O] of all; `apart` is [C]."""
+    if self.other is None or apart is None:
+      return self.kernel[None]
+    return jnp.where(apart[:, None, None], self.other[None], self.kernel[None])
+
+  def largest(self) -> jax.Array:
+    """[] the largest absolute entry."""
+    largest = jnp.abs(self.kernel).max()
+    if self.other is None:
+      return largest
+    return jnp.maximum(largest, jnp.abs(self.other).max())
 
 
 @jax.custom_vjp
 def product(
-  x: jax.Array, kernel: jax.Array, change: Change, full: jax.Array, rows: Rows
+  x: jax.Array, start: Start, change: Change, full: jax.Array, rows: Rows
 ) -> jax.Array:
   """The product x W_t; its gradient by `rows` is what this step adds to `change`.
 
   Args:
     x: [R, I].
-    kernel: [I, O] W_0.
+    start: of the kernel.
     change: of the kernel so far.
     full: [] int32 how many blocks are.
     rows: anything of the shapes of a step's rows.
@@ -87,7 +148,8 @@ def product(
     [R, O] float32.
   """
   del rows
-  return x @ kernel - _of_blocks(x, change, full, lambda block: block)
+  own = _of_blocks(x, change, full, lambda block: block)
+  return start.times(x, change.apart) - own
 
 
 def _of_blocks(x, change, full, sides):
@@ -97,7 +159,7 @@ def _of_blocks(x, change, full, sides):
     a, b, shares = sides(block)
     return ((x @ a.T) * shares[None]) @ b
 
-  first, *others = change
+  first, *others = change.blocks
   total = times(first, x)
   for i, block in enumerate(others, 1):
     none = jnp.zeros_like(total)
@@ -105,14 +167,15 @@ def _of_blocks(x, change, full, sides):
   return total
 
 
-def _forward(x, kernel, change, full, rows):
-  return product(x, kernel, change, full, rows), (x, kernel, change, full)
+def _forward(x, start, change, full, rows):
+  return product(x, start, change, full, rows), (x, start, change, full)
 
 
 def _backward(residuals, dy):
-  x, kernel, change, full = residuals
+  x, start, change, full = residuals
   own = _of_blocks(dy, change, full, lambda b: (b.gradients, b.inputs, b.shares))
-  return dy @ kernel.T - own, None, None, None, (x, dy)
+  dx = start.times(dy, change.apart, turned=True) - own
+  return dx, None, None, None, (x, dy)
 
 
 product.defvjp(_forward, _backward)
@@ -123,37 +186,42 @@ class SharedStart(NamedTuple):
 
   Attributes:
     kernels: what they are.
-    weights: [I, O] of each, W_0.
+    starts: of each.
+    apart: [C] bool, the clients that start from the second of two centers; None if all
+      have one.
     rate: [] float32 learning rate.
     precision: of the products that stand for the kernels' gradients; see
       `LocalTraining`.
   """
 
   kernels: tuple[Kernel, ...] = ()
-  weights: tuple[jax.Array, ...] = ()
+  starts: tuple[Start, ...] = ()
+  apart: jax.Array | None = None
   rate: jax.Array | float = 0.0
   precision: str = 'highest'
 
-  def no_changes(self) -> tuple[Change, ...]:
-    """What a client changed before its first step."""
+  def no_changes(self, num_clients: int | None) -> tuple[Change, ...]:
+    """What clients changed before their first step, [C, ...]; of one if None."""
 
-    def empty(kernel: Kernel, weights: jax.Array) -> Change:
-      count, (inputs, outputs) = kernel.rows * kernel.block, weights.shape
+    def empty(kernel: Kernel, start: Start) -> Change:
+      count, (inputs, outputs) = kernel.rows * kernel.block, start.kernel.shape
       block = Block(
         jnp.zeros((count, inputs)), jnp.zeros((count, outputs)), jnp.zeros(count)
       )
-      return (block,) * -(-kernel.steps // kernel.block)
+      if num_clients is not None:
+        block = tree.repeat(block, num_clients)
+      return Change((block,) * -(-kernel.steps // kernel.block), self.apart)
 
-    return tuple(map(empty, self.kernels, self.weights))
+    return tuple(map(empty, self.kernels, self.starts))
 
   def no_rows(self) -> tuple[Rows, ...]:
     """Rows of the shapes of a step's."""
 
-    def empty(kernel: Kernel, weights: jax.Array) -> Rows:
-      inputs, outputs = weights.shape
+    def empty(kernel: Kernel, start: Start) -> Rows:
+      inputs, outputs = start.kernel.shape
       return jnp.zeros((kernel.rows, inputs)), jnp.zeros((kernel.rows, outputs))
 
-    return tuple(map(empty, self.kernels, self.weights))
+    return tuple(map(empty, self.kernels, self.starts))
 
   def model(
     self,
@@ -174,7 +242,7 @@ class SharedStart(NamedTuple):
       i = index[path]
       flat = x.reshape(-1, x.shape[-1])
       full = step // self.kernels[i].block
-      y = product(flat, self.weights[i], changes[i], full, rows[i])
+      y = product(flat, self.starts[i], changes[i], full, rows[i])
       return y.reshape(*x.shape[:-1], -1)
 
     def apply(params: Params, x: jax.Array) -> jax.Array:
@@ -206,7 +274,7 @@ class SharedStart(NamedTuple):
 
     def add(kernel: Kernel, change: Change, own: Rows) -> Change:
       kept = jnp.where(active, keeps, 1.0)
-      first, *others = [b._replace(shares=b.shares * kept) for b in change]
+      first, *others = [b._replace(shares=b.shares * kept) for b in change.blocks]
       inputs, gradients = (jnp.where(active, x, 0.0) for x in own)
       new = inputs, gradients, jnp.full(kernel.rows, of_step)
       place = step % kernel.block * kernel.rows
@@ -214,7 +282,7 @@ class SharedStart(NamedTuple):
       def put(whole: jax.Array, part: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_slice_in_dim(whole, part, place, 0)
 
-      return Block(*map(put, first, new)), *others
+      return change._replace(blocks=(Block(*map(put, first, new)), *others))
 
     return tuple(map(add, self.kernels, changes, rows))
 
@@ -222,13 +290,13 @@ class SharedStart(NamedTuple):
     self, count: jax.Array, body: Callable[[jax.Array, Loop], Loop], loop: Loop
   ) -> Loop:
     """`jax.lax.fori_loop(0, count, body, loop)`, where `loop.changes` are changes."""
-    if all(len(change) == 1 for change in loop.changes):
+    if all(len(change.blocks) == 1 for change in loop.changes):
       return jax.lax.fori_loop(0, count, body, loop)
     every = self.kernels[0].block
 
     # Blocks change places between the loops over their steps: within one, they stay.
     def of_block(i: jax.Array, loop: Loop) -> Loop:
-      empty_first = tuple((change[-1], *change[:-1]) for change in loop.changes)
+      empty_first = tuple(map(_turned, loop.changes))
       changes = jax.lax.cond(i > 0, lambda: empty_first, lambda: loop.changes)
       last = jnp.minimum((i + 1) * every, count)
       return jax.lax.fori_loop(i * every, last, body, loop._replace(changes=changes))
@@ -246,9 +314,9 @@ class SharedStart(NamedTuple):
       [C] bool. False too where a kernel comes close to what float32 can hold.
     """
     most = jnp.finfo(jnp.float32).max / 2
-    for weights, change in zip(self.weights, changes, strict=True):
-      bound = jnp.abs(weights).max()
-      for block in change:
+    for start, change in zip(self.starts, changes, strict=True):
+      bound = start.largest()
+      for block in change.blocks:
         inputs, gradients = (jnp.abs(x).max(axis=-1) for x in block[:2])
         bound += (jnp.abs(block.shares) * inputs * gradients).sum(axis=-1)
       others &= bound < most  # Not if one is not a number.
@@ -267,12 +335,10 @@ class SharedStart(NamedTuple):
     if not self.kernels:
       return params  # Any tree; those with kernels to share are dicts.
     flat = flatten_dict(params)
-    for kernel, weights, change in zip(
-      self.kernels, self.weights, changes, strict=True
-    ):
+    for kernel, start, change in zip(self.kernels, self.starts, changes, strict=True):
       factors = _factors(change, finite)
       moved = jnp.einsum('cri,cro->cio', *factors, precision=self.precision)
-      flat[*kernel.path, KERNEL] = weights[None] - moved
+      flat[*kernel.path, KERNEL] = start.of_clients(change.apart) - moved
     return unflatten_dict(flat)
 
   def add_to_one(
@@ -312,12 +378,18 @@ class SharedStart(NamedTuple):
 
 def _factors(change: Change, finite: jax.Array) -> Rows:
   """What a kernel [C, I, O] lost: inputs [C, R, I] and gradients [C, R, O]."""
-  blocks = tree.where(finite, change, tree.zeros_like(change))
+  blocks = tree.where(finite, change.blocks, tree.zeros_like(change.blocks))
   inputs, gradients, shares = (
     parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
     for parts in zip(*blocks, strict=True)
   )
   return inputs, gradients * shares[..., None]
+
+
+def _turned(change: Change) -> Change:
+  """The change with its last block first."""
+  *others, last = change.blocks
+  return change._replace(blocks=(last, *others))
 
 
 NONE = SharedStart()

@@ -1,5 +1,7 @@
 """Work on the clients of a cohort, whatever the chunks and devices."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,27 +99,38 @@ def test_one_client_is_mapped_like_many(size):
   np.testing.assert_array_equal(got['shape'], [1] * size)
 
 
-@pytest.mark.parametrize('clients_per_chunk', [2, 3, 9])
-def test_clients_of_different_groups_share_no_chunk(clients_per_chunk):
-  work, groups = np.array([3, 0, 7, 2, 7, 1, 4]), jnp.array([2, 0, 2, 2, 0, 2, 2])
+@pytest.mark.parametrize('clients_per_chunk', [2, 3, 4, 9])
+def test_a_chunk_has_clients_of_two_groups_at_the_most(clients_per_chunk):
+  size, num_groups = 11, 6
+  most = -(-size // clients_per_chunk) + (num_groups - 1) // 2
 
-  def body(slots, _own, _old, count):
-    own = jnp.where(slots < len(work), groups.at[slots].get(mode='clip'), -1)
-    alone = ((own == own[0]) | (own < 0)).all()
-    return (slots, jnp.broadcast_to(alone, slots.shape)), count + 1
+  def body(slots, _own, _old, state):
+    seen, count = state
+    return slots, (seen.at[count, : slots.shape[0]].set(slots), count + 1)
 
-  def run():
+  @jax.jit
+  def run(work, groups):
+    seen = jnp.full((most, size), size), jnp.int32(0)
     return chunks.map_chunks(
-      body, jnp.asarray(work), clients_per_chunk, jnp.int32(0), None, groups, 4
+      body, work, clients_per_chunk, seen, None, groups, num_groups
     )
 
-  (slots, alone), count = jax.jit(run)()
-  np.testing.assert_array_equal(slots, np.arange(len(work)))
-  assert alone.all()
-  size = min(clients_per_chunk, len(work))
-  if clients_per_chunk == 3:
-    assert count == 1 + 2  # Two clients of group 0, five of group 2.
-  assert size * int(count) >= len(work)
+  rng = np.random.default_rng(0)
+  for _ in range(20):
+    work = rng.integers(0, 9, size)
+    groups = rng.integers(0, rng.integers(1, num_groups + 1), size)
+    slots, (seen, count) = run(jnp.asarray(work), jnp.asarray(groups))
+    np.testing.assert_array_equal(slots, np.arange(size))
+    of_chunks = [row[row < size] for row in np.asarray(seen)[: int(count)]]
+    order = np.concatenate(of_chunks)
+    np.testing.assert_array_equal(np.sort(order), np.arange(size))
+    # One group after the other, those with more work first.
+    assert (np.diff(np.stack([groups, -work])[:, order].T @ [100, 1]) >= 0).all()
+    assert all(1 <= len(set(groups[row])) <= 2 for row in of_chunks)
+    for row, following in itertools.pairwise(of_chunks):
+      width = -(-size // -(-size // clients_per_chunk))
+      # Only a third group leaves places empty.
+      assert len(row) == width or len({*groups[row], *groups[following]}) > 2
 
 
 @pytest.mark.parametrize('clients_per_part', [1, 2, 4, 5, 9])

@@ -33,7 +33,8 @@ def on(**kwargs):
   return helpers.local(**kwargs)._replace(shared_start='on')
 
 
-def test_the_product_and_its_gradients_are_those_of_the_whole_kernel():
+@pytest.mark.parametrize('center', [None, 0, 1])
+def test_the_product_and_its_gradients_are_those_of_the_whole_kernel(center):
   rng = np.random.default_rng(0)
 
   def normal(*shape):
@@ -42,10 +43,16 @@ def test_the_product_and_its_gradients_are_those_of_the_whole_kernel():
   x, kernel, dy = normal(4, 7), normal(7, 5), normal(4, 5)
   blocks = [shared_start.Block(normal(9, 7), normal(9, 5), normal(9)) for _ in range(2)]
   empty = jax.tree.map(lambda x: x * jnp.nan, blocks[0])  # Not to be read.
-  change, rows = (*blocks, empty), (jnp.zeros((4, 7)), jnp.zeros((4, 5)))
+  rows = (jnp.zeros((4, 7)), jnp.zeros((4, 5)))
+  start, change = shared_start.Start(kernel), shared_start.Change((*blocks, empty))
+  if center is not None:
+    other, kernel = kernel, normal(7, 5)
+    pair = (kernel, other) if center == 0 else (other, kernel)
+    start = shared_start.Start(*pair, jnp.bool_(True))
+    change = change._replace(apart=jnp.bool_(center == 1))
 
   def shared(x, rows):
-    return (shared_start.product(x, kernel, change, jnp.int32(1), rows) * dy).sum()
+    return (shared_start.product(x, start, change, jnp.int32(1), rows) * dy).sum()
 
   whole = kernel
   for inputs, gradients, shares in blocks:
@@ -149,12 +156,14 @@ def test_layers_of_any_flax_module_end_alike(chunk, layers):
   chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize('batch_size', [4, 0])
-def test_convolutional_clients_of_two_centers_end_alike(batch_size):
+@pytest.mark.parametrize(
+  ('batch_size', 'choice'), [(4, [2, 0, 2, 2, 0, 2]), (0, [3, 0, 1, 0, 3, 1])]
+)
+def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
   data = helpers.federation(SIZES, shape=(8, 8))
   local = on(model='small_cnn', shape=(8, 8), chunk=4, batch_size=batch_size)
-  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
-  starts = ClientModels(centers, jnp.array([2, 0, 2, 2, 0, 2]))  # None at center 1.
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 4))
+  starts = ClientModels(centers, jnp.array(choice))
   want = trained(local._replace(shared_start='off'), data, starts=starts)
   got = trained(local, data, starts=starts)
   chex.assert_trees_all_close(got, want, rtol=1e-3, atol=1e-5)
@@ -163,10 +172,11 @@ def test_convolutional_clients_of_two_centers_end_alike(batch_size):
 def test_a_kernel_near_the_end_of_float32_counts_as_not_finite():
   weights = jnp.ones((2, 2))
   kernel = shared_start.Kernel(('a',), 1, 1, 1)
-  shared = shared_start.SharedStart((kernel,), (weights,), 0.1)
+  start = shared_start.Start(weights)
+  shared = shared_start.SharedStart((kernel,), (start,), rate=0.1)
   sizes = jnp.array([1e10, 1e20, jnp.nan])
   rows = jnp.ones((3, 1, 2)) * sizes[:, None, None]
-  change = (shared_start.Block(rows, rows, jnp.ones((3, 1))),)
+  change = shared_start.Change((shared_start.Block(rows, rows, jnp.ones((3, 1))),))
   finite = shared.finite((change,), jnp.array([True] * 3))
   assert finite.tolist() == [True, False, False]
   ends = shared.models({'a': {}}, (change,), finite)['a']['kernel']
