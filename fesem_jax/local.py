@@ -1,5 +1,6 @@
 """Local training of a cohort, and what becomes of its models."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,6 +41,23 @@ class Correction(NamedTuple):
 WEIGHTINGS = ('uniform', 'by_examples')
 
 
+class Stays(NamedTuple):
+  """What is done with a chunk of clients that surely stay with where they started.
+
+  Where kernels share their start and no model is kept, none is formed then.
+
+  Attributes:
+    sure: (a chunk's starts, squared distances [C] of the local models to them, `known`)
+      -> [C] bool, who does.
+    fold: (a chunk's `Trained` without models, its starts, sums, add) -> what `fold`
+      returns; add (a `ClusterSums` of all centers, weights [C]) adds the local models
+      to it.
+  """
+
+  sure: Callable[[ClientModels, jax.Array, Any], jax.Array]
+  fold: Callable[..., tuple[Any, Any]]
+
+
 class Trained(NamedTuple):
   """Outcome of local training of a cohort, or of one chunk of it.
 
@@ -56,6 +74,8 @@ class Trained(NamedTuple):
     sums: what `fold` added up.
     correction: [C, ...] own part of each client's `Correction` where `fold` is to
       replace it; None elsewhere.
+    moved: [C] float32 squared distance of each local model to its start, where that is
+      known without a look at the model and `stays` asks for it; None elsewhere.
   """
 
   ids: jax.Array
@@ -68,6 +88,7 @@ class Trained(NamedTuple):
   folded: Any = None
   sums: Any = None
   correction: Params = None
+  moved: jax.Array | None = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""
@@ -124,6 +145,7 @@ def train_cohort(
   into: Params | None = None,
   sends: bool = True,
   sends_own: bool = False,
+  stays: Stays | None = None,
 ) -> Trained:
   """Trains every client of the cohort from its start: one compiled loop.
 
@@ -156,6 +178,7 @@ def train_cohort(
     sends: whether clients then send their models, about which bad ones may lie; see
       `corruption.as_sent`.
     sends_own: whether that holds for models that are the clients' own too.
+    stays: what may take the place of `fold`, see `Stays`.
 
   Returns:
     `Trained`, split over the mesh.
@@ -198,6 +221,7 @@ def train_cohort(
     alike, starts, data, cohort.ids.shape[0], layers
   )
   at_once = bool(mean_by and kernels and data.corruption is None)
+  stays = stays if kernels and data.corruption is None else None
   models = shared_of(starts), shared_of(anchor)
   shared = (*models, shared_part, data, key, rate, known)
 
@@ -239,14 +263,24 @@ def train_cohort(
       rate=rate,
     )
 
+    def add_unformed(ends, start, sums, weights):
+      choice = jnp.zeros_like(ends.finite, jnp.int32)
+      if start.choice is not None:
+        choice = start.choice
+      return start_together.add_to(
+        sums, ends.params, ends.changes, ends.finite, weights, choice, models
+      )
+
     def finish(clients, sums):
-      ends, start, old_correction, (ids, sizes, arrived, steps, keys) = clients
+      ends, start, old_correction, moved, facts = clients
+      ids, sizes, arrived, steps, keys = facts
       start = start._replace(shared=models)
-      trained = Trained(ids, None, ends.loss, sizes, ends.finite, arrived, steps)
+      trained = Trained(
+        ids, None, ends.loss, sizes, ends.finite, arrived, steps, moved=moved
+      )
       if at_once:
-        weights = trained.weights(mean_by)
-        return (None, trained), start_together.add_to_one(
-          sums, ends.params, ends.changes, ends.finite, weights, models
+        return (None, trained), add_unformed(
+          ends, start, sums, trained.weights(mean_by)
         )
       trained = trained._replace(correction=old_correction)
       params = start_together.models(ends.params, ends.changes, ends.finite)
@@ -261,14 +295,36 @@ def train_cohort(
         more = () if known is None else (known,)
         folded, sums = fold(trained, start, sums, *more)
       kept = params if keep else None
-      trained = trained._replace(params=None, folded=folded, correction=None)
+      trained = trained._replace(
+        params=None, folded=folded, correction=None, moved=None
+      )
       return (kept, trained), sums
 
-    facts = chunk.ids, sizes, arrived, steps, keys
-    clients = ends, start._replace(shared=None), old_correction, facts
+    facts, moved = (chunk.ids, sizes, arrived, steps, keys), None
+    if stays is not None:
+      moved = start_together.squared_moves(
+        ends.params, rest.params(count), ends.changes, ends.finite
+      )
+    clients = ends, start._replace(shared=None), old_correction, moved, facts
     # Few whole models at a time, so that they stay in the cache.
     at_a_time = count if at_once else local.clients_per_chunk
-    return chunks.in_parts(finish, clients, at_a_time, sums, chunk.into)
+
+    def looked_at(sums):
+      return chunks.in_parts(finish, clients, at_a_time, sums, chunk.into)
+
+    if stays is None or moved is None or keep:
+      return looked_at(sums)
+    trained = Trained(
+      chunk.ids, None, ends.loss, sizes, ends.finite, arrived, steps, moved=moved
+    )
+
+    def not_looked_at(sums):
+      add = functools.partial(add_unformed, ends, start)
+      folded, sums = stays.fold(trained, start, sums, add)
+      return (None, trained._replace(folded=folded, moved=None)), sums
+
+    sure = stays.sure(start, moved, known) | ~trained.took_part()
+    return jax.lax.cond(sure.all(), not_looked_at, looked_at, sums)
 
   (params, trained), sums = chunks.map_clients(
     body,

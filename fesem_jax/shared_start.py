@@ -341,39 +341,98 @@ class SharedStart(NamedTuple):
       flat[*kernel.path, KERNEL] = start.of_clients(change.apart) - moved
     return unflatten_dict(flat)
 
-  def add_to_one(
+  def squared_moves(
+    self,
+    params: Params,
+    starts: Params,
+    changes: tuple[Change, ...],
+    finite: jax.Array,
+  ) -> jax.Array:
+    """[C] float32: squared distances of the local models to where they started.
+
+    |X^T D|^2 = sum_rs (x_r x_s) (d_r d_s), which forms no kernel.
+
+    Args:
+      params: see `models`.
+      starts: like `params`.
+      changes: see `models`.
+      finite: see `models`.
+    """
+    squared = tree.row_distances(params, starts)
+    for change in changes:
+      products = [
+        jnp.einsum('cri,csi->crs', x, x, precision=self.precision)
+        for x in _factors(change, finite)
+      ]
+      squared += (products[0] * products[1]).sum(axis=(1, 2))
+    return jnp.maximum(squared, 0.0)
+
+  def add_to(
     self,
     total: ClusterSums,
     params: Params,
     changes: tuple[Change, ...],
     finite: jax.Array,
     weights: jax.Array,
-    start: Params,
+    choice: jax.Array,
+    centers: Params,
   ) -> ClusterSums:
-    """`sums.add_to_one` of the local models: one product, which forms none of them.
+    """`sums.add_rows` of the local models to the sums of where they started.
+
+    One product for each center, which forms none of the models.
 
     Args:
-      total: of the only cluster.
+      total: of all centers.
       params: see `models`.
       changes: see `models`.
       finite: see `models`.
-      weights: [C] float32.
-      start: [1, ...] whole model that all started from, the origin of the sum.
+      weights: [C] float32; 0 in empty places.
+      choice: [C] int32 where each started.
+      centers: [K, ...] whole models, the origins of the sums.
     """
-    flat, origin = flatten_dict(total.params), flatten_dict(start)
+    flat, origins = flatten_dict(total.params), flatten_dict(centers)
     paths = [(*kernel.path, KERNEL) for kernel in self.kernels]
     of_kernels = [flat.pop(path) for path in paths]
-    rest = unflatten_dict({path: x for path, x in origin.items() if path in flat})
-    added = sums.add_to_one(
-      total._replace(params=unflatten_dict(flat)), params, weights, rest
+    rest = unflatten_dict({path: x for path, x in origins.items() if path in flat})
+    added = sums.add_rows(
+      total._replace(params=unflatten_dict(flat)), params, choice, weights, rest
     )
     flat = flatten_dict(added.params)
-    for path, kernel, change in zip(paths, of_kernels, changes, strict=True):
-      inputs, gradients = _factors(change, finite)
-      gradients *= weights[:, None, None]
-      moved = jnp.einsum('cri,cro->io', inputs, gradients, precision=self.precision)
-      flat[path] = kernel - moved[None]
+    for path, sum_of, start, change in zip(
+      paths, of_kernels, self.starts, changes, strict=True
+    ):
+      flat[path] = self._add_moves(sum_of, start, change, finite, weights, choice)
     return added._replace(params=unflatten_dict(flat))
+
+  def _add_moves(
+    self,
+    sum_of: jax.Array,
+    start: Start,
+    change: Change,
+    finite: jax.Array,
+    weights: jax.Array,
+    choice: jax.Array,
+  ) -> jax.Array:
+    """The sums [K, I, O] of a kernel's moves with those of C clients."""
+    inputs, gradients = _factors(change, finite)
+
+    def add(sum_of: jax.Array, center: jax.Array, weights: jax.Array) -> jax.Array:
+      weighted = gradients * weights[:, None, None]
+      moved = jnp.einsum('cri,cro->io', inputs, weighted, precision=self.precision)
+      if sum_of.shape[0] == 1:
+        return sum_of - moved[None]
+      own = jax.lax.dynamic_index_in_dim(sum_of, center, keepdims=False)
+      return jax.lax.dynamic_update_index_in_dim(sum_of, own - moved, center, 0)
+
+    apart = change.apart
+    if apart is None:
+      return add(sum_of, choice[0], weights)
+    sum_of = add(sum_of, choice[0], jnp.where(apart, 0.0, weights))
+
+    def add_other(sum_of: jax.Array) -> jax.Array:
+      return add(sum_of, choice[apart.argmax()], jnp.where(apart, weights, 0.0))
+
+    return jax.lax.cond(start.two, add_other, lambda sum_of: sum_of, sum_of)
 
 
 def _factors(change: Change, finite: jax.Array) -> Rows:

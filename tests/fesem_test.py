@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, streams, tree
+from fesem_jax import algorithms, em, streams, tree
 from tests import helpers, reference
 from tests.methods import (
   SIZES,
@@ -21,10 +21,18 @@ from tests.methods import (
 )
 
 
-@pytest.mark.parametrize('prox_weighting', ['uniform', 'paper'])
-@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
-def test_fesem_matches_float64_reference(prox_weighting, weighting):
-  data, local = federation(), helpers.local(epochs=2)
+@pytest.mark.parametrize(
+  ('prox_weighting', 'weighting', 'shared_start'),
+  [
+    ('uniform', 'uniform', 'off'),
+    ('uniform', 'by_examples', 'on'),
+    ('paper', 'by_examples', 'off'),
+    ('paper', 'uniform', 'on'),
+  ],
+)
+def test_fesem_matches_float64_reference(prox_weighting, weighting, shared_start):
+  data, local = federation(), helpers.local(epochs=2, chunk=4)
+  local = local._replace(shared_start=shared_start)
   algorithm = algorithms.build(
     'fesem',
     local,
@@ -198,3 +206,41 @@ def test_fesem_compares_only_the_named_layer():
   state = state._replace(assignment=jnp.ones(6, jnp.int32))
   after, _ = jax.jit(whole.step)(state, data, helpers.everyone(data), jax.random.key(1))
   np.testing.assert_array_equal(after.assignment, 1)
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'client_state': 'streamed'},
+    {'track_objective': True, 'weighting': 'by_examples'},
+    {'aggregation': 'median'},
+  ],
+)
+def test_nobody_looks_at_models_of_clients_that_surely_stay(options, monkeypatch):
+  data, local = federation(), helpers.local(chunk=4)._replace(shared_start='on')
+
+  def rounds(local, scale):
+    algorithm = algorithms.build('fesem', local, num_clusters=3, **options)
+    state = initial(algorithm, data)
+    centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+    state = state._replace(
+      centers=jax.tree.map(lambda x: scale * x, centers),
+      assignment=jnp.array([0, 1, 2, 0, 1, 1]),
+    )
+    return jax.jit(algorithm.step)(
+      state, data, helpers.everyone(data), jax.random.key(1)
+    )
+
+  want = [rounds(local._replace(shared_start='off'), scale) for scale in (3.0, 1e-3)]
+
+  def wrong(stack, *_):
+    count = len(jax.tree.leaves(stack)[0])
+    return jnp.zeros(count, jnp.int32), jnp.ones(count)
+
+  monkeypatch.setattr(em, 'e_step', wrong)
+  far, near = (rounds(local, scale) for scale in (3.0, 1e-3))
+  chex.assert_trees_all_close(far, want[0], rtol=1e-4, atol=1e-5)
+  assert (want[0][0].assignment == jnp.array([0, 1, 2, 0, 1, 1])).all()
+  # Where it is not sure, they look, and believe what they see.
+  assert (near[0].assignment == 0).all()
+  assert (want[1][0].assignment != 0).any()

@@ -20,7 +20,7 @@ from fesem_jax.algorithms.recluster import Checks, recluster
 from fesem_jax.algorithms.starting_centers import starting_centers
 from fesem_jax.base import Params
 from fesem_jax.hyperparameters import variable
-from fesem_jax.local import train_cohort
+from fesem_jax.local import Stays, train_cohort
 from fesem_jax.losses import least_loss
 from fesem_jax.method import Algorithm, ClientModels
 from fesem_jax.sampling import everyone
@@ -149,6 +149,8 @@ def fesem(
   matched, kept = cluster_on == comparison.MATCHED, client_state != 'streamed'
   rule = aggregator(aggregation, beta, norm_bound, krum_models)
   aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
+  # Distances of whole models between two of their centers say who surely stays.
+  may_stay = not (compare.partial or matched or temperature)
 
   def prox(data, cohort):
     if prox_lambda == 0:
@@ -226,9 +228,17 @@ def fesem(
   def em_round(state, data, cohort, key):
     def e_and_m_step(trained, starts, sums, known):
       centers, own = starts.shared, starts.choice
-      known, hold = known
+      known, _, hold = whole = known
       # E-step (Eq. 8): every client goes to the center nearest to its model.
-      nearest, distance, models = compare.nearest(trained.params, known)
+      if trained.moved is None:
+        nearest, distance, models = compare.nearest(trained.params, known)
+      else:
+        models, moved = trained.params, trained.moved
+        nearest, distance = jax.lax.cond(
+          surely_stay(starts, moved, whole).all(),
+          lambda: (own, moved),
+          lambda: em.e_step(models, centers),
+        )
       new = jnp.where(trained.took_part() & ~hold, nearest, own)
       if compare.partial or recluster_every:  # Eq. 6 is about all parameters.
         distance = tree.row_distances(models, tree.take(centers, new))
@@ -248,6 +258,16 @@ def fesem(
       others = models if matched and aggregate is not None else None
       return (new, distance, others), sums
 
+    def surely_stay(starts, squared, known):
+      _, gaps, hold = known
+      return hold | em.surely_nearest(squared, gaps[starts.choice])
+
+    # Both steps for a chunk of clients whose own centers are surely the nearest.
+    def all_stay(trained, starts, sums, add):
+      own, weights = starts.choice, trained.weights(weighting)
+      sums = sums.add_to_start(weights, own, trained.moved, add)
+      return (own, trained.moved, None), sums
+
     # Local update (Algorithm 2): every client trains from its center. The two steps
     # follow for each chunk of clients as it finishes.
     trained = train(
@@ -257,8 +277,13 @@ def fesem(
       cohort,
       key,
       fold=e_and_m_step,
-      known=(compare.known(compare.part(state.centers)), held(state)),
+      known=(
+        compare.known(compare.part(state.centers)),
+        em.gaps(state.centers) if may_stay else None,
+        held(state),
+      ),
       sums=em.Sums.zeros(state.centers, track_objective),
+      stays=Stays(surely_stay, all_stay) if may_stay else None,
       keep=kept,
       into=room_for_models(state, cohort),
     )
