@@ -162,6 +162,14 @@ class Method:
     self.compile_seconds = time.perf_counter() - began
     self.needs = memory_of(self._step.compiled)
 
+  def part_centers(self) -> None:
+    """Puts random models in the place of the method's centers."""
+    old = self._state.centers
+    keys = jax.random.split(jax.random.key(1), jax.tree.leaves(old)[0].shape[0])
+    new = jax.vmap(self._algorithm.local.model.init)(keys)
+    new = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), new, old)
+    self._state = self._state._replace(centers=new)
+
   def held(self) -> int:
     """Bytes of the state and the data."""
     return sum(x.nbytes for x in jax.tree.leaves((self._state, self._rest[0])))

@@ -43,6 +43,12 @@ _CLIENTS = flags.DEFINE_integer(
 )
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds of each method.')
 _EPOCHS = flags.DEFINE_integer('local_epochs', 5, 'Local epochs of a round.')
+_APART = flags.DEFINE_bool(
+  'apart',
+  False,
+  'Whether methods with several centers start from random models: no client then comes '
+  'near to another center, as in clustered data after a few rounds.',
+)
 _STREAMED = flags.DEFINE_bool(
   'streamed', False, 'Whether methods with --client_state stream.'
 )
@@ -57,9 +63,12 @@ def _ready(text: str, workload: Workload, num_clients: int, mesh: Any) -> common
     options |= {'client_state': 'streamed'}
   local = common.training(workload, num_clients, mesh)
   local = local._replace(schedule=local.schedule._replace(epochs=_EPOCHS.value))
-  return common.Method(
+  ready = common.Method(
     name, options, local, common.federated(workload, num_clients, mesh)
   )
+  if _APART.value and options.get('num_clusters', 1) > 1:
+    ready.part_centers()
+  return ready
 
 
 def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
@@ -87,7 +96,7 @@ def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
         dropped[method] += 1
   case = {
     'workload': name, 'clients': num_clients, 'streamed': _STREAMED.value,
-    'local_epochs': _EPOCHS.value,
+    'apart': _APART.value, 'local_epochs': _EPOCHS.value,
   }  # fmt: skip
   rows = []
   for method, kept in pairs.items():

@@ -29,6 +29,8 @@ from fesem_jax.sums import ClusterSums
 
 KERNEL = 'kernel'
 
+_HIGHEST = jax.lax.Precision.HIGHEST
+
 Loop = Any  # What a loop over local steps carries, a NamedTuple.
 # A dense layer: its keys in the tree of parameters.
 Path = tuple[str, ...]
@@ -350,7 +352,8 @@ class SharedStart(NamedTuple):
   ) -> jax.Array:
     """[C] float32: squared distances of the local models to where they started.
 
-    |X^T D|^2 = sum_rs (x_r x_s) (d_r d_s), which forms no kernel.
+    |X^T D|^2 = sum_rs (x_r x_s) (d_r d_s), which forms no kernel. Like all distances
+    it is as precise as float32, whatever the precision of training.
 
     Args:
       params: see `models`.
@@ -361,7 +364,7 @@ class SharedStart(NamedTuple):
     squared = tree.row_distances(params, starts)
     for change in changes:
       products = [
-        jnp.einsum('cri,csi->crs', x, x, precision=self.precision)
+        jnp.einsum('cri,csi->crs', x, x, precision=_HIGHEST)
         for x in _factors(change, finite)
       ]
       squared += (products[0] * products[1]).sum(axis=(1, 2))
