@@ -43,7 +43,7 @@ def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Arr
 
 
 # Clients that moved less than half of the way to another center are nearest to their
-# own; the hundredth is far beyond what rounding changes in a squared distance.
+# own; the hundredth is far beyond what float32 rounds off a squared distance.
 _HALF_WAY = 4 * 1.01
 
 

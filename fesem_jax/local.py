@@ -44,7 +44,8 @@ WEIGHTINGS = ('uniform', 'by_examples')
 class Stays(NamedTuple):
   """What is done with a chunk of clients that surely stay with where they started.
 
-  Where kernels share their start and no model is kept, none is formed then.
+  Where kernels share their start and no model is kept, none is formed then. Where
+  models are kept, only `Trained.moved` is told.
 
   Attributes:
     sure: (a chunk's starts, squared distances [C] of the local models to them, `known`)

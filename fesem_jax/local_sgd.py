@@ -158,8 +158,8 @@ def train_chunk(
     ids: [C] int32 positions in `data`.
     steps: [C] int32 local steps.
     keys: [C] keys of the clients in this round.
-    shared: kernels that all these clients start from, which `starts` is without;
-      `anchor` and `correction` must be None if there are any.
+    shared: kernels of one center or two that they start from, which `starts` is
+      without; `anchor` and `correction` must be None if there are any.
     anchor: [C, ...] what `prox` pulls to; the start by default.
     prox: [C] float32, adds `prox * |w - anchor|^2` to the loss (Eq. 7), or None.
     correction: [C, ...] added to every gradient, or None.

@@ -168,7 +168,7 @@ def split(
     local: how clients train.
     start: of C clients with one `choice`, or two.
     kernels: from `kernels`.
-    exist: [C] bool, False in empty places, of which the first is none.
+    exist: [C] bool, False in empty places; of the first one only the choice counts.
   """
   if not kernels:
     return start, NONE

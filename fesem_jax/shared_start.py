@@ -39,7 +39,7 @@ Rows = tuple[jax.Array, jax.Array]
 
 
 class Kernel(NamedTuple):
-  """A dense layer whose kernel all clients start from.
+  """A dense layer whose kernel clients of a center start from.
 
   Attributes:
     path: of the layer.

@@ -157,11 +157,14 @@ def test_layers_of_any_flax_module_end_alike(chunk, layers):
 
 
 @pytest.mark.parametrize(
-  ('batch_size', 'choice'), [(4, [2, 0, 2, 2, 0, 2]), (0, [3, 0, 1, 0, 3, 1])]
+  ('batch_size', 'choice'),
+  # In chunks of three: two centers in one; a third one, which begins another.
+  [(4, [2, 0, 2, 2, 0, 2]), (0, [3, 0, 3, 3, 1, 3])],
 )
 def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
   data = helpers.federation(SIZES, shape=(8, 8))
   local = on(model='small_cnn', shape=(8, 8), chunk=4, batch_size=batch_size)
+  local = local._replace(clients_per_shared_start=3)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 4))
   starts = ClientModels(centers, jnp.array(choice))
   want = trained(local._replace(shared_start='off'), data, starts=starts)

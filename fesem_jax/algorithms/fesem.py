@@ -149,7 +149,7 @@ def fesem(
   matched, kept = cluster_on == comparison.MATCHED, client_state != 'streamed'
   rule = aggregator(aggregation, beta, norm_bound, krum_models)
   aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
-  # Distances of whole models between two of their centers say who surely stays.
+  # Distances between centers say who stays where whole models go to one center each.
   may_stay = not (compare.partial or matched or temperature)
 
   def prox(data, cohort):
@@ -228,14 +228,14 @@ def fesem(
   def em_round(state, data, cohort, key):
     def e_and_m_step(trained, starts, sums, known):
       centers, own = starts.shared, starts.choice
-      known, _, hold = whole = known
+      of_centers, _, hold = known
       # E-step (Eq. 8): every client goes to the center nearest to its model.
       if trained.moved is None:
-        nearest, distance, models = compare.nearest(trained.params, known)
+        nearest, distance, models = compare.nearest(trained.params, of_centers)
       else:
         models, moved = trained.params, trained.moved
         nearest, distance = jax.lax.cond(
-          surely_stay(starts, moved, whole).all(),
+          surely_stay(starts, moved, known).all(),
           lambda: (own, moved),
           lambda: em.e_step(models, centers),
         )
@@ -307,8 +307,8 @@ def fesem(
       centers, assignment = reseed_empty_centers(
         centers, assignment, trained.params, distance, cohort, data
       )
-      stays = tree.row_distances(centers, here) == 0
-      of_server = server.renew(server_optimizer, of_server, stays, centers)
+      unmoved = tree.row_distances(centers, here) == 0
+      of_server = server.renew(server_optimizer, of_server, unmoved, centers)
       new = tree.rows_of(assignment, cohort)
     checks = state.checks and state.checks._replace(hold=jnp.bool_(False))
     state = state._replace(centers=centers, server=of_server, checks=checks)
