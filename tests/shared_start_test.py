@@ -156,6 +156,20 @@ def test_layers_of_any_flax_module_end_alike(chunk, layers):
   chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-6)
 
 
+class WithoutBias(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(helpers.CLASSES, use_bias=False)(Block()(x))
+
+
+def test_a_model_of_nothing_but_kernels_keeps_one():
+  data, local = helpers.federation(SIZES), on(chunk=4)
+  local = local._replace(model=models.from_flax(WithoutBias(), helpers.SHAPE))
+  assert len(paths(local, data)) == 1
+  want = trained(local._replace(shared_start='off'), data)
+  chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
   ('batch_size', 'choice'),
   # In chunks of three: two centers in one; a third one, which begins another.
