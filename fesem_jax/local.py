@@ -272,13 +272,17 @@ def train_cohort(
         sums, ends.params, ends.changes, ends.finite, weights, choice, models
       )
 
-    def finish(clients, sums):
-      ends, start, old_correction, moved, facts = clients
-      ids, sizes, arrived, steps, keys = facts
-      start = start._replace(shared=models)
-      trained = Trained(
+    def without_models(ends, facts, moved):
+      ids, sizes, arrived, steps, _ = facts
+      return Trained(
         ids, None, ends.loss, sizes, ends.finite, arrived, steps, moved=moved
       )
+
+    def finish(clients, sums):
+      ends, start, old_correction, moved, facts = clients
+      ids, *_, keys = facts
+      start = start._replace(shared=models)
+      trained = without_models(ends, facts, moved)
       if at_once:
         return (None, trained), add_unformed(
           ends, start, sums, trained.weights(mean_by)
@@ -315,9 +319,7 @@ def train_cohort(
 
     if stays is None or moved is None or keep:
       return looked_at(sums)
-    trained = Trained(
-      chunk.ids, None, ends.loss, sizes, ends.finite, arrived, steps, moved=moved
-    )
+    trained = without_models(ends, facts, moved)
 
     def not_looked_at(sums):
       add = functools.partial(add_unformed, ends, start)
