@@ -40,6 +40,8 @@ def map_clients(
   replaces: bool = True,
   group: jax.Array | None = None,
   num_groups: int = 1,
+  finish: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+  clients_per_part: int = 1,
 ) -> tuple[Any, Any]:
   """Runs `body` on the clients of a cohort, split over devices, chunk by chunk.
 
@@ -63,6 +65,8 @@ def map_clients(
     replaces: see `map_chunks`.
     group: see `map_chunks`.
     num_groups: see `map_chunks`.
+    finish: see `map_chunks`.
+    clients_per_part: see `map_chunks`.
 
   Returns:
     Results, a tree of [S, ...] split over the mesh, and the sums of all clients.
@@ -85,6 +89,8 @@ def map_clients(
       own=own,
       replaces=replaces,
       reads_ahead=offloading.reads_ahead(mesh),
+      finish=finish,
+      clients_per_part=clients_per_part,
     )
 
   return sharding.per_device(on_device, mesh, 5)(
@@ -104,6 +110,8 @@ def map_chunks(
   own: Any = None,
   replaces: bool = True,
   reads_ahead: bool = False,
+  finish: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+  clients_per_part: int = 1,
 ) -> tuple[Any, Any]:
   """Runs `body` on chunks of clients in order of decreasing work.
 
@@ -116,14 +124,19 @@ def map_chunks(
     work: [S] int32 how long each client takes.
     clients_per_chunk: C; it does not affect the result beyond rounding.
     sums: arrays to add to.
-    into: arrays [S, ...] to overwrite, a prefix of the tree that `body` returns, None
-      for new ones. Fresh memory costs more time than filling it.
+    into: arrays [S, ...] to overwrite, a prefix of the tree of results, None for new
+      ones. Fresh memory costs more time than filling it.
     group: [S] int32 in 0..num_groups-1; a chunk has clients of one group, or of two,
       one after the other. None if all are of one.
     num_groups: how many there are, or more.
     own: tree of [S, ...], what belongs to each client.
     replaces: whether `body` looks at what `into` holds in the host's memory.
     reads_ahead: whether what is in the host's memory comes a chunk ahead.
+    finish: makes results that need more memory than C clients at once may take. Then
+      `body` returns (tree of [C, ...], anything), sums; and (c rows of that tree, that
+      thing, sums) -> their results [c, ...] and sums, to which it adds. None if `body`
+      returns the results.
+    clients_per_part: c, or fewer, so that parts are of one size.
 
   Returns:
     Tree of [S, ...] in the order of `work`, and what the last chunk left.
@@ -132,6 +145,9 @@ def map_chunks(
   num_clients = work.shape[0]
   most = -(-num_clients // max(1, clients_per_chunk))
   chunk = -(-num_clients // most)  # As few empty places as can be.
+  size = chunk
+  if finish is not None:
+    finish, size = jax.jit(finish, inline=True), _size_of_parts(chunk, clients_per_part)
   num_chunks: jax.Array | int = most
   if group is None or chunk == 1:
     order = jnp.argsort(-work).astype(jnp.int32)
@@ -145,7 +161,7 @@ def map_chunks(
   def write(whole: Any, slots: jax.Array, rows: Any) -> Any:
     if offloading.is_offloaded(whole):
       return whole.put(slots, rows)
-    if chunk == 1:  # A slice is written in place; a scatter would loop.
+    if len(slots) == 1:  # A slice is written in place; a scatter would loop.
       return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
     return whole.at[slots].set(rows, mode='drop')
 
@@ -176,6 +192,12 @@ def map_chunks(
     old_rows = offloading.with_rest(old(out), fetched[1], slots, read)
     return body(slots, own_rows, old_rows, sums)
 
+  def results_of(clients: Any, sums: Any, i: jax.Array | int = 0) -> Any:
+    if finish is None:
+      return clients, sums
+    own, of_all = clients
+    return finish(_slice(own, i, size), of_all, sums)
+
   def run(i: jax.Array, carry: Any) -> Any:
     (out, fetched), sums = carry
     slots, following = slots_of(i), None
@@ -183,15 +205,23 @@ def map_chunks(
       following = fetch(out, slots_of(i + 1))
     else:
       fetched = fetch(out, slots)
-    rows, sums = one_chunk(slots, out, fetched, sums)
-    out = jax.tree.map(lambda o, r: write(o, slots, r), out, rows, is_leaf=offloaded)
+    clients, sums = one_chunk(slots, out, fetched, sums)
+
+    def part(i: jax.Array | int, carry: Any) -> Any:
+      out, sums = carry
+      own = _slice(slots, i, size)
+      rows, sums = results_of(clients, sums, i)
+      out = jax.tree.map(lambda o, r: write(o, own, r), out, rows, is_leaf=offloaded)
+      return out, sums
+
+    exist = slots < num_clients
+    out, sums = _add_parts(part, out, sums, chunk, size, exist)
     return (out, following), sums
 
-  shapes, _ = jax.eval_shape(
-    lambda slots, sums: one_chunk(slots, into, fetch(into, slots), sums),
-    slots_of(0),
-    sums,
-  )
+  def first_results(slots: jax.Array, sums: Any) -> Any:
+    return results_of(*one_chunk(slots, into, fetch(into, slots), sums))[0]
+
+  shapes = jax.eval_shape(first_results, slots_of(0), sums)
 
   def new(s):
     return jnp.zeros((num_clients, *s.shape[1:]), s.dtype)
@@ -210,32 +240,69 @@ def in_parts(
   clients: Any,
   clients_per_part: int,
   sums: Any = None,
-  into: Any = None,
+  exist: jax.Array | None = None,
 ) -> tuple[Any, Any]:
   """Runs `body` on a few of a chunk's clients at a time, for what needs more memory.
 
   Args:
     body: (tree of [c, ...], sums) -> tree of [c, ...] and sums, to which it adds.
     clients: tree of [C, ...].
-    clients_per_part: c, or fewer, so that parts are of one size.
+    clients_per_part: see `map_chunks`.
     sums: arrays to add to.
-    into: see `map_chunks`; not used where one part is all.
+    exist: [C] bool, False in empty places; None if there are none. Parts behind the
+      last client are left out: their results are zeros.
 
   Returns:
     Tree of [C, ...], and the sums.
   """
   count = jax.tree.leaves(clients)[0].shape[0]
-  if count <= clients_per_part:
+  size = _size_of_parts(count, clients_per_part)
+  if size == count:
     return body(clients, sums)
+  body = jax.jit(body, inline=True)  # As in `map_chunks`.
 
-  def part(slots: jax.Array, own: Any, old: Any, sums: Any) -> tuple[Any, Any]:
-    del slots, old
-    return body(own, sums)
+  def part(i: jax.Array, carry: Any) -> Any:
+    out, sums = carry
+    rows, sums = body(_slice(clients, i, size), sums)
 
-  # Without empty places, which would count a client twice.
-  size = max(c for c in range(1, clients_per_part + 1) if count % c == 0)
-  work = jnp.zeros(count, jnp.int32)
-  return map_chunks(part, work, size, sums, into, own=clients)
+    def write(whole: jax.Array, rows: jax.Array) -> jax.Array:
+      return jax.lax.dynamic_update_slice_in_dim(whole, rows, i * size, 0)
+
+    return jax.tree.map(write, out, rows), sums
+
+  shapes, _ = jax.eval_shape(body, _slice(clients, 0, size), sums)
+  out = jax.tree.map(lambda s: jnp.zeros((count, *s.shape[1:]), s.dtype), shapes)
+  return _add_parts(part, out, sums, count, size, exist)
+
+
+def _add_parts(
+  part: Callable[[Any, tuple[Any, Any]], tuple[Any, Any]],
+  results: Any,
+  sums: Any,
+  count: int,
+  size: int,
+  exist: jax.Array | None,
+) -> tuple[Any, Any]:
+  """`sums.add_up` over the parts of `size` of a chunk's `count` clients."""
+  if size == count:
+    return part(0, (results, sums))
+  parts: jax.Array | int = count // size
+  if exist is not None:
+    filled = jnp.where(exist, jnp.arange(1, count + 1), 0).max()
+    parts = (filled + size - 1) // size
+  return add_up(parts, part, results, sums, count // size)
+
+
+def _size_of_parts(count: int, most: int) -> int:
+  """Clients of a part, of `most` at the most: as many in each, so none counts twice."""
+  return max(c for c in range(1, min(count, max(1, most)) + 1) if count % c == 0)
+
+
+def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
+  """The i-th `size` rows of a tree of [C, ...]."""
+  return jax.tree.map(
+    lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), clients
+  )
 
 
 def _by_group(

@@ -178,7 +178,7 @@ def evaluate_clients(
       return (deployed, count_chunk(model, tuned, test, ids), ~ends.finite), None
 
     clients = chunk.ids, of_chunk, ends
-    return chunks.in_parts(measure, clients, local.clients_per_chunk)
+    return chunks.in_parts(measure, clients, local.clients_per_chunk, exist=exist)
 
   counts, _ = chunks.map_clients(
     body,

@@ -14,6 +14,7 @@ from fesem_jax.corruption import as_sent
 from fesem_jax.local_sgd import Vary, train_chunk
 from fesem_jax.method import ClientModels, Clusters, RoundInfo
 from fesem_jax.sampling import client_keys, coin
+from fesem_jax.shared_start import SharedStart
 from fesem_jax.sums import add_to_one, no_sums, total
 from fesem_jax.training import LocalTraining
 
@@ -223,6 +224,10 @@ def train_cohort(
   )
   at_once = bool(mean_by and kernels and data.corruption is None)
   stays = stays if kernels and data.corruption is None else None
+  # Whether the models of a chunk are looked at is decided chunk by chunk.
+  decides = stays is not None and not keep
+  # Few whole models at a time, so that they stay in the cache.
+  at_a_time = together if at_once else local.clients_per_chunk
   models = shared_of(starts), shared_of(anchor)
   shared = (*models, shared_part, data, key, rate, known)
 
@@ -264,70 +269,68 @@ def train_cohort(
       rate=rate,
     )
 
-    def add_unformed(ends, start, sums, weights):
-      choice = jnp.zeros_like(ends.finite, jnp.int32)
-      if start.choice is not None:
-        choice = start.choice
-      return start_together.add_to(
-        sums, ends.params, ends.changes, ends.finite, weights, choice, models
-      )
-
-    def without_models(ends, facts, moved):
-      ids, sizes, arrived, steps, _ = facts
-      return Trained(
-        ids, None, ends.loss, sizes, ends.finite, arrived, steps, moved=moved
-      )
-
-    def finish(clients, sums):
-      ends, start, old_correction, moved, facts = clients
-      ids, *_, keys = facts
-      start = start._replace(shared=models)
-      trained = without_models(ends, facts, moved)
-      if at_once:
-        return (None, trained), add_unformed(
-          ends, start, sums, trained.weights(mean_by)
-        )
-      trained = trained._replace(correction=old_correction)
-      params = start_together.models(ends.params, ends.changes, ends.finite)
-      if sends:
-        count = ids.shape[0]
-        told = ClientModels(start.own, jnp.arange(count)) if sends_own else start
-        params = as_sent(data, ids, told, params, keys)
-      trained, folded = trained._replace(params=params), None
-      if mean_by:
-        sums = add_to_one(sums, params, trained.weights(mean_by), models)
-      if fold is not None:
-        more = () if known is None else (known,)
-        folded, sums = fold(trained, start, sums, *more)
-      kept = params if keep else None
-      trained = trained._replace(
-        params=None, folded=folded, correction=None, moved=None
-      )
-      return (kept, trained), sums
-
-    facts, moved = (chunk.ids, sizes, arrived, steps, keys), None
+    moved = None
     if stays is not None:
       moved = start_together.squared_moves(
         ends.params, rest.params(count), ends.changes, ends.finite
       )
-    clients = ends, start._replace(shared=None), old_correction, moved, facts
-    # Few whole models at a time, so that they stay in the cache.
-    at_a_time = count if at_once else local.clients_per_chunk
+    trained = Trained(
+      chunk.ids, None, ends.loss, sizes, ends.finite, arrived, steps,
+      correction=old_correction, moved=moved,
+    )  # fmt: skip
+    clients = trained, ends.params, ends.changes, start._replace(shared=None), keys
+    of_all = start_together.starts, models, data, known
+    if not decides:
+      return (clients, of_all), sums
 
     def looked_at(sums):
-      return chunks.in_parts(finish, clients, at_a_time, sums, chunk.into)
+      def finish_some(clients, sums):
+        return finish(clients, of_all, sums)
 
-    if stays is None or moved is None or keep:
-      return looked_at(sums)
-    trained = without_models(ends, facts, moved)
+      return chunks.in_parts(finish_some, clients, at_a_time, sums, exist)
 
     def not_looked_at(sums):
-      add = functools.partial(add_unformed, ends, start)
+      add = functools.partial(add_unformed, clients, of_all)
       folded, sums = stays.fold(trained, start, sums, add)
       return (None, trained._replace(folded=folded, moved=None)), sums
 
     sure = stays.sure(start, moved, known) | ~trained.took_part()
     return jax.lax.cond(sure.all(), not_looked_at, looked_at, sums)
+
+  def shared_start(starts):
+    return SharedStart(kernels, starts, precision=local.precision)
+
+  def add_unformed(clients, of_all, sums, weights):
+    trained, params, changes, start, _ = clients
+    starts, models, _, _ = of_all
+    choice = jnp.zeros_like(trained.ids) if start.choice is None else start.choice
+    return shared_start(starts).add_to(
+      sums, params, changes, trained.finite, weights, choice, models
+    )
+
+  def finish(clients, of_all, sums):
+    """What becomes of trained clients: results, and the sums with theirs."""
+    trained, params, changes, start, keys = clients
+    starts, models, data, known = of_all
+    if at_once:
+      sums = add_unformed(clients, of_all, sums, trained.weights(mean_by))
+      return (None, trained), sums
+    start = start._replace(shared=models)
+    params = shared_start(starts).models(params, changes, trained.finite)
+    if sends:
+      told = start
+      if sends_own:
+        told = ClientModels(start.own, jnp.arange(trained.ids.shape[0]))
+      params = as_sent(data, trained.ids, told, params, keys)
+    trained, folded = trained._replace(params=params), None
+    if mean_by:
+      sums = add_to_one(sums, params, trained.weights(mean_by), models)
+    if fold is not None:
+      more = () if known is None else (known,)
+      folded, sums = fold(trained, start, sums, *more)
+    kept = params if keep else None
+    trained = trained._replace(params=None, folded=folded, correction=None, moved=None)
+    return (kept, trained), sums
 
   (params, trained), sums = chunks.map_clients(
     body,
@@ -343,5 +346,7 @@ def train_cohort(
     replaces=in_place or old_part is not None,
     group=starts.choice if kernels else None,
     num_groups=starts.num_models(),
+    finish=None if decides else finish,
+    clients_per_part=at_a_time,
   )
   return trained._replace(params=params, sums=sums)

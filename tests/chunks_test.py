@@ -133,17 +133,53 @@ def test_a_chunk_has_clients_of_two_groups_at_the_most(clients_per_chunk):
       assert len(row) == width or len({*groups[row], *groups[following]}) > 2
 
 
-@pytest.mark.parametrize('clients_per_part', [1, 2, 4, 5, 9])
+@pytest.mark.parametrize('clients_per_part', [1, 2, 3, 4, 6, 9])
 def test_parts_of_a_chunk_count_every_client_once(clients_per_part):
-  values = jnp.arange(10.0, 15.0)
+  values = jnp.arange(10.0, 16.0)
 
   def body(values, total):
     assert len(values) <= clients_per_part
     return 2 * values, total + values.sum()
 
-  def run(values):
-    return chunks.in_parts(body, values, clients_per_part, jnp.float32(0))
+  def run(values, exist=None):
+    return chunks.in_parts(body, values, clients_per_part, jnp.float32(0), exist)
 
   results, total = jax.jit(run)(values)
   np.testing.assert_array_equal(results, 2 * values)
   assert total == values.sum()
+  # Parts behind the last client are left out; places between clients are not.
+  exist = jnp.array([True, False, True, False, False, False])
+  results, _ = jax.jit(run)(values, exist)
+  size = max(c for c in (1, 2, 3, 6) if c <= clients_per_part)
+  looked_at = np.arange(6) < -(-3 // size) * size
+  np.testing.assert_array_equal(results, np.where(looked_at, 2 * values, 0))
+
+
+@pytest.mark.parametrize('clients_per_part', [1, 2, 3, 9])
+@pytest.mark.parametrize('clients_per_chunk', [1, 3, 4, 9])
+def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
+  clients_per_chunk, clients_per_part
+):
+  groups, old = jnp.array([0, 1, 2, 1, 0]), jnp.full(5, -1.0)
+
+  def body(slots, own, _old, total):
+    return ((slots, own), own.max()), total
+
+  def finish(clients, largest, total):
+    slots, own = clients
+    exists = slots < len(WORK)
+    assert len(own) <= clients_per_part
+    return (2 * own, largest - own), total + jnp.array([1, (exists * own).sum()])
+
+  def run(old):
+    return chunks.map_chunks(
+      body, jnp.asarray(WORK), clients_per_chunk, jnp.zeros(2), (old, None), groups, 3,
+      own=jnp.arange(10.0, 15.0), finish=finish, clients_per_part=clients_per_part,
+    )  # fmt: skip
+
+  (doubled, below), (parts, total) = jax.jit(run)(old)
+  np.testing.assert_array_equal(doubled, 2 * np.arange(10.0, 15.0))
+  assert total == 60
+  assert (np.asarray(below) >= 0).all()
+  if clients_per_part == 1:
+    assert parts == 5
