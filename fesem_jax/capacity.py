@@ -10,7 +10,7 @@ from fesem_jax import forecast, planning, processes, sharding
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.errors import UserError
 from fesem_jax.method import Algorithm
-from fesem_jax.needs import Needs, compiled_to_fit
+from fesem_jax.needs import Needs, bytes_of_shard, compiled_to_fit
 
 
 class TooLarge(UserError):  # noqa: N818 - what a program is.
@@ -36,13 +36,14 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
 
   Args:
     lowered: the program.
-    args: tree of arrays that it will be called with.
+    args: tree of arrays that it will be called with, or of their shapes and shardings.
     what: it does, for errors.
 
   Raises:
     TooLarge: if it needs more memory than a device has, by its compiler's count.
   """
-  arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
+  leaves = jax.tree.leaves(args)
+  arrays = [x for x in leaves if getattr(x, 'sharding', None) is not None]
   # Of this process; those of others do not say.
   own = arrays[0].sharding.addressable_devices if arrays else jax.local_devices()
   memory = sharding.memory(next(iter(own)), len(own) * processes.on_this_machine())
@@ -53,14 +54,14 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
   return compiled
 
 
-def _shared(arrays: list[jax.Array]) -> int:
+def _shared(arrays: list[Any]) -> int:
   """Bytes of a CPU device's arguments that it has in common with others."""
   found = 0.0
   for x in arrays:
     count = len(x.sharding.addressable_devices)
     some: Any = next(iter(x.sharding.addressable_devices))
     if some.platform == 'cpu' and x.sharding.is_fully_replicated:
-      found += x.nbytes * (1 - 1 / count)
+      found += bytes_of_shard(x) * (1 - 1 / count)
   return int(found)
 
 

@@ -280,7 +280,7 @@ def train_cohort(
     )  # fmt: skip
     clients = trained, ends.params, ends.changes, start._replace(shared=None), keys
     of_all = start_together.starts, models, data, known
-    if not decides:
+    if stays is None or moved is None or keep:  # Not `decides`.
       return (clients, of_all), sums
 
     def looked_at(sums):

@@ -149,13 +149,9 @@ def plan(
     return made
 
   state = as_left(algorithm, train, key)
-  if 'start' in parts:
-    start = compiled('start', algorithm.init, key, train)
-    if start is not None:
-      state = jax.tree.map(
-        lambda s, placed: s.update(sharding=placed), state, start.output_shardings
-      )
   placed = jax.tree.map(lambda s: s.sharding, state)
+  if 'start' in parts:
+    compiled('start', algorithm.init, key, train, out_shardings=placed)
   padding: tuple[tuple[str, int], ...] = ()
   if 'round' in parts:
     step = compiled(
@@ -173,7 +169,7 @@ def plan(
 
 
 def as_left(algorithm: Algorithm, train: FederatedData, key: jax.Array) -> Any:
-  """Shapes of a method's state, placed as methods leave it: stacks split by client."""
+  """Shapes of a method's state, placed as it is in a run: stacks split by client."""
   whole = NamedSharding(algorithm.local.mesh, PartitionSpec())
   split = NamedSharding(algorithm.local.mesh, PartitionSpec(CLIENTS))
 

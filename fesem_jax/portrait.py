@@ -129,7 +129,9 @@ def draw(
     return products, counts, deployed.clusters()
 
   args = (state, train, jnp.asarray(ids, jnp.int32), key)
-  program = programs.compiled(('portrait', algorithm, local), gram, *args, **run_once())
+  program = programs.compiled(
+    ('portrait', algorithm, local), gram, *args, **run_once(local, train)
+  )
   with waits.told('local models for the figures'):
     products, counts, clusters = processes.on_host(program(*args))
   # Weights beyond 1e19 overflow here.

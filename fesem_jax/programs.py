@@ -1,18 +1,22 @@
 """Compiled programs, kept so that further runs of the same shapes can share them."""
 
+import contextvars
 import dataclasses
 import hashlib
 import math
 import os
 import time
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from fesem_jax import sharding, waits
+from fesem_jax import processes, sharding, waits
+from fesem_jax.base import FederatedData
 from fesem_jax.capacity import compile_to_fit
+from fesem_jax.training import LocalTraining
 
 # First of a program's key -> what the program does.
 _WAITS: dict[Any, str] = {
@@ -25,16 +29,47 @@ _WAITS: dict[Any, str] = {
 }
 
 
-def run_once() -> dict[str, Any]:
+# Multiplications that a CPU does sooner, however compiled, than it compiles them well.
+_FEW = 2**32
+
+
+def run_once(local: LocalTraining, data: FederatedData) -> dict[str, Any]:
   """Options of `jax.jit` for a program that runs once in a run.
 
   Without some of LLVM's passes the first clustering takes 30 % less time to compile on
-  a CPU, and trains as fast. What XLA_FLAGS says of them stays.
+  a CPU, and trains as fast; without any, half of the time, which pays where there is
+  little to train. What XLA_FLAGS says of them stays.
+
+  Args:
+    local: how clients train in it.
+    data: training split.
   """
   level = 'xla_backend_optimization_level'
   if jax.default_backend() != 'cpu' or level in os.environ.get('XLA_FLAGS', ''):
     return {}
-  return {'compiler_options': {level: 1}}
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  numbers = sum(x.size for x in jax.tree.leaves(params))
+  # At most: each parameter meets each number of each example.
+  most = numbers * data.y.shape[0] * math.prod(data.example_shape)
+  return {'compiler_options': {level: 0 if most < _FEW else 1}}
+
+
+def at_once(*tasks: Callable[[], Any]) -> None:
+  """Runs tasks that compile on a thread each, since the compiler leaves cores idle.
+
+  Several processes run them in turn, so that all of them compile in the same order.
+
+  Raises:
+    TooLarge: and whatever else the first task that fails raises, once all have ended.
+  """
+  if processes.count() > 1:
+    for task in tasks:
+      task()
+    return
+  with ThreadPoolExecutor(len(tasks)) as pool:
+    found = [pool.submit(contextvars.copy_context().run, task) for task in tasks]
+  for each in found:
+    each.result()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +87,6 @@ class Program:
   def __call__(self, *args: Any) -> Any:
     """The result for arguments like those that it was compiled for."""
     return self.compiled(*args, self.numbers)
-
-  @property
-  def output_shardings(self) -> Any:
-    """Like the result, the sharding of each array."""
-    return self.compiled.output_shardings
 
 
 class Programs:

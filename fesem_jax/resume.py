@@ -13,8 +13,9 @@ from fesem_jax.base import FederatedData
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError, argument
 from fesem_jax.method import Algorithm
-from fesem_jax.programs import Programs, run_once
+from fesem_jax.programs import Programs
 from fesem_jax.records import Record
+from fesem_jax.rounds import compile_start
 
 
 def default_config(
@@ -94,6 +95,7 @@ def begin(
   algorithm: Algorithm,
   train: FederatedData,
   key: jax.Array,
+  like: Any,
   checkpoints: Checkpoints | None,
   rounds: int,
   programs: Programs,
@@ -104,6 +106,7 @@ def begin(
     algorithm: see `Algorithm`.
     train: training split as arranged.
     key: the stream of the initialization.
+    like: shapes and shardings of the state, from `rehearse`.
     checkpoints: of the workdir; None without one.
     rounds: of the whole run.
     programs: compiled so far.
@@ -115,11 +118,9 @@ def begin(
   Raises:
     UserError: if more rounds were done than asked for, or no checkpoint can be read.
   """
-  init = programs.compiled(
-    ('init', algorithm), algorithm.init, key, train, **run_once()
-  )
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:
+    init = compile_start(programs, algorithm, like, train, key)
     began = time.perf_counter()
     with waits.told('first models and clusters'):
       state = jax.block_until_ready(init(key, train))
@@ -129,10 +130,4 @@ def begin(
       f'The workdir holds {latest} rounds, more than {argument("rounds", rounds)}; '
       'choose another folder or more rounds.'
     )
-  shapes = jax.eval_shape(algorithm.init, key, train)
-  like = jax.tree.map(
-    lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
-    shapes,
-    init.output_shardings,
-  )
   return *checkpoints.restore(like), 0.0

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from fesem_jax import offloading, sharding, streams
+from fesem_jax import planning, sharding, streams
 from fesem_jax.base import Cohort, FederatedData
 from fesem_jax.method import Algorithm, RoundInfo
-from fesem_jax.programs import Program, Programs
+from fesem_jax.programs import Program, Programs, run_once
 
 # A `Program`, or the function itself.
 Step = Callable[..., Any]
@@ -31,28 +31,62 @@ def keys_of_run(seed: int, mesh: Mesh) -> dict[int, jax.Array]:
 
 
 def rehearse(
-  algorithm: Algorithm, data: FederatedData, cohort: Cohort, keys: dict[int, jax.Array]
-) -> jax.stages.Traced:
+  algorithm: Algorithm,
+  data: FederatedData,
+  cohort: Cohort,
+  init_key: jax.Array,
+  round_key: jax.Array,
+) -> tuple[Any, jax.stages.Traced]:
   """Traces the initialization and a round without computing anything.
 
   Args:
     algorithm: see `Algorithm`.
     data: training split on the devices.
     cohort: the clients of any round.
-    keys: from `keys_of_run`.
+    init_key: the stream of the initialization.
+    round_key: the stream of the rounds.
 
   Returns:
-    The traced round.
+    Shapes and shardings of the state, and the traced round.
 
   Raises:
     UserError: if the algorithm cannot be run on this data.
   """
-  state = jax.eval_shape(algorithm.init, keys[streams.INIT], data)
-  # As the state of a run will be, so that `compile_step` finds it traced already.
-  whole = NamedSharding(algorithm.local.mesh, PartitionSpec())
-  state = jax.tree.map(lambda s: s.update(sharding=whole), state)
-  state = offloading.placed(state, algorithm.local.mesh)
-  return jax.jit(algorithm.step).trace(state, data, cohort, keys[streams.ROUNDS])
+  state = planning.as_left(algorithm, data, init_key)
+  return state, jax.jit(algorithm.step).trace(state, data, cohort, round_key)
+
+
+def compile_start(
+  programs: Programs,
+  algorithm: Algorithm,
+  state: Any,
+  data: FederatedData,
+  key: jax.Array,
+) -> Program:
+  """Compiles the start, unless a program of the same shapes is held already.
+
+  Args:
+    programs: compiled so far.
+    algorithm: see `Algorithm`.
+    state: shapes and shardings of its state, from `rehearse`.
+    data: training split on the devices.
+    key: the stream of the initialization.
+
+  Returns:
+    `algorithm.init` compiled.
+  """
+
+  def compile_now() -> Program:
+    return programs.compiled(
+      ('init', algorithm),
+      algorithm.init,
+      key,
+      data,
+      out_shardings=_shardings(state),
+      **run_once(algorithm.local, data),
+    )
+
+  return programs.once(('start', algorithm), compile_now, key, data)
 
 
 def compile_step(
@@ -68,7 +102,7 @@ def compile_step(
   Args:
     programs: compiled so far.
     algorithm: see `Algorithm`.
-    state: its state on the devices.
+    state: its state on the devices, or the shapes of it.
     data: training split on the devices.
     cohort: the clients of any round.
     key: the stream of the rounds.

@@ -21,7 +21,7 @@ from fesem_jax.corruption import honest
 from fesem_jax.method import Algorithm, ClientModels
 
 if TYPE_CHECKING:
-  from fesem_jax.programs import Programs
+  from fesem_jax.programs import Program, Programs
 
 
 class Measured(NamedTuple):
@@ -85,6 +85,18 @@ class Evaluation:
     self._finetune_epochs, self._key = finetune_epochs, key
     self._programs = programs
 
+  def compile(self, state: Any) -> 'Program':
+    """The program that measures, for a state or the shapes of it."""
+    algorithm, epochs = self._algorithm, self._finetune_epochs
+    return self._programs.compiled(
+      ('measure', algorithm, epochs),
+      measure_with(algorithm, epochs),
+      state,
+      self._train,
+      self._test,
+      self._key,
+    )
+
   def measure(self, state: Any, number: int) -> Measured:
     """Measures every client's deployed model, as it is and fine-tuned.
 
@@ -92,11 +104,11 @@ class Evaluation:
       state: the algorithm's, after the round.
       number: of the round, counted from 1.
     """
-    algorithm, epochs = self._algorithm, self._finetune_epochs
-    measure = measure_with(algorithm, epochs)
-    args = (state, self._train, self._test, jax.random.fold_in(self._key, number))
-    program = self._programs.compiled(('measure', algorithm, epochs), measure, *args)
-    measured, assignment = processes.on_host(program(*args))
+    key = jax.random.fold_in(self._key, number)
+    program = self.compile(state)
+    measured, assignment = processes.on_host(
+      program(state, self._train, self._test, key)
+    )
     deployed, finetuned, failed = measured
     count = self._shapes(state).num_models()
     return Measured(deployed, finetuned, failed, assignment, count)

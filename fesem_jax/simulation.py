@@ -4,6 +4,7 @@ import contextlib
 import pathlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,17 @@ from fesem_jax.data import skew
 from fesem_jax.errors import Diverged, UserError, argument, check_at_least
 from fesem_jax.interrupts import Stopped, interruptible
 from fesem_jax.method import Algorithm, RoundInfo
-from fesem_jax.programs import CompileTime, Programs
+from fesem_jax.programs import CompileTime, Programs, at_once
 from fesem_jax.result import Result
 from fesem_jax.result_files import read_clients, read_result, write_result
 from fesem_jax.resume import begin, default_config, digest_of_data
-from fesem_jax.rounds import compile_step, keys_of_run, rehearse, run_round
+from fesem_jax.rounds import (
+  compile_start,
+  compile_step,
+  keys_of_run,
+  rehearse,
+  run_round,
+)
 from fesem_jax.scores import Evaluation, Measured
 from fesem_jax.training import LocalTraining
 from fesem_jax.workdir import claim_workdir
@@ -142,15 +149,16 @@ def simulate(
       return draw_cohort(seed, number, clients_per_round, train, local.mesh)
 
     cohort = draw(1)
+    init_key, round_key = keys[streams.INIT], keys[streams.ROUNDS]
     # A method's objections are raised here, before anything is written.
-    traced = programs.once(
+    like, traced = programs.once(
       ('rehearsal', algorithm),
-      lambda: rehearse(algorithm, train, cohort, keys),
+      lambda: rehearse(algorithm, train, cohort, init_key, round_key),
       train,
       cohort,
     )
 
-    opened.enter_context(explained(algorithm, train, test, cohort, keys[streams.INIT]))
+    opened.enter_context(explained(algorithm, train, test, cohort, init_key))
     checkpoints = None
     if folder is not None:
       writer.check_tensorboard(tensorboard)
@@ -163,14 +171,21 @@ def simulate(
       identity |= placement.identity(train, local.mesh)
       processes.check_same('its configuration or data', identity)
       checkpoints = opened.enter_context(claim_workdir(folder, identity, resume))
-    state, done, init_seconds = begin(
-      algorithm, train, keys[streams.INIT], checkpoints, rounds, programs
-    )
-    out = writer.MetricsWriter(folder, done, tensorboard)
-    opened.callback(out.close)
     evaluation = Evaluation(
       algorithm, train, test, finetune_epochs, keys[streams.FINETUNE], programs
     )
+    start_program = partial(compile_start, programs, algorithm, like, train, init_key)
+    round_program = partial(
+      compile_step, programs, algorithm, like, train, cohort, round_key
+    )
+    evaluation_program = partial(evaluation.compile, like)
+    if checkpoints is None or checkpoints.latest_round() is None:
+      at_once(start_program, round_program, evaluation_program)
+    state, done, init_seconds = begin(
+      algorithm, train, init_key, like, checkpoints, rounds, programs
+    )
+    out = writer.MetricsWriter(folder, done, tensorboard)
+    opened.callback(out.close)
 
     def result(
       summary: records.Record, picture: dict[str, np.ndarray], clients: ClientTable
@@ -199,7 +214,8 @@ def simulate(
         )
         return result(*held, clients)
 
-    step = compile_step(programs, algorithm, state, train, cohort, keys[streams.ROUNDS])
+    at_once(round_program, evaluation_program)
+    step = round_program()
     clusters = {} if done else evaluation.clusters(state)
     if clusters:
       out.write({'round': 0, **clusters, 'seconds': init_seconds})
@@ -211,7 +227,7 @@ def simulate(
         cohort = draw(done + 1)
         round_began = time.perf_counter()
         state, info = run_round(
-          algorithm, step, state, train, cohort, keys[streams.ROUNDS], done + 1
+          algorithm, step, state, train, cohort, round_key, done + 1
         )
         info = processes.on_host(info)
         rounds_seconds.append(time.perf_counter() - round_began)

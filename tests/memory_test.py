@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import aggregation, algorithms, gram, sharding
+from fesem_jax import aggregation, algorithms, gram, planning, sharding
 from fesem_jax.cohorts import arrange
 from tests import helpers
 
@@ -39,12 +39,7 @@ def test_stacks_of_models_that_a_round_needs(
   data = sharding.replicate(data, local.mesh)
   algorithm = algorithms.build(name, local, **options)
   key = sharding.replicate(jax.random.key(0), local.mesh)
-  init = jax.jit(algorithm.init).lower(key, data).compile()
-  state = jax.tree.map(
-    lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place),
-    jax.eval_shape(algorithm.init, key, data),
-    init.output_shardings,
-  )
+  state = planning.as_left(algorithm, data, key)
   shardings = jax.tree.map(lambda s: s.sharding, state)
   step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
   program = step.lower(state, data, helpers.everyone(data), key).compile()
