@@ -160,16 +160,20 @@ def from_flax(
   def shaken(p):
     return p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
 
-  params = jax.tree.map(shaken, model.init(jax.random.key(0)))
-  x = jax.random.normal(jax.random.key(1), (3, *example_shape))
+  @jax.jit
+  def mixes() -> jax.Array:
+    params = jax.tree.map(shaken, model.init(jax.random.key(0)))
+    x = jax.random.normal(jax.random.key(1), (3, *example_shape))
 
-  def first(x: jax.Array) -> jax.Array:
-    logits = model.apply(params, x)[0]
-    return logits @ jnp.cos(jnp.arange(logits.size))
+    def first(x: jax.Array) -> jax.Array:
+      logits = model.apply(params, x)[0]
+      return logits @ jnp.cos(jnp.arange(logits.size))
 
-  # How the first example's logits change with the other examples of the batch.
-  others = jax.grad(first)(x)[1:]
-  if jnp.any((others != 0) & ~jnp.isnan(others)):
+    # How the first example's logits change with the other examples of the batch.
+    others = jax.grad(first)(x)[1:]
+    return jnp.any((others != 0) & ~jnp.isnan(others))
+
+  if mixes():
     raise UserError(
       f'{name} lets the examples of a batch influence each other, as '
       'batch statistics do; normalize each example on its own, e.g. with GroupNorm.'

@@ -48,7 +48,7 @@ def test_values_and_gradients_match_lax(size, window, strides, padding, around, 
 
     if around == 'vmap':
       stacked = jnp.stack([x, 2 * x, x - 1]), jnp.stack([kernel, kernel / 2, kernel])
-      return jax.vmap(out)(*stacked)
+      return jax.jit(jax.vmap(out))(*stacked)
     if around == 'scan':
 
       def step(k, _):
@@ -83,7 +83,7 @@ def test_max_pool_matches_reduce_window(size, padding):
     return conv.max_pool(x, padding=padding)
 
   def gradient(f, x):
-    return jax.grad(lambda x: jnp.sin(f(x)).sum())(x)
+    return jax.jit(jax.grad(lambda x: jnp.sin(f(x)).sum()))(x)
 
   # Whole numbers tie: of equal ones, the first of a window learns.
   for values in (x, jnp.round(x)):

@@ -11,6 +11,7 @@ from fesem_jax.local import train_cohort
 from fesem_jax.method import ClientModels
 from fesem_jax.simulation import simulate
 from tests import helpers
+from tests.methods import initial
 
 
 def counts_of(truths, guesses, classes):
@@ -63,11 +64,8 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   test = helpers.federation([300, 0, 7, 20], seed=2)
   local = helpers.local(batch_size=4, chunk=chunk, devices=devices)
   algorithm = non_fed(local)
-  state, _ = algorithm.step(
-    algorithm.init(jax.random.key(0), train),
-    train,
-    helpers.everyone(train),
-    jax.random.key(1),
+  state, _ = jax.jit(algorithm.step)(
+    initial(algorithm, train), train, helpers.everyone(train), jax.random.key(1)
   )
   key = jax.random.key(2)
   measure = jax.jit(
@@ -78,20 +76,21 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   deployed, finetuned, failed = measure(state, train, test)
   assert not failed.any()
   models = algorithm.client_params(state, train, jnp.arange(4))
-  tuned = train_cohort(
-    local._replace(schedule=Schedule(4, epochs=2)),
-    ClientModels(own=models),
-    train,
-    helpers.everyone(train),
-    key,
-  ).params
-  for counts, params in ((deployed, models), (finetuned, tuned)):
+  tuning = local._replace(schedule=Schedule(4, epochs=2))
+
+  @jax.jit
+  def tune(models, train):
+    everyone = helpers.everyone(train)
+    return train_cohort(tuning, ClientModels(own=models), train, everyone, key).params
+
+  apply = jax.jit(local.model.apply)
+  for counts, params in ((deployed, models), (finetuned, tune(models, train))):
     truths, guesses = [], []
     for i in range(4):
       x, y = test.client(i)
-      own = jax.tree.map(lambda p, i=i: p[i], params)
+      own = jax.tree.map(lambda p, i=i: np.asarray(p)[i], params)
       truths.append(y)
-      guesses.append(np.asarray(local.model.apply(own, x)).argmax(1) if len(y) else y)
+      guesses.append(np.asarray(apply(own, x)).argmax(1) if len(y) else y)
     want = from_scikit_learn(truths, guesses)
     np.testing.assert_allclose(evaluate.scores(counts), want, atol=1e-6)
 

@@ -11,7 +11,7 @@ from fesem_jax.local import train_cohort
 from fesem_jax.losses import cohort_losses
 from fesem_jax.method import ClientModels
 from tests import helpers
-from tests.methods import matrix
+from tests.methods import initial, matrix
 
 SIZES = [3, 5, 2, 4]
 
@@ -29,12 +29,11 @@ def spoiled(data, clients, value):
 def test_a_client_alone_does_not_see_the_others(batch_size, value):
   data = helpers.federation(SIZES)
   local = helpers.local(batch_size=batch_size, epochs=2)
+  algorithm = algorithms.build('fed_avg', local)
+  state, step = initial(algorithm, data), jax.jit(algorithm.step)
   for client in range(len(SIZES)):
     cohort = Cohort(np.array([client, len(SIZES)], np.int32), everyone=False)
     others = [i for i in range(len(SIZES)) if i != client]
-    algorithm = algorithms.build('fed_avg', local)
-    state = algorithm.init(jax.random.key(0), data)
-    step = jax.jit(algorithm.step)
     after, info = step(state, data, cohort, jax.random.key(1))
     other, other_info = step(
       state, spoiled(data, others, value), cohort, jax.random.key(1)
@@ -115,12 +114,12 @@ def test_models_that_mix_the_examples_of_a_batch_are_refused():
 def test_own_models_do_not_mix_the_examples_of_a_batch(name):
   shape = (16, 16, 3) if name == 'celeba_cnn' else (12, 12)
   model = models.build(name, shape, 4, hidden=(8,))
-  params = model.init(jax.random.key(0))
-  x = jax.random.normal(jax.random.key(1), (3, *shape))
+  params = jax.jit(model.init)(jax.random.key(0))
+  x = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
 
   def first(x):
     return (model.apply(params, x)[0] ** 2).sum()
 
-  gradient = jax.grad(first)(x)
+  gradient = np.asarray(jax.jit(jax.grad(first))(x))
   assert np.abs(gradient[0]).max() > 0
   np.testing.assert_array_equal(gradient[1:], 0)

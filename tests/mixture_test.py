@@ -17,7 +17,7 @@ SIZES = [6, 5, 9, 4]
 
 
 def centers_of(local):
-  return jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 3))
+  return jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(3), 3))
 
 
 def probabilities(model, x):
@@ -54,7 +54,11 @@ def test_a_mixture_of_one_model_is_measured_as_that_model(devices, epochs):
   alone = ClientModels(centers, choice)
   mixed = ClientModels(centers, mixture=jax.nn.one_hot(choice, 3))
   counts = [
-    evaluate.evaluate_clients(used, local, train, test, key, epochs)
+    jax.jit(
+      lambda used, train, test: evaluate.evaluate_clients(
+        used, local, train, test, key, epochs
+      )
+    )(used, train, test)
     for used in (alone, mixed)
   ]
   for a, b in zip(counts[0][:2], counts[1][:2], strict=True):

@@ -28,9 +28,9 @@ from tests.methods import federation, run
 )
 def test_sizes_and_shapes(name, shape, classes, size):
   model = models.build(name, shape, classes)
-  params = model.init(jax.random.key(0))
+  params = jax.jit(model.init)(jax.random.key(0))
   assert sum(x.size for x in jax.tree.leaves(params)) == size
-  logits = model.apply(params, jnp.ones((3, *shape)))
+  logits = jax.jit(model.apply)(params, np.ones((3, *shape), np.float32))
   assert logits.shape == (3, classes)
   assert logits.dtype == jnp.float32
 
@@ -45,10 +45,10 @@ def test_layers_are_named_in_order():
 def test_celeba_cnn_treats_examples_one_by_one():
   # LEAF's batch statistics would let a batch's other examples change the logits.
   model = models.build('celeba_cnn', (84, 84, 3), 2)
-  params = model.init(jax.random.key(0))
-  x = jnp.asarray(np.random.default_rng(0).random((4, 84, 84, 3)), jnp.float32)
-  alone = jnp.concatenate([model.apply(params, x[i : i + 1]) for i in range(4)])
-  np.testing.assert_allclose(model.apply(params, x), alone, rtol=1e-4, atol=1e-5)
+  params, apply = jax.jit(model.init)(jax.random.key(0)), jax.jit(model.apply)
+  x = np.random.default_rng(0).random((4, 84, 84, 3)).astype(np.float32)
+  alone = np.concatenate([apply(params, x[i : i + 1]) for i in range(4)])
+  np.testing.assert_allclose(apply(params, x), alone, rtol=1e-4, atol=1e-5)
 
 
 def test_any_flax_module_without_running_statistics_will_do():
@@ -84,7 +84,8 @@ class NnxNet(nnx.Module):
 def test_nnx_modules_train_like_linen_ones():
   linen = models.build('mlp', helpers.SHAPE, 3, (5,))
   model = models.from_flax(lambda rngs: NnxNet((5,), 3, rngs), helpers.SHAPE)
-  first, second = (model.init(jax.random.key(i)) for i in (0, 1))
+  init = jax.jit(model.init)
+  first, second = (init(jax.random.key(i)) for i in (0, 1))
   assert list(first) == ['hidden', 'logits']
   assert list(first['hidden']) == ['0']
   kernels = [p['logits']['kernel'] for p in (first, second)]
@@ -122,9 +123,10 @@ def test_nnx_modules_train_like_linen_ones():
 
 def test_more_nnx_layers_than_ten_keep_their_order():
   model = models.from_flax(lambda rngs: NnxNet(range(2, 14), 3, rngs), helpers.SHAPE)
-  params = model.init(jax.random.key(0))
+  params = jax.jit(model.init)(jax.random.key(0))
   assert params['hidden']['10']['bias'].shape == (12,)
-  assert model.apply(params, jnp.ones((2, *helpers.SHAPE))).shape == (2, 3)
+  x = np.ones((2, *helpers.SHAPE), np.float32)
+  assert jax.jit(model.apply)(params, x).shape == (2, 3)
 
 
 @pytest.mark.parametrize(
