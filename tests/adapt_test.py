@@ -18,7 +18,7 @@ from experiments.build import load_data
 from fesem_jax import joining
 from fesem_jax.errors import Diverged, UserError
 from fesem_jax.programs import Programs
-from tests.experiments_test import call
+from tests.commands import call
 
 RULES = [*joining.RULES, 'global model', 'alone']
 SETTINGS = Settings(('all', '2', '70'), alone_epochs=1)

@@ -4,11 +4,7 @@ import contextlib
 import csv
 import json
 import math
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -26,8 +22,7 @@ from fesem_jax.configuration import check_same
 from fesem_jax.data import skew
 from fesem_jax.errors import UserError, check_at_least, check_choice
 from tests import sources as sources_test
-
-_ROOT = pathlib.Path(__file__).parent.parent
+from tests.commands import ROOT, call
 
 QUICK = [
   '--dataset=digits',
@@ -45,21 +40,6 @@ def refuses(message):
   with pytest.raises(UserError) as caught:
     yield
   assert re.search(message, in_flags(str(caught.value)))
-
-
-def call(module, *arguments, cwd):
-  env = os.environ | {
-    'PYTHONPATH': str(_ROOT),
-    'JAX_COMPILATION_CACHE_DIR': str(_ROOT / '.pytest_cache' / 'xla'),
-  }
-  return subprocess.run(
-    [sys.executable, '-m', f'experiments.{module}', *map(str, arguments)],
-    cwd=cwd,
-    env=env,
-    capture_output=True,
-    text=True,
-    timeout=600,
-  )
 
 
 @pytest.fixture(scope='module')
@@ -139,7 +119,7 @@ def test_runs_of_before_the_flag_go_on_where_precision_is_the_highest(
 
 @pytest.mark.parametrize(
   'preset',
-  sorted((_ROOT / 'experiments/presets').rglob('*.flags')),
+  sorted((ROOT / 'experiments/presets').rglob('*.flags')),
   ids=lambda p: p.stem,
 )
 def test_presets_parse(preset, parsed_flags):
@@ -149,7 +129,7 @@ def test_presets_parse(preset, parsed_flags):
       name, _, value = line.removeprefix('--').partition('=')
       assert name.removeprefix('no') in known
       if name == 'flagfile':
-        assert (_ROOT / value).is_file()
+        assert (ROOT / value).is_file()
 
 
 def test_methods_of_a_comparison(parsed_flags):
@@ -358,7 +338,7 @@ def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_
     assert math.isfinite(done.history[-1]['train_loss'])
 
 
-ROWS = sorted((_ROOT / 'experiments/presets').glob('table[23]/*.flags'))
+ROWS = sorted((ROOT / 'experiments/presets').glob('table[23]/*.flags'))
 
 
 def test_every_row_of_tables_2_and_3_has_a_preset():
@@ -405,7 +385,7 @@ def test_presets_run_on_each_source(preset, write, tmp_path):
     '--num_clusters=2' if '_cluster' in preset or 'robust' in preset else '--seed=0',
     # All presets of a table have one network: it is compiled for one of them each.
     *([] if preset.endswith('/fed_avg') else ['--model=logistic']),
-    cwd=_ROOT,
+    cwd=ROOT,
   )
   assert done.returncode == 0, done.stderr
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())

@@ -30,7 +30,7 @@ from fesem_jax.plots import plans
 from fesem_jax.simulation import simulate
 from fesem_jax.training import PRECISIONS, local_training
 from tests import helpers
-from tests.experiments_test import call
+from tests.commands import call
 
 PROGRAM = """
   %a = f32[4,100]{1,0} all-gather(%x), dimensions={0}

@@ -16,7 +16,8 @@ from experiments import run as experiment
 from experiments.build import build_model, load_data
 from fesem_jax import data
 from fesem_jax.errors import UserError
-from tests.experiments_test import QUICK, call, refuses
+from tests.commands import call
+from tests.experiments_test import QUICK, refuses
 
 METHOD = '''
 import os, pathlib, signal
