@@ -1,6 +1,7 @@
 """Results in the user's order, and finished runs loaded from their workdirs."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -27,6 +28,7 @@ from fesem_jax import (
 from fesem_jax.deployed import DeployedModels, Examples
 from fesem_jax.errors import UserError
 from fesem_jax.method import ClientModels
+from fesem_jax.programs import Programs
 from tests import helpers
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -51,10 +53,19 @@ def federation():
   )
 
 
+PROGRAMS = Programs()  # All runs below share what is compiled.
+
+
+@functools.cache
+def built(name, devices):
+  return algorithms.build(name, helpers.local(devices=devices), **METHODS[name])
+
+
 def run(name='fesem', workdir=None, devices=2, **kwargs):
-  algorithm = algorithms.build(name, helpers.local(devices=devices), **METHODS[name])
   options = {'rounds': 2, 'config': CONFIG, 'make_portrait': False} | kwargs
-  return fj.simulate(algorithm, *federation(), workdir=workdir, **options)
+  return fj.simulate(
+    built(name, devices), *federation(), workdir=workdir, programs=PROGRAMS, **options
+  )
 
 
 @pytest.fixture(scope='module', params=list(METHODS))

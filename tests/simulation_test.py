@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import signal
@@ -26,13 +27,20 @@ def federation():
   )
 
 
-def run(name='fesem', devices=2, rate=0.1, batch_size=4, **kwargs):
-  train, test = federation()
+PROGRAMS = Programs()  # All runs below share what is compiled.
+
+
+@functools.cache
+def built(name, devices, rate, batch_size):
   local = helpers.local(batch_size, devices=devices, rate=rate)
   options = {'num_clusters': 2} if name == 'fesem' else {}
-  algorithm = algorithms.build(name, local, **options)
+  return algorithms.build(name, local, **options)
+
+
+def run(name='fesem', devices=2, rate=0.1, batch_size=4, **kwargs):
+  algorithm = built(name, devices, rate, batch_size)
   kwargs = {'rounds': 4, 'config': {'algorithm': name, 'seed': 0}} | kwargs
-  return simulate(algorithm, train, test, **kwargs)
+  return simulate(algorithm, *federation(), **{'programs': PROGRAMS} | kwargs)
 
 
 def arranged(name):
@@ -157,6 +165,7 @@ def test_every_method_resumes_as_if_uninterrupted(index, tmp_path):
       rounds=rounds,
       workdir=folder,
       eval_every=0,
+      finetune_epochs=0,  # Measuring keeps nothing.
       make_portrait=False,
       programs=programs,
       config={},
