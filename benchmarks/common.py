@@ -151,13 +151,17 @@ class Method:
   ):
     self._algorithm = algorithms.build(name, local, **options)
     keys = rounds.keys_of_run(0, local.mesh)
-    init = jax.jit(self._algorithm.init)
-    self._state = jax.block_until_ready(init(keys[streams.INIT], train))
     self._rest = (train, everyone(train), keys[streams.ROUNDS])
+    programs, init_key = Programs(), keys[streams.INIT]
+    placed, _ = rounds.rehearse(
+      self._algorithm, *self._rest[:2], init_key, self._rest[2]
+    )
+    init = rounds.compile_start(programs, self._algorithm, placed, train, init_key)
+    self._state = jax.block_until_ready(init(init_key, train))
     self._done = 0
     began = time.perf_counter()
     self._step = rounds.compile_step(
-      Programs(), self._algorithm, self._state, *self._rest
+      programs, self._algorithm, self._state, *self._rest
     )
     self.compile_seconds = time.perf_counter() - began
     self.needs = memory_of(self._step.compiled)
@@ -241,7 +245,7 @@ def useful_share(steps: np.ndarray, num_devices: int, chunk: int) -> float:
   computed = 0
   for mine in np.split(steps, num_devices):
     ordered = np.sort(mine)[::-1]
-    size = -(-len(mine) // -(-len(mine) // chunk))  # As `sharding.map_chunks` does.
+    size = -(-len(mine) // -(-len(mine) // chunk))  # As `chunks.map_chunks` does.
     computed += size * ordered[::size].sum()  # Each lasts as its longest client.
   return float(steps.sum() / computed)
 

@@ -90,7 +90,7 @@ def explained(
   except TooLarge as e:
     if e.memory is None:
       raise
-    state = planning.as_left(algorithm, train, key)
+    state = planning.placed_state(algorithm, train, key)
     program = planning.Planned(e.name, e.needs, 0.0, refused=True)
     found = planning.summed_up(
       algorithm, state, train, test, cohort.ids.shape[0], (program,)

@@ -132,10 +132,10 @@ def map_chunks(
     own: tree of [S, ...], what belongs to each client.
     replaces: whether `body` looks at what `into` holds in the host's memory.
     reads_ahead: whether what is in the host's memory comes a chunk ahead.
-    finish: makes results that need more memory than C clients at once may take. Then
-      `body` returns (tree of [C, ...], anything), sums; and (c rows of that tree, that
-      thing, sums) -> their results [c, ...] and sums, to which it adds. None if `body`
-      returns the results.
+    finish: makes results that would take too much memory for C clients at once: (c rows
+      of what `body` found for each client, what it found for all, sums) -> results
+      [c, ...] and sums, to which it adds. `body` then returns both findings, the first
+      a tree of [C, ...], and sums. None if `body` returns the results.
     clients_per_part: c, or fewer, so that parts are of one size.
 
   Returns:
@@ -192,10 +192,10 @@ def map_chunks(
     old_rows = offloading.with_rest(old(out), fetched[1], slots, read)
     return body(slots, own_rows, old_rows, sums)
 
-  def results_of(clients: Any, sums: Any, i: jax.Array | int = 0) -> Any:
+  def results_of(found: Any, sums: Any, i: jax.Array | int = 0) -> Any:
     if finish is None:
-      return clients, sums
-    own, of_all = clients
+      return found, sums
+    own, of_all = found
     return finish(_slice(own, i, size), of_all, sums)
 
   def run(i: jax.Array, carry: Any) -> Any:
@@ -205,12 +205,12 @@ def map_chunks(
       following = fetch(out, slots_of(i + 1))
     else:
       fetched = fetch(out, slots)
-    clients, sums = one_chunk(slots, out, fetched, sums)
+    found, sums = one_chunk(slots, out, fetched, sums)
 
     def part(i: jax.Array | int, carry: Any) -> Any:
       out, sums = carry
       own = _slice(slots, i, size)
-      rows, sums = results_of(clients, sums, i)
+      rows, sums = results_of(found, sums, i)
       out = jax.tree.map(lambda o, r: write(o, own, r), out, rows, is_leaf=offloaded)
       return out, sums
 

@@ -222,12 +222,12 @@ def train_cohort(
   kernels, together = shared_kernels.choose(
     alike, starts, data, cohort.ids.shape[0], layers
   )
-  at_once = bool(mean_by and kernels and data.corruption is None)
+  unformed = bool(mean_by and kernels and data.corruption is None)
   stays = stays if kernels and data.corruption is None else None
   # Whether the models of a chunk are looked at is decided chunk by chunk.
   decides = stays is not None and not keep
   # Few whole models at a time, so that they stay in the cache.
-  at_a_time = together if at_once else local.clients_per_chunk
+  at_a_time = together if unformed else local.clients_per_chunk
   models = shared_of(starts), shared_of(anchor)
   shared = (*models, shared_part, data, key, rate, known)
 
@@ -280,8 +280,10 @@ def train_cohort(
     )  # fmt: skip
     clients = trained, ends.params, ends.changes, start._replace(shared=None), keys
     of_all = start_together.starts, models, data, known
-    if stays is None or moved is None or keep:  # Not `decides`.
+    if not decides:
       return (clients, of_all), sums
+    assert stays is not None
+    assert moved is not None
 
     def looked_at(sums):
       def finish_some(clients, sums):
@@ -312,7 +314,7 @@ def train_cohort(
     """What becomes of trained clients: results, and the sums with theirs."""
     trained, params, changes, start, keys = clients
     starts, models, data, known = of_all
-    if at_once:
+    if unformed:
       sums = add_unformed(clients, of_all, sums, trained.weights(mean_by))
       return (None, trained), sums
     start = start._replace(shared=models)
@@ -349,4 +351,4 @@ def train_cohort(
     finish=None if decides else finish,
     clients_per_part=at_a_time,
   )
-  return trained._replace(params=params, sums=sums)
+  return trained._replace(ids=cohort.ids, params=params, sums=sums)

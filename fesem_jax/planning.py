@@ -148,7 +148,7 @@ def plan(
     programs.append(Planned(name, needs, seconds, made is None, text))
     return made
 
-  state = as_left(algorithm, train, key)
+  state = placed_state(algorithm, train, key)
   placed = jax.tree.map(lambda s: s.sharding, state)
   if 'start' in parts:
     compiled('start', algorithm.init, key, train, out_shardings=placed)
@@ -168,7 +168,7 @@ def plan(
   return found._replace(work=work, padding=padding)
 
 
-def as_left(algorithm: Algorithm, train: FederatedData, key: jax.Array) -> Any:
+def placed_state(algorithm: Algorithm, train: FederatedData, key: jax.Array) -> Any:
   """Shapes of a method's state, placed as it is in a run: stacks split by client."""
   whole = NamedSharding(algorithm.local.mesh, PartitionSpec())
   split = NamedSharding(algorithm.local.mesh, PartitionSpec(CLIENTS))

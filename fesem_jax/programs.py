@@ -1,13 +1,12 @@
 """Compiled programs, kept so that further runs of the same shapes can share them."""
 
-import contextvars
-import dataclasses
+import functools
 import hashlib
 import math
 import os
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -30,15 +29,15 @@ _WAITS: dict[Any, str] = {
 
 
 # Multiplications that a CPU does sooner, however compiled, than it compiles them well.
-_FEW = 2**32
+_FEW = 2**31
 
 
 def run_once(local: LocalTraining, data: FederatedData) -> dict[str, Any]:
   """Options of `jax.jit` for a program that runs once in a run.
 
   Without some of LLVM's passes the first clustering takes 30 % less time to compile on
-  a CPU, and trains as fast; without any, half of the time, which pays where there is
-  little to train. What XLA_FLAGS says of them stays.
+  a CPU, and trains as fast. Without any it takes half of the time, which pays where
+  there is little to train and nothing to convolve. What XLA_FLAGS says of them stays.
 
   Args:
     local: how clients train in it.
@@ -48,45 +47,65 @@ def run_once(local: LocalTraining, data: FederatedData) -> dict[str, Any]:
   if jax.default_backend() != 'cpu' or level in os.environ.get('XLA_FLAGS', ''):
     return {}
   params = jax.eval_shape(local.model.init, jax.random.key(0))
-  numbers = sum(x.size for x in jax.tree.leaves(params))
-  # At most: each parameter meets each number of each example.
-  most = numbers * data.y.shape[0] * math.prod(data.example_shape)
-  return {'compiler_options': {level: 0 if most < _FEW else 1}}
+  layers = jax.tree.leaves(params)
+  convolves = any(x.ndim > 2 for x in layers)
+  # Of a pass over the data at most: each parameter meets each number of each example.
+  numbers = math.prod(data.example_shape) * sum(x.size for x in layers)
+  little = not convolves and numbers * data.y.shape[0] < _FEW
+  return {'compiler_options': {level: 0 if little else 1}}
 
 
-def at_once(*tasks: Callable[[], Any]) -> None:
-  """Runs tasks that compile on a thread each, since the compiler leaves cores idle.
-
-  Several processes run them in turn, so that all of them compile in the same order.
-
-  Raises:
-    TooLarge: and whatever else the first task that fails raises, once all have ended.
-  """
-  if processes.count() > 1:
-    for task in tasks:
-      task()
-    return
-  with ThreadPoolExecutor(len(tasks)) as pool:
-    found = [pool.submit(contextvars.copy_context().run, task) for task in tasks]
-  for each in found:
-    each.result()
-
-
-@dataclasses.dataclass(frozen=True)
 class Program:
   """A compiled function, with the numbers that it reads besides its arguments.
 
-  Attributes:
-    compiled: takes the arguments and then the tuple of numbers.
+  Args:
+    what: it does, for who waits for it.
+    compiling: gives the compiled function, which takes the arguments and then the tuple
+      of numbers.
     numbers: arrays [] in the order in which the function reads them.
+
+  Attributes:
+    what: see above.
+    awaited: whether somebody has waited for it.
   """
 
-  compiled: jax.stages.Compiled
-  numbers: tuple[jax.Array, ...]
+  def __init__(
+    self,
+    what: str,
+    compiling: 'Future[jax.stages.Compiled]',
+    numbers: tuple[jax.Array, ...],
+  ) -> None:
+    self.what, self.awaited = what, False
+    self._compiling, self._numbers = compiling, numbers
+
+  @property
+  def compiled(self) -> jax.stages.Compiled:
+    """The compiled function, once it is there."""
+    return self._compiling.result()
+
+  @functools.cached_property
+  def numbers(self) -> tuple[jax.Array, ...]:
+    """Its numbers, where it reads them."""
+    return sharding.place(self._numbers, self.compiled.input_shardings[0][-1])
 
   def __call__(self, *args: Any) -> Any:
     """The result for arguments like those that it was compiled for."""
     return self.compiled(*args, self.numbers)
+
+
+def wait_for(*programs: Program) -> tuple[Program, ...]:
+  """The programs, once they are compiled.
+
+  Raises:
+    TooLarge: if the first of them that fails needs more memory than a device has.
+  """
+  new = [program for program in programs if not program.awaited]
+  if new:
+    with waits.told(f'compiling {", ".join(program.what for program in new)}'):
+      for program in new:
+        _ = program.compiled
+        program.awaited = True
+  return programs
 
 
 class Programs:
@@ -99,7 +118,8 @@ class Programs:
 
   def __init__(self) -> None:
     self._held: dict[Hashable, Any] = {}
-    self._by_text: dict[Hashable, jax.stages.Compiled] = {}
+    self._by_text: dict[Hashable, Future[jax.stages.Compiled]] = {}
+    self._threads = ThreadPoolExecutor()
 
   @property
   def count(self) -> int:
@@ -121,34 +141,39 @@ class Programs:
     return self._held[full]
 
   def compiled(
-    self, key: Hashable, fn: Callable[..., Any], *args: Any, **options: Any
+    self,
+    key: Hashable,
+    fn: Callable[..., Any],
+    *args: Any,
+    wait: bool = True,
+    **options: Any,
   ) -> Program:
     """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
 
-    Functions of other keys that come to the same program share it.
+    Functions of other keys that come to the same program share it. It is traced here,
+    where the caller's settings hold, and compiled on a thread of its own: the compiler
+    leaves cores idle, which the next program can use.
 
     Args:
       key: names the function; two functions of one key must do the same. What a wait
         for it is called goes by the first of it, see `_WAITS`.
       fn: the function to compile.
-      *args: arguments like those that it will be called with.
+      *args: arguments like those that it will be called with, or their shapes.
+      wait: False leaves it to the caller to `wait_for` the program.
       **options: of `jax.jit`.
 
     Returns:
       The compiled function.
 
     Raises:
-      TooLarge: if it needs more memory than a device has.
+      TooLarge: if it needs more memory than a device has, unless it is not waited for.
     """
+    what = _WAITS.get(key[0] if isinstance(key, tuple) else key, 'a program')
+    begin = functools.partial(self._begin, fn, args, options, what)
+    program: Program = self.once(key, begin, *args)
+    return wait_for(program)[0] if wait else program
 
-    def compile_now():
-      what = _WAITS.get(key[0] if isinstance(key, tuple) else key, 'a program')
-      with waits.told(f'compiling {what}'):
-        return self._compile(fn, args, options, what)
-
-    return self.once(key, compile_now, *args)
-
-  def _compile(
+  def _begin(
     self,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
@@ -176,9 +201,11 @@ class Programs:
     text = hashlib.sha256(lowered.as_text().encode()).digest()
     key = (text, structure, _kinds((args, numbers)))
     if key not in self._by_text:
-      self._by_text[key] = compile_to_fit(lowered, args, what)
-    compiled = self._by_text[key]
-    return Program(compiled, sharding.place(numbers, compiled.input_shardings[0][-1]))
+      begun = self._threads.submit(compile_to_fit, lowered, args, what)
+      if processes.count() > 1:  # All of them are to compile in the same order.
+        begun.exception()
+      self._by_text[key] = begun
+    return Program(what, self._by_text[key], numbers)
 
 
 def _kinds(args: tuple[Any, ...]) -> Hashable:

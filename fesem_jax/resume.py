@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,10 +12,8 @@ from fesem_jax import processes, waits
 from fesem_jax.base import FederatedData
 from fesem_jax.checkpoint import Checkpoints
 from fesem_jax.errors import UserError, argument
-from fesem_jax.method import Algorithm
-from fesem_jax.programs import Programs
+from fesem_jax.programs import Program
 from fesem_jax.records import Record
-from fesem_jax.rounds import compile_start
 
 
 def default_config(
@@ -92,24 +90,22 @@ def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.nda
 
 
 def begin(
-  algorithm: Algorithm,
-  train: FederatedData,
+  start: Callable[[], Program],
   key: jax.Array,
+  train: FederatedData,
   like: Any,
   checkpoints: Checkpoints | None,
   rounds: int,
-  programs: Programs,
 ) -> tuple[Any, int, float]:
   """The state that a run starts from or goes on from.
 
   Args:
-    algorithm: see `Algorithm`.
-    train: training split as arranged.
+    start: compiles the start.
     key: the stream of the initialization.
+    train: training split as arranged.
     like: shapes and shardings of the state, from `rehearse`.
     checkpoints: of the workdir; None without one.
     rounds: of the whole run.
-    programs: compiled so far.
 
   Returns:
     The state, the rounds done before, and the seconds that the initialization took
@@ -120,7 +116,7 @@ def begin(
   """
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:
-    init = compile_start(programs, algorithm, like, train, key)
+    init = start()
     began = time.perf_counter()
     with waits.told('first models and clusters'):
       state = jax.block_until_ready(init(key, train))

@@ -52,7 +52,7 @@ def rehearse(
   Raises:
     UserError: if the algorithm cannot be run on this data.
   """
-  state = planning.as_left(algorithm, data, init_key)
+  state = planning.placed_state(algorithm, data, init_key)
   return state, jax.jit(algorithm.step).trace(state, data, cohort, round_key)
 
 
@@ -62,6 +62,8 @@ def compile_start(
   state: Any,
   data: FederatedData,
   key: jax.Array,
+  *,
+  wait: bool = True,
 ) -> Program:
   """Compiles the start, unless a program of the same shapes is held already.
 
@@ -71,22 +73,20 @@ def compile_start(
     state: shapes and shardings of its state, from `rehearse`.
     data: training split on the devices.
     key: the stream of the initialization.
+    wait: see `Programs.compiled`.
 
   Returns:
     `algorithm.init` compiled.
   """
-
-  def compile_now() -> Program:
-    return programs.compiled(
-      ('init', algorithm),
-      algorithm.init,
-      key,
-      data,
-      out_shardings=_shardings(state),
-      **run_once(algorithm.local, data),
-    )
-
-  return programs.once(('start', algorithm), compile_now, key, data)
+  return programs.compiled(
+    ('init', algorithm),
+    algorithm.init,
+    key,
+    data,
+    wait=wait,
+    out_shardings=_shardings(state),
+    **run_once(algorithm.local, data),
+  )
 
 
 def compile_step(
@@ -96,6 +96,8 @@ def compile_step(
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
+  *,
+  wait: bool = True,
 ) -> Program:
   """Compiles a round, unless a program of the same shapes is held already.
 
@@ -106,6 +108,7 @@ def compile_step(
     data: training split on the devices.
     cohort: the clients of any round.
     key: the stream of the rounds.
+    wait: see `Programs.compiled`.
 
   Returns:
     `algorithm.step` compiled. Each call takes over the memory of the state that it
@@ -118,6 +121,7 @@ def compile_step(
     data,
     cohort,
     key,
+    wait=wait,
     donate_argnums=0,
     out_shardings=(_shardings(state), None),
   )

@@ -69,6 +69,7 @@ class Evaluation:
     finetune_epochs: local epochs before the `finetuned` scores.
     key: the stream of fine-tuning.
     programs: compiled so far.
+    state: shapes and shardings of the algorithm's state.
   """
 
   def __init__(
@@ -79,22 +80,24 @@ class Evaluation:
     finetune_epochs: int,
     key: jax.Array,
     programs: 'Programs',
+    state: Any,
   ):
     self._algorithm = algorithm
     self._train, self._test = train, test
     self._finetune_epochs, self._key = finetune_epochs, key
-    self._programs = programs
+    self._programs, self._state = programs, state
 
-  def compile(self, state: Any) -> 'Program':
-    """The program that measures, for a state or the shapes of it."""
+  def compile(self, wait: bool = True) -> 'Program':
+    """The program that measures; `wait` is that of `Programs.compiled`."""
     algorithm, epochs = self._algorithm, self._finetune_epochs
     return self._programs.compiled(
       ('measure', algorithm, epochs),
       measure_with(algorithm, epochs),
-      state,
+      self._state,
       self._train,
       self._test,
       self._key,
+      wait=wait,
     )
 
   def measure(self, state: Any, number: int) -> Measured:
@@ -105,9 +108,8 @@ class Evaluation:
       number: of the round, counted from 1.
     """
     key = jax.random.fold_in(self._key, number)
-    program = self.compile(state)
     measured, assignment = processes.on_host(
-      program(state, self._train, self._test, key)
+      self.compile()(state, self._train, self._test, key)
     )
     deployed, finetuned, failed = measured
     count = self._shapes(state).num_models()

@@ -4,7 +4,6 @@ import contextlib
 import pathlib
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from fesem_jax.data import skew
 from fesem_jax.errors import Diverged, UserError, argument, check_at_least
 from fesem_jax.interrupts import Stopped, interruptible
 from fesem_jax.method import Algorithm, RoundInfo
-from fesem_jax.programs import CompileTime, Programs, at_once
+from fesem_jax.programs import CompileTime, Program, Programs, wait_for
 from fesem_jax.result import Result
 from fesem_jax.result_files import read_clients, read_result, write_result
 from fesem_jax.resume import begin, default_config, digest_of_data
@@ -172,18 +171,22 @@ def simulate(
       processes.check_same('its configuration or data', identity)
       checkpoints = opened.enter_context(claim_workdir(folder, identity, resume))
     evaluation = Evaluation(
-      algorithm, train, test, finetune_epochs, keys[streams.FINETUNE], programs
+      algorithm, train, test, finetune_epochs, keys[streams.FINETUNE], programs, like
     )
-    start_program = partial(compile_start, programs, algorithm, like, train, init_key)
-    round_program = partial(
-      compile_step, programs, algorithm, like, train, cohort, round_key
-    )
-    evaluation_program = partial(evaluation.compile, like)
-    if checkpoints is None or checkpoints.latest_round() is None:
-      at_once(start_program, round_program, evaluation_program)
-    state, done, init_seconds = begin(
-      algorithm, train, init_key, like, checkpoints, rounds, programs
-    )
+    first_cohort = cohort
+
+    def round_and_evaluation() -> tuple[Program, Program]:
+      step = compile_step(
+        programs, algorithm, like, train, first_cohort, round_key, wait=False
+      )
+      return step, evaluation.compile(wait=False)
+
+    def start() -> Program:
+      init = compile_start(programs, algorithm, like, train, init_key, wait=False)
+      wait_for(init, *round_and_evaluation())
+      return init
+
+    state, done, init_seconds = begin(start, init_key, train, like, checkpoints, rounds)
     out = writer.MetricsWriter(folder, done, tensorboard)
     opened.callback(out.close)
 
@@ -214,8 +217,7 @@ def simulate(
         )
         return result(*held, clients)
 
-    at_once(round_program, evaluation_program)
-    step = round_program()
+    step, _ = wait_for(*round_and_evaluation())
     clusters = {} if done else evaluation.clusters(state)
     if clusters:
       out.write({'round': 0, **clusters, 'seconds': init_seconds})

@@ -149,10 +149,11 @@ def test_parts_of_a_chunk_count_every_client_once(clients_per_part):
   assert total == values.sum()
   # Parts behind the last client are left out; places between clients are not.
   exist = jnp.array([True, False, True, False, False, False])
-  results, _ = jax.jit(run)(values, exist)
+  results, total = jax.jit(run)(values, exist)
   size = max(c for c in (1, 2, 3, 6) if c <= clients_per_part)
   looked_at = np.arange(6) < -(-3 // size) * size
   np.testing.assert_array_equal(results, np.where(looked_at, 2 * values, 0))
+  assert total == np.asarray(values)[looked_at].sum()
 
 
 @pytest.mark.parametrize('clients_per_part', [1, 2, 3, 9])

@@ -1,7 +1,8 @@
 """The binaries as a user runs them, in processes of their own.
 
-They come from a server that has imported what the binaries do: to import it anew takes
-most of the time of a small command.
+They come from a server that has imported what the binaries do, since to import it anew
+takes most of the time of a small command. They have its environment, that of the first
+call.
 """
 
 import multiprocessing

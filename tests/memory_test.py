@@ -39,7 +39,7 @@ def test_stacks_of_models_that_a_round_needs(
   data = sharding.replicate(data, local.mesh)
   algorithm = algorithms.build(name, local, **options)
   key = sharding.replicate(jax.random.key(0), local.mesh)
-  state = planning.as_left(algorithm, data, key)
+  state = planning.placed_state(algorithm, data, key)
   shardings = jax.tree.map(lambda s: s.sharding, state)
   step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
   program = step.lower(state, data, helpers.everyone(data), key).compile()

@@ -1,5 +1,7 @@
 """Compiled programs are shared where they may be, and only there."""
 
+import threading
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,10 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, sharding, simulate
+from fesem_jax import programs as programs_module
 from fesem_jax.base import ClientInfo
-from fesem_jax.programs import CompileTime, Programs
+from fesem_jax.errors import UserError
+from fesem_jax.programs import CompileTime, Programs, run_once, wait_for
 from tests import helpers
 
 SIZES = [6, 3, 9, 5, 8, 4, 7]
@@ -119,6 +123,51 @@ def test_options_reach_the_compiler():
   kept = jnp.asarray(X)
   Programs().compiled('double', lambda x: 2 * x, kept, donate_argnums=0)(kept)
   assert kept.is_deleted()
+
+
+def test_programs_compile_at_once_and_the_first_that_fails_says_so(monkeypatch):
+  both, compile_to_fit = threading.Barrier(2), programs_module.compile_to_fit
+
+  def together(lowered, args, what):
+    both.wait(timeout=60)
+    if what == 'the start':
+      raise UserError('too large')
+    return compile_to_fit(lowered, args, what)
+
+  monkeypatch.setattr(programs_module, 'compile_to_fit', together)
+  programs = Programs()
+  with jax.default_matmul_precision('highest'):  # The caller's settings hold.
+    double, square = (
+      programs.compiled(key, fn, np.ones((3, 3), np.float32), wait=False)
+      for key, fn in (('double', lambda x: 2 * x), ('square', lambda x: x @ x))
+    )
+  assert wait_for(double, square) == (double, square)
+  assert double(2 * np.ones((3, 3), np.float32))[0, 0] == 4
+  assert 'highest' in square.compiled.as_text()
+  fails, sound = (
+    programs.compiled(key, lambda x, n=n: x + n, X, wait=False)
+    for n, key in enumerate(('init', 'step'))
+  )
+  with pytest.raises(UserError, match='too large'):
+    wait_for(fails, sound)
+  np.testing.assert_array_equal(sound(X), X + 1)
+
+
+def test_small_starts_are_compiled_without_optimization(monkeypatch):
+  data = helpers.federation([6, 3, 9])
+  assert run_once(helpers.local(), data) == {}  # XLA_FLAGS says how tests compile.
+  monkeypatch.setenv('XLA_FLAGS', '')
+
+  def level(local, data):
+    (found,) = run_once(local, data)['compiler_options'].values()
+    return found
+
+  assert level(helpers.local(), data) == 0
+  # 18 examples of 6 numbers; models of 9 and 25 M.
+  assert level(helpers.local(hidden=(3000, 3000)), data) == 0
+  assert level(helpers.local(hidden=(5000, 5000)), data) == 1
+  images = helpers.federation([6, 3, 9], shape=(8, 8))
+  assert level(helpers.local(shape=(8, 8), model='small_cnn'), images) == 1
 
 
 def test_compile_time_counts_once_what_happens_at_once():
