@@ -300,9 +300,13 @@ def _size_of_parts(count: int, most: int) -> int:
 
 def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
   """The i-th `size` rows of a tree of [C, ...]."""
-  return jax.tree.map(
-    lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), clients
-  )
+
+  def rows(x: jax.Array) -> jax.Array:
+    if len(x) == size:
+      return x
+    return jax.lax.dynamic_slice_in_dim(x, i * size, size)
+
+  return jax.tree.map(rows, clients)
 
 
 def _by_group(
