@@ -28,6 +28,9 @@ _WAITS: dict[Any, str] = {
 }
 
 
+# Programs that are compiled at once: each takes a core or two and some 350 MiB.
+_AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
+
 # Multiplications that a CPU does sooner, however compiled, than it compiles them well.
 _FEW = 2**31
 
@@ -119,7 +122,7 @@ class Programs:
   def __init__(self) -> None:
     self._held: dict[Hashable, Any] = {}
     self._by_text: dict[Hashable, Future[jax.stages.Compiled]] = {}
-    self._threads = ThreadPoolExecutor()
+    self._threads = ThreadPoolExecutor(_AT_ONCE)
 
   @property
   def count(self) -> int:
@@ -151,8 +154,8 @@ class Programs:
     """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
 
     Functions of other keys that come to the same program share it. It is traced here,
-    where the caller's settings hold, and compiled on a thread of its own: the compiler
-    leaves cores idle, which the next program can use.
+    where the caller's settings hold, and compiled on another thread: meanwhile the next
+    program can be traced, and compiled too where there are more than two cores.
 
     Args:
       key: names the function; two functions of one key must do the same. What a wait

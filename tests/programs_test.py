@@ -135,6 +135,7 @@ def test_programs_compile_at_once_and_the_first_that_fails_says_so(monkeypatch):
     return compile_to_fit(lowered, args, what)
 
   monkeypatch.setattr(programs_module, 'compile_to_fit', together)
+  monkeypatch.setattr(programs_module, '_AT_ONCE', 2)
   programs = Programs()
   with jax.default_matmul_precision('highest'):  # The caller's settings hold.
     double, square = (
