@@ -28,6 +28,7 @@ from typing import IO
 from absl import flags
 
 from experiments.start import LOST_OTHERS, start
+from fesem_jax import sharding
 from fesem_jax.errors import UserError
 
 # The others of a process that failed end by themselves within this, or are killed.
@@ -99,7 +100,7 @@ def launch(num_processes: int, given: list[str]) -> int:
   Returns:
     The exit code of the run: 0, 130 after Ctrl-C, or that of the process that failed.
   """
-  share = max(1, _cores() // num_processes)
+  share = max(1, sharding.cores() // num_processes)
   address = f'127.0.0.1:{_free_port()}'
   environment = {'JAX_PLATFORMS': 'cpu'} | os.environ
   environment['JAX_COORDINATOR_BIND_ADDRESS'] = address  # No other machine's concern.
@@ -178,13 +179,6 @@ def _signals_for(started: list[Launched]) -> Iterator[list[int]]:
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)
-
-
-def _cores() -> int:
-  """The cores that this process may use."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 def _free_port() -> int:

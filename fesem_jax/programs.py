@@ -29,7 +29,7 @@ _WAITS: dict[Any, str] = {
 
 
 # Programs that are compiled at once: each takes a core or two and some 350 MiB.
-_AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
+_AT_ONCE = max(1, sharding.cores() // 2)
 
 # Multiplications that a CPU does sooner, however compiled, than it compiles them well.
 _FEW = 2**31

@@ -209,6 +209,13 @@ def per_device(
   return run
 
 
+def cores() -> int:
+  """The cores that this process may use."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
 def setup_devices(num_devices: int = 0, group: processes.Group | None = None) -> None:
   """One XLA device per CPU core; call it before anything else uses JAX.
 
@@ -229,12 +236,10 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
   Raises:
     UserError: if something has used JAX already, or the processes do not find together.
   """
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
   group = group or processes.Group()
   share = -(-max(0, num_devices) // max(1, group.num_processes))
-  count = share or cores or os.cpu_count() or 1
   try:
-    jax.config.update('jax_num_cpu_devices', count)
+    jax.config.update('jax_num_cpu_devices', share or cores())
   except RuntimeError as e:
     raise UserError('Call setup_devices() before anything else uses JAX.') from e
   if jax.config.values['jax_compilation_cache_dir'] is None:

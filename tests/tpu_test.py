@@ -130,7 +130,9 @@ def offloaded_start(row):
   return offloaded(name, options, parts=('start',)).programs[0].needs
 
 
-@pytest.mark.parametrize('row', range(len(OFFLOADED)))
+@pytest.mark.parametrize(
+  'row', range(len(OFFLOADED)), ids=[f'{row[0]}-{row[2]}' for row in OFFLOADED]
+)
 def test_models_stay_in_the_memory_of_the_host(row):
   name, options, chosen = OFFLOADED[row]
   found = offloaded(name, options, clients_per_round=chosen)
