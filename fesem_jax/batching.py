@@ -4,6 +4,7 @@ Only indices are ever padded. A plan is computed where it is used, inside the
 compiled round, from (seed, round, client id, epoch) alone.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.base import FederatedData
+
+# Up to so many bytes, the examples of clients side by side are read at once, in order:
+# read at random later, they come from the cache instead of memory, row by row.
+READ_AT_ONCE = 2**20
 
 
 class Schedule(NamedTuple):
@@ -114,17 +119,35 @@ def gather(
   Raises:
     AssertionError: if data are split by client, and this is not a single device's work.
   """
+  x, y = _stored(data, client, rows)
+  return _scaled(data, x), y
+
+
+def _stored(
+  data: FederatedData, client: jax.Array, rows: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """`gather`, but x as `data` has it."""
   first = jnp.asarray(data.offsets).at[client].get(mode='clip')
   if data.shard_rows is not None:
     assert data.shard_rows.shape[0] == 1, 'A device reads its own rows only.'
     first = first - data.shard_rows[0, 0]
   rows = first + rows
-  x = jnp.asarray(data.x).at[rows].get(mode='clip')
+  x, y = jnp.asarray(data.x), jnp.asarray(data.y)
+  return x.at[rows].get(mode='clip'), y.at[rows].get(mode='clip')
+
+
+def _of_held(
+  data: FederatedData, held: tuple[jax.Array, jax.Array], rows: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """`gather` from what `_stored` has read of a client."""
+  x, y = (array.at[rows].get(mode='clip') for array in held)
+  return _scaled(data, x), y
+
+
+def _scaled(data: FederatedData, x: jax.Array) -> jax.Array:
   if data.flat_from is not None:
-    x = x[..., : math.prod(data.flat_from)].reshape(*rows.shape, *data.flat_from)
-  return x.astype(jnp.float32) * data.scale, jnp.asarray(data.y).at[rows].get(
-    mode='clip'
-  )
+    x = x[..., : math.prod(data.flat_from)].reshape(*x.shape[:-1], *data.flat_from)
+  return x.astype(jnp.float32) * data.scale
 
 
 # x [C, B, ...], y [C, B] and weights [C, B], 1 or 0.
@@ -158,13 +181,19 @@ def step_by_step(
     jnp.arange(data.max_examples, dtype=jnp.int32), (*ids.shape, data.max_examples)
   )
 
+  clients: Any = ids
+  read: Callable[..., Any] = functools.partial(gather, data)
+  if _reads_at_once(schedule, data, ids):
+    clients = each(functools.partial(_stored, data))(ids, in_order)
+    read = functools.partial(_of_held, data)
+
   def batch(client, order, step, size):
     rows, weights = batch_rows(order, step, size, width)
-    return *gather(data, client, rows), weights
+    return *read(client, rows), weights
 
   # With one batch per epoch the order is immaterial: gather once, never shuffle.
   if is_full_batch(schedule, data.max_examples):
-    whole = each(batch)(ids, in_order, jnp.zeros_like(sizes), sizes)
+    whole = each(batch)(clients, in_order, jnp.zeros_like(sizes), sizes)
     return in_order, lambda step, orders: (orders, whole)
 
   def new_orders(epoch):
@@ -174,6 +203,17 @@ def step_by_step(
   def at(step, orders):
     epoch, position = jnp.divmod(step, per_epoch)
     orders = jax.lax.cond((position == 0).any(), new_orders, lambda _: orders, epoch)
-    return orders, each(batch)(ids, orders, position, sizes)
+    return orders, each(batch)(clients, orders, position, sizes)
 
   return in_order, at
+
+
+def _reads_at_once(schedule: Schedule, data: FederatedData, ids: jax.Array) -> bool:
+  """Whether all examples of clients side by side are read before their first step."""
+  if ids.size == 1 or is_full_batch(schedule, data.max_examples):
+    return False
+  width = batch_width(schedule, data.max_examples)
+  seen = width * most_steps(schedule, data.max_examples) >= data.max_examples
+  bytes_each = data.x.dtype.itemsize * math.prod(data.x.shape[1:])
+  all_bytes = ids.size * data.max_examples * bytes_each
+  return seen and all_bytes <= READ_AT_ONCE

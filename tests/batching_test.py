@@ -1,3 +1,6 @@
+import dataclasses
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,3 +59,33 @@ def test_examples_are_scaled_and_padding_repeats_the_first_of_the_batch():
   np.testing.assert_array_equal(labels, [1, 1, 1])
   second, _ = batching.gather(data, jnp.int32(1), jnp.array([0, 1]))
   np.testing.assert_array_equal(second, x[4:] / 4)
+
+
+@pytest.mark.parametrize('flat', [False, True])
+@pytest.mark.parametrize('steps', [0, 7])
+def test_examples_read_at_once_are_those_read_at_each_step(flat, steps, monkeypatch):
+  rng, sizes = np.random.default_rng(0), [5, 1, 7, 0, 2]
+  x = rng.normal(size=(15, 2, 3)).astype(np.float32)
+  data = FederatedData.from_arrays(x, np.arange(15) % 3, sizes, scale=1 / 4)
+  if flat:  # As on devices.
+    wide = np.pad(x.reshape(15, 6), ((0, 0), (0, 2)))
+    data = dataclasses.replace(data, x=wide, flat_from=(2, 3))
+  schedule = Schedule(batch_size=3, epochs=2, steps=steps)
+  ids = jnp.array([2, 4, 0, 1])  # The rows of client 4 end where the data end.
+  keys = jax.random.split(jax.random.key(1), 4)
+
+  def batches(limit):
+    monkeypatch.setattr(batching, 'READ_AT_ONCE', limit)
+    assert batching._reads_at_once(schedule, data, ids) == (limit > 0)
+    orders, at = batching.step_by_step(schedule, data, ids, keys, jax.vmap)
+    found = []
+    for step in range(6):
+      orders, batch = at(step, orders)
+      found.append(batch)
+    return found
+
+  at_once, at_each_step = batches(2**20), batches(0)
+  chex.assert_trees_all_equal(at_once, at_each_step)
+  assert at_once[0][0].shape == (4, 3, 2, 3)
+  # Nothing is read ahead of a few steps of many examples.
+  assert not batching._reads_at_once(Schedule(batch_size=3, steps=2), data, ids)
