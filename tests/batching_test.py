@@ -77,15 +77,16 @@ def test_examples_read_at_once_are_those_read_at_each_step(flat, steps, monkeypa
   def batches(limit):
     monkeypatch.setattr(batching, 'READ_AT_ONCE', limit)
     assert batching._reads_at_once(schedule, data, ids) == (limit > 0)
-    orders, at = batching.step_by_step(schedule, data, ids, keys, jax.vmap)
-    found = []
-    for step in range(6):
-      orders, batch = at(step, orders)
-      found.append(batch)
-    return found
+
+    @jax.jit
+    def steps_of(data, keys):
+      orders, at = batching.step_by_step(schedule, data, ids, keys, jax.vmap)
+      return jax.lax.scan(lambda held, i: at(i, held), orders, jnp.arange(6))[1]
+
+    return steps_of(data, keys)
 
   at_once, at_each_step = batches(2**20), batches(0)
   chex.assert_trees_all_equal(at_once, at_each_step)
-  assert at_once[0][0].shape == (4, 3, 2, 3)
+  assert at_once[0].shape == (6, 4, 3, 2, 3)
   # Nothing is read ahead of a few steps of many examples.
   assert not batching._reads_at_once(Schedule(batch_size=3, steps=2), data, ids)

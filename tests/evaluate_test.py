@@ -10,7 +10,7 @@ from fesem_jax.batching import Schedule
 from fesem_jax.local import train_cohort
 from fesem_jax.method import ClientModels
 from fesem_jax.simulation import simulate
-from tests import helpers
+from tests import helpers, reference
 from tests.methods import initial
 
 
@@ -98,25 +98,30 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
 def test_unseen_clients_take_the_model_of_least_training_loss():
   train = helpers.federation([9, 6, 12, 5], seed=1, groups=[0, 1, 0, 1])
   local = helpers.local(chunk=3)
-  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 3))
+  models = jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(3), 3))
   # A fourth model would serve everyone best, but nobody uses it: only padding does.
-  best = train_cohort(
-    local._replace(schedule=Schedule(4, epochs=30)),
-    ClientModels(jax.tree.map(lambda p: p[:1], models)),
-    train,
-    helpers.everyone(train),
-    jax.random.key(0),
-  ).params
-  models = jax.tree.map(lambda p, b: jnp.concatenate([p, b[:1]]), models, best)
+  long = local._replace(schedule=Schedule(4, epochs=30))
+
+  @jax.jit
+  def trained(models, train):
+    first = ClientModels(jax.tree.map(lambda p: p[:1], models))
+    everyone, key = helpers.everyone(train), jax.random.key(0)
+    return train_cohort(long, first, train, everyone, key).params
+
+  best = trained(models, train)
+  models = jax.tree.map(lambda p, b: np.concatenate([p, b[:1]]), models, best)
   row, exists = jnp.array([1, 0, 2, 3]), jnp.array([True, True, True, False])
-  used = evaluate.models_of_unseen(ClientModels(models, row), exists, local, train)
+  choose = jax.jit(
+    lambda models, train: evaluate.models_of_unseen(
+      ClientModels(models, row), exists, local, train
+    )
+  )
+  used = choose(models, train)
   losses = np.zeros((4, 4))
   for i in range(4):
-    x, y = train.client(i)
     for k in range(4):
-      logits = local.model.apply(jax.tree.map(lambda p, k=k: p[k], models), x)
-      logs = np.asarray(jax.nn.log_softmax(logits), np.float64)
-      losses[i, k] = -logs[np.arange(len(y)), y].mean()
+      model = reference.from_params(models, k)
+      losses[i, k] = reference.loss_and_gradient(model, *train.client(i))[0]
   np.testing.assert_array_equal(used.choice, losses[:, :3].argmin(axis=1))
   assert len(np.unique(used.choice)) > 1
   assert 3 in losses.argmin(axis=1)
@@ -126,10 +131,12 @@ def test_finetuning_zero_epochs_repeats_the_deployed_figures():
   data = helpers.federation([6, 5])
   local = helpers.local()
   algorithm = fed_avg(local)
-  state = algorithm.init(jax.random.key(0), data)
-  a, b, _ = evaluate.evaluate_clients(
-    algorithm.deployed(state, data), local, data, data, jax.random.key(0), 0
+  measure = jax.jit(
+    lambda state, data: evaluate.evaluate_clients(
+      algorithm.deployed(state, data), local, data, data, jax.random.key(0), 0
+    )
   )
+  a, b, _ = measure(initial(algorithm, data), data)
   assert evaluate.scores(a) == evaluate.scores(b)
 
 

@@ -1,5 +1,7 @@
 """K-means over client models against scikit-learn and float64."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -13,11 +15,23 @@ from tests import helpers, reference
 from tests.methods import matrix
 
 
-def run_kmeans(key, points, exists, k, **kwargs):
-  def run(key, stack, exists):
-    return kmeans.kmeans(key, stack, exists, k, jnp.arange(len(points)), **kwargs)
+@functools.partial(jax.jit, static_argnames=('k', 'limits', 'options'))
+def compiled(key, stack, exists, *, k, limits, options):
+  """One program for all calls that differ in arrays only."""
+  assert limits == (kmeans.GRAM_CLIENTS, kmeans.GRAM_CLIENTS_PER_CLUSTER)
+  ids = jnp.arange(exists.size)
+  return kmeans.kmeans(key, stack, exists, k, ids, **dict(options))
 
-  return jax.jit(run)(jax.random.key(key), helpers.as_stack(points), exists)
+
+def run_kmeans(key, points, exists, k, **options):
+  return compiled(
+    jax.random.key(key),
+    helpers.as_stack(points),
+    exists,
+    k=k,
+    limits=(kmeans.GRAM_CLIENTS, kmeans.GRAM_CLIENTS_PER_CLUSTER),
+    options=tuple(options.items()),
+  )
 
 
 @pytest.mark.parametrize('seeding', ['random', 'plusplus'])

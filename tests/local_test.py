@@ -1,3 +1,5 @@
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -22,13 +24,15 @@ SCHEDULES = [
 ]
 
 
-def start_of(local, seed=0):
-  return tree.expand(local.model.init(jax.random.key(seed)))
+@functools.cache
+def start_of():
+  """The start [1, ...] of the model that all tests here train."""
+  return tree.expand(jax.jit(helpers.local().model.init)(jax.random.key(0)))
 
 
 def train(local, data, key=None, starts=None, cohort=None, **kwargs):
   cohort = helpers.everyone(data) if cohort is None else cohort
-  starts = ClientModels(start_of(local)) if starts is None else starts
+  starts = ClientModels(start_of()) if starts is None else starts
   key = jax.random.key(3) if key is None else key
   run = jax.jit(
     lambda starts, data, key: train_cohort(local, starts, data, cohort, key, **kwargs)
@@ -45,13 +49,13 @@ def test_matches_float64_reference(schedule, prox, shared_start):
   local = helpers.local(chunk=3)._replace(schedule=schedule, shared_start=shared_start)
   key = jax.random.key(3)
   trained = train(local, data, key, prox=prox)
-  start = reference.from_params(start_of(local), 0)
+  start, losses = reference.from_params(start_of(), 0), np.asarray(trained.loss)
   for i in range(len(SIZES)):
     batches = helpers.batches(data, schedule, i, key)
     want, loss = reference.local_sgd(start, batches, 0.1, prox or 0.0)
     got = reference.flat(reference.from_params(trained.params, i))
     np.testing.assert_allclose(got, reference.flat(want), rtol=2e-4, atol=2e-6)
-    np.testing.assert_allclose(trained.loss[i], loss, rtol=1e-4)
+    np.testing.assert_allclose(losses[i], loss, rtol=1e-4)
 
 
 def test_penalty_and_correction_per_client_match_reference():
@@ -61,7 +65,7 @@ def test_penalty_and_correction_per_client_match_reference():
   rng = np.random.default_rng(0)
   correction = jax.tree.map(
     lambda x: jnp.asarray(0.1 * rng.normal(size=(3, *x.shape[1:])), jnp.float32),
-    start_of(local),
+    start_of(),
   )
   given = Correction(
     tree.expand(tree.unstack(correction, 0)),
@@ -70,7 +74,7 @@ def test_penalty_and_correction_per_client_match_reference():
   )
   key = jax.random.key(3)
   trained = train(local, data, key, prox=jnp.asarray(prox), correction=given)
-  start = reference.from_params(start_of(local), 0)
+  start = reference.from_params(start_of(), 0)
   for i in range(3):
     batches = helpers.batches(data, local.schedule, i, key)
     own = reference.from_params(correction, i)
@@ -89,6 +93,16 @@ def test_penalty_changes_the_result():
   )
 
 
+def train_with(schedule, chunk, devices):
+  local = helpers.local(chunk=chunk, devices=devices)._replace(schedule=schedule)
+  return train(local, helpers.federation([*SIZES, 3]), prox=0.1)
+
+
+@functools.cache
+def in_twos(schedule):
+  return train_with(schedule, chunk=2, devices=1)
+
+
 @pytest.mark.parametrize(
   ('schedule', 'chunk', 'devices'),
   [
@@ -98,11 +112,9 @@ def test_penalty_changes_the_result():
   ],
 )
 def test_neither_chunk_size_nor_device_count_matters(schedule, chunk, devices):
-  data = helpers.federation([*SIZES, 3])
-  local = helpers.local(chunk=2)._replace(schedule=schedule)
-  other = helpers.local(chunk=chunk, devices=devices)._replace(schedule=schedule)
-  a, b = train(local, data, prox=0.1), train(other, data, prox=0.1)
-  chex.assert_trees_all_close(a, b, rtol=1e-5, atol=1e-6)
+  chex.assert_trees_all_close(
+    in_twos(schedule), train_with(schedule, chunk, devices), rtol=1e-5, atol=1e-6
+  )
 
 
 def test_each_client_starts_from_its_own_row():
@@ -110,12 +122,9 @@ def test_each_client_starts_from_its_own_row():
   local = helpers.local(batch_size=0, chunk=1)
   starts = jax.tree.map(
     lambda a, b: jnp.stack([a, b]),
-    local.model.init(jax.random.key(0)),
-    local.model.init(jax.random.key(1)),
+    *(jax.jit(local.model.init)(jax.random.key(seed)) for seed in (0, 1)),
   )
-  own = train_cohort(
-    local, ClientModels(own=starts), data, helpers.everyone(data), jax.random.key(3)
-  )
+  own = train(local, data, starts=ClientModels(own=starts))
   by_row = train(local, data, starts=ClientModels(starts, jnp.array([1, 0])))
   for i, row in ((0, 1), (1, 0)):
     batch = [data.client(i)]
@@ -154,12 +163,16 @@ def test_any_optax_optimizer_matches_its_own_loop():
     logits = local.model.apply(params, x)
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
+  @jax.jit
+  def step(params, state, x, y):
+    updates, state = optimizer.update(jax.grad(loss)(params, x, y), state, params)
+    return optax.apply_updates(params, updates), state
+
   for i in range(2):
-    params = tree.unstack(start_of(local), 0)
+    params = tree.unstack(start_of(), 0)
     state = optimizer.init(params)
     for x, y in helpers.batches(data, local.schedule, i, key):
-      updates, state = optimizer.update(jax.grad(loss)(params, x, y), state, params)
-      params = optax.apply_updates(params, updates)
+      params, state = step(params, state, x, y)
     got = tree.unstack(trained.params, i)
     chex.assert_trees_all_close(got, params, rtol=1e-4, atol=1e-6)
 
@@ -174,7 +187,7 @@ def test_a_client_that_diverges_keeps_its_start_and_is_reported(shared_start):
   trained = train(local, data)
   assert trained.finite.tolist() == [True, False, True]
   np.testing.assert_array_equal(
-    trained.params['dense0']['kernel'][1], start_of(local)['dense0']['kernel'][0]
+    trained.params['dense0']['kernel'][1], start_of()['dense0']['kernel'][0]
   )
   assert np.isfinite(trained.mean_loss())
   assert trained.weights('by_examples').tolist() == [4, 0, 4]

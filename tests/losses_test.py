@@ -16,9 +16,11 @@ from tests import helpers, reference
 def test_losses_of_each_model_on_each_client_match_reference(chunk):
   data = helpers.federation([300, 7, 128, 1])  # Three, one, one and one batch.
   local = helpers.local(chunk=chunk)
-  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  init = jax.jit(jax.vmap(local.model.init))
+  models = init(jax.random.split(jax.random.key(0), 3))
   cohort = Cohort(np.array([2, 0, 3, 4, 1], np.int32), False)  # 4 is an empty place.
-  got = cohort_losses(local, models, data, cohort)
+  measure = jax.jit(lambda models, data: cohort_losses(local, models, data, cohort))
+  got = np.asarray(measure(models, data))
   for row, i in ((0, 2), (1, 0), (2, 3), (4, 1)):
     for k in range(3):
       model = reference.from_params(models, k)
@@ -32,10 +34,16 @@ def test_losses_of_each_model_on_each_client_match_reference(chunk):
 def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
   data = helpers.federation([30, 7, 12, 1])
   local = helpers.local(chunk=chunk, devices=devices)
-  stack = tree.expand(local.model.init(jax.random.key(0)))
+  stack = tree.expand(jax.jit(local.model.init)(jax.random.key(0)))
   ids, counts = [2, 0, 4, 3], jnp.array([True, False, True, True])
   cohort = Cohort(np.array(ids, np.int32), False)  # 4 is an empty place.
-  got, sums = cohort_gradients(local, stack, data, cohort, counts)
+
+  @jax.jit
+  def gradients(stack, data):
+    kept = cohort_gradients(local, stack, data, cohort, counts)
+    return kept, cohort_gradients(local, stack, data, cohort, counts, keep=False)
+
+  (got, sums), (none, same) = gradients(stack, data)
   model = reference.from_params(stack, 0)
   want = {
     i: reference.flat(reference.loss_and_gradient(model, *data.client(i))[1])
@@ -47,6 +55,5 @@ def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
   total = reference.vectors(sums.params)[0]
   np.testing.assert_allclose(total, want[2] + want[3], rtol=1e-4, atol=1e-6)
   np.testing.assert_array_equal(sums.weight, [2])
-  none, same = cohort_gradients(local, stack, data, cohort, counts, keep=False)
   assert none is None
   chex.assert_trees_all_equal(sums, same)

@@ -248,17 +248,13 @@ STARTS = [
 @pytest.mark.parametrize('index', STARTS, ids=[IDS[i] for i in STARTS])
 def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
   name, options = METHODS[index]
-  data = federation()
-
-  def start(data, **how):
-    return jax.jit(algorithms.build(name, helpers.local(**how), **options).init)(
-      jax.random.key(0), data
-    )
-
-  state = start(data, chunk=3)
-  order = np.array([4, 0, 5, 2, 1, 3])
+  data = federation_of(Case((4, 3, 5, 2, 5, 1), 0, (), tuple(range(CLIENTS)), False))
+  key, order = jax.random.key(0), np.array([4, 0, 5, 2, 1, 3])
+  state = programs(index).init(key, data)
   # All at once: to compile a start takes seconds.
-  other = start(data.reorder(order, num_clients=8), chunk=2, devices=2)
+  local = helpers.local(chunk=2, devices=2)._replace(dropout_rate=DROPOUT)
+  other = algorithms.build(name, local, **options).init
+  other = jax.jit(other)(key, data.reorder(order, num_clients=8))
   assert_same(reordered(state, order), reordered(other, np.arange(6)))
 
 

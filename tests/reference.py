@@ -13,6 +13,7 @@ def from_params(params, row=None):
   names = [*sorted(n for n in params if n.startswith('dense')), 'logits']
 
   def pick(x):
+    x = np.asarray(x)  # On the host: on a device each slice is an operation of its own.
     return np.asarray(x if row is None else x[row], np.float64)
 
   return [(pick(params[n]['kernel']), pick(params[n]['bias'])) for n in names]

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -30,8 +29,8 @@ from fesem_jax.errors import UserError
 from fesem_jax.method import ClientModels
 from fesem_jax.programs import Programs
 from tests import helpers
+from tests.commands import ROOT, call
 
-ROOT = pathlib.Path(__file__).parent.parent
 SIZES = [3, 9, 5, 14, 4, 7, 11]
 GROUPS = [0, 1, 0, 1, 0, 1, 0]
 TEST_SIZES = [5, 6, 0, 7, 8, 9, 4]
@@ -619,18 +618,10 @@ def test_files_that_cannot_be_exported(done, tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
-def export(*arguments):
-  return subprocess.run(
-    [sys.executable, '-m', 'experiments.export', *arguments],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-  )
-
-
 def test_the_binary_exports_a_center(done, tmp_path):
   path = tmp_path / 'center.msgpack'
-  out = export(f'--run={done}', '--cluster=1', f'--output={path}')
+  given = [f'--run={done}', '--cluster=1', f'--output={path}']
+  out = call('export', *given, cwd=tmp_path)
   assert (out.returncode, out.stdout) == (0, f'{path}\n'), out.stderr
   read = flax.serialization.msgpack_restore(path.read_bytes())
   want = fj.load_run(done).params(cluster=1)
@@ -647,8 +638,8 @@ def test_the_binary_exports_a_center(done, tmp_path):
   (['--run={run}', '--output=x.msgpack', '--client=u'], '--client=u is none of the 7'),
   (['--run=nowhere', '--output=x.msgpack'], 'nowhere is no folder'),
 ])  # fmt: skip
-def test_mistakes_of_exporting_are_one_sentence(arguments, message, done):
-  out = export(*(a.format(run=done) for a in arguments))
+def test_mistakes_of_exporting_are_one_sentence(arguments, message, done, tmp_path):
+  out = call('export', *(a.format(run=done) for a in arguments), cwd=tmp_path)
   assert out.returncode == 1
   assert message in out.stderr
   assert 'Traceback' not in out.stderr
