@@ -100,8 +100,8 @@ NAMES = [name for name, _ in methods.METHODS]
 STREAMED = [options.get('client_state') for _, options in methods.METHODS].index(
   'streamed'
 )
-# FedSGD, FedProx, FedDist, FedDWS, FedOpt and FedRep exchange what FedAvg and FedPer do,
-# and Ditto FedAvg's model beside NonFed's.
+# FedSGD, FedProx, FedDist, FedDWS, FedOpt and FedRep exchange what FedAvg and FedPer
+# do, and Ditto FedAvg's model beside NonFed's.
 LIKE_OTHERS = {
   'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto'
 }  # fmt: skip
