@@ -105,13 +105,13 @@ STREAMED = [options.get('client_state') for _, options in methods.METHODS].index
 LIKE_OTHERS = {
   'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto'
 }  # fmt: skip
+# Whole runs: centers and a stack, and decisions on the host.
+WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
 EVERY = [
   i
   for i, name in enumerate(NAMES)
-  if i == STREAMED or (i in methods.ONCE and name not in LIKE_OTHERS)
+  if i == STREAMED or (i in methods.ONCE and name not in LIKE_OTHERS and i not in WHOLE)
 ]
-# Centers and a stack, and decisions on the host; layers of a client's own.
-WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
 # With four of six clients in a round.
 SHARDED = 'sharded' + str(
   next(i for i, name in enumerate(NAMES) if name == 'fesem' and i % 3 == 0)
