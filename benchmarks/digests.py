@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from absl import app, flags
 
-from fesem_jax import algorithms, data, models, portrait, sharding
+from fesem_jax import algorithms, corruption, data, models, portrait, server, sharding
 from fesem_jax.atomic import write_atomically
 from fesem_jax.base import FederatedData
 from fesem_jax.simulation import simulate
@@ -31,20 +31,44 @@ _JSON = flags.DEFINE_string('json', '', 'File to write the digests to.')
 _COMPARE = flags.DEFINE_string('compare', '', 'File of earlier digests.')
 _METHODS = flags.DEFINE_list('methods', [], 'Only these; default: all.')
 
-# Options that exercise a method; all others run with their defaults.
+# Options of a method: the first run in every setting, the others in one. Together they
+# name every option that the method has.
 _OPTIONS: dict[str, list[dict[str, Any]]] = {
-  'robust': [{'num_clusters': 4}, {'num_clusters': 2, 'aggregation': 'median'}],
+  'fed_avg': [
+    {}, {'weighting': 'uniform'}, {'aggregation': 'median'},
+    {'aggregation': 'trimmed_mean', 'beta': 0.2},
+    {'aggregation': 'norm_bound', 'norm_bound': 0.5},
+    {'aggregation': 'krum', 'krum_models': 2}, {'server_optimizer': 'momentum'},
+  ],
+  'robust': [
+    {'num_clusters': 4},
+    {'num_clusters': 2, 'aggregation': 'median', 'init_seeding': 'plusplus'},
+    {
+      'num_clusters': 3, 'aggregation': 'krum', 'krum_models': 2, 'trim': 0.2,
+      'init_epochs': 2, 'init_tolerance': 0.0, 'init_restarts': 3,
+    },
+    {'num_clusters': 3, 'aggregation': 'norm_bound', 'norm_bound': 1.0},
+    {'num_clusters': 3, 'beta': 0.3},
+  ],
   'fed_cluster': [
-    {'min_size': 2, 'min_rounds': 0, 'check_every': 2, 'eps1': 1.1, 'eps2': 0.0}
+    {'min_size': 2, 'min_rounds': 0, 'check_every': 2, 'eps1': 1.1, 'eps2': 0.0},
+    {
+      'min_size': 2, 'min_rounds': 0, 'check_every': 1, 'eps1': 9.0, 'eps2': 0.0,
+      'eps1_scale': 'absolute', 'gamma': 0.0, 'max_clusters': 3, 'linkage': 'minimax',
+      'weighting': 'uniform',
+    },
   ],
   'hypo_cluster': [
     {'num_clusters': 4},
     {'num_clusters': 3, 'weighting': 'by_examples', 'init_restarts': 3},
     {'num_clusters': 3, 'variant': 'gradient', 'init_restarts': 3},
+    {'num_clusters': 3, 'init_restarts': 1, 'init_rounds': 0, 'init_clients': 9},
+    {'num_clusters': 3, 'init_restarts': 2, 'server_optimizer': 'adam'},
   ],
-  'fed_avg': [{}, {'weighting': 'uniform'}],
-  'fed_dane': [{}, {'same_cohort': True}],
-  'fed_prox': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
+  'fed_dane': [{}, {'same_cohort': True, 'prox_mu': 0.5}],
+  'fed_prox': [
+    {}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}, {'prox_mu': 0.0}
+  ],
   'fesem': [
     {'num_clusters': 4},
     {'num_clusters': 4, 'client_state': 'streamed', 'init_clients': 12},
@@ -53,31 +77,94 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
       'loss_check_every': 2, 'reseed_empty': True,
     },
     {'num_clusters': 2, 'cluster_on': 'logits', 'prox_lambda': 0.0},
+    {'num_clusters': 4, 'client_state': 'offloaded'},
+    {'num_clusters': 3, 'temperature': 0.2, 'track_objective': True},
+    {'num_clusters': 3, 'aggregation': 'median', 'init_seeding': 'plusplus'},
+    {'num_clusters': 3, 'aggregation': 'trimmed_mean', 'beta': 0.3},
+    {'num_clusters': 3, 'aggregation': 'norm_bound', 'norm_bound': 1.0},
+    {'num_clusters': 3, 'aggregation': 'krum', 'krum_models': 2, 'init_epochs': 2},
+    {'num_clusters': 4, 'recluster_every': 2, 'init_restarts': 1},
+    {
+      'num_clusters': 4, 'recluster_every': 2, 'server_optimizer': 'yogi',
+      'track_objective': True, 'loss_check_every': 3,
+    },
+    {'num_clusters': 4, 'reseed_empty': True, 'server_optimizer': 'momentum'},
+    {'num_clusters': 3, 'max_age': 1, 'reseed_empty': True},
+    {'num_clusters': 3, 'late_joins': True, 'init_clients': 12, 'max_age': 2},
+    {
+      'num_clusters': 3, 'late_joins': True, 'init_clients': 12,
+      'client_state': 'streamed',
+    },
+    {'num_clusters': 3, 'init_models': 'random', 'server_optimizer': 'adagrad'},
   ],
+  'fesem_ma': [
+    {'num_clusters': 3}, {'num_clusters': 3, 'recluster_every': 2},
+    {'num_clusters': 3, 'aggregation': 'median'},
+    {'num_clusters': 3, 'client_state': 'streamed'},
+  ],
+  'fed_opt': [
+    {}, {'server_optimizer': 'yogi', 'weighting': 'uniform'},
+    {'server_optimizer': 'adagrad'}, {'server_optimizer': 'momentum'},
+  ],
+  'scaffold': [{}, {'server_learning_rate': 0.5, 'client_state': 'offloaded'}],
+  'ditto': [
+    {}, {'ditto_lambda': 1.0, 'weighting': 'uniform', 'client_state': 'offloaded'}
+  ],
+  'fed_per': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
+  'fed_rep': [{}, {'head_epochs': 2, 'weighting': 'by_examples'}],
 }  # fmt: skip
 
+_SERVER_OPTIMIZERS = {
+  'momentum': server.momentum,
+  'adagrad': server.adagrad,
+  'adam': server.adam,
+  'yogi': server.yogi,
+}
 
-def _settings() -> Iterator[tuple[str, dict[str, Any]]]:
-  """Name and how clients train, of each of three settings."""
-  yield 'mlp, chunks of 5', {'model': 'mlp', 'clients_per_chunk': 5, 'epochs': 2}
-  yield (
-    'mlp, one by one, cohort, dropout, momentum',
-    {
-      'model': 'mlp',
-      'clients_per_chunk': 1,
-      'dropout_rate': 0.2,
-      'cohort': 9,
-      'optimizer': optax.sgd(0.05, momentum=0.9),
-    },
-  )
-  yield (
-    'small_cnn, 3 full batches',
-    {
-      'model': 'small_cnn',
-      'epochs': 3,
-      'batch_size': 0,
-    },
-  )
+
+# Settings in which every method runs, by what they exercise.
+_SETTINGS: dict[str, dict[str, Any]] = {
+  'mlp, chunks of 5': {'clients_per_chunk': 5, 'epochs': 2},
+  'mlp, one by one, cohort, dropout, momentum': {
+    'clients_per_chunk': 1,
+    'dropout_rate': 0.2,
+    'cohort': 9,
+    'optimizer': optax.sgd(0.05, momentum=0.9),
+  },
+  'small_cnn, 3 full batches': {'model': 'small_cnn', 'epochs': 3, 'batch_size': 0},
+}
+
+# Settings of features that are not a method's, in which a few methods run.
+_FEATURES: dict[str, dict[str, Any]] = {
+  'shared start, rate by round': {
+    'clients_per_chunk': 4,
+    'shared_start': 'on',
+    'lr_schedule': optax.exponential_decay(1.0, 1, 0.9),
+  },
+  'noise of bad clients': {'clients_per_chunk': 4, 'corrupt': 'noise'},
+}
+_FEATURED = ('fed_avg', 'fesem', 'hypo_cluster', 'robust')
+
+_SERVER_OPTIMIZERS = {
+  'momentum': server.momentum,
+  'adagrad': server.adagrad,
+  'adam': server.adam,
+  'yogi': server.yogi,
+}
+
+
+def _runs(name: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+  """Key, options and setting of every run of a method."""
+  every = _OPTIONS.get(name, [{}])
+  of_chunks, of_cohort, _ = _SETTINGS
+  for i, options in enumerate(every):
+    of_absent_clients = options.keys() & {'max_age', 'late_joins', 'same_cohort'}
+    own = [of_cohort if of_absent_clients else of_chunks]
+    for label in _SETTINGS if i == 0 or (name == 'fesem' and i < 4) else own:
+      key = f'{name}({json.dumps(options, sort_keys=True)}), {label}'
+      yield key, options, _SETTINGS[label]
+  for label, setting in _FEATURES.items() if name in _FEATURED else ():
+    yield f'{name}({json.dumps(every[0])}), {label}', every[0], setting
 
 
 def _arrays_digest(arrays: Any) -> str:
@@ -101,7 +188,9 @@ def digest_of_run(
     'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=seed
   )
   train = _ragged(train)
-  model = models.build(setting.pop('model'), train.example_shape, 10, (32,))
+  if 'corrupt' in setting:
+    train = corruption.corrupted(train, setting.pop('corrupt'), 0.2, seed)
+  model = models.build(setting.pop('model', 'mlp'), train.example_shape, 10, (32,))
   optimizer = setting.pop('optimizer', optax.sgd(0.1))
   if setting.get('dropout_rate') and (
     name == 'fed_sgd' or options.get('variant') == 'gradient'
@@ -110,6 +199,9 @@ def digest_of_run(
   local = local_training(
     model, optimizer, num_clients=cohort or 26, **{'batch_size': 8} | setting
   )
+  options = dict(options)
+  if 'server_optimizer' in options:
+    options['server_optimizer'] = _SERVER_OPTIMIZERS[options['server_optimizer']]()
   algorithm = algorithms.build(name, local, **options)
   result = simulate(
     algorithm,
@@ -161,15 +253,13 @@ def main(argv: list[str]) -> None:
     before = json.loads(pathlib.Path(_COMPARE.value).read_text())
   digests: dict[str, dict[str, str]] = {}
   for name in _METHODS.value or algorithms.METHODS:
-    for options in _OPTIONS.get(name, [{}]):
-      for label, setting in _settings():
-        key = f'{name}({json.dumps(options, sort_keys=True)}), {label}'
-        digests[key] = digest_of_run(name, options, setting, seed=3)
-        verdict = ''
-        if key in before:
-          changed = [k for k, v in before[key].items() if digests[key].get(k) != v]
-          verdict = f'  {"CHANGED: " + ", ".join(changed) if changed else "equal"}'
-        print(f'{key}: {digests[key]}{verdict}', flush=True)
+    for key, options, setting in _runs(name):
+      digests[key] = digest_of_run(name, options, setting, seed=3)
+      verdict = ''
+      if key in before:
+        changed = [k for k, v in before[key].items() if digests[key].get(k) != v]
+        verdict = f'  {"CHANGED: " + ", ".join(changed) if changed else "equal"}'
+      print(f'{key}: {digests[key]}{verdict}', flush=True)
     if _JSON.value:
       write_atomically(pathlib.Path(_JSON.value), json.dumps(digests, indent=1) + '\n')
   differing = [k for k, v in digests.items() if k in before and before[k] != v]
