@@ -18,13 +18,17 @@ import optax
 from jax.sharding import Mesh
 
 from benchmarks.workloads import Workload
-from fesem_jax import algorithms, machine, models, placement, rounds, sharding, streams
-from fesem_jax import training as local_module
-from fesem_jax.atomic import write_atomically
-from fesem_jax.base import Cohort, FederatedData
-from fesem_jax.method import RoundInfo
-from fesem_jax.needs import memory_of
-from fesem_jax.programs import Programs
+from fesem_jax import algorithms, models
+from fesem_jax.cohorts import placement
+from fesem_jax.core import local_training as local_module
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.algorithm import RoundInfo
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.run import rounds
+from fesem_jax.run.program_memory import memory_of
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils import provenance
+from fesem_jax.utils.atomic_files import write_atomically
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 
@@ -153,8 +157,8 @@ class Method:
   ):
     self._algorithm = algorithms.build(name, local, **options)
     keys = rounds.keys_of_run(0, local.mesh)
-    self._rest = (train, everyone(train), keys[streams.ROUNDS])
-    programs, init_key = Programs(), keys[streams.INIT]
+    self._rest = (train, everyone(train), keys[prng_streams.ROUNDS])
+    programs, init_key = Programs(), keys[prng_streams.INIT]
     placed, _ = rounds.rehearse(
       self._algorithm, *self._rest[:2], init_key, self._rest[2]
     )
@@ -263,7 +267,7 @@ def processor() -> str:
 
 def where(mesh: Any) -> dict[str, Any]:
   """Machine, versions and date of a result file."""
-  described = machine.describe(mesh)
+  described = provenance.describe(mesh)
   return {
     'date': datetime.date.today().isoformat(),
     'processor': processor(),

@@ -21,11 +21,15 @@ import numpy as np
 import optax
 from absl import app, flags
 
-from fesem_jax import algorithms, corruption, data, models, portrait, server, sharding
-from fesem_jax.atomic import write_atomically
-from fesem_jax.base import FederatedData
-from fesem_jax.simulation import simulate
-from fesem_jax.training import local_training
+from fesem_jax import algorithms, data, models
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.core import sharding
+from fesem_jax.core.local_training import local_training
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data import corruption
+from fesem_jax.run import figure_data
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.atomic_files import write_atomically
 
 _JSON = flags.DEFINE_string('json', '', 'File to write the digests to.')
 _COMPARE = flags.DEFINE_string('compare', '', 'File of earlier digests.')
@@ -115,10 +119,10 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 _SERVER_OPTIMIZERS = {
-  'momentum': server.momentum,
-  'adagrad': server.adagrad,
-  'adam': server.adam,
-  'yogi': server.yogi,
+  'momentum': server_optimizers.momentum,
+  'adagrad': server_optimizers.adagrad,
+  'adam': server_optimizers.adam,
+  'yogi': server_optimizers.yogi,
 }
 
 
@@ -146,10 +150,10 @@ _FEATURES: dict[str, dict[str, Any]] = {
 _FEATURED = ('fed_avg', 'fesem', 'hypo_cluster', 'robust')
 
 _SERVER_OPTIMIZERS = {
-  'momentum': server.momentum,
-  'adagrad': server.adagrad,
-  'adam': server.adam,
-  'yogi': server.yogi,
+  'momentum': server_optimizers.momentum,
+  'adagrad': server_optimizers.adagrad,
+  'adam': server_optimizers.adam,
+  'yogi': server_optimizers.yogi,
 }
 
 
@@ -193,7 +197,7 @@ def digest_of_run(
   model = models.build(setting.pop('model', 'mlp'), train.example_shape, 10, (32,))
   optimizer = setting.pop('optimizer', optax.sgd(0.1))
   if setting.get('dropout_rate') and (
-    name == 'fed_sgd' or options.get('variant') == 'gradient'
+    name in ('fed_sgd', 'scaffold') or options.get('variant') == 'gradient'
   ):
     optimizer = optax.sgd(0.05)
   local = local_training(
@@ -217,7 +221,7 @@ def digest_of_run(
   text = json.dumps([records, outcome], sort_keys=True)
   ids = jnp.arange(result.arranged.num_clients)
   used = jax.jit(algorithm.client_params)(result.state, result.arranged, ids)
-  as_arranged = portrait.in_order(result.portrait, np.argsort(result.places))
+  as_arranged = figure_data.in_order(result.portrait, np.argsort(result.places))
   return {
     'records': hashlib.sha256(text.encode()).hexdigest()[:16],
     'models': _arrays_digest(used),

@@ -16,8 +16,9 @@ from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import em, kmeans, sharding, tree
-from fesem_jax.algorithms import global_model
+from fesem_jax.algorithms.common import global_model
+from fesem_jax.clustering import em, kmeans
+from fesem_jax.core import sharding, tree
 
 _CLIENTS = flags.DEFINE_integer('num_clients', 1000, 'M.')
 _CLUSTERS = flags.DEFINE_list('num_clusters', ['1', '4', '10'], 'Values of K.')

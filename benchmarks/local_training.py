@@ -15,10 +15,11 @@ from absl import app, flags
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import data, models, sharding, tree
-from fesem_jax.algorithms import global_model
-from fesem_jax.batching import num_steps
-from fesem_jax.errors import UserError
+from fesem_jax import data, models
+from fesem_jax.algorithms.common import global_model
+from fesem_jax.core import sharding, tree
+from fesem_jax.core.batching import num_steps
+from fesem_jax.utils.errors import UserError
 
 _WORKLOADS = flags.DEFINE_list(
   'workloads', ['W1', 'W2', 'W3', 'W4', 'W5'], 'Of W1 .. W6.'

@@ -23,7 +23,9 @@ from scipy import optimize
 
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import assignment, matching, models, tree, units
+from fesem_jax import models
+from fesem_jax.clustering import hidden_units, linear_assignment, matching
+from fesem_jax.core import tree
 
 _CLIENTS = flags.DEFINE_integer('num_clients', 2, 'Clients of the E-steps.')
 _CLUSTERS = flags.DEFINE_integer('num_clusters', 4, 'K.')
@@ -52,7 +54,7 @@ def main(argv: list[str]) -> None:
   model = models.build(
     workload.network, workload.example_shape, workload.num_classes, workload.hidden
   )
-  layers = units.layers_of(model)
+  layers = hidden_units.layers_of(model)
   start = model.init(jax.random.key(0))
   num_clusters, num_clients = _CLUSTERS.value, _CLIENTS.value
   center_keys = jax.random.split(jax.random.key(1), num_clusters)
@@ -92,8 +94,8 @@ def main(argv: list[str]) -> None:
   def costs(one: Any, center: Any, before: Any) -> list[jax.Array]:
     out = []
     for layer, order in zip(layers[:-1], before, strict=True):
-      theirs = units.incoming(layer, center, None)
-      out.append(units.costs(theirs, units.incoming(layer, one, order)))
+      theirs = hidden_units.incoming(layer, center, None)
+      out.append(hidden_units.costs(theirs, hidden_units.incoming(layer, one, order)))
     return out
 
   @jax.jit
@@ -101,10 +103,10 @@ def main(argv: list[str]) -> None:
     return tree.row_distances(tree.expand(one), tree.expand(center))
 
   nearest = jax.jit(functools.partial(matching.nearest, layers))
-  in_order = jax.jit(functools.partial(units.in_order, layers))
+  in_order = jax.jit(functools.partial(hidden_units.in_order, layers))
   match = jax.jit(functools.partial(matching.match, layers, outgoing=False))
   compiled = {
-    'ours': jax.jit(assignment.solve),
+    'ours': jax.jit(linear_assignment.solve),
     'Optax': jax.jit(lambda cost: optax.assignment.hungarian_algorithm(cost)[0]),
   }
   near = shaken(jax.random.key(2), center)

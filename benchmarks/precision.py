@@ -28,14 +28,16 @@ from scipy.optimize import linear_sum_assignment
 
 from benchmarks import common, rounded
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import algorithms, data, models, planning, sharding, topologies
-from fesem_jax.base import FederatedData
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.outline import Outline, Split
-from fesem_jax.programs import Programs
-from fesem_jax.result import Result
-from fesem_jax.simulation import simulate
-from fesem_jax.training import PRECISIONS, LocalTraining, local_training
+from fesem_jax import algorithms, data, models
+from fesem_jax.core import sharding
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.local_training import PRECISIONS, LocalTraining, local_training
+from fesem_jax.core.types import FederatedData
+from fesem_jax.planning import planner, topologies
+from fesem_jax.planning.data_shapes import Outline, Split
+from fesem_jax.results.result import Result
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
 
 # As the program is for this machine, and then for an accelerator.
 CPU = 'cpu'
@@ -195,7 +197,7 @@ def compiled(name: str, topology: str) -> list[dict[str, Any]]:
       np.dtype('uint8'),
       workload.num_classes,
     )
-    plan = planning.plan(algorithms.build('fed_avg', local), outline, parts=('round',))
+    plan = planner.plan(algorithms.build('fed_avg', local), outline, parts=('round',))
     text = plan.round.text
     seconds = plan.round.seconds
     row = {'workload': name, 'precision': precision, 'compile_seconds': seconds}

@@ -24,15 +24,18 @@ from absl import app, flags
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks import common
-from fesem_jax import algorithms, data, em, evaluate, models, tree
+from fesem_jax import algorithms, data, models
 from fesem_jax.algorithms.fesem import FesemState
-from fesem_jax.base import FederatedData
-from fesem_jax.cohorts import arrange
-from fesem_jax.kmeans import kmeans
-from fesem_jax.local import train_cohort
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.sampling import everyone
-from fesem_jax.training import LocalTraining, local_training
+from fesem_jax.clustering import em
+from fesem_jax.clustering.kmeans import kmeans
+from fesem_jax.cohorts.arrangement import arrange
+from fesem_jax.cohorts.sampling import everyone
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.local_training import LocalTraining, local_training
+from fesem_jax.core.types import FederatedData
+from fesem_jax.evaluation import evaluate
+from fesem_jax.training.cohort import train_cohort
 
 _DATA = flags.DEFINE_enum(
   'data',

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.lax import Precision
 
-from fesem_jax.method import Algorithm
+from fesem_jax.core.algorithm import Algorithm
 
 _PRODUCTS = ('dot_general', 'conv_general_dilated')
 # Calls, by the parameter that is the program called.

@@ -37,12 +37,13 @@ from experiments.adapt_measure import Settings, check, measure
 from experiments.build import build_local
 from experiments.new_clients import NewClients
 from experiments.start import start
-from fesem_jax import sharding, waits
-from fesem_jax.atomic import is_writable, write_atomically
-from fesem_jax.base import Params
-from fesem_jax.errors import Diverged, UserError
-from fesem_jax.programs import Programs
-from fesem_jax.workdir import locked
+from fesem_jax.core import sharding
+from fesem_jax.core.types import Params
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils import progress_lines
+from fesem_jax.utils.atomic_files import is_writable, write_atomically
+from fesem_jax.utils.errors import Diverged, UserError
 
 
 def adapt(
@@ -97,7 +98,10 @@ def adapt(
       models = [_fed_avg(each, machine, programs) for each in runs]
     rows = []
     for each, model in zip(runs, models, strict=True):
-      with waits.shown(None), waits.told(f'new clients of {each.run.workdir}'):
+      with (
+        progress_lines.shown(None),
+        progress_lines.told(f'new clients of {each.run.workdir}'),
+      ):
         rows += measure(each, model, local, settings, machine['data_placement'])
     _write(out, rows, runs, settings)
   return rows

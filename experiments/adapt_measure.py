@@ -8,13 +8,16 @@ import numpy as np
 
 from experiments.adapt_tables import ALL, ALONE, GLOBAL, Row
 from experiments.new_clients import NewClients
-from fesem_jax import cohorts, evaluate, joining, placement, sharding, streams
-from fesem_jax.base import FederatedData, Params
-from fesem_jax.batching import Schedule
+from fesem_jax.analysis import joining_rules
+from fesem_jax.cohorts import arrangement, placement
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import FederatedData, Params
 from fesem_jax.data import first_examples
-from fesem_jax.errors import UserError, argument
-from fesem_jax.method import ClientModels
-from fesem_jax.training import LocalTraining
+from fesem_jax.evaluation import evaluate
+from fesem_jax.utils.errors import UserError, argument
 
 
 class Settings(NamedTuple):
@@ -55,8 +58,8 @@ def check(settings: Settings) -> None:
 
 
 # Compiled once for all rules, numbers of examples and seeds of like shapes.
-_join = jax.jit(joining.join, static_argnums=0)
-_alone = jax.jit(joining.alone, static_argnums=0)
+_join = jax.jit(joining_rules.join, static_argnums=0)
+_alone = jax.jit(joining_rules.alone, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnames=('local', 'epochs'))
@@ -95,12 +98,12 @@ def measure(
   to_join, to_alone = _schedules(config, local, settings)
   tuning_epochs = settings.finetune_epochs
   tuning_epochs = config['finetune_epochs'] if tuning_epochs is None else tuning_epochs
-  key = streams.fold(jax.random.key(config['seed']), streams.JOINING)
+  key = prng_streams.fold(jax.random.key(config['seed']), prng_streams.JOINING)
   keys = sharding.replicate(jax.random.split(key, 3), mesh)
   centers, model = sharding.replicate((clients.centers, model), mesh)
   splits = clients.train, clients.test
-  on_host, _ = cohorts.ordered(local, *splits)
-  whole, test = cohorts.arrange_all(local, *splits, data_placement=data_placement)
+  on_host, _ = arrangement.ordered(local, *splits)
+  whole, test = arrangement.arrange_all(local, *splits, data_placement=data_placement)
   real = len(clients.train.info.names)
   sizes = np.asarray(whole.sizes())[:real]
   # Joining by loss on all examples is what the other rules are compared with.
@@ -124,7 +127,7 @@ def measure(
     of_training = np.asarray(joined.finite)
     found: list[tuple[str, ClientModels, np.ndarray | None]] = [
       (rule, ClientModels(centers, getattr(joined, rule)), of_training)
-      for rule in joining.RULES[:2]
+      for rule in joining_rules.RULES[:2]
     ]
     found += [
       ('loss', ClientModels(centers, joined.loss), None),

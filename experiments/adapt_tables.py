@@ -4,8 +4,8 @@ import csv
 import io
 from typing import Any
 
-from fesem_jax.display import in_markdown, shown
-from fesem_jax.tables import COLUMNS, mean_and_std
+from fesem_jax.analysis.tables import COLUMNS, mean_and_std
+from fesem_jax.utils.display import in_markdown, shown
 
 # Names of what stands beside the rules, and of all examples.
 GLOBAL, ALONE, ALL = 'global model', 'alone', 'all'

@@ -11,14 +11,16 @@ from jax.sharding import Mesh
 
 from experiments import flags as experiment_flags
 from experiments import plugins, schedules
-from fesem_jax import autotune, data, models, sharding
-from fesem_jax.base import FederatedData, Model
-from fesem_jax.display import shown
-from fesem_jax.errors import UserError, argument
-from fesem_jax.hyperparameters import optimizer
-from fesem_jax.initializers import INITIALIZERS
-from fesem_jax.model_checks import check_model
-from fesem_jax.training import LocalTraining, local_training
+from fesem_jax import data, models
+from fesem_jax.core import sharding
+from fesem_jax.core.hyperparameters import optimizer
+from fesem_jax.core.local_training import LocalTraining, local_training
+from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.models.initializers import INITIALIZERS
+from fesem_jax.models.model_checks import check_model
+from fesem_jax.run import clients_per_chunk
+from fesem_jax.utils.display import shown
+from fesem_jax.utils.errors import UserError, argument
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
   'sgd': functools.partial(optimizer, optax.sgd),
@@ -140,7 +142,7 @@ def build_local(
     precision=config.get('precision', experiment_flags.LEFT_OUT['precision']),
   )
   if chunk == 'auto':
-    chunk = autotune.clients_per_chunk(
+    chunk = clients_per_chunk.clients_per_chunk(
       local, train, config['clients_per_round'], machine['data_placement']
     )
     return local._replace(clients_per_chunk=chunk, clients_per_shared_start=chunk)

@@ -25,14 +25,18 @@ from experiments import methods, rates, tune
 from experiments.errors import in_flags
 from experiments.run import run_unless_diverged
 from experiments.start import no_positional, start
-from fesem_jax import algorithms, paired, sharding, tables, waits
-from fesem_jax.comparing import Comparison, run_each
-from fesem_jax.display import shown
-from fesem_jax.errors import UserError
-from fesem_jax.paired import Summaries
-from fesem_jax.programs import Programs
-from fesem_jax.tuning import Choice
-from fesem_jax.workdir import locked
+from fesem_jax import algorithms
+from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparing import Comparison, run_each
+from fesem_jax.analysis.tuning import Choice
+from fesem_jax.core import sharding
+from fesem_jax.evaluation import paired
+from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils import progress_lines
+from fesem_jax.utils.display import shown
+from fesem_jax.utils.errors import UserError
 
 
 def configurations(
@@ -85,7 +89,10 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
   except UserError as e:  # Figures are optional, the table is not.
     return str(e)
   runs = [plots.Run(finished[0]) for finished in folders.values() if finished]
-  with waits.shown(None), waits.told(f'drawing figures of {len(runs)} runs'):
+  with (
+    progress_lines.shown(None),
+    progress_lines.told(f'drawing figures of {len(runs)} runs'),
+  ):
     for run in runs:
       plots.draw_run(run)
     if runs:

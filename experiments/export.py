@@ -11,9 +11,9 @@ import pathlib
 from absl import flags
 
 from experiments.start import no_positional, start
-from fesem_jax import export
-from fesem_jax.errors import UserError
-from fesem_jax.saved_run import load_run
+from fesem_jax.results import export
+from fesem_jax.results.saved_run import load_run
+from fesem_jax.utils.errors import UserError
 
 
 def main(argv: list[str]) -> None:

@@ -12,8 +12,8 @@ import pathlib
 from absl import flags
 
 from experiments.start import start
-from fesem_jax import waits
-from fesem_jax.errors import UserError
+from fesem_jax.utils import progress_lines
+from fesem_jax.utils.errors import UserError
 
 
 def main(argv: list[str]) -> None:
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
   if len(argv) < 2:
     raise UserError('Name at least one workdir: python -m experiments.figures WORKDIR.')
   runs = [plots.Run(folder) for folder in argv[1:]]
-  with waits.shown(None), waits.told('drawing'):
+  with progress_lines.shown(None), progress_lines.told('drawing'):
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
     out = pathlib.Path(flags.FLAGS.out)

@@ -3,18 +3,13 @@
 from typing import Any, NamedTuple
 
 from experiments import methods, schedules
-from fesem_jax import (
-  aggregation,
-  algorithms,
-  corruption,
-  data,
-  initializers,
-  models,
-  placement,
-  processes,
-  training,
-)
-from fesem_jax.data import partition
+from fesem_jax import algorithms, data, models
+from fesem_jax.aggregation import robust
+from fesem_jax.cohorts import placement
+from fesem_jax.core import local_training
+from fesem_jax.data import corruption, partition
+from fesem_jax.models import initializers
+from fesem_jax.utils import processes
 
 
 class _Flag(NamedTuple):
@@ -129,7 +124,7 @@ _TRAINING = (
     'one, with 8 bits. On a GPU, high and default are TensorFloat-32. Sums, distances '
     'between models, k-means, losses that clients choose by and measuring stay '
     'float32. No effect on a CPU, which always multiplies in float32.',
-    enum_values=training.PRECISIONS),
+    enum_values=local_training.PRECISIONS),
 )  # fmt: skip
 
 _RUN = (
@@ -177,7 +172,7 @@ _MACHINE = (
     'Whether clients of a center, which start from the same weights, keep what they '
     'change in dense kernels instead of kernels of their own: faster for large kernels '
     'and few local steps, which auto finds; with plain SGD only. Results do not change '
-    'beyond rounding.', enum_values=training.SHARED_START),
+    'beyond rounding.', enum_values=local_training.SHARED_START),
   _flag('integer', 'num_devices', 0,
     'Devices that clients are split over, those of all processes together; 0: all, on '
     'CPU one per core. Does not affect results, but see --data_placement.',
@@ -295,7 +290,7 @@ _METHOD = (
     'What the server makes of the models of a cluster, or of all clients: the mean; '
     'the median or trimmed mean of each coordinate; the mean of changes of bounded '
     'length; or the model closest to its nearest others (Krum). All but the mean '
-    'weigh clients alike.', enum_values=aggregation.AGGREGATIONS),
+    'weigh clients alike.', enum_values=robust.AGGREGATIONS),
   _option('float', 'beta',
     'Share of clients that the trimmed mean drops at each end, or that Krum takes to '
     'be bad.'),

@@ -11,7 +11,7 @@ from absl import flags
 
 from experiments import methods, plugins
 from experiments.flag_tables import GROUPS
-from fesem_jax.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, argument
 
 # Where and how fast a run happens, which never changes its results: no part of its
 # configuration. Data split by client do, and then the library says so in it.

@@ -29,8 +29,8 @@ from typing import IO
 from absl import flags
 
 from experiments.start import LOST_OTHERS, start
-from fesem_jax import sharding
-from fesem_jax.errors import UserError
+from fesem_jax.core import sharding
+from fesem_jax.utils.errors import UserError
 
 # The others of a process that failed end by themselves within this, or are killed.
 _GRACE_SECONDS = 8.0

@@ -9,11 +9,12 @@ from typing import Any
 from absl import flags
 
 from experiments import plugins
-from fesem_jax import algorithms, server
-from fesem_jax.errors import UserError, argument, check_choice
-from fesem_jax.method import Algorithm
-from fesem_jax.server import ServerOptimizer
-from fesem_jax.training import LocalTraining
+from fesem_jax import algorithms
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.utils.errors import UserError, argument, check_choice
 
 # Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
 _TRAINING_FLAGS = (
@@ -24,10 +25,10 @@ _TRAINING_FLAGS = (
 
 SERVER_OPTIMIZERS: dict[str, Callable[..., Any]] = {
   'mean': lambda: None,
-  'momentum': server.momentum,
-  'adagrad': server.adagrad,
-  'adam': server.adam,
-  'yogi': server.yogi,
+  'momentum': server_optimizers.momentum,
+  'adagrad': server_optimizers.adagrad,
+  'adam': server_optimizers.adam,
+  'yogi': server_optimizers.yogi,
 }
 
 # Flag of a server optimizer -> its argument.

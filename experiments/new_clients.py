@@ -11,11 +11,11 @@ from experiments import flags as experiment_flags
 from experiments import plugins
 from experiments.build import build_model, load_data
 from fesem_jax import data
-from fesem_jax.base import FederatedData, Model, Params
-from fesem_jax.errors import UserError
-from fesem_jax.joining import groups_of_clusters
-from fesem_jax.resume import digest_of_data
-from fesem_jax.saved_run import Run, load_run
+from fesem_jax.analysis.joining_rules import groups_of_clusters
+from fesem_jax.core.types import FederatedData, Model, Params
+from fesem_jax.results.saved_run import Run, load_run
+from fesem_jax.run.resume import digest_of_data
+from fesem_jax.utils.errors import UserError
 
 # What two runs must share to have the same clients and models, beside data.
 _SAME_CLIENTS = ('model', 'model_options', 'hidden', 'evaluate_on', 'unseen_fraction')

@@ -21,7 +21,7 @@ picture of memory and time beside it:
 
 --json gets fits, peak_bytes, chip_bytes, temporary_bytes_per_client, collectives,
 compile_seconds, seconds_per_round and more. Memory and operations are the compiler's;
-bytes of a step and times are estimates, see `fesem_jax.forecast`.
+bytes of a step and times are estimates, see `fesem_jax.planning.fit_advice`.
 """
 
 import json
@@ -39,10 +39,13 @@ from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.errors import in_flags
 from experiments.plan_report import report, table, text
 from experiments.start import no_positional, start
-from fesem_jax import chips, placement, planning, sharding, topologies, waits
-from fesem_jax.atomic import write_atomically
-from fesem_jax.errors import UserError, argument, check_at_least, check_choice
-from fesem_jax.outline import Outline, Split, data_of
+from fesem_jax.cohorts import placement
+from fesem_jax.core import chips, sharding
+from fesem_jax.planning import planner, topologies
+from fesem_jax.planning.data_shapes import Outline, Split, data_of
+from fesem_jax.utils import progress_lines
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
 
 # LEAF's own statistics: clients, examples, the most of one client, shape, classes.
 _KNOWN = {
@@ -141,8 +144,8 @@ def one_plan(
     mesh,
     everyone=not 0 < config['clients_per_round'] < wanted.num_clients,
   )
-  with waits.shown(None):
-    found = planning.plan(
+  with progress_lines.shown(None):
+    found = planner.plan(
       algorithm,
       wanted,
       config['clients_per_round'],
@@ -195,7 +198,7 @@ def main(argv: list[str]) -> None:
       'plan does not have; give a number, or 0 for the default.'
     )
   for name in f.plan_programs:
-    check_choice('plan_programs', name, planning.PARTS)
+    check_choice('plan_programs', name, planner.PARTS)
   if 'round' not in f.plan_programs:
     raise UserError(f'{argument("plan_programs")} must name round.')
   meshes = {name: topologies.mesh_of(name, f.num_devices) for name in f.topology}
@@ -233,7 +236,7 @@ def define_flags() -> None:
   )
   flags.DEFINE_list(
     'plan_programs',
-    list(planning.PARTS),
+    list(planner.PARTS),
     'Which programs of the run to compile; round must be among them.',
   )
   flags.DEFINE_string('json', '', 'File for the plan; default: none.')

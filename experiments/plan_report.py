@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 
-from fesem_jax import forecast, topologies
-from fesem_jax.forecast import shown
-from fesem_jax.planning import Plan
+from fesem_jax.planning import fit_advice, topologies
+from fesem_jax.planning.planner import Plan
+from fesem_jax.utils.display import in_bytes
 
 
 def report(
@@ -28,7 +28,7 @@ def report(
   """
   chip = topologies.chip_of(topology)
   needs = found.round.needs
-  advice = None if memory is None else forecast.advice(found, memory, mesh.size)
+  advice = None if memory is None else fit_advice.advice(found, memory, mesh.size)
   return {
     'num_clients': num_clients,
     'topology': topology,
@@ -56,7 +56,7 @@ def report(
     'passes': found.work.passes,
     'seconds_per_round': None
     if chip is None
-    else forecast.seconds_per_round(found, chip),
+    else fit_advice.seconds_per_round(found, chip),
     'advice': advice or [],
     'programs': {
       p.name: {
@@ -86,23 +86,23 @@ def text(made: dict[str, Any]) -> str:
   ]
   for name, program in made['programs'].items():
     sizes = (program[f'{kind}_bytes'] for kind in ('peak', 'argument', 'temporary'))
-    cells = ''.join(f'{shown(size):>12}' for size in sizes)
+    cells = ''.join(f'{in_bytes(size):>12}' for size in sizes)
     lines.append(f'{name:12}{cells}{program["compile_seconds"]:>12.1f} s')
   lines += [
     '',
-    f'local models   {shown(made["stack_bytes"])} of a state of '
-    f'{shown(made["state_bytes"])}; one model {shown(made["model_bytes"])}',
+    f'local models   {in_bytes(made["stack_bytes"])} of a state of '
+    f'{in_bytes(made["state_bytes"])}; one model {in_bytes(made["model_bytes"])}',
     *_padding(made),
-    f'data           {shown(made["data_bytes"])}, {made["data_placement"]}',
-    f'a client       {shown(made["temporary_bytes_per_client"])} while it trains',
+    f'data           {in_bytes(made["data_bytes"])}, {made["data_placement"]}',
+    f'a client       {in_bytes(made["temporary_bytes_per_client"])} while it trains',
     f'a local step   {made["operations_per_client_step"] / 1e6:,.1f} MFLOP, '
-    f'{shown(made["bytes_per_client_step"])} of parameters read and written',
+    f'{in_bytes(made["bytes_per_client_step"])} of parameters read and written',
   ]
   if made['offloaded_bytes']:
-    held = shown(made['offloaded_bytes'])
+    held = in_bytes(made['offloaded_bytes'])
     lines.append(f'host memory    {held} of local models, for each chip')
   exchanged = [
-    f'{entry["count"]} {kind} of {shown(entry["bytes"])}'
+    f'{entry["count"]} {kind} of {in_bytes(entry["bytes"])}'
     for kind, entry in made['collectives'].items()
   ]
   lines.append(f'exchanges      {", ".join(exchanged) or "none"} a round')
@@ -115,15 +115,15 @@ def text(made: dict[str, Any]) -> str:
   lines.append('')
   if made['chip_bytes'] is None:
     lines.append(
-      f'Needs {shown(made["peak_bytes"])}; this device does not say its own.'
+      f'Needs {in_bytes(made["peak_bytes"])}; this device does not say its own.'
     )
   elif made['fits']:
-    of, share = shown(made['chip_bytes']), made['peak_bytes'] / made['chip_bytes']
-    lines.append(f'Fits: {shown(made["peak_bytes"])} of {of} ({100 * share:.0f} %).')
+    of, share = in_bytes(made['chip_bytes']), made['peak_bytes'] / made['chip_bytes']
+    lines.append(f'Fits: {in_bytes(made["peak_bytes"])} of {of} ({100 * share:.0f} %).')
   else:
     lines.append(
-      f'Does not fit: {shown(made["peak_bytes"])} are needed, the device has '
-      f'{shown(made["chip_bytes"])}. What would make it fit:'
+      f'Does not fit: {in_bytes(made["peak_bytes"])} are needed, the device has '
+      f'{in_bytes(made["chip_bytes"])}. What would make it fit:'
     )
     lines += [f'  {sentence}' for sentence in made['advice']]
   return '\n'.join(lines)
@@ -137,9 +137,9 @@ def _padding(made: dict[str, Any]) -> list[str]:
   whole = sum(padding.values())
   most = max(padding, key=padding.__getitem__)
   return [
-    f'padding        {shown(whole)} beside the local models, '
+    f'padding        {in_bytes(whole)} beside the local models, '
     f'{100 * whole / made["stack_bytes"]:.1f} %; most for {most}, '
-    f'{shown(padding[most])}'
+    f'{in_bytes(padding[most])}'
   ]
 
 
@@ -159,10 +159,10 @@ def table(plans: Sequence[dict[str, Any]]) -> str:
       (
         f'{made["num_clients"]:,}',
         made['topology'],
-        shown(made['peak_bytes']),
+        in_bytes(made['peak_bytes']),
         f'{share}, does not fit' if made['fits'] is False else share,
-        shown(made['stack_bytes']),
-        shown(made['temporary_bytes_per_client']),
+        in_bytes(made['stack_bytes']),
+        in_bytes(made['temporary_bytes_per_client']),
         '' if seconds is None else f'{seconds:.3g} s',
         f'{made["compile_seconds"]:.0f} s',
       )

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.bounded import first_line
 from fesem_jax.data import sources
-from fesem_jax.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.safe_files import first_line
 
 _TYPES = (bool, int, float, str)
 _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}

@@ -19,10 +19,10 @@ from experiments import flags as experiment_flags
 from experiments.build import check_numbers
 from experiments.start import no_positional, start
 from fesem_jax import data
-from fesem_jax.atomic import replacing
-from fesem_jax.base import FederatedData
-from fesem_jax.data import arrays, skew
-from fesem_jax.errors import UserError
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data import arrays, label_skew
+from fesem_jax.utils.atomic_files import replacing
+from fesem_jax.utils.errors import UserError
 
 _BAR = 40  # Characters of the longest bar.
 
@@ -30,8 +30,8 @@ _BAR = 40  # Characters of the longest bar.
 def describe(train: FederatedData, test: FederatedData) -> str:
   """What there is, as text."""
   sizes = np.asarray(train.sizes()) + np.asarray(test.sizes())
-  counts = skew.label_counts(train)
-  of_class = (counts + skew.label_counts(test)).sum(axis=0)
+  counts = label_skew.label_counts(train)
+  of_class = (counts + label_skew.label_counts(test)).sum(axis=0)
   shape = 'x'.join(map(str, train.example_shape))
   lines = [
     f'{train.num_clients:,} clients, {len(train.y):,} training and {len(test.y):,} '
@@ -43,8 +43,8 @@ def describe(train: FederatedData, test: FederatedData) -> str:
     f'{sizes.std():.1f}',
     *histogram(sizes),
     f'classes of a client: median {np.median((counts > 0).sum(axis=1)):g}',
-    f'label skew {skew.label_skew(counts):.3f} (mean total-variation distance of a '
-    "client's classes to all clients'; 0: alike)",
+    f'label skew {label_skew.label_skew(counts):.3f} (mean total-variation distance of '
+    "a client's classes to all clients'; 0: alike)",
   ]
   if train.info.clusters is not None:
     values, members = np.unique(train.info.clusters, return_counts=True)
@@ -115,8 +115,8 @@ def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> Non
 
   name = flags.FLAGS.dataset
   sizes = np.asarray(train.sizes()) + np.asarray(test.sizes())
-  counts = skew.label_counts(train)
-  title = f'{name}: classes of clients, label skew {skew.label_skew(counts):.2f}'
+  counts = label_skew.label_counts(train)
+  title = f'{name}: classes of clients, label skew {label_skew.label_skew(counts):.2f}'
   figures = {
     'sizes': plots.client_sizes(sizes, name),
     'classes': plots.classes_of_clients(

@@ -2,9 +2,9 @@
 
 from experiments import methods, tune
 from experiments.errors import in_flags
-from fesem_jax import tuning
-from fesem_jax.errors import UserError
-from fesem_jax.tuning import Choice, Row
+from fesem_jax.analysis import tuning
+from fesem_jax.analysis.tuning import Choice, Row
+from fesem_jax.utils.errors import UserError
 
 
 def rows(by_label: tune.ByLabel, choices: dict[str, Choice | UserError]) -> list[Row]:

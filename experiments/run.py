@@ -21,15 +21,18 @@ from experiments import methods, plugins, schedules, unused
 from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.errors import in_flags
 from experiments.start import no_positional, start
-from fesem_jax import algorithms, data, placement, processes, sharding
-from fesem_jax.base import FederatedData
-from fesem_jax.corruption import corrupted, honest
-from fesem_jax.data import skew
-from fesem_jax.errors import Diverged
-from fesem_jax.method import Algorithm
-from fesem_jax.programs import Programs
-from fesem_jax.result import Result
-from fesem_jax.simulation import simulate
+from fesem_jax import algorithms, data
+from fesem_jax.cohorts import placement
+from fesem_jax.core import sharding
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data import label_skew
+from fesem_jax.data.corruption import corrupted, honest
+from fesem_jax.results.result import Result
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import Diverged
 
 
 def run(
@@ -81,8 +84,8 @@ def run(
   size = sum(
     x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   )
-  counts = skew.label_counts(train)
-  unlike = skew.label_skew(counts)
+  counts = label_skew.label_counts(train)
+  unlike = label_skew.label_skew(counts)
   placed = placement.chosen(
     machine['data_placement'],
     placement.bytes_of(train, test),
@@ -100,7 +103,9 @@ def run(
     bad = (~kept).sum()
     say(f'{bad} of {train.num_clients} clients are bad ({config["corrupt"]})')
   notes = [in_flags(n) for n in algorithms.notes(name, options, train.num_clients)]
-  lacking, share = skew.classes_never_trained(counts, skew.label_counts(test))
+  lacking, share = label_skew.classes_never_trained(
+    counts, label_skew.label_counts(test)
+  )
   if lacking:
     say(
       f'Warning: {lacking} of {train.num_clients} clients are measured on classes that '

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import optax
 
-from fesem_jax.errors import UserError, argument
-from fesem_jax.hyperparameters import variable
-from fesem_jax.training import RoundSchedule
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import RoundSchedule
+from fesem_jax.utils.errors import UserError, argument
 
 FORMS = 'constant, cosine, cosine:ROUNDS, exponential:RATE or step:EVERY:FACTOR'
 

@@ -44,22 +44,18 @@ from experiments import unused
 from experiments.build import build_local, build_model, check_numbers, load_data
 from experiments.run import run_unless_diverged
 from experiments.start import no_positional, start
-from fesem_jax import (
-  choosing_k,
-  client_table,
-  common_start,
-  data,
-  sharding,
-  streams,
-  waits,
-)
-from fesem_jax.atomic import is_writable, write_atomically
-from fesem_jax.base import FederatedData
-from fesem_jax.display import shown
-from fesem_jax.errors import UserError, argument
-from fesem_jax.programs import Programs
-from fesem_jax.resume import digest_of_data
-from fesem_jax.workdir import locked
+from fesem_jax import data
+from fesem_jax.analysis import common_start, num_clusters
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.types import FederatedData
+from fesem_jax.results import client_table
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.resume import digest_of_data
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils import progress_lines
+from fesem_jax.utils.atomic_files import is_writable, write_atomically
+from fesem_jax.utils.display import shown
+from fesem_jax.utils.errors import UserError, argument
 
 # More would compare more pairs of models than a choice of K needs.
 _MAX_CLIENTS = 1000
@@ -86,7 +82,7 @@ def choose_clients(
   train, _ = load_data(config | {'evaluate_on': 'test'}, data_dir)
   if count < train.num_clients:
     # Loading draws natural clients as number 0 of this stream.
-    rng = streams.host_rng(config['seed'], streams.SELECT, number=1)
+    rng = prng_streams.host_rng(config['seed'], prng_streams.SELECT, number=1)
     chosen = rng.choice(train.num_clients, count, replace=False)
     train = train.reorder(np.sort(chosen))
   return data.hold_out(train, config['seed'])
@@ -138,11 +134,11 @@ def silhouettes_of_seeds(
           'The models of the clients are not finite after --init_epochs; lower '
           '--learning_rate.'
         )
-      with waits.told(f'silhouettes of seed {config["seed"]}'):
+      with progress_lines.told(f'silhouettes of seed {config["seed"]}'):
         chosen = gram[np.ix_(sound, sound)], list_of_k, config['seed']
-        of_models, of_clouds = choosing_k.against_one_cloud(*chosen)
+        of_models, of_clouds = num_clusters.against_one_cloud(*chosen)
         clusters = np.full((len(list_of_k), len(gram)), -1)
-        clusters[:, sound] = choosing_k.clusterings(*chosen)
+        clusters[:, sound] = num_clusters.clusterings(*chosen)
       held = {
         'silhouette': of_models,
         'of_clouds': of_clouds,
@@ -219,7 +215,7 @@ def select(
       clients = client_table.read(folder) if summary else None
       if clients is not None and clients.cluster is not None:
         assignments[k].append(clients.cluster)
-  with waits.shown(None):
+  with progress_lines.shown(None):
     silhouettes = silhouettes_of_seeds(configs, train, list_of_k, workdir)
   if not config['rounds']:
     for place, k in enumerate(list_of_k):
@@ -228,9 +224,9 @@ def select(
     table.row_of(summaries[k], assignments[k], silhouettes, place, k)
     for place, k in enumerate(list_of_k)
   ]
-  recommended, reason = choosing_k.recommend(
+  recommended, reason = num_clusters.recommend(
     [
-      choosing_k.Figures(
+      num_clusters.Figures(
         row['num_clusters'],
         row['silhouette_mean'],
         row['silhouette_of_one_cloud'],

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax import choosing_k, tables
+from fesem_jax.analysis import num_clusters, tables
 
 Row = dict[str, Any]
 
@@ -48,10 +48,10 @@ def row_of(
   row |= _mean_and_std('silhouette', of_models if known else [])
   row['silhouette_of_one_cloud'] = float(np.mean(clouds)) if known else None
   p_values = [
-    choosing_k.p_value(s, c) for s, c in zip(of_models, clouds, strict=True) if known
+    num_clusters.p_value(s, c) for s, c in zip(of_models, clouds, strict=True) if known
   ]
   row['p_value'] = float(np.median(p_values)) if known else None
-  row['stability'] = choosing_k.stability(assignments) if k > 1 else None
+  row['stability'] = num_clusters.stability(assignments) if k > 1 else None
   row['ari'] = table['ari']
   sizes = [s['clusters']['sizes'] for s in done]
   if not summaries:

@@ -34,11 +34,13 @@ from experiments.sweep_tables import (
   text_of,
   write,
 )
-from fesem_jax import algorithms, data, sharding, simulation
-from fesem_jax.corruption import KINDS, corrupted
-from fesem_jax.display import shown
-from fesem_jax.errors import UserError
-from fesem_jax.workdir import locked
+from fesem_jax import algorithms, data
+from fesem_jax.core import sharding
+from fesem_jax.data.corruption import KINDS, corrupted
+from fesem_jax.run import simulation
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils.display import shown
+from fesem_jax.utils.errors import UserError
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]

@@ -6,11 +6,11 @@ import json
 import pathlib
 from typing import Any
 
-from fesem_jax import tables
-from fesem_jax.atomic import write_atomically
-from fesem_jax.display import in_markdown, shown, text_of
-from fesem_jax.errors import UserError
-from fesem_jax.paired import Summaries
+from fesem_jax.analysis import tables
+from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.display import in_markdown, shown, text_of
+from fesem_jax.utils.errors import UserError
 
 _KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
 

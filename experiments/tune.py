@@ -12,12 +12,12 @@ from experiments import flags as experiment_flags
 from experiments import methods
 from experiments.errors import in_flags
 from experiments.run import run_unless_diverged
-from fesem_jax import tuning
-from fesem_jax.atomic import write_atomically
-from fesem_jax.errors import UserError
-from fesem_jax.paired import KINDS
-from fesem_jax.programs import Programs
-from fesem_jax.tuning import Choice, Values, in_words, seeds_as_text
+from fesem_jax.analysis import tuning
+from fesem_jax.analysis.tuning import Choice, Values, in_words, seeds_as_text
+from fesem_jax.evaluation.paired import KINDS
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]

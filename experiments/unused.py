@@ -5,9 +5,9 @@ from typing import Any
 
 from experiments import methods, plugins
 from experiments.flag_tables import GROUPS
-from fesem_jax.errors import UserError, argument
-from fesem_jax.plain_sgd import is_plain_sgd
-from fesem_jax.training import LocalTraining
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.training.plain_sgd import is_plain_sgd
+from fesem_jax.utils.errors import UserError, argument
 
 _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in group}
 

@@ -4,22 +4,23 @@ The names below are the public surface; `fesem_jax.plots` needs matplotlib and
 is imported on its own.
 """
 
-from fesem_jax import algorithms, data, models, tree
-from fesem_jax.base import ClientInfo, Cohort, FederatedData, Model
-from fesem_jax.batching import Schedule
-from fesem_jax.client_comparison import ClientComparison, compare_clients
-from fesem_jax.client_table import ClientTable
-from fesem_jax.comparing import Comparison, compare, tune
-from fesem_jax.deployed import DeployedModels
-from fesem_jax.errors import UserError
-from fesem_jax.local import Correction, Trained, train_cohort
-from fesem_jax.losses import cohort_losses
-from fesem_jax.method import Algorithm, ClientModels, Clusters, RoundInfo
-from fesem_jax.result import Result
-from fesem_jax.saved_run import Run, load_run
-from fesem_jax.sharding import client_mesh, setup_devices, split_clients
-from fesem_jax.simulation import simulate
-from fesem_jax.training import LocalTraining, local_training
+from fesem_jax import algorithms, data, models
+from fesem_jax.analysis.comparing import Comparison, compare, tune
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import LocalTraining, local_training
+from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
+from fesem_jax.core.types import ClientInfo, Cohort, FederatedData, Model
+from fesem_jax.results.client_comparison import ClientComparison, compare_clients
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.results.deployed_models import DeployedModels
+from fesem_jax.results.result import Result
+from fesem_jax.results.saved_run import Run, load_run
+from fesem_jax.run.simulation import simulate
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.training.cohort import Correction, Trained, train_cohort
+from fesem_jax.utils.errors import UserError
 
 __all__ = [
   'Algorithm',

@@ -11,7 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, dense, platforms, processes, sharding, tree
+from fesem_jax import algorithms
+from fesem_jax.core import platforms, sharding, tree
+from fesem_jax.models import dense_layers
+from fesem_jax.utils import processes
 from tests import helpers
 
 SHAPE = (12, 12)
@@ -71,7 +74,7 @@ def test_distances_and_dense_layers_are_the_same(monkeypatch):
   both = []
   for choose in (platforms.choose, as_on_a_gpu):
     monkeypatch.setattr(platforms, 'choose', choose)
-    product = dense.dot_general(x, kernel, dimensions)
+    product = dense_layers.dot_general(x, kernel, dimensions)
     both.append((tree.squared_distances(stack, centers), product))
   for a, b in zip(*both, strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)

@@ -15,12 +15,12 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.adapt_measure import Settings, check
 from experiments.build import load_data
-from fesem_jax import joining
-from fesem_jax.errors import Diverged, UserError
-from fesem_jax.programs import Programs
+from fesem_jax.analysis import joining_rules
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils.errors import Diverged, UserError
 from tests.commands import call
 
-RULES = [*joining.RULES, 'global model', 'alone']
+RULES = [*joining_rules.RULES, 'global model', 'alone']
 SETTINGS = Settings(('all', '2', '70'), alone_epochs=1)
 CHANGES = {
     'dataset': 'digits', 'partition': 'rotated', 'partition_groups': 2,
@@ -111,7 +111,7 @@ def test_every_run_number_and_rule_has_a_row(adapted):
   assert [(r['seed'], r['num_examples'], r['rule']) for r in rows] == want
   for row in rows:
     assert 0 <= row['joined']['micro_accuracy'] <= 1
-    if row['rule'] in joining.RULES:
+    if row['rule'] in joining_rules.RULES:
       assert 4 * row['in_group'] in range(5)
   tuned = row_of(rows, 0, 2, 'loss')
   assert tuned['finetuned'] != tuned['joined']

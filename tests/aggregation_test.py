@@ -7,11 +7,12 @@ import optax
 import pytest
 from scipy import stats
 
-from fesem_jax import algorithms, sharding
-from fesem_jax.aggregation import AGGREGATIONS, aggregator
-from fesem_jax.errors import UserError
-from fesem_jax.local import train_cohort
-from fesem_jax.method import ClientModels
+from fesem_jax import algorithms
+from fesem_jax.aggregation.robust import AGGREGATIONS, aggregator
+from fesem_jax.core import sharding
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 from tests.methods import assert_close, federation, matrix
 

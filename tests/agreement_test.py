@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from fesem_jax import agreement, records
+from fesem_jax.evaluation import agreement
+from fesem_jax.results import records
 
 
 @pytest.mark.parametrize('most', [1, 2, 3, 7])

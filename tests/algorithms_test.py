@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 from tests.methods import METHODS, federation
 

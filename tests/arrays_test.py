@@ -5,7 +5,7 @@ import pytest
 
 from experiments import prepare_data
 from fesem_jax import data
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests.sources import own_arrays
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from fesem_jax.assignment import solve
+from fesem_jax.clustering.linear_assignment import solve
 
 SIZE = 30
 

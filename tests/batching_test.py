@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import batching
-from fesem_jax.base import FederatedData
-from fesem_jax.batching import Schedule
+from fesem_jax.core import batching
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.types import FederatedData
 
 
 @pytest.mark.parametrize(('size', 'width'), [(7, 3), (6, 3), (1, 3), (9, 9)])

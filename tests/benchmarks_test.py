@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks import common, precision
 from benchmarks.workloads import WORKLOADS
-from fesem_jax import models, sharding
-from fesem_jax.method import ClientModels
+from fesem_jax import models
+from fesem_jax.core import sharding
+from fesem_jax.core.algorithm import ClientModels
 
 
 @pytest.mark.parametrize('name', WORKLOADS)

@@ -6,7 +6,7 @@ from PIL import Image
 
 from fesem_jax import data
 from fesem_jax.data import celeba
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests.sources import write_leaf_celeba, write_original
 
 

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import tree
-from fesem_jax.algorithms.centers import reseed_empty_centers, round_info
-from fesem_jax.base import Cohort
-from fesem_jax.local import train_cohort
-from fesem_jax.method import ClientModels
+from fesem_jax.algorithms.common.centers import reseed_empty_centers, round_info
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import Cohort
+from fesem_jax.training.cohort import train_cohort
 from tests import helpers
 
 

@@ -16,13 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import fesem_jax.workdir
-from fesem_jax import algorithms, checkpoint, sharding
-from fesem_jax.checkpoint import Checkpoints
-from fesem_jax.errors import UserError
-from fesem_jax.programs import Programs
-from fesem_jax.simulation import simulate
-from fesem_jax.workdir import locked
+import fesem_jax.run.workdir
+from fesem_jax import algorithms
+from fesem_jax.core import sharding
+from fesem_jax.run import checkpoint
+from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 
 CONFIG = {'algorithm': 'fed_avg', 'seed': 0}
@@ -296,7 +298,7 @@ def test_a_run_killed_before_any_of_its_writes_goes_on(finished, tmp_path, monke
     kill_before(pathlib.Path, 'rename')
     kill_before(shutil, 'rmtree')
     kill_before(checkpoint, 'write_atomically')
-    kill_before(fesem_jax.workdir, 'write_atomically')
+    kill_before(fesem_jax.run.workdir, 'write_atomically')
     try:
       go(folder)
       break

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import chunks, sharding
+from fesem_jax.core import client_map, sharding
 
 WORK = np.array([3, 0, 7, 2, 7], np.int32)
 
@@ -22,7 +22,9 @@ def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
     return 2 * own, total + jnp.where(exists, own, 0.0).sum()
 
   def run():
-    return chunks.map_chunks(body, jnp.asarray(WORK), clients_per_chunk, jnp.float32(0))
+    return client_map.map_chunks(
+      body, jnp.asarray(WORK), clients_per_chunk, jnp.float32(0)
+    )
 
   results, total = jax.jit(run)()
   np.testing.assert_array_equal(results, 2 * values)
@@ -34,7 +36,7 @@ def test_clients_of_like_work_share_a_chunk():
     longest = jnp.asarray(WORK).at[slots].get(mode='fill', fill_value=0).max()
     return jnp.broadcast_to(longest, slots.shape), sums
 
-  longest, _ = chunks.map_chunks(body, jnp.asarray(WORK), 2)
+  longest, _ = client_map.map_chunks(body, jnp.asarray(WORK), 2)
   # Chunks of two: work 7 and 7, 3 and 2, and 0 alone.
   np.testing.assert_array_equal(longest, [3, 0, 7, 3, 7])
 
@@ -47,7 +49,7 @@ def test_results_overwrite_what_they_are_given(clients_per_chunk):
     return (into[0] + 1, slots), sums
 
   def run(old):
-    return chunks.map_chunks(
+    return client_map.map_chunks(
       body, jnp.asarray(WORK), clients_per_chunk, into=(old, None)
     )
 
@@ -71,7 +73,7 @@ def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
     mine = shared.at[chunk.ids].get(mode='clip') + chunk.own
     return mine, total + jnp.where(exists, mine, 0.0).sum()
 
-  results, total = chunks.map_clients(
+  results, total = client_map.map_clients(
     body,
     ids,
     jnp.asarray([1, 0, 5, 2, 2, 0]),
@@ -94,7 +96,7 @@ def test_one_client_is_mapped_like_many(size):
     return {'sum': x + y, 'shape': jnp.int32(x.ndim)}
 
   x, y = jnp.arange(2.0 * size).reshape(size, 2), jnp.ones((size, 2))
-  got = chunks.map_one_or_many(fn, size)(x, y)
+  got = client_map.map_one_or_many(fn, size)(x, y)
   np.testing.assert_array_equal(got['sum'], x + 1)
   np.testing.assert_array_equal(got['shape'], [1] * size)
 
@@ -111,7 +113,7 @@ def test_a_chunk_has_clients_of_two_groups_at_the_most(clients_per_chunk):
   @jax.jit
   def run(work, groups):
     seen = jnp.full((most, size), size), jnp.int32(0)
-    return chunks.map_chunks(
+    return client_map.map_chunks(
       body, work, clients_per_chunk, seen, None, groups, num_groups
     )
 
@@ -143,7 +145,7 @@ def test_parts_of_a_chunk_count_every_client_once(clients_per_part, count):
     return 2 * values, total + values.sum()
 
   def run(values, exist=None):
-    return chunks.in_parts(body, values, clients_per_part, jnp.float32(0), exist)
+    return client_map.in_parts(body, values, clients_per_part, jnp.float32(0), exist)
 
   results, total = jax.jit(run)(values)
   np.testing.assert_array_equal(results, 2 * values)
@@ -174,7 +176,7 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
     return (2 * own, largest - own), total + jnp.array([1, (exists * own).sum()])
 
   def run(old):
-    return chunks.map_chunks(
+    return client_map.map_chunks(
       body, jnp.asarray(WORK), clients_per_chunk, jnp.zeros(2), (old, None), groups, 3,
       own=jnp.arange(10.0, 15.0), finish=finish, clients_per_part=clients_per_part,
     )  # fmt: skip

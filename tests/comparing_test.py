@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 import fesem_jax as fj
-from fesem_jax import algorithms, comparing
-from fesem_jax.errors import Diverged, UserError
+from fesem_jax import algorithms
+from fesem_jax.analysis import comparing
+from fesem_jax.utils.errors import Diverged, UserError
 from tests import helpers
 
 SIZES = [6, 3, 9, 5]

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import conv
+from fesem_jax.models import conv
 
 
 def plain(x, kernel, strides, padding):

@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, client_table, load_run, simulate, streams, tree
-from fesem_jax.corruption import corrupted, honest
-from fesem_jax.errors import UserError
-from fesem_jax.evaluate import agreement, mean_scores
-from fesem_jax.local import train_cohort
-from fesem_jax.method import ClientModels
+from fesem_jax import algorithms, load_run, simulate
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.data.corruption import corrupted, honest
+from fesem_jax.evaluation.evaluate import agreement, mean_scores
+from fesem_jax.results import client_table
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 from tests.methods import GROUPS, SIZES, assert_close, matrix
 
@@ -135,7 +137,7 @@ def test_robusts_clients_lie_once_after_all_repetitions_of_the_first_training():
     return matrix(tree.take(state.centers, state.assignment))
 
   start = matrix(
-    tree.expand(helpers.local().model.init(streams.fold(KEY, streams.MODEL)))
+    tree.expand(helpers.local().model.init(prng_streams.fold(KEY, prng_streams.MODEL)))
   )
   bad = bad_of(federation('sign_flip', 0.4))
   true, opposite = models_of(federation()), models_of(federation('sign_flip', 0.4))

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from fesem_jax import batching, data
-from fesem_jax.base import FederatedData
-from fesem_jax.data import partition, skew
-from fesem_jax.errors import UserError
+from fesem_jax import data
+from fesem_jax.core import batching
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data import label_skew, partition
+from fesem_jax.utils.errors import UserError
 from tests.sources import own_arrays, sizes
 
 
@@ -164,7 +165,7 @@ def test_unequal_clients_differ_in_size_alone():
   train, test = data.load('digits', dirichlet_alpha=0.5, seed=3, **options)
   total = sizes(train) + sizes(test)
   assert total.max() > 10 * total.min()
-  counts = skew.label_counts(train)
+  counts = label_skew.label_counts(train)
   large = counts.sum(axis=1) > 100
   assert large.sum() > 2
   shares = counts[large] / counts[large].sum(axis=1, keepdims=True)
@@ -202,11 +203,11 @@ def test_shards_hold_few_classes_and_dirichlet_skews():
     max(len(set(train.client(i)[1])) for i in range(20)) <= 4
   )  # A shard may straddle.
   assert (
-    skew(partition='dirichlet', dirichlet_alpha=0.1)
-    > skew(partition='dirichlet', dirichlet_alpha=100.0)
-    > skew(partition='iid') - 0.2
+    label_skew(partition='dirichlet', dirichlet_alpha=0.1)
+    > label_skew(partition='dirichlet', dirichlet_alpha=100.0)
+    > label_skew(partition='iid') - 0.2
   )
-  assert skew(partition='dirichlet', dirichlet_alpha=0.1) > 1.0
+  assert label_skew(partition='dirichlet', dirichlet_alpha=0.1) > 1.0
 
 
 @pytest.mark.parametrize('alpha', [1e-300, 1e-9, 0.02, 1e300])
@@ -314,11 +315,11 @@ def test_only_square_images_are_rotated(tmp_path):
 
 
 def test_label_skew_of_known_mixtures():
-  assert skew.label_skew(np.array([[5, 5], [9, 9], [0, 0]])) == 0
-  assert skew.label_skew(np.array([[8, 0], [0, 8]])) == pytest.approx(0.5)
-  assert skew.label_skew(10 * np.eye(10)) == pytest.approx(0.9)
+  assert label_skew.label_skew(np.array([[5, 5], [9, 9], [0, 0]])) == 0
+  assert label_skew.label_skew(np.array([[8, 0], [0, 8]])) == pytest.approx(0.5)
+  assert label_skew.label_skew(10 * np.eye(10)) == pytest.approx(0.9)
   train, _ = data.load('digits', partition='shards', num_clients=20)
-  counts = skew.label_counts(train)
+  counts = label_skew.label_counts(train)
   for i in (0, 7):
     want = np.bincount(train.client(i)[1], minlength=10)
     np.testing.assert_array_equal(counts[i], want)

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from fesem_jax import streams
+from fesem_jax.core import prng_streams
 
 # Robust's start trains once, for `init_epochs`.
 ONCE = {'init_tolerance': 0.0}
@@ -15,15 +15,17 @@ def client_key(key, data, i):
 
 
 def drops_out(key, data, i, rate):
-  own = jax.random.fold_in(client_key(key, data, i), streams.DROPOUT)
+  own = jax.random.fold_in(client_key(key, data, i), prng_streams.DROPOUT)
   return bool(jax.random.bernoulli(own, rate))
 
 
 def epochs_of(key, data, i, fraction, most):
   """FedProx: the epochs of client `i`, a straggler with probability `fraction`."""
   own = client_key(key, data, i)
-  straggles = jax.random.bernoulli(jax.random.fold_in(own, streams.STRAGGLES), fraction)
-  epochs_key = jax.random.fold_in(own, streams.STRAGGLER_EPOCHS)
+  straggles = jax.random.bernoulli(
+    jax.random.fold_in(own, prng_streams.STRAGGLES), fraction
+  )
+  epochs_key = jax.random.fold_in(own, prng_streams.STRAGGLER_EPOCHS)
   some = jax.random.randint(epochs_key, (), 1, most + 1)
   return int(some) if straggles else most
 
@@ -38,16 +40,18 @@ def sample(key, data, count):
 
 def first_cohort(key, data, count):
   """FedDANE's first cohort."""
-  return sample(jax.random.fold_in(key, streams.FIRST_COHORT), data, count)
+  return sample(jax.random.fold_in(key, prng_streams.FIRST_COHORT), data, count)
 
 
 def start_keys(key):
   """Of FeSEM's and Robust's start: for the model and for training."""
-  return tuple(jax.random.fold_in(key, s) for s in (streams.MODEL, streams.LOCAL))
+  return tuple(
+    jax.random.fold_in(key, s) for s in (prng_streams.MODEL, prng_streams.LOCAL)
+  )
 
 
 def hypo_keys(key, draws):
   """Of HypoCluster's start: for the sample, and (models, training) of each draw."""
-  sample_key = jax.random.fold_in(key, streams.SAMPLE)
-  each = jax.random.split(jax.random.fold_in(key, streams.DRAWS), draws)
+  sample_key = jax.random.fold_in(key, prng_streams.SAMPLE)
+  each = jax.random.split(jax.random.fold_in(key, prng_streams.DRAWS), draws)
   return sample_key, [tuple(jax.random.split(k)) for k in each]

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import em, sharding
+from fesem_jax.clustering import em
+from fesem_jax.core import sharding
 from tests import helpers, reference
 from tests.methods import matrix
 

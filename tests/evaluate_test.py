@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from fesem_jax import evaluate
 from fesem_jax.algorithms import fed_avg, non_fed
-from fesem_jax.batching import Schedule
-from fesem_jax.local import train_cohort
-from fesem_jax.method import ClientModels
-from fesem_jax.simulation import simulate
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.batching import Schedule
+from fesem_jax.evaluation import evaluate
+from fesem_jax.run.simulation import simulate
+from fesem_jax.training.cohort import train_cohort
 from tests import helpers, reference
 from tests.methods import initial
 

@@ -17,10 +17,12 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import build_model
 from experiments.errors import in_flags
-from fesem_jax import algorithms, data, server, tables
-from fesem_jax.configuration import check_same
-from fesem_jax.data import skew
-from fesem_jax.errors import UserError, check_at_least, check_choice
+from fesem_jax import algorithms, data
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.analysis import tables
+from fesem_jax.data import label_skew
+from fesem_jax.run.configuration import check_same
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 from tests import sources as sources_test
 from tests.commands import ROOT, call
 
@@ -70,10 +72,10 @@ def test_server_optimizers_are_built_of_their_flags():
   chosen = {'server_learning_rate': 0.3, 'server_beta1': 0.8, 'server_tau': 0.01}
   built = methods.server_optimizer({'server_optimizer': 'yogi', **chosen})
   np.testing.assert_array_equal(
-    two_steps(built), two_steps(server.yogi(0.3, 0.8, tau=0.01))
+    two_steps(built), two_steps(server_optimizers.yogi(0.3, 0.8, tau=0.01))
   )
   built = methods.server_optimizer(methods.options('fed_opt'))
-  np.testing.assert_array_equal(two_steps(built), two_steps(server.adam()))
+  np.testing.assert_array_equal(two_steps(built), two_steps(server_optimizers.adam()))
   assert methods.server_optimizer(methods.options('fesem')) is None
 
 
@@ -476,8 +478,8 @@ def test_help_is_in_groups(parsed_flags, capsys):
 def test_classes_that_a_client_never_trains_on_are_counted():
   train = np.array([[1, 0, 2], [0, 3, 1], [1, 1, 1]])
   test = np.array([[2, 1, 0], [1, 1, 1], [0, 0, 4]])
-  assert skew.classes_never_trained(train, test) == (2, 0.2)
-  assert skew.classes_never_trained(train, train) == (0, 0.0)
+  assert label_skew.classes_never_trained(train, test) == (2, 0.2)
+  assert label_skew.classes_never_trained(train, train) == (0, 0.0)
 
 
 @pytest.mark.slow

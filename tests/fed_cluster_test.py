@@ -8,8 +8,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.fed_cluster import bipartition, split_clusters
-from fesem_jax.base import Cohort
-from fesem_jax.errors import UserError
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 from tests.methods import (
   assert_close,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.base import Cohort
+from fesem_jax.core.types import Cohort
 from tests import draws, helpers, reference
 from tests.methods import (
   assert_close,

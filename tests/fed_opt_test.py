@@ -7,7 +7,9 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import algorithms, server, sums
+from fesem_jax import algorithms
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.core import sums
 from tests import helpers, reference
 from tests.methods import SIZES, assert_close, federation, initial, matrix, run
 
@@ -15,10 +17,10 @@ from tests.methods import reference_round, unflatten  # isort: skip
 
 RATE, BETA1, BETA2, TAU = 0.3, 0.8, 0.9, 0.05
 OPTIMIZERS = {
-  'momentum': server.momentum(RATE, BETA1),
-  'adagrad': server.adagrad(RATE, BETA1, TAU),
-  'adam': server.adam(RATE, BETA1, BETA2, TAU),
-  'yogi': server.yogi(RATE, BETA1, BETA2, TAU),
+  'momentum': server_optimizers.momentum(RATE, BETA1),
+  'adagrad': server_optimizers.adagrad(RATE, BETA1, TAU),
+  'adam': server_optimizers.adam(RATE, BETA1, BETA2, TAU),
+  'yogi': server_optimizers.yogi(RATE, BETA1, BETA2, TAU),
 }
 
 
@@ -99,9 +101,9 @@ def test_centers_of_fesem_match_float64_reference(name):
 
 
 def test_a_center_without_clients_keeps_its_place_and_its_momentum():
-  optimizer = server.momentum(0.5, 0.9)
+  optimizer = server_optimizers.momentum(0.5, 0.9)
   centers = {'w': jnp.array([[1.0, 2.0], [3.0, 4.0]])}
-  state = server.init(optimizer, centers)
+  state = server_optimizers.init(optimizer, centers)
   first = jnp.zeros(3, jnp.int32)
 
   def moved(centers, state, cluster):
@@ -109,7 +111,7 @@ def test_a_center_without_clients_keeps_its_place_and_its_momentum():
     total = sums.add_rows(
       sums.no_sums(centers), stack, cluster, jnp.ones(len(cluster)), centers
     )
-    return server.step(optimizer, state, centers, total)
+    return server_optimizers.step(optimizer, state, centers, total)
 
   centers, state = moved(centers, state, jnp.array([0, 1, 1]))
   assert_close(centers['w'], [[1.5, 2.5], [3.5, 4.5]])
@@ -161,7 +163,10 @@ def test_a_round_in_which_all_drop_out_changes_nothing(optimizer):
 def test_it_differs_from_optax_adam_by_the_bias_correction():
   """The reason for optimizers of our own; fails once Optax offers the paper's."""
   gradient = {'w': jnp.array([1.0, -2.0])}
-  ours, theirs = server.adam(1.0, 0.9, 0.99, 1e-3), optax.adam(1.0, 0.9, 0.99)
+  ours, theirs = (
+    server_optimizers.adam(1.0, 0.9, 0.99, 1e-3),
+    optax.adam(1.0, 0.9, 0.99),
+  )
   got, _ = ours.update(gradient, ours.init(gradient))
   want, _ = theirs.update(gradient, theirs.init(gradient))
   # (1 - b1) / sqrt(1 - b2) = 1 of the sign, nearly, against the sign itself.

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 from tests.methods import (
   SIZES,

@@ -5,9 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, corruption, em, streams, tree
-from fesem_jax.base import Cohort
-from fesem_jax.errors import UserError
+from fesem_jax import algorithms
+from fesem_jax.clustering import em
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.types import Cohort
+from fesem_jax.data import corruption
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 from tests.methods import (
   assert_close,
@@ -132,10 +135,10 @@ def test_random_models_are_each_clients_own():
   state = initial(algorithm, data)
   key, points = jax.random.key(0), []
   for i in range(6):
-    own = jax.random.fold_in(streams.fold(key, streams.MODEL), i)
+    own = jax.random.fold_in(prng_streams.fold(key, prng_streams.MODEL), i)
     start = reference.from_params(tree.expand(local.model.init(own)), 0)
     once = local._replace(schedule=local.schedule._replace(epochs=1))
-    train_key = streams.fold(key, streams.LOCAL)
+    train_key = prng_streams.fold(key, prng_streams.LOCAL)
     points.append(reference.flat(*reference_round(once, data, [start], [i], train_key)))
   assert_close(reference.vectors(state.client_params), points, rtol=1e-3)
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, sharding
+from fesem_jax import algorithms
+from fesem_jax.core import sharding
 from tests import helpers, reference
 from tests.methods import SIZES, assert_close, federation, initial, matrix, run
 

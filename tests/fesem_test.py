@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, em, streams, tree
-from fesem_jax.shared_start import SharedStart
+from fesem_jax import algorithms
+from fesem_jax.clustering import em
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.training.shared_start import SharedStart
 from tests import helpers, reference
 from tests.methods import (
   SIZES,
@@ -80,7 +82,9 @@ def test_fesem_initialization_trains_then_clusters():
   )
   key = jax.random.key(4)
   state = initial(algorithm, data, key)
-  model_key, train_key = (streams.fold(key, s) for s in (streams.MODEL, streams.LOCAL))
+  model_key, train_key = (
+    prng_streams.fold(key, s) for s in (prng_streams.MODEL, prng_streams.LOCAL)
+  )
   start = reference.from_params(tree.expand(local.model.init(model_key)), 0)
   longer = local._replace(schedule=local.schedule._replace(epochs=3))
   points = np.stack(

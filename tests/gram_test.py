@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import gram, sharding
-from fesem_jax.gram import centered_gram, inner_products
+from fesem_jax.core import gram_matrices, sharding
+from fesem_jax.core.gram_matrices import centered_gram, inner_products
 from tests import helpers
 
 SHAPES = {'kernel': (3, 3, 5), 'bias': (7,), 'scale': (), 'wide': (2, 40)}
@@ -31,7 +31,9 @@ def expected(stack, rows=None, origin=None):
 @pytest.mark.parametrize('block', [16, 200, 2**24])
 @pytest.mark.parametrize('options', [{}, {'origin': 3}, {'rows': ROWS, 'origin': 1}])
 def test_products_of_all_pairs(stack, devices, block, options, monkeypatch):
-  monkeypatch.setattr(gram, '_BLOCK', block)  # Numbers: parts of a layer, or all.
+  monkeypatch.setattr(
+    gram_matrices, '_BLOCK', block
+  )  # Numbers: parts of a layer, or all.
   mesh = sharding.client_mesh(devices)
   given = {name: jnp.asarray(x) for name, x in options.items()}
 

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fesem_jax import models, sharding
-from fesem_jax.base import ClientInfo, Cohort, FederatedData
-from fesem_jax.batching import Schedule, batch_width
-from fesem_jax.local import LocalTraining
+from fesem_jax import models
+from fesem_jax.core import sharding
+from fesem_jax.core.batching import Schedule, batch_width
+from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
+from fesem_jax.training.cohort import LocalTraining
 
 SHAPE, CLASSES = (6,), 3
 

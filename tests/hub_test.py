@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fesem_jax import data
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests.sources import WRITERS, contents, write_hub, write_hub_celeba, writers
 
 

@@ -9,10 +9,12 @@ import optax
 import pytest
 
 from experiments import schedules
-from fesem_jax import algorithms, hyperparameters, server, sharding
-from fesem_jax.hyperparameters import variable
-from fesem_jax.programs import Programs
-from fesem_jax.simulation import simulate
+from fesem_jax import algorithms
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.core import hyperparameters, sharding
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
 from tests import helpers
 
 X = np.arange(4, dtype=np.float32)
@@ -169,8 +171,8 @@ NUMBERS = [
   (
     'fed_opt',
     [
-      {'server_optimizer': server.adam(0.1, 0.9, 0.99, 1e-3)},
-      {'server_optimizer': server.adam(0.3, 0.5, 0.9, 1e-2)},
+      {'server_optimizer': server_optimizers.adam(0.1, 0.9, 0.99, 1e-3)},
+      {'server_optimizer': server_optimizers.adam(0.3, 0.5, 0.9, 1e-2)},
     ],
   ),
   ('fed_avg', [{'aggregation': 'trimmed_mean', 'beta': b} for b in (0.2, 0.3)]),

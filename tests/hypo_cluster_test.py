@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.base import Cohort
+from fesem_jax.core.types import Cohort
 from tests import helpers, reference
 from tests.methods import (
   SIZES,

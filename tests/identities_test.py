@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, comparison, tree
+from fesem_jax import algorithms
+from fesem_jax.clustering import comparison
+from fesem_jax.core import tree
 from tests import helpers
 from tests.methods import SIZES, assert_close, federation, initial, matrix, run
 

@@ -1,7 +1,36 @@
-"""Starting is quick: what a run may not need is imported where it is used."""
+"""Imports: packages import one way, and a run imports only what it needs."""
 
+import ast
+import pathlib
 import subprocess
 import sys
+
+import fesem_jax
+
+_ROOT = pathlib.Path(fesem_jax.__file__).parent
+
+# What each package may import beside itself, as its docstring says.
+_BASE = {'core', 'utils'}
+_TRAINING = _BASE | {'cohorts', 'data', 'models', 'training'}
+_METHODS = _TRAINING | {'aggregation', 'clustering'}
+_RUN = _METHODS | {'algorithms', 'evaluation', 'results', 'run'}
+MAY_IMPORT = {
+  'utils': set(),
+  'core': {'utils'},
+  'data': _BASE,
+  'models': _BASE,
+  'cohorts': _BASE,
+  'aggregation': _BASE,
+  'training': _TRAINING,
+  'clustering': _TRAINING,
+  'evaluation': _TRAINING,
+  'algorithms': _METHODS,
+  'results': _BASE | {'data', 'evaluation', 'models'},
+  'run': _RUN,
+  'planning': _RUN,
+  'analysis': _RUN,
+  'plots': {'data', 'results', 'utils'},
+}
 
 # Each takes between 20 ms and a second to import.
 USED_LATER = {
@@ -10,10 +39,64 @@ USED_LATER = {
 }  # fmt: skip
 
 
+def _modules():
+  """Dotted name of each module -> its file; a package's name stands for its face."""
+  found = {}
+  for path in _ROOT.rglob('*.py'):
+    parts = path.relative_to(_ROOT.parent).with_suffix('').parts
+    if 'experiments' not in parts:
+      found['.'.join(parts).removesuffix('.__init__')] = path
+  return found
+
+
+def _imports():
+  """Dotted name of each module -> modules of the project that it imports."""
+  modules = _modules()
+  graph = {}
+  for name, path in modules.items():
+    graph[name] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.ImportFrom) and node.module in modules:
+        for alias in node.names:
+          inner = f'{node.module}.{alias.name}'
+          graph[name].add(inner if inner in modules else node.module)
+  return graph
+
+
+def _package(module):
+  return module.split('.')[1] if '.' in module else ''
+
+
+def test_packages_import_one_way():
+  wrong = [
+    f'{name} imports {other}'
+    for name, others in _imports().items()
+    for other in others
+    if _package(name) and _package(other) not in MAY_IMPORT[_package(name)]
+    if _package(other) != _package(name)
+  ]
+  assert not wrong, '\n'.join(wrong)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+  graph, done = _imports(), set()
+
+  def visit(name, path):
+    assert name not in path, ' -> '.join([*path[path.index(name) :], name])
+    if name not in done:
+      for other in sorted(graph[name]):
+        visit(other, [*path, name])
+      done.add(name)
+
+  for name in sorted(graph):
+    visit(name, [])
+
+
 def test_the_run_binary_imports_nothing_slow_that_it_may_not_need():
   command = [sys.executable, '-X', 'importtime', '-m', 'experiments.run', '--help']
   done = subprocess.run(command, check=True, capture_output=True, text=True)
   lines = [line for line in done.stderr.splitlines() if line.startswith('import time:')]
   imported = {line.rpartition('|')[2].strip() for line in lines}
-  assert {'fesem_jax', 'fesem_jax.data.sources', 'fesem_jax.checkpoint'} <= imported
+  assert {'fesem_jax', 'fesem_jax.data.sources', 'fesem_jax.run.checkpoint'} <= imported
   assert not USED_LATER & {name.partition('.')[0] for name in imported}
+  assert not [name for name in imported if name.startswith('fesem_jax.planning')]

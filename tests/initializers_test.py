@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fesem_jax import models
-from fesem_jax.errors import UserError
-from fesem_jax.initializers import pytorch
+from fesem_jax.models.initializers import pytorch
+from fesem_jax.utils.errors import UserError
 
 
 def layer_starts(name, shape, **options):

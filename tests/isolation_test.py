@@ -5,11 +5,12 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, models, tree
-from fesem_jax.base import Cohort, FederatedData
-from fesem_jax.local import train_cohort
-from fesem_jax.losses import cohort_losses
-from fesem_jax.method import ClientModels
+from fesem_jax import algorithms, models
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.training.cohort import train_cohort
 from tests import helpers
 from tests.methods import initial, matrix
 

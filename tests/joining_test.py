@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import joining
-from fesem_jax.batching import Schedule
+from fesem_jax.analysis import joining_rules
+from fesem_jax.core.batching import Schedule
 from fesem_jax.data import first_examples
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 
 SIZES = [9, 4, 12, 1, 7, 6, 0, 10]
@@ -27,7 +27,9 @@ def centers_of(local, count=3, spread=0.3):
 def joined(data, chunk=2, devices=1, centers=None, **changes):
   local = helpers.local(chunk=chunk, devices=devices)._replace(**changes)
   centers = centers_of(local) if centers is None else centers
-  join = jax.jit(lambda centers, data, key: joining.join(local, centers, data, key))
+  join = jax.jit(
+    lambda centers, data, key: joining_rules.join(local, centers, data, key)
+  )
   return join(centers, data, jax.random.key(KEY))
 
 
@@ -53,7 +55,7 @@ def expected(data):
     tuple(np.mean(parts, axis=0) for parts in zip(*layer, strict=True))
     for layer in zip(*models, strict=True)
   ]
-  want = {rule: [] for rule in joining.RULES}
+  want = {rule: [] for rule in joining_rules.RULES}
   for i, size in enumerate(SIZES):
     if not size:
       continue
@@ -72,13 +74,13 @@ def of_rule(found, rule):
   return np.asarray(getattr(found, rule))[np.array(SIZES) > 0]
 
 
-@pytest.mark.parametrize('rule', joining.RULES)
+@pytest.mark.parametrize('rule', joining_rules.RULES)
 def test_each_rule_matches_its_reference(found, expected, rule):
   np.testing.assert_array_equal(of_rule(found, rule), expected[rule])
 
 
 def test_the_rules_are_told_apart_by_these_clients(expected):
-  rules = [tuple(expected[rule]) for rule in joining.RULES]
+  rules = [tuple(expected[rule]) for rule in joining_rules.RULES]
   assert len(set(rules)) == 3
   assert all(len(set(rule)) > 1 for rule in rules)
 
@@ -100,7 +102,7 @@ def test_a_direction_is_the_way_from_the_start_and_not_its_length():
   start = {'w': jnp.array([[1.0, 1.0]])}
   centers = {'w': jnp.array([[1.0, 1.0], [3.0, 1.0], [1.0, 1.1], [0.0, 0.0]])}
   stack = {'w': jnp.array([[1.2, 1.3], [1.3, 1.2], [0.9, 0.8], [1.0, 1.0]])}
-  found = joining.most_alike(stack, centers, start)
+  found = joining_rules.most_alike(stack, centers, start)
   # The first center is the start: no way leads there, nor anywhere from it.
   np.testing.assert_array_equal(found, [2, 1, 3, 0])
 
@@ -116,7 +118,7 @@ def test_a_client_whose_training_fails_is_told(data):
 def test_training_alone_matches_the_reference(data):
   local = helpers.local()._replace(schedule=Schedule(4, epochs=3), dropout_rate=0.9)
   key = jax.random.key(7)
-  models, finite = jax.jit(lambda d, k: joining.alone(local, d, k))(data, key)
+  models, finite = jax.jit(lambda d, k: joining_rules.alone(local, d, k))(data, key)
   of_model, of_training = jax.random.split(key)
   params = jax.tree.map(lambda x: x[None], local.model.init(of_model))
   start = reference.from_params(params, 0)
@@ -156,7 +158,7 @@ def test_the_order_of_examples_goes_by_client_id_and_seed(data):
 
 def test_a_cluster_is_of_the_group_of_most_of_its_clients():
   truth = np.array(['b', 'a', 'a', 'c', 'b', 'b'])
-  groups = joining.groups_of_clusters(truth, np.array([0, 0, 0, 1, 2, 2]), 3)
+  groups = joining_rules.groups_of_clusters(truth, np.array([0, 0, 0, 1, 2, 2]), 3)
   assert groups.tolist() == ['a', 'c', 'b']
-  tied = joining.groups_of_clusters(np.array([5, 3]), np.array([0, 0]), 1)
+  tied = joining_rules.groups_of_clusters(np.array([5, 3]), np.array([0, 0]), 1)
   assert tied.tolist() == [3]

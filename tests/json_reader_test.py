@@ -7,7 +7,7 @@ import pytest
 from fesem_jax import data
 from fesem_jax.data import json_reader
 from fesem_jax.data.json_reader import JsonReader
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 
 
 def one_user(users='["a"]', num_samples='[1]', x='[[1]]', y='[1]', more=''):

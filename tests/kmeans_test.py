@@ -10,7 +10,7 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import kmeans
+from fesem_jax.clustering import kmeans
 from tests import helpers, reference
 from tests.methods import matrix
 

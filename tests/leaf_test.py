@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import data
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests.sources import assert_same, break_leaf, write_leaf, writers
 
 

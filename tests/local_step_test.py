@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import tree
-from fesem_jax.local import Correction, train_cohort
-from fesem_jax.method import ClientModels
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.training.cohort import Correction, train_cohort
 from tests import helpers, reference
 from tests.methods import assert_close, unflatten
 

@@ -7,12 +7,14 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import autotune, dense, tree
-from fesem_jax.base import Cohort
-from fesem_jax.batching import Schedule
-from fesem_jax.local import Correction, train_cohort
-from fesem_jax.method import ClientModels
-from fesem_jax.training import local_training
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import local_training
+from fesem_jax.core.types import Cohort
+from fesem_jax.models import dense_layers
+from fesem_jax.run import clients_per_chunk
+from fesem_jax.training.cohort import Correction, train_cohort
 from tests import helpers, reference
 
 SIZES = [7, 1, 12, 4, 9]
@@ -208,7 +210,11 @@ def test_defaults_follow_the_model_and_numbers_are_checked():
 def test_measured_clients_per_chunk_is_one_of_the_candidates():
   data = helpers.federation([8] * 12)
   local = helpers.local(chunk=7, devices=2)
-  assert autotune.clients_per_chunk(local, data) in (1, 2, 4)  # Six on each device.
+  assert clients_per_chunk.clients_per_chunk(local, data) in (
+    1,
+    2,
+    4,
+  )  # Six on each device.
 
 
 @pytest.mark.parametrize(('inputs', 'outputs'), [(6, 5), (100, 50)])
@@ -224,6 +230,6 @@ def test_small_and_large_dense_layers_have_the_gradients_of_a_product(inputs, ou
     return jax.jit(jax.vmap(jax.value_and_grad(loss, argnums=(0, 1))))(x, kernel)
 
   axes = (((1,), (0,)), ((), ()))
-  got = gradients(lambda x, kernel: dense.dot_general(x, kernel, axes))
+  got = gradients(lambda x, kernel: dense_layers.dot_general(x, kernel, axes))
   want = gradients(jnp.matmul)
   chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-4)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import tree
-from fesem_jax.base import Cohort
-from fesem_jax.cohorts import arrange
-from fesem_jax.losses import cohort_gradients, cohort_losses
+from fesem_jax.cohorts.arrangement import arrange
+from fesem_jax.core import tree
+from fesem_jax.core.types import Cohort
+from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
 from tests import helpers, reference
 
 

@@ -8,11 +8,11 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.base import Cohort, cross_entropy
-from fesem_jax.errors import UserError
-from fesem_jax.losses import cohort_gradients, cohort_losses
-from fesem_jax.simulation import simulate
-from fesem_jax.training import local_training
+from fesem_jax.core.local_training import local_training
+from fesem_jax.core.types import Cohort, cross_entropy
+from fesem_jax.run.simulation import simulate
+from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 from tests.methods import SIZES, assert_close, federation, initial, run, unflatten
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from fesem_jax import matching, models, platforms, sharding, tree, units
-from fesem_jax.errors import UserError
+from fesem_jax import models
+from fesem_jax.clustering import hidden_units, matching
+from fesem_jax.core import platforms, sharding, tree
+from fesem_jax.utils.errors import UserError
 
 # What the tests know of the models: layers that hold kernels, in their order.
 NETWORKS = {
@@ -128,7 +130,7 @@ class Case:
   def __init__(self, name):
     rng = np.random.default_rng(1)
     self.name, self.model = name, build(name)
-    self.layers = units.layers_of(self.model)
+    self.layers = hidden_units.layers_of(self.model)
 
     init = jax.jit(self.model.init)
     centers = [shaken(init(jax.random.key(i)), rng, 0.1) for i in range(3)]
@@ -222,8 +224,8 @@ def test_units_in_their_places_are_left_there(case):
 
 
 def test_skipping_cost_matrices_changes_nothing(case):
-  near = units.distances(
-    *(units.incoming(case.layers[0], p[k], None)
+  near = hidden_units.distances(
+    *(hidden_units.incoming(case.layers[0], p[k], None)
       for p, k in ((case.clients, NEAR), (case.centers, 2)))
   )  # fmt: skip
   assert (near <= case.apart[0][2] / 4).all()  # Here they are skipped ...
@@ -237,7 +239,7 @@ def test_skipping_cost_matrices_changes_nothing(case):
 def test_separations_are_bounds_from_below(case):
   for layer, apart in zip(case.layers[:-1], case.apart, strict=True):
     for k, center in enumerate(case.centers):
-      columns = np.concatenate(units.incoming(layer, center, None))
+      columns = np.concatenate(hidden_units.incoming(layer, center, None))
       vectors = columns.T.astype(np.float64)
       exact = np.square(vectors[:, None] - vectors[None]).sum(axis=2)
       np.fill_diagonal(exact, np.inf)
@@ -308,7 +310,7 @@ def test_devices_and_models_side_by_side_change_nothing(mlp, monkeypatch, backen
 
 def test_without_hidden_units_the_distance_is_the_plain_one():
   model = models.build('logistic', (6,), CLASSES)
-  layers = units.layers_of(model)
+  layers = hidden_units.layers_of(model)
   stack = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 5))
   centers = tree.take(stack, jnp.array([3, 1]))
   _, distances, aligned = matching.nearest(layers, stack, centers)
@@ -323,7 +325,7 @@ def test_without_hidden_units_the_distance_is_the_plain_one():
 def test_layers_of_every_model_are_known(name):
   shape = (84, 84, 3) if name == 'celeba_cnn' else (28, 28)
   model = models.build(name, shape, 10, (4,) * 11)
-  layers = units.layers_of(model)
+  layers = hidden_units.layers_of(model)
   assert layers[-1] == ('logits', '', 1)
   if name == 'celeba_cnn':
     assert layers[:-1] == tuple((f'conv{i}', f'norm{i}', 8) for i in range(4))
@@ -333,4 +335,4 @@ def test_layers_of_every_model_are_known(name):
 
 def test_other_models_are_refused():
   with pytest.raises(UserError, match=r'`cluster_on=matched` needs .* leave it out'):
-    units.layers_of(models.from_flax(nn.Dense(3), (4,)))
+    hidden_units.layers_of(models.from_flax(nn.Dense(3), (4,)))

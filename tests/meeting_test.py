@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from fesem_jax import meeting
-from fesem_jax.errors import UserError
+from fesem_jax.utils import rendezvous
+from fesem_jax.utils.errors import UserError
 from tests.helpers import free_address
 
 
@@ -17,7 +17,7 @@ def met(*hellos, seconds=5.0):
 
   def attend(place, process_id, count):
     try:
-      outcome[place] = meeting.hold(address, process_id, count, seconds)
+      outcome[place] = rendezvous.hold(address, process_id, count, seconds)
     except UserError as e:
       outcome[place] = str(e).replace(address, 'ADDRESS')
 
@@ -67,7 +67,9 @@ def test_a_coordinator_that_does_not_answer_is_named():
 
 def test_strangers_at_the_address_are_ignored():
   address, told = free_address(), []
-  first = threading.Thread(target=lambda: told.append(meeting.hold(address, 0, 2, 20)))
+  first = threading.Thread(
+    target=lambda: told.append(rendezvous.hold(address, 0, 2, 20))
+  )
   first.start()
   place = ('127.0.0.1', int(address.rpartition(':')[2]))
   for words in (b'GET / HTTP/1.1\r\n\r\n', b'{"a": 1}\n', b'x' * 5000):
@@ -79,7 +81,7 @@ def test_strangers_at_the_address_are_ignored():
         time.sleep(0.01)
     with stranger:
       stranger.sendall(words)
-  meeting.hold(address, 1, 2, 20)
+  rendezvous.hold(address, 1, 2, 20)
   first.join()
   assert told == [None]
 
@@ -88,4 +90,4 @@ def test_a_port_in_use_is_refused():
   with socket.create_server(('127.0.0.1', 0)) as other:
     address = f'127.0.0.1:{other.getsockname()[1]}'
     with pytest.raises(UserError, match=r'cannot listen there: Address already in use'):
-      meeting.hold(address, 0, 2, 1.0)
+      rendezvous.hold(address, 0, 2, 1.0)

@@ -4,8 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import aggregation, algorithms, gram, planning, sharding
-from fesem_jax.cohorts import arrange
+from fesem_jax import algorithms
+from fesem_jax.aggregation import robust
+from fesem_jax.cohorts.arrangement import arrange
+from fesem_jax.core import gram_matrices, sharding
+from fesem_jax.run.state_placement import placed_state
 from tests import helpers
 
 CLIENTS = 32
@@ -32,14 +35,14 @@ SHAPE = (40,)  # A model of 40 * 250 + 250 * 3 parameters and biases.
 def test_stacks_of_models_that_a_round_needs(
   name, options, stacks, devices, monkeypatch
 ):
-  for module, most in ((aggregation, '_NUMBERS_AT_ONCE'), (gram, '_BLOCK')):
+  for module, most in ((robust, '_NUMBERS_AT_ONCE'), (gram_matrices, '_BLOCK')):
     monkeypatch.setattr(module, most, 2**12)  # Small beside a stack.
   data = helpers.federation([4] * CLIENTS, shape=SHAPE)
   local = helpers.local(chunk=1, devices=devices, hidden=(250,), shape=SHAPE)
   data = sharding.replicate(data, local.mesh)
   algorithm = algorithms.build(name, local, **options)
   key = sharding.replicate(jax.random.key(0), local.mesh)
-  state = planning.placed_state(algorithm, data, key)
+  state = placed_state(algorithm, data, key)
   shardings = jax.tree.map(lambda s: s.sharding, state)
   step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
   program = step.lower(state, data, helpers.everyone(data), key).compile()

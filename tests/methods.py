@@ -6,16 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import algorithms, server
+from fesem_jax import algorithms
+from fesem_jax.aggregation import server_optimizers
 from tests import helpers, reference
 
 SIZES = [6, 3, 9, 5, 8, 4]
 GROUPS = [0, 1, 0, 1, 0, 1]
 
 OPTIMIZERS = {
-  'yogi': server.yogi(0.05),
-  'adam': server.adam(0.05),
-  'momentum': server.momentum(0.5),
+  'yogi': server_optimizers.yogi(0.05),
+  'adam': server_optimizers.adam(0.05),
+  'momentum': server_optimizers.momentum(0.5),
 }
 # Every method with options that exercise it; shared properties hold for all.
 METHODS = [

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, client_table, load_run
-from fesem_jax.errors import UserError
-from fesem_jax.simulation import simulate
+from fesem_jax import algorithms, load_run
+from fesem_jax.results import client_table
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 
 SIZES = [6, 3, 8, 5]

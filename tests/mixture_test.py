@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import evaluate, portrait
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.mixture import as_one_model
-from fesem_jax.programs import Programs
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.evaluation import evaluate
+from fesem_jax.models.mixture import as_one_model
+from fesem_jax.run import figure_data
+from fesem_jax.run.programs import Programs
 from tests import helpers, reference
 from tests.methods import assert_close
 
@@ -83,7 +84,7 @@ def test_unseen_clients_and_figures_need_not_know_of_mixtures():
   assert chosen.mixture is None
   assert chosen.choice.shape == (4,)
   method = Algorithm(local, lambda *_: used, lambda *_: None, lambda state, data: state)
-  found = portrait.draw(method, used, data, jax.random.key(1), Programs())
+  found = figure_data.draw(method, used, data, jax.random.key(1), Programs())
   np.testing.assert_array_equal(found['assignment'], WEIGHTS.argmax(axis=1))
   assert np.isfinite(found['coordinates']).all()
 

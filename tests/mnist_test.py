@@ -8,7 +8,7 @@ import pytest
 
 from fesem_jax import data
 from fesem_jax.data import mnist
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests.sources import sizes
 
 

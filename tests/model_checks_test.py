@@ -8,11 +8,11 @@ import pytest
 from flax import nnx
 
 from fesem_jax import algorithms, models
-from fesem_jax.base import Model
-from fesem_jax.errors import UserError
-from fesem_jax.model_checks import check_model
-from fesem_jax.simulation import simulate
-from fesem_jax.training import local_training
+from fesem_jax.core.local_training import local_training
+from fesem_jax.core.types import Model
+from fesem_jax.models.model_checks import check_model
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 
 

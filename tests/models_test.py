@@ -8,8 +8,9 @@ import optax
 import pytest
 from flax import nnx
 
-from fesem_jax import algorithms, models, tree
-from fesem_jax.errors import UserError
+from fesem_jax import algorithms, models
+from fesem_jax.core import tree
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 from tests.methods import federation, run
 

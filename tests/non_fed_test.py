@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from fesem_jax import algorithms
-from fesem_jax.base import Cohort
+from fesem_jax.core.types import Cohort
 from tests import helpers, reference
 from tests.methods import (
   assert_close,

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import algorithms, chunks, cohorts, offloading
-from fesem_jax.base import Cohort
-from fesem_jax.errors import UserError
-from fesem_jax.simulation import simulate
+from fesem_jax import algorithms
+from fesem_jax.cohorts import arrangement
+from fesem_jax.core import client_map, offloading
+from fesem_jax.core.types import Cohort
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
 from tests import helpers, methods
 
 # Every method that can keep its clients' models there.
@@ -32,7 +34,7 @@ def host(tree):
 def data_and_local(devices=1):
   local = helpers.local(chunk=3, devices=devices)
   data = helpers.federation(SIZES, groups=[0, 1] * 4)
-  return cohorts.arrange(local, data, data)[0], local
+  return arrangement.arrange(local, data, data)[0], local
 
 
 def run(name, options, state, cohort=None, devices=1):
@@ -132,7 +134,7 @@ def test_chunks_replace_their_own_rows_only(ahead):
     return added, sums + jnp.where(slots < 7, slots, 0).sum()
 
   def double(stack):
-    return chunks.map_chunks(
+    return client_map.map_chunks(
       body, work, 3, jnp.int32(0), stack, group, 3, own=stack, reads_ahead=ahead
     )
 

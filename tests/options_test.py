@@ -8,10 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import algorithms, kmeans
-from fesem_jax.batching import Schedule
-from fesem_jax.errors import UserError
-from fesem_jax.training import local_training
+from fesem_jax import algorithms
+from fesem_jax.clustering import kmeans
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import local_training
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 from tests.methods import federation
 
@@ -135,7 +136,7 @@ def test_stragglers_need_epochs():
   ],
 )
 def test_fesems_first_clustering_holds_so_many_models(options, most, monkeypatch):
-  module = sys.modules['fesem_jax.algorithms.fesem_start']
+  module = sys.modules['fesem_jax.algorithms.common.fesem_start']
   monkeypatch.setattr(module, 'MAX_INITIAL_CLIENTS', 5)
   real, seen = module.train_and_cluster, []
 

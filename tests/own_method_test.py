@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import records, writer
-from fesem_jax.programs import Programs
+from fesem_jax.results import metrics_file, records
+from fesem_jax.run.programs import Programs
 from tests import helpers
 
 SIZES = [6, 3, 9, 5, 8, 4, 7]
@@ -141,7 +141,7 @@ def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
   first = result.history[1]  # What is reported is taken, not what is deployed.
   assert (first['cluster_sizes'], first['moved']) == ([7, 0, 0], 2)
   assert first['objective'] == result.summary['clusters']['objective'] == objective
-  tags = dict(writer._scalars('', first))
+  tags = dict(metrics_file._scalars('', first))
   assert ('objective' in tags) == (objective is not None)
   assert tags['moved'] == 2
 

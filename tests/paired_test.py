@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fesem_jax import paired
-from fesem_jax.errors import UserError
+from fesem_jax.evaluation import paired
+from fesem_jax.utils.errors import UserError
 
 
 @pytest.mark.parametrize('count', [2, 3, 5, 40])

@@ -11,8 +11,8 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.base import Cohort
-from fesem_jax.simulation import simulate
+from fesem_jax.core.types import Cohort
+from fesem_jax.run.simulation import simulate
 from tests import helpers, reference
 from tests.methods import deployed, matrix
 

@@ -5,22 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import (
-  algorithms,
-  batching,
-  chunks,
-  evenly,
-  needs,
-  placement,
-  portrait,
-  sharding,
-)
-from fesem_jax.base import Cohort, FederatedData
-from fesem_jax.cohorts import arrange, draw_cohort
-from fesem_jax.data import skew
-from fesem_jax.errors import UserError
-from fesem_jax.sampling import sample_clients
-from fesem_jax.simulation import simulate
+from fesem_jax import algorithms
+from fesem_jax.cohorts import placement, stratified
+from fesem_jax.cohorts.arrangement import arrange, draw_cohort
+from fesem_jax.cohorts.sampling import sample_clients
+from fesem_jax.core import batching, client_map, sharding
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.data import label_skew
+from fesem_jax.run import figure_data, program_memory
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 from tests.methods import IDS, METHODS, ONCE, assert_close, base_run
 
@@ -61,11 +55,11 @@ def test_every_client_is_as_likely_and_every_device_gives_its_part(num_devices):
   exists = np.arange(padded) < real
   of_device = exists.reshape(num_devices, -1).sum(axis=1)
   for count in (1, 5, 40, 82, 83):
-    places = evenly.places_for(count, real, padded, num_devices)
+    places = stratified.places_for(count, real, padded, num_devices)
     given = np.zeros(num_devices, int)
     for start in range(real):  # All that there are, each as likely.
       draw = rng.random(padded)
-      ids = evenly.evenly(count, draw, exists, start, num_devices, places)
+      ids = stratified.evenly(count, draw, exists, start, num_devices, places)
       drawn = drawn_of(ids, num_devices, padded, real)
       assert len(drawn) == count
       each = (ids < padded).reshape(num_devices, -1).sum(axis=1)
@@ -79,7 +73,7 @@ def test_who_of_a_shard_is_drawn_is_as_likely():
   exists, rng = np.ones(16, bool), np.random.default_rng(1)
   seen = np.zeros(16)
   for _ in range(4000):
-    ids = evenly.evenly(5, rng.random(16), exists, int(rng.integers(16)), 2, 3)
+    ids = stratified.evenly(5, rng.random(16), exists, int(rng.integers(16)), 2, 3)
     seen[ids[ids < 16]] += 1
   np.testing.assert_allclose(seen / 4000, 5 / 16, atol=4 * np.sqrt(0.22 / 4000))
 
@@ -89,10 +83,10 @@ def test_numbers_of_devices_that_divide_8_draw_the_same_clients():
   for on_device in (False, True):
     found = set()
     for devices in (1, 2, 4, 8):
-      places = evenly.places_for(11, 37, 40, devices)
+      places = stratified.places_for(11, 37, 40, devices)
       args = (draw, exists)
       args = map(jnp.asarray, args) if on_device else args
-      ids = evenly.evenly(11, *args, 5, devices, places)
+      ids = stratified.evenly(11, *args, 5, devices, places)
       found.add(frozenset(drawn_of(ids, devices, 40, 37)))
     assert len(found) == 1
     assert len(found.pop()) == 11
@@ -104,7 +98,7 @@ def test_parts_of_large_cohorts_are_exact_in_32_bits():
     for start in (0, 12_345, whole - 1):
       want = [(count * int(p) + start) // whole for p in part]
       for given in (count, jnp.int32(count)):
-        found = evenly._part(given, jnp.asarray(part), jnp.int32(whole), start)
+        found = stratified._part(given, jnp.asarray(part), jnp.int32(whole), start)
         assert found.tolist() == want
 
 
@@ -119,7 +113,7 @@ def rows_read(data, mesh, cohort):
       return (*both, data.sizes(chunk.ids)), None
 
     work = data.sizes(ids)
-    return chunks.map_clients(
+    return client_map.map_clients(
       body, ids, work, None, data, empty=data.num_clients, mesh=mesh,
       clients_per_chunk=2,
     )[0]  # fmt: skip
@@ -214,7 +208,9 @@ def test_the_host_reads_split_data_as_before():
   for name in ('x', 'y'):
     rows = split.compact(getattr(split, name))
     np.testing.assert_array_equal(rows, whole.compact(getattr(whole, name)))
-  np.testing.assert_array_equal(skew.label_counts(split), skew.label_counts(whole))
+  np.testing.assert_array_equal(
+    label_skew.label_counts(split), label_skew.label_counts(whole)
+  )
   back = split.reorder(np.argsort(np.asarray(split.client_ids))[:M])
   np.testing.assert_array_equal(back.y, of_clients().y)
 
@@ -230,7 +226,7 @@ def test_no_data_is_exchanged(clients_per_round):
   cohort = draw_cohort(0, 1, clients_per_round, train, local.mesh)
   program = jax.jit(algorithm.step).lower(state, train, cohort, key).compile()
   model = sum(x.nbytes for x in jax.tree.leaves(state))
-  found = needs.collectives_of(program.as_text())
+  found = program_memory.collectives_of(program.as_text())
   assert found
   assert max(c.bytes for c in found) <= model + 100 < train.x.nbytes / 10
 
@@ -293,7 +289,7 @@ def test_a_run_of_replicated_data_has_the_configuration_that_it_had(tmp_path):
 
 
 def test_figures_show_clients_where_their_data_are(monkeypatch):
-  monkeypatch.setattr(portrait, '_MAX_CLIENTS', 6)
+  monkeypatch.setattr(figure_data, '_MAX_CLIENTS', 6)
   new = helpers.federation([4] * 5)
   result = run('fesem', rounds=1, unseen=(new, new))
   assert 0 < result.summary['unseen']['micro_accuracy'] <= 1

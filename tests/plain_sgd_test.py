@@ -10,12 +10,13 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import shared_kernels, tree
-from fesem_jax.errors import UserError
-from fesem_jax.hyperparameters import optimizer as with_variables
-from fesem_jax.local import train_cohort
-from fesem_jax.method import ClientModels
-from fesem_jax.plain_sgd import is_plain_sgd, learning_rate, sgd_rate
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.hyperparameters import optimizer as with_variables
+from fesem_jax.training import shared_kernels
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate, sgd_rate
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 
 MODEL = helpers.local().model

@@ -10,25 +10,19 @@ import optax
 import pytest
 
 from experiments import plan as binary
-from fesem_jax import (
-  algorithms,
-  capacity,
-  chips,
-  forecast,
-  models,
-  needs,
-  planning,
-  sharding,
-  topologies,
-)
-from fesem_jax.cohorts import arrange
-from fesem_jax.errors import UserError
-from fesem_jax.outline import Outline, Split, Work, work_of
-from fesem_jax.planning import Plan, Planned
+from fesem_jax import algorithms, models
+from fesem_jax.cohorts.arrangement import arrange
+from fesem_jax.core import chips, sharding
+from fesem_jax.core.local_training import PRECISIONS, local_training
+from fesem_jax.planning import fit_advice, planner, topologies
+from fesem_jax.planning.data_shapes import Outline, Split, Work, work_of
+from fesem_jax.planning.planner import Plan, Planned
 from fesem_jax.plots import plans
-from fesem_jax.programs import Programs
-from fesem_jax.simulation import simulate
-from fesem_jax.training import PRECISIONS, local_training
+from fesem_jax.run import capacity, program_memory
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils import display
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 from tests.commands import call
 
@@ -42,7 +36,7 @@ PROGRAM = """
 
 
 def test_collectives_are_read_from_a_program():
-  assert needs.collectives_of(PROGRAM) == (
+  assert program_memory.collectives_of(PROGRAM) == (
     ('all-gather', 1600),
     ('all-reduce', 32 + 12),
     ('all-reduce', 40),
@@ -55,7 +49,7 @@ def planned(request):
   test = helpers.federation([2, 1, 3, 2, 2, 2, 1, 1, 2], seed=1)
   local = helpers.local(devices=request.param)
   algorithm = algorithms.build('fesem', local, num_clusters=2)
-  return algorithm, (train, test), planning.plan(algorithm, Outline.of(train, test))
+  return algorithm, (train, test), planner.plan(algorithm, Outline.of(train, test))
 
 
 def test_a_plan_counts_what_a_run_holds(planned):
@@ -101,7 +95,7 @@ WORK = Work(1e9, 1e6, 100, 6)
 
 
 def a_plan(temporaries, stack=0, collectives=(), work=WORK):
-  used = needs.Needs(500 + stack, 0, 0, temporaries, collectives=collectives)
+  used = program_memory.Needs(500 + stack, 0, 0, temporaries, collectives=collectives)
   return Plan(
     (Planned('round', used, 1.0),), 10, stack, stack + 100, 200, 100, 8, 64, work
   )  # fmt: skip
@@ -109,14 +103,14 @@ def a_plan(temporaries, stack=0, collectives=(), work=WORK):
 
 def test_seconds_of_a_round_are_a_roofline():
   chip = chips.Chip(1, 1e9, 6e12, 1e6, 'a chip', '')
-  slow_memory = forecast.seconds_per_round(a_plan(800), chip)
+  slow_memory = fit_advice.seconds_per_round(a_plan(800), chip)
   np.testing.assert_allclose(slow_memory, 100 * 1e-3 + 2 * 64 * 10 / 1e9)
-  exchange = (needs.Collective('all-reduce', 5_000_000),)
-  with_sums = forecast.seconds_per_round(a_plan(800, collectives=exchange), chip)
+  exchange = (program_memory.Collective('all-reduce', 5_000_000),)
+  with_sums = fit_advice.seconds_per_round(a_plan(800, collectives=exchange), chip)
   np.testing.assert_allclose(with_sums - slow_memory, 5.0)
   # Four times the products: six and three passes take longer than the memory, one not.
   rounds = [
-    forecast.seconds_per_round(
+    fit_advice.seconds_per_round(
       a_plan(800, work=WORK._replace(operations=4e9, passes=passes)), chip
     )
     for passes in (6, 3, 1)
@@ -126,10 +120,12 @@ def test_seconds_of_a_round_are_a_roofline():
 
 
 def test_advice_names_flags_that_make_a_run_fit():
-  assert forecast.advice(a_plan(800), 1400, 4) == []  # 600 of arguments and test data.
-  (smaller,) = forecast.advice(a_plan(800), 1000, 4)
+  assert (
+    fit_advice.advice(a_plan(800), 1400, 4) == []
+  )  # 600 of arguments and test data.
+  (smaller,) = fit_advice.advice(a_plan(800), 1000, 4)
   assert smaller.startswith('--clients_per_chunk=4:')
-  chunk, offloaded, streamed, more = forecast.advice(a_plan(800, stack=4000), 4700, 4)
+  chunk, offloaded, streamed, more = fit_advice.advice(a_plan(800, stack=4000), 4700, 4)
   assert chunk.startswith('--clients_per_chunk=1:')
   assert offloaded.startswith(
     '--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD):'
@@ -138,26 +134,26 @@ def test_advice_names_flags_that_make_a_run_fit():
   assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
   refused = a_plan(800)
   refused = refused._replace(programs=(refused.programs[0]._replace(refused=True),))
-  fewer, *_ = forecast.advice(refused, 1450, 4)  # It says that it would fit.
+  fewer, *_ = fit_advice.advice(refused, 1450, 4)  # It says that it would fit.
   assert fewer.startswith('--clients_per_chunk=7:')
-  (hopeless,) = forecast.advice(a_plan(800), 650, 4)
+  (hopeless,) = fit_advice.advice(a_plan(800), 650, 4)
   assert 'smaller model' in hopeless
 
 
 def test_bytes_for_people():
   sizes = [0, 1023, 2048, 3.5 * 2**20, 16 * 2**30, 2**42]
-  assert list(map(forecast.shown, sizes)) == [
+  assert list(map(display.in_bytes, sizes)) == [
     '0 bytes', '1,023 bytes', '2.0 KiB', '3.5 MiB', '16.0 GiB', '4.0 TiB',
   ]  # fmt: skip
 
 
 def test_advice_splits_large_data():
   whole = a_plan(800)._replace(data=1000, test=400)
-  _, split = forecast.advice(whole, 1200, 4)  # Of 1,700 bytes, 750 are other chips'.
+  _, split = fit_advice.advice(whole, 1200, 4)  # Of 1,700 bytes, 750 are other chips'.
   assert split.startswith('--data_placement=sharded: each device holds 250 bytes')
-  assert '--data_placement' not in str(forecast.advice(whole, 900, 4))
+  assert '--data_placement' not in str(fit_advice.advice(whole, 900, 4))
   sharded = whole._replace(data_placement='sharded')
-  assert '--data_placement' not in str(forecast.advice(sharded, 1200, 4))
+  assert '--data_placement' not in str(fit_advice.advice(sharded, 1200, 4))
 
 
 @pytest.mark.parametrize('topology', ['v9:2x2', 'v5e', 'tpu', ''])
@@ -276,14 +272,14 @@ def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
 
   assert run().summary['deployed']
   monkeypatch.setattr(sharding, 'memory', lambda device, beside: 1)
-  with pytest.raises(UserError, match=r'^The start needs .* it has 1 bytes\. ') as tiny:
+  tiny_memory = r'^The start needs .* it has 1 bytes\. Lower `clients_per_chunk` .*plan'
+  with pytest.raises(capacity.TooLarge, match=tiny_memory) as tiny:
     run()
-  assert not isinstance(tiny.value, capacity.TooLarge)
-  used = tiny.value.__cause__.needs
+  used = tiny.value.needs
   monkeypatch.setattr(sharding, 'memory', lambda device, beside: used.peak)
   assert run().summary['deployed']  # Of the programs, the start needs the most.
   monkeypatch.setattr(sharding, 'memory', lambda device, beside: used.peak - 1)
-  with pytest.raises(UserError, match=r'models of --init_clients, of which \d+ %'):
+  with pytest.raises(capacity.TooLarge, match='`init_clients`'):
     run()
 
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, tree
-from fesem_jax.corruption import corrupted
+from fesem_jax import algorithms
+from fesem_jax.core import tree
 from fesem_jax.data import load
+from fesem_jax.data.corruption import corrupted
 from tests import helpers
 from tests.methods import run
 

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from fesem_jax import data, display, portrait
-from fesem_jax.errors import UserError
+from fesem_jax import data
+from fesem_jax.run import figure_data
+from fesem_jax.utils import display
+from fesem_jax.utils.errors import UserError
 from tests.plotted import write_run
 
 plots = pytest.importorskip('fesem_jax.plots')
@@ -222,7 +224,7 @@ def test_an_unfinished_run_has_only_its_curves(workdir):
 def test_principal_components_are_scikit_learns():
   points = np.random.default_rng(0).normal(size=(12, 30)) * np.linspace(3, 0.1, 30)
   centered = points - points.mean(axis=0)
-  got = portrait.principal_components(centered @ centered.T, 5)
+  got = figure_data.principal_components(centered @ centered.T, 5)
   want = PCA(5).fit_transform(points)
   np.testing.assert_allclose(np.abs(got), np.abs(want), rtol=1e-6, atol=1e-8)
 
@@ -231,7 +233,7 @@ def test_sheets_show_the_clients_own_images_one_of_each_class_first():
   train, _ = data.load('digits', partition='rotated', num_clients=8)
   coordinates = np.random.default_rng(0).normal(size=(8, 3))
   picture = {'assignment': np.arange(8) % 2, 'sampled': np.arange(8)}
-  out = portrait.sheets(picture | {'coordinates': coordinates}, train)
+  out = figure_data.sheets(picture | {'coordinates': coordinates}, train)
   assert out['sheet_images'].shape == (2, 6, 12, 8, 8)
   assert (out['sheet_clients'][:, 4:] == -1).all()  # Four clients a cluster.
   client = out['sheet_clients'][1, 0]

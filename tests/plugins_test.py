@@ -16,8 +16,8 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import build_local, build_model, load_data
 from fesem_jax import data
-from fesem_jax.errors import UserError
-from fesem_jax.simulation import simulate
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
 from tests.commands import call
 from tests.experiments_test import QUICK, refuses
 
@@ -25,7 +25,7 @@ METHOD = '''
 import os, pathlib, signal
 import jax, jax.numpy as jnp
 import fesem_jax
-from fesem_jax.algorithms import global_model
+from fesem_jax.algorithms.common import global_model
 
 def damped(local, *, shift: float = 0.5, fast: bool = False, fatal: int = 0):
   """FedAvg that goes only a part of the way."""

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, portrait, tree
+from fesem_jax import algorithms
 from fesem_jax import data as datasets
-from fesem_jax.local import train_cohort
-from fesem_jax.method import ClientModels
-from fesem_jax.programs import Programs
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.run import figure_data
+from fesem_jax.run.programs import Programs
+from fesem_jax.training.cohort import train_cohort
 from tests import helpers
 from tests.methods import GROUPS, SIZES, initial, matrix
 
@@ -29,7 +31,7 @@ def drawn(name, **options):
   local = helpers.local(chunk=2)._replace(dropout_rate=0.5)
   algorithm = algorithms.build(name, local, **options)
   state = initial(algorithm, data)
-  return data, state, portrait.draw(algorithm, state, data, KEY, Programs())
+  return data, state, figure_data.draw(algorithm, state, data, KEY, Programs())
 
 
 @pytest.mark.parametrize('prox_lambda', [0.0, 0.4])
@@ -85,7 +87,7 @@ def test_sheets_show_the_clients_nearest_to_the_mean_of_their_cluster():
     'sampled': np.arange(6),
     'coordinates': coordinates,
   }
-  sheets = portrait.sheets(picture, data)
+  sheets = figure_data.sheets(picture, data)
   for k in (0, 1):
     mine = np.flatnonzero(assignment == k)
     apart = np.linalg.norm(coordinates[mine] - coordinates[mine].mean(axis=0), axis=1)
@@ -108,7 +110,7 @@ def test_a_sketch_keeps_the_geometry_of_large_models():
     'b': jnp.asarray(points[:, 50_000:]),
   }
   origin = tree.unstack(stack, slice(4, 5))
-  short = np.asarray(portrait.sketch(KEY, stack, origin), np.float64)
+  short = np.asarray(figure_data.sketch(KEY, stack, origin), np.float64)
   assert short.shape == (5, 16381)
 
   def apart(x):
@@ -123,13 +125,13 @@ def test_a_sketch_keeps_the_geometry_of_large_models():
     layer[1, :, :units] = rng.normal(size=(1568, units))
     few_units = {'kernel': jnp.asarray(layer), 'bias': jnp.zeros((2, 1024))}
     both = np.asarray(
-      portrait.sketch(KEY, few_units, tree.unstack(few_units, slice(0, 1)))
+      figure_data.sketch(KEY, few_units, tree.unstack(few_units, slice(0, 1)))
     )
     ratio = np.linalg.norm(both[1] - both[0]) / np.linalg.norm(layer[1])
     np.testing.assert_allclose(ratio, 1, atol=0.08)
   # The whole in parts is the whole, and small models stay as they are.
-  one = portrait.sketch(KEY, tree.unstack(stack, slice(2, 3)), origin)
+  one = figure_data.sketch(KEY, tree.unstack(stack, slice(2, 3)), origin)
   np.testing.assert_allclose(one[0], short[2], rtol=1e-4, atol=1e-3)
   few = {'a': jnp.asarray(points[:, :30])}
   zero = {'a': jnp.zeros((1, 30))}
-  np.testing.assert_array_equal(portrait.sketch(KEY, few, zero), points[:, :30])
+  np.testing.assert_array_equal(figure_data.sketch(KEY, few, zero), points[:, :30])

@@ -6,14 +6,14 @@ import pytest
 
 from benchmarks import rounded
 from fesem_jax import algorithms
-from fesem_jax.errors import UserError
-from fesem_jax.evaluate import evaluate_clients
-from fesem_jax.local import train_cohort
-from fesem_jax.local_sgd import weighted_loss
-from fesem_jax.losses import cohort_losses
-from fesem_jax.method import ClientModels
-from fesem_jax.training import PRECISIONS, local_training
-from fesem_jax.tree import expand
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.local_training import PRECISIONS, local_training
+from fesem_jax.core.tree import expand
+from fesem_jax.evaluation.evaluate import evaluate_clients
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.local_sgd import weighted_loss
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 from tests.methods import IDS, METHODS, federation
 

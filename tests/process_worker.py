@@ -15,16 +15,12 @@ import sys
 import jax
 import numpy as np
 
-from fesem_jax import (
-  algorithms,
-  cohorts,
-  processes,
-  rounds,
-  sharding,
-  stored,
-  streams,
-)
-from fesem_jax.simulation import simulate
+from fesem_jax import algorithms
+from fesem_jax.cohorts import arrangement
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.run import rounds
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils import processes, stored_rows
 from tests import (
   conftest,  # noqa: F401 - it sets what tests compile with.
   helpers,
@@ -49,13 +45,13 @@ def some_rounds(index, devices):
   """State and infos of a few rounds on the standard federation, by path."""
   algorithm, data = built(index, devices), methods.federation()
   mesh = algorithm.local.mesh
-  train, _ = cohorts.arrange(algorithm.local, data, data)
+  train, _ = arrangement.arrange(algorithm.local, data, data)
   keys = rounds.keys_of_run(index, mesh)
-  state = jax.jit(algorithm.init)(keys[streams.INIT], train)
+  state = jax.jit(algorithm.init)(keys[prng_streams.INIT], train)
   step, infos = jax.jit(algorithm.step), []
   for number in range(1, ROUNDS + 1):
-    cohort = cohorts.draw_cohort(index, number, cohort_size(index), train, mesh)
-    key = keys[streams.ROUNDS]
+    cohort = arrangement.draw_cohort(index, number, cohort_size(index), train, mesh)
+    key = keys[prng_streams.ROUNDS]
     state, info = rounds.run_round(algorithm, step, state, train, cohort, key, number)
     infos.append(info)
   return helpers.flat(processes.on_host({'state': state, 'infos': infos}))
@@ -100,7 +96,7 @@ def sharded_run(index, devices, workdir):
   """The result of a run of data split by client, and [T] bool, the rows read."""
   data = methods.federation()
   read = Read(data.x)
-  data = dataclasses.replace(data, x=stored.StoredRows(read))
+  data = dataclasses.replace(data, x=stored_rows.StoredRows(read))
   return whole_run(index, devices, workdir, ROUNDS, 'sharded', data), read.rows
 
 

@@ -12,9 +12,10 @@ import time
 import numpy as np
 import pytest
 
-from fesem_jax import processes, sharding
-from fesem_jax.errors import UserError
-from fesem_jax.processes import Group
+from fesem_jax.core import sharding
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.processes import Group
 from tests import helpers, methods, process_worker
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, sharding, simulate
-from fesem_jax import programs as programs_module
-from fesem_jax.base import ClientInfo
-from fesem_jax.errors import UserError
-from fesem_jax.programs import CompileTime, Programs, run_once, wait_for
+from fesem_jax import algorithms, simulate
+from fesem_jax.core import sharding
+from fesem_jax.core.types import ClientInfo
+from fesem_jax.run import programs as programs_module
+from fesem_jax.run.programs import CompileTime, Programs, run_once, wait_for
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 
 SIZES = [6, 3, 9, 5, 8, 4, 7]

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fesem_jax import algorithms, streams
-from fesem_jax.base import ClientInfo, Cohort, FederatedData
-from fesem_jax.sampling import coin
+from fesem_jax import algorithms
+from fesem_jax.cohorts.sampling import coin
+from fesem_jax.core import prng_streams
+from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
 from tests import helpers, reference
 from tests.methods import (
   IDS,
@@ -179,7 +180,7 @@ def test_properties(index, case):
   # Whatever the clients hold, models are finite and counts add up.
   chex.assert_tree_all_finite(after)
   sizes = np.array(case.sizes)
-  dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, streams.DROPOUT)
+  dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, prng_streams.DROPOUT)
   takes_part = [i for i in ids if sizes[i] and not dropped[i]]
   assert int(info.trained) == len(takes_part)
   assert int(info.failed) == 0
@@ -276,7 +277,7 @@ def test_a_round_overwrites_the_state_keeps_its_structure_and_never_asks_the_hos
   for r in range(3):  # Compiled once: another shape would be an error.
     key = jax.random.key(r)
     state, info = program(state, data, cohort, key)
-    dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, streams.DROPOUT)
+    dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, prng_streams.DROPOUT)
     assert int(info.trained) == CLIENTS - int(dropped.sum()) > 0
     assert int(info.failed) == 0
     assert np.isfinite(info.train_loss)
@@ -317,7 +318,7 @@ def test_a_client_that_fails_is_left_out_and_counted(index):
   algorithm, init, step, *_ = programs(index)
   case = Case((4, 3, 5, 2, 5, 1), 7, (), tuple(range(CLIENTS)), False)
   key, data = jax.random.key(1), federation_of(case)
-  dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, streams.DROPOUT)
+  dropped = coin(key, data, jnp.arange(CLIENTS), DROPOUT, prng_streams.DROPOUT)
   here = [i for i in range(CLIENTS) if not dropped[i]]
   state = init(key, data)
   # One whose examples are not numbers fails after a sound start.

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, comparison, em, server, tree, units
-from fesem_jax.algorithms import first_clusters, recluster
-from fesem_jax.base import Cohort
-from fesem_jax.errors import UserError
+from fesem_jax import algorithms
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.algorithms.common import first_clusters, recluster
+from fesem_jax.clustering import comparison, em, hidden_units
+from fesem_jax.core import tree
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 from tests.methods import (
   assert_close,
@@ -141,7 +144,11 @@ def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
 def test_a_cohort_is_clustered_without_the_other_clients(planted):
   groups, data, local, options = planted
   algorithm = algorithms.build(
-    'fesem', local, recluster_every=1, server_optimizer=server.momentum(), **options
+    'fesem',
+    local,
+    recluster_every=1,
+    server_optimizer=server_optimizers.momentum(),
+    **options,
   )
   state, ids = paired(algorithm, data, groups), np.arange(12)
   state = state._replace(
@@ -236,13 +243,15 @@ def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
 
     return jax.jit(lambda all_own: jax.lax.map(check, all_own))(own)
 
-  train, layers = first_clusters.train_cohort, units.layers_of(local.model)
+  train, layers = first_clusters.train_cohort, hidden_units.layers_of(local.model)
   orders = np.random.default_rng(0).permuted(np.tile(np.arange(5), (6, 1)), axis=1)
 
   def train_and_shuffle(*args, **options):
     trained = train(*args, **options)
     shuffled = [
-      units.in_order(layers, tree.unstack(trained.params, i), [jnp.asarray(order)])
+      hidden_units.in_order(
+        layers, tree.unstack(trained.params, i), [jnp.asarray(order)]
+      )
       for i, order in enumerate(orders)
     ]
     return trained._replace(params=jax.tree.map(lambda *x: jnp.stack(x), *shuffled))
@@ -290,8 +299,8 @@ def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):
 
 def permuted(local, centers, order):
   """The centers, the second one's five hidden units in another order."""
-  layers = units.layers_of(local.model)
-  second = units.in_order(layers, tree.unstack(centers, 1), [jnp.asarray(order)])
+  layers = hidden_units.layers_of(local.model)
+  second = hidden_units.in_order(layers, tree.unstack(centers, 1), [jnp.asarray(order)])
   return jax.tree.map(lambda x, s: x.at[1].set(s), centers, second)
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fesem_jax import aggregation, algorithms, sharding
-from fesem_jax.aggregation import trimmed_mean
+from fesem_jax import algorithms
+from fesem_jax.aggregation import robust
+from fesem_jax.aggregation.robust import trimmed_mean
+from fesem_jax.core import sharding
 from tests import helpers, reference
 from tests.methods import assert_close, federation, initial, reference_round
 
@@ -58,7 +60,7 @@ def test_trimmed_mean_matches_scipy(beta):
 def test_trimmed_means_come_out_alike_in_blocks_of_any_size(
   numbers, devices, monkeypatch
 ):
-  monkeypatch.setattr(aggregation, '_NUMBERS_AT_ONCE', numbers)
+  monkeypatch.setattr(robust, '_NUMBERS_AT_ONCE', numbers)
   rng = np.random.default_rng(0)
   points = rng.normal(size=(24, 4, 7)).astype(np.float32)
   cluster, counts = rng.integers(0, 3, 24), rng.random(24) < 0.8

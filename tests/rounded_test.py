@@ -8,7 +8,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from benchmarks import rounded
-from fesem_jax import algorithms, sharding
+from fesem_jax import algorithms
+from fesem_jax.core import sharding
 from tests import helpers
 from tests.methods import METHODS
 

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import rounds, sharding, streams
-from fesem_jax.method import Algorithm, ClientModels, Clusters, RoundInfo
-from fesem_jax.programs import Programs
-from fesem_jax.simulation import simulate
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
+from fesem_jax.run import rounds
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
 from tests import helpers
 
 
@@ -122,19 +123,19 @@ def on_two_devices(between=None):
   algorithm = counting(mesh, between)
   data = sharding.replicate(helpers.federation([4] * 4), mesh)
   keys = rounds.keys_of_run(7, mesh)
-  state = jax.jit(algorithm.init)(keys[streams.INIT], data)
+  state = jax.jit(algorithm.init)(keys[prng_streams.INIT], data)
   cohort = helpers.everyone(data)
   step = rounds.compile_step(
-    Programs(), algorithm, state, data, cohort, keys[streams.ROUNDS]
+    Programs(), algorithm, state, data, cohort, keys[prng_streams.ROUNDS]
   )
-  return algorithm, step, state, data, cohort, keys[streams.ROUNDS]
+  return algorithm, step, state, data, cohort, keys[prng_streams.ROUNDS]
 
 
 @pytest.mark.parametrize('number', [1, 2, 5])
 def test_a_round_has_the_key_of_its_number(number):
   algorithm, step, *rest = on_two_devices()
   state, info = rounds.run_round(algorithm, step, *rest, number)
-  run_key = jax.random.fold_in(jax.random.key(7), streams.ROUNDS)
+  run_key = jax.random.fold_in(jax.random.key(7), prng_streams.ROUNDS)
   drawn = jax.random.uniform(jax.random.fold_in(run_key, number), (4,)) + 6
   np.testing.assert_array_equal(state.drawn, drawn)
   np.testing.assert_allclose(info.train_loss, drawn.sum())
@@ -143,7 +144,12 @@ def test_a_round_has_the_key_of_its_number(number):
 def test_a_run_has_a_key_for_each_of_its_streams():
   mesh = sharding.client_mesh(2)
   keys = rounds.keys_of_run(3, mesh)
-  names = (streams.INIT, streams.ROUNDS, streams.FINETUNE, streams.PORTRAIT)
+  names = (
+    prng_streams.INIT,
+    prng_streams.ROUNDS,
+    prng_streams.FINETUNE,
+    prng_streams.PORTRAIT,
+  )
   assert set(keys) == set(names)
   for stream, key in keys.items():
     assert key == jax.random.fold_in(jax.random.key(3), stream)

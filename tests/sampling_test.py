@@ -4,8 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import sharding, streams
-from fesem_jax.sampling import client_keys, coin, first_at_random, sample_clients
+from fesem_jax.cohorts.sampling import (
+  client_keys,
+  coin,
+  first_at_random,
+  sample_clients,
+)
+from fesem_jax.core import prng_streams, sharding
 from tests import draws, helpers
 
 
@@ -26,11 +31,11 @@ def test_a_client_has_the_same_key_and_coin_wherever_it_stands():
   ids = jnp.arange(40)
   for i, k in enumerate(client_keys(key, turned, ids)):
     assert k == draws.client_key(key, data, order[i])
-  tosses = coin(key, turned, ids, 0.3, streams.DROPOUT)
+  tosses = coin(key, turned, ids, 0.3, prng_streams.DROPOUT)
   want = [draws.drops_out(key, data, i, 0.3) for i in order]
   np.testing.assert_array_equal(tosses, want)
   assert 0 < sum(want) < 40
-  assert not coin(key, data, ids, 0.0, streams.DROPOUT).any()
+  assert not coin(key, data, ids, 0.0, prng_streams.DROPOUT).any()
 
 
 def test_a_random_order_holds_everyone_once_and_who_does_not_exist_last():

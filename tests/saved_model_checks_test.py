@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import client_table, models, saved_models
-from fesem_jax.client_table import ClientTable
-from fesem_jax.deployed import Examples, by_layer
-from fesem_jax.errors import UserError
-from fesem_jax.evaluate import mean_scores
-from fesem_jax.method import ClientModels
+from fesem_jax import models
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.evaluation.evaluate import mean_scores
+from fesem_jax.results import client_table, saved_models
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.results.deployed_models import Examples, by_layer
+from fesem_jax.utils.errors import UserError
 
 NAMES = ['a', 'b', 'c', 'd']
 CHOICE = np.array([0, 1, 1, 0], np.int32)

@@ -15,19 +15,14 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import (
-  algorithms,
-  client_table,
-  models,
-  rounds,
-  saved_models,
-  streams,
-  writer,
-)
-from fesem_jax.deployed import DeployedModels, Examples
-from fesem_jax.errors import UserError
-from fesem_jax.method import ClientModels
-from fesem_jax.programs import Programs
+from fesem_jax import algorithms, models
+from fesem_jax.core import prng_streams
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.results import client_table, metrics_file, saved_models
+from fesem_jax.results.deployed_models import DeployedModels, Examples
+from fesem_jax.run import rounds
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 from tests.commands import ROOT, call
 
@@ -100,9 +95,9 @@ def without_arranging(name):
   algorithm = algorithms.build(name, local, **METHODS[name])
   train, _ = federation()
   keys = rounds.keys_of_run(0, local.mesh)
-  state = jax.jit(algorithm.init)(keys[streams.INIT], train)
+  state = jax.jit(algorithm.init)(keys[prng_streams.INIT], train)
   for r in (1, 2):
-    key = jax.random.fold_in(keys[streams.ROUNDS], r)
+    key = jax.random.fold_in(keys[prng_streams.ROUNDS], r)
     state, _ = jax.jit(algorithm.step)(state, train, helpers.everyone(train), key)
   return algorithm.deployed(state, train)
 
@@ -179,7 +174,7 @@ run = fj.load_run({str(tmp_path / 'run')!r})
 x = np.load({str(tmp_path / 'x.npy')!r})
 p = run.predict(x, client='c3', probabilities=True)
 np.save({str(tmp_path / 'p.npy')!r}, p)
-print(jax.device_count(), len(run.history), 'fesem_jax.checkpoint' in sys.modules)
+print(jax.device_count(), len(run.history), 'fesem_jax.run.checkpoint' in sys.modules)
 """
   env = os.environ | {'JAX_NUM_CPU_DEVICES': '3', 'PYTHONPATH': str(ROOT)}
   out = subprocess.run(
@@ -576,7 +571,7 @@ def test_the_portrait_is_in_the_users_order(tmp_path):
   algorithm = algorithms.build('fesem', local, num_clusters=2)
   result = fj.simulate(algorithm, train, test, rounds=1, workdir=tmp_path)
   assert not np.array_equal(result.places, range(7))
-  for picture in (result.portrait, writer.read_clients(tmp_path)):
+  for picture in (result.portrait, metrics_file.read_clients(tmp_path)):
     assert picture['names'].tolist() == NAMES
     assert picture['truth'].tolist() == GROUPS
     np.testing.assert_array_equal(picture['assignment'], result.clients.cluster)

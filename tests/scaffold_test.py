@@ -7,8 +7,8 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.base import Cohort
-from fesem_jax.errors import UserError
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 from tests.methods import SIZES, assert_close, federation, initial, run, unflatten
 

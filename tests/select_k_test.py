@@ -14,10 +14,11 @@ from experiments import flags as experiment_flags
 from experiments import select_k
 from experiments.build import load_data
 from experiments.errors import in_flags
-from fesem_jax import choosing_k, common_start, sharding, streams
-from fesem_jax.choosing_k import Figures
-from fesem_jax.errors import UserError
-from fesem_jax.rounds import keys_of_run
+from fesem_jax.analysis import common_start, num_clusters
+from fesem_jax.analysis.num_clusters import Figures
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.run.rounds import keys_of_run
+from fesem_jax.utils.errors import UserError
 from tests import helpers, reference
 from tests.start_test import trained_from_one_start
 
@@ -30,25 +31,25 @@ def gram_of(points):
 def test_the_silhouette_is_that_of_the_planted_clusters():
   points, truth = helpers.blobs(40, k=3)
   points = points.astype(np.float64)
-  points_again = choosing_k.coordinates(gram_of(points))
-  one, three, all_alone = choosing_k.silhouettes(points_again, [1, 3, 40], seed=0)
+  points_again = num_clusters.coordinates(gram_of(points))
+  one, three, all_alone = num_clusters.silhouettes(points_again, [1, 3, 40], seed=0)
   assert three == pytest.approx(silhouette_score(points, truth))
   assert one is None
   assert all_alone is None
-  assert choosing_k.silhouettes(np.zeros((5, 3)), [2, 3], seed=0) == [0, 0]
-  assert choosing_k.silhouettes(np.zeros((2, 1)), [2], seed=0) == [None]
+  assert num_clusters.silhouettes(np.zeros((5, 3)), [2, 3], seed=0) == [0, 0]
+  assert num_clusters.silhouettes(np.zeros((2, 1)), [2], seed=0) == [None]
 
 
 def test_one_cloud_keeps_mean_and_covariance_and_no_clusters():
   points, _ = helpers.blobs(40, k=3, size=60)
   points = points.astype(np.float64)
-  cloud = choosing_k.one_cloud(points, np.random.default_rng(0))
+  cloud = num_clusters.one_cloud(points, np.random.default_rng(0))
   np.testing.assert_allclose(cloud.mean(axis=0), points.mean(axis=0), atol=1e-9)
   np.testing.assert_allclose(np.cov(cloud.T), np.cov(points.T), atol=1e-9)
-  found, of_clouds = choosing_k.against_one_cloud(gram_of(points), [3], seed=0)
+  found, of_clouds = num_clusters.against_one_cloud(gram_of(points), [3], seed=0)
   assert found[0] > 0.3 + max(s for (s,) in of_clouds)
-  assert choosing_k.p_value(found[0], [s for (s,) in of_clouds]) == 0.05
-  assert choosing_k.p_value(0.5, [0.6, 0.5, 0.4]) == 0.75
+  assert num_clusters.p_value(found[0], [s for (s,) in of_clouds]) == 0.05
+  assert num_clusters.p_value(0.5, [0.6, 0.5, 0.4]) == 0.75
 
 
 def test_one_gaussian_cloud_of_any_covariance_is_no_exception_among_its_rotations():
@@ -56,8 +57,8 @@ def test_one_gaussian_cloud_of_any_covariance_is_no_exception_among_its_rotation
   p_values = []
   for seed in range(10):
     points = rng.normal(size=(30, 60)) * np.geomspace(10, 0.1, 60)[None]
-    found, of_clouds = choosing_k.against_one_cloud(gram_of(points), [2], seed)
-    p_values.append(choosing_k.p_value(found[0], [s for (s,) in of_clouds]))
+    found, of_clouds = num_clusters.against_one_cloud(gram_of(points), [2], seed)
+    p_values.append(num_clusters.p_value(found[0], [s for (s,) in of_clouds]))
   # Uniform: half a case of ten at 0.05, five of ten below the middle.
   assert sum(p <= 0.05 for p in p_values) <= 2
   assert 1 <= sum(p <= 0.5 for p in p_values) <= 9
@@ -65,9 +66,9 @@ def test_one_gaussian_cloud_of_any_covariance_is_no_exception_among_its_rotation
 
 def test_stability_is_the_mean_over_pairs_whatever_the_names_of_clusters():
   a, b, c = np.array([[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]])
-  assert choosing_k.stability([a, b]) == 1
-  assert choosing_k.stability([a, b, c]) == pytest.approx((1 - 0.5 - 0.5) / 3)
-  assert choosing_k.stability([a]) is None
+  assert num_clusters.stability([a, b]) == 1
+  assert num_clusters.stability([a, b, c]) == pytest.approx((1 - 0.5 - 0.5) / 3)
+  assert num_clusters.stability([a]) is None
 
 
 # Silhouette, that of one cloud, p and stability of K = 1, 2, 3, ...
@@ -100,7 +101,7 @@ NONE = (None, None, None, None)
 def test_the_recommended_k_and_its_reason(figures, recommended, why):
   given = [Figures(k, *f) for k, f in enumerate(figures, start=1)]
   for order in (given, given[::-1]):
-    found, reason = choosing_k.recommend(order)
+    found, reason = num_clusters.recommend(order)
     assert found == recommended
     assert re.search(why, reason)
     assert ('larger ones' in reason) == ('larger ones' in why)
@@ -110,7 +111,7 @@ def test_the_inner_products_are_those_of_the_models_that_start_fesem():
   data = helpers.federation([9, 3, 12, 5, 7])
   local, seed = helpers.local(), 3
   found = common_start.inner_products(local, data, epochs=2, seed=seed)
-  key = keys_of_run(seed, local.mesh)[streams.INIT]
+  key = keys_of_run(seed, local.mesh)[prng_streams.INIT]
   models = trained_from_one_start(local, data, key, epochs=2)
   want = gram_of(np.stack([reference.flat(m) for m in models]))
   np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-5)
@@ -220,7 +221,7 @@ def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
   assert two['sizes'][0] == sorted(sizes, reverse=True)
   assert [sum(row['sizes'][1]) for row in (one, two, three)] == [11, 11, 11]
   labels = [truth, np.where(np.arange(12) == 3, -1, truth)]
-  assert two['stability'] == pytest.approx(choosing_k.stability(labels))
+  assert two['stability'] == pytest.approx(num_clusters.stability(labels))
   assert two['silhouette_mean'] > two['silhouette_of_one_cloud']
   assert two['finetuned_mean'] is two['distance_mean'] is None
 
@@ -263,7 +264,7 @@ def test_a_selection_is_written_drawn_and_resumed(given, tmp_path, capsys, monke
   assert (tmp_path / 'plots' / 'select_k.png').stat().st_size > 0
   # Again: nothing trains, and the end is the same.
   monkeypatch.setattr(common_start, 'inner_products', None)
-  monkeypatch.setattr('fesem_jax.simulation.run_round', None)
+  monkeypatch.setattr('fesem_jax.run.simulation.run_round', None)
   given(*arguments)
   assert json.loads((tmp_path / 'select_k.json').read_text()) == made
   assert capsys.readouterr().out.splitlines()[-8:] == first.splitlines()[-8:]

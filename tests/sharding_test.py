@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from fesem_jax import sharding
-from fesem_jax.errors import UserError
+from fesem_jax.core import sharding
+from fesem_jax.utils.errors import UserError
 
 RAGGED = np.random.default_rng(0).lognormal(sigma=1.2, size=400)
 

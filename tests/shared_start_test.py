@@ -12,12 +12,15 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import evaluate, models, shared_kernels, shared_start, tree
-from fesem_jax.batching import Schedule
-from fesem_jax.errors import UserError
-from fesem_jax.local import train_cohort
-from fesem_jax.method import ClientModels
-from fesem_jax.training import local_training
+from fesem_jax import models
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import local_training
+from fesem_jax.evaluation import evaluate
+from fesem_jax.training import shared_kernels, shared_start
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 
 SIZES = [7, 1, 12, 4, 9, 5]

@@ -8,12 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, machine, sharding, simulate
-from fesem_jax.checkpoint import Checkpoints
-from fesem_jax.cohorts import arrange, draw_cohort
-from fesem_jax.errors import Diverged, UserError
-from fesem_jax.interrupts import Stopped
-from fesem_jax.programs import Programs
+from fesem_jax import algorithms, simulate
+from fesem_jax.cohorts.arrangement import arrange, draw_cohort
+from fesem_jax.core import sharding
+from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils import provenance
+from fesem_jax.utils.errors import Diverged, UserError
+from fesem_jax.utils.interrupts import Stopped
 from tests import helpers
 from tests.methods import IDS, METHODS, ONCE
 
@@ -412,5 +414,5 @@ def test_tensorboard_scalars_can_be_read_back(tmp_path):
 
 
 def test_machine_is_described():
-  assert machine.versions()['python'].startswith('3.')
-  assert machine.peak_host_bytes() > 1e7
+  assert provenance.versions()['python'].startswith('3.')
+  assert provenance.peak_host_bytes() > 1e7

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fesem_jax import bounded, data
-from fesem_jax.errors import UserError
+from fesem_jax import data
+from fesem_jax.utils import safe_files
+from fesem_jax.utils.errors import UserError
 from tests.sources import FEMNIST, WRITERS, assert_same, write_hdf5, write_leaf, writers
 
 
@@ -75,7 +76,7 @@ def test_nothing_outside_of_the_files_is_read(tmp_path):
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch):
-  monkeypatch.setattr(bounded, 'MAX_EXPANDED_BYTES', 1000)
+  monkeypatch.setattr(safe_files, 'MAX_EXPANDED_BYTES', 1000)
   path = tmp_path / 'train' / 'a.json.gz'
   path.parent.mkdir()
   (tmp_path / 'test').mkdir()

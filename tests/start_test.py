@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax import algorithms, tree
+from fesem_jax import algorithms
+from fesem_jax.core import tree
 from tests import draws, helpers, reference
 from tests.methods import (
   SIZES,

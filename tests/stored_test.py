@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from fesem_jax import bounded, data, stored
-from fesem_jax.base import FederatedData
-from fesem_jax.cohorts import arrange
+from fesem_jax import data
+from fesem_jax.cohorts.arrangement import arrange
+from fesem_jax.core.types import FederatedData
 from fesem_jax.data import cache as cache_module
 from fesem_jax.data.splits import first_examples, hold_out, hold_out_clients
-from fesem_jax.errors import UserError
-from fesem_jax.resume import digest_of_data
-from fesem_jax.stored import StoredRows
+from fesem_jax.run.resume import digest_of_data
+from fesem_jax.utils import safe_files, stored_rows
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.stored_rows import StoredRows
 from tests import helpers
 from tests.sources import write_leaf, writers
 
@@ -27,7 +28,7 @@ def path(tmp_path):
 
 @pytest.mark.parametrize('name', ['x', 'by_column'])
 def test_rows_of_a_file_are_those_of_the_array(path, name):
-  rows = bounded.read_npz(path, stored=[name])[name]
+  rows = safe_files.read_npz(path, stored=[name])[name]
   assert isinstance(rows, StoredRows)
   assert isinstance(rows._held, np.memmap)
   chosen = RNG.permutation(40)[:17]
@@ -35,13 +36,13 @@ def test_rows_of_a_file_are_those_of_the_array(path, name):
     (rows, X),
     (rows.take(chosen), X[chosen]),
     (rows.take(chosen).take(np.arange(5)), X[chosen[:5]]),
-    (stored.changed(rows, lambda v: 255 - v).take(chosen), (255 - X)[chosen]),
+    (stored_rows.changed(rows, lambda v: 255 - v).take(chosen), (255 - X)[chosen]),
     (rows.changed(np.float32).changed(lambda v: v / 2), X.astype(np.float32) / 2),
   ):
     assert (found.shape, found.dtype) == (want.shape, want.dtype)
     assert (found.ndim, found.nbytes, len(found)) == (3, want.nbytes, len(want))
     np.testing.assert_array_equal(np.asarray(found), want)
-    np.testing.assert_array_equal(stored.read(found), want)
+    np.testing.assert_array_equal(stored_rows.read(found), want)
     np.testing.assert_array_equal(found[2:5], want[2:5])
     np.testing.assert_array_equal(found[np.array([4, 0])], want[[4, 0]])
   own = rows[0:2]
@@ -50,26 +51,26 @@ def test_rows_of_a_file_are_those_of_the_array(path, name):
 
 
 def test_rows_are_read_in_blocks(path, monkeypatch):
-  rows = bounded.read_npz(path, stored=['x'])['x']
-  monkeypatch.setattr(stored, '_BLOCK_BYTES', 20)  # Three rows of six bytes.
-  found = list(stored.blocks(rows))
+  rows = safe_files.read_npz(path, stored=['x'])['x']
+  monkeypatch.setattr(stored_rows, '_BLOCK_BYTES', 20)  # Three rows of six bytes.
+  found = list(stored_rows.blocks(rows))
   assert [first for first, _ in found] == list(range(0, 40, 3))
   np.testing.assert_array_equal(np.concatenate([part for _, part in found]), X)
-  np.testing.assert_array_equal(stored.read(rows), X)
+  np.testing.assert_array_equal(stored_rows.read(rows), X)
 
 
 def test_compressed_damaged_and_pickled_arrays_do_not_stay(tmp_path, path):
   np.savez_compressed(tmp_path / 'b.npz', x=X)
-  assert isinstance(bounded.read_npz(tmp_path / 'b.npz', ['x'])['x'], np.ndarray)
+  assert isinstance(safe_files.read_npz(tmp_path / 'b.npz', ['x'])['x'], np.ndarray)
   with_holes = bytearray(path.read_bytes())
   at = bytes(with_holes).index(X.tobytes())
   with_holes[at + 100] ^= 1
   path.write_bytes(with_holes)
   with pytest.raises(UserError, match='is damaged'):
-    bounded.read_npz(path, stored=['x'])
+    safe_files.read_npz(path, stored=['x'])
   np.savez(tmp_path / 'c.npz', x=np.array([{}], object), allow_pickle=True)
   with pytest.raises(UserError, match='pickled'):
-    bounded.read_npz(tmp_path / 'c.npz', stored=['x'])
+    safe_files.read_npz(tmp_path / 'c.npz', stored=['x'])
 
 
 def in_file_and_memory(dtype=np.uint8):
@@ -117,11 +118,11 @@ def test_a_digest_of_parts_is_that_of_the_whole(monkeypatch):
   parts = []
   for part in (own, ~own):
     monkeypatch.setattr(
-      'fesem_jax.processes.total', lambda found: parts.append(found) or found
+      'fesem_jax.utils.processes.total', lambda found: parts.append(found) or found
     )
     digest_of_data(whole, here=[part])
   assert ((parts[0] == 0).all(axis=1) == ~own).all()
-  monkeypatch.setattr('fesem_jax.processes.total', lambda found: sum(parts))
+  monkeypatch.setattr('fesem_jax.utils.processes.total', lambda found: sum(parts))
   assert digest_of_data(whole, here=[own]) == digest_of_data(whole)
   other = whole.x.copy()
   other[-1] += 1  # Of the last client.

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from fesem_jax import streams
+from fesem_jax.core import prng_streams as streams
 
 
 def test_streams_do_not_coincide():

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, em, sharding, sums
-from fesem_jax.base import FederatedData
+from fesem_jax import algorithms
+from fesem_jax.clustering import em
+from fesem_jax.core import sharding, sums
+from fesem_jax.core.types import FederatedData
 from tests import helpers, reference
 from tests.methods import matrix
 

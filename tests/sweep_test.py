@@ -12,8 +12,10 @@ from absl.testing import flagsaver
 from experiments import compare, sweep, sweep_tables
 from experiments import flags as experiment_flags
 from experiments.errors import in_flags
-from fesem_jax import plots, sharding, tables
-from fesem_jax.errors import UserError
+from fesem_jax import plots
+from fesem_jax.analysis import tables
+from fesem_jax.core import sharding
+from fesem_jax.utils.errors import UserError
 from tests.experiments_test import QUICK
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import data
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 from tests.sources import write_fedjax, write_hdf5, write_tff_sqlite, writers
 
 

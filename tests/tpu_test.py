@@ -9,9 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import algorithms, models, planning, topologies
-from fesem_jax.outline import Outline, Split
-from fesem_jax.training import local_training
+from fesem_jax import algorithms, models
+from fesem_jax.core.local_training import local_training
+from fesem_jax.planning import planner, topologies
+from fesem_jax.planning.data_shapes import Outline, Split
 from tests.methods import IDS, METHODS, ONCE
 
 pytestmark = [
@@ -54,7 +55,7 @@ def planned(
     shared_start=shared_start,
   )
   algorithm = algorithms.build(name, local, **options)
-  return planning.plan(algorithm, outline, **{'parts': ('round',), **run})
+  return planner.plan(algorithm, outline, **{'parts': ('round',), **run})
 
 
 def size_of_model(hidden=HIDDEN):
@@ -184,7 +185,7 @@ def test_memory_of_leafs_network():
   outline = Outline(
     64, Split(6400, 100), Split(640, 10), (28, 28, 1), np.dtype('uint8'), 62
   )
-  found = planning.plan(algorithm, outline, parts=('round',))
+  found = planner.plan(algorithm, outline, parts=('round',))
   assert found.together == 8
   needs = found.round.needs
   assert needs.temporaries <= 8 * 110 * 2**20  # 4.4 models a client.

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import tree
+from fesem_jax.core import tree
 from tests import helpers
 
 

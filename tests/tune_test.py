@@ -5,8 +5,9 @@ import json
 import pytest
 
 from experiments import compare, rates, tune
-from fesem_jax import paired, tuning
-from fesem_jax.errors import UserError
+from fesem_jax.analysis import tuning
+from fesem_jax.evaluation import paired
+from fesem_jax.utils.errors import UserError
 from tests.commands import call
 from tests.experiments_test import QUICK, parsed_flags, summary  # noqa: F401
 

@@ -3,8 +3,8 @@
 import re
 
 from fesem_jax import algorithms
-from fesem_jax.programs import Programs
-from fesem_jax.simulation import simulate
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
 from tests import helpers
 from tests.methods import federation
 

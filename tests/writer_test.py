@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from experiments import prepare_data
-from fesem_jax import atomic
-from fesem_jax.errors import UserError
-from fesem_jax.writer import MetricsWriter, read_metrics
+from fesem_jax.results.metrics_file import MetricsWriter, read_metrics
+from fesem_jax.utils import atomic_files
+from fesem_jax.utils.errors import UserError
 from tests import helpers
 
 plots = pytest.importorskip('fesem_jax.plots')
 
 
 def write_text(path):
-  atomic.write_atomically(path, 'new')
+  atomic_files.write_atomically(path, 'new')
 
 
 def write_arrays(path):
-  atomic.write_arrays_atomically(path, {'a': np.arange(3)})
+  atomic_files.write_arrays_atomically(path, {'a': np.arange(3)})
 
 
 def write_data(path):

@@ -8,8 +8,9 @@ import numpy as np
 from benchmarks import common
 from benchmarks.peers import worker
 from benchmarks.workloads import Workload
-from fesem_jax import machine, sharding, tree
-from fesem_jax.algorithms import global_model
+from fesem_jax.algorithms.common import global_model
+from fesem_jax.core import sharding, tree
+from fesem_jax.utils import provenance
 
 
 class Ours:
@@ -54,5 +55,5 @@ def _arrays(params: Any) -> list[np.ndarray]:
 
 if __name__ == '__main__':
   common.setup()
-  found = {n: v for n, v in machine.versions().items() if v}
+  found = {n: v for n, v in provenance.versions().items() if v}
   worker.serve(worker.Worker(Ours).answer, found)

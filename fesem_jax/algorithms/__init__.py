@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fesem_jax import comparison, kmeans
+from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.ditto import ditto
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_cluster import fed_cluster
@@ -17,14 +17,14 @@ from fesem_jax.algorithms.fed_prox import fed_prox
 from fesem_jax.algorithms.fed_rep import fed_rep
 from fesem_jax.algorithms.fed_sgd import fed_sgd
 from fesem_jax.algorithms.fesem import fesem
-from fesem_jax.algorithms.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.robust import robust
 from fesem_jax.algorithms.scaffold import scaffold
-from fesem_jax.errors import UserError, argument, check_choice
-from fesem_jax.method import Algorithm
-from fesem_jax.training import LocalTraining
+from fesem_jax.clustering import comparison, kmeans
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.utils.errors import UserError, argument, check_choice
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
   # In the order of the paper's Tables 2 and 3.

@@ -6,15 +6,15 @@ ICML 2021.
 
 from typing import NamedTuple
 
-from fesem_jax import tree
-from fesem_jax.algorithms import global_model, own_models
-from fesem_jax.algorithms.global_model import GlobalState
-from fesem_jax.base import Params
-from fesem_jax.errors import check_at_least, check_choice
-from fesem_jax.hyperparameters import variable
-from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.training import LocalTraining
+from fesem_jax.algorithms.common import global_model, own_models
+from fesem_jax.algorithms.common.global_model import GlobalState
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.cohort import WEIGHTINGS, train_cohort
+from fesem_jax.utils.errors import check_at_least, check_choice
 
 
 class DittoState(NamedTuple):

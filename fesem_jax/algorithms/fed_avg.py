@@ -4,13 +4,13 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 """
 
-from fesem_jax.aggregation import aggregator
-from fesem_jax.algorithms import global_model
-from fesem_jax.errors import check_choice
-from fesem_jax.local import WEIGHTINGS
-from fesem_jax.method import Algorithm
-from fesem_jax.server import ServerOptimizer
-from fesem_jax.training import LocalTraining
+from fesem_jax.aggregation.robust import aggregator
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer
+from fesem_jax.algorithms.common import global_model
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.training.cohort import WEIGHTINGS
+from fesem_jax.utils.errors import check_choice
 
 
 def fed_avg(

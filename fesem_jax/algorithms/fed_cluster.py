@@ -11,15 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from fesem_jax import em, processes, sums, tree
-from fesem_jax.algorithms.centers import round_info
-from fesem_jax.base import Params
-from fesem_jax.errors import UserError, check_at_least, check_choice
-from fesem_jax.gram import inner_products
-from fesem_jax.hyperparameters import variable
-from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.training import LocalTraining
+from fesem_jax.algorithms.common.centers import round_info
+from fesem_jax.clustering import em
+from fesem_jax.core import sums, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.gram_matrices import inner_products
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.cohort import WEIGHTINGS, train_cohort
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 # How two groups of clients are told apart, and SciPy's name for it. 'minimax'
 # is the paper's: the bipartition with the least largest similarity across it.

@@ -3,17 +3,17 @@
 Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
 """
 
-from fesem_jax import streams, tree
-from fesem_jax.algorithms import global_model
-from fesem_jax.corruption import check_models_only
-from fesem_jax.errors import check_at_least
-from fesem_jax.hyperparameters import variable
-from fesem_jax.local import Correction
-from fesem_jax.losses import cohort_gradients
-from fesem_jax.method import Algorithm
-from fesem_jax.sampling import coin, sample_clients
-from fesem_jax.sums import mean_of
-from fesem_jax.training import LocalTraining
+from fesem_jax.algorithms.common import global_model
+from fesem_jax.cohorts.sampling import coin, sample_clients
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import mean_of
+from fesem_jax.data.corruption import check_models_only
+from fesem_jax.training.client_losses import cohort_gradients
+from fesem_jax.training.cohort import Correction
+from fesem_jax.utils.errors import check_at_least
 
 
 def fed_dane(
@@ -46,14 +46,14 @@ def fed_dane(
     return global_model.init(local)(key, data)
 
   def first_cohort(data, cohort, key):
-    key = streams.fold(key, streams.FIRST_COHORT)
+    key = prng_streams.fold(key, prng_streams.FIRST_COHORT)
     number = (data.sizes(cohort.ids) > 0).sum()  # Without the cohort's padding.
     most = cohort.ids.shape[0]
     return sample_clients(key, data, most, local.mesh, number=number)
 
   def train(local, state, data, cohort, key, **options):
     def gradients(cohort, keep):
-      arrived = ~coin(key, data, cohort.ids, local.dropout_rate, streams.DROPOUT)
+      arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
       return cohort_gradients(local, state.params, data, cohort, arrived, keep)
 
     own, sums = gradients(cohort, keep=True)

@@ -6,11 +6,11 @@ Long et al. 2022.
 
 import optax
 
-from fesem_jax import hyperparameters
 from fesem_jax.algorithms.fed_avg import fed_avg
-from fesem_jax.errors import UserError
-from fesem_jax.method import Algorithm
-from fesem_jax.training import LocalTraining
+from fesem_jax.core import hyperparameters
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.utils.errors import UserError
 
 
 def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:

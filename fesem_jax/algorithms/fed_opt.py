@@ -3,17 +3,17 @@
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
 """
 
-from fesem_jax import server
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.fed_avg import fed_avg
-from fesem_jax.method import Algorithm
-from fesem_jax.server import ServerOptimizer
-from fesem_jax.training import LocalTraining
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
 
 
 def fed_opt(
   local: LocalTraining,
   *,
-  server_optimizer: ServerOptimizer = server.adam(),  # noqa: B008 - it is immutable.
+  server_optimizer: ServerOptimizer = server_optimizers.adam(),  # noqa: B008 - it is immutable.
   weighting: str = 'by_examples',
 ) -> Algorithm:
   """Builds FedOpt.

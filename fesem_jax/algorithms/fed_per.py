@@ -5,13 +5,13 @@ Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
 
 from collections.abc import Sequence
 
-from fesem_jax import sums, tree
-from fesem_jax.algorithms import personal_head
-from fesem_jax.algorithms.personal_head import PersonalHeadState
-from fesem_jax.errors import check_choice
-from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.method import Algorithm
-from fesem_jax.training import LocalTraining
+from fesem_jax.algorithms.common import personal_head
+from fesem_jax.algorithms.common.personal_head import PersonalHeadState
+from fesem_jax.core import sums, tree
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.training.cohort import WEIGHTINGS, train_cohort
+from fesem_jax.utils.errors import check_choice
 
 
 def fed_per(

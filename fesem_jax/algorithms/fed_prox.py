@@ -6,14 +6,14 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import streams
-from fesem_jax.algorithms import global_model
-from fesem_jax.errors import UserError, check_at_least, check_choice
-from fesem_jax.hyperparameters import variable
-from fesem_jax.local import WEIGHTINGS
-from fesem_jax.method import Algorithm
-from fesem_jax.sampling import client_keys, coin
-from fesem_jax.training import LocalTraining
+from fesem_jax.algorithms.common import global_model
+from fesem_jax.cohorts.sampling import client_keys, coin
+from fesem_jax.core import prng_streams
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.training.cohort import WEIGHTINGS
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 
 def fed_prox(
@@ -53,11 +53,11 @@ def fed_prox(
     most = local.schedule.epochs
 
     def draw(key):
-      key = streams.fold(key, streams.STRAGGLER_EPOCHS)
+      key = prng_streams.fold(key, prng_streams.STRAGGLER_EPOCHS)
       return jax.random.randint(key, (), 1, most + 1)
 
     some = jax.vmap(draw)(client_keys(key, data, cohort.ids))
-    straggles = coin(key, data, cohort.ids, straggler_fraction, streams.STRAGGLES)
+    straggles = coin(key, data, cohort.ids, straggler_fraction, prng_streams.STRAGGLES)
     return jnp.where(straggles, some, most)
 
   def train(local, state, data, cohort, key, **options):

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.fed_avg import fed_avg
-from fesem_jax.batching import Schedule
-from fesem_jax.errors import UserError
-from fesem_jax.method import Algorithm
-from fesem_jax.training import LocalTraining
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.utils.errors import UserError
 
 
 def fed_sgd(local: LocalTraining) -> Algorithm:

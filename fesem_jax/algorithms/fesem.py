@@ -11,22 +11,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import comparison, em, offloading, server, tree
-from fesem_jax.aggregation import aggregator
-from fesem_jax.algorithms.centers import reseed_empty_centers, round_info
-from fesem_jax.algorithms.fesem_options import check_options
-from fesem_jax.algorithms.fesem_start import start_fesem
-from fesem_jax.algorithms.recluster import Checks, recluster
-from fesem_jax.algorithms.starting_centers import starting_centers
-from fesem_jax.base import Params
-from fesem_jax.hyperparameters import variable
-from fesem_jax.local import Stays, train_cohort
-from fesem_jax.losses import least_loss
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.sampling import everyone
-from fesem_jax.server import ServerOptimizer
-from fesem_jax.sums import mean_of
-from fesem_jax.training import LocalTraining
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.aggregation.robust import aggregator
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer
+from fesem_jax.algorithms.common.centers import reseed_empty_centers, round_info
+from fesem_jax.algorithms.common.fesem_options import check_options
+from fesem_jax.algorithms.common.fesem_start import start_fesem
+from fesem_jax.algorithms.common.recluster import Checks, recluster
+from fesem_jax.algorithms.common.starting_centers import starting_centers
+from fesem_jax.clustering import comparison, em
+from fesem_jax.cohorts.sampling import everyone
+from fesem_jax.core import offloading, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import mean_of
+from fesem_jax.core.types import Params
+from fesem_jax.training.client_losses import least_loss
+from fesem_jax.training.cohort import Stays, train_cohort
 
 
 class FesemState(NamedTuple):
@@ -185,7 +187,7 @@ def fesem(
       start.assignment,
       jnp.int32(0),
       start.client_params,
-      server.init(server_optimizer, start.centers),
+      server_optimizers.init(server_optimizer, start.centers),
       start.seen if late_joins or max_age else None,
       Checks.first(recluster_every) if recluster_every else None,
     )
@@ -305,7 +307,7 @@ def fesem(
       counts = trained.took_part()
       stack = models if matched else trained.params
       means = aggregate(stack, new, counts, state.centers, local.mesh)
-    centers, of_server = server.move(
+    centers, of_server = server_optimizers.move(
       server_optimizer, state.server, state.centers, means, sums.clients.weight > 0
     )
     value, parts = sums.objective(state.centers, centers), sums.by_step()
@@ -316,7 +318,7 @@ def fesem(
         centers, assignment, trained.params, distance, cohort, data
       )
       unmoved = tree.row_distances(centers, here) == 0
-      of_server = server.renew(server_optimizer, of_server, unmoved, centers)
+      of_server = server_optimizers.renew(server_optimizer, of_server, unmoved, centers)
       new = tree.rows_of(assignment, cohort)
     checks = state.checks and state.checks._replace(hold=jnp.bool_(False))
     state = state._replace(centers=centers, server=of_server, checks=checks)
@@ -338,7 +340,9 @@ def fesem(
     )
     checks = state.checks.after(found.changed, recluster_every)
     # What an optimizer knows of a center is of no use elsewhere.
-    of_server = server.renew(server_optimizer, state.server, found.stays, found.centers)
+    of_server = server_optimizers.renew(
+      server_optimizer, state.server, found.stays, found.centers
+    )
     before, trained = tree.rows_of(state.assignment, cohort), found.trained
     new = jnp.where(trained.took_part(), found.assignment, before)
     state = state._replace(centers=found.centers, server=of_server, checks=checks)

@@ -10,17 +10,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import em, server, streams, tree
-from fesem_jax.algorithms.centers import check_num_clusters, round_info
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer
+from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
-from fesem_jax.base import Params
-from fesem_jax.errors import check_at_least, check_choice
-from fesem_jax.local import WEIGHTINGS, train_cohort
-from fesem_jax.losses import cohort_losses, least_loss
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.sampling import everyone, sample_clients
-from fesem_jax.server import ServerOptimizer
-from fesem_jax.training import LocalTraining
+from fesem_jax.clustering import em
+from fesem_jax.cohorts.sampling import everyone, sample_clients
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.client_losses import cohort_losses, least_loss
+from fesem_jax.training.cohort import WEIGHTINGS, train_cohort
+from fesem_jax.utils.errors import check_at_least, check_choice
 
 
 class HypoClusterState(NamedTuple):
@@ -113,13 +115,13 @@ def hypo_cluster(
     if variant == 'gradient':  # Divided by the weight of all clients of the round.
       weight = jnp.where(of_clusters.weight > 0, of_clusters.weight.sum(), 0.0)
       of_clusters = of_clusters._replace(weight=weight)
-    moved = server.step(optimizer, of_server, centers, of_clusters)
+    moved = server_optimizers.step(optimizer, of_server, centers, of_clusters)
     return moved, starts.choice, trained
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
     sound = local._replace(dropout_rate=0.0)
-    sample_key = streams.fold(key, streams.SAMPLE)
+    sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
     sample = sample_clients(sample_key, data, init_clients, local.mesh)
 
     def attempt(key):
@@ -144,12 +146,14 @@ def hypo_cluster(
 
       return jax.tree.map(choose, tried, best), None
 
-    keys = jax.random.split(streams.fold(key, streams.DRAWS), init_restarts)
+    keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), init_restarts)
     like = jax.eval_shape(attempt, keys[0])[1]
     none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
     (_, centers), _ = jax.lax.scan(better, none, keys)
     assignment = least_loss(local, centers, data, everyone(data))
-    return HypoClusterState(centers, assignment, server.init(server_optimizer, centers))
+    return HypoClusterState(
+      centers, assignment, server_optimizers.init(server_optimizer, centers)
+    )
 
   def add_to_own(trained, starts, total):
     best, centers = starts.choice, starts.shared

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from fesem_jax import tree
-from fesem_jax.algorithms import own_models
-from fesem_jax.base import Params
-from fesem_jax.local import train_cohort
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.training import LocalTraining
+from fesem_jax.algorithms.common import own_models
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.cohort import train_cohort
 
 
 class NonFedState(NamedTuple):

@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import jax
 
-from fesem_jax import em
-from fesem_jax.aggregation import aggregator
-from fesem_jax.algorithms.centers import check_num_clusters, round_info
-from fesem_jax.algorithms.first_clusters import (
+from fesem_jax.aggregation.robust import aggregator
+from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.common.first_clusters import (
   before_rounds,
   random_start,
   train_and_cluster,
 )
-from fesem_jax.base import Params
-from fesem_jax.errors import check_at_least, check_choice, check_share
-from fesem_jax.local import train_cohort
-from fesem_jax.method import Algorithm, ClientModels
-from fesem_jax.sampling import everyone
-from fesem_jax.training import LocalTraining
+from fesem_jax.clustering import em
+from fesem_jax.cohorts.sampling import everyone
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import check_at_least, check_choice, check_share
 
 
 class RobustState(NamedTuple):

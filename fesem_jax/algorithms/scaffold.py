@@ -9,16 +9,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax import sums, tree
-from fesem_jax.algorithms import global_model, own_models
-from fesem_jax.base import Params
-from fesem_jax.corruption import check_models_only
-from fesem_jax.errors import UserError
-from fesem_jax.hyperparameters import variable
-from fesem_jax.local import Correction
-from fesem_jax.method import Algorithm
-from fesem_jax.plain_sgd import learning_rate
-from fesem_jax.training import LocalTraining
+from fesem_jax.algorithms.common import global_model, own_models
+from fesem_jax.core import sums, tree
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.data.corruption import check_models_only
+from fesem_jax.training.cohort import Correction
+from fesem_jax.training.plain_sgd import learning_rate
+from fesem_jax.utils.errors import UserError
 
 
 class ScaffoldState(NamedTuple):

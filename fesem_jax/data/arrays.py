@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fesem_jax import values
-from fesem_jax.atomic import write_arrays_atomically
-from fesem_jax.base import FederatedData, scale_of
-from fesem_jax.bounded import read_npz, reading
+from fesem_jax.core.types import FederatedData, scale_of
 from fesem_jax.data.pool import Pool
-from fesem_jax.display import shown
-from fesem_jax.errors import UserError
+from fesem_jax.utils import array_checks
+from fesem_jax.utils.atomic_files import write_arrays_atomically
+from fesem_jax.utils.display import shown
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import read_npz, reading
 
 NAMES = ('x', 'y', 'client', 'split', 'cluster', 'scale', 'num_classes')
 
@@ -61,7 +61,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray]) -> Pool:
       f'{path}: x has shape {x.shape}; [examples, features ...] is needed.'
     )
   given = _num_classes(path, arrays['num_classes']) if 'num_classes' in arrays else None
-  y = values.labels(arrays['y'], str(path), given)
+  y = array_checks.labels(arrays['y'], str(path), given)
   for name in ('y', 'client', 'split', 'cluster'):
     if name in arrays and arrays[name].shape != (len(x),):
       raise UserError(
@@ -121,10 +121,10 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray]) -> Pool:
 def _num_classes(path: object, value: np.ndarray) -> int:
   if value.shape != () or value.dtype.kind not in 'iuf':
     raise UserError(f'{path}: num_classes must be one number.')
-  if not 1 <= value <= values.MAX_CLASSES or value != np.round(value):
+  if not 1 <= value <= array_checks.MAX_CLASSES or value != np.round(value):
     raise UserError(
       f'{path}: num_classes is {value}; a whole number from 1 to '
-      f'{values.MAX_CLASSES} is needed.'
+      f'{array_checks.MAX_CLASSES} is needed.'
     )
   return int(value)
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from fesem_jax.atomic import write_arrays_atomically
-from fesem_jax.bounded import read_npz, reading
-from fesem_jax.errors import UserError
+from fesem_jax.utils.atomic_files import write_arrays_atomically
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import read_npz, reading
 
 # Smaller data sets are read again instead of being cached.
 MIN_CACHED_BYTES = 2**25

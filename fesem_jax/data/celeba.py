@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fesem_jax.bounded import inside, reading
 from fesem_jax.data import cache, leaf
 from fesem_jax.data.pool import Examples, Pool, cached_pool
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import inside, reading
 
 if TYPE_CHECKING:
   from PIL import Image

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fesem_jax.base import ClientInfo, FederatedData
+from fesem_jax.core.types import ClientInfo, FederatedData
 from fesem_jax.data import partition as partitions
 from fesem_jax.data.partition import Rows
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError
-from fesem_jax.stored import Rows as Examples
-from fesem_jax.stored import read, take
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.stored_rows import Rows as Examples
+from fesem_jax.utils.stored_rows import read, take
 
 
 class Partition(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax import values
-from fesem_jax.bounded import first_line, inside, reading
 from fesem_jax.data import celeba
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError, argument
+from fesem_jax.utils import array_checks
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.safe_files import first_line, inside, reading
 
 _HOST = 'huggingface.co'
 
@@ -130,7 +130,7 @@ def _read(
   """Images [T, H, W(, C)] uint8, large ones brought to 84 by 84, and labels."""
   where = f'{name} of the hub'
   classes = getattr(data.features[label], 'num_classes', None)
-  y = values.labels(data[label], where, classes)
+  y = array_checks.labels(data[label], where, classes)
   images: list[np.ndarray] = []
   encoded = data.cast_column(image, data.features[image].__class__(decode=False))
   for i, raw in enumerate(encoded[image]):

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 
-from fesem_jax.bounded import BoundedReader
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import BoundedReader
 
 # Far beyond real data: the parser needs quadratic time for deep nesting, and
 # converting numbers of thousands of digits has ended in a crash.

@@ -13,12 +13,12 @@ from typing import Any
 import ijson
 import numpy as np
 
-from fesem_jax import values
-from fesem_jax.bounded import first_line, reading
 from fesem_jax.data.json_reader import JsonReader
 from fesem_jax.data.pool import Examples, Pool, cached_pool
-from fesem_jax.errors import UserError
-from fesem_jax.stored import Rows, changed
+from fesem_jax.utils import array_checks
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import first_line, reading
+from fesem_jax.utils.stored_rows import Rows, changed
 
 # (x of one user as parsed, file and user for errors) -> [N, ...] features.
 Convert = Callable[[list[Any], str], np.ndarray]
@@ -73,7 +73,7 @@ def read_clients(
         )
       if count:
         with reading(where):
-          clients[user] = convert(x, where), values.labels(y, where, num_classes)
+          clients[user] = convert(x, where), array_checks.labels(y, where, num_classes)
         origin[user] = path
     if announced:
       raise UserError(f'{path}: user_data lacks user {next(iter(announced))}.')
@@ -155,7 +155,7 @@ def read_folder(
 def features(x: list[Any], where: str) -> np.ndarray:
   """Any numbers, as float32."""
   with np.errstate(over='ignore'):
-    array = values.numbers(x, where, 'features').astype(np.float32)
+    array = array_checks.numbers(x, where, 'features').astype(np.float32)
   if not np.isfinite(array).all():
     raise UserError(f'{where}: features that do not fit 32-bit floats.')
   return array
@@ -163,12 +163,12 @@ def features(x: list[Any], where: str) -> np.ndarray:
 
 def gray_images(x: list[Any], where: str) -> np.ndarray:
   """[N, 28, 28] uint8 from rows of 784 pixels between 0 and 1."""
-  pixels = values.numbers(x, where, 'pixels')
+  pixels = array_checks.numbers(x, where, 'pixels')
   if pixels.ndim != 2 or pixels.shape[1] != 784:
     raise UserError(
       f'{where}: images of {pixels.shape[1:]} pixels; FEMNIST has 784, 28 by 28.'
     )
-  return values.to_bytes(pixels, where).reshape(-1, 28, 28)
+  return array_checks.to_bytes(pixels, where).reshape(-1, 28, 28)
 
 
 def invert(pool: Pool) -> Pool:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax import streams
-from fesem_jax.base import FederatedData
+from fesem_jax.core import prng_streams
+from fesem_jax.core.types import FederatedData
 from fesem_jax.data import deal, partition, sources
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError, argument, check_at_least, check_choice
+from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
@@ -93,7 +93,7 @@ def load(
   folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
 
   def rng(stream: int) -> np.random.Generator:
-    return streams.host_rng(seed, stream)
+    return prng_streams.host_rng(seed, stream)
 
   request = sources.Request(
     folder,
@@ -101,7 +101,7 @@ def load(
     wanted.num_clients,
     deal.with_test(examples_per_client),
     wanted.groups_of_clients(),
-    rng(streams.GENERATE),
+    rng(prng_streams.GENERATE),
   )
   if arrays is None:
     pool = sources.load(name, source, request)
@@ -117,11 +117,15 @@ def load(
       num_clients,
       examples_per_client,
       min_examples,
-      rng(streams.SELECT),
-      rng(streams.SPLIT),
+      rng(prng_streams.SELECT),
+      rng(prng_streams.SPLIT),
     )
   return deal.dealt_clients(
-    pool, wanted, rng(streams.PARTITION), rng(streams.SPLIT), rng(streams.RELABEL)
+    pool,
+    wanted,
+    rng(prng_streams.PARTITION),
+    rng(prng_streams.SPLIT),
+    rng(prng_streams.RELABEL),
   )
 
 

@@ -9,9 +9,9 @@ import pathlib
 
 import numpy as np
 
-from fesem_jax.bounded import BoundedReader
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import BoundedReader
 
 _DTYPES: dict[int, np.dtype] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype('>i4')}
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 
 NAMES = (
   'natural', 'iid', 'unequal', 'dirichlet', 'shards', 'rotated', 'label_permuted',

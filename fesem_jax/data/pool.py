@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fesem_jax.data import cache
-from fesem_jax.errors import UserError
-from fesem_jax.stored import Rows
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.stored_rows import Rows
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N] of one client.
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fesem_jax.bounded import reading
 from fesem_jax.data import (
   arrays,
   celeba,
@@ -20,7 +19,8 @@ from fesem_jax.data import (
 )
 from fesem_jax.data.partition import check_groups
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.safe_files import reading
 
 
 class Options(NamedTuple):

@@ -5,12 +5,12 @@ import itertools
 
 import numpy as np
 
-from fesem_jax import streams
-from fesem_jax.base import FederatedData
+from fesem_jax.core import prng_streams
+from fesem_jax.core.types import FederatedData
 from fesem_jax.data import partition
 from fesem_jax.data.partition import Rows
-from fesem_jax.errors import UserError, check_at_least
-from fesem_jax.stored import take
+from fesem_jax.utils.errors import UserError, check_at_least
+from fesem_jax.utils.stored_rows import take
 
 
 def hold_out(
@@ -26,7 +26,7 @@ def hold_out(
     (training split, validation split) of the same M clients; a client with a single
     example keeps it for training.
   """
-  rng = streams.host_rng(seed, streams.HOLD_OUT)
+  rng = prng_streams.host_rng(seed, prng_streams.HOLD_OUT)
   offsets = np.asarray(train.offsets)
   kept, held = [], []
   for first, last in itertools.pairwise(offsets):
@@ -76,7 +76,7 @@ def hold_out_clients(
       f'`fraction={fraction:g}` sets {count} of {train.num_clients} clients aside; at '
       'least one must be set aside, and at least one must remain.'
     )
-  rng = streams.host_rng(seed, streams.UNSEEN)
+  rng = prng_streams.host_rng(seed, prng_streams.UNSEEN)
   order = rng.permutation(train.num_clients)
 
   def both(clients: np.ndarray) -> tuple[FederatedData, FederatedData]:
@@ -109,7 +109,7 @@ def first_examples(train: FederatedData, count: int, seed: int = 0) -> Federated
   for client, (first, last) in zip(
     np.asarray(train.client_ids), itertools.pairwise(offsets), strict=True
   ):
-    rng = streams.host_rng(seed, streams.FIRST_EXAMPLES, int(client))
+    rng = prng_streams.host_rng(seed, prng_streams.FIRST_EXAMPLES, int(client))
     kept.append(first + rng.permutation(last - first)[:count])
   rows = np.zeros(len(train.y), np.int64)
   flat = np.concatenate(kept)

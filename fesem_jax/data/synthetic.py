@@ -3,7 +3,7 @@
 import numpy as np
 
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 
 _DIMENSION, _CLASSES = 60, 10  # As in FedProx's and LEAF's synthetic data.
 _LINEAR_DIMENSION = 1000  # As in IFCA's.

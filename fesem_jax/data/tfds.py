@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from fesem_jax import values
-from fesem_jax.bounded import first_line, reading
 from fesem_jax.data.pool import Pool
-from fesem_jax.errors import UserError, argument
+from fesem_jax.utils import array_checks
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.safe_files import first_line, reading
 
 _HOST = 'storage.googleapis.com'
 
@@ -103,7 +103,9 @@ def _read(builder: Any, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     y = np.empty(len(source), np.int64)
     for i, example in enumerate(source):
       x[i], y[i] = example['image'], example['label']
-  y = values.labels(y, f'{name} of TensorFlow Datasets', features['label'].num_classes)
+  y = array_checks.labels(
+    y, f'{name} of TensorFlow Datasets', features['label'].num_classes
+  )
   if x.shape[-1] == 1:
     x = x[..., 0]
   if name.split('/')[0] == 'emnist':

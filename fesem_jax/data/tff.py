@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import numpy as np
 
-from fesem_jax import values
-from fesem_jax.bounded import check_expanded, reading
 from fesem_jax.data import leaf
 from fesem_jax.data.pool import Examples, Pool, cached_pool
-from fesem_jax.errors import UserError
+from fesem_jax.utils import array_checks
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import check_expanded, reading
 
 if TYPE_CHECKING:
   import h5py
@@ -89,8 +89,8 @@ def _clients(read: Callable, path: pathlib.Path, split: str) -> dict[str, Exampl
       if count not in (None, len(labels)):
         raise UserError(f'{where}: {len(labels)} examples where {count} are announced.')
       if len(labels):
-        images = values.to_bytes(pixels, where)
-        clients[name] = images, values.labels(labels, where, leaf.FEMNIST_CLASSES)
+        images = array_checks.to_bytes(pixels, where)
+        clients[name] = images, array_checks.labels(labels, where, leaf.FEMNIST_CLASSES)
   return clients
 
 

@@ -1,6 +1,6 @@
 """Figures of finished or running experiments, drawn from their workdirs."""
 
-from fesem_jax.errors import UserError
+from fesem_jax.utils.errors import UserError
 
 try:
   import matplotlib  # noqa: F401 - an optional dependency.

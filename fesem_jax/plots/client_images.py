@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import STYLE, color_of
 from fesem_jax.plots.truth import TrueClusters
+from fesem_jax.utils.display import in_figure
 
 
 def sheets(run: Run) -> Figure:

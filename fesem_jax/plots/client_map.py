@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fesem_jax.display import in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import MARKERS, STYLE, color_of
+from fesem_jax.utils.display import in_figure
 
 # A cluster narrower than this share of the map is shown once more, at its own scale.
 _TIGHT = 0.15

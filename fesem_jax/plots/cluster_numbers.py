@@ -8,8 +8,8 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
 from fesem_jax.plots.style import MARKERS, STYLE, color_of
+from fesem_jax.utils.display import in_figure
 
 # Panels: title, and the curves as name -> key of the rows; NAME_mean has NAME_std.
 _PANELS: tuple[tuple[str, dict[str, str]], ...] = (

@@ -6,9 +6,9 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import MARKERS, PALETTE, STYLE, color_of, mark_every
+from fesem_jax.utils.display import in_figure
 
 _MAX_NAMED = 12  # Clusters in the legend.
 _AGREEMENT = ('ari', 'nmi', 'ami')  # Runs of earlier versions have no AMI.

@@ -6,9 +6,9 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below, mark_every
+from fesem_jax.utils.display import in_figure
 
 _PANELS: tuple[tuple[str, tuple[str, ...], int], ...] = (
   ('Fine-tuned micro accuracy (%)', ('finetuned', 'micro_accuracy'), 100),

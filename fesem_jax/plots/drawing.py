@@ -2,7 +2,7 @@
 
 import pathlib
 
-from fesem_jax.data import skew
+from fesem_jax.data.label_skew import label_skew as skew
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
@@ -39,7 +39,7 @@ def draw_run(run: Run) -> list[pathlib.Path]:
     names = run.clients.get('truth_names')
     by_class = classes_of_clients(
       counts,
-      f'{run.dataset}: classes of clients, label skew {skew.label_skew(counts):.2f}',
+      f'{run.dataset}: classes of clients, label skew {skew(counts):.2f}',
       truth if len(truth) else None,
       names,
     )

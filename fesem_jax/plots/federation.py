@@ -10,9 +10,9 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
 from fesem_jax.plots.style import PALETTE, STYLE, color_of
 from fesem_jax.plots.truth import true_clusters
+from fesem_jax.utils.display import in_figure
 
 # More cannot be told apart by color and hatching.
 _MAX_CLASSES = 10

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
 from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below
+from fesem_jax.utils.display import in_figure
 
 # Lines beside each other at one number, so that their deviations do not hide others.
 _APART = 0.09

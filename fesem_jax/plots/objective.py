@@ -6,9 +6,9 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.display import in_figure
 from fesem_jax.plots.runs import Run
 from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below, mark_every
+from fesem_jax.utils.display import in_figure
 
 _STEPS = {
   'Local step': 'objective_local_step',

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.errors import UserError
 from fesem_jax.plots.truth import TrueClusters, true_clusters
-from fesem_jax.writer import read_clients, read_config, read_metrics
+from fesem_jax.results.metrics_file import read_clients, read_config, read_metrics
+from fesem_jax.utils.errors import UserError
 
 
 class Run:

@@ -5,8 +5,8 @@ import pathlib
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.atomic import replacing
-from fesem_jax.errors import UserError
+from fesem_jax.utils.atomic_files import replacing
+from fesem_jax.utils.errors import UserError
 
 
 def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fesem_jax.display import in_figure
+from fesem_jax.utils.display import in_figure
 
 
 class TrueClusters(NamedTuple):

@@ -1,0 +1,282 @@
+"""What the server makes of its clients' models: means, and what withstands bad clients.
+
+Every rule maps (stack [S, ...], cluster [S], counts [S], origins [K, ...], mesh) to
+centers [K, ...]. Clients weigh alike; a cluster without clients stays at its origin.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.core import sharding, sums, tree
+from fesem_jax.core.gram_matrices import inner_products
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice, check_share
+
+AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
+
+Aggregate: TypeAlias = Callable[
+  [Params, jax.Array, jax.Array, Params, Mesh | None], Params
+]
+
+# The trimmed mean sorts so many numbers of each device's clients at a time.
+_NUMBERS_AT_ONCE = 2**20
+
+
+class _Rows(NamedTuple):
+  """Rows in the order of their clusters, those that do not count behind all others.
+
+  Attributes:
+    cluster: [S] int32 of each row; K where it does not count.
+    sizes: [K + 1] int32 rows of each.
+    in_order: [S] int32 `cluster` in ascending order.
+    rank: [S] int32 how many rows of the same cluster stand before, in that order.
+  """
+
+  cluster: jax.Array
+  sizes: jax.Array
+  in_order: jax.Array
+  rank: jax.Array
+
+  @classmethod
+  def of(cls, cluster: jax.Array, counts: jax.Array, origins: Params) -> '_Rows':
+    """Rows [S] of clusters with origins [K, ...]; `counts` [S] is False for others."""
+    num_clusters = jax.tree.leaves(origins)[0].shape[0]
+    cluster = jnp.where(counts, cluster, num_clusters)
+    sizes = jnp.bincount(cluster, length=num_clusters + 1)
+    in_order = jnp.sort(cluster)
+    rank = jnp.arange(cluster.size) - (jnp.cumsum(sizes) - sizes)[in_order]
+    return cls(cluster, sizes, in_order, rank)
+
+  def between(self, first: jax.Array, last: jax.Array) -> jax.Array:
+    """[S] float32, in order: 1 for ranks from first to before last [K + 1], else 0."""
+    of_cluster = self.in_order < self.sizes.size - 1
+    inside = (self.rank >= first[self.in_order]) & (self.rank < last[self.in_order])
+    return (inside & of_cluster).astype(jnp.float32)
+
+
+def aggregator(
+  aggregation: str, beta: float = 0.1, norm_bound: float = 0.0, krum_models: int = 1
+) -> Aggregate:
+  """The rule of a name.
+
+  Args:
+    aggregation: 'mean'; 'median' or 'trimmed_mean' of each coordinate; 'norm_bound',
+      see `bounded_mean`; or 'krum'.
+    beta: share of a cluster's clients that the trimmed mean drops at each end, or
+      that Krum takes to be bad.
+    norm_bound: longest change that 'norm_bound' lets pass, L2; 0 is the median length
+      of the cluster's changes.
+    krum_models: how many models of least score Krum takes the mean of.
+
+  Raises:
+    UserError: on an option outside its range, or of another rule.
+  """
+  check_choice('aggregation', aggregation, AGGREGATIONS)
+  check_share(0.5, beta=beta)
+  check_at_least(0, norm_bound=norm_bound)
+  check_at_least(1, krum_models=krum_models)
+  if norm_bound and aggregation != 'norm_bound':
+    raise UserError('`norm_bound` needs `aggregation=norm_bound`.')
+  if krum_models > 1 and aggregation != 'krum':
+    raise UserError('`krum_models` needs `aggregation=krum`.')
+  if aggregation == 'norm_bound':
+    return functools.partial(bounded_mean, norm_bound)
+  if aggregation == 'krum':
+    return functools.partial(krum, beta, krum_models)
+  dropped = {'mean': 0.0, 'median': 0.5, 'trimmed_mean': beta}[aggregation]
+
+  def aggregate(stack, cluster, counts, origins, mesh=None):
+    return trimmed_mean(stack, cluster, counts, dropped, origins, mesh)
+
+  return aggregate
+
+
+def bounded_mean(
+  bound: float,
+  stack: Params,
+  cluster: jax.Array,
+  counts: jax.Array,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> Params:
+  """Mean of each cluster's changes from its origin, none longer than a bound.
+
+    c_k <- c_k + mean_i (w_i - c_k) min(1, bound / |w_i - c_k|)
+
+  Args:
+    bound: L2 length; 0 is the median length of the cluster's changes.
+    stack: [S, ...] finite rows.
+    cluster: [S] int32 in 0..K-1.
+    counts: [S] bool, False for rows to leave out.
+    origins: [K, ...]; a cluster without rows stays there.
+    mesh: devices that the rows are split over; None if they are whole here.
+
+  Returns:
+    [K, ...].
+  """
+  num_clusters = jax.tree.leaves(origins)[0].shape[0]
+
+  def lengths_of(stack, cluster, origins):
+    squares = tree.squared_distances(stack, origins)
+    return jnp.sqrt(jnp.take_along_axis(squares, cluster[:, None], axis=1)), None
+
+  lengths, _ = sharding.per_device(lengths_of, mesh, 2)(stack, cluster, origins)
+  bounds = jnp.full((num_clusters, 1), variable(bound))
+  if bound == 0:
+    bounds = trimmed_mean(lengths, cluster, counts, 0.5, jnp.zeros_like(bounds), mesh)
+  longest, length = bounds[cluster, 0], lengths[:, 0]
+  # The length is never 0 where it is longer, and not infinite where both are.
+  factor = jnp.where(length > longest, longest / jnp.maximum(length, 1e-38), 1.0)
+  ones = counts.astype(jnp.float32)
+  total = sums.of_clusters(stack, cluster, factor * ones, origins, mesh)
+  members = jnp.zeros(num_clusters).at[cluster].add(ones)
+  return sums.mean_of(total._replace(weight=members), origins)
+
+
+def krum(
+  beta: float,
+  models: int,
+  stack: Params,
+  cluster: jax.Array,
+  counts: jax.Array,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> Params:
+  """The model of each cluster that lies closest to its nearest others.
+
+  Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient
+  Descent", NeurIPS 2017. Of n models, f = floor(beta n) of them bad, the score of one
+  is the sum of its squared distances to the n - f - 2 nearest others (at least one);
+  the model of least score is the center. Of equal scores the first counts, as in
+  clusters of two.
+
+  Args:
+    beta: share of a cluster's rows that are taken to be bad.
+    models: take the mean of so many models of least score (multi-Krum); of all, where
+      a cluster has fewer.
+    stack: [S, ...] finite rows; their products are one array [S, S].
+    cluster: [S] int32 in 0..K-1.
+    counts: [S] bool, False for rows to leave out.
+    origins: [K, ...]; a cluster without rows stays there.
+    mesh: devices that the rows are split over; None if they are whole here.
+
+  Returns:
+    [K, ...].
+  """
+  num_rows = cluster.shape[0]
+  # Of models themselves, which lie close together, the expansion has no digits.
+  changes = jax.tree.map(lambda x, o: x - o[cluster], stack, origins)
+  products = inner_products(changes, mesh)
+  squares = jnp.diagonal(products)
+  distances = squares[:, None] + squares[None, :] - 2 * products
+  distances = jnp.maximum(distances, distances.T)  # Equal to the last bit: ties.
+  distances = jnp.where(jnp.isfinite(distances), jnp.maximum(distances, 0.0), jnp.inf)
+  rows = _Rows.of(cluster, counts, origins)
+  same = rows.cluster[:, None] == rows.cluster[None, :]
+  others = same & ~jnp.eye(num_rows, dtype=bool)
+  nearest_first = jnp.sort(jnp.where(others, distances, jnp.inf), axis=1)
+
+  bad = jnp.floor(variable(beta) * rows.sizes + 1e-4).astype(rows.sizes.dtype)
+  neighbors = jnp.minimum(jnp.maximum(rows.sizes - bad - 2, 1), rows.sizes - 1)
+  counted = jnp.arange(num_rows)[None, :] < neighbors[rows.cluster][:, None]
+  scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
+
+  order = jnp.lexsort((scores, rows.cluster))
+  taken = rows.between(0 * rows.sizes, jnp.minimum(rows.sizes, variable(models)))
+  weights = jnp.zeros(num_rows).at[order].set(taken)
+  return sums.weighted_mean(stack, cluster, weights, origins, mesh)
+
+
+def trimmed_mean(
+  stack: Params,
+  cluster: jax.Array,
+  counts: jax.Array,
+  beta: float,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> Params:
+  """Coordinate-wise trimmed mean of the rows of each cluster.
+
+  One sort by (cluster, value) puts every cluster's rows together, in the same
+  places for all coordinates; which rows are dropped is then known beforehand.
+  Coordinates are sorted in blocks, so that no second stack exists, and each device
+  sorts its share of a block for all clients.
+
+  Args:
+    stack: [S, ...] rows.
+    cluster: [S] int32 in 0..K-1.
+    counts: [S] bool, False for rows to leave out.
+    beta: of n rows, floor(beta * n) are dropped at each end, but never all;
+      0.5 gives the median.
+    origins: [K, ...] a point near each cluster; one without rows stays there.
+    mesh: devices that the rows are split over; None if they are whole here.
+
+  Returns:
+    [K, ...].
+  """
+  rows = _Rows.of(cluster, counts, origins)
+  if beta == 0:
+    weights = counts.astype(jnp.float32)
+    return sums.weighted_mean(stack, rows.cluster, weights, origins, mesh)
+  cut = jnp.minimum(
+    jnp.floor(variable(beta) * rows.sizes + 1e-4), (rows.sizes - 1) // 2
+  )
+  kept = rows.between(cut, rows.sizes - cut)
+  devices = 1 if mesh is None else mesh.size
+
+  def on_device(stack, origins, cluster, in_order, kept):
+    def mean_of_columns(columns: jax.Array, origin: jax.Array) -> jax.Array:
+      keys = jnp.broadcast_to(cluster[:, None], columns.shape)
+      columns = jax.lax.sort((keys, columns), dimension=0, num_keys=2)[1]
+      return sums.weighted_mean(columns, in_order, kept, origin)
+
+    def move(columns: jax.Array, about: jax.Array) -> jax.Array:
+      if devices == 1:
+        return mean_of_columns(columns, about) - about
+      # [S / D, D * w] of this device's clients -> [S, w] of this device's columns.
+      columns = jax.lax.all_to_all(columns, sharding.CLIENTS, 1, 0, tiled=True)
+      width = columns.shape[1]
+      at = jax.lax.axis_index(sharding.CLIENTS) * width
+      mine = jax.lax.dynamic_slice_in_dim(about, at, width, axis=1)
+      moved = mean_of_columns(columns, mine) - mine
+      whole = jnp.zeros_like(about)
+      return jax.lax.dynamic_update_slice_in_dim(whole, moved, at, axis=1)
+
+    def by_blocks(x: jax.Array, origin: jax.Array) -> jax.Array:
+      flat, about = x.reshape(x.shape[0], -1), origin.reshape(origin.shape[0], -1)
+      width = max(1, _NUMBERS_AT_ONCE // max(1, x.shape[0])) * devices
+      whole, rest = divmod(flat.shape[1], width)
+
+      def add_block(start: jax.Array | int, width: int, moves: jax.Array) -> jax.Array:
+        def part(a):
+          return jnp.pad(
+            jax.lax.dynamic_slice_in_dim(a, start, width, axis=1),
+            ((0, 0), (0, -width % devices)),
+          )
+
+        moved = move(part(flat), part(about))[:, :width]
+        return jax.lax.dynamic_update_slice_in_dim(moves, moved, start, axis=1)
+
+      moves = jnp.zeros_like(about)
+      if whole:
+
+        def block(i, moves):
+          return add_block(i * width, width, moves)
+
+        moves = jax.lax.fori_loop(0, whole, block, moves)
+      if rest:
+        moves = add_block(whole * width, rest, moves)
+      return moves.reshape(origin.shape)
+
+    return None, jax.tree.map(by_blocks, stack, origins)
+
+  _, moves = sharding.per_device(on_device, mesh, 1)(
+    stack, origins, rows.cluster, rows.in_order, kept
+  )
+  return jax.tree.map(jnp.add, origins, moves)

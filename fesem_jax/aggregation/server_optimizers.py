@@ -1,0 +1,180 @@
+"""What the server makes of its clients' mean: a step of an optimizer.
+
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021 (FedOpt): the mean change of
+the clients' models, Delta, stands for the negative gradient. Any Optax optimizer
+serves; those of the paper are here where Optax's differ from them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fesem_jax.core import sums, tree
+from fesem_jax.core.hyperparameters import optimizer, variable
+from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError, check_share
+
+# None takes the mean of the clients itself.
+ServerOptimizer: TypeAlias = optax.GradientTransformation | None
+
+
+def init(optimizer: ServerOptimizer, centers: Params) -> Any:
+  """The optimizer's state, one for each of the centers [K, ...]."""
+  return () if optimizer is None else jax.vmap(optimizer.init)(centers)
+
+
+def renew(
+  optimizer: ServerOptimizer, state: Any, stays: jax.Array, centers: Params
+) -> Any:
+  """The optimizer's state where some centers were replaced: it begins anew for them.
+
+  Args:
+    optimizer: see `ServerOptimizer`.
+    state: of the optimizer.
+    stays: [K] bool whether a center is the same as before.
+    centers: [K, ...].
+  """
+  return tree.where(stays, state, init(optimizer, centers))
+
+
+def step(
+  optimizer: ServerOptimizer,
+  state: Any,
+  centers: Params,
+  clients: sums.ClusterSums,
+) -> tuple[Params, Any]:
+  """Moves each center by a step of the optimizer towards the mean of its clients.
+
+  Args:
+    optimizer: see `ServerOptimizer`.
+    state: of the optimizer.
+    centers: [K, ...]; one without clients stays where it is, and its state too.
+    clients: their sums about the centers.
+
+  Returns:
+    [K, ...] new centers, and the state.
+  """
+  means = sums.mean_of(clients, centers)
+  return move(optimizer, state, centers, means, clients.weight > 0)
+
+
+def move(
+  optimizer: ServerOptimizer,
+  state: Any,
+  centers: Params,
+  means: Params,
+  has_clients: jax.Array,
+) -> tuple[Params, Any]:
+  """Moves each center by a step of the optimizer towards what stands for its clients.
+
+  Args:
+    optimizer: see `ServerOptimizer`.
+    state: of the optimizer.
+    centers: [K, ...].
+    means: [K, ...] of the centers' clients, or what stands in for them.
+    has_clients: [K] bool; a center without stays where it is, and its state too.
+
+  Returns:
+    [K, ...] new centers, and the state.
+  """
+  if optimizer is None:
+    return means, state
+  pseudo_gradient = jax.tree.map(jnp.subtract, centers, means)
+  updates, new_state = jax.vmap(optimizer.update)(pseudo_gradient, state, centers)
+  new = optax.apply_updates(centers, updates), new_state
+  return tree.where(has_clients, new, (centers, state))
+
+
+class AdaptiveState(NamedTuple):
+  """State of an adaptive server optimizer."""
+
+  m: Params  # [...] mean of Delta
+  v: Params  # [...] of Delta^2
+
+
+def _adaptive(
+  second_moment: Callable[[jax.Array, jax.Array], jax.Array],
+  learning_rate: float,
+  beta1: float,
+  tau: float,
+) -> optax.GradientTransformation:
+  """Algorithm 2 of Reddi et al.
+
+    m <- beta1 m + (1 - beta1) Delta
+    v <- second_moment(v, Delta^2)        from v = tau^2
+    x <- x + learning_rate m / (sqrt(v) + tau)
+
+  The defaults of beta1 and beta2 are those of the paper's experiments: beta1 0 for
+  FedAdagrad, beta1 0.9 and beta2 0.99 for FedAdam and FedYogi. Optax's own correct m
+  and v for their start, and add another constant to the root.
+  """
+  check_share(beta1=beta1)
+  if not tau > 0:
+    raise UserError(f'`tau={tau}` must be positive.')
+
+  def init(params):
+    first = variable(tau**2)
+    v = jax.tree.map(lambda x: jnp.full_like(x, first), params)
+    return AdaptiveState(tree.zeros_like(params), v)
+
+  def update(gradient, state, params=None):
+    del params
+    old, new = variable(beta1), variable(1 - beta1)
+    rate, floor = variable(learning_rate), variable(tau)
+    m = jax.tree.map(lambda m, g: old * m - new * g, state.m, gradient)
+    v = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)), state.v, gradient)
+
+    def change(m, v):
+      return rate * m / (jnp.sqrt(v) + floor)
+
+    return jax.tree.map(change, m, v), AdaptiveState(m, v)
+
+  return optax.GradientTransformation(init, update)
+
+
+def momentum(
+  learning_rate: float = 1.0, beta1: float = 0.9
+) -> optax.GradientTransformation:
+  """FedAvgM: m <- beta1 m + Delta; x <- x + learning_rate m."""
+  check_share(beta1=beta1)
+  return optimizer(optax.sgd, learning_rate, momentum=beta1)
+
+
+def adagrad(
+  learning_rate: float = 0.1, beta1: float = 0.0, tau: float = 1e-3
+) -> optax.GradientTransformation:
+  """FedAdagrad: v <- v + Delta^2, without momentum by default; see `_adaptive`."""
+  return _adaptive(jnp.add, learning_rate, beta1, tau)
+
+
+def adam(
+  learning_rate: float = 0.1,
+  beta1: float = 0.9,
+  beta2: float = 0.99,
+  tau: float = 1e-3,
+) -> optax.GradientTransformation:
+  """FedAdam: v <- beta2 v + (1 - beta2) Delta^2; see `_adaptive`."""
+  check_share(beta2=beta2)
+
+  def second_moment(v, square):
+    return variable(beta2) * v + variable(1 - beta2) * square
+
+  return _adaptive(second_moment, learning_rate, beta1, tau)
+
+
+def yogi(
+  learning_rate: float = 0.1,
+  beta1: float = 0.9,
+  beta2: float = 0.99,
+  tau: float = 1e-3,
+) -> optax.GradientTransformation:
+  """FedYogi: v <- v - (1 - beta2) Delta^2 sign(v - Delta^2); see `_adaptive`."""
+  check_share(beta2=beta2)
+
+  def second_moment(v, square):
+    return v - variable(1 - beta2) * square * jnp.sign(v - square)
+
+  return _adaptive(second_moment, learning_rate, beta1, tau)

@@ -1,0 +1,213 @@
+"""Clusters of clients that trained from a common start (Section 6.1.4)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.clustering import em
+from fesem_jax.clustering.comparison import Comparison, by_weights
+from fesem_jax.clustering.kmeans import kmeans
+from fesem_jax.cohorts.sampling import client_keys, sample_clients
+from fesem_jax.core import prng_streams, sums, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.training.cohort import Trained, train_cohort
+from fesem_jax.training.sent_models import as_sent
+
+# Where no client's model is kept, the first k-means holds those of so many at most.
+MAX_INITIAL_CLIENTS = 4096
+
+# Training before the first clustering is repeated so many times at most.
+MAX_REPETITIONS = 10
+
+_ALL = by_weights()
+
+
+class Start(NamedTuple):
+  """Clusters of clients that trained from a common start.
+
+  Attributes:
+    assignment: [S] int32.
+    seeds: [K, ...] centers of the k-means, of the compared part of the models.
+    centers: [K, ...] mean of each cluster's clients.
+    trained: the clients after that training; its `params` are None unless kept.
+    models: [S, ...] their models as they are averaged, see `Comparison`; None unless
+      kept on the devices.
+    compared: [S, ...] what k-means compared: parts of the models, with their units in
+      one order; None unless kept, or where k-means saw a sample.
+  """
+
+  assignment: jax.Array
+  seeds: Params
+  centers: Params
+  trained: Trained
+  models: Params
+  compared: Params
+
+
+def before_rounds(local: LocalTraining, epochs: int) -> LocalTraining:
+  """How clients train before the first round: `epochs`, and none of them drops out."""
+  schedule = local.schedule._replace(epochs=epochs, steps=0)
+  return local._replace(schedule=schedule, dropout_rate=0.0)
+
+
+def random_start(
+  local: LocalTraining, data: FederatedData, key: jax.Array, init_models: str
+) -> ClientModels:
+  """Random models of all clients before their first training.
+
+  Args:
+    local: how clients train.
+    data: training split.
+    key: of the run's start.
+    init_models: 'common', one for all (Section 6.1.4), or 'random', one for each
+      client, of its id.
+  """
+  key = prng_streams.fold(key, prng_streams.MODEL)
+  if init_models == 'common':
+    return ClientModels(tree.expand(local.model.init(key)))
+  keys = client_keys(key, data, jnp.arange(data.num_clients))
+  return ClientModels(own=jax.vmap(local.model.init)(keys))
+
+
+def train_and_cluster(
+  local: LocalTraining,
+  starts: ClientModels,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  num_clusters: int,
+  *,
+  restarts: int,
+  seeding: str,
+  trim: float = 0.0,
+  weighting: str = 'uniform',
+  comparison: Comparison = _ALL,
+  max_clients: int = 0,
+  keep: bool = False,
+  into: Any = None,
+  tolerance: float = 0.0,
+  train_key: jax.Array | None = None,
+) -> Start:
+  """Clients train from starts that are alike, then k-means (Section 6.1.4).
+
+  With more than `max_clients` clients, k-means sees a random sample; all clients
+  then go to the nearest of its centers.
+
+  Args:
+    local: how clients train.
+    starts: of all M clients; see `random_start`.
+    data: training split.
+    cohort: S clients.
+    key: decides the seeds, and the order of examples unless `train_key` does.
+    num_clusters: K.
+    restarts: of k-means, as the rest; see `kmeans`.
+    seeding: 'random' or 'plusplus'.
+    trim: share of each cluster to leave out.
+    weighting: of clients in means and in Eq. 6; see `Trained.weights`.
+    comparison: what of the models is compared and averaged.
+    max_clients: whose models k-means holds at once; 0 is all.
+    keep: whether to return all clients' models.
+    into: an `offloading.Offloaded` [S, ...] that the models go to where k-means sees a
+      sample; else they are on the devices anyway. None keeps them there.
+    tolerance: the training is repeated until the mean training loss of one
+      repetition is less than this below that of the one before, at most
+      `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
+    train_key: of the training, where that is a round's.
+  """
+  if train_key is None:
+    train_key = prng_streams.fold(key, prng_streams.LOCAL)
+  limit = max(num_clusters, max_clients or data.num_clients)
+
+  def train(cohort, **options):
+    own, random = starts.of(cohort), starts.shared is None
+    return train_cohort(
+      local, own, data, cohort, train_key, sends_own=random, **options
+    )
+
+  def train_until_settled(cohort):
+    def falling(loop):
+      number, before, trained = loop
+      falls = trained.mean_loss() < before - variable(tolerance)
+      return (number < MAX_REPETITIONS) & falls
+
+    def repeat(loop):
+      number, _, trained = loop
+      key = jax.random.fold_in(
+        prng_streams.fold(train_key, prng_streams.REPEATED), number
+      )
+      again = train_cohort(local, ClientModels(own=trained.params), data, cohort, key)
+      again = again._replace(finite=again.finite & trained.finite)
+      return number + 1, trained.mean_loss(), again
+
+    if not tolerance:
+      return train(cohort)
+    first = train(cohort, sends=False)
+    last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
+    # Clients send their models once, after the last repetition.
+    keys = client_keys(train_key, data, cohort.ids)
+    sent = as_sent(data, cohort.ids, starts.of(cohort), last.params, keys)
+    return last._replace(params=sent)
+
+  def cluster(cohort, trained):
+    exists = trained.took_part()
+    compared = comparison.part(comparison.alike(trained.params, exists, local.mesh))
+    found = kmeans(
+      prng_streams.fold(key, prng_streams.CLUSTERING),
+      compared,
+      exists,
+      num_clusters,
+      jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
+      restarts=restarts,
+      seeding=seeding,
+      trim=trim,
+      weights=trained.weights(weighting),
+      mesh=local.mesh,
+    )
+    # Where no model is finite, there are no centers to start from.
+    sound = exists.any()
+    lost = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
+    return lost, compared
+
+  def any_model(trained):
+    return jax.tree.map(lambda x: x[:1], trained.params)
+
+  if cohort.ids.shape[0] <= limit:
+    trained = train_until_settled(cohort)
+    seeds, compared = cluster(cohort, trained)
+    # Models are averaged as they are matched to the center that they are nearest to.
+    known = comparison.known(seeds)
+    assignment, _, models = comparison.nearest(trained.params, known, local.mesh)
+    first = any_model(trained) if starts.shared is None else starts.shared
+    origins = tree.repeat(tree.unstack(first, 0), num_clusters)
+    weights = trained.weights(weighting)
+    centers = em.m_step(models, assignment, weights, origins, local.mesh)
+    if not keep:
+      trained, models, compared = trained._replace(params=None), None, None
+    return Start(assignment, seeds, centers, trained, models, compared)
+
+  sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
+  sample = sample_clients(sample_key, data, limit, local.mesh, cohort)
+  some = train(sample)
+  seeds, _ = cluster(sample, some)
+  first = any_model(some) if starts.shared is None else starts.shared
+  origins = tree.repeat(tree.unstack(first, 0), num_clusters)
+
+  def to_nearest(trained, _, total, shared):
+    known, origins = shared
+    cluster, _, models = comparison.nearest(trained.params, known)
+    weights = trained.weights(weighting)
+    return cluster, sums.add_rows(total, models, cluster, weights, origins)
+
+  none, known = sums.no_sums(origins), comparison.known(seeds)
+  shared = known, origins
+  trained = train(
+    cohort, fold=to_nearest, sums=none, known=shared, keep=keep, into=into
+  )
+  centers, models = sums.mean_of(trained.sums, origins), None
+  if keep and into is None:
+    models = comparison.nearest(trained.params, known, local.mesh)[2]
+  return Start(trained.folded, seeds, centers, trained, models, None)

@@ -1,0 +1,70 @@
+"""What the methods share in which each client has a head of its own."""
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import jax
+
+from fesem_jax.core import sharding, sums, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import FederatedData, Params
+from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.training.cohort import Fold
+from fesem_jax.utils.errors import UserError, argument, check_choice
+
+
+class PersonalHeadState(NamedTuple):
+  """A body and heads; each part holds None in place of the other's layers."""
+
+  body: Params  # [1, ...]
+  heads: Params  # [M, ...]
+
+
+def check_head(local: LocalTraining, head: Collection[str]) -> None:
+  """Raises `UserError` unless `head` names some layers of the model, but not all."""
+  layers = tuple(check_parameters(local.model))
+  for name in head:
+    check_choice('head_layers', name, layers)
+  if not 0 < len(set(head)) < len(layers):
+    chosen = argument('head_layers', ','.join(head))
+    raise UserError(
+      f'{chosen} must name some of the layers {", ".join(layers)}, but not all: a '
+      'layer must be left for clients to share.'
+    )
+
+
+def parts(params: Params, head: Collection[str]) -> tuple[Params, Params]:
+  """Body and head of a model or stack, None in place of the layers of the other."""
+  body = {name: None if name in head else x for name, x in params.items()}
+  return body, {name: x if name in head else None for name, x in params.items()}
+
+
+def init(
+  local: LocalTraining, head: Collection[str]
+) -> Callable[[jax.Array, FederatedData], PersonalHeadState]:
+  """The `init` of such a method: one random model, its head copied for each client."""
+
+  def init(key, data):
+    body, own = parts(local.model.init(key), head)
+    heads = sharding.split_clients(tree.repeat(own, data.num_clients), local.mesh)
+    return PersonalHeadState(tree.expand(body), heads)
+
+  return init
+
+
+def deployed(state: Any, data: FederatedData) -> ClientModels:
+  """The `deployed` of such a method."""
+  del data
+  return ClientModels(shared=state.body, own=state.heads)
+
+
+def sum_up_bodies(head: Collection[str], weighting: str) -> Fold:
+  """A fold of `train_cohort` that adds up bodies and keeps heads."""
+
+  def fold(trained, starts, total):
+    body, own = parts(trained.params, head)
+    weights = trained.weights(weighting)
+    return own, sums.add_to_one(total, body, weights, starts.shared)
+
+  return fold

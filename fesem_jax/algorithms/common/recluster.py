@@ -1,0 +1,201 @@
+"""Clustering anew from a common start, which corrects wrong assignments of FeSEM.
+
+A client that starts from a center comes back near it, right or wrong, so that distances
+to centers (Eq. 8) say where a client started. Models that started from one point differ
+by their data alone: that is why the k-means of Section 6.1.4 finds clusters, and why it
+does so again in any later round. Beyond the paper.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fesem_jax.algorithms.common.first_clusters import train_and_cluster
+from fesem_jax.clustering import em
+from fesem_jax.clustering.comparison import Comparison
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.training.cohort import Trained
+from fesem_jax.utils.errors import UserError, argument
+
+# New clusters are taken where each client that moves lowers Eq. 6 by more than this
+# share of what a client adds to it, on average. Clients in a wrong cluster lower it by
+# several times as much; between clusters that run into each other, it is less.
+_MARGIN = 0.1
+
+# A few clients are always closer to more centers, above all where some clusters have
+# none among them: where the number of clusters in a part of the clients would change,
+# their variance within clusters must fall below this share.
+_MARGIN_OF_PART = 0.5
+
+
+class Checks(NamedTuple):
+  """When clusters are checked.
+
+  Attributes:
+    due: [] int32 round of the next check, counted from 1.
+    wait: [] int32 rounds between the last check and that one.
+    hold: [] bool whether clients keep their clusters in the next round: after a
+      change, new clusters may have one center in common, which that round parts.
+  """
+
+  due: jax.Array
+  wait: jax.Array
+  hold: jax.Array
+
+  @classmethod
+  def first(cls, every: int) -> 'Checks':
+    """The first check is in round `every`."""
+    first = jnp.int32(variable(every))
+    return cls(first, first, jnp.bool_(False))
+
+  def after(self, changed: jax.Array, every: int) -> 'Checks':
+    """After clusters changed, the next is `every` rounds later; else the wait doubles.
+
+    In T rounds, right clusters cost log2(T / every) rounds.
+    """
+    wait = jnp.where(changed, variable(every), 2 * self.wait)
+    return Checks(self.due + wait, wait, changed)
+
+
+class Reclustered(NamedTuple):
+  """What a check found.
+
+  Attributes:
+    centers: [K, ...].
+    stays: [K] bool whether a center is the same as before.
+    assignment: [S] int32 of the cohort.
+    trained: the cohort after training from the common start.
+    objective: [] float32 Eq. 6 of that training about the means of its clusters, with
+      the units of all models in one order where they are matched.
+    changed: [] bool whether the new clusters were taken.
+  """
+
+  centers: Params
+  stays: jax.Array
+  assignment: jax.Array
+  trained: Trained
+  objective: jax.Array
+  changed: jax.Array
+
+
+def recluster(
+  local: LocalTraining,
+  centers: Params,
+  assignment: jax.Array,
+  own: jax.Array,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  *,
+  restarts: int,
+  seeding: str,
+  weighting: str,
+  comparison: Comparison,
+) -> Reclustered:
+  """Clusters the cohort by what it makes of the mean of all centers.
+
+    w_i <- SGD from the mean of the centers, by their numbers of clients
+    r   <- k-means of the w_i, if that lowers Eq. 6 of the w_i by more than a tenth of
+           the share of clients that move
+    c_k <- mean of the centers that the clients of the new cluster k had before
+
+  Where clusters are right, nothing changes; where they are not, no center forgets
+  what its clients taught it. New clusters get the numbers that most of their clients
+  had. Where units are matched, the centers of a mean are brought into one order of
+  units: that of the largest center before training, that of the old center k for c_k.
+  Clients outside of the cohort stay in their clusters and count in the means. In a
+  cohort of less than all clients, another number of clusters than the cohort had is
+  taken only if that halves the variance of the w_i within clusters.
+
+  Args:
+    local: how clients train; no penalty is added.
+    centers: [K, ...].
+    assignment: [M] int32; K for clients that have yet to join.
+    own: [S] int32 clusters of the cohort, of clients that join now too.
+    data: training split.
+    cohort: S clients.
+    key: of the round.
+    restarts: of k-means.
+    seeding: see `kmeans`.
+    weighting: see `Trained.weights`.
+    comparison: what of the models is compared.
+
+  Raises:
+    UserError: if the cohort has no more clients than there are centers.
+  """
+  num_clusters = jax.tree.leaves(centers)[0].shape[0]
+  if not cohort.everyone and cohort.ids.shape[0] <= num_clusters:
+    raise UserError(
+      f'`recluster_every` clusters the clients of a round: raise `clients_per_round` '
+      f'above {argument("num_clusters", num_clusters)}, or leave it out.'
+    )
+  exists = (data.sizes() > 0).astype(jnp.float32)
+  assignment = tree.with_rows(assignment, cohort, own)
+  sizes = jnp.zeros(num_clusters).at[assignment].add(exists)
+  largest = tree.take(centers, sizes.argmax()[None])
+  common = comparison.mixed(sizes[None] / sizes.sum(), centers, largest)
+  found = train_and_cluster(
+    local,
+    ClientModels(common),
+    data,
+    cohort,
+    key,
+    num_clusters,
+    restarts=restarts,
+    seeding=seeding,
+    weighting=weighting,
+    comparison=comparison,
+    keep=True,
+    train_key=key,
+  )
+  trained = found.trained
+  weights = trained.weights(weighting)
+
+  def eq_6(clusters: jax.Array) -> jax.Array:
+    # Present and new clusters are measured on the same models, as k-means saw them.
+    stack = found.compared
+    means = em.m_step(stack, clusters, weights, found.seeds, local.mesh)
+    return em.objective(stack, means, clusters, weights, local.mesh)
+
+  present, least = eq_6(own), eq_6(found.assignment)
+
+  # [new, old] weight of the clients that would go from one cluster to another.
+  flow = jnp.zeros((num_clusters, num_clusters)).at[found.assignment, own].add(weights)
+  new_of, old_of = optax.assignment.hungarian_algorithm(-flow)
+  number = jnp.zeros(num_clusters, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
+  named = jnp.where(trained.took_part(), number[found.assignment], own)
+  moves = jnp.where(named != own, weights, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
+  gain = present - least
+  changed = (moves > 0) & (gain > _MARGIN * moves * present)
+  drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
+  counts = trained.took_part()
+  before = counts.sum() - _number_used(own, counts, num_clusters)
+  after = counts.sum() - _number_used(found.assignment, counts, num_clusters)
+  halves = least * before < _MARGIN_OF_PART * present * after
+  changed &= (drawn | (exists == 0)).all() | (before == after) | halves
+  new = jnp.where(changed, named, own)
+  flow = jnp.zeros_like(flow).at[new, own].add(weights)
+  of_all = data.sizes() if weighting == 'by_examples' else exists
+  rest = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
+  flow = flow.at[assignment, assignment].add(rest)
+  flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(num_clusters))
+  shares = flow / flow.sum(axis=1, keepdims=True)
+  centers = comparison.mixed(shares, centers, centers)
+  value = jnp.where(changed, least, present)
+  if comparison.partial:  # Eq. 6 is about all parameters.
+    means = em.m_step(trained.params, new, weights, centers, local.mesh)
+    value = em.objective(trained.params, means, new, weights, local.mesh)
+  stays = jnp.diagonal(shares) == 1
+  return Reclustered(centers, stays, new, trained, value, changed)
+
+
+def _number_used(cluster: jax.Array, counts: jax.Array, num_clusters: int) -> jax.Array:
+  """[] int32: clusters [S] that hold a client that counts [S]."""
+  sizes = jnp.zeros(num_clusters, jnp.int32).at[cluster].add(counts.astype(jnp.int32))
+  return (sizes > 0).sum()

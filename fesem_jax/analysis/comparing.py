@@ -1,0 +1,298 @@
+"""Methods tuned and compared over seeds, on data in memory."""
+
+import dataclasses
+import inspect
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from absl import logging
+
+from fesem_jax.analysis import tables, tuning
+from fesem_jax.analysis.tuning import Choice, Values
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data import hold_out
+from fesem_jax.evaluation import paired
+from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.results.records import Record
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import Diverged, UserError, argument, check_choice
+
+# Training and test split; or a function of the seed that gives them.
+Splits = tuple[FederatedData, FederatedData]
+Data = Splits | Callable[[int], Splits]
+
+# A method, or a function of hyperparameters that gives it.
+Method = Algorithm | Callable[..., Algorithm]
+
+_T = TypeVar('_T')
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """What a comparison of methods came to; `print` shows it as text.
+
+  Attributes:
+    summaries: label of each method -> the summary of each seed, None for one that
+      diverged; a method that could not run has fewer.
+    rates: how the hyperparameters of each method were chosen, see `tuning.Row`.
+    reference: label of the method that others are compared with; '' takes that with
+      the highest deployed micro accuracy.
+    refused: label of each method that could not run -> why.
+  """
+
+  summaries: Summaries
+  rates: list[tuning.Row]
+  reference: str = ''
+  refused: dict[str, UserError] = dataclasses.field(default_factory=dict)
+
+  @property
+  def table(self) -> tables.Table:
+    """Means and standard deviations over seeds, in percent; see `tables.over_seeds`."""
+    return tables.over_seeds(self.summaries)
+
+  @property
+  def differences(self) -> paired.Differences:
+    """Each method minus the reference, paired over seeds; see `paired.differences`."""
+    return paired.differences(self.summaries, self.reference)
+
+  @property
+  def sections(self) -> list[str]:
+    """The differences and how values were chosen, as Markdown."""
+    honest = tables.has_honest(self.table)
+    found = [
+      paired.as_markdown(self.differences, honest),
+      tuning.as_markdown(self.rates),
+    ]
+    return [section for section in found if section]
+
+  def as_markdown(self) -> str:
+    """The table, the differences and how values were chosen."""
+    return '\n'.join([tables.as_markdown(self.table), *self.sections])
+
+  def write(self, workdir: pathlib.Path) -> None:
+    """Writes table.md, .csv, .tex and .json into an existing folder."""
+    tables.write(self.table, workdir, self.sections)
+    whole = {
+      'methods': self.table,
+      'differences': self.differences,
+      'rates': self.rates,
+    }
+    write_atomically(workdir / 'table.json', json.dumps(whole, indent=1) + '\n')
+
+  def check(self) -> None:
+    """Raises `UserError` if some of the methods could not run."""
+    if self.refused and len(self.refused) == len(self.summaries):
+      raise next(iter(self.refused.values()))
+    if self.refused:
+      why = ' '.join(f'{label}: {e}' for label, e in self.refused.items())
+      raise UserError(f'Not all methods ran. {why}')
+
+  def __str__(self) -> str:
+    refused = [f'{label} cannot run: {e}' for label, e in self.refused.items()]
+    return '\n\n'.join([tables.as_text(self.table), *self.sections, *refused])
+
+
+def run_each(
+  by_label: Mapping[str, Iterable[_T]],
+  run: Callable[[str, _T], Record | None],
+  refuse: Callable[[str, _T, UserError], None],
+  after: Callable[[Summaries], None],
+) -> tuple[Summaries, dict[str, UserError]]:
+  """Runs methods one after the other; one that cannot run does not stop the others.
+
+  Args:
+    by_label: label of each method -> what to run, e.g. seeds.
+    run: gives the summary of one of them, None if it diverged.
+    refuse: is told of a method that cannot run.
+    after: is told of all summaries after each method, if there are any.
+
+  Returns:
+    Summaries, and why methods could not run.
+  """
+  summaries: Summaries = {label: [] for label in by_label}
+  refused: dict[str, UserError] = {}
+  for label, each in by_label.items():
+    for one in each:
+      try:
+        summaries[label].append(run(label, one))
+      except UserError as e:
+        refused[label] = e
+        refuse(label, one, e)
+        break
+    if any(summaries.values()):
+      after(summaries)
+  return summaries, refused
+
+
+def compare(
+  methods: Mapping[str, Method],
+  data: Data,
+  *,
+  rounds: int,
+  seeds: Sequence[int] = range(5),
+  choices: Mapping[str, Choice] | None = None,
+  reference: str = '',
+  workdir: str | pathlib.Path | None = None,
+  **options: Any,
+) -> Comparison:
+  """Runs methods with several seeds.
+
+  Args:
+    methods: label of each method -> an `Algorithm`, or a function that gives it and
+      takes the hyperparameters that `choices` has for it as keyword arguments.
+    data: training and test split, or a function of the seed that gives both.
+    rounds: of each run.
+    seeds: of the runs; methods are compared seed by seed.
+    choices: see `tune`.
+    reference: label of the method that others are compared with; by default that with
+      the highest deployed micro accuracy.
+    workdir: gets the tables and, in LABEL/seedN, the runs; the same call goes on where
+      it stopped. None writes nothing.
+    **options: further ones of `simulate`; portraits are made only for a workdir.
+
+  Returns:
+    `Comparison`. A method that cannot run is in `refused`, a run that diverged has no
+    summary, and the others go on.
+
+  Raises:
+    UserError: on a reference, choice or seeds that do not fit, or if no method can run.
+  """
+  chosen = dict(choices or {})
+  paired.check_reference(reference, list(methods))
+  for label, choice in chosen.items():
+    if label not in methods or isinstance(methods[label], Algorithm):
+      raise UserError(
+        f'{argument("choices")} is of {label}, which is no function of `methods`.'
+      )
+    if shared := sorted(set(choice.seeds) & set(seeds)):
+      raise UserError(
+        f'{argument("seeds")} has {shared[0]}, which {label} was tuned with; choose '
+        'others to report.'
+      )
+  folder = None if workdir is None else pathlib.Path(workdir)
+  rates = [
+    tuning.row(label, c.values if (c := chosen.get(label)) else {}, c)
+    for label in methods
+  ]
+  built: dict[str, Algorithm] = {}
+
+  def run(label: str, seed: int) -> Record | None:
+    if label not in built:
+      method, choice = methods[label], chosen.get(label)
+      values = choice.values if choice is not None else {}
+      built[label] = method if isinstance(method, Algorithm) else method(**values)
+    own = None if folder is None else folder / label / f'seed{seed}'
+    return _summary(
+      built[label],
+      _splits(data, seed),
+      {'rounds': rounds, 'make_portrait': own is not None} | options,
+      seed,
+      own,
+    )
+
+  def after(summaries: Summaries) -> None:
+    if folder is not None:
+      Comparison(summaries, rates, reference).write(folder)
+
+  def refuse(label: str, seed: int, error: UserError) -> None:
+    logging.warning('%s, seed %d, cannot run: %s', label, seed, error)
+
+  by_label = dict.fromkeys(methods, seeds)
+  summaries, refused = run_each(by_label, run, refuse, after)
+  found = Comparison(summaries, rates, reference, refused)
+  if len(found.refused) == len(methods):
+    found.check()
+  return found
+
+
+def tune(
+  methods: Mapping[str, Callable[..., Algorithm]],
+  data: Data,
+  grid: Mapping[str, Sequence[Any]],
+  *,
+  rounds: int,
+  seeds: Sequence[int] = range(10_000, 10_003),
+  by: str = 'deployed',
+  **options: Any,
+) -> dict[str, Choice]:
+  """Chooses hyperparameters of methods on a part of their clients' training examples.
+
+  Every combination of the values runs with every seed on 80 % of each client's training
+  examples and is measured on the others (`data.hold_out`); test examples are not
+  looked at. The best mean over seeds is chosen.
+
+  Args:
+    methods: label of each method -> a function of hyperparameters, by the names of
+      `grid`, that gives the method; it is tuned over those that it takes.
+    data: see `compare`.
+    grid: name of each hyperparameter -> its values.
+    rounds: of each run.
+    seeds: of the runs, other ones than those that will be reported.
+    by: whose micro accuracy decides: 'deployed' or 'finetuned' models.
+    **options: further ones of `simulate`.
+
+  Returns:
+    Label of each method that takes some of the hyperparameters -> `tuning.Choice`, for
+    `compare`. A warning names chosen values at the edge of their grid.
+
+  Raises:
+    UserError: on a hyperparameter that no method takes, or a method that cannot run.
+  """
+  check_choice('by', by, tuple(paired.KINDS))
+  for name in grid:
+    if not any(_takes(make, name) for make in methods.values()):
+      raise UserError(f'{argument("grid")}: no method takes {name}.')
+  found = {}
+  for label, make in methods.items():
+    tries = tuning.points({n: v for n, v in grid.items() if _takes(make, n)})
+    if not tries:
+      continue
+    built: dict[str, Algorithm] = {}
+
+    def score(values: Values, seed: int, make=make, built=built) -> float | None:
+      point = tuning.in_words(values)
+      if point not in built:
+        built[point] = make(**values)
+      summary = _summary(
+        built[point],
+        hold_out(_splits(data, seed)[0], seed),
+        {'rounds': rounds, 'eval_every': 0, 'make_portrait': False} | options,
+        seed,
+        None,
+      )
+      return None if summary is None else summary[by]['micro_accuracy']
+
+    found[label] = tuning.search(tries, list(seeds), score, by)
+    for text in tuning.warnings(label, found[label]):
+      logging.warning('%s', text.removeprefix('Warning: '))
+  return found
+
+
+def _splits(data: Data, seed: int) -> Splits:
+  return data(seed) if callable(data) else data
+
+
+def _takes(make: Callable[..., Algorithm], name: str) -> bool:
+  """Whether a function takes a keyword argument."""
+  parameters = inspect.signature(make).parameters
+  any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+  return any_name or name in parameters
+
+
+def _summary(
+  algorithm: Algorithm,
+  splits: Splits,
+  options: dict[str, Any],
+  seed: int,
+  workdir: pathlib.Path | None,
+) -> Record | None:
+  """The summary of a run; None if it diverged."""
+  try:
+    return simulate(algorithm, *splits, seed=seed, workdir=workdir, **options).summary
+  except Diverged as e:
+    logging.warning('A run with seed %d diverged: %s', seed, e)
+    return None

@@ -1,0 +1,230 @@
+"""How many clusters clients have, by the distances between their models.
+
+The models are to come from one common start (`common_start`).
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fesem_jax.evaluation.agreement import adjusted_rand_index
+
+# Clouds without clusters that the clients' models are compared with: where a
+# silhouette is above all 19, p is 1 / 20.
+_CLOUDS = 19
+_RESTARTS = 5
+_MAX_P = 0.05
+# Steinley (2004) calls the agreement of two clusterings good from here on.
+_STABLE = 0.8
+
+
+class Figures(NamedTuple):
+  """What speaks for a number of clusters.
+
+  Attributes:
+    num_clusters: K.
+    silhouette: mean over seeds; None for K = 1, or where it is not defined.
+    of_one_cloud: the mean silhouette of clouds without clusters; None likewise.
+    p_value: how often such a cloud has a silhouette as large, the median over seeds;
+      None likewise.
+    stability: mean adjusted Rand index between the clusters of two seeds; None with
+      fewer than two.
+  """
+
+  num_clusters: int
+  silhouette: float | None
+  of_one_cloud: float | None
+  p_value: float | None
+  stability: float | None
+
+
+def silhouettes(
+  points: np.ndarray, num_clusters: Sequence[int], seed: int
+) -> list[float | None]:
+  """The silhouette of k-means for each number of clusters.
+
+  Args:
+    points: [S, D] float64.
+    num_clusters: each K.
+    seed: decides where k-means starts.
+
+  Returns:
+    scikit-learn's `silhouette_score` of the Euclidean distances; None for K = 1 and for
+    K >= S, where it is not defined, 0 where fewer than two points differ.
+  """
+  from sklearn import metrics  # Slow to import.
+
+  square = np.square(points).sum(axis=1)
+  distances = square[:, None] + square[None] - 2 * points @ points.T
+  distances = np.sqrt(np.maximum(distances, 0))
+  np.fill_diagonal(distances, 0)
+  found: list[float | None] = []
+  for k in num_clusters:
+    if not 1 < k < len(points):
+      found.append(None)
+      continue
+    if not distances.max() > 1e-12 * np.sqrt(square.max(initial=1e-300)):
+      found.append(0.0)
+      continue
+    labels = _k_means(points, k, seed)
+    score = metrics.silhouette_score(distances, labels, metric='precomputed')
+    found.append(float(score))
+  return found
+
+
+def _k_means(points: np.ndarray, k: int, seed: int) -> np.ndarray:
+  """[S] int cluster of each point."""
+  from sklearn import cluster  # Slow to import.
+
+  means = cluster.KMeans(k, n_init=_RESTARTS, random_state=seed)
+  with threadpool_limits(1):  # Starting threads takes longer than the work.
+    return means.fit_predict(points)
+
+
+def clusterings(
+  gram: np.ndarray, num_clusters: Sequence[int], seed: int
+) -> list[np.ndarray]:
+  """The clusters of k-means whose silhouettes `against_one_cloud` gives.
+
+  Args:
+    gram: [S, S] float64 inner products of models about their mean.
+    num_clusters: each K, at most S.
+    seed: decides where k-means starts.
+
+  Returns:
+    For each K, [S] int.
+  """
+  points = coordinates(gram)
+  return [_k_means(points, k, seed) for k in num_clusters]
+
+
+def coordinates(gram: np.ndarray) -> np.ndarray:
+  """[S, S] float64 points that have the inner products `gram` [S, S]."""
+  values, vectors = np.linalg.eigh(gram)
+  return vectors * np.sqrt(np.maximum(values, 0))
+
+
+def one_cloud(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """Points of the same mean and covariance without any clusters.
+
+  The rows of the matrix are turned by a random rotation that leaves their mean where
+  it is. If the points are drawn from one Gaussian, whatever its covariance, the turned
+  ones are as probable (a rotation test), and clusters do not survive it.
+
+  Args:
+    points: [S, D].
+    rng: draws the rotation.
+
+  Returns:
+    [S, D].
+  """
+  size = len(points)
+  # [S, S - 1], orthogonal to the mean of the rows.
+  about_mean = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, 1:]]))[0]
+  about_mean = about_mean[:, 1:]
+  # Q is uniform only if the diagonal of R is positive.
+  q, r = np.linalg.qr(rng.normal(size=(size - 1, size - 1)))
+  turned = q * np.sign(np.diagonal(r))[None]
+  mean = points.mean(axis=0, keepdims=True)
+  return mean + about_mean @ (turned @ (about_mean.T @ points))
+
+
+def against_one_cloud(
+  gram: np.ndarray, num_clusters: Sequence[int], seed: int
+) -> tuple[list[float | None], list[list[float | None]]]:
+  """Silhouettes of models beside those of clouds without clusters.
+
+  Args:
+    gram: [S, S] float64 inner products of models about their mean.
+    num_clusters: each K.
+    seed: decides the clouds, and where k-means starts.
+
+  Returns:
+    The silhouette for each K, and for each of 19 clouds the same.
+  """
+  points = coordinates(gram)
+  rng = np.random.default_rng(seed)
+  clouds = [one_cloud(points, rng) for _ in range(_CLOUDS)]
+  found = silhouettes(points, num_clusters, seed)
+  return found, [silhouettes(cloud, num_clusters, seed) for cloud in clouds]
+
+
+def p_value(silhouette: float, of_clouds: Sequence[float]) -> float:
+  """Probability of a silhouette as large if the models were one Gaussian cloud."""
+  return (1 + sum(s >= silhouette for s in of_clouds)) / (1 + len(of_clouds))
+
+
+def stability(assignments: Sequence[np.ndarray]) -> float | None:
+  """Mean adjusted Rand index between every two clusterings; None of fewer than two.
+
+  Args:
+    assignments: each [S] int, the cluster of each of the same clients.
+  """
+  pairs = itertools.combinations(assignments, 2)
+  scores = [adjusted_rand_index(a, b) for a, b in pairs]
+  return float(np.mean(scores)) if scores else None
+
+
+def recommend(figures: Sequence[Figures]) -> tuple[int | None, str]:
+  """The number of clusters that the figures speak for, and why.
+
+  A clustering is worth training if it is there (its silhouette is larger than those of
+  one Gaussian cloud, p <= 0.05) and can be found again (the clusters of different
+  seeds agree, a stability of at least 0.8). Of the numbers of clusters that pass both,
+  the one whose silhouette is farthest above that of the cloud is recommended; if none
+  passes, 1.
+
+  Args:
+    figures: of each number of clusters, in any order.
+
+  Returns:
+    K, or None where it cannot be told, and one or two sentences.
+  """
+  several = [f for f in figures if f.num_clusters > 1]
+  if not several:
+    return 1, 'K = 1 is the only number of clusters that was tried.'
+  known = [f for f in several if f.p_value is not None and f.stability is not None]
+  if not known:
+    return None, (
+      'No K is recommended: whether clusters can be found again shows only with two '
+      'seeds or more that finish, and more clients than clusters.'
+    )
+  tight = [f for f in known if _p(f) <= _MAX_P]
+  if not tight:
+    return 1, (
+      "K = 1: for no K tried are the clients' models in tighter clusters than one "
+      'Gaussian cloud of the same spread.'
+    )
+  stable = [f for f in tight if _stable(f) >= _STABLE]
+  if not stable:
+    best = max(tight, key=_stable)
+    return 1, (
+      f'K = 1: the clusters do not last from seed to seed. Of those that are tighter '
+      f"than one Gaussian cloud's, the most stable are those of K = "
+      f'{best.num_clusters}, of adjusted Rand index {best.stability:.2f} between '
+      f'seeds, below {_STABLE}.'
+    )
+  best = max(stable, key=_excess)
+  reason = (
+    f'K = {best.num_clusters}: its silhouette is {_excess(best):.2f} above that of one '
+    f'Gaussian cloud of the same spread, the most of all K whose clusters last from '
+    f'seed to seed (adjusted Rand index {best.stability:.2f}, at least {_STABLE}).'
+  )
+  if len(several) > 1 and best.num_clusters == max(f.num_clusters for f in several):
+    reason += ' It is the largest K tried: try larger ones.'
+  return best.num_clusters, reason
+
+
+def _p(figures: Figures) -> float:
+  return 1.0 if figures.p_value is None else figures.p_value
+
+
+def _stable(figures: Figures) -> float:
+  return 0.0 if figures.stability is None else figures.stability
+
+
+def _excess(figures: Figures) -> float:
+  return (figures.silhouette or 0.0) - (figures.of_one_cloud or 0.0)

@@ -1,0 +1,241 @@
+"""The table of a comparison, as Markdown, LaTeX, CSV and plain text."""
+
+import csv
+import io
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.display import in_latex, in_markdown, shown
+
+COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
+_KINDS = ('finetuned', 'deployed')
+_HONEST = ('honest_finetuned', 'honest_deployed')
+_HEADINGS = {
+  'micro_accuracy': 'micro-acc',
+  'micro_f1': 'micro-F1',
+  'macro_accuracy': 'macro-acc',
+  'macro_f1': 'macro-F1',
+}
+
+# How well clusters agree with the true ones, as tables show it.
+AGREEMENTS = ('ari', 'ami')
+
+# A table has one dict for each method; see `over_seeds`.
+Table = list[dict[str, Any]]
+
+
+def mean_and_std(
+  values: list[float], factor: float = 100.0
+) -> tuple[float, float | None]:
+  """Mean and sample standard deviation (None for one seed), by default in percent."""
+  scaled = factor * np.array(values)
+  return float(scaled.mean()), float(scaled.std(ddof=1)) if len(values) > 1 else None
+
+
+def over_seeds(summaries: Summaries) -> Table:
+  """Aggregates the seeds of each method.
+
+  Args:
+    summaries: label of each method -> summary of each seed.
+
+  Returns:
+    For each method a dict of its label ('method'), the number of 'seeds' and how many
+    'diverged'; '{kind}_{column}', (mean, standard deviation) in percent, where kind is
+    finetuned, deployed, unseen, honest_finetuned or honest_deployed; the means 'ari'
+    and 'ami'; the median 'seconds_per_round'; 'untested', clients without test
+    examples; 'notes', a list of sentences. Figures that no seed has are None.
+  """
+  out = []
+  for label, runs in summaries.items():
+    done = [s for s in runs if s is not None]
+    row: dict[str, Any] = {'method': label, 'seeds': len(runs)}
+    row['diverged'] = len(runs) - len(done)
+    for kind in (*_KINDS, 'unseen'):
+      for column in COLUMNS:
+        values = [s[kind][column] for s in done if s.get(kind)]
+        row[f'{kind}_{column}'] = mean_and_std(values) if values else None
+    for kind in _KINDS:
+      for column in COLUMNS:
+        values = [s['honest'][kind][column] for s in done if s.get('honest')]
+        row[f'honest_{kind}_{column}'] = mean_and_std(values) if values else None
+    for name in AGREEMENTS:
+      found = [s['clusters'].get(name) for s in done if s['clusters']]
+      known = [a for a in found if a is not None]
+      row[name] = float(np.mean(known)) if known else None
+    seconds = [s['timing']['seconds_per_round'] for s in done]
+    seconds = [s for s in seconds if s is not None]
+    row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
+    row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
+    row['notes'] = done[0].get('notes', []) if done else []
+    if failed := sum(s.get('finetuning_failed') or 0 for s in done):
+      row['notes'] = row['notes'] + [
+        f'fine-tuning of {failed} clients, in all seeds, diverged; the deployed model '
+        'counts for them.'
+      ]
+    out.append(row)
+  return out
+
+
+def _cell(row: dict[str, Any], key: str, join: str) -> str:
+  """A figure as text, its mean and standard deviation on either side of `join`."""
+  value = row[key]
+  if value is None and key.startswith('unseen') and row['finetuned_micro_accuracy']:
+    return ''
+  if value is None:
+    return 'diverged' if row['diverged'] else 'not run'
+  note = '*' if row['diverged'] else ''
+  spread = '' if value[1] is None else f'{join}{value[1]:.1f}'
+  return f'{value[0]:.1f}{spread}{note}'
+
+
+def _agreements(row: dict[str, Any]) -> list[str]:
+  """ARI and AMI as text."""
+  return ['' if row[name] is None else f'{row[name]:.2f}' for name in AGREEMENTS]
+
+
+def _kinds(table: Table) -> tuple[str, ...]:
+  """Kinds of figures that a table has."""
+  unseen = any(row['unseen_micro_accuracy'] for row in table)
+  honest = _HONEST if has_honest(table) else ()
+  return (*honest, *_KINDS, 'unseen') if unseen else (*honest, *_KINDS)
+
+
+def has_honest(table: Table) -> bool:
+  """Whether some clients of a table are bad."""
+  return any(row['honest_deployed_micro_accuracy'] for row in table)
+
+
+def _notes(table: Table) -> list[str]:
+  """What a reader should know of the methods of a table, each sentence once."""
+  said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
+  return list(dict.fromkeys(said))
+
+
+def as_markdown(table: Table) -> str:
+  """The table as Markdown."""
+  kinds = _kinds(table)
+  heads = [f'{k.replace("_", " ")} {_HEADINGS[c]}' for k in kinds for c in COLUMNS]
+  lines = [
+    '| method | ' + ' | '.join(heads) + ' | ARI | AMI | s/round |',
+    '|---' * (len(heads) + 4) + '|',
+  ]
+  for row in table:
+    cells = [_cell(row, f'{k}_{c}', ' ± ') for k in kinds for c in COLUMNS]
+    cells += _agreements(row)
+    seconds = row['seconds_per_round']
+    seconds = '' if seconds is None else f'{seconds:.3g}'
+    lines.append(
+      f'| {in_markdown(row["method"])} | ' + ' | '.join([*cells, seconds]) + ' |'
+    )
+  if any(0 < row['diverged'] < row['seeds'] for row in table):
+    lines.append('\n\\* without the seeds that diverged.')
+  if untested := max(row['untested'] for row in table):
+    lines.append(f'\n{untested} clients without test examples are left out.')
+  lines += [f'\n{in_markdown(note)}' for note in _notes(table)]
+  return '\n'.join(lines) + '\n'
+
+
+def as_latex(table: Table) -> str:
+  """The fine-tuned columns as a LaTeX tabular, like Tables 2 and 3.
+
+  Where some clients are bad, the figures are those of the honest ones.
+  """
+  kind = _HONEST[0] if has_honest(table) else _KINDS[0]
+  heads = ' & '.join(_HEADINGS[c].replace('m', 'M', 1) for c in COLUMNS)
+  lines = [
+    r'\begin{tabular}{lcccc}',
+    r'\hline',
+    rf'Method & {heads} \\',
+    r'\hline',
+  ]
+  for row in table:
+    cells = ' & '.join(_cell(row, f'{kind}_{c}', r'$\pm$') for c in COLUMNS)
+    lines.append(rf'{in_latex(row["method"])} & {cells} \\')
+  notes = [rf'\par {{\footnotesize {in_latex(note)}}}' for note in _notes(table)]
+  return '\n'.join([*lines, r'\hline', r'\end{tabular}', *notes]) + '\n'
+
+
+def as_csv(table: Table) -> str:
+  """The table as CSV: means and standard deviations in columns of their own."""
+  out = io.StringIO()
+  writer = csv.writer(out, lineterminator='\n')
+  keys = [f'{kind}_{column}' for kind in _kinds(table) for column in COLUMNS]
+  heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
+  writer.writerow(
+    [
+      'method',
+      'seeds',
+      'diverged',
+      *heads,
+      *AGREEMENTS,
+      'seconds_per_round',
+      'clients_without_test_examples',
+      'notes',
+    ]
+  )
+  for row in table:
+    cells = [v for key in keys for v in (row[key] or ('', ''))]
+    agreements = ['' if row[name] is None else row[name] for name in AGREEMENTS]
+    writer.writerow(
+      [
+        shown(row['method'], 255),
+        row['seeds'],
+        row['diverged'],
+        *cells,
+        *agreements,
+        row['seconds_per_round'],
+        row['untested'],
+        ' '.join(row['notes']),
+      ]
+    )
+  return out.getvalue()
+
+
+def as_text(table: Table) -> str:
+  """The table for a terminal: accuracies and F1, fine-tuned and deployed.
+
+  Where some clients are bad, the figures are those of the honest ones.
+  """
+  honest = has_honest(table)
+  kinds = _HONEST if honest else _KINDS
+  groups = [
+    f'{name}, honest' if honest else name for name in ('fine-tuned', 'deployed')
+  ]
+  names = [shown(row['method'], 255) for row in table]
+  width = max(16, *map(len, names))
+  lines = [
+    ' ' * width + f'{groups[0]:^48}{groups[1]:^48}'.rstrip(),
+    f'{"method":{width}}'
+    + ''.join(f'{_HEADINGS[c]:>11} ' for _ in kinds for c in COLUMNS)
+    + f'{"ARI":>6}{"AMI":>6}{"s/round":>10}',
+  ]
+  for name, row in zip(names, table, strict=True):
+    cells = [_cell(row, f'{k}_{c}', '±') for k in kinds for c in COLUMNS]
+    agreements = ''.join(f'{text:>6}' for text in _agreements(row))
+    seconds = row['seconds_per_round']
+    seconds = '' if seconds is None else f'{seconds:.3f}'
+    lines.append(
+      f'{name:{width}}'
+      + ''.join(f'{cell:>11} ' for cell in cells)
+      + f'{agreements}{seconds:>10}'
+    )
+  return '\n'.join(lines + [shown(note, 2000) for note in _notes(table)])
+
+
+def write(table: Table, workdir: pathlib.Path, sections: Sequence[str] = ()) -> None:
+  """Writes table.md, table.csv and table.tex.
+
+  Args:
+    table: see `over_seeds`.
+    workdir: an existing folder.
+    sections: further Markdown for table.md.
+  """
+  markdown = '\n'.join([as_markdown(table), *filter(None, sections)])
+  write_atomically(workdir / 'table.md', markdown)
+  write_atomically(workdir / 'table.csv', as_csv(table))
+  write_atomically(workdir / 'table.tex', as_latex(table))

@@ -1,0 +1,198 @@
+"""Values of hyperparameters chosen from a grid, by the mean over seeds."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fesem_jax.evaluation.paired import KINDS
+from fesem_jax.utils.display import in_markdown, text_of
+from fesem_jax.utils.errors import UserError
+
+# Values by the name of what is tuned.
+Values = dict[str, Any]
+
+# What a table says of one method: its 'method', the 'values' that it ran with, how they
+# were 'chosen', the number of tuning 'runs', and 'warnings'.
+Row = dict[str, Any]
+
+
+class Tried(NamedTuple):
+  """What one point of the grid came to.
+
+  Attributes:
+    values: of each hyperparameter.
+    scores: of each seed, None where the run diverged.
+  """
+
+  values: Values
+  scores: list[float | None]
+
+  @property
+  def mean(self) -> float | None:
+    """Over seeds; None where one of them diverged."""
+    known = [s for s in self.scores if s is not None]
+    return float(np.mean(known)) if len(known) == len(self.scores) else None
+
+
+class Choice(NamedTuple):
+  """What the search of one method came to.
+
+  Attributes:
+    values: that are chosen; empty where every point diverged with some seed.
+    tried: every point of the grid.
+    seeds: that each point ran with.
+    by: one of `paired.KINDS`.
+  """
+
+  values: Values
+  tried: list[Tried]
+  seeds: list[int]
+  by: str
+
+  @property
+  def runs(self) -> int:
+    """How many runs the search took."""
+    return sum(len(tried.scores) for tried in self.tried)
+
+  @property
+  def grid(self) -> dict[str, list[Any]]:
+    """The values of each hyperparameter that were tried."""
+    names = dict.fromkeys(name for tried in self.tried for name in tried.values)
+    return {
+      name: list(dict.fromkeys(t.values[name] for t in self.tried if name in t.values))
+      for name in names
+    }
+
+  @property
+  def at_edge(self) -> list[str]:
+    """Names of chosen values that are the least or the largest of several numbers.
+
+    Zero, which has no smaller value beside it, is no edge.
+    """
+    found = []
+    for name, value in self.values.items():
+      tried = self.grid[name]
+      numbers = all(isinstance(v, int | float) and type(v) is not bool for v in tried)
+      if numbers and len(tried) > 1:
+        least = value == min(tried) and value != 0
+        if least or value == max(tried):
+          found.append(name)
+    return found
+
+
+def points(
+  grid: Mapping[str, Sequence[Any]],
+  applies: Callable[[Values, str], bool] = lambda values, name: True,
+) -> list[Values]:
+  """The product of a grid, without the values that do not apply.
+
+  Args:
+    grid: name of each hyperparameter -> its values.
+    applies: (a point, name) -> whether the hyperparameter has an effect beside the
+      point's other values.
+
+  Returns:
+    Distinct points, in the order of the grid; empty where nothing applies.
+  """
+  found: list[Values] = []
+  for combination in itertools.product(*grid.values()):
+    whole = dict(zip(grid, combination, strict=True))
+    point = {name: value for name, value in whole.items() if applies(whole, name)}
+    if point and point not in found:
+      found.append(point)
+  return found
+
+
+def search(
+  tries: Sequence[Values],
+  seeds: Sequence[int],
+  score: Callable[[Values, int], float | None],
+  by: str = 'deployed',
+) -> Choice:
+  """The point with the best mean over seeds, the first of equal ones.
+
+  Args:
+    tries: see `points`.
+    seeds: of the runs; they should not be those that are reported.
+    score: (point, seed) -> a figure of which higher is better, None if the run
+      diverged; a point that diverged with one seed is not chosen.
+    by: what the score is, one of `paired.KINDS`.
+
+  Raises:
+    UserError: without points or seeds.
+  """
+  if not tries or not seeds:
+    raise UserError('There is nothing to choose from: no values, or no seeds.')
+  tried = [Tried(point, [score(point, seed) for seed in seeds]) for point in tries]
+  means = [-np.inf if t.mean is None else t.mean for t in tried]
+  best = int(np.argmax(means))
+  values = {} if means[best] == -np.inf else tried[best].values
+  return Choice(values, tried, list(seeds), by)
+
+
+def in_words(values: Values) -> str:
+  """'learning_rate=0.1;server_learning_rate=1', as labels have it."""
+  return ';'.join(f'{name}={text_of(value)}' for name, value in values.items())
+
+
+def seeds_as_text(seeds: Iterable[int]) -> str:
+  """Seeds as text: '7', '7, 8' or, where they are consecutive, '7 to 9'."""
+  listed = list(seeds)
+  if len(listed) > 2 and listed == list(range(listed[0], listed[-1] + 1)):
+    return f'{listed[0]} to {listed[-1]}'
+  return ', '.join(map(str, listed))
+
+
+def grid_as_text(values: Iterable[Any]) -> str:
+  """'{0.1, 1}'."""
+  return '{' + ', '.join(map(text_of, values)) + '}'
+
+
+def warnings(label: str, choice: Choice) -> list[str]:
+  """Sentences on chosen values of a method that are at the edge of their grid."""
+  return [
+    f'Warning: {label}: {name}={text_of(choice.values[name])} is at the edge of its '
+    f'grid {grid_as_text(choice.grid[name])}; extend the grid.'
+    for name in choice.at_edge
+  ]
+
+
+def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
+  """What a table says of how one method's values were chosen.
+
+  Args:
+    label: of the method.
+    values: that it ran with.
+    choice: of its search; the error of a search that could not run; None without one.
+  """
+  found: Row = {'method': label, 'values': values, 'chosen': 'as given'}
+  found |= {'runs': 0, 'warnings': []}
+  if choice is None:
+    return found
+  if isinstance(choice, UserError):
+    return found | {'chosen': f'as given, cannot be tuned: {choice}'}
+  grids = ' x '.join(
+    f'{name} {grid_as_text(tried)}' for name, tried in choice.grid.items()
+  )
+  how = (
+    f'tuned over {grids} by {KINDS[choice.by]} micro accuracy on validation data, '
+    f'seeds {seeds_as_text(choice.seeds)}'
+  )
+  if not choice.values:
+    how = f'as given, since every point diverged when {how}'
+  found |= {'chosen': how, 'runs': choice.runs}
+  return found | {'warnings': warnings(label, choice)}
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+  """A table of the values of each method, and the warnings."""
+  lines = ['| method | rates | chosen | tuning runs |', '|---|---|---|---|']
+  for each in rows:
+    values = ', '.join(f'{name}={text_of(v)}' for name, v in each['values'].items())
+    cells = [each['method'], values, each['chosen'], str(each['runs'])]
+    lines.append('| ' + ' | '.join(in_markdown(cell, 500) for cell in cells) + ' |')
+  for each in rows:
+    lines += [f'\n{in_markdown(text, 500)}' for text in each['warnings']]
+  return '\n'.join(lines) + '\n'

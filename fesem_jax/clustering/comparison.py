@@ -1,0 +1,139 @@
+"""What FeSEM compares and averages: whole models, one layer, or matched units."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.clustering import em, hidden_units, matching
+from fesem_jax.core import sharding, tree
+from fesem_jax.core.types import Model, Params
+from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.utils.errors import check_choice
+
+# The name of matched units where others are names of layers.
+MATCHED = 'matched'
+
+
+class Comparison(NamedTuple):
+  """How clients' models are compared with centers, and what of them is averaged.
+
+  Attributes:
+    partial: whether distances are of less than all parameters.
+    part: the part of a stack [S, ...] that distances are of.
+    align: (stack [S, ...], references [S, ...] or [1, ...], mesh) -> the stack with the
+      units of each model in the order of its reference; None where units stay.
+    known: parts of centers [K, ...] -> what `nearest` wants to know of them, made once
+      a round.
+    nearest: (stack [S, ...], known, mesh=None) -> each client's nearest center [S]
+      int32, the squared distance of the parts [S] float32, and the stack as it is to
+      be averaged with those centers.
+  """
+
+  partial: bool
+  part: Callable[[Params], Params]
+  align: Callable[[Params, Params, Mesh | None], Params] | None
+  known: Callable[[Params], Any]
+  nearest: Callable[..., tuple[jax.Array, jax.Array, Params]]
+
+  def alike(self, stack: Params, exists: jax.Array, mesh: Mesh | None) -> Params:
+    """A stack [S, ...] with units in one order, that of the first model that `exists`.
+
+    K-means may then compare its models with each other.
+    """
+    if self.align is None:
+      return stack
+    return self.align(stack, tree.take(stack, exists.argmax()[None]), mesh)
+
+  def mixed(self, shares: jax.Array, centers: Params, references: Params) -> Params:
+    """Means of centers whose units are in the order of a reference for each mean.
+
+    Args:
+      shares: [N, K] float32; each row adds up to 1.
+      centers: [K, ...].
+      references: [N, ...] whose units' order each mean has.
+
+    Returns:
+      [N, ...].
+    """
+    align = self.align
+    if align is None:
+      return _mixed(shares, centers)
+
+    def one(each: tuple[jax.Array, Params]) -> Params:
+      share, reference = each
+      in_order = align(centers, tree.expand(reference), None)
+      return tree.unstack(_mixed(share[None], in_order), 0)
+
+    return jax.lax.map(one, (shares, references))
+
+
+def _mixed(shares: jax.Array, centers: Params) -> Params:
+  """[N, ...] means of centers [K, ...] by shares [N, K], which add up to 1."""
+
+  def mix(x: jax.Array) -> jax.Array:
+    return jnp.einsum('nk,k...->n...', shares, x, precision=jax.lax.Precision.HIGHEST)
+
+  return jax.tree.map(mix, centers)
+
+
+def by_weights(layer: str = 'all') -> Comparison:
+  """Weights are compared one by one, as in Eq. 8, of all layers or of one."""
+
+  def part(params):
+    return params if layer == 'all' else params[layer]
+
+  def known(centers):
+    return centers
+
+  def nearest(stack, centers, mesh: Mesh | None = None):
+    return *em.e_step(part(stack), centers, mesh), stack
+
+  return Comparison(layer != 'all', part, None, known, nearest)
+
+
+def by_matching(model: Model) -> Comparison:
+  """Models are compared and averaged with their hidden units matched (Section 5.1).
+
+  Raises:
+    UserError: on a model whose units `units.layers_of` does not know.
+  """
+  layers = hidden_units.layers_of(model)
+
+  def part(params):
+    return params
+
+  def align(stack, references, mesh):
+    def on_device(stack, references):
+      return matching.align(layers, stack, references), None
+
+    return sharding.per_device(on_device, mesh, 1)(stack, references)[0]
+
+  def known(centers):
+    return centers, matching.separations(layers, centers)
+
+  def nearest(stack, known, mesh: Mesh | None = None):
+    def on_device(stack, known):
+      return matching.nearest(layers, stack, *known), None
+
+    return sharding.per_device(on_device, mesh, 1)(stack, known)[0]
+
+  return Comparison(False, part, align, known, nearest)
+
+
+def build(cluster_on: str, model: Model) -> Comparison:
+  """The comparison that an option names.
+
+  Args:
+    cluster_on: 'all' layers, the name of one, or 'matched' units.
+    model: of the clients.
+
+  Raises:
+    UserError: on a layer that the model does not have, units that cannot be matched, or
+      parameters that cannot be trained.
+  """
+  layers = check_parameters(model)
+  check_choice('cluster_on', cluster_on, ('all', MATCHED, *layers))
+  return by_matching(model) if cluster_on == MATCHED else by_weights(cluster_on)

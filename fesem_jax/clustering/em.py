@@ -1,0 +1,270 @@
+"""The E-step, the M-step and Eq. 6 (Section 4.3)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.core import sharding, sums, tree
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.types import Params
+from fesem_jax.training.cohort import Trained
+
+
+def e_step(
+  stack: Params, centers: Params, mesh: Mesh | None = None
+) -> tuple[jax.Array, jax.Array]:
+  """Assigns each client to its nearest center (Eq. 8).
+
+  Args:
+    stack: [S, ...] client models.
+    centers: [K, ...].
+    mesh: devices that the stack is split over; None if it is whole here.
+
+  Returns:
+    [S] int32 in 0..K-1, ties go to the smallest, and the squared distances [S].
+
+  Raises:
+    AssertionError: if models and centers are not of one structure.
+  """
+  chex.assert_trees_all_equal_structs(stack, centers)
+  distances = _all_distances(stack, centers, mesh)
+  return distances.argmin(axis=-1).astype(jnp.int32), distances.min(axis=-1)
+
+
+def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Array:
+  def on_device(stack, centers):
+    return (tree.squared_distances(stack, centers), None)
+
+  return sharding.per_device(on_device, mesh, 1)(stack, centers)[0]
+
+
+# Clients that moved less than half of the way to another center are nearest to their
+# own; the hundredth is far beyond what float32 rounds off a squared distance.
+_HALF_WAY = 4 * 1.01
+
+
+def gaps(centers: Params) -> jax.Array:
+  """[K] float32: squared distance of each center [K, ...] to the nearest other one."""
+  count = jax.tree.leaves(centers)[0].shape[0]
+  apart = tree.squared_distances(centers, centers)
+  return jnp.where(jnp.eye(count, dtype=bool), jnp.inf, apart).min(axis=1)
+
+
+def surely_nearest(squared: jax.Array, gap: jax.Array) -> jax.Array:
+  """Clients whose E-step is known without a look at the other centers: [S] bool.
+
+  |w - c'| >= |c - c'| - |w - c| > |w - c| where |w - c| < |c - c'| / 2.
+
+  Args:
+    squared: [S] float32 squared distance |w - c|^2 of each model to a center.
+    gap: [S] float32 squared distance of that center to the nearest other one.
+  """
+  return _HALF_WAY * squared < gap
+
+
+def m_step(
+  stack: Params,
+  assignment: jax.Array,
+  weights: jax.Array,
+  centers: Params,
+  mesh: Mesh | None = None,
+) -> Params:
+  """Moves each center to the mean of its clients (Eq. 9).
+
+  Args:
+    stack: [S, ...] client models.
+    assignment: [S] int32.
+    weights: [S] float32; all 1 in the paper.
+    centers: [K, ...] old centers; one without clients stays where it is.
+    mesh: see `e_step`.
+
+  Returns:
+    [K, ...] new centers.
+  """
+  return sums.weighted_mean(stack, assignment, weights, centers, mesh)
+
+
+def objective(
+  stack: Params,
+  centers: Params,
+  assignment: jax.Array,
+  weights: jax.Array,
+  mesh: Mesh | None = None,
+) -> jax.Array:
+  """Eq. 6: mean squared distance of clients to their centers, [] float32.
+
+  Args:
+    stack: [S, ...] client models.
+    centers: [K, ...].
+    assignment: [S] int32.
+    weights: [S] float32; all 1 in the paper, 0 for clients that do not count.
+    mesh: see `e_step`.
+  """
+  distances = _all_distances(stack, centers, mesh)
+  own = jnp.take_along_axis(distances, assignment[:, None], axis=1)[:, 0]
+  return mean_distance(own, weights)
+
+
+def mean_distance(distance: jax.Array, weights: jax.Array) -> jax.Array:
+  """[] float32: mean of distances [S] by weights [S]; 0 where all weights are 0."""
+  squared = sums.total(jnp.where(weights > 0, distance * weights, 0.0))
+  weight = sums.total(weights)
+  return squared / jnp.where(weight > 0, weight, 1.0)
+
+
+def responsibilities(distances: jax.Array, temperature: float) -> jax.Array:
+  """Soft assignment: [S, K] float32 shares of each client that add up to 1.
+
+    q_ik proportional to exp(-(D_ik / min_j D_ij - 1) / temperature)
+
+  Relative to the least distance, the temperature means the same for models of any
+  size: at 0.1, a center 10 % farther off than the nearest one has 1/e of its share.
+
+  Args:
+    distances: [S, K] float32 squared distances D.
+    temperature: positive; towards 0 this becomes Eq. 8.
+  """
+  least = distances.min(axis=1, keepdims=True)
+  excess = distances / jnp.where(least > 0, least, 1.0)
+  return jax.nn.softmax(-excess / variable(temperature), axis=1)
+
+
+class Sums(NamedTuple):
+  """What the M-step and Eq. 6 need of the clients seen so far, about the old centers.
+
+  Attributes:
+    clients: weighted sums of their models.
+    squared: [K] weighted sums of their squared distances to the old centers.
+    started: [] weighted sum of their squared distances to the centers that they started
+      from; None if Eq. 6 is not to be known step by step.
+  """
+
+  clients: sums.ClusterSums
+  squared: jax.Array
+  started: jax.Array | None = None
+
+  @classmethod
+  def zeros(cls, centers: Params, by_step: bool = False) -> 'Sums':
+    """Sums of no clients, for centers [K, ...]."""
+    none = sums.no_sums(centers)
+    started = jnp.float32(0.0) if by_step else None
+    return cls(none, jnp.zeros(none.weight.shape), started)
+
+  def add(
+    self,
+    trained: Trained,
+    cluster: jax.Array,
+    distance: jax.Array,
+    weighting: str,
+    centers: Params,
+  ) -> 'Sums':
+    """Adds a chunk of clients.
+
+    Args:
+      trained: the chunk's C clients.
+      cluster: [C] int32 cluster of each.
+      distance: [C] float32 squared distance to the old center of that cluster.
+      weighting: see `Trained.weights`.
+      centers: [K, ...] old centers.
+    """
+    weights = trained.weights(weighting)
+    return self._replace(
+      clients=sums.add_rows(self.clients, trained.params, cluster, weights, centers),
+      squared=self.squared.at[cluster].add(weights * distance),
+    )
+
+  def add_to_start(
+    self,
+    weights: jax.Array,
+    own: jax.Array,
+    squared: jax.Array,
+    add: Callable[[sums.ClusterSums, jax.Array], sums.ClusterSums],
+  ) -> 'Sums':
+    """Adds a chunk of clients to the centers that they started from.
+
+    Args:
+      weights: [C] float32 of the clients.
+      own: [C] int32 center that each started from.
+      squared: [C] float32 squared distance to it.
+      add: adds the clients' models to the sums of these centers, by weights [C].
+    """
+    started = self.started
+    if started is not None:
+      started = started + sums.total(weights * squared)
+    return Sums(
+      add(self.clients, weights), self.squared.at[own].add(weights * squared), started
+    )
+
+  def add_shares(
+    self, trained: Trained, shares: jax.Array, weighting: str, centers: Params
+  ) -> 'Sums':
+    """Adds a chunk of clients to several clusters each.
+
+    Args:
+      trained: the chunk's C clients.
+      shares: [C, K] float32 what each cluster gets of each client; see
+        `responsibilities`.
+      weighting: see `Trained.weights`.
+      centers: [K, ...] old centers.
+    """
+    weights = trained.weights(weighting)[:, None] * shares
+    distances = tree.squared_distances(trained.params, centers)
+    clients = self.clients
+    for k in range(weights.shape[1]):
+      own = jnp.full(weights.shape[:1], k, jnp.int32)
+      clients = sums.add_rows(clients, trained.params, own, weights[:, k], centers)
+    squared = self.squared + (weights * distances).sum(axis=0)
+    return self._replace(clients=clients, squared=squared)
+
+  def add_started(
+    self, trained: Trained, own: jax.Array, weighting: str, centers: Params
+  ) -> 'Sums':
+    """Adds a chunk of clients to `started`, if that is to be known.
+
+    Args:
+      trained: the chunk's C clients.
+      own: [C] int32 center that each started from.
+      weighting: see `Trained.weights`.
+      centers: [K, ...] old centers.
+    """
+    if self.started is None:
+      return self
+    weights = trained.weights(weighting)
+    away = tree.row_distances(trained.params, tree.take(centers, own))
+    away = sums.total(jnp.where(weights > 0, weights * away, 0.0))
+    return self._replace(started=self.started + away)
+
+  def by_step(self) -> tuple[jax.Array, jax.Array] | None:
+    """Eq. 6 after the local step and after the E-step; None if it is not known."""
+    if self.started is None:
+      return None
+    count = jnp.maximum(self.clients.weight.sum(), 1.0)
+    return self.started / count, self.squared.sum() / count
+
+  def objective(self, old: Params, new: Params) -> jax.Array:
+    """Eq. 6 of all clients added, [] float32, without looking at them again.
+
+    With D the sum of squared distances to the old center c, and the center
+    moving to c': sum |w - c'|^2 = D - 2 <c' - c, sum (w - c)> + n |c' - c|^2.
+    Where centers move many times farther than clients differ, digits cancel: 0.2 %
+    are lost at a move of 40 times the spread, 10 to 30 % at 200 times. The centers
+    themselves are not affected.
+
+    Args:
+      old: [K, ...] centers that distances and sums were taken about.
+      new: [K, ...] centers after the M-step.
+    """
+    clients = self.clients
+
+    def change(sum_of: jax.Array, c: jax.Array, moved: jax.Array) -> jax.Array:
+      count = clients.weight.reshape((-1,) + (1,) * (c.ndim - 1))
+      shift = moved - c
+      return (shift * (count * shift - 2 * sum_of)).sum()
+
+    changes = jax.tree.leaves(jax.tree.map(change, clients.params, old, new))
+    value = self.squared.sum() + sum(changes)
+    return jnp.maximum(value, 0.0) / jnp.maximum(clients.weight.sum(), 1.0)

@@ -1,0 +1,189 @@
+"""Units of a network as vectors, and their order.
+
+The units of a layer are its outputs: channels of a convolution, neurons of a dense
+layer. All are columns: an array [R, U] holds R numbers of each of U units.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core.types import Model, Params
+from fesem_jax.models import networks
+from fesem_jax.utils.errors import UserError, argument
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+# Squared distances from products are off by less than this share of the squared norms.
+_ROUNDING = 1e-5
+
+
+class Layer(NamedTuple):
+  """A convolution or dense layer, and what normalizes its units.
+
+  Attributes:
+    name: of the layer that holds the kernel, whose last axis are the units and whose
+      inputs repeat those before it in blocks: a window's pixels, or an image's.
+    norm: name of its GroupNorm, '' without one.
+    groups: of the GroupNorm, 1 without one. Units of one group share a mean and a
+      variance: only as whole groups, and within their group, may they change places.
+  """
+
+  name: str
+  norm: str
+  groups: int
+
+
+def layers_of(model: Model) -> tuple[Layer, ...]:
+  """Says how the units of a model are connected.
+
+  Args:
+    model: of `models.build`.
+
+  Returns:
+    The layers from the input on; the last one gives the logits.
+
+  Raises:
+    UserError: if the model's layers are not known to run one after the other.
+  """
+  if not model.layers:
+    raise UserError(
+      f"{argument('cluster_on', 'matched')} needs one of fesem_jax's own models whose "
+      'layers run one after the other, e.g. mlp or femnist_cnn; leave it out else.'
+    )
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  found: list[Layer] = []
+  units = 0
+  for name in model.layers:
+    if set(shapes[name]) == {'scale', 'bias'} and found:
+      if shapes[name]['scale'].shape != (units,):
+        raise AssertionError(f'{name} does not normalize {found[-1].name}.')
+      found[-1] = Layer(found[-1].name, name, networks.NORM_GROUPS)
+      continue
+    *window, inputs, outputs = shapes[name]['kernel'].shape
+    if found and (inputs != units if window else inputs % units):
+      raise AssertionError(f'{name} does not follow {found[-1].name}.')
+    found.append(Layer(name, '', 1))
+    units = outputs
+  return tuple(found)
+
+
+def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax.Array]:
+  """What leads to the units of a layer: arrays [R, U], a column for each unit.
+
+  Args:
+    layer: the layer.
+    params: one model.
+    before: order of the units of the layer before; None leaves them as they are.
+  """
+  kernel = params[layer.name]['kernel']
+  if before is not None:
+    kernel = _with_inputs(kernel, before)
+  vectors = [params[layer.name]['bias']]
+  if layer.norm:
+    vectors += [params[layer.norm]['scale'], params[layer.norm]['bias']]
+  return [kernel.reshape(-1, kernel.shape[-1]), *(v[None] for v in vectors)]
+
+
+def outgoing(
+  layers: Sequence[Layer], i: int, params: Params, following: jax.Array | None
+) -> jax.Array:
+  """What the units of a layer give to the next one: [R, U], a column for each unit.
+
+  Args:
+    layers: of `layers_of`.
+    i: which of them, not the last.
+    params: one model.
+    following: order of the units of the next layer; None leaves them as they are.
+  """
+  kernel = params[layers[i + 1].name]['kernel']
+  if following is not None:
+    kernel = kernel[..., following]
+  units = params[layers[i].name]['bias'].shape[0]
+  blocks = kernel.reshape(-1, units, kernel.shape[-1])
+  return blocks.transpose(0, 2, 1).reshape(-1, units)
+
+
+def _with_inputs(kernel: jax.Array, order: jax.Array) -> jax.Array:
+  """A kernel whose inputs, in each of their blocks, are put in an order [I]."""
+
+  def moved() -> jax.Array:
+    blocks = kernel.reshape(-1, len(order), kernel.shape[-1])
+    return jnp.take(blocks, order, axis=1).reshape(kernel.shape)
+
+  return jax.lax.cond(_stays(order), lambda: kernel, moved)
+
+
+def _stays(order: jax.Array) -> jax.Array:
+  """[] bool: whether every unit is in its own place."""
+  return (order == jnp.arange(len(order))).all()
+
+
+def in_order(
+  layers: Sequence[Layer], one: Params, orders: Sequence[jax.Array]
+) -> Params:
+  """One model with its hidden units in other places.
+
+  Args:
+    layers: of `layers_of`.
+    one: a model.
+    orders: for each hidden layer, [U] int32: the unit that comes to each place.
+
+  Returns:
+    The same function.
+  """
+  if not orders:
+    return one
+
+  def moved() -> Params:
+    out = {}
+    for i, layer in enumerate(layers):
+      kernel = one[layer.name]['kernel']
+      if i > 0:
+        kernel = _with_inputs(kernel, orders[i - 1])
+      out[layer.name] = {'kernel': kernel, 'bias': one[layer.name]['bias']}
+      if layer.norm:
+        out[layer.norm] = one[layer.norm]
+      if i < len(orders):
+        for name in filter(None, (layer.name, layer.norm)):
+          out[name] = {n: x[..., orders[i]] for n, x in out[name].items()}
+    return {name: out[name] for name in one}
+
+  home = functools.reduce(jnp.logical_and, map(_stays, orders))
+  return jax.lax.cond(home, lambda: one, moved)
+
+
+def distances(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
+  """[U] squared distance of each unit to the one in its place; arrays [R, U]."""
+  squares = [jnp.square(x - y).sum(axis=0) for x, y in zip(a, b, strict=True)]
+  return functools.reduce(jnp.add, squares)
+
+
+def costs(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
+  """[U, U] squared distance of each unit of a to each of b; arrays [R, U].
+
+  From products, about b's mean unit: differences of all pairs would be R * U * U.
+  """
+
+  def of_array(x: jax.Array, y: jax.Array) -> jax.Array:
+    middle = x.mean(axis=1, keepdims=True)
+    x, y = x - middle, y - middle
+    products = jnp.matmul(x.T, y, precision=_HIGHEST)
+    squares = jnp.square(x).sum(axis=0)[:, None] + jnp.square(y).sum(axis=0)[None]
+    return squares - 2 * products
+
+  total = functools.reduce(jnp.add, map(of_array, a, b))
+  return jnp.maximum(total, 0.0)
+
+
+def separation(units: Sequence[jax.Array]) -> jax.Array:
+  """[U] a bound from below of each unit's squared distance to the nearest other."""
+  to_all = costs(units, units)
+  middles = [x.mean(axis=1, keepdims=True) for x in units]
+  norms = distances(units, middles)
+  rounding = _ROUNDING * (norms[:, None] + norms[None])
+  others = jnp.where(jnp.eye(len(to_all), dtype=bool), jnp.inf, to_all - rounding)
+  return jnp.maximum(others.min(axis=1), 0.0)

@@ -1,0 +1,4 @@
+"""Which clients take part, and where their data lie.
+
+May import `core` and `utils`.
+"""

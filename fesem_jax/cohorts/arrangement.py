@@ -1,0 +1,146 @@
+"""Dealing clients to devices, and drawing the clients of a round."""
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fesem_jax.cohorts import placement, stratified
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.batching import num_steps
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.utils import processes
+
+
+def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
+  """[M] the clients in the order that `arrange` puts them in.
+
+  Args:
+    local: how clients train, which decides their work.
+    train: training split of M clients, on the host.
+  """
+  work = num_steps(local.schedule, train.sizes(), train.max_examples)
+  return sharding.deal(
+    np.asarray(work) * train.max_examples + np.asarray(train.sizes())
+  )
+
+
+def held_here(
+  local: LocalTraining, train: FederatedData, data_placement: str
+) -> np.ndarray | None:
+  """[M] bool, the clients whose examples this process puts on its devices.
+
+  Args:
+    local: see `arrange`.
+    train: training split of M clients, on the host, in the order that it is given to
+      `arrange`.
+    data_placement: 'replicated' or 'sharded'.
+
+  Returns:
+    None where it puts those of all clients there.
+  """
+  if data_placement == 'replicated' or processes.count() == 1:
+    return None
+  order, devices = order_of_clients(local, train), local.mesh.devices.flat
+  on_each = padded_clients(len(order), local.mesh) // len(devices)
+  owners = np.array([d.process_index for d in devices])
+  here = np.zeros(len(order), bool)
+  here[order] = owners[np.arange(len(order)) // on_each] == jax.process_index()
+  return here
+
+
+def padded_clients(num_clients: int, mesh: Mesh) -> int:
+  """M with the clients without examples that `arrange` adds."""
+  multiple = sharding.num_shards(mesh.size)
+  return -(-num_clients // multiple) * multiple
+
+
+def arrange(
+  local: LocalTraining,
+  train: FederatedData,
+  test: FederatedData,
+  data_placement: str = 'replicated',
+) -> tuple[FederatedData, FederatedData]:
+  """Deals clients so that devices have like work, and puts the data on them.
+
+  Clients without examples are added to make the devices' shares equal; they
+  change nothing. Names, ids and true clusters travel with the clients.
+
+  Args:
+    local: how clients train, which decides their work, and the devices.
+    train: training split of M clients, on the host.
+    test: test split of the same clients in the same order.
+    data_placement: 'replicated' or 'sharded'.
+
+  Returns:
+    Both splits in the new order, whole on every device or split by client; M is a
+    multiple of 8 and of the number of devices.
+  """
+  on_host = ordered(local, train, test)
+  train, test = (placement.place(s, local.mesh, data_placement) for s in on_host)
+  return train, test
+
+
+def ordered(local: LocalTraining, *splits: FederatedData) -> list[FederatedData]:
+  """Splits of the same clients as `arrange` orders and pads them, on the host.
+
+  Args:
+    local: see `arrange`.
+    *splits: on the host; the first decides the work.
+  """
+  order = order_of_clients(local, splits[0])
+  padded = padded_clients(len(order), local.mesh)
+  return [split.reorder(order, padded) for split in splits]
+
+
+def arrange_all(
+  local: LocalTraining, *splits: FederatedData, data_placement: str = 'auto'
+) -> list[FederatedData]:
+  """Splits as `arrange` puts them on the devices, for work on all clients.
+
+  Args:
+    local: see `arrange`.
+    *splits: on the host; the first decides the work.
+    data_placement: see `simulate`.
+  """
+  size = placement.bytes_of(*splits)
+  chosen = placement.chosen(data_placement, size, local.mesh, everyone=True)
+  return [placement.place(s, local.mesh, chosen) for s in ordered(local, *splits)]
+
+
+def draw_cohort(
+  seed: int, number: int, clients_per_round: int, train: FederatedData, mesh: Mesh
+) -> Cohort:
+  """The clients of a round, dealt so that devices have like work.
+
+  They are drawn without replacement, by client id, from the seed and the number of
+  the round, so that neither the clients' order nor the device count matters; where data
+  are split by client, of each device's clients alike (`evenly`).
+
+  Args:
+    seed: of the run.
+    number: of the round, counted from 1; `Cohort.round` is one less.
+    clients_per_round: S; 0 or all clients is full participation.
+    train: training split as arranged.
+    mesh: devices the cohort is split over.
+
+  Returns:
+    A cohort of [S] int32 positions in `train`, with empty places that make S a
+    multiple of the number of devices.
+  """
+  real = len(train.info.names)
+  before = np.int32(number - 1)
+  if not 0 < clients_per_round < real:
+    ids = np.arange(train.num_clients, dtype=np.int32)
+    return Cohort(ids, everyone=True, round=before)
+  rng = prng_streams.host_rng(seed, prng_streams.COHORT, number)
+  if train.shard_rows is not None:
+    ids = stratified.drawn_on_host(rng, clients_per_round, train, mesh)
+    return Cohort(ids, everyone=False, round=before)
+  by_id = np.argsort(np.asarray(train.client_ids)[:real])
+  positions = by_id[rng.choice(real, clients_per_round, replace=False)]
+  padding = -clients_per_round % mesh.size
+  positions = np.concatenate([positions, np.full(padding, train.num_clients)])
+  sizes = np.append(np.asarray(train.sizes()), 0)[positions]
+  ids = positions[sharding.deal(sizes)].astype(np.int32)
+  return Cohort(ids, everyone=False, round=before)

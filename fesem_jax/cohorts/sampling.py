@@ -1,0 +1,114 @@
+"""What is drawn for the clients of a round: keys, coins and cohorts, on the device."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.cohorts import stratified
+from fesem_jax.core import prng_streams
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.types import Cohort, FederatedData
+
+
+def everyone(data: FederatedData) -> Cohort:
+  """The cohort of all clients."""
+  return Cohort(jnp.arange(data.num_clients), everyone=True)
+
+
+def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
+  """[S] keys folded from (key, client id), whatever the client's position."""
+  client_ids = jnp.asarray(data.client_ids).at[ids].get(mode='clip')
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, client_ids)
+
+
+def coin(
+  key: jax.Array, data: FederatedData, ids: jax.Array, probability: float, stream: int
+) -> jax.Array:
+  """[S] bool: one toss for each client of a round, true with `probability`."""
+  if probability == 0:
+    return jnp.zeros(ids.shape, bool)
+  keys = client_keys(key, data, ids)
+
+  def toss(k):
+    return jax.random.bernoulli(prng_streams.fold(k, stream), variable(probability))
+
+  return jax.vmap(toss)(keys)
+
+
+def shuffled(
+  key: jax.Array,
+  data: FederatedData,
+  cohort: Cohort,
+  assignment: jax.Array,
+  num_clusters: int,
+  probability: float,
+) -> jax.Array:
+  """[S] int32: an assignment [S] where some clients went to a random cluster.
+
+  Args:
+    key: of the start.
+    data: training split.
+    cohort: S clients.
+    assignment: [S] int32.
+    num_clusters: K; each is as likely as the others, the old one too.
+    probability: for each client to be moved.
+  """
+  key = prng_streams.fold(key, prng_streams.SHUFFLE)
+  moves = coin(key, data, cohort.ids, probability, prng_streams.SHUFFLE)
+
+  def draw(key):
+    return jax.random.randint(key, (), 0, num_clusters)
+
+  drawn = jax.vmap(draw)(client_keys(key, data, cohort.ids))
+  return jnp.where(moves, drawn, assignment).astype(jnp.int32)
+
+
+def sample_clients(
+  key: jax.Array,
+  data: FederatedData,
+  count: int,
+  mesh: Mesh,
+  of: Cohort | None = None,
+  number: jax.Array | None = None,
+) -> Cohort:
+  """A random cohort, drawn by client id, so that clients' order does not matter.
+
+  Where data are split by client, of each device's clients alike; see `evenly`.
+
+  Args:
+    key: decides which clients are drawn.
+    data: training split; clients without examples come last.
+    count: clients to draw; empty places fill up to a multiple of the device count.
+    mesh: the devices.
+    of: the cohort to draw from; None is everyone.
+    number: [] int32 clients to draw, if fewer than `count`.
+  """
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
+  exists = data.sizes() > 0
+  if of is not None and not of.everyone:
+    exists &= jnp.zeros(exists.shape, bool).at[of.ids].set(True, mode='drop')
+  if data.shard_rows is not None:
+    places = stratified.places_of_sample(count, data, of, mesh)
+    draw = jax.vmap(jax.random.uniform)(keys)
+    wanted = count if number is None else number
+    ids = stratified.drawn_on_devices(key, wanted, draw, exists, places, mesh)
+    return Cohort(ids, everyone=False)
+  ids = first_at_random(keys, exists, count)
+  padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
+  ids = jnp.concatenate([ids, padding])
+  if number is not None:
+    ids = jnp.where(jnp.arange(ids.shape[0]) < number, ids, data.num_clients)
+  return Cohort(ids, everyone=False)
+
+
+def first_at_random(keys: jax.Array, exists: jax.Array, count: int) -> jax.Array:
+  """[min(count, S)] int32 positions that come first in a random order.
+
+  Args:
+    keys: [S] one for each client.
+    exists: [S] bool; those that do not exist come last.
+    count: how many are wanted.
+  """
+  draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
+  # A sort of all would be the same, but for a million clients TPUs compile it slowly.
+  return jax.lax.top_k(-draw, min(count, draw.shape[0]))[1].astype(jnp.int32)

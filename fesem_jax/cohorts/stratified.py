@@ -1,0 +1,143 @@
+"""Drawing of each device's clients alike, where data are split by client.
+
+A device that holds its own clients' examples only can train no others. The clients of
+a cohort are therefore drawn device by device, and lie in it in that order.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.types import Cohort, FederatedData
+
+
+def places_for(count: int, num_clients: int, padded: int, num_devices: int) -> int:
+  """The most clients that a device has in a cohort.
+
+  Args:
+    count: S, without empty places.
+    num_clients: M that are drawn from.
+    padded: M with those that are there to make devices equal.
+    num_devices: D.
+  """
+  on_each = min(padded // num_devices, num_clients)
+  return min(on_each, -(-count * on_each // num_clients))
+
+
+def evenly(
+  count: Any, draw: Any, exists: Any, start: Any, num_devices: int, places: int
+) -> Any:
+  """Draws clients without replacement, of each device alike.
+
+  Every client is as likely as any other. Each of `sharding.num_shards` runs of clients
+  gives its part of the cohort, rounded up or down by a common random start (systematic
+  sampling), and so does each device, so that numbers of devices of equally many shards
+  draw the same clients. Arrays are all of NumPy or all of JAX.
+
+  Args:
+    count: S, an integer or [] int32.
+    draw: [M] random numbers in [0, 1]; the least of a shard are drawn.
+    exists: [M] bool, who can be drawn.
+    start: random integer, from 0 to the number of those less 1.
+    num_devices: D; M is a multiple of the number of shards.
+    places: of each device; what is drawn beyond is left out.
+
+  Returns:
+    [D * places] integers, positions of the clients; M in an empty place.
+  """
+  num_clients, shards = len(draw), sharding.num_shards(num_devices)
+  available = exists.reshape(shards, -1)
+  sizes = available.sum(axis=1)
+  end = sizes.cumsum()
+  whole = end[-1]
+  before, after = (_part(count, n, whole, start) for n in (end - sizes, end))
+  missing_last = draw.reshape(shards, -1) + 2.0 * ~available
+  rank = missing_last.argsort(axis=1).argsort(axis=1)
+  taken = (rank < (after - before)[:, None]) & available
+  left_out = ~taken.reshape(num_devices, -1)
+  on_each = left_out.shape[1]
+  here = np.arange(on_each, dtype=np.int32)[None]
+  order = (left_out * on_each + here).argsort(axis=1)[:, :places]
+  ids = order + np.arange(num_devices, dtype=np.int32)[:, None] * on_each
+  filled = here[:, :places] < (on_each - left_out.sum(axis=1))[:, None]
+  return (ids * filled + num_clients * ~filled).reshape(-1)
+
+
+def _part(count: Any, part: Any, whole: Any, start: Any) -> Any:
+  """Rounds (count * part + start) / whole down; the product may exceed 32 bits."""
+  quotient = remainder = 0 * part
+  bits = count.bit_length() if isinstance(count, int) else 31
+  whole = whole + (whole == 0)
+  for bit in reversed(range(bits)):
+    remainder = 2 * remainder + (count >> bit & 1) * part
+    quotient = 2 * quotient + remainder // whole
+    remainder = remainder % whole
+  return quotient + (remainder + start >= whole)
+
+
+def drawn_on_host(
+  rng: np.random.Generator, count: int, data: FederatedData, mesh: Mesh
+) -> np.ndarray:
+  """[S] int32 positions of clients, with empty places; drawn by client id.
+
+  Args:
+    rng: decides which.
+    count: clients to draw; all if there are fewer.
+    data: split by client over the mesh.
+    mesh: the devices.
+  """
+  real, count = len(data.info.names), min(count, len(data.info.names))
+  draw = np.ones(data.num_clients)
+  draw[np.argsort(np.asarray(data.client_ids)[:real])] = rng.random(real)
+  exists, start = np.arange(data.num_clients) < real, int(rng.integers(real))
+  places = places_for(count, real, data.num_clients, mesh.size)
+  return evenly(count, draw, exists, start, mesh.size, places).astype(np.int32)
+
+
+def drawn_on_devices(
+  key: jax.Array,
+  count: int | jax.Array,
+  draw: jax.Array,
+  exists: jax.Array,
+  places: int,
+  mesh: Mesh,
+) -> jax.Array:
+  """[D * places] int32 positions of clients, drawn within a program.
+
+  Args:
+    key: decides how parts are rounded.
+    count: clients to draw; all if there are fewer.
+    draw: [M] random numbers in [0, 1] that decide who.
+    exists: [M] bool, who can be drawn.
+    places: see `evenly`.
+    mesh: the devices.
+  """
+  start_key = prng_streams.fold(key, prng_streams.ROUNDING)
+  start = jax.random.randint(start_key, (), 0, jnp.maximum(exists.sum(), 1))
+  ids = evenly(count, draw, exists, start, mesh.size, places)
+  return ids.astype(jnp.int32)
+
+
+def places_of_sample(
+  count: int, data: FederatedData, of: Cohort | None, mesh: Mesh
+) -> int:
+  """The most clients of a device among `count` that are drawn of a cohort.
+
+  Args:
+    count: clients to draw.
+    data: split by client over the mesh.
+    of: the cohort, drawn by this module; None is everyone.
+    mesh: the devices.
+  """
+  real = len(data.info.names)
+  if of is None or of.everyone:
+    return places_for(min(count, real), real, data.num_clients, mesh.size)
+  most = of.ids.shape[0] // mesh.size
+  # So many places were needed by no fewer clients than this.
+  on_each = min(data.num_clients // mesh.size, real)
+  at_least = (most - 1) * real // on_each + 1
+  return min(most, -(-count * most // at_least))

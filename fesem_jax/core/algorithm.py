@@ -1,0 +1,150 @@
+"""The types of a federated method: its functions, its models and what it reports."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import offloading, tree
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData, Params
+
+
+class ClientModels(NamedTuple):
+  """The models that clients start from or deploy, each stored once.
+
+  A layer is one model's for all clients, one of several that clients choose from, or
+  each client's own: `shared` and `own` both have the structure of one model, with None
+  in place of the layers that the other one holds, or are None if they hold none.
+
+  Attributes:
+    shared: [R, ...] one global model (R = 1) or R centers.
+    choice: [M] int32 which of the R models each client uses; None if all use the first.
+    own: [M, ...] client i's own model, or its own layers.
+    mixture: [M, R] float32 weights that add up to 1 for each client, which predicts
+      with the weighted mean of the R models' class probabilities; `choice` and `own`
+      are then None.
+  """
+
+  shared: Params = None
+  choice: jax.Array | None = None
+  own: Params = None
+  mixture: jax.Array | None = None
+
+  def of(self, cohort: Cohort) -> 'ClientModels':
+    """The models of a cohort's clients: [S] in place of [M]."""
+    per_client = tree.rows_of((self.choice, self.own, self.mixture), cohort)
+    return ClientModels(self.shared, *per_client)
+
+  def params(self, count: int) -> Params:
+    """[M, ...] every client's model in full, one copy each.
+
+    Args:
+      count: M.
+
+    Raises:
+      ValueError: of clients that use a mixture.
+    """
+    if self.mixture is not None:
+      raise ValueError('Clients that use a mixture have no single model.')
+    own = self.own
+    if offloading.is_offloaded(own):
+      own = own.fetch(jnp.arange(count))
+    if self.shared is None:
+      return own
+    first = jnp.zeros(count, jnp.int32)
+    ids = first if self.choice is None else self.choice
+    chosen = tree.rows_of_few(self.shared, ids)
+    return chosen if own is None else tree.merge(chosen, own)
+
+  def has_clusters(self) -> bool:
+    """Whether clients have clusters; known without the arrays' values."""
+    return self.choice is not None or self.mixture is not None
+
+  def clusters(self) -> jax.Array | None:
+    """[M] int32 cluster of each client; None where clients have no clusters.
+
+    Of a mixture, the model of greatest weight.
+    """
+    if self.mixture is not None:
+      return self.mixture.argmax(axis=1).astype(jnp.int32)
+    return self.choice
+
+  def num_models(self) -> int:
+    """R; 0 where no layer is shared."""
+    leaves = jax.tree.leaves(self.shared)
+    return leaves[0].shape[0] if leaves else 0
+
+
+class Clusters(NamedTuple):
+  """What a clustered method reports of a round, see `RoundInfo.clusters`.
+
+  Attributes:
+    assignment: [M] int32 cluster of each client; K of one that has yet to join.
+    sizes: [K] int32 clients in each cluster; clients without examples, which pad the
+      data, do not count.
+    moved: [] int32 clients whose cluster changed in this round.
+    objective: [] float32 Eq. 6, the mean squared distance of the round's
+      clients to their centers; None if the method does not measure it.
+    objective_parts: [] float32 Eq. 6 after the local step, with the clusters and
+      centers that the round began with, and after the E-step; None if not tracked.
+  """
+
+  assignment: jax.Array
+  sizes: jax.Array
+  moved: jax.Array
+  objective: jax.Array | None = None
+  objective_parts: tuple[jax.Array, jax.Array] | None = None
+
+
+class RoundInfo(NamedTuple):
+  """What every method reports of a round.
+
+  Attributes:
+    train_loss: [] float32 mean cross entropy of the examples as local training
+      visited them.
+    failed: [] int32 clients whose update was not finite; they were left out.
+    trained: [] int32 clients whose update was used.
+    steps: [] int32 SGD steps of all clients together.
+    clusters: see `Clusters`. Where it is None, a run takes clusters, their sizes and
+      the clients that moved from what `Algorithm.deployed` gives after each round.
+    updates: what `Algorithm.between` wants to know of the round; not kept.
+  """
+
+  train_loss: jax.Array
+  failed: jax.Array
+  trained: jax.Array
+  steps: jax.Array
+  clusters: Clusters | None = None
+  updates: Any = None
+
+
+class Algorithm(NamedTuple):
+  """A federated method as pure functions over an explicit state.
+
+  Attributes:
+    local: how clients train, as the method was given it; deployed models are
+      fine-tuned with it too, also where a round itself takes other steps (FedSGD).
+    init: (key, data) -> state, a NamedTuple of arrays.
+    step: (state, data, cohort, key) -> (state, RoundInfo): one round, compiled.
+    deployed: (state, data) -> `ClientModels` of all M clients, whether or not they
+      were drawn lately; data is the training split.
+    between: (state, RoundInfo) -> the same, on the host after each round; None for
+      all methods but those that decide there.
+    train: (local, state, data, cohort, key, **options of `train_cohort`) ->
+      `Trained`, a round's local training alone; None where that is plain SGD from
+      the deployed model.
+  """
+
+  local: LocalTraining
+  init: Callable[[jax.Array, FederatedData], Any]
+  step: Callable[[Any, FederatedData, Cohort, jax.Array], tuple[Any, RoundInfo]]
+  deployed: Callable[[Any, FederatedData], ClientModels]
+  between: Callable[[Any, RoundInfo], tuple[Any, RoundInfo]] | None = None
+  train: Callable[..., Any] | None = None
+
+  def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
+    """[S, ...] params that clients `ids` [S] deploy, one copy each."""
+    cohort = Cohort(jnp.asarray(ids), everyone=False)
+    return self.deployed(state, data).of(cohort).params(cohort.ids.shape[0])

@@ -1,0 +1,126 @@
+"""Inner products between the models of a stack, a block of parameters at a time.
+
+Wherever the rows are, no device ever holds more of them than a block: models that are
+split over devices are compared without being gathered.
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.core import sharding
+from fesem_jax.core.types import Params
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+# Numbers of a block of all rows, about.
+_BLOCK = 2**24
+
+
+def inner_products(
+  stack: Params,
+  mesh: Mesh | None = None,
+  *,
+  rows: jax.Array | None = None,
+  origin: jax.Array | None = None,
+) -> jax.Array:
+  """[n, n] float32: inner product of each pair of rows.
+
+  Args:
+    stack: [S, ...].
+    mesh: devices that the rows are split over; None if they are whole here.
+    rows: [n] int32 which of the S; None is all.
+    origin: [] int32 which of those n is taken off all of them before; None is none.
+  """
+  devices = 1 if mesh is None else mesh.size
+
+  def on_device(stack: Params, rows: Any, origin: Any) -> tuple[None, jax.Array]:
+    products = [_of_layer(x, rows, origin, devices) for x in jax.tree.leaves(stack)]
+    return None, functools.reduce(jnp.add, products)
+
+  return sharding.per_device(on_device, mesh, 1)(stack, rows, origin)[1]
+
+
+def centered_gram(
+  stack: Params,
+  valid: jax.Array,
+  mesh: Mesh | None = None,
+  rows: jax.Array | None = None,
+) -> jax.Array:
+  """[n, n] inner products of clients about their mean; 0 where not valid.
+
+  One client is taken off before multiplying, as clients differ far less than they
+  measure; the mean is taken off the products, which are small.
+
+  Args:
+    stack: [S, ...] client models.
+    valid: [n] bool, False for clients to leave out.
+    mesh: devices that the stack is split over; None if it is whole here.
+    rows: [n] int32 which of the S clients; None is all.
+  """
+  gram = inner_products(stack, mesh, rows=rows, origin=valid.argmax())
+  both = valid[:, None] & valid[None]
+  gram = jnp.where(both, gram, 0.0)
+  weights = valid / jnp.maximum(valid.sum(), 1)
+  mean = jnp.matmul(gram, weights, precision=_HIGHEST)
+  of_mean = jnp.matmul(weights, mean, precision=_HIGHEST)
+  gram = gram - mean[:, None] - mean[None] + of_mean
+  return jnp.where(both, gram, 0.0)
+
+
+def _of_layer(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
+  """[n, n]: this device's share of the inner products of one layer.
+
+  Args:
+    x: [S / D, ...] the rows of this device.
+    rows: see `inner_products`.
+    origin: see `inner_products`.
+    devices: D.
+  """
+  x = x[:, None] if x.ndim == 1 else x
+  count = x.shape[0] * devices if rows is None else rows.shape[0]
+  length = x.shape[1]  # Blocks are cut from this axis, in whole parts for all devices.
+  height = max(1, _BLOCK // max(1, count * math.prod(x.shape[2:])) // devices) * devices
+  height = min(height, -(-length // devices) * devices)
+  if height > length:
+    x = jnp.pad(x, [(0, 0), (0, height - length)] + [(0, 0)] * (x.ndim - 2))
+
+  def product(i: jax.Array | int) -> jax.Array:
+    # The last block begins earlier, so that it is inside; what it repeats counts once.
+    first = jnp.minimum(i * height, x.shape[1] - height)
+    block = jax.lax.dynamic_slice_in_dim(x, first, height, axis=1)
+    fresh = first + jnp.arange(height) >= i * height
+    block = jnp.where(fresh.reshape((1, -1) + (1,) * (x.ndim - 2)), block, 0.0)
+    block = _together(block, rows, devices)
+    if origin is not None:
+      block = block - jax.lax.dynamic_slice_in_dim(block, origin, 1)
+    numbers = tuple(range(1, x.ndim))
+    return jnp.tensordot(block, block, (numbers, numbers), precision=_HIGHEST)
+
+  number = -(-length // height)
+  if number == 1:
+    return product(0)
+  none = jnp.zeros((count, count))
+  return jax.lax.fori_loop(0, number, lambda i, sums: sums + product(i), none)
+
+
+def _together(block: jax.Array, rows: Any, devices: int) -> jax.Array:
+  """[n, h / D, ...]: this device's share of a block of all rows.
+
+  Args:
+    block: [S / D, h, ...] of this device's rows.
+    rows: see `inner_products`.
+    devices: D.
+  """
+  if devices == 1:
+    return block if rows is None else block.at[rows].get(mode='clip')
+  if rows is None:
+    return jax.lax.all_to_all(block, sharding.CLIENTS, 1, 0, tiled=True)
+  here = rows - block.shape[0] * jax.lax.axis_index(sharding.CLIENTS)
+  own = (here >= 0) & (here < block.shape[0])
+  found = block.at[jnp.where(own, here, block.shape[0])].get(mode='fill', fill_value=0)
+  return jax.lax.psum_scatter(found, sharding.CLIENTS, scatter_dimension=1, tiled=True)

@@ -1,0 +1,158 @@
+"""How clients train: what a method is told of local training."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from fesem_jax.core import sharding
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.types import Cohort, Model
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_share,
+)
+
+# Round [] int32, counted from 0 -> multiplier [] of the round's local updates.
+RoundSchedule = Callable[[Any], Any]
+
+
+SHARED_START = ('auto', 'on', 'off')
+# Of products of float32 numbers, by what an accelerator takes of their factors.
+PRECISIONS = ('highest', 'high', 'default')
+
+
+class LocalTraining(NamedTuple):
+  """How clients train, and how they are laid out on the machine.
+
+  Attributes:
+    model: see `Model`.
+    optimizer: any Optax optimizer; its state starts anew in every round.
+    schedule: batch size and local epochs or steps.
+    clients_per_chunk: C, clients trained side by side on one device; it decides the
+      speed, and changes results by rounding only.
+    mesh: devices that the cohort is split over; they change nothing either.
+    dropout_rate: probability that a client of a round drops out, so that its
+      update never arrives.
+    lr_schedule: round, counted from 0 -> what the updates of the local optimizer are
+      multiplied by in it, w <- w + lr_schedule(round) * update; None is 1. Since the
+      optimizer starts anew in every round, that is a schedule of the learning rate for
+      any optimizer whose updates are proportional to it (SGD, with momentum too, and
+      Adam); e.g. `optax.cosine_decay_schedule(1.0, rounds)`. Training outside of rounds
+      (before the first, fine-tuning, for figures) is at the full rate.
+    shared_start: whether clients that start from the same weights keep dense kernels as
+      changes to them: 'auto', 'on' or 'off'; see `shared_start`. It changes results by
+      rounding only.
+    clients_per_shared_start: C where they do; 0 chooses by the kernels and the device.
+    precision: of the products of local training, forward and backward, on accelerators:
+      'highest' as float32 (six passes on a TPU, none rounded on a GPU), 'high' (three
+      passes, about 16 bits of each factor; TensorFloat-32 on a GPU) or 'default' (one
+      pass, 8 bits; TensorFloat-32). Fine-tuning is local training too. Sums stay
+      float32, and so does everything else: what methods compare and average, losses
+      that clients choose a model by, and measuring. A CPU always takes float32.
+  """
+
+  model: Model
+  optimizer: optax.GradientTransformation
+  schedule: Schedule
+  clients_per_chunk: int
+  mesh: Mesh
+  dropout_rate: float = 0.0
+  lr_schedule: RoundSchedule | None = None
+  shared_start: str = 'auto'
+  clients_per_shared_start: int = 0
+  precision: str = 'highest'
+
+  def rate(self, cohort: Cohort) -> jax.Array | None:
+    """The multiplier [] float32 of a cohort's local updates; None where it is 1."""
+    if self.lr_schedule is None or cohort.round is None:
+      return None
+    return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
+
+
+def local_training(
+  model: Model,
+  optimizer: optax.GradientTransformation,
+  *,
+  num_clients: int,
+  batch_size: int = 10,
+  epochs: int = 1,
+  steps: int = 0,
+  clients_per_chunk: int = 0,
+  mesh: Mesh | None = None,
+  dropout_rate: float = 0.0,
+  lr_schedule: RoundSchedule | None = None,
+  shared_start: str = 'auto',
+  precision: str = 'highest',
+) -> LocalTraining:
+  """A `LocalTraining` with what is left out chosen for the machine.
+
+  Args:
+    model: see `Model`.
+    optimizer: any Optax optimizer, e.g. `optax.sgd(0.1)`.
+    num_clients: clients of a round.
+    batch_size: see `Schedule`.
+    epochs: see `Schedule`.
+    steps: see `Schedule`.
+    clients_per_chunk: 0 chooses by the model and the device.
+    mesh: all devices by default.
+    dropout_rate: see `LocalTraining`.
+    lr_schedule: see `LocalTraining`.
+    shared_start: see `LocalTraining`.
+    precision: see `LocalTraining`.
+
+  Raises:
+    UserError: on a number or mode out of range, or a schedule that does not give one
+      positive number for a round.
+  """
+  check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
+  check_at_least(0, steps=steps)
+  check_at_least(1, epochs=epochs)
+  check_share(dropout_rate=dropout_rate)
+  check_choice('shared_start', shared_start, SHARED_START)
+  check_choice('precision', precision, PRECISIONS)
+  if lr_schedule is not None:
+    _check_schedule(lr_schedule)
+  mesh = sharding.client_mesh() if mesh is None else mesh
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  chunk = clients_per_chunk or sharding.default_clients_per_chunk(
+    params, num_clients, mesh
+  )
+  schedule = Schedule(batch_size, epochs, steps)
+  return LocalTraining(
+    model,
+    optimizer,
+    schedule,
+    chunk,
+    mesh,
+    dropout_rate,
+    lr_schedule,
+    shared_start,
+    clients_per_chunk,
+    precision,
+  )
+
+
+def _check_schedule(lr_schedule: RoundSchedule) -> None:
+  """Raises `UserError` unless a schedule gives a positive number for the first round.
+
+  The round is traced, as it will be: a schedule that branches on it in Python fails.
+  """
+  try:
+    first = float(jax.jit(lr_schedule)(jnp.int32(0)))
+  except (TypeError, ValueError, jax.errors.JAXTypeError) as e:
+    raise UserError(
+      f'{argument("lr_schedule")} must be a function of JAX from the number of a round '
+      f'to one number, e.g. optax.cosine_decay_schedule(1.0, rounds) ({e}).'
+    ) from e
+  if not 0 < first < jnp.inf:
+    raise UserError(
+      f'{argument("lr_schedule")} must be positive, but gives {first} for the first '
+      'round.'
+    )

@@ -1,0 +1,305 @@
+"""Stacks of clients' models in the host's memory, whose rows visit the devices in turn.
+
+All layers of a client lie in one row of numbers. A single transfer then moves a model,
+none of its bytes are padding, and the compiler has no layouts to choose from: it would
+bring a whole stack to the device to change that of a layer.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fesem_jax.core import sharding
+from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError
+
+# What lies beside each other in a TPU's memory, and how many of these.
+_LANES, _SUBLANES = 128, 8
+
+# Rows that are moved by instructions of their own; of more, a loop moves one by one.
+_UNROLLED = 64
+
+
+class Form(NamedTuple):
+  """What the numbers of a row are: a pytree, and the shapes of its arrays."""
+
+  tree: Any
+  shapes: tuple[tuple[int, ...], ...]
+
+  @property
+  def size(self) -> int:
+    """P, the numbers of one model."""
+    return sum(map(math.prod, self.shapes))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Offloaded:
+  """A stack of models [M, ...] in the host's memory, split over the mesh.
+
+  Attributes:
+    rows: [M, B, 128] float32, a row for each model.
+    form: of one model.
+    mesh: the devices.
+  """
+
+  rows: jax.Array
+  form: Form = dataclasses.field(metadata={'static': True})
+  mesh: Mesh = dataclasses.field(metadata={'static': True})
+
+  def take(self, slots: jax.Array) -> Params:
+    """Rows `slots` [C] on their device; those beyond the end give the last row."""
+
+    def row(slot: jax.Array) -> jax.Array:
+      return _to_device(jax.lax.dynamic_slice_in_dim(self.rows, slot, 1))
+
+    if len(slots) > _UNROLLED:
+      rows = jax.lax.map(row, slots)[:, 0]
+    else:  # All on their way at once.
+      rows = jnp.concatenate([row(slot) for slot in slots])
+    return unpack(_in_order(rows), self.form)
+
+  def put(self, slots: jax.Array, models: Params) -> 'Offloaded':
+    """The stack with models [C, ...] of a device at `slots` [C].
+
+    Slots beyond the end are empty; the first one is not.
+    """
+    new, rows = pack(models), self.rows
+    if len(slots) > 1:  # No update can be left out: empty places repeat the first.
+      filled = slots < rows.shape[0]
+      slots = jnp.where(filled, slots, slots[0])
+      new = jnp.where(filled[:, None, None], new, new[:1])
+
+    def store(place: jax.Array | int, rows: jax.Array) -> jax.Array:
+      row = _to_host(jax.lax.dynamic_slice_in_dim(new, place, 1))
+      return jax.lax.dynamic_update_slice_in_dim(rows, row, slots[place], 0)
+
+    unroll = len(slots) if len(slots) <= _UNROLLED else 1
+    rows = jax.lax.fori_loop(0, len(slots), store, rows, unroll=unroll)
+    return dataclasses.replace(self, rows=rows)
+
+  def rows_of(self, ids: jax.Array) -> 'Offloaded':
+    """The rows [S, ...] of a cohort, each with the device that trains its client.
+
+    Args:
+      ids: [S] int32, S a multiple of the number of devices. Places beyond the end give
+        zeros.
+    """
+    number = self.mesh.size
+
+    def on_device(rows, ids):
+      first = _first_row(rows, number)
+
+      def fetch(wanted):
+        # One client of each device, of which this one holds some.
+        mine = jnp.stack([_row_if_here(rows, i - first) for i in wanted])
+        if number > 1:
+          mine = jax.lax.psum_scatter(mine, sharding.CLIENTS, scatter_dimension=0)
+        return _to_host(mine.reshape(mine.shape[-2:]))
+
+      return jax.lax.map(fetch, ids.reshape(number, -1).T), None
+
+    rows = sharding.per_device(on_device, self.mesh, 1)(self.rows, ids)[0]
+    return dataclasses.replace(self, rows=rows)
+
+  def with_rows(self, ids: jax.Array, models: 'Offloaded | Params') -> 'Offloaded':
+    """The stack with a cohort's models [S, ...] at `ids`; the inverse of `rows_of`.
+
+    Args:
+      ids: see `rows_of`; places beyond the end are dropped.
+      models: in the host's memory, or on the devices.
+    """
+    number = self.mesh.size
+
+    def on_device(rows, new, ids):
+      first, wanted = _first_row(rows, number), ids.reshape(number, -1).T
+
+      def store(i, rows):
+        row = _to_device(jax.lax.dynamic_slice_in_dim(new, i, 1))
+        if number > 1:
+          row = jax.lax.all_gather(row, sharding.CLIENTS, tiled=True)
+        return _store_those_here(rows, wanted[i] - first, row)
+
+      return jax.lax.fori_loop(0, len(wanted), store, rows), None
+
+    new = models.rows if isinstance(models, Offloaded) else pack(models)
+    rows = sharding.per_device(on_device, self.mesh, 2)(self.rows, new, ids)[0]
+    return dataclasses.replace(self, rows=rows)
+
+  def fetch(self, ids: jax.Array) -> Params:
+    """A few rows `ids` [S], whole on every device."""
+    number = self.mesh.size
+
+    def on_device(rows, ids):
+      first = _first_row(rows, number)
+      return None, jnp.stack([_row_if_here(rows, i - first) for i in ids])
+
+    rows = sharding.per_device(on_device, self.mesh, 1)(self.rows, ids)[1]
+    return unpack(rows, self.form)
+
+
+def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
+  """A stack of `count` equal models in the host's memory, formed there.
+
+  Args:
+    model: one model, without a leading axis.
+    count: M, a multiple of the number of devices.
+    mesh: the devices.
+
+  Raises:
+    UserError: if the model is not of float32.
+  """
+  leaves, form = jax.tree.flatten(model)
+  if any(x.dtype != jnp.float32 for x in leaves):
+    raise UserError('`client_state=offloaded` keeps models of float32 only.')
+
+  def on_device(model):
+    row = pack(jax.tree.map(lambda x: x[None], model))[0]
+    each = jnp.arange(count // mesh.size)
+    return jax.lax.map(lambda _: _to_host(row), each), None
+
+  rows = sharding.per_device(on_device, mesh, 0)(model)[0]
+  return Offloaded(rows, Form(form, tuple(x.shape for x in leaves)), mesh)
+
+
+def pack(stack: Params) -> jax.Array:
+  """[C, B, 128] the rows of models [C, ...]."""
+  parts = []
+  for x in jax.tree.leaves(stack):
+    flat = x.reshape(x.shape[0], -1)
+    flat = jnp.pad(flat, ((0, 0), (0, -flat.shape[1] % _LANES)))
+    parts.append(flat.reshape(x.shape[0], -1, _LANES))
+  rows = jnp.concatenate(parts, axis=1)
+  return jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % _SUBLANES), (0, 0)))
+
+
+def unpack(rows: Any, form: Form) -> Params:
+  """Models [C, ...] from their rows [C, B, 128], of JAX or NumPy."""
+  leaves, first = [], 0
+  for shape in form.shapes:
+    size = math.prod(shape)
+    last = first + -(-size // _LANES)
+    flat = rows[:, first:last].reshape(rows.shape[0], -1)[:, :size]
+    leaves.append(flat.reshape(rows.shape[0], *shape))
+    first = last
+  return jax.tree.unflatten(form.tree, leaves)
+
+
+def fetch(stacks: Any, slots: jax.Array) -> Any:
+  """Rows [C, ...] of what is in the host's memory; None in place of all else."""
+
+  def rows(x: Any) -> Any:
+    return x.take(slots) if is_offloaded(x) else None
+
+  return jax.tree.map(rows, stacks, is_leaf=is_offloaded)
+
+
+def with_rest(
+  stacks: Any, fetched: Any, slots: jax.Array, read: Callable[..., Any]
+) -> Any:
+  """Rows [C, ...] of all of a tree.
+
+  Args:
+    stacks: tree of [S, ...].
+    fetched: from `fetch`.
+    slots: [C] int32.
+    read: (array [S, ...], slots) -> rows [C, ...], for what `fetch` left out.
+  """
+
+  def rows(x: Any, found: Any) -> Any:
+    return found if is_offloaded(x) else read(x, slots)
+
+  return jax.tree.map(rows, stacks, fetched, is_leaf=is_offloaded)
+
+
+def as_arrays(models: Any) -> Any:
+  """The tree with what is in the host's memory as models [M, ...] of NumPy."""
+
+  def arrays(x: Any) -> Any:
+    return unpack(np.asarray(x.rows), x.form) if is_offloaded(x) else x
+
+  return jax.tree.map(arrays, models, is_leaf=is_offloaded)
+
+
+def is_offloaded(x: Any) -> bool:
+  """Whether a stack is in the host's memory."""
+  return isinstance(x, Offloaded)
+
+
+def in_host_memory(mesh: Mesh) -> NamedSharding:
+  """Where the rows of a stack are."""
+  return NamedSharding(mesh, PartitionSpec(sharding.CLIENTS), memory_kind='pinned_host')
+
+
+def placed(state: Any, mesh: Mesh) -> Any:
+  """Shapes of a state, those of the host's memory with the sharding that says so."""
+  where = in_host_memory(mesh)
+
+  def place(x: Any) -> Any:
+    if not is_offloaded(x):
+      return x
+    return dataclasses.replace(x, rows=x.rows.update(sharding=where))
+
+  return jax.tree.map(place, state, is_leaf=is_offloaded)
+
+
+def reads_ahead(mesh: Mesh) -> bool:
+  """Whether rows are fetched a chunk ahead of their use.
+
+  A CPU has them already, and would copy a whole stack that is read before it changes.
+  """
+  return mesh.devices.flat[0].platform != 'cpu'
+
+
+def _in_order(x: jax.Array) -> jax.Array:
+  """The same with its last axis together, as it is in the stack.
+
+  A TPU's compiler would rather have clients together for what comes next, and then
+  fails on the single rows.
+  """
+  return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+
+def _to_device(row: jax.Array) -> jax.Array:
+  return _in_order(jax.device_put(row, jax.memory.Space.Device))
+
+
+def _to_host(row: jax.Array) -> jax.Array:
+  return jax.device_put(_in_order(row), jax.memory.Space.Host)
+
+
+def _first_row(rows: jax.Array, number: int) -> jax.Array | int:
+  """Position in the whole stack of the first row that this device holds."""
+  if number == 1:
+    return 0
+  return jax.lax.axis_index(sharding.CLIENTS) * rows.shape[0]
+
+
+def _row_if_here(rows: jax.Array, at: jax.Array) -> jax.Array:
+  """Row `at` of this device's, or zeros where it is another's."""
+
+  def read() -> jax.Array:
+    return _to_device(jax.lax.dynamic_index_in_dim(rows, at, keepdims=False))
+
+  here = (at >= 0) & (at < rows.shape[0])
+  return jax.lax.cond(here, read, lambda: jnp.zeros(rows.shape[1:]))
+
+
+def _store_those_here(rows: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
+  """The rows with those of `new` [D, B, 128] at `at` [D] that are this device's."""
+  here = (at >= 0) & (at < rows.shape[0])
+  order = jnp.argsort(~here)
+
+  def store(i: jax.Array, rows: jax.Array) -> jax.Array:
+    row = jax.lax.dynamic_index_in_dim(new, order[i], keepdims=False)
+    return jax.lax.dynamic_update_index_in_dim(rows, _to_host(row), at[order[i]], 0)
+
+  # In place of a conditional, with which a TPU's compiler crashes on a single row.
+  return jax.lax.fori_loop(0, here.sum(), store, rows)

@@ -1,0 +1,333 @@
+"""Clients over devices: the 'clients' mesh axis and how clients are dealt.
+
+Client stacks are split over the axis; centers are whole on each device, and so are
+data unless they are split by client (`placement`).
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fesem_jax.core.chips import memory_of
+from fesem_jax.core.types import FederatedData
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError
+
+CLIENTS = 'clients'
+
+# Balanced down to 2**10 devices.
+_DEALS = 10
+
+# Clients are padded to a multiple of this and of the device count, so that
+# checkpoints do not depend on the count while it divides this.
+_SHARDS = 8
+
+
+def num_shards(num_devices: int) -> int:
+  """Runs of equally many clients that lie on one device each; no fewer than 8.
+
+  Nothing depends on the number of devices but through this.
+  """
+  return math.lcm(_SHARDS, num_devices)
+
+
+def client_mesh(num_devices: int = 0) -> Mesh:
+  """A mesh of the first `num_devices` devices (0: all) along 'clients'.
+
+  Several processes share all devices, and each gives equally many.
+
+  Raises:
+    UserError: if there are fewer devices, on a negative number, or on one that the
+      processes cannot share evenly.
+  """
+  devices = jax.devices()
+  if num_devices < 0:
+    raise UserError(f'--num_devices={num_devices} must not be negative.')
+  if num_devices > len(devices):
+    raise UserError(
+      f'--num_devices={num_devices}, but only {len(devices)} '
+      f'{devices[0].platform} device(s) exist.'
+    )
+  if num_devices % processes.count():
+    raise UserError(
+      f'--num_devices={num_devices} must be a multiple of the {processes.count()} '
+      'processes, which give equally many each.'
+    )
+  chosen = devices[: num_devices or len(devices)]
+  if num_devices and processes.count() > 1:
+    each, owners = num_devices // processes.count(), [d.process_index for d in devices]
+    chosen = [d for i, d in enumerate(devices) if owners[:i].count(owners[i]) < each]
+  return Mesh(np.array(chosen), (CLIENTS,))
+
+
+def deal(work: np.ndarray) -> np.ndarray:
+  """An order of clients in which contiguous halves, quarters, ... balance.
+
+  Clients are dealt from the largest down to two hands of equal count, each to
+  the lighter one, and each hand is dealt again. The order does not depend on
+  the device count, so neither do checkpoints.
+
+  Args:
+    work: [M] how much each client costs.
+
+  Returns:
+    [M] int64 positions.
+  """
+  work = np.asarray(work, np.float64)
+
+  def halves(clients: list[int], depth: int) -> list[int]:
+    if len(clients) < 2 or depth == _DEALS:
+      return clients
+    room = len(clients) - len(clients) // 2, len(clients) // 2
+    hands: tuple[list[int], list[int]] = ([], [])
+    load = [0.0, 0.0]
+    for client in clients:
+      hand = int(load[1] < load[0])
+      if len(hands[hand]) == room[hand]:
+        hand = 1 - hand
+      hands[hand].append(client)
+      load[hand] += work[client]
+    return halves(hands[0], depth + 1) + halves(hands[1], depth + 1)
+
+  return np.array(halves(np.argsort(-work, kind='stable').tolist(), 0), np.int64)
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+  """The tree's arrays, whole on every device of the mesh."""
+  return place(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def place(tree: Any, shardings: Any) -> Any:
+  """The tree's arrays, laid out over devices.
+
+  Args:
+    tree: of arrays, the same in every process. Those that are spread over processes
+      already stay on their devices.
+    shardings: one for all arrays, or a tree of one for each, None where it does not
+      matter.
+  """
+  if processes.count() == 1:
+    return jax.device_put(tree, shardings)
+  if isinstance(shardings, jax.sharding.Sharding):
+    shardings = jax.tree.map(lambda _: shardings, tree)
+  return jax.tree.map(_place_own_rows, tree, shardings)
+
+
+def _place_own_rows(x: Any, sharding: jax.sharding.Sharding | None) -> Any:
+  """An array of which every process gives the rows of its own devices."""
+  if sharding is None:  # Of an argument that a program does not read.
+    return x
+  if isinstance(x, jax.Array):
+    if not x.is_fully_addressable:
+      return jax.device_put(x, sharding)
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+      bits = _place_own_rows(jax.random.key_data(x), sharding)
+      return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
+  held = np.asarray(x)
+  return jax.make_array_from_callback(held.shape, sharding, lambda i: held[i])
+
+
+def split_rows(
+  shape: tuple[int, ...], part: Callable[[int], np.ndarray], mesh: Mesh
+) -> jax.Array:
+  """An array whose leading axis is split over the devices of the mesh.
+
+  Args:
+    shape: of the whole; its first is a multiple of the number of devices D.
+    part: number of a device, 0..D-1 -> its rows. A process is asked for those of its
+      own devices only.
+    mesh: the devices.
+  """
+  on_each = shape[0] // mesh.size
+
+  def of_device(index: Any) -> np.ndarray:
+    return part((index[0].start or 0) // on_each)
+
+  placed = NamedSharding(mesh, PartitionSpec(CLIENTS))
+  return jax.make_array_from_callback(shape, placed, of_device)
+
+
+def specs_of(tree: Any) -> Any:
+  """Like the tree, how each array lies on the devices: whole, but for split data."""
+
+  def of(x: Any) -> Any:
+    whole = jax.tree.map(lambda _: PartitionSpec(), x)
+    if not isinstance(x, FederatedData) or x.shard_rows is None:
+      return whole
+    split = PartitionSpec(CLIENTS)
+    return dataclasses.replace(whole, x=split, y=split, shard_rows=split)
+
+  return jax.tree.map(of, tree, is_leaf=lambda x: isinstance(x, FederatedData))
+
+
+def split_clients(tree: Any, mesh: Mesh) -> Any:
+  """Constrains the leading axis of every leaf to be split over 'clients'."""
+  sharding = NamedSharding(mesh, PartitionSpec(CLIENTS))
+  return jax.lax.with_sharding_constraint(tree, sharding)
+
+
+def per_device(
+  fn: Callable[..., Any], mesh: Mesh | None, num_split: int
+) -> Callable[..., Any]:
+  """Runs `fn` on each device's clients.
+
+  Args:
+    fn: maps arrays to rows and sums: a tree of arrays with a leading client
+      axis, and a tree to be summed over devices; either may be None.
+    mesh: from `client_mesh`; None where there is nothing to split.
+    num_split: how many of the first arguments have a leading client axis; the
+      others are whole on every device, but for data that are split by client.
+  """
+  if mesh is None or mesh.size == 1:
+    return fn
+
+  def on_one(*args: Any) -> Any:
+    rows, sums = fn(*args)
+    return rows, jax.lax.psum(sums, CLIENTS)
+
+  def run(*args: Any) -> Any:
+    specs = [
+      PartitionSpec(CLIENTS) if i < num_split else specs_of(arg)
+      for i, arg in enumerate(args)
+    ]
+    return jax.shard_map(
+      on_one,
+      mesh=mesh,
+      in_specs=tuple(specs),
+      out_specs=(PartitionSpec(CLIENTS), PartitionSpec()),
+      check_vma=False,
+    )(*args)
+
+  return run
+
+
+def cores() -> int:
+  """The cores that this process may use."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def setup_devices(num_devices: int = 0, group: processes.Group | None = None) -> None:
+  """One XLA device per CPU core; call it before anything else uses JAX.
+
+  Splitting clients over one-core devices is much faster than letting all cores
+  share each small operation. An accelerator keeps its devices. The library's products
+  say their precision there (`LocalTraining.precision`); others, such as those of a
+  method of your own, are made to have float32's, as on a CPU, unless
+  JAX_DEFAULT_MATMUL_PRECISION says otherwise (GPUs and TPUs would round factors to 10
+  or 7 bits).
+  Compiled programs are kept between runs in ~/.cache/fesem_jax (or
+  JAX_COMPILATION_CACHE_DIR).
+
+  Args:
+    num_devices: CPU devices to make, by all processes together; 0 is one for each
+      core that a process may use.
+    group: the processes that run together; see `processes.initialize`. None is one.
+
+  Raises:
+    UserError: if something has used JAX already, or the processes do not find together.
+  """
+  group = group or processes.Group()
+  share = -(-max(0, num_devices) // max(1, group.num_processes))
+  try:
+    jax.config.update('jax_num_cpu_devices', share or cores())
+  except RuntimeError as e:
+    raise UserError('Call setup_devices() before anything else uses JAX.') from e
+  if jax.config.values['jax_compilation_cache_dir'] is None:
+    cache = pathlib.Path.home() / '.cache' / 'fesem_jax'
+    jax.config.update('jax_compilation_cache_dir', str(cache))
+  if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
+    # Small operations too: JAX leaves out what compiles within a second.
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+  processes.initialize(group)
+  full_precision(jax.devices())
+
+
+def full_precision(devices: Sequence[jax.Device]) -> None:
+  """Makes products that say no precision as precise as float32 on accelerators."""
+  chosen = jax.config.values['jax_default_matmul_precision']
+  if chosen is None and devices[0].platform != 'cpu':
+    jax.config.update('jax_default_matmul_precision', 'highest')
+
+
+def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
+  """How many clients to train side by side on a device.
+
+  On CPU, convolutions mapped over clients become grouped ones, which are slow,
+  and large dense models fill the cache alone; only small dense models gain from
+  company. An accelerator wants many clients, as far as a quarter of its memory.
+
+  Args:
+    params: one model (shapes suffice).
+    num_clients: S.
+    mesh: devices the cohort is split over.
+  """
+  leaves = jax.tree.leaves(params)
+  size = max(1, sum(x.size for x in leaves))
+  on_each = -(-num_clients // mesh.size)
+  device = mesh.devices.flat[0]
+  if device.platform == 'cpu':
+    if any(x.ndim == 4 for x in leaves):
+      return 1
+    return max(1, min(64, 200_000 // size, on_each))
+  # Weights, gradients, start and the optimizer's update: about six copies. Patches
+  # of convolutions at an evaluation's batch of 128 take up to 120 MB a client.
+  each = 24 * size + (120 * 2**20 if any(x.ndim == 4 for x in leaves) else 0)
+  return max(1, min(on_each, memory_for_clients(device) // each))
+
+
+def memory_for_clients(device: jax.Device) -> int:
+  """Bytes of an accelerator for clients that train side by side, a quarter of all."""
+  # What a device says is known to its own process alone, and all must choose alike.
+  # This is asked while programs are traced, when processes cannot tell each other.
+  several = processes.count() > 1
+  known = memory_of(device.device_kind) if several else memory(device)
+  return (known or 16 * 2**30) // 4
+
+
+def memory(device: jax.Device, beside: int = 1) -> int | None:
+  """Bytes of a device; None if it does not say.
+
+  Args:
+    device: one of this process.
+    beside: devices of a run on this machine; a CPU's share the machine's memory.
+  """
+  if device.platform == 'cpu':
+    total = host_memory()
+    return total and total // beside
+  try:
+    stats = device.memory_stats() or {}
+  except (jax.errors.JaxRuntimeError, NotImplementedError):
+    stats = {}  # One that programs are compiled for only.
+  return stats.get('bytes_limit') or memory_of(device.device_kind)
+
+
+def own_memory(device: jax.Device) -> int | None:
+  """Bytes of a device that it shares with no other; None of a CPU, or if not known.
+
+  Several processes call it alike, outside of programs; the first one's device tells.
+  """
+  if device.platform == 'cpu':
+    return None
+  if processes.count() == 1:
+    return memory(device)
+  return processes.from_first(lambda: memory(jax.local_devices()[0]))
+
+
+def host_memory() -> int | None:
+  """Bytes that this machine, or the container, lets processes use; None: not known."""
+  found = []
+  with contextlib.suppress(ValueError, OSError, AttributeError):
+    found.append(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))
+  with contextlib.suppress(ValueError, OSError):  # Without a limit it says 'max'.
+    found.append(int(pathlib.Path('/sys/fs/cgroup/memory.max').read_text()))
+  return min(found, default=None)

@@ -1,0 +1,235 @@
+"""Sums over clients that keep their digits, and the means of clusters."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.core import platforms, sharding, tree
+from fesem_jax.core.types import Params
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+# Sums of more terms than this are formed in two levels.
+_GROUP = 256
+
+# From so many parameters of a layer on, rows are added to their clusters one by one on
+# CPU, and cluster by cluster elsewhere, where there are at most so many clusters. All
+# others take products of so many rows or numbers.
+_LARGE = 4096
+_FEW_CLUSTERS = 16
+_ROWS_AT_ONCE = 256
+_NUMBERS_AT_ONCE = 2**24
+
+
+def add_up(
+  count: jax.Array | int,
+  add: Callable[[jax.Array, tuple[Any, Any]], tuple[Any, Any]],
+  results: Any,
+  sums: Any,
+  most: int | None = None,
+) -> tuple[Any, Any]:
+  """`jax.lax.fori_loop(0, count, add, (results, sums))`, but sums in two levels.
+
+  About sqrt(count) terms are added up from zero before their sum joins the others.
+  The rounding error then grows with sqrt(count) instead of count: in float32, a
+  million equal terms one after the other give 1 % too much, in two levels 0.01 %.
+
+  Args:
+    count: number of terms, at most `most`.
+    add: (i, (results, sums)) -> the same; it adds a term to sums, and its results do
+      not depend on sums.
+    results: arrays to overwrite.
+    sums: arrays to add to.
+    most: needed where `count` is an array.
+  """
+  most = int(count) if most is None else most
+  if most <= _GROUP:
+    return jax.lax.fori_loop(0, count, add, (results, sums))
+  group = math.isqrt(most)
+  nothing = jax.tree.map(jnp.zeros_like, sums)
+
+  def add_group(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    results, sums = carry
+    last = jnp.minimum((i + 1) * group, count)
+    results, part = jax.lax.fori_loop(i * group, last, add, (results, nothing))
+    return results, jax.tree.map(jnp.add, sums, part)
+
+  return jax.lax.fori_loop(0, -(-count // group), add_group, (results, sums))
+
+
+def total(x: jax.Array) -> jax.Array:
+  """[] float32: sum of [S], in two levels; see `add_up`."""
+  width = math.isqrt(max(1, x.size - 1)) + 1
+  padded = jnp.pad(x, (0, -x.size % width))
+  return padded.reshape(-1, width).sum(axis=1).sum()
+
+
+class ClusterSums(NamedTuple):
+  """Running sums of the rows of each cluster, less the cluster's origin.
+
+  Clients of one center lie close together: sums of differences keep the digits that
+  sums of whole models lose.
+
+  Attributes:
+    params: [K, ...] sum of weight * (row - origin).
+    weight: [K] float32 sum of weights.
+  """
+
+  params: Params
+  weight: jax.Array
+
+
+def no_sums(like: Params) -> ClusterSums:
+  """Sums of no rows, for clusters [K, ...]."""
+  return ClusterSums(
+    tree.zeros_like(like), jnp.zeros(jax.tree.leaves(like)[0].shape[0])
+  )
+
+
+def add_rows(
+  sums: ClusterSums,
+  stack: Params,
+  cluster: jax.Array,
+  weights: jax.Array,
+  origins: Params,
+) -> ClusterSums:
+  """Adds rows [S, ...] to the sums of their clusters.
+
+  Args:
+    sums: of K clusters.
+    stack: [S, ...] finite rows.
+    cluster: [S] int32 in 0..K-1.
+    weights: [S] float32, not negative; rows of weight 0 do not count.
+    origins: [K, ...] taken off the rows of each cluster, e.g. its old center; the
+      same at every call.
+
+  Raises:
+    AssertionError: if stack, clusters and weights are not of equally many rows.
+  """
+  chex.assert_tree_shape_prefix((stack, cluster), weights.shape)
+  num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
+  members = jax.nn.one_hot(cluster, num_clusters) * weights[:, None]
+
+  def add(sum_of: jax.Array, x: jax.Array, origin: jax.Array) -> jax.Array:
+    def one_by_one(i: jax.Array, carry: tuple[None, jax.Array]) -> Any:
+      # A row touches its own sum; a product would read and write all K.
+      k = cluster[i]
+      return None, carry[1].at[k].add(weights[i] * (x[i] - origin[k]))
+
+    def product(first: jax.Array | int, count: int) -> jax.Array:
+      def part(a):
+        return jax.lax.dynamic_slice_in_dim(a, first, count)
+
+      apart = part(x) - origin[part(cluster)]
+      return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
+
+    def cluster_by_cluster(first: jax.Array | int, count: int) -> jax.Array:
+      # One pass over the rows as they lie; products would have them in another order.
+      def part(a):
+        return jax.lax.dynamic_slice_in_dim(a, first, count)
+
+      def of_one(k):
+        share = part(members)[:, k].reshape((-1,) + (1,) * (x.ndim - 1))
+        return share * (part(x) - origin[k][None])
+
+      def plus(a, b):
+        return tuple(map(jnp.add, a, b))
+
+      terms = tuple(map(of_one, range(num_clusters)))
+      return jnp.stack(jax.lax.reduce(terms, (0.0,) * num_clusters, plus, (0,)))
+
+    if num_rows == 1 == num_clusters:  # One pass, with what the row is made of.
+      return sum_of + weights[0] * (x - origin)
+    large = x[0].size >= _LARGE
+    block = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, x[0].size)))
+    of_block = product
+    if large and num_clusters <= _FEW_CLUSTERS:
+      block, of_block = _ROWS_AT_ONCE, cluster_by_cluster
+
+    def add_block(i: jax.Array | int, carry: tuple[None, jax.Array]) -> Any:
+      return None, carry[1] + of_block(i * block, block)
+
+    def rows(sum_of):
+      return add_up(num_rows, one_by_one, None, sum_of)[1]
+
+    def blocks(sum_of):
+      whole, rest = divmod(num_rows, block)
+      if whole:
+        sum_of = add_up(whole, add_block, None, sum_of)[1]
+      return sum_of + of_block(whole * block, rest) if rest else sum_of
+
+    if num_rows == 1:
+      return rows(sum_of)
+    if not large:
+      return blocks(sum_of)
+    return platforms.choose(rows, blocks, sum_of)
+
+  params = jax.tree.map(add, sums.params, stack, origins)
+  weight = jax.vmap(total, in_axes=1)(members)
+  return ClusterSums(params, sums.weight + weight)
+
+
+def add_to_one(
+  sums: ClusterSums, stack: Params, weights: jax.Array, origin: Params
+) -> ClusterSums:
+  """Adds rows [S, ...] of weights [S] to the sums of the only cluster."""
+  first = jnp.zeros(weights.shape, jnp.int32)
+  return add_rows(sums, stack, first, weights, origin)
+
+
+def mean_of(sums: ClusterSums, origins: Params) -> Params:
+  """[K, ...] means; a cluster whose weights sum to 0 stays at its origin.
+
+  Args:
+    sums: of K clusters.
+    origins: [K, ...] what `add_rows` took off.
+  """
+
+  def mean(sum_of: jax.Array, origin: jax.Array) -> jax.Array:
+    weight = sums.weight.reshape((-1,) + (1,) * (origin.ndim - 1))
+    return origin + sum_of / jnp.where(weight > 0, weight, 1.0)
+
+  return jax.tree.map(mean, sums.params, origins)
+
+
+def of_clusters(
+  stack: Params,
+  cluster: jax.Array,
+  weights: jax.Array,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> ClusterSums:
+  """Sums of the rows of each cluster; arguments as of `weighted_mean`."""
+
+  def on_device(stack, cluster, weights, origins):
+    return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
+
+  return sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, origins)[1]
+
+
+def weighted_mean(
+  stack: Params,
+  cluster: jax.Array,
+  weights: jax.Array,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> Params:
+  """Mean of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
+
+  Args:
+    stack: [S, ...] finite rows.
+    cluster: [S] int32 in 0..K-1.
+    weights: [S] float32, not negative; rows of weight 0 do not count.
+    origins: [K, ...] a point near each cluster, e.g. its old center; a cluster whose
+      weights sum to 0 stays there.
+    mesh: devices that the rows are split over; None if they are whole here.
+
+  Returns:
+    [K, ...].
+  """
+  return mean_of(of_clusters(stack, cluster, weights, origins, mesh), origins)

@@ -1,0 +1,216 @@
+"""Algebra on stacked pytrees: one pytree whose leaves have a leading axis."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import offloading, platforms
+from fesem_jax.core.types import Cohort, Params
+
+# On CPU a squared distance is added up in so many sums side by side, and so many
+# terms of each at a time.
+_LANES = 1024
+_TERMS = 4
+
+# On a TPU the rows of a stack of so many models at most are selected, not gathered.
+_FEW = 4
+
+
+def take(stack: Params, ids: jax.Array) -> Params:
+  """Rows `ids` [S] of a stack [M, ...]; ids beyond the end give the last row."""
+
+  def rows(x: Any) -> Any:
+    if offloading.is_offloaded(x):
+      return x.take(ids)
+    return jnp.asarray(x).at[ids].get(mode='clip')
+
+  return jax.tree.map(rows, stack, is_leaf=offloading.is_offloaded)
+
+
+def rows_of_few(models: Params, ids: jax.Array) -> Params:
+  """Rows `ids` [S] of models [R, ...]: what `take` gives, to the bit.
+
+  A TPU gathers rows of a large layer in pieces and keeps the result as long as it is
+  read. Selected from few models, rows are formed again wherever they are read: in a
+  loop of local steps, they take no memory beside the models.
+  """
+  leaves = jax.tree.leaves(models)
+  if not leaves or leaves[0].shape[0] > _FEW:
+    return take(models, ids)
+  return platforms.choose(take, take, models, ids, tpu=_selected)
+
+
+def _selected(models: Params, ids: jax.Array) -> Params:
+  def rows(x: jax.Array) -> jax.Array:
+    each = ids.reshape(-1, *[1] * (x.ndim - 1))
+    chosen = jnp.broadcast_to(x[0], (ids.shape[0], *x.shape[1:]))
+    for r in range(1, x.shape[0]):
+      chosen = jnp.where(each >= r, x[r], chosen)
+    return chosen
+
+  return jax.tree.map(rows, models)
+
+
+def rows_of(stack: Params, cohort: Cohort) -> Params:
+  """The cohort's rows [S, ...] of a stack [M, ...], in the same memory."""
+  if cohort.everyone:
+    return stack
+
+  def rows(x: Any) -> Any:
+    if not offloading.is_offloaded(x):
+      return take(x, cohort.ids)
+    if cohort.ids.shape[0] % x.mesh.size:  # Some that are asked for outside of rounds.
+      return x.fetch(cohort.ids)
+    return x.rows_of(cohort.ids)
+
+  return jax.tree.map(rows, stack, is_leaf=offloading.is_offloaded)
+
+
+def with_rows(stack: Params, cohort: Cohort, rows: Params) -> Params:
+  """The stack [M, ...] with the cohort's rows [S, ...] in their places."""
+  return rows if cohort.everyone else put(stack, cohort.ids, rows)
+
+
+def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
+  """The stack [M, ...] with rows [S, ...] at `ids`; ids beyond the end are dropped."""
+
+  def changed(x: Any, r: Any) -> Any:
+    if offloading.is_offloaded(x):
+      return x.with_rows(ids, r)
+    return x.at[ids].set(r, mode='drop')
+
+  return jax.tree.map(changed, stack, rows, is_leaf=offloading.is_offloaded)
+
+
+def merge(some: Params, others: Params) -> Params:
+  """All layers of two stacks by name; each holds None in place of the other's."""
+  return {n: others[n] if layer is None else layer for n, layer in some.items()}
+
+
+def unstack(stack: Params, i: int) -> Params:
+  """Row `i` of a stack, without its leading axis."""
+  return jax.tree.map(lambda x: x[i], stack)
+
+
+def repeat(tree: Params, times: int) -> Params:
+  """A stack of `times` equal rows."""
+  return jax.tree.map(lambda x: jnp.broadcast_to(x, (times, *x.shape)), tree)
+
+
+def expand(tree: Params) -> Params:
+  """A stack with one row."""
+  return jax.tree.map(lambda x: x[None], tree)
+
+
+def zeros_like(tree: Params) -> Params:
+  """The tree with every parameter 0."""
+  return jax.tree.map(jnp.zeros_like, tree)
+
+
+def where(keep: jax.Array, a: Params, b: Params) -> Params:
+  """Row by row, a [S, ...] where `keep` [S] holds and b [S, ...] elsewhere."""
+
+  def select(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.where(keep.reshape(keep.shape + (1,) * (x.ndim - keep.ndim)), x, y)
+
+  return jax.tree.map(select, a, b)
+
+
+def all_finite(stack: Params) -> jax.Array:
+  """[S] bool: whether every parameter of each row is finite."""
+  # 0 times anything not finite is NaN; a sum is one pass, a mask would be two.
+  zeros = [(0 * x).sum(axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(stack)]
+  return functools.reduce(jnp.add, zeros) == 0
+
+
+def squared_distances(stack: Params, centers: Params) -> jax.Array:
+  """Squared L2 distance of each row [S, ...] to each center [K, ...]: [S, K].
+
+  Summed from differences, never from the expanded form |w|^2 - 2wc + |c|^2:
+  clients of one center lie so close together that the expansion loses all
+  digits. Nothing of size S * K * P exists. A stack split over devices must come
+  through `sharding.per_device`.
+  """
+  return platforms.choose(_row_by_row, _center_by_center, stack, centers)
+
+
+def _row_by_row(stack: Params, centers: Params) -> jax.Array:
+  # Flat before the loop: inside it, the compiler divides to find each index.
+  def flat(x):
+    return x.reshape(x.shape[0], -1)
+
+  stack, centers = jax.tree.map(flat, (stack, centers))
+  rows = jnp.arange(jax.tree.leaves(stack)[0].shape[0])
+
+  def to_all(at):
+    return _distances_of_row(stack, at[0], at[1], centers)
+
+  return jax.lax.map(to_all, (rows, stack))
+
+
+def _center_by_center(stack: Params, centers: Params) -> jax.Array:
+  num_centers = jax.tree.leaves(centers)[0].shape[0]
+
+  def center(k):
+    return jax.tree.map(lambda c: c[k : k + 1], centers)
+
+  columns = [row_distances(stack, center(k)) for k in range(num_centers)]
+  return jnp.stack(columns, axis=-1)
+
+
+def _distances_of_row(
+  stack: Params, row: jax.Array, one: Params, centers: Params
+) -> jax.Array:
+  """[K] float32: squared L2 distance of one row to each of [K, ...], on CPU.
+
+  XLA's CPU compiler adds up a layer number by number; partial sums side by side are
+  vectorized. Those of large layers slice the stack, as `one` would be a copy.
+
+  Args:
+    stack: [S, P] in each leaf.
+    row: [] int32 which row.
+    one: [P] in each leaf, that row.
+    centers: [K, P] in each leaf.
+  """
+
+  def distances(x: jax.Array, one: jax.Array, c: jax.Array) -> jax.Array:
+    size, block = c.shape[1], _TERMS * _LANES
+
+    def squares(start: jax.Array | int, width: int) -> jax.Array:
+      own = jax.lax.dynamic_slice(x, (row, start), (1, width))
+      return jnp.square(own - jax.lax.dynamic_slice_in_dim(c, start, width, axis=1))
+
+    def add_terms(start: jax.Array | int, terms: int, partial: jax.Array) -> jax.Array:
+      for term in range(terms):
+        partial = partial + squares(start + term * _LANES, _LANES)
+      return partial
+
+    if size < 2 * block:  # A loop of one block would not pay.
+      return jnp.square(one[None] - c).sum(axis=-1)
+    blocks, left = size // block, size % block // _LANES
+
+    def add_block(i, partial):
+      return add_terms(i * block, _TERMS, partial)
+
+    none = jnp.zeros((c.shape[0], _LANES))
+    partial = jax.lax.fori_loop(0, blocks, add_block, none)
+    partial = add_terms(blocks * block, left, partial)
+    done = blocks * block + left * _LANES
+    return partial.sum(axis=-1) + squares(done, size - done).sum(axis=-1)
+
+  leaves = jax.tree.leaves(jax.tree.map(distances, stack, one, centers))
+  return functools.reduce(jnp.add, leaves)
+
+
+def row_distances(a: Params, b: Params) -> jax.Array:
+  """[S] float32: squared L2 distance of each row of a [S, ...] to that of b.
+
+  Either may be a single row, [1, ...], which then stands beside every other.
+  """
+
+  def distance(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.square(x - y).sum(axis=tuple(range(1, x.ndim)))
+
+  return functools.reduce(jnp.add, jax.tree.leaves(jax.tree.map(distance, a, b)))

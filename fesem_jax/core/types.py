@@ -1,0 +1,362 @@
+"""The types of data and models, and the axis letters that every docstring uses.
+
+Axis letters: M clients, S cohort (clients of a round), K centers, B batch,
+N examples of one client, T all examples, P parameters of one model,
+L classes, C clients trained side by side (a chunk), D devices.
+
+`[M, ...]` in front of a pytree means that every leaf has that leading axis: a
+*stack* of models is one pytree whose leaves have a leading axis, never a list.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fesem_jax.utils import array_checks
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
+
+Params = Any  # pytree of float32 arrays: one model, or a stack of models.
+HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
+
+
+def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """Softmax cross entropy of integer labels, example by example.
+
+  Args:
+    logits: [B, L] float32.
+    y: [B] int32 labels in 0..L-1.
+
+  Returns:
+    [B] float32.
+  """
+  # With integer labels the gradient would be a scatter, which is slow.
+  return optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
+
+
+class Model(NamedTuple):
+  """A classifier as pure functions.
+
+  Attributes:
+    init: key -> params.
+    apply: (params, x [B, ...]) -> logits [B, L] float32.
+    loss: (logits [B, L], labels y [B] int32) -> [B] float32, each example's own loss.
+      Clients train on its mean; methods that choose models by their loss or need its
+      gradient use it as well. Of clients that use a mixture of models, the logits are
+      the logarithms of the mixture's class probabilities.
+    metrics: (name, function) pairs, measured beside accuracy and F1 where models are
+      evaluated; a function is (logits [B, L], labels y [B] int32) -> [B] float32, one
+      figure for each example.
+    layers: names of the layers in the order in which they run, where each gives its
+      units to the next one alone, as in `models.build`; empty where that is not known.
+      Units can be matched by `matching` only where it is.
+    apply_with: (params, x, multiply) -> logits as `apply`, but for the products of
+      dense layers, for which `multiply` is asked: (path of the layer in params, inputs
+      [B, ..., I]) -> [B, ..., O], or None to leave the product to the layer. Kernels
+      that are not used may be missing in params. None where that cannot be done;
+      needed by `shared_start`.
+  """
+
+  init: Callable[[jax.Array], Params]
+  apply: Callable[[Params, jax.Array], jax.Array]
+  loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy
+  metrics: tuple[tuple[str, Callable[[jax.Array, jax.Array], jax.Array]], ...] = ()
+  layers: tuple[str, ...] = ()
+  apply_with: Callable[..., jax.Array] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientInfo:
+  """What the host knows of each client; never traced.
+
+  Two of equally many clients are equal, so that one compiled program serves data
+  that differ in content only.
+
+  Attributes:
+    names: [M] strings, e.g. writer ids.
+    clusters: [M] true cluster of each client, int or, where clusters have names,
+      strings; None where none is known.
+    cluster_names: what clusters 0, 1, ... are called where `clusters` are int, e.g.
+      '90 degrees'; None where they have no names. Figures show them.
+  """
+
+  names: np.ndarray
+  clusters: np.ndarray | None = None
+  cluster_names: tuple[str, ...] | None = None
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, ClientInfo) and len(self.names) == len(other.names)
+
+  def __hash__(self) -> int:
+    return hash(len(self.names))
+
+
+def scale_of(x: Rows, where: str) -> float:
+  """What features are multiplied by where a user does not say it.
+
+  Args:
+    x: [T, ...] features.
+    where: file or argument they come from, for errors.
+
+  Returns:
+    1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
+
+  Raises:
+    UserError: if `x` is uint8 and [T, F], pixels in a row or numbers such as tokens.
+  """
+  if x.dtype != np.uint8:
+    return 1.0
+  if x.ndim < 3:
+    raise UserError(
+      f'{where} is uint8 of shape {x.shape}, which are pixels or numbers such as '
+      'tokens; give `scale`, what models see them multiplied by: 1/255 for pixels, 1 '
+      'for tokens.'
+    )
+  return 1 / 255
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Corruption:
+  """Which clients are bad, and what they do.
+
+  Attributes:
+    bad: [M] bool; it travels with the clients when they are reordered.
+    kind: one of `corruption.KINDS`, see `corruption.corrupted`.
+  """
+
+  bad: HostOrDeviceArray
+  kind: str = dataclasses.field(metadata={'static': True})
+
+  @property
+  def of_models(self) -> bool:
+    """Whether bad clients send other models than they trained."""
+    return self.kind in ('sign_flip', 'noise')
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FederatedData:
+  """One split (training or test) of all clients' examples, flat.
+
+  Client i owns rows `offsets[i]:offsets[i + 1]` of `x` and `y`. Skewed client
+  sizes therefore cost no memory, and a client may own no rows at all.
+
+  Split by client over D devices (`placement`), `x` and `y` are [D * R, ...]: each
+  device holds its clients' rows, the first of its R, and padding. `offsets` count as
+  before; `shard_rows` says which of these rows a device holds. Within
+  `sharding.per_device` a device sees its own R rows and its own line of `shard_rows`.
+
+  Attributes:
+    x: [T, ...] uint8 or float32 features; `x * scale` is what models see. On the host
+      they may be rows of a file (`stored.StoredRows`), which `np.asarray` reads.
+    y: [T] int32 labels in 0..L-1.
+    offsets: [M + 1] int32 row boundaries.
+    client_ids: [M] int32, the identity that random keys are folded from; it
+      travels with a client when clients are reordered.
+    num_classes: L.
+    scale: multiplier that brings `x` to the models' range, e.g. 1 / 255.
+    max_examples: the most rows that one client owns.
+    info: names and true clusters, on the host.
+    corruption: which clients are bad; None if all are honest. See `corruption`.
+    shard_rows: [D, 2] int32 first row of each device, and one beyond its last, as
+      `offsets` count; None where all rows are on every device.
+    flat_from: shape of one example where `x` is [T, F], as on devices, zeros behind its
+      numbers (`placement.width_of`); None where `x` has the shape itself.
+  """
+
+  x: HostOrDeviceArray
+  y: HostOrDeviceArray
+  offsets: HostOrDeviceArray
+  client_ids: HostOrDeviceArray
+  num_classes: int = dataclasses.field(metadata={'static': True})
+  scale: float = dataclasses.field(metadata={'static': True})
+  max_examples: int = dataclasses.field(metadata={'static': True})
+  info: ClientInfo = dataclasses.field(metadata={'static': True})
+  corruption: Corruption | None = None
+  shard_rows: HostOrDeviceArray = None
+  flat_from: tuple[int, ...] | None = dataclasses.field(
+    default=None, metadata={'static': True}
+  )
+
+  @property
+  def num_clients(self) -> int:
+    """M, including clients that own no rows."""
+    return self.client_ids.shape[0]
+
+  @property
+  def example_shape(self) -> tuple[int, ...]:
+    """Shape of one example."""
+    return tuple(self.x.shape[1:]) if self.flat_from is None else self.flat_from
+
+  def sizes(self, ids: jax.Array | None = None) -> jax.Array:
+    """Number of examples of each client of `ids` ([S], default all M), int32.
+
+    The id M is an empty place and has size 0. So does, where a device sees its own
+    rows only, a client whose rows it does not hold.
+    """
+    if ids is None:
+      offsets = self.offsets
+      if not isinstance(offsets, jax.core.Tracer):
+        offsets = np.asarray(offsets)  # Else each operation would be compiled.
+      return offsets[1:] - offsets[:-1]
+    first = jnp.asarray(self.offsets).at[ids].get(mode='clip')
+    last = jnp.asarray(self.offsets).at[ids + 1].get(mode='clip')
+    if self.shard_rows is None or self.shard_rows.shape[0] > 1:
+      return last - first
+    begin, end = self.shard_rows[0, 0], self.shard_rows[0, 1]
+    return jnp.where((first >= begin) & (last <= end), last - first, 0)
+
+  def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of client `i` on the host: x [N, ...], y [N]."""
+    # As a whole: on a device, slices would be compiled for every length.
+    y, offsets = np.asarray(self.y), np.asarray(self.offsets)
+    x = self.x if isinstance(self.x, StoredRows) else np.asarray(self.x)
+    first, last = offsets[i], offsets[i + 1]
+    if self.shard_rows is not None:
+      num_devices = len(self.shard_rows)
+      device = i * num_devices // self.num_clients
+      shift = device * (len(x) // num_devices) - np.asarray(self.shard_rows)[device, 0]
+      first, last = first + shift, last + shift
+    x = x[first:last]
+    if self.flat_from is not None:
+      x = x[:, : math.prod(self.flat_from)].reshape(len(x), *self.flat_from)
+    return x, y[first:last]
+
+  def compact(self, rows: HostOrDeviceArray) -> Rows:
+    """`x` or `y` on the host, without the padding of shards: [T, ...]."""
+    if isinstance(rows, StoredRows):
+      return rows
+    rows = np.asarray(rows)
+    if self.shard_rows is None:
+      return rows
+    held = np.asarray(self.shard_rows)
+    shards = np.split(rows, len(held))
+    return np.concatenate(
+      [part[: last - first] for part, (first, last) in zip(shards, held, strict=True)]
+    )
+
+  def reorder(self, order: np.ndarray, num_clients: int = 0) -> 'FederatedData':
+    """Clients in another order, on the host; ids, names and clusters go along.
+
+    Args:
+      order: distinct positions of clients; those not named are left out.
+      num_clients: if larger than M, clients without examples fill up to it.
+    """
+    first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
+    sizes = (last - first)[order]
+    rows = np.concatenate([np.arange(first[i], last[i]) for i in order])
+    ids = np.asarray(self.client_ids)
+    padding = max(0, num_clients - len(order))
+    truth = self.info.clusters
+    corruption = self.corruption
+    if corruption is not None:
+      bad = np.pad(np.asarray(corruption.bad)[order], (0, padding))
+      corruption = dataclasses.replace(corruption, bad=bad)
+    return FederatedData(
+      x=take(self.compact(self.x), rows),
+      y=take(self.compact(self.y), rows),
+      offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
+      client_ids=np.concatenate(
+        [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]
+      ).astype(np.int32),
+      num_classes=self.num_classes,
+      scale=self.scale,
+      max_examples=self.max_examples,
+      info=dataclasses.replace(
+        self.info,
+        names=self.info.names[order],
+        clusters=None if truth is None else truth[order],
+      ),
+      corruption=corruption,
+      flat_from=self.flat_from,
+    )
+
+  @classmethod
+  def from_arrays(
+    cls,
+    x: Rows,
+    y: np.ndarray,
+    sizes: np.ndarray,
+    *,
+    num_classes: int | None = None,
+    scale: float | None = None,
+    client_ids: np.ndarray | None = None,
+    info: ClientInfo | None = None,
+  ) -> 'FederatedData':
+    """Builds a split from rows that lie client after client.
+
+    Args:
+      x: [T, ...] features, also rows of a file; uint8 is kept, anything else becomes
+        float32.
+      y: [T] integer labels.
+      sizes: [M] number of rows of each client, in order; they sum to T.
+      num_classes: L; one more than the largest label by default.
+      scale: see the class and, for the default, `scale_of`.
+      client_ids: [M]; 0..M-1 by default.
+      info: names and true clusters; the client ids as names by default.
+
+    Raises:
+      UserError: if lengths disagree, labels are not whole numbers in 0..L-1, one for
+        each example, a feature is not finite, or uint8 features need a `scale`.
+    """
+    try:
+      x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
+    except ValueError as e:
+      raise UserError('`x`: examples of different shapes.') from e
+    if x.dtype.kind not in 'biuf':
+      raise UserError(f'`x` is {x.dtype}; numbers are needed.')
+    y, sizes = array_checks.labels(y, '`y`', num_classes), np.asarray(sizes, np.int64)
+    if len(x) != len(y) or sizes.sum() != len(x):
+      raise UserError(
+        f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
+        f'{sizes.sum()} must agree.'
+      )
+    if len(x) >= 2**31:
+      raise UserError(f'{len(x)} examples do not fit 32-bit row numbers.')
+    if x.dtype != np.uint8:
+      x = changed(x, lambda rows: rows.astype(np.float32))
+      if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
+        raise UserError('The features hold values that are not finite.')
+    if num_classes is None:
+      num_classes = int(y.max(initial=0)) + 1
+    if client_ids is None:
+      client_ids = np.arange(len(sizes))
+    if info is None:
+      info = ClientInfo(np.array([str(i) for i in client_ids]))
+    return cls(
+      x=x,
+      y=y,
+      offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+      client_ids=np.asarray(client_ids, np.int32),
+      num_classes=int(num_classes),
+      scale=scale_of(x, '`x`') if scale is None else scale,
+      max_examples=max(1, int(sizes.max(initial=0))),
+      info=info,
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cohort:
+  """The clients that take part in a round.
+
+  Attributes:
+    ids: [S] int32 positions in the data; M is an empty place, so that S can be
+      padded to a multiple of the device count. Where data are split by client, device
+      d works on the d-th part of `ids`, which must be clients that it holds; others
+      are empty places to it. See `sampling.evenly`.
+    everyone: True if `ids` is 0..M-1: full participation, nothing is gathered.
+    round: [] int32 number of the round, counted from 0, which a schedule over rounds
+      looks at (`LocalTraining.rate`); None outside of rounds, e.g. before the first.
+  """
+
+  ids: HostOrDeviceArray
+  everyone: bool = dataclasses.field(metadata={'static': True})
+  round: HostOrDeviceArray = None

@@ -1,0 +1,91 @@
+"""Bad clients: which they are, what they do, and what is measured without them.
+
+A bad client lies about its labels or about its model. It lies in the same way to every
+method, as `local.train_cohort` is where local models come from. What it keeps for
+itself (layers of its own, and whole models that no server receives) stays as it was
+trained, and so do the test examples of all clients.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fesem_jax.core import prng_streams
+from fesem_jax.core.types import Corruption, FederatedData
+from fesem_jax.utils.errors import UserError, argument, check_choice, check_share
+
+KINDS = ('none', 'label_flip', 'sign_flip', 'noise')
+
+
+def corrupted(
+  train: FederatedData, corrupt: str, corrupt_fraction: float, seed: int = 0
+) -> FederatedData:
+  """The training split of a federation some of whose clients are bad.
+
+  They are drawn once, by client id; those of a smaller share are among those of a
+  larger one. Examples and clients that are to be set aside are to be taken before.
+
+  Args:
+    train: training split of M clients, on the host.
+    corrupt: 'label_flip', a bad client trains on labels L - 1 - y;
+      'sign_flip', of the model w that it trained from a start s, it sends
+      s - (w - s); 'noise', it sends s + |w - s| z / sqrt(P), where z are standard
+      normal draws of each round and client: a random direction of about the length
+      of its true change; 'none' leaves the data as it is.
+    corrupt_fraction: share of the clients that are bad, rounded to whole clients.
+    seed: of the run.
+
+  Raises:
+    UserError: on an unknown kind, on one argument without the other, or unless at
+      least one client would be bad and one honest.
+  """
+  check_choice('corrupt', corrupt, KINDS)
+  check_share(corrupt_fraction=corrupt_fraction)
+  if corrupt == 'none':
+    if corrupt_fraction:
+      raise UserError(
+        f'{argument("corrupt_fraction", corrupt_fraction)} needs `corrupt`: what bad '
+        f'clients do, one of {", ".join(KINDS[1:])}.'
+      )
+    return train
+  count = round(corrupt_fraction * train.num_clients)
+  if not 0 < count < train.num_clients:
+    raise UserError(
+      f'{argument("corrupt_fraction", corrupt_fraction)} makes {count} of '
+      f'{train.num_clients} clients bad; with {argument("corrupt", corrupt)} at least '
+      'one must be bad, and at least one honest.'
+    )
+  by_id = np.argsort(np.asarray(train.client_ids), kind='stable')
+  order = prng_streams.host_rng(seed, prng_streams.CORRUPT).permutation(
+    train.num_clients
+  )
+  bad = np.zeros(train.num_clients, bool)
+  bad[by_id[order[:count]]] = True
+  y = np.asarray(train.y)
+  if corrupt == 'label_flip':
+    rows = np.repeat(bad, np.diff(np.asarray(train.offsets)))
+    y = np.where(rows, train.num_classes - 1 - y, y).astype(y.dtype)
+  return dataclasses.replace(train, y=y, corruption=Corruption(bad, corrupt))
+
+
+def honest(train: FederatedData) -> np.ndarray | None:
+  """[M] bool, clients that are not bad; None where no client is to be bad."""
+  if train.corruption is None:
+    return None
+  return ~np.asarray(train.corruption.bad)
+
+
+def check_models_only(train: FederatedData, method: str, others: str) -> None:
+  """Raises `UserError` if bad clients would have to lie about more than models.
+
+  Args:
+    train: training split.
+    method: whose clients send something else too.
+    others: what they send beside models.
+  """
+  if train.corruption is not None and train.corruption.of_models:
+    raise UserError(
+      f'{argument("corrupt", train.corruption.kind)} is not defined for {method}, '
+      f'whose clients send {others} beside models; choose `corrupt=label_flip`, or '
+      'another method.'
+    )

@@ -1,0 +1,44 @@
+"""How unlike the clients' labels are."""
+
+import numpy as np
+
+from fesem_jax.core.types import FederatedData
+
+
+def label_counts(data: FederatedData) -> np.ndarray:
+  """[M, L] int64 examples of each class on each client, on the host."""
+  sizes = np.asarray(data.sizes())
+  client = np.repeat(np.arange(len(sizes)), sizes)
+  cells = client * data.num_classes + data.compact(data.y)
+  counts = np.bincount(cells, minlength=len(sizes) * data.num_classes)
+  return counts.reshape(len(sizes), data.num_classes)
+
+
+def label_skew(counts: np.ndarray) -> float:
+  """Mean total-variation distance of clients' label distributions to all data's.
+
+  0 if all clients have the same mixture of classes, towards 1 - 1 / L if each
+  has a single one of L equally frequent classes. Clients weigh alike; those
+  without examples are left out.
+
+  Args:
+    counts: [M, L].
+  """
+  counts = counts[counts.sum(axis=1) > 0]
+  shares = counts / counts.sum(axis=1, keepdims=True)
+  whole = counts.sum(axis=0) / counts.sum()
+  return float(np.abs(shares - whole).sum(axis=1).mean() / 2)
+
+
+def classes_never_trained(train: np.ndarray, test: np.ndarray) -> tuple[int, float]:
+  """How much clients are tested on classes that they have no training examples of.
+
+  Args:
+    train: [M, L] int training examples of each class on each client.
+    test: [M, L] int test examples.
+
+  Returns:
+    Clients with such test examples, and the share of all test examples that are such.
+  """
+  absent = np.where(train == 0, test, 0)
+  return int(absent.any(axis=1).sum()), float(absent.sum() / max(test.sum(), 1))

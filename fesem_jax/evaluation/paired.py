@@ -1,0 +1,190 @@
+"""Differences between two methods, paired over seeds."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fesem_jax.utils.display import in_markdown
+from fesem_jax.utils.errors import UserError, argument
+
+_LEVEL = 0.95
+
+
+class Difference(NamedTuple):
+  """A mean difference and its 95 % interval.
+
+  Attributes:
+    mean: of the differences.
+    low: lower end of the interval; None for a single pair.
+    high: upper end.
+  """
+
+  mean: float
+  low: float | None
+  high: float | None
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
+  """The mean of a - b with Student's 95 % interval, in float64.
+
+  The pairs are the independent repeats of an experiment, such as its seeds. Clients of
+  one run share models and are no independent repeats.
+
+  Args:
+    a: [N] figures of one method.
+    b: [N] figures of the other, in the same order.
+
+  Returns:
+    The same interval as `scipy.stats.ttest_rel(a, b).confidence_interval()`; with one
+    pair there is none.
+
+  Raises:
+    UserError: without pairs, or if the lengths differ.
+  """
+  first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
+  if first.shape != second.shape or first.ndim != 1 or not len(first):
+    raise UserError(
+      f'Pairs are as many figures of one method as of the other, at least one; not '
+      f'{first.shape} and {second.shape}.'
+    )
+  differences = first - second
+  mean, count = float(differences.mean()), len(differences)
+  if count == 1:
+    return Difference(mean, None, None)
+  from scipy import special  # Slow to import.
+
+  quantile = special.stdtrit(count - 1, (1 + _LEVEL) / 2)
+  half = float(quantile * differences.std(ddof=1) / np.sqrt(count))
+  return Difference(mean, mean - half, mean + half)
+
+
+# Label of each method -> its summary of each seed, None for one that diverged; a method
+# that could not run has fewer.
+Summaries = dict[str, list[dict[str, Any] | None]]
+
+# Kinds of figures, and how tables call them.
+KINDS = {'deployed': 'deployed', 'finetuned': 'fine-tuned'}
+
+# What one method's figures are minus those of the reference: its 'method', the 'pairs',
+# and 'mean', 'low' and 'high' in percentage points, None where they are unknown.
+Row = dict[str, Any]
+
+
+# The label of the 'reference', None without finished runs, and for each of `KINDS` the
+# rows of the other methods.
+Differences = dict[str, Any]
+
+
+def figure(summary: dict[str, Any], kind: str) -> float:
+  """Micro accuracy in percent: of the honest clients where some are bad."""
+  return 100 * summary.get('honest', summary)[kind]['micro_accuracy']
+
+
+def best(summaries: Summaries, kind: str = 'deployed') -> str | None:
+  """The method with the highest mean figure, the first of equal ones.
+
+  Args:
+    summaries: label of each method -> its summary of each seed.
+    kind: 'deployed' or 'finetuned'.
+
+  Returns:
+    Its label; None where no run has finished.
+  """
+  means = {
+    label: float(np.mean([figure(s, kind) for s in runs if s is not None]))
+    for label, runs in summaries.items()
+    if any(s is not None for s in runs)
+  }
+  return max(means, key=lambda label: means[label]) if means else None
+
+
+def against(summaries: Summaries, reference: str, kind: str = 'deployed') -> list[Row]:
+  """Each method minus a reference method, paired over seeds.
+
+  A pair is a seed with which both methods finished.
+
+  Args:
+    summaries: label of each method -> its summary of each seed, of the same seeds in
+      the same order.
+    reference: label of one of them.
+    kind: 'deployed' or 'finetuned'.
+
+  Returns:
+    A `Row` for each other method, in the order of `summaries`.
+  """
+  rows = []
+  for label, runs in summaries.items():
+    if label == reference:
+      continue
+    # A method that could not run has fewer summaries.
+    both = zip(runs, summaries[reference], strict=False)
+    pairs = [
+      (figure(mine, kind), figure(other, kind))
+      for mine, other in both
+      if mine is not None and other is not None
+    ]
+    row: Row = dict.fromkeys(Difference._fields)
+    if pairs:
+      row = paired_difference(*zip(*pairs, strict=True))._asdict()
+    rows.append({'method': label, 'pairs': len(pairs), **row})
+  return rows
+
+
+def check_reference(reference: str, labels: Sequence[str]) -> None:
+  """Raises `UserError` unless the reference is empty or the label of a method."""
+  if reference and reference not in labels:
+    raise UserError(
+      f'{argument("reference", reference)} is none of the methods of the table: '
+      f'{", ".join(labels)}.'
+    )
+
+
+def differences(summaries: Summaries, reference: str = '') -> Differences:
+  """Each method minus a reference method, for the deployed and the fine-tuned models.
+
+  Args:
+    summaries: label of each method -> its summary of each seed.
+    reference: label of one; by default that with the highest deployed figure.
+  """
+  chosen = reference or best(summaries)
+  found: Differences = {'reference': chosen}
+  for kind in KINDS:
+    rows = against(summaries, chosen, kind) if chosen else []
+    found[kind] = [row for row in rows if row['pairs']]
+  return found
+
+
+def as_markdown(found: Differences, honest: bool = False) -> str:
+  """A table for each kind of figures; empty where there is nothing to compare.
+
+  Args:
+    found: see `differences`.
+    honest: whether figures are of the honest clients.
+  """
+  parts = []
+  for kind, name in KINDS.items():
+    if not found[kind]:
+      continue
+    of_honest = ', honest clients' if honest else ''
+    lines = [
+      f'{name.capitalize()} micro accuracy{of_honest} minus that of '
+      f'{in_markdown(found["reference"])}, in percentage points: mean of the '
+      'differences of each seed, and their 95 % interval (Student t; not adjusted for '
+      'the number of methods)',
+      '',
+      '| method | difference | 95 % interval |',
+      '|---|---|---|',
+    ]
+    most = max(row['pairs'] for row in found[kind])
+    for row in found[kind]:
+      interval = 'one seed: no interval'
+      if row['low'] is not None:
+        interval = f'{row["low"]:+.2f} to {row["high"]:+.2f}'
+        if row['pairs'] < most:
+          interval += f' ({row["pairs"]} seeds)'
+      lines.append(
+        f'| {in_markdown(row["method"])} | {row["mean"]:+.2f} | {interval} |'
+      )
+    parts.append('\n'.join(lines) + '\n')
+  return '\n'.join(parts)

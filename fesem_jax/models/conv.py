@@ -1,0 +1,220 @@
+"""Convolution and pooling whose gradients stay fast inside loops and over clients.
+
+On CPU, clients run one at a time and the trouble is the loop: XLA's CPU
+compiler moves the gradients of a convolution to its fast routine only outside
+`while` loops; inside one (every local step is) they fall to a naive loop, six
+times slower. Both gradients are themselves convolutions, so we write them in
+the plain forward form (NHWC, HWIO), which is always fast. `reduce_window`'s
+gradient is slow for the same reason; a maximum over strided slices is not.
+
+On accelerators, clients run side by side and the trouble is the client axis:
+a convolution whose kernels differ by client becomes a grouped one. For GPUs, patches
+times kernel is a batched matrix product instead; extracting the patches does not
+involve the kernel. For TPUs the grouped convolution takes half the operations, half
+the traffic and a quarter of the memory by the compiler's count, since extracting
+patches is itself a convolution there (docs/planning.md).
+"""
+
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import platforms
+
+Padding = Literal['SAME', 'VALID'] | tuple[tuple[int, int], tuple[int, int]]
+_LAYOUT = ('NHWC', 'HWIO', 'NHWC')
+
+# Ways to compute the same convolution; 'grouped' is XLA's own, which mapping over
+# clients turns into a grouped one.
+METHODS = ('forward_form', 'patches', 'grouped')
+
+
+def conv2d(
+  x: jax.Array,
+  kernel: jax.Array,
+  *,
+  strides: tuple[int, int] = (1, 1),
+  padding: Padding = 'SAME',
+  method: str | None = None,
+) -> jax.Array:
+  """2-D convolution, equal to `lax.conv_general_dilated` up to rounding.
+
+  Args:
+    x: [B, H, W, I].
+    kernel: [h, w, I, O].
+    strides: of the window.
+    padding: 'SAME', 'VALID' or pixels before and after each spatial axis.
+    method: one of `METHODS`; None takes what suits the platform (measured on CPU
+      only; compare with benchmarks/local_training.py --conv_methods).
+
+  Returns:
+    [B, H', W', O].
+
+  Raises:
+    ValueError: on an unknown method.
+  """
+  if isinstance(padding, str):
+    pads = jax.lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding)
+    (top, bottom), (left, right) = pads
+    padding = (int(top), int(bottom)), (int(left), int(right))
+  strides = (strides[0], strides[1])
+  if method is None:
+    return _by_platform(x, kernel, strides, padding)
+  if method == 'forward_form':
+    return _conv(x, kernel, strides, padding)
+  if method == 'patches':
+    return _patches_times_kernel(x, kernel, strides, padding)
+  if method == 'grouped':
+    return _forward(x, kernel, strides, padding)
+  raise ValueError(f'method must be one of {METHODS}, not {method!r}.')
+
+
+def _patches_times_kernel(x, kernel, strides, padding):
+  height, width, inputs, outputs = kernel.shape
+  patches = jax.lax.conv_general_dilated_patches(
+    x, (height, width), strides, padding, dimension_numbers=_LAYOUT
+  )  # [B, H', W', I * h * w], the input channel slowest.
+  flat = kernel.transpose(2, 0, 1, 3).reshape(inputs * height * width, outputs)
+  return patches @ flat
+
+
+def _forward(x, kernel, strides, padding, kernel_dilation=(1, 1), x_dilation=(1, 1)):
+  return jax.lax.conv_general_dilated(
+    x, kernel, strides, padding, x_dilation, kernel_dilation, _LAYOUT
+  )
+
+
+def _one_by_one(x, kernel, *args, **kwargs):
+  """`_forward`, but clients that are mapped over take turns."""
+
+  @jax.custom_batching.sequential_vmap
+  def convolve(x, kernel):
+    return _forward(x, kernel, *args, **kwargs)
+
+  return convolve(x, kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _conv(x, kernel, strides, padding):
+  return _one_by_one(x, kernel, strides, padding)
+
+
+def _conv_fwd(x, kernel, strides, padding):
+  return _one_by_one(x, kernel, strides, padding), (x, kernel)
+
+
+def _conv_bwd(strides, padding, residuals, dy):
+  x, kernel = residuals
+  dx_padding, dk_padding = [], []
+  for axis in (0, 1):
+    size, window = x.shape[1 + axis], kernel.shape[axis]
+    before = padding[axis][0]
+    spread = (dy.shape[1 + axis] - 1) * strides[axis] + 1
+    dx_before = window - 1 - before
+    dx_padding.append((dx_before, size + window - 1 - spread - dx_before))
+    # Rows at the end that no window reached must not lengthen the kernel.
+    dk_padding.append((before, window - 1 + spread - size - before))
+  # Input gradient: the kernel flipped in space, inputs and outputs swapped.
+  flipped = kernel[::-1, ::-1].swapaxes(2, 3)
+  dx = _one_by_one(dy, flipped, (1, 1), dx_padding, x_dilation=strides)
+  # Kernel gradient: the batch plays the part of the channels that are summed.
+  dk = _one_by_one(
+    x.transpose(3, 1, 2, 0),
+    dy.transpose(1, 2, 0, 3),
+    (1, 1),
+    dk_padding,
+    kernel_dilation=strides,
+  )
+  return dx, dk.transpose(1, 2, 0, 3)
+
+
+_conv.defvjp(_conv_fwd, _conv_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _by_platform(x, kernel, strides, padding):
+  def one_by_one(x, kernel):
+    return _one_by_one(x, kernel, strides, padding)
+
+  def side_by_side(x, kernel):
+    return _patches_times_kernel(x, kernel, strides, padding)
+
+  def grouped(x, kernel):
+    return _forward(x, kernel, strides, padding)
+
+  return platforms.choose(one_by_one, side_by_side, x, kernel, tpu=grouped)
+
+
+def _by_platform_fwd(x, kernel, strides, padding):
+  return _by_platform(x, kernel, strides, padding), (x, kernel)
+
+
+def _by_platform_bwd(strides, padding, residuals, dy):
+  def one_by_one(x, kernel, dy):
+    return _conv_bwd(strides, padding, (x, kernel), dy)
+
+  def backward_of(convolve):
+    def backward(x, kernel, dy):
+      return jax.vjp(lambda *args: convolve(*args, strides, padding), x, kernel)[1](dy)
+
+    return backward
+
+  side_by_side, grouped = map(backward_of, (_patches_times_kernel, _forward))
+  return platforms.choose(one_by_one, side_by_side, *residuals, dy, tpu=grouped)
+
+
+_by_platform.defvjp(_by_platform_fwd, _by_platform_bwd)
+
+
+def max_pool(
+  x: jax.Array, window: int = 2, padding: Literal['VALID', 'SAME'] = 'VALID'
+) -> jax.Array:
+  """Maximum over non-overlapping square windows; of equal ones, the first learns.
+
+  Args:
+    x: [B, H, W, C].
+    window: side of the square, also the stride.
+    padding: of rows and columns left over: 'VALID' drops them, 'SAME' gives them
+      a window of their own.
+
+  Returns:
+    [B, H // window, W // window, C], rounded up under 'SAME'.
+  """
+  if padding == 'SAME':
+    rest = [(0, -n % window) for n in x.shape[1:3]]
+    x = jnp.pad(x, [(0, 0), *rest, (0, 0)], constant_values=-jnp.inf)
+  height, width = (n // window * window for n in x.shape[1:3])
+  x = x[:, :height, :width]
+  return _max_of_windows(x, window)
+
+
+def _places(x, window):
+  return [x[:, i::window, j::window] for i in range(window) for j in range(window)]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _max_of_windows(x, window):
+  return functools.reduce(jnp.maximum, _places(x, window))
+
+
+def _max_of_windows_fwd(x, window):
+  most = _max_of_windows(x, window)
+  places = _places(x, window)
+  first = jnp.full(most.shape, len(places) - 1, jnp.int8)
+  for i in reversed(range(len(places) - 1)):
+    first = jnp.where(places[i] == most, jnp.int8(i), first)
+  return most, first
+
+
+def _max_of_windows_bwd(window, first, dy):
+  # A byte for each window is all that is left to read.
+  batch, height, width, channels = dy.shape
+  own = jnp.arange(window * window, dtype=jnp.int8).reshape(1, 1, window, 1, window, 1)
+  first, dy = (a[:, :, None, :, None] for a in (first, dy))
+  dx = jnp.where(first == own, dy, 0)
+  return (dx.reshape(batch, height * window, width * window, channels),)
+
+
+_max_of_windows.defvjp(_max_of_windows_fwd, _max_of_windows_bwd)

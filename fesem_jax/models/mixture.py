@@ -1,0 +1,51 @@
+"""Clients that predict with a weighted mixture of models, as one larger model each."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import Model, Params
+
+# Layers of the larger model: the R models [R, ...], and their log weights [R].
+MODELS, LOG_WEIGHTS = 'models', 'log_weights'
+
+
+def as_one_model(
+  model: Model, used: ClientModels
+) -> tuple[Model, ClientModels, Sequence[str] | None]:
+  """What evaluation and training need of clients, whether they use mixtures or not.
+
+  A mixture's logits are the logarithms of its class probabilities,
+  log sum_k pi_k softmax(z_k), so that their cross entropy is the mixture's;
+  the model's own loss is applied to them.
+
+  Args:
+    model: of every client, or of the R models of a mixture.
+    used: what clients use.
+
+  Returns:
+    A model; what clients use of it; and the names of the layers that training is to
+    change, None for all: the weights of a mixture stay as they are.
+  """
+  if used.mixture is None:
+    return model, used, None
+
+  def init(key: jax.Array) -> Params:
+    count = used.num_models()
+    models = jax.vmap(model.init)(jax.random.split(key, count))
+    return {MODELS: models, LOG_WEIGHTS: jnp.full(count, -jnp.log(count))}
+
+  def apply(params: Params, x: jax.Array) -> jax.Array:
+    logits = jax.vmap(model.apply, (0, None))(params[MODELS], x)
+    log_weights = params[LOG_WEIGHTS][:, None, None]
+    return jax.nn.logsumexp(jax.nn.log_softmax(logits) + log_weights, axis=0)
+
+  models = ClientModels(
+    shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},
+    own={MODELS: None, LOG_WEIGHTS: jnp.log(jnp.maximum(used.mixture, 1e-30))},
+  )
+  larger = model._replace(init=init, apply=apply, apply_with=None)
+  return larger, models, (MODELS,)

@@ -1,0 +1,336 @@
+"""Flax modules behind `Model(init, apply)`.
+
+Layers carry explicit names in the order in which they run. No BatchNorm:
+running statistics are not parameters that could be averaged.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.core.tracers import current_trace
+
+from fesem_jax.core.types import Model, Params, cross_entropy
+from fesem_jax.models import conv, dense_layers
+from fesem_jax.models.model_checks import check_linen, check_nnx, check_parameters
+from fesem_jax.utils.errors import UserError, check_choice
+
+# Of CelebA's network.
+NORM_GROUPS = 8
+
+Dense = functools.partial(nn.Dense, dot_general=dense_layers.dot_general)
+
+# See `Model.apply_with`.
+Multiply = Callable[..., jax.Array | None]
+
+
+class Mlp(nn.Module):
+  """Dense layers with ReLU; logistic regression when there is no hidden one."""
+
+  widths: Sequence[int]
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = x.reshape(x.shape[0], -1)
+    for i, width in enumerate(self.widths):
+      x = nn.relu(Dense(width, name=f'dense{i}')(x))
+    return Dense(self.num_classes, name='logits')(x)
+
+
+class Conv(nn.Module):
+  """`conv.conv2d` with a bias."""
+
+  features: int
+  window: int
+  padding: conv.Padding = 'SAME'
+  method: str | None = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    shape = (self.window, self.window, x.shape[-1], self.features)
+    kernel = self.param('kernel', nn.initializers.lecun_normal(), shape)
+    bias = self.param('bias', nn.initializers.zeros_init(), (self.features,))
+    y = conv.conv2d(x, kernel, padding=self.padding, method=self.method)
+    return y + bias.reshape(1, 1, 1, -1)
+
+
+def _with_channels(x: jax.Array) -> jax.Array:
+  """Images [B, H, W, C], from [B, H, W] where they are gray."""
+  return x[..., None] if x.ndim == 3 else x
+
+
+class Cnn(nn.Module):
+  """[conv, ReLU, pool 2x2] blocks, one hidden dense layer, logits."""
+
+  features: Sequence[int]
+  window: int
+  width: int
+  num_classes: int
+  conv_method: str | None = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = _with_channels(x)
+    for i, features in enumerate(self.features):
+      layer = Conv(features, self.window, method=self.conv_method, name=f'conv{i}')
+      # ReLU after the maximum gives the same, from a quarter of the numbers.
+      x = nn.relu(conv.max_pool(layer(x)))
+    x = x.reshape(x.shape[0], -1)
+    x = nn.relu(Dense(self.width, name='dense')(x))
+    return Dense(self.num_classes, name='logits')(x)
+
+
+class EmnistCnn(nn.Module):
+  """TFF's EMNIST network without dropout: two 3x3 convolutions, one pool."""
+
+  num_classes: int
+  conv_method: str | None = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = _with_channels(x)
+    x = nn.relu(Conv(32, 3, 'VALID', self.conv_method, name='conv0')(x))
+    x = Conv(64, 3, 'VALID', self.conv_method, name='conv1')(x)
+    x = nn.relu(conv.max_pool(x))
+    x = nn.relu(Dense(128, name='dense')(x.reshape(x.shape[0], -1)))
+    return Dense(self.num_classes, name='logits')(x)
+
+
+class CelebaCnn(nn.Module):
+  """LEAF's network for CelebA: four [conv 3x3x32, norm, pool 2x2, ReLU] blocks.
+
+  LEAF normalizes by the statistics of each batch. GroupNorm (8 groups) stands in
+  for it here: it has no running statistics, and a client's last, smaller batch is
+  treated like any other.
+  """
+
+  num_classes: int
+  conv_method: str | None = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = _with_channels(x)
+    for i in range(4):
+      x = Conv(32, 3, method=self.conv_method, name=f'conv{i}')(x)
+      x = nn.GroupNorm(num_groups=NORM_GROUPS, name=f'norm{i}')(x)
+      x = nn.relu(conv.max_pool(x, padding='SAME'))
+    return Dense(self.num_classes, name='logits')(x.reshape(x.shape[0], -1))
+
+
+# Modules whose layers run one after the other, each on what the one before gives.
+_CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn)
+
+
+def from_flax(
+  module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
+  example_shape: Sequence[int],
+  loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy,
+  metrics: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] | None = None,
+) -> Model:
+  """Makes a `Model` of a Flax module that treats each example on its own.
+
+  Args:
+    module: a Linen module that maps [B, *example_shape] to logits [B, L], or a function
+      that makes such an NNX module, e.g. `lambda rngs: Net(10, rngs=rngs)`: an NNX
+      module holds its parameters, and a method may need several random ones.
+    example_shape: shape of one example.
+    loss: see `Model`.
+    metrics: by name; see `Model`.
+
+  Returns:
+    The model.
+
+  Raises:
+    UserError: if the module keeps state besides its parameters, or if the logits
+      of one example depend on others of its batch, as with batch statistics: a
+      batch is filled up with examples that must not count. If it has Dropout or
+      another layer that draws random numbers, or needs other arguments than the
+      examples. If it has no parameters, or any that is not float32. Also if an NNX
+      module is given instead of a function that makes it.
+  """
+  if isinstance(module, nn.Module):
+    check_linen(module, example_shape)
+    name, model = type(module).__name__, _as_model(module, example_shape)
+  else:
+    name, model = _as_nnx_model(module)
+  check_parameters(model, name)
+  model = model._replace(loss=loss, metrics=tuple((metrics or {}).items()))
+
+  # Layers may start at zero, and then pass nothing on.
+  def shaken(p):
+    return p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
+
+  @jax.jit
+  def mixes() -> jax.Array:
+    params = jax.tree.map(shaken, model.init(jax.random.key(0)))
+    x = jax.random.normal(jax.random.key(1), (3, *example_shape))
+
+    def first(x: jax.Array) -> jax.Array:
+      logits = model.apply(params, x)[0]
+      return logits @ jnp.cos(jnp.arange(logits.size))
+
+    # How the first example's logits change with the other examples of the batch.
+    others = jax.grad(first)(x)[1:]
+    return jnp.any((others != 0) & ~jnp.isnan(others))
+
+  if mixes():
+    raise UserError(
+      f'{name} lets the examples of a batch influence each other, as '
+      'batch statistics do; normalize each example on its own, e.g. with GroupNorm.'
+    )
+  return model
+
+
+def _as_nnx_model(make: Callable[[nnx.Rngs], nnx.Module]) -> tuple[str, Model]:
+  """What makes an NNX module, as the module's name and a `Model`."""
+  if isinstance(make, nnx.Module) or not callable(make):
+    raise UserError(
+      f'{type(make).__name__} is no Linen module: give from_flax a function that makes '
+      'the NNX module, e.g. lambda rngs: Net(10, rngs=rngs).'
+    )
+
+  def made(key: jax.Array) -> nnx.Module:
+    module = make(nnx.Rngs(key))
+    if not isinstance(module, nnx.Module):
+      raise UserError(
+        f'from_flax needs a function that makes an NNX module; what it was given makes '
+        f'a {type(module).__name__}.'
+      )
+    return module
+
+  module = nnx.eval_shape(lambda: made(jax.random.key(0)))
+  check_nnx(module)
+  graph, layers = nnx.split(module, nnx.Param)
+
+  def init(key: jax.Array) -> Params:
+    return _named(nnx.to_pure_dict(nnx.state(made(key), nnx.Param)))
+
+  def apply(params: Params, x: jax.Array) -> jax.Array:
+    state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
+    nnx.replace_by_pure_dict(state, params)
+    return jnp.asarray(nnx.merge(graph, state)(x))
+
+  return type(module).__name__, Model(init, apply)
+
+
+def _named(layers: Any) -> Params:
+  """The same tree with names for numbers: layers have names, those of a list too."""
+  if not isinstance(layers, dict):
+    return layers
+  return {str(name): _named(layer) for name, layer in layers.items()}
+
+
+def _is_plain_dense(layer: nn.Module) -> bool:
+  """Whether a layer multiplies in float32, at the precision of local training."""
+  return (
+    type(layer) is nn.Dense
+    and layer.dtype in (None, jnp.float32)
+    and layer.param_dtype == jnp.float32
+    and layer.precision is None
+    and layer.dot_general in (None, dense_layers.dot_general)
+    and layer.dot_general_cls is None
+    and layer.promote_dtype is nn.Dense.promote_dtype
+  )
+
+
+def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
+  """A Flax module as a `Model`, as `from_flax` says."""
+  dummy = np.zeros((1, *example_shape), np.float32)
+  layers: list[str] = []
+
+  def made(key: jax.Array) -> Params:
+    variables = module.init(key, dummy)
+    layers.extend(variables.get('params', {}))  # JAX would return them sorted by name.
+    return variables
+
+  jax.eval_shape(made, jax.random.key(0))
+
+  def apply(params: Params, x: jax.Array) -> jax.Array:
+    return jnp.asarray(module.apply({'params': params}, x))
+
+  def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
+    outside, roots = current_trace(), list[Any]()
+
+    def is_own(layer: nn.Module) -> bool:
+      """Whether a layer runs once, with the parameters at its path in `params`."""
+      root = None if layer.scope is None else layer.scope.root
+      if not roots:  # The first module that is called is the model.
+        roots.append(root)
+      # `nn.vmap`, `nn.scan` and the like map over a layer; `apply` within a module has
+      # parameters of its own.
+      return current_trace() == outside and root is roots[0]
+
+    def intercept(own, args, kwargs, context):
+      layer, inputs = context.module, (*args, *kwargs.values())
+      product = None
+      # Else another interceptor, of the model itself, changes what the layer does.
+      alone = own is context.orig_method and context.method_name == '__call__'
+      if is_own(layer) and alone and len(inputs) == 1 and _is_plain_dense(layer):
+        product = multiply(layer.path, *inputs)
+      if product is None:
+        return own(*args, **kwargs)
+      if not layer.use_bias:
+        return product
+      bias = layer.get_variable('params', 'bias')
+      return product + bias.reshape((1,) * (product.ndim - 1) + bias.shape)
+
+    with nn.intercept_methods(intercept):
+      return apply(params, x)
+
+  def init(key: jax.Array) -> Params:
+    return module.init(key, dummy).get('params', {})
+
+  chain = tuple(layers) if type(module) in _CHAINS else ()
+  return Model(init, apply, layers=chain, apply_with=apply_with)
+
+
+NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn', 'celeba_cnn')
+
+
+def build(
+  model: str,
+  example_shape: Sequence[int],
+  num_classes: int,
+  hidden: Sequence[int] = (200,),
+  conv_method: str | None = None,
+) -> Model:
+  """A model by its name.
+
+  Args:
+    model: 'logistic'; 'mlp' with `hidden` widths; 'small_cnn' (3x3x16, 3x3x32,
+      dense 64; for images as small as 8x8); 'femnist_cnn' (LEAF: 5x5x32, pool,
+      5x5x64, pool, dense 2048; 6.6 M parameters at 28x28 and 62 classes);
+      'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M);
+      'celeba_cnn' (LEAF: four blocks of 3x3x32; 31,000 parameters at 84x84x3).
+    example_shape: shape of one example: [H, W] or [H, W, C] for the CNNs.
+    num_classes: L.
+    hidden: widths of the MLP.
+    conv_method: see `conv.conv2d`; changes results by rounding only.
+
+  Returns:
+    The model; its parameters are float32.
+
+  Raises:
+    UserError: on an unknown name, or a CNN for examples that are not images.
+  """
+  check_choice('model', model, NAMES)
+  if model.endswith('cnn') and len(example_shape) not in (2, 3):
+    raise UserError(
+      f'`model={model}` needs images, but examples have shape {tuple(example_shape)}; '
+      'use `model=mlp` or `model=logistic`.'
+    )
+  modules = {
+    'logistic': Mlp((), num_classes),
+    'mlp': Mlp(tuple(hidden), num_classes),
+    'small_cnn': Cnn((16, 32), 3, 64, num_classes, conv_method),
+    'femnist_cnn': Cnn((32, 64), 5, 2048, num_classes, conv_method),
+    'emnist_cnn': EmnistCnn(num_classes, conv_method),
+    'celeba_cnn': CelebaCnn(num_classes, conv_method),
+  }
+  return _as_model(modules[model], example_shape)

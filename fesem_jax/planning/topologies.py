@@ -1,0 +1,78 @@
+"""Accelerators that programs can be compiled for without having them."""
+
+import importlib.util
+import os
+
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from fesem_jax.core.chips import CHIPS, Chip
+from fesem_jax.core.sharding import CLIENTS, client_mesh
+from fesem_jax.utils.errors import UserError, argument
+
+# Else libtpu asks the network for a TPU, complains that there is none, and refuses to
+# be loaded by two processes.
+_ENVIRONMENT = {
+  'TPU_SKIP_MDS_QUERY': '1',
+  'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
+  'TPU_WORKER_HOSTNAMES': 'localhost',
+  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+}
+
+# What the devices of this machine are called.
+HERE = ('local', 'cpu', 'gpu')
+
+
+def chip_of(topology: str) -> Chip | None:
+  """What each chip of a topology has; None for this machine's own devices."""
+  return CHIPS.get(topology.partition(':')[0])
+
+
+def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
+  """A mesh of chips that programs can be compiled for, not run on.
+
+  Args:
+    topology: 'KIND:SHAPE' of TPU chips, e.g. 'v5e:2x4'; one of `HERE` for the devices
+      of this machine, on which programs can be run.
+    num_devices: chips to use, the first ones; 0 is all.
+
+  Raises:
+    UserError: on an unknown topology, too many chips, or without libtpu.
+  """
+  if topology in HERE:
+    mesh = client_mesh(num_devices)
+    platform = mesh.devices.flat[0].platform
+    if topology not in ('local', platform):
+      raise UserError(
+        f'{argument("topology", topology)}, but the devices of this machine are of '
+        f'the platform {platform}.'
+      )
+    return mesh
+  if chip_of(topology) is None or ':' not in topology:
+    known = ', '.join(chip.example for chip in CHIPS.values())
+    raise UserError(
+      f'{argument("topology", topology)} must be {", ".join(HERE)}, or KIND:SHAPE of '
+      f'{", ".join(CHIPS)}, e.g. {known}.'
+    )
+  if importlib.util.find_spec('libtpu') is None:
+    raise UserError(
+      f'{argument("topology", topology)} needs the compiler for TPUs; install it: '
+      "pip install 'fesem_jax[tpu]'."
+    )
+  for name, value in _ENVIRONMENT.items():
+    if 'WARNING' in os.environ.get(name, 'WARNING'):  # As JAX leaves it without a TPU.
+      os.environ[name] = value
+  try:
+    found = topologies.get_topology_desc(platform='tpu', topology_name=topology)
+  except (RuntimeError, ImportError, ValueError, NotImplementedError) as e:
+    reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
+    raise UserError(
+      f'{argument("topology", topology)} is not one that libtpu knows ({reason}).'
+    ) from e
+  devices = found.devices
+  if num_devices > len(devices):
+    raise UserError(
+      f'{argument("num_devices", num_devices)}, but {topology} has {len(devices)}.'
+    )
+  return Mesh(np.array(devices[: num_devices or len(devices)]), (CLIENTS,))

@@ -1,0 +1,334 @@
+"""What a run knows of each client: a table of one line a client, `clients.csv`."""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import pathlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fesem_jax.evaluation.evaluate import (
+  Counts,
+  client_metrics,
+  client_scores,
+  mean_metric,
+  mean_scores,
+)
+from fesem_jax.results.client_text import table_text
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.display import shown
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.safe_files import first_line
+
+_FILE = 'clients.csv'
+
+
+class ClientTable(NamedTuple):
+  """Figures of each client at the end of a run, in the order of the user's data.
+
+  `print` shows the first and the last clients, one line each. The loss on a client's
+  own training examples is not among the figures: it would take another pass over all
+  training data.
+
+  Attributes:
+    names: [M] strings.
+    examples: [M] int training examples.
+    test_examples: [M] int examples that the figures below are measured on.
+    true_cluster: [M] int or names, or None where none is known.
+    cluster: [M] int cluster that the client deploys from, or None without clusters.
+    deployed_accuracy: [M] float64 in [0, 1] of the deployed model, NaN for clients
+      without test examples, as all that follow.
+    deployed_f1: [M] float64; see `evaluate.client_scores`.
+    finetuned_accuracy: [M] float64 after fine-tuning.
+    finetuned_f1: [M] float64 after fine-tuning.
+    honest: [M] bool, False for bad clients (`corruption.corrupted`); None, and no
+      column of the file, where all are honest.
+    metrics: 'deployed_NAME' and 'finetuned_NAME' -> [M] float64, the mean over the
+      client's test examples of each of the model's own metrics (`Model.metrics`); None,
+      and no columns of the file, where the model has none.
+  """
+
+  names: np.ndarray
+  examples: np.ndarray
+  test_examples: np.ndarray
+  true_cluster: np.ndarray | None
+  cluster: np.ndarray | None
+  deployed_accuracy: np.ndarray
+  deployed_f1: np.ndarray
+  finetuned_accuracy: np.ndarray
+  finetuned_f1: np.ndarray
+  honest: np.ndarray | None = None
+  metrics: dict[str, np.ndarray] | None = None
+
+  def columns(self) -> dict[str, np.ndarray | None]:
+    """Every column by its name, the model's own metrics last; None for the unknown."""
+    columns = self._asdict()
+    del columns['metrics']
+    return columns | (self.metrics or {})
+
+  def to_pandas(self) -> Any:
+    """The table as a pandas `DataFrame` of the columns that are known, M rows.
+
+    Raises:
+      UserError: if pandas is not installed.
+    """
+    try:
+      import pandas  # An optional dependency, and slow to import.
+    except ImportError as e:
+      raise UserError('`to_pandas` needs pandas: pip install pandas.') from e
+    known = {name: x for name, x in self.columns().items() if x is not None}
+    return pandas.DataFrame(known)
+
+  def __repr__(self) -> str:
+    return table_text(self.columns())
+
+  def of(self, client: str) -> dict[str, Any]:
+    """The line of a client, by its name; None for what is not known.
+
+    Raises:
+      UserError: if no client, or more than one, has that name.
+    """
+    i = position_of(client, self.names)
+    columns = self.columns().items()
+    return {name: None if x is None else x[i].item() for name, x in columns}
+
+  def assignment(self) -> dict[str, int] | None:
+    """Cluster of each client by its name; None without clusters."""
+    if self.cluster is None:
+      return None
+    return dict(zip(self.names.tolist(), self.cluster.tolist(), strict=True))
+
+
+def position_of(client: Any, names: np.ndarray) -> int:
+  """The place of a client among the names.
+
+  Raises:
+    UserError: if no client, or more than one, has that name.
+  """
+  if not isinstance(client, str):
+    raise UserError(
+      f"{argument('client', client)} must be a client's name, a string such as "
+      f'{str(names[0])!r}.'
+    )
+  found = np.flatnonzero(names == client)
+  if len(found) == 1:
+    return int(found[0])
+  if len(found):
+    raise UserError(f'{len(found)} clients are called {client!r}; no one is meant.')
+  raise UserError(
+    f'{argument("client", client)} is none of the {len(names)} clients, which are '
+    f'called {str(names[0])!r} to {str(names[-1])!r}.'
+  )
+
+
+def make(
+  names: np.ndarray,
+  sizes: np.ndarray,
+  truth: np.ndarray | None,
+  assignment: np.ndarray | None,
+  deployed: Counts,
+  finetuned: Counts,
+  honest: np.ndarray | None = None,
+) -> ClientTable:
+  """The table from what was measured.
+
+  Args:
+    names: [M] strings, as all that follows in the order of the user's data.
+    sizes: [M] int training examples.
+    truth: [M] int or names of true clusters, or None.
+    assignment: [M] int cluster, or None.
+    deployed: of the deployed models.
+    finetuned: of the fine-tuned models.
+    honest: [M] bool, or None where all are.
+  """
+  test_sizes, accuracy, f1 = client_scores(deployed)
+  _, tuned_accuracy, tuned_f1 = client_scores(finetuned)
+  tuned_metrics = client_metrics(finetuned)
+  metrics: dict[str, np.ndarray] = {}
+  for name, own in client_metrics(deployed).items():
+    metrics |= {f'deployed_{name}': own, f'finetuned_{name}': tuned_metrics[name]}
+  return ClientTable(
+    names=np.asarray(names).astype(str),
+    examples=np.asarray(sizes).astype(np.int64),
+    test_examples=test_sizes.astype(np.int64),
+    true_cluster=truth,
+    cluster=assignment,
+    deployed_accuracy=accuracy,
+    deployed_f1=f1,
+    finetuned_accuracy=tuned_accuracy,
+    finetuned_f1=tuned_f1,
+    honest=honest,
+    metrics=metrics or None,
+  )
+
+
+def agrees(table: ClientTable, summary: dict[str, Any]) -> bool:
+  """Whether a summary has the means and, if it names one, the digest of the table."""
+  if summary.get('clients_digest') not in (None, digest(table)):
+    return False
+  for kind in ('deployed', 'finetuned'):
+    accuracy, f1 = table._asdict()[f'{kind}_accuracy'], table._asdict()[f'{kind}_f1']
+    means = mean_scores(table.test_examples, accuracy, f1)._asdict()
+    means |= _metric_means(table, kind)
+    held = summary.get(kind)
+    if not isinstance(held, dict) or not means.keys() <= held.keys():
+      return False
+    if not all(_is_close(held[name], mean) for name, mean in means.items()):
+      return False
+  return True
+
+
+def _is_close(value: Any, mean: float) -> bool:
+  if not isinstance(value, float):  # What a summary holds may be anything.
+    return False
+  return math.isclose(value, mean, rel_tol=1e-9) or (value != value and mean != mean)
+
+
+def _metric_means(table: ClientTable, kind: str) -> dict[str, float]:
+  means: dict[str, float] = {}
+  for column, own in (table.metrics or {}).items():
+    if column.startswith(f'{kind}_'):
+      name = column.removeprefix(f'{kind}_')
+      means |= mean_metric(name, table.test_examples, own)
+  return means
+
+
+def write(folder: pathlib.Path, table: ClientTable) -> None:
+  """Writes the table as `clients.csv`; raises `UserError` if it cannot.
+
+  Numbers keep all their digits; what is not known is left empty. Names that are no
+  valid text are written with backslashes.
+  """
+  out = io.StringIO()
+  # Only a name in quotes may hold a carriage return.
+  lines = csv.writer(out, lineterminator='\n', quoting=csv.QUOTE_NONNUMERIC)
+  lines.writerows(_lines(table))
+  write_atomically(folder / _FILE, _encodable(out.getvalue()))
+
+
+def digest(table: ClientTable) -> str:
+  """Differs where a value of the table does, as `clients.csv` holds it."""
+  cells = [[_encodable(str(x)) for x in line] for line in _lines(table)]
+  return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
+
+
+def encodable(names: Iterable[Any]) -> list[str]:
+  """Names as `clients.csv` holds them, with backslashes for what is no valid text."""
+  return [_encodable(str(name)) for name in names]
+
+
+def _encodable(text: str) -> str:
+  return text.encode(errors='backslashreplace').decode()
+
+
+def _lines(table: ClientTable) -> list[list[Any]]:
+  """The lines of the file, the names of the columns first."""
+  held = table.columns()
+  if table.honest is None:
+    del held['honest']
+  else:
+    held['honest'] = table.honest.astype(int)
+  count = len(table.names)
+  columns = [[None] * count if x is None else x.tolist() for x in held.values()]
+  lines = [
+    ['' if x is None or x != x else x for x in line]
+    for line in zip(*columns, strict=True)
+  ]
+  return [list(held), *lines]
+
+
+def read(folder: pathlib.Path) -> ClientTable | None:
+  """The table that a workdir holds; None where there is none.
+
+  Raises:
+    UserError: if it is damaged.
+  """
+  path = folder / _FILE
+  try:
+    with path.open(newline='', encoding='utf-8') as file:
+      head, *lines = csv.reader(file)
+    head, lines, metrics = _without_metrics(head, lines)
+    fields = ClientTable._fields[:-1]
+    if tuple(head) not in (fields, fields[:-1]):
+      raise ValueError('its first line is not what this version writes')
+    names, *columns = zip(*lines, strict=True)
+    if len(columns) != len(head) - 1:
+      raise ValueError('it has no clients or lacks columns')
+    honest = _truths(columns.pop()) if head[-1] == 'honest' else None
+    examples, tested, truth, cluster, *figures = columns
+    return ClientTable(
+      np.array(names),
+      _counts(examples),
+      _counts(tested),
+      _numbers_or_names(truth) if any(truth) else None,
+      _counts(cluster) if any(cluster) else None,
+      *map(_shares, figures),
+    )._replace(honest=honest, metrics=metrics)
+  except FileNotFoundError:
+    return None
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}.') from e
+  except (ValueError, TypeError, csv.Error) as e:
+    raise UserError(
+      f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
+      'which makes it anew from the checkpoint.'
+    ) from e
+
+
+def _without_metrics(
+  head: list[str], lines: list[list[str]]
+) -> tuple[list[str], list[list[str]], dict[str, np.ndarray] | None]:
+  """The columns that every table has, and those of the model's own metrics."""
+  own = [x not in ClientTable._fields for x in head]
+  first = own.index(True) if True in own else len(head)
+  columns = list(zip(*(line[first:] for line in lines), strict=True))
+  names = head[first:]
+  if len(set(names)) < len(names) or not all(
+    name.startswith(('deployed_', 'finetuned_')) for name in names
+  ):
+    raise ValueError('its first line is not what this version writes')
+  metrics = dict(zip(names, map(_figures, columns), strict=True))
+  return head[:first], [line[:first] for line in lines], metrics or None
+
+
+def _figures(column: tuple[str, ...]) -> Any:
+  return np.array([float(x) if x else np.nan for x in column])
+
+
+def _numbers_or_names(column: tuple[str, ...]) -> np.ndarray:
+  try:
+    return _integers(column)
+  except ValueError:
+    return np.array(column)
+
+
+def _truths(column: tuple[str, ...]) -> np.ndarray:
+  if not set(column) <= {'0', '1'}:
+    raise ValueError('honest must be 0 or 1')
+  return np.array([x == '1' for x in column])
+
+
+def _integers(column: tuple[str, ...]) -> np.ndarray:
+  numbers = [int(x) for x in column]
+  for x, number in zip(column, numbers, strict=True):
+    if str(number) != x or not -(2**63) <= number < 2**63:  # As no run writes it.
+      raise ValueError(f'{shown(x)} is no number of 64 bits')
+  return np.array(numbers, np.int64)
+
+
+def _counts(column: tuple[str, ...]) -> np.ndarray:
+  numbers = _integers(column)
+  if numbers.min() < 0:
+    raise ValueError(f'{numbers.min()} is negative')
+  return numbers
+
+
+def _shares(column: tuple[str, ...]) -> Any:
+  shares = np.array([float(x) if x else np.nan for x in column])
+  if not np.all(np.isnan(shares) | ((shares >= 0) & (shares <= 1))):
+    raise ValueError('a figure lies outside 0..1')
+  return shares

@@ -1,0 +1,291 @@
+"""The models that clients deploy, on the host: one by name, and what it predicts."""
+
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import FederatedData, Model, Params
+from fesem_jax.models.mixture import LOG_WEIGHTS, MODELS, as_one_model
+from fesem_jax.results import export
+from fesem_jax.results.client_table import position_of
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.safe_files import first_line
+
+EXAMPLE_DTYPES = ('uint8', 'float32')  # See `Examples`.
+
+_BATCH = 256  # Examples that are classified at once.
+
+
+def by_layer(params: Params) -> dict[str, Any]:
+  """Path of each array, as `dense0/kernel`, -> the array; layers that are None lack."""
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  return {jax.tree_util.keystr(p, simple=True, separator='/'): x for p, x in leaves}
+
+
+def _nested(flat: dict[str, np.ndarray]) -> Params:
+  """Arrays by path as the nested dicts of Flax."""
+  out: dict[str, Any] = {}
+  for path, x in flat.items():
+    *folders, last = path.split('/')
+    inner = out
+    for folder in folders:
+      inner = inner.setdefault(folder, {})
+    inner[last] = x
+  return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+  """What the examples are that models take.
+
+  Attributes:
+    shape: of one example.
+    dtype: 'uint8' or 'float32', as in `FederatedData`.
+    scale: multiplier that brings them to the models' range.
+    num_classes: L.
+  """
+
+  shape: tuple[int, ...]
+  dtype: str
+  scale: float
+  num_classes: int
+
+  @classmethod
+  def of(cls, data: FederatedData) -> 'Examples':
+    """What the examples of a split are."""
+    return cls(data.example_shape, str(data.x.dtype), data.scale, data.num_classes)
+
+  def checked(self, x: Any) -> np.ndarray:
+    """Examples [B, ...] in the dtype of the training data; raises `UserError`."""
+    try:
+      x = np.asarray(x)
+    except ValueError as e:
+      raise UserError(f'`x` is no array ({first_line(e)}).') from e
+    if x.ndim != len(self.shape) + 1 or x.shape[1:] != self.shape:
+      raise UserError(
+        f'`x` has shape {x.shape}, but must be a batch [B, ...] of examples of shape '
+        f'{self.shape}.'
+      )
+    if x.dtype.kind not in 'buif':
+      raise UserError(f'`x` holds {x.dtype}, but must hold numbers.')
+    if self.dtype == 'uint8':
+      fits = x.dtype.kind in 'bui' and (not x.size or 0 <= x.min() <= x.max() <= 255)
+      if not fits:
+        raise UserError(
+          '`x` must be integers in 0..255 as the training examples were, which are '
+          f'multiplied by {self.scale:g} here; it holds {x.dtype}.'
+        )
+      return x.astype(np.uint8)
+    x = x.astype(np.float32)
+    if not np.isfinite(x).all():
+      raise UserError('`x` holds values that are not finite.')
+    return x
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DeployedModels:
+  """The models that clients deploy, each stored once, in the order of the user's data.
+
+  Attributes:
+    shared: path of each shared layer -> [R, ...], one global model or R centers.
+    own: path of each layer of clients' own -> [M, ...].
+    choice: [M] int which of the R models each client uses; None if all use the first.
+    mixture: [M, R] weights of each client's mixture, or None.
+    names: [M] strings, the clients.
+    examples: what the models take.
+    model: how they compute; None where it is not known, and then nothing is
+      predicted.
+  """
+
+  shared: dict[str, np.ndarray]
+  own: dict[str, np.ndarray]
+  choice: np.ndarray | None
+  mixture: np.ndarray | None
+  names: np.ndarray
+  examples: Examples
+  model: Model | None = None
+
+  @classmethod
+  def of(
+    cls,
+    models: ClientModels,
+    names: np.ndarray,
+    examples: Examples,
+    model: Model | None = None,
+  ) -> 'DeployedModels':
+    """From `ClientModels` on the host."""
+    shared, own = by_layer(models.shared), by_layer(models.own)
+    choice, mixture = (
+      None if x is None else np.asarray(x) for x in (models.choice, models.mixture)
+    )
+    return cls(shared, own, choice, mixture, np.asarray(names), examples, model)
+
+  @property
+  def num_models(self) -> int:
+    """R; 0 where no layer is shared."""
+    return len(next(iter(self.shared.values()), ()))
+
+  @property
+  def centers(self) -> Params:
+    """[R, ...] the global model (R = 1) or the centers; None where nothing is shared.
+
+    Layers of clients' own are not in it.
+    """
+    return _nested(self.shared) if self.shared else None
+
+  def params(self, *, client: str | None = None, cluster: int | None = None) -> Params:
+    """One model.
+
+    Args:
+      client: name of the client whose deployed model it is.
+      cluster: number of the center, from 0. Neither names the global model.
+
+    Returns:
+      Parameters as the model's own pytree, or nested dicts where the model is not
+      known.
+
+    Raises:
+      UserError: on an unknown client or cluster, or if there is no single such model.
+    """
+    i, k = self._position(client, cluster)
+    if i is not None and self.mixture is not None:
+      raise UserError(
+        f'{argument("client", client)} uses a mixture of {self.num_models} models, '
+        'no single one; name a `cluster`.'
+      )
+    flat = {path: np.asarray(x[k]) for path, x in self.shared.items()}
+    return self._as_model(
+      flat | {path: np.asarray(x[i]) for path, x in self.own.items()}
+    )
+
+  def predict(
+    self,
+    x: Any,
+    *,
+    client: str | None = None,
+    cluster: int | None = None,
+    probabilities: bool = False,
+  ) -> np.ndarray:
+    """Classifies examples with one model.
+
+    Args:
+      x: [B, ...] examples as they were in the training data: the scale is applied
+        here.
+      client: name of the client whose deployed model is asked.
+      cluster: number of the center instead; neither asks the global model.
+      probabilities: whether to return them in place of class labels.
+
+    Returns:
+      [B] int32 labels, or [B, L] float32 probabilities.
+
+    Raises:
+      UserError: as `params`, on examples that do not fit, or if the model is not known.
+    """
+    x = self.examples.checked(x)
+    if self.model is None:
+      raise UserError(
+        'How the model computes is not known, only its parameters; pass `model`, the '
+        '`Model` that was trained, to `load_run`.'
+      )
+    model = self.model
+    i, _ = self._position(client, cluster)
+    if i is not None and self.mixture is not None:
+      model = self._mixture_model
+      weights = np.log(np.maximum(self.mixture[i], np.float32(1e-30)))
+      stack = self._as_model(self.shared)
+      params = {MODELS: stack, LOG_WEIGHTS: weights}
+    else:
+      params = self.params(client=client, cluster=cluster)
+    # One batch size or a few, so that little is compiled.
+    width = min(_BATCH, 1 << max(0, len(x) - 1).bit_length())
+    logits = [np.zeros((0, self.examples.num_classes), np.float32)]
+    for first in range(0, len(x), width):
+      batch = x[first : first + width]
+      padded = np.zeros((width, *self.examples.shape), x.dtype)
+      padded[: len(batch)] = batch
+      found = _logits(model.apply, params, padded, self.examples.scale)
+      logits.append(np.asarray(found)[: len(batch)])
+    found = np.concatenate(logits)
+    if probabilities:
+      return np.asarray(jax.nn.softmax(found))
+    return found.argmax(axis=1).astype(np.int32)
+
+  def export(
+    self,
+    path: str | pathlib.Path,
+    *,
+    client: str | None = None,
+    cluster: int | None = None,
+  ) -> None:
+    """Writes one model to a file that other programs read.
+
+    Args:
+      path: ends in `.safetensors` (layers named as `dense0.kernel`) or `.msgpack`
+        (read by `flax.serialization.from_bytes` or `msgpack_restore`).
+      client: see `params`.
+      cluster: see `params`.
+
+    Raises:
+      UserError: as `params`, on another ending, or if the file cannot be written.
+    """
+    params = self.params(client=client, cluster=cluster)
+    about = {
+      'scale': repr(self.examples.scale),
+      'example_shape': ','.join(map(str, self.examples.shape)),
+      'num_classes': str(self.examples.num_classes),
+    }
+    export.write(pathlib.Path(path), params, by_layer(params), about)
+
+  @functools.cached_property
+  def _mixture_model(self) -> Model:
+    assert self.model is not None
+    used = ClientModels(self.centers, mixture=jnp.asarray(self.mixture))
+    return as_one_model(self.model, used)[0]
+
+  def _position(
+    self, client: str | None, cluster: int | None
+  ) -> tuple[int | None, int | None]:
+    """Place of the client, None for a center; and number of its model or center."""
+    if client is not None and cluster is not None:
+      raise UserError('Name a `client` or a `cluster`, not both.')
+    if client is not None:
+      i = position_of(client, self.names)
+      return i, 0 if self.choice is None else int(self.choice[i])
+    if self.own:
+      raise UserError(
+        'Clients have layers of their own here, so that no center is a whole model; '
+        'name a `client`.'
+      )
+    if cluster is None and self.num_models > 1:
+      raise UserError(
+        f'There are {self.num_models} models; name a `client` or a `cluster`.'
+      )
+    cluster = 0 if cluster is None else cluster
+    if isinstance(cluster, bool) or not isinstance(cluster, int | np.integer):
+      raise UserError(f'{argument("cluster", cluster)} must be an integer.')
+    if not 0 <= cluster < self.num_models:
+      raise UserError(
+        f'{argument("cluster", cluster)} must lie in 0..{self.num_models - 1}.'
+      )
+    return None, int(cluster)
+
+  def _as_model(self, flat: dict[str, np.ndarray]) -> Params:
+    """Layers by path as the model's own pytree; see `saved_model_checks`."""
+    if self.model is None:
+      return _nested(flat)
+    shapes = jax.eval_shape(self.model.init, jax.random.key(0))
+    wanted = [flat[path] for path in by_layer(shapes)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), wanted)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(apply: Any, params: Params, x: jax.Array, scale: float) -> jax.Array:
+  # Accelerators would round factors to 10 bits or fewer.
+  with jax.default_matmul_precision('highest'):
+    return apply(params, x.astype(jnp.float32) * scale)

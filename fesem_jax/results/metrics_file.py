@@ -1,0 +1,270 @@
+"""Files of a run: reading them, and writing metrics as JSON lines and TensorBoard."""
+
+import contextlib
+import errno
+import importlib.util
+import json
+import os
+import pathlib
+from typing import Any, TextIO
+
+import numpy as np
+
+from fesem_jax.utils import processes
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import first_line, read_npz
+
+# What every clients.npz holds; see `portrait.draw`.
+_PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
+
+
+def saved_rounds(workdir: pathlib.Path) -> list[int]:
+  """Rounds that a workdir has checkpoints of, sound or not, in order."""
+  try:
+    names = [p.name for p in (workdir / 'checkpoints').iterdir() if p.is_dir()]
+  except OSError:
+    return []
+  return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _damaged(path: pathlib.Path, reason: str) -> UserError:
+  """A damaged file that a checkpoint, if there is one, can replace."""
+  remedy = 'choose another `workdir`'
+  if saved_rounds(path.parent):
+    remedy = (
+      'delete it and run the same command again, which makes it anew from the '
+      'checkpoint'
+    )
+  return UserError(f'{path} is damaged ({reason}); {remedy}.')
+
+
+def _reason(e: BaseException) -> str:
+  """What an exception says, in one line without the file's name."""
+  if isinstance(e, OSError) and e.strerror:
+    return e.strerror
+  return first_line(e)
+
+
+def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """What config.json holds; None where there is none.
+
+  Raises:
+    UserError: if it is damaged.
+  """
+  return _read_object(workdir / 'config.json')
+
+
+def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """What summary.json holds; None where there is none.
+
+  Raises:
+    UserError: if it is damaged.
+  """
+  return _read_object(workdir / 'summary.json')
+
+
+def _read_object(path: pathlib.Path) -> dict[str, Any] | None:
+  try:
+    value = json.loads(path.read_bytes().decode())
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, RecursionError) as e:
+    raise _damaged(path, _reason(e)) from e
+  if not isinstance(value, dict):
+    raise _damaged(path, 'it is not a JSON object')
+  return value
+
+
+def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays of clients.npz; none where there is no such file.
+
+  Raises:
+    UserError: if it is damaged.
+  """
+  path = workdir / 'clients.npz'
+  if not path.exists():
+    return {}
+  try:
+    arrays = read_npz(path)
+  except UserError as e:
+    raise _damaged(path, _reason(e.__cause__ or e)) from e
+  if lacking := _PORTRAIT - arrays.keys():
+    raise _damaged(path, f'it lacks {min(lacking)}')
+  return arrays
+
+
+def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str, Any]]:
+  """Records of a metrics.jsonl, one round after the other.
+
+  A last line cut short by a crash is left out.
+
+  Args:
+    path: of the file; one that is absent has no records.
+    rounds: the last round to read; whatever follows it does not matter.
+
+  Raises:
+    UserError: if a line is no record of a round, or not of the round that follows.
+  """
+  records: list[dict[str, Any]] = []
+  try:
+    *lines, last = path.read_bytes().split(b'\n')
+  except FileNotFoundError:
+    return records
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}.') from e
+  for number, line in enumerate([*lines, last] if last else lines, start=1):
+    if records and records[-1]['round'] == rounds:
+      break
+    try:
+      record = json.loads(line.decode())
+    except (ValueError, RecursionError):
+      if number > len(lines):
+        break
+      record = None
+    found = record.get('round') if isinstance(record, dict) else None
+    if type(found) is not int:
+      fault = 'is no record of a round'
+    elif records and found != records[-1]['round'] + 1:
+      fault = f'is round {found}, the one before it round {records[-1]["round"]}'
+    elif found not in (0, 1) and not records:
+      fault = f'is round {found}, and those before it are missing'
+    else:
+      records.append(record)
+      continue
+    raise UserError(
+      f'{path} is damaged: line {number} {fault}; put back a sound copy, or choose '
+      'another `workdir` to run anew.'
+    )
+  return records
+
+
+class MetricsWriter:
+  """Keeps the records of a run, one per round, and appends them to files.
+
+  Of several processes, all keep the records and the first one writes.
+
+  Args:
+    workdir: existing folder that gets `metrics.jsonl`; None keeps them in
+      memory only.
+    rounds_done: records of later rounds, left by a run that was stopped after
+      its last checkpoint, are dropped; 0 drops all.
+    tensorboard: also write scalars to `workdir/tensorboard/`.
+
+  Attributes:
+    records: all records so far.
+
+  Raises:
+    UserError: if TensorBoard is asked for but tensorboardX is not installed, or
+      the files cannot be written.
+  """
+
+  def __init__(
+    self, workdir: pathlib.Path | None, rounds_done: int = 0, tensorboard: bool = False
+  ):
+    self.records: list[dict[str, Any]] = []
+    self._path: pathlib.Path | None = None
+    self._file: TextIO | None = None
+    self._board: Any = None
+    self._tensorboard: pathlib.Path | None = None
+    if workdir is not None:
+      self._path = workdir / 'metrics.jsonl'
+      self.records = processes.from_first(lambda: self._begin(rounds_done, tensorboard))
+      self._tensorboard = workdir / 'tensorboard' if tensorboard else None
+
+  def _begin(self, rounds_done: int, tensorboard: bool) -> list[dict[str, Any]]:
+    """The records so far, to which the file is cut."""
+    path = self._file_path()
+    if rounds_done:
+      self.records = read_metrics(path, rounds_done)
+      if not self.records or self.records[-1]['round'] != rounds_done:
+        raise UserError(
+          f'{path} does not reach round {rounds_done} of the checkpoint beside it; put '
+          'back a sound copy, or choose another `workdir`.'
+        )
+    # A finished run is read again where nothing can be written.
+    if not rounds_done or path.read_bytes() != self._text().encode():
+      write_atomically(path, self._text())
+    check_tensorboard(tensorboard)
+    return self.records
+
+  def write(self, record: dict[str, Any]) -> None:
+    """Adds one round's record; it is on disk when this returns."""
+    self.records.append(record)
+    if self._path is not None:
+      processes.from_first(lambda: self._append(record))
+
+  def _append(self, record: dict[str, Any]) -> None:
+    path = self._file_path()
+    try:
+      self._file = self._file or _open_to_append(path)
+      self._file.write(_line(record))
+      self._file.flush()
+    except OSError as e:
+      reason = 'it is a link' if e.errno == errno.ELOOP else e.strerror
+      raise UserError(f'Cannot write {path}: {reason}.') from e
+    if self._tensorboard is not None:
+      self._board = self._board or _summary_writer(self._tensorboard, record['round'])
+      for name, value in _scalars('', record):
+        self._board.add_scalar(name, value, record['round'])
+      self._board.flush()
+
+  def amend(self, addition: dict[str, Any]) -> None:
+    """Adds entries to the last record."""
+    self.records[-1] |= addition
+    if self._path is not None:
+      processes.from_first(self._rewrite)
+
+  def _rewrite(self) -> None:
+    if self._file is not None:
+      self._file.close()
+      self._file = None
+    write_atomically(self._file_path(), self._text())
+
+  def _file_path(self) -> pathlib.Path:
+    assert self._path is not None
+    return self._path
+
+  def _text(self) -> str:
+    return ''.join(_line(r) for r in self.records)
+
+  def close(self) -> None:
+    """Closes the files."""
+    for file in (self._file, self._board):
+      if file is not None:
+        with contextlib.suppress(OSError):
+          file.close()
+
+
+def _open_to_append(path: pathlib.Path) -> TextIO:
+  flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+  return os.fdopen(os.open(path, flags, 0o666), 'a')
+
+
+def check_tensorboard(wanted: bool) -> None:
+  """Raises `UserError` if TensorBoard is wanted but tensorboardX is missing."""
+  if wanted and importlib.util.find_spec('tensorboardX') is None:
+    raise UserError("`tensorboard` needs tensorboardX: pip install 'fesem_jax[plots]'.")
+
+
+def _summary_writer(folder: pathlib.Path, purge_step: int) -> Any:
+  check_tensorboard(True)
+  import tensorboardX  # An optional dependency.
+
+  return tensorboardX.SummaryWriter(str(folder), purge_step=purge_step)
+
+
+def _line(record: dict[str, Any]) -> str:
+  return json.dumps(record) + '\n'
+
+
+def _scalars(prefix: str, value: Any):
+  """Every number in a nested record as (path, value)."""
+  if isinstance(value, dict):
+    for key, inner in value.items():
+      yield from _scalars(f'{prefix}/{key}' if prefix else key, inner)
+  elif isinstance(value, list):
+    for i, inner in enumerate(value):
+      yield from _scalars(f'{prefix}/{i}', inner)
+  elif isinstance(value, int | float) and prefix != 'round':
+    yield prefix, value

@@ -1,0 +1,195 @@
+"""What a run reports: the record of each round, and the summary of them all."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from fesem_jax.core.algorithm import RoundInfo
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data import label_skew
+from fesem_jax.evaluation import evaluate
+from fesem_jax.utils import provenance
+
+Record = dict[str, Any]
+
+# Eq. 6 stands still when a round changes it by no more than this share.
+_SETTLED = 1e-3
+
+
+def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
+  """What `metrics.jsonl` says of a round, without scores and time.
+
+  Args:
+    number: of the round, counted from 1.
+    info: of the round, on the host.
+    train: training split as arranged.
+
+  Returns:
+    Entries by name; None stands for what a round without trained clients lacks, and
+    for an `objective` that the method does not measure.
+  """
+  any_trained = info.trained > 0  # Otherwise there is no loss and no Eq. 6.
+  entry: Record = {
+    'round': number,
+    'train_loss': float(info.train_loss) if any_trained else None,
+    'trained': int(info.trained),
+    'failed': int(info.failed),
+  }
+  if info.clusters is not None:
+    assignment = np.asarray(info.clusters.assignment)[: len(train.info.names)]
+    truth, joined = train.info.clusters, assignment < len(info.clusters.sizes)
+    value = info.clusters.objective
+    entry |= {
+      'cluster_sizes': info.clusters.sizes.tolist(),
+      'moved': int(info.clusters.moved),
+      'objective': None if value is None or not any_trained else float(value),
+      **evaluate.agreement(
+        None if truth is None else truth[joined], assignment[joined]
+      ),
+    }
+    if info.clusters.objective_parts is not None:
+      local_step, e_step = info.clusters.objective_parts
+      entry['objective_local_step'] = float(local_step) if any_trained else None
+      entry['objective_e_step'] = float(e_step) if any_trained else None
+  return entry
+
+
+def clusters(assignment: np.ndarray, num_clusters: int, train: FederatedData) -> Record:
+  """Sizes of clusters, and how well they agree with the true ones.
+
+  Args:
+    assignment: [M] int cluster of each client.
+    num_clusters: K.
+    train: training split as arranged.
+
+  Returns:
+    `cluster_sizes` [K], `ari`, `nmi` and `ami`.
+  """
+  assignment = np.asarray(assignment)[: len(train.info.names)]
+  sizes = np.bincount(assignment, minlength=num_clusters)
+  agreement = evaluate.agreement(train.info.clusters, assignment)
+  return {'cluster_sizes': sizes.tolist(), **agreement}
+
+
+def settled(history: Sequence[Record], patience: int) -> bool:
+  """Whether no client moved and Eq. 6 stood still in the last rounds.
+
+  The moves alone decide where no round has a value of Eq. 6.
+
+  Args:
+    history: records of all rounds so far.
+    patience: how many rounds; 0 is never.
+  """
+  if not patience or len(history) <= patience or 'moved' not in history[-1]:
+    return False
+  recent = history[-patience:]
+  if any(r.get('moved', True) for r in recent):  # Unknown in runs of older versions.
+    return False
+  if all(r.get('objective') is None for r in history):
+    return all(r['trained'] for r in recent)
+  known = [r for r in history[-patience - 1 :] if r.get('objective') is not None]
+  values = [r['objective'] for r in known]
+  still = all(abs(b - a) <= _SETTLED * abs(a) for a, b in itertools.pairwise(values))
+  return len(values) > patience and still
+
+
+def progress(history: Sequence[Record]) -> dict[str, str]:
+  """What the progress bar shows after a round: loss, accuracy, cluster sizes."""
+  shown = {}
+  if history[-1].get('train_loss') is not None:
+    shown['loss'] = f'{history[-1]["train_loss"]:.3f}'
+  measured = [r for r in history if 'finetuned' in r]
+  if measured:
+    shown['accuracy'] = f'{100 * measured[-1]["finetuned"]["micro_accuracy"]:.1f}%'
+  if 'cluster_sizes' in history[-1]:
+    shown['clusters'] = '/'.join(map(str, history[-1]['cluster_sizes']))
+  return shown
+
+
+def outcome(history: Sequence[Record]) -> Record:
+  """The part of a summary that follows from the records: final scores and clusters."""
+  last = history[-1]
+  found = None
+  if 'moved' in last:
+    moves = [r['round'] for r in history if r.get('moved')]
+    found = {
+      'sizes': last['cluster_sizes'],
+      'ari': last['ari'],
+      'nmi': last['nmi'],
+      # Runs of earlier versions have none.
+      **({'ami': last['ami']} if 'ami' in last else {}),
+      'objective': last['objective'],
+      # The last round in which a client changed its cluster.
+      'rounds_to_stable': moves[-1] if moves else 0,
+    }
+  return {
+    'rounds': last['round'],
+    'num_clusters': len(found['sizes']) if found else None,
+    'deployed': last['deployed'],
+    'finetuned': last['finetuned'],
+    'finetuning_failed': last['finetuning_failed'],
+    'clusters': found,
+    **({'honest': last['honest']} if 'honest' in last else {}),
+  }
+
+
+def timing(
+  compile_seconds: float, seconds: Sequence[float], steps: int, total_seconds: float
+) -> Record:
+  """The `timing` of a summary.
+
+  Args:
+    compile_seconds: of all that was compiled or read from the cache.
+    seconds: of each round that this process ran.
+    steps: client steps of these rounds together.
+    total_seconds: of the whole call.
+  """
+  return {
+    'compile_seconds': compile_seconds,
+    'seconds_per_round': float(np.median(seconds)) if seconds else None,
+    'client_steps_per_second': steps / sum(seconds) if seconds else None,
+    'total_seconds': total_seconds,
+  }
+
+
+def summary(
+  history: Sequence[Record],
+  config: Record,
+  seed: int,
+  label_counts: np.ndarray,
+  test: FederatedData,
+  unseen: Record | None,
+  notes: Sequence[str],
+  timing: Record,
+  mesh: Mesh,
+) -> Record:
+  """What `summary.json` holds.
+
+  Args:
+    history: records of all rounds.
+    config: what names the algorithm, the data set and the partition, if anything.
+    seed: of the run.
+    label_counts: [M, L] int training examples of each class on each client.
+    test: test split as arranged.
+    unseen: scores of clients that took no part, if any were measured.
+    notes: sentences about the algorithm.
+    timing: see `timing`.
+    mesh: devices of the run.
+  """
+  num_clients = len(label_counts)
+  test_sizes = np.asarray(test.sizes())[:num_clients]
+  return {
+    **{name: config.get(name) for name in ('algorithm', 'dataset', 'partition')},
+    'num_clients': num_clients,
+    'seed': seed,
+    **outcome(history),
+    'unseen': unseen,
+    'clients_without_test_examples': int((test_sizes == 0).sum()),
+    'label_skew': label_skew.label_skew(label_counts),
+    'notes': list(notes),
+    'timing': timing,
+    **provenance.describe(mesh),
+  }

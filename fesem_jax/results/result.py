@@ -1,0 +1,68 @@
+"""What a run gives back, in the order and by the names of the data that came in."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from fesem_jax.core import offloading
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.results.deployed_models import DeployedModels, Examples
+from fesem_jax.results.records import Record
+from fesem_jax.utils import processes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+  """A finished run.
+
+  Clients are in the order of the training split that `simulate` was given, but for
+  `state` and `arranged`.
+
+  Attributes:
+    clients: figures of each client.
+    summary: what `summary.json` holds.
+    history: one record per round, what `metrics.jsonl` holds.
+    portrait: see `portrait.draw` and `portrait.sheets`; empty if it was not asked for.
+    model: of every client.
+    state: the algorithm's final state. Its rows are clients in the order of `arranged`,
+      as in checkpoints; `models` has them in the user's order.
+    arranged: the training split as it was arranged for the devices.
+    places: [M] position in `state` and `arranged` of the user's first, second, ...
+      client.
+    deploy: () -> the models that clients deploy, as arranged, where the state keeps
+      them.
+  """
+
+  clients: ClientTable
+  summary: Record
+  history: list[Record]
+  portrait: dict[str, np.ndarray]
+  model: Model
+  state: Any
+  arranged: FederatedData
+  places: np.ndarray
+  deploy: Callable[[], ClientModels]
+
+  @functools.cached_property
+  def models(self) -> ClientModels:
+    """The models that the M clients deploy, on the host, made when first asked for.
+
+    Several processes ask for them together.
+    """
+    used = offloading.as_arrays(processes.on_host(self.deploy()))
+    choice, own, mixture = jax.tree.map(
+      lambda x: np.asarray(x)[self.places], (used.choice, used.own, used.mixture)
+    )
+    return ClientModels(used.shared, choice, own, mixture)
+
+  @functools.cached_property
+  def deployed(self) -> DeployedModels:
+    """The same by name: `deployed.predict(x, client='c3')`, `params`, `export`."""
+    examples = Examples.of(self.arranged)
+    return DeployedModels.of(self.models, self.clients.names, examples, self.model)

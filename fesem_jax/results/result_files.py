@@ -1,0 +1,178 @@
+"""The result that a run leaves in its workdir."""
+
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from absl import logging
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.results import client_table, metrics_file, records, saved_models
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.results.deployed_models import Examples
+from fesem_jax.results.records import Record
+from fesem_jax.results.result import Result
+from fesem_jax.utils import atomic_files, processes
+from fesem_jax.utils.errors import UserError
+
+_Value = TypeVar('_Value')
+
+
+def read_result(
+  folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
+) -> tuple[Record, dict[str, np.ndarray]] | None:
+  """The summary and the portrait that a workdir holds, read by all processes.
+
+  Args:
+    folder: the workdir.
+    history: records of all rounds.
+    make_portrait: whether the portrait is needed.
+
+  Returns:
+    None if they are missing, damaged or of fewer rounds, so that they are to be made
+    from the state, as the first process finds.
+  """
+  return _as_first_finds(lambda: _read_result(folder, history, make_portrait))
+
+
+def _as_first_finds(read: Callable[[], _Value | None]) -> _Value | None:
+  """What every process reads of a file, or None where the first process finds none."""
+  found: list[_Value | None] = []
+
+  def look() -> bool:
+    found.append(read())
+    return found[0] is not None
+
+  if not processes.from_first(look):
+    return None
+  return found[0] if found else read()
+
+
+def _read_result(
+  folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
+) -> tuple[Record, dict[str, np.ndarray]] | None:
+  try:
+    summary, picture = (
+      metrics_file.read_summary(folder),
+      metrics_file.read_clients(folder),
+    )
+  except UserError:
+    pass
+  else:
+    if summary is None or (make_portrait and not picture):
+      return None
+    if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
+      return None
+    if _is_sound(summary, history):
+      return summary, picture
+  logging.warning(
+    'summary.json or clients.npz in %s is damaged; both are made anew from the '
+    'checkpoint.',
+    folder,
+  )
+  return None
+
+
+def read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
+  """The figures of each client; None where they are missing, damaged or of others."""
+  return _as_first_finds(lambda: _read_clients(folder, summary))
+
+
+def _read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
+  try:
+    held = client_table.read(folder)
+  except UserError:
+    return None
+  return held if held is not None and client_table.agrees(held, summary) else None
+
+
+def write_result(
+  folder: pathlib.Path, result: Result, save_models: bool | None
+) -> None:
+  """Writes what of a result the workdir lacks, the summary last.
+
+  Of several processes, all give their part of the models, and the first one writes.
+
+  Args:
+    folder: the workdir.
+    result: of a finished run.
+    save_models: see `simulate`.
+  """
+  models = _models_to_write(folder, result, save_models)
+  processes.from_first(lambda: _write(folder, result, models))
+
+
+def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) -> None:
+  same = _has_summary(folder, result.summary)
+  if models is not None:
+    saved_models.write(
+      folder,
+      models,
+      result.places,
+      result.clients,
+      Examples.of(result.arranged),
+      result.summary['rounds'],
+    )
+  if _read_clients(folder, result.summary) is None:
+    client_table.write(folder, result.clients)
+  if same:
+    return
+  if result.portrait:
+    atomic_files.write_arrays_atomically(folder / 'clients.npz', result.portrait)
+  text = json.dumps(result.summary, indent=1) + '\n'
+  atomic_files.write_atomically(folder / 'summary.json', text)
+
+
+def _has_summary(folder: pathlib.Path, summary: Record) -> bool:
+  """Whether the workdir has this very summary, and so the portrait before it."""
+  try:
+    held = metrics_file.read_summary(folder)
+  except UserError:
+    return False
+  return json.dumps(held, sort_keys=True) == json.dumps(summary, sort_keys=True)
+
+
+def _models_to_write(
+  folder: pathlib.Path, result: Result, save_models: bool | None
+) -> ClientModels | None:
+  """The deployed models on the host, if the workdir lacks and is to have them."""
+
+  def has_them() -> bool:
+    rounds, clients = (result.summary[n] for n in ('rounds', 'clients_digest'))
+    found = saved_models.is_of(folder, rounds, clients)
+    if not found:
+      saved_models.remove(folder)  # Of fewer rounds, or of another run.
+    return found
+
+  if processes.from_first(has_them) or save_models is False:
+    return None
+  used, count = result.deploy(), len(result.places)
+  size = saved_models.num_bytes(used, count)
+  if save_models is None and size > saved_models.MAX_BYTES:
+    logging.warning(
+      'The deployed models of %d clients take %.1f GiB and were not saved; run the '
+      'same command again with save_models=True to add models.npz to %s.',
+      count,
+      size / 2**30,
+      folder,
+    )
+    return None
+  return processes.on_host(used)
+
+
+def _is_sound(summary: Record, history: Sequence[Record]) -> bool:
+  """Whether a summary is whole and says what the records say."""
+
+  def text(held: Record) -> str:
+    return json.dumps(held, sort_keys=True)
+
+  timing = summary.get('timing')
+  return (
+    text(summary | records.outcome(history)) == text(summary)
+    and {'unseen', 'label_skew', 'clients_without_test_examples'} <= summary.keys()
+    and isinstance(timing, dict)
+    and {'compile_seconds', 'seconds_per_round', 'client_steps_per_second'}
+    <= timing.keys()
+  )

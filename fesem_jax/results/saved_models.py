@@ -1,0 +1,243 @@
+"""The deployed models of a finished run as a file, `models.npz`, for any machine.
+
+A plain .npz without compression: every array can be read by NumPy alone, and is mapped
+from the disk here, so that one client's model is read without all others.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import zipfile
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fesem_jax.core import offloading
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.results import client_table, saved_model_checks
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.results.deployed_models import DeployedModels, Examples, by_layer
+from fesem_jax.utils.atomic_files import replacing
+from fesem_jax.utils.display import shown
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import first_line
+from fesem_jax.utils.stored_rows import mapped
+
+# Models of more bytes than this are saved only if `save_models` is True.
+MAX_BYTES = 2**30
+
+# Format 1 had no digests; it is read, and the names of its clients are compared.
+_FILE, _FORMAT = 'models.npz', 2
+_BLOCK = 2**24  # Bytes that are put in order at once.
+
+
+def num_bytes(models: ClientModels, num_clients: int) -> int:
+  """Bytes of the file.
+
+  Args:
+    models: or their shapes.
+    num_clients: M, without padding.
+  """
+  shared = sum(x.size * 4 for x in by_layer(models.shared).values())
+  if offloading.is_offloaded(models.own):
+    return shared + models.own.form.size * 4 * num_clients
+  own = sum(x[0].size * 4 for x in by_layer(models.own).values())
+  return shared + own * num_clients
+
+
+def write(
+  folder: pathlib.Path,
+  models: ClientModels,
+  places: np.ndarray,
+  clients: ClientTable,
+  examples: Examples,
+  rounds: int,
+) -> None:
+  """Writes the deployed models, whole or not at all, block by block.
+
+  Args:
+    folder: the workdir.
+    models: of the clients as arranged.
+    places: [M] position in `models` of the first, second, ... client of the file.
+    clients: the table of these clients; the file keeps its digest.
+    examples: what the models take.
+    rounds: that were done.
+
+  Raises:
+    UserError: if the file cannot be written.
+  """
+  about = {'format': _FORMAT, **_identity(folder, rounds, client_table.digest(clients))}
+  about |= dataclasses.asdict(examples)
+  with (
+    replacing(folder / _FILE) as file,
+    zipfile.ZipFile(file, 'w', zipfile.ZIP_STORED) as archive,
+  ):
+    everyone = np.arange(len(places))
+    _add(archive, 'names', np.asarray(clients.names).astype(str), everyone)
+    for name in ('choice', 'mixture'):
+      if (values := getattr(models, name)) is not None:
+        _add(archive, name, np.asarray(values), places)
+    for path, x in by_layer(models.shared).items():
+      _add(archive, f'shared/{path}', np.asarray(x), np.arange(len(x)))
+    for path, x in by_layer(offloading.as_arrays(models.own)).items():
+      _add(archive, f'own/{path}', np.asarray(x), places)
+    about['arrays'] = _digest_of_arrays(archive)
+    _add(archive, 'about', np.array([json.dumps(about)]), np.arange(1))
+
+
+def _add(archive: zipfile.ZipFile, name: str, x: np.ndarray, rows: np.ndarray) -> None:
+  """Adds an array's rows in the order of `rows`."""
+  header = {
+    'descr': npy.dtype_to_descr(x.dtype),
+    'fortran_order': False,
+    'shape': (len(rows), *x.shape[1:]),
+  }
+  step = max(1, _BLOCK // max(1, x[:1].nbytes))
+  with archive.open(f'{name}.npy', 'w', force_zip64=True) as out:
+    npy.write_array_header_1_0(out, header)
+    for first in range(0, len(rows), step):
+      out.write(np.ascontiguousarray(x[rows[first : first + step]]).tobytes())
+
+
+def remove(folder: pathlib.Path) -> None:
+  """Deletes the file, e.g. one of fewer rounds; raises `UserError` if it cannot."""
+  try:
+    (folder / _FILE).unlink(missing_ok=True)
+  except OSError as e:
+    raise UserError(f'Cannot delete {folder / _FILE}: {e.strerror}.') from e
+
+
+def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
+  """Whether a workdir has the models of its own run, so that none are to be written.
+
+  Args:
+    folder: the workdir.
+    rounds: that were done.
+    clients: digest of the table of clients.
+  """
+  try:
+    with zipfile.ZipFile(folder / _FILE) as archive:
+      about = _about(archive)
+      return _stranger(folder, archive, about, rounds, clients) is None
+  except Exception:  # Whatever is wrong with it, it is to be written again.
+    return False
+
+
+def clients_digest(folder: pathlib.Path) -> str | None:
+  """Digest of the table of clients that the models were written with, if known."""
+  try:
+    with zipfile.ZipFile(folder / _FILE) as archive:
+      return _about(archive).get('clients')
+  except Exception:  # Reading the models says what is wrong with them.
+    return None
+
+
+def read(
+  folder: pathlib.Path, rounds: int, clients: ClientTable
+) -> DeployedModels | None:
+  """The deployed models that a workdir holds, without copying them to memory.
+
+  Args:
+    folder: the workdir.
+    rounds: that were done, as `summary.json` says.
+    clients: what `clients.csv` holds.
+
+  Returns:
+    None where there is no such file.
+
+  Raises:
+    UserError: if it is damaged, of another version, or not of this run.
+  """
+  path = folder / _FILE
+  try:
+    # Opened once: it may be replaced meanwhile.
+    with path.open('rb') as file, zipfile.ZipFile(file) as archive:
+      about = _about(archive)
+      if about.get('format') not in (1, _FORMAT):
+        raise UserError(
+          f'{path} was written by another version of this package (format '
+          f'{shown(about.get("format"))}, this one reads 1 and {_FORMAT}).'
+        )
+      if fault := _stranger(
+        folder, archive, about, rounds, client_table.digest(clients)
+      ):
+        raise UserError(
+          f'{path} {fault}; run the same command again, which makes it anew.'
+        )
+      arrays = _mapped(file, archive)
+    return saved_model_checks.as_models(about, arrays, clients)
+  except FileNotFoundError:
+    return None
+  except UserError:
+    raise
+  except Exception as e:  # Parsers raise all kinds.
+    raise UserError(
+      f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
+      'which makes it anew from the checkpoint.'
+    ) from e
+
+
+def _identity(folder: pathlib.Path, rounds: int, clients: str) -> dict[str, Any]:
+  """What ties the file to the others of its workdir."""
+  try:
+    config = (folder / 'config.json').read_bytes()
+  except OSError:
+    config = b''
+  run = hashlib.sha256(config).hexdigest()[:16]
+  return {'rounds': rounds, 'run': run, 'clients': clients}
+
+
+def _digest_of_arrays(archive: zipfile.ZipFile) -> str:
+  """Differs where an array of the archive does, but for `about`, by their checksums."""
+  arrays = [
+    (info.filename, info.file_size, info.CRC)
+    for info in archive.infolist()
+    if info.filename != 'about.npy'
+  ]
+  return hashlib.sha256(json.dumps(sorted(arrays)).encode()).hexdigest()[:16]
+
+
+def _stranger(
+  folder: pathlib.Path,
+  archive: zipfile.ZipFile,
+  about: dict[str, Any],
+  rounds: int,
+  clients: str,
+) -> str | None:
+  """In what the file does not belong to its workdir; None if it does."""
+  wanted = _identity(folder, rounds, clients)
+  if about.get('run') != wanted['run']:
+    return 'is of another run than config.json'
+  if about.get('rounds') != rounds:
+    return f'is of another round than summary.json ({rounds})'
+  if about.get('format') == 1:
+    return None
+  if about.get('clients') != clients:
+    return 'is of another run than clients.csv, as its digest of that file shows'
+  if about.get('arrays') != _digest_of_arrays(archive):
+    return 'holds other arrays than the run wrote, as their digest shows'
+  return None
+
+
+def _about(archive: zipfile.ZipFile) -> dict[str, Any]:
+  with archive.open('about.npy') as file:
+    (text,) = npy.read_array(file, allow_pickle=False)
+  about = json.loads(str(text))
+  if not isinstance(about, dict):
+    raise ValueError('`about` is no JSON object')
+  return about
+
+
+def _mapped(file: BinaryIO, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
+  """The arrays of an uncompressed .npz, mapped from the disk once they are sound."""
+  arrays = {}
+  for info in archive.infolist():
+    name = info.filename.removesuffix('.npy')
+    if info.compress_type != zipfile.ZIP_STORED:
+      raise ValueError(f'{name} is compressed')
+    if name in arrays:
+      raise ValueError(f'{name} is there twice')
+    arrays[name] = mapped(file, archive, name)
+  return arrays

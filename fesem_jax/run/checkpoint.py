@@ -1,0 +1,293 @@
+"""Checkpoints of a run: whole states, written by Orbax, with a digest of each file."""
+
+import contextlib
+import functools
+import hashlib
+import json
+import pathlib
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from absl import logging
+
+from fesem_jax.results.metrics_file import saved_rounds
+from fesem_jax.run.configuration import check_same
+from fesem_jax.utils import processes
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import first_line
+
+_KEPT = 2  # Checkpoints: the newest, and one in case that it is damaged.
+
+
+class _Unsound(Exception):  # noqa: N818 - becomes a warning or a UserError.
+  """A checkpoint that is not what was saved, or that cannot be saved."""
+
+
+class Checkpoints:
+  """The newest checkpoints of a workdir.
+
+  Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes
+  it, and `note.json`: the round, the configuration, the kinds of the arrays, and
+  the SHA-256 of every file and of the note itself.
+
+  Several processes save and restore together, each its own rows; what is looked at or
+  written beside the state is the first one's.
+
+  Args:
+    workdir: existing folder, the same in all processes.
+    config: of the run, saved with each checkpoint and compared with it.
+
+  Raises:
+    UserError: if the folder of checkpoints cannot be made.
+  """
+
+  def __init__(self, workdir: pathlib.Path, config: dict[str, Any]):
+    self._workdir = workdir
+    self._config = config
+    self._dir = (workdir / 'checkpoints').absolute()
+    try:
+      self._dir.mkdir(exist_ok=True)
+    except OSError as e:
+      raise UserError(f'Cannot write {self._dir}: {e.strerror}.') from e
+
+  def latest_round(self) -> int | None:
+    """Number of rounds done at the newest checkpoint, or None."""
+    return processes.from_first(lambda: max(saved_rounds(self._workdir), default=None))
+
+  def save(self, rounds_done: int, state: Any) -> None:
+    """Saves the state; a checkpoint exists whole or not at all.
+
+    Raises:
+      UserError: if it cannot be written, e.g. on a full disk; older
+        checkpoints are untouched.
+    """
+    if self.latest_round() == rounds_done:
+      return
+    name = f'.{rounds_done}.{secrets.token_hex(8)}.partial'
+    partial = self._dir / processes.from_first(lambda: name)
+    with self._or_not_at_all(partial):
+      processes.from_first(lambda: partial.mkdir())
+      items = self._orbax.args.StandardSave(state)
+      _quietly(self._checkpointer.save, partial / 'state', args=items)
+      processes.barrier('saved')
+      processes.from_first(lambda: self._finish(partial, rounds_done, _kinds(state)))
+
+  @contextlib.contextmanager
+  def _or_not_at_all(self, partial: pathlib.Path) -> Iterator[None]:
+    """Removes what is left of a checkpoint that cannot be written, and says why."""
+    try:
+      yield
+    except processes.Elsewhere:
+      raise
+    except (OSError, UserError, _Unsound) as e:
+      shutil.rmtree(partial, ignore_errors=True)
+      reason = e.strerror if isinstance(e, OSError) else str(e).rstrip('.')
+      raise UserError(
+        f'Cannot save a checkpoint in {self._dir}: {reason}. Earlier checkpoints are '
+        'intact; free some space and run the same command again.'
+      ) from e
+
+  def _finish(
+    self, partial: pathlib.Path, rounds_done: int, arrays: dict[str, str]
+  ) -> None:
+    """Makes a written state a checkpoint, and deletes those that it replaces."""
+    note = {
+      'round': rounds_done,
+      'config': self._config,
+      'arrays': arrays,
+      'files': _digests(partial),
+    }
+    text = json.dumps(note | {'digest': _digest_of_note(note)}, indent=1)
+    write_atomically(partial / 'note.json', text + '\n')
+    partial.rename(self._dir / str(rounds_done))
+    for old in saved_rounds(self._workdir)[:-_KEPT]:
+      shutil.rmtree(self._dir / str(old), ignore_errors=True)
+
+  def check_config(self) -> None:
+    """Compares the configuration with that of the newest readable checkpoint.
+
+    Raises:
+      UserError: if they differ, or there are checkpoints but none can be read.
+    """
+    reasons = []
+    for rounds_done in reversed(saved_rounds(self._workdir)):
+      try:
+        note = self._note(rounds_done)
+      except _Unsound as e:
+        reasons.append(str(e))
+        continue
+      check_same(self._workdir, note['config'], self._config)
+      return
+    if reasons:
+      raise self._none_left(reasons[0])
+
+  def restore(self, like: Any) -> tuple[Any, int]:
+    """The newest sound checkpoint's state, and the rounds done there.
+
+    Damaged checkpoints newer than that are set aside, with a warning.
+
+    Args:
+      like: state with the shapes, dtypes and shardings to restore to.
+
+    Raises:
+      UserError: if none is sound, or the newest sound one is of another run, of
+        other shapes or of an older version of this package.
+    """
+    rounds_done = processes.from_first(lambda: self._newest_sound(_kinds(like)))
+    return self._load(rounds_done, like), rounds_done
+
+  def _newest_sound(self, arrays: dict[str, str]) -> int:
+    """Rounds done at the newest sound checkpoint; newer ones are set aside."""
+    damaged: dict[int, str] = {}
+    for rounds_done in reversed(saved_rounds(self._workdir)):
+      try:
+        self._check(rounds_done, arrays)
+      except _Unsound as e:
+        damaged[rounds_done] = str(e)
+        continue
+      for bad, reason in damaged.items():
+        logging.warning(
+          'Checkpoint %s is damaged (%s) and now %s; the run goes on from round %d.',
+          self._dir / str(bad),
+          reason,
+          self._set_aside(bad),
+          rounds_done,
+        )
+      return rounds_done
+    raise self._none_left(next(iter(damaged.values()), 'there is none'))
+
+  def close(self) -> None:
+    """Releases Orbax's threads."""
+    if '_checkpointer' in vars(self):
+      self._checkpointer.close()
+
+  @functools.cached_property
+  def _orbax(self) -> Any:
+    """Orbax, which is slow to import."""
+    import orbax.checkpoint
+
+    return orbax.checkpoint
+
+  @functools.cached_property
+  def _checkpointer(self) -> Any:
+    return self._orbax.Checkpointer(self._orbax.StandardCheckpointHandler())
+
+  def _none_left(self, reason: str) -> UserError:
+    return UserError(
+      f'No checkpoint in {self._dir} is sound ({reason}); nothing was changed: put '
+      'back a sound one, or choose another `workdir`.'
+    )
+
+  def _note(self, rounds_done: int) -> dict[str, Any]:
+    """What was noted beside a state; raises `_Unsound`."""
+    folder = self._dir / str(rounds_done)
+    if (folder / 'default').exists():
+      raise UserError(
+        f'{folder} was saved by an older version of this package, without digests and '
+        'its configuration, and cannot be checked; choose another `workdir`, or '
+        'finish the run with that version.'
+      )
+    try:
+      note = json.loads((folder / 'note.json').read_bytes().decode())
+    except FileNotFoundError as e:
+      raise _Unsound('note.json is missing') from e
+    except (OSError, ValueError, RecursionError) as e:
+      raise _Unsound(f'note.json: {first_line(e)}') from e
+    digest = note.pop('digest', None) if isinstance(note, dict) else None
+    if digest is None or digest != _digest_of_note(note):
+      raise _Unsound('note.json is not what was saved')
+    if note['round'] != rounds_done:
+      raise _Unsound(f'it was saved as round {note["round"]}')
+    return note
+
+  def _check(self, rounds_done: int, arrays: dict[str, str]) -> None:
+    """Compares a checkpoint with its note and this run; raises `_Unsound`."""
+    folder, note = self._dir / str(rounds_done), self._note(rounds_done)
+    check_same(self._workdir, note['config'], self._config)
+    try:
+      found = _digests(folder)
+    except OSError as e:
+      raise _Unsound(f'{e.filename}: {e.strerror}') from e
+    for name, digest in note['files'].items():
+      if found.get(name) != digest:
+        what = 'not what was saved' if name in found else 'missing'
+        raise _Unsound(f'{name} is {what}')
+    if note['arrays'] != arrays:
+      raise UserError(
+        f'Checkpoint {folder} holds arrays of other shapes than this run: the number '
+        'of devices changed, and one of the two does not divide 8, or it belongs to '
+        'another version of this package. Go on with as many devices as before.'
+      )
+
+  def _load(self, rounds_done: int, like: Any) -> Any:
+    """The state of a checkpoint that was found sound."""
+    folder = self._dir / str(rounds_done)
+    abstract = jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like)
+    items = self._orbax.args.StandardRestore(abstract)
+    try:
+      return _quietly(self._checkpointer.restore, folder / 'state', args=items)
+    except _Unsound as e:  # Not for damage, but for lack of memory, say.
+      raise UserError(f'Checkpoint {folder} is sound but cannot be read: {e}.') from e
+
+  def _set_aside(self, rounds_done: int) -> str:
+    """Renames a checkpoint so that it is none, and says how it is called now."""
+    aside = f'damaged_{rounds_done}_{secrets.token_hex(4)}'
+    try:
+      (self._dir / str(rounds_done)).rename(self._dir / aside)
+    except OSError as e:
+      raise UserError(
+        f'Checkpoint {self._dir / str(rounds_done)} is damaged and cannot be renamed: '
+        f'{e.strerror}.'
+      ) from e
+    return aside
+
+
+def _kinds(state: Any) -> dict[str, str]:
+  """Path of each array -> its dtype and shape."""
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  return {jax.tree_util.keystr(path): f'{x.dtype}{list(x.shape)}' for path, x in leaves}
+
+
+def _digests(folder: pathlib.Path) -> dict[str, str]:
+  """Path below `folder` of each file of the state -> SHA-256 of its content."""
+  digests = {}
+  for path in sorted((folder / 'state').rglob('*')):
+    if path.is_file():
+      with path.open('rb') as file:
+        digest = hashlib.file_digest(file, 'sha256').hexdigest()
+      digests[path.relative_to(folder).as_posix()] = digest
+  return digests
+
+
+def _digest_of_note(note: dict[str, Any]) -> str:
+  return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
+
+
+def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+  """Calls a function of Orbax without letting its tracebacks reach stderr.
+
+  Raises:
+    _Unsound: for whatever it raised, in one line, but for the loss of a process.
+  """
+
+  def not_orbax(record):
+    return 'orbax' not in pathlib.Path(record.pathname).parts
+
+  logger = logging.get_absl_logger()
+  logger.addFilter(not_orbax)
+  try:
+    return call(*args, **kwargs)
+  except Exception as e:  # Orbax raises many kinds.
+    if processes.is_loss(e):
+      raise
+    reason = first_line(e)
+  finally:
+    logger.removeFilter(not_orbax)
+  reason = reason.split(' [')[0]  # TensorStore adds whole specifications.
+  if len(reason) > 200:  # The cause is at the end, e.g. "No space left on device".
+    reason = f'{reason[:60]} ... {reason[-120:]}'
+  raise _Unsound(reason)

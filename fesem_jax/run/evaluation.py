@@ -1,0 +1,292 @@
+"""Scores and clusters of the models that clients deploy during a run."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fesem_jax.cohorts import placement
+from fesem_jax.cohorts.arrangement import arrange
+from fesem_jax.core import offloading
+from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data.corruption import honest
+from fesem_jax.evaluation import evaluate
+from fesem_jax.results import client_table, records
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.utils import processes
+
+if TYPE_CHECKING:
+  from fesem_jax.run.programs import Program, Programs
+
+
+class Measured(NamedTuple):
+  """What was measured after a round, on the host, of the clients as arranged.
+
+  Attributes:
+    deployed: `evaluate.Counts` of the deployed models.
+    finetuned: `evaluate.Counts` of the fine-tuned models.
+    failed: [M] bool clients whose fine-tuning was not finite.
+    assignment: [M] int32 cluster that each client deploys from, or None.
+    num_models: how many models clients choose from.
+  """
+
+  deployed: evaluate.Counts
+  finetuned: evaluate.Counts
+  failed: np.ndarray
+  assignment: np.ndarray | None
+  num_models: int
+
+
+def measure_with(algorithm: Algorithm, epochs: int) -> Callable[..., Any]:
+  """(state, train, test, key) -> what is measured after a round, and the clusters.
+
+  Args:
+    algorithm: see `Algorithm`.
+    epochs: local epochs before the `finetuned` scores.
+  """
+
+  def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
+    used = algorithm.deployed(state, train)
+    local = algorithm.local
+    measured = evaluate.evaluate_clients(used, local, train, test, key, epochs)
+    return measured, used.clusters()
+
+  return measure
+
+
+class Evaluation:
+  """Measures the deployed models of a run, in programs that other seeds share.
+
+  Args:
+    algorithm: see `Algorithm`.
+    train: training split as arranged.
+    test: test split as arranged.
+    finetune_epochs: local epochs before the `finetuned` scores.
+    key: the stream of fine-tuning.
+    programs: compiled so far.
+    state: shapes and shardings of the algorithm's state.
+
+  Attributes:
+    num_clients: M without the clients that pad the data.
+  """
+
+  def __init__(
+    self,
+    algorithm: Algorithm,
+    train: FederatedData,
+    test: FederatedData,
+    finetune_epochs: int,
+    key: jax.Array,
+    programs: 'Programs',
+    state: Any,
+  ):
+    self._algorithm = algorithm
+    self._train, self._test = train, test
+    self._finetune_epochs, self._key = finetune_epochs, key
+    self._programs, self._state = programs, state
+    self.num_clients = len(train.info.names)
+
+  def compile(self, wait: bool = True) -> 'Program':
+    """The program that measures; `wait` is that of `Programs.compiled`."""
+    algorithm, epochs = self._algorithm, self._finetune_epochs
+    return self._programs.compiled(
+      ('measure', algorithm, epochs),
+      measure_with(algorithm, epochs),
+      self._state,
+      self._train,
+      self._test,
+      self._key,
+      wait=wait,
+    )
+
+  def measure(self, state: Any, number: int) -> Measured:
+    """Measures every client's deployed model, as it is and fine-tuned.
+
+    Args:
+      state: the algorithm's, after the round.
+      number: of the round, counted from 1.
+    """
+    key = jax.random.fold_in(self._key, number)
+    measured, assignment = processes.on_host(
+      self.compile()(state, self._train, self._test, key)
+    )
+    deployed, finetuned, failed = measured
+    count = self.num_models(state)
+    return Measured(deployed, finetuned, failed, assignment, count)
+
+  def record(self, measured: Measured) -> dict[str, Any]:
+    """What the record of a round says of what was measured.
+
+    Returns:
+      `deployed` and `finetuned` scores, the clients whose fine-tuning failed, the
+      clusters that clients deploy from, if any, and, where some clients are bad,
+      `honest`: the same of the others.
+    """
+    tested = np.asarray(self._test.sizes()) > 0
+    found = {
+      'deployed': evaluate.scores_by_name(measured.deployed),
+      'finetuned': evaluate.scores_by_name(measured.finetuned),
+      'finetuning_failed': int((measured.failed & tested).sum()),
+    }
+    if measured.assignment is not None:
+      chosen = measured.assignment, measured.num_models
+      found |= records.clusters(*chosen, self._train)
+    return found | self._of_honest(measured)
+
+  def _of_honest(self, measured: Measured) -> dict[str, Any]:
+    """The entry `honest`; none where no client is to be bad."""
+    kept = honest(self._train)
+    if kept is None:
+      return {}
+    real = len(self._train.info.names)
+
+    def scores_of(counts: evaluate.Counts) -> dict[str, float]:
+      rows = jax.tree.map(lambda c: np.asarray(c)[:real][kept[:real]], counts)
+      return evaluate.scores_by_name(rows)
+
+    found: dict[str, Any] = {
+      'clients': int(kept[:real].sum()),
+      'deployed': scores_of(measured.deployed),
+      'finetuned': scores_of(measured.finetuned),
+    }
+    if measured.assignment is not None:
+      truth = self._train.info.clusters
+      truth = None if truth is None else truth[kept[:real]]
+      found |= evaluate.agreement(truth, measured.assignment[:real][kept[:real]])
+    return {'honest': found}
+
+  def clients(self, measured: Measured, places: np.ndarray) -> ClientTable:
+    """What was measured, client by client.
+
+    Args:
+      measured: after the last round.
+      places: [M] position of the table's first, second, ... client as arranged.
+    """
+    truth, chosen = self._train.info.clusters, measured.assignment
+    kept = honest(self._train)
+    return client_table.make(
+      self._train.info.names[places],
+      np.asarray(self._train.sizes())[places],
+      None if truth is None else truth[places],
+      None if chosen is None else chosen[places],
+      jax.tree.map(lambda c: np.asarray(c)[places], measured.deployed),
+      jax.tree.map(lambda c: np.asarray(c)[places], measured.finetuned),
+      None if kept is None else kept[places],
+    )
+
+  def models(self, state: Any) -> ClientModels:
+    """The models that clients deploy, as arranged, where the state keeps them."""
+    deployed, args = self._algorithm.deployed, (state, self._train)
+    if offloading.is_offloaded(self._shapes(state).own):
+      return deployed(*args)  # A program would copy them.
+    key = ('models', self._algorithm)
+    return self._programs.compiled(key, deployed, *args)(*args)
+
+  def assignment(self, state: Any) -> np.ndarray | None:
+    """[M] int32 cluster that each client deploys from; None without clusters.
+
+    Args:
+      state: the algorithm's.
+    """
+    algorithm, args = self._algorithm, (state, self._train)
+    if not self._shapes(state).has_clusters():
+      return None
+
+    def find(state: Any, train: FederatedData):
+      return algorithm.deployed(state, train).clusters()
+
+    program = self._programs.compiled(('assignment', algorithm), find, *args)
+    return processes.on_host(program(*args))
+
+  def clusters(self, state: Any) -> dict[str, Any]:
+    """The clusters that clients deploy from.
+
+    Args:
+      state: the algorithm's.
+
+    Returns:
+      See `records.clusters`; empty where there are no clusters.
+    """
+    assignment = self.assignment(state)
+    if assignment is None:
+      return {}
+    return records.clusters(assignment, self.num_models(state), self._train)
+
+  def num_models(self, state: Any) -> int:
+    """How many models clients choose from."""
+    return self._shapes(state).num_models()
+
+  def unseen(
+    self, state: Any, unseen: tuple[FederatedData, FederatedData]
+  ) -> dict[str, Any] | None:
+    """Scores of clients that took no part.
+
+    Args:
+      state: the algorithm's, after the last round.
+      unseen: their training and test split, on the host.
+
+    Returns:
+      Their scores with the deployed models of least training loss; None where layers
+      are clients' own.
+    """
+    algorithm, local = self._algorithm, self._algorithm.local
+    if self._shapes(state).own is not None:
+      return None
+
+    def measure(
+      state: Any, seen: FederatedData, train: FederatedData, test: FederatedData
+    ) -> evaluate.Counts:
+      used = algorithm.deployed(state, seen)
+      used = evaluate.models_of_unseen(used, seen.sizes() > 0, local, train)
+      key = jax.random.key(0)  # Nothing is fine-tuned.
+      return evaluate.evaluate_clients(used, local, train, test, key, 0)[0]
+
+    placed = arrange(local, *unseen, placement.of(self._train))
+    args = (state, self._train, *placed)
+    program = self._programs.compiled(('unseen', algorithm), measure, *args)
+    return evaluate.scores_by_name(processes.on_host(program(*args)))
+
+  def _shapes(self, state: Any) -> ClientModels:
+    """Shapes and dtypes of what is deployed."""
+    deployed, args = self._algorithm.deployed, (state, self._train)
+    return self._programs.once(
+      ('deployed', self._algorithm), lambda: jax.eval_shape(deployed, *args), *args
+    )
+
+
+class DerivedClusters:
+  """Clusters of a method that reports none: those that clients deploy from.
+
+  Args:
+    evaluation: of the run.
+    info: of any round, or its shapes, as the method reports it.
+    state: the algorithm's, before the first round that is asked for.
+  """
+
+  def __init__(self, evaluation: Evaluation, info: RoundInfo, state: Any):
+    self._evaluation = evaluation
+    # A method that reports them is not asked for what it deploys.
+    self._before = evaluation.assignment(state) if info.clusters is None else None
+
+  def added_to(self, info: RoundInfo, state: Any) -> RoundInfo:
+    """What a round reports, with its clusters.
+
+    Args:
+      info: of the round, on the host.
+      state: the algorithm's, after the round.
+
+    Returns:
+      The same if it has clusters, or if clients deploy from none.
+    """
+    if info.clusters is not None or self._before is None:
+      return info
+    before, real = self._before, self._evaluation.num_clients
+    after: Any = self._evaluation.assignment(state)
+    count = self._evaluation.num_models(state)
+    sizes: Any = np.bincount(after[:real], minlength=count)
+    self._before = after
+    return info._replace(
+      clusters=Clusters(after, sizes, (before != after)[:real].sum())
+    )

@@ -1,0 +1,224 @@
+"""What the figures need to know of a finished run's clients.
+
+Saved beside the metrics, so that figures are drawn from a workdir alone,
+without the data or the models.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.cohorts import stratified
+from fesem_jax.core import prng_streams
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.gram_matrices import centered_gram
+from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.models.mixture import as_one_model
+from fesem_jax.run.programs import Programs, run_once
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils import processes, progress_lines
+
+_MAX_CLIENTS = 400  # As in Fig. 4 of the paper.
+_COMPONENTS = 50
+# Numbers that stand for a larger model. A prime: the parameters of one unit lie a
+# power of two apart, and are not to be added to each other.
+_SKETCH = 16381
+_SHEET_CLIENTS, _SHEET_IMAGES = 6, 12
+
+
+def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
+  """PCA coordinates [S, components] from centered inner products [S, S]."""
+  values, vectors = np.linalg.eigh(np.asarray(gram, np.float64))
+  top = np.argsort(values)[::-1][:components]
+  return vectors[:, top] * np.sqrt(np.maximum(values[top], 0))
+
+
+def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
+  """Local models less a common origin, in few numbers that keep their geometry.
+
+  Of models of more than 16,381 parameters, random signs are multiplied on and every
+  16,381st parameter is added up: inner products are kept on average, and distances
+  within a few percent where models differ in many parameters. Smaller models stay as
+  they are.
+
+  Args:
+    key: decides the signs.
+    stack: [C, ...] models.
+    origin: [1, ...].
+
+  Returns:
+    [C, min(P, 16381)] float32.
+  """
+  shifted = jax.tree.leaves(jax.tree.map(jnp.subtract, stack, origin))
+  size = sum(x[0].size for x in shifted)
+  if size <= _SKETCH:
+    return jnp.concatenate([x.reshape(x.shape[0], -1) for x in shifted], axis=1)
+
+  before = np.cumsum([0, *(x[0].size for x in shifted)])
+
+  def of_layer(number: int, x: jax.Array) -> jax.Array:
+    flat = x.reshape(x.shape[0], -1)
+    layer_key = jax.random.fold_in(key, number)
+    signs = jax.random.rademacher(layer_key, flat.shape[1:], jnp.float32)
+    signed = jnp.pad(flat * signs[None], ((0, 0), (0, -flat.shape[1] % _SKETCH)))
+    short = signed.reshape(x.shape[0], -1, _SKETCH).sum(axis=1)
+    return jnp.roll(short, before[number], axis=1)
+
+  return functools.reduce(jnp.add, map(of_layer, range(len(shifted)), shifted))
+
+
+def draw(
+  algorithm: Algorithm,
+  state: Any,
+  train: FederatedData,
+  key: jax.Array,
+  programs: Programs,
+) -> dict[str, np.ndarray]:
+  """Describes the clients of a run by their local models.
+
+  Up to 400 clients train once more from the model they deploy, with the method's
+  penalty (methods of one gradient step train as `algorithm.local` says). The principal
+  components of their weights are kept. Of large models only a sketch is held.
+
+  Args:
+    algorithm: see `Algorithm`.
+    state: the algorithm's.
+    train: training split, as `simulate` arranged it.
+    key: decides the order of examples and the choice of clients.
+    programs: compiled so far.
+
+  Returns:
+    Arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
+    `sampled` [S] positions, `coordinates` [S, <=50]; `variance` [<=50] share of
+    each component; `truth_names` [G] if the true clusters are numbers with names.
+  """
+  names = train.info.names
+  local = algorithm.local._replace(dropout_rate=0.0)
+  rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+  if train.shard_rows is None:
+    sampled = np.sort(rng.permutation(len(names))[:_MAX_CLIENTS])
+    padding = -len(sampled) % local.mesh.size
+    ids = np.concatenate([sampled, np.full(padding, train.num_clients)])
+  else:
+    ids = stratified.drawn_on_host(rng, _MAX_CLIENTS, train, local.mesh)
+
+  def gram(state, train, ids, key):
+    deployed = algorithm.deployed(state, train)
+    model, used, layers = as_one_model(local.model, deployed)
+    cohort = Cohort(ids, everyone=False)
+    first = Cohort(jnp.zeros(1, jnp.int32), everyone=False)
+    origin = used._replace(choice=None).of(first).params(1)
+    signs_key = prng_streams.fold(key, prng_streams.SIGNS)
+
+    def describe(trained, starts, total):
+      del starts
+      return sketch(signs_key, trained.params, origin), total
+
+    options: dict[str, Any] = {'fold': describe, 'sums': (), 'keep': False}
+    if algorithm.train is None:
+      of_models = local._replace(model=model)
+      starts = used.of(cohort)
+      trained = train_cohort(
+        of_models, starts, train, cohort, key, layers=layers, **options
+      )
+    else:
+      trained = algorithm.train(local, state, train, cohort, key, **options)
+    counts = trained.took_part()
+    products = centered_gram(trained.folded, counts, local.mesh)
+    return products, counts, deployed.clusters()
+
+  args = (state, train, jnp.asarray(ids, jnp.int32), key)
+  program = programs.compiled(
+    ('portrait', algorithm, local), gram, *args, **run_once(local, train)
+  )
+  with progress_lines.told('local models for the figures'):
+    products, counts, clusters = processes.on_host(program(*args))
+  # Weights beyond 1e19 overflow here.
+  counts = counts & np.isfinite(products.diagonal())
+  kept = np.flatnonzero(counts)
+  products, sampled = products[np.ix_(kept, kept)], ids[kept]
+  coordinates = principal_components(products, _COMPONENTS)
+  spread = np.trace(products)
+  out = {
+    'names': names,
+    'truth': np.array([] if train.info.clusters is None else train.info.clusters),
+    'assignment': np.array([], np.int32),
+    'sampled': sampled,
+    'coordinates': coordinates.astype(np.float32),
+    'variance': (np.square(coordinates).sum(axis=0) / max(spread, 1e-30)).astype(
+      np.float32
+    ),
+  }
+  if train.info.cluster_names is not None:
+    out['truth_names'] = np.array(train.info.cluster_names)
+  if clusters is not None:
+    out['assignment'] = np.asarray(clusters)[: len(names)]
+  return out
+
+
+def in_order(
+  picture: dict[str, np.ndarray], places: np.ndarray
+) -> dict[str, np.ndarray]:
+  """A portrait whose positions are those of another order of the clients.
+
+  Args:
+    picture: from `draw`.
+    places: [M] position in `picture` of the client that comes first, second, ...
+  """
+  moved = dict(picture)
+  for name in ('names', 'truth', 'assignment'):
+    if len(picture.get(name, ())):
+      moved[name] = picture[name][places]
+  new = np.argsort(places)
+  if 'sampled' in picture:
+    moved['sampled'] = new[picture['sampled']]
+  return moved
+
+
+def sheets(
+  picture: dict[str, np.ndarray], train: FederatedData
+) -> dict[str, np.ndarray]:
+  """Images of the clients nearest to the mean of their cluster.
+
+  Args:
+    picture: from `draw`, positions as those in `train`.
+    train: training split on the host.
+
+  Returns:
+    `sheet_images` [K, 6, 12, H, W, ...] and `sheet_clients` [K, 6] positions, -1 where
+    a cluster has fewer; nothing where examples are no images or there are no clusters.
+  """
+  assignment, sampled, coordinates = (
+    picture[name] for name in ('assignment', 'sampled', 'coordinates')
+  )
+  if not len(assignment) or len(train.example_shape) not in (2, 3):
+    return {}
+  num_clusters = int(assignment.max()) + 1
+  shape = (num_clusters, _SHEET_CLIENTS, _SHEET_IMAGES, *train.example_shape)
+  images = np.zeros(shape, train.x.dtype)
+  clients = np.full((num_clusters, _SHEET_CLIENTS), -1)
+  for k in range(num_clusters):
+    members = np.flatnonzero(assignment[sampled] == k)
+    if not len(members):
+      continue
+    center = coordinates[members].mean(axis=0)
+    distance = np.square(coordinates[members] - center).sum(axis=1)
+    typical = sampled[members[np.argsort(distance)[:_SHEET_CLIENTS]]]
+    for i, client in enumerate(typical):
+      x, y = train.client(int(client))
+      spread = _one_of_each_first(y)[:_SHEET_IMAGES]
+      images[k, i, : len(spread)] = x[spread]
+      clients[k, i] = client
+  return {'sheet_images': images, 'sheet_clients': clients}
+
+
+def _one_of_each_first(labels: np.ndarray) -> np.ndarray:
+  """Rows ordered so that each label appears once before any appears twice."""
+  order = np.argsort(labels, kind='stable')
+  ranks = np.concatenate(
+    [np.arange(n) for n in np.unique(labels, return_counts=True)[1]]
+  )
+  return order[np.lexsort((labels[order], ranks))]

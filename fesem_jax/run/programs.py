@@ -1,0 +1,318 @@
+"""Compiled programs, kept so that further runs of the same shapes can share them."""
+
+import collections
+import functools
+import hashlib
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from fesem_jax.core import sharding
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import FederatedData
+from fesem_jax.run.capacity import compile_to_fit
+from fesem_jax.utils import processes, progress_lines
+
+# First of a program's key -> what the program does.
+_WAITS: dict[Any, str] = {
+  'init': 'the start',
+  'step': 'a round',
+  'measure': 'the evaluation',
+  'assignment': 'the clusters',
+  'unseen': 'the evaluation of unseen clients',
+  'portrait': 'the local models for the figures',
+}
+
+
+# Programs that are compiled at once: each takes a core or two and some 350 MiB.
+_AT_ONCE = max(1, sharding.cores() // 2)
+
+# Multiplications that a CPU does sooner, however compiled, than it compiles them well.
+_FEW = 2**31
+
+
+# What `shared` holds at most: a run makes about six programs and shapes, of 30 MiB and
+# 950 of the 65,530 mappings of a process for a small model on a CPU.
+_MOST_SHARED = 48
+
+# Settings of JAX that change what a function is traced or compiled to.
+_SETTINGS = (
+  'jax_debug_infs', 'jax_debug_nans', 'jax_default_device',
+  'jax_default_matmul_precision', 'jax_default_prng_impl', 'jax_disable_jit',
+  'jax_enable_x64', 'jax_numpy_dtype_promotion', 'jax_numpy_rank_promotion',
+  'jax_random_seed_offset', 'jax_softmax_custom_jvp', 'jax_threefry_partitionable',
+  'jax_traceback_in_locations_limit', 'jax_use_shardy_partitioner',
+)  # fmt: skip
+
+
+def run_once(local: LocalTraining, data: FederatedData) -> dict[str, Any]:
+  """Options of `jax.jit` for a program that runs once in a run.
+
+  Without some of LLVM's passes the first clustering takes 30 % less time to compile on
+  a CPU, and trains as fast. Without any it takes half of the time, which pays where
+  there is little to train and nothing to convolve. What XLA_FLAGS says of them stays.
+
+  Args:
+    local: how clients train in it.
+    data: training split.
+  """
+  level = 'xla_backend_optimization_level'
+  if jax.default_backend() != 'cpu' or level in os.environ.get('XLA_FLAGS', ''):
+    return {}
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  layers = jax.tree.leaves(params)
+  convolves = any(x.ndim > 2 for x in layers)
+  # Of a pass over the data at most: each parameter meets each number of each example.
+  numbers = math.prod(data.example_shape) * sum(x.size for x in layers)
+  little = not convolves and numbers * data.y.shape[0] < _FEW
+  return {'compiler_options': {level: 0 if little else 1}}
+
+
+class Program:
+  """A compiled function, with the numbers that it reads besides its arguments.
+
+  Args:
+    what: it does, for who waits for it.
+    compiling: gives the compiled function, which takes the arguments and then the tuple
+      of numbers.
+    numbers: arrays [] in the order in which the function reads them.
+
+  Attributes:
+    what: see above.
+    awaited: whether a caller has waited for it.
+  """
+
+  def __init__(
+    self,
+    what: str,
+    compiling: 'Future[jax.stages.Compiled]',
+    numbers: tuple[jax.Array, ...],
+  ) -> None:
+    self.what, self.awaited = what, False
+    self._compiling, self._numbers = compiling, numbers
+
+  @property
+  def compiled(self) -> jax.stages.Compiled:
+    """The compiled function, once it is there."""
+    return self._compiling.result()
+
+  def failed(self) -> bool:
+    """Whether compiling it has ended in an error."""
+    return self._compiling.done() and self._compiling.exception() is not None
+
+  @functools.cached_property
+  def numbers(self) -> tuple[jax.Array, ...]:
+    """Its numbers, where it reads them."""
+    return sharding.place(self._numbers, self.compiled.input_shardings[0][-1])
+
+  def __call__(self, *args: Any) -> Any:
+    """The result for arguments like those that it was compiled for."""
+    return self.compiled(*args, self.numbers)
+
+
+def wait_for(*programs: Program) -> tuple[Program, ...]:
+  """The programs, once they are compiled.
+
+  Raises:
+    TooLarge: if the first of them that fails needs more memory than a device has.
+  """
+  new = [program for program in programs if not program.awaited]
+  if new:
+    with progress_lines.told(f'compiling {", ".join(program.what for program in new)}'):
+      for program in new:
+        _ = program.compiled
+        program.awaited = True
+  return programs
+
+
+class Programs:
+  """The compiled programs of some runs; runs that share them compile each only once.
+
+  Seeds of an algorithm run in the same programs: their data differ in content only,
+  and `ClientInfo` is equal for equally many clients. So do algorithms that differ only
+  in numbers, such as learning rates and penalties; see `hyperparameters.variable`.
+
+  Args:
+    most: how much is held, in programs and shapes; what was used least recently goes
+      first. None holds everything.
+  """
+
+  def __init__(self, most: int | None = None) -> None:
+    self._held: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
+    # Alive as long as a `Program` that is held, or used, refers to it.
+    self._by_text: weakref.WeakValueDictionary[
+      Hashable, Future[jax.stages.Compiled]
+    ] = weakref.WeakValueDictionary()
+    self._most = most
+    self._threads = ThreadPoolExecutor(_AT_ONCE)
+    self._lock = threading.Lock()
+
+  @property
+  def count(self) -> int:
+    """How many compiled programs are held."""
+    return len(self._by_text)
+
+  def clear(self) -> None:
+    """Lets go of everything that is held."""
+    with self._lock:
+      self._held.clear()
+
+  def once(self, key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
+    """What `make` returned when it was first called for a key and such arguments.
+
+    Args:
+      key: names what is made.
+      make: called unless something is held for this key and for arguments of the
+        structure, shapes, dtypes and shardings of `args`.
+      *args: trees of arrays.
+
+    Returns:
+      The same object for the same key, arguments and settings of JAX.
+    """
+    full = (key, tuple(getattr(jax.config, n, None) for n in _SETTINGS), _kinds(args))
+    with self._lock:
+      if full in self._held:
+        self._held.move_to_end(full)
+        return self._held[full]
+    made = make()
+    with self._lock:
+      self._held[full] = made
+      while self._most is not None and len(self._held) > self._most:
+        self._held.popitem(last=False)
+    return made
+
+  def _forget(self, made: Any) -> None:
+    """Lets go of one of the values of `once`."""
+    with self._lock:
+      for full in [full for full, held in self._held.items() if held is made]:
+        del self._held[full]
+
+  def compiled(
+    self,
+    key: Hashable,
+    fn: Callable[..., Any],
+    *args: Any,
+    wait: bool = True,
+    **options: Any,
+  ) -> Program:
+    """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
+
+    Functions of other keys that come to the same program share it. It is traced here,
+    where the caller's settings hold, and compiled on another thread: meanwhile the next
+    program can be traced, and compiled too where there are more than two cores.
+
+    Args:
+      key: names the function; two functions of one key must do the same. What a wait
+        for it is called goes by the first of it, see `_WAITS`.
+      fn: the function to compile.
+      *args: arguments like those that it will be called with, or their shapes.
+      wait: False leaves it to the caller to `wait_for` the program.
+      **options: of `jax.jit`.
+
+    Returns:
+      The compiled function.
+
+    Raises:
+      TooLarge: if it needs more memory than a device has, unless it is not waited for.
+    """
+    what = _WAITS.get(key[0] if isinstance(key, tuple) else key, 'a program')
+    begin = functools.partial(self._begin, fn, args, options, what)
+    program: Program = self.once(key, begin, *args)
+    if program.failed():  # Of an earlier run; the device may have room now.
+      self._forget(program)
+      program = self.once(key, begin, *args)
+    return wait_for(program)[0] if wait else program
+
+  def _begin(
+    self,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    what: str,
+  ) -> Program:
+    traced = jax.jit(fn).trace(*args)
+    constants = traced.jaxpr.consts
+    is_number = [isinstance(c, jax.Array) and c.shape == () for c in constants]
+    numbers = tuple(c for c, n in zip(constants, is_number, strict=True) if n)
+    structure = jax.tree.structure(traced.out_info)
+
+    def run(*args_and_numbers):
+      *args, numbers = args_and_numbers
+      left = iter(numbers)
+      filled = [
+        next(left) if n else c for c, n in zip(constants, is_number, strict=True)
+      ]
+      closed = ClosedJaxpr(traced.jaxpr.jaxpr, filled)
+      out = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
+      return jax.tree.unflatten(structure, out)
+
+    lowered = jax.jit(run, **options).lower(*args, numbers)
+    # XLA sees this text and the devices, nothing else.
+    text = hashlib.sha256(lowered.as_text().encode()).digest()
+    key = (text, structure, _kinds((args, numbers)))
+    begun = self._by_text.get(key)
+    if begun is None or (begun.done() and begun.exception() is not None):
+      begun = self._threads.submit(compile_to_fit, lowered, args, what)
+      if processes.count() > 1:  # All of them are to compile in the same order.
+        begun.exception()
+      self._by_text[key] = begun
+    return Program(what, begun, numbers)
+
+
+@functools.cache
+def shared() -> Programs:
+  """The programs of this process, which `simulate` uses unless it is given others.
+
+  They hold compiled code and methods, but neither data nor states, and the most
+  recently used ones only; `shared().clear()` lets go of them.
+  """
+  return Programs(_MOST_SHARED)
+
+
+def _kinds(args: tuple[Any, ...]) -> Hashable:
+  """What two tuples of trees share if one program can take either."""
+  leaves, structure = jax.tree.flatten(args)
+  kinds = [(x.shape, x.dtype, getattr(x, 'sharding', None)) for x in leaves]
+  return structure, tuple(kinds)
+
+
+class CompileTime:
+  """The time that JAX spends on compiling, while this context is open.
+
+  Tracing, lowering, XLA and reading the persistent cache count, of every program that
+  the process makes meanwhile.
+  """
+
+  _EVENTS = '/jax/core/compile/'
+
+  def __init__(self) -> None:
+    self._spans: list[tuple[float, float]] = []
+
+  def __enter__(self) -> 'CompileTime':
+    jax.monitoring.register_event_duration_secs_listener(self._listen)
+    return self
+
+  def __exit__(self, *error: object) -> None:
+    jax.monitoring.unregister_event_duration_listener(self._listen)
+
+  def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+    del kwargs
+    if event.startswith(self._EVENTS):
+      now = time.perf_counter()
+      self._spans.append((now - duration_secs, now))
+
+  def seconds(self) -> float:
+    """Seconds so far; what happens at the same time counts once."""
+    total, last = 0.0, -math.inf
+    for start, end in sorted(self._spans):
+      total += max(0.0, end - max(start, last))
+      last = max(last, end)
+    return total

@@ -1,0 +1,129 @@
+"""What identifies a run, and what it goes on from."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fesem_jax.core.types import FederatedData
+from fesem_jax.results.records import Record
+from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.programs import Program
+from fesem_jax.utils import processes, progress_lines
+from fesem_jax.utils.errors import UserError, argument
+
+
+def default_config(
+  seed: int,
+  clients_per_round: int,
+  finetune_epochs: int,
+  unseen: tuple[FederatedData, FederatedData] | None,
+  traced: jax.stages.Traced,
+) -> Record:
+  """What identifies a run whose caller gave no `config`.
+
+  Args:
+    seed: of the run.
+    clients_per_round: S.
+    finetune_epochs: local epochs before the `finetuned` scores.
+    unseen: training and test split of clients that take no part.
+    traced: a round; a digest of its program stands for the algorithm, its options,
+      the model and the shapes of the data.
+  """
+  ids = None if unseen is None else np.asarray(unseen[0].client_ids).tolist()
+  program = hashlib.sha256(traced.lower().as_text().encode()).hexdigest()[:16]
+  return {
+    'seed': seed,
+    'clients_per_round': clients_per_round,
+    'finetune_epochs': finetune_epochs,
+    'unseen': ids,
+    'program': program,
+  }
+
+
+def digest_of_data(
+  *splits: FederatedData, here: Sequence[np.ndarray | None] | None = None
+) -> str:
+  """A digest that differs when any example, label or client does.
+
+  Args:
+    *splits: on the host, as they were loaded.
+    here: for each split, [M] bool, the clients whose examples this process has; others
+      have the rest, and all call this. None where every process has all.
+  """
+  digest = hashlib.sha256()
+  for split in splits:
+    truth, corruption = split.info.clusters, split.corruption
+    for array in (
+      split.y,
+      split.offsets,
+      split.client_ids,
+      np.asarray(split.info.names).astype(str),
+      np.array([]) if truth is None else truth,
+      *([] if corruption is None else [corruption.bad, np.array([corruption.kind])]),
+    ):
+      array = np.ascontiguousarray(array)
+      digest.update(f'{array.dtype} {array.shape}'.encode())
+      digest.update(array.view(np.uint8).data)
+    kind = f'{split.x.dtype} {split.example_shape}'
+    digest.update(f'{kind} {split.num_classes} {split.scale}'.encode())
+  here = here or [None] * len(splits)
+  if any(own is not None for own in here):  # Or their arrays could not be added up.
+    processes.check_same('its clients', digest.hexdigest())
+  for split, own in zip(splits, here, strict=True):
+    digest.update(_digests_of_examples(split, own).data)
+  return digest.hexdigest()[:16]
+
+
+def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.ndarray:
+  """[M, 16] uint8 digests of each client's examples."""
+  offsets = np.asarray(split.offsets)
+  found = np.zeros((split.num_clients, 16), np.uint8)
+  for i in range(split.num_clients) if own is None else np.flatnonzero(own):
+    rows = np.ascontiguousarray(split.x[offsets[i] : offsets[i + 1]])
+    digest = hashlib.sha256(rows.view(np.uint8).data).digest()
+    found[i] = np.frombuffer(digest, np.uint8)[:16]
+  return found if own is None else processes.total(found)
+
+
+def begin(
+  start: Callable[[], Program],
+  key: jax.Array,
+  train: FederatedData,
+  like: Any,
+  checkpoints: Checkpoints | None,
+  rounds: int,
+) -> tuple[Any, int, float]:
+  """The state that a run starts from or goes on from.
+
+  Args:
+    start: compiles the start.
+    key: the stream of the initialization.
+    train: training split as arranged.
+    like: shapes and shardings of the state, from `rehearse`.
+    checkpoints: of the workdir; None without one.
+    rounds: of the whole run.
+
+  Returns:
+    The state, the rounds done before, and the seconds that the initialization took
+    besides compiling.
+
+  Raises:
+    UserError: if more rounds were done than asked for, or no checkpoint can be read.
+  """
+  latest = None if checkpoints is None else checkpoints.latest_round()
+  if checkpoints is None or latest is None:
+    init = start()
+    began = time.perf_counter()
+    with progress_lines.told('first models and clusters'):
+      state = jax.block_until_ready(init(key, train))
+    return state, 0, time.perf_counter() - began
+  if latest > rounds:
+    raise UserError(
+      f'The workdir holds {latest} rounds, more than {argument("rounds", rounds)}; '
+      'choose another folder or more rounds.'
+    )
+  return *checkpoints.restore(like), 0.0

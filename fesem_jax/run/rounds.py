@@ -1,0 +1,169 @@
+"""A round of any algorithm: its keys, its program, and the one way to run it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.algorithm import Algorithm, RoundInfo
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.run.programs import Program, Programs, run_once
+from fesem_jax.run.state_placement import placed_state
+
+# A `Program`, or the function itself.
+Step = Callable[..., Any]
+
+
+def keys_of_run(seed: int, mesh: Mesh) -> dict[int, jax.Array]:
+  """The key of each random stream of a run.
+
+  Args:
+    seed: of the run.
+    mesh: devices that get the keys.
+
+  Returns:
+    Stream (see `streams`) -> key, whole on every device.
+  """
+  named = (
+    prng_streams.INIT,
+    prng_streams.ROUNDS,
+    prng_streams.FINETUNE,
+    prng_streams.PORTRAIT,
+  )
+  keys = {s: prng_streams.fold(jax.random.key(seed), s) for s in named}
+  return sharding.replicate(keys, mesh)
+
+
+def rehearse(
+  algorithm: Algorithm,
+  data: FederatedData,
+  cohort: Cohort,
+  init_key: jax.Array,
+  round_key: jax.Array,
+) -> tuple[Any, jax.stages.Traced]:
+  """Traces the initialization and a round without computing anything.
+
+  Args:
+    algorithm: see `Algorithm`.
+    data: training split on the devices.
+    cohort: the clients of any round.
+    init_key: the stream of the initialization.
+    round_key: the stream of the rounds.
+
+  Returns:
+    Shapes and shardings of the state, and the traced round.
+
+  Raises:
+    UserError: if the algorithm cannot be run on this data.
+  """
+  state = placed_state(algorithm, data, init_key)
+  return state, jax.jit(algorithm.step).trace(state, data, cohort, round_key)
+
+
+def compile_start(
+  programs: Programs,
+  algorithm: Algorithm,
+  state: Any,
+  data: FederatedData,
+  key: jax.Array,
+  *,
+  wait: bool = True,
+) -> Program:
+  """Compiles the start, unless a program of the same shapes is held already.
+
+  Args:
+    programs: compiled so far.
+    algorithm: see `Algorithm`.
+    state: shapes and shardings of its state, from `rehearse`.
+    data: training split on the devices.
+    key: the stream of the initialization.
+    wait: see `Programs.compiled`.
+
+  Returns:
+    `algorithm.init` compiled.
+  """
+  return programs.compiled(
+    ('init', algorithm),
+    algorithm.init,
+    key,
+    data,
+    wait=wait,
+    out_shardings=_shardings(state),
+    **run_once(algorithm.local, data),
+  )
+
+
+def compile_step(
+  programs: Programs,
+  algorithm: Algorithm,
+  state: Any,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  *,
+  wait: bool = True,
+) -> Program:
+  """Compiles a round, unless a program of the same shapes is held already.
+
+  Args:
+    programs: compiled so far.
+    algorithm: see `Algorithm`.
+    state: its state on the devices, or the shapes of it.
+    data: training split on the devices.
+    cohort: the clients of any round.
+    key: the stream of the rounds.
+    wait: see `Programs.compiled`.
+
+  Returns:
+    `algorithm.step` compiled. Each call takes over the memory of the state that it
+    is given and leaves the new state on the same devices.
+  """
+  return programs.compiled(
+    ('step', algorithm),
+    algorithm.step,
+    state,
+    data,
+    cohort,
+    key,
+    wait=wait,
+    donate_argnums=0,
+    out_shardings=(_shardings(state), None),
+  )
+
+
+def run_round(
+  algorithm: Algorithm,
+  step: Step,
+  state: Any,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  number: int,
+) -> tuple[Any, RoundInfo]:
+  """Runs one round, and what the algorithm decides on the host after it.
+
+  Args:
+    algorithm: see `Algorithm`.
+    step: `algorithm.step`, compiled by `compile_step` or `jax.jit`.
+    state: before the round; a step of `compile_step` takes over its memory.
+    data: training split on the devices.
+    cohort: the clients of the round.
+    key: the stream of the rounds, from which each round folds its own key.
+    number: of the round, counted from 1.
+
+  Returns:
+    The state after the round, sharded as the step left it, and the round's info.
+  """
+  round_key = jax.random.fold_in(key, number)
+  state, info = step(state, data, cohort, round_key)
+  if algorithm.between is not None:
+    shardings = _shardings(state)
+    state, info = algorithm.between(state, info)
+    state = sharding.place(state, shardings)
+  return state, info
+
+
+def _shardings(state: Any) -> Any:
+  return jax.tree.map(lambda x: x.sharding, state)

@@ -1,0 +1,174 @@
+"""Taking a workdir for a run: its lock, and the run that it may hold already."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from fesem_jax.results.metrics_file import read_config, saved_rounds
+from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.configuration import check_same
+from fesem_jax.utils import processes
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path) -> Iterator[bool]:
+  """Keeps other runs out of a folder until the block ends.
+
+  The lock belongs to the open file, so that the system releases it when the
+  process dies; the file `.lock` stays behind and means nothing by itself.
+
+  Args:
+    folder: made if absent.
+
+  Yields:
+    Whether the folder is locked; False on a read-only disk, or where the file
+    system has no locks.
+
+  Raises:
+    UserError: if another run holds the folder, or it cannot be written.
+  """
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = _open_lock(folder / '.lock')
+  except OSError as e:
+    raise UserError(f'Cannot write to `workdir={folder}`: {e.strerror}.') from e
+  if descriptor is None:
+    yield False
+    return
+  alone = True
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as e:
+    owner = os.pread(descriptor, 20, 0).decode(errors='replace') or 'unknown'
+    os.close(descriptor)
+    raise UserError(
+      f'`workdir={folder}` is in use by another run, process {owner}; wait for its '
+      'end or choose another folder.'
+    ) from e
+  except OSError as e:  # Some network file systems have no locks.
+    alone = False
+    logging.warning(
+      '%s cannot be locked (%s): make sure that no second run uses it.',
+      folder,
+      e.strerror,
+    )
+  else:
+    with contextlib.suppress(OSError):  # A read-only or a full disk.
+      os.ftruncate(descriptor, 0)
+      os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+  try:
+    yield alone
+  finally:
+    os.close(descriptor)
+
+
+def _open_lock(path: pathlib.Path) -> int | None:
+  """A file to lock; None on a read-only disk that has none."""
+  flags = os.O_NOFOLLOW | os.O_CLOEXEC
+  try:
+    return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666)
+  except OSError as e:
+    if e.errno not in (errno.EROFS, errno.EACCES):
+      raise
+  try:  # A finished run can be read there.
+    return os.open(path, flags | os.O_RDONLY)
+  except FileNotFoundError:
+    return None
+
+
+@contextlib.contextmanager
+def claim_workdir(
+  workdir: pathlib.Path, config: dict[str, Any], resume: bool
+) -> Iterator[Checkpoints]:
+  """Locks a workdir until the block ends, and checks that this run may use it.
+
+  Of several processes, the first one does; they need a folder that all can see.
+
+  Args:
+    workdir: made if absent.
+    config: name -> value, as JSON would give it back.
+    resume: whether an existing run may be continued.
+
+  Yields:
+    The checkpoints of the workdir.
+
+  Raises:
+    UserError: if the folder is in use, holds a run with another configuration,
+      a run of which parts are missing, or a run at all while `resume` is False,
+      if it cannot be written, or if a process does not see it.
+  """
+  with contextlib.ExitStack() as held:
+    processes.from_first(
+      lambda: _claim(workdir, config, resume, held.enter_context(locked(workdir)))
+    )
+    if processes.any_of(not (workdir / 'config.json').exists()):
+      raise processes.in_all(
+        f'`workdir={workdir}` is not the same folder in all processes; choose one on a '
+        'disk that they share.'
+      )
+    checkpoints = Checkpoints(workdir, config)
+    held.enter_context(contextlib.closing(checkpoints))
+    yield checkpoints
+
+
+def _claim(
+  workdir: pathlib.Path, config: dict[str, Any], resume: bool, alone: bool
+) -> None:
+  """Checks that a run may use a workdir, and leaves its configuration there."""
+  old = read_config(workdir)
+  saved = saved_rounds(workdir)
+  files = ('summary.json', 'clients.csv', 'clients.npz', 'models.npz')
+  left = [f for f in files if (workdir / f).exists()]
+  if _has_content(workdir / 'metrics.jsonl'):
+    left.append('metrics.jsonl')
+  if not resume and (old is not None or saved or left):
+    raise UserError(
+      f'`workdir={workdir}` already holds a run and `resume` is off; choose '
+      'another folder or delete this one.'
+    )
+  if old is not None:
+    check_same(workdir, old, config)
+  elif not saved and left:
+    raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
+  # A run that was killed before its first checkpoint has made the folder.
+  beginning = (workdir / 'checkpoints').is_dir() and left == ['metrics.jsonl']
+  if left and not saved and not beginning:
+    raise _incomplete(workdir, left, 'no checkpoint')
+  with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
+    if alone:
+      _remove_left_overs(workdir)
+    if old is None:
+      checkpoints.check_config()
+      text = json.dumps(config, indent=1, sort_keys=True) + '\n'
+      write_atomically(workdir / 'config.json', text)
+
+
+def _remove_left_overs(workdir: pathlib.Path) -> None:
+  """Deletes what a run that was killed had not finished writing."""
+  with contextlib.suppress(OSError):
+    for file in workdir.glob('.*.partial'):
+      file.unlink()
+  for folder in (workdir / 'checkpoints').glob('.*.partial'):
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_content(path: pathlib.Path) -> bool:
+  return path.is_file() and path.stat().st_size > 0
+
+
+def _incomplete(workdir: pathlib.Path, left: list[str], missing: str) -> UserError:
+  return UserError(
+    f'`workdir={workdir}` holds {", ".join(sorted(left))} of a run but {missing}: '
+    'the run cannot go on, and another would overwrite it; put back what is missing, '
+    'or choose another folder.'
+  )

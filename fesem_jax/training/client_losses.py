@@ -1,0 +1,154 @@
+"""Losses and gradients of a cohort at models that are not trained."""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import batching, client_map, sums, tree
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.training.local_sgd import weighted_loss
+
+# Examples that a model classifies at a time outside of training.
+EVALUATION_BATCH = 128
+
+
+def least_loss(
+  local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
+) -> jax.Array:
+  """[S] int32: the model of least training loss for each client; see `cohort_losses`.
+
+  Ties go to the smallest number.
+  """
+  return cohort_losses(local, models, data, cohort).argmin(axis=1).astype(jnp.int32)
+
+
+def cohort_losses(
+  local: LocalTraining,
+  models: Params,
+  data: FederatedData,
+  cohort: Cohort | None = None,
+) -> jax.Array:
+  """Mean training loss F_i(w_k) of each of K models on each client.
+
+  The clients of IFCA and HypCluster choose their model by it:
+  `cohort_losses(local, models, data, cohort).argmin(axis=1)`. Forward passes run in
+  float32, chunk by chunk. A method calls it in `init`, `step` and `deployed` alike, and
+  data may be split over the devices by client.
+
+  Args:
+    local: how clients train; its `model` has the loss, its `mesh` the devices.
+    models: [K, ...].
+    data: training split of M clients, as the functions of a method get it, or one whose
+      arrays are on the host.
+    cohort: the S clients of a round; None stands for all M clients.
+
+  Returns:
+    [S, K] float32, or [M, K] for all clients. What is not a number counts as infinite,
+    so that no client ever prefers it; an empty place gets 0.
+  """
+  if cohort is None:
+    padded = -(-data.num_clients // local.mesh.size) * local.mesh.size
+    everyone = Cohort(jnp.arange(padded, dtype=jnp.int32), everyone=False)
+    return cohort_losses(local, models, data, everyone)[: data.num_clients]
+  width = min(EVALUATION_BATCH, data.max_examples)
+  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  num_models = jax.tree.leaves(models)[0].shape[0]
+
+  def body(chunk, shared, _):
+    models, data = shared
+    sizes = data.sizes(chunk.ids)
+
+    def batch_losses(client, size, step):
+      rows, weights = batching.batch_rows(in_order, step, size, width)
+      x, y = batching.gather(data, client, rows)
+
+      def mean(model: Params) -> jax.Array:
+        # Clients choose a model by it, whatever precision they train with.
+        with jax.default_matmul_precision('highest'):
+          return weighted_loss(local.model, model, x, y, weights)
+
+      count = weights.sum()
+      return jnp.where(count > 0, jax.lax.map(mean, models) * count, 0.0)
+
+    each = client_map.map_one_or_many(batch_losses, chunk.ids.shape[0])
+
+    def add(step, total):
+      return total + each(chunk.ids, sizes, jnp.broadcast_to(step, sizes.shape))
+
+    total = jnp.zeros((sizes.shape[0], num_models))
+    batches = batching.batches_per_epoch(sizes, width)
+    total = jax.lax.fori_loop(0, batches.max(), add, total)
+    return total / jnp.maximum(sizes, 1)[:, None], None
+
+  work = batching.batches_per_epoch(data.sizes(cohort.ids), width)
+  losses, _ = client_map.map_clients(
+    body,
+    cohort.ids,
+    work,
+    None,
+    (models, data),
+    empty=data.num_clients,
+    mesh=local.mesh,
+    clients_per_chunk=local.clients_per_chunk,
+  )
+  return jnp.where(jnp.isnan(losses), jnp.inf, losses)
+
+
+def cohort_gradients(
+  local: LocalTraining,
+  model: Params,
+  data: FederatedData,
+  cohort: Cohort,
+  counts: jax.Array,
+  keep: bool = True,
+) -> tuple[Params, sums.ClusterSums]:
+  """Gradient of each client's whole training loss at one model.
+
+  Args:
+    local: see `LocalTraining`.
+    model: [1, ...].
+    data: training split.
+    cohort: S clients.
+    counts: [S] bool, clients whose gradients are summed up.
+    keep: whether to return every client's gradient too.
+
+  Returns:
+    Gradients [S, ...], 0 where they are not finite, or None; and the sum of those
+    that count and are finite, about 0, of one cluster.
+  """
+  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+
+  def body(chunk, shared, total):
+    model, data = shared
+    zero = tree.zeros_like(model)
+    sizes = data.sizes(chunk.ids)
+
+    def gradient(client, size):
+      first = jnp.int32(0)
+      rows, weights = batching.batch_rows(in_order, first, size, data.max_examples)
+      x, y = batching.gather(data, client, rows)
+
+      def loss(params: Params) -> jax.Array:
+        return weighted_loss(local.model, params, x, y, weights)
+
+      with jax.default_matmul_precision(local.precision):
+        return jax.grad(loss)(tree.unstack(model, 0))
+
+    gradients = client_map.map_one_or_many(gradient, sizes.shape[0])(chunk.ids, sizes)
+    finite = tree.all_finite(gradients)
+    gradients = tree.where(finite, gradients, tree.zeros_like(gradients))
+    weights = (finite & chunk.own & (sizes > 0)).astype(jnp.float32)
+    total = sums.add_to_one(total, gradients, weights, zero)
+    return gradients if keep else None, total
+
+  return client_map.map_clients(
+    body,
+    cohort.ids,
+    data.sizes(cohort.ids),
+    counts,
+    (model, data),
+    empty=data.num_clients,
+    mesh=local.mesh,
+    clients_per_chunk=local.clients_per_chunk,
+    sums=sums.no_sums(model),
+  )

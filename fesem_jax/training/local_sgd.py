@@ -1,0 +1,233 @@
+"""Local SGD: the one loop that every method trains with (Algorithm 2)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fesem_jax.core import batching, tree
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import FederatedData, Model, Params
+from fesem_jax.models import dense_layers
+from fesem_jax.training.shared_start import NONE, Change, Rows, SharedStart
+from fesem_jax.utils.errors import UserError
+
+
+def weighted_loss(
+  model: Model, params: Params, x: jax.Array, y: jax.Array, weights: jax.Array
+) -> jax.Array:
+  """[] float32: mean loss of a batch over the examples of weight 1."""
+  losses = model.loss(model.apply(params, x), y)
+  if jnp.shape(losses) != y.shape:
+    raise UserError(
+      'The `loss` of the model must give one number for each example, of shape '
+      f'{y.shape} here; its shape is {jnp.shape(losses)}.'
+    )
+  return jnp.where(weights > 0, losses, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
+
+
+# (step [] int32, params, the client's correction) -> the correction at this step.
+Vary = Callable[[jax.Array, Params, Params], Params]
+
+
+def local_step(
+  local: LocalTraining,
+  correction: Params,
+  params: Params,
+  frozen: Params,
+  opt_state: optax.OptState,
+  batch: tuple[jax.Array, jax.Array, jax.Array],
+  active: jax.Array,
+  anchor: Params,
+  prox: jax.Array | None,
+  changes: tuple[Change, ...],
+  *,
+  shared: SharedStart,
+  step: jax.Array,
+  rate: jax.Array | None = None,
+) -> tuple[Params, optax.OptState, tuple[Change, ...], jax.Array, jax.Array]:
+  """One step of one client on its loss + prox |w - anchor|^2 + <correction, w>.
+
+  Args:
+    local: see `LocalTraining`.
+    correction: like `params`, added to the gradient, or None.
+    params: one model, or the layers of it that learn.
+    frozen: the other layers; None if all learn.
+    opt_state: of the local optimizer.
+    batch: x [B, ...], y [B] and weights [B], 1 or 0.
+    active: [] bool; False changes nothing.
+    anchor: like `params`; None without `prox`.
+    prox: [] float32, or None.
+    changes: of the kernels that the client shares the start of.
+    shared: those kernels.
+    step: [] int32, counted from 0.
+    rate: [] float32, see `LocalTraining.rate`.
+
+  Returns:
+    params, opt_state, changes, and the sum [] of the losses and the number [] of the
+    batch's examples, both 0 unless active.
+  """
+  x, y, weights = batch
+
+  def loss_of(params: Params, rows: tuple[Rows, ...]) -> jax.Array:
+    whole = params if frozen is None else frozen | params
+    model = shared.model(local.model, changes, step, rows)
+    return weighted_loss(model, whole, x, y, weights)
+
+  both = jax.value_and_grad(loss_of, argnums=(0, 1))
+  with jax.default_matmul_precision(local.precision):
+    loss, (grads, rows) = both(params, shared.no_rows())
+  # Large gradients before any update: the update can then overwrite the params.
+  grads, rows = _together((grads, rows))
+  changes = shared.append(changes, rows, step, active, rate, prox)
+  if prox is not None:
+    grads = jax.tree.map(lambda g, w, a: g + 2 * prox * (w - a), grads, params, anchor)
+  if correction is not None:
+    grads = jax.tree.map(jnp.add, grads, correction)
+  updates, new_state = local.optimizer.update(grads, opt_state, params)
+  if rate is not None:
+    updates = jax.tree.map(lambda u: rate * u, updates)
+  new = optax.apply_updates(params, updates), new_state
+  params, opt_state = jax.tree.map(
+    lambda a, b: jnp.where(active, a, b), new, (params, opt_state)
+  )
+  count = jnp.where(active, weights.sum(), 0.0)
+  loss = jnp.where(active, loss * weights.sum(), 0.0)
+  return params, opt_state, changes, loss, count
+
+
+def _together(grads: Any) -> Any:
+  """The same gradients, but no large one is ready before all large ones are."""
+  leaves, form = jax.tree.flatten(grads)
+  large = [g.size > dense_layers.SMALL for g in leaves]
+  # An element by its index: `ravel` would copy the whole gradient on a TPU.
+  tie = sum(0 * g[(0,) * g.ndim] for g, wait in zip(leaves, large, strict=True) if wait)
+  leaves = [g + tie if wait else g for g, wait in zip(leaves, large, strict=True)]
+  return jax.tree.unflatten(form, leaves)
+
+
+class _Loop(NamedTuple):
+  """What the loop over local steps of a chunk carries."""
+
+  params: Params  # [C, ...]
+  opt_state: optax.OptState  # [C, ...]
+  changes: tuple[Change, ...]  # [C, ...]
+  orders: jax.Array  # [C, N_max] int32 this epoch's order of examples
+  loss: jax.Array  # [C] float32 sum over visited examples
+  visited: jax.Array  # [C] float32
+
+
+class Ends(NamedTuple):
+  """Where local training of C clients ended.
+
+  Attributes:
+    params: [C, ...] local models, without the kernels that they shared the start of.
+    changes: [C, ...] of those kernels; see `SharedStart.models`.
+    loss: see `local.Trained`.
+    finite: see `local.Trained`.
+  """
+
+  params: Params
+  changes: tuple[Change, ...]
+  loss: jax.Array
+  finite: jax.Array
+
+
+def train_chunk(
+  local: LocalTraining,
+  data: FederatedData,
+  starts: Params,
+  ids: jax.Array,
+  steps: jax.Array,
+  keys: jax.Array,
+  *,
+  shared: SharedStart = NONE,
+  anchor: Params = None,
+  prox: jax.Array | None = None,
+  correction: Params = None,
+  vary: Vary | None = None,
+  layers: Sequence[str] | None = None,
+  rate: jax.Array | None = None,
+) -> Ends:
+  """Trains C clients side by side for as long as the longest of them takes.
+
+  Args:
+    local: see `LocalTraining`.
+    data: training split.
+    starts: [C, ...] where each client starts.
+    ids: [C] int32 positions in `data`.
+    steps: [C] int32 local steps.
+    keys: [C] keys of the clients in this round.
+    shared: kernels of one center or two that they start from, which `starts` is
+      without; `anchor` and `correction` must be None if there are any.
+    anchor: [C, ...] what `prox` pulls to; the start by default.
+    prox: [C] float32, adds `prox * |w - anchor|^2` to the loss (Eq. 7), or None.
+    correction: [C, ...] added to every gradient, or None.
+    vary: gives the correction of each step, counted from 0; None leaves it as it is.
+    layers: names of the layers that learn; None is all. The others stay as they are.
+    rate: [] float32, see `LocalTraining.rate`.
+  """
+  one = ids.shape[0] == 1
+  if one:
+    # Without a client axis convolutions are not grouped ones, and the loop can
+    # overwrite the params in place.
+    ids, steps, keys, starts, anchor, prox, correction = tree.unstack(
+      (ids, steps, keys, starts, anchor, prox, correction), 0
+    )
+
+  def each(fn: Any, in_axes: Any = 0) -> Any:
+    return fn if one else jax.vmap(fn, in_axes, axis_size=ids.shape[0])
+
+  frozen = None
+  if layers is not None:
+    frozen = {name: x for name, x in starts.items() if name not in layers}
+
+  def learning(params: Params) -> Params:
+    if layers is None:
+      return params
+    # A layer may be nothing but a kernel whose start is shared.
+    return {name: params[name] for name in layers if name in params}
+
+  if prox is not None:
+    anchor = learning(starts if anchor is None else anchor)
+  if correction is not None:
+    correction = learning(correction)
+
+  in_order, batch_at = batching.step_by_step(local.schedule, data, ids, keys, each)
+
+  def body(step: jax.Array, loop: _Loop) -> _Loop:
+    orders, batch = batch_at(step, loop.orders)
+
+    def one_step(correction, params, *others):
+      if vary is not None:
+        correction = vary(step, params, correction)
+      return local_step(
+        local, correction, params, *others, shared=shared, step=step, rate=rate
+      )
+
+    active = step < steps
+    params, opt_state, changes, loss, count = each(one_step)(
+      correction, loop.params, frozen, loop.opt_state, batch, active, anchor, prox,
+      loop.changes,
+    )  # fmt: skip
+    loss, visited = loop.loss + loss, loop.visited + count
+    return _Loop(params, opt_state, changes, orders, loss, visited)
+
+  first = _Loop(
+    params=learning(starts),
+    opt_state=each(local.optimizer.init)(learning(starts)),
+    changes=shared.no_changes(None if one else ids.shape[0]),
+    orders=in_order,
+    loss=jnp.zeros(ids.shape),
+    visited=jnp.zeros(ids.shape),
+  )
+  last = shared.over_steps(steps.max(), body, first)
+  loss = last.loss / jnp.maximum(last.visited, 1.0)
+  params, changes = last.params, last.changes
+  params = params if frozen is None else frozen | params
+  if one:
+    params, starts, changes, loss = tree.expand((params, starts, changes, loss))
+  finite = shared.finite(changes, tree.all_finite(params))
+  return Ends(tree.where(finite, params, starts), changes, loss, finite)

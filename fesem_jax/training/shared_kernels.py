@@ -1,0 +1,235 @@
+"""Which dense kernels clients keep as changes to a shared start, and how many clients.
+
+See `shared_start`. The choice is made from shapes alone, never by values.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fesem_jax.core import sharding
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.batching import batch_width, most_steps
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import FederatedData, Params
+from fesem_jax.training.plain_sgd import is_plain_sgd, variable_rate
+from fesem_jax.training.shared_start import (
+  KERNEL,
+  NONE,
+  Kernel,
+  Path,
+  SharedStart,
+  Start,
+)
+
+# `auto` keeps the rows of a kernel of at least so many entries, ...
+_LARGE = 2**18
+# ... unless they outgrow this share of it: products with rows run slower than those
+# with kernels.
+_ROWS_PER_KERNEL = 0.5
+
+# On a CPU so many clients train side by side, or fewer: their rows, in numbers, are to
+# stay in the cache.
+_SIDE_BY_SIDE = 8
+_CACHED = 2**25
+# Time of a client's step, over that with many others of its center side by side: what
+# one alone takes more, one beside clients of another center, and what one with kernels
+# of its own takes.
+_ALONE_MORE = 1.0
+_TWO_MORE = 0.2
+_OWN = 1.5
+
+# Rows of a block, about: only as much of the rows is read as is filled.
+_BLOCK = 128
+
+
+def choose(
+  local: LocalTraining,
+  start: ClientModels,
+  data: FederatedData,
+  num_clients: int,
+  layers: Sequence[str] | None = None,
+) -> tuple[tuple[Kernel, ...], int]:
+  """Kernels that clients keep as changes, and how many train side by side, C.
+
+  Args:
+    local: how clients train.
+    start: models that they start from.
+    data: training split.
+    num_clients: S.
+    layers: see `kernels`.
+  """
+  found = kernels(local, start, data, layers)
+  count = side_by_side(local, found, start.shared, num_clients)
+  chosen = local.shared_start == 'on' or local.clients_per_shared_start
+  if not found or chosen or local.mesh.devices.flat[0].platform != 'cpu':
+    return found, count
+  if _time(count, start.shared, -(-num_clients // local.mesh.size)) <= _OWN:
+    return found, count
+  # With few clients of each center, too many places would be empty.
+  return (), side_by_side(local, (), start.shared, num_clients)
+
+
+def _time(count: int, weights: Params, on_each: int) -> float:
+  """Time of a client's step with `count` places side by side; see `_OWN`."""
+  centers = jax.tree.leaves(weights)[0].shape[0]
+  if centers == 1 or count == 1:
+    return 1 + _ALONE_MORE / count
+  # Of all chunks, those that have clients of two centers.
+  of_two = min(1.0, (centers - 1) * count / on_each)
+  # A third center leaves half a chunk empty, about, and the last client some places.
+  third = (centers - 1) // 2 * (count - 1) / 2 if count * centers > on_each else 0.0
+  places = math.ceil((on_each + third) / count) * count
+  both = _ALONE_MORE / count * (1 + of_two) + _TWO_MORE * of_two
+  return (1 + both) * places / on_each
+
+
+def side_by_side(
+  local: LocalTraining, kernels: tuple[Kernel, ...], weights: Params, num_clients: int
+) -> int:
+  """How many clients of a center or two to train side by side on a device, C.
+
+  Args:
+    local: how clients train.
+    kernels: that they keep changes to; without any, C is `clients_per_chunk`.
+    weights: [R, ...] models that clients start from.
+    num_clients: S.
+  """
+  chosen = local.clients_per_shared_start if kernels else local.clients_per_chunk
+  if chosen:
+    return chosen
+  flat = flatten_dict(weights)
+  shapes = [flat[*kernel.path, KERNEL].shape[1:] for kernel in kernels]
+  numbers = sum(k.rows * k.steps * sum(s) for k, s in zip(kernels, shapes, strict=True))
+  on_each = -(-num_clients // local.mesh.size)
+  device = local.mesh.devices.flat[0]
+  if device.platform == 'cpu':
+    most = max(1, min(on_each, _SIDE_BY_SIDE, _CACHED // numbers))
+    return min(range(1, most + 1), key=lambda c: _time(c, weights, on_each))
+  # Beside the rows: all other weights as in `default_clients_per_chunk`.
+  others = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(weights))
+  others -= sum(math.prod(shape) for shape in shapes)
+  patches = 120 * 2**20 if any(x.ndim == 5 for x in jax.tree.leaves(weights)) else 0
+  each = 8 * numbers + 24 * others + patches
+  return max(1, min(on_each, sharding.memory_for_clients(device) // each))
+
+
+def kernels(
+  local: LocalTraining,
+  start: ClientModels,
+  data: FederatedData,
+  layers: Sequence[str] | None = None,
+) -> tuple[Kernel, ...]:
+  """The dense layers that clients may keep as changes to a shared start.
+
+  Args:
+    local: how clients train.
+    start: models that they start from.
+    data: training split.
+    layers: names of the layers that learn; None is all.
+
+  Returns:
+    None of them unless the local optimizer is plain SGD and `local.shared_start` says
+    so: 'on' takes every dense layer that the clients share and that learns, 'auto' the
+    large ones whose rows stay small beside the kernel.
+  """
+  model, mode, apply_with = local.model, local.shared_start, local.model.apply_with
+  if mode == 'off' or apply_with is None or start.shared is None:
+    return ()
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  if start.mixture is not None or not is_plain_sgd(local):
+    return ()
+  width = batch_width(local.schedule, data.max_examples)
+  steps = most_steps(local.schedule, data.max_examples)
+  batch = jax.ShapeDtypeStruct((width, *data.example_shape), jnp.float32)
+  chosen, shared = [], flatten_dict(start.shared)
+  for path, x in _products(apply_with, params, batch).items():
+    kernel = shared.get((*path, KERNEL))
+    if kernel is None or (layers and path[0] not in layers):
+      continue
+    rows, (size_in, size_out) = x.size // x.shape[-1], kernel.shape[1:]
+    size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)
+    if mode == 'on' or (size >= _LARGE and of_rows <= _ROWS_PER_KERNEL * size):
+      chosen.append(Kernel(path, rows, steps, steps))
+  if len(chosen) == len(shared):  # A client keeps something of its own to be trained.
+    chosen.pop()
+  blocks = -(-steps * max((k.rows for k in chosen), default=1) // _BLOCK)
+  return tuple(kernel._replace(block=-(-steps // blocks)) for kernel in chosen)
+
+
+def _products(
+  apply_with: Callable[..., jax.Array], params: Params, batch: jax.ShapeDtypeStruct
+) -> dict[Path, jax.ShapeDtypeStruct]:
+  """The inputs [..., I] of dense layers whose kernel [I, O] one product alone reads.
+
+  A kernel that runs twice, is normalized first, or is read elsewhere too (tied weights)
+  is not among them.
+
+  Args:
+    apply_with: of a `Model`.
+    params: shapes of its parameters.
+    batch: shape of what it is applied to.
+  """
+  kernels = {
+    path[:-1]: x
+    for path, x in flatten_dict(params).items()
+    if path[-1] == KERNEL
+    and isinstance(x, jax.ShapeDtypeStruct)  # Not boxed, as by `nn.with_partitioning`.
+    and len(x.shape) == 2
+    and x.dtype == jnp.float32
+  }
+  inputs: dict[Path, list[jax.ShapeDtypeStruct]] = {}
+
+  def multiply(path: Path, x: jax.Array) -> jax.Array | None:
+    inputs.setdefault(path, []).append(jax.ShapeDtypeStruct(x.shape, x.dtype))
+    if path not in kernels or x.dtype != jnp.float32:
+      return None
+    return jnp.zeros((*x.shape[:-1], kernels[path].shape[1]))
+
+  traced = jax.make_jaxpr(lambda p, x: apply_with(p, x, multiply))(params, batch).jaxpr
+  read = {id(x) for equation in traced.eqns for x in equation.invars}
+  leaves, form = jax.tree.flatten(params)
+  names = flatten_dict(jax.tree.unflatten(form, traced.invars[: len(leaves)]))
+  unread = {path[:-1] for path, name in names.items() if id(name) not in read}
+  return {
+    path: found[0]
+    for path, found in inputs.items()
+    if path in kernels and path in unread and len(found) == 1
+  }
+
+
+def split(
+  local: LocalTraining,
+  start: ClientModels,
+  kernels: tuple[Kernel, ...],
+  exist: jax.Array,
+) -> tuple[ClientModels, SharedStart]:
+  """Takes the shared kernels out of the models that clients side by side start from.
+
+  Args:
+    local: how clients train.
+    start: of C clients with one `choice`, or two.
+    kernels: from `kernels`.
+    exist: [C] bool, False in empty places; of the first one only the choice counts.
+  """
+  if not kernels:
+    return start, NONE
+  shared = flatten_dict(start.shared)
+  whole = [shared.pop((*kernel.path, KERNEL)) for kernel in kernels]
+  apart = None
+  if start.choice is None or start.num_models() == 1:
+    starts = tuple(Start(x[0]) for x in whole)
+  elif exist.shape[0] == 1:
+    starts = tuple(Start(x[start.choice[0]]) for x in whole)
+  else:
+    first = start.choice[0]
+    apart = exist & (start.choice != first)
+    other = start.choice[apart.argmax()]
+    starts = tuple(Start(x[first], x[other], apart.any()) for x in whole)
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  rate = variable_rate(local.optimizer, params)
+  rest = start._replace(shared=unflatten_dict(shared))
+  return rest, SharedStart(kernels, starts, apart, rate, local.precision)

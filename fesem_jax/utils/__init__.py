@@ -1,0 +1,4 @@
+"""Files, processes, terminals and errors: nothing about federated learning.
+
+May import nothing else of `fesem_jax`.
+"""

@@ -1,0 +1,63 @@
+"""Parsed values as arrays, refused where they are not what they should be."""
+
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.utils.errors import UserError
+
+# Labels beyond are a mistake, such as ids in place of labels.
+MAX_CLASSES = 2**20
+
+
+def numbers(values: Any, where: str, what: str) -> np.ndarray:
+  """Parsed JSON as a float64 array.
+
+  Raises:
+    UserError: if it holds anything but numbers, or rows of several lengths.
+  """
+  try:
+    array = np.asarray(values)
+  except ValueError as e:
+    raise UserError(f'{where}: {what} of different lengths.') from e
+  if array.size and array.dtype.kind not in 'biuf':
+    raise UserError(f'{where}: {what} that are not numbers.')
+  return array.astype(np.float64)
+
+
+def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
+  """Labels of a classifier: [N] int32 in 0..L-1.
+
+  Args:
+    y: one whole number for each example, of any dtype.
+    where: file or argument they come from, for errors.
+    num_classes: L, if known.
+
+  Raises:
+    UserError: if they are anything else, such as targets of a regression or several
+      labels an example.
+  """
+  numbered = numbers(y, where, 'labels')
+  if (
+    numbered.ndim != 1
+    or (numbered != np.round(numbered)).any()
+    or numbered.min(initial=0) < 0
+  ):
+    raise UserError(
+      f'{where}: labels must be whole numbers from 0, one for each example, since '
+      'models are trained as classifiers.'
+    )
+  most = num_classes or MAX_CLASSES
+  if numbered.max(initial=0) >= most:
+    raise UserError(f'{where}: label {numbered.max():.0f} is not in 0..{most - 1}.')
+  return numbered.astype(np.int32)
+
+
+def to_bytes(pixels: np.ndarray, where: str) -> np.ndarray:
+  """Pixels between 0 and 1, which are bytes over 255, as these bytes."""
+  if not (pixels.min(initial=0) >= 0 and pixels.max(initial=1) <= 1):
+    raise UserError(
+      f'{where}: pixels from {pixels.min():g} to {pixels.max():g}; they must lie '
+      'between 0 and 1.'
+    )
+  return np.round(pixels * 255).astype(np.uint8)

@@ -1,0 +1,64 @@
+"""Names and values from files and users, made fit to be shown.
+
+They may hold anything: markup of Matplotlib, LaTeX or Markdown, control characters
+(which neither terminals nor SVG should get), lone surrogates, or very long text.
+"""
+
+_LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
+  '\\': r'\textbackslash{}',
+  '~': r'\textasciitilde{}',
+  '^': r'\textasciicircum{}',
+  '<': r'\textless{}',
+  '>': r'\textgreater{}',
+  '|': r'\textbar{}',
+}
+_MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
+
+
+def shown(value: object, limit: int = 40) -> str:
+  """A value as one line of printable characters.
+
+  Args:
+    value: any; what is not a string is shown as `str` gives it.
+    limit: most characters; of a longer text the middle is left out.
+
+  Returns:
+    At most `limit` characters.
+  """
+  text = str(value)
+  if len(text) > limit:
+    kept = limit - 3
+    text = f'{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}'
+  return ''.join(c if c.isprintable() else ' ' if c.isspace() else '?' for c in text)
+
+
+def text_of(value: object) -> str:
+  """An option's value as folders and tables call it: '0.1', '1', 'true', '64,32'."""
+  if isinstance(value, list | tuple):
+    return ','.join(map(text_of, value))
+  text = str(value)
+  return text.lower() if isinstance(value, bool) else text.removesuffix('.0')
+
+
+def in_figure(value: object, limit: int = 40) -> str:
+  """`shown`, for Matplotlib: without formulas."""
+  return shown(value, limit).replace('$', r'\$')
+
+
+def in_latex(value: object, limit: int = 255) -> str:
+  """`shown`, for LaTeX: without commands."""
+  return ''.join(_LATEX.get(c, c) for c in shown(value, limit))
+
+
+def in_markdown(value: object, limit: int = 255) -> str:
+  """`shown`, for a cell of a Markdown table: without markup or HTML."""
+  return ''.join(_MARKDOWN.get(c, c) for c in shown(value, limit))
+
+
+def in_bytes(size: float) -> str:
+  """Bytes for people, e.g. '3.5 GiB'."""
+  for unit in ('bytes', 'KiB', 'MiB', 'GiB'):
+    if abs(size) < 1024:
+      return f'{size:,.0f} bytes' if unit == 'bytes' else f'{size:,.1f} {unit}'
+    size /= 1024
+  return f'{size:,.1f} TiB'

@@ -1,0 +1,318 @@
+"""Several processes, each with devices of its own, that run one simulation together.
+
+Every process calls the same functions of the library in the same order. The first one
+decides what is not computed, such as what a workdir holds, and alone writes files;
+the others are told. In a single process all of this is nothing.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from fesem_jax.utils import rendezvous
+from fesem_jax.utils.errors import UserError, argument
+
+AUTO = 'auto'
+
+# A process that was silent for so long is dead, and the others end.
+HEARTBEAT_SECONDS = 60
+# Processes wait so long for each other at the start.
+MEETING_SECONDS = 120
+
+_PARTING_SECONDS = 3
+
+# What errors of JAX say where another process is gone.
+_LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
+
+_Value = TypeVar('_Value')
+
+# Messages of the first process: their length, then as many bytes as fit.
+_HEAD, _PACKET = 4, 1024
+
+
+class Elsewhere(UserError):  # noqa: N818 - the first process reports it.
+  """An error that the first process reports for all."""
+
+
+class Group(NamedTuple):
+  """The processes that run together, as this one knows them.
+
+  Attributes:
+    address: HOST:PORT where the first process waits for the others; 'auto' where JAX
+      finds the processes by itself (TPU pods, Slurm, Open MPI); '' is one process.
+    process_id: of this process, counted from 0; -1 where it is to be found.
+    num_processes: how many there are; 0 where it is to be found.
+  """
+
+  address: str = ''
+  process_id: int = -1
+  num_processes: int = 0
+
+  def check(self) -> None:
+    """Raises `UserError` if the three do not fit together."""
+    address, process_id, number = self
+    if not address or address == AUTO:
+      if (process_id >= 0 or number > 1) and not address:
+        raise UserError(
+          f'{argument("process_id", process_id)} and '
+          f'{argument("num_processes", number)} need `coordinator_address`, the '
+          'HOST:PORT of the first process.'
+        )
+      return
+    host, _, port = address.rpartition(':')
+    if not host or not port.isdecimal() or not 0 < int(port[:6]) < 2**16:
+      raise UserError(
+        f'{argument("coordinator_address", address)} must be HOST:PORT or {AUTO}.'
+      )
+    if number < 1:
+      raise UserError(
+        f'{argument("num_processes", number)} must say how many processes there are.'
+      )
+    if not 0 <= process_id < number:
+      raise UserError(
+        f'{argument("process_id", process_id)} must lie in 0..{number - 1}, as there '
+        f'are {argument("num_processes", number)}.'
+      )
+
+
+def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
+  """Joins the other processes; to be called before anything else uses JAX.
+
+  Processes first tell each other that they are there, since JAX would abort them with
+  a trace of C++ where one is missing. CPU devices exchange arrays by Gloo.
+
+  Args:
+    group: the processes; a group of one does nothing.
+    wait_seconds: how long to wait for the others.
+
+  Raises:
+    UserError: if the three numbers do not fit together or differ between processes,
+      if the first process does not answer or others do not come in time, or if the
+      processes are to be found and cannot be.
+  """
+  group.check()
+  if not group.address or (group.address != AUTO and group.num_processes == 1):
+    return
+  if group.address != AUTO:
+    rendezvous.hold(*group, wait_seconds)
+  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  # It would take SIGTERM for a notice and run on.
+  jax.config.update('jax_enable_preemption_service', False)
+  options: dict[str, Any] = {'heartbeat_timeout_seconds': HEARTBEAT_SECONDS}
+  if group.address == AUTO:
+    _found_by_jax(group, **options)
+  else:
+    jax.distributed.initialize(
+      *(group.address, group.num_processes, group.process_id),
+      cluster_detection_method='deactivate',
+      **options,
+    )
+  with _without_stdout():  # Gloo prints a line for every process.
+    barrier('start')
+
+
+def _found_by_jax(group: Group, **options: Any) -> None:
+  """Joins processes that JAX finds by what the cluster says of them."""
+  number, process_id = group.num_processes or None, group.process_id
+  try:
+    jax.distributed.initialize(
+      None, number, None if process_id < 0 else process_id, **options
+    )
+  except (ValueError, RuntimeError) as e:
+    raise UserError(
+      f'{argument("coordinator_address", AUTO)}: JAX finds no other processes here '
+      f'({str(e).splitlines()[0].rstrip(".")}); give HOST:PORT, `process_id` and '
+      '`num_processes`.'
+    ) from e
+
+
+@contextlib.contextmanager
+def _without_stdout() -> Iterator[None]:
+  """Drops what C++ writes to standard output."""
+  sys.stdout.flush()
+  kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+  try:
+    os.dup2(nothing, 1)
+    yield
+  finally:
+    os.dup2(kept, 1)
+    os.close(kept)
+    os.close(nothing)
+
+
+def count() -> int:
+  """How many processes run together."""
+  return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def on_this_machine() -> int:
+  """How many of them share this machine, and its memory."""
+  return 1 if count() == 1 else _with_this_name()
+
+
+@functools.cache  # They do not move.
+def _with_this_name() -> int:
+  name = platform.node()
+  with contextlib.suppress(OSError):  # Containers may share a name.
+    name = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text()
+  digest = hashlib.sha256(name.encode()).digest()
+  own = np.frombuffer(digest, np.uint8)
+  found = multihost_utils.process_allgather(own)
+  return int((found == own).all(axis=1).sum())
+
+
+def is_first() -> bool:
+  """Whether this process is the one that writes files and speaks."""
+  return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def is_loss(error: BaseException) -> bool:
+  """Whether an error of JAX says that another process is gone."""
+  return count() > 1 and _LOSS.search(str(error)) is not None
+
+
+def leave(code: Any) -> NoReturn:
+  """Ends this process after an error, whether or not the others end too.
+
+  JAX would wait minutes for them.
+
+  Args:
+    code: exit code; None is 0.
+  """
+  for stream in (sys.stdout, sys.stderr):
+    stream.flush()
+  # Processes that end together do not take each other for dead.
+  parting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+  parting.start()
+  parting.join(_PARTING_SECONDS)
+  os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def barrier(name: str) -> None:
+  """Waits until every process is here."""
+  if count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+def on_host(tree: Any) -> Any:
+  """The arrays of a tree, whole, on the host of every process.
+
+  Args:
+    tree: of arrays on the devices of all processes, or on the host.
+
+  Returns:
+    The same tree of NumPy arrays.
+  """
+  if count() == 1:
+    return jax.device_get(tree)
+
+  def whole(x: Any) -> Any:
+    if isinstance(x, jax.Array) and not (
+      x.is_fully_addressable or x.is_fully_replicated
+    ):
+      return multihost_utils.process_allgather(x, tiled=True)
+    return jax.device_get(x)
+
+  return jax.tree.map(whole, tree)
+
+
+def from_first(make: Callable[[], _Value]) -> _Value:
+  """What `make` returns in the first process, which alone calls it.
+
+  Args:
+    make: looks at files or writes them; returns what JSON can hold.
+
+  Returns:
+    The same value in every process.
+
+  Raises:
+    Elsewhere: in the others, if `make` raised in the first process.
+  """
+  if count() == 1:
+    return make()
+  if not is_first():
+    told = json.loads(_broadcast(b''))
+    if 'error' in told:
+      raise Elsewhere(told['error'])
+    return told['value']
+  try:
+    value = make()
+    message = json.dumps({'value': value})
+  except BaseException as e:  # Or the others would wait for ever.
+    _broadcast(json.dumps({'error': str(e)}).encode())
+    raise
+  _broadcast(message.encode())
+  return value
+
+
+def in_all(sentence: str) -> UserError:
+  """The exception for what every process found; the first one reports it."""
+  return UserError(sentence) if is_first() else Elsewhere(sentence)
+
+
+def any_of(flag: bool) -> bool:
+  """Whether the flag is set in any process."""
+  if count() == 1:
+    return flag
+  return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def total(own: np.ndarray) -> np.ndarray:
+  """The sum of arrays of which every process gives one of the same shape."""
+  if count() == 1:
+    return own
+  return multihost_utils.process_allgather(own).sum(axis=0, dtype=own.dtype)
+
+
+def check_same(what: str, value: Any) -> None:
+  """Compares a value that every process made by itself.
+
+  Args:
+    what: the value is of, for the message.
+    value: what JSON can hold.
+
+  Raises:
+    UserError: in every process, if it differs.
+  """
+  if count() == 1:
+    return
+  text = json.dumps(value, sort_keys=True).encode()
+  digest = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
+  found = multihost_utils.process_allgather(digest)
+  if (found != found[0]).any():
+    other = int(np.flatnonzero((found != found[0]).any(axis=1))[0])
+    raise in_all(
+      f'Process {other} differs from the first process in {what}; start all of them '
+      'by the same command on the same data.'
+    )
+
+
+def _broadcast(message: bytes) -> bytes:
+  """The message of the first process, in every process."""
+  head = len(message).to_bytes(_HEAD, 'little') + message[: _PACKET - _HEAD]
+  head = _sent(head.ljust(_PACKET, b'\0'))
+  size, rest = int.from_bytes(head[:_HEAD], 'little'), message[_PACKET - _HEAD :]
+  found = head[_HEAD:]
+  if (missing := size - len(found)) > 0:
+    # In few sizes, as each is compiled.
+    found += _sent(rest.ljust(1 << (missing - 1).bit_length(), b'\0'))
+  return found[:size]
+
+
+def _sent(packet: bytes) -> bytes:
+  """A packet of the first process; all give one of the same length."""
+  array = np.frombuffer(packet, np.uint8)
+  return np.asarray(multihost_utils.broadcast_one_to_all(array)).tobytes()

@@ -1,0 +1,75 @@
+"""The machine and the software of a run: device, memory, versions, commit."""
+
+import pathlib
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from typing import Any
+
+from jax.sharding import Mesh
+
+from fesem_jax.utils import processes
+
+_PACKAGES = ('fesem_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+
+
+def describe(mesh: Mesh) -> dict[str, Any]:
+  """The `memory`, `device`, `versions` and `commit` of a summary.
+
+  Args:
+    mesh: devices of the run.
+
+  Returns:
+    Entries by name, as JSON can hold them. Memory is that of this process.
+  """
+  device = mesh.devices.flat[0]
+  stats = [d.memory_stats() or {} for d in mesh.local_devices]
+  peaks = [s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s]
+  return {
+    'memory': {
+      'peak_host_bytes': peak_host_bytes(),
+      'peak_device_bytes': max(peaks) if peaks else None,
+    },
+    'device': {
+      'platform': device.platform,
+      'kind': device.device_kind,
+      'count': mesh.size,
+      'processes': processes.count(),
+    },
+    'versions': versions(),
+    'commit': commit(),
+  }
+
+
+def peak_host_bytes() -> int:
+  """The largest resident memory of this process so far, in bytes."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak if sys.platform == 'darwin' else 1024 * peak
+
+
+def versions() -> dict[str, str | None]:
+  """The versions of Python and of the packages that results depend on."""
+  found: dict[str, str | None] = {'python': sys.version.split()[0]}
+  for name in _PACKAGES:
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      found[name] = None
+  return found
+
+
+def commit() -> str | None:
+  """The commit of the source tree, or None outside a checkout.
+
+  It ends in `-dirty` where files were changed since.
+  """
+  folder = pathlib.Path(__file__).parent
+  name = ['describe', '--always', '--dirty', '--abbrev=40', '--exclude=*']
+  try:
+    done = subprocess.run(
+      ['git', '-C', str(folder), *name], capture_output=True, text=True, check=True
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return done.stdout.strip()

@@ -1,0 +1,156 @@
+"""Processes that find each other before JAX connects them.
+
+JAX aborts a process whose coordinator does not answer, and does not notice numbers of
+processes that differ. Here the first process waits at the coordinator's address until
+all others have said who they are, answers them, and leaves the address to JAX.
+"""
+
+import contextlib
+import json
+import socket
+import time
+
+from fesem_jax.utils.errors import UserError, argument
+
+_MAX_BYTES = 1000  # Of a message.
+_RETRY_SECONDS = 0.2
+
+
+def hold(address: str, process_id: int, count: int, seconds: float) -> None:
+  """Waits until all processes are there and agree on their number.
+
+  Args:
+    address: HOST:PORT of the first process.
+    process_id: of this process, counted from 0.
+    count: how many processes there are to be.
+    seconds: how long to wait.
+
+  Raises:
+    UserError: in every process that is there, if some are not, or if they disagree.
+  """
+  deadline = time.monotonic() + seconds
+  if process_id == 0:
+    _host(address, count, seconds, deadline)
+  else:
+    _attend(address, process_id, count, seconds, deadline)
+
+
+def _host(address: str, count: int, seconds: float, deadline: float) -> None:
+  """The first process's part: collects the others and tells them the outcome."""
+  with contextlib.ExitStack() as opened:
+    listener = opened.enter_context(_listener(address))
+    present: set[int] = set()
+    waiting: list[socket.socket] = []
+    fault = ''
+    while len(present) < count - 1 and not fault:
+      listener.settimeout(max(0.01, deadline - time.monotonic()))
+      try:
+        connection = opened.enter_context(listener.accept()[0])
+        other, other_count = _hello(connection, deadline)
+      except TimeoutError:
+        if time.monotonic() < deadline:  # A stranger who says nothing.
+          continue
+        fault = _missing(address, count, seconds, present)
+      except (OSError, ValueError, TypeError):  # A stranger.
+        continue
+      else:
+        if other_count != count:
+          fault = (
+            f'{argument("num_processes", other_count)} in process {other}, but '
+            f'{argument("num_processes", count)} in the first one; they must agree.'
+          )
+        elif other in present or not 0 < other < count:
+          fault = (
+            f'Two processes have {argument("process_id", other)}; number them from 0 '
+            f'to {count - 1}.'
+          )
+        present.add(other)
+        waiting.append(connection)
+    for connection in waiting:
+      _tell(connection, fault)
+  if fault:
+    raise UserError(fault)
+
+
+def _attend(
+  address: str, process_id: int, count: int, seconds: float, deadline: float
+) -> None:
+  """Another process's part: says who it is and waits for the outcome."""
+  host, _, port = address.rpartition(':')
+  reason = 'no time was left'
+  while (left := deadline - time.monotonic()) > 0:
+    try:
+      place = (host.strip('[]'), int(port))
+      with socket.create_connection(place, timeout=left) as connection:
+        connection.sendall(json.dumps([process_id, count]).encode() + b'\n')
+        # The first process may have begun to wait later.
+        connection.settimeout(left + seconds)
+        fault = json.loads(_line(connection))
+    except (OSError, ValueError) as e:
+      reason = str(getattr(e, 'strerror', None) or e)
+      time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
+      continue
+    if fault:
+      raise UserError(str(fault))
+    return
+  raise UserError(
+    f'{argument("coordinator_address", address)}: the first process did not answer '
+    f'within {seconds:g} s ({reason}); start all processes, and give each the address '
+    'of the machine of process 0.'
+  )
+
+
+def _listener(address: str) -> socket.socket:
+  """A socket at the address: of this machine alone, or at the port on all networks."""
+  host, _, number = address.rpartition(':')
+  port = int(number)
+  try:
+    if host == '127.0.0.1':
+      return socket.create_server((host, port))
+    if socket.has_dualstack_ipv6():
+      family = socket.AF_INET6
+      return socket.create_server(('', port), family=family, dualstack_ipv6=True)
+    return socket.create_server(('', port))
+  except OSError as e:
+    raise UserError(
+      f'{argument("coordinator_address", address)}: the first process cannot listen '
+      f'there: {e.strerror}; choose another port.'
+    ) from e
+
+
+def _hello(connection: socket.socket, deadline: float) -> tuple[int, int]:
+  """Who has connected, and how many it takes there to be.
+
+  Raises:
+    OSError, ValueError: if it does not say so.
+  """
+  connection.settimeout(max(0.01, min(5.0, deadline - time.monotonic())))
+  process_id, count = json.loads(_line(connection))
+  return int(process_id), int(count)
+
+
+def _tell(connection: socket.socket, fault: str) -> None:
+  with contextlib.suppress(OSError):  # It has gone meanwhile; JAX will find out.
+    connection.sendall(json.dumps(fault).encode() + b'\n')
+
+
+def _line(connection: socket.socket) -> bytes:
+  """What the other side sends until the end of a line."""
+  found = b''
+  while not found.endswith(b'\n'):
+    part = connection.recv(_MAX_BYTES)
+    if not part or len(found) > _MAX_BYTES:
+      raise ValueError('it closed the connection')
+    found += part
+  return found
+
+
+def _missing(address: str, count: int, seconds: float, present: set[int]) -> str:
+  """The sentence where processes did not come."""
+  absent = [str(i) for i in range(1, count) if i not in present]
+  some = ', '.join(absent[:10]) + (' and others' if len(absent) > 10 else '')
+  return (
+    f'{argument("num_processes", count)}, but process {some} did not come to '
+    f'{argument("coordinator_address", address)} within {seconds:g} s; start every '
+    'process, numbered from 0, with the same address and number.'
+  )

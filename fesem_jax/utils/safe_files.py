@@ -1,0 +1,151 @@
+"""Reading files that may be damaged or hostile, within bounds, errors in a sentence."""
+
+import contextlib
+import gzip
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.stored_rows import StoredRows, mapped
+
+# A compressed file that grows beyond both is refused as a bomb.
+MAX_RATIO = 200
+MAX_EXPANDED_BYTES = 2**30
+
+
+def first_line(e: BaseException) -> str:
+  """What an exception says, in one line."""
+  words = e.args[0] if e.args else ''
+  # The JSON parser quotes bytes that are not UTF-8.
+  text = words.decode(errors='replace') if isinstance(words, bytes) else str(e)
+  return (text.splitlines() or [type(e).__name__])[0]
+
+
+@contextlib.contextmanager
+def reading(where: object) -> Iterator[None]:
+  """Makes any exception that reading a file raises an error of one sentence.
+
+  Args:
+    where: the file, and the client if there is one, for the sentence.
+
+  Raises:
+    UserError: in place of any other exception.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as e:  # Parsers and codecs raise all kinds.
+    raise UserError(
+      f'{where} is damaged or not what it should be ({type(e).__name__}: '
+      f'{first_line(e)}).'
+    ) from e
+
+
+class BoundedReader:
+  """A binary file, gzipped or not, that never expands beyond the bounds above.
+
+  Raises:
+    UserError: on opening if it cannot be read; on reading if it is damaged or
+      expands too far.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+    try:
+      self._file: BinaryIO = path.open('rb')
+      magic = self._file.read(2)
+      self._file.seek(0)
+      self._limit = max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size)
+    except OSError as e:
+      raise UserError(f'Cannot read {path}: {e.strerror}.') from e
+    self._zipped = magic == b'\x1f\x8b'
+    if self._zipped:
+      self._file = gzip.GzipFile(fileobj=self._file)  # type: ignore[assignment]
+    self._count = 0
+
+  def read(self, size: int = -1) -> bytes:
+    """The next bytes, at most `size` of them."""
+    most = self._limit - self._count + 1
+    try:
+      data = self._file.read(most if size < 0 else min(size, most))
+    except (OSError, EOFError, zlib.error) as e:
+      raise UserError(f'{self._path} is damaged: {e}. Fetch it again.') from e
+    self._count += len(data)
+    if self._zipped and self._count > self._limit:
+      raise UserError(
+        f'{self._path} expands to more than {self._limit / 2**20:.0f} MiB, over '
+        f'{MAX_RATIO} times its size; it is refused.'
+      )
+    return data
+
+  def __enter__(self) -> 'BoundedReader':
+    return self
+
+  def __exit__(self, *args: object) -> None:
+    self._file.close()
+
+
+def check_expanded(path: pathlib.Path, expanded: int) -> None:
+  """Raises `UserError` if so many bytes in a file of its size are a bomb."""
+  if expanded > max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size):
+    raise UserError(
+      f'{path} expands to {expanded / 2**20:.0f} MiB, over {MAX_RATIO} times its '
+      'size; it is refused.'
+    )
+
+
+def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]:
+  """The arrays of an .npz file.
+
+  Args:
+    path: of the file.
+    stored: names of arrays that stay in the file, as `StoredRows`, unless they are
+      compressed; it must then be replaced, not written to.
+
+  Raises:
+    UserError: if it is damaged, expands beyond the bounds, or holds pickled
+      objects, which are never unpickled.
+  """
+  # Opened once: it may be replaced meanwhile.
+  with reading(path), path.open('rb') as file, zipfile.ZipFile(file) as archive:
+    members = archive.infolist()
+    plain = {i.filename for i in members if i.compress_type == zipfile.ZIP_STORED}
+    check_expanded(path, sum(info.file_size for info in members))
+    stay = {name for name in stored if f'{name}.npy' in plain}
+    file.seek(0)
+    try:
+      with np.load(file, allow_pickle=False) as held:
+        return {
+          name: StoredRows(mapped(file, archive, name)) if name in stay else held[name]
+          for name in held.files
+        }
+    except ValueError as e:
+      if 'pickle' not in str(e).lower():
+        raise
+      raise UserError(
+        f'{path} holds pickled objects, which are never unpickled; save plain arrays.'
+      ) from e
+
+
+def inside(folder: pathlib.Path, name: str, source: object) -> pathlib.Path:
+  """The path of a file below a folder.
+
+  Args:
+    folder: that holds the file.
+    name: path below it, from an untrusted source.
+    source: where the name was read, for errors.
+
+  Raises:
+    UserError: if the name leads out of the folder.
+  """
+  parts = pathlib.PurePosixPath(name.replace('\\', '/'))
+  bad = {':', '\0'} & set(name)
+  if not name or parts.is_absolute() or '..' in parts.parts or bad:
+    raise UserError(f'{source} names {name!r}, which is not a file below {folder}.')
+  return folder / parts
