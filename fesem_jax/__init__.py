@@ -19,7 +19,9 @@ from fesem_jax.results.result import Result
 from fesem_jax.results.saved_run import Run, load_run
 from fesem_jax.run.simulation import simulate
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.cohort import Correction, Trained, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Correction
+from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
 
 __all__ = [

@@ -7,7 +7,8 @@ import pytest
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.training.cohort import Correction, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Correction
 from tests import helpers, reference
 from tests.methods import assert_close, unflatten
 

@@ -14,7 +14,8 @@ from fesem_jax.core.local_training import local_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.models import dense_layers
 from fesem_jax.run import clients_per_chunk
-from fesem_jax.training.cohort import Correction, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Correction
 from tests import helpers, reference
 
 SIZES = [7, 1, 12, 4, 9]

@@ -16,8 +16,9 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
-from fesem_jax.training.cohort import Correction
+from fesem_jax.training.objective import Correction, Objective
 from fesem_jax.training.plain_sgd import learning_rate
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 
 
@@ -69,12 +70,10 @@ def scaffold(
     own = own_models.repeat(local, one, data.num_clients, client_state)
     return ScaffoldState(start, zero, own)
 
-  def train(local, state, data, cohort, key, replaced=False, **options):
+  def train(local, state, data, cohort, key, reduction, replaced=False):
     own = tree.rows_of(state.client_controls, cohort)
-    correction = Correction(state.control, own, replaced=replaced)
-    return global_model.train(
-      local, state, data, cohort, key, correction=correction, **options
-    )
+    objective = Objective(correction=Correction(state.control, own, replaced=replaced))
+    return global_model.train(local, state, data, cohort, key, reduction, objective)
 
   def of_step_size_1(gradients, weight, rate):
     """Gradients, and who has them, where steps were `rate` times as long as eta's."""
@@ -107,18 +106,8 @@ def scaffold(
     x, c, _ = state
     none = sums.no_sums(x)
     rate = local.rate(cohort)
-    trained = train(
-      local,
-      state,
-      data,
-      cohort,
-      key,
-      replaced=True,
-      fold=change_controls,
-      known=(c, rate),
-      sums=(none, none),
-      keep=False,
-    )
+    reduction = Reduction(change_controls, (none, none), known=(c, rate), keep=False)
+    trained = train(local, state, data, cohort, key, reduction, replaced=True)
     models, gradients = trained.sums
     mean = sums.mean_of(models, x)
     eta_g = variable(server_learning_rate)

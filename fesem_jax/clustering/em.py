@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from fesem_jax.core import sharding, sums, tree
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import Trained
+from fesem_jax.training.trained import Trained
 
 
 def e_step(
