@@ -11,8 +11,8 @@ import optax
 from fesem_jax import models
 from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule, batch_width
-from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
 
 SHAPE, CLASSES = (6,), 3
 
