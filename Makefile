@@ -32,7 +32,7 @@ table: install
 
 # Numerical tests, in programs as fast as users'; all others compile without optimizing.
 OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
-  em kmeans local losses sums))
+  clustering/em clustering/kmeans training/cohort training/client_losses core/sums))
 
 test: install
 	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(OPTIMIZED)

@@ -1,0 +1,54 @@
+"""Building methods by name."""
+
+import jax
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.methods import METHODS, federation
+
+
+def test_mistakes_name_the_argument():
+  local = helpers.local()
+  with pytest.raises(
+    UserError, match=r'`algorithm=fedavg` is unknown; choose one of non_fed, fed_sgd'
+  ):
+    algorithms.build('fedavg', local)
+  with pytest.raises(
+    UserError, match='`prox_lambda` does not apply to `algorithm=fed_avg`'
+  ):
+    algorithms.build('fed_avg', local, prox_lambda=1.0)
+  with pytest.raises(UserError, match='`weighting=mean` is unknown'):
+    algorithms.build('fed_avg', local, weighting='mean')
+  with pytest.raises(
+    UserError, match=r'`cluster_on=dense9` is unknown.*all, matched, dense0, logits'
+  ):
+    algorithms.build('fesem', local, cluster_on='dense9')
+  with pytest.raises(UserError, match='`num_clusters=0` must be at least 1'):
+    algorithms.build('fesem', local, num_clusters=0)
+  with pytest.raises(UserError, match='`reseed_empty` needs the models of all'):
+    algorithms.build('fesem', local, reseed_empty=True, client_state='streamed')
+  with pytest.raises(UserError, match='`num_clusters=7` is more than the 6 clients'):
+    algorithms.build('fesem', local, num_clusters=7).init(
+      jax.random.key(0), federation()
+    )
+
+
+def test_shared_properties_run_on_every_method():
+  assert {name for name, _ in METHODS} == set(algorithms.METHODS)
+
+
+def test_notes_say_where_a_run_departs_from_the_publication():
+  def of(name, clients=80, **chosen):
+    return ' '.join(algorithms.notes(name, algorithms.options(name) | chosen, clients))
+
+  assert 'best of 20 draws' in of('hypo_cluster')
+  assert of('hypo_cluster', init_restarts=1, init_rounds=0) == ''
+  assert 'trim each coordinate at 0.05' in of('robust')
+  assert 'eps1=0.4 (relative)' in of('fed_cluster')
+  assert of('fesem') == of('fed_avg') == ''
+  assert 'compare 256 of 1200 clients' in of('fesem', 1200)
+  assert 'refined on 1200' in of('fesem', 1200)
+  assert 'refined on 4096' in of('fesem', 9000, client_state='streamed')
+  assert 'compare 100 of 9000' in of('fesem', 9000, init_clients=100)

@@ -1,0 +1,66 @@
+"""What methods with several centers share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.algorithms.common.centers import reseed_empty_centers, round_info
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import Cohort
+from fesem_jax.training.cohort import train_cohort
+from tests.support import helpers
+
+
+def test_reseeding_takes_another_client_for_each_empty_center():
+  data = helpers.federation([4, 4, 4, 4])
+  centers = {'w': jnp.arange(4.0)[:, None]}
+  trained = {'w': jnp.array([[10.0], [40.0], [30.0], [20.0]])}
+  distance = jnp.array([1.0, 4.0, -1.0, 2.0])  # Client 2 failed.
+  ids = jnp.array([3, 2, 1, 0])
+  cohort = Cohort(ids, everyone=False)
+  moved, assignment = reseed_empty_centers(
+    centers, jnp.array([2, 2, 2, 2]), trained, distance, cohort, data
+  )
+  # Rows 1, 3, 0 are the farthest, clients 2, 0 and 3.
+  np.testing.assert_array_equal(assignment, [1, 2, 0, 3])
+  np.testing.assert_array_equal(moved['w'][:, 0], [40.0, 20.0, 2.0, 10.0])
+
+
+def test_reseeding_leaves_no_cluster_empty():
+  # Client 3 is the farthest, but alone in its cluster; client 1 is next.
+  data = helpers.federation([4, 4, 4, 4])
+  centers = {'w': jnp.arange(3.0)[:, None]}
+  trained = {'w': jnp.array([[1.0], [2.0], [3.0], [4.0]])}
+  distance = jnp.array([1.0, 3.0, 2.0, 9.0])
+  moved, assignment = reseed_empty_centers(
+    centers, jnp.array([0, 0, 0, 1]), trained, distance, helpers.everyone(data), data
+  )
+  np.testing.assert_array_equal(assignment, [0, 2, 0, 1])
+  np.testing.assert_array_equal(moved['w'][:, 0], [0.0, 1.0, 2.0])
+  # Two centers are empty and two clients are left: neither goes.
+  both = jnp.array([0, 0, 3, 3])
+  centers = {'w': jnp.arange(4.0)[:, None]}
+  _, assignment = reseed_empty_centers(
+    centers, both, trained, distance, helpers.everyone(data), data
+  )
+  np.testing.assert_array_equal(assignment, both)
+
+
+def test_a_round_counts_clients_and_not_padding():
+  data = helpers.federation([1, 2, 3, 1]).reorder(np.arange(4), num_clients=6)
+  local = helpers.local()
+  trained = train_cohort(
+    local,
+    ClientModels(tree.expand(local.model.init(jax.random.key(0)))),
+    data,
+    helpers.everyone(data),
+    jax.random.key(1),
+  )
+  before, after = jnp.array([0, 0, 1, 1, 0, 0]), jnp.array([1, 0, 0, 1, 0, 1])
+  info = round_info(trained, 3, jnp.float32(2), before, after, data)
+  np.testing.assert_array_equal(info.clusters.sizes, [2, 2, 0])
+  assert info.clusters.sizes.dtype == jnp.int32
+  assert int(info.clusters.moved) == 2
+  assert (int(info.trained), int(info.failed)) == (4, 0)
+  np.testing.assert_array_equal(info.clusters.assignment, after)

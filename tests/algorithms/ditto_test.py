@@ -1,0 +1,85 @@
+"""Ditto against Li et al.'s Algorithm 1, and its limits."""
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import SIZES, assert_close, federation, initial, run
+
+from tests.support.methods import reference_round, unflatten  # isort: skip
+
+
+def pulled_sgd(model, batches, rate, pull, anchor):
+  """SGD on F + pull / 2 |v - anchor|^2, the anchor not the start."""
+  v, w = reference.flat(model), reference.flat(anchor)
+  for x, y in batches:
+    _, gradient = reference.loss_and_gradient(unflatten(v, model), x, y)
+    v = v - rate * (reference.flat(gradient) + pull * (v - w))
+  return v
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('cohorts', [[range(6)] * 3, [(0, 3), (3, 4), (1, 0)]])
+def test_matches_float64_reference(cohorts, devices):
+  data, local = federation(), helpers.local(epochs=2, devices=devices)
+  algorithm = algorithms.build('ditto', local, ditto_lambda=0.7)
+  model = reference.from_params(initial(algorithm, data).params, 0)
+  own = [reference.flat(model)] * len(SIZES)
+  w = model
+  for number, cohort in enumerate(cohorts, 1):
+    key = jax.random.fold_in(jax.random.key(9), number)
+    trained = reference_round(local, data, [w] * len(cohort), cohort, key)
+    for i in cohort:
+      batches = helpers.batches(data, local.schedule, i, key)
+      own[i] = pulled_sgd(unflatten(own[i], model), batches, 0.1, 0.7, w)
+    weights = np.array(SIZES)[list(cohort)]
+    mean = np.average([reference.flat(t) for t in trained], axis=0, weights=weights)
+    w = unflatten(mean, model)
+
+  def cohort_of(number):
+    ids = np.array(cohorts[number - 1], np.int32)
+    return Cohort(ids, everyone=len(ids) == len(SIZES))
+
+  state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+
+  def flat(stack, i):
+    return reference.flat(reference.from_params(stack, i))
+
+  assert_close(flat(state.params, 0), reference.flat(w), rtol=1e-3)
+  for i in range(len(SIZES)):
+    assert_close(flat(state.client_params, i), own[i], rtol=1e-3)
+  used = algorithm.deployed(state, data)
+  chex.assert_trees_all_equal(used.own, state.client_params)
+  batches = [len(helpers.batches(data, local.schedule, i, key)) for i in cohorts[-1]]
+  assert int(infos[-1].steps) == 2 * sum(batches)  # Both models train.
+
+
+def test_without_a_pull_it_is_non_fed_beside_fed_avg():
+  data, local = federation(), helpers.local()
+  own = run(algorithms.build('ditto', local, ditto_lambda=0.0), data)[0]
+  alone = run(algorithms.build('non_fed', local), data)[0]
+  average = run(algorithms.build('fed_avg', local), data)[0]
+  chex.assert_trees_all_close(own.client_params, alone.client_params, atol=1e-7)
+  chex.assert_trees_all_close(own.params, average.params, atol=1e-7)
+
+
+def test_a_stronger_pull_brings_clients_nearer_to_the_global_model():
+  data, local = federation(), helpers.local()
+
+  def distance(pull):
+    state = run(algorithms.build('ditto', local, ditto_lambda=pull), data, rounds=5)[0]
+    apart = jax.tree.map(lambda v, w: ((v - w) ** 2).sum(), *state[::-1])
+    return sum(map(float, jax.tree.leaves(apart)))
+
+  far, near, nearest = map(distance, (0.0, 1.0, 5.0))
+  assert far > 2 * near > 4 * nearest
+
+
+def test_a_negative_pull_is_refused():
+  with pytest.raises(UserError, match='`ditto_lambda=-1` must be at least 0'):
+    algorithms.build('ditto', helpers.local(), ditto_lambda=-1)

@@ -1,0 +1,51 @@
+"""FedDANE with two cohorts, each known from its draw."""
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core.types import Cohort
+from tests.support import draws, helpers, reference
+from tests.support.methods import (
+  assert_close,
+  federation,
+  initial,
+  reference_gradient,
+  unflatten,
+)
+
+
+@pytest.mark.parametrize(('name', 'same_cohort', 'places'), [
+    ('two cohorts', False, [1, 4, 5]),
+    ('an empty place', False, [1, 6, 4]),  # Nor is it in the first cohort.
+    ('one cohort', True, [1, 6, 4]),
+    ('all clients', False, None),
+])  # fmt: skip
+def test_fed_dane_matches_float64_reference(name, same_cohort, places):
+  data, local, key = federation(), helpers.local(epochs=2), jax.random.key(7)
+  algorithm = algorithms.build('fed_dane', local, prox_mu=0.4, same_cohort=same_cohort)
+  state = initial(algorithm, data)
+  model = reference.from_params(state.params, 0)
+  if places is None:
+    cohort, ids = helpers.everyone(data), list(range(6))
+  else:
+    cohort = Cohort(np.array(places, np.int32), everyone=False)
+    ids = [i for i in places if i < 6]
+  first = ids
+  if name in ('two cohorts', 'an empty place'):
+    first = draws.first_cohort(key, data, len(ids))
+    assert set(first) != set(ids)
+
+  gradients = [reference_gradient(model, data, i) for i in range(6)]
+  g = np.mean([gradients[i] for i in first], axis=0)
+  ends = []
+  for i in ids:
+    batches = helpers.batches(data, local.schedule, i, key)
+    correction = unflatten(g - gradients[i], model)
+    end, _ = reference.local_sgd(model, batches, 0.1, 0.2, correction)
+    ends.append(reference.flat(end))
+  after, info = jax.jit(algorithm.step)(state, data, cohort, key)
+  got = reference.flat(reference.from_params(after.params, 0))
+  assert_close(got, np.mean(ends, axis=0), rtol=1e-3)
+  assert int(info.trained) == len(ids)

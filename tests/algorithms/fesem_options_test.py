@@ -1,0 +1,189 @@
+"""Options of FeSEM beyond the paper: soft assignment, ages, late joins, starts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.clustering import em
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.types import Cohort
+from fesem_jax.data import corruption
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  assert_close,
+  federation,
+  initial,
+  matrix,
+  reference_round,
+  unflatten,
+)
+
+KEY = jax.random.key(5)
+
+
+def built(**options):
+  local = helpers.local(epochs=2)
+  return algorithms.build('fesem', local, num_clusters=2, **options), local
+
+
+@pytest.mark.parametrize('temperature', [0.02, 1.0])
+def test_soft_assignment_matches_float64(temperature):
+  data, (algorithm, local) = federation(), built(temperature=temperature)
+  state = initial(algorithm, data)
+  centers = reference.vectors(state.centers)
+  like = reference.from_params(state.centers, 0)
+  starts = [unflatten(centers[k], like) for k in np.asarray(state.assignment)]
+  trained = reference_round(local, data, starts, range(6), KEY, np.full(6, 0.01))
+  points = np.stack([reference.flat(w) for w in trained])
+  distances = np.square(points[:, None] - centers).sum(axis=-1)
+  shares = np.exp(-(distances / distances.min(axis=1, keepdims=True) - 1) / temperature)
+  shares /= shares.sum(axis=1, keepdims=True)
+  new = (shares.T @ points) / shares.sum(axis=0)[:, None]
+  value = (shares * np.square(points[:, None] - new).sum(axis=-1)).sum() / 6
+  after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), KEY)
+  assert_close(reference.vectors(after.centers), new, rtol=1e-3)
+  np.testing.assert_array_equal(after.assignment, distances.argmin(axis=1))
+  assert_close(info.clusters.objective, value, rtol=1e-3)
+
+
+def test_responsibilities_of_a_client_at_its_center():
+  distances = jnp.array([[0.0, 4.0], [2.0, 2.0], [1.0, 2.0]])
+  shares = em.responsibilities(distances, 0.01)
+  assert_close(shares, [[1, 0], [0.5, 0.5], [1, 0]])
+
+
+@pytest.mark.parametrize('client_state', ['stacked', 'streamed'])
+def test_assignments_older_than_max_age_are_made_anew(client_state):
+  data = federation()
+  local = helpers.local(batch_size=0, rate=1e-6)  # Models stay where they start.
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=2, max_age=2, client_state=client_state
+  )
+  state = initial(algorithm, data)
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  best = best_of(centers, data)
+  state = state._replace(centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
+  step, right = jax.jit(algorithm.step), lambda s: np.asarray(s.assignment) == best
+  for number in (1, 2, 3):  # Clients 0 to 3 each time, 4 and 5 in round 3 only.
+    ids = np.arange(6) if number == 3 else np.array([0, 1, 2, 3, 6, 6])
+    state, _ = step(state, data, Cohort(ids, everyone=False), jax.random.key(number))
+    assert right(state).tolist() == [False] * 4 + [number == 3] * 2
+  assert state.seen.tolist() == [3] * 6
+
+
+def best_of(centers, data):
+  """[M] the center of least training loss, by float64."""
+  models = [reference.from_params(centers, k) for k in (0, 1)]
+  losses = [
+    [reference.loss_and_gradient(m, *data.client(i))[0] for m in models]
+    for i in range(6)
+  ]
+  return np.argmin(losses, axis=1)
+
+
+@pytest.mark.parametrize('client_state', ['stacked', 'streamed'])
+def test_clients_that_join_late_choose_by_loss(client_state):
+  data = federation()
+  local = helpers.local(batch_size=0, rate=1e-6)
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=2, late_joins=True, init_clients=3,
+    client_state=client_state,
+  )  # fmt: skip
+  state = initial(algorithm, data)
+  first = np.flatnonzero(np.asarray(state.seen) == 0)
+  late = np.flatnonzero(np.asarray(state.seen) == -1)
+  assert len(first) == len(late) == 3
+  if client_state == 'stacked':  # Only the first ones have trained.
+    points = matrix(state.client_params)
+    moved = (points != points[late[0]]).any(axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(moved), first)
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  best = best_of(centers, data)
+  wrong = state._replace(centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
+  used = np.asarray(algorithm.deployed(wrong, data).choice)
+  np.testing.assert_array_equal(used[late], best[late])
+  np.testing.assert_array_equal(used[first], 1 - best[first])
+  after, _ = jax.jit(algorithm.step)(wrong, data, helpers.everyone(data), KEY)
+  np.testing.assert_array_equal(np.asarray(after.assignment)[late], best[late])
+  np.testing.assert_array_equal(np.asarray(after.assignment)[first], 1 - best[first])
+  assert (np.asarray(after.seen) == 1).all()
+
+
+def test_a_shuffled_start_moves_clients_and_their_centers():
+  data = helpers.federation(np.full(40, 4), groups=np.arange(40) % 2)
+  states = {}
+  for share in (0.0, 0.5, 1.0):
+    algorithm, _ = built(init_shuffle=share)
+    states[share] = initial(algorithm, data)
+  right = np.asarray(states[0.0].assignment)
+  for share, state in states.items():
+    moved = (np.asarray(state.assignment) != right).mean()
+    assert abs(moved - share / 2) < 0.2  # Half of them go where they were.
+    want = reference.means(
+      matrix(state.client_params), np.asarray(state.assignment), np.ones(40),
+      np.zeros((2, 1)) + matrix(state.centers),
+    )  # fmt: skip
+    assert_close(matrix(state.centers), want, rtol=1e-3)
+  assert (np.asarray(states[1.0].assignment) != states[0.5].assignment).any()
+
+
+def test_random_models_are_each_clients_own():
+  data, (algorithm, local) = federation(), built(init_models='random')
+  state = initial(algorithm, data)
+  key, points = jax.random.key(0), []
+  for i in range(6):
+    own = jax.random.fold_in(prng_streams.fold(key, prng_streams.MODEL), i)
+    start = reference.from_params(tree.expand(local.model.init(own)), 0)
+    once = local._replace(schedule=local.schedule._replace(epochs=1))
+    train_key = prng_streams.fold(key, prng_streams.LOCAL)
+    points.append(reference.flat(*reference_round(once, data, [start], [i], train_key)))
+  assert_close(reference.vectors(state.client_params), points, rtol=1e-3)
+
+
+def test_bad_clients_lie_about_random_models_too():
+  data, (algorithm, _) = federation(), built(init_models='random')
+  honest = matrix(initial(algorithm, data).client_params)
+  bad = corruption.corrupted(data, 'sign_flip', 0.5)
+  sent = matrix(initial(algorithm, bad).client_params)
+  lied = (honest != sent).any(axis=1)
+  np.testing.assert_array_equal(lied, bad.corruption.bad)
+
+
+@pytest.mark.slow
+def test_a_sampled_start_matches_units_before_models_are_aggregated():
+  data = helpers.federation([6] * 12)
+  local = helpers.local(rate=1e-3)
+  centers = []
+  for aggregation in ('mean', 'trimmed_mean'):
+    algorithm = algorithms.build(
+      'fesem_ma', local, num_clusters=1, init_models='random', init_clients=6,
+      aggregation=aggregation,
+    )  # fmt: skip
+    centers.append(matrix(initial(algorithm, data).centers))
+  # Without matching, 1.75; the trimmed mean itself differs by 0.01.
+  assert np.square(centers[0] - centers[1]).sum() < 0.1
+
+
+@pytest.mark.parametrize(
+  ('options', 'said'),
+  [
+    ({'recluster_every': 2, 'client_state': 'streamed'}, '`recluster_every` needs'),
+    ({'init_shuffle': 0.5, 'client_state': 'streamed'}, '`init_shuffle` needs'),
+    ({'init_models': 'random', 'client_state': 'streamed'}, '`init_models` needs'),
+    ({'init_models': 'same'}, '`init_models=same`'),
+    ({'init_shuffle': 1.5}, '`init_shuffle=1.5` must lie'),
+    ({'init_shuffle': -0.5}, '`init_shuffle=-0.5`'),
+    ({'temperature': -1.0}, '`temperature=-1.0`'),
+    ({'temperature': 1.0, 'cluster_on': 'logits'}, '`temperature` compares all'),
+    ({'max_age': -1}, '`max_age=-1`'),
+    ({'recluster_every': -1}, '`recluster_every=-1`'),
+    ({'late_joins': True}, '`late_joins` needs'),
+    ({'late_joins': True, 'init_clients': 1}, '`init_clients=1` with `late_joins`'),
+  ],
+)
+def test_options_that_cannot_be_are_refused(options, said):
+  with pytest.raises(UserError, match=said):
+    built(**options)

@@ -1,0 +1,260 @@
+"""FeSEM against float64, and its options."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from fesem_jax import algorithms
+from fesem_jax.clustering import em
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.training.shared_start import SharedStart
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  matrix,
+  reference_round,
+  run,
+  unflatten,
+)
+
+
+@pytest.mark.parametrize(
+  ('prox_weighting', 'weighting', 'shared_start'),
+  [
+    ('uniform', 'uniform', 'off'),
+    ('uniform', 'by_examples', 'on'),
+    ('paper', 'by_examples', 'off'),
+    ('paper', 'uniform', 'on'),
+  ],
+)
+def test_fesem_matches_float64_reference(prox_weighting, weighting, shared_start):
+  data, local = federation(), helpers.local(epochs=2, chunk=4)
+  local = local._replace(shared_start=shared_start)
+  algorithm = algorithms.build(
+    'fesem',
+    local,
+    num_clusters=2,
+    prox_lambda=0.2,
+    prox_weighting=prox_weighting,
+    weighting=weighting,
+  )
+  state = initial(algorithm, data)
+  centers = np.stack(
+    [reference.flat(reference.from_params(state.centers, k)) for k in (0, 1)]
+  )
+  like = reference.from_params(state.centers, 0)
+  assignment = np.asarray(state.assignment)
+  sizes = np.array(SIZES)
+  alpha = sizes / sizes.sum()
+  prox = np.full(6, 0.2) if prox_weighting == 'uniform' else 0.2 / (6 * alpha)
+  weights = sizes if weighting == 'by_examples' else np.ones(6)
+  objectives, moves = [], []
+  for r in (1, 2, 3, 4):
+    key = jax.random.fold_in(jax.random.key(9), r)
+    starts = [unflatten(centers[k], like) for k in assignment]
+    trained = reference_round(local, data, starts, range(6), key, prox)
+    points = np.stack([reference.flat(w) for w in trained])
+    new = reference.nearest(points, centers)
+    centers = reference.means(points, new, weights, centers)
+    moves.append((new != assignment).sum())
+    assignment = new
+    objectives.append(reference.objective(points, centers, assignment, weights))
+  state, infos = run(algorithm, data, rounds=4)
+  got = np.stack(
+    [reference.flat(reference.from_params(state.centers, k)) for k in (0, 1)]
+  )
+  assert_close(got, centers, rtol=1e-3)
+  np.testing.assert_array_equal(state.assignment, assignment)
+  assert_close([i.clusters.objective for i in infos], objectives, rtol=1e-3)
+  assert [int(i.clusters.moved) for i in infos] == moves
+
+
+def test_fesem_initialization_trains_then_clusters():
+  data, local = federation(), helpers.local()
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=2, init_epochs=3, weighting='by_examples'
+  )
+  key = jax.random.key(4)
+  state = initial(algorithm, data, key)
+  model_key, train_key = (
+    prng_streams.fold(key, s) for s in (prng_streams.MODEL, prng_streams.LOCAL)
+  )
+  start = reference.from_params(tree.expand(local.model.init(model_key)), 0)
+  longer = local._replace(schedule=local.schedule._replace(epochs=3))
+  points = np.stack(
+    [
+      reference.flat(w)
+      for w in reference_round(longer, data, [start] * 6, range(6), train_key)
+    ]
+  )
+
+  def own(stack, n):
+    return np.stack([reference.flat(reference.from_params(stack, i)) for i in range(n)])
+
+  assert_close(own(state.client_params, 6), points, rtol=1e-3)
+
+  # The clustering is the best of all partitions into two (there are few).
+  sizes = np.array(SIZES)
+
+  def scatter(part):
+    mean = np.average(points[part], axis=0, weights=sizes[part])
+    return sizes[part] @ np.square(points[part] - mean).sum(axis=1)
+
+  parts = [np.array([mask >> i & 1 for i in range(6)]) == 1 for mask in range(1, 32)]
+  truth = min(parts, key=lambda part: scatter(part) + scatter(~part))
+  assert adjusted_rand_score(truth, state.assignment) == 1.0
+  want = reference.means(
+    points,
+    np.asarray(state.assignment),
+    np.array(SIZES),
+    np.zeros((2, points.shape[1])),
+  )
+  assert_close(own(state.centers, 2), want, rtol=1e-3)
+
+
+def test_fesem_leaves_an_empty_center_where_it_is():
+  data, local = helpers.federation(SIZES), helpers.local()
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
+  state = initial(algorithm, data)
+  far = jax.tree.map(lambda c: c.at[1].add(100.0), state.centers)
+  state = state._replace(centers=far, assignment=jnp.zeros(6, jnp.int32))
+  state, info = jax.jit(algorithm.step)(
+    state, data, helpers.everyone(data), jax.random.key(1)
+  )
+  assert info.clusters.sizes.tolist() == [6, 0]
+  np.testing.assert_array_equal(matrix(state.centers)[1], matrix(far)[1])
+  chex.assert_tree_all_finite(state.centers)
+
+
+def lost_start(algorithm, data):
+  """FeSEM's state with all clients in cluster 0, at the mean of all models."""
+  state = initial(algorithm, data)
+
+  def mean(x):
+    return x.mean(axis=0, keepdims=True)
+
+  def far(x, c):
+    return jnp.concatenate([mean(x), 100.0 + mean(x)])
+
+  centers = jax.tree.map(far, state.client_params, state.centers)
+  nobody = jnp.zeros_like(state.assignment)
+  return state._replace(centers=centers, assignment=nobody)
+
+
+def test_an_empty_center_moves_to_the_farthest_client_only_where_asked():
+  data, local = federation(), helpers.local()
+  both = [
+    algorithms.build('fesem', local, num_clusters=2, reseed_empty=on)
+    for on in (False, True)
+  ]
+  state = lost_start(both[0], data)
+  plain, seeded = (
+    jax.jit(a.step)(state, data, helpers.everyone(data), jax.random.key(1))[0]
+    for a in both
+  )
+  points = matrix(plain.client_params)
+  distance = ((points - matrix(state.centers)[0]) ** 2).sum(axis=1)
+  farthest = int(distance.argmax())
+  assert not plain.assignment.any()
+  np.testing.assert_array_equal(np.flatnonzero(seeded.assignment), [farthest])
+  np.testing.assert_array_equal(matrix(seeded.centers)[1], points[farthest])
+  np.testing.assert_array_equal(matrix(seeded.centers)[0], matrix(plain.centers)[0])
+
+
+def test_the_loss_check_improves_every_random_start_and_mends_half():
+  groups = np.arange(16) % 4
+  local = helpers.local(batch_size=10, hidden=(8,))
+  found = {}
+  for every in (0, 2):
+    algorithm = algorithms.build('fesem', local, num_clusters=4, loss_check_every=every)
+    init, step = jax.jit(algorithm.init), jax.jit(algorithm.step)
+    for seed in range(6):
+      data = helpers.federation([60] * 16, seed=seed, groups=groups)
+      state = init(jax.random.key(0), data)
+      random = np.random.default_rng(seed).permutation(16) // 4
+
+      def mean(x, r=random):
+        return jnp.stack([x[r == k].mean(axis=0) for k in range(4)])
+
+      centers = jax.tree.map(mean, state.client_params)
+      state = state._replace(assignment=jnp.asarray(random, jnp.int32), centers=centers)
+      for r in range(10):
+        state, _ = step(state, data, helpers.everyone(data), jax.random.key(r))
+      found[every, seed] = adjusted_rand_score(groups, state.assignment)
+  without, checked = ([found[every, s] for s in range(6)] for every in (0, 2))
+  assert all(b > a for a, b in zip(without, checked, strict=True))
+  assert max(without) < 1
+  assert checked.count(1) >= 3
+
+
+def test_fesem_compares_only_the_named_layer():
+  data, local = helpers.federation(SIZES), helpers.local(rate=1e-6)
+  algorithm = algorithms.build('fesem', local, num_clusters=2, cluster_on='logits')
+  state = initial(algorithm, data)
+  # Center 1 is nearer in all parameters, center 0 in the last layer.
+  centers = jax.tree.map(lambda c: jnp.stack([c[0], c[0]]), state.centers)
+  centers['dense0']['kernel'] = centers['dense0']['kernel'].at[0].add(10.0)
+  centers['logits']['kernel'] = centers['logits']['kernel'].at[1].add(1.0)
+  clients = jnp.ones(6, jnp.int32).at[0].set(0)
+  state = state._replace(centers=centers, assignment=clients)
+  after, _ = jax.jit(algorithm.step)(
+    state, data, helpers.everyone(data), jax.random.key(1)
+  )
+  np.testing.assert_array_equal(after.assignment, clients)
+  whole = algorithms.build('fesem', local, num_clusters=2)
+  state = state._replace(assignment=jnp.ones(6, jnp.int32))
+  after, _ = jax.jit(whole.step)(state, data, helpers.everyone(data), jax.random.key(1))
+  np.testing.assert_array_equal(after.assignment, 1)
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'client_state': 'streamed'},
+    {'track_objective': True, 'weighting': 'by_examples'},
+    {'aggregation': 'median'},
+  ],
+)
+def test_nobody_looks_at_models_of_clients_that_surely_stay(options, monkeypatch):
+  data, local = federation(), helpers.local(chunk=4)._replace(shared_start='on')
+
+  def rounds(local, scale):
+    algorithm = algorithms.build('fesem', local, num_clusters=3, **options)
+    state = initial(algorithm, data)
+    centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+    state = state._replace(
+      centers=jax.tree.map(lambda x: scale * x, centers),
+      assignment=jnp.array([0, 1, 2, 0, 1, 1]),
+    )
+    return jax.jit(algorithm.step)(
+      state, data, helpers.everyone(data), jax.random.key(1)
+    )
+
+  want = [rounds(local._replace(shared_start='off'), scale) for scale in (3.0, 1e-3)]
+
+  def wrong(stack, *_):
+    count = len(jax.tree.leaves(stack)[0])
+    return jnp.zeros(count, jnp.int32), jnp.ones(count)
+
+  monkeypatch.setattr(em, 'e_step', wrong)
+  near = rounds(local, 1e-3)
+  if 'client_state' in options:  # Nor is any formed.
+    monkeypatch.setattr(
+      SharedStart,
+      'models',
+      lambda *args, form=SharedStart.models: jax.tree.map(
+        lambda x: jnp.nan * x, form(*args)
+      ),
+    )
+  far = rounds(local, 3.0)
+  chex.assert_trees_all_close(far, want[0], rtol=1e-4, atol=1e-5)
+  assert (want[0][0].assignment == jnp.array([0, 1, 2, 0, 1, 1])).all()
+  # Where it is not sure, they look, and believe what they see.
+  assert (near[0].assignment == 0).all()
+  assert (want[1][0].assignment != 0).any()

@@ -1,0 +1,199 @@
+"""How the clustered methods start, against float64, and NonFed."""
+
+import jax
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from fesem_jax import algorithms
+from fesem_jax.core import tree
+from tests.support import draws, helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  reference_round,
+  unflatten,
+)
+
+TIGHT = np.arange(12) % 6  # Groups far apart, two clients each.
+
+
+def trained_from_one_start(local, data, key, epochs):
+  """Each client's model as the reference finds it, list of S models."""
+  model_key, train_key = draws.start_keys(key)
+  start = reference.from_params(tree.expand(local.model.init(model_key)), 0)
+  local = local._replace(schedule=local.schedule._replace(epochs=epochs))
+  count = data.num_clients
+  return reference_round(local, data, [start] * count, range(count), train_key)
+
+
+def in_order(assignment, like):
+  """For each cluster of `like`, the one of `assignment` that holds its clients."""
+  assert adjusted_rand_score(assignment, like) == 1
+  return [assignment[np.flatnonzero(like == k)[0]] for k in np.unique(like)]
+
+
+def test_fesem_starts_by_the_named_layer_alone():
+  data, local, key = federation(), helpers.local(), jax.random.key(4)
+  models = trained_from_one_start(local, data, key, 3)
+  whole = np.stack([reference.flat(m) for m in models])
+  logits = np.stack([reference.flat(m[-1:]) for m in models])
+  want, _, _ = reference.best_kmeans(logits, 2)
+  other, _, _ = reference.best_kmeans(whole, 2)
+  assert adjusted_rand_score(want, other) < 1
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=2, init_epochs=3, cluster_on='logits'
+  )
+  state = initial(algorithm, data, key)
+  assert adjusted_rand_score(want, state.assignment) == 1
+  # The centers are means of all parameters.
+  means = reference.means(
+    whole, np.asarray(state.assignment), np.ones(6), np.zeros((2, whole.shape[1]))
+  )
+  assert_close(reference.vectors(state.centers), means, rtol=1e-3)
+
+
+@pytest.mark.parametrize('name', ['fesem', 'robust'])
+def test_seeds_far_apart_find_tight_groups_where_random_ones_fail(name):
+  # Six seeds of one try: k-means++ nearly always hits all groups, six clients drawn
+  # at random in 64 of 924 cases.
+  data = helpers.federation([60] * 12, groups=TIGHT, seed=1)
+  local = helpers.local(batch_size=0, epochs=1, rate=1.0, hidden=())
+  found = {}
+  for seeding in ('random', 'plusplus'):
+    options = {'num_clusters': 6, 'init_restarts': 1, 'init_epochs': 20}
+    options |= draws.ONCE if name == 'robust' else {}
+    algorithm = algorithms.build(name, local, init_seeding=seeding, **options)
+    init = jax.jit(algorithm.init)
+    states = [init(jax.random.key(i), data) for i in range(6)]
+    scores = [adjusted_rand_score(TIGHT, s.assignment) for s in states]
+    found[seeding] = sum(score == 1 for score in scores)
+  assert found['plusplus'] >= 5
+  assert found['random'] <= found['plusplus'] - 2
+
+
+def test_robust_starts_from_trimmed_k_means_and_reports_equation_6():
+  data, local, key = federation(), helpers.local(), jax.random.key(0)
+  trim = 0.34
+  points = np.stack(
+    [reference.flat(m) for m in trained_from_one_start(local, data, key, 2)]
+  )
+  assignment, centers, _ = reference.best_kmeans(points, 2, trim)
+  kept = reference.trimmed(points, assignment, centers, trim)
+  assert not kept.all()
+  algorithm = algorithms.build(
+    'robust',
+    local,
+    num_clusters=2,
+    trim=trim,
+    beta=0.34,
+    init_epochs=2,
+    init_restarts=100,
+    **draws.ONCE,
+  )
+  state = initial(algorithm, data, key)
+  order = in_order(np.asarray(state.assignment), assignment)
+  assert_close(reference.vectors(state.centers)[order], centers, rtol=1e-3)
+  untrimmed = reference.means(points, assignment, np.ones(6), centers)
+  assert np.abs(untrimmed - centers).max() > 1e-2
+  check_equation_6(algorithm, state, data, local)
+
+
+@pytest.mark.parametrize(('restarts', 'rounds'), [(5, 2), (1, 0)])
+def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
+  restarts, rounds
+):
+  data, local, key = federation(), helpers.local(), jax.random.key(3)
+  # Eq. 6 weighs clients alike, even where the centers do not.
+  sample_key, keys = draws.hypo_keys(key, restarts)
+  sample = draws.sample(sample_key, data, 4)
+
+  def losses_of(centers, ids):
+    return np.array(
+      [
+        [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
+        for i in ids
+      ]
+    )
+
+  tried = []
+  for draw_key, train_key in keys:
+    stack = jax.vmap(local.model.init)(jax.random.split(draw_key, 2))
+    centers = [reference.from_params(stack, k) for k in (0, 1)]
+    for r in range(rounds):
+      best = losses_of(centers, sample).argmin(axis=1)
+      round_key = jax.random.fold_in(train_key, r)
+      starts = [centers[k] for k in best]
+      trained = reference_round(local, data, starts, sample, round_key)
+      points = np.stack([reference.flat(w) for w in trained])
+      old = np.stack([reference.flat(c) for c in centers])
+      new = reference.means(points, best, np.array(SIZES)[sample], old)
+      centers = [unflatten(c, centers[0]) for c in new]
+    tried.append((losses_of(centers, sample).min(axis=1).sum(), centers))
+  totals = [total for total, _ in tried]
+  centers = tried[int(np.argmin(totals))][1]
+  algorithm = algorithms.build(
+    'hypo_cluster',
+    local,
+    num_clusters=2,
+    init_restarts=restarts,
+    init_rounds=rounds,
+    init_clients=4,
+    weighting='by_examples',
+  )
+  state = initial(algorithm, data, key)
+  assert_close(
+    reference.vectors(state.centers), [reference.flat(c) for c in centers], rtol=1e-3
+  )
+  want = losses_of(centers, range(6)).argmin(axis=1)
+  np.testing.assert_array_equal(state.assignment, want)
+  check_equation_6(algorithm, state, data, local, SIZES)
+
+
+def check_equation_6(algorithm, state, data, local, weights=None):
+  """A round's Eq. 6 is the mean distance to the centers that the round ends with."""
+  key = jax.random.key(5)
+  old, assignment = reference.vectors(state.centers), np.asarray(state.assignment)
+  starts = [reference.from_params(state.centers, int(k)) for k in assignment]
+  points = np.stack(
+    [reference.flat(w) for w in reference_round(local, data, starts, range(6), key)]
+  )
+  after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
+  np.testing.assert_array_equal(after.assignment, assignment)
+  new = reference.vectors(after.centers)
+  want = reference.objective(points, new, assignment, weights)
+  assert abs(reference.objective(points, old, assignment, weights) / want - 1) > 0.1
+  assert_close(info.clusters.objective, want, rtol=1e-3)
+
+
+def test_every_nth_round_starts_from_the_center_of_least_loss():
+  # So small a step leaves a client beside the center that it started from.
+  data = federation()
+  local = helpers.local(batch_size=0, rate=1e-6)
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=2, prox_lambda=0.0, loss_check_every=3
+  )
+  state = initial(algorithm, data)
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  losses = np.array(
+    [
+      [
+        reference.loss_and_gradient(reference.from_params(centers, k), *data.client(i))[
+          0
+        ]
+        for k in (0, 1)
+      ]
+      for i in range(6)
+    ]
+  )
+  best = losses.argmin(axis=1).astype(np.int32)
+  state = state._replace(centers=centers, assignment=1 - best)
+  step, right = jax.jit(algorithm.step), []
+  for r in range(1, 7):
+    state, _ = step(state, data, helpers.everyone(data), jax.random.key(r))
+    right.append((np.asarray(state.assignment) == best).sum().item())
+    if r == 3:
+      state = state._replace(assignment=1 - best)
+  assert right == [0, 0, 6, 0, 0, 6]

@@ -1,0 +1,190 @@
+"""The options of every method: defaults as documented, and their ranges."""
+
+import inspect
+import sys
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.clustering import kmeans
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import local_training
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.methods import federation
+
+DEFAULTS = {
+  'non_fed': {'client_state': 'stacked'},
+  'fed_sgd': {},
+  'fed_avg': {
+      'weighting': 'by_examples', 'aggregation': 'mean', 'beta': 0.1,
+      'norm_bound': 0.0, 'krum_models': 1, 'server_optimizer': None,
+  },
+  'fed_dist': {'server_learning_rate': 0.5},
+  'fed_dws': {'server_learning_rate': 0.5},
+  'robust': {
+      'num_clusters': 4, 'trim': 0.1, 'aggregation': 'trimmed_mean', 'beta': 0.1,
+      'norm_bound': 0.0, 'krum_models': 1,
+      'init_epochs': 10, 'init_tolerance': 0.02, 'init_restarts': 20,
+      'init_seeding': 'random',
+  },
+  'fed_cluster': {
+      'max_clusters': 16, 'eps1': 0.4, 'eps1_scale': 'relative', 'eps2': 0.8,
+      'gamma': 0.13, 'min_size': 20, 'min_rounds': 5, 'check_every': 5,
+      'linkage': 'complete', 'weighting': 'by_examples',
+  },
+  'hypo_cluster': {
+      'num_clusters': 4, 'variant': 'model', 'weighting': 'uniform',
+      'init_restarts': 20, 'init_rounds': 2, 'init_clients': 24,
+      'server_optimizer': None,
+  },
+  'fed_dane': {'prox_mu': 0.1, 'same_cohort': False},
+  'fed_prox': {'prox_mu': 0.1, 'straggler_fraction': 0.0, 'weighting': 'by_examples'},
+  'fesem': {
+      'num_clusters': 4, 'prox_lambda': 0.01, 'prox_weighting': 'uniform',
+      'weighting': 'uniform', 'cluster_on': 'all', 'temperature': 0.0,
+      'aggregation': 'mean', 'beta': 0.1, 'norm_bound': 0.0, 'krum_models': 1,
+      'loss_check_every': 0, 'recluster_every': 0, 'reseed_empty': False,
+      'max_age': 0, 'late_joins': False, 'init_models': 'common', 'init_epochs': 1,
+      'init_restarts': 20, 'init_seeding': 'random', 'init_clients': 0,
+      'init_shuffle': 0.0, 'client_state': 'stacked', 'track_objective': False,
+      'server_optimizer': None,
+  },
+  'fesem_ma': {},  # Filled in below.
+  'fed_opt': {'weighting': 'by_examples'},
+  'scaffold': {'server_learning_rate': 1.0, 'client_state': 'stacked'},
+  'ditto': {
+      'ditto_lambda': 0.1, 'weighting': 'by_examples', 'client_state': 'stacked',
+  },
+  'fed_per': {'head_layers': ('logits',), 'weighting': 'by_examples'},
+  'fed_rep': {'head_layers': ('logits',), 'head_epochs': 5, 'weighting': 'uniform'},
+}  # fmt: skip
+DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}
+
+# Method, option, values at the ends of its range, values just outside.
+RANGES = [
+  ('fed_dist', 'server_learning_rate', [1e-9], [0.0, -0.1]),
+  ('fed_dws', 'server_learning_rate', [1e-9], [0.0]),
+  ('fed_prox', 'prox_mu', [0.0], [-1e-9]),
+  ('fed_prox', 'straggler_fraction', [0.0, 1.0], [-1e-9, 1.001]),
+  ('fed_dane', 'prox_mu', [0.0], [-1e-9]),
+  ('fed_cluster', 'max_clusters', [1, 10_000], [0, 10_001]),
+  ('fed_cluster', 'check_every', [1], [0]),
+  ('hypo_cluster', 'num_clusters', [1], [0]),
+  ('hypo_cluster', 'init_restarts', [1], [0]),
+  ('hypo_cluster', 'init_rounds', [0], [-1]),
+  ('hypo_cluster', 'init_clients', [1], [0]),
+  ('robust', 'num_clusters', [1], [0]),
+  ('robust', 'init_epochs', [1], [0]),
+  ('robust', 'init_restarts', [1], [0]),
+  ('robust', 'init_tolerance', [0.0], [-1e-9]),
+  ('robust', 'trim', [0.0, 0.999], [-1e-9, 1.0]),
+  ('robust', 'beta', [0.0, 0.499], [-1e-9, 0.5]),
+  ('fed_avg', 'beta', [0.0, 0.499], [-1e-9, 0.5]),
+  ('fed_avg', 'norm_bound', [0.0], [-1e-9]),
+  ('fed_avg', 'krum_models', [1], [0]),
+  ('fesem', 'num_clusters', [1], [0]),
+  ('fesem', 'init_epochs', [1], [0]),
+  ('fesem', 'init_restarts', [1], [0]),
+  ('fesem', 'init_clients', [0], [-1]),
+  ('fesem', 'prox_lambda', [0.0], [-1e-9]),
+  ('fesem', 'loss_check_every', [0], [-1]),
+  ('scaffold', 'server_learning_rate', [1e-9], [0.0, -0.1]),
+  ('ditto', 'ditto_lambda', [0.0], [-1e-9]),
+  ('fed_rep', 'head_epochs', [1], [0]),
+]
+
+
+def test_defaults_are_those_of_the_manual():
+  found = {name: algorithms.options(name) for name in algorithms.METHODS}
+  optimizer = found['fed_opt'].pop('server_optimizer')
+  assert found == DEFAULTS
+  # FedAdam: a first step on Delta = 1 from v = tau^2 (Reddi et al., Algorithm 2).
+  step, _ = optimizer.update(-np.ones(1), optimizer.init(np.ones(1)))
+  root = np.sqrt(0.99e-6 + 0.01)
+  np.testing.assert_allclose(step, 0.1 * 0.1 / (root + 1e-3), rtol=1e-5)
+
+
+@pytest.mark.parametrize(('name', 'option', 'inside', 'outside'), RANGES)
+def test_options_end_where_their_ranges_end(name, option, inside, outside):
+  local = helpers.local()
+  for value in inside:
+    algorithms.build(name, local, **{option: value})
+  for value in (*outside, float('nan')):
+    with pytest.raises(UserError, match=f'`{option}={value}'):
+      algorithms.build(name, local, **{option: value})
+
+
+def test_stragglers_need_epochs():
+  local = helpers.local()._replace(schedule=Schedule(4, steps=1))
+  algorithms.build('fed_prox', local)
+  with pytest.raises(UserError, match='`straggler_fraction` needs `epochs`'):
+    algorithms.build('fed_prox', local, straggler_fraction=0.5)
+
+
+@pytest.mark.parametrize(
+  ('options', 'most'),
+  [
+    ({}, 0),  # All.
+    ({'init_clients': 3}, 3),
+    ({'client_state': 'streamed'}, 5),
+    ({'client_state': 'streamed', 'init_clients': 3}, 3),
+    ({'client_state': 'streamed', 'init_clients': 9}, 5),
+  ],
+)
+def test_fesems_first_clustering_holds_so_many_models(options, most, monkeypatch):
+  module = sys.modules['fesem_jax.algorithms.common.fesem_start']
+  monkeypatch.setattr(module, 'MAX_INITIAL_CLIENTS', 5)
+  real, seen = module.train_and_cluster, []
+
+  def watched(*args, **kwargs):
+    seen.append(kwargs['max_clients'])
+    return real(*args, **kwargs)
+
+  monkeypatch.setattr(module, 'train_and_cluster', watched)
+  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2, **options)
+  state = jax.eval_shape(algorithm.init, jax.random.key(0), federation())
+  assert seen == [most]
+  kept = state.client_params is not None
+  assert kept == (options.get('client_state') != 'streamed')
+
+
+def test_fed_sgd_takes_one_step_of_all_examples():
+  # Whatever the schedule, and however small the rate.
+  data = federation()
+  for schedule in (Schedule(2, epochs=3), Schedule(4, steps=5)):
+    local = helpers.local(rate=1e-9)._replace(schedule=schedule)
+    algorithm = algorithms.build('fed_sgd', local)
+    state = algorithm.init(jax.random.key(0), data)
+    _, info = jax.jit(algorithm.step)(
+      state, data, helpers.everyone(data), jax.random.key(1)
+    )
+    assert int(info.steps) == np.count_nonzero(np.diff(data.offsets))
+
+
+def test_local_training_has_the_defaults_it_states():
+  model = helpers.local().model
+  local = local_training(model, optax.sgd(0.1), num_clients=6)
+  assert local.schedule == Schedule(batch_size=10, epochs=1, steps=0)
+  assert Schedule() == Schedule(batch_size=0, epochs=1, steps=0)
+  assert local.dropout_rate == 0
+  for rate in (0.0, 0.999):
+    local_training(model, optax.sgd(0.1), num_clients=6, dropout_rate=rate)
+  for rate in (-1e-9, 1.0, float('nan')):
+    with pytest.raises(UserError, match=f'`dropout_rate={rate}'):
+      local_training(model, optax.sgd(0.1), num_clients=6, dropout_rate=rate)
+  for name in ('batch_size', 'clients_per_chunk', 'steps', 'epochs'):
+    with pytest.raises(UserError, match='must be at least'):
+      local_training(model, optax.sgd(0.1), num_clients=6, **{name: -1})
+  local_training(model, optax.sgd(0.1), num_clients=6, batch_size=0, steps=0)
+  with pytest.raises(UserError, match='`epochs=0'):
+    local_training(model, optax.sgd(0.1), num_clients=6, epochs=0)
+
+
+def test_kmeans_restarts_as_often_as_the_paper():
+  defaults = inspect.signature(kmeans.kmeans).parameters
+  assert defaults['restarts'].default == 20  # Section 6.1.4.
+  assert defaults['trim'].default == 0

@@ -1,0 +1,371 @@
+"""Clustering anew from a common start, against float64 and on planted clusters."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from fesem_jax import algorithms
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.algorithms.common import first_clusters, recluster
+from fesem_jax.clustering import comparison, em, hidden_units
+from fesem_jax.core import tree
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  assert_close,
+  federation,
+  initial,
+  matrix,
+  reference_round,
+  unflatten,
+)
+
+EVERY = 2
+SIZES = np.array([6, 3, 9, 5, 8, 4])
+
+
+def built(local, **options):
+  return algorithms.build(
+    'fesem', local, num_clusters=2, recluster_every=EVERY, prox_lambda=0.3, **options
+  )
+
+
+def scatter(points, part, weights):
+  """Weighted squared distances of one part's points to its mean."""
+  if not part.any():
+    return 0.0
+  mean = np.average(points[part], axis=0, weights=weights[part])
+  return weights[part] @ np.square(points[part] - mean).sum(axis=1)
+
+
+@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
+@pytest.mark.parametrize('wrong', [True, False])
+def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
+  data, local = federation(), helpers.local(epochs=2)
+  algorithm = built(local, weighting=weighting)
+  state = initial(algorithm, data)
+  weights = SIZES.astype(float) if weighting == 'by_examples' else np.ones(6)
+  old = reference.vectors(state.centers)
+  key = jax.random.key(5)
+
+  def trained_from_mean(assignment):
+    share = np.bincount(assignment, minlength=2) / 6
+    start = unflatten(share @ old, reference.from_params(state.centers, 0))
+    trained = reference_round(local, data, [start] * 6, range(6), key)
+    return np.stack([reference.flat(w) for w in trained])
+
+  def value(points, second):
+    parts = (scatter(points, part, weights) for part in (second, ~second))
+    return sum(parts) / weights.sum()
+
+  every_part = [np.array(b, bool) for b in itertools.product((0, 1), repeat=6)]
+
+  def best(assignment):
+    points = trained_from_mean(assignment)
+    return points, min(every_part, key=lambda second: value(points, second))
+
+  # Right is what k-means finds from the mean that this very assignment gives.
+  assignment = best(np.asarray(state.assignment))[1].astype(int)
+  for _ in range(5):
+    assignment = best(assignment)[1].astype(int)
+  if wrong:
+    assignment = np.array([0, 0, 0, 1, 1, 1])
+  points, second = best(assignment)
+  found, present = value(points, second), value(points, assignment.astype(bool))
+  both = second.astype(int), 1 - second.astype(int)
+  moves = min(weights @ (a != assignment) for a in both) / weights.sum()
+  assert (present - found > 0.1 * moves * present + 1e-9) == wrong
+
+  state = state._replace(
+    assignment=jnp.asarray(assignment, jnp.int32), rounds=jnp.int32(EVERY - 1)
+  )
+  step = jax.jit(algorithm.step)
+  after, info = step(state, data, helpers.everyone(data), key)
+  if not wrong:
+    np.testing.assert_array_equal(after.assignment, assignment)
+    chex.assert_trees_all_equal(after.centers, state.centers)
+    assert_close(info.clusters.objective, present, rtol=1e-3)
+    assert int(info.clusters.moved) == 0
+    assert after.checks == (EVERY + 2 * EVERY, 2 * EVERY, False)
+    return
+  # New clusters are called what most of their clients were called.
+  new = min(both, key=lambda a: weights @ (a != assignment))
+  np.testing.assert_array_equal(after.assignment, new)
+  went = [[weights @ ((new == k) & (assignment == b)) for b in (0, 1)] for k in (0, 1)]
+  shares = np.array(went) / np.sum(went, axis=1, keepdims=True)
+  assert_close(reference.vectors(after.centers), shares @ old, rtol=1e-3)
+  assert_close(info.clusters.objective, found, rtol=1e-3)
+  assert int(info.clusters.moved) == (new != assignment).sum()
+  assert after.checks == (2 * EVERY, EVERY, True)
+
+
+@pytest.fixture(scope='module')
+def planted():
+  """Four groups of clients, and a method that checks its clusters every third round."""
+  groups = np.arange(16) % 4
+  data = helpers.federation([60] * 16, groups=groups)
+  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
+  return groups, data, local, {'num_clusters': 4, 'init_epochs': 3}
+
+
+def paired(algorithm, data, groups):
+  """The state in which two groups share each of two centers; two are far away."""
+  state = initial(algorithm, data)
+  assignment = jnp.asarray(groups // 2, jnp.int32)
+  ones = jnp.ones(len(groups))
+  centers = em.m_step(state.client_params, assignment, ones, state.centers)
+  far = jax.tree.map(lambda c: c.at[2:].add(100.0), centers)
+  return state._replace(centers=far, assignment=assignment)
+
+
+def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
+  groups, data, local, options = planted
+  found = {}
+  for every in (0, 3):
+    algorithm = algorithms.build('fesem', local, recluster_every=every, **options)
+    state, step = paired(algorithm, data, groups), jax.jit(algorithm.step)
+    for number in range(1, 9):
+      key = jax.random.key(number)
+      state, _ = step(state, data, helpers.everyone(data), key)
+    found[every] = adjusted_rand_score(groups, state.assignment)
+  assert found[0] < 0.7
+  assert found[3] == 1.0
+  # Corrected in round 3 and found right in round 6: the next check is in round 12.
+  assert (int(state.checks.due), int(state.checks.wait)) == (12, 6)
+  chex.assert_tree_all_finite(state)
+
+
+def test_a_cohort_is_clustered_without_the_other_clients(planted):
+  groups, data, local, options = planted
+  algorithm = algorithms.build(
+    'fesem',
+    local,
+    recluster_every=1,
+    server_optimizer=server_optimizers.momentum(),
+    **options,
+  )
+  state, ids = paired(algorithm, data, groups), np.arange(12)
+  state = state._replace(
+    assignment=state.assignment.at[12:].set(2),
+    server=jax.tree.map(jnp.ones_like, state.server),
+  )
+  cohort = Cohort(ids, everyone=False)
+  after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
+  new, old = np.asarray(after.assignment), np.asarray(state.assignment)
+  np.testing.assert_array_equal(new[12:], old[12:])
+  assert adjusted_rand_score(groups[:12], new[:12]) == 1.0
+  # The others count in the center that they share with clients of the cohort.
+  went = np.array(
+    [[((new == k) & (old == b)).sum() for b in range(4)] for k in range(4)]
+  )
+  assert went[2, 2] == 4
+  assert went[2].sum() == 7
+  shares = went / went.sum(axis=1, keepdims=True)
+  before = reference.vectors(state.centers)
+  assert_close(reference.vectors(after.centers), shares @ before, rtol=1e-3)
+  # A center that is another one than before has no momentum.
+  for x in jax.tree.leaves(after.server):
+    momentum = np.asarray(x).reshape(4, -1)
+    assert (momentum == (np.diagonal(shares) == 1)[:, None]).all()
+
+
+def test_right_clusters_stay_where_the_cohort_has_none_of_some(planted):
+  groups, data, local, options = planted
+  algorithm = algorithms.build('fesem', local, recluster_every=1, **options)
+  state = paired(algorithm, data, groups)
+  right = jnp.asarray(groups, jnp.int32)
+  state = state._replace(assignment=right)
+  cohort = Cohort(np.array([0, 1, 2, 4, 5, 6]), everyone=False)
+  after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
+  np.testing.assert_array_equal(after.assignment, right)
+  assert after.checks == (3, 2, False)
+
+
+def test_a_cohort_that_is_too_small_is_refused(planted):
+  _, data, local, options = planted
+  algorithm = algorithms.build('fesem', local, recluster_every=1, **options)
+  key = jax.random.key(0)
+  state = jax.eval_shape(algorithm.init, key, data)
+  cohort = Cohort(np.arange(4), everyone=False)
+  with pytest.raises(UserError, match='`clients_per_round` above `num_clusters=4`'):
+    jax.eval_shape(algorithm.step, state, data, cohort, key)
+
+
+def test_the_round_after_a_change_parts_centers(planted):
+  groups, data, local, options = planted
+  algorithm = algorithms.build(
+    'fesem', local, recluster_every=2, loss_check_every=3, temperature=0.05, **options
+  )
+  state, step = paired(algorithm, data, groups), jax.jit(algorithm.step)
+  state = state._replace(rounds=jnp.int32(1))
+  for number in (2, 3, 4, 5):  # New clusters; a check of losses, put off; the same.
+    key = jax.random.key(number)
+    state, _ = step(state, data, helpers.everyone(data), key)
+    assert adjusted_rand_score(groups, state.assignment) == 1.0
+
+
+def test_a_check_reports_eq_6_of_all_layers():
+  data = federation()
+  algorithm = algorithms.build(
+    'fesem', helpers.local(), num_clusters=2, recluster_every=1, cluster_on='logits'
+  )
+  state = initial(algorithm, data)
+  key = jax.random.key(5)
+  after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
+  points, cluster = matrix(after.client_params), np.asarray(after.assignment)
+  want = sum(scatter(points, cluster == k, np.ones(6)) for k in (0, 1)) / 6
+  assert_close(info.clusters.objective, want, rtol=1e-3)
+
+
+def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
+  # Between what new clusters gain over one present partition and over another.
+  monkeypatch.setattr(recluster, '_MARGIN', 1.2)
+  data, local = federation(), helpers.local(epochs=2)
+  common = local.model.init(jax.random.key(0))
+  centers = tree.repeat(common, 2)
+  own = np.array(list(itertools.product((0, 1), repeat=5)), np.int32)[1:]
+  own = np.pad(own, ((0, 0), (1, 0)))  # Each partition of six clients into two.
+
+  def checks(cluster_on):
+    def check(own):
+      found = recluster.recluster(
+        local, centers, own, own, data, helpers.everyone(data), jax.random.key(5),
+        restarts=20, seeding='random', weighting='uniform',
+        comparison=comparison.build(cluster_on, local.model),
+      )  # fmt: skip
+      return found.changed, found.assignment, found.objective
+
+    return jax.jit(lambda all_own: jax.lax.map(check, all_own))(own)
+
+  train, layers = first_clusters.train_cohort, hidden_units.layers_of(local.model)
+  orders = np.random.default_rng(0).permuted(np.tile(np.arange(5), (6, 1)), axis=1)
+
+  def train_and_shuffle(*args, **options):
+    trained = train(*args, **options)
+    shuffled = [
+      hidden_units.in_order(
+        layers, tree.unstack(trained.params, i), [jnp.asarray(order)]
+      )
+      for i, order in enumerate(orders)
+    ]
+    return trained._replace(params=jax.tree.map(lambda *x: jnp.stack(x), *shuffled))
+
+  changed, assignment, objective = checks('all')
+  monkeypatch.setattr(first_clusters, 'train_cohort', train_and_shuffle)
+  matched = checks('matched')
+  np.testing.assert_array_equal(matched[0], changed)
+  np.testing.assert_array_equal(matched[1], assignment)
+  assert_close(matched[2], objective)
+  moves = (assignment != own).any(axis=1)
+  assert 0 < np.asarray(changed).sum() == moves.sum() < len(own) - 1
+
+
+def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):
+  monkeypatch.setattr(recluster, '_MARGIN', 2.0)  # No new clusters are ever taken.
+  data = federation()
+  algorithm = algorithms.build(
+    'fesem', helpers.local(), num_clusters=2, recluster_every=1, late_joins=True,
+    init_clients=3,
+  )  # fmt: skip
+  state = initial(algorithm, data)
+  first, late = (np.flatnonzero(np.asarray(state.seen) == s) for s in (0, -1))
+  np.testing.assert_array_equal(np.asarray(state.assignment)[late], [2, 2, 2])
+  centers = jax.vmap(helpers.local().model.init)(jax.random.split(jax.random.key(1), 2))
+  models = [reference.from_params(centers, k) for k in (0, 1)]
+  losses = [
+    [reference.loss_and_gradient(m, *data.client(i))[0] for m in models] for i in late
+  ]
+  # Only where the second is the best is it clear that the client has chosen.
+  order = np.argmin(np.sum(losses, axis=0))
+  centers = jax.tree.map(lambda c: c[jnp.array([1 - order, order])], centers)
+  best = np.argmin(np.array(losses)[:, [1 - order, order]], axis=1)
+  joins = late[best == 1][:1]
+  ids = np.concatenate([first, joins])
+  state = state._replace(centers=centers)
+  cohort = Cohort(ids, everyone=False)
+  after, info = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(5))
+  want = np.asarray(state.assignment).copy()
+  want[joins] = 1
+  np.testing.assert_array_equal(after.assignment, want)
+  # Those who have yet to join are in no cluster.
+  assert info.clusters.sizes.tolist() == np.bincount(want, minlength=3)[:2].tolist()
+
+
+def permuted(local, centers, order):
+  """The centers, the second one's five hidden units in another order."""
+  layers = hidden_units.layers_of(local.model)
+  second = hidden_units.in_order(layers, tree.unstack(centers, 1), [jnp.asarray(order)])
+  return jax.tree.map(lambda x, s: x.at[1].set(s), centers, second)
+
+
+def largest_error(a, b):
+  """The largest difference between two trees."""
+  return max(
+    np.abs(x - y).max() for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True)
+  )
+
+
+ORDER = [3, 0, 4, 1, 2]
+BACK = np.argsort(ORDER)
+
+
+def test_clients_that_keep_their_cluster_are_averaged_in_the_order_of_its_center():
+  data, local = federation(), helpers.local(epochs=2)
+  algorithm = built(local, cluster_on='matched')
+  state = initial(algorithm, data)
+  first = tree.unstack(state.centers, 0)
+  near = jax.tree.map(lambda x: jnp.stack([x, x + 1e-5]), first)
+  own = jnp.ones(6, jnp.int32)
+  step, key = jax.jit(algorithm.step), jax.random.key(5)
+
+  def after(centers, hold=True):
+    checks = state.checks._replace(hold=jnp.bool_(hold), due=jnp.int32(9))
+    at = state._replace(centers=centers, assignment=own, checks=checks)
+    new, info = step(at, data, helpers.everyone(data), key)
+    return new.centers, np.asarray(new.assignment), info.clusters.objective
+
+  # Some would leave for the first center, whose units are in another order.
+  assert (after(permuted(local, near, ORDER), hold=False)[1] == 0).any()
+  want, assignment, value = after(near)
+  np.testing.assert_array_equal(assignment, own)
+  centers, assignment, of_permuted = after(permuted(local, near, ORDER))
+  np.testing.assert_array_equal(assignment, own)
+  chex.assert_trees_all_close(
+    permuted(local, centers, BACK), want, rtol=1e-4, atol=1e-6
+  )
+  assert_close(of_permuted, value, rtol=1e-3)
+
+
+@pytest.mark.parametrize('cluster_on', ['matched', 'all'])
+def test_centers_are_mixed_in_one_order_of_units(cluster_on):
+  data, local = federation(), helpers.local(epochs=2)
+  centers = jax.vmap(lambda _: local.model.init(jax.random.key(0)))(jnp.arange(2))
+  noise = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  centers = jax.tree.map(lambda c, n: c + 0.01 * n, centers, noise)
+  own = np.array([0, 0, 0, 0, 1, 1], np.int32)
+  shares = jnp.array([[0.75, 0.25], [0.5, 0.5]])
+  compare = comparison.build(cluster_on, local.model)
+  want = jax.tree.map(lambda c: jnp.einsum('nk,k...->n...', shares, c), centers)
+  turned = permuted(local, centers, ORDER)
+  mixed = jax.jit(compare.mixed)(shares, turned, turned)
+  error = largest_error(permuted(local, mixed, BACK), want)
+  assert (error < 1e-5) == (cluster_on == 'matched')
+  if cluster_on == 'matched':
+
+    def common_of(centers):
+      found = recluster.recluster(
+        local, centers, jnp.asarray(own), jnp.asarray(own), data,
+        helpers.everyone(data), jax.random.key(5), restarts=2, seeding='random',
+        weighting='uniform', comparison=compare,
+      )  # fmt: skip
+      return found.trained.params, found.centers
+
+    run = jax.jit(common_of)
+    (models, _), (of_turned, _) = run(centers), run(turned)
+    chex.assert_trees_all_close(of_turned, models, rtol=1e-4, atol=1e-5)

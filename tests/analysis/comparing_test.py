@@ -1,0 +1,170 @@
+"""Methods tuned and compared from Python, on data in memory."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fesem_jax as fj
+from fesem_jax import algorithms
+from fesem_jax.analysis import comparing
+from fesem_jax.utils.errors import Diverged, UserError
+from tests.support import helpers
+
+SIZES = [6, 3, 9, 5]
+
+
+def data(seed=0):
+  return tuple(helpers.federation(SIZES, seed=10 + seed + part) for part in (0, 100))
+
+
+def fed_avg(**_):
+  return algorithms.build('fed_avg', helpers.local())
+
+
+@pytest.fixture
+def runs(monkeypatch):
+  """Replaces runs: `score(algorithm, seed)` is their accuracy, None if they diverge."""
+
+  def use(score):
+    seen = []
+
+    def simulate(algorithm, train, test, *, seed, **options):
+      seen.append((algorithm, train, test, seed, options))
+      found = score(algorithm, seed)
+      if found is None:
+        raise Diverged('Round 1: nothing is left.')
+      figures = dict.fromkeys(
+        ('micro_accuracy', 'macro_accuracy', 'micro_f1', 'macro_f1'), found
+      )
+      summary = {
+        'deployed': figures, 'finetuned': figures, 'clusters': None,
+        'timing': {'seconds_per_round': 0.1}, 'clients_without_test_examples': 0,
+      }  # fmt: skip
+      return type('Result', (), {'summary': summary})
+
+    monkeypatch.setattr(comparing, 'simulate', simulate)
+    return seen
+
+  return use
+
+
+def test_methods_are_compared_seed_by_seed(runs, tmp_path):
+  one, two, three = fed_avg(), fed_avg(), fed_avg()
+  scores = {one: [0.5, 0.6, 0.8], two: [0.7, 0.9, 0.9], three: [0.1, None, 0.2]}
+  seen = runs(lambda algorithm, seed: scores[algorithm][seed])
+  methods = {'one': one, 'two': lambda: two, 'three': three}
+  found = fj.compare(
+    methods, data, rounds=2, seeds=range(3), workdir=tmp_path, patience=4
+  )
+  assert [(r['method'], r['diverged']) for r in found.table] == [
+    ('one', 0), ('two', 0), ('three', 1),
+  ]  # fmt: skip
+  mean, deviation = found.table[0]['deployed_micro_accuracy']
+  np.testing.assert_allclose([mean, deviation], [190 / 3, np.std([50, 60, 80], ddof=1)])
+  assert found.differences['reference'] == 'two'
+  first, third = found.differences['deployed']
+  interval = stats.ttest_rel([50, 60, 80], [70, 90, 90]).confidence_interval()
+  np.testing.assert_allclose(
+    [first['mean'], first['low'], first['high']], [-20, *interval], rtol=1e-9
+  )
+  assert (third['method'], third['pairs']) == ('three', 2)
+  # Each seed has its own data and folder, and further options go to `simulate`.
+  algorithm, train, test, seed, options = seen[4]
+  assert (algorithm, seed, options['rounds'], options['patience']) == (two, 1, 2, 4)
+  np.testing.assert_array_equal(train.x, data(1)[0].x)
+  np.testing.assert_array_equal(test.x, data(1)[1].x)
+  assert options['workdir'] == tmp_path / 'two' / 'seed1'
+  held = json.loads((tmp_path / 'table.json').read_text())
+  assert held['differences']['deployed'][0]['mean'] == pytest.approx(-20)
+  assert (tmp_path / 'table.md').read_text() == found.as_markdown()
+  assert 'minus that of two' in str(found)
+  named = fj.compare(methods, data(), rounds=2, seeds=[0, 2], reference='one')
+  assert [r['method'] for r in named.differences['deployed']] == ['two', 'three']
+  assert not seen[-1][-1]['make_portrait']  # There is no workdir for figures.
+
+
+def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
+  good, bad = fed_avg(), fed_avg()
+
+  def score(algorithm, seed):
+    if algorithm is bad:
+      raise UserError('It needs everyone.')
+    return 0.5
+
+  runs(score)
+  found = fj.compare({'bad': bad, 'good': good}, data(), rounds=1, seeds=[0, 1])
+  assert [len(s) for s in found.summaries.values()] == [0, 2]
+  assert str(found).endswith('bad cannot run: It needs everyone.')
+  with pytest.raises(UserError, match=r'Not all methods ran\. bad: It needs everyone'):
+    found.check()
+  with pytest.raises(UserError, match=r'^It needs everyone'):
+    fj.compare({'bad': bad}, data(), rounds=1)
+  with pytest.raises(UserError, match='`reference=other` is none of the methods'):
+    fj.compare({'good': good}, data(), rounds=1, reference='other')
+
+
+def test_values_are_tuned_on_validation_examples_and_then_used(runs):
+  made = {}
+
+  def sgd(rate):
+    made.setdefault(fed_avg(), {'rate': rate})
+    return list(made)[-1]
+
+  def server(rate, server_rate):
+    made.setdefault(fed_avg(), {'rate': rate, 'server_rate': server_rate})
+    return list(made)[-1]
+
+  def score(algorithm, seed):
+    values = made[algorithm]
+    if values['rate'] == 0.1 and seed == 8:
+      return None
+    return values['rate'] / 10 + values.get('server_rate', 0) / 10
+
+  seen = runs(score)
+  grid = {'rate': [0.1, 0.2, 0.05], 'server_rate': [1.0, 3.0, 2.0]}
+  methods = {'sgd': sgd, 'server': server, 'plain': lambda: fed_avg()}
+  choices = fj.tune(methods, data(), grid, rounds=2, seeds=[7, 8])
+  assert {la: (c.values, c.runs) for la, c in choices.items()} == {
+    'sgd': ({'rate': 0.2}, 6),
+    'server': ({'rate': 0.2, 'server_rate': 3.0}, 18),
+  }
+  assert choices['server'].at_edge == ['rate', 'server_rate']
+  # One algorithm a point, so that its seeds share their programs.
+  assert len(made) == 3 + 9
+  (train, _), (_, part, held_out, seed, options) = data(), seen[1]
+  assert (len(part.y) + len(held_out.y), seed) == (len(train.y), 8)
+  assert options['eval_every'] == 0
+  made[tuned := methods['sgd'](0.2)] = {'rate': 0.2}
+  methods['plain'] = tuned
+  seen.clear()
+  found = fj.compare(methods, data(), rounds=1, seeds=[0, 1], choices=choices)
+  assert [made[s[0]] for s in seen[:3:2]] == [{'rate': 0.2}, choices['server'].values]
+  rows = {r['method']: r for r in found.rates}
+  assert rows['server']['runs'] == 18
+  assert 'rate {0.1, 0.2, 0.05} x server_rate {1, 3, 2}' in rows['server']['chosen']
+  assert rows['plain']['chosen'] == 'as given'
+  assert 'rate=0.2 is at the edge of its grid' in found.as_markdown()
+  with pytest.raises(UserError, match='has 7, which sgd was tuned with'):
+    fj.compare(methods, data(), rounds=1, seeds=[7], choices=choices)
+  with pytest.raises(UserError, match='is of sgd, which is no function of `methods`'):
+    fj.compare({'sgd': tuned}, data(), rounds=1, choices=choices)
+  with pytest.raises(UserError, match='`grid`: no method takes momentum'):
+    fj.tune({'sgd': sgd}, data(), {'momentum': [0.9]}, rounds=1)
+  with pytest.raises(UserError, match='`by=macro` is unknown'):
+    fj.tune({'sgd': sgd}, data(), grid, rounds=1, by='macro')
+
+
+def test_a_comparison_runs_and_goes_on_in_its_workdir(tmp_path):
+  methods = {
+    'fed_avg': fed_avg(),
+    'fed_prox': algorithms.build('fed_prox', helpers.local()),
+  }
+  options = {'rounds': 1, 'seeds': [0, 1], 'workdir': tmp_path, 'progress': False}
+  found = fj.compare(methods, data(), make_portrait=False, **options)
+  assert (tmp_path / 'fed_prox/seed1/summary.json').exists()
+  again = fj.compare(methods, data(), make_portrait=False, **options)
+  assert again.summaries == found.summaries
+  alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1, progress=False)
+  assert found.summaries['fed_prox'][1]['deployed'] == alone.summary['deployed']

@@ -1,0 +1,164 @@
+"""The rules by which new clients join, against float64, and what they are given."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.analysis import joining_rules
+from fesem_jax.core.batching import Schedule
+from fesem_jax.data import first_examples
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+
+SIZES = [9, 4, 12, 1, 7, 6, 0, 10]
+KEY = 5
+
+
+def centers_of(local, count=3, spread=0.3):
+  """Centers about one random model, as those of a run lie about their start."""
+  start = local.model.init(jax.random.key(0))
+  others = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), count))
+  return jax.tree.map(lambda a, b: a[None] + spread * b, start, others)
+
+
+def joined(data, chunk=2, devices=1, centers=None, **changes):
+  local = helpers.local(chunk=chunk, devices=devices)._replace(**changes)
+  centers = centers_of(local) if centers is None else centers
+  join = jax.jit(
+    lambda centers, data, key: joining_rules.join(local, centers, data, key)
+  )
+  return join(centers, data, jax.random.key(KEY))
+
+
+@pytest.fixture(scope='module')
+def data():
+  return helpers.federation(SIZES, seed=3)
+
+
+@pytest.fixture(scope='module')
+def found(data):
+  return joined(data)
+
+
+@pytest.fixture(scope='module')
+def expected(data):
+  """Rule -> [M] the center that the float64 reference joins."""
+  local = helpers.local()
+  centers = centers_of(local)
+  models = [reference.from_params(centers, k) for k in range(3)]
+  points = reference.vectors(centers)
+  mean = points.mean(axis=0)
+  start = [
+    tuple(np.mean(parts, axis=0) for parts in zip(*layer, strict=True))
+    for layer in zip(*models, strict=True)
+  ]
+  want = {rule: [] for rule in joining_rules.RULES}
+  for i, size in enumerate(SIZES):
+    if not size:
+      continue
+    batches = helpers.batches(data, local.schedule, i, jax.random.key(KEY))
+    trained = reference.flat(reference.local_sgd(start, batches, 0.1)[0])
+    want['weights'].append(reference.nearest(trained[None], points)[0])
+    u, ways = trained - mean, points - mean
+    cosines = ways @ u / np.linalg.norm(ways, axis=1) / np.linalg.norm(u)
+    want['direction'].append(cosines.argmax())
+    losses = [reference.loss_and_gradient(m, *data.client(i))[0] for m in models]
+    want['loss'].append(np.argmin(losses))
+  return want
+
+
+def of_rule(found, rule):
+  return np.asarray(getattr(found, rule))[np.array(SIZES) > 0]
+
+
+@pytest.mark.parametrize('rule', joining_rules.RULES)
+def test_each_rule_matches_its_reference(found, expected, rule):
+  np.testing.assert_array_equal(of_rule(found, rule), expected[rule])
+
+
+def test_the_rules_are_told_apart_by_these_clients(expected):
+  rules = [tuple(expected[rule]) for rule in joining_rules.RULES]
+  assert len(set(rules)) == 3
+  assert all(len(set(rule)) > 1 for rule in rules)
+
+
+@pytest.mark.parametrize(('chunk', 'devices'), [(3, 1), (1, 2)])
+def test_neither_chunks_nor_devices_matter(data, found, chunk, devices):
+  again = joined(data, chunk, devices)
+  for a, b in zip(found, again, strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_everyone_trains_at_the_full_rate_whatever_the_run_did(data, found):
+  again = joined(data, dropout_rate=0.9, lr_schedule=lambda r: 0.0 * r)
+  np.testing.assert_array_equal(again.weights, found.weights)
+  np.testing.assert_array_equal(again.direction, found.direction)
+
+
+def test_a_direction_is_the_way_from_the_start_and_not_its_length():
+  start = {'w': jnp.array([[1.0, 1.0]])}
+  centers = {'w': jnp.array([[1.0, 1.0], [3.0, 1.0], [1.0, 1.1], [0.0, 0.0]])}
+  stack = {'w': jnp.array([[1.2, 1.3], [1.3, 1.2], [0.9, 0.8], [1.0, 1.0]])}
+  found = joining_rules.most_alike(stack, centers, start)
+  # The first center is the start: no way leads there, nor anywhere from it.
+  np.testing.assert_array_equal(found, [2, 1, 3, 0])
+
+
+def test_a_client_whose_training_fails_is_told(data):
+  with np.errstate(all='ignore'):
+    broken = data.x.copy()
+    broken[int(data.offsets[2])] = np.inf
+  found = joined(dataclasses.replace(data, x=broken))
+  assert np.flatnonzero(~np.asarray(found.finite)).tolist() == [2]
+
+
+def test_training_alone_matches_the_reference(data):
+  local = helpers.local()._replace(schedule=Schedule(4, epochs=3), dropout_rate=0.9)
+  key = jax.random.key(7)
+  models, finite = jax.jit(lambda d, k: joining_rules.alone(local, d, k))(data, key)
+  of_model, of_training = jax.random.split(key)
+  params = jax.tree.map(lambda x: x[None], local.model.init(of_model))
+  start = reference.from_params(params, 0)
+  for i in (0, 3):
+    batches = helpers.batches(data, local.schedule, i, of_training)
+    want = reference.flat(reference.local_sgd(start, batches, 0.1)[0])
+    got = reference.flat(reference.from_params(models.own, i))
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-6)
+  assert np.asarray(finite).all()
+
+
+def test_more_examples_are_those_of_fewer_and_further_ones(data):
+  few, more = (first_examples(data, n, seed=3) for n in (4, 7))
+  for i, size in enumerate(SIZES):
+    (a, label_a), (b, _), (whole, labels) = (s.client(i) for s in (few, more, data))
+    assert (len(a), len(b)) == (min(4, size), min(7, size))
+    np.testing.assert_array_equal(a, b[: len(a)])
+    at = [np.flatnonzero((whole == x).all(axis=1)).item() for x in b]
+    assert len(set(at)) == len(at)
+    np.testing.assert_array_equal(labels[at[: len(a)]], label_a)
+  assert few.x.shape == data.x.shape
+  everything = first_examples(data, 100, seed=3)
+  np.testing.assert_array_equal(everything.sizes(), SIZES)
+
+
+def test_the_order_of_examples_goes_by_client_id_and_seed(data):
+  order = np.array([7, 2, 0, 5])
+  a = first_examples(data.reorder(order), 3, seed=3)
+  b = first_examples(data, 3, seed=3)
+  other = first_examples(data, 3, seed=4)
+  for place, i in enumerate(order):
+    np.testing.assert_array_equal(a.client(place)[0], b.client(i)[0])
+  assert not np.array_equal(b.x, other.x)
+  with pytest.raises(UserError, match='`count=0` must be at least 1'):
+    first_examples(data, 0)
+
+
+def test_a_cluster_is_of_the_group_of_most_of_its_clients():
+  truth = np.array(['b', 'a', 'a', 'c', 'b', 'b'])
+  groups = joining_rules.groups_of_clusters(truth, np.array([0, 0, 0, 1, 2, 2]), 3)
+  assert groups.tolist() == ['a', 'c', 'b']
+  tied = joining_rules.groups_of_clusters(np.array([5, 3]), np.array([0, 0]), 1)
+  assert tied.tolist() == [3]

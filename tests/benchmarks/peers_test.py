@@ -1,0 +1,152 @@
+"""Simulators are compared on equal work, in the best arrangement of each."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import floor
+from benchmarks.peers import comparison, ours, processes, worker
+from benchmarks.workloads import WORKLOADS
+from tests.support.numpy_peer import NumPy
+
+STUB = [sys.executable, '-m', 'tests.support.numpy_peer']
+
+
+@pytest.fixture
+def small(monkeypatch):
+  # W4 with ragged clients, whose last batches are partial, and two local epochs.
+  workload = WORKLOADS['W4']._replace(examples=25, ragged=True, epochs=2)
+  monkeypatch.setitem(WORKLOADS, 'small', workload)
+  return workload
+
+
+def run(runner, tmp_path, name, clients, parts):
+  """Norms after a round of so many workers, as `processes.Peer` drives them."""
+  file = tmp_path / f'models{parts}'
+  size = sum(np.prod(shape) for shape in WORKLOADS[name].shapes().values())
+  file.write_bytes(bytes(4 * size * parts))
+  workers = [worker.Worker(runner) for _ in range(parts)]
+  steps = 0
+  for part, w in enumerate(workers):
+    place = {'memory': str(file), 'part': part, 'parts': parts} if parts > 1 else {}
+    steps += w.answer({'load': name, 'clients': clients} | place)['steps']
+  for _ in range(2):  # The second round must not add to the first.
+    for do in ['round'] if parts == 1 else ['round', 'average']:
+      for w in workers:
+        w.answer({'do': do})
+  return workers[0].answer({'do': 'norms'}), steps
+
+
+def test_clients_are_dealt_to_processes_by_their_work():
+  dealt = worker.split(np.array([4, 1, 1, 3, 3]), 2)
+  assert [p.tolist() for p in dealt] == [[0, 1, 2], [3, 4]]
+  assert [p.tolist() for p in worker.split(np.array([5, 5]), 3)] == [[0], [1], []]
+  steps = WORKLOADS['W5'].steps_of(WORKLOADS['W5'].sizes(41))
+  parts = worker.split(steps, 3)
+  assert sorted(np.concatenate(parts)) == list(range(41))
+  assert max(steps[p].sum() for p in parts) < 1.03 * steps.sum() / 3
+
+
+@pytest.mark.parametrize('clients', [7, 0])
+def test_processes_that_split_the_clients_have_the_mean_of_one(
+  tmp_path, small, clients
+):
+  alone, steps = run(NumPy, tmp_path, 'small', clients, 1)
+  assert steps == (small.steps(7) if clients else 1)
+  for parts in (2, 3):
+    together, same_steps = run(NumPy, tmp_path, 'small', clients, parts)
+    assert same_steps == steps
+    assert together == pytest.approx(alone, rel=1e-5)
+  if clients:
+    assert small.steps(7) == 2 * sum(-(-n // 10) for n in small.sizes(7))
+
+
+def test_a_process_on_each_core_answers_as_one_does():
+  one, each = processes.Peer(STUB), processes.Peer(STUB, per_core=True)
+  assert len(each.pids) == len(processes.cores())
+  if hasattr(os, 'sched_getaffinity'):
+    allowed = [os.sched_getaffinity(pid) for pid in each.pids]
+    assert allowed == [{core} for core in processes.cores()]
+  norms = {}
+  for name, clients in (('W4', 5), ('W3', 0)):  # Another size of the shared models.
+    for key, peer in (('one', one), ('each', each)):
+      steps = peer.load(name, clients)
+      assert steps == (WORKLOADS[name].steps(clients) if clients else 1)
+      assert peer.round() > 0
+      norms[key] = peer.norms()
+    comparison.check_equal_work(name, norms, 1e-5)
+  one.close()
+  each.close()
+
+
+def test_a_peer_that_cannot_start_says_why():
+  with pytest.raises(RuntimeError, match='no_such_module'):
+    processes.Peer([sys.executable, '-m', 'no_such_module'], per_core=True)
+
+
+def test_ours_does_the_work_of_the_equations(tmp_path, small):
+  for name, clients, rtol in (('W3', 0, 1e-4), ('small', 6, 0.25)):
+    norms = {}
+    for runner in (ours.Ours, NumPy):
+      norms[runner], steps = run(runner, tmp_path, name, clients, 1)
+      assert steps == (small.steps(6) if clients else 1)
+    comparison.check_equal_work(name, norms, rtol)
+
+
+def test_unequal_work_is_refused():
+  norms = {'kernel0 at the start': 1.0, 'change of kernel0': 0.5}
+  comparison.check_equal_work('W1', {'a': norms, 'b': norms}, 1e-3)
+  less = norms | {'change of kernel0': 0.49}
+  comparison.check_equal_work('W1', {'a': norms, 'b': less}, 0.25)
+  with pytest.raises(AssertionError, match=r'W1, change of kernel0: .* 0.49 with b'):
+    comparison.check_equal_work('W1', {'a': norms, 'b': less}, 1e-3)
+  with pytest.raises(AssertionError, match='other parameters'):
+    comparison.check_equal_work('W1', {'a': norms, 'b': {}}, 1e-3)
+
+
+def test_ratios_are_to_the_best_arrangement_of_every_peer():
+  timed = [
+    comparison.Timed('ours', 'device per core', [90.0, 100.0, 300.0]),
+    comparison.Timed('pytorch', 'threads', [40.0]),
+    comparison.Timed('pytorch', 'process per core', [50.0], 3, False),
+    comparison.Timed('pfl', 'threads', [20.0]),
+    comparison.Timed('pfl', '1 thread', [10.0]),
+  ]
+  rows = comparison.rows({'workload': 'W1'}, timed, 200.0)
+  assert [r['best'] for r in rows] == [True, False, True, True, False]
+  assert [r['ours_over_it'] for r in rows] == [None, None, 2.0, 5.0, None]
+  assert [r['over_fastest_peer'] for r in rows] == [2.0, None, None, None, None]
+  assert [r['of_floor'] for r in rows] == [0.5, 0.2, 0.25, 0.1, 0.05]
+  assert rows[2]['dropped'] == 3
+  assert not rows[2]['quiet']
+  assert rows[2]['workload'] == 'W1'
+  assert comparison.rows({}, timed[:1], 200.0)[0]['over_fastest_peer'] is None
+
+
+def test_the_floor_counts_products_and_bytes():
+  # By hand: [in, out] kernels cost 2 B in out forward and for each of two gradients.
+  w4 = 2 * 10 * (2 * 64 * 32 + 3 * 32 * 10)
+  assert floor.operations(WORKLOADS['W4']) == w4
+  w1 = 2 * 10 * (2 * 28**2 * 25 * 32 + 3 * 14**2 * 25 * 32 * 64)
+  w1 += 2 * 10 * 3 * (3136 * 2048 + 2048 * 62)
+  assert floor.operations(WORKLOADS['W1']) == w1
+  w2 = 2 * 10 * (2 * 26**2 * 9 * 32 + 3 * 24**2 * 9 * 32 * 64)
+  w2 += 2 * 10 * 3 * (9216 * 128 + 128 * 62)
+  assert floor.operations(WORKLOADS['W2']) == w2
+  moved = 4 * (3 * 64 * 32 + 4 * 32 * 10 + 3 * (32 + 10))
+  assert floor.bytes_moved(WORKLOADS['W4']) == moved
+  # Half a second of products and half a second of bytes, on one core of two.
+  fast = {'operations_per_second': 2.0 * w4, 'bytes_per_second': 2.0 * moved}
+  slow = {'operations_per_second': 1.0 * w4, 'bytes_per_second': 1.0 * moved}
+  assert floor.steps_per_second(WORKLOADS['W4'], [fast]) == pytest.approx(1)
+  assert floor.steps_per_second(WORKLOADS['W4'], [fast, slow]) == pytest.approx(1.5)
+
+
+def test_speeds_are_measured(monkeypatch):
+  monkeypatch.setattr(floor, '_SECONDS', 0.01)
+  speeds = floor.measure('W4')
+  assert set(speeds) == {'operations_per_second', 'bytes_per_second'}
+  # Any core does 10 million; none a hundred trillion.
+  assert all(1e7 < speed < 1e14 for speed in speeds.values())

@@ -1,0 +1,93 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.clustering import em
+from fesem_jax.core import sharding
+from tests.support import helpers, reference
+from tests.support.methods import matrix
+
+
+def test_e_step_is_the_nearest_center_and_ties_go_to_the_smallest():
+  points, _ = helpers.blobs()
+  centers = np.concatenate([points[5:6], points[2:3], points[5:6]])
+  got, distance = em.e_step(helpers.as_stack(points), helpers.as_stack(centers))
+  want = reference.nearest(points.astype(np.float64), centers.astype(np.float64))
+  np.testing.assert_array_equal(got, want)
+  squared = np.square(points - centers[want]).sum(axis=1)
+  np.testing.assert_allclose(distance, squared, rtol=1e-5)
+  assert got[5] == 0
+  assert got.dtype == jnp.int32
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+def test_m_step_is_the_mean_and_empty_centers_stay(weighted):
+  points, truth = helpers.blobs()
+  rng = np.random.default_rng(1)
+  weights = rng.integers(1, 9, len(points)) if weighted else np.ones(len(points))
+  centers = np.concatenate([points[:3], np.full((1, 20), 7, np.float32)])
+  got = em.m_step(
+    helpers.as_stack(points),
+    jnp.asarray(truth),
+    jnp.asarray(weights, jnp.float32),
+    helpers.as_stack(centers),
+  )
+  want = reference.means(points.astype(np.float64), truth, weights, centers)
+  np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-5)
+  np.testing.assert_array_equal(matrix(got)[3], 7)
+
+
+def test_objective_is_equation_6():
+  points, truth = helpers.blobs()
+  centers = points[:3].astype(np.float64)
+  counts = jnp.arange(len(points)) % 5 > 0
+  got = em.objective(
+    helpers.as_stack(points), helpers.as_stack(points[:3]), jnp.asarray(truth), counts
+  )
+  kept = np.asarray(counts)
+  want = reference.objective(points[kept].astype(np.float64), centers, truth[kept])
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_steps_on_two_devices_are_those_on_one():
+  points, truth = helpers.blobs()
+  mesh = sharding.client_mesh(2)
+  stack, centers = helpers.as_stack(points), helpers.as_stack(points[:3])
+  one, two = (
+    jax.jit(em.e_step, static_argnums=2)(stack, centers, m) for m in (None, mesh)
+  )
+  np.testing.assert_array_equal(one[0], two[0])
+  np.testing.assert_allclose(one[1], two[1], rtol=1e-6)
+  weights = jnp.ones(len(points))
+  means = [
+    jax.jit(em.m_step, static_argnums=4)(stack, jnp.asarray(truth), weights, centers, m)
+    for m in (None, mesh)
+  ]
+  np.testing.assert_allclose(matrix(means[0]), matrix(means[1]), rtol=1e-5, atol=1e-6)
+
+
+def test_clients_that_moved_less_than_half_of_the_way_are_nearest_to_their_own():
+  rng = np.random.default_rng(0)
+  centers = rng.normal(size=(4, 14)).astype(np.float32)
+  own = rng.integers(0, 4, 4000)
+  moves = rng.normal(size=(4000, 14)) * rng.uniform(0, 1, (4000, 1))
+  points = (centers[own] + moves).astype(np.float32)
+  squared = np.square(points - centers[own]).sum(axis=1)
+  gaps = np.asarray(em.gaps(helpers.as_stack(centers)))
+  between = np.square(centers[:, None] - centers[None]).sum(axis=-1)
+  np.testing.assert_allclose(
+    gaps, np.where(np.eye(4) > 0, np.inf, between).min(axis=1), rtol=1e-5
+  )
+  sure = np.asarray(em.surely_nearest(squared, gaps[own]))
+  nearest = np.square(points[:, None] - centers[None]).sum(axis=-1).argmin(axis=1)
+  assert (nearest[sure] == own[sure]).all()
+  assert 0.2 < sure.mean() < (nearest == own).mean() < 1
+  # As far as can be said of distances alone: half of the way decides.
+  half = centers[:1] + np.float32([[0.49], [0.51]]) * (centers[between[0].argsort()[1]])
+  half -= np.float32([[0.49], [0.51]]) * centers[:1]
+  away = np.square(half - centers[:1]).sum(axis=1)
+  assert np.asarray(em.surely_nearest(away, gaps[[0, 0]])).tolist() == [True, False]
+  assert np.isinf(em.gaps(helpers.as_stack(centers[:1]))).all()
+  # Centers that are equal are no way apart.
+  assert not em.surely_nearest(0.0, em.gaps(helpers.as_stack(centers[[1, 1]]))[0])

@@ -1,0 +1,170 @@
+"""K-means over client models against scikit-learn and float64."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from fesem_jax.clustering import kmeans
+from tests.support import helpers, reference
+from tests.support.methods import matrix
+
+
+@functools.partial(jax.jit, static_argnames=('k', 'limits', 'options'))
+def compiled(key, stack, exists, *, k, limits, options):
+  """One program for all calls that differ in arrays only."""
+  assert limits == (kmeans.GRAM_CLIENTS, kmeans.GRAM_CLIENTS_PER_CLUSTER)
+  ids = jnp.arange(exists.size)
+  return kmeans.kmeans(key, stack, exists, k, ids, **dict(options))
+
+
+def run_kmeans(key, points, exists, k, **options):
+  return compiled(
+    jax.random.key(key),
+    helpers.as_stack(points),
+    exists,
+    k=k,
+    limits=(kmeans.GRAM_CLIENTS, kmeans.GRAM_CLIENTS_PER_CLUSTER),
+    options=tuple(options.items()),
+  )
+
+
+@pytest.mark.parametrize('seeding', ['random', 'plusplus'])
+@pytest.mark.parametrize('limit', [512, 40])
+def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):
+  # With the low limit, restarts see a sample and the best is refined on all.
+  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS', limit)
+  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS_PER_CLUSTER', 1)
+  points, truth = helpers.blobs(spread=2.0)
+  exists = jnp.ones(len(points), bool)
+  got = run_kmeans(0, points, exists, 3, seeding=seeding)
+  best = KMeans(3, n_init=50, random_state=0).fit(points)
+  assert adjusted_rand_score(truth, got.assignment) == 1.0
+  np.testing.assert_allclose(got.objective, best.inertia_ / len(points), rtol=1e-5)
+  # A fixed point of the E-step and the M-step of the reference.
+  again, centers = reference.lloyd(points.astype(np.float64), matrix(got.centers))
+  np.testing.assert_array_equal(again, got.assignment)
+  np.testing.assert_allclose(matrix(got.centers), centers, rtol=1e-4, atol=1e-5)
+
+
+def test_restarts_only_ever_improve():
+  points, _ = helpers.blobs(k=6, spread=2.5, seed=3)
+  exists = jnp.ones(len(points), bool)
+
+  def run(n):
+    return float(run_kmeans(1, points, exists, 6, restarts=n).objective)
+
+  singles = [
+    float(run_kmeans(s, points, exists, 6, restarts=1).objective) for s in range(6)
+  ]
+  assert max(singles) > min(singles) * 1.01  # Single starts do get stuck here.
+  assert run(40) <= min(singles) * (1 + 1e-5)
+
+
+def test_kmeans_does_not_see_clients_that_do_not_exist():
+  points, _ = helpers.blobs()
+  padded = np.concatenate([points, np.full((4, 20), 1e3, np.float32)])
+  exists = jnp.arange(64) < 60
+  got = run_kmeans(0, padded, exists, 3)
+  alone = run_kmeans(0, points, exists[:60], 3)
+  np.testing.assert_allclose(got.objective, alone.objective, rtol=1e-5)
+
+
+@pytest.mark.parametrize('seeding', ['random', 'plusplus'])
+def test_kmeans_of_coinciding_clients_has_no_nan(seeding):
+  same = np.ones((5, 20), np.float32)
+  got = run_kmeans(0, same, jnp.ones(5, bool), 3, seeding=seeding)
+  chex.assert_tree_all_finite(got.centers)
+  assert got.objective == 0
+
+
+@pytest.mark.parametrize('k', [1, 5])
+def test_kmeans_with_one_and_with_as_many_centers_as_clients(k):
+  points = helpers.blobs()[0][:5]
+  got = run_kmeans(0, points, jnp.ones(5, bool), k)
+  assert len(set(np.asarray(got.assignment).tolist())) == k
+  if k == 1:
+    np.testing.assert_allclose(
+      matrix(got.centers)[0], points.mean(axis=0), rtol=1e-4, atol=1e-5
+    )
+  else:
+    assert got.objective < 1e-9
+
+
+@pytest.mark.parametrize('limit', [512, 40])
+def test_trimmed_kmeans_ignores_outliers(limit, monkeypatch):
+  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS', limit)
+  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS_PER_CLUSTER', 1)
+  points, truth = helpers.blobs()
+  points[::30] += 40  # Two of sixty.
+  sound = np.arange(60) % 30 != 0
+  exists = jnp.ones(60, bool)
+  got = run_kmeans(0, points, exists, 3, trim=0.1)
+  assert adjusted_rand_score(truth[sound], got.assignment[sound]) == 1.0
+  # Against the reference: a fixed point of trimming and averaging.
+  centers = matrix(got.centers)
+  assignment = np.asarray(got.assignment)
+  distance = ((points - centers[assignment]) ** 2).sum(axis=1)
+  for k in range(3):
+    mine = np.flatnonzero(assignment == k)
+    kept = mine[np.argsort(-distance[mine])][int(0.1 * len(mine) + 1e-9) :]
+    np.testing.assert_allclose(
+      centers[k], points[kept].astype(np.float64).mean(axis=0), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_keep_nearest_drops_the_farthest_of_each_cluster():
+  distance = jnp.array([5.0, 1, 4, 2, 3, 9, 8, 7])
+  cluster = jnp.array([0, 0, 0, 0, 0, 1, 1, 1])
+  exists = jnp.arange(8) != 6
+
+  def keep(trim):
+    return kmeans.keep_nearest(distance, cluster, exists, 2, trim).tolist()
+
+  # Of 5 and 2 clients, floor(0.4 * 5) = 2 and floor(0.4 * 2) = 0 are dropped.
+  assert keep(0.4) == [False, True, False, True, True, True, False, True]
+  assert keep(0.0) == exists.tolist()
+
+
+def test_seeds_of_kmeans_plusplus_lie_in_different_groups():
+  rng = np.random.default_rng(0)
+  group = np.arange(12) % 3
+  points = 100 * rng.normal(size=(3, 8))[group] + 0.01 * rng.normal(size=(12, 8))
+  gram = jnp.asarray(points @ points.T, jnp.float32)
+  found = []
+  for number in range(20):
+    keys = jax.random.split(jax.random.key(number), 12)
+    seeds = kmeans._seed(keys, gram, jnp.ones(12, bool), 3, 'plusplus')
+    assert sorted(group[np.asarray(seeds)]) == [0, 1, 2]
+    found.append(int(seeds[0]))
+  assert len(set(found)) > 5  # The first seed is any client.
+
+
+@pytest.mark.parametrize('seeding', ['random', 'plusplus'])
+@pytest.mark.parametrize('sound', [1, 2])
+def test_kmeans_with_fewer_sound_clients_than_centers(seeding, sound):
+  points = 5 + np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
+  exists = jnp.arange(5) < sound
+
+  def run():
+    return kmeans.kmeans(
+      jax.random.key(0),
+      {'w': jnp.asarray(points)},
+      exists,
+      3,
+      jnp.arange(5),
+      restarts=4,
+      seeding=seeding,
+    )
+
+  centers = np.asarray(jax.jit(run)().centers['w'])
+  # Every center is a sound client, or the mean of some; none is at the origin.
+  for center in centers:
+    apart = np.abs(points[:sound] - center).max(axis=1).min()
+    mean = np.abs(points[:sound].mean(axis=0) - center).max()
+    assert min(apart, mean) < 1e-5

@@ -1,0 +1,329 @@
+"""Data split by client: a device holds its own clients' examples, and trains them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.cohorts import placement, stratified
+from fesem_jax.cohorts.arrangement import arrange, draw_cohort
+from fesem_jax.cohorts.sampling import sample_clients
+from fesem_jax.core import batching, client_map, sharding
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.data import label_skew
+from fesem_jax.run import figure_data, program_memory
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.methods import IDS, METHODS, ONCE, assert_close, base_run
+
+SIZES = [6, 3, 9, 5, 8, 4, 7, 5, 4, 6, 9, 3, 5, 2, 7, 6, 4, 8, 5, 3]
+M, PADDED = len(SIZES), 24
+
+
+def of_clients(sizes=SIZES):
+  """Examples whose label and features are the number of their client."""
+  number = np.repeat(np.arange(len(sizes)), sizes)
+  x = np.repeat(number[:, None], 3, axis=1).astype(np.uint8)
+  return FederatedData.from_arrays(x, number, sizes, scale=1.0)
+
+
+def placed(devices=2, how='sharded'):
+  local, data = helpers.local(devices=devices), of_clients()
+  return arrange(local, data, data, how)[0], local.mesh
+
+
+def drawn_of(ids, num_devices, padded=PADDED, real=M):
+  """The clients of a cohort, each of which lies with the device that holds it."""
+  on_each = np.asarray(ids).reshape(num_devices, -1)
+  drawn = []
+  for device, part in enumerate(on_each):
+    there = part[part < padded]
+    assert (there // (padded // num_devices) == device).all()
+    drawn += there.tolist()
+  assert len(set(drawn)) == len(drawn)
+  assert max(drawn, default=0) < real
+  return drawn
+
+
+@pytest.mark.parametrize('num_devices', [1, 2, 3, 4, 8, 16])
+def test_every_client_is_as_likely_and_every_device_gives_its_part(num_devices):
+  real, rng = 83, np.random.default_rng(0)
+  shards = sharding.num_shards(num_devices)
+  padded = -(-real // shards) * shards
+  exists = np.arange(padded) < real
+  of_device = exists.reshape(num_devices, -1).sum(axis=1)
+  for count in (1, 5, 40, 82, 83):
+    places = stratified.places_for(count, real, padded, num_devices)
+    given = np.zeros(num_devices, int)
+    for start in range(real):  # All that there are, each as likely.
+      draw = rng.random(padded)
+      ids = stratified.evenly(count, draw, exists, start, num_devices, places)
+      drawn = drawn_of(ids, num_devices, padded, real)
+      assert len(drawn) == count
+      each = (ids < padded).reshape(num_devices, -1).sum(axis=1)
+      assert (each >= count * of_device // real).all()
+      assert (each <= -(-count * of_device // real)).all()
+      given += each
+    np.testing.assert_array_equal(given, count * of_device)
+
+
+def test_who_of_a_shard_is_drawn_is_as_likely():
+  exists, rng = np.ones(16, bool), np.random.default_rng(1)
+  seen = np.zeros(16)
+  for _ in range(4000):
+    ids = stratified.evenly(5, rng.random(16), exists, int(rng.integers(16)), 2, 3)
+    seen[ids[ids < 16]] += 1
+  np.testing.assert_allclose(seen / 4000, 5 / 16, atol=4 * np.sqrt(0.22 / 4000))
+
+
+def test_numbers_of_devices_that_divide_8_draw_the_same_clients():
+  draw, exists = np.random.default_rng(2).random(40), np.arange(40) < 37
+  for on_device in (False, True):
+    found = set()
+    for devices in (1, 2, 4, 8):
+      places = stratified.places_for(11, 37, 40, devices)
+      args = (draw, exists)
+      args = map(jnp.asarray, args) if on_device else args
+      ids = stratified.evenly(11, *args, 5, devices, places)
+      found.add(frozenset(drawn_of(ids, devices, 40, 37)))
+    assert len(found) == 1
+    assert len(found.pop()) == 11
+
+
+def test_parts_of_large_cohorts_are_exact_in_32_bits():
+  whole, part = 999_983, np.array([1, 499_992, 999_983], np.int32)
+  for count in (7, 4096, 700_001, 999_983):
+    for start in (0, 12_345, whole - 1):
+      want = [(count * int(p) + start) // whole for p in part]
+      for given in (count, jnp.int32(count)):
+        found = stratified._part(given, jnp.asarray(part), jnp.int32(whole), start)
+        assert found.tolist() == want
+
+
+def rows_read(data, mesh, cohort):
+  """[S, B, 3] features and [S, B] labels of each place's client, and its size."""
+
+  def read(data, ids):
+    def body(chunk, data, _):
+      last = data.sizes(chunk.ids)[:, None] - 1
+      rows = jnp.minimum(jnp.arange(4)[None], last)
+      both = jax.vmap(batching.gather, (None, 0, 0))(data, chunk.ids, rows)
+      return (*both, data.sizes(chunk.ids)), None
+
+    work = data.sizes(ids)
+    return client_map.map_clients(
+      body, ids, work, None, data, empty=data.num_clients, mesh=mesh,
+      clients_per_chunk=2,
+    )[0]  # fmt: skip
+
+  return jax.jit(read)(data, cohort.ids)
+
+
+def cohorts_of(data, mesh):
+  """Cohorts of all kinds: of rounds, samples in programs, samples of samples."""
+  for number in range(1, 5):
+    yield 7, draw_cohort(3, number, 7, data, mesh)
+
+  @jax.jit
+  def sampled(key, data):
+    some = sample_clients(key, data, 12, mesh)
+    fewer = sample_clients(key, data, 12, mesh, number=jnp.int32(9))
+    return some, sample_clients(key, data, 5, mesh, some), fewer
+
+  for number in range(3):
+    yield from zip((12, 5, 9), sampled(jax.random.key(number), data), strict=True)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_drawn_clients_read_their_own_examples(devices):
+  data, mesh = placed(devices)
+  sets = []
+  for count, cohort in cohorts_of(data, mesh):
+    drawn = drawn_of(cohort.ids, mesh.size)
+    assert len(drawn) == count
+    x, y, sizes = map(np.asarray, rows_read(data, mesh, cohort))
+    ids = np.asarray(cohort.ids)
+    there = ids < data.num_clients
+    own = np.asarray(data.client_ids)[ids[there]]
+    assert (y[there] == own[:, None]).all()
+    assert (x[there] == own[:, None, None]).all()
+    np.testing.assert_array_equal(sizes[there], np.array(SIZES)[own])
+    sets.append(tuple(sorted(drawn)))
+  assert len(set(sets)) == len(sets)
+
+
+def test_cohorts_do_not_depend_on_one_or_two_devices():
+  one, two = (
+    [sorted(drawn_of(c.ids, mesh.size)) for _, c in cohorts_of(data, mesh)]
+    for data, mesh in map(placed, (1, 2))
+  )
+  assert one == two
+
+
+def test_a_client_of_another_device_is_an_empty_place():
+  data, mesh = placed()
+  elsewhere = Cohort(np.array([PADDED - 5, 3, 0, 1], np.int32), everyone=False)
+  *_, sizes = rows_read(data, mesh, elsewhere)
+  assert sizes.tolist() == [0, SIZES[data.client_ids[3]], 0, 0]
+  whole, _ = placed(how='replicated')
+  assert (np.asarray(rows_read(whole, mesh, elsewhere)[2])[1:] > 0).all()
+
+
+def test_examples_are_read_by_single_devices_only():
+  data, _ = placed()
+  with pytest.raises(AssertionError, match='its own rows only'):
+    batching.gather(data, jnp.int32(0), jnp.arange(2))
+
+
+def test_a_device_holds_its_clients_examples_and_padding():
+  data, mesh = placed()
+  sizes = np.asarray(data.sizes()).reshape(2, -1).sum(axis=1)
+  assert sizes.sum() == sum(SIZES)
+  for rows in (data.x, data.y):
+    held = [s.data for s in rows.addressable_shards]
+    assert [len(part) for part in held] == [sizes.max()] * 2
+    assert {part.device for part in held} == set(mesh.devices.flat)
+
+
+def test_only_the_own_devices_rows_are_asked_for():
+  asked = []
+
+  def part(device):
+    asked.append(device)
+    return np.full((3, 2), device, np.float32)
+
+  mesh = sharding.client_mesh(2)
+  rows = sharding.split_rows((6, 2), part, mesh)
+  assert sorted(asked) == [0, 1]
+  np.testing.assert_array_equal(rows[:, 0], [0, 0, 0, 1, 1, 1])
+
+
+def test_the_host_reads_split_data_as_before():
+  split, whole = placed()[0], placed(how='replicated')[0]
+  for i in range(PADDED):
+    for a, b in zip(split.client(i), whole.client(i), strict=True):
+      np.testing.assert_array_equal(a, b)
+  for name in ('x', 'y'):
+    rows = split.compact(getattr(split, name))
+    np.testing.assert_array_equal(rows, whole.compact(getattr(whole, name)))
+  np.testing.assert_array_equal(
+    label_skew.label_counts(split), label_skew.label_counts(whole)
+  )
+  back = split.reorder(np.argsort(np.asarray(split.client_ids))[:M])
+  np.testing.assert_array_equal(back.y, of_clients().y)
+
+
+@pytest.mark.parametrize('clients_per_round', [0, 7])
+def test_no_data_is_exchanged(clients_per_round):
+  local = helpers.local(devices=2, shape=(500,))
+  data = helpers.federation(SIZES, shape=(500,))
+  train, _ = arrange(local, data, data, 'sharded')
+  algorithm = algorithms.build('fed_avg', local)
+  key = sharding.replicate(jax.random.key(0), local.mesh)
+  state = jax.jit(algorithm.init)(key, train)
+  cohort = draw_cohort(0, 1, clients_per_round, train, local.mesh)
+  program = jax.jit(algorithm.step).lower(state, train, cohort, key).compile()
+  model = sum(x.nbytes for x in jax.tree.leaves(state))
+  found = program_memory.collectives_of(program.as_text())
+  assert found
+  assert max(c.bytes for c in found) <= model + 100 < train.x.nbytes / 10
+
+
+@pytest.mark.parametrize(
+  ('share', 'everyone', 'devices', 'wanted'),
+  [
+    (0.12, True, 2, 'replicated'),
+    (0.13, True, 2, 'sharded'),
+    (0.13, True, 1, 'replicated'),
+    (0.13, False, 2, 'replicated'),
+    (0.51, False, 2, 'sharded'),
+    (None, True, 2, 'replicated'),
+  ],
+)
+def test_large_data_are_split_by_themselves(
+  share, everyone, devices, wanted, monkeypatch
+):
+  memory = None if share is None else 1000 / share
+  mesh = sharding.client_mesh(devices)
+  assert sharding.own_memory(mesh.devices.flat[0]) is None  # All have one memory.
+  monkeypatch.setattr(sharding, 'own_memory', lambda device: memory)
+  assert placement.chosen('auto', 1000, mesh, everyone) == wanted
+  for named in ('replicated', 'sharded'):
+    assert placement.chosen(named, 1000, mesh, everyone) == named
+  with pytest.raises(UserError, match='`data_placement=whole` is unknown'):
+    placement.chosen('whole', 1000, mesh, everyone)
+
+
+def run(name='fesem', devices=2, placed_as='sharded', rounds=2, **options):
+  groups = np.arange(M) % 2
+  train = helpers.federation(SIZES, groups=groups)
+  test = helpers.federation([3] * M, groups=groups, seed=1)
+  given = {'num_clusters': 2} if name == 'fesem' else {}
+  algorithm = algorithms.build(name, helpers.local(devices=devices), **given)
+  options |= {'rounds': rounds, 'clients_per_round': 7, 'data_placement': placed_as}
+  return simulate(algorithm, train, test, **options)
+
+
+def test_a_run_of_some_clients_goes_on_where_data_are_split_alike(tmp_path):
+  how = {'name': 'fed_avg', 'make_portrait': False, 'eval_every': 0}
+  held = how | {'workdir': tmp_path, 'config': {'seed': 0}}
+  run(**held, rounds=1)
+  refused = r'`data_placement` \(there: sharded, now: replicated\)'
+  with pytest.raises(UserError, match=refused):
+    run(**held, rounds=1, placed_as='auto')
+  rest, whole = run(**held, devices=1), run(**how)
+  jax.tree.map(assert_close, rest.state, whole.state)
+  assert whole.summary['data_placement'] == 'sharded'
+  assert 'each of 2 device(s) holds' in whole.summary['notes'][0]
+
+
+def test_a_run_of_replicated_data_has_the_configuration_that_it_had(tmp_path):
+  how = {'make_portrait': False, 'rounds': 1, 'placed_as': 'auto'}
+  result = run('fed_avg', workdir=tmp_path, config={'seed': 0}, **how)
+  assert result.summary['data_placement'] == 'replicated'
+  held = (tmp_path / 'config.json').read_text()
+  assert 'data_placement' not in held
+  assert 'data_shards' not in held
+
+
+def test_figures_show_clients_where_their_data_are(monkeypatch):
+  monkeypatch.setattr(figure_data, '_MAX_CLIENTS', 6)
+  new = helpers.federation([4] * 5)
+  result = run('fesem', rounds=1, unseen=(new, new))
+  assert 0 < result.summary['unseen']['micro_accuracy'] <= 1
+  sampled = result.portrait['sampled']
+  assert len(set(sampled.tolist())) == 6  # All of them trained: none was elsewhere.
+  assert max(sampled) < M
+
+
+def test_newton_steps_draw_both_cohorts_of_each_device():
+  ends = []
+  for devices in (1, 2):
+    local = helpers.local(devices=devices)
+    data = helpers.federation(SIZES)
+    train, _ = arrange(local, data, data, 'sharded')
+    algorithm = algorithms.build('fed_dane', local)
+    key = sharding.replicate(jax.random.key(0), local.mesh)
+    cohort = draw_cohort(0, 1, 7, train, local.mesh)
+    state = jax.jit(algorithm.init)(key, train)
+    state, info = jax.jit(algorithm.step)(state, train, cohort, key)
+    assert int(info.trained) == 7
+    ends.append(state)
+  jax.tree.map(assert_close, *ends)  # Who was not at its device would be missing.
+
+
+@pytest.mark.parametrize('index', ONCE, ids=[IDS[i] for i in ONCE])
+def test_with_all_clients_only_memory_changes(index):
+  name, options = METHODS[index]
+  one, whole, state, _ = base_run(index)
+  local, cohort = helpers.local(chunk=2, devices=2), helpers.everyone(whole)
+  split = placement.place(whole, local.mesh, 'sharded')
+  key = jax.random.fold_in(jax.random.key(9), 4)
+  want, info = jax.jit(one.step)(state, whole, cohort, key)
+  algorithm = algorithms.build(name, local, **options)
+  state, key = sharding.replicate((state, key), local.mesh)
+  got, found = jax.jit(algorithm.step)(state, split, cohort, key)
+  jax.tree.map(assert_close, (got, found), (want, info))
+  assert int(found.trained) == 6

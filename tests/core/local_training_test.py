@@ -1,0 +1,216 @@
+"""Learning rates over rounds, and losses of the user's own, against float64."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core.local_training import local_training
+from fesem_jax.core.types import Cohort, cross_entropy
+from fesem_jax.run.simulation import simulate
+from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  run,
+  unflatten,
+)
+
+RATES = [1.0, 0.5, 0.125]
+ROUNDS = len(RATES)
+
+
+def listed(number):
+  """The rates above as a schedule over rounds."""
+  return jnp.asarray(RATES, jnp.float32)[number]
+
+
+def cohort_of(data):
+  """The cohort of each round, all clients, as `simulate` would draw it."""
+  ids = np.arange(data.num_clients, dtype=np.int32)
+  return lambda number: Cohort(ids, everyone=True, round=np.int32(number - 1))
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_fed_avg_follows_a_schedule_over_rounds(devices):
+  data, local = federation(), helpers.local(epochs=2, devices=devices)
+  local = local._replace(lr_schedule=listed)
+  algorithm = algorithms.build('fed_avg', local)
+  model = reference.from_params(initial(algorithm, data).params, 0)
+  for number, rate in enumerate(RATES, 1):
+    key = jax.random.fold_in(jax.random.key(9), number)
+    trained = [
+      reference.flat(
+        reference.local_sgd(
+          model, helpers.batches(data, local.schedule, i, key), 0.1 * rate
+        )[0]
+      )
+      for i in range(len(SIZES))
+    ]
+    model = unflatten(np.average(trained, axis=0, weights=SIZES), model)
+  state, _ = run(algorithm, data, rounds=ROUNDS, cohort=cohort_of(data))
+  got = reference.flat(reference.from_params(state.params, 0))
+  assert_close(got, reference.flat(model))
+
+
+def test_control_variates_know_the_rate_of_the_round():
+  data, local = federation(), helpers.local(epochs=2)
+  local = local._replace(lr_schedule=listed)
+  algorithm = algorithms.build('scaffold', local)
+  model = reference.from_params(initial(algorithm, data).params, 0)
+  x, c = reference.flat(model), 0.0
+  own = np.zeros((len(SIZES), x.size))
+  for number, rate in enumerate(RATES, 1):
+    key = jax.random.fold_in(jax.random.key(9), number)
+    models, changes = [], []
+    for i in range(len(SIZES)):
+      batches = helpers.batches(data, local.schedule, i, key)
+      correction = unflatten(c - own[i], model)
+      start = unflatten(x, model)
+      w, _ = reference.local_sgd(start, batches, 0.1 * rate, correction=correction)
+      models.append(reference.flat(w))
+      changes.append(-c + (x - models[-1]) / (len(batches) * 0.1 * rate))
+    own += changes
+    x, c = np.mean(models, axis=0), c + np.mean(changes, axis=0)
+  state, _ = run(algorithm, data, rounds=ROUNDS, cohort=cohort_of(data))
+  for stack, row, want in (
+    (state.params, 0, x),
+    (state.control, 0, c),
+    (state.client_controls, 1, own[1]),
+  ):
+    got = reference.flat(reference.from_params(stack, row))
+    assert_close(got, want, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+  'make', [optax.sgd, lambda r: optax.sgd(r, momentum=0.9), optax.adam]
+)
+def test_a_schedule_is_one_of_the_learning_rate(make):
+  data = federation()
+  once = np.int32(1)
+  cohort = Cohort(np.arange(len(SIZES), dtype=np.int32), everyone=True, round=once)
+  states = []
+  for rate, schedule in ((0.1, listed), (0.05, None)):
+    local = helpers.local(optimizer=make(rate))._replace(lr_schedule=schedule)
+    state = algorithms.build('fed_avg', local).init(jax.random.key(0), data)
+    step = algorithms.build('fed_avg', local).step
+    states.append(jax.jit(step)(state, data, cohort, jax.random.key(1))[0].params)
+  chex.assert_trees_all_close(*states, rtol=1e-5, atol=1e-6)
+
+
+def test_one_program_serves_all_rounds():
+  data = federation()
+  local = helpers.local()._replace(lr_schedule=listed)
+  algorithm = algorithms.build('fed_avg', local)
+  traces = []
+
+  def step(*args):
+    traces.append(1)
+    return algorithm.step(*args)
+
+  run(algorithm._replace(step=step), data, rounds=ROUNDS, cohort=cohort_of(data))
+  assert len(traces) == 1
+
+
+def test_a_run_follows_its_schedule():
+  # The rate of round 2 is 0: the models stay as round 1 left them.
+  data = federation()
+  local = helpers.local()._replace(lr_schedule=lambda number: 1.0 - (number == 1))
+  ends = []
+  for rounds in (1, 2, 3):
+    algorithm = algorithms.build('fed_avg', local)
+    result = simulate(
+      algorithm, data, data, rounds=rounds, make_portrait=False, progress=False
+    )
+    ends.append(reference.vectors(result.state.params))
+  np.testing.assert_array_equal(ends[0], ends[1])
+  assert np.abs(ends[1] - ends[2]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+  ('schedule', 'message'),
+  [
+    (lambda number: 0.0, 'positive, but gives 0.0'),
+    (lambda number: float('nan'), 'positive'),
+    (lambda number: jnp.ones(2), 'to one number'),
+    (lambda: 1.0, 'to one number'),
+    (lambda number: 1.0 if number < 3 else 0.1, 'to one number'),
+    (0.5, 'to one number'),
+  ],
+)
+def test_bad_schedules_are_refused(schedule, message):
+  model = helpers.local().model
+  with pytest.raises(UserError, match=f'`lr_schedule` must be .*{message}'):
+    local_training(model, optax.sgd(0.1), num_clients=6, lr_schedule=schedule)
+
+
+def squared_error(logits, y):
+  """Half the squared distance of the logits to the indicators of the labels."""
+  wanted = jax.nn.one_hot(y, logits.shape[-1])
+  return 0.5 * jnp.square(logits - wanted).sum(axis=-1)
+
+
+def linear_loss_and_gradient(model, x, y):
+  """Mean squared error of a linear model and its gradient, float64."""
+  (kernel, bias) = model[0]
+  error = x @ kernel + bias - np.eye(kernel.shape[1])[y]
+  gradient = [(x.T @ error / len(y), error.mean(axis=0))]
+  return 0.5 * np.square(error).sum(axis=1).mean(), gradient
+
+
+def of_squared_error(**options):
+  """Local training of a linear model on squared errors."""
+  local = helpers.local(hidden=(), **options)
+  return local._replace(model=local.model._replace(loss=squared_error))
+
+
+def test_local_training_minimizes_the_models_own_loss(monkeypatch):
+  data, local = federation(), of_squared_error(epochs=2)
+  algorithm = algorithms.build('fed_avg', local)
+  model = reference.from_params(initial(algorithm, data).params, 0)
+  monkeypatch.setattr(reference, 'loss_and_gradient', linear_loss_and_gradient)
+  key = jax.random.fold_in(jax.random.key(9), 1)
+  ends = [
+    reference.local_sgd(model, helpers.batches(data, local.schedule, i, key), 0.1)
+    for i in range(len(SIZES))
+  ]
+  want = np.average([reference.flat(w) for w, _ in ends], axis=0, weights=SIZES)
+  state, infos = run(algorithm, data, rounds=1)
+  assert_close(reference.flat(reference.from_params(state.params, 0)), want)
+  loss = np.average([loss for _, loss in ends], weights=SIZES)
+  assert_close(infos[0].train_loss, loss)
+
+
+@pytest.mark.parametrize('chunk', [1, 2])
+def test_choices_and_gradients_are_of_the_models_own_loss(chunk):
+  data, local = federation(), of_squared_error(chunk=chunk)
+  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+  losses = cohort_losses(local, models, data, helpers.everyone(data))
+  first = jax.tree.map(lambda x: x[:1], models)
+  everyone = np.ones(len(SIZES), bool)
+  gradients, _ = cohort_gradients(local, first, data, helpers.everyone(data), everyone)
+  for i in range(len(SIZES)):
+    for k in range(2):
+      model = reference.from_params(models, k)
+      loss, gradient = linear_loss_and_gradient(model, *data.client(i))
+      assert_close(losses[i, k], loss)
+      if k == 0:
+        got = reference.flat(reference.from_params(gradients, i))
+        assert_close(got, reference.flat(gradient))
+
+
+def test_a_loss_must_give_one_number_for_each_example():
+  data, local = federation(), helpers.local()
+  local = local._replace(
+    model=local.model._replace(loss=lambda logits, y: cross_entropy(logits, y).mean())
+  )
+  algorithm = algorithms.build('fed_avg', local)
+  with pytest.raises(UserError, match='one number for each example'):
+    run(algorithm, data, rounds=1)

@@ -1,0 +1,219 @@
+"""Stacks in the host's memory: the same results as on the devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms
+from fesem_jax.cohorts import arrangement
+from fesem_jax.core import client_map, offloading
+from fesem_jax.core.types import Cohort
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, methods
+
+# Every method that can keep its clients' models there.
+OFFLOADED = [
+  ('fesem', {'num_clusters': 2, 'track_objective': True}),
+  ('fesem', {'num_clusters': 2, 'init_clients': 4, 'late_joins': True, 'max_age': 1}),
+  ('fesem_ma', {'num_clusters': 2, 'init_clients': 4}),
+  ('non_fed', {}),
+  ('ditto', {'ditto_lambda': 0.5}),
+  ('scaffold', {'server_learning_rate': 0.5}),
+]
+IDS = [f'{name}-{"-".join(options)}' for name, options in OFFLOADED]
+SIZES = [6, 3, 9, 5, 8, 4, 7, 5]
+
+
+def host(tree):
+  return jax.device_get(offloading.as_arrays(tree))
+
+
+def data_and_local(devices=1):
+  local = helpers.local(chunk=3, devices=devices)
+  data = helpers.federation(SIZES, groups=[0, 1] * 4)
+  return arrangement.arrange(local, data, data)[0], local
+
+
+def run(name, options, state, cohort=None, devices=1):
+  """The state after two rounds, what they report, and what clients deploy."""
+  data, local = data_and_local(devices)
+  algorithm = algorithms.build(name, local, client_state=state, **options)
+  last, infos = methods.run(algorithm, data, rounds=2, cohort=cohort)
+  return host(last), infos, host(jax.jit(algorithm.deployed)(last, data))
+
+
+def assert_same(a, b):
+  """Equal but for the last digits: other programs add up in another order."""
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+
+  def close(x, y):
+    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+  jax.tree.map(close, a, b)
+
+
+def some(number):
+  """Some clients of each round, and an empty place."""
+  ids = np.random.default_rng(number).permutation(8)[:3]
+  return Cohort(np.append(ids, 8).astype(np.int32), everyone=False)
+
+
+# All clients on two devices; some of them on one and on two in turn.
+CASES = [(*row, None, 2) for row in OFFLOADED]
+CASES += [(*row, some, 1 + i % 2) for i, row in enumerate(OFFLOADED)]
+
+
+@pytest.mark.parametrize(
+  ('name', 'options', 'cohort', 'devices'),
+  CASES,
+  ids=[f'{id_}-{how}' for how in ('all', 'some') for id_ in IDS],
+)
+def test_the_same_results_as_on_the_devices(name, options, cohort, devices):
+  kept = run(name, options, 'stacked', cohort, devices)
+  offloaded = run(name, options, 'offloaded', cohort, devices)
+  assert_same(kept, offloaded)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_rows_read_ahead_are_those_of_the_next_chunk(devices, monkeypatch):
+  kept = run('non_fed', {}, 'stacked', None, devices)
+  monkeypatch.setattr(offloading, 'reads_ahead', lambda mesh: True)
+  assert_same(kept, run('non_fed', {}, 'offloaded', None, devices))
+  monkeypatch.setattr(offloading, '_UNROLLED', 1)
+  assert_same(kept, run('non_fed', {}, 'offloaded', None, devices))
+
+
+def stack_of(count, devices, seed=0):
+  """Random models [count, ...] in the host's memory, and the same as arrays."""
+  rng, mesh = np.random.default_rng(seed), helpers.local(devices=devices).mesh
+  models = helpers.two_layers(rng, count, size=130)
+  empty = jax.jit(lambda m: offloading.repeat(m, count, mesh))(
+    jax.tree.map(lambda x: jnp.zeros_like(x[0]), models)
+  )
+  ids = jnp.arange(count)
+  return jax.jit(lambda s, m: s.with_rows(ids, m))(empty, models), models
+
+
+def assert_equal(a, b):
+  jax.tree.map(np.testing.assert_array_equal, host(a), host(b))
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_rows_in_and_out(devices):
+  stack, models = stack_of(8, devices)
+  assert stack.rows.sharding.memory_kind == 'pinned_host'
+  assert stack.rows.shape == (8, 8, 128)  # 6 and 130 numbers: three lines, of eight.
+  assert stack.form.size == 136
+  assert_equal(stack, models)
+  ids = jnp.array([5, 0, 8, 3])  # 8 is an empty place.
+  found = jax.jit(lambda s: s.rows_of(ids))(stack)
+  expected = jax.tree.map(lambda x: x.at[ids].get(mode='fill', fill_value=0), models)
+  assert_equal(found, expected)
+  few = jax.jit(lambda s: s.fetch(jnp.array([7, 2, 4])))(stack)
+  assert_equal(few, jax.tree.map(lambda x: x[jnp.array([7, 2, 4])], models))
+  new = helpers.two_layers(np.random.default_rng(1), 4, size=130)
+  changed = jax.jit(lambda s, r: s.with_rows(ids, r))(stack, new)
+  put = jax.tree.map(lambda x, r: x.at[ids].set(r, mode='drop'), models, new)
+  assert_equal(changed, put)
+  same = jax.jit(lambda s, r: s.with_rows(ids, r.rows_of(ids)))(changed, stack)
+  assert_equal(same, models)
+
+
+@pytest.mark.parametrize('ahead', [False, True])
+def test_chunks_replace_their_own_rows_only(ahead):
+  stack, models = stack_of(7, 1)
+  work = jnp.array([3, 9, 1, 9, 4, 2, 5])
+  group = jnp.array([0, 1, 0, 2, 1, 0, 0])  # Chunks with empty places.
+
+  def body(slots, own, old, sums):
+    assert set(own) == set(models)
+    added = jax.tree.map(lambda x, y: x + 2 * y, old, own)
+    return added, sums + jnp.where(slots < 7, slots, 0).sum()
+
+  def double(stack):
+    return client_map.map_chunks(
+      body, work, 3, jnp.int32(0), stack, group, 3, own=stack, reads_ahead=ahead
+    )
+
+  tripled, total = jax.jit(double)(stack)
+  assert total == sum(range(7))
+  methods.assert_close(
+    methods.matrix(host(tripled)), 3 * methods.matrix(models), 1e-6, 1e-6
+  )
+
+
+def test_models_of_another_kind_are_refused():
+  data, local = data_and_local()
+  half = local.model._replace(
+    init=lambda key: jax.tree.map(lambda x: x.astype('bfloat16'), local.model.init(key))
+  )
+  algorithm = algorithms.build(
+    'non_fed', local._replace(model=half), client_state='offloaded'
+  )
+  with pytest.raises(UserError, match=r'client_state=offloaded.*float32 only'):
+    methods.initial(algorithm, data)
+
+
+@pytest.mark.parametrize(
+  'options',
+  [{'aggregation': 'median'}, {'reseed_empty': True}, {'recluster_every': 2},
+   {'init_shuffle': 0.5}, {'init_models': 'random'}],
+)  # fmt: skip
+def test_options_that_need_all_models_on_the_devices_are_refused(options):
+  with pytest.raises(UserError, match=r'needs the models of all clients.*offloaded'):
+    algorithms.build('fesem', helpers.local(), client_state='offloaded', **options)
+
+
+@pytest.mark.parametrize('name', ['robust', 'fed_cluster'])
+def test_methods_that_compare_all_models_do_not_have_it(name):
+  with pytest.raises(UserError, match='`client_state` does not apply'):
+    algorithms.build(name, helpers.local(), client_state='offloaded')
+
+
+@pytest.mark.parametrize('name', ['non_fed', 'ditto'])
+def test_there_is_no_third_place(name):
+  with pytest.raises(UserError, match='client_state'):
+    algorithms.build(name, helpers.local(), client_state='streamed')
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'), [('non_fed', {}), ('fesem', {'num_clusters': 2})]
+)
+def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path, name, options):
+  data = helpers.federation(SIZES, groups=[0, 1] * 4)
+
+  def go(folder, rounds, state='offloaded'):
+    algorithm = algorithms.build(
+      name, helpers.local(devices=2), client_state=state, **options
+    )
+    return simulate(
+      algorithm,
+      data,
+      data,
+      rounds=rounds,
+      clients_per_round=5,
+      checkpoint_every=0,
+      workdir=tmp_path / folder,
+    )
+
+  whole, _ = go('whole', 3), go('parts', 2)
+  parts = go('parts', 3)
+  assert_equal(parts.state, whole.state)
+  placed = parts.state.client_params.rows.sharding
+  assert placed.memory_kind == 'pinned_host'
+  kept = go('kept', 3, 'stacked')
+  assert_same(host(kept.state), host(whole.state))
+  saved, expected = (fj.load_run(tmp_path / f).deployed for f in ('whole', 'kept'))
+  for client in whole.clients.names:
+    a, b = (m.params(client=client) for m in (saved, expected))
+    assert_same(a, b)
+    assert_same(a, whole.deployed.params(client=client))
+  np.testing.assert_allclose(
+    np.abs(whole.portrait['coordinates']),
+    np.abs(kept.portrait['coordinates']),
+    rtol=1e-2,
+    atol=1e-3,
+  )

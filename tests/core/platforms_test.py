@@ -1,0 +1,133 @@
+"""What an accelerator would run, on the CPU: the results are the same."""
+
+import functools
+import os
+import subprocess
+import sys
+import types
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core import platforms, sharding, tree
+from fesem_jax.models import dense_layers
+from fesem_jax.utils import processes
+from tests.support import helpers
+
+SHAPE = (12, 12)
+
+
+def as_on_a_gpu(cpu, accelerator, *args, tpu=None):
+  del cpu, tpu
+  return accelerator(*args)
+
+
+def as_on_a_tpu(cpu, accelerator, *args, tpu=None):
+  del cpu
+  return (tpu or accelerator)(*args)
+
+
+def trained(name):
+  """A method's state after two rounds with convolutions, and its lowered program."""
+  options = {'num_clusters': 2, 'init_restarts': 2}
+  if name == 'hypo_cluster':
+    options['init_rounds'] = 1
+  data = helpers.federation([7, 4, 9, 5, 6], groups=np.arange(5) % 2, shape=SHAPE)
+  local = helpers.local(chunk=3, shape=SHAPE, model='small_cnn')
+  algorithm = algorithms.build(name, local, **options)
+  state = jax.jit(algorithm.init)(jax.random.key(0), data)
+  step = jax.jit(algorithm.step)
+  cohort = helpers.everyone(data)
+  for r in range(2):
+    state, info = step(state, data, cohort, jax.random.key(r + 1))
+  program = step.lower(state, data, cohort, jax.random.key(0)).as_text()
+  return algorithm.deployed(state, data), info, program
+
+
+on_the_cpu = functools.cache(trained)
+
+
+@pytest.mark.parametrize('name', ['fesem', 'hypo_cluster'])
+@pytest.mark.parametrize('choose', [as_on_a_gpu, as_on_a_tpu])
+def test_a_round_is_the_same(name, choose, monkeypatch):
+  on_cpu, cpu_info, cpu_program = on_the_cpu(name)
+  monkeypatch.setattr(platforms, 'choose', choose)
+  elsewhere, info, program = trained(name)
+  assert program != cpu_program
+  np.testing.assert_array_equal(on_cpu.choice, elsewhere.choice)
+  np.testing.assert_allclose(cpu_info.train_loss, info.train_loss, rtol=1e-5)
+  chex.assert_trees_all_close(on_cpu.shared, elsewhere.shared, rtol=1e-4, atol=1e-5)
+
+
+def test_distances_and_dense_layers_are_the_same(monkeypatch):
+  rng = np.random.default_rng(0)
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+  stack, centers = {'w': normal(6, 100, 200)}, {'w': normal(3, 100, 200)}
+  x, kernel = normal(10, 30), normal(30, 20)
+  dimensions = (((1,), (0,)), ((), ()))
+  both = []
+  for choose in (platforms.choose, as_on_a_gpu):
+    monkeypatch.setattr(platforms, 'choose', choose)
+    product = dense_layers.dot_general(x, kernel, dimensions)
+    both.append((tree.squared_distances(stack, centers), product))
+  for a, b in zip(*both, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('gibibytes', 'images'), [(16, False), (80, False), (80, True)]
+)
+def test_default_chunks_fill_a_quarter_of_the_memory(gibibytes, images):
+  limit = gibibytes * 2**30
+  device = types.SimpleNamespace(
+    platform='gpu', memory_stats=lambda: {'bytes_limit': limit}
+  )
+  mesh = types.SimpleNamespace(size=1, devices=np.array([device], object))
+  kernel = (5, 5, 32, 64) if images else (1000, 2000)
+  params = {'kernel': jax.ShapeDtypeStruct(kernel, np.float32)}
+
+  def chunk(m):
+    return sharding.default_clients_per_chunk(params, m, mesh)
+
+  assert chunk(3) == 3
+  size = np.prod(kernel)
+  # Six copies of the model, and patches of 128 images.
+  each = 24 * size + images * 120 * 2**20
+  assert each * chunk(10**6) <= limit / 4 < each * (chunk(10**6) + 1)
+
+
+def test_accelerators_multiply_in_float32():
+  program = """
+import types
+import jax
+jax.devices = lambda: [types.SimpleNamespace(platform='gpu')]
+import fesem_jax
+fesem_jax.setup_devices()
+print(jax.config.jax_default_matmul_precision)
+"""
+
+  def run(**chosen):
+    return subprocess.run(
+      [sys.executable, '-c', program],
+      env=os.environ | chosen,
+      capture_output=True,
+      text=True,
+      check=True,
+    ).stdout.split()[-1]
+
+  assert run() == 'highest'
+  assert run(JAX_DEFAULT_MATMUL_PRECISION='tensorfloat32') == 'tensorfloat32'
+
+
+def test_processes_ask_nobody_for_the_memory_that_chunks_may_take(monkeypatch):
+  """It is asked while a round is traced: an exchange would become part of it."""
+  monkeypatch.setattr(processes, 'count', lambda: 2)
+  monkeypatch.setattr(processes, 'from_first', lambda make: pytest.fail('it asks'))
+  device = types.SimpleNamespace(platform='gpu', device_kind='some GPU')
+  assert sharding.memory_for_clients(device) == 4 * 2**30  # A quarter of 16 GiB.

@@ -1,0 +1,142 @@
+"""Precision of products: whose is chosen, and whose is always float32's."""
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import rounded
+from fesem_jax import algorithms
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.local_training import PRECISIONS, local_training
+from fesem_jax.core.tree import expand
+from fesem_jax.evaluation.evaluate import evaluate_clients
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.local_sgd import weighted_loss
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.methods import IDS, METHODS, federation
+
+IMAGES = (6, 6)
+
+
+def precisions(fn, *args):
+  """How many products of a function have which precision, by its name."""
+  found = rounded.products(jax.make_jaxpr(fn)(*args).jaxpr)
+  assert all(p is not None and p[0] == p[1] for p in found)
+  names = [p[0].name.lower() for p in found]
+  return {name: names.count(name) for name in sorted(set(names))}
+
+
+def of_method(name, options, local):
+  """The products of a method's start, round and evaluation."""
+  data, key, model = federation(), jax.random.key(0), local.model
+
+  def init(key):
+    # Flax runs the module on zeros, which no compiler leaves in the program.
+    with jax.default_matmul_precision('highest'):
+      return model.init(key)
+
+  local = local._replace(model=model._replace(init=init))
+  algorithm = algorithms.build(name, local, **options)
+  state = jax.eval_shape(algorithm.init, key, data)
+
+  def evaluate(state, data, key):
+    used = algorithm.deployed(state, data)
+    return evaluate_clients(used, algorithm.local, data, data, key, 0)
+
+  start = precisions(algorithm.init, key, data)
+  step = precisions(algorithm.step, state, data, helpers.everyone(data), key)
+  return start, step, precisions(evaluate, state, data, key)
+
+
+@pytest.mark.parametrize(('name', 'options'), METHODS, ids=IDS)
+def test_every_product_says_its_precision(name, options):
+  # What says none would have the default, which is an accelerator's fastest.
+  with jax.default_matmul_precision('default'):
+    for found in of_method(name, options, helpers.local(chunk=3)):
+      assert found.keys() <= {'highest'}
+      assert found or name != 'fed_avg'
+
+
+def of_gradient(local):
+  """How many products the gradient of a batch has, in all the forms of its layers."""
+  x, y = np.zeros((4, 6), np.float32), np.zeros(4, np.int32)
+
+  def gradient(params):
+    return jax.grad(lambda p: weighted_loss(local.model, p, x, y, np.ones(4)))(params)
+
+  params = local.model.init(jax.random.key(0))
+  with jax.default_matmul_precision('highest'):
+    return precisions(gradient, params)['highest']
+
+
+@pytest.mark.parametrize('precision', ['high', 'default'])
+def test_only_local_training_takes_the_chosen_precision(precision):
+  exact = helpers.local(chunk=3)
+  local, count = exact._replace(precision=precision), of_gradient(exact)
+  for name, options, gradients in (
+    ('fed_avg', {}, 1),
+    ('fesem', {'num_clusters': 2}, 1),
+    ('fed_dane', {'same_cohort': True}, 2),  # Those of a whole client too.
+  ):
+    found, all_highest = (of_method(name, options, each) for each in (local, exact))
+    for program, as_highest in zip(found, all_highest, strict=True):
+      assert sum(program.values()) == as_highest['highest']
+    start, step, evaluation = found
+    assert start.get(precision) == (count if name == 'fesem' else None)
+    assert step[precision] == gradients * count
+    assert step['highest'] > 0  # Sums.
+    assert evaluation.keys() == {'highest'}
+
+
+def test_losses_that_decide_stay_in_float32():
+  data, local = federation(), helpers.local()._replace(precision='default')
+  centers = expand(local.model.init(jax.random.key(0)))
+  found = precisions(
+    lambda models: cohort_losses(local, models, data, helpers.everyone(data)), centers
+  )
+  assert found == {'highest': 2}
+
+
+@pytest.mark.parametrize('chunk', [1, 3])
+@pytest.mark.parametrize('shared_start', ['off', 'on'])
+def test_every_form_of_a_layer_takes_it(chunk, shared_start):
+  data = helpers.federation([4, 3, 5], shape=IMAGES)
+  local = helpers.local(chunk=chunk, shape=IMAGES, model='small_cnn')
+  local = local._replace(precision='high', shared_start=shared_start)
+
+  def train(start, key):
+    used = ClientModels(start)
+    cohort = helpers.everyone(data)
+    return train_cohort(local, used, data, cohort, key, keep=False, mean_by='uniform')
+
+  start = expand(local.model.init(jax.random.key(0)))
+  found = precisions(train, start, jax.random.key(1))
+  # Two convolutions of two forms and two dense layers, forward and backward.
+  assert found.pop('high') > 15
+  # Large arrays of one model are added without a product.
+  assert found.keys() <= {'highest'}
+
+
+def test_a_cpu_computes_the_same():
+  data, key = federation(), jax.random.key(0)
+  ended = []
+  for precision in PRECISIONS:
+    local = helpers.local(chunk=3)._replace(precision=precision)
+    algorithm = algorithms.build('fesem', local, num_clusters=2)
+    state = jax.jit(algorithm.init)(key, data)
+    state, _ = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
+    ended.append(jax.tree.leaves(state))
+  for other in ended[1:]:
+    for a, b in zip(ended[0], other, strict=True):
+      np.testing.assert_array_equal(a, b)
+
+
+def test_a_precision_that_does_not_exist_is_refused():
+  local = helpers.local()
+  with pytest.raises(UserError, match='`precision=float16'):
+    local_training(local.model, local.optimizer, num_clients=3, precision='float16')
+  assert local_training(local.model, local.optimizer, num_clients=3).precision == (
+    'highest'
+  )

@@ -1,0 +1,92 @@
+"""CelebA's images and lists load to what was written; bad ones are named."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fesem_jax import data
+from fesem_jax.data import celeba
+from fesem_jax.utils.errors import UserError
+from tests.support.sources import write_leaf_celeba, write_original
+
+
+def test_original_celeba(tmp_path):
+  folder = tmp_path / 'celeba'
+  names, smiles = write_original(folder)
+  train, test = data.load('celeba', data_dir=tmp_path)
+  assert train.info.names.tolist() == ['12', '7']  # 99 has four images only.
+  assert train.x.shape[1:] == (84, 84, 3)
+  assert train.num_classes == 2
+  assert np.asarray(train.sizes()).tolist() == [4, 5]
+  wanted = {}
+  for name in names['12']:
+    with Image.open(folder / 'img_align_celeba' / name) as image:
+      wanted[celeba.resize(image).tobytes()] = smiles[name]
+  for split in (train, test):
+    for x, y in zip(*split.client(0), strict=True):
+      assert wanted.pop(x.tobytes()) == y
+  assert not wanted
+
+
+def test_leaf_celeba(tmp_path):
+  folder = tmp_path / 'leaf_celeba'
+  names, smiles = write_leaf_celeba(folder)
+  train, test = data.load('celeba', data_dir=tmp_path)
+  assert np.asarray(train.sizes()).tolist() == [4, 4, 4]
+  assert np.asarray(test.sizes()).tolist() == [1, 2, 0]
+  np.testing.assert_array_equal(
+    train.client(0)[1], [smiles[n] for n in names['12'][:4]]
+  )
+  path = folder / 'train' / 'all_data.json'
+  text = path.read_text()
+  path.write_text(text.replace(names['12'][0], '../../secret.jpg'))
+  with pytest.raises(UserError, match=r"names '../../secret.jpg', which is not a file"):
+    data.load('celeba', data_dir=tmp_path)
+  path.write_text(text.replace(names['12'][0], '/etc/passwd'))
+  with pytest.raises(UserError, match="names '/etc/passwd', which is not a file"):
+    data.load('celeba', data_dir=tmp_path)
+  path.write_text(text.replace(names['12'][0], '999999.jpg'))
+  with pytest.raises(UserError, match=r'999999\.jpg is missing'):
+    data.load('celeba', data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('break_it', 'message'),
+  [
+    (lambda f: (f / 'img_align_celeba' / '000003.jpg').unlink(), '000003.jpg is miss'),
+    (
+      lambda f: (f / 'img_align_celeba' / '000003.jpg').write_bytes(b'x'),
+      '000003.jpg is damaged',
+    ),
+    (lambda f: (f / 'identity_CelebA.txt').unlink(), 'Cannot read .*identity_CelebA'),
+    (
+      lambda f: (f / 'identity_CelebA.txt').write_text('000001.jpg\n'),
+      'line 1: not "image identity"',
+    ),
+    (
+      lambda f: (f / 'identity_CelebA.txt').write_text(
+        ''.join(f'../x{i}.jpg 1\n' for i in range(5))
+      ),
+      r'has no line for \.\./x0\.jpg',
+    ),
+    (
+      lambda f: (f / 'identity_CelebA.txt').write_text('000001.jpg 1\n' * 5),
+      r'line 2: 000001\.jpg is listed twice',
+    ),
+    (
+      lambda f: (f / 'list_attr_celeba.txt').write_text('1\nBald\n000001.jpg 1\n'),
+      'its second line must name the attribute Smiling',
+    ),
+    (
+      lambda f: (f / 'list_attr_celeba.txt').write_text('1\nSmiling\n000001.jpg 3\n'),
+      'line 3: Smiling is neither 1 nor -1',
+    ),
+    (lambda f: (f / 'img_align_celeba').rename(f / 'other'), 'does not exist'),
+  ],
+)
+def test_bad_celeba_files_are_named(tmp_path, break_it, message):
+  folder = tmp_path / 'celeba'
+  write_original(folder)
+  break_it(folder)
+  with pytest.raises(UserError, match=message):
+    data.load('celeba', data_dir=tmp_path)

@@ -1,0 +1,90 @@
+"""Data sets of the Hugging Face hub, in the shapes that its files have."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fesem_jax import data
+from fesem_jax.utils.errors import UserError
+from tests.support.sources import (
+  WRITERS,
+  contents,
+  write_hub,
+  write_hub_celeba,
+  writers,
+)
+
+
+def test_celeba_of_the_hub_pools_its_splits(tmp_path):
+  write_hub_celeba(tmp_path / 'flwrlabs' / 'celeba')
+  train, test = data.load('celeba', data_dir=tmp_path)
+  assert train.info.names.tolist() == ['12', '3', '7']
+  assert train.x.shape == (15, 84, 84, 3)
+  assert np.asarray(test.sizes()).tolist() == [1, 1, 1]
+  assert train.num_classes == 2
+  both = np.concatenate([train.y, test.y])
+  assert sorted(both.tolist()) == [0] * 9 + [1] * 9
+
+
+def test_femnist_of_the_hub_is_split_80_20(tmp_path):
+  clients = writers()
+  write_hub(tmp_path / 'flwrlabs' / 'femnist', clients)
+  train, test = data.load('femnist', data_dir=tmp_path)
+  assert train.num_classes == 62
+  for name, (x, y) in contents(train).items():
+    rest = contents(test)[name]
+    whole = [*zip(x, y, strict=True), *zip(*rest, strict=True)]
+    have = sorted((a.tobytes(), int(b)) for a, b in whole)
+    want = [pair for part in clients[name] for pair in zip(*part, strict=True)]
+    assert have == sorted((a.tobytes(), int(b)) for a, b in want)
+    assert len(rest[1]) == max(1, round(0.2 * len(want)))
+
+
+def test_any_hub_set_by_its_columns(tmp_path):
+  write_hub(tmp_path / 'me' / 'mine', writers())
+  options = {'data_dir': tmp_path, 'hub_name': 'me/mine'}
+  train, _ = data.load('hub', hub_client_column='writer_id', **options)
+  assert train.info.names.tolist() == sorted(WRITERS)
+  with pytest.raises(UserError, match='`hub_client_column=writer` is not among'):
+    data.load('hub', hub_client_column='writer', **options)
+  with pytest.raises(UserError, match='has the splits train; without `hub_client'):
+    data.load('hub', **options)
+  with pytest.raises(UserError, match='`hub_label_column=y` is not among'):
+    data.load('hub', hub_client_column='writer_id', hub_label_column='y', **options)
+
+
+@pytest.mark.parametrize(
+  ('mode', 'shade', 'wanted'), [('1', 1, 255), ('L', 200, 200), ('I;16', 40000, None)]
+)
+def test_hub_images_of_other_modes(tmp_path, mode, shade, wanted):
+  datasets = pytest.importorskip('datasets')
+  image = io.BytesIO()
+  Image.new(mode, (8, 8), shade).save(image, 'png')
+  features = datasets.Features(
+    {
+      'image': datasets.Image(),
+      'label': datasets.Value('int64'),
+      'who': datasets.Value('string'),
+    }
+  )
+  columns = {
+    'image': [{'bytes': image.getvalue(), 'path': None}] * 4,
+    'label': [0, 1, 1, 0],
+    'who': ['a', 'a', 'b', 'b'],
+  }
+  held = datasets.Dataset.from_dict(columns, features=features)
+  held.save_to_disk(str(tmp_path / 'me' / 'mine'))
+  options = {
+    'data_dir': tmp_path, 'hub_name': 'me/mine', 'hub_client_column': 'who',
+    'hub_label_column': 'label',
+  }  # fmt: skip
+  if wanted is None:
+    with pytest.raises(UserError, match='has mode I;16; 8-bit images are needed'):
+      data.load('hub', **options)
+    return
+  train, _ = data.load('hub', **options)
+  assert train.x.dtype == np.uint8
+  assert train.x.shape == (2, 8, 8)
+  assert (train.x == wanted).all()

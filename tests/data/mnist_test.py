@@ -1,0 +1,174 @@
+"""MNIST's files, also by writer; damaged ones are named."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+from fesem_jax import data
+from fesem_jax.data import mnist
+from fesem_jax.utils.errors import UserError
+from tests.support.sources import sizes
+
+
+def write_idx(path, array, zipped=True, magic=None):
+  """Writes an array in idx format."""
+  code = {np.dtype(np.uint8): 8, np.dtype('>i4'): 0x0C}[array.dtype]
+  header = magic if magic is not None else bytes([0, 0, code, array.ndim])
+  raw = header + struct.pack(f'>{array.ndim}I', *array.shape) + array.tobytes()
+  path.parent.mkdir(parents=True, exist_ok=True)
+  if zipped:
+    path.with_name(path.name + '.gz').write_bytes(gzip.compress(raw))
+  else:
+    path.write_bytes(raw)
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """A tiny MNIST with QMNIST labels: 6 writers of 10 training, 4 test images."""
+  rng = np.random.default_rng(0)
+  for prefix, name, count in (('train', 'train', 60), ('t10k', 'test', 24)):
+    labels = rng.integers(0, 10, count).astype(np.uint8)
+    images = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+    write_idx(tmp_path / 'mnist' / f'{prefix}-images-idx3-ubyte', images)
+    write_idx(tmp_path / 'mnist' / f'{prefix}-labels-idx1-ubyte', labels, zipped=False)
+    table = np.zeros((count + 5, 8), '>i4')  # QMNIST has more test rows.
+    table[:count, 0] = labels
+    table[:, 1] = 4 * (np.arange(count + 5) % 6 >= 3)
+    table[:, 2] = 100 + np.arange(count + 5) % 6
+    write_idx(tmp_path / 'qmnist' / f'qmnist-{name}-labels-idx2-int', table)
+  return tmp_path
+
+
+def test_mnist_deals_its_own_test_split(folder):
+  train, test = data.load(
+    'mnist', partition='rotated', data_dir=folder, num_clients=8, examples_per_client=25
+  )
+  assert sizes(train).tolist() == [25] * 8
+  assert sizes(test).tolist() == [12] * 8
+  train_x, _ = mnist._read_split(folder / 'mnist', 'train')
+  originals = {x.tobytes() for x in train_x}
+  x, _ = train.client(3)
+  assert all(np.rot90(i, -3).tobytes() in originals for i in x)
+  assert (train.scale, train.num_classes) == (1 / 255, 10)
+
+
+def test_mnist_writers_are_the_clients(folder):
+  train, test = data.load('mnist_writers', data_dir=folder)
+  assert train.info.names.tolist() == [f'writer0{i}' for i in range(100, 106)]
+  assert train.info.clusters.tolist() == [0, 0, 0, 4, 4, 4]
+  assert train.info.cluster_names[4] == 'HSF series 4'
+  assert (sizes(train) + sizes(test)).tolist() == [14] * 6
+  assert sizes(train).tolist() == [11] * 6
+  few, _ = data.load(
+    'mnist_writers', data_dir=folder, num_clients=3, examples_per_client=4
+  )
+  assert sizes(few).tolist() == [4] * 3
+
+
+def corrupt(folder, kind):
+  images = folder / 'mnist' / 'train-images-idx3-ubyte.gz'
+  labels = folder / 'mnist' / 'train-labels-idx1-ubyte'
+  qmnist = folder / 'qmnist' / 'qmnist-train-labels-idx2-int'
+  if kind == 'missing':
+    images.unlink()
+  elif kind == 'cut gzip':
+    images.write_bytes(images.read_bytes()[:-2000])
+  elif kind == 'not gzip':
+    images.write_bytes(b'\x1f\x8b' + bytes(100))
+  elif kind == 'truncated':
+    labels.write_bytes(labels.read_bytes()[:-3])
+  elif kind == 'cut header':
+    labels.write_bytes(labels.read_bytes()[:6])
+  elif kind == 'magic':
+    labels.write_bytes(b'\0\0\x09\x01' + labels.read_bytes()[4:])
+  elif kind == 'swapped':
+    labels.write_bytes(gzip.decompress(images.read_bytes()))
+  elif kind == 'lengths':
+    write_idx(labels, np.zeros(59, np.uint8), zipped=False)
+  elif kind == 'labels':
+    write_idx(labels, np.full(60, 11, np.uint8), zipped=False)
+  elif kind == 'negative labels':
+    write_idx(labels, np.full(60, -1, '>i4'), zipped=False)
+  elif kind in ('no rows', 'wrapping', 'wrapping to nothing'):
+    shape = {'no rows': (60, 0, 4), 'wrapping': (2**31, 2**31, 4)}.get(
+      kind, (2**32 - 1, 0, 2**32 - 1)
+    )
+    header = b'\0\0\x08\x03' + struct.pack('>3I', *shape)
+    write_idx(images.with_suffix(''), np.zeros(0, np.uint8), False, header[:-4])
+    images.with_suffix('').write_bytes(header)
+    images.unlink()
+  elif kind == 'integers':
+    write_idx(images.with_suffix(''), np.zeros((60, 4, 4), '>i4'), zipped=False)
+  elif kind == 'other labels':
+    table = np.zeros((60, 8), '>i4')
+    write_idx(qmnist, table)
+  elif kind == 'short table':
+    write_idx(qmnist, np.zeros((50, 8), '>i4'))
+
+
+@pytest.mark.parametrize(
+  ('kind', 'message'),
+  [
+    ('missing', r'train-images-idx3-ubyte\[.gz\] does not exist.*`data_dir`'),
+    ('cut gzip', r'train-images-idx3-ubyte.gz is damaged'),
+    ('not gzip', r'train-images-idx3-ubyte.gz is damaged'),
+    ('truncated', r'train-labels-idx1-ubyte is truncated.*65 bytes.*announces 68'),
+    ('cut header', r'train-labels-idx1-ubyte is truncated: its header'),
+    ('magic', r'train-labels-idx1-ubyte has magic number 0x00000901'),
+    ('swapped', r'train-labels-idx1-ubyte has magic number 0x00000803'),
+    ('lengths', r'holds 60 images, but .*train-labels-idx1-ubyte holds 59 labels'),
+    ('labels', r'holds label 11; digits are 0..9'),
+    ('negative labels', r'holds label -1; digits are 0..9'),
+    ('no rows', r'images-idx3-ubyte holds nothing: its shape is \(60, 0, 4\)'),
+    ('wrapping', r'16 bytes where its header announces 18446744073709551632'),
+    ('wrapping to nothing', r'holds nothing: its shape is \(4294967295, 0, 4294967295'),
+    ('integers', r'images-idx3-ubyte holds 32-bit integers; images are of bytes'),
+    ('other labels', r'qmnist-train.*does not match MNIST: \d+ labels differ'),
+    ('short table', r'qmnist-train.*has shape \(50, 8\)'),
+  ],
+)
+def test_damaged_files_are_named(folder, kind, message):
+  corrupt(folder, kind)
+  with pytest.raises(UserError, match=message):
+    data.load('mnist_writers', data_dir=folder)
+
+
+def test_a_client_with_one_example_is_named(folder):
+  path = folder / 'qmnist' / 'qmnist-train-labels-idx2-int'
+  table = mnist.read_idx(path, 2).astype('>i4')
+  table[0, 2] = 77
+  write_idx(path, table)
+  with pytest.raises(
+    UserError, match=r'Client writer0077 has 1 example.*`min_examples=2`'
+  ):
+    data.load('mnist_writers', data_dir=folder)
+  train, _ = data.load('mnist_writers', data_dir=folder, min_examples=2)
+  assert train.num_clients == 6
+  with pytest.raises(
+    UserError, match='Only 0 clients have at least `min_examples=999`'
+  ):
+    data.load('mnist_writers', data_dir=folder, min_examples=999)
+
+
+def test_real_mnist_by_writer(real_data):
+  train, test = data.load('mnist_writers', data_dir=real_data)
+  total = sizes(train) + sizes(test)
+  assert train.num_clients == 836
+  assert (total.min(), total.max(), np.median(total)) == (8, 131, 104.5)
+  assert (total >= 50).sum() == 583
+  assert np.bincount(train.info.clusters).tolist() == [337, 0, 0, 0, 499]
+
+
+def test_real_rotated_mnist(real_data):
+  train, test = data.load(
+    'mnist',
+    partition='rotated',
+    data_dir=real_data,
+    num_clients=1200,
+    examples_per_client=200,
+  )
+  assert sizes(train).tolist() == [200] * 1200
+  assert sizes(test).sum() == 40_000
+  assert 0.12 < np.asarray(train.x).mean() / 255 < 0.14  # MNIST's mean is 0.1307.

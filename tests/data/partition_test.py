@@ -1,0 +1,325 @@
+"""Examples are dealt to clients as the partition says."""
+
+import numpy as np
+import pytest
+from sklearn import datasets
+
+from fesem_jax import data
+from fesem_jax.core import batching
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data import label_skew, partition
+from fesem_jax.utils.errors import UserError
+from tests.support.sources import own_arrays, sizes
+
+
+def rows_as_set(split):
+  return [x.tobytes() for x in np.asarray(split.x)]
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'sizes': [1, 3]}, '3 examples, 3 labels and client sizes that sum to 4'),
+    ({'num_classes': 2}, r'`y`: label 2 is not in 0\.\.1'),
+    ({'y': [0, 1, -1]}, 'labels must be whole numbers from 0'),
+    (
+      {'y': [0.0, 0.5, 1.0]},
+      'from 0, one for each example, since models are trained a',
+    ),
+    ({'y': np.zeros((3, 4), int)}, 'from 0, one for each example, since'),
+    ({'y': [[0], [1, 2], [0]]}, '`y`: labels of different lengths'),
+    ({'y': ['a', 'b', 'c']}, '`y`: labels that are not numbers'),
+    ({'x': np.full((3, 2), np.nan)}, 'not finite'),
+    ({'x': np.array([['a']] * 3)}, '`x` is <U1; numbers are needed'),
+    ({'x': [[1], [2, 3], [4]]}, '`x`: examples of different shapes'),
+    ({'x': np.ones((3, 2), np.uint8)}, r'`x` is uint8 of shape \(3, 2\), .*`scale`'),
+  ],
+)
+def test_from_arrays_checks_its_input(changes, message):
+  sound = {'x': np.zeros((3, 2)), 'y': [0, 1, 2], 'sizes': [3]}
+  FederatedData.from_arrays(**sound)
+  with pytest.raises(UserError, match=message):
+    FederatedData.from_arrays(**sound | changes)
+
+
+def test_pixels_are_scaled_and_tokens_are_not():
+  y, sizes = np.array([True, False, True]), [2, 1]
+  for shape in ((3, 4, 4), (3, 4, 4, 3)):
+    images = FederatedData.from_arrays(np.ones(shape, np.uint8), y, sizes)
+    assert (images.scale, images.num_classes) == (1 / 255, 2)
+  tokens = np.array([[7, 255, 0], [1, 2, 3], [250, 9, 9]])
+  for dtype, scale in ((np.uint8, 1.0), (np.int64, None), (np.uint16, None)):
+    data = FederatedData.from_arrays(tokens.astype(dtype), y, sizes, scale=scale)
+    x, _ = batching.gather(data, np.int32(0), np.arange(2))
+    np.testing.assert_array_equal(x, tokens[:2])
+  row = FederatedData.from_arrays(tokens.astype(np.uint8), y, sizes, scale=1 / 255)
+  x, _ = batching.gather(row, np.int32(1), np.arange(1))
+  np.testing.assert_allclose(x, tokens[2:] / 255, rtol=1e-6)
+
+
+def test_reorder_moves_whole_clients():
+  x = np.arange(6, dtype=np.float32)[:, None]
+  split = FederatedData.from_arrays(x, np.arange(6) % 2, [1, 3, 2])
+  other = split.reorder(np.array([2, 0, 1]), num_clients=5)
+  assert sizes(other).tolist() == [2, 1, 3, 0, 0]
+  assert other.client(0)[0].ravel().tolist() == [4, 5]
+  assert other.client(2)[0].ravel().tolist() == [1, 2, 3]
+  assert other.client_ids.tolist() == [2, 0, 1, 3, 4]
+  assert other.info.names.tolist() == ['2', '0', '1']
+
+
+def test_digits_are_scikit_learns():
+  ours, theirs = data.digits.load(), datasets.load_digits()
+  np.testing.assert_array_equal(ours.x * ours.scale * 16, theirs.images)
+  np.testing.assert_array_equal(ours.y, theirs.target)
+
+
+@pytest.mark.parametrize('name', [p for p in partition.NAMES if p != 'natural'])
+def test_partitions_of_digits_are_seeded_and_split_80_20(name):
+  # Clients of two examples, as a smaller alpha leaves some, are split 1 to 1.
+  options = {'dirichlet_alpha': 5.0} if name == 'unequal' else {}
+
+  def load(seed):
+    return data.load('digits', partition=name, num_clients=20, seed=seed, **options)
+
+  (train, test), (again, _), (other, _) = load(0), load(0), load(1)
+  assert train.num_clients == test.num_clients == 20
+  np.testing.assert_array_equal(train.x, again.x)
+  assert train.x.shape != other.x.shape or (train.x != other.x).any()
+  assert sizes(train).min() >= 1
+  total = sizes(train) + sizes(test)
+  assert (np.abs(sizes(train) - 0.8 * total) <= 0.5).all()
+  copies = 4 if name == 'rotated' or name == 'label_permuted' else 1
+  assert total.sum() == copies * 1797
+  assert train.x.dtype == np.uint8
+  assert train.scale == 1 / 16
+  if copies == 1:  # Nothing is in two places.
+    pixels = rows_as_set(train) + rows_as_set(test)
+    assert len(set(pixels)) == len(set(rows_as_set(train))) + len(
+      set(rows_as_set(test))
+    )
+
+
+def test_rotated_groups_hold_turned_images():
+  train, _ = data.load('digits', partition='rotated', num_clients=8, seed=0)
+  originals = {x.tobytes() for x in data.digits.load().x}
+  for i in range(8):
+    group = train.info.clusters[i]
+    x, _ = train.client(i)
+    back = np.rot90(x, -group, axes=(1, 2))
+    assert all(image.tobytes() in originals for image in back)
+  np.testing.assert_array_equal(np.bincount(train.info.clusters), [2, 2, 2, 2])
+
+
+@pytest.mark.parametrize('partition_of', ['rotated', 'label_permuted'])
+def test_one_group_changes_nothing_and_seven_are_seven(partition_of):
+  def load(k):
+    return data.load(
+      'digits', partition=partition_of, num_clients=14, partition_groups=k
+    )
+
+  (one, _), (seven, _) = load(1), load(7)
+  pool = data.digits.load()
+  truth = {x.tobytes(): y for x, y in zip(pool.x, pool.y, strict=True)}
+  assert all(truth[x.tobytes()] == y for x, y in zip(one.x, one.y, strict=True))
+  assert one.info.clusters.tolist() == [0] * 14
+  assert seven.info.clusters.tolist() == list(range(7)) * 2
+  assert sizes(seven).sum() == pytest.approx(7 * 0.8 * 1797, rel=0.01)
+
+
+def test_one_client_alone_holds_everything():
+  train, test = data.load('digits', num_clients=1, partition='dirichlet')
+  assert (sizes(train).tolist(), sizes(test).tolist()) == ([1438], [359])
+
+
+def test_groups_are_disjoint_on_request():
+  def total(disjoint):
+    return sum(
+      sizes(s).sum()
+      for s in data.load(
+        'digits', partition='rotated', num_clients=8, disjoint_groups=disjoint
+      )
+    )
+
+  assert total(True) == 1797
+  assert total(False) == 4 * 1797
+
+
+def test_label_permuted_groups_relabel_consistently():
+  train, _ = data.load('digits', partition='label_permuted', num_clients=8)
+  pool = data.digits.load()
+  truth = {x.tobytes(): y for x, y in zip(pool.x, pool.y, strict=True)}
+  maps = []
+  for group in range(4):
+    mapping = {}
+    for i in np.flatnonzero(train.info.clusters == group):
+      for x, y in zip(*train.client(i), strict=True):
+        assert mapping.setdefault(truth[x.tobytes()], y) == y
+    maps.append(tuple(mapping[c] for c in range(10)))
+  assert maps[0] == tuple(range(10))
+  assert len(set(maps)) == 4
+
+
+def test_unequal_clients_differ_in_size_alone():
+  options = {'partition': 'unequal', 'num_clients': 12}
+  train, test = data.load('digits', dirichlet_alpha=0.5, seed=3, **options)
+  total = sizes(train) + sizes(test)
+  assert total.max() > 10 * total.min()
+  counts = label_skew.label_counts(train)
+  large = counts.sum(axis=1) > 100
+  assert large.sum() > 2
+  shares = counts[large] / counts[large].sum(axis=1, keepdims=True)
+  assert np.abs(shares - 0.1).max() < 0.08
+  alike, _ = data.load('digits', dirichlet_alpha=1e9, **options)
+  assert np.ptp(sizes(alike)) <= 2
+  drawn, _ = data.load('digits', examples_per_client=40, **options)
+  assert abs(len(drawn.y) - 12 * 40) <= 12  # A bound on the mean, as with dirichlet.
+
+
+def test_unequal_clients_have_the_same_shares_of_both_splits(tmp_path):
+  x = np.arange(2000, dtype=np.float32)[:, None]
+  split, client = np.repeat([0, 1], 1000), np.zeros(2000, int)
+  np.savez(tmp_path / 'a.npz', x=x, y=np.arange(2000) % 5, split=split, client=client)
+  train, test = data.load(
+    f'npz:{tmp_path}/a.npz', partition='unequal', num_clients=9, dirichlet_alpha=0.3
+  )
+  assert np.ptp(sizes(train)) > 100
+  # A client without training examples would take one from the largest.
+  assert np.abs(sizes(train) - sizes(test)).max() <= 1
+  assert len(set(train.x.ravel())) == len(set(test.x.ravel())) == 1000
+
+
+def test_shards_hold_few_classes_and_dirichlet_skews():
+  def skew(**options):
+    train, _ = data.load('digits', num_clients=30, **options)
+    labels = [train.client(i)[1] for i in range(30)]
+    shares = [np.bincount(y, minlength=10) / len(y) for y in labels]
+    return np.abs(np.array(shares) - 0.1).sum(axis=1).mean()
+
+  train, _ = data.load(
+    'digits', partition='shards', num_clients=20, classes_per_client=2
+  )
+  assert (
+    max(len(set(train.client(i)[1])) for i in range(20)) <= 4
+  )  # A shard may straddle.
+  assert (
+    label_skew(partition='dirichlet', dirichlet_alpha=0.1)
+    > label_skew(partition='dirichlet', dirichlet_alpha=100.0)
+    > label_skew(partition='iid') - 0.2
+  )
+  assert label_skew(partition='dirichlet', dirichlet_alpha=0.1) > 1.0
+
+
+@pytest.mark.parametrize('alpha', [1e-300, 1e-9, 0.02, 1e300])
+def test_dirichlet_never_leaves_a_training_split_empty(alpha):
+  train, test = data.load(
+    'digits', partition='dirichlet', num_clients=300, dirichlet_alpha=alpha
+  )
+  total = sizes(train) + sizes(test)
+  assert sizes(train).min() >= 1
+  assert total.sum() == 1797
+  # Each class goes to one client, or to all alike.
+  assert (total > 2).sum() <= 10 if alpha < 1e-8 else total.max() < 800
+  assert alpha < 1 or total.max() <= 2 * 1797 / 300
+
+
+def test_rotation_by_other_angles_interpolates():
+  x = np.zeros((1, 9, 9), np.uint8)
+  x[0, 4, :] = 200
+  turned = partition.rotate(x, 1, 8)  # 45 degrees.
+  assert turned.shape == x.shape
+  assert turned[0, 2, 6] > 100 or turned[0, 2, 2] > 100
+  np.testing.assert_array_equal(partition.rotate(x, 2, 8), np.rot90(x, 1, axes=(1, 2)))
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'name': 'svhn'}, '`name=svhn` is unknown; choose one of digits'),
+        ({'partition': 'spiral'}, '`partition=spiral` is unknown.*natural, iid'),
+        ({'partition': 'natural'}, 'digits` has no clients of its own'),
+        ({'num_clients': -1}, '`num_clients=-1` must be at least 0'),
+        ({'num_clients': 1000}, 'leaves a client with 1 of 1797 examples'),
+        ({'num_clients': 100, 'examples_per_client': 50}, 'needs more than the 1797'),
+        ({'partition': 'dirichlet', 'num_clients': 900}, 'too few for 900 clients'),
+        ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '`dirichlet_alpha=0.0`'),
+        ({'partition': 'rotated', 'num_clients': 3}, 'fewer than `partition_groups=4`'),
+        ({'partition': 'shards', 'num_clients': 1000}, 'leaves a client with'),
+        ({'num_clients': 10**12}, '`num_clients=1000000000000` must be at most'),
+        ({'num_clients': 10**6}, '`num_clients=1000000` is more than the 1797'),
+        ({'classes_per_client': 10**9}, '`classes_per_client=1000000000` is more than'),
+        ({'partition_groups': 10**9}, '`partition_groups=1000000000` must be at most'),
+        ({'dirichlet_alpha': np.nan}, '`dirichlet_alpha=nan` must be positive'),
+        ({'dirichlet_alpha': 1e308}, r'`dirichlet_alpha=1e\+308` .* at most 1e\+300'),
+        ({'examples_per_client': 10**12}, 'needs more than the 1797 examples'),
+        ({'seed': -1}, '`seed=-1` must be at least 0'),
+    ],
+)  # fmt: skip
+def test_impossible_options_are_named(options, message):
+  with pytest.raises(UserError, match=message):
+    data.load(**{'name': 'digits', 'partition': 'iid'} | options)
+
+
+def test_unseen_clients_are_whole_and_keep_their_ids():
+  train, test = data.load('digits', partition='rotated', num_clients=12)
+  (seen, seen_test), (unseen, unseen_test) = data.hold_out_clients(train, test, 0.25, 1)
+  assert (seen.num_clients, unseen.num_clients) == (9, 3)
+  ids = np.concatenate([seen.client_ids, unseen.client_ids])
+  np.testing.assert_array_equal(np.sort(ids), np.arange(12))
+  for part, whole in ((seen, train), (unseen, train), (unseen_test, test)):
+    for i, name in enumerate(part.info.names):
+      was = int(np.flatnonzero(whole.info.names == name)[0])
+      assert part.client_ids[i] == whole.client_ids[was]
+      np.testing.assert_array_equal(part.client(i)[0], whole.client(was)[0])
+  np.testing.assert_array_equal(seen.client_ids, seen_test.client_ids)
+  (again, _), _ = data.hold_out_clients(train, test, 0.25, 1)
+  np.testing.assert_array_equal(seen.client_ids, again.client_ids)
+  for fraction in (0.01, 1.0, -1.0, 1e308, np.inf, np.nan):
+    with pytest.raises(UserError, match='`fraction='):
+      data.hold_out_clients(train, test, fraction)
+
+
+def test_hold_out_parts_every_clients_training_examples():
+  x = np.arange(40, dtype=np.float32).reshape(20, 2)
+  train = FederatedData.from_arrays(
+    x, np.arange(20) % 3, np.array([10, 1, 9]), client_ids=np.array([7, 3, 5])
+  )
+  kept, held = data.hold_out(train, seed=1)
+  assert kept.sizes().tolist() == [8, 1, 7]
+  assert held.sizes().tolist() == [2, 0, 2]
+  for i in range(3):
+    rows = np.concatenate([kept.client(i)[0], held.client(i)[0]])
+    np.testing.assert_array_equal(np.sort(rows, axis=0), train.client(i)[0])
+    np.testing.assert_array_equal(kept.client_ids, train.client_ids)
+  again, _ = data.hold_out(train, seed=1)
+  np.testing.assert_array_equal(again.x, kept.x)
+  other, _ = data.hold_out(train, seed=2)
+  assert not np.array_equal(other.x, kept.x)
+
+
+def test_a_cap_on_examples_draws_at_random(tmp_path):
+  y = np.repeat(np.arange(4), 10)
+  split = np.tile([0] * 9 + [1], 4)
+  x = np.zeros((40, 2), np.float32)
+  np.savez(tmp_path / 'a.npz', x=x, y=y, client=np.zeros(40), split=split)
+  train, _ = data.load(f'npz:{tmp_path}/a.npz', examples_per_client=12)
+  assert len(train.y) == 12
+  assert len(np.unique(train.y)) == 4
+
+
+def test_only_square_images_are_rotated(tmp_path):
+  x = np.zeros((12, 8, 6), np.uint8)
+  np.savez(tmp_path / 'a.npz', **own_arrays(x=x))
+  with pytest.raises(UserError, match=r'needs square images; those of .* are 8 by 6'):
+    data.load(f'npz:{tmp_path}/a.npz', partition='rotated', num_clients=4)
+
+
+def test_label_skew_of_known_mixtures():
+  assert label_skew.label_skew(np.array([[5, 5], [9, 9], [0, 0]])) == 0
+  assert label_skew.label_skew(np.array([[8, 0], [0, 8]])) == pytest.approx(0.5)
+  assert label_skew.label_skew(10 * np.eye(10)) == pytest.approx(0.9)
+  train, _ = data.load('digits', partition='shards', num_clients=20)
+  counts = label_skew.label_counts(train)
+  for i in (0, 7):
+    want = np.bincount(train.client(i)[1], minlength=10)
+    np.testing.assert_array_equal(counts[i], want)

@@ -1,0 +1,77 @@
+"""TensorFlow Federated's and FedJAX's files; bad ones are named."""
+
+import sqlite3
+
+import h5py
+import numpy as np
+import pytest
+
+from fesem_jax import data
+from fesem_jax.utils.errors import UserError
+from tests.support.sources import write_fedjax, write_hdf5, write_tff_sqlite, writers
+
+
+def test_tff_ids_and_counts_are_checked(tmp_path):
+  write_tff_sqlite(tmp_path / 'tff_femnist', writers())
+  db = sqlite3.connect(tmp_path / 'tff_femnist' / 'emnist_all.sqlite')
+  db.execute("UPDATE examples SET client_id = NULL WHERE client_id = 'f0000_14'")
+  db.commit()
+  with pytest.raises(UserError, match='client None: not in client_metadata'):
+    data.load('femnist', data_dir=tmp_path)
+  db.execute("UPDATE examples SET client_id = 'f0001_10' WHERE client_id IS NULL")
+  db.commit()
+  db.close()
+  with pytest.raises(UserError, match='client f0001_10: 8 examples where 3 are ann'):
+    data.load('femnist', data_dir=tmp_path)
+
+
+def test_an_hdf5_array_that_is_announced_but_not_there_is_refused(tmp_path):
+  write_hdf5(tmp_path / 'tff_femnist', writers())
+  with h5py.File(tmp_path / 'tff_femnist' / 'fed_emnist_train.h5', 'a') as f:
+    del f['examples/f0001_10/pixels']
+    shape = (10**8, 28, 28)  # Without chunks that are written, it takes no space.
+    f['examples/f0001_10'].create_dataset('pixels', shape, np.float32, chunks=True)
+  with pytest.raises(UserError, match=r'train\.h5 expands to 299072 MiB, over 200'):
+    data.load('femnist', data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('name', 'message'),
+  [
+    ('hdf5 without the group', 'has no group examples'),
+    ('hdf5 cut short', r'train\.h5 is damaged or not what it should be'),
+    ('hdf5 of another shape', r'client f0001_10: pixels of shape \(3, 14, 14\)'),
+    ('sqlite without the table', 'has no table federated_data'),
+    ('sqlite that is none', r'train\.sqlite is damaged or not what it should be'),
+    ('sqlite row', "client b'f0001_10' is damaged or not what it should be"),
+    ('nothing', 'must hold fed_emnist_train.h5 and fed_emnist_test.h5, or'),
+  ],
+)
+def test_bad_tff_files_are_named(tmp_path, name, message):
+  folder = tmp_path / 'tff_femnist'
+  if name.startswith('hdf5'):
+    write_hdf5(folder, writers())
+    path = folder / 'fed_emnist_train.h5'
+    if 'group' in name:
+      with h5py.File(path, 'w') as f:
+        f['other'] = 1
+    elif 'short' in name:
+      path.write_bytes(path.read_bytes()[:500])
+    else:
+      with h5py.File(path, 'a') as f:
+        del f['examples/f0001_10/pixels']
+        f['examples/f0001_10/pixels'] = np.zeros((3, 14, 14), np.float32)
+  elif name == 'nothing':
+    folder.mkdir(parents=True)
+  else:
+    write_fedjax(folder, writers(), 'other' if 'table' in name else 'federated_data')
+    path = folder / 'federated_emnist_train.sqlite'
+    if 'none' in name:
+      path.write_bytes(b'not a database' * 100)
+    elif 'row' in name:
+      db = sqlite3.connect(path)
+      db.execute("UPDATE federated_data SET data = x'00' WHERE num_examples = 3")
+      db.commit()
+      db.close()
+  with pytest.raises(UserError, match=message):
+    data.load('femnist', data_dir=tmp_path)

@@ -1,0 +1,258 @@
+"""The manual's programs run as they stand there, and what it names exists."""
+
+import functools
+import html
+import importlib
+import importlib.util
+import inspect
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+import fesem_jax
+from experiments import flagfiles
+from experiments import flags as experiment_flags
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_PAGES = [_ROOT / 'README.md', *sorted((_ROOT / 'docs').rglob('*.md'))]
+_BLOCK = re.compile(r'^```python(?: title="([^"]+)")?\n(.*?)^```$', re.M | re.S)
+_WITH_PROGRAMS = [page for page in _PAGES if _BLOCK.search(page.read_text())]
+
+
+def program(text):
+  """The page's blocks as one program, each on the lines where the page has it.
+
+  Those with a title are added to the file of that name.
+  """
+  lines = [''] * (text.count('\n') + 1)
+  for block in _BLOCK.finditer(text):
+    title, source = block.groups()
+    first = text.count('\n', 0, block.start(2))
+    if title:
+      lines[first] = f'with open({title!r}, "a") as f: f.write({source!r})'
+    else:
+      lines[first : first + source.count('\n')] = source.splitlines()
+  return '\n'.join(lines)
+
+
+def run(page, text, folder):
+  script = folder / page.with_suffix('.py').name
+  script.write_text(program(text))
+  return subprocess.run(
+    [sys.executable, script],
+    cwd=folder,
+    env=os.environ
+    | {
+      'PYTHONPATH': str(_ROOT),
+      'JAX_COMPILATION_CACHE_DIR': str(_ROOT / '.pytest_cache' / 'xla'),
+    },
+    capture_output=True,
+    text=True,
+    timeout=600,
+  )
+
+
+def test_blocks_keep_their_lines_and_titles_make_files(tmp_path):
+  text = (
+    'Text.\n```python title="a.py"\nX = 1\n```\n```python title="a.py"\nY = X + 1\n'
+    '```\n\n```python\nimport a\n\nassert a.Y == 2\n```\n```\nno program\n```\n'
+    '```python\nassert a.Y == 3\n```\n'
+  )
+  done = run(pathlib.Path('page.md'), text, tmp_path)
+  assert 'line 18' in done.stderr
+  assert text.splitlines()[17] in done.stderr
+  assert (tmp_path / 'a.py').read_text() == 'X = 1\nY = X + 1\n'
+
+
+def test_pages_that_teach_have_programs():
+  names = {page.stem for page in _WITH_PROGRAMS}
+  taught = {'adding_a_method', 'adding_a_data_set', 'adding_a_model'}
+  assert {'README', 'getting_started', 'data'} | taught <= names
+
+
+def test_own_methods_need_public_names_only():
+  text = (_ROOT / 'docs' / 'adding_a_method.md').read_text()
+  source = '\n'.join(match[2] for match in _BLOCK.finditer(text))
+  imported = re.findall(r'^\s*((?:import|from) fesem_jax.*)$', source, re.M)
+  assert set(imported) == {'import fesem_jax as fj'}
+  assert {'train_cohort', 'cohort_losses'} <= set(re.findall(r'\bfj\.(\w+)', source))
+  assert set(re.findall(r'\bfj\.(\w+)', source)) <= set(fesem_jax.__all__)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('page', _WITH_PROGRAMS, ids=lambda page: page.stem)
+def test_programs_of_a_page_run_in_an_empty_folder(page, tmp_path):
+  done = run(page, page.read_text(), tmp_path)
+  assert done.returncode == 0, done.stderr
+
+
+def _flags_of_binaries():
+  defined = re.compile(r"DEFINE_\w+\(\s*'(\w+)'")
+  folders = (_ROOT / 'experiments', _ROOT / 'benchmarks')
+  sources = [path for folder in folders for path in folder.glob('*.py')]
+  own = {name for path in sources for name in defined.findall(path.read_text())}
+  shared = {flag.name for flags in experiment_flags.GROUPS.values() for flag in flags}
+  return own | shared | {'flagfile', 'help'}
+
+
+@pytest.mark.parametrize('page', _PAGES, ids=lambda page: page.stem)
+def test_flags_and_presets_that_a_page_names_exist(page):
+  text = page.read_text()
+  named = set(re.findall(r'(?<![\w-])--([a-z][a-z0-9_]*)', text))
+  of_others = {'constraint', 'editable', 'strict'}
+  # Of Slurm and Google Cloud.
+  of_others |= {'nodes', 'ntasks', 'gpus', 'kill', 'worker', 'command'}
+  assert named - of_others <= _flags_of_binaries()
+  presets = set(re.findall(r'--flagfile=(?:experiments/presets/)?([\w/]+)', text))
+  assert presets - {'NAME'} <= set(flagfiles.names())
+
+
+@pytest.mark.parametrize('name', ['README.md', 'WORKSPACE.md', 'CONTRIBUTING.md'])
+def test_links_outside_of_the_manual_lead_to_files(name):
+  links = re.findall(r'\]\(([^)#\s]+)[^)]*\)', (_ROOT / name).read_text())
+  missing = [x for x in links if not x.startswith('http') and not (_ROOT / x).exists()]
+  assert not missing
+
+
+_API_PAGES = sorted((_ROOT / 'docs' / 'api').glob('*.md'))
+
+
+def _rows(page):
+  """Names in the tables of a page of the API, and their descriptions."""
+  return dict(
+    re.findall(r'^\| `(fesem_jax\.[\w.]+)` \| (.*) \|$', page.read_text(), re.M)
+  )
+
+
+def _named(path):
+  """What Python has under a dotted name; modules are imported on the way."""
+  value, *names = path.split('.')
+  value = importlib.import_module(value)
+  for i, name in enumerate(names, start=2):
+    if not hasattr(value, name) and inspect.ismodule(value):
+      importlib.import_module('.'.join(path.split('.')[:i]))
+    if not hasattr(value, name):  # A function stands where its module did.
+      value = importlib.import_module('.'.join(path.split('.')[: i - 1]))
+    value = getattr(value, name)
+  return value
+
+
+def _summaries(path):
+  """The first lines of the docstring of a name and, of a method, of its module."""
+  found = {inspect.getdoc(_named(path)).split('\n')[0]}
+  if path.startswith('fesem_jax.algorithms.'):
+    found.add(inspect.getmodule(_named(path)).__doc__.split('\n')[0])
+  return found
+
+
+def _public():
+  """Every public function and type, by a name under which a user finds it."""
+  pytest.importorskip('matplotlib')
+  modules = {
+    'fesem_jax': fesem_jax.__all__,
+    'fesem_jax.data': fesem_jax.data.__all__,
+    'fesem_jax.plots': importlib.import_module('fesem_jax.plots').__all__,
+    'fesem_jax.algorithms': ['build', 'options', *fesem_jax.algorithms.METHODS],
+    'fesem_jax.models': [
+      name
+      for name, value in vars(fesem_jax.models).items()
+      if inspect.isfunction(value)
+      and value.__module__ == 'fesem_jax.models'
+      and not name.startswith('_')
+    ],
+  }
+  names = {f'{module}.{name}' for module, of in modules.items() for name in of}
+  names -= {'fesem_jax.algorithms.fesem_ma'}  # FeSEM with one of its options.
+  return {
+    name
+    for name in names
+    if callable(_named(name)) and not inspect.ismodule(_named(name))
+  }
+
+
+def test_the_api_names_everything_that_is_public():
+  listed = [id(_named(name)) for page in _API_PAGES for name in _rows(page)]
+  assert len(listed) == len(set(listed))  # Each on one page.
+  missing = [name for name in sorted(_public()) if id(_named(name)) not in listed]
+  rows = [f'| `{name}` | {min(_summaries(name))} |' for name in missing]
+  assert not missing, 'Add to a page of docs/api:\n' + '\n'.join(rows)
+
+
+@pytest.mark.parametrize('page', _API_PAGES, ids=lambda page: page.stem)
+def test_tables_of_the_api_say_what_docstrings_say(page):
+  text, rows = page.read_text(), _rows(page)
+  assert rows
+  for name, description in rows.items():
+    assert description in _summaries(name), name
+  directives = re.findall(r'^::: ([\w.]+)$', text, re.M)
+  assert [_named(name) for name in directives] == [_named(name) for name in rows]
+  introduction = text.split('\n\n')[1]
+  assert introduction.endswith('.')
+  assert f'(api/{page.name})' in (_ROOT / 'docs' / 'api.md').read_text()
+
+
+@functools.cache
+def _equations() -> types.ModuleType:
+  for needed in ('griffe', 'matplotlib'):
+    pytest.importorskip(needed)
+  spec = importlib.util.spec_from_file_location(
+    'equations', _ROOT / 'docs/equations.py'
+  )
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+_TEX = re.compile(r'\$\$(.+?)\$\$|\$(.+?)\$', re.S)
+
+
+@pytest.mark.parametrize('page', _PAGES, ids=lambda page: page.stem)
+def test_equations_of_a_page_can_be_drawn_and_shown(page):
+  code = r'^```.*?^```$|`[^`]*`'
+  text = re.sub(code, '', page.read_text(), flags=re.M | re.S)
+  equations = [block or inline for block, inline in _TEX.findall(text)]
+  assert len(equations) > 80 or page != _ROOT / 'docs' / 'methods.md'
+  for tex in equations:
+    # A repository's web view takes a backslash before punctuation for its own, and a
+    # bar for the end of a table's cell.
+    assert not re.search(r'\\[^\w\s]|[|*]', tex), tex
+    svg = _equations().drawn(tex)
+    left, top, width, height = map(float, re.search(r'viewBox="(.*?)"', svg)[1].split())
+    path = re.search(r' d="(.*?)"', svg)[1]
+    xy = [float(x) for x in re.findall(r'-?\d+', path)]
+    margin = 120  # Of an em, 1000; letters lean out of their boxes.
+    assert left - margin <= min(xy[::2])
+    assert max(xy[::2]) <= left + width + margin
+    assert max(xy[::2]) - min(xy[::2]) > 0.4 * width  # They fill the width.
+    assert top - margin <= min(xy[1::2])
+    assert max(xy[1::2]) <= top + height + margin
+
+
+def test_every_method_has_its_section_and_equation():
+  text = (_ROOT / 'docs' / 'methods.md').read_text()
+  sections = re.split(r'^### ', text, flags=re.M)[1:]
+  for name in fesem_jax.algorithms.METHODS:
+    of = [section for section in sections if f'`--algorithm={name}`' in section]
+    assert len(of) == 1, name
+    assert r'\leftarrow' in of[0], name
+
+
+def test_the_build_draws_what_markdown_marks_as_tex():
+  page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri='x.md'))
+
+  def built(tex):
+    span = f'<p>a <span class="arithmatex">\\({tex}\\)</span> b</p>'
+    return _equations().on_page_content(span, page=page)
+
+  drawn = built('a &lt; b')
+  assert 'arithmatex' not in drawn
+  assert f'aria-label="{html.escape("a < b")}"' in drawn
+  block = '<div class="arithmatex">\\[c_k\\]</div>'
+  assert _equations().on_page_content(block, page=page).startswith('<div><svg')
+  with pytest.raises(ValueError, match=r'x\.md: Matplotlib cannot draw \$\\nothing\$'):
+    built(r'\nothing')

@@ -1,0 +1,189 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+from fesem_jax.algorithms import fed_avg, non_fed
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.batching import Schedule
+from fesem_jax.evaluation import evaluate
+from fesem_jax.run.simulation import simulate
+from fesem_jax.training.cohort import train_cohort
+from tests.support import helpers, reference
+from tests.support.methods import initial
+
+
+def counts_of(truths, guesses, classes):
+  def tally(labels):
+    return np.bincount(labels, minlength=classes)
+
+  return evaluate.Counts(
+    np.stack([tally(t[t == g]) for t, g in zip(truths, guesses, strict=True)]),
+    np.stack([tally(g) for g in guesses]),
+    np.stack([tally(t) for t in truths]),
+  )
+
+
+def from_scikit_learn(truths, guesses):
+  kept = [(t, g) for t, g in zip(truths, guesses, strict=True) if len(t)]
+  size = [len(t) for t, _ in kept]
+  accuracy = [accuracy_score(t, g) for t, g in kept]
+  f1 = [f1_score(t, g, average='macro', zero_division=0) for t, g in kept]
+  return evaluate.Scores(
+    np.average(accuracy, weights=size),
+    np.mean(accuracy),
+    np.average(f1, weights=size),
+    np.mean(f1),
+  )
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_scores_match_scikit_learn(seed):
+  rng = np.random.default_rng(seed)
+  sizes = [0, 1, 2, 5, 40, 300]
+  # Few labels for some clients: labels that occur on one side only.
+  truths = [rng.integers(0, rng.integers(1, 8), n) for n in sizes]
+  guesses = [
+    np.where(rng.random(n) < 0.6, t, rng.integers(0, 8, n))
+    for n, t in zip(sizes, truths, strict=True)
+  ]
+  got = evaluate.scores(counts_of(truths, guesses, 8))
+  np.testing.assert_allclose(got, from_scikit_learn(truths, guesses), atol=1e-6)
+
+
+def test_without_any_test_example_scores_are_nan():
+  nothing = counts_of([np.array([], int)], [np.array([], int)], 3)
+  assert np.isnan(evaluate.scores(nothing)).all()
+
+
+@pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (2, 2), (8, 1)])
+def test_models_are_measured_on_their_own_clients(chunk, devices):
+  # 300 test examples need several batches; one client has none.
+  train = helpers.federation([6, 5, 9, 4], seed=1)
+  test = helpers.federation([300, 0, 7, 20], seed=2)
+  local = helpers.local(batch_size=4, chunk=chunk, devices=devices)
+  algorithm = non_fed(local)
+  state, _ = jax.jit(algorithm.step)(
+    initial(algorithm, train), train, helpers.everyone(train), jax.random.key(1)
+  )
+  key = jax.random.key(2)
+  measure = jax.jit(
+    lambda state, train, test: evaluate.evaluate_clients(
+      algorithm.deployed(state, train), local, train, test, key, 2
+    )
+  )
+  deployed, finetuned, failed = measure(state, train, test)
+  assert not failed.any()
+  models = algorithm.client_params(state, train, jnp.arange(4))
+  tuning = local._replace(schedule=Schedule(4, epochs=2))
+
+  @jax.jit
+  def tune(models, train):
+    everyone = helpers.everyone(train)
+    return train_cohort(tuning, ClientModels(own=models), train, everyone, key).params
+
+  apply = jax.jit(local.model.apply)
+  for counts, params in ((deployed, models), (finetuned, tune(models, train))):
+    truths, guesses = [], []
+    for i in range(4):
+      x, y = test.client(i)
+      own = jax.tree.map(lambda p, i=i: np.asarray(p)[i], params)
+      truths.append(y)
+      guesses.append(np.asarray(apply(own, x)).argmax(1) if len(y) else y)
+    want = from_scikit_learn(truths, guesses)
+    np.testing.assert_allclose(evaluate.scores(counts), want, atol=1e-6)
+
+
+def test_unseen_clients_take_the_model_of_least_training_loss():
+  train = helpers.federation([9, 6, 12, 5], seed=1, groups=[0, 1, 0, 1])
+  local = helpers.local(chunk=3)
+  models = jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(3), 3))
+  # A fourth model would serve everyone best, but nobody uses it: only padding does.
+  long = local._replace(schedule=Schedule(4, epochs=30))
+
+  @jax.jit
+  def trained(models, train):
+    first = ClientModels(jax.tree.map(lambda p: p[:1], models))
+    everyone, key = helpers.everyone(train), jax.random.key(0)
+    return train_cohort(long, first, train, everyone, key).params
+
+  best = trained(models, train)
+  models = jax.tree.map(lambda p, b: np.concatenate([p, b[:1]]), models, best)
+  row, exists = jnp.array([1, 0, 2, 3]), jnp.array([True, True, True, False])
+  choose = jax.jit(
+    lambda models, train: evaluate.models_of_unseen(
+      ClientModels(models, row), exists, local, train
+    )
+  )
+  used = choose(models, train)
+  losses = np.zeros((4, 4))
+  for i in range(4):
+    for k in range(4):
+      model = reference.from_params(models, k)
+      losses[i, k] = reference.loss_and_gradient(model, *train.client(i))[0]
+  np.testing.assert_array_equal(used.choice, losses[:, :3].argmin(axis=1))
+  assert len(np.unique(used.choice)) > 1
+  assert 3 in losses.argmin(axis=1)
+
+
+def test_finetuning_zero_epochs_repeats_the_deployed_figures():
+  data = helpers.federation([6, 5])
+  local = helpers.local()
+  algorithm = fed_avg(local)
+  measure = jax.jit(
+    lambda state, data: evaluate.evaluate_clients(
+      algorithm.deployed(state, data), local, data, data, jax.random.key(0), 0
+    )
+  )
+  a, b, _ = measure(initial(algorithm, data), data)
+  assert evaluate.scores(a) == evaluate.scores(b)
+
+
+def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
+  train, test = helpers.federation([6, 5, 7]), helpers.federation([9, 9, 9], seed=1)
+  x = np.asarray(train.x).copy()
+  x[6:11] = 1e30  # Client 1.
+  train = train.__class__(**{**vars(train), 'x': x})
+  local = helpers.local()
+  algorithm = fed_avg(local)
+  state = algorithm.init(jax.random.key(0), train)
+  deployed, tuned, failed = evaluate.evaluate_clients(
+    algorithm.deployed(state, train), local, train, test, jax.random.key(0), 3
+  )
+  assert failed.tolist() == [False, True, False]
+  np.testing.assert_array_equal(tuned.correct[1], deployed.correct[1])
+  np.testing.assert_array_equal(tuned.predicted[1], deployed.predicted[1])
+  result = simulate(
+    algorithm, train, test, rounds=2, make_portrait=False, progress=False
+  )
+  assert result.summary['finetuning_failed'] == 1
+  assert [r['finetuning_failed'] for r in result.history] == [1, 1]
+
+
+def test_agreement():
+  truth = np.array([0, 0, 1, 1])
+  same = evaluate.agreement(truth, np.array([1, 1, 0, 0]))
+  assert same == {'ari': 1.0, 'nmi': 1.0, 'ami': 1.0}
+  assert evaluate.agreement(None, truth) == dict.fromkeys(same)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_clients_of_a_center_are_measured_with_it(devices):
+  train, test = helpers.federation([6, 5, 9, 4], seed=1), helpers.federation([9] * 4)
+  local = helpers.local(chunk=2, devices=devices)
+  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
+  row = jnp.array([1, 0, 0, 1])
+  deployed, _, _ = evaluate.evaluate_clients(
+    ClientModels(models, row), local, train, test, jax.random.key(0), 0
+  )
+  for i in range(4):
+    x, y = test.client(i)
+    own = jax.tree.map(lambda p, k=int(row[i]): p[k], models)
+    guess = np.asarray(local.model.apply(own, x)).argmax(axis=1)
+    np.testing.assert_array_equal(
+      deployed.predicted[i], np.bincount(guess, minlength=3)
+    )
+    np.testing.assert_array_equal(
+      deployed.correct[i], np.bincount(y[guess == y], minlength=3)
+    )

@@ -1,0 +1,106 @@
+"""Metrics of the user's own, measured beside accuracy and F1."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, load_run
+from fesem_jax.results import client_table
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+
+SIZES = [6, 3, 8, 5]
+
+
+def among_first_two(logits, y):
+  rank = (logits > jnp.take_along_axis(logits, y[:, None], axis=1)).sum(axis=1)
+  return (rank < 2).astype(jnp.float32)
+
+
+def margin(logits, y):
+  """Not finite for examples that do not count, which must not matter."""
+  own = jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+  return own - logits.mean(axis=1)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(
+  devices, tmp_path
+):
+  train = helpers.federation(SIZES)
+  test = helpers.federation([4, 9, 2, 5], seed=3)
+  local = helpers.local(chunk=2, devices=devices)
+  metrics = (('first_two', among_first_two), ('margin', margin))
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  algorithm = algorithms.build('non_fed', local)
+  result = simulate(
+    algorithm,
+    train,
+    test,
+    rounds=2,
+    make_portrait=False,
+    progress=False,
+    workdir=tmp_path,
+  )
+  loaded = load_run(tmp_path).clients
+  found, sizes = {'first_two': [], 'margin': []}, []
+  for i in range(4):
+    x, y = test.client(i)
+    model = reference.from_params(result.models.own, i)
+    hidden = x.reshape(len(x), -1).astype(np.float64)
+    for depth, (kernel, bias) in enumerate(model):
+      hidden = hidden @ kernel + bias
+      hidden = hidden if depth == len(model) - 1 else np.maximum(hidden, 0)
+    own = hidden[np.arange(len(y)), y]
+    found['first_two'].append(((hidden > own[:, None]).sum(axis=1) < 2).mean())
+    found['margin'].append((own - hidden.mean(axis=1)).mean())
+    sizes.append(len(y))
+  for name, values in found.items():
+    for record in (result.summary, result.history[-1]):
+      deployed = record['deployed']
+      np.testing.assert_allclose(deployed[f'macro_{name}'], np.mean(values), 1e-4)
+      want = np.average(values, weights=sizes)
+      np.testing.assert_allclose(deployed[f'micro_{name}'], want, rtol=1e-4)
+      assert f'micro_{name}' in record['finetuned']
+    for clients in (result.clients, loaded):
+      np.testing.assert_allclose(clients.metrics[f'deployed_{name}'], values, rtol=1e-4)
+      tuned = clients.metrics[f'finetuned_{name}']
+      want = result.summary['finetuned'][f'macro_{name}']
+      np.testing.assert_allclose(tuned.mean(), want, rtol=1e-9)
+    assert result.clients.of('c1')[f'deployed_{name}'] == pytest.approx(values[1], 1e-4)
+  path = tmp_path / 'clients.csv'
+  other = result.clients.metrics | {'deployed_margin': np.zeros(4)}
+  client_table.write(tmp_path, result.clients._replace(metrics=other))
+  with pytest.raises(UserError, match=f'{path} does not belong to summary.json'):
+    load_run(tmp_path)
+
+
+@pytest.mark.parametrize('names', [['accuracy'], ['f1'], ['margin', 'margin']])
+def test_a_metric_called_as_another_figure_is_refused(names, tmp_path):
+  data, local = helpers.federation(SIZES), helpers.local()
+  metrics = tuple((name, margin) for name in names)
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  algorithm = algorithms.build('fed_avg', local)
+  with pytest.raises(UserError, match=f'The metric {names[-1]!r} of the model has the'):
+    simulate(algorithm, data, data, rounds=1, workdir=tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_metrics_change_no_other_figure():
+  data, local = helpers.federation(SIZES), helpers.local()
+  measured = local._replace(model=local.model._replace(metrics=(('margin', margin),)))
+  ends = [
+    simulate(
+      algorithms.build('fed_avg', how),
+      data,
+      data,
+      rounds=2,
+      make_portrait=False,
+      progress=False,
+    ).summary['deployed']
+    for how in (local, measured)
+  ]
+  assert ends[0].items() < ends[1].items()
+  assert jax.tree.leaves(ends[1])

@@ -1,0 +1,309 @@
+"""New clients of finished runs: against what the runs themselves measured of them."""
+
+import csv
+import hashlib
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from absl import flags
+
+from experiments import adapt, adapt_tables, new_clients
+from experiments import flags as experiment_flags
+from experiments import run as experiment
+from experiments.adapt_measure import Settings, check
+from experiments.build import load_data
+from fesem_jax.analysis import joining_rules
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils.errors import Diverged, UserError
+from tests.support.commands import call
+
+RULES = [*joining_rules.RULES, 'global model', 'alone']
+SETTINGS = Settings(('all', '2', '70'), alone_epochs=1)
+CHANGES = {
+    'dataset': 'digits', 'partition': 'rotated', 'partition_groups': 2,
+    'num_clients': 16, 'rounds': 2, 'local_epochs': 1, 'hidden': ['8'],
+    'unseen_fraction': 0.25, 'eval_every': 0,
+}  # fmt: skip
+
+
+def digests(folder):
+  """Path of each file of a run -> its digest, without what adapt adds."""
+  files = [p for p in folder.rglob('*') if p.is_file()]
+  return {
+    p.relative_to(folder): hashlib.sha256(p.read_bytes()).hexdigest()
+    for p in files
+    if p.relative_to(folder).parts[0] != 'adapt'
+  }
+
+
+@pytest.fixture(scope='module')
+def machine():
+  if 'dataset' not in flags.FLAGS:
+    experiment.define_flags()
+  flags.FLAGS(['run'])
+  return experiment_flags.machine()
+
+
+@pytest.fixture(scope='module')
+def finished(machine, tmp_path_factory):
+  """Workdirs of two seeds of one run, and their digests."""
+  folder, programs = tmp_path_factory.mktemp('runs'), Programs()
+  config = experiment_flags.configuration('fesem', {'num_clusters': 2}) | CHANGES
+  workdirs = [folder / f'seed{seed}' for seed in (0, 1)]
+  for seed, workdir in enumerate(workdirs):
+    experiment.run(config | {'seed': seed}, machine, workdir, programs=programs)
+  return workdirs, [digests(workdir) for workdir in workdirs]
+
+
+@pytest.fixture(scope='module')
+def adapted(finished, machine, tmp_path_factory):
+  """The rows of both runs, and the folder of the results."""
+  out = tmp_path_factory.mktemp('out')
+  return adapt.adapt(finished[0], out, SETTINGS, machine), out
+
+
+def row_of(rows, seed, number, rule):
+  (row,) = [
+    r for r in rows if (r['seed'], r['num_examples'], r['rule']) == (seed, number, rule)
+  ]
+  return row
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+  """A copy of a run to be broken."""
+  but = shutil.ignore_patterns('adapt')
+  return shutil.copytree(finished[0][0], tmp_path / 'run', ignore=but)
+
+
+def edit(workdir, **changes):
+  path = workdir / 'config.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def refuses(message, machine, workdirs, out=None, settings=SETTINGS, globals_=None):
+  with pytest.raises(UserError, match=message) as caught:
+    adapt.adapt(workdirs, out, settings, machine, globals_)
+  assert '\n' not in str(caught.value)
+
+
+def test_joining_by_all_losses_is_what_the_run_measured_of_unseen_clients(
+  finished, adapted
+):
+  for seed, workdir in enumerate(finished[0]):
+    summary = json.loads((workdir / 'summary.json').read_text())
+    row = row_of(adapted[0], seed, 'all', 'loss')
+    assert row['joined'] == pytest.approx(summary['unseen'])
+    assert (row['as_loss'], row['clients'], row['with_fewer']) == (1.0, 4, 0)
+    path = workdir / 'adapt' / 'fed_avg' / 'summary.json'
+    row = row_of(adapted[0], seed, 'all', 'global model')
+    assert row['joined'] == pytest.approx(json.loads(path.read_text())['unseen'])
+    assert row['in_group'] is None
+
+
+def test_every_run_number_and_rule_has_a_row(adapted):
+  rows, out = adapted
+  # Numbers by size, whatever order they were given in.
+  want = [(s, n, r) for s in (0, 1) for n in (2, 70, 'all') for r in RULES]
+  assert [(r['seed'], r['num_examples'], r['rule']) for r in rows] == want
+  for row in rows:
+    assert 0 <= row['joined']['micro_accuracy'] <= 1
+    if row['rule'] in joining_rules.RULES:
+      assert 4 * row['in_group'] in range(5)
+  tuned = row_of(rows, 0, 2, 'loss')
+  assert tuned['finetuned'] != tuned['joined']
+  written = json.loads((out / 'adapt.json').read_text())
+  assert written['rows'] == rows
+  assert written['settings']['num_examples'] == ['all', '2', '70']
+  lines = list(csv.DictReader((out / 'adapt.csv').read_text().splitlines()))
+  assert len(lines) == len(rows)
+  assert lines[0]['rule'] == 'weights'
+  assert float(lines[0]['joined_micro_f1']) == rows[0]['joined']['micro_f1']
+  names = {p.name for p in out.iterdir()} - {'.lock'}
+  plot = {'accuracy_by_examples.png', 'accuracy_by_examples.svg'}
+  assert names == {'adapt.json', 'adapt.csv', 'table.md'} | plot
+
+
+def test_the_run_itself_is_not_touched(finished, adapted):
+  assert [digests(workdir) for workdir in finished[0]] == finished[1]
+
+
+def test_shares_go_by_the_groups_of_the_run(finished, adapted, machine):
+  clients = new_clients.load(finished[0][0], machine['data_dir'])
+  train, _ = load_data(clients.config)
+  group = dict(zip(train.info.names.tolist(), train.info.clusters, strict=True))
+  held = clients.run.assignment
+  assert not held.keys() & set(clients.train.info.names.tolist())
+  losses = []
+  for k in range(2):  # Every center has clients here.
+    center_losses = []
+    for i in range(4):
+      x, y = clients.train.client(i)
+      p = clients.run.predict(x, cluster=k, probabilities=True)
+      center_losses.append(-np.log(p[np.arange(len(y)), y]).mean())
+    losses.append(center_losses)
+  most = [
+    np.bincount([group[n] for n, c in held.items() if c == k]).argmax() for k in (0, 1)
+  ]
+  np.testing.assert_array_equal(clients.groups, most)
+  right = [
+    most[k] == group[name]
+    for name, k in zip(clients.train.info.names, np.argmin(losses, axis=0), strict=True)
+  ]
+  assert row_of(adapted[0], 0, 'all', 'loss')['in_group'] == np.mean(right)
+
+
+def test_fed_avg_is_trained_once_and_may_be_named(finished, adapted, machine, tmp_path):
+  (workdir, _), settings = finished[0], SETTINGS._replace(num_examples=('2',))
+  fed_avg = workdir / 'adapt' / 'fed_avg'
+  before = digests(fed_avg)
+  again = adapt.adapt([workdir], None, settings, machine)
+  assert again == adapted[0][: len(RULES)]
+  assert digests(fed_avg) == before
+  assert (workdir / 'adapt' / 'table.md').is_file()
+  named = adapt.adapt([workdir], tmp_path / 'named', settings, machine, [fed_avg])
+  assert named == again
+  assert digests(workdir) == finished[1][0]
+
+
+def test_mistakes_are_one_sentence_and_leave_nothing(
+  workdir, machine, finished, adapted, tmp_path
+):
+  seeds, out = finished[0], tmp_path / 'out'
+  fed_avg = [folder / 'adapt' / 'fed_avg' for folder in seeds]
+  refuses('Name the workdir of a finished run', machine, [])
+  refuses('is no folder', machine, [tmp_path / 'none'])
+  refuses('--out is missing', machine, seeds)
+  refuses('are both of seed 0; name each seed once', machine, [workdir, seeds[0]], out)
+  refuses('fed_avg, which has no centers to choose from', machine, [fed_avg[0]])
+  refuses('--global_run names 1 runs', machine, seeds, out, globals_=[workdir])
+  refuses('not of fed_avg', machine, [workdir], globals_=[workdir])
+  refuses('differ in --seed, their data', machine, [workdir], globals_=[fed_avg[1]])
+  (workdir / 'models.npz').rename(tmp_path / 'models.npz')
+  refuses('lacks models.npz, .* --save_models', machine, [workdir])
+  edit(workdir, data_digest='0')
+  (tmp_path / 'models.npz').rename(workdir / 'models.npz')
+  refuses('The data are not those of', machine, [workdir])
+  edit(workdir, unseen_fraction=0.0)
+  refuses('All clients took part in .* --unseen_fraction=0.2', machine, [workdir])
+  (workdir / 'config.json').write_text('{"algorithm": "fesem"}')
+  refuses('config.json has no dataset', machine, [workdir])
+  (workdir / 'summary.json').unlink()
+  refuses('not finished', machine, [workdir])
+  assert not out.exists()
+  assert not (workdir / 'adapt').exists()
+
+
+def test_a_global_model_that_diverges_is_to_be_named(workdir, machine, monkeypatch):
+  def run(*_, **__):
+    raise Diverged('Round 1: the training loss is not finite; lower `learning_rate`.')
+
+  monkeypatch.setattr(experiment, 'run', run)
+  refuses(r'FedAvg diverged on .* \(Round 1: .* by --global_run', machine, [workdir])
+  bad = machine | {'clients_per_chunk': 'x'}
+  shutil.rmtree(workdir / 'adapt')
+  refuses('--clients_per_chunk=x must be a number', bad, [workdir])
+  assert not (workdir / 'adapt').exists()
+
+
+def test_folders_that_cannot_be_written_are_named_before_anything_is_measured(
+  workdir, machine, monkeypatch, tmp_path
+):
+  """Of folders that may be read only; root may write them all."""
+  locked = {workdir, tmp_path / 'shut'}
+  (tmp_path / 'shut').mkdir()
+  monkeypatch.setattr(
+    'os.access', lambda folder, mode: not locked & {folder, *folder.parents}
+  )
+  refuses('/adapt cannot be written; .* by --out', machine, [workdir])
+  refuses('out cannot be written', machine, [workdir], tmp_path / 'shut' / 'out')
+  refuses(
+    'fed_avg, where FedAvg would be trained, cannot be written; .* by --global_run',
+    machine,
+    [workdir],
+    tmp_path / 'open',
+  )
+  assert not (workdir / 'adapt').exists()
+
+
+def test_own_data_of_another_digest_are_to_be_the_same_at_each_call(
+  workdir, machine, monkeypatch, tmp_path
+):
+  whole = load_data(json.loads((workdir / 'config.json').read_text()), '')
+  monkeypatch.setattr(new_clients, 'load_data', lambda *_: whole)
+  edit(workdir, data_digest='0', dataset='own:f')
+  refuses('own:f must return the same arrays at each call', machine, [workdir])
+
+
+def test_runs_of_two_configurations_are_told_by_their_flags(finished, machine):
+  clients = [new_clients.load(folder, machine['data_dir']) for folder in finished[0]]
+  new_clients.check_one_configuration(clients)
+  clients[1].run.config['learning_rate'] = 0.2
+  with pytest.raises(
+    UserError, match='differ in --learning_rate; several runs must be'
+  ):
+    new_clients.check_one_configuration(clients)
+
+
+@pytest.mark.parametrize(
+  ('numbers', 'message'),
+  [
+    (['0'], '`num_examples=0` must be positive numbers'),
+    (['5', '-1'], '`num_examples=5,-1` must be'),
+    (['1' * 10], 'at most 9 digits'),
+    (['many'], 'or all, such as'),
+    (['5', '05'], 'names a number twice'),
+    (['all', 'all'], 'names a number twice'),
+    ([], 'is empty'),
+  ],
+)
+def test_numbers_of_examples_that_make_no_sense(numbers, message):
+  with pytest.raises(UserError, match=message):
+    check(Settings(tuple(numbers)))
+
+
+def made(seed, rule, accuracy, **changes):
+  figures = dict.fromkeys(('micro_accuracy', 'macro_accuracy'), accuracy)
+  return {
+      'seed': seed, 'num_examples': 5, 'rule': rule, 'joined': figures,
+      'finetuned': figures, 'in_group': None, 'as_loss': None, 'clients': 4,
+      'with_fewer': 0, 'training_failed': 0, 'finetuning_failed': 0,
+  } | changes  # fmt: skip
+
+
+def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
+  rows = [
+    made(0, 'loss', 0.90, as_loss=1.0, with_fewer=1),
+    made(0, 'alone', 0.5, training_failed=2),
+    made(1, 'loss', 0.94, as_loss=0.5),
+    made(1, 'alone', 0.5),
+  ]
+  table = adapt_tables.over_runs(rows)
+  text = adapt_tables.as_markdown(table)
+  lines = text.splitlines()
+  assert lines[0].count('|') == lines[1].count('|') == lines[2].count('|')
+  assert 'in its group' not in text  # No run knows groups.
+  assert lines[2].startswith('| 5 | loss | 92.0 ± 2.8 | ')
+  assert lines[2].endswith('| 75.0 ± 35.4 |')
+  assert lines[3].endswith('| 50.0 ± 0.0 |  |')
+  assert 'Of 8 new clients, in all runs, 1 have fewer than 5' in text
+  assert 'alone, 5 examples: training of 2 clients was not finite' in text
+  alone = adapt_tables.as_text(adapt_tables.over_runs(rows[:2])).splitlines()
+  assert '90.0 ' in alone[1]
+  assert '±' not in alone[1]
+
+
+@pytest.mark.slow
+def test_the_command_ends_as_a_user_sees_it(finished, adapted):
+  workdir = pathlib.Path(finished[0][0])
+  done = call('adapt', workdir, '--num_examples=3', '--out=new', cwd=workdir.parent)
+  assert done.returncode == 0, done.stderr
+  lines = done.stdout.splitlines()
+  assert [line.split()[:2] for line in lines[2:5]] == [['3', r] for r in RULES[:3]]
+  assert (workdir.parent / 'new' / 'table.md').is_file()
+  wrong = call('adapt', '--num_examples=0', cwd=workdir.parent)
+  assert wrong.returncode == 1
+  assert wrong.stderr.splitlines()[-1].startswith('error: --num_examples=0 must be')

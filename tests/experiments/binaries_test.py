@@ -1,0 +1,696 @@
+"""The binaries as a user runs them: in a process of their own."""
+
+import contextlib
+import csv
+import json
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import compare, methods, start, tune
+from experiments import flags as experiment_flags
+from experiments import run as experiment
+from experiments.build import build_model
+from experiments.errors import in_flags
+from fesem_jax import algorithms, data
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.analysis import tables
+from fesem_jax.data import label_skew
+from fesem_jax.run.configuration import check_same
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from tests.support import sources as sources_test
+from tests.support.commands import ROOT, call
+
+QUICK = [
+  '--dataset=digits',
+  '--partition=rotated',
+  '--num_clients=12',
+  '--rounds=2',
+  '--local_epochs=1',
+  '--hidden=8',
+]
+
+
+@contextlib.contextmanager
+def refuses(message):
+  """Expects a `UserError` that reads so on the command line."""
+  with pytest.raises(UserError) as caught:
+    yield
+  assert re.search(message, in_flags(str(caught.value)))
+
+
+@pytest.fixture(scope='module')
+def parsed_flags():
+  """All flags of run at their defaults."""
+  if 'dataset' not in flags.FLAGS:
+    experiment.define_flags()
+  flags.FLAGS(['run'])
+  return flags.FLAGS
+
+
+def test_every_option_of_every_method_has_a_flag_with_its_defaults(parsed_flags):
+  for option in methods.all_options():
+    assert parsed_flags[option].value is None
+    for name in algorithms.METHODS:
+      default = methods.options(name).get(option)
+      if default is not None:
+        assert f'{name}: {default}' in parsed_flags[option].help
+
+
+def test_server_optimizers_are_built_of_their_flags():
+  gradient = np.array([0.5, -2.0])
+
+  def two_steps(optimizer):
+    step, state = optimizer.update(gradient, optimizer.init(gradient))
+    return step, optimizer.update(gradient, state)[0]
+
+  chosen = {'server_learning_rate': 0.3, 'server_beta1': 0.8, 'server_tau': 0.01}
+  built = methods.server_optimizer({'server_optimizer': 'yogi', **chosen})
+  np.testing.assert_array_equal(
+    two_steps(built), two_steps(server_optimizers.yogi(0.3, 0.8, tau=0.01))
+  )
+  built = methods.server_optimizer(methods.options('fed_opt'))
+  np.testing.assert_array_equal(two_steps(built), two_steps(server_optimizers.adam()))
+  assert methods.server_optimizer(methods.options('fesem')) is None
+
+
+def test_flags_of_a_server_optimizer_have_its_own_defaults(parsed_flags):
+  # Those of Reddi et al.'s experiments.
+  beta1 = {'momentum': 0.9, 'adagrad': 0.0, 'adam': 0.9, 'yogi': 0.9}
+  assert methods.server_defaults('server_beta1') == beta1
+  assert methods.server_defaults('server_beta2') == {'adam': 0.99, 'yogi': 0.99}
+  for name, default in beta1.items():
+    assert f'{name}: {default}' in parsed_flags['server_beta1'].help
+  gradient = {'w': np.array([0.5, -2.0])}
+
+  def second_step(**chosen):
+    optimizer = methods.server_optimizer({'server_optimizer': 'adagrad', **chosen})
+    _, state = optimizer.update(gradient, optimizer.init(gradient))
+    return optimizer.update(gradient, state)[0]['w']
+
+  def by_hand(beta1):
+    first, root = (1 - beta1) * gradient['w'], np.sqrt(1e-6 + 2 * gradient['w'] ** 2)
+    return -0.1 * (beta1 * first + first) / (root + 1e-3)
+
+  np.testing.assert_allclose(second_step(), by_hand(0.0), rtol=1e-5)
+  # What is given counts, also where it is the default of another optimizer.
+  np.testing.assert_allclose(second_step(server_beta1=0.9), by_hand(0.9), rtol=1e-5)
+
+
+def test_runs_of_before_go_on_where_the_servers_numbers_are_the_same(
+  parsed_flags, tmp_path
+):
+  before = {'server_learning_rate': 0.0, 'server_beta1': 0.9, 'server_tau': 1e-3}
+  for name in ('mean', 'momentum', 'adam', 'adagrad'):
+    chosen = {'server_optimizer': name}
+    now = experiment_flags.configuration('fesem', chosen)
+    if name != 'adagrad':
+      check_same(tmp_path, now | before, now)
+      continue
+    with refuses(r'--server_beta1 \(there: 0.9, now: 0.0\)'):
+      check_same(tmp_path, now | before, now)
+    given = experiment_flags.configuration('fesem', chosen | {'server_beta1': 0.9})
+    check_same(tmp_path, now | before, given)
+
+
+@pytest.mark.parametrize(
+  ('chosen', 'message'),
+  [
+    ({'server_optimizer': 'adagrad', 'server_beta2': 0.5}, '--server_beta2 does not'),
+    ({'server_optimizer': 'mean', 'server_tau': 1.0}, '--server_tau does not apply'),
+    ({'server_optimizer': 'momentum', 'server_tau': 1e-3}, '--server_tau does not'),
+    ({'server_optimizer': 'adam', 'server_learning_rate': 0.0}, 'must be positive'),
+    ({'server_optimizer': 'adam', 'server_learning_rate': -1.0}, 'must be positive'),
+    ({'server_optimizer': 'momentum', 'server_beta1': 1.0}, '`beta1=1.0` must lie in'),
+    ({'server_optimizer': 'yogi', 'server_beta2': -0.1}, '`beta2=-0.1` must lie in'),
+    ({'server_optimizer': 'adam', 'server_tau': 0.0}, '`tau=0.0` must be positive'),
+  ],
+)
+def test_a_server_optimizer_refuses_numbers_that_it_does_not_have(chosen, message):
+  with pytest.raises(UserError, match=message):
+    methods.server_optimizer(chosen)
+
+
+def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
+  config = experiment_flags.configuration('fesem', {'num_clusters': 3})
+  assert (config['num_clusters'], config['prox_lambda']) == (3, 0.01)
+  assert (config['batch_size'], config['algorithm']) == (10, 'fesem')
+  assert 'prox_lambda' not in experiment_flags.configuration('fed_avg', {})
+  with refuses('--num_clusters does not apply'):
+    experiment_flags.configuration('fed_avg', {'num_clusters': 3})
+
+
+def test_runs_of_before_the_flag_go_on_where_precision_is_the_highest(
+  parsed_flags, tmp_path
+):
+  before = experiment_flags.configuration('fed_avg', {})
+  assert 'precision' not in before
+  by_label = compare.configurations(['fed_avg(precision=default)'], 1, {})
+  assert by_label == {'fed_avg(precision=default)': [before | {'precision': 'default'}]}
+  check_same(tmp_path, before, before | {'precision': 'highest'})
+  with flagsaver.flagsaver(precision='high'):
+    now = experiment_flags.configuration('fed_avg', {})
+  assert now == before | {'precision': 'high'}
+  with pytest.raises(UserError, match=r'`precision` \(there: highest, now: high\)'):
+    check_same(tmp_path, before, now)
+
+
+@pytest.mark.parametrize(
+  'preset',
+  sorted((ROOT / 'experiments/presets').rglob('*.flags')),
+  ids=lambda p: p.stem,
+)
+def test_presets_parse(preset, parsed_flags):
+  of_compare = {'algorithms', 'num_seeds', 'flagfile', 'tune', 'tune_seeds'}
+  known = set(parsed_flags) | of_compare
+  for line in preset.read_text().splitlines():
+    if line and not line.startswith('#'):
+      name, _, value = line.removeprefix('--').partition('=')
+      assert name.removeprefix('no') in known
+      if name == 'tune':
+        tune.parse_search(value)
+      if name == 'flagfile':
+        assert (ROOT / value).is_file()
+
+
+def test_methods_of_a_comparison(parsed_flags):
+  with pytest.raises(UserError, match='--algorithms is empty; name a method'):
+    compare.configurations([], 1, {})
+  assert methods.parse_method(' fesem(4) ') == ('fesem', {'num_clusters': 4})
+  assert methods.parse_method('fed_avg') == ('fed_avg', {})
+  for text, message in (
+    ('fesem(x)', 'is not NAME, NAME'),
+    ('fedsem', 'fedsem is unknown; choose one of'),
+    ('fed_avg(3)', '--num_clusters does not apply'),
+    ('fed_avg(seed=1)', '--seed does not apply'),
+    ('fesem(4;learning_rate=fast)', 'could not convert'),
+    ('fesem(4;num_clusters=2)', 'sets num_clusters twice'),
+  ):
+    with refuses(message):
+      methods.parse_method(text)
+  table = compare.configurations(['fed_avg', 'fesem(2)'], 2, {'prox_lambda': 0.5})
+  assert list(table) == ['fed_avg', 'fesem(2)']
+  assert [c['seed'] for c in table['fesem(2)']] == [0, 1]
+  assert table['fesem(2)'][0]['prox_lambda'] == 0.5
+  # In the order of the paper, each with its own flags.
+  own = ['fesem(4)', 'fesem(2;learning_rate=0.5)', 'fed_sgd(rounds=9)', 'fesem(2)']
+  table = compare.configurations(own, 1, {})
+  assert list(table) == [
+    'fed_sgd(rounds=9)',
+    'fesem(2;learning_rate=0.5)',
+    'fesem(2)',
+    'fesem(4)',
+  ]
+  assert table['fesem(2;learning_rate=0.5)'][0]['learning_rate'] == 0.5
+  assert table['fesem(2)'][0]['learning_rate'] != 0.5
+  assert table['fed_sgd(rounds=9)'][0]['rounds'] == 9
+  with pytest.raises(UserError, match=r'fesem\(4\) is listed twice'):
+    compare.configurations(['fesem', 'fesem(4)'], 1, {})
+  with pytest.raises(UserError, match='--prox_lambda does not apply to any'):
+    compare.configurations(['fed_avg'], 1, {'prox_lambda': 0.5})
+
+
+def summary(accuracy, ari=None, **others):
+  figures = dict.fromkeys(tables.COLUMNS, accuracy)
+  return {
+      'finetuned': figures, 'deployed': figures, 'clusters': {'ari': ari, **others},
+      'timing': {'seconds_per_round': 0.5}, 'clients_without_test_examples': 3,
+  }  # fmt: skip
+
+
+def test_tables_hold_mean_and_sample_deviation():
+  table = tables.over_seeds(
+    {
+      'fesem(2)': [summary(0.90, 1.0, ami=0.5), summary(0.94, 0.5, ami=0.3)],
+      'fed_avg': [summary(0.8), None],
+      'non_fed': [None, None],
+      'fed_cluster': [],
+    }
+  )
+  markdown = tables.as_markdown(table).splitlines()
+  assert markdown[2].startswith('| fesem(2) | 92.0 ± 2.8 | ')
+  assert '| 0.75 | 0.40 |' in markdown[2]
+  assert '| ARI | AMI |' in markdown[0]
+  assert len({line.count('|') for line in markdown[:6]}) == 1
+  assert '80.0*' in markdown[3]
+  assert 'diverged' in markdown[4]
+  assert 'not run' in markdown[5]
+  assert '3 clients without test examples are left out.' in tables.as_markdown(table)
+  assert 'Micro-acc & Micro-F1' in tables.as_latex(table)
+  assert '* without the seeds that diverged' in tables.as_markdown(table)
+  assert r'fed\_avg & 80.0*' in tables.as_latex(table)
+  cells = list(csv.DictReader(tables.as_csv(table).splitlines()))
+  assert float(cells[0]['finetuned_micro_f1_mean']) == pytest.approx(92)
+  assert cells[2]['deployed_macro_f1_mean'] == ''
+  assert (float(cells[0]['ami']), cells[1]['ami']) == (0.4, '')
+  assert cells[1]['diverged'] == '1'
+
+
+def test_labels_cannot_break_a_table():
+  label = 'fesem(4;cluster_on=a|b_$%&\n)'
+  table = tables.over_seeds({label: [summary(0.9)], 'fed_avg': [summary(0.8)]})
+  lines = tables.as_markdown(table).splitlines()
+  cells = [line.replace(r'\|', '').count('|') for line in lines[:4]]
+  assert len(set(cells)) == 1
+  assert lines[2].startswith(r'| fesem(4;cluster_on=a\|b_$%\& ) |')
+  assert r'fesem(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in tables.as_latex(table)
+  assert len(tables.as_latex(table).splitlines()) == 8
+  assert len(list(csv.reader(tables.as_csv(table).splitlines()))) == 3
+
+
+@pytest.mark.parametrize('wrong', [math.nan, math.inf, 10**12])
+def test_numbers_beyond_any_use_are_named(parsed_flags, tmp_path, wrong):
+  """Every number of every method's configuration, before anything is written."""
+  machine = experiment_flags.machine()
+  of_kind = int if isinstance(wrong, int) else float
+  checked = set()
+  for method in algorithms.METHODS:
+    config = experiment_flags.configuration(method, {})
+    for name, value in (config | machine).items():
+      if type(value) is not of_kind or name in checked:
+        continue
+      checked.add(name)
+      both = [d | ({name: wrong} if name in d else {}) for d in (config, machine)]
+      with refuses(f'--{name}={wrong} must'):
+        experiment.run(*both, tmp_path / 'run')
+  floats = {'learning_rate', 'unseen_fraction', 'gamma', 'eps1', 'trim', 'prox_lambda'}
+  integers = {'num_clients', 'classes_per_client', 'max_clusters', 'batch_size'}
+  assert (floats if of_kind is float else integers | {'checkpoint_every'}) <= checked
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  'hidden', ['9' * 5000, '9' * 4000, '1' + '0' * 21, '100000,100000', '4,' * 200 + '4']
+)
+def test_layers_beyond_any_use_are_named(parsed_flags, hidden):
+  config = experiment_flags.configuration('fed_avg', {}) | {'hidden': hidden.split(',')}
+  train, _ = data.load('digits', num_clients=2)
+  with pytest.raises(UserError, match=r'--hidden=.*(positive|than 100)') as caught:
+    build_model(config, train)
+  assert len(str(caught.value)) < 200
+
+
+def test_max_clusters_is_bounded_before_anything_is_allocated(parsed_flags):
+  with refuses('--max_clusters=1000000000 must be at most'):
+    algorithms.build('fed_cluster', None, max_clusters=10**9)
+
+
+def test_a_flagfile_that_is_no_text_is_one_sentence(parsed_flags, tmp_path, capsys):
+  path = tmp_path / 'binary.flags'
+  path.write_bytes(bytes(range(256)))
+  for flagfile in (path, tmp_path, tmp_path / 'none'):
+    with pytest.raises(SystemExit) as ended:
+      start.parse_flags(['run', f'--flagfile={flagfile}'])
+    assert ended.value.code == 1
+    assert 'flagfile' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('error', 'sentence'),
+  [
+    (UserError('a name\x1b[2J\ud800' + 'n' * 10**6), 'error: a name?[2J?nnn'),
+    (MemoryError('Unable to allocate 7 TiB'), 'error: Not enough memory: Unable to al'),
+    (
+      jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory'),
+      'error: Not enough memory: RESOURCE_EXHAUSTED',
+    ),
+  ],
+)
+def test_a_mistake_is_one_short_line(parsed_flags, capsys, error, sentence):
+  def fail(argv):
+    raise error
+
+  with pytest.raises(SystemExit) as ended:
+    start.main_with_clear_errors(fail)([])
+  assert ended.value.code == 1
+  said = capsys.readouterr().err
+  assert said.startswith(sentence)
+  assert len(said) < 2100
+  assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+  ('sentence', 'said'),
+  [
+    ('`rounds=0` must be 1; see `seed`.', '--rounds=0 must be 1; see --seed.'),
+    ('`epochs=2` or `steps`', '--local_epochs=2 or --local_steps'),
+    ('`fraction=2.0` is too much', '--unseen_fraction=2.0 is too much'),
+    ('`dataset=npz:a b=c--d(é)` is', '--dataset=npz:a b=c--d(é) is'),
+    ('`source=`, `hidden=`', '--source=, --hidden='),
+    # No flags of this binary.
+    ('`test` and `mesh=a b`', 'test and mesh=a b'),
+    # No arguments, and what is a flag already.
+    ('--rounds=0, `a b`, ``, `4=4`, a`b', '--rounds=0, `a b`, ``, `4=4`, a`b'),
+    ('`rounds=0\n1`', '`rounds=0\n1`'),
+  ],
+)
+def test_errors_name_flags_instead_of_arguments(parsed_flags, sentence, said):
+  assert in_flags(sentence) == said
+  assert in_flags(said) == said
+
+
+def test_errors_of_the_library_end_as_errors_of_the_binary(parsed_flags, capsys):
+  for check, sentence in (
+    (lambda: check_at_least(1, rounds=0), '--rounds=0 must be at least 1.'),
+    (lambda: check_at_least(0, steps=-1), '--local_steps=-1 must be at least 0.'),
+    (
+      lambda: check_choice('model', 'a`b', ('mlp',)),
+      '--model=a?b is unknown; choose one of mlp.',
+    ),
+  ):
+    with pytest.raises(SystemExit):
+      start.main_with_clear_errors(lambda argv, check=check: check())([])
+    assert capsys.readouterr().err == f'error: {sentence}\n'
+
+
+@pytest.mark.slow
+def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_path):
+  """With one cluster, and a batch larger than any client."""
+  rng = np.random.default_rng(0)
+  client = np.repeat(['large', 'a', 'b'], [5000, 2, 3])
+  x = rng.normal(size=(5005, 3)).astype(np.float32)
+  np.savez(tmp_path / 'uneven.npz', x=x, y=(x[:, 0] > 0).astype(int), client=client)
+  np.savez(tmp_path / 'alone.npz', x=x[:9], y=np.arange(9) % 2, client=client[:9])
+  for name, sizes in (('uneven', [1, 2, 4000]), ('alone', [7])):
+    config = experiment_flags.configuration('fesem', {'num_clusters': 1}) | {
+      'dataset': f'npz:{tmp_path}/{name}.npz',
+      'model': 'logistic',
+      'rounds': 1,
+      'batch_size': 10**9,
+      'local_epochs': 1,
+    }
+    done = experiment.run(config, experiment_flags.machine(), tmp_path / name)
+    assert done.summary['clusters']['sizes'] == [len(sizes)]
+    assert math.isfinite(done.history[-1]['train_loss'])
+
+
+ROWS = sorted((ROOT / 'experiments/presets').glob('table[23]/*.flags'))
+
+
+def test_every_row_of_tables_2_and_3_has_a_preset():
+  rows = {p.parent.name: [q.stem for q in ROWS if q.parent == p.parent] for p in ROWS}
+  names = list(algorithms.METHODS)
+  single = set(names[: names.index('fesem')]) - {'hypo_cluster'}  # Of the paper.
+  several = {f'{name}_{k}' for name in ('fesem', 'fesem_ma') for k in (2, 3, 4)}
+  wanted = {*single, 'hypo_cluster_3', *several}
+  assert {table: set(found) for table, found in rows.items()} == {
+    'table2': wanted,
+    'table3': wanted,
+  }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('preset', 'write'),
+  [
+    ('table2/fesem_2', sources_test.FEMNIST['leaf'][0]),
+    ('table2/fed_prox', sources_test.FEMNIST['hdf5'][0]),
+    ('table2/hypo_cluster_3', sources_test.FEMNIST['fedjax sqlite'][0]),
+    (
+      'table2/fed_avg',
+      lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c),
+    ),
+    ('table2/fed_sgd', sources_test.FEMNIST['tff sqlite'][0]),
+    (
+      'table3/fed_avg',
+      lambda d, c: sources_test.write_hub_celeba(d / 'flwrlabs' / 'celeba'),
+    ),
+    ('table3/fesem_2', lambda d, c: sources_test.write_original(d / 'celeba')),
+    ('table3/robust', lambda d, c: sources_test.write_leaf_celeba(d / 'leaf_celeba')),
+  ],
+)
+def test_presets_run_on_each_source(preset, write, tmp_path):
+  write(tmp_path / 'data', sources_test.writers())
+  done = call(
+    'run',
+    f'--flagfile=experiments/presets/{preset}.flags',
+    '--rounds=1',
+    f'--data_dir={tmp_path}/data',
+    '--local_epochs=1',
+    f'--workdir={tmp_path}/run',
+    '--num_clusters=2' if '_cluster' in preset or 'robust' in preset else '--seed=0',
+    # All presets of a table have one network: it is compiled for one of them each.
+    *([] if preset.endswith('/fed_avg') else ['--model=logistic']),
+    cwd=ROOT,
+  )
+  assert done.returncode == 0, done.stderr
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  three = 'table2' in preset or 'avg' in preset
+  assert summary['num_clients'] == (3 if three else 2)
+  assert 0 <= summary['label_skew'] < 1
+  assert 'label skew' in done.stdout
+
+
+def test_a_missing_preset_lists_the_presets(parsed_flags, capsys):
+  with pytest.raises(SystemExit):
+    start.parse_flags(['run', '--flagfile=experiments/presets/dmo.flags'])
+  said = capsys.readouterr().err
+  assert 'The presets are celeba, celeba_dirichlet, ' in said
+  assert 'demo, femnist' in said
+  assert "No such file or directory: 'experiments/presets/dmo.flags'" in said
+  assert 'ERROR' not in said
+
+
+def test_help_is_in_groups(parsed_flags, capsys):
+  with pytest.raises(SystemExit) as ended:
+    start.parse_flags(['run', '--rounds=3', '--help'])
+  assert ended.value.code == 0
+  said = capsys.readouterr().out
+  at = [said.index(f'\n{title}:\n') for title in
+        ('Data', 'Model', 'Local training', 'Run', 'Options of methods', 'Machine')
+  ]  # fmt: skip
+  flag = ('dataset=digits', 'model=mlp', 'lr_schedule=constant', 'rounds=20',
+          'num_clusters', 'clients_per_chunk=0')  # fmt: skip
+  of_flags = [said.index(f'\n  --{name}\n') for name in flag]
+  assert all(a < b for a, b in zip(at, of_flags, strict=True))
+  assert all(a < b for a, b in zip(of_flags, at[1:], strict=False))
+  for group in experiment_flags.GROUPS.values():
+    for one in group:
+      assert re.search(rf'\n  --(\[no\])?{one.name}\b', said)
+  assert max(map(len, said.splitlines())) <= 88
+
+
+def test_classes_that_a_client_never_trains_on_are_counted():
+  train = np.array([[1, 0, 2], [0, 3, 1], [1, 1, 1]])
+  test = np.array([[2, 1, 0], [1, 1, 1], [0, 0, 4]])
+  assert label_skew.classes_never_trained(train, test) == (2, 0.2)
+  assert label_skew.classes_never_trained(train, train) == (0, 0.0)
+
+
+@pytest.mark.slow
+def test_clients_that_took_no_part_are_measured(tmp_path):
+  done = call(
+    'compare',
+    '--algorithms=non_fed,fesem(4)',
+    '--dataset=digits',
+    '--partition=rotated',
+    '--num_clients=40',
+    '--rounds=4',
+    '--num_seeds=1',
+    '--unseen_fraction=0.2',
+    f'--workdir={tmp_path}/runs',
+    cwd=tmp_path,
+  )
+  assert done.returncode == 0, done.stderr
+
+  def read(m):
+    return json.loads((tmp_path / 'runs' / m / 'seed0/summary.json').read_text())
+
+  alone, fesem = read('non_fed'), read('fesem(4)')
+  assert alone['unseen'] is None
+  assert (fesem['num_clients'], sum(fesem['clusters']['sizes'])) == (32, 32)
+  assert fesem['clusters']['ari'] == 1.0
+  # The right center serves newcomers as well as those who made it.
+  assert (
+    abs(fesem['unseen']['micro_accuracy'] - fesem['deployed']['micro_accuracy']) < 0.1
+  )
+  table = (tmp_path / 'runs/table.md').read_text().splitlines()
+  assert 'unseen micro-acc' in table[0]
+  assert len({line.count('|') for line in table[:4]}) == 1
+  assert 'unseen_micro_accuracy_mean' in (tmp_path / 'runs/table.csv').read_text()
+  # Another configuration by mistake is refused; the table stays.
+  before = (tmp_path / 'runs/table.md').read_text()
+  done = call(
+    'compare',
+    '--algorithms=non_fed,fesem(4)',
+    '--dataset=digits',
+    '--partition=rotated',
+    '--num_clients=40',
+    '--rounds=4',
+    '--num_seeds=1',
+    '--learning_rate=0.3',
+    f'--workdir={tmp_path}/runs',
+    cwd=tmp_path,
+  )
+  assert done.returncode == 1
+  assert '--learning_rate' in done.stderr
+  assert (tmp_path / 'runs/table.md').read_text() == before
+
+
+@pytest.mark.slow
+def test_prepare_data_inspects_subsamples_converts_and_draws(tmp_path):
+  sources_test.write_leaf(tmp_path / 'leaf_femnist', sources_test.writers())
+  shared = ['--dataset=femnist', f'--data_dir={tmp_path}']
+  done = call(
+    'prepare_data',
+    *shared,
+    '--min_examples=4',
+    '--max_clients=2',
+    '--plots=plots',
+    '--output=out/two.npz',
+    cwd=tmp_path,
+  )
+  assert done.returncode == 0, done.stderr
+  assert '2 clients' in done.stdout
+  assert 'of 62 classes occur' in done.stdout
+  assert 'label skew' in done.stdout
+  assert 'read back and equal' in done.stdout
+  assert (tmp_path / 'plots' / 'classes.png').stat().st_size > 5000
+  assert (tmp_path / 'plots' / 'sizes.svg').exists()
+  again = call('prepare_data', '--dataset=npz:out/two.npz', cwd=tmp_path)
+  assert again.stdout.splitlines()[:5] == done.stdout.splitlines()[:5]
+  few = call('prepare_data', *shared, '--min_examples=100', cwd=tmp_path)
+  assert few.returncode == 1
+  assert 'Only 0 clients have at least --min_examples=100' in few.stderr
+
+
+@pytest.mark.slow
+def test_run_resume_and_figures(tmp_path):
+  first = call(
+    'run',
+    *QUICK,
+    '--algorithm=fesem',
+    '--num_clusters=4',
+    '--workdir=here',
+    cwd=tmp_path,
+  )
+  assert first.returncode == 0, first.stderr
+  assert 'fesem on digits: 12 clients' in first.stdout
+  assert 'ARI' in first.stdout
+  assert first.stderr == ''  # Quiet where there is no terminal.
+  more = call(
+    'run',
+    *QUICK,
+    '--algorithm=fesem',
+    '--num_clusters=4',
+    '--workdir=here',
+    '--rounds=4',
+    cwd=tmp_path,
+  )
+  assert more.returncode == 0, more.stderr
+  lines = (tmp_path / 'here/metrics.jsonl').read_text().splitlines()
+  assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
+  drawn = call('figures', 'here', cwd=tmp_path)
+  assert drawn.returncode == 0, drawn.stderr
+  assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 6
+
+
+@pytest.mark.slow
+def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
+  shared = [*QUICK, '--clients_per_round=4', '--workdir=table']
+  # A method that cannot run does not stop the others.
+  arguments = [*shared, '--algorithms=fed_avg,fed_cluster,fesem(2)']
+  first = call('compare', *arguments, '--num_seeds=1', cwd=tmp_path)
+  assert first.returncode == 1
+  assert 'fed_cluster: --clients_per_round must be 0' in first.stderr
+  assert 'seed 0 cannot run: --clients_per_round must be 0' in first.stdout
+  rows = list(csv.DictReader((tmp_path / 'table/table.csv').open()))
+  assert [r['seeds'] for r in rows] == ['1', '0', '1']
+  assert '| fed_cluster | not run |' in (tmp_path / 'table/table.md').read_text()
+
+  done = tmp_path / 'table/fed_avg/seed0/summary.json'
+  before = done.stat().st_mtime_ns
+  arguments = [*shared, '--algorithms=fed_avg,fesem(2)']
+  again = call('compare', *arguments, '--num_seeds=2', cwd=tmp_path)
+  assert again.returncode == 0, again.stderr
+  assert done.stat().st_mtime_ns == before
+  rows = list(csv.DictReader((tmp_path / 'table/table.csv').open()))
+  assert [(r['method'], r['seeds']) for r in rows] == [
+    ('fed_avg', '2'),
+    ('fesem(2)', '2'),
+  ]
+  want = [
+    json.loads((tmp_path / f'table/fesem(2)/seed{s}/summary.json').read_text())
+    for s in (0, 1)
+  ]
+  mean = 50 * sum(w['finetuned']['macro_f1'] for w in want)
+  assert float(rows[1]['finetuned_macro_f1_mean']) == pytest.approx(mean)
+  assert {p.name for p in (tmp_path / 'table').glob('table.*')} == {
+    'table.md',
+    'table.csv',
+    'table.tex',
+    'table.json',
+  }
+  assert (tmp_path / 'table/plots/convergence.png').exists()
+
+
+MISTAKES = [
+  (['--algorithm=fedavg'], '--algorithm=fedavg is unknown; choose one of'),
+  (['--rounds=two'], 'flag --rounds=two: invalid literal'),
+  (['--num_devices=-1'], '--num_devices=-1 must'),
+  (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, mnist'),
+  (['--num_client=3'], "Unknown command line flag 'num_client'"),
+  (['--rounds=0'], '--rounds=0 must be at least 1'),
+  (['--num_clusters=99'], '--num_clusters=99 is more than the 12 clients'),
+  (['--algorithm=fed_avg', '--num_clusters=2'], '--num_clusters does not apply'),
+  (['--dataset=mnist', '--data_dir=nowhere'], 'nowhere holds no mnist/'),
+  (['--hidden=a'], '--hidden=a must be positive widths'),
+  (['--learning_rate=0'], '--learning_rate=0.0 must be positive'),
+  (['--learning_rate=1e30'], 'no client came back with a finite update'),
+  (['--workdir=/proc/run'], 'Cannot write to --workdir=/proc/run'),
+  (['fesem'], "'fesem' is not a flag"),
+  (['--seed=-1'], 'flag --seed=-1'),
+]  # fmt: skip
+
+
+def assert_one_sentence(code, said, message, folder):
+  assert code == 1
+  assert message in said
+  assert 'Traceback' not in said
+  assert not list(folder.rglob('summary.json'))
+  if 'no client came back' not in message:
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(('arguments', 'message'), MISTAKES[3:])
+def test_mistakes_are_one_sentence(
+  arguments, message, parsed_flags, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+
+  def run():
+    argv = start.parse_flags(['run', *QUICK, '--num_devices=2', *arguments])
+    start.main_with_clear_errors(experiment.main)(argv)
+
+  with flagsaver.flagsaver(), pytest.raises(SystemExit) as ended:
+    run()
+  assert_one_sentence(ended.value.code, capsys.readouterr().err, message, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('arguments', 'message'), MISTAKES[:3])
+def test_a_mistake_ends_the_process_with_exit_code_1(arguments, message, tmp_path):
+  done = call('run', *QUICK, *arguments, cwd=tmp_path)
+  assert_one_sentence(done.returncode, done.stderr, message, tmp_path)
+
+
+@pytest.mark.slow
+def test_measured_chunk_size_runs_and_a_wrong_one_is_refused(tmp_path):
+  done = call(
+    'run',
+    *QUICK,
+    '--algorithm=fed_avg',
+    '--clients_per_chunk=auto',
+    '--workdir=here',
+    cwd=tmp_path,
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'side by side' in done.stdout
+  wrong = call('run', *QUICK, '--clients_per_chunk=many', cwd=tmp_path)
+  assert wrong.returncode == 1
+  assert '--clients_per_chunk=many must be a number or auto' in wrong.stderr

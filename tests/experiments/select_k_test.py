@@ -1,0 +1,273 @@
+"""Choosing K: what speaks for a number of clusters, the rule, and the binary."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+from sklearn.metrics import silhouette_score
+
+from experiments import flags as experiment_flags
+from experiments import select_k
+from experiments.build import load_data
+from experiments.errors import in_flags
+from fesem_jax.analysis import common_start, num_clusters
+from fesem_jax.analysis.num_clusters import Figures
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.run.rounds import keys_of_run
+from fesem_jax.utils.errors import UserError
+from tests.algorithms.first_clusters_test import trained_from_one_start
+from tests.support import helpers, reference
+
+
+def gram_of(points):
+  centered = points - points.mean(axis=0)
+  return centered @ centered.T
+
+
+def test_the_silhouette_is_that_of_the_planted_clusters():
+  points, truth = helpers.blobs(40, k=3)
+  points = points.astype(np.float64)
+  points_again = num_clusters.coordinates(gram_of(points))
+  one, three, all_alone = num_clusters.silhouettes(points_again, [1, 3, 40], seed=0)
+  assert three == pytest.approx(silhouette_score(points, truth))
+  assert one is None
+  assert all_alone is None
+  assert num_clusters.silhouettes(np.zeros((5, 3)), [2, 3], seed=0) == [0, 0]
+  assert num_clusters.silhouettes(np.zeros((2, 1)), [2], seed=0) == [None]
+
+
+def test_one_cloud_keeps_mean_and_covariance_and_no_clusters():
+  points, _ = helpers.blobs(40, k=3, size=60)
+  points = points.astype(np.float64)
+  cloud = num_clusters.one_cloud(points, np.random.default_rng(0))
+  np.testing.assert_allclose(cloud.mean(axis=0), points.mean(axis=0), atol=1e-9)
+  np.testing.assert_allclose(np.cov(cloud.T), np.cov(points.T), atol=1e-9)
+  found, of_clouds = num_clusters.against_one_cloud(gram_of(points), [3], seed=0)
+  assert found[0] > 0.3 + max(s for (s,) in of_clouds)
+  assert num_clusters.p_value(found[0], [s for (s,) in of_clouds]) == 0.05
+  assert num_clusters.p_value(0.5, [0.6, 0.5, 0.4]) == 0.75
+
+
+def test_one_gaussian_cloud_of_any_covariance_is_no_exception_among_its_rotations():
+  rng = np.random.default_rng(0)
+  p_values = []
+  for seed in range(10):
+    points = rng.normal(size=(30, 60)) * np.geomspace(10, 0.1, 60)[None]
+    found, of_clouds = num_clusters.against_one_cloud(gram_of(points), [2], seed)
+    p_values.append(num_clusters.p_value(found[0], [s for (s,) in of_clouds]))
+  # Uniform: half a case of ten at 0.05, five of ten below the middle.
+  assert sum(p <= 0.05 for p in p_values) <= 2
+  assert 1 <= sum(p <= 0.5 for p in p_values) <= 9
+
+
+def test_stability_is_the_mean_over_pairs_whatever_the_names_of_clusters():
+  a, b, c = np.array([[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]])
+  assert num_clusters.stability([a, b]) == 1
+  assert num_clusters.stability([a, b, c]) == pytest.approx((1 - 0.5 - 0.5) / 3)
+  assert num_clusters.stability([a]) is None
+
+
+# Silhouette, that of one cloud, p and stability of K = 1, 2, 3, ...
+NONE = (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+  ('figures', 'recommended', 'why'),
+  [
+    ([NONE], 1, 'the only number'),
+    # The largest silhouette is not the farthest above its cloud.
+    ([NONE, (0.30, 0.20, 0.05, 1.0), (0.28, 0.1, 0.05, 1.0), (0.2, 0.1, 0.05, 0.9)],
+     3, r'K = 3: its silhouette is 0\.18 above'),
+    # Farther above it, but not again; or again, but not above it.
+    ([NONE, (0.20, 0.10, 0.05, 0.8), (0.30, 0.1, 0.05, 0.79), (0.1, 0.1, 0.05, 1)],
+     2, 'K = 2: .*index 0.80'),
+    ([NONE, (0.20, 0.10, 0.05, 0.9), (0.30, 0.1, 0.10, 1.0), (0.1, 0.1, 0.05, 1)],
+     2, 'K = 2'),
+    # The largest tried.
+    ([NONE, (0.10, 0.09, 0.05, 1.0), (0.28, 0.1, 0.05, 1.0)], 3, 'try larger ones'),
+    # No clusters: no tighter than a cloud, or others with each seed.
+    ([NONE, (0.08, 0.08, 0.60, 0.9), (0.07, 0.08, 0.80, 1.0)], 1, 'one Gaussian cloud'),
+    ([NONE, (0.09, 0.08, 0.05, 0.1), (0.07, 0.06, 0.05, 0.3)], 1,
+     'do not last.*K = 3, of adjusted Rand index 0.30'),
+    # One seed, a K that diverged, as many clusters as clients.
+    ([NONE, (0.30, 0.10, 0.05, None)], None, 'two seeds'),
+    ([NONE, NONE, (0.28, 0.1, 0.05, 1.0), (None, None, None, 1.0)], 3, 'K = 3'),
+  ],
+)  # fmt: skip
+def test_the_recommended_k_and_its_reason(figures, recommended, why):
+  given = [Figures(k, *f) for k, f in enumerate(figures, start=1)]
+  for order in (given, given[::-1]):
+    found, reason = num_clusters.recommend(order)
+    assert found == recommended
+    assert re.search(why, reason)
+    assert ('larger ones' in reason) == ('larger ones' in why)
+
+
+def test_the_inner_products_are_those_of_the_models_that_start_fesem():
+  data = helpers.federation([9, 3, 12, 5, 7])
+  local, seed = helpers.local(), 3
+  found = common_start.inner_products(local, data, epochs=2, seed=seed)
+  key = keys_of_run(seed, local.mesh)[prng_streams.INIT]
+  models = trained_from_one_start(local, data, key, epochs=2)
+  want = gram_of(np.stack([reference.flat(m) for m in models]))
+  np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-5)
+
+
+@pytest.fixture
+def given(monkeypatch):
+  """Calls the binary's main with flags, in this process."""
+  with flagsaver.flagsaver():
+    if 'dataset' not in flags.FLAGS:
+      experiment_flags.define()
+    if 'workdir' in flags.FLAGS:
+      delattr(flags.FLAGS, 'workdir')
+    select_k.define_flags()
+    monkeypatch.setattr(sharding, 'setup_devices', lambda count: None)
+
+    def call(*arguments):
+      flags.FLAGS(['select_k', *map(str, arguments)])
+      select_k.main(['select_k'])
+
+    yield call
+
+
+SMALL = ('--num_clients=12', '--hidden=8', '--select_rounds=1')
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_anything_runs(
+  given, tmp_path, monkeypatch
+):
+  monkeypatch.setattr('os.access', lambda folder, mode: False)  # root may write all.
+  with pytest.raises(UserError) as caught:
+    given(*SMALL, f'--workdir={tmp_path / "select"}')
+  said = in_flags(str(caught.value))
+  assert said.startswith('--workdir=')
+  assert said.endswith('/select cannot be written; choose another folder.')
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ('flag', 'message'),
+  [
+    ('--num_clusters_list=1,3,2', '--num_clusters_list=1,3,2 must be numbers'),
+    ('--num_clusters_list=1,1', 'must be numbers'),
+    ('--num_clusters_list=2.5', 'must be numbers'),
+    ('--num_clusters_list=0,1', 'must be numbers'),
+    ('--num_clusters_list=', 'must be numbers'),
+    ('--num_clusters_list=1,13', '13 clusters are more than the 12 clients'),
+    ('--num_clusters=3', '--num_clusters does not apply; give --num_clusters_list'),
+    ('--unseen_fraction=0.5', '--unseen_fraction does not apply'),
+    ('--evaluate_on=test', '--evaluate_on=test does not apply'),
+    ('--learning_rate=nan', '--learning_rate=nan must be a finite number'),
+  ],
+)
+def test_a_mistake_is_named_before_anything_is_written(given, tmp_path, flag, message):
+  folder = tmp_path / 'select'
+  with pytest.raises(UserError) as caught:
+    given(*SMALL, flag, f'--workdir={folder}')
+  assert message in in_flags(str(caught.value))
+  assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+  'flag', ['--select_clients=1', '--select_clients=1001', '--num_seeds=0',
+           '--select_rounds=-1']
+)  # fmt: skip
+def test_numbers_out_of_range_are_no_flags(given, flag):
+  with pytest.raises(flags.IllegalFlagValueError, match=flag):
+    given(flag)
+
+
+def test_the_same_clients_are_chosen_for_all_seeds_and_no_test_examples(given):
+  flags.FLAGS(['select_k', *SMALL])
+  config = experiment_flags.configuration('fesem', {})
+  whole, _ = load_data(config)
+  train, validation = select_k.choose_clients(config, '', 5)
+  again, _ = select_k.choose_clients(config, '', 5)
+  assert train.num_clients == 5
+  np.testing.assert_array_equal(train.info.names, again.info.names)
+  np.testing.assert_array_equal(train.x, again.x)
+  for name in train.info.names:
+    i = int(np.flatnonzero(whole.info.names == name)[0])
+    j = int(np.flatnonzero(train.info.names == name)[0])
+    split = np.concatenate([train.client(j)[0], validation.client(j)[0]])
+    assert sorted(map(bytes, split)) == sorted(map(bytes, whole.client(i)[0]))
+  other, _ = select_k.choose_clients(config | {'seed': 1}, '', 5)
+  assert list(other.info.names) != list(train.info.names)
+  assert select_k.choose_clients(config, '', 100)[0].num_clients == 12
+
+
+def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
+  points, truth = helpers.blobs(12, k=2)
+  # One model is not finite in the second seed's training.
+  grams = [gram_of(points.astype(np.float64)) for _ in range(2)]
+  grams[1][3], grams[1][:, 3] = np.nan, np.nan
+  monkeypatch.setattr(
+    common_start, 'inner_products', lambda *_, seed, **__: grams[seed - 5].copy()
+  )
+  monkeypatch.setattr(select_k, 'run_unless_diverged', None)  # No FeSEM runs.
+  given(
+    *SMALL, '--select_rounds=0', '--num_clusters_list=1,2,3', '--num_seeds=2',
+    '--seed=5', f'--workdir={tmp_path}',
+  )  # fmt: skip
+  made = json.loads((tmp_path / 'select_k.json').read_text())
+  one, two, three = made['rows']
+  sizes = np.bincount(truth)[::-1].tolist()
+  assert (made['recommended'], made['rounds'], two['seeds']) == (2, 0, 2)
+  assert two['sizes'][0] == sorted(sizes, reverse=True)
+  assert [sum(row['sizes'][1]) for row in (one, two, three)] == [11, 11, 11]
+  labels = [truth, np.where(np.arange(12) == 3, -1, truth)]
+  assert two['stability'] == pytest.approx(num_clusters.stability(labels))
+  assert two['silhouette_mean'] > two['silhouette_of_one_cloud']
+  assert two['finetuned_mean'] is two['distance_mean'] is None
+
+
+@pytest.mark.slow
+def test_a_selection_is_written_drawn_and_resumed(given, tmp_path, capsys, monkeypatch):
+  pytest.importorskip('matplotlib')
+  arguments = [
+    *SMALL,
+    '--partition=rotated',
+    '--partition_groups=2',
+    '--num_clusters_list=1,2',
+    '--num_seeds=2',
+    '--seed=5',
+    f'--workdir={tmp_path}',
+  ]
+  given(*arguments)
+  first = capsys.readouterr().out
+  made = json.loads((tmp_path / 'select_k.json').read_text())
+  assert made['recommended'] == 2
+  assert made['reason'] in first
+  assert made['seeds'] == [5, 6]
+  assert made['num_clients'] == 12
+  one, two = made['rows']
+  assert one['silhouette_mean'] is one['p_value'] is one['stability'] is None
+  assert one['sizes'] == [[12], [12]]
+  assert two['sizes'] == [[6, 6], [6, 6]]
+  assert (two['stability'], two['ari'], two['p_value']) == (1, 1, 0.05)
+  assert two['silhouette_mean'] > two['silhouette_of_one_cloud']
+  assert two['distance_mean'] < one['distance_mean']
+  folders = [tmp_path / 'fesem(2)' / f'seed{s}' for s in (5, 6)]
+  summaries = [json.loads((f / 'summary.json').read_text()) for f in folders]
+  means = [s['deployed']['micro_accuracy'] for s in summaries]
+  assert two['deployed_mean'] == pytest.approx(100 * np.mean(means))
+  assert two['deployed_std'] == pytest.approx(100 * np.std(means, ddof=1))
+  lines = list(csv.DictReader((tmp_path / 'select_k.csv').open()))
+  assert [line['sizes'] for line in lines] == ['12 12', '6/6 6/6']
+  assert lines[0]['silhouette_mean'] == ''
+  assert float(lines[1]['distance_std']) == pytest.approx(two['distance_std'])
+  assert (tmp_path / 'plots' / 'select_k.png').stat().st_size > 0
+  # Again: nothing trains, and the end is the same.
+  monkeypatch.setattr(common_start, 'inner_products', None)
+  monkeypatch.setattr('fesem_jax.run.simulation.run_round', None)
+  given(*arguments)
+  assert json.loads((tmp_path / 'select_k.json').read_text()) == made
+  assert capsys.readouterr().out.splitlines()[-8:] == first.splitlines()[-8:]
+  # Other clients in the same folder are refused.
+  with pytest.raises(UserError, match='select_clients'):
+    given(*arguments, '--select_clients=10')

@@ -1,0 +1,302 @@
+"""--tune: grids, seeds, choices, and what the table says of them."""
+
+import json
+
+import pytest
+
+from experiments import compare, rates, tune
+from fesem_jax.analysis import tuning
+from fesem_jax.evaluation import paired
+from fesem_jax.utils.errors import UserError
+from tests.experiments.binaries_test import QUICK, parsed_flags, summary  # noqa: F401
+from tests.support.commands import call
+
+
+def search_of(**grid):
+  return tune.Search(grid, [10_000, 10_001])
+
+
+@pytest.fixture
+def runs(monkeypatch):
+  """Replaces runs: `score(config)` is their micro accuracy, None where they diverge."""
+
+  def use(score):
+    seen = []
+
+    def run(config, folder, what, programs, *, make_portrait):
+      assert not make_portrait
+      seen.append((config, folder))
+      found = score(config)
+      if found is None:
+        return None
+      deployed, finetuned = found if isinstance(found, tuple) else (found, 0.0)
+      return {
+        'deployed': {'micro_accuracy': deployed},
+        'finetuned': {'micro_accuracy': finetuned},
+      }
+
+    monkeypatch.setattr(tune, 'run_unless_diverged', run)
+    return seen
+
+  return use
+
+
+def test_searches_are_parsed_and_refused(parsed_flags):  # noqa: F811
+  assert tune.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
+  assert tune.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
+  for wrong in ('learning_rate', 'rate:1', 'seed:1,2', 'learning_rate:', 'rounds:x'):
+    with pytest.raises(UserError, match='--tune='):
+      tune.parse_search(wrong)
+  for wrong in ('learning_rate:0.1,0.1,x', 'rounds:x', 'optimizer:x'):
+    flag = wrong.partition(':')[0]
+    with pytest.raises(
+      UserError, match=rf"--vary={wrong}: 'x' is no value of --{flag} \(.*\)\.$"
+    ):
+      tune.parse_search(wrong, 'vary')
+
+
+def test_tuning_seeds_are_no_reported_ones(parsed_flags):  # noqa: F811
+  def parse(first, count, reported, texts=('learning_rate:1,2',)):
+    return tune.parse(texts, 'deployed', first, count, reported)
+
+  assert parse(None, 3, range(5, 10)).seeds == [10_005, 10_006, 10_007]
+  assert parse(7, 2, range(5, 7)).seeds == [7, 8]
+  assert parse(None, 3, range(5), texts=['']) is None
+  for first in (4, 6, 9):
+    with pytest.raises(UserError, match=f'--tune_first_seed={first}: seed .* 5 to 9'):
+      parse(first, 2, range(5, 10))
+  # Two flags make a grid; a flag that is given again replaces that of a preset.
+  texts = ['learning_rate:1,2', 'prox_mu:1', 'learning_rate:3']
+  found = parse(None, 1, range(5), texts)
+  assert found.grid == {'learning_rate': [3.0], 'prox_mu': [1.0]}
+
+
+def test_a_search_takes_the_best_mean_over_its_seeds():
+  scores = {(0.1, 1): 0.9, (0.1, 2): 0.1, (0.3, 1): 0.6, (0.3, 2): 0.6, (1.0, 1): 1.0}
+  seen = []
+
+  def score(values, seed):
+    seen.append((values['rate'], seed))
+    return scores.get(seen[-1])
+
+  found = tuning.search(tuning.points({'rate': [0.1, 0.3, 1.0]}), [1, 2], score)
+  assert seen == [(rate, seed) for rate in (0.1, 0.3, 1.0) for seed in (1, 2)]
+  assert found.values == {'rate': 0.3}  # 1 diverged with the second seed.
+  assert (found.runs, found.at_edge) == (6, [])
+  assert [t.mean for t in found.tried] == [0.5, 0.6, None]
+  for points, seeds in (([], [1]), ([{'rate': 1}], [])):
+    with pytest.raises(UserError, match='nothing to choose from'):
+      tuning.search(points, seeds, score)
+
+
+@pytest.mark.parametrize(
+  ('values', 'best', 'at_edge'),
+  [
+    ([0.1, 0.3, 1.0], 0.3, False),
+    ([0.3, 1.0, 0.1], 0.1, True),
+    ([0.1, 1.0, 0.3], 1.0, True),
+    ([0, 0.1, 1], 0, False),  # No penalty: nothing lies below.
+    ([-1, 0, 1], -1, True),
+    ([0.1], 0.1, False),  # No grid.
+    (['sgd', 'adam'], 'adam', False),
+    ([False, True], True, False),
+  ],
+)
+def test_values_at_the_edge_of_their_grid_are_named(values, best, at_edge):
+  found = tuning.search(
+    tuning.points({'x': values}), [0], lambda point, seed: float(point['x'] == best)
+  )
+  assert found.values == {'x': best}
+  assert found.at_edge == (['x'] if at_edge else [])
+
+
+def test_grids_are_products_of_what_a_method_has(parsed_flags, runs, tmp_path):  # noqa: F811
+  seen = runs(lambda c: c['learning_rate'] + (c.get('server_learning_rate') or 0))
+  listed = [
+    'fed_avg', 'fesem(2)', 'fed_opt(server_optimizer=adam)',
+    'fed_opt(server_optimizer=adam;server_learning_rate=0.5)',
+  ]  # fmt: skip
+  by_label = compare.configurations(listed, 2, {})
+  grid = search_of(learning_rate=[0.1, 0.2], server_learning_rate=[0.01, 0.1, 1.0])
+  choices = tune.tuned(by_label, grid, tmp_path)
+  # FeSEM's server takes the mean here, and one row has a server rate of its own.
+  counts = {la: (c.runs, c.values) for la, c in choices.items()}
+  one = {'learning_rate': 0.2}
+  assert counts == {
+    'fed_avg': (4, one), 'fesem(2)': (4, one),
+    'fed_opt(server_optimizer=adam)': (12, one | {'server_learning_rate': 1.0}),
+    'fed_opt(server_optimizer=adam;server_learning_rate=0.5)': (4, one),
+  }  # fmt: skip
+  for config, folder in seen:
+    assert (config['evaluate_on'], config['eval_every']) == ('validation', 0)
+    assert config['seed'] in (10_000, 10_001)
+    assert folder.name == f'seed{config["seed"]}'
+  assert len({folder for _, folder in seen}) == len(seen)
+  final = tune.applied(by_label, choices)['fed_opt(server_optimizer=adam)']
+  assert [c['seed'] for c in final] == [0, 1]
+  assert {(c['server_learning_rate'], c['evaluate_on']) for c in final} == {(1, 'test')}
+  # Where the server optimizer is tuned too, the mean is one point.
+  grid = {'server_optimizer': ['mean', 'adam'], 'server_learning_rate': [0.1, 1.0]}
+  assert tune.points('fesem(2)', by_label['fesem(2)'][0], grid) == [
+    {'server_optimizer': 'mean'},
+    {'server_optimizer': 'adam', 'server_learning_rate': 0.1},
+    {'server_optimizer': 'adam', 'server_learning_rate': 1.0},
+  ]
+
+
+def test_a_flag_that_no_method_leaves_open_is_refused(parsed_flags, runs, tmp_path):  # noqa: F811
+  seen = runs(lambda c: 1.0)
+  for method in ('fed_avg', 'fesem(2)', 'scaffold(server_learning_rate=0.5)'):
+    by_label = compare.configurations([method], 1, {})
+    with pytest.raises(UserError, match='--tune=server_learning_rate: none of'):
+      tune.tuned(by_label, search_of(server_learning_rate=[0.1, 1.0]), tmp_path)
+  assert not seen
+
+
+def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
+  parsed_flags, runs, capsys, tmp_path  # noqa: F811
+):  # fmt: skip
+  methods = ['fed_sgd(learning_rate=0.5)', 'fed_avg', 'fed_cluster', 'fed_prox']
+  table = compare.configurations(methods, 1, {})
+
+  def score(config):
+    if config['algorithm'] == 'fed_cluster':
+      raise UserError('It needs everyone, not `clients_per_round`.')
+    return None if config['algorithm'] == 'fed_prox' else config['learning_rate']
+
+  runs(score)
+  choices = tune.tuned(table, search_of(learning_rate=[0.2, 0.3]), tmp_path)
+  said = capsys.readouterr().out
+  assert 'tuned: It needs everyone, not --clients_per_round.' in said
+  assert 'fed_prox: diverged with every learning_rate; it stays as given.' in said
+  assert 'Warning: fed_avg: learning_rate=0.3 is at the edge of its grid' in said
+  chosen = tune.applied(table, choices)
+  given = {la: configs[0]['learning_rate'] for la, configs in table.items()}
+  values = {la: configs[0]['learning_rate'] for la, configs in chosen.items()}
+  assert values == given | {'fed_avg': 0.3}
+  held = json.loads((tmp_path / 'tune.json').read_text())
+  assert list(held) == ['fed_avg', 'fed_prox']
+  assert held['fed_avg']['chosen'] == {'learning_rate': 0.3}
+  assert held['fed_avg']['tried'][0]['validation_micro_accuracy'] == 0.2
+  assert held['fed_prox']['tried'][0]['of_seeds'] == [None, None]
+
+  rows = rates.rows(chosen, choices)
+  lines = tuning.as_markdown(rows).splitlines()
+  assert lines[0] == '| method | rates | chosen | tuning runs |'
+  by_method = {line.split(' | ')[0].removeprefix('| '): line for line in lines}
+  row = by_method['fed_sgd(learning_rate=0.5)']
+  assert row.endswith('| learning_rate=0.5 | as given | 0 |')
+  assert by_method['fed_avg'].endswith(
+    '| learning_rate=0.3 | tuned over learning_rate {0.2, 0.3} by deployed micro '
+    'accuracy on validation data, seeds 10000, 10001 | 4 |'
+  )
+  assert 'as given, cannot be tuned: It needs' in by_method['fed_cluster']
+  assert 'as given, since every point diverged' in by_method['fed_prox']
+  assert lines[-1].startswith('Warning: fed_avg: learning_rate=0.3 is at the edge')
+
+
+def test_rates_of_servers_are_told_with_their_defaults(parsed_flags):  # noqa: F811
+  listed = [
+    'fed_avg', 'fed_opt(server_optimizer=momentum)', 'fesem(2)',
+    'fesem(2;server_optimizer=adam;server_learning_rate=0.3)', 'scaffold',
+  ]  # fmt: skip
+  rows = rates.rows(compare.configurations(listed, 1, {}), {})
+  rate = {row['method']: row['values'].get('server_learning_rate') for row in rows}
+  assert rate == {
+    'fed_avg': None, 'fed_opt(server_optimizer=momentum)': 1.0, 'fesem(2)': None,
+    'fesem(2;server_optimizer=adam;server_learning_rate=0.3)': 0.3, 'scaffold': 1.0,
+  }  # fmt: skip
+  assert {row['chosen'] for row in rows} == {'as given'}
+
+
+@pytest.mark.parametrize(('by', 'best'), [('finetuned', 0.3), ('deployed', 0.2)])
+def test_tuning_ranks_by_what_it_is_told(
+  by, best, parsed_flags, runs, capsys, tmp_path  # noqa: F811
+):  # fmt: skip
+  table = compare.configurations(['fed_avg'], 1, {})
+  runs(lambda c: (1 - c['learning_rate'], c['learning_rate']))
+  search = tune.Search({'learning_rate': [0.2, 0.3]}, [7], by)
+  choices = tune.tuned(table, search, tmp_path)
+  assert choices['fed_avg'].values == {'learning_rate': best}
+  word = {'finetuned': 'fine-tuned', 'deployed': 'deployed'}[by]
+  assert f'learning_rate={best}, by {word} micro' in capsys.readouterr().out
+
+
+def test_differences_are_to_the_best_or_the_named_method():
+  summaries = {
+    'fed_avg': [summary(0.8), summary(0.7)], 'a|b': [summary(0.9), summary(0.9)],
+    'non_fed': [summary(0.1), None],
+  }  # fmt: skip
+  found = paired.differences(summaries)
+  assert found['reference'] == 'a|b'
+  deployed, finetuned = paired.as_markdown(found, False).split('\n\nFine-tuned')
+  lines = deployed.splitlines()
+  assert lines[0].startswith(r'Deployed micro accuracy minus that of a\|b, in percent')
+  assert lines[2] == '| method | difference | 95 % interval |'
+  assert lines[4] == '| fed_avg | -15.00 | -78.53 to +48.53 |'
+  assert lines[5] == '| non_fed | -80.00 | one seed: no interval |'
+  assert '| fed_avg | -15.00 |' in finetuned
+  found = paired.differences(summaries, 'fed_avg')
+  assert [row['method'] for row in found['deployed']] == ['a|b', 'non_fed']
+  assert found['deployed'][0]['mean'] == pytest.approx(15)
+  assert not paired.as_markdown(paired.differences({'a': [summary(1)]}), False)
+  assert not paired.as_markdown(paired.differences({'a': [None], 'b': []}), False)
+  paired.check_reference('', ['a'])
+  with pytest.raises(UserError) as refused:
+    paired.check_reference('c', ['a', 'b'])
+  assert '`reference=c` is none of the methods of the table: a, b.' in str(
+    refused.value
+  )
+
+
+def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_path):  # noqa: F811
+  by_label = compare.configurations(['fed_avg', 'fesem(2)'], 2, {})
+  monkeypatch.setattr(
+    compare,
+    'run_unless_diverged',
+    lambda config, *_: summary(0.5 + 0.1 * config['seed'] * ('prox_lambda' in config)),
+  )
+  finished = compare.run_methods(by_label, tmp_path)
+  assert list(finished.summaries) == ['fed_avg', 'fesem(2)']
+  held = json.loads((tmp_path / 'table.json').read_text())
+  assert held['differences']['reference'] == 'fesem(2)'
+  (row,) = held['differences']['deployed']
+  assert (row['method'], row['pairs'], row['mean']) == ('fed_avg', 2, pytest.approx(-5))
+  assert held['rates'][0]['chosen'] == 'as given'
+  assert held['methods'][0]['deployed_micro_accuracy'][0] == 50
+  text = (tmp_path / 'table.md').read_text()
+  assert '| fed_avg | -5.00 | -68.53 to +58.53 |' in text
+  assert '| fed_avg | learning_rate=0.1 | as given | 0 |' in text
+  compare.run_methods(by_label, tmp_path, compare.Told(reference='fed_avg'))
+  assert '| fesem(2) | +5.00 |' in (tmp_path / 'table.md').read_text()
+  assert {p.name for p in tmp_path.iterdir()} == {
+    f'table.{kind}' for kind in ('md', 'csv', 'tex', 'json')
+  }
+
+
+@pytest.mark.slow
+def test_tuning_looks_at_validation_examples_only(tmp_path):
+  done = call(
+    'compare',
+    *QUICK,
+    '--algorithms=fed_avg,fesem(2)',
+    '--num_seeds=1',
+    '--tune=prox_lambda:0.01,1e30',
+    '--tune_seeds=1',
+    '--workdir=t',
+    cwd=tmp_path,
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'Warning: fesem(2): prox_lambda=0.01 is at the edge' in done.stdout
+  tuned = json.loads((tmp_path / 't/tune.json').read_text())
+  assert list(tuned) == ['fesem(2)']  # FedAvg has no lambda.
+  assert tuned['fesem(2)']['chosen'] == {'prox_lambda': 0.01}
+  assert tuned['fesem(2)']['seeds'] == [10_000]
+  assert tuned['fesem(2)']['tried'][1]['of_seeds'] == [None]  # Diverged.
+  search = tmp_path / 't/tune/fesem(2)/prox_lambda=0.01/seed10000/config.json'
+  assert json.loads(search.read_text())['evaluate_on'] == 'validation'
+  final = tmp_path / 't/fesem(2)/seed0/config.json'
+  assert json.loads(final.read_text())['evaluate_on'] == 'test'
+  table = (tmp_path / 't/table.md').read_text()
+  assert 'prox_lambda=0.01 | tuned over prox_lambda {0.01, 1e+30}' in table
+  assert 'one seed: no interval' in table

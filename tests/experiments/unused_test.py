@@ -1,0 +1,168 @@
+"""Flags that a run would not use: contradictions are refused, the others noted."""
+
+import optax
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import flags as experiment_flags
+from experiments import launch_local, select_k, start, unused
+from experiments import run as experiment
+from experiments.build import load_data
+from experiments.errors import in_flags
+from tests.experiments.binaries_test import QUICK, refuses
+from tests.support import helpers
+
+
+@pytest.fixture
+def parse():
+  """Parses flags; gives a configuration and the machine's flags."""
+  if 'dataset' not in flags.FLAGS:
+    experiment.define_flags()
+
+  @flagsaver.flagsaver
+  def parsed(*given):
+    flags.FLAGS(['run', *QUICK, *given])
+    return experiment.chosen_configuration(), experiment_flags.machine()
+
+  return parsed
+
+
+@pytest.mark.parametrize(
+  ('given', 'note'),
+  [
+    (['--model=logistic'], '--hidden=8 has no effect: it is for --model=mlp.'),
+    (
+      ['--partition=iid', '--partition_groups=2'],
+      '--partition_groups=2 has no effect: it is for --partition=rotated or '
+      'label_permuted, or --dataset=synthetic_linear or synthetic_mixture.',
+    ),
+    (['--partition=iid', '--disjoint_groups'], '--disjoint_groups=True has no effect'),
+    (['--dirichlet_alpha=0.1'], 'it is for --partition=dirichlet or unequal.'),
+    (['--classes_per_client=3'], 'it is for --partition=shards.'),
+    (
+      ['--local_epochs=7', '--local_steps=3'],
+      '--local_epochs=7 has no effect: it is for --local_steps=0.',
+    ),
+    (['--algorithm=fed_avg', '--patience=3'], '--patience=3 has no effect: it is for'),
+    (['--beta=0.2'], '--beta=0.2 has no effect: it is for --aggregation=trimmed_mean'),
+    (['--norm_bound=1'], '--norm_bound=1.0 has no effect'),
+    (['--max_age=1'], '--max_age=1 has no effect: all clients take part'),
+    (['--max_age=1', '--clients_per_round=12'], '--max_age=1 has no effect'),
+    (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
+    (
+      ['--algorithm=non_fed', '--shared_start=on'],
+      '--shared_start=on has no effect: every client starts from a model of its own.',
+    ),
+    (
+      ['--algorithm=ditto', '--shared_start=on'],
+      'an effect on some training only: the',
+    ),
+    (
+      ['--algorithm=ditto', '--unseen_fraction=0.25'],
+      'the clients that --unseen_fraction=0.25 sets aside are not measured',
+    ),
+  ],
+)
+def test_what_a_run_does_not_use_is_noted(given, note, parse):
+  said = [in_flags(n) for n in unused.notes(*parse(*given), 12)]
+  assert len(said) == 1
+  assert note in said[0]
+
+
+@pytest.mark.parametrize(
+  'given',
+  [
+    [],
+    ['--hidden=7'],
+    ['--local_epochs=7'],
+    ['--partition=label_permuted', '--partition_groups=2', '--disjoint_groups'],
+    ['--dataset=synthetic_linear', '--partition=natural', '--partition_groups=2'],
+    ['--partition=unequal', '--dirichlet_alpha=2'],
+    ['--partition=shards', '--classes_per_client=3'],
+    ['--patience=3'],
+    ['--aggregation=krum', '--beta=0.2'],
+    ['--aggregation=norm_bound', '--norm_bound=1'],
+    ['--max_age=1', '--clients_per_round=6'],
+    ['--max_age=1', '--dropout_rate=0.5'],
+    ['--init_clients=12'],
+    ['--shared_start=on'],
+    ['--algorithm=fed_avg', '--unseen_fraction=0.25'],
+  ],
+)
+def test_what_a_run_uses_is_not_noted(given, parse):
+  assert not unused.notes(*parse(*given), 12)
+
+
+def test_contradictions_are_refused(parse):
+  sgd = helpers.local()
+  adam = sgd._replace(optimizer=optax.adam(0.1))
+  given = parse('--optimizer=adam', '--shared_start=on')
+  with refuses(
+    r'--shared_start=on needs plain SGD: with --optimizer=adam every client'
+  ):
+    unused.check(*given, adam, 12)
+  unused.check(*parse('--optimizer=adam'), adam, 12)
+  unused.check(*parse('--shared_start=on'), sgd, 12)
+  late = parse('--late_joins', '--init_clients=30')
+  with refuses('--init_clients=30 with --late_joins leaves none of the 12 clients'):
+    unused.check(*late, sgd, 12)
+  unused.check(*late, sgd, 31)
+  krum = parse('--aggregation=krum', '--krum_models=13')
+  with refuses('--krum_models=13 is more than the 12 clients, of which it chooses'):
+    unused.check(*krum, sgd, 12)
+  unused.check(*krum, sgd, 13)
+
+
+def test_a_run_says_and_refuses_so_before_anything_is_written(
+  parse, tmp_path, monkeypatch
+):
+  def stopped(*_, **__):
+    raise StopIteration
+
+  monkeypatch.setattr(experiment, 'simulate', stopped)
+  said = []
+  with pytest.raises(StopIteration):
+    experiment.run(*parse('--max_age=1'), tmp_path / 'a', say=said.append)
+  note = 'Note: --max_age=1 has no effect: all clients take part in every round.'
+  assert note in said
+  with refuses('--shared_start=on needs plain SGD'):
+    experiment.run(*parse('--optimizer=adam', '--shared_start=on'), tmp_path / 'a')
+  assert not list(tmp_path.iterdir())
+
+
+def test_numbers_of_processes_are_not_given_twice(monkeypatch):
+  monkeypatch.setattr(launch_local, 'launch', lambda *_: 0)
+  for text in ('--num_processes=3', '-process_id=1', '--coordinator_address'):
+    flag = text.strip('-').partition('=')[0]
+    with refuses(f'--{flag} after -- has no effect: it is set here, by the number of'):
+      launch_local.main(['launch_local', '--rounds=1', text])
+
+
+def test_select_k_refuses_a_shared_start_that_it_would_ignore(parse, tmp_path):
+  config, _ = parse('--optimizer=adam')
+  train, _ = load_data(config)
+  with (
+    flagsaver.flagsaver(shared_start='on'),
+    refuses('--shared_start=on needs plain SGD'),
+  ):
+    select_k.silhouettes_of_seeds([config], train, [1], tmp_path)
+
+
+def test_leaving_by_sys_exit_is_no_success(parse, capsys):
+  parse()
+
+  def leaves(argv):
+    raise SystemExit(0)
+
+  with pytest.raises(SystemExit) as ended:
+    start.main_with_clear_errors(leaves)([])
+  assert ended.value.code == 1
+  said = capsys.readouterr().err
+  assert said.endswith(
+    'error: Code of your own called sys.exit(0), which ended the run; see the '
+    'traceback above. Checkpoints are kept.\n'
+  )
+  assert 'in leaves' in said
+  # A binary's own exit code is what it returns.
+  assert start.main_with_clear_errors(lambda argv: 130)([]) == 130

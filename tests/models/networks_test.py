@@ -1,0 +1,166 @@
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from fesem_jax import algorithms, models
+from fesem_jax.core import tree
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import federation, run
+
+
+@pytest.mark.parametrize(
+  ('name', 'shape', 'classes', 'size'),
+  [
+    ('logistic', (28, 28), 10, 784 * 10 + 10),
+    ('mlp', (28, 28), 10, 159_010),
+    ('small_cnn', (8, 8), 10, 160 + 4640 + (128 * 64 + 64) + 650),
+    ('femnist_cnn', (28, 28), 62, 6_603_710),  # As LEAF and FedAvg report.
+    ('emnist_cnn', (28, 28, 1), 62, 1_206_590),  # As TFF and FedJAX report.
+    # 84 -> 42 -> 21 -> 11 -> 6 pixels a side, as in LEAF, whose pooling pads.
+    ('celeba_cnn', (84, 84, 3), 2, 896 + 3 * 9248 + 4 * 64 + 6 * 6 * 32 * 2 + 2),
+  ],
+)
+def test_sizes_and_shapes(name, shape, classes, size):
+  model = models.build(name, shape, classes)
+  params = jax.jit(model.init)(jax.random.key(0))
+  assert sum(x.size for x in jax.tree.leaves(params)) == size
+  logits = jax.jit(model.apply)(params, np.ones((3, *shape), np.float32))
+  assert logits.shape == (3, classes)
+  assert logits.dtype == jnp.float32
+
+
+def test_layers_are_named_in_order():
+  params = models.build('femnist_cnn', (28, 28), 62).init(jax.random.key(0))
+  assert list(params) == ['conv0', 'conv1', 'dense', 'logits']
+  params = models.build('mlp', (4,), 2, (7, 5)).init(jax.random.key(0))
+  assert list(params) == ['dense0', 'dense1', 'logits']
+
+
+def test_celeba_cnn_treats_examples_one_by_one():
+  # LEAF's batch statistics would let a batch's other examples change the logits.
+  model = models.build('celeba_cnn', (84, 84, 3), 2)
+  params, apply = jax.jit(model.init)(jax.random.key(0)), jax.jit(model.apply)
+  x = np.random.default_rng(0).random((4, 84, 84, 3)).astype(np.float32)
+  alone = np.concatenate([apply(params, x[i : i + 1]) for i in range(4)])
+  np.testing.assert_allclose(apply(params, x), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_any_flax_module_without_running_statistics_will_do():
+  model = models.from_flax(nn.Dense(3), (4,))
+  assert model.apply(model.init(jax.random.key(0)), np.ones((2, 4))).shape == (2, 3)
+
+  class Normalized(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return nn.BatchNorm(use_running_average=False)(x)
+
+  with pytest.raises(ValueError, match="keeps \\['batch_stats'\\]"):
+    models.from_flax(Normalized(), (4,))
+
+
+class NnxNet(nnx.Module):
+  """The mlp of helpers, with its hidden layers in a list, and one more part."""
+
+  def __init__(self, widths, classes, rngs, part=None):
+    sizes = [*helpers.SHAPE, *widths]
+    self.hidden = nnx.List(
+      [nnx.Linear(a, b, rngs=rngs) for a, b in itertools.pairwise(sizes)]
+    )
+    self.logits = nnx.Linear(sizes[-1], classes, rngs=rngs)
+    self.part = None if part is None else part(rngs)
+
+  def __call__(self, x):
+    for layer in self.hidden:
+      x = nnx.relu(layer(x))
+    return self.logits(x if self.part is None else self.part(x))
+
+
+def test_nnx_modules_train_like_linen_ones():
+  linen = models.build('mlp', helpers.SHAPE, 3, (5,))
+  model = models.from_flax(lambda rngs: NnxNet((5,), 3, rngs), helpers.SHAPE)
+  init = jax.jit(model.init)
+  first, second = (init(jax.random.key(i)) for i in (0, 1))
+  assert list(first) == ['hidden', 'logits']
+  assert list(first['hidden']) == ['0']
+  kernels = [p['logits']['kernel'] for p in (first, second)]
+  assert np.abs(kernels[0] - kernels[1]).max() > 0.1
+  params = {'dense0': first['hidden']['0'], 'logits': first['logits']}
+  x = np.random.default_rng(0).normal(size=(4, *helpers.SHAPE)).astype(np.float32)
+  np.testing.assert_allclose(
+    model.apply(first, x), linen.apply(params, x), rtol=1e-5, atol=1e-6
+  )
+  data, ends = federation(), []
+  for of_model, start in ((model, first), (linen, params)):
+    local = helpers.local()._replace(model=of_model)
+    for name, options in (('fed_avg', {}), ('fed_per', {})):
+      algorithm = algorithms.build(name, local, **options)
+
+      def init(key, data, start=start, init=algorithm.init):
+        return jax.tree.map(lambda a: a, init(key, data))._replace(
+          params=tree.expand(start)
+        )
+
+      if name == 'fed_avg':
+        state, _ = run(algorithm._replace(init=init), data, rounds=2)
+        ends.append(state.params)
+      else:  # Layers of one's own are found by their names.
+        run(algorithm, data, rounds=1)
+  got, want = ends
+  got = {'dense0': got['hidden']['0'], 'logits': got['logits']}
+  np.testing.assert_allclose(
+    reference.flat(reference.from_params(got, 0)),
+    reference.flat(reference.from_params(want, 0)),
+    rtol=1e-4,
+    atol=1e-6,
+  )
+
+
+def test_more_nnx_layers_than_ten_keep_their_order():
+  model = models.from_flax(lambda rngs: NnxNet(range(2, 14), 3, rngs), helpers.SHAPE)
+  params = jax.jit(model.init)(jax.random.key(0))
+  assert params['hidden']['10']['bias'].shape == (12,)
+  x = np.ones((2, *helpers.SHAPE), np.float32)
+  assert jax.jit(model.apply)(params, x).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+  ('part', 'message'),
+  [
+    (lambda rngs: nnx.BatchNorm(5, rngs=rngs), r"NnxNet keeps \['BatchStat'\]"),
+    (
+      lambda rngs: lambda x: x - x.mean(axis=0, keepdims=True),
+      'NnxNet lets the examples of a batch',
+    ),
+  ],
+)
+def test_nnx_modules_with_other_state_are_refused(part, message):
+  with pytest.raises(UserError, match=message):
+    models.from_flax(lambda rngs: NnxNet((5,), 3, rngs, part), helpers.SHAPE)
+
+
+def test_nnx_modules_are_given_as_functions_that_make_them():
+  with pytest.raises(UserError, match='NnxNet is no Linen module: give from_flax a f'):
+    models.from_flax(NnxNet((5,), 3, nnx.Rngs(0)), helpers.SHAPE)
+  with pytest.raises(UserError, match='makes a int'):
+    models.from_flax(lambda rngs: 3, helpers.SHAPE)
+
+
+def test_a_loss_goes_with_the_module():
+  loss = optax.softmax_cross_entropy_with_integer_labels
+  assert models.from_flax(nn.Dense(3), (4,), loss).loss is loss
+
+
+def test_mistakes_name_the_flag():
+  with pytest.raises(
+    UserError, match='`model=resnet` is unknown; choose one of logistic'
+  ):
+    models.build('resnet', (8, 8), 10)
+  with pytest.raises(UserError, match='`model=small_cnn` needs images'):
+    models.build('small_cnn', (8,), 10)

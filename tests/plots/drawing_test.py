@@ -1,0 +1,143 @@
+"""Figures show what is recorded, all of it in view, and say what they show."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.support.plotted import write_run
+
+plots = pytest.importorskip('fesem_jax.plots')
+plt = pytest.importorskip('matplotlib.pyplot')
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  return write_run(tmp_path)
+
+
+def test_bars_of_classes_say_what_they_are():
+  counts = np.tile(np.arange(1, 11), (100, 1))
+  figure = plots.classes_of_clients(counts, 'title')
+  axis = figure.axes[0]
+  assert axis.get_xlabel() == (
+    '80 of 100 clients, one bar each, sorted by their most frequent class'
+  )
+  bands = [patch for patch in axis.patches if patch.get_fill()]
+  looks = {(band.get_facecolor(), band.get_hatch()) for band in bands}
+  assert len(bands) == len(looks) == 10  # No two classes look alike.
+  assert not axis.texts
+  plt.close(figure)
+  many = np.arange(30)  # Names that would overlap are left out; the lines stay.
+  figure = plots.classes_of_clients(counts[:30], 'title', many)
+  assert len(figure.axes[0].lines) == 29
+  assert not figure.axes[0].texts
+  assert 'dotted lines' in figure.axes[0].get_xlabel()
+  plt.close(figure)
+
+
+def test_both_maps_enlarge_tight_clusters(workdir):
+  arrays = dict(np.load(workdir / 'clients.npz'))
+  noise = np.random.default_rng(0).normal(size=(30, 4))
+  arrays['coordinates'] = 0.01 * noise + 5 * arrays['assignment'][:, None]
+  np.savez(workdir / 'clients.npz', **arrays)
+  for method in ('pca', 't-sne'):
+    panels = plots.map_of_clients(plots.Run(workdir), method).axes
+    titles = [axis.get_title() for axis in panels[1:]]
+    assert titles == ['cluster 0', 'cluster 1', 'cluster 2'], method
+    assert panels[1].get_ylabel() == 'enlarged'
+  plt.close('all')
+
+
+def test_without_true_clusters_the_clusters_have_markers(workdir):
+  run = plots.Run(workdir)
+  run.clients['truth'] = np.array([])
+  figure = plots.map_of_clients(run)
+  markers = {h.get_marker() for h in figure.axes[0].get_legend().legend_handles[1:]}
+  assert len(markers) == 3
+  plt.close(figure)
+
+
+def test_panels_of_accuracy_have_one_range(workdir):
+  records = [json.loads(line) for line in (workdir / 'metrics.jsonl').open()]
+  for record in records:
+    record['finetuned'] = {'micro_accuracy': 0.1}
+  (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in records))
+  tuned, deployed, _ = plots.convergence([plots.Run(workdir)]).axes
+  assert tuned.get_ylim() == deployed.get_ylim()
+  low, high = tuned.get_ylim()
+  assert low < 10 < 75 < high
+  plt.close('all')
+
+
+def test_only_recorded_rounds_are_drawn(workdir):
+  records = [json.loads(line) for line in (workdir / 'metrics.jsonl').open()]
+  kept = ('round', 'train_loss')
+  records = [r if r['round'] in (0, 4, 5) else {k: r[k] for k in kept} for r in records]
+  (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in records))
+  run = plots.Run(workdir)
+  sizes, moved, agreement = plots.clusters_over_rounds(run).axes
+  bands = [patch for patch in sizes.patches if patch.get_fill()]
+  assert len(bands) == 3
+  for k, band in enumerate(bands):
+    top, edges, bottom = band.get_data()
+    np.testing.assert_array_equal(edges, np.arange(7) - 0.5)
+    there = np.array([1, np.nan, np.nan, np.nan, 1, 1])
+    np.testing.assert_array_equal(top, 10 * (k + 1) * there)
+    np.testing.assert_array_equal(bottom, top - 10)
+  assert [bar.get_x() + bar.get_width() / 2 for bar in moved.patches] == [0, 4, 5]
+  lines = [*agreement.lines, plots.convergence([run]).axes[0].lines[0]]
+  for line in lines:  # Each record has its marker.
+    assert line.get_xdata().tolist() == [0, 4, 5]
+    assert line.get_markevery() == 1
+  for record in records:
+    record.pop('moved', None)
+  (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in records))
+  titles = [a.get_title() for a in plots.clusters_over_rounds(plots.Run(workdir)).axes]
+  assert titles == ['Clients of each cluster', 'Agreement with the true clusters']
+  plt.close('all')
+
+
+def test_dense_records_have_few_markers():
+  from fesem_jax.plots.style import mark_every
+
+  assert mark_every(np.arange(240)) == 20
+  assert mark_every(np.arange(0, 240, 10)) == 1
+  assert mark_every(np.array([], int)) == mark_every(np.array([7])) == 1
+
+
+@pytest.mark.filterwarnings('error')
+def test_panels_are_wide_where_a_run_has_no_clusters(workdir):
+  clustered, plain = plots.Run(workdir), plots.Run(workdir)
+  plain.history = [
+    {k: v for k, v in record.items() if k != 'objective'} for record in plain.history
+  ]
+  plain.name = 'fed_avg'
+  figure = plots.convergence([plain, clustered])
+  plots.save(figure, workdir / 'both')
+  assert len(figure.axes[2].lines) == 1
+  for axis in figure.axes:
+    assert axis.get_position().width > 0.2
+
+
+def test_lines_and_spreads_are_explained():
+  keys = ('finetuned', 'deployed', 'distance', 'silhouette')
+  row = {f'{key}_mean': 1.0 for key in keys} | {f'{key}_std': None for key in keys}
+  row |= {'silhouette_of_one_cloud': 0.1, 'stability': 0.9}
+  rows = [row | {'num_clusters': k} for k in (2, 3)]
+  plain = plots.choosing_k(rows, None, 'title')
+  assert plain.get_suptitle() == 'title'
+  figure = plots.choosing_k([r | {'distance_std': 0.1} for r in rows], 3, 'title')
+  assert figure.get_suptitle().split('\n') == [
+    'title',
+    'dotted line: the recommended K = 3',
+    'bars: one standard deviation over seeds',
+  ]
+  for spread, words in ((None, ''), (0.5, 'one standard deviation')):
+    panels = {('Fine-tuned', '%'): {'a': [(1.0, spread), None]}}
+    figure = plots.by_value(panels, 'x', ['1', '2'])
+    assert words in figure.legends[0].get_title().get_text()
+    assert bool(figure.legends[0].get_title().get_text()) == bool(words)
+    figure = plots.accuracy_by_examples(['5'], {'Fine-tuned': {'a': [(1.0, spread)]}})
+    assert words in figure.legends[0].get_title().get_text()
+  plt.close('all')

@@ -1,0 +1,286 @@
+import json
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from fesem_jax import data
+from fesem_jax.run import figure_data
+from fesem_jax.utils import display
+from fesem_jax.utils.errors import UserError
+from tests.support.plotted import write_run
+
+plots = pytest.importorskip('fesem_jax.plots')
+plt = pytest.importorskip('matplotlib.pyplot')
+legend_below = pytest.importorskip('fesem_jax.plots.style').legend_below
+
+
+def test_accuracy_of_new_clients_has_a_line_for_each_rule_and_its_deviation():
+  lines = {'weights': [(50.0, 1.0), (60.0, 3.0)], 'a$b': [(40.0, None), (70.0, None)]}
+  panels = {'After joining': lines, 'Fine-tuned': {'weights': lines['weights']}}
+  figure = plots.accuracy_by_examples(['5', 'all'], panels)
+  left, right = figure.axes
+  assert [text.get_text() for text in left.get_xticklabels()] == ['5', 'all']
+  assert (left.get_title(), len(right.containers)) == ('After joining', 1)
+  for drawn, figures in zip(left.containers, lines.values(), strict=True):
+    line, _, (bars,) = drawn
+    drawn_means = np.asarray(line.get_ydata(), float)
+    np.testing.assert_allclose(drawn_means, [mean for mean, _ in figures])
+    heights = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
+    np.testing.assert_allclose(heights, [2 * (sd or 0) for _, sd in figures])
+  labels = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert labels == ['weights', r'a\$b']
+  plt.close(figure)
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  return write_run(tmp_path)
+
+
+def test_every_figure_is_drawn_twice_the_same(workdir):
+  written = plots.draw_run(plots.Run(workdir))
+  assert sorted({p.stem for p in written}) == [
+    'clients_pca',
+    'clients_tsne',
+    'clusters',
+    'convergence',
+    'sheets',
+  ]
+  for path in written:
+    start = path.read_bytes()[:8]
+    assert start == b'\x89PNG\r\n\x1a\n' if path.suffix == '.png' else b'<?xml' in start
+  svg = (workdir / 'plots' / 'convergence.svg').read_text()
+  plots.draw_run(plots.Run(workdir))
+  assert (workdir / 'plots' / 'convergence.svg').read_text() == svg
+
+
+FORMULA = '$\\frac{%d$'
+ODD_NAMES = (
+  FORMULA, '$x', 'a\\$b$', '\ud800', 'bell\a\x1b[2J\x00', '<&>"', '\ufffe\u202e',
+  'n' * 30_000, 'line\nbreak', '\\', '{%s}', '',
+)  # fmt: skip
+
+
+def test_figures_show_names_of_all_kinds(workdir):
+  """Each SVG is well-formed, and a formula is shown as it is written."""
+
+  def named(name):
+    run = plots.Run(workdir)
+    run.name, run.config = name, run.config | {name: name, 'dataset': name}
+    return run
+
+  everything = FORMULA + ''.join(ODD_NAMES)
+  run = named(everything)
+  run.clients |= {
+    'names': np.array([ODD_NAMES[i % len(ODD_NAMES)] for i in range(30)]),
+    'truth': np.array(['b', everything, 'c'])[run.clients['truth']],
+  }
+  figures = {
+    'convergence': plots.convergence([named(name) for name in (*ODD_NAMES, FORMULA)]),
+    'sheets': plots.sheets(run),
+    'clusters': plots.clusters_over_rounds(run),
+    'map': plots.map_of_clients(run),
+    'classes': plots.classes_of_clients(np.ones((30, 4), int), everything),
+    'sizes': plots.client_sizes(np.arange(5), everything),
+  }
+  for name, figure in figures.items():
+    svg = workdir / f'{name}.svg'
+    figure.savefig(svg, bbox_inches='tight')  # `plots.save` without the PNG.
+    plt.close(figure)
+    xml.etree.ElementTree.parse(svg)
+    # Matplotlib writes each text that it draws into a comment.
+    assert f'<!-- {FORMULA}' in svg.read_text()
+
+
+def test_agreement_with_the_truth_has_a_curve_for_each_measure(workdir):
+  panel = plots.clusters_over_rounds(plots.Run(workdir)).axes[2]
+  assert [t.get_text() for t in panel.get_legend().get_texts()] == ['ARI', 'NMI', 'AMI']
+  np.testing.assert_allclose(panel.lines[2].get_ydata(), np.arange(6) / 5 - 0.2)
+  assert panel.get_ylim()[0] <= -0.2
+  records = (workdir / 'metrics.jsonl').read_text().replace('ami', 'another')
+  (workdir / 'metrics.jsonl').write_text(records)  # A run of an earlier version.
+  panel = plots.clusters_over_rounds(plots.Run(workdir)).axes[2]
+  assert len(panel.lines) == 2
+  plt.close('all')
+
+
+def test_true_clusters_are_called_by_their_names(workdir):
+  run = plots.Run(workdir)
+  number = run.clients['truth']
+  turned = [f'{angle} degrees' for angle in (0, 90, 180)]
+  for truth, names, words in (
+    (number, turned, turned),
+    (number, [], ['true cluster 0', 'true cluster 1', 'true cluster 2']),
+    (np.array(['Thai', 'Greek', 'Hindi'])[number], [], ['Greek', 'Hindi', 'Thai']),
+  ):
+    run.clients['truth'] = truth
+    run.clients['truth_names'] = np.array(names)
+    figure = plots.map_of_clients(run)
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend[legend.index('marker: true cluster') + 1 :] == words
+    titles = ' '.join(axis.get_title() for axis in plots.sheets(run).axes)
+    assert all(f'10 of {word}' in titles for word in words)
+    figure = plots.classes_of_clients(np.eye(30, 4, dtype=int), 'title', truth, names)
+    assert len(figure.axes[0].lines) == 2  # Where another cluster begins.
+    assert [text.get_text() for text in figure.axes[0].texts] == words
+    plt.close('all')
+
+
+@pytest.mark.parametrize('odd', ODD_NAMES)
+def test_what_is_shown_is_short_and_printable(odd):
+  for show in (display.shown, display.in_figure, display.in_latex, display.in_markdown):
+    assert show(odd).isprintable()
+    assert len(show(odd)) < 600
+  assert len(display.shown(odd, 20)) <= 20
+
+
+def test_names_are_escaped_for_each_place():
+  assert display.shown('a' * 50 + 'z' * 50, 21) == 'a' * 9 + '...' + 'z' * 9
+  assert display.shown('fesem(4;prox_lambda=0.1)') == 'fesem(4;prox_lambda=0.1)'
+  assert display.in_latex('a_b%&#${}~^\\') == (
+    r'a\_b\%\&\#\$\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}'
+  )
+  assert display.in_markdown('a_b|<b>') == r'a_b\|\<b\>'
+  assert display.in_figure('$x$') == r'\$x\$'
+
+
+def test_series_and_labels(workdir):
+  run = plots.Run(workdir)
+  rounds, values = run.series('finetuned', 'micro_accuracy')
+  assert rounds.tolist() == list(range(6))
+  np.testing.assert_allclose(values, 0.5 + np.arange(6) / 20)
+  assert run.name == 'fesem(3)'
+  other = plots.Run(workdir)
+  other.config = run.config | {'seed': 1, 'prox_lambda': 0.1}
+  figure = plots.convergence([run, other])
+  axes = figure.axes
+  assert all(axis.get_legend() is None for axis in axes)  # One for all panels.
+  one, two = (t.get_text() for t in figure.legends[0].get_texts())
+  assert one.startswith('fesem(3), ')
+  assert 'seed 0' in one
+  assert 'seed 1' in two
+  assert 'prox_lambda 0.1' in two
+  assert not plots.convergence([run]).legends
+  np.testing.assert_allclose(axes[2].lines[0].get_ydata(), 2.0 - np.arange(6) / 5)
+
+
+@pytest.mark.parametrize(
+  ('length', 'columns'),
+  [(1, 7), (9, 4), (14, 3), (150, 1)],  # 1, 2, 3 and 7 rows.
+)
+def test_a_legend_below_takes_as_few_rows_as_the_figure_is_wide(length, columns):
+  figure, axis = plt.subplots(figsize=(6, 4))
+  for i in range(7):
+    axis.plot([0, 1], [0, i], label=str(i) * length)
+  legend_below(figure, axis, 'Rule')
+  (legend,) = figure.legends
+  assert [len(text.get_text()) for text in legend.get_texts()] == [length] * 7
+  assert legend._ncols == columns
+  box = legend.get_window_extent()
+  assert box.y1 <= 0
+  assert (box.width <= figure.bbox.width) == (columns > 1)
+  plt.close(figure)
+
+
+def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
+  values = {1: (3.0, 2.5, 1.0), 2: (1.5, 1.5, 1.25), 4: (0.75, 0.75, 0.5)}
+  keys = ('objective_local_step', 'objective_e_step', 'objective')
+  history = [{'round': 0, 'finetuned': {'micro_accuracy': 0.5}}]
+  history += [{'round': 3} | dict.fromkeys(keys)]  # Nobody trained.
+  history += [{'round': r} | dict(zip(keys, v, strict=True)) for r, v in values.items()]
+  (workdir / 'metrics.jsonl').write_text(
+    ''.join(json.dumps(r) + '\n' for r in sorted(history, key=lambda r: r['round']))
+  )
+  (workdir / 'clients.npz').unlink()
+  written = plots.draw_run(plots.Run(workdir))
+  assert 'objective.png' in [path.name for path in written]
+  figure = plots.objective(plots.Run(workdir))
+  levels, changes = figure.axes
+  for line, want in zip(levels.lines, np.transpose(list(values.values())), strict=True):
+    np.testing.assert_allclose(line.get_xdata(), [1, 2, 4])
+    np.testing.assert_allclose(line.get_ydata(), want)
+  drawn = [line.get_ydata() for line in changes.lines[:3]]
+  np.testing.assert_allclose(drawn[0], [np.nan, 0.5, np.nan])  # Round 3 is not known.
+  np.testing.assert_allclose(drawn[1], [-0.5, 0, 0])
+  np.testing.assert_allclose(drawn[2], [-1.5, -0.25, -0.25])
+  labels = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert labels == ['Local step', 'E-step', 'M-step']
+  assert (levels.get_yscale(), changes.get_yscale()) == ('linear', 'symlog')
+  plt.close(figure)
+
+
+def test_an_unfinished_run_has_only_its_curves(workdir):
+  (workdir / 'clients.npz').unlink()
+  assert {p.stem for p in plots.draw_run(plots.Run(workdir))} == {
+    'convergence',
+    'clusters',
+  }
+  with pytest.raises(UserError, match='holds no run'):
+    plots.Run(workdir / 'plots')
+
+
+def test_principal_components_are_scikit_learns():
+  points = np.random.default_rng(0).normal(size=(12, 30)) * np.linspace(3, 0.1, 30)
+  centered = points - points.mean(axis=0)
+  got = figure_data.principal_components(centered @ centered.T, 5)
+  want = PCA(5).fit_transform(points)
+  np.testing.assert_allclose(np.abs(got), np.abs(want), rtol=1e-6, atol=1e-8)
+
+
+def test_sheets_show_the_clients_own_images_one_of_each_class_first():
+  train, _ = data.load('digits', partition='rotated', num_clients=8)
+  coordinates = np.random.default_rng(0).normal(size=(8, 3))
+  picture = {'assignment': np.arange(8) % 2, 'sampled': np.arange(8)}
+  out = figure_data.sheets(picture | {'coordinates': coordinates}, train)
+  assert out['sheet_images'].shape == (2, 6, 12, 8, 8)
+  assert (out['sheet_clients'][:, 4:] == -1).all()  # Four clients a cluster.
+  client = out['sheet_clients'][1, 0]
+  x, y = train.client(int(client))
+  mine = {image.tobytes(): label for image, label in zip(x, y, strict=True)}
+  labels = [mine[image.tobytes()] for image in out['sheet_images'][1, 0]]
+  assert sorted(labels[:10]) == list(range(10))
+
+
+def test_a_title_of_many_true_clusters_names_the_largest_three():
+  from fesem_jax.plots.client_images import _mix
+  from fesem_jax.plots.truth import true_clusters
+
+  def mix(truth, names=()):
+    return _mix(true_clusters(truth, names), np.arange(len(truth)) > 0)
+
+  assert mix(np.repeat(['a', 'b'], [2, 2])) == '2 of b, 1 of a'
+  truth = np.repeat(np.arange(8), [2, 5, 2, 9, 1, 1, 4, 1])
+  names = [*'abcdefgh']
+  assert mix(truth, names) == '9 of d, 5 of b, 4 of g, 6 of 5 others'
+
+
+def test_of_many_classes_the_most_frequent_ten_have_a_color():
+  counts = np.random.default_rng(0).integers(0, 5, (7, 242))
+  counts[:, [3, 200]] = 50
+  figure = plots.classes_of_clients(counts, 'title')
+  names = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+  assert len(names) == 11
+  assert names[0] == '232 others'
+  assert {'3', '200'} < set(names)
+  heights = figure.axes[0].patches[-1].get_data().values  # The line on top.
+  assert sorted(heights) == sorted(counts.sum(axis=1))  # No example is lost.
+
+
+def test_tight_clusters_are_drawn_again_at_their_own_scale(workdir):
+  def panels(spread):
+    arrays = dict(np.load(workdir / 'clients.npz'))
+    noise = np.random.default_rng(0).normal(size=(30, 4))
+    arrays['coordinates'] = spread * noise + 5 * arrays['assignment'][:, None]
+    np.savez(workdir / 'clients.npz', **arrays)
+    return plots.map_of_clients(plots.Run(workdir)).axes
+
+  assert len(panels(3.0)) == 1
+  titles = [axis.get_title() for axis in panels(0.1)[1:]]
+  assert titles == ['cluster 0', 'cluster 1', 'cluster 2']
+
+
+def test_markers_at_the_ends_of_a_curve_are_whole(workdir):
+  for axis in plots.convergence([plots.Run(workdir)]).axes:
+    assert not any(line.get_clip_on() for line in axis.get_lines())

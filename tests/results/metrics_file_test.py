@@ -1,0 +1,190 @@
+"""Files written whole or not at all, never through links; metrics read back."""
+
+import errno
+import json
+import os
+import secrets
+
+import numpy as np
+import pytest
+
+from experiments import prepare_data
+from fesem_jax.results.metrics_file import MetricsWriter, read_metrics
+from fesem_jax.utils import atomic_files
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+
+plots = pytest.importorskip('fesem_jax.plots')
+
+
+def write_text(path):
+  atomic_files.write_atomically(path, 'new')
+
+
+def write_arrays(path):
+  atomic_files.write_arrays_atomically(path, {'a': np.arange(3)})
+
+
+def write_data(path):
+  prepare_data.write(path, helpers.federation([3, 4]), helpers.federation([2, 2], 1))
+
+
+def write_figure(path):
+  plots.save(plots.client_sizes(np.array([1, 2]), 'sizes'), path)
+
+
+def write_metrics(path):
+  out = MetricsWriter(path.parent)
+  out.write({'round': 1})
+  out.amend({'deployed': 0})
+  out.close()
+
+
+WRITERS = {
+  'text.json': write_text,
+  'arrays.npz': write_arrays,
+  'data.npz': write_data,
+  'figure.png': write_figure,
+  'figure.svg': write_figure,
+  'metrics.jsonl': write_metrics,
+}
+
+
+@pytest.mark.parametrize('name', WRITERS)
+def test_no_file_is_written_through_a_planted_link(name, tmp_path, monkeypatch):
+  folder, precious = tmp_path / 'folder', tmp_path / 'precious'
+  folder.mkdir()
+  precious.write_text('old')
+  (folder / name).symlink_to(precious)
+  for partial in (f'.partial.{name}', f'.trial.{name}', f'.partial..trial.{name}'):
+    (folder / partial).symlink_to(precious)
+  WRITERS[name](folder / name)
+  assert precious.read_text() == 'old'
+  assert not (folder / name).is_symlink()
+  assert (folder / name).stat().st_size
+  assert not list(folder.glob('.*.partial'))
+  # Names are random; even one that was guessed is not followed.
+  written = (folder / name).read_bytes()
+  monkeypatch.setattr(secrets, 'token_hex', lambda n: 'guessed')
+  (folder / f'.{name}.guessed.partial').symlink_to(precious)
+  with pytest.raises(UserError, match=r'Cannot write .*File exists'):
+    WRITERS[name](folder / name)
+  assert precious.read_text() == 'old'
+  assert (folder / name).read_bytes() == written
+
+
+def test_metrics_are_not_appended_through_a_link(tmp_path):
+  out = MetricsWriter(tmp_path)
+  (tmp_path / 'precious').write_text('old')
+  (tmp_path / 'metrics.jsonl').unlink()
+  (tmp_path / 'metrics.jsonl').symlink_to(tmp_path / 'precious')
+  with pytest.raises(UserError, match=r'Cannot write .*metrics.jsonl: it is a link'):
+    out.write({'round': 1})
+  assert (tmp_path / 'precious').read_text() == 'old'
+
+
+def test_files_have_the_permissions_of_any_other_new_file(tmp_path):
+  before = os.umask(0o027)
+  try:
+    write_text(tmp_path / 'a')
+  finally:
+    os.umask(before)
+  assert (tmp_path / 'a').stat().st_mode & 0o777 == 0o640
+
+
+def test_long_names_can_be_replaced(tmp_path):
+  path = tmp_path / ('é' * 127)
+  write_text(path)
+  assert path.read_text() == 'new'
+
+
+@pytest.mark.parametrize('call', ['fsync', 'replace', 'open'])
+def test_a_file_that_cannot_be_written_stays_as_it_was(call, tmp_path, monkeypatch):
+  write_arrays(tmp_path / 'a.npz')
+  before = (tmp_path / 'a.npz').read_bytes()
+
+  def full(*args, **kwargs):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(os, call, full)
+  with pytest.raises(UserError, match=r'Cannot write .*a\.npz: No space left'):
+    write_text(tmp_path / 'a.npz')
+  monkeypatch.undo()
+  assert (tmp_path / 'a.npz').read_bytes() == before
+  assert [p.name for p in tmp_path.iterdir()] == ['a.npz']
+
+
+def lines(*rounds):
+  return ''.join(json.dumps({'round': r}) + '\n' for r in rounds)
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    (lines(1, 2, 4), 'line 3 is round 4, the one before it round 2'),
+    (lines(1, 2, 2, 3), 'line 3 is round 2, the one before it round 2'),
+    (lines(0, 2, 1), 'line 2 is round 2, the one before it round 0'),
+    (lines(2, 3), 'line 1 is round 2, and those before it are missing'),
+    (lines(1) + 'rubbish\n' + lines(2), 'line 2 is no record'),
+    (lines(1) + '\n' + lines(2), 'line 2 is no record'),
+    (lines(1) + '[]\n', 'line 2 is no record'),
+    (lines(1) + '{"round": true}\n', 'line 2 is no record'),
+    (lines(1) + '{"round": "2"}\n', 'line 2 is no record'),
+    ('5', 'line 1 is no record'),
+    (lines(1) + '[' * 10**5 + '\n', 'line 2 is no record'),
+  ],
+  ids=range(11),
+)
+def test_records_that_are_missing_or_odd_are_noticed(text, message, tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  path.write_text(text)
+  with pytest.raises(UserError, match=f'metrics.jsonl is damaged: {message}'):
+    read_metrics(path)
+  with pytest.raises(UserError, match=f'metrics.jsonl is damaged: {message}'):
+    MetricsWriter(tmp_path, 9)
+  assert path.read_text() == text
+  with pytest.raises(UserError, match=f'metrics.jsonl is damaged: {message}'):
+    plots.Run(tmp_path)
+
+
+def test_what_follows_the_checkpoint_does_not_matter(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  path.write_bytes(lines(0, 1, 2, 3).encode() + b'\xff\0\n{"round": 9}\n')
+  out = MetricsWriter(tmp_path, 2)
+  assert [r['round'] for r in out.records] == [0, 1, 2]
+  assert path.read_text() == lines(0, 1, 2)
+  out.write({'round': 3})
+  out.close()
+  assert path.read_text() == lines(0, 1, 2, 3)
+
+
+def test_a_last_line_cut_short_is_left_out(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  for cut in range(1, 12):
+    path.write_text(lines(1, 2, 3)[:-cut])
+    got = [r['round'] for r in read_metrics(path)]
+    assert got == ([1, 2, 3] if cut == 1 else [1, 2])
+
+
+def test_a_portrait_without_its_arrays_is_damaged(tmp_path):
+  (tmp_path / 'metrics.jsonl').write_text(lines(0, 1))
+  write_arrays(tmp_path / 'clients.npz')
+  with pytest.raises(UserError, match=r'npz is damaged \(it lacks assignment\)'):
+    plots.Run(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['config.json', 'clients.npz', 'metrics.jsonl'])
+@pytest.mark.parametrize('broken', [b'null', b'[]', b'\xff\xfe', b'PK\x03\x04', 'dir'])
+def test_figures_of_a_damaged_run_are_one_sentence(name, broken, tmp_path):
+  (tmp_path / 'metrics.jsonl').write_text(lines(0, 1))
+  (tmp_path / 'config.json').write_text('{}')
+  write_arrays(tmp_path / 'clients.npz')
+  path = tmp_path / name
+  path.unlink()
+  if broken == 'dir':
+    path.mkdir()
+  else:
+    path.write_bytes(broken + b'\n')
+  with pytest.raises(UserError, match=f'{name} (is damaged|cannot be read)') as e:
+    plots.Run(tmp_path)
+  assert str(e.value).count(name) == 1

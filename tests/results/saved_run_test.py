@@ -1,0 +1,728 @@
+"""Results in the user's order, and finished runs loaded from their workdirs."""
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms, models
+from fesem_jax.core import prng_streams
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.results import client_table, metrics_file, saved_models
+from fesem_jax.results.deployed_models import DeployedModels, Examples
+from fesem_jax.run import rounds
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.commands import ROOT, call
+
+SIZES = [3, 9, 5, 14, 4, 7, 11]
+GROUPS = [0, 1, 0, 1, 0, 1, 0]
+TEST_SIZES = [5, 6, 0, 7, 8, 9, 4]
+NAMES = ['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6']
+CONFIG = {'algorithm': 'x', 'seed': 0, 'model': 'mlp', 'hidden': ['5']}
+METHODS = {
+  'fesem': {'num_clusters': 2},
+  'fed_avg': {},
+  'non_fed': {},
+  'fed_per': {},
+  'hypo_cluster': {'num_clusters': 2, 'init_restarts': 3},
+}
+
+
+def federation():
+  return (
+    helpers.federation(SIZES, groups=GROUPS),
+    helpers.federation(TEST_SIZES, 1, GROUPS),
+  )
+
+
+PROGRAMS = Programs()  # All runs below share what is compiled.
+
+
+@functools.cache
+def built(name, devices):
+  return algorithms.build(name, helpers.local(devices=devices), **METHODS[name])
+
+
+def run(name='fesem', workdir=None, devices=2, **kwargs):
+  options = {'rounds': 2, 'config': CONFIG, 'make_portrait': False} | kwargs
+  return fj.simulate(
+    built(name, devices), *federation(), workdir=workdir, programs=PROGRAMS, **options
+  )
+
+
+@pytest.fixture(scope='module', params=list(METHODS))
+def finished(request, tmp_path_factory):
+  """A method's name, the result of a run of it and its workdir."""
+  folder = tmp_path_factory.mktemp(request.param)
+  return request.param, run(request.param, folder), folder
+
+
+@pytest.fixture(scope='module')
+def done(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('done')
+  run(workdir=folder)
+  return folder
+
+
+@pytest.fixture
+def workdir(done, tmp_path):
+  """A copy of a finished run to be broken."""
+  return shutil.copytree(done, tmp_path / 'run')
+
+
+def logits_of(params, x):
+  """The MLP of `helpers.local` in float64."""
+  p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+  hidden = np.maximum(x @ p['dense0']['kernel'] + p['dense0']['bias'], 0)
+  return hidden @ p['logits']['kernel'] + p['logits']['bias']
+
+
+def without_arranging(name):
+  """What clients deploy after two rounds on the data in the user's order."""
+  local = helpers.local()
+  algorithm = algorithms.build(name, local, **METHODS[name])
+  train, _ = federation()
+  keys = rounds.keys_of_run(0, local.mesh)
+  state = jax.jit(algorithm.init)(keys[prng_streams.INIT], train)
+  for r in (1, 2):
+    key = jax.random.fold_in(keys[prng_streams.ROUNDS], r)
+    state, _ = jax.jit(algorithm.step)(state, train, helpers.everyone(train), key)
+  return algorithm.deployed(state, train)
+
+
+def test_results_are_in_the_order_and_by_the_names_of_the_users_data(finished):
+  name, result, folder = finished
+  assert not np.array_equal(result.places, range(7))  # They were dealt otherwise.
+  want = without_arranging(name)
+  every = want.params(7)
+  loaded = fj.load_run(folder)
+  train, test = federation()
+  for i, client in enumerate(NAMES):
+    own = jax.tree.map(lambda p, i=i: p[i], every)
+    for found in (result.deployed, loaded):
+      params = found.params(client=client)
+      assert jax.tree.structure(params) == jax.tree.structure(own)
+      for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(own), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    x, y = test.client(i)
+    guess = logits_of(own, x).argmax(axis=1)
+    np.testing.assert_array_equal(loaded.predict(x, client=client), guess)
+    line = result.clients.of(client)
+    assert line['examples'] == len(train.client(i)[1]) == SIZES[i]
+    assert line['test_examples'] == TEST_SIZES[i]
+    assert line['true_cluster'] == GROUPS[i]
+    if len(y):
+      assert line['deployed_accuracy'] == pytest.approx((guess == y).mean())
+    else:
+      assert np.isnan(line['deployed_accuracy'])
+    if want.choice is not None:
+      assert line['cluster'] == want.choice[i] == loaded.assignment[client]
+  if want.choice is None:
+    assert loaded.assignment is None
+  in_full = result.models.params(7)
+  for a, b in zip(jax.tree.leaves(in_full), jax.tree.leaves(every), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loaded_run_is_what_simulate_returned(finished):
+  _, result, folder = finished
+  loaded = fj.load_run(folder)
+  assert json.dumps(loaded.summary) == json.dumps(result.summary)
+  assert loaded.history == result.history
+  assert loaded.config['hidden'] == ['5']
+  for a, b in zip(loaded.clients, result.clients, strict=True):
+    if b is None:
+      assert a is None
+    else:
+      np.testing.assert_array_equal(a, b)
+  again = jax.tree.leaves(loaded.centers)
+  for a, b in zip(again, jax.tree.leaves(result.models.shared), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_figures_of_clients_add_up_to_the_summary(finished):
+  _, result, _ = finished
+  for kind in ('deployed', 'finetuned'):
+    accuracy = getattr(result.clients, f'{kind}_accuracy')
+    f1 = getattr(result.clients, f'{kind}_f1')
+    held = result.summary[kind]
+    tested = result.clients.test_examples > 0
+    assert held['macro_accuracy'] == pytest.approx(accuracy[tested].mean())
+    assert held['macro_f1'] == pytest.approx(f1[tested].mean())
+
+
+@pytest.mark.parametrize('name', ['fesem', 'non_fed'])
+def test_a_run_loads_on_another_number_of_devices_without_the_data(name, tmp_path):
+  result = run(name, tmp_path / 'run')
+  x = federation()[1].client(3)[0]
+  np.save(tmp_path / 'x.npy', x)
+  script = f"""
+import sys, jax, numpy as np, fesem_jax as fj
+run = fj.load_run({str(tmp_path / 'run')!r})
+x = np.load({str(tmp_path / 'x.npy')!r})
+p = run.predict(x, client='c3', probabilities=True)
+np.save({str(tmp_path / 'p.npy')!r}, p)
+print(jax.device_count(), len(run.history), 'fesem_jax.run.checkpoint' in sys.modules)
+"""
+  env = os.environ | {'JAX_NUM_CPU_DEVICES': '3', 'PYTHONPATH': str(ROOT)}
+  out = subprocess.run(
+    [sys.executable, '-c', script], capture_output=True, text=True, env=env
+  )
+  assert out.returncode == 0, out.stderr
+  assert out.stdout.split()[:2] == ['3', str(len(result.history))]
+  logits = logits_of(result.deployed.params(client='c3'), x)
+  want = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(np.load(tmp_path / 'p.npy'), want, rtol=1e-4)
+
+
+def test_centers_are_models_by_cluster(done):
+  loaded = fj.load_run(done)
+  x = federation()[1].client(1)[0]
+  for k in (0, 1):
+    center = jax.tree.map(lambda c, k=k: c[k], loaded.centers)
+    want = logits_of(center, x).argmax(axis=1)
+    np.testing.assert_array_equal(loaded.predict(x, cluster=k), want)
+  assert loaded.predict(x[:0], cluster=0).shape == (0,)
+  many = np.tile(x, (200, 1))  # Several batches, the last one not full.
+  np.testing.assert_array_equal(
+    loaded.predict(many, cluster=1), np.tile(loaded.predict(x, cluster=1), 200)
+  )
+
+
+@pytest.mark.parametrize(('chosen', 'message'), [
+  ({'client': 'nobody'}, "`client=nobody` is none of the 7 clients, .* 'c0' to 'c6'"),
+  ({'client': 3}, "`client=3` must be a client's name"),
+  ({'cluster': 2}, r'`cluster=2` must lie in 0\.\.1'),
+  ({'cluster': -1}, r'`cluster=-1` must lie in 0\.\.1'),
+  ({'cluster': 0.5}, '`cluster=0.5` must be an integer'),
+  ({'cluster': True}, '`cluster=True` must be an integer'),
+  ({'cluster': 0, 'client': 'c0'}, 'not both'),
+  ({}, 'There are 2 models; name a `client` or a `cluster`'),
+])  # fmt: skip
+def test_models_that_there_are_not(done, chosen, message):
+  with pytest.raises(UserError, match=message):
+    fj.load_run(done).params(**chosen)
+
+
+def test_layers_of_clients_own_make_no_center_whole():
+  deployed = run('fed_per').deployed
+  assert set(deployed.centers) == {'dense0'}
+  with pytest.raises(UserError, match='no center is a whole model; name a `client`'):
+    deployed.params(cluster=0)
+  assert run('non_fed').deployed.centers is None
+
+
+def test_the_global_model_needs_no_name(tmp_path):
+  run('fed_avg', tmp_path)
+  loaded = fj.load_run(tmp_path)
+  x = federation()[1].client(0)[0]
+  want = loaded.predict(x, client='c4')
+  np.testing.assert_array_equal(loaded.predict(x), want)
+
+
+@pytest.mark.parametrize(('x', 'message'), [
+  (np.zeros(6), r'`x` has shape \(6,\), but must be a batch \[B, ...\]'),
+  (np.zeros((2, 5)), r'of examples of shape \(6,\)'),
+  (np.full((2, 6), np.nan), 'not finite'),
+  (np.full((2, 6), 'a'), 'must hold numbers'),
+])  # fmt: skip
+def test_examples_that_do_not_fit_are_refused(done, x, message):
+  with pytest.raises(UserError, match=message):
+    fj.load_run(done).predict(x, cluster=0)
+
+
+def test_examples_of_bytes_are_scaled_as_in_training():
+  local = helpers.local()
+  params = local.model.init(jax.random.key(0))
+  stack = jax.tree.map(lambda p: np.asarray(p)[None], params)
+  found = DeployedModels.of(
+    ClientModels(stack), NAMES, Examples((6,), 'uint8', 1 / 255, 3), local.model
+  )
+  x = np.random.default_rng(0).integers(0, 256, (9, 6))
+  want = logits_of(params, x / 255)
+  want = np.exp(want) / np.exp(want).sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(found.predict(x, probabilities=True), want, rtol=1e-4)
+  for wrong in (x / 255, x - 1000, x + 200):
+    with pytest.raises(UserError, match=r'integers in 0\.\.255'):
+      found.predict(wrong)
+
+
+def test_a_mixture_predicts_the_weighted_mean_of_its_models():
+  local = helpers.local()
+  stack = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
+  weights = np.array([[0.3, 0.7], [1.0, 0.0]], np.float32)
+  used = ClientModels(jax.device_get(stack), mixture=weights)
+  found = DeployedModels.of(
+    used, np.array(['a', 'b']), Examples((6,), 'float32', 1.0, 3), local.model
+  )
+  x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+  each = [found.predict(x, cluster=k, probabilities=True) for k in (0, 1)]
+  for client, (a, b) in zip(found.names, weights, strict=True):
+    want = a * each[0] + b * each[1]
+    got = found.predict(x, client=str(client), probabilities=True)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    with pytest.raises(UserError, match='mixture of 2 models'):
+      found.params(client=str(client))
+
+
+def test_a_run_of_the_api_predicts_once_the_model_is_given(tmp_path):
+  result = run(workdir=tmp_path, config=None)
+  x = federation()[1].client(1)[0]
+  with pytest.raises(UserError, match='pass `model`'):
+    fj.load_run(tmp_path).predict(x, cluster=0)
+  assert set(fj.load_run(tmp_path).params(cluster=0)) == {'dense0', 'logits'}
+  model = helpers.local().model
+  want = result.deployed.predict(x, cluster=0)
+  np.testing.assert_array_equal(
+    fj.load_run(tmp_path, model).predict(x, cluster=0), want
+  )
+  other = models.build('mlp', (6,), 3, (4,))
+  with pytest.raises(UserError, match=r'dense0/bias is \(4,\), in the run \(5,\)'):
+    fj.load_run(tmp_path, other).predict(x, cluster=0)
+  other = models.build('logistic', (6,), 3)
+  with pytest.raises(UserError, match='dense0/bias is absent'):
+    fj.load_run(tmp_path, other).predict(x, cluster=0)
+
+
+def test_models_of_any_pytree_come_back_as_they_were(tmp_path):
+  def init(key):
+    return [jax.random.normal(key, (6, 3)), (jnp.zeros(3),)]
+
+  model = fj.Model(init, lambda p, x: x @ p[0] + p[1][0][None])
+  local = helpers.local()._replace(model=model)
+  result = fj.simulate(
+    algorithms.build('non_fed', local), *federation(), rounds=1, workdir=tmp_path,
+    make_portrait=False,
+  )  # fmt: skip
+  loaded = fj.load_run(tmp_path, model)
+  params = loaded.params(client='c5')
+  assert jax.tree.structure(params) == jax.tree.structure(init(jax.random.key(0)))
+  np.testing.assert_array_equal(params[0], result.models.own[0][5])
+  x, _ = federation()[1].client(5)
+  want = (x @ params[0] + params[1][0]).argmax(axis=1)
+  np.testing.assert_array_equal(loaded.predict(x, client='c5'), want)
+
+
+def absent(folder):
+  shutil.rmtree(folder)
+
+
+def a_file(folder):
+  shutil.rmtree(folder)
+  folder.write_text('no folder')
+
+
+def empty(folder):
+  shutil.rmtree(folder)
+  folder.mkdir()
+
+
+def unfinished(folder):
+  (folder / 'summary.json').unlink()
+
+
+def of_another_package(folder):
+  (folder / 'summary.json').write_text('{"loss": 3}')
+
+
+def no_json(folder):
+  (folder / 'summary.json').write_text('{"rounds": ')
+
+
+def short_metrics(folder):
+  text = (folder / 'metrics.jsonl').read_text()
+  (folder / 'metrics.jsonl').write_text(text.splitlines(keepends=True)[0])
+
+
+def older(folder):
+  (folder / 'clients.csv').unlink()
+
+
+def cut_table(folder):
+  text = (folder / 'clients.csv').read_text()
+  (folder / 'clients.csv').write_text(text[: text.rindex(',')])
+
+
+def no_numbers(folder):
+  text = (folder / 'clients.csv').read_text()
+  (folder / 'clients.csv').write_text(text.replace('"c3",14', '"c3",many'))
+
+
+def other_columns(folder):
+  (folder / 'clients.csv').write_text('client,loss\na,1\n')
+
+
+def no_lines(folder):
+  text = (folder / 'clients.csv').read_text()
+  (folder / 'clients.csv').write_text(text.splitlines()[0] + '\n')
+
+
+def an_empty_table(folder):
+  (folder / 'clients.csv').write_text('')
+
+
+def bytes_in_table(folder):
+  (folder / 'clients.csv').write_bytes(b'\xff\xfe\x00')
+
+
+def other_figures(folder):
+  table = client_table.read(folder)
+  accuracy = table.deployed_accuracy.copy()
+  accuracy[0] += 0.25
+  client_table.write(folder, table._replace(deployed_accuracy=accuracy))
+
+
+@pytest.mark.parametrize(('damage', 'message'), [
+  (absent, 'is no folder'),
+  (a_file, 'is no folder'),
+  (empty, 'holds no run of this package'),
+  (unfinished, 'holds a run that is not finished; run the same command again'),
+  (of_another_package, 'holds no run of this package'),
+  (no_json, 'summary.json is damaged'),
+  (short_metrics, 'does not reach round 2 of summary.json'),
+  (older, 'lacks clients.csv, as runs of an older version do'),
+  (cut_table, 'clients.csv is damaged'),
+  (no_numbers, 'clients.csv is damaged'),
+  (other_columns, 'clients.csv is damaged'),
+  (no_lines, 'clients.csv is damaged'),
+  (an_empty_table, 'clients.csv is damaged'),
+  (bytes_in_table, 'clients.csv is damaged'),
+  (other_figures, 'not of one run, or of different rounds'),
+])  # fmt: skip
+def test_folders_that_hold_no_sound_run_are_one_sentence(workdir, damage, message):
+  damage(workdir)
+  with pytest.raises(UserError, match=message) as caught:
+    fj.load_run(workdir)
+  assert '\n' not in str(caught.value)
+
+
+def flip(path, at):
+  content = bytearray(path.read_bytes())
+  content[at] ^= 0x10
+  path.write_bytes(content)
+
+
+def rewrite(path, **changes):
+  with np.load(path) as held:
+    arrays = dict(held) | changes
+  np.savez(path, **{name: x for name, x in arrays.items() if x is not None})
+
+
+def about(path, **changes):
+  with np.load(path) as held:
+    return np.array([json.dumps(json.loads(str(held['about'][0])) | changes)])
+
+
+@pytest.mark.parametrize(('damage', 'message'), [
+  (lambda p: p.unlink(), r'holds no models \(models.npz is missing\)'),
+  (lambda p: p.write_bytes(p.read_bytes()[:-40]), 'is damaged'),
+  (lambda p: p.write_bytes(b''), 'is damaged'),
+  (lambda p: p.write_bytes(b'no archive' * 99), 'is damaged'),
+  (lambda p: flip(p, p.read_bytes().index(b'NUMPY') + 150), 'is damaged.*CRC'),
+  (lambda p: rewrite(p, about=about(p, format=3)), 'another version .*format 3'),
+  (lambda p: rewrite(p, about=about(p, rounds=1)), 'another round than summary.json'),
+  (lambda p: rewrite(p, about=np.array(['{}'])), 'another version'),
+  (lambda p: rewrite(p, about=np.array(['x'])), 'is damaged'),
+  (lambda p: rewrite(p, about=np.array(['[]'])), 'is damaged'),
+  (lambda p: rewrite(p, choice=np.zeros(7, np.int32)), 'holds other arrays than'),
+])  # fmt: skip
+def test_models_that_cannot_be_read_are_one_sentence(workdir, damage, message):
+  damage(workdir / 'models.npz')
+  loaded = fj.load_run(workdir)  # All but the models is there.
+  assert loaded.clients.of('c3')['examples'] == 14
+  with pytest.raises(UserError, match=message) as caught:
+    loaded.params(cluster=0)
+  assert '\n' not in str(caught.value)
+
+
+def test_models_are_mapped_and_not_read(done):
+  assert all(
+    isinstance(x, np.memmap) for x in fj.load_run(done).deployed.shared.values()
+  )
+
+
+def test_models_can_be_left_out_and_added_later(tmp_path, caplog):
+  run(workdir=tmp_path, save_models=False)
+  assert not (tmp_path / 'models.npz').exists()
+  with pytest.raises(UserError, match='again with `save_models=True`, which adds them'):
+    fj.load_run(tmp_path).params(cluster=0)
+  before = (tmp_path / 'summary.json').stat().st_mtime_ns
+  result = run(workdir=tmp_path, save_models=True)
+  assert (tmp_path / 'summary.json').stat().st_mtime_ns == before
+  for a, b in zip(
+    jax.tree.leaves(fj.load_run(tmp_path).centers),
+    jax.tree.leaves(result.models.shared),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+  assert not caplog.records
+
+
+@pytest.mark.parametrize(('save_models', 'saved'), [(None, False), (True, True)])
+def test_large_models_are_saved_on_request_only(
+  save_models, saved, tmp_path, monkeypatch, caplog
+):
+  size = 7 * 4 * (6 * 5 + 5 + 5 * 3 + 3)
+  monkeypatch.setattr(saved_models, 'MAX_BYTES', size - 1)
+  run('non_fed', tmp_path, save_models=save_models)
+  assert (tmp_path / 'models.npz').exists() == saved
+  assert ('were not saved; run the same' in caplog.text) == (not saved)
+  monkeypatch.setattr(saved_models, 'MAX_BYTES', size)
+  run('non_fed', tmp_path)
+  assert (tmp_path / 'models.npz').exists()
+
+
+def test_a_longer_run_replaces_what_the_shorter_one_left(tmp_path):
+  run(workdir=tmp_path)
+  result = run(workdir=tmp_path, rounds=3)
+  loaded = fj.load_run(tmp_path)
+  assert loaded.summary['rounds'] == loaded.history[-1]['round'] == 3
+  np.testing.assert_array_equal(
+    loaded.params(client='c2')['logits']['bias'],
+    result.deployed.params(client='c2')['logits']['bias'],
+  )
+  run(workdir=tmp_path, rounds=4, save_models=False)
+  assert not (tmp_path / 'models.npz').exists()  # Those of round 3 would mislead.
+
+
+@pytest.mark.parametrize('damage', [older, cut_table, other_figures])
+def test_a_missing_or_damaged_table_is_made_anew(workdir, damage):
+  before = (workdir / 'clients.csv').read_bytes()
+  damage(workdir)
+  result = run(workdir=workdir)
+  assert (workdir / 'clients.csv').read_bytes() == before
+  np.testing.assert_array_equal(result.clients.names, NAMES)
+
+
+def other_names(folder):
+  text = (folder / 'clients.csv').read_text()
+  text = text.replace('"c1"', '"x"').replace('"c3"', '"c1"').replace('"x"', '"c3"')
+  (folder / 'clients.csv').write_text(text)
+
+
+def other_digest(folder):
+  text = (folder / 'summary.json').read_text()
+  summary = json.loads(text) | {'clients_digest': '0' * 16}
+  (folder / 'summary.json').write_text(json.dumps(summary))
+
+
+def models_of_other_clients(folder):
+  rewrite(folder / 'models.npz', names=np.array(NAMES[::-1]))
+
+
+@pytest.mark.parametrize('damage', [other_names, other_digest, models_of_other_clients])
+def test_files_of_other_clients_are_refused_and_made_anew(workdir, damage):
+  x = federation()[1].client(3)[0]
+  want = fj.load_run(workdir).predict(x, client='c3', probabilities=True)
+  damage(workdir)
+  with pytest.raises(UserError, match='run the same command again, which makes it'):
+    fj.load_run(workdir).predict(x, client='c3')
+  run(workdir=workdir)
+  found = fj.load_run(workdir).predict(x, client='c3', probabilities=True)
+  np.testing.assert_array_equal(found, want)
+
+
+def test_a_run_of_an_older_version_loads_and_gets_its_digest(workdir):
+  path = workdir / 'models.npz'
+  said = json.loads(str(about(path)[0])) | {'format': 1}
+  said = {n: x for n, x in said.items() if n not in ('clients', 'arrays')}
+  rewrite(path, about=np.array([json.dumps(said)]))
+  before, models_before = (workdir / 'summary.json').read_text(), path.read_bytes()
+  summary = json.loads(before)
+  del summary['clients_digest']
+  (workdir / 'summary.json').write_text(json.dumps(summary))
+  assert fj.load_run(workdir).deployed.num_models == 2
+  run(workdir=workdir)
+  assert json.loads((workdir / 'summary.json').read_text()) == json.loads(before)
+  assert path.read_bytes() == models_before  # A large one might not be made again.
+  assert fj.load_run(workdir).deployed.num_models == 2
+
+
+def test_a_finished_run_that_is_run_again_gives_the_same_result(workdir):
+  files = {p.name: p.stat().st_mtime_ns for p in workdir.iterdir() if p.is_file()}
+  again, first = run(workdir=workdir), run()
+  after = {p.name: p.stat().st_mtime_ns for p in workdir.iterdir() if p.is_file()}
+  del files['.lock'], after['.lock']
+  assert after == files
+  for a, b in zip(
+    jax.tree.leaves(again.models), jax.tree.leaves(first.models), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_the_portrait_is_in_the_users_order(tmp_path):
+  train, test = (
+    helpers.federation(sizes, seed, GROUPS, shape=(4, 4))
+    for seed, sizes in enumerate((SIZES, TEST_SIZES))
+  )
+  local = helpers.local(shape=(4, 4), devices=2)
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
+  result = fj.simulate(algorithm, train, test, rounds=1, workdir=tmp_path)
+  assert not np.array_equal(result.places, range(7))
+  for picture in (result.portrait, metrics_file.read_clients(tmp_path)):
+    assert picture['names'].tolist() == NAMES
+    assert picture['truth'].tolist() == GROUPS
+    np.testing.assert_array_equal(picture['assignment'], result.clients.cluster)
+    assert sorted(picture['sampled']) == list(range(7))
+    np.testing.assert_array_equal(picture['label_counts'].sum(axis=1), SIZES)
+    shown = 0
+    for k, row in enumerate(picture['sheet_clients']):
+      for i, client in enumerate(row):
+        if client >= 0:
+          assert picture['assignment'][client] == k
+          assert picture['sheet_images'][k, i, 0] in train.client(client)[0]
+          shown += 1
+    assert shown == 7
+
+
+def test_names_of_any_characters_survive(tmp_path):
+  names = ['a,b', 'c"d', 'e\nf', 'g\rh', ' i ', '\u00e9\u4e2d', 'x\ud800y']
+  data = [
+    fj.FederatedData.from_arrays(
+      d.x, d.y, d.sizes(), num_classes=3, info=fj.ClientInfo(np.array(names))
+    )
+    for d in federation()
+  ]
+  algorithm = algorithms.build('non_fed', helpers.local())
+  options = {'rounds': 1, 'workdir': tmp_path, 'make_portrait': False}
+  result = fj.simulate(algorithm, *data, **options)
+  loaded = fj.load_run(tmp_path)
+  assert loaded.clients.names.tolist()[:6] == names[:6]
+  assert loaded.clients.names[6] == 'x\\ud800y'  # Such a file is no UTF-8.
+  for name in names:
+    a, b = (r.params(client=name)['logits']['bias'] for r in (loaded, result.deployed))
+    np.testing.assert_array_equal(a, b)
+
+
+def test_clients_of_one_name_are_not_told_apart():
+  names = np.array(['a', 'b', 'a'])
+  with pytest.raises(UserError, match="2 clients are called 'a'"):
+    client_table.position_of('a', names)
+  assert client_table.position_of('b', names) == 1
+
+
+def test_exported_models_are_read_by_flax(done, tmp_path):
+  loaded = fj.load_run(done)
+  loaded.export(tmp_path / 'center.msgpack', cluster=1)
+  like = helpers.local().model.init(jax.random.key(5))
+  content = (tmp_path / 'center.msgpack').read_bytes()
+  for read in (
+    flax.serialization.from_bytes(like, content),
+    flax.serialization.msgpack_restore(content),
+  ):
+    chosen = loaded.params(cluster=1)
+    assert jax.tree.structure(read) == jax.tree.structure(chosen)
+    for a, b in zip(jax.tree.leaves(read), jax.tree.leaves(chosen), strict=True):
+      np.testing.assert_array_equal(a, b)
+
+
+def test_exported_models_are_read_by_safetensors(done, tmp_path):
+  numpy = pytest.importorskip('safetensors.numpy')
+  loaded = fj.load_run(done)
+  loaded.export(tmp_path / 'c3.safetensors', client='c3')
+  read = numpy.load_file(tmp_path / 'c3.safetensors')
+  assert sorted(read) == [
+    'dense0.bias', 'dense0.kernel', 'logits.bias', 'logits.kernel'
+  ]  # fmt: skip
+  params = loaded.params(client='c3')
+  np.testing.assert_array_equal(read['logits.kernel'], params['logits']['kernel'])
+
+
+def test_files_that_cannot_be_exported(done, tmp_path, monkeypatch):
+  loaded = fj.load_run(done)
+  with pytest.raises(UserError, match=r'must end in .safetensors or .msgpack'):
+    loaded.export(tmp_path / 'center.npz', cluster=1)
+  with pytest.raises(UserError, match='Cannot write'):
+    loaded.export(tmp_path / 'nowhere/center.msgpack', cluster=1)
+  monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+  with pytest.raises(UserError, match=r"pip install 'fesem_jax\[export\]'"):
+    loaded.export(tmp_path / 'center.safetensors', cluster=1)
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_binary_exports_a_center(done, tmp_path):
+  path = tmp_path / 'center.msgpack'
+  given = [f'--run={done}', '--cluster=1', f'--output={path}']
+  out = call('export', *given, cwd=tmp_path)
+  assert (out.returncode, out.stdout) == (0, f'{path}\n'), out.stderr
+  read = flax.serialization.msgpack_restore(path.read_bytes())
+  want = fj.load_run(done).params(cluster=1)
+  np.testing.assert_array_equal(read['logits']['bias'], want['logits']['bias'])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('arguments', 'message'), [
+  (['--cluster=1', '--output=x.msgpack'], '--run is missing'),
+  (['--run={run}', '--cluster=1'], '--output is missing'),
+  (['--run={run}', '--output=x.npz'], '--output=x.npz must end in'),
+  (['--run={run}', '--output=x.msgpack'], 'name a --client or a --cluster'),
+  (['--run={run}', '--output=x.msgpack', '--cluster=7'], '--cluster=7 must lie in'),
+  (['--run={run}', '--output=x.msgpack', '--client=u'], '--client=u is none of the 7'),
+  (['--run=nowhere', '--output=x.msgpack'], 'nowhere is no folder'),
+])  # fmt: skip
+def test_mistakes_of_exporting_are_one_sentence(arguments, message, done, tmp_path):
+  out = call('export', *(a.format(run=done) for a in arguments), cwd=tmp_path)
+  assert out.returncode == 1
+  assert message in out.stderr
+  assert 'Traceback' not in out.stderr
+  assert out.stderr.count('\n') == 1
+
+
+def test_a_method_carries_the_local_training_it_was_built_with():
+  local = helpers.local(epochs=3)
+  for name in algorithms.METHODS:
+    options = {'num_clusters': 2} if 'num_clusters' in algorithms.options(name) else {}
+    assert algorithms.build(name, local, **options).local == local
+  method = algorithms.build('hypo_cluster', local, num_clusters=2, variant='gradient')
+  assert method.local == local
+
+
+def test_simulate_is_a_function_and_hides_no_module():
+  assert callable(fj.simulate)
+  assert not (ROOT / 'fesem_jax' / 'simulate.py').exists()
+
+
+def test_a_run_on_data_whose_true_clusters_have_names_loads(tmp_path):
+  data = helpers.federation([5, 6, 4, 7])
+  names = np.array(['Korean', 'Thai', 'Korean', 'Thai'])
+  info = dataclasses.replace(data.info, clusters=names)
+  data = dataclasses.replace(data, info=info)
+  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
+  fj.simulate(algorithm, data, data, rounds=1, workdir=tmp_path, progress=False)
+  run = fj.load_run(tmp_path)
+  assert run.clients.true_cluster.tolist() == names.tolist()
+
+
+def test_models_and_clusters_of_another_run_are_refused(tmp_path):
+  data = helpers.federation([5, 6, 4, 7])
+  for name, seed in (('one', 0), ('other', 1)):
+    algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
+    fj.simulate(
+      algorithm,
+      data,
+      data,
+      rounds=1,
+      seed=seed,
+      workdir=tmp_path / name,
+      progress=False,
+    )
+  foreign = (tmp_path / 'other' / 'models.npz').read_bytes()
+  (tmp_path / 'one' / 'models.npz').write_bytes(foreign)
+  with pytest.raises(UserError, match='is of another run than config'):
+    _ = fj.load_run(tmp_path / 'one').deployed
+  # The run itself makes its models anew.
+  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
+  fj.simulate(algorithm, data, data, rounds=1, workdir=tmp_path / 'one', progress=False)
+  assert fj.load_run(tmp_path / 'one').deployed.num_models == 2

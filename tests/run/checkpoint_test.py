@@ -1,0 +1,531 @@
+"""Files that a run goes on from: locks, configurations, checkpoints, all damaged."""
+
+import errno
+import fcntl
+import itertools
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fesem_jax.run.workdir
+from fesem_jax import algorithms
+from fesem_jax.core import sharding
+from fesem_jax.run import checkpoint
+from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+
+CONFIG = {'algorithm': 'fed_avg', 'seed': 0}
+LOCAL = helpers.local()
+ALGORITHM = algorithms.build('fed_avg', LOCAL)
+PROGRAMS = Programs()  # All runs below share what is compiled.
+STATE = {
+  'w': np.linspace(0, 1, 120, dtype=np.float32).reshape(8, 15),
+  'n': np.arange(3),
+}
+ZEROS = jax.tree.map(np.zeros_like, STATE)
+
+
+def go(folder, rounds=3, **options):
+  data = helpers.federation([6, 3, 5]), helpers.federation([4, 4, 4], 1)
+  options = {'config': CONFIG, 'checkpoint_every': 1, 'progress': False} | options
+  return simulate(
+    ALGORITHM, *data, rounds=rounds, workdir=folder, programs=PROGRAMS, **options
+  )
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """A finished run of three rounds, with checkpoints of the last two."""
+  folder = tmp_path_factory.mktemp('finished')
+  go(folder)
+  return folder
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+  """A copy of it to be broken."""
+  shutil.copytree(finished, tmp_path / 'run')
+  return tmp_path / 'run'
+
+
+def records(folder):
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  return [json.loads(line) | {'seconds': None} for line in lines]
+
+
+def content(folder):
+  return {p: p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file()}
+
+
+def assert_same_state(a, b):
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_array_equal(x, y)
+
+
+def files_of(folder):
+  return [p for p in sorted(folder.rglob('*')) if p.is_file() and p.stat().st_size]
+
+
+def largest_of(folder):
+  return max(files_of(folder), key=lambda p: p.stat().st_size)
+
+
+def flip(path, bit):
+  data = bytearray(path.read_bytes())
+  data[bit // 8] ^= 1 << bit % 8
+  path.write_bytes(data)
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+  """Two checkpoints of small arrays, of rounds 1 and 2; round 1's are zeros."""
+  folder = tmp_path_factory.mktemp('saved')
+  checkpoints = Checkpoints(folder, CONFIG)
+  checkpoints.save(1, jax.tree.map(jnp.asarray, ZEROS))
+  checkpoints.save(2, jax.tree.map(jnp.asarray, STATE))
+  checkpoints.close()
+  return folder
+
+
+def restored(folder, like=STATE):
+  checkpoints = Checkpoints(folder, CONFIG)
+  try:
+    return checkpoints.restore(jax.tree.map(jnp.asarray, like))
+  finally:
+    checkpoints.close()
+
+
+def test_no_flipped_bit_gives_other_numbers(saved, tmp_path, capfd):
+  shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+  newest = tmp_path / 'checkpoints' / '2'
+  rng, files = random.Random(0), files_of(newest)
+  noticed = 0
+  for path in [*files, *rng.choices(files, k=80 - len(files))]:
+    good = path.read_bytes()
+    flip(path, rng.randrange(8 * len(good)))
+    state, rounds_done = restored(tmp_path)
+    assert rounds_done in (1, 2)
+    assert_same_state(state, STATE if rounds_done == 2 else ZEROS)
+    if rounds_done == 1:
+      noticed += 1
+      (aside,) = (tmp_path / 'checkpoints').glob('damaged_2_*')
+      aside.rename(newest)
+    path.write_bytes(good)
+  assert noticed > 70
+  # One that would name another configuration.
+  note = newest / 'note.json'
+  flip(note, 8 * (note.read_bytes().index(b'"seed": 0') + len('"seed": ')))
+  assert b'"seed": 1' in note.read_bytes()
+  assert restored(tmp_path)[1] == 1
+  assert 'Traceback' not in capfd.readouterr().err
+
+
+def test_no_file_missing_or_cut_short_gives_other_numbers(saved, tmp_path, caplog):
+  for i, path in enumerate(files_of(saved / 'checkpoints' / '2')):
+    for how in ('missing', 'cut', 'empty'):
+      folder = tmp_path / f'{i}{how}'
+      shutil.copytree(saved, folder)
+      broken = folder / path.relative_to(saved)
+      good = broken.read_bytes()
+      broken.unlink()
+      if how != 'missing':
+        broken.write_bytes(good[: len(good) // 2] if how == 'cut' else b'')
+      caplog.clear()
+      state, rounds_done = restored(folder)
+      assert rounds_done == 1
+      assert_same_state(state, ZEROS)
+      (warning,) = caplog.messages
+      assert f'checkpoints/2 is damaged ({broken.name}' in warning or (
+        broken.relative_to(folder / 'checkpoints/2').as_posix() in warning
+      )
+      assert 'goes on from round 1' in warning
+      assert restored(folder)[1] == 1  # It does not come back,
+      assert len(caplog.messages) == 1  # and is told of once.
+
+
+def test_a_checkpoint_of_another_round_is_not_taken_for_this_one(saved, tmp_path):
+  shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+  (tmp_path / 'checkpoints/2').rename(tmp_path / 'checkpoints/5')
+  assert restored(tmp_path)[1] == 1
+
+
+def test_without_a_sound_checkpoint_nothing_is_touched(saved, tmp_path):
+  shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+  for round_ in ('1', '2'):
+    flip(largest_of(tmp_path / 'checkpoints' / round_ / 'state'), 800)
+  before = content(tmp_path)
+  for _ in range(2):
+    with pytest.raises(
+      UserError, match=r'No checkpoint in .* is sound \(.*not what was'
+    ):
+      restored(tmp_path)
+  assert content(tmp_path) == before
+
+
+def test_arrays_split_over_devices_are_restored_on_one(tmp_path):
+  two, one = (sharding.client_mesh(n) for n in (2, 1))
+
+  def place(mesh):
+    return {
+      'w': jax.device_put(STATE['w'], jax.NamedSharding(mesh, jax.P(*mesh.axis_names))),
+      'n': jnp.asarray(STATE['n']),
+    }
+
+  checkpoints = Checkpoints(tmp_path, CONFIG)
+  checkpoints.save(1, place(two))
+  checkpoints.close()
+  state, _ = restored(tmp_path, place(one))
+  assert_same_state(state, STATE)
+  assert len(state['w'].sharding.device_set) == 1
+  with pytest.raises(UserError, match=r'other shapes.*the number of devices changed'):
+    restored(tmp_path, {'w': jnp.zeros((16, 15)), 'n': jnp.arange(3)})
+
+
+def test_a_run_with_a_damaged_newest_checkpoint_ends_as_if_it_were_sound(
+  finished, workdir, caplog
+):
+  largest = largest_of(workdir / 'checkpoints/3/state')
+  flip(largest, 4 * largest.stat().st_size)
+  again = go(workdir)
+  assert_same_state(again.state, go(finished).state)
+  assert records(workdir) == records(finished)
+  (warning,) = caplog.messages
+  assert 'checkpoints/3 is damaged' in warning
+  assert 'goes on from round 2' in warning
+
+
+def test_two_runs_do_not_share_a_workdir(workdir):
+  mine = f'in use by another run, process {os.getpid()};'
+  with locked(workdir), pytest.raises(UserError, match=mine):
+    go(workdir)
+  # As another process of this package would hold it, until it is killed.
+  hold = (
+    'import fcntl, os, sys, time; f = open(sys.argv[1], "r+");'
+    'fcntl.flock(f, fcntl.LOCK_EX); f.truncate(); f.write(str(os.getpid())); f.flush();'
+    'print("held", flush=True); time.sleep(600)'
+  )
+  with subprocess.Popen(
+    [sys.executable, '-c', hold, workdir / '.lock'], stdout=subprocess.PIPE
+  ) as other:
+    assert other.stdout.readline() == b'held\n'
+    before = content(workdir)
+    with pytest.raises(UserError, match=f'in use by another run, process {other.pid};'):
+      go(workdir)
+    assert content(workdir) == before
+    other.kill()
+  assert go(workdir).summary['rounds'] == 3
+  with pytest.raises(UserError, match='`rounds=1`'):
+    go(workdir, rounds=1)
+  assert go(workdir).summary['rounds'] == 3  # A run that failed holds nothing.
+
+
+def test_a_file_system_without_locks_is_warned_of(workdir, monkeypatch, caplog):
+  def none(*args):
+    raise OSError(errno.ENOLCK, 'No locks available')
+
+  monkeypatch.setattr(fcntl, 'flock', none)
+  left_over = workdir / '.summary.json.0123.partial'  # Perhaps another run's.
+  left_over.write_text('')
+  assert go(workdir).summary['rounds'] == 3
+  (warning,) = caplog.messages
+  assert 'cannot be locked (No locks available)' in warning
+  assert left_over.exists()
+
+
+def test_a_finished_run_is_read_from_a_read_only_disk(finished, workdir, monkeypatch):
+  open_ = os.open
+
+  def read_only(path, flags, *args, **kwargs):
+    if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+      raise OSError(errno.EROFS, 'Read-only file system')
+    return open_(path, flags, *args, **kwargs)
+
+  before = content(workdir)
+  monkeypatch.setattr(os, 'open', read_only)
+  assert go(workdir).summary == json.loads((finished / 'summary.json').read_text())
+  with pytest.raises(UserError, match=r'Cannot write .*Read-only file system'):
+    go(workdir, rounds=4)
+  (workdir / '.lock').unlink()
+  assert go(workdir).summary['rounds'] == 3
+  del before[workdir / '.lock']
+  assert content(workdir) == before
+
+
+def test_what_killed_runs_left_is_removed(workdir):
+  (workdir / '.summary.json.0123.partial').write_text('{')
+  (workdir / 'checkpoints/.4.0123.partial').mkdir()
+  (workdir / 'checkpoints/.4.0123.partial/state').write_text('')
+  go(workdir)
+  assert not list(workdir.rglob('*.partial'))
+
+
+class Killed(BaseException):
+  """Stands for a signal that cannot be caught."""
+
+
+@pytest.mark.slow
+def test_a_run_killed_before_any_of_its_writes_goes_on(finished, tmp_path, monkeypatch):
+  writes = 0
+  for n in itertools.count():
+    left = itertools.count(n, -1)
+
+    def kill_before(module, name, left=left):
+      call = getattr(module, name)
+
+      def counted(*args, **kwargs):
+        if next(left) == 0:
+          raise Killed
+        return call(*args, **kwargs)
+
+      monkeypatch.setattr(module, name, counted)
+
+    folder = tmp_path / str(n)
+    kill_before(os, 'replace')
+    kill_before(os, 'fdopen')
+    kill_before(pathlib.Path, 'rename')
+    kill_before(shutil, 'rmtree')
+    kill_before(checkpoint, 'write_atomically')
+    kill_before(fesem_jax.run.workdir, 'write_atomically')
+    try:
+      go(folder)
+      break
+    except Killed:
+      monkeypatch.undo()
+    go(folder)
+    assert records(folder) == records(finished)
+    assert {p.name for p in folder.iterdir()} == {p.name for p in finished.iterdir()}
+    writes += 1
+  assert writes > 10
+
+
+def test_a_deleted_configuration_is_known_from_the_checkpoint(finished, workdir):
+  config = (workdir / 'config.json').read_text()
+  (workdir / 'config.json').unlink()
+  before = content(workdir)
+  other = CONFIG | {'algorithm': 'fesem'}
+  with pytest.raises(UserError, match=r'`algorithm` \(there: fed_avg, now: fesem\)'):
+    go(workdir, config=other)
+  with pytest.raises(UserError, match='`resume` is off'):
+    go(workdir, resume=False)
+  assert content(workdir) == before
+  go(workdir)
+  assert (workdir / 'config.json').read_text() == config
+  # A configuration that does not belong to the checkpoints beside it.
+  (workdir / 'config.json').write_text(json.dumps(json.loads(config) | other))
+  with pytest.raises(UserError, match=r'`algorithm` \(there: fed_avg, now: fesem\)'):
+    go(workdir, config=other)
+  assert records(workdir) == records(finished)
+
+
+@pytest.mark.parametrize('become', ['missing', 'file', 'empty'])
+def test_without_checkpoints_nothing_is_overwritten(workdir, become):
+  shutil.rmtree(workdir / 'checkpoints')
+  if become == 'file':
+    (workdir / 'checkpoints').write_text('')
+  if become == 'empty':
+    (workdir / 'checkpoints').mkdir()
+  before = content(workdir)
+  with pytest.raises(UserError, match=r'holds .*metrics.jsonl.* but no checkpoint'):
+    go(workdir)
+  assert content(workdir) == before
+  (workdir / 'config.json').unlink()
+  with pytest.raises(UserError, match=r'but neither config.json nor a checkpoint'):
+    go(workdir)
+  if become != 'empty':  # Or it was killed before its first checkpoint.
+    for name in ('summary.json', 'clients.csv', 'clients.npz', 'models.npz'):
+      (workdir / name).unlink()
+    with pytest.raises(UserError, match=r'holds metrics.jsonl of a run but neither'):
+      go(workdir)
+
+
+@pytest.mark.parametrize('name', ['summary.json', 'clients.npz'])
+@pytest.mark.parametrize(
+  'broken', [b'', b'null', b'[1]', b'\xff{}', b'{}', 'half', 'dir']
+)
+def test_a_finished_run_makes_damaged_results_anew(
+  finished, workdir, name, broken, caplog
+):
+  path = workdir / name
+  half = path.read_bytes()[: path.stat().st_size // 2]
+  path.unlink()
+  if broken == 'dir':
+    path.mkdir()
+    with pytest.raises(UserError, match=f'Cannot write .*{name}'):
+      go(workdir)
+    return
+  path.write_bytes(half if broken == 'half' else broken)
+  again = go(workdir)
+  (warning,) = caplog.messages or ['']
+  assert 'summary.json or clients.npz' in warning or broken == b'{}'
+  good = json.loads((finished / 'summary.json').read_text())
+  summary = json.loads((workdir / 'summary.json').read_text())
+  assert summary | {'timing': 0, 'memory': 0} == good | {'timing': 0, 'memory': 0}
+  with np.load(workdir / 'clients.npz') as a, np.load(finished / 'clients.npz') as b:
+    assert_same_state(dict(a), dict(b))
+  assert again.summary == summary
+
+
+def test_a_summary_that_contradicts_the_metrics_is_made_anew(finished, workdir):
+  path = workdir / 'summary.json'
+  good = json.loads(path.read_text())
+  for change in (
+    {'deployed': good['deployed'] | {'micro_accuracy': 1.5}},
+    {'timing': 3},
+    {'clusters': [1]},
+  ):
+    path.write_text(json.dumps(good | change))
+    assert go(workdir).summary['deployed'] == good['deployed']
+    assert json.loads(path.read_text())['timing'].keys() == good['timing'].keys()
+
+
+def test_a_deleted_portrait_is_drawn_again(finished, workdir):
+  (workdir / 'clients.npz').unlink()
+  assert sorted(go(workdir).portrait['names']) == ['c0', 'c1', 'c2']
+  assert (workdir / 'clients.npz').exists()
+
+
+def replaced(path, broken):
+  """The file with other bytes, or as a folder."""
+  path.unlink()
+  if broken == 'dir':
+    path.mkdir()
+  else:
+    path.write_bytes(broken)
+  return path
+
+
+@pytest.mark.parametrize('broken', [b'', b'null', b'[]', b'\xff', b'[' * 10**5, 'dir'])
+def test_a_damaged_configuration_is_one_sentence(workdir, broken):
+  path = replaced(workdir / 'config.json', broken)
+  with pytest.raises(UserError, match=r'config.json is damaged \(.*delete it and run'):
+    go(workdir)
+  if broken != 'dir':
+    path.unlink()
+    assert go(workdir).summary['rounds'] == 3
+
+
+@pytest.mark.parametrize('broken', [b'5', b'5\n', b'\x00\xff\n', b'null\n', 'dir'])
+def test_damaged_metrics_are_one_sentence(workdir, broken):
+  replaced(workdir / 'metrics.jsonl', broken)
+  with pytest.raises(
+    UserError, match=r'metrics.jsonl (is damaged: line 1|cannot be re)'
+  ):
+    go(workdir)
+
+
+def test_checkpoints_of_older_versions_are_refused(workdir):
+  newest = workdir / 'checkpoints/3'
+  (newest / 'note.json').unlink()
+  (newest / 'state').rename(newest / 'default')
+  before = content(workdir)
+  with pytest.raises(UserError, match=r'checkpoints/3 was saved by an older version'):
+    go(workdir)
+  assert content(workdir) == before
+
+
+def test_a_finished_run_is_not_run_again(finished, workdir):
+  first, before = go(finished), content(workdir)
+  second = go(workdir)
+  assert second.summary == json.loads((workdir / 'summary.json').read_text())
+  assert_same_state(first.state, second.state)
+  assert second.portrait['names'].tolist() == first.portrait['names'].tolist()
+  assert content(workdir) == before
+
+
+def test_lowering_rounds_to_what_is_done_evaluates_there(tmp_path):
+  go(tmp_path / 'run', rounds=4, eval_every=0, checkpoint_every=2)
+  shutil.rmtree(tmp_path / 'run/checkpoints/4')
+  again = go(tmp_path / 'run', rounds=2, eval_every=0, checkpoint_every=2)
+  whole = go(tmp_path / 'whole', rounds=2, eval_every=0)
+  assert again.summary['rounds'] == 2
+  assert again.summary['deployed'] == whole.summary['deployed']
+  (tmp_path / 'run/metrics.jsonl').unlink()
+  with pytest.raises(UserError, match='does not reach round 2'):
+    go(tmp_path / 'run')
+
+
+def test_a_workdir_of_another_configuration_is_refused(finished, workdir):
+  before = content(workdir)
+  with pytest.raises(UserError, match=r'`seed` \(there: 0, now: 1\)'):
+    go(workdir, config=CONFIG | {'seed': 1})
+  with pytest.raises(UserError, match=r'`new` \(there: absent, now: 0.0\)'):
+    go(workdir, config=CONFIG | {'new': 0.0})
+  with pytest.raises(UserError, match='`resume` is off'):
+    go(workdir, resume=False)
+  with pytest.raises(UserError, match='holds 3 rounds, more than `rounds=2`'):
+    go(workdir, rounds=2)
+  assert content(workdir) == before
+  go(workdir, rounds=4)
+  assert records(workdir)[:3] == records(finished)
+
+
+def test_an_unwritable_workdir_is_named(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match=r'Cannot write to `workdir=.*file/run`'):
+    go(tmp_path / 'file' / 'run')
+
+
+def test_a_full_disk_keeps_what_was_there(workdir, monkeypatch):
+  def full(*args, **kwargs):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  before = content(workdir)
+  monkeypatch.setattr('orbax.checkpoint.Checkpointer.save', full)
+  with pytest.raises(UserError, match=r'Cannot save a checkpoint.*No space left'):
+    go(workdir, rounds=4)
+  monkeypatch.undo()
+  monkeypatch.setattr(os, 'replace', full)
+  with pytest.raises(UserError, match=r'Cannot write .*No space.*before is unchanged'):
+    go(workdir, rounds=4)
+  monkeypatch.undo()
+  del before[workdir / 'metrics.jsonl']  # It has round 4 now.
+  assert content(workdir).items() >= before.items()
+  assert not list(workdir.rglob('*.partial'))
+  go(workdir, rounds=4)
+
+
+def test_other_data_under_the_same_flags_is_refused(tmp_path):
+  local = helpers.local()
+  algorithm = algorithms.build('fed_avg', local)
+  options = {
+    'rounds': 1,
+    'make_portrait': False,
+    'progress': False,
+    'config': {'seed': 0},
+  }
+  first = helpers.federation([6, 5, 7])
+  simulate(algorithm, first, first, workdir=tmp_path, **options)
+  y = np.asarray(first.y).copy()
+  y[3] = (y[3] + 1) % 3  # One label.
+  other = first.__class__(**{**vars(first), 'y': y})
+  for train, test in ((other, first), (first, other)):
+    with pytest.raises(UserError, match=r'another configuration: the data \(its ex'):
+      simulate(algorithm, train, test, workdir=tmp_path, **options)
+  simulate(algorithm, first, first, workdir=tmp_path, **options)
+
+
+def test_a_number_and_its_text_are_told_apart(tmp_path):
+  local = helpers.local()
+  algorithm = algorithms.build('fed_avg', local)
+  data = helpers.federation([6, 5, 7])
+  options = {'rounds': 1, 'make_portrait': False, 'progress': False}
+
+  def go(config):
+    return simulate(algorithm, data, data, workdir=tmp_path, config=config, **options)
+
+  go({'batch_size': 20})
+  with pytest.raises(UserError, match=r"there: 20, now: '20'"):
+    go({'batch_size': '20'})

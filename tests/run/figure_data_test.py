@@ -1,0 +1,137 @@
+"""The numbers behind the figures of clients, against float64."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax import data as datasets
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.run import figure_data
+from fesem_jax.run.programs import Programs
+from fesem_jax.training.cohort import train_cohort
+from tests.support import helpers
+from tests.support.methods import GROUPS, SIZES, initial, matrix
+
+KEY = jax.random.key(11)
+NAMES = ['north', 'south']
+
+
+@functools.cache
+def drawn(name, **options):
+  """A method's start, the clients' portrait and the models that are portrayed."""
+  data = helpers.federation(SIZES, groups=GROUPS)
+  info = dataclasses.replace(data.info, cluster_names=tuple(NAMES))
+  data = dataclasses.replace(data, info=info)
+  local = helpers.local(chunk=2)._replace(dropout_rate=0.5)
+  algorithm = algorithms.build(name, local, **options)
+  state = initial(algorithm, data)
+  return data, state, figure_data.draw(algorithm, state, data, KEY, Programs())
+
+
+@pytest.mark.parametrize('prox_lambda', [0.0, 0.4])
+def test_components_are_those_of_the_models_as_the_method_trains_them(prox_lambda):
+  data, state, found = drawn('fesem', num_clusters=2, prox_lambda=prox_lambda)
+  local = helpers.local(chunk=2)
+  trained = train_cohort(
+    local,
+    ClientModels(state.centers, state.assignment),
+    data,
+    helpers.everyone(data),
+    KEY,
+    prox=prox_lambda,
+  )
+  points = matrix(trained.params)
+  points -= points.mean(axis=0)
+  np.testing.assert_array_equal(found['sampled'], range(6))
+  got = found['coordinates'].astype(np.float64)
+  # Coordinates are unique but for rotations: inner products and shares are not.
+  np.testing.assert_allclose(got @ got.T, points @ points.T, rtol=1e-3, atol=1e-5)
+  shares = np.linalg.svd(points, compute_uv=False) ** 2
+  shares /= shares.sum()
+  np.testing.assert_allclose(found['variance'][:5], shares[:5], rtol=1e-3, atol=1e-5)
+  np.testing.assert_array_equal(found['assignment'], state.assignment)
+  np.testing.assert_array_equal(found['truth'], GROUPS)
+  assert found['truth_names'].tolist() == NAMES
+
+
+@pytest.mark.parametrize(
+  ('partition', 'names'),
+  [
+    ('rotated', ('0 degrees', '120 degrees', '240 degrees')),
+    ('label_permuted', ('original labels', 'permuted labels 1', 'permuted labels 2')),
+    ('iid', None),
+  ],
+)
+def test_groups_of_a_partition_have_names(partition, names):
+  splits = datasets.load(
+    'digits', partition=partition, num_clients=6, partition_groups=3
+  )
+  for split in splits:
+    assert split.info.cluster_names == names
+    assert split.reorder(np.array([4, 1]), 3).info.cluster_names == names
+
+
+def test_sheets_show_the_clients_nearest_to_the_mean_of_their_cluster():
+  rng = np.random.default_rng(0)
+  data = helpers.federation([3] * 6, shape=(4, 4))
+  coordinates = rng.normal(size=(6, 3))
+  assignment = np.array([0, 0, 0, 1, 1, 0])
+  picture = {
+    'assignment': assignment,
+    'sampled': np.arange(6),
+    'coordinates': coordinates,
+  }
+  sheets = figure_data.sheets(picture, data)
+  for k in (0, 1):
+    mine = np.flatnonzero(assignment == k)
+    apart = np.linalg.norm(coordinates[mine] - coordinates[mine].mean(axis=0), axis=1)
+    want = mine[np.argsort(apart)]
+    np.testing.assert_array_equal(sheets['sheet_clients'][k][: len(want)], want)
+    assert (sheets['sheet_clients'][k][len(want) :] == -1).all()
+    images = sheets['sheet_images'][k, 0, :3]
+    np.testing.assert_array_equal(
+      np.sort(images.sum(axis=(1, 2))),
+      np.sort(data.client(want[0])[0].sum(axis=(1, 2))),
+    )
+
+
+def test_a_sketch_keeps_the_geometry_of_large_models():
+  rng = np.random.default_rng(1)
+  points = rng.normal(size=(5, 60_000)).astype(np.float32)
+  points[1] = points[0] + 0.05 * points[1]  # Two that lie close together.
+  stack = {
+    'a': jnp.asarray(points[:, :50_000].reshape(5, 100, 500)),
+    'b': jnp.asarray(points[:, 50_000:]),
+  }
+  origin = tree.unstack(stack, slice(4, 5))
+  short = np.asarray(figure_data.sketch(KEY, stack, origin), np.float64)
+  assert short.shape == (5, 16381)
+
+  def apart(x):
+    return np.linalg.norm(x[:, None] - x[None], axis=-1)
+
+  pairs = np.triu_indices(5, 1)
+  ratio = apart(short)[pairs] / apart(points.astype(np.float64))[pairs]
+  np.testing.assert_allclose(ratio, 1, atol=0.03)
+  # So it does where only the weights of a few units of a layer differ.
+  layer = np.zeros((2, 1568, 1024), np.float32)
+  for units in (1, 8):
+    layer[1, :, :units] = rng.normal(size=(1568, units))
+    few_units = {'kernel': jnp.asarray(layer), 'bias': jnp.zeros((2, 1024))}
+    both = np.asarray(
+      figure_data.sketch(KEY, few_units, tree.unstack(few_units, slice(0, 1)))
+    )
+    ratio = np.linalg.norm(both[1] - both[0]) / np.linalg.norm(layer[1])
+    np.testing.assert_allclose(ratio, 1, atol=0.08)
+  # The whole in parts is the whole, and small models stay as they are.
+  one = figure_data.sketch(KEY, tree.unstack(stack, slice(2, 3)), origin)
+  np.testing.assert_allclose(one[0], short[2], rtol=1e-4, atol=1e-3)
+  few = {'a': jnp.asarray(points[:, :30])}
+  zero = {'a': jnp.zeros((1, 30))}
+  np.testing.assert_array_equal(figure_data.sketch(KEY, few, zero), points[:, :30])

@@ -1,0 +1,174 @@
+"""Clusters of methods that report none: a run takes them from what clients deploy."""
+
+import json
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.results import metrics_file, records
+from fesem_jax.run.programs import Programs
+from tests.support import helpers
+
+SIZES = [6, 3, 9, 5, 8, 4, 7]
+GROUPS = [0, 1, 0, 1, 0, 1, 0]
+# The cluster of each client at the start and after each of three rounds.
+CHOICES = [[0] * 7, [0] * 7, [0, 1, 0, 1, 0, 1, 0], [0, 1, 2, 1, 0, 1, 0]]
+
+
+class State(NamedTuple):
+  models: dict
+  round: jax.Array
+
+
+def scripted(as_mixture=False, report=None):
+  """A method of three centers that trains nothing; clients choose as they are told."""
+  local = helpers.local()
+
+  def init(key, data):
+    del data
+    models = jax.vmap(local.model.init)(jax.random.split(key, 3))
+    return State(models, jnp.int32(0))
+
+  def step(state, data, cohort, key):
+    del cohort, key
+    one, clusters = jnp.int32(1), None if report is None else report(data)
+    info = fj.RoundInfo(jnp.float32(1.0), jnp.int32(0), one, one, clusters)
+    return state._replace(round=state.round + 1), info
+
+  def deployed(state, data):
+    # Clients are arranged otherwise, and padded; those that pad use a center too.
+    ids = jnp.asarray(data.client_ids)
+    choice = jnp.asarray(CHOICES, jnp.int32)[state.round].at[ids].get(mode='clip')
+    if as_mixture:
+      weights = 0.2 + 0.4 * jax.nn.one_hot(choice, 3)
+      return fj.ClientModels(shared=state.models, mixture=weights)
+    return fj.ClientModels(shared=state.models, choice=choice)
+
+  return fj.Algorithm(local, init, step, deployed)
+
+
+def run(algorithm, rounds=3, **options):
+  data = helpers.federation(SIZES, groups=GROUPS)
+  defaults = {'eval_every': 2, 'make_portrait': False, 'progress': False}
+  return fj.simulate(algorithm, data, data, rounds=rounds, **defaults | options)
+
+
+@pytest.mark.parametrize('as_mixture', [False, True])
+def test_clusters_sizes_and_moves_are_of_what_clients_deploy(as_mixture):
+  result = run(scripted(as_mixture))
+  found = [(r['cluster_sizes'], r.get('moved')) for r in result.history]
+  assert found == [
+    ([7, 0, 0], None), ([7, 0, 0], 0), ([4, 3, 0], 3), ([3, 3, 1], 1)
+  ]  # fmt: skip
+  assert [r['ari'] for r in result.history[:3]] == [0, 0, 1]
+  assert all(r['objective'] is None for r in result.history[1:])
+  assert result.summary['num_clusters'] == 3
+  held = result.summary['clusters']
+  assert (held['sizes'], held['objective']) == ([3, 3, 1], None)
+  assert held['rounds_to_stable'] == 3
+  np.testing.assert_array_equal(result.clients.cluster, CHOICES[-1])
+
+
+def without_report(algorithm):
+  """The same method, which says nothing of its clusters."""
+
+  def step(*args):
+    state, info = algorithm.step(*args)
+    return state, info._replace(clusters=None)
+
+  return algorithm._replace(step=step)
+
+
+def test_they_are_those_that_a_shipped_method_reports():
+  local = helpers.local(devices=2)
+  options = {'num_clusters': 2, 'init_shuffle': 0.9, 'loss_check_every': 1}
+  algorithm = fj.algorithms.build('fesem', local, **options)
+  options = {'rounds': 6, 'eval_every': 5, 'clients_per_round': 4}
+  told = run(algorithm, **options).history
+  found = run(without_report(algorithm), **options).history
+  assert sum(r['moved'] for r in told[1:]) > 0
+  for a, b in zip(told, found, strict=True):
+    same = a.keys() - {'seconds', 'objective'}
+    assert {k: a[k] for k in same} == {k: b[k] for k in same}
+
+
+def test_a_run_that_goes_on_counts_the_same_moves(tmp_path):
+  algorithm, programs = scripted(), Programs()
+  whole = run(algorithm, workdir=tmp_path / 'whole', programs=programs)
+  for rounds in (1, 3):
+    parts = run(algorithm, rounds, workdir=tmp_path / 'parts', programs=programs)
+  for a, b in zip(whole.history, parts.history, strict=True):
+    assert a['cluster_sizes'] == b['cluster_sizes']
+    assert a.get('moved') == b.get('moved')
+  assert whole.summary['clusters'] == parts.summary['clusters']
+  lines = (tmp_path / 'parts' / 'metrics.jsonl').read_text().splitlines()
+  assert [json.loads(line).get('moved') for line in lines] == [None, 0, 3, 1]
+
+
+def test_moves_have_a_panel_only_where_they_are_recorded(tmp_path):
+  plots = pytest.importorskip('fesem_jax.plots')
+  run(scripted(), workdir=tmp_path)
+  drawn = plots.Run(tmp_path)
+
+  def moves():
+    """What the panel of moves says beside its bars; None without such a panel."""
+    axes = plots.clusters_over_rounds(drawn).axes
+    found = [axis for axis in axes if 'moved' in axis.get_title()]
+    return [text.get_text() for text in found[0].texts] if found else None
+
+  assert moves() == []
+  assert len(plots.convergence([drawn]).axes) == 2  # Eq. 6 has no panel.
+  for record in drawn.history:
+    record.pop('moved', None)  # As a run of an older version.
+  assert moves() is None
+  for record in drawn.history:
+    record['moved'] = 0
+  assert moves() == ['no move in the recorded rounds']
+
+
+@pytest.mark.parametrize('objective', [None, 2.0])
+def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
+  def report(data):
+    value = None if objective is None else jnp.float32(objective)
+    unassigned = jnp.zeros(data.num_clients, jnp.int32)
+    return fj.Clusters(unassigned, jnp.array([7, 0, 0]), jnp.int32(2), value)
+
+  result = run(scripted(report=report), eval_every=0)
+  first = result.history[1]  # What is reported is taken, not what is deployed.
+  assert (first['cluster_sizes'], first['moved']) == ([7, 0, 0], 2)
+  assert first['objective'] == result.summary['clusters']['objective'] == objective
+  tags = dict(metrics_file._scalars('', first))
+  assert ('objective' in tags) == (objective is not None)
+  assert tags['moved'] == 2
+
+
+def history(moves, trained=1, **entries):
+  of_rounds = [{'moved': m, 'trained': trained, **entries} for m in moves]
+  return [{'cluster_sizes': [7]}, *of_rounds]
+
+
+@pytest.mark.parametrize(('records_of_run', 'stops'), [
+    (history([3, 0, 0], objective=None), True),
+    (history([0, 0], objective=None), True),
+    (history([0], objective=None), False),  # Too short.
+    (history([3, 0], objective=None), False),
+    (history([0, 0, 0], objective=None, trained=0), False),  # Nothing was trained.
+    (history([0, 0, 0], objective=1.0), True),
+    # A method that measures Eq. 6, in rounds without clients.
+    (history([0], objective=1.0) + history([0, 0], objective=None)[1:], False),
+    ([{'round': 0}, *[{'trained': 1}] * 2, {'moved': 0, 'trained': 1}], False),
+])  # fmt: skip
+def test_patience_goes_by_the_moves_alone_without_equation_6(records_of_run, stops):
+  assert records.settled(records_of_run, 2) is stops
+
+
+def test_the_package_shows_its_public_names_only():
+  assert dir(fj) == sorted(fj.__all__)
+  for name in fj.__all__:
+    assert getattr(fj, name) is not None
+  assert {'Clusters', 'train_cohort', 'cohort_losses', 'compare_clients'} <= {*dir(fj)}
+  assert not {'em', 'sharding', 'writer', '__file__'} & {*dir(fj)}

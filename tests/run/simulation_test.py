@@ -1,0 +1,418 @@
+import functools
+import json
+import os
+import signal
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, simulate
+from fesem_jax.cohorts.arrangement import arrange, draw_cohort
+from fesem_jax.core import sharding
+from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils import provenance
+from fesem_jax.utils.errors import Diverged, UserError
+from fesem_jax.utils.interrupts import Stopped
+from tests.support import helpers
+from tests.support.methods import IDS, METHODS, ONCE
+
+SIZES = [6, 3, 9, 5, 8, 4, 7]
+GROUPS = [0, 1, 0, 1, 0, 1, 0]
+
+
+def federation():
+  return helpers.federation(SIZES, groups=GROUPS), helpers.federation(
+    [5] * 7, 1, GROUPS
+  )
+
+
+PROGRAMS = Programs()  # All runs below share what is compiled.
+
+
+@functools.cache
+def built(name, devices, rate, batch_size):
+  local = helpers.local(batch_size, devices=devices, rate=rate)
+  options = {'num_clusters': 2} if name == 'fesem' else {}
+  return algorithms.build(name, local, **options)
+
+
+def run(name='fesem', devices=2, rate=0.1, batch_size=4, **kwargs):
+  algorithm = built(name, devices, rate, batch_size)
+  kwargs = {'rounds': 4, 'config': {'algorithm': name, 'seed': 0}} | kwargs
+  return simulate(algorithm, *federation(), **{'programs': PROGRAMS} | kwargs)
+
+
+def arranged(name):
+  """A method, its local training, training data on two devices, and a key."""
+  local = helpers.local(devices=2)
+  options = {'num_clusters': 2} if name == 'fesem' else {}
+  train, _ = arrange(local, *federation())
+  key = sharding.replicate(jax.random.key(0), local.mesh)
+  return algorithms.build(name, local, **options), local, train, key
+
+
+# Every method, and every option that adds to its state.
+RESUMED = [
+  i
+  for i, (_, options) in enumerate(METHODS)
+  if i in ONCE
+  or {'recluster_every', 'late_joins', 'max_age', 'server_optimizer'} & options.keys()
+]
+
+
+def without_time(history):
+  return [{k: v for k, v in r.items() if k != 'seconds'} for r in history]
+
+
+def assert_same_state(a, b):
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_array_equal(x, y)
+
+
+def test_a_run_writes_what_the_contract_says(tmp_path):
+  result = run(workdir=tmp_path, eval_every=2)
+  assert {p.name for p in tmp_path.iterdir()} == {
+    '.lock',
+    'config.json',
+    'metrics.jsonl',
+    'summary.json',
+    'checkpoints',
+    'clients.csv',
+    'clients.npz',
+    'models.npz',
+  }
+  lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').open()]
+  assert [r['round'] for r in lines] == [0, 1, 2, 3, 4]
+  assert [r['round'] for r in lines if 'deployed' in r] == [2, 4]
+  assert all(r['seconds'] >= 0 for r in lines)
+  for record in lines[1:]:
+    assert sum(record['cluster_sizes']) == 7
+    assert {'train_loss', 'moved', 'objective', 'ari', 'nmi', 'ami'} <= set(record)
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  assert summary == json.loads(json.dumps(result.summary))
+  assert {
+    'algorithm',
+    'dataset',
+    'partition',
+    'num_clients',
+    'num_clusters',
+    'rounds',
+    'seed',
+    'deployed',
+    'finetuned',
+    'unseen',
+    'clusters',
+    'timing',
+    'memory',
+    'device',
+    'versions',
+    'commit',
+  } <= set(summary)
+  assert (summary['num_clients'], summary['num_clusters']) == (7, 2)
+  assert set(summary['clusters']) == {
+    'sizes',
+    'ari',
+    'nmi',
+    'ami',
+    'objective',
+    'rounds_to_stable',
+  }
+  assert summary['deployed'] == lines[-1]['deployed']
+  device = {'platform': 'cpu', 'kind': 'cpu', 'count': 2, 'processes': 1}
+  assert summary['device'] == device
+  assert summary['memory']['peak_host_bytes'] > 1e7
+  assert summary['versions']['jax'] == jax.__version__
+
+
+def test_methods_without_clusters_have_none():
+  summary = run('fed_avg').summary
+  assert summary['clusters'] is None
+  assert summary['num_clusters'] is None
+
+
+@pytest.mark.parametrize(
+  ('name', 'clients_per_round'), [('fesem', 3), ('fed_avg', 3), ('non_fed', 0)]
+)
+def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
+  options = {'clients_per_round': clients_per_round, 'make_portrait': False}
+  whole = run(name, **options)
+  run(name, rounds=2, workdir=tmp_path, **options)
+  # Rounds after the last checkpoint are done again.
+  with (tmp_path / 'metrics.jsonl').open('a') as f:
+    f.write('{"round": 3, "train_loss": 9}\n{"round": 4, "tra')
+  # As in another process, which compiles no start.
+  rest = run(name, rounds=4, workdir=tmp_path, programs=Programs(), **options)
+  assert_same_state(whole.state, rest.state)
+  assert without_time(whole.history) == without_time(rest.history)
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert without_time(map(json.loads, lines)) == without_time(whole.history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', RESUMED, ids=[IDS[i] for i in RESUMED])
+def test_every_method_resumes_as_if_uninterrupted(index, tmp_path):
+  (name, options), local, programs = (
+    METHODS[index],
+    helpers.local(devices=2),
+    Programs(),
+  )
+  algorithm = algorithms.build(name, local, **options)
+
+  # An odd stop: FedCluster's check of round 4 comes after it.
+  def go(rounds, folder):
+    return simulate(
+      algorithm,
+      *federation(),
+      rounds=rounds,
+      workdir=folder,
+      eval_every=0,
+      finetune_epochs=0,  # Measuring keeps nothing.
+      make_portrait=False,
+      programs=programs,
+      config={},
+    )
+
+  whole = go(5, tmp_path / 'whole')
+  go(3, tmp_path / 'parts')
+  rest = go(5, tmp_path / 'parts')
+  assert_same_state(whole.state, rest.state)
+  last = [without_time(r.history)[-1] for r in (whole, rest)]
+  assert last[0] == last[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('clients_per_round', [0, 3])
+def test_device_count_changes_nothing(clients_per_round):
+  one = run(devices=1, clients_per_round=clients_per_round)
+  two = run(devices=2, clients_per_round=clients_per_round)
+  for a, b in zip(one.history, two.history, strict=True):
+    assert a.get('cluster_sizes') == b.get('cluster_sizes')
+    if 'train_loss' in a:
+      np.testing.assert_allclose(a['train_loss'], b['train_loss'], rtol=1e-4)
+      assert a['deployed'] == pytest.approx(b['deployed'], abs=0.03)
+
+
+@pytest.mark.parametrize('name', ['fesem', 'fed_avg', 'non_fed'])
+@pytest.mark.parametrize('clients_per_round', [0, 3])
+def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
+  name, clients_per_round
+):
+  algorithm, local, train, key = arranged(name)
+  state = jax.jit(algorithm.init)(key, train)
+  shardings = jax.tree.map(lambda x: x.sharding, state)
+  step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
+  cohorts = [
+    draw_cohort(0, r, clients_per_round, train, local.mesh) for r in range(1, 5)
+  ]
+  state, _ = step(state, train, cohorts[0], key)
+  jax.block_until_ready(state)
+  compiled = []
+
+  def listen(event, duration, **_):
+    return compiled.append(event)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    with jax.transfer_guard_device_to_host('disallow_explicit'):
+      for cohort in cohorts[1:]:
+        state, info = step(state, train, cohort, key)
+      jax.block_until_ready((state, info))
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  assert not [e for e in compiled if 'compile' in e or 'trace' in e]
+  assert step._cache_size() == 1
+
+
+def test_the_guard_of_the_test_above_sees_compilation():
+  compiled = []
+
+  def listen(event, duration, **_):
+    return compiled.append(event)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    jax.jit(lambda x: x * 3 + 1)(jax.numpy.arange(7))
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  assert [e for e in compiled if 'compile' in e or 'trace' in e]
+
+
+def test_cohorts_follow_seed_round_and_client_ids_only():
+  local = helpers.local(devices=2)
+  train, test = arrange(local, *federation())
+
+  def draw(data, seed, r, mesh=local.mesh):
+    return sorted(
+      np.append(data.client_ids, -1)[draw_cohort(seed, r, 3, data, mesh).ids]
+    )
+
+  assert draw(train, 0, 1) == draw(train, 0, 1)
+  assert len({tuple(draw(train, 0, r)) for r in range(1, 9)}) > 4
+  assert draw(train, 0, 1) != draw(train, 1, 1)
+  one = helpers.local(devices=1)
+  elsewhere, _ = arrange(one, federation()[0].reorder(np.arange(7)[::-1]), test)
+  found = [i for i in draw(train, 0, 1) if i >= 0]
+  assert [i for i in draw(elsewhere, 0, 1, one.mesh) if i >= 0] == found
+  assert len(found) == 3
+
+
+def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
+  timer = None
+
+  def press():
+    # Once the first record is there, a round is surely under way.
+    while not (tmp_path / 'metrics.jsonl').exists() or (
+      (tmp_path / 'metrics.jsonl').read_text().count('\n') < 3
+    ):
+      pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+  timer = threading.Thread(target=press)
+  timer.start()
+  with pytest.raises(Stopped, match='Run the same command again to continue'):
+    run('fed_avg', rounds=5000, workdir=tmp_path, make_portrait=False, eval_every=0)
+  timer.join()
+  done = Checkpoints(tmp_path, {}).latest_round()
+  assert done >= 2
+  again = run('fed_avg', rounds=done + 1, workdir=tmp_path, make_portrait=False)
+  whole = run('fed_avg', rounds=done + 1, make_portrait=False)
+  assert_same_state(again.state, whole.state)
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_another_number_of_devices(tmp_path):
+  run(devices=2, rounds=2, workdir=tmp_path, make_portrait=False)
+  rest = run(devices=1, rounds=4, workdir=tmp_path, make_portrait=False)
+  whole = run(devices=2, rounds=4, make_portrait=False)
+  for a, b in zip(
+    jax.tree.leaves(rest.state), jax.tree.leaves(whole.state), strict=True
+  ):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_that_settled_is_not_continued(tmp_path):
+  def settle():
+    return run(
+      rate=1e-3, batch_size=0, rounds=30, patience=3, workdir=tmp_path, eval_every=0
+    )
+
+  first, second = settle(), settle()
+  assert first.summary['rounds'] < 30
+  assert second.summary['rounds'] == first.summary['rounds']
+
+
+def test_without_a_config_a_run_is_known_by_its_program(tmp_path):
+  run(rounds=1, workdir=tmp_path, config=None)
+  run(rounds=2, workdir=tmp_path, config=None)
+  with pytest.raises(UserError, match=r'`seed` \(there: 0, now: 7\)'):
+    run(rounds=2, workdir=tmp_path, config=None, seed=7)
+  with pytest.raises(UserError, match='`program`'):
+    run(rounds=2, workdir=tmp_path, config=None, rate=0.05)
+
+
+@pytest.mark.slow
+def test_a_round_in_which_everyone_drops_out_is_no_divergence():
+  train, test = federation()
+  local = helpers.local()._replace(dropout_rate=0.9)
+  algorithm = algorithms.build('fed_avg', local)
+  result = simulate(
+    algorithm, train, test, rounds=12, eval_every=0, clients_per_round=1
+  )
+  assert 0 in [r['trained'] for r in result.history]
+  for record in result.history:  # No loss is not a loss of 0.
+    assert (record['train_loss'] is None) == (record['trained'] == 0)
+  assert len(result.portrait['sampled']) == 7  # Nobody drops out of the portrait.
+
+
+def test_a_method_that_objects_leaves_no_workdir(tmp_path):
+  train, test = federation()
+  local = helpers.local()
+  algorithm = algorithms.build('fesem', local, num_clusters=99)
+  with pytest.raises(UserError, match='`num_clusters=99` is more than the 7 clients'):
+    simulate(algorithm, train, test, rounds=1, workdir=tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_patience_stops_when_clusters_and_objective_stand_still():
+  result = run(rate=1e-3, batch_size=0, rounds=30, patience=3, eval_every=0)
+  assert result.summary['rounds'] < 30
+  assert 'deployed' in result.history[-1]
+  short = run(rate=1e-3, batch_size=0, rounds=6, eval_every=0)
+  assert short.summary['rounds'] == 6
+
+
+def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
+  with pytest.raises(Diverged, match=r'no client came back.*lower `learning_rate`'):
+    run('fed_avg', rate=1e30, workdir=tmp_path)
+  run('fed_avg', rounds=2, workdir=tmp_path / 'b')
+  assert Checkpoints(tmp_path / 'b', {}).latest_round() == 2
+
+
+def test_a_start_in_which_all_clients_fail_is_no_result():
+  with pytest.raises(Diverged, match='Round 1: no client came back'):
+    run('robust', rate=1e30, eval_every=0)
+
+
+def test_models_too_large_to_compare_are_a_divergence():
+  # Finite weights whose squares are not; without a hidden layer nothing else fails.
+  train, test = federation()
+  local = helpers.local(rate=1e25, hidden=())
+  algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.0)
+  with pytest.raises(Diverged, match='too far from their centers'):
+    simulate(algorithm, train, test, rounds=1, eval_every=0)
+
+
+@pytest.mark.parametrize(('name', 'steps'), [('fed_sgd', 7), ('fed_avg', 13)])
+def test_steps_are_those_that_were_taken(name, steps):
+  # Seven clients: one full-batch step each, or ceil(n / 4) steps.
+  assert sum(-(-n // 4) for n in SIZES) == 13
+  algorithm, _, train, key = arranged(name)
+  cohort = helpers.everyone(train)
+  state = jax.jit(algorithm.init)(key, train)
+  _, info = jax.jit(algorithm.step)(state, train, cohort, key)
+  assert int(info.steps) == steps
+
+
+@pytest.mark.parametrize(
+  ('kwargs', 'message'),
+  [
+    ({'rounds': 0}, '`rounds=0` must be at least 1'),
+    ({'clients_per_round': 8}, '`clients_per_round=8` is more than the 7 clients'),
+    ({'eval_every': -1}, '`eval_every=-1` must be at least 0'),
+  ],
+)
+def test_bad_arguments_are_named(kwargs, message, tmp_path):
+  with pytest.raises(UserError, match=message):
+    run(workdir=tmp_path / 'run', **kwargs)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_splits_must_belong_together():
+  train, test = federation()
+  local = helpers.local()
+  algorithm = algorithms.build('fed_avg', local)
+  with pytest.raises(UserError, match='same clients'):
+    simulate(algorithm, train, test.reorder(np.arange(7)[::-1]), rounds=1)
+  with pytest.raises(UserError, match='Client c1 has no training examples'):
+    simulate(
+      algorithm,
+      helpers.federation([3, 0, 2]),
+      helpers.federation([1, 1, 1]),
+      rounds=1,
+    )
+
+
+def test_tensorboard_scalars_can_be_read_back(tmp_path):
+  pytest.importorskip('tensorboardX')
+  run(rounds=2, workdir=tmp_path, tensorboard=True, make_portrait=False)
+  events = list((tmp_path / 'tensorboard').iterdir())
+  assert len(events) == 1
+  assert b'finetuned/micro_accuracy' in events[0].read_bytes()
+
+
+def test_machine_is_described():
+  assert provenance.versions()['python'].startswith('3.')
+  assert provenance.peak_host_bytes() > 1e7

@@ -1,0 +1,147 @@
+"""The table of methods that shared properties run on, and what drives them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax import algorithms
+from fesem_jax.aggregation import server_optimizers
+from tests.support import helpers, reference
+
+SIZES = [6, 3, 9, 5, 8, 4]
+GROUPS = [0, 1, 0, 1, 0, 1]
+
+OPTIMIZERS = {
+  'yogi': server_optimizers.yogi(0.05),
+  'adam': server_optimizers.adam(0.05),
+  'momentum': server_optimizers.momentum(0.5),
+}
+# Every method with options that exercise it; shared properties hold for all.
+METHODS = [
+  ('fed_sgd', {}),
+  ('fed_dist', {}),
+  ('fed_dws', {'server_learning_rate': 0.3}),
+  ('robust', {'num_clusters': 2, 'trim': 0.2, 'beta': 0.2, 'init_epochs': 2}),
+  ('robust', {'num_clusters': 2, 'aggregation': 'median', 'init_epochs': 2}),
+  ('fed_cluster', {'min_size': 2, 'min_rounds': 0, 'check_every': 2, 'eps1': 1.1,
+                   'eps2': 0.0, 'max_clusters': 3}),
+  ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 3}),
+  ('hypo_cluster', {'num_clusters': 2, 'variant': 'gradient'}),
+  ('fed_dane', {'same_cohort': True}),
+  ('fed_prox', {'straggler_fraction': 0.5}),
+  ('fed_avg', {}),
+  ('fed_avg', {'weighting': 'uniform'}),
+  ('non_fed', {}),
+  ('fesem', {'num_clusters': 2, 'track_objective': True}),
+  ('fesem', {'num_clusters': 3, 'weighting': 'by_examples', 'prox_weighting': 'paper',
+             'loss_check_every': 3, 'recluster_every': 2, 'reseed_empty': True}),
+  ('fesem', {'num_clusters': 2, 'cluster_on': 'logits', 'prox_lambda': 0.0,
+             'max_age': 1}),
+  ('fesem', {'num_clusters': 2, 'client_state': 'streamed', 'init_clients': 4,
+             'late_joins': True, 'weighting': 'by_examples'}),
+  ('fesem_ma', {'num_clusters': 2, 'init_models': 'random'}),
+  ('fed_opt', {'server_optimizer': OPTIMIZERS['yogi']}),
+  ('fesem', {'num_clusters': 2, 'server_optimizer': OPTIMIZERS['adam'],
+             'temperature': 0.5}),
+  ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 3,
+                    'server_optimizer': OPTIMIZERS['momentum']}),
+  ('scaffold', {}),
+  ('ditto', {'ditto_lambda': 0.5}),
+  ('fed_per', {}),
+  ('fed_rep', {'head_epochs': 2}),
+]  # fmt: skip
+
+
+def _label(value):
+  """An option's value in a test's name."""
+  named = [name for name, optimizer in OPTIMIZERS.items() if optimizer is value]
+  return named[0] if named else str(value)
+
+
+IDS = [f'{name}-{"-".join(map(_label, options.values()))}' for name, options in METHODS]
+# The first row of every method, where one program of each is enough.
+ONCE = [
+  i
+  for i, (name, _) in enumerate(METHODS)
+  if name not in [earlier for earlier, _ in METHODS[:i]]
+]
+
+
+def run(algorithm, data, rounds=3, cohort=None, seed=0):
+  """Final state and all infos of a few compiled rounds."""
+  state = jax.jit(algorithm.init)(jax.random.key(seed), data)
+  step, infos = jax.jit(algorithm.step), []
+  for r in range(1, rounds + 1):
+    chosen = cohort(r) if cohort else helpers.everyone(data)
+    state, info = step(state, data, chosen, jax.random.fold_in(jax.random.key(9), r))
+    if algorithm.between is not None:
+      state, info = algorithm.between(state, info)
+    infos.append(info)
+  return state, infos
+
+
+def initial(algorithm, data, key=0):
+  """Compiled initial state."""
+  key = jax.random.key(key) if isinstance(key, int) else key
+  return jax.jit(algorithm.init)(key, data)
+
+
+@functools.cache
+def base_run(index):
+  """Three rounds of `METHODS[index]` on the standard federation."""
+  name, options = METHODS[index]
+  algorithm = algorithms.build(name, helpers.local(chunk=3), **options)
+  data = federation()
+  state, infos = run(algorithm, data)
+  return algorithm, data, state, infos
+
+
+def federation():
+  """Six clients in two groups."""
+  return helpers.federation(SIZES, groups=GROUPS)
+
+
+def matrix(stack):
+  """[S, P] float64 of a stack."""
+  return np.concatenate(
+    [np.asarray(x, np.float64).reshape(len(x), -1) for x in jax.tree.leaves(stack)],
+    axis=1,
+  )
+
+
+def deployed(algorithm, state, data):
+  """[M, P] float64, what every client deploys."""
+  return matrix(algorithm.client_params(state, data, jnp.arange(data.num_clients)))
+
+
+def assert_close(a, b, rtol=1e-4, atol=1e-5):
+  np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
+
+
+def reference_round(local, data, starts, ids, key, prox=None):
+  """Each client of `ids` trained from its start by the reference: [S, P]."""
+  out = []
+  for start, i in zip(starts, ids, strict=True):
+    batches = helpers.batches(data, local.schedule, i, key)
+    penalty = 0.0 if prox is None else prox[i]
+    out.append(reference.local_sgd(start, batches, 0.1, penalty)[0])
+  return out
+
+
+def unflatten(vector, like):
+  """A vector as a reference model of the same layers."""
+  out, at = [], 0
+  for layer in like:
+    parts = []
+    for part in layer:
+      parts.append(vector[at : at + part.size].reshape(part.shape))
+      at += part.size
+    out.append(tuple(parts))
+  return out
+
+
+def reference_gradient(model, data, i):
+  """Gradient of client i's whole loss, as a vector."""
+  return reference.flat(reference.loss_and_gradient(model, *data.client(i))[1])

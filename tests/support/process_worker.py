@@ -1,0 +1,127 @@
+"""One of several processes that run methods in turn, started by processes_test.
+
+python -m tests.support.process_worker ADDRESS ID COUNT DEVICES FOLDER NAME...
+
+A NAME is a row of `METHODS`: 3 stands for a few rounds of it, run3 for a whole run in
+FOLDER/run3, sharded3 for one whose data are split by client. Every process leaves what
+it got in FOLDER/NAME.ID.json and .npz.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+
+from fesem_jax import algorithms
+from fesem_jax.cohorts import arrangement
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.run import rounds
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils import processes, stored_rows
+from tests import conftest  # noqa: F401 - it sets what tests compile with.
+from tests.support import helpers, methods
+
+ROUNDS = 3
+
+
+def built(index, devices):
+  """A method of the table."""
+  name, options = methods.METHODS[index]
+  return algorithms.build(name, helpers.local(chunk=3, devices=devices), **options)
+
+
+def cohort_size(index):
+  """S: all, or four of six clients in some rows."""
+  return 0 if methods.METHODS[index][0] == 'fed_cluster' or index % 3 else 4
+
+
+def some_rounds(index, devices):
+  """State and infos of a few rounds on the standard federation, by path."""
+  algorithm, data = built(index, devices), methods.federation()
+  mesh = algorithm.local.mesh
+  train, _ = arrangement.arrange(algorithm.local, data, data)
+  keys = rounds.keys_of_run(index, mesh)
+  state = jax.jit(algorithm.init)(keys[prng_streams.INIT], train)
+  step, infos = jax.jit(algorithm.step), []
+  for number in range(1, ROUNDS + 1):
+    cohort = arrangement.draw_cohort(index, number, cohort_size(index), train, mesh)
+    key = keys[prng_streams.ROUNDS]
+    state, info = rounds.run_round(algorithm, step, state, train, cohort, key, number)
+    infos.append(info)
+  return helpers.flat(processes.on_host({'state': state, 'infos': infos}))
+
+
+class Read:
+  """An array in a file that keeps in mind which of its rows were read."""
+
+  def __init__(self, held):
+    self.held, self.shape = held, held.shape
+    self.rows = np.zeros(len(held), bool)
+
+  def __len__(self):
+    return len(self.held)
+
+  def __getitem__(self, index):
+    self.rows[index] = True
+    return self.held[index]
+
+
+def whole_run(index, devices, workdir, rounds=ROUNDS, data_placement='auto', data=None):
+  """The result of a run with all that it can have."""
+  data = data or methods.federation()
+  return simulate(
+    built(index, devices),
+    data,
+    data,
+    rounds=rounds,
+    seed=index,
+    clients_per_round=cohort_size(index),
+    eval_every=2,
+    workdir=workdir,
+    config={'index': index},
+    checkpoint_every=2,
+    unseen=(data, data),
+    progress=False,
+    data_placement=data_placement,
+  )
+
+
+def sharded_run(index, devices, workdir):
+  """The result of a run of data split by client, and [T] bool, the rows read."""
+  data = methods.federation()
+  read = Read(data.x)
+  data = dataclasses.replace(data, x=stored_rows.StoredRows(read))
+  return whole_run(index, devices, workdir, ROUNDS, 'sharded', data), read.rows
+
+
+def arrays_of(result):
+  """Whatever a run gives back in arrays, by name."""
+  found = helpers.flat(result.models) | result.portrait
+  return found | helpers.flat(result.clients)
+
+
+def main(address, process_id, count, devices, folder, *names):
+  group = processes.Group(address, int(process_id), int(count))
+  sharding.setup_devices(int(devices), group)
+  folder = pathlib.Path(folder)
+  for name in names:
+    if name.startswith('run'):
+      index = int(name.removeprefix('run'))
+      result = whole_run(index, int(devices), folder / name)
+      arrays, records = arrays_of(result), [result.history, result.summary]
+    elif name.startswith('sharded'):
+      index = int(name.removeprefix('sharded'))
+      result, read = sharded_run(index, int(devices), folder / name)
+      arrays = arrays_of(result) | {'read': read}
+      records = [result.history, result.summary]
+    else:
+      arrays, records = some_rounds(int(name), int(devices)), None
+    np.savez(folder / f'{name}.{process_id}.npz', **arrays)
+    (folder / f'{name}.{process_id}.json').write_text(json.dumps(records))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

@@ -1,0 +1,93 @@
+"""Losses and gradients at models that are not trained, against float64."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.cohorts.arrangement import arrange
+from fesem_jax.core import tree
+from fesem_jax.core.types import Cohort
+from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
+from tests.support import helpers, reference
+
+
+@pytest.mark.parametrize('chunk', [1, 2])
+def test_losses_of_each_model_on_each_client_match_reference(chunk):
+  data = helpers.federation([300, 7, 128, 1])  # Three, one, one and one batch.
+  local = helpers.local(chunk=chunk)
+  init = jax.jit(jax.vmap(local.model.init))
+  models = init(jax.random.split(jax.random.key(0), 3))
+  cohort = Cohort(np.array([2, 0, 3, 4, 1], np.int32), False)  # 4 is an empty place.
+  measure = jax.jit(lambda models, data: cohort_losses(local, models, data, cohort))
+  got = np.asarray(measure(models, data))
+  for row, i in ((0, 2), (1, 0), (2, 3), (4, 1)):
+    for k in range(3):
+      model = reference.from_params(models, k)
+      loss, _ = reference.loss_and_gradient(model, *data.client(i))
+      np.testing.assert_allclose(got[row, k], loss, rtol=1e-4)
+  np.testing.assert_array_equal(got[3], 0)
+
+
+@pytest.mark.parametrize(
+  ('devices', 'placement'),
+  [(1, None), (2, None), (2, 'replicated'), (2, 'sharded')],
+)
+def test_losses_of_every_client_match_reference(devices, placement):
+  data = helpers.federation([30, 7, 12, 1, 5])
+  local = helpers.local(devices=devices)
+  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  want = np.empty((5, 3))
+  for i, k in np.ndindex(5, 3):
+    model = reference.from_params(models, k)
+    want[i, k], _ = reference.loss_and_gradient(model, *data.client(i))
+  places = np.arange(5)
+  if placement is not None:  # None is a user's own split, on the host.
+    data, _ = arrange(local, data, data, placement)
+    assert (data.shard_rows is None) == (placement == 'replicated')
+    places = np.asarray(data.client_ids)
+  measure = (
+    fj.cohort_losses
+    if placement is None
+    else jax.jit(fj.cohort_losses, static_argnums=0)
+  )
+  got = np.asarray(measure(local, models, data))
+  assert got.shape == (data.num_clients, 3)
+  exists = places < 5
+  np.testing.assert_allclose(got[exists], want[places[exists]], rtol=1e-4)
+  np.testing.assert_array_equal(got[~exists], 0)
+  if placement is not None:
+    everyone = helpers.everyone(data)
+    np.testing.assert_array_equal(got, measure(local, models, data, everyone))
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('chunk', [1, 2])
+def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
+  data = helpers.federation([30, 7, 12, 1])
+  local = helpers.local(chunk=chunk, devices=devices)
+  stack = tree.expand(jax.jit(local.model.init)(jax.random.key(0)))
+  ids, counts = [2, 0, 4, 3], jnp.array([True, False, True, True])
+  cohort = Cohort(np.array(ids, np.int32), False)  # 4 is an empty place.
+
+  @jax.jit
+  def gradients(stack, data):
+    kept = cohort_gradients(local, stack, data, cohort, counts)
+    return kept, cohort_gradients(local, stack, data, cohort, counts, keep=False)
+
+  (got, sums), (none, same) = gradients(stack, data)
+  model = reference.from_params(stack, 0)
+  want = {
+    i: reference.flat(reference.loss_and_gradient(model, *data.client(i))[1])
+    for i in (2, 0, 3)
+  }
+  found = reference.vectors(got)
+  for place, i in ((0, 2), (1, 0), (3, 3)):
+    np.testing.assert_allclose(found[place], want[i], rtol=1e-4, atol=1e-6)
+  total = reference.vectors(sums.params)[0]
+  np.testing.assert_allclose(total, want[2] + want[3], rtol=1e-4, atol=1e-6)
+  np.testing.assert_array_equal(sums.weight, [2])
+  assert none is None
+  chex.assert_trees_all_equal(sums, same)

@@ -1,0 +1,236 @@
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import local_training
+from fesem_jax.core.types import Cohort
+from fesem_jax.models import dense_layers
+from fesem_jax.run import clients_per_chunk
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Correction
+from tests.support import helpers, reference
+
+SIZES = [7, 1, 12, 4, 9]
+SCHEDULES = [
+  Schedule(4, epochs=2),  # Partial last batches.
+  Schedule(0, epochs=3),  # Full batch.
+  Schedule(3, steps=5),  # Steps that end inside an epoch.
+  Schedule(100, epochs=2),  # Batches larger than any client.
+]
+
+
+@functools.cache
+def start_of():
+  """The start [1, ...] of the model that all tests here train."""
+  return tree.expand(jax.jit(helpers.local().model.init)(jax.random.key(0)))
+
+
+def train(local, data, key=None, starts=None, cohort=None, **kwargs):
+  cohort = helpers.everyone(data) if cohort is None else cohort
+  starts = ClientModels(start_of()) if starts is None else starts
+  key = jax.random.key(3) if key is None else key
+  run = jax.jit(
+    lambda starts, data, key: train_cohort(local, starts, data, cohort, key, **kwargs)
+  )
+  return run(starts, data, key)
+
+
+@pytest.mark.parametrize(
+  ('schedule', 'prox'), [*((s, 0.3) for s in SCHEDULES), (SCHEDULES[0], None)]
+)
+@pytest.mark.parametrize('shared_start', ['off', 'on'])
+def test_matches_float64_reference(schedule, prox, shared_start):
+  data = helpers.federation(SIZES)
+  local = helpers.local(chunk=3)._replace(schedule=schedule, shared_start=shared_start)
+  key = jax.random.key(3)
+  trained = train(local, data, key, prox=prox)
+  start, losses = reference.from_params(start_of(), 0), np.asarray(trained.loss)
+  for i in range(len(SIZES)):
+    batches = helpers.batches(data, schedule, i, key)
+    want, loss = reference.local_sgd(start, batches, 0.1, prox or 0.0)
+    got = reference.flat(reference.from_params(trained.params, i))
+    np.testing.assert_allclose(got, reference.flat(want), rtol=2e-4, atol=2e-6)
+    np.testing.assert_allclose(losses[i], loss, rtol=1e-4)
+
+
+def test_penalty_and_correction_per_client_match_reference():
+  data = helpers.federation([6, 6, 6])
+  local = helpers.local(batch_size=3, epochs=2)
+  prox = np.array([0.0, 0.1, 0.5], np.float32)
+  rng = np.random.default_rng(0)
+  correction = jax.tree.map(
+    lambda x: jnp.asarray(0.1 * rng.normal(size=(3, *x.shape[1:])), jnp.float32),
+    start_of(),
+  )
+  given = Correction(
+    tree.expand(tree.unstack(correction, 0)),
+    jax.tree.map(lambda x: x[:1] - x, correction),
+    True,
+  )
+  key = jax.random.key(3)
+  trained = train(local, data, key, prox=jnp.asarray(prox), correction=given)
+  start = reference.from_params(start_of(), 0)
+  for i in range(3):
+    batches = helpers.batches(data, local.schedule, i, key)
+    own = reference.from_params(correction, i)
+    want, _ = reference.local_sgd(start, batches, 0.1, prox[i], own)
+    got = reference.flat(reference.from_params(trained.params, i))
+    np.testing.assert_allclose(got, reference.flat(want), rtol=2e-4, atol=2e-6)
+
+
+def test_penalty_changes_the_result():
+  data = helpers.federation(SIZES)
+  local = helpers.local()
+  free, held = train(local, data), train(local, data, prox=0.5)
+  assert (
+    np.abs(free.params['logits']['kernel'] - held.params['logits']['kernel']).max()
+    > 1e-3
+  )
+
+
+def train_with(schedule, chunk, devices):
+  local = helpers.local(chunk=chunk, devices=devices)._replace(schedule=schedule)
+  return train(local, helpers.federation([*SIZES, 3]), prox=0.1)
+
+
+@functools.cache
+def in_twos(schedule):
+  return train_with(schedule, chunk=2, devices=1)
+
+
+@pytest.mark.parametrize(
+  ('schedule', 'chunk', 'devices'),
+  [
+    (SCHEDULES[(i + j) % len(SCHEDULES)], *how)
+    for i, how in enumerate([(1, 1), (3, 1), (6, 1), (1, 2), (2, 2)])
+    for j in (0, 2)
+  ],
+)
+def test_neither_chunk_size_nor_device_count_matters(schedule, chunk, devices):
+  chex.assert_trees_all_close(
+    in_twos(schedule), train_with(schedule, chunk, devices), rtol=1e-5, atol=1e-6
+  )
+
+
+def test_each_client_starts_from_its_own_row():
+  data = helpers.federation([4, 4])
+  local = helpers.local(batch_size=0, chunk=1)
+  starts = jax.tree.map(
+    lambda a, b: jnp.stack([a, b]),
+    *(jax.jit(local.model.init)(jax.random.key(seed)) for seed in (0, 1)),
+  )
+  own = train(local, data, starts=ClientModels(own=starts))
+  by_row = train(local, data, starts=ClientModels(starts, jnp.array([1, 0])))
+  for i, row in ((0, 1), (1, 0)):
+    batch = [data.client(i)]
+    for trained, r in ((own, i), (by_row, row)):
+      want, _ = reference.local_sgd(reference.from_params(starts, r), batch, 0.1)
+      got = reference.from_params(trained.params, i)
+      np.testing.assert_allclose(
+        reference.flat(got), reference.flat(want), rtol=1e-4, atol=1e-6
+      )
+
+
+def test_a_client_trains_alike_in_any_cohort():
+  data = helpers.federation(SIZES)
+  local = helpers.local(chunk=2)
+  everyone = train(local, data)
+  some = train(local, data, cohort=Cohort(np.array([4, 1, 5], np.int32), False))
+
+  def kernel(t):
+    return t.params['dense0']['kernel']
+
+  np.testing.assert_allclose(
+    kernel(some)[:2], kernel(everyone)[jnp.array([4, 1])], rtol=1e-6
+  )
+  assert some.sizes.tolist() == [9, 1, 0]  # Position 5 is nobody.
+  assert some.took_part().tolist() == [True, True, False]
+
+
+def test_any_optax_optimizer_matches_its_own_loop():
+  data = helpers.federation([8, 5])
+  optimizer = optax.adam(0.01)
+  local = helpers.local(batch_size=3, epochs=2, optimizer=optimizer, chunk=2)
+  key = jax.random.key(3)
+  trained = train(local, data, key)
+
+  def loss(params, x, y):
+    logits = local.model.apply(params, x)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+  @jax.jit
+  def step(params, state, x, y):
+    updates, state = optimizer.update(jax.grad(loss)(params, x, y), state, params)
+    return optax.apply_updates(params, updates), state
+
+  for i in range(2):
+    params = tree.unstack(start_of(), 0)
+    state = optimizer.init(params)
+    for x, y in helpers.batches(data, local.schedule, i, key):
+      params, state = step(params, state, x, y)
+    got = tree.unstack(trained.params, i)
+    chex.assert_trees_all_close(got, params, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('shared_start', ['off', 'on'])
+def test_a_client_that_diverges_keeps_its_start_and_is_reported(shared_start):
+  data = helpers.federation([4, 4, 4])
+  bad = np.asarray(data.x).copy()
+  bad[4:8] = 1e30  # Client 1.
+  data = data.__class__(**{**vars(data), 'x': bad})
+  local = helpers.local(batch_size=2, epochs=3)._replace(shared_start=shared_start)
+  trained = train(local, data)
+  assert trained.finite.tolist() == [True, False, True]
+  np.testing.assert_array_equal(
+    trained.params['dense0']['kernel'][1], start_of()['dense0']['kernel'][0]
+  )
+  assert np.isfinite(trained.mean_loss())
+  assert trained.weights('by_examples').tolist() == [4, 0, 4]
+  assert int(trained.info().failed) == 1
+
+
+def test_defaults_follow_the_model_and_numbers_are_checked():
+  model = helpers.local().model
+  local = local_training(model, optax.sgd(0.1), num_clients=8)
+  assert local.mesh.size == 2
+  assert local.clients_per_chunk == 4  # A tiny model: all of a device's clients.
+  cnn = helpers.local(model='small_cnn', shape=(8, 8)).model
+  assert local_training(cnn, optax.sgd(0.1), num_clients=8).clients_per_chunk == 1
+  with pytest.raises(ValueError, match='`epochs=0` must be at least 1'):
+    local_training(model, optax.sgd(0.1), num_clients=8, epochs=0)
+
+
+def test_measured_clients_per_chunk_is_one_of_the_candidates():
+  data = helpers.federation([8] * 12)
+  local = helpers.local(chunk=7, devices=2)
+  assert clients_per_chunk.clients_per_chunk(local, data) in (
+    1,
+    2,
+    4,
+  )  # Six on each device.
+
+
+@pytest.mark.parametrize(('inputs', 'outputs'), [(6, 5), (100, 50)])
+def test_small_and_large_dense_layers_have_the_gradients_of_a_product(inputs, outputs):
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(3, 7, inputs)), jnp.float32)
+  kernel = jnp.asarray(rng.normal(size=(3, inputs, outputs)), jnp.float32)
+
+  def gradients(product):
+    def loss(x, kernel):
+      return jnp.sin(product(x, kernel)).sum()
+
+    return jax.jit(jax.vmap(jax.value_and_grad(loss, argnums=(0, 1))))(x, kernel)
+
+  axes = (((1,), (0,)), ((), ()))
+  got = gradients(lambda x, kernel: dense_layers.dot_general(x, kernel, axes))
+  want = gradients(jnp.matmul)
+  chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-4)

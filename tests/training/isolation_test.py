@@ -1,0 +1,126 @@
+"""No client's values reach another client's results."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, models
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.training.cohort import train_cohort
+from tests.support import helpers
+from tests.support.methods import initial, matrix
+
+SIZES = [3, 5, 2, 4]
+
+
+def spoiled(data, clients, value):
+  """The data with other features on some clients."""
+  x = np.asarray(data.x).copy()
+  for i in clients:
+    x[data.offsets[i] : data.offsets[i + 1]] = value
+  return FederatedData(**{**vars(data), 'x': x})
+
+
+@pytest.mark.parametrize('value', [3e38, np.nan])
+@pytest.mark.parametrize('batch_size', [2, 0, 100])
+def test_a_client_alone_does_not_see_the_others(batch_size, value):
+  data = helpers.federation(SIZES)
+  local = helpers.local(batch_size=batch_size, epochs=2)
+  algorithm = algorithms.build('fed_avg', local)
+  state, step = initial(algorithm, data), jax.jit(algorithm.step)
+  for client in range(len(SIZES)):
+    cohort = Cohort(np.array([client, len(SIZES)], np.int32), everyone=False)
+    others = [i for i in range(len(SIZES)) if i != client]
+    after, info = step(state, data, cohort, jax.random.key(1))
+    other, other_info = step(
+      state, spoiled(data, others, value), cohort, jax.random.key(1)
+    )
+    assert int(other_info.failed) == 0
+    np.testing.assert_array_equal(matrix(after.params), matrix(other.params))
+    assert info.train_loss == other_info.train_loss
+
+
+def test_losses_of_a_client_do_not_see_the_others():
+  data, local = helpers.federation(SIZES), helpers.local(chunk=4)
+  stack = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+  everyone = helpers.everyone(data)
+  want = cohort_losses(local, stack, data, everyone)
+  got = cohort_losses(local, stack, spoiled(data, [1, 3], np.nan), everyone)
+  np.testing.assert_array_equal(np.asarray(got)[[0, 2]], np.asarray(want)[[0, 2]])
+  empty = Cohort(np.array([4, 0], np.int32), everyone=False)
+  first, _ = cohort_losses(local, stack, spoiled(data, [3], np.nan), empty)
+  np.testing.assert_array_equal(first, 0)
+
+
+def test_a_client_fails_by_its_own_values_only():
+  data, local = helpers.federation(SIZES), helpers.local(batch_size=2)
+  trained = train_cohort(
+    local,
+    ClientModels(tree.expand(local.model.init(jax.random.key(0)))),
+    spoiled(data, [1], 3e38),
+    helpers.everyone(data),
+    jax.random.key(1),
+  )
+  assert trained.finite.tolist() == [True, False, True, True]
+
+
+class Shared(nn.Module):
+  """Keeps nothing, but normalizes by the batch."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(x - x.mean(axis=0, keepdims=True))
+
+
+class Silent(nn.Module):
+  """The same with a last layer that starts at zero."""
+
+  @nn.compact
+  def __call__(self, x):
+    centered = x - x.mean(axis=0, keepdims=True)
+    return nn.Dense(3, kernel_init=nn.initializers.zeros)(centered)
+
+
+class Running(nn.Module):
+  """Keeps running statistics."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(x))
+
+
+class Alone(nn.Module):
+  """Treats each example on its own."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(nn.LayerNorm()(x))
+
+
+def test_models_that_mix_the_examples_of_a_batch_are_refused():
+  for module in (Shared(), Silent()):
+    with pytest.raises(ValueError, match='lets the examples of a batch influence'):
+      models.from_flax(module, (6,))
+  with pytest.raises(ValueError, match=r"Running keeps \['batch_stats'\]"):
+    models.from_flax(Running(), (6,))
+  model = models.from_flax(Alone(), (6,))
+  assert model.apply(model.init(jax.random.key(0)), np.ones((2, 6))).shape == (2, 3)
+
+
+@pytest.mark.parametrize('name', models.NAMES)
+def test_own_models_do_not_mix_the_examples_of_a_batch(name):
+  shape = (16, 16, 3) if name == 'celeba_cnn' else (12, 12)
+  model = models.build(name, shape, 4, hidden=(8,))
+  params = jax.jit(model.init)(jax.random.key(0))
+  x = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
+
+  def first(x):
+    return (model.apply(params, x)[0] ** 2).sum()
+
+  gradient = np.asarray(jax.jit(jax.grad(first))(x))
+  assert np.abs(gradient[0]).max() > 0
+  np.testing.assert_array_equal(gradient[1:], 0)

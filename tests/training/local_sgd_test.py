@@ -1,0 +1,143 @@
+"""What methods change of the local step: its anchor, its correction, its layers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Correction
+from tests.support import helpers, reference
+from tests.support.methods import assert_close, unflatten
+
+SIZES = [6, 3, 8, 5]
+KEY = jax.random.key(3)
+
+
+def models(local, count, seed=0):
+  return jax.vmap(local.model.init)(jax.random.split(jax.random.key(seed), count))
+
+
+def train(local, data, starts, **options):
+  run = jax.jit(
+    lambda data: train_cohort(
+      local, starts, data, helpers.everyone(data), KEY, **options
+    )
+  )
+  return run(data)
+
+
+def reference_sgd(model, batches, addition):
+  """SGD with `addition(step, params)` added to each gradient; vectors [P]."""
+  w = reference.flat(model)
+  for step, (x, y) in enumerate(batches):
+    _, gradient = reference.loss_and_gradient(unflatten(w, model), x, y)
+    w = w - 0.1 * (reference.flat(gradient) + addition(step, w))
+  return w
+
+
+def check(trained, local, data, start_of, addition_of):
+  for i in range(len(SIZES)):
+    batches = helpers.batches(data, local.schedule, i, KEY)
+    want = reference_sgd(start_of(i), batches, addition_of(i))
+    got = reference.flat(reference.from_params(trained.params, i))
+    assert_close(got, want, rtol=1e-3)
+
+
+@pytest.mark.parametrize('chunk', [1, 3])
+@pytest.mark.parametrize('devices', [1, 2])
+def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
+  data = helpers.federation(SIZES)
+  local = helpers.local(epochs=2, chunk=chunk, devices=devices)
+  own, anchors = models(local, 4), models(local, 2, seed=5)
+  choice = jnp.array([1, 0, 0, 1])
+  prox = np.array([0.1, 0.5, 0.0, 0.3], np.float32)
+  trained = train(
+    local,
+    data,
+    ClientModels(own=own),
+    anchor=ClientModels(anchors, choice),
+    prox=jnp.asarray(prox),
+  )
+
+  def addition_of(i):
+    to = reference.flat(reference.from_params(anchors, int(choice[i])))
+    return lambda step, w: 2 * prox[i] * (w - to)
+
+  check(trained, local, data, lambda i: reference.from_params(own, i), addition_of)
+
+
+@pytest.mark.parametrize('chunk', [1, 3])
+def test_a_correction_may_vary_from_step_to_step(chunk):
+  data, local = helpers.federation(SIZES), helpers.local(epochs=2, chunk=chunk)
+  start, own = models(local, 1), models(local, 4, seed=7)
+  common = models(local, 1, seed=8)
+
+  def vary(step, params, correction):
+    fade = 1.0 / (1.0 + step)
+    return jax.tree.map(lambda c, w: fade * c + 0.1 * w, correction, params)
+
+  given = Correction(common, own, True, vary)
+  trained = train(local, data, ClientModels(start), correction=given)
+  c = reference.flat(reference.from_params(common, 0))
+
+  def addition_of(i):
+    mine = reference.flat(reference.from_params(own, i))
+    return lambda step, w: (c - mine) / (1 + step) + 0.1 * w
+
+  check(trained, local, data, lambda i: reference.from_params(start, 0), addition_of)
+
+
+@pytest.mark.parametrize('chunk', [1, 3])
+def test_only_the_named_layers_learn(chunk):
+  data = helpers.federation(SIZES)
+  local = helpers.local(epochs=2, chunk=chunk, hidden=(5, 4))
+  start = models(local, 1)
+  trained = train(local, data, ClientModels(start), layers=('dense1',), prox=0.3)
+  model = reference.from_params(start, 0)
+  sizes = [sum(part.size for part in layer) for layer in model]
+  learns = np.repeat([0.0, 1.0, 0.0], sizes)
+  for i in range(len(SIZES)):
+    batches = helpers.batches(data, local.schedule, i, KEY)
+    w = first = reference.flat(model)
+    for x, y in batches:
+      _, gradient = reference.loss_and_gradient(unflatten(w, model), x, y)
+      w = w - 0.1 * learns * (reference.flat(gradient) + 0.6 * (w - first))
+    assert_close(reference.flat(reference.from_params(trained.params, i)), w, rtol=1e-3)
+  for name in ('dense0', 'logits'):
+    np.testing.assert_array_equal(
+      trained.params[name]['kernel'],
+      tree.repeat(tree.unstack(start, 0), 4)[name]['kernel'],
+    )
+
+
+def test_folds_know_whose_models_they_get():
+  data = helpers.federation(SIZES)
+  local = helpers.local(chunk=3)
+  starts = ClientModels(models(local, 2), jnp.array([1, 0, 1, 1]))
+
+  def fold(trained, starts, total):
+    there = trained.ids < len(SIZES)
+    label = jnp.where(there, 10 * trained.ids + starts.choice, 0)
+    return label, total + label.sum()
+
+  trained = train(local, data, starts, fold=fold, sums=jnp.int32(0), keep=False)
+  assert trained.folded.tolist() == [1, 10, 21, 31]
+  assert int(trained.sums) == 63
+  assert trained.ids.tolist() == [0, 1, 2, 3]
+
+
+def test_what_is_not_of_the_cohort_is_refused():
+  data, local = helpers.federation(SIZES), helpers.local()
+  three, four = models(local, 3), models(local, 4)
+  for starts, options in (
+    (ClientModels(four, jnp.array([0, 1, 2])), {}),
+    (ClientModels(own=three), {}),
+    (ClientModels(own=four), {'prox': 0.1, 'anchor': ClientModels(own=three)}),
+    (ClientModels(own=four), {'epochs': jnp.ones(3, jnp.int32)}),
+    (ClientModels(own=four), {'correction': Correction(models(local, 1), three)}),
+  ):
+    with pytest.raises(AssertionError, match='assert_tree_shape_prefix'):
+      train(local, data, starts, **options)

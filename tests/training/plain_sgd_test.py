@@ -1,0 +1,151 @@
+"""Which optimizers are plain SGD; shared starts leave the others as they are."""
+
+import inspect
+import warnings
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.hyperparameters import optimizer as with_variables
+from fesem_jax.training import shared_kernels
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate, sgd_rate
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+
+MODEL = helpers.local().model
+PARAMS = jax.eval_shape(MODEL.init, jax.random.key(0))
+
+
+def kernels_only(params):
+  return jax.tree.map(lambda x: x.ndim > 1, params)
+
+
+def by_layer(first, second):
+  return optax.multi_transform(
+    {'first': first, 'second': second}, {'dense0': 'first', 'logits': 'second'}
+  )
+
+
+def late(count):
+  return jnp.where(count < 5, 0.1, 0.01)
+
+
+PLAIN = {
+  'sgd': optax.sgd(0.1),
+  'variable': with_variables(optax.sgd, 0.1),
+  'array': optax.sgd(jnp.float32(0.1)),
+  'chain': optax.chain(optax.scale(0.5), optax.sgd(0.2)),
+  'jit': optax.GradientTransformation(
+    optax.sgd(0.1).init, jax.jit(optax.sgd(0.1).update)
+  ),
+  'same rate for each layer': by_layer(optax.sgd(0.1), optax.sgd(0.1)),
+  'division': optax.stateless(lambda g, _: jax.tree.map(lambda x: -x / 10.0, g)),
+}
+
+OTHERS = {
+  'decay of kernels': optax.chain(
+    optax.add_decayed_weights(1e-2, kernels_only), optax.sgd(0.1)
+  ),
+  'late schedule': optax.sgd(late),
+  'piecewise': optax.sgd(optax.piecewise_constant_schedule(0.1, {5: 0.1})),
+  'masked by layer': optax.masked(optax.sgd(0.1), {'dense0': True, 'logits': False}),
+  'scale of one layer': optax.chain(
+    optax.masked(optax.scale(0.1), {'dense0': True, 'logits': False}), optax.sgd(0.1)
+  ),
+  'rates by layer': by_layer(optax.sgd(0.1), optax.sgd(0.2)),
+  'decay of one layer': by_layer(
+    optax.sgd(0.1), optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1))
+  ),
+  'clip': optax.chain(optax.clip(50.0), optax.sgd(0.1)),
+  'clip by norm': optax.chain(optax.clip_by_global_norm(50.0), optax.sgd(0.1)),
+  'after many steps': optax.MultiSteps(optax.sgd(0.1), 3),
+  'momentum': optax.sgd(0.1, momentum=0.9),
+  'momentum 0': optax.sgd(0.1, momentum=0.0),
+  'injected': optax.inject_hyperparams(optax.sgd)(learning_rate=0.1),
+  'other layers': optax.stateless(lambda g, _: jax.tree.map(lambda x: x[::-1], g)),
+  'mean': optax.stateless(lambda g, _: jax.tree.map(lambda x: x - x.mean(), g)),
+  'ascent': optax.scale(0.1),
+  'noise': optax.stateless(
+    lambda g, _: jax.tree.map(
+      lambda x: -0.1 * (x + jax.random.normal(jax.random.key(0), x.shape)), g
+    )
+  ),
+  'sum of constants': optax.stateless(
+    lambda g, _: jax.tree.map(lambda x: -0.1 * x * jnp.ones(3).sum(), g)
+  ),
+  'custom derivative': optax.stateless(
+    lambda g, _: jax.tree.map(lambda x: -x * jax.nn.relu(jnp.float32(0.1)), g)
+  ),
+  'fails': optax.stateless(lambda g, _: 1 / 0),
+  'branches': optax.stateless(
+    lambda g, _: jax.tree.map(lambda x: jnp.where(x > 1e3, 0.0, -0.1 * x), g)
+  ),
+}
+
+
+def shared(local, data):
+  params = tree.expand(local.model.init(jax.random.key(0)))
+  return shared_kernels.kernels(local, ClientModels(params), data)
+
+
+@pytest.mark.parametrize('name', PLAIN)
+def test_plain_sgd_is_told_by_its_rate(name):
+  np.testing.assert_allclose(sgd_rate(PLAIN[name], PARAMS), 0.1, rtol=1e-6)
+  local = helpers.local(optimizer=PLAIN[name])
+  assert learning_rate(local) == pytest.approx(0.1, rel=1e-6)
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_what_differs_late_or_in_one_layer_alone_is_not_plain(name):
+  local = helpers.local(optimizer=OTHERS[name])._replace(shared_start='on')
+  assert not is_plain_sgd(local)
+  assert not shared(local, helpers.federation([3, 4]))
+  with pytest.raises(UserError, match='`optimizer` must be plain SGD'):
+    learning_rate(local)
+
+
+@pytest.mark.parametrize(
+  'name', ['decay of kernels', 'late schedule', 'rates by layer']
+)
+def test_shared_starts_leave_such_optimizers_as_they_are(name):
+  # Twelve steps, so that what changes after the fifth counts.
+  data, local = helpers.federation([7, 12]), helpers.local(epochs=4)
+  local = local._replace(optimizer=OTHERS[name])
+
+  def trained(mode):
+    of_mode = local._replace(shared_start=mode)
+    params = ClientModels(tree.expand(MODEL.init(jax.random.key(0))))
+    everyone = helpers.everyone(data)
+    run = jax.jit(lambda p, d, k: train_cohort(of_mode, p, d, everyone, k).params)
+    return run(params, data, jax.random.key(3))
+
+  chex.assert_trees_all_equal(trained('on'), trained('off'))
+
+
+def named_optimizers():
+  """Every optimizer that Optax offers under a name and that a rate alone makes."""
+  made = {}
+  for name, make in inspect.getmembers(optax, inspect.isfunction):
+    parameters = inspect.signature(make).parameters
+    if 'learning_rate' not in parameters:
+      continue
+    required = [p for p in parameters.values() if p.default is p.empty]
+    if all(p.name == 'learning_rate' for p in required):
+      with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        made[name] = make(learning_rate=0.1)
+  return made
+
+
+def test_only_sgd_of_the_optimizers_in_optax_is_plain():
+  optimizers = named_optimizers()
+  assert len(optimizers) > 20
+  plain = {n for n, o in optimizers.items() if sgd_rate(o, PARAMS) is not None}
+  assert plain == {'sgd', 'scale_by_learning_rate'}

@@ -1,0 +1,306 @@
+"""Kernels as changes to a shared start: which, how they multiply, what they end as.
+
+That local training matches the float64 reference both ways is in local_test, and that
+every method's rounds do, for random federations, in properties_test.
+"""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fesem_jax import models
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import local_training
+from fesem_jax.evaluation import evaluate
+from fesem_jax.training import shared_kernels, shared_start
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+
+SIZES = [7, 1, 12, 4, 9, 5]
+
+
+def paths(local, data, start=None, layers=None):
+  params = jax.eval_shape(lambda: tree.expand(local.model.init(jax.random.key(0))))
+  start = ClientModels(params) if start is None else start
+  return [k.path for k in shared_kernels.kernels(local, start, data, layers)]
+
+
+def on(**kwargs):
+  return helpers.local(**kwargs)._replace(shared_start='on')
+
+
+@pytest.mark.parametrize('center', [None, 0, 1])
+def test_the_product_and_its_gradients_are_those_of_the_whole_kernel(center):
+  rng = np.random.default_rng(0)
+
+  def normal(*shape):
+    return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+  x, kernel, dy = normal(4, 7), normal(7, 5), normal(4, 5)
+  blocks = [shared_start.Block(normal(9, 7), normal(9, 5), normal(9)) for _ in range(2)]
+  empty = jax.tree.map(lambda x: x * jnp.nan, blocks[0])  # Not to be read.
+  rows = (jnp.zeros((4, 7)), jnp.zeros((4, 5)))
+  start, change = shared_start.Start(kernel), shared_start.Change((*blocks, empty))
+  if center is not None:
+    other, kernel = kernel, normal(7, 5)
+    pair = (kernel, other) if center == 0 else (other, kernel)
+    start = shared_start.Start(*pair, jnp.bool_(True))
+    change = change._replace(apart=jnp.bool_(center == 1))
+
+  def shared(x, rows):
+    return (shared_start.product(x, start, change, jnp.int32(1), rows) * dy).sum()
+
+  whole = kernel
+  for inputs, gradients, shares in blocks:
+    whole -= inputs.T @ (gradients * shares[:, None])
+  want, of_whole = jax.value_and_grad(lambda x: ((x @ whole) * dy).sum())(x)
+  got, (of_x, of_rows) = jax.value_and_grad(shared, (0, 1))(x, rows)
+  chex.assert_trees_all_close((got, of_x), (want, of_whole), rtol=1e-5, atol=1e-5)
+  chex.assert_trees_all_equal(of_rows, (x, dy))
+
+
+def test_auto_takes_large_kernels_whose_rows_stay_small():
+  data = helpers.federation([100] * 3, shape=(28, 28), classes=62)
+  cnn = models.build('femnist_cnn', (28, 28), 62)
+
+  def local(model=cnn, **kwargs):
+    return local_training(model, optax.sgd(0.1), num_clients=3, **kwargs)
+
+  assert paths(local(), data) == [('dense',)]
+  assert paths(local(epochs=5), data) == [('dense',)]
+  assert not paths(local(epochs=20), data)
+  assert not paths(local(shared_start='off'), data)
+  assert paths(local(shared_start='on'), data) == [('dense',), ('logits',)]
+  assert not paths(local(models.build('mlp', (28, 28), 62)), data)
+  with pytest.raises(UserError, match='`shared_start=yes`'):
+    local(shared_start='yes')
+
+
+def test_only_kernels_that_are_shared_and_learn_are_taken():
+  data, local = helpers.federation(SIZES), on()
+  assert paths(local, data) == [('dense0',), ('logits',)]
+  assert paths(local, data, layers=['dense0']) == [('dense0',)]
+  model = tree.expand(local.model.init(jax.random.key(0)))
+  assert not paths(local, data, ClientModels(own=tree.repeat(model, 6)))
+  heads = ClientModels(model | {'logits': None}, own={'dense0': None, 'logits': model})
+  assert paths(local, data, heads) == [('dense0',)]
+
+
+class Block(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    return nn.relu(nn.Dense(5, use_bias=False)(x))
+
+
+class Twice(nn.Module):
+  """A layer within a layer, one that runs twice, and one without a bias."""
+
+  @nn.compact
+  def __call__(self, x):
+    again = nn.Dense(6, name='again')
+    x = nn.relu(again(nn.relu(again(x))))
+    return nn.Dense(helpers.CLASSES)(Block()(x))
+
+
+def trained(local, data, prox=0.1, starts=None, layers=None):
+  if starts is None:
+    starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+  run = jax.jit(
+    lambda starts, data, key: train_cohort(
+      local, starts, data, helpers.everyone(data), key, prox=prox, layers=layers
+    )
+  )
+  return run(starts, data, jax.random.key(3))
+
+
+@pytest.mark.parametrize('chunk', [1, 4])
+def test_full_blocks_count_like_the_one_being_filled(chunk, monkeypatch):
+  monkeypatch.setattr(shared_kernels, '_BLOCK', 8)  # Two steps of four rows.
+  data, local = helpers.federation(SIZES), on(chunk=chunk, epochs=3)
+  params = tree.expand(local.model.init(jax.random.key(0)))
+  (kernel, _) = shared_kernels.kernels(local, ClientModels(params), data)
+  assert (kernel.steps, kernel.block) == (9, 2)
+  want = trained(local._replace(shared_start='off'), data)
+  chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(('chunk', 'layers'), [(4, None), (3, ['Block_0'])])
+def test_layers_of_any_flax_module_end_alike(chunk, layers):
+  data = helpers.federation(SIZES)
+  model = models.from_flax(Twice(), helpers.SHAPE)
+  local = on(chunk=chunk)._replace(model=model, lr_schedule=lambda r: 1 / (1 + r))
+  assert paths(local, data) == [('Block_0', 'Dense_0'), ('Dense_0',)]
+  want = trained(local._replace(shared_start='off'), data, layers=layers)
+  got = trained(local, data, layers=layers)
+  chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+class Mapped(nn.Module):
+  """A layer with a kernel for each of two maps, [2, I, O]."""
+
+  @nn.compact
+  def __call__(self, x):
+    layers = nn.vmap(
+      nn.Dense, variable_axes={'params': 0}, split_rngs={'params': True},
+      in_axes=None, axis_size=2,
+    )  # fmt: skip
+    return nn.Dense(helpers.CLASSES, name='out')(nn.relu(layers(5)(x).sum(axis=0)))
+
+
+class MappedOver(nn.Module):
+  """One kernel that two halves of an example are multiplied with."""
+
+  @nn.compact
+  def __call__(self, x):
+    layer = nn.vmap(
+      nn.Dense, variable_axes={'params': None}, split_rngs={'params': False}, in_axes=1
+    )
+    halves = layer(5)(x.reshape(x.shape[0], 2, -1))
+    return nn.Dense(helpers.CLASSES, name='out')(nn.relu(halves.sum(axis=0)))
+
+
+class Normalized(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    x = nn.relu(nn.WeightNorm(nn.Dense(5))(x))
+    return nn.Dense(helpers.CLASSES, name='out')(x)
+
+
+class Half(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    x = nn.relu(nn.Dense(5, dtype=jnp.bfloat16)(x)).astype(jnp.float32)
+    return nn.Dense(helpers.CLASSES, name='out')(x)
+
+
+class Tied(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    layer = nn.Dense(5)
+    x = nn.relu(layer(x)) @ layer.variables['params']['kernel'].T
+    return nn.Dense(helpers.CLASSES, name='out')(x)
+
+
+class Boxed(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    init = nn.with_partitioning(nn.initializers.lecun_normal(), (None, None))
+    x = nn.relu(nn.Dense(5, kernel_init=init)(x))
+    return nn.Dense(helpers.CLASSES, name='out')(inputs=x)
+
+
+class Doubled(nn.Module):
+  """An interceptor of its own changes what the first layer does."""
+
+  @nn.compact
+  def __call__(self, x):
+    def twice(own, args, kwargs, context):
+      return 2 * own(*args, **kwargs)
+
+    with nn.intercept_methods(twice):
+      x = nn.Dense(5)(x)
+    return nn.Dense(helpers.CLASSES, name='out')(nn.relu(x))
+
+
+class Square(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(6)(nn.relu(nn.Dense(6)(x)))
+
+
+class Swapped(nn.Module):
+  """Another module runs with this one's layers, in the opposite order."""
+
+  @nn.compact
+  def __call__(self, x):
+    layer = nn.Dense(6, parent=None)
+    first, second = (
+      self.param(name, lambda key: layer.init(key, jnp.zeros((1, 6)))['params'])
+      for name in ('Dense_0', 'Dense_1')
+    )
+    layers = {'Dense_0': second, 'Dense_1': first}
+    x = Square(parent=None).apply({'params': layers}, x)
+    return nn.Dense(helpers.CLASSES, name='out')(nn.relu(x))
+
+
+MODULES = [Mapped, MappedOver, Normalized, Half, Tied, Boxed, Doubled, Swapped]
+
+
+@pytest.mark.parametrize('module', MODULES)
+def test_kernels_that_no_single_float32_product_reads_stay_the_clients_own(module):
+  data = helpers.federation(SIZES)
+  local = on()._replace(model=models.from_flax(module(), helpers.SHAPE))
+  assert paths(local, data) == [('out',)]
+  want = trained(local._replace(shared_start='off'), data)
+  chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
+
+
+class WithoutBias(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(helpers.CLASSES, use_bias=False)(Block()(x))
+
+
+def test_a_model_of_nothing_but_kernels_keeps_one():
+  data, local = helpers.federation(SIZES), on(chunk=4)
+  local = local._replace(model=models.from_flax(WithoutBias(), helpers.SHAPE))
+  assert len(paths(local, data)) == 1
+  want = trained(local._replace(shared_start='off'), data)
+  chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('batch_size', 'choice'),
+  # In chunks of three: two centers in one; a third one, which begins another.
+  [(4, [2, 0, 2, 2, 0, 2]), (0, [3, 0, 3, 3, 1, 3])],
+)
+def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
+  data = helpers.federation(SIZES, shape=(8, 8))
+  local = on(model='small_cnn', shape=(8, 8), chunk=4, batch_size=batch_size)
+  local = local._replace(clients_per_shared_start=3)
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 4))
+  starts = ClientModels(centers, jnp.array(choice))
+  want = trained(local._replace(shared_start='off'), data, starts=starts)
+  got = trained(local, data, starts=starts)
+  chex.assert_trees_all_close(got, want, rtol=1e-3, atol=1e-5)
+
+
+def test_a_kernel_near_the_end_of_float32_counts_as_not_finite():
+  weights = jnp.ones((2, 2))
+  kernel = shared_start.Kernel(('a',), 1, 1, 1)
+  start = shared_start.Start(weights)
+  shared = shared_start.SharedStart((kernel,), (start,), rate=0.1)
+  sizes = jnp.array([1e10, 1e20, jnp.nan])
+  rows = jnp.ones((3, 1, 2)) * sizes[:, None, None]
+  change = shared_start.Change((shared_start.Block(rows, rows, jnp.ones((3, 1))),))
+  finite = shared.finite((change,), jnp.array([True] * 3))
+  assert finite.tolist() == [True, False, False]
+  ends = shared.models({'a': {}}, (change,), finite)['a']['kernel']
+  np.testing.assert_array_equal(ends[1:], [weights] * 2)
+
+
+def test_fine_tuning_starts_from_shared_centers_too():
+  data, test = helpers.federation(SIZES), helpers.federation(SIZES, seed=1)
+  local = on(chunk=4)
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+  used = ClientModels(centers, jnp.array([0, 1, 1, 1, 0, 1]))
+
+  def measure(local):
+    run = jax.jit(
+      lambda used, train, test, key: evaluate.evaluate_clients(
+        used, local, train, test, key, 2
+      )
+    )
+    return run(used, data, test, jax.random.key(0))
+
+  assert paths(local._replace(schedule=Schedule(4, 2)), data, used)
+  chex.assert_trees_all_equal(
+    measure(local), measure(local._replace(shared_start='off'))
+  )

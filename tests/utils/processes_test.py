@@ -1,0 +1,305 @@
+"""Several processes: the same results as one, and what happens when one fails."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fesem_jax.core import sharding
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.processes import Group
+from tests.support import helpers, methods, process_worker
+from tests.support.commands import ROOT
+
+
+class Workers:
+  """Processes of `process_worker` that run methods together."""
+
+  def __init__(self, count, devices, folder, names):
+    self.folder = folder
+    address = helpers.free_address()
+    command = [sys.executable, '-m', 'tests.support.process_worker', address]
+    tail = [str(count), str(devices), str(folder), *map(str, names)]
+    self._started = [
+      subprocess.Popen(
+        [*command, str(i), *tail],
+        cwd=ROOT,
+        # Else each looks for TPUs, and complains where another one does.
+        env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
+        stdout=(folder / f'out{i}').open('wb'),
+        stderr=subprocess.STDOUT,
+      )
+      for i in range(count)
+    ]
+
+  def wait(self):
+    for i, process in enumerate(self._started):
+      code = process.wait(timeout=900)
+      lines = (self.folder / f'out{i}').read_text().splitlines()
+      # Gloo reports each group of devices that it connects besides all of them.
+      said = [line for line in lines if not line.startswith('[Gloo]')]
+      assert (code, said) == (0, [])
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    for process in self._started:
+      process.kill()
+      process.wait()
+
+  def given_back(self, name, process_id):
+    path = self.folder / f'{name}.{process_id}'
+    with np.load(f'{path}.npz') as arrays:
+      return json.loads(pathlib.Path(f'{path}.json').read_text()), dict(arrays)
+
+
+def assert_alike(found, wanted, path=''):
+  """Compares nested records, numbers up to the rounding of sums over devices."""
+  if isinstance(wanted, dict):
+    assert found.keys() == wanted.keys(), path
+    for name in wanted.keys() - {'seconds'}:
+      assert_alike(found[name], wanted[name], f'{path}/{name}')
+  elif isinstance(wanted, list):
+    assert len(found) == len(wanted), path
+    for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
+      assert_alike(a, b, f'{path}/{i}')
+  elif isinstance(wanted, float):
+    assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6, nan_ok=True), path
+  else:
+    assert found == wanted, path
+
+
+def assert_same_arrays(found, wanted):
+  assert found.keys() == wanted.keys()
+  for name, value in wanted.items():
+    if value.dtype.kind == 'f':
+      np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+    else:
+      np.testing.assert_array_equal(found[name], value)
+
+
+def assert_same_summary(found, wanted):
+  assert found['device'] == wanted['device'] | {'processes': 2}
+  of_machine = {'timing', 'memory', 'device'}
+  assert_alike(
+    {n: v for n, v in found.items() if n not in of_machine},
+    {n: v for n, v in wanted.items() if n not in of_machine},
+  )
+
+
+NAMES = [name for name, _ in methods.METHODS]
+STREAMED = [options.get('client_state') for _, options in methods.METHODS].index(
+  'streamed'
+)
+# FedSGD, FedProx, FedDist, FedDWS, FedOpt and FedRep exchange what FedAvg and FedPer
+# do, and Ditto FedAvg's model beside NonFed's.
+LIKE_OTHERS = {
+  'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto'
+}  # fmt: skip
+# Whole runs: centers and a stack, and decisions on the host.
+WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
+EVERY = [
+  i
+  for i, name in enumerate(NAMES)
+  if i == STREAMED or (i in methods.ONCE and name not in LIKE_OTHERS and i not in WHOLE)
+]
+# With four of six clients in a round.
+SHARDED = 'sharded' + str(
+  next(i for i, name in enumerate(NAMES) if name == 'fesem' and i % 3 == 0)
+)
+
+
+@pytest.fixture(scope='module')
+def pair(tmp_path_factory):
+  """Two processes, a device each, that run methods while others are tested."""
+  folder = tmp_path_factory.mktemp('pair')
+  # They continue a run that one process has begun.
+  process_worker.whole_run(WHOLE[0], 2, folder / f'run{WHOLE[0]}', rounds=2)
+  with Workers(2, 2, folder, [*EVERY, *(f'run{i}' for i in WHOLE), SHARDED]) as workers:
+    yield workers
+
+
+@pytest.fixture(scope='module')
+def done(pair):
+  """The same, done."""
+  pair.wait()
+  return pair
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', EVERY, ids=[methods.IDS[i] for i in EVERY])
+def test_rounds_of_two_processes_are_those_of_one(done, index):
+  wanted = process_worker.some_rounds(index, 2)
+  for process_id in (0, 1):
+    assert_same_arrays(done.given_back(index, process_id)[1], wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', WHOLE, ids=[NAMES[i] for i in WHOLE])
+def test_a_run_of_two_processes_is_that_of_one_which_can_continue_it(
+  done, index, tmp_path
+):
+  result = process_worker.whole_run(index, 2, tmp_path)
+  wanted = process_worker.arrays_of(result)
+  for process_id in (0, 1):
+    (history, summary), arrays = done.given_back(f'run{index}', process_id)
+    assert_alike(history, result.history)
+    assert_same_summary(summary, result.summary)
+    assert_same_arrays(arrays, wanted)
+  folder = done.folder / f'run{index}'
+  assert names_of(folder) == names_of(tmp_path)
+  resumed, wanted = (
+    process_worker.whole_run(index, 2, f, rounds=4) for f in (folder, tmp_path)
+  )
+  assert_alike(resumed.history, wanted.history)
+  assert_same_arrays(*map(process_worker.arrays_of, (resumed, wanted)))
+
+
+@pytest.mark.slow
+def test_each_process_reads_the_examples_of_its_own_clients(done, tmp_path):
+  index = int(SHARDED.removeprefix('sharded'))
+  result, all_rows = process_worker.sharded_run(index, 2, tmp_path)
+  assert all_rows.all()
+  read = []
+  for process_id in (0, 1):
+    (history, summary), arrays = done.given_back(SHARDED, process_id)
+    read.append(arrays.pop('read'))
+    assert_alike(history, result.history)
+    assert_same_summary(summary, result.summary)
+    assert_same_arrays(arrays, process_worker.arrays_of(result))
+  np.testing.assert_array_equal(read[0], ~read[1])
+  assert read[0].any()
+  assert read[1].any()
+  configs = [
+    json.loads((f / 'config.json').read_text())
+    for f in (tmp_path, done.folder / SHARDED)
+  ]
+  assert configs[0] == configs[1]
+
+
+def names_of(folder):
+  """Files that two equal runs have alike; Orbax's differ by the processes."""
+  return {path.relative_to(folder) for path in folder.glob('*')} | {
+    path.relative_to(folder) for path in folder.glob('checkpoints/*/*')
+  }
+
+
+@pytest.mark.slow
+def test_four_processes_give_what_one_gives(tmp_path):
+  indices = [NAMES.index('fed_per')]  # A sum of bodies, and a stack of heads.
+  with Workers(4, 4, tmp_path, indices) as workers:
+    workers.wait()
+  for index in indices:
+    # Sums over four devices round otherwise than those over two.
+    wanted = process_worker.some_rounds(index, 2)
+    for process_id in range(4):
+      assert_same_arrays(workers.given_back(index, process_id)[1], wanted)
+
+
+@pytest.mark.parametrize(
+  ('group', 'message'),
+  [
+    (Group('', 1, 2), r'process_id=1.*num_processes=2.*need `coordinator_address`'),
+    (Group('host', 0, 2), r'coordinator_address=host.*must be HOST:PORT or auto'),
+    (Group('host:0', 0, 2), r'must be HOST:PORT'),
+    (Group('host:99999', 0, 2), r'must be HOST:PORT'),
+    (Group(':1234', 0, 2), r'must be HOST:PORT'),
+    (Group('host:1234', 0, 0), r'num_processes=0.*must say how many'),
+    (Group('host:1234', 2, 2), r'process_id=2.*must lie in 0\.\.1'),
+    (Group('host:1234', -1, 2), r'process_id=-1.*must lie in 0\.\.1'),
+  ],
+)
+def test_addresses_and_numbers_that_do_not_fit_are_refused(group, message):
+  with pytest.raises(UserError, match=message):
+    processes.initialize(group)
+
+
+@pytest.mark.parametrize('group', [Group(), Group('', -1, 1), Group('host:1234', 0, 1)])
+def test_a_single_process_connects_to_nothing(group):
+  processes.initialize(group)
+  assert processes.count() == 1
+  assert processes.is_first()
+  assert processes.from_first(lambda: 3) == 3
+  assert processes.any_of(True)
+  assert not processes.any_of(False)
+  tree = {'a': sharding.replicate(np.arange(3), sharding.client_mesh(2)), 'b': None}
+  found = processes.on_host(tree)
+  assert isinstance(found['a'], np.ndarray)
+  np.testing.assert_array_equal(found['a'], np.arange(3))
+
+
+def launched(workdir, *given):
+  """A run of two processes that are started together."""
+  command = [
+    sys.executable,
+    '-m',
+    'experiments.launch_local',
+    '--num_processes=2',
+    '--',
+  ]
+  command += ['--algorithm=fed_avg', '--num_clients=8', '--eval_every=0', *given]
+  command += ['--checkpoint_every=5', f'--workdir={workdir}']
+  return subprocess.Popen(
+    command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+  )
+
+
+def rounds_done(workdir):
+  path = workdir / 'metrics.jsonl'
+  return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def wait_for_round(run, workdir, number):
+  while rounds_done(workdir) < number:
+    assert run.poll() is None, run.communicate()
+    time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_runs_that_are_interrupted_refused_or_killed_end_with_a_sentence(tmp_path):
+  workdir = tmp_path / 'run'
+  run = launched(workdir, '--rounds=1000000')
+  wait_for_round(run, workdir, 6)
+  run.send_signal(signal.SIGINT)
+  _, error = run.communicate(timeout=120)
+  stopped = re.search(r'Stopped after round (\d+) of 1000000; saved', error)
+  assert run.returncode == 130
+  assert error.count('Finishing this round') == 1
+  stopped = int(stopped[1])
+  assert (workdir / 'checkpoints' / str(stopped)).is_dir()
+
+  run = launched(workdir, '--rounds=1000000', '--learning_rate=0.5')
+  _, error = run.communicate(timeout=120)
+  assert run.returncode == 1
+  assert error.count('error:') == 1
+  assert 'holds a run with another configuration: --learning_rate' in error
+
+  run = launched(workdir, '--rounds=1000000')
+  wait_for_round(run, workdir, stopped + 6)
+  (second,) = [
+    int(entry.parent.name)
+    for entry in pathlib.Path('/proc').glob('[0-9]*/cmdline')
+    if f'--workdir={workdir}\0'.encode() in (words := entry.read_bytes())
+    and b'--process_id=1\0' in words
+  ]
+  os.kill(second, signal.SIGKILL)
+  _, error = run.communicate(timeout=120)
+  assert run.returncode == 128 + signal.SIGKILL
+  assert 'error: process 1 was ended by SIGKILL; the others were ended too.' in error
+
+  saved = max(int(p.name) for p in (workdir / 'checkpoints').glob('[0-9]*'))
+  assert saved > stopped
+  command = [sys.executable, '-m', 'experiments.run', '--num_devices=1']
+  command += ['--algorithm=fed_avg', '--num_clients=8', '--eval_every=0']
+  command += [f'--rounds={saved + 2}', f'--workdir={workdir}']
+  subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+  assert json.loads((workdir / 'summary.json').read_text())['rounds'] == saved + 2
