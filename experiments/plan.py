@@ -1,6 +1,6 @@
 r"""Says what a run needs of each chip before it is paid for.
 
-  python -m experiments.plan --flagfile=femnist --topology=v5e:2x4 --json=plan.json
+  fesem-plan --flagfile=femnist --topology=v5e:2x4 --json=plan.json
 
 The start, a round and the evaluation of the run that the other flags describe are
 compiled for the chips of --topology, which need not be there (for TPUs, install the
@@ -16,7 +16,7 @@ ask for more, or fewer, of the same.
 Several topologies, or several numbers of clients, give a table, and with --json a
 picture of memory and time beside it:
 
-  python -m experiments.plan --flagfile=femnist --plan_programs=round \
+  fesem-plan --flagfile=femnist --plan_programs=round \
       --topology=v5e:2x2,v5e:4x4,v5e:8x8 --plan_clients=1000,4000 --json=plans.json
 
 --json gets fits, peak_bytes, chip_bytes, temporary_bytes_per_client, collectives,
@@ -33,12 +33,6 @@ import numpy as np
 from absl import flags
 from jax.sharding import Mesh
 
-from experiments import flags as experiment_flags
-from experiments import methods, run, unused
-from experiments.build import build_local, build_model, check_numbers, load_data
-from experiments.errors import in_flags
-from experiments.plan_report import report, table, text
-from experiments.start import no_positional, start
 from fesem_jax.cohorts import placement
 from fesem_jax.core import chips, sharding
 from fesem_jax.planning import planner, topologies
@@ -46,6 +40,13 @@ from fesem_jax.planning.data_shapes import Outline, Split, data_of
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
+
+from . import flags as experiment_flags
+from . import methods, run, unused
+from .build import build_local, build_model, check_numbers, load_data
+from .errors import in_flags
+from .plan_report import report, table, text
+from .start import no_positional, start
 
 # LEAF's own statistics: clients, examples, the most of one client, shape, classes.
 _KNOWN = {

@@ -108,7 +108,7 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
   """A finished run from its workdir, on any machine and without the data.
 
   Args:
-    workdir: of `simulate` or `experiments.run`.
+    workdir: of `simulate` or `fesem-run`.
     model: how its models compute; not needed for runs of the binaries with one of
       this package's models, whose configuration says it, nor for anything but
       `predict`.
