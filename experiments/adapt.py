@@ -1,10 +1,10 @@
 r"""Lets new clients join the clusters of finished runs, and measures what they get.
 
-  python -m experiments.run --algorithm=fesem --dataset=digits --partition=rotated \
+  fesem-run --algorithm=fesem --dataset=digits --partition=rotated \
       --num_clusters=4 --unseen_fraction=0.2 --workdir=runs/fesem4
-  python -m experiments.adapt runs/fesem4
+  fesem-adapt runs/fesem4
 
-  python -m experiments.adapt runs/table/fesem*/seed* --out=runs/new_clients
+  fesem-adapt runs/table/fesem*/seed* --out=runs/new_clients
 
 The new clients are those that a run of a clustered method set aside by
 --unseen_fraction. With 5, 10, 20, 50 and all of its training examples, each joins a
@@ -30,13 +30,6 @@ from typing import Any
 
 from absl import flags
 
-from experiments import adapt_tables, methods, new_clients, unused
-from experiments import flags as experiment_flags
-from experiments import run as experiment
-from experiments.adapt_measure import Settings, check, measure
-from experiments.build import build_local
-from experiments.new_clients import NewClients
-from experiments.start import start
 from fesem_jax.core import sharding
 from fesem_jax.core.types import Params
 from fesem_jax.run.programs import Programs
@@ -44,6 +37,14 @@ from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
 from fesem_jax.utils.errors import Diverged, UserError
+
+from . import adapt_tables, methods, new_clients, unused
+from . import flags as experiment_flags
+from . import run as experiment
+from .adapt_measure import Settings, check, measure
+from .build import build_local
+from .new_clients import NewClients
+from .start import start
 
 
 def adapt(
@@ -70,9 +71,7 @@ def adapt(
   """
   check(settings)
   if not workdirs:
-    raise UserError(
-      'Name the workdir of a finished run: python -m experiments.adapt WORKDIR.'
-    )
+    raise UserError('Name the workdir of a finished run: fesem-adapt WORKDIR.')
   if out is None and len(workdirs) > 1:
     raise UserError('--out is missing: name a folder for the table of several runs.')
   if global_runs and len(global_runs) != len(workdirs):
@@ -233,7 +232,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     'data_dir',
     '',
-    'Folder of the data files, as of experiments.run; default: the environment '
+    'Folder of the data files, as of fesem-run; default: the environment '
     'variable FESEM_DATA_DIR, else ./data.',
   )
 

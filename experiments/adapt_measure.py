@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.adapt_tables import ALL, ALONE, GLOBAL, Row
-from experiments.new_clients import NewClients
 from fesem_jax.analysis import joining_rules
 from fesem_jax.cohorts import arrangement, placement
 from fesem_jax.core import prng_streams, sharding
@@ -18,6 +16,9 @@ from fesem_jax.core.types import FederatedData, Params
 from fesem_jax.data import first_examples
 from fesem_jax.evaluation import evaluate
 from fesem_jax.utils.errors import UserError, argument
+
+from .adapt_tables import ALL, ALONE, GLOBAL, Row
+from .new_clients import NewClients
 
 
 class Settings(NamedTuple):

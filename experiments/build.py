@@ -9,8 +9,6 @@ from typing import Any
 import optax
 from jax.sharding import Mesh
 
-from experiments import flags as experiment_flags
-from experiments import plugins, schedules
 from fesem_jax import data, models
 from fesem_jax.core import sharding
 from fesem_jax.core.hyperparameters import optimizer
@@ -21,6 +19,9 @@ from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import clients_per_chunk
 from fesem_jax.utils.display import shown
 from fesem_jax.utils.errors import UserError, argument
+
+from . import flags as experiment_flags
+from . import plugins, schedules
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
   'sgd': functools.partial(optimizer, optax.sgd),

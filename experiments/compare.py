@@ -1,6 +1,6 @@
 r"""Compares methods over seeds and writes the table of the paper.
 
-  python -m experiments.compare --algorithms='non_fed,fed_avg,fesem(2),fesem(4)' \
+  fesem-compare --algorithms='non_fed,fed_avg,fesem(2),fesem(4)' \
       --num_seeds=5 --dataset=digits --partition=rotated --workdir=runs/table
 
 Rows are methods in the order of the paper: `name(K)` sets --num_clusters, and
@@ -20,11 +20,6 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from experiments import flags as experiment_flags
-from experiments import methods, rates, tune
-from experiments.errors import in_flags
-from experiments.run import run_unless_diverged
-from experiments.start import no_positional, start
 from fesem_jax import algorithms
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparing import Comparison, run_each
@@ -37,6 +32,12 @@ from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import shown
 from fesem_jax.utils.errors import UserError
+
+from . import flags as experiment_flags
+from . import methods, rates, tune
+from .errors import in_flags
+from .run import run_unless_diverged
+from .start import no_positional, start
 
 
 def configurations(

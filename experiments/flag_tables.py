@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from experiments import methods, schedules
 from fesem_jax import algorithms, data, models
 from fesem_jax.aggregation import robust
 from fesem_jax.cohorts import placement
@@ -10,6 +9,8 @@ from fesem_jax.core import local_training
 from fesem_jax.data import corruption, partition
 from fesem_jax.models import initializers
 from fesem_jax.utils import processes
+
+from . import methods, schedules
 
 
 class _Flag(NamedTuple):

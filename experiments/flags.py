@@ -9,9 +9,10 @@ from typing import Any
 
 from absl import flags
 
-from experiments import methods, plugins
-from experiments.flag_tables import GROUPS
 from fesem_jax.utils.errors import UserError, argument
+
+from . import methods, plugins
+from .flag_tables import GROUPS
 
 # Where and how fast a run happens, which never changes its results: no part of its
 # configuration. Data split by client do, and then the library says so in it.

@@ -8,13 +8,14 @@ from typing import Any
 
 from absl import flags
 
-from experiments import plugins
 from fesem_jax import algorithms
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError, argument, check_choice
+
+from . import plugins
 
 # Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
 _TRAINING_FLAGS = (

@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments import flags as experiment_flags
-from experiments import plugins
-from experiments.build import build_model, load_data
 from fesem_jax import data
 from fesem_jax.analysis.joining_rules import groups_of_clusters
 from fesem_jax.core.types import FederatedData, Model, Params
 from fesem_jax.results.saved_run import Run, load_run
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import UserError
+
+from . import flags as experiment_flags
+from . import plugins
+from .build import build_model, load_data
 
 # What two runs must share to have the same clients and models, beside data.
 _SAME_CLIENTS = ('model', 'model_options', 'hidden', 'evaluate_on', 'unseen_fraction')
@@ -98,7 +99,7 @@ def _check(run: Run) -> None:
   if lacking := [name for name in needed if name not in known]:
     raise UserError(
       f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
-      'of experiments.run and experiments.compare of this version only.'
+      'of fesem-run and fesem-compare of this version only.'
     )
   if run.clients.cluster is None:
     raise UserError(

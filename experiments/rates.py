@@ -1,10 +1,11 @@
 """The rates of each method of a comparison, and how they were chosen."""
 
-from experiments import methods, tune
-from experiments.errors import in_flags
 from fesem_jax.analysis import tuning
 from fesem_jax.analysis.tuning import Choice, Row
 from fesem_jax.utils.errors import UserError
+
+from . import methods, tune
+from .errors import in_flags
 
 
 def rows(by_label: tune.ByLabel, choices: dict[str, Choice | UserError]) -> list[Row]:

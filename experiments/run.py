@@ -1,11 +1,11 @@
 r"""Runs one method on one data set.
 
-  python -m experiments.run --algorithm=fesem --dataset=digits \
+  fesem-run --algorithm=fesem --dataset=digits \
       --partition=rotated --num_clusters=4
 
 The workdir gets config.json, metrics.jsonl, summary.json, clients.csv, clients.npz,
 models.npz and checkpoints/. The same command again continues where it stopped. Figures:
-python -m experiments.figures WORKDIR.
+fesem-figures WORKDIR.
 """
 
 import json
@@ -16,11 +16,6 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from experiments import flags as experiment_flags
-from experiments import methods, plugins, schedules, unused
-from experiments.build import build_local, build_model, check_numbers, load_data
-from experiments.errors import in_flags
-from experiments.start import no_positional, start
 from fesem_jax import algorithms, data
 from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
@@ -33,6 +28,12 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import Diverged
+
+from . import flags as experiment_flags
+from . import methods, plugins, schedules, unused
+from .build import build_local, build_model, check_numbers, load_data
+from .errors import in_flags
+from .start import no_positional, start
 
 
 def run(
@@ -254,7 +255,7 @@ def main(argv: list[str]) -> None:
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir, say=_say)
   _say(report(result))
-  _say(f'In {workdir}; figures: python -m experiments.figures {workdir}')
+  _say(f'In {workdir}; figures: fesem-figures {workdir}')
 
 
 def _say(text: str) -> None:

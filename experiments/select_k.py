@@ -1,6 +1,6 @@
 r"""Chooses the number of clusters K for FeSEM (Section 5.2 of the paper).
 
-  python -m experiments.select_k --flagfile=rotated_digits \
+  fesem-select-k --flagfile=rotated_digits \
       --num_clusters_list=1,2,3,4,5,6 --num_seeds=3 --workdir=runs/select_k
 
 A random --select_clients of the clients run FeSEM(K) for --select_rounds rounds, for
@@ -38,12 +38,6 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import flags as experiment_flags
-from experiments import select_k_table as table
-from experiments import unused
-from experiments.build import build_local, build_model, check_numbers, load_data
-from experiments.run import run_unless_diverged
-from experiments.start import no_positional, start
 from fesem_jax import data
 from fesem_jax.analysis import common_start, num_clusters
 from fesem_jax.core import prng_streams, sharding
@@ -56,6 +50,13 @@ from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
 from fesem_jax.utils.display import shown
 from fesem_jax.utils.errors import UserError, argument
+
+from . import flags as experiment_flags
+from . import select_k_table as table
+from . import unused
+from .build import build_local, build_model, check_numbers, load_data
+from .run import run_unless_diverged
+from .start import no_positional, start
 
 # More would compare more pairs of models than a choice of K needs.
 _MAX_CLIENTS = 1000

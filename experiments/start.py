@@ -10,13 +10,14 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
-from experiments import flagfiles, usage
-from experiments.errors import in_flags
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import shown
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from fesem_jax.utils.safe_files import first_line
+
+from . import flagfiles, usage
+from .errors import in_flags
 
 # The exit code of a process that leaves the reason to another one: EX_TEMPFAIL.
 LOST_OTHERS = 75

@@ -1,12 +1,12 @@
 r"""Methods by the value of one flag: accuracy and clusters at each, over seeds.
 
-  python -m experiments.sweep --vary=clients_per_round:5,10,20,0 --num_seeds=3 \
+  fesem-sweep --vary=clients_per_round:5,10,20,0 --num_seeds=3 \
       --algorithms='fed_avg,fesem(4)' --dataset=digits --partition=rotated \
       --workdir=runs/cohorts
-  python -m experiments.sweep --vary=corrupt_fraction:0,0.1,0.2,0.3,0.4 \
+  fesem-sweep --vary=corrupt_fraction:0,0.1,0.2,0.3,0.4 \
       --corrupt=sign_flip --algorithms='fed_avg,fed_avg(aggregation=median)'
 
-Runs the comparison of experiments.compare at each value, with the same seeds, into
+Runs the comparison of fesem-compare at each value, with the same seeds, into
 WORKDIR/FLAG=VALUE. Methods that lack the flag, or set it themselves, run at the first
 value only. WORKDIR gets sweep.{md,csv,json} and plots/sweep.{png,svg}: micro accuracy
 of the deployed and of the fine-tuned models, over the honest clients where some are
@@ -21,11 +21,19 @@ from typing import Any
 
 from absl import flags
 
-from experiments import compare, methods, tune
-from experiments import flags as experiment_flags
-from experiments.build import build_local, build_model, check_numbers, load_data
-from experiments.start import no_positional, start
-from experiments.sweep_tables import (
+from fesem_jax import algorithms, data
+from fesem_jax.core import sharding
+from fesem_jax.data.corruption import KINDS, corrupted
+from fesem_jax.run import simulation
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils.display import shown
+from fesem_jax.utils.errors import UserError
+
+from . import compare, methods, tune
+from . import flags as experiment_flags
+from .build import build_local, build_model, check_numbers, load_data
+from .start import no_positional, start
+from .sweep_tables import (
   Point,
   are_numbers,
   as_markdown,
@@ -34,13 +42,6 @@ from experiments.sweep_tables import (
   text_of,
   write,
 )
-from fesem_jax import algorithms, data
-from fesem_jax.core import sharding
-from fesem_jax.data.corruption import KINDS, corrupted
-from fesem_jax.run import simulation
-from fesem_jax.run.workdir import locked
-from fesem_jax.utils.display import shown
-from fesem_jax.utils.errors import UserError
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]

@@ -8,16 +8,17 @@ from typing import Any
 
 from absl import flags
 
-from experiments import flags as experiment_flags
-from experiments import methods
-from experiments.errors import in_flags
-from experiments.run import run_unless_diverged
 from fesem_jax.analysis import tuning
 from fesem_jax.analysis.tuning import Choice, Values, in_words, seeds_as_text
 from fesem_jax.evaluation.paired import KINDS
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
+
+from . import flags as experiment_flags
+from . import methods
+from .errors import in_flags
+from .run import run_unless_diverged
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]

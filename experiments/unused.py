@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from experiments import methods, plugins
-from experiments.flag_tables import GROUPS
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.utils.errors import UserError, argument
+
+from . import methods, plugins
+from .flag_tables import GROUPS
 
 _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in group}
 

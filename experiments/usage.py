@@ -5,7 +5,7 @@ import textwrap
 
 from absl import flags
 
-from experiments import flags as experiment_flags
+from . import flags as experiment_flags
 
 _WIDTH = 88
 

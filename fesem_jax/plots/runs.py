@@ -14,7 +14,7 @@ class Run:
   """A run as its workdir holds it.
 
   Args:
-    workdir: of `experiments.run` or `simulate`.
+    workdir: of `fesem-run` or `simulate`.
 
   Attributes:
     name: label for legends, e.g. "fesem(4)".

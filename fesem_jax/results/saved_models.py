@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.results import client_table, saved_model_checks
+from fesem_jax.results import client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, Examples, by_layer
 from fesem_jax.utils.atomic_files import replacing
@@ -28,7 +28,6 @@ from fesem_jax.utils.stored_rows import mapped
 # Models of more bytes than this are saved only if `save_models` is True.
 MAX_BYTES = 2**30
 
-# Format 1 had no digests; it is read, and the names of its clients are compared.
 _FILE, _FORMAT = 'models.npz', 2
 _BLOCK = 2**24  # Bytes that are put in order at once.
 
@@ -125,15 +124,6 @@ def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
     return False
 
 
-def clients_digest(folder: pathlib.Path) -> str | None:
-  """Digest of the table of clients that the models were written with, if known."""
-  try:
-    with zipfile.ZipFile(folder / _FILE) as archive:
-      return _about(archive).get('clients')
-  except Exception:  # Reading the models says what is wrong with them.
-    return None
-
-
 def read(
   folder: pathlib.Path, rounds: int, clients: ClientTable
 ) -> DeployedModels | None:
@@ -155,11 +145,6 @@ def read(
     # Opened once: it may be replaced meanwhile.
     with path.open('rb') as file, zipfile.ZipFile(file) as archive:
       about = _about(archive)
-      if about.get('format') not in (1, _FORMAT):
-        raise UserError(
-          f'{path} was written by another version of this package (format '
-          f'{shown(about.get("format"))}, this one reads 1 and {_FORMAT}).'
-        )
       if fault := _stranger(
         folder, archive, about, rounds, client_table.digest(clients)
       ):
@@ -167,7 +152,15 @@ def read(
           f'{path} {fault}; run the same command again, which makes it anew.'
         )
       arrays = _mapped(file, archive)
-    return saved_model_checks.as_models(about, arrays, clients)
+    shared, own = (
+      {name.removeprefix(of): x for name, x in arrays.items() if name.startswith(of)}
+      for of in ('shared/', 'own/')
+    )
+    examples = Examples(
+      tuple(about['shape']), about['dtype'], about['scale'], about['num_classes']
+    )
+    choice, mixture = arrays.get('choice'), arrays.get('mixture')
+    return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)
   except FileNotFoundError:
     return None
   except UserError:
@@ -207,13 +200,14 @@ def _stranger(
   clients: str,
 ) -> str | None:
   """In what the file does not belong to its workdir; None if it does."""
+  if about.get('format') != _FORMAT:
+    found = shown(about.get('format'))
+    return f'is of another version of this package (format {found}, not {_FORMAT})'
   wanted = _identity(folder, rounds, clients)
   if about.get('run') != wanted['run']:
     return 'is of another run than config.json'
   if about.get('rounds') != rounds:
     return f'is of another round than summary.json ({rounds})'
-  if about.get('format') == 1:
-    return None
   if about.get('clients') != clients:
     return 'is of another run than clients.csv, as its digest of that file shows'
   if about.get('arrays') != _digest_of_arrays(archive):
