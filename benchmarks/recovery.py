@@ -11,6 +11,7 @@ and the median seconds of all rounds of a seed. `--draw` makes a figure of saved
 instead.
 """
 
+import dataclasses
 import pathlib
 import time
 from collections.abc import Callable
@@ -25,7 +26,10 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks import common
 from fesem_jax import algorithms, data, models
+from fesem_jax.algorithms.common.wrapped import inner
 from fesem_jax.algorithms.fesem import FesemState
+from fesem_jax.algorithms.wrappers import with_shuffled_start
+from fesem_jax.algorithms.wrappers.reclustering import Checks, ReclusteringState
 from fesem_jax.clustering import em
 from fesem_jax.clustering.kmeans import kmeans
 from fesem_jax.cohorts.arrangement import arrange
@@ -119,7 +123,7 @@ def directions(algorithm: Algorithm) -> Callable[..., FesemState]:
     means = em.m_step(updates, state.assignment, ones, none)
     new, _ = em.e_step(updates, means)
     centers = em.m_step(trained.params, new, ones, state.centers)
-    return state._replace(centers=centers, assignment=new, rounds=state.rounds + 1)
+    return state._replace(centers=centers, assignment=new)
 
   return act
 
@@ -135,7 +139,7 @@ def from_the_mean(algorithm: Algorithm) -> Callable[..., FesemState]:
     new, _ = em.e_step(trained.params, state.centers)
     own = tree.take(state.centers, state.assignment)
     centers = em.m_step(own, new, trained.weights('uniform'), state.centers)
-    return state._replace(centers=centers, assignment=new, rounds=state.rounds + 1)
+    return state._replace(centers=centers, assignment=new)
 
   return act
 
@@ -173,9 +177,7 @@ def split_and_merge(algorithm: Algorithm) -> Callable[..., FesemState]:
   def move(state, stack, assignment, split):
     ones = (split.sizes() > 0).astype(jnp.float32)
     centers = em.m_step(stack, assignment, ones, state.centers)
-    return state._replace(
-      centers=centers, assignment=assignment, rounds=state.rounds + 1
-    )
+    return state._replace(centers=centers, assignment=assignment)
 
   def act(state, split, key):
     stack, gains, parts, apart = halves(state, split, key)
@@ -225,7 +227,8 @@ def _steps(local: LocalTraining, rule: Rule) -> tuple[Algorithm, Step]:
     if act is not None and number % _EVERY.value == 0:
       return act(state, split, key)
     run = later.get(3 * (number - 1) // _ROUNDS.value, round_of_fesem)
-    return run(state, split, everyone(split), key)[0]
+    cohort = dataclasses.replace(everyone(split), round=np.int32(number - 1))
+    return run(state, split, cohort, key)[0]
 
   return algorithm, step
 
@@ -245,40 +248,44 @@ def main(argv: list[str]) -> None:
   chosen = {n: r for n, r in rules(_EVERY.value).items() if n in (_RULES.value or [n])}
   starts = {}
   for share in map(float, _SHUFFLE.value):
-    options = {'num_clusters': 4, 'init_shuffle': share, 'prox_lambda': _LAMBDA.value}
-    init = jax.jit(algorithms.build('fesem', local, **options).init)
+    options = {'num_clusters': 4, 'prox_lambda': _LAMBDA.value}
+    fesem = algorithms.build('fesem', local, **options)
+    init = jax.jit(with_shuffled_start(fesem, share).init)
     for seed, (train, _, _) in seeds.items():
       starts[share, seed] = init(jax.random.key(seed), train)
 
   @jax.jit
   def counts(state, train, test):
-    used = ClientModels(state.centers, state.assignment)
+    used = ClientModels(inner(state).centers, inner(state).assignment)
     return evaluate.evaluate_clients(used, local, train, test, jax.random.key(0), 0)[0]
 
   rows: list[dict[str, Any]] = []
   for name, rule in chosen.items():
     algorithm, step = _steps(local, rule)
     like = jax.eval_shape(algorithm.init, jax.random.key(0), any_train)
+
+    def start_of(share, seed, like=like, rule=rule):
+      """The common start in the state of the rule's method."""
+      if not isinstance(like, ReclusteringState):
+        return starts[share, seed]
+      checks = Checks.first(rule.options['recluster_every'])
+      return ReclusteringState(starts[share, seed], checks)
+
     for share in map(float, _SHUFFLE.value):
       curves, accuracy, seconds = [], [], []
       for seed, (train, test, _) in seeds.items():
         truth = np.asarray(train.info.clusters)
-        state = starts[share, seed]
-        if like.checks is not None:
-          first = rule.options['recluster_every']
-          state = state._replace(checks=type(like.checks).first(first))
+        state = start_of(share, seed)
 
         def ari(state, truth=truth):
-          found = np.asarray(state.assignment)[: len(truth)]
+          found = np.asarray(inner(state).assignment)[: len(truth)]
           return float(adjusted_rand_score(truth, found))
 
         curve, spent = [ari(state)], 0.0
         if seed == _FIRST.value:  # Compile before the clock runs.
           for number in range(1, _ROUNDS.value + 1):
             state = step(state, train, jax.random.key(number), number)
-          state = starts[share, seed]._replace(checks=state.checks)
-          if like.checks is not None:
-            state = state._replace(checks=type(like.checks).first(first))
+          state = start_of(share, seed)
         for number in range(1, _ROUNDS.value + 1):
           key = jax.random.fold_in(jax.random.key(100 + seed), number)
           began = time.perf_counter()

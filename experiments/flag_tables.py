@@ -240,9 +240,6 @@ _METHOD = (
   _option('enum', 'init_models',
     'Before the first clustering, clients train from one random model, or each from a '
     'random model of its own.', enum_values=('common', 'random')),
-  _option('float', 'init_shuffle',
-    'Probability that a client is put into a random cluster after the first '
-    'clustering: wrong starts, to study. 1: a random start.'),
   _option('bool', 'track_objective',
     'Log Eq. 6 after the local step and after the E-step too; experiments.figures '
     'draws what each step of a round adds to it or takes.'),

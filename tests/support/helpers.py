@@ -13,6 +13,8 @@ from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule, batch_width
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
 
 SHAPE, CLASSES = (6,), 3
 
@@ -55,9 +57,10 @@ def local(
   )
 
 
-def everyone(data):
-  """The cohort of all clients."""
-  return Cohort(np.arange(data.num_clients, dtype=np.int32), everyone=True)
+def everyone(data, number=None):
+  """The cohort of all clients, in a round of this number, counted from 1."""
+  before = None if number is None else np.int32(number - 1)
+  return Cohort(np.arange(data.num_clients, dtype=np.int32), True, before)
 
 
 def batches(data, schedule, client, key):
@@ -135,3 +138,10 @@ def free_address():
   """A HOST:PORT of this machine that nothing listens at."""
   with socket.create_server(('127.0.0.1', 0)) as listener:
     return f'127.0.0.1:{listener.getsockname()[1]}'
+
+
+def values(**fields):
+  """The `Objective` and the `Reduction` of `train_cohort` that have these fields."""
+  own = {name: x for name, x in fields.items() if name in Objective._fields}
+  rest = {name: x for name, x in fields.items() if name not in own}
+  return Objective(**own), Reduction(**rest)

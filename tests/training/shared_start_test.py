@@ -114,7 +114,12 @@ def trained(local, data, prox=0.1, starts=None, layers=None):
     starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
   run = jax.jit(
     lambda starts, data, key: train_cohort(
-      local, starts, data, helpers.everyone(data), key, prox=prox, layers=layers
+      local,
+      starts,
+      data,
+      helpers.everyone(data),
+      key,
+      *helpers.values(penalty=prox, layers=layers),
     )
   )
   return run(starts, data, jax.random.key(3))

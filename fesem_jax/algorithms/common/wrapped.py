@@ -52,17 +52,18 @@ def took_part(info: RoundInfo) -> jax.Array:
   return info.clusters.took_part
 
 
-def check_wrappable(method: Algorithm, option: str) -> None:
+def check_wrappable(method: Algorithm, option: str, trains: bool = False) -> None:
   """Raises `UserError` unless a wrapper may wrap a method.
 
   Args:
     method: to be wrapped.
     option: that asks for it.
+    trains: whether clients must train from the centers that they are given.
   """
-  if method.with_centers is None:
+  if method.with_centers is None or (trains and method.train is None):
     raise UserError(
       f'`{option}` needs a method with centers and an assignment of clients to them, '
-      'such as fesem or hypo_cluster.'
+      f'such as fesem{"" if trains else " or hypo_cluster"}.'
     )
 
 

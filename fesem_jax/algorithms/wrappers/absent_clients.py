@@ -43,22 +43,30 @@ def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
     UserError: on a number below 1, or a method without centers.
   """
   check_at_least(1, max_age=rounds)
-  check_wrappable(method, 'max_age')
+  check_wrappable(method, 'max_age', trains=True)
 
   def init(key, data, cohort=None):
     seen = jnp.zeros(data.num_clients, jnp.int32)
     return AgesState(method.init(key, data, cohort), seen)
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
+  def starts_of(state, data, cohort, number, starts):
     own = own_of(state, cohort) if starts is None else starts
-    number, seen = number_of(cohort), tree.rows_of(state.seen, cohort)
-    old = number - seen > variable(rounds)
-    starts = start_by_loss(method.local, inner(state).centers, own, old, data, cohort)
+    old = number - tree.rows_of(state.seen, cohort) > variable(rounds)
+    return start_by_loss(method.local, inner(state).centers, own, old, data, cohort)
+
+  def train(local, state, data, cohort, key, reduction, starts=None):
+    starts = starts_of(state, data, cohort, state.seen.max() + 1, starts)
+    assert method.train is not None
+    return method.train(local, state.method, data, cohort, key, reduction, starts)
+
+  def step(state, data, cohort, key, *, starts=None, hold=None):
+    number = number_of(cohort)
+    starts = starts_of(state, data, cohort, number, starts)
     after, info = method.step(state.method, data, cohort, key, starts=starts, hold=hold)
-    seen = jnp.where(took_part(info), number, seen)
+    seen = jnp.where(took_part(info), number, tree.rows_of(state.seen, cohort))
     return AgesState(after, tree.with_rows(state.seen, cohort, seen)), info
 
-  return wrap(method, step, init=init)
+  return wrap(method, step, init=init, train=train)
 
 
 class LateJoinsState(NamedTuple):
@@ -86,7 +94,7 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
   """
   if first_clients < 1:
     raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
-  check_wrappable(method, 'late_joins')
+  check_wrappable(method, 'late_joins', trains=True)
   local = method.local
 
   def init(key, data, cohort=None):
@@ -104,12 +112,21 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
     none = jnp.zeros(data.num_clients, bool)
     return LateJoinsState(state, tree.with_rows(none, cohort, first))
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
+  def starts_of(state, data, cohort, starts):
     own = own_of(state, cohort) if starts is None else starts
-    joined, centers = tree.rows_of(state.joined, cohort), inner(state).centers
-    starts = start_by_loss(local, centers, own, ~joined, data, cohort)
+    joined = tree.rows_of(state.joined, cohort)
+    return start_by_loss(local, inner(state).centers, own, ~joined, data, cohort)
+
+  def train(local, state, data, cohort, key, reduction, starts=None):
+    starts = starts_of(state, data, cohort, starts)
+    assert method.train is not None
+    return method.train(local, state.method, data, cohort, key, reduction, starts)
+
+  def step(state, data, cohort, key, *, starts=None, hold=None):
+    starts = starts_of(state, data, cohort, starts)
     after, info = method.step(state.method, data, cohort, key, starts=starts, hold=hold)
-    joined = tree.with_rows(state.joined, cohort, joined | took_part(info))
+    joined = tree.rows_of(state.joined, cohort) | took_part(info)
+    joined = tree.with_rows(state.joined, cohort, joined)
     return LateJoinsState(after, joined), info
 
   def deployed(state, data):
@@ -118,4 +135,4 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
     assert models.choice is not None
     return ClientModels(models.shared, jnp.where(state.joined, models.choice, nearest))
 
-  return wrap(method, step, init=init, deployed=deployed)
+  return wrap(method, step, init=init, deployed=deployed, train=train)
