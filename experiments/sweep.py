@@ -24,7 +24,7 @@ from absl import flags
 from fesem_jax import algorithms, data
 from fesem_jax.core import sharding
 from fesem_jax.data.corruption import KINDS, corrupted
-from fesem_jax.run import simulation
+from fesem_jax.run.settings import Settings
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils.display import shown
 from fesem_jax.utils.errors import UserError
@@ -116,14 +116,8 @@ def check(found: Iterable[ByLabel]) -> int:
     if fraction := config['unseen_fraction']:
       (train, test), _ = data.hold_out_clients(train, test, fraction, config['seed'])
     corrupted(train, config['corrupt'], config['corrupt_fraction'], config['seed'])
-    simulation.check(
-      config['rounds'],
-      config['clients_per_round'],
-      config['eval_every'],
-      config['finetune_epochs'],
-      train,
-      test,
-    )
+    names = ('rounds', 'clients_per_round', 'eval_every', 'finetune_epochs')
+    Settings(**{name: config[name] for name in names}).check(train, test)
     local = build_local(config, build_model(config, train), train, machine)
     refused = []
     for first, *_ in by_label.values():
