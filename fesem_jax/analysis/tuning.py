@@ -9,6 +9,7 @@ import numpy as np
 from fesem_jax.evaluation.paired import KINDS
 from fesem_jax.utils.display import in_markdown, text_of
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.text_tables import markdown
 
 # Values by the name of what is tuned.
 Values = dict[str, Any]
@@ -188,11 +189,16 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
 
 def as_markdown(rows: Sequence[Row]) -> str:
   """A table of the values of each method, and the warnings."""
-  lines = ['| method | rates | chosen | tuning runs |', '|---|---|---|---|']
-  for each in rows:
-    values = ', '.join(f'{name}={text_of(v)}' for name, v in each['values'].items())
-    cells = [each['method'], values, each['chosen'], str(each['runs'])]
-    lines.append('| ' + ' | '.join(in_markdown(cell, 500) for cell in cells) + ' |')
-  for each in rows:
-    lines += [f'\n{in_markdown(text, 500)}' for text in each['warnings']]
+  cells = [
+    (
+      each['method'],
+      ', '.join(f'{name}={text_of(v)}' for name, v in each['values'].items()),
+      each['chosen'],
+      str(each['runs']),
+    )
+    for each in rows
+  ]
+  escaped = [[in_markdown(cell, 500) for cell in line] for line in cells]
+  lines = markdown(['method', 'rates', 'chosen', 'tuning runs'], escaped)
+  lines += [f'\n{in_markdown(text, 500)}' for each in rows for text in each['warnings']]
   return '\n'.join(lines) + '\n'

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.utils.display import shown
+from fesem_jax.utils.text_tables import aligned
 
 _ENDS = 5  # Lines that are shown of the beginning of a long table, and of its end.
 _WIDTH = 24  # Of a name.
@@ -30,15 +31,8 @@ def table_text(columns: Mapping[str, np.ndarray | None]) -> str:
   ]
   if cut:
     lines.insert(1 + _ENDS, ['...'] * len(known))
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  left = [x.dtype.kind not in 'iufb' for x in known.values()]
-
-  def aligned(line: list[str]) -> str:
-    cells = zip(line, widths, left, strict=True)
-    return '  '.join(c.ljust(w) if to_left else c.rjust(w) for c, w, to_left in cells)
-
-  text = '\n'.join(aligned(line).rstrip() for line in lines)
-  return f'{text}\n[{count} clients]'
+  left = [i for i, x in enumerate(known.values()) if x.dtype.kind not in 'iufb']
+  return '\n'.join([*aligned(lines, left), f'[{count} clients]'])
 
 
 def _cell(value: Any) -> str:
