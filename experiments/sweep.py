@@ -22,6 +22,7 @@ from typing import Any
 from absl import flags
 
 from fesem_jax import algorithms, data
+from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.data.corruption import KINDS, corrupted
 from fesem_jax.run import simulation
@@ -150,13 +151,14 @@ def run_all(
   """
   points: list[Point] = []
   called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
-  finished: list[compare.Finished] = []
+  finished: list[Comparison] = []
   for value, by_label in zip(values, found, strict=True):
     place = f'{name}={text_of(value)}'
     print(f'{shown(place, 255)}:')
     # What the value does not concern has run at the first one.
     new = {la: c for la, c in by_label.items() if not points or c != found[0][la]}
-    finished.append(compare.run_methods(new, workdir / place.replace('/', '_')))
+    found_there, _ = compare.run_methods(new, workdir / place.replace('/', '_'))
+    finished.append(found_there)
     known = finished[0].summaries | finished[-1].summaries
     points += points_of(value, {label: known[label] for label in by_label})
     write(points, called, workdir)

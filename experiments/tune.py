@@ -222,3 +222,27 @@ def _write(found: dict[str, Choice | UserError], workdir: pathlib.Path) -> None:
     if isinstance(choice, Choice)
   }
   write_atomically(workdir / 'tune.json', json.dumps(held, indent=1) + '\n')
+
+
+def row(
+  label: str, config: dict[str, Any], choice: Choice | UserError | None
+) -> tuning.Row:
+  """How the rates of a method were chosen.
+
+  Args:
+    label: of the method.
+    config: of the method, as it runs.
+    choice: see `tuned`; None without --tune.
+  """
+  names = dict.fromkeys(n for n in config if n.endswith('learning_rate'))
+  if isinstance(choice, Choice):
+    names |= dict.fromkeys(choice.values)
+  values = {
+    name: methods.server_rate(config)
+    if name == 'server_learning_rate'
+    else config[name]
+    for name in names
+    if methods.applies(config, name)
+  }
+  found = tuning.row(label, values, choice)
+  return found | {'chosen': in_flags(found['chosen'])}
