@@ -59,8 +59,7 @@ def load_data(
 
 def build_model(config: dict[str, Any], train: FederatedData) -> Model:
   """The model that a configuration names, with the start that it names."""
-  start = config.get('initializer', experiment_flags.LEFT_OUT['initializer'])
-  return INITIALIZERS[start](_model(config, train))
+  return INITIALIZERS[config['initializer']](_model(config, train))
 
 
 def _model(config: dict[str, Any], train: FederatedData) -> Model:
@@ -140,7 +139,7 @@ def build_local(
       schedules.resolved(config['lr_schedule'], config['rounds'])
     ),
     shared_start=machine['shared_start'],
-    precision=config.get('precision', experiment_flags.LEFT_OUT['precision']),
+    precision=config['precision'],
   )
   if chunk == 'auto':
     chunk = clients_per_chunk.clients_per_chunk(

@@ -95,8 +95,7 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
   needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
-  known = run.config.keys() | experiment_flags.LEFT_OUT.keys()
-  if lacking := [name for name in needed if name not in known]:
+  if lacking := [name for name in needed if name not in run.config]:
     raise UserError(
       f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
       'of fesem-run and fesem-compare of this version only.'

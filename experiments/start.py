@@ -97,21 +97,18 @@ def _interrupted(sentence: str) -> NoReturn:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the flags; a flagfile that cannot be read is one sentence too."""
+  """Parses the flags; a mistake ends the process with one sentence."""
   if usage.asked(argv):
     print(usage.text())
     sys.exit(0)
   try:
-    argv = flagfiles.expand(argv)
-    flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+    return flags.FLAGS(flagfiles.expand(argv))
   except flags.CantOpenFlagFileError as e:
     reason = str(e).rpartition('flagfile: ')[2]
     presets = ', '.join(n for n in flagfiles.names() if '/' not in n)
     _fail(f'--flagfile cannot be read ({reason}). The presets are {presets}.')
-  except (flags.Error, OSError, UnicodeError):
-    pass  # Told of below.
-  try:
-    return app.parse_flags_with_usage(argv)
+  except flags.Error as e:
+    _fail(f'{str(e).rstrip(" .?")}; see --help.')
   except (OSError, UnicodeError) as e:
     _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
 

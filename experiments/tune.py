@@ -103,16 +103,6 @@ def parse(
   return Search(grid, list(seeds), by)
 
 
-def _free(label: str, config: dict[str, Any], grid: Iterable[str]) -> list[str]:
-  """The flags of a grid that a method has and that its label does not set."""
-  return [
-    name
-    for name in grid
-    if (name in config or name in experiment_flags.LEFT_OUT)
-    and not methods.sets(label, name)
-  ]
-
-
 def points(
   label: str, config: dict[str, Any], grid: dict[str, list[Any]]
 ) -> list[Values]:
@@ -123,7 +113,7 @@ def points(
     config: of the method.
     grid: flag -> its candidates.
   """
-  own = {name: grid[name] for name in _free(label, config, grid)}
+  own = {n: v for n, v in grid.items() if n in config and not methods.sets(label, n)}
   return tuning.points(own, lambda values, name: methods.applies(config | values, name))
 
 
