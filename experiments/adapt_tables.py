@@ -24,15 +24,10 @@ _COLUMNS = {
 
 
 def over_runs(rows: list[Row]) -> list[Row]:
-  """Aggregates the runs of each number of examples and rule.
+  """Mean and deviation over runs, for each number of examples and rule.
 
-  Args:
-    rows: of one run after the other, in the same order.
-
-  Returns:
-    For each number and rule a dict of both, of (mean, standard deviation) in percent by
-    the names of `_COLUMNS`, None for what there is not, and of the counts `clients`,
-    `with_fewer`, `training_failed` and `finetuning_failed` of all runs.
+  Figures go by the names of `_COLUMNS`, in percent, None where no run has them; the
+  counts of clients are sums over runs.
   """
   table = []
   for number, rule in dict.fromkeys((r['num_examples'], r['rule']) for r in rows):

@@ -111,12 +111,8 @@ def build_local(
 ) -> LocalTraining:
   """The local training that a configuration names.
 
-  Args:
-    config: from `flags.configuration`.
-    model: see `Model`.
-    train: training split; its shapes suffice unless chunks are to be timed.
-    machine: from `flags.machine`.
-    mesh: devices; None takes those of `machine`.
+  Of `train`, the shapes suffice unless chunks are to be timed. Without a mesh it takes
+  the devices of `machine`.
   """
   if not config['learning_rate'] > 0:
     raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')

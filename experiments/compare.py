@@ -51,13 +51,6 @@ def configurations(
     listed: methods as `methods.parse_method` takes them.
     num_seeds: seeds of each.
     chosen: options of the command line, for the methods that have them.
-
-  Returns:
-    Label of each method -> its configuration for each seed.
-
-  Raises:
-    UserError: on a chosen option that none of the methods has, or on a method
-      listed twice.
   """
   if not listed:
     raise UserError('--algorithms is empty; name a method, such as fesem(4).')
@@ -110,12 +103,6 @@ def run_methods(
   reference: str = '',
 ) -> tuple[Comparison, dict[str, list[pathlib.Path]]]:
   """Runs what is missing of a comparison, and writes the table after every method.
-
-  Args:
-    by_label: label of each method -> its configuration for each seed.
-    workdir: gets a folder for each method, and the table.
-    choices: see `tune.tuned`.
-    reference: label of the method that others are compared with; '' for the best.
 
   Returns:
     The comparison, and label of each method -> folders of its runs that did not

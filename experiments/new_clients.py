@@ -49,16 +49,7 @@ class NewClients(NamedTuple):
 
 
 def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
-  """Reads a run and sets the clients aside that it set aside.
-
-  Args:
-    workdir: of the run.
-    data_dir: folder of the data files.
-
-  Raises:
-    UserError: if it is not finished, has no such clients, no centers or no models,
-      or if its data are not what they were.
-  """
+  """Reads a run, and sets the clients aside that it set aside."""
   run = load_run(workdir)
   _check(run)
   config = run.config
@@ -139,15 +130,7 @@ def check_one_configuration(runs: list[NewClients]) -> None:
 
 
 def global_model(workdir: pathlib.Path, clients: NewClients) -> Params:
-  """The model of a finished run of FedAvg on the same clients, [1, ...].
-
-  Args:
-    workdir: of that run.
-    clients: of the run that it is compared with.
-
-  Raises:
-    UserError: if it is not finished, of another method, or of other clients or models.
-  """
+  """The model of a finished run of FedAvg on the same clients, [1, ...]."""
   run = dataclasses.replace(load_run(workdir), model=clients.model)
   if (name := run.config.get('algorithm')) != 'fed_avg':
     raise UserError(

@@ -24,8 +24,8 @@ def report(
   Args:
     plan: of a run.
     num_clients: M.
-    topology: that it is for.
-    mesh: its devices.
+    topology: name of the devices.
+    mesh: the devices.
     memory: bytes of each; None if it is not known.
   """
   advice = None if memory is None else fit_advice.advice(plan, memory, mesh.size)

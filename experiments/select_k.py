@@ -95,17 +95,13 @@ def silhouettes_of_seeds(
   list_of_k: list[int],
   workdir: pathlib.Path,
 ) -> list[dict[str, Any]]:
-  """Of each seed, the silhouettes by K of the models from one common start.
+  """Silhouettes of models from one common start, of each seed.
 
-  Args:
-    configs: one for each seed.
-    train: training split of the S chosen clients.
-    list_of_k: each K.
-    workdir: holds what is finished in silhouettes/.
+  Finished seeds are read from workdir/silhouettes/.
 
   Returns:
-    `silhouette` by K, `of_clouds`, a list of the same for each cloud, and `clusters` by
-    K, of each client; -1 of one whose model is not finite.
+    For each configuration `silhouette` by K, `of_clouds`, a list of the same for each
+    cloud, and `clusters` by K, of each client; -1 of one whose model is not finite.
   """
   programs = Programs()
   machine = experiment_flags.machine()
@@ -182,14 +178,14 @@ def select(
   splits: tuple[FederatedData, FederatedData],
   workdir: pathlib.Path,
 ) -> dict[str, Any]:
-  """Runs what is missing, and writes and recommends.
+  """Runs what is missing, writes the tables and recommends a K.
 
   Args:
     config: of FeSEM on the chosen clients, but for K; its seed is the first.
     list_of_k: each K.
     num_seeds: seeds of each K.
     splits: training and validation split of the chosen clients.
-    workdir: of the runs and of what is written.
+    workdir: folder of the runs and tables.
 
   Returns:
     What select_k.json holds.

@@ -17,18 +17,14 @@ def row_of(
   place: int,
   k: int,
 ) -> Row:
-  """The figures of one K.
+  """The figures of one K; accuracies in percent, as NAME_mean and NAME_std.
 
   Args:
-    summaries: of the run of each seed, None for one that diverged; none without runs.
-    assignments: of each seed that finished, [S] int cluster of each client, -1 of one
-      that is in none.
+    summaries: of the run of each seed, None for one that diverged; empty without runs.
+    assignments: of each seed that finished, [S] int cluster of each client or -1.
     silhouettes: from `select_k.silhouettes_of_seeds`.
     place: of K in the list.
     k: K.
-
-  Returns:
-    Figures by name; accuracies in percent, as NAME_mean and NAME_std.
   """
   table = tables.over_seeds({str(k): summaries})[0]
   done = [s for s in summaries if s is not None]
