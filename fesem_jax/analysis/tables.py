@@ -39,15 +39,11 @@ def mean_and_std(
 def over_seeds(summaries: Summaries) -> Table:
   """Aggregates the seeds of each method.
 
-  Args:
-    summaries: label of each method -> summary of each seed.
-
-  Returns:
-    For each method a dict of its label ('method'), the number of 'seeds' and how many
-    'diverged'; '{kind}_{column}', (mean, standard deviation) in percent, where kind is
-    finetuned, deployed, unseen, honest_finetuned or honest_deployed; the means 'ari'
-    and 'ami'; the median 'seconds_per_round'; 'untested', clients without test
-    examples; 'notes', a list of sentences. Figures that no seed has are None.
+  Each row has the label ('method'), the number of 'seeds' and how many 'diverged';
+  '{kind}_{column}', (mean, standard deviation) in percent, where kind is finetuned,
+  deployed, unseen, honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
+  median 'seconds_per_round'; 'untested', clients without test examples; 'notes', a list
+  of sentences. Figures that no seed has are None.
   """
   out = []
   for label, runs in summaries.items():
@@ -201,13 +197,7 @@ def as_text(table: Table) -> str:
 
 
 def write(table: Table, workdir: pathlib.Path, sections: Sequence[str] = ()) -> None:
-  """Writes table.md, table.csv and table.tex.
-
-  Args:
-    table: see `over_seeds`.
-    workdir: an existing folder.
-    sections: further Markdown for table.md.
-  """
+  """Writes table.md, with further sections of Markdown, table.csv and table.tex."""
   markdown = '\n'.join([as_markdown(table), *filter(None, sections)])
   write_atomically(workdir / 'table.md', markdown)
   write_atomically(workdir / 'table.csv', as_csv(table))

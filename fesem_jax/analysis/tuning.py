@@ -87,15 +87,10 @@ def points(
   grid: Mapping[str, Sequence[Any]],
   applies: Callable[[Values, str], bool] = lambda values, name: True,
 ) -> list[Values]:
-  """The product of a grid, without the values that do not apply.
+  """The distinct points of a grid, without the values that do not apply.
 
-  Args:
-    grid: name of each hyperparameter -> its values.
-    applies: (a point, name) -> whether the hyperparameter has an effect beside the
-      point's other values.
-
-  Returns:
-    Distinct points, in the order of the grid; empty where nothing applies.
+  `applies` says of a point and a name whether that hyperparameter has an effect beside
+  the point's other values.
   """
   found: list[Values] = []
   for combination in itertools.product(*grid.values()):
@@ -163,10 +158,7 @@ def warnings(label: str, choice: Choice) -> list[str]:
 def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
   """What a table says of how one method's values were chosen.
 
-  Args:
-    label: of the method.
-    values: that it ran with.
-    choice: of its search; the error of a search that could not run; None without one.
+  `choice` is the error of a search that could not run, or None without a search.
   """
   found: Row = {'method': label, 'values': values, 'chosen': 'as given'}
   found |= {'runs': 0, 'warnings': []}

@@ -111,9 +111,6 @@ def plan(
     finetune_epochs: see `simulate`.
     parts: programs to compile, of `PARTS`.
     data_placement: 'replicated' or 'sharded'; see `placement.chosen`.
-
-  Raises:
-    UserError: if the method cannot be run so.
   """
   mesh = algorithm.local.mesh
   whole = NamedSharding(mesh, PartitionSpec())

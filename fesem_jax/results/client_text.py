@@ -15,11 +15,7 @@ _WIDTH = 24  # Of a name.
 def table_text(columns: Mapping[str, np.ndarray | None]) -> str:
   """Columns of one line a client as text; of long tables, the first and last lines.
 
-  Args:
-    columns: name -> [M], the clients' names first; those that are None are left out.
-
-  Returns:
-    A line of the columns' names, a line a client, and one that counts the clients.
+  `columns` is name -> [M], the clients' names first; those that are None are left out.
   """
   known = {name: np.asarray(x) for name, x in columns.items() if x is not None}
   count = len(next(iter(known.values())))

@@ -33,12 +33,7 @@ _BLOCK = 2**24  # Bytes that are put in order at once.
 
 
 def num_bytes(models: ClientModels, num_clients: int) -> int:
-  """Bytes of the file.
-
-  Args:
-    models: or their shapes.
-    num_clients: M, without padding.
-  """
+  """Bytes of the file of M clients' models, or of their shapes."""
   shared = sum(x.size * 4 for x in by_layer(models.shared).values())
   if offloading.is_offloaded(models.own):
     return shared + models.own.form.size * 4 * num_clients
@@ -60,12 +55,9 @@ def write(
     folder: the workdir.
     models: of the clients as arranged.
     places: [M] position in `models` of the first, second, ... client of the file.
-    clients: the table of these clients; the file keeps its digest.
+    clients: the table of these clients, whose digest the file keeps.
     examples: what the models take.
     rounds: that were done.
-
-  Raises:
-    UserError: if the file cannot be written.
   """
   about = {'format': _FORMAT, **_identity(folder, rounds, client_table.digest(clients))}
   about |= dataclasses.asdict(examples)
@@ -111,10 +103,7 @@ def remove(folder: pathlib.Path) -> None:
 def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
   """Whether a workdir has the models of its own run, so that none are to be written.
 
-  Args:
-    folder: the workdir.
-    rounds: that were done.
-    clients: digest of the table of clients.
+  `clients` is the digest of the table of clients.
   """
   try:
     with zipfile.ZipFile(folder / _FILE) as archive:
@@ -129,16 +118,8 @@ def read(
 ) -> DeployedModels | None:
   """The deployed models that a workdir holds, without copying them to memory.
 
-  Args:
-    folder: the workdir.
-    rounds: that were done, as `summary.json` says.
-    clients: what `clients.csv` holds.
-
-  Returns:
-    None where there is no such file.
-
-  Raises:
-    UserError: if it is damaged, of another version, or not of this run.
+  None where there is no such file. Raises `UserError` if it is damaged, of another
+  version, or not of the run of `rounds` rounds with these clients.
   """
   path = folder / _FILE
   try:

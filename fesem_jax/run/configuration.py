@@ -16,16 +16,7 @@ _FREE = {
 def check_same(
   workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
 ) -> None:
-  """Refuses to continue a run under another configuration.
-
-  Args:
-    workdir: that holds the run, for the error.
-    old: configuration that was saved there.
-    config: configuration of this run.
-
-  Raises:
-    UserError: naming each entry that differs and may not.
-  """
+  """Raises `UserError` naming each entry that differs and may not."""
   differing = []
   for name in sorted((old.keys() | config.keys()) - _FREE):
     # Configurations name the placement only where it is not this one.

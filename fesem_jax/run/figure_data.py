@@ -162,11 +162,9 @@ def draw(
 def in_order(
   picture: dict[str, np.ndarray], places: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """A portrait whose positions are those of another order of the clients.
+  """A portrait in another order of the clients.
 
-  Args:
-    picture: from `draw`.
-    places: [M] position in `picture` of the client that comes first, second, ...
+  `places` [M] is the position in `picture` of the client that comes first, second, ...
   """
   moved = dict(picture)
   for name in ('names', 'truth', 'assignment'):

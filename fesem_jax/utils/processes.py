@@ -91,17 +91,15 @@ class Group(NamedTuple):
 def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
   """Joins the other processes; to be called before anything else uses JAX.
 
-  Processes first tell each other that they are there, since JAX would abort them with
-  a trace of C++ where one is missing. CPU devices exchange arrays by Gloo.
+  CPU devices exchange arrays by Gloo.
 
   Args:
     group: the processes; a group of one does nothing.
     wait_seconds: how long to wait for the others.
 
   Raises:
-    UserError: if the three numbers do not fit together or differ between processes,
-      if the first process does not answer or others do not come in time, or if the
-      processes are to be found and cannot be.
+    UserError: if the three numbers do not fit together or differ between processes, if
+      processes are missing after that time, or if JAX is to find them and cannot.
   """
   group.check()
   if not group.address or (group.address != AUTO and group.num_processes == 1):
@@ -188,9 +186,6 @@ def leave(code: Any) -> NoReturn:
   """Ends this process after an error, whether or not the others end too.
 
   JAX would wait minutes for them.
-
-  Args:
-    code: exit code; None is 0.
   """
   for stream in (sys.stdout, sys.stderr):
     stream.flush()
@@ -208,14 +203,7 @@ def barrier(name: str) -> None:
 
 
 def on_host(tree: Any) -> Any:
-  """The arrays of a tree, whole, on the host of every process.
-
-  Args:
-    tree: of arrays on the devices of all processes, or on the host.
-
-  Returns:
-    The same tree of NumPy arrays.
-  """
+  """The arrays of a tree, whole, on the host of every process."""
   if count() == 1:
     return jax.device_get(tree)
 
@@ -232,14 +220,7 @@ def on_host(tree: Any) -> Any:
 def from_first(make: Callable[[], _Value]) -> _Value:
   """What `make` returns in the first process, which alone calls it.
 
-  Args:
-    make: looks at files or writes them; returns what JSON can hold.
-
-  Returns:
-    The same value in every process.
-
-  Raises:
-    Elsewhere: in the others, if `make` raised in the first process.
+  It may be anything that JSON can hold. If `make` raises, the others raise `Elsewhere`.
   """
   if count() == 1:
     return make()
@@ -278,14 +259,9 @@ def total(own: np.ndarray) -> np.ndarray:
 
 
 def check_same(what: str, value: Any) -> None:
-  """Compares a value that every process made by itself.
+  """Raises `UserError` in every process unless all have made the same value.
 
-  Args:
-    what: the value is of, for the message.
-    value: what JSON can hold.
-
-  Raises:
-    UserError: in every process, if it differs.
+  `what` the value is of is for the message; it may be anything that JSON can hold.
   """
   if count() == 1:
     return

@@ -13,11 +13,7 @@ _SHOWN = contextvars.ContextVar('shown', default=False)
 
 @contextlib.contextmanager
 def shown(progress: bool | None) -> Iterator[None]:
-  """Shows the waits of a block.
-
-  Args:
-    progress: whether to; None shows them where standard error is a terminal.
-  """
+  """Shows the waits of a block; None shows them where standard error is a terminal."""
   token = _SHOWN.set(sys.stderr.isatty() if progress is None else progress)
   try:
     yield

@@ -20,16 +20,10 @@ _RETRY_SECONDS = 0.2
 
 
 def hold(address: str, process_id: int, count: int, seconds: float) -> None:
-  """Waits until all processes are there and agree on their number.
+  """Waits until all `count` processes are there and agree on their number.
 
-  Args:
-    address: HOST:PORT of the first process.
-    process_id: of this process, counted from 0.
-    count: how many processes there are to be.
-    seconds: how long to wait.
-
-  Raises:
-    UserError: in every process that is there, if some are not, or if they disagree.
+  Raises `UserError` in every process that is there, if some are missing after so many
+  seconds or if they disagree.
   """
   deadline = time.monotonic() + seconds
   if process_id == 0:
@@ -122,11 +116,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def _hello(connection: socket.socket, deadline: float) -> tuple[int, int]:
-  """Who has connected, and how many it takes there to be.
-
-  Raises:
-    OSError, ValueError: if it does not say so.
-  """
+  """Number of the process that has connected, and how many it takes there to be."""
   connection.settimeout(max(0.01, min(5.0, deadline - time.monotonic())))
   process_id, count = json.loads(_line(connection))
   return int(process_id), int(count)
