@@ -84,7 +84,7 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
     from fesem_jax import plots
   except UserError as e:  # Figures are optional, the table is not.
     return str(e)
-  runs = [plots.Run(finished[0]) for finished in folders.values() if finished]
+  runs = [plots.PlottedRun(finished[0]) for finished in folders.values() if finished]
   with (
     progress_lines.shown(None),
     progress_lines.told(f'drawing figures of {len(runs)} runs'),
