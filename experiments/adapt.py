@@ -96,7 +96,7 @@ def adapt(
     for each, model in zip(runs, models, strict=True):
       with (
         progress_lines.shown(None),
-        progress_lines.told(f'new clients of {each.run.workdir}'),
+        progress_lines.waiting_for(f'new clients of {each.run.workdir}'),
       ):
         rows += measure(each, model, local, settings, machine['data_placement'])
     _write(out, rows, runs, settings)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fesem_jax.analysis.tables import COLUMNS, mean_and_std
-from fesem_jax.utils.display import in_markdown, shown
+from fesem_jax.utils.display import in_markdown, printable
 from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
 
 # Names of what stands beside the rules, and of all examples.
@@ -91,7 +91,7 @@ def as_text(table: list[Row]) -> str:
   for row in table:
     cells = [mean_and_deviation(row[key], join='±') for key in columns]
     rows.append([str(row['num_examples']), row['rule'], *cells])
-  return '\n'.join(aligned(rows, [1]) + [shown(n, 2000) for n in _notes(table)])
+  return '\n'.join(aligned(rows, [1]) + [printable(n, 2000) for n in _notes(table)])
 
 
 def as_csv(rows: list[Row]) -> str:

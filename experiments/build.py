@@ -17,7 +17,7 @@ from fesem_jax.core.types import FederatedData, Model
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import clients_per_chunk
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
@@ -69,7 +69,7 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
     hidden = [int(width) for width in config['hidden']]
   except ValueError:
     hidden = [0]
-  chosen = shown(','.join(config['hidden']))
+  chosen = printable(','.join(config['hidden']))
   if min(hidden, default=1) < 1:
     raise UserError(f'--hidden={chosen} must be positive widths, e.g. 200,100.')
   widths = [math.prod(train.example_shape), *hidden, train.num_classes]

@@ -32,7 +32,7 @@ from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
@@ -87,7 +87,7 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
   runs = [plots.PlottedRun(finished[0]) for finished in folders.values() if finished]
   with (
     progress_lines.shown(None),
-    progress_lines.told(f'drawing figures of {len(runs)} runs'),
+    progress_lines.waiting_for(f'drawing figures of {len(runs)} runs'),
   ):
     for run in runs:
       plots.draw_run(run)
@@ -124,7 +124,7 @@ def run_methods(
     return summary
 
   def refuse(label: str, config: dict[str, Any], error: UserError) -> None:
-    reason = shown(in_flags(str(error)), 2000)
+    reason = printable(in_flags(str(error)), 2000)
     print(f'{label}, seed {config["seed"]} cannot run: {reason}')
 
   def after(summaries: Summaries) -> None:

@@ -48,7 +48,7 @@ from fesem_jax.run.resume import digest_of_data
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
@@ -70,8 +70,8 @@ def parse_list(values: Sequence[str]) -> list[int]:
     found = []
   if not found or found[0] < 1 or found != sorted(set(found)):
     raise UserError(
-      f'--num_clusters_list={shown(",".join(values))} must be numbers of clusters in '
-      'ascending order, each once, e.g. 1,2,3,4.'
+      f'--num_clusters_list={printable(",".join(values))} must be numbers of clusters '
+      'in ascending order, each once, e.g. 1,2,3,4.'
     )
   return found
 
@@ -131,7 +131,7 @@ def silhouettes_of_seeds(
           'The models of the clients are not finite after --init_epochs; lower '
           '--learning_rate.'
         )
-      with progress_lines.told(f'silhouettes of seed {config["seed"]}'):
+      with progress_lines.waiting_for(f'silhouettes of seed {config["seed"]}'):
         chosen = gram[np.ix_(sound, sound)], list_of_k, config['seed']
         of_models, of_clouds = num_clusters.against_one_cloud(*chosen)
         clusters = np.full((len(list_of_k), len(gram)), -1)

@@ -11,7 +11,7 @@ import jax
 from absl import app, flags, logging
 
 from fesem_jax.utils import processes
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from fesem_jax.utils.safe_files import first_line
@@ -25,7 +25,7 @@ LOST_OTHERS = 75
 
 def _fail(sentence: str, code: int = 1) -> NoReturn:
   """Ends the process with a sentence, whatever characters it quotes."""
-  print(f'error: {shown(sentence, 2000)}', file=sys.stderr)
+  print(f'error: {printable(sentence, 2000)}', file=sys.stderr)
   sys.exit(code)
 
 
@@ -53,7 +53,7 @@ def main_with_clear_errors(
         f'Code of your own called sys.exit({e.code}), which ended the run; see the '
         'traceback above. Checkpoints are kept.'
       )
-    except processes.Elsewhere:
+    except processes.FirstProcessFailed:
       sys.exit(LOST_OTHERS)
     except UserError as e:
       if isinstance(e, Diverged) and not processes.is_first():  # As all did.

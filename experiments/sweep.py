@@ -27,7 +27,7 @@ from fesem_jax.core import sharding
 from fesem_jax.data.corruption import KINDS, corrupted
 from fesem_jax.run import simulation
 from fesem_jax.run.workdir import locked
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
 from . import compare, methods, tune
@@ -137,7 +137,7 @@ def run_all(
   finished: list[Comparison] = []
   for value, by_label in zip(values, found, strict=True):
     place = f'{name}={text_of(value)}'
-    print(f'{shown(place, 255)}:')
+    print(f'{printable(place, 255)}:')
     # What the value does not concern has run at the first one.
     new = {la: c for la, c in by_label.items() if not points or c != found[0][la]}
     found_there, _ = compare.run_methods(new, workdir / place.replace('/', '_'))

@@ -7,7 +7,7 @@ from typing import Any
 from fesem_jax.analysis import tables
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_markdown, shown, text_of
+from fesem_jax.utils.display import in_markdown, printable, text_of
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import csv_text, markdown, mean_and_deviation
 
@@ -99,7 +99,7 @@ def as_csv(points: list[Point]) -> str:
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
   rows = [
     [
-      *(shown(x, 255) for x in (p['method'], text_of(p['value']))),
+      *(printable(x, 255) for x in (p['method'], text_of(p['value']))),
       p['seeds'],
       p['diverged'],
       *(x for key in keys for x in p[key] or (None, None)),

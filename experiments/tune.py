@@ -135,12 +135,12 @@ def tuned(
       found[label] = tuning.search(tries[label], search.seeds, score, search.by)
     except UserError as e:
       found[label] = e
-    print('\n'.join(_told(label, found[label])))
+    print('\n'.join(_described(label, found[label])))
     _write(found, workdir)
   return found
 
 
-def _told(label: str, found: Choice | UserError) -> list[str]:
+def _described(label: str, found: Choice | UserError) -> list[str]:
   """What is printed of one method's search."""
   if isinstance(found, UserError):
     return [f'{label} cannot be tuned: {in_flags(str(found))}']

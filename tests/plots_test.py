@@ -133,12 +133,12 @@ def test_what_is_shown_is_short_and_printable(odd):
   for show in (display.shown, display.in_figure, display.in_latex, display.in_markdown):
     assert show(odd).isprintable()
     assert len(show(odd)) < 600
-  assert len(display.shown(odd, 20)) <= 20
+  assert len(display.printable(odd, 20)) <= 20
 
 
 def test_names_are_escaped_for_each_place():
-  assert display.shown('a' * 50 + 'z' * 50, 21) == 'a' * 9 + '...' + 'z' * 9
-  assert display.shown('fesem(4;prox_lambda=0.1)') == 'fesem(4;prox_lambda=0.1)'
+  assert display.printable('a' * 50 + 'z' * 50, 21) == 'a' * 9 + '...' + 'z' * 9
+  assert display.printable('fesem(4;prox_lambda=0.1)') == 'fesem(4;prox_lambda=0.1)'
   assert display.in_latex('a_b%&#${}~^\\') == (
     r'a\_b\%\&\#\$\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}'
   )

@@ -8,7 +8,7 @@ import numpy as np
 
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_latex, in_markdown, shown
+from fesem_jax.utils.display import in_latex, in_markdown, printable
 from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
 
 COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
@@ -158,7 +158,7 @@ def as_csv(table: Table) -> str:
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
   rows = [
     [
-      shown(row['method'], 255),
+      printable(row['method'], 255),
       row['seeds'],
       row['diverged'],
       *(x for key in keys for x in row[key] or (None, None)),
@@ -186,14 +186,16 @@ def as_text(table: Table) -> str:
     [*heads, 'ARI', 'AMI', 's/round'],
     *(
       [
-        shown(row['method'], 255),
+        printable(row['method'], 255),
         *(_cell(row, f'{kind}_{c}', '±') for kind in kinds for c in COLUMNS),
         *_agreements_and_seconds(row),
       ]
       for row in table
     ),
   ]
-  return '\n'.join(aligned(rows, [0]) + [shown(note, 2000) for note in _notes(table)])
+  return '\n'.join(
+    aligned(rows, [0]) + [printable(note, 2000) for note in _notes(table)]
+  )
 
 
 def write(table: Table, workdir: pathlib.Path, sections: Sequence[str] = ()) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.text_tables import aligned
 
 _ENDS = 5  # Lines that are shown of the beginning of a long table, and of its end.
@@ -22,7 +22,7 @@ def table_text(columns: Mapping[str, np.ndarray | None]) -> str:
   cut = count > 2 * _ENDS + 1
   rows = [*range(_ENDS), *range(count - _ENDS, count)] if cut else range(count)
   lines = [
-    [shown(n) for n in known],
+    [printable(n) for n in known],
     *([_cell(x[i]) for x in known.values()] for i in rows),
   ]
   if cut:
@@ -36,4 +36,4 @@ def _cell(value: Any) -> str:
     if np.isnan(value):
       return '-'
     return f'{value:.4f}' if value == 0 or 1e-3 <= abs(value) < 1e6 else f'{value:.3e}'
-  return shown(value, _WIDTH)
+  return printable(value, _WIDTH)

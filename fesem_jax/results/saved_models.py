@@ -20,7 +20,7 @@ from fesem_jax.results import client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, Examples, by_layer
 from fesem_jax.utils.atomic_files import replacing
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line
 from fesem_jax.utils.stored_rows import mapped
@@ -108,7 +108,7 @@ def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
   try:
     with zipfile.ZipFile(folder / _FILE) as archive:
       about = _about(archive)
-      return _stranger(folder, archive, about, rounds, clients) is None
+      return _mismatch(folder, archive, about, rounds, clients) is None
   except Exception:  # Whatever is wrong with it, it is to be written again.
     return False
 
@@ -126,7 +126,7 @@ def read(
     # Opened once: it may be replaced meanwhile.
     with path.open('rb') as file, zipfile.ZipFile(file) as archive:
       about = _about(archive)
-      if fault := _stranger(
+      if fault := _mismatch(
         folder, archive, about, rounds, client_table.digest(clients)
       ):
         raise UserError(
@@ -173,7 +173,7 @@ def _digest_of_arrays(archive: zipfile.ZipFile) -> str:
   return hashlib.sha256(json.dumps(sorted(arrays)).encode()).hexdigest()[:16]
 
 
-def _stranger(
+def _mismatch(
   folder: pathlib.Path,
   archive: zipfile.ZipFile,
   about: dict[str, Any],
@@ -182,7 +182,7 @@ def _stranger(
 ) -> str | None:
   """In what the file does not belong to its workdir; None if it does."""
   if about.get('format') != _FORMAT:
-    found = shown(about.get('format'))
+    found = printable(about.get('format'))
     return f'is of another version of this package (format {found}, not {_FORMAT})'
   wanted = _identity(folder, rounds, clients)
   if about.get('run') != wanted['run']:

@@ -62,7 +62,7 @@ class Checkpoints:
       return
     name = f'.{rounds_done}.{secrets.token_hex(8)}.partial'
     partial = self._dir / processes.from_first(lambda: name)
-    with self._or_not_at_all(partial):
+    with self._removed_on_failure(partial):
       processes.from_first(lambda: partial.mkdir())
       items = self._orbax.args.StandardSave(state)
       _quietly(self._checkpointer.save, partial / 'state', args=items)
@@ -70,11 +70,11 @@ class Checkpoints:
       processes.from_first(lambda: self._finish(partial, rounds_done, _kinds(state)))
 
   @contextlib.contextmanager
-  def _or_not_at_all(self, partial: pathlib.Path) -> Iterator[None]:
+  def _removed_on_failure(self, partial: pathlib.Path) -> Iterator[None]:
     """Removes what is left of a checkpoint that cannot be written, and says why."""
     try:
       yield
-    except processes.Elsewhere:
+    except processes.FirstProcessFailed:
       raise
     except (OSError, UserError, _Unsound) as e:
       shutil.rmtree(partial, ignore_errors=True)

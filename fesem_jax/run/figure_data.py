@@ -134,7 +134,7 @@ def draw(
   program = programs.compiled(
     ('portrait', algorithm, local), gram, *args, **run_once(local, train)
   )
-  with progress_lines.told('local models for the figures'):
+  with progress_lines.waiting_for('local models for the figures'):
     products, counts, clusters = processes.on_host(program(*args))
   # Weights beyond 1e19 overflow here.
   counts = counts & np.isfinite(products.diagonal())

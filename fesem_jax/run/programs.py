@@ -22,7 +22,7 @@ from fesem_jax.run.program_memory import compile_to_fit
 from fesem_jax.utils import processes, progress_lines
 
 # First of a program's key -> what the program does.
-_WAITS: dict[Any, str] = {
+_DESCRIPTIONS: dict[Any, str] = {
   'init': 'the start',
   'step': 'a round',
   'measure': 'the evaluation',
@@ -117,7 +117,9 @@ def wait_for(*programs: Program) -> tuple[Program, ...]:
   """The programs, once they are compiled; raises `TooLarge` if one does not fit."""
   new = [program for program in programs if not program.awaited]
   if new:
-    with progress_lines.told(f'compiling {", ".join(program.what for program in new)}'):
+    with progress_lines.waiting_for(
+      f'compiling {", ".join(program.what for program in new)}'
+    ):
       for program in new:
         _ = program.compiled
         program.awaited = True
@@ -196,13 +198,13 @@ class Programs:
 
     Args:
       key: names the function; two functions of one key must do the same. Messages call
-        it by the first of it, see `_WAITS`.
+        it by the first of it, see `_DESCRIPTIONS`.
       fn: the function to compile.
       *args: arguments like those that it will be called with, or their shapes.
       wait: False leaves it to the caller to `wait_for` the program.
       **options: of `jax.jit`.
     """
-    what = _WAITS.get(key[0] if isinstance(key, tuple) else key, 'a program')
+    what = _DESCRIPTIONS.get(key[0] if isinstance(key, tuple) else key, 'a program')
     begin = functools.partial(self._begin, fn, args, options, what)
     program: Program = self.once(key, begin, *args)
     if program.failed():  # Of an earlier run; the device may have room now.

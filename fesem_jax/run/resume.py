@@ -110,7 +110,7 @@ def begin(
   if checkpoints is None or latest is None:
     init = start()
     began = time.perf_counter()
-    with progress_lines.told('first models and clusters'):
+    with progress_lines.waiting_for('first models and clusters'):
       state = jax.block_until_ready(init(key, train))
     return state, 0, time.perf_counter() - began
   if latest > rounds:

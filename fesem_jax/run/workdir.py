@@ -101,7 +101,7 @@ def claim_workdir(
       lambda: _claim(workdir, config, resume, held.enter_context(locked(workdir)))
     )
     if processes.any_of(not (workdir / 'config.json').exists()):
-      raise processes.in_all(
+      raise processes.error_in_all(
         f'`workdir={workdir}` is not the same folder in all processes; choose one on a '
         'disk that they share.'
       )

@@ -43,7 +43,7 @@ _Value = TypeVar('_Value')
 _HEAD, _PACKET = 4, 1024
 
 
-class Elsewhere(UserError):  # noqa: N818 - the first process reports it.
+class FirstProcessFailed(UserError):  # noqa: N818 - the first process reports it.
   """An error that the first process reports for all."""
 
 
@@ -105,7 +105,7 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
   if not group.address or (group.address != AUTO and group.num_processes == 1):
     return
   if group.address != AUTO:
-    rendezvous.hold(*group, wait_seconds)
+    rendezvous.wait_for_all(*group, wait_seconds)
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # It would take SIGTERM for a notice and run on.
   jax.config.update('jax_enable_preemption_service', False)
@@ -220,15 +220,16 @@ def on_host(tree: Any) -> Any:
 def from_first(make: Callable[[], _Value]) -> _Value:
   """What `make` returns in the first process, which alone calls it.
 
-  It may be anything that JSON can hold. If `make` raises, the others raise `Elsewhere`.
+  It may be anything that JSON can hold. If `make` raises, the others raise
+  `FirstProcessFailed`.
   """
   if count() == 1:
     return make()
   if not is_first():
-    told = json.loads(_broadcast(b''))
-    if 'error' in told:
-      raise Elsewhere(told['error'])
-    return told['value']
+    message = json.loads(_broadcast(b''))
+    if 'error' in message:
+      raise FirstProcessFailed(message['error'])
+    return message['value']
   try:
     value = make()
     message = json.dumps({'value': value})
@@ -239,9 +240,9 @@ def from_first(make: Callable[[], _Value]) -> _Value:
   return value
 
 
-def in_all(sentence: str) -> UserError:
+def error_in_all(sentence: str) -> UserError:
   """The exception for what every process found; the first one reports it."""
-  return UserError(sentence) if is_first() else Elsewhere(sentence)
+  return UserError(sentence) if is_first() else FirstProcessFailed(sentence)
 
 
 def any_of(flag: bool) -> bool:
@@ -270,7 +271,7 @@ def check_same(what: str, value: Any) -> None:
   found = multihost_utils.process_allgather(digest)
   if (found != found[0]).any():
     other = int(np.flatnonzero((found != found[0]).any(axis=1))[0])
-    raise in_all(
+    raise error_in_all(
       f'Process {other} differs from the first process in {what}; start all of them '
       'by the same command on the same data.'
     )

@@ -22,7 +22,7 @@ def shown(progress: bool | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
+def waiting_for(what: str) -> Iterator[None]:
   """Says what a block does when it begins, and how long it took when it ends."""
   if not _SHOWN.get():
     yield
