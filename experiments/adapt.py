@@ -54,20 +54,17 @@ def adapt(
   machine: dict[str, Any],
   global_runs: list[pathlib.Path] | None = None,
 ) -> list[adapt_tables.Row]:
-  """Measures the new clients of one run or several, and writes what was found.
+  """Measures the new clients of finished runs, and writes tables and a figure.
 
   Args:
-    workdirs: of finished runs, the seeds of one configuration.
-    out: folder of the results; None is the only workdir's adapt/.
-    settings: see `Settings`.
-    machine: as `run.run` takes it.
+    workdirs: of seeds of one configuration.
+    out: folder of the results; None is WORKDIR/adapt of the only one.
+    settings: how new clients are measured.
+    machine: from `flags.machine`.
     global_runs: workdirs of FedAvg, one for each of `workdirs`; None trains it.
 
   Returns:
     A row for each run, number of examples and rule.
-
-  Raises:
-    UserError, Stopped: before anything is measured or written, but for FedAvg.
   """
   check(settings)
   if not workdirs:
@@ -99,7 +96,7 @@ def adapt(
     for each, model in zip(runs, models, strict=True):
       with (
         progress_lines.shown(None),
-        progress_lines.told(f'new clients of {each.run.workdir}'),
+        progress_lines.waiting_for(f'new clients of {each.run.workdir}'),
       ):
         rows += measure(each, model, local, settings, machine['data_placement'])
     _write(out, rows, runs, settings)

@@ -82,18 +82,9 @@ def measure(
   settings: Settings,
   data_placement: str = 'auto',
 ) -> list[Row]:
-  """Measures the new clients of a run.
+  """A row for each number of examples and each of the five rules.
 
-  Args:
-    clients: see `NewClients`.
-    model: [1, ...] the global model to compare with.
-    local: the run's local training, for its new clients.
-    settings: see `Settings`.
-    data_placement: see `simulate`.
-
-  Returns:
-    A row for each number of examples and each of the three rules, the global model and
-    training alone.
+  `model` is [1, ...], the global model to compare with.
   """
   config, mesh = clients.config, local.mesh
   to_join, to_alone = _schedules(config, local, settings)

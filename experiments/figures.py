@@ -22,8 +22,8 @@ def main(argv: list[str]) -> None:
 
   if len(argv) < 2:
     raise UserError('Name at least one workdir: fesem-figures WORKDIR.')
-  runs = [plots.Run(folder) for folder in argv[1:]]
-  with progress_lines.shown(None), progress_lines.told('drawing'):
+  runs = [plots.PlottedRun(folder) for folder in argv[1:]]
+  with progress_lines.shown(None), progress_lines.waiting_for('drawing'):
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
     out = pathlib.Path(flags.FLAGS.out)

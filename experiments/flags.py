@@ -22,10 +22,6 @@ _NOT_CONFIGURATION = (
   'coordinator_address', 'process_id', 'num_processes',
 )  # fmt: skip
 
-# A configuration leaves these out where they have these values, so that runs of
-# versions without the flag go on.
-LEFT_OUT = {'precision': 'highest', 'initializer': 'flax'}
-
 # What a model of the user's own is called with.
 OWN_MODEL = ('example_shape', 'num_classes')
 
@@ -111,9 +107,4 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   for kind, arguments in (('model', OWN_MODEL), ('dataset', ())):
     text = shared[f'{kind}_options']
     shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text, *arguments)
-  whole = {**shared, 'algorithm': algorithm, **methods.options(algorithm), **options}
-  return {
-    name: value
-    for name, value in whole.items()
-    if name not in LEFT_OUT or value != LEFT_OUT[name]
-  }
+  return {**shared, 'algorithm': algorithm, **methods.options(algorithm), **options}

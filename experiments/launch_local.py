@@ -45,11 +45,6 @@ _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Launched:
   """A process of the run.
 
-  Args:
-    process_id: its number.
-    command: to start.
-    environment: of the process.
-
   Attributes:
     process_id: its number.
     lines: the last that it printed; none of the first process, which prints itself.
@@ -94,14 +89,10 @@ class Launched:
 
 
 def launch(num_processes: int, given: list[str]) -> int:
-  """Runs the processes to their end.
+  """Runs the processes to their end, with flags of `fesem-run`.
 
-  Args:
-    num_processes: how many.
-    given: flags of `fesem-run`.
-
-  Returns:
-    The exit code of the run: 0, 130 after Ctrl-C, or that of the process that failed.
+  Returns the exit code of the run: 0, 130 after Ctrl-C, or that of the process that
+  failed.
   """
   share = max(1, sharding.cores() // num_processes)
   address = f'127.0.0.1:{_free_port()}'

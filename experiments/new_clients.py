@@ -49,16 +49,7 @@ class NewClients(NamedTuple):
 
 
 def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
-  """Reads a run and sets the clients aside that it set aside.
-
-  Args:
-    workdir: of the run.
-    data_dir: folder of the data files.
-
-  Raises:
-    UserError: if it is not finished, has no such clients, no centers or no models,
-      or if its data are not what they were.
-  """
+  """Reads a run, and sets the clients aside that it set aside."""
   run = load_run(workdir)
   _check(run)
   config = run.config
@@ -95,8 +86,7 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
   needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
-  known = run.config.keys() | experiment_flags.LEFT_OUT.keys()
-  if lacking := [name for name in needed if name not in known]:
+  if lacking := [name for name in needed if name not in run.config]:
     raise UserError(
       f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
       'of fesem-run and fesem-compare of this version only.'
@@ -140,15 +130,7 @@ def check_one_configuration(runs: list[NewClients]) -> None:
 
 
 def global_model(workdir: pathlib.Path, clients: NewClients) -> Params:
-  """The model of a finished run of FedAvg on the same clients, [1, ...].
-
-  Args:
-    workdir: of that run.
-    clients: of the run that it is compared with.
-
-  Raises:
-    UserError: if it is not finished, of another method, or of other clients or models.
-  """
+  """The model of a finished run of FedAvg on the same clients, [1, ...]."""
   run = dataclasses.replace(load_run(workdir), model=clients.model)
   if (name := run.config.get('algorithm')) != 'fed_avg':
     raise UserError(

@@ -59,16 +59,7 @@ _KNOWN = {
 def data_size(
   config: dict[str, Any], machine: dict[str, Any], clients: int = 0
 ) -> DataSize:
-  """How much data a configuration names.
-
-  Args:
-    config: of the run.
-    machine: flags of the machine.
-    clients: so many of the same kind; 0 is as many as there are.
-
-  Raises:
-    UserError: if neither the data nor their sizes are known.
-  """
+  """Size of the data that a configuration names, of `clients` clients if positive."""
   examples = flags.FLAGS.plan_examples
   check_at_least(0, plan_examples=examples)
   try:
@@ -122,11 +113,7 @@ def one_plan(
 
 
 def numbers_of_clients() -> list[int]:
-  """The values of --plan_clients.
-
-  Raises:
-    UserError: if one is not a whole number of at least 0.
-  """
+  """The values of --plan_clients; 0 is as many as the data have."""
   given = flags.FLAGS.plan_clients
   try:
     counts = [int(count) for count in given]

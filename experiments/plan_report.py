@@ -9,6 +9,7 @@ from fesem_jax.planning import fit_advice
 from fesem_jax.planning.planner import Plan
 from fesem_jax.run.program_memory import calls_to_host, collectives_of
 from fesem_jax.utils.display import in_bytes
+from fesem_jax.utils.text_tables import aligned
 
 
 def report(
@@ -23,8 +24,8 @@ def report(
   Args:
     plan: of a run.
     num_clients: M.
-    topology: that it is for.
-    mesh: its devices.
+    topology: name of the devices.
+    mesh: the devices.
     memory: bytes of each; None if it is not known.
   """
   advice = None if memory is None else fit_advice.advice(plan, memory, mesh.size)
@@ -88,7 +89,7 @@ def text(made: dict[str, Any]) -> str:
     f'{made["clients_per_device"]:,} clients of a round, {made["clients_per_chunk"]:,} '
     'side by side; on each:',
     '',
-    _aligned(rows),
+    *aligned(rows),
     '',
     f'local models   {sizes["stack_bytes"]} of a state of {sizes["state_bytes"]}; '
     f'one model {sizes["model_bytes"]}',
@@ -136,13 +137,4 @@ def table(plans: Sequence[dict[str, Any]]) -> str:
         f'{made["compile_seconds"]:.0f} s',
       )
     )
-  return _aligned(rows)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-  """Rows as lines of cells, each column as wide as its widest cell."""
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return '\n'.join(
-    '  '.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-    for row in rows
-  )
+  return '\n'.join(aligned(rows))

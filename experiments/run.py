@@ -52,13 +52,10 @@ def run(
     config: from `flags.configuration`.
     machine: from `flags.machine`.
     workdir: made if absent.
-    say: where to announce what is run.
-    programs: of other seeds of the same configuration.
+    say: prints a line on what is run.
+    programs: of other runs with programs in common.
     splits: to train and to measure on, if not those that the configuration names.
     make_portrait: see `simulate`.
-
-  Raises:
-    UserError, Stopped: see `simulate`.
   """
   check_numbers(config | machine)
   config = config | {
@@ -155,15 +152,7 @@ def run_unless_diverged(
   programs: Programs,
   **options: Any,
 ) -> dict[str, Any] | None:
-  """The summary of a run announced as `what`; None if it diverged.
-
-  Args:
-    config: from `flags.configuration`.
-    workdir: made if absent.
-    what: is run.
-    programs: of other seeds of the same configuration.
-    **options: further ones of `run`.
-  """
+  """The summary of a run that lines call `what`; None if it diverged."""
 
   def say(text):
     return print(f'[{what}] {text}')

@@ -48,7 +48,7 @@ from fesem_jax.run.resume import digest_of_data
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
@@ -70,8 +70,8 @@ def parse_list(values: Sequence[str]) -> list[int]:
     found = []
   if not found or found[0] < 1 or found != sorted(set(found)):
     raise UserError(
-      f'--num_clusters_list={shown(",".join(values))} must be numbers of clusters in '
-      'ascending order, each once, e.g. 1,2,3,4.'
+      f'--num_clusters_list={printable(",".join(values))} must be numbers of clusters '
+      'in ascending order, each once, e.g. 1,2,3,4.'
     )
   return found
 
@@ -95,17 +95,13 @@ def silhouettes_of_seeds(
   list_of_k: list[int],
   workdir: pathlib.Path,
 ) -> list[dict[str, Any]]:
-  """Of each seed, the silhouettes by K of the models from one common start.
+  """Silhouettes of models from one common start, of each seed.
 
-  Args:
-    configs: one for each seed.
-    train: training split of the S chosen clients.
-    list_of_k: each K.
-    workdir: holds what is finished in silhouettes/.
+  Finished seeds are read from workdir/silhouettes/.
 
   Returns:
-    `silhouette` by K, `of_clouds`, a list of the same for each cloud, and `clusters` by
-    K, of each client; -1 of one whose model is not finite.
+    For each configuration `silhouette` by K, `of_clouds`, a list of the same for each
+    cloud, and `clusters` by K, of each client; -1 of one whose model is not finite.
   """
   programs = Programs()
   machine = experiment_flags.machine()
@@ -135,7 +131,7 @@ def silhouettes_of_seeds(
           'The models of the clients are not finite after --init_epochs; lower '
           '--learning_rate.'
         )
-      with progress_lines.told(f'silhouettes of seed {config["seed"]}'):
+      with progress_lines.waiting_for(f'silhouettes of seed {config["seed"]}'):
         chosen = gram[np.ix_(sound, sound)], list_of_k, config['seed']
         of_models, of_clouds = num_clusters.against_one_cloud(*chosen)
         clusters = np.full((len(list_of_k), len(gram)), -1)
@@ -182,14 +178,14 @@ def select(
   splits: tuple[FederatedData, FederatedData],
   workdir: pathlib.Path,
 ) -> dict[str, Any]:
-  """Runs what is missing, and writes and recommends.
+  """Runs what is missing, writes the tables and recommends a K.
 
   Args:
     config: of FeSEM on the chosen clients, but for K; its seed is the first.
     list_of_k: each K.
     num_seeds: seeds of each K.
     splits: training and validation split of the chosen clients.
-    workdir: of the runs and of what is written.
+    workdir: folder of the runs and tables.
 
   Returns:
     What select_k.json holds.

@@ -22,11 +22,12 @@ from typing import Any
 from absl import flags
 
 from fesem_jax import algorithms, data
+from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.data.corruption import KINDS, corrupted
 from fesem_jax.run.settings import Settings
 from fesem_jax.run.workdir import locked
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
 from . import compare, methods, tune
@@ -48,11 +49,7 @@ ByLabel = dict[str, list[dict[str, Any]]]
 
 
 def parse_vary(text: str) -> tuple[str, list[Any]]:
-  """'rounds:20,10' -> ('rounds', [10, 20]); numbers in increasing order.
-
-  Raises:
-    UserError: see `tune.parse_search`, or if a value is there twice.
-  """
+  """'rounds:20,10' -> ('rounds', [10, 20]); numbers in increasing order."""
   name, values = tune.parse_search(text, 'vary')
   if len({text_of(v) for v in values}) < len(values):
     raise UserError(f'--vary={text}: the values must be distinct.')
@@ -64,12 +61,7 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
 def configurations(
   name: str, values: list[Any], listed: list[str], num_seeds: int
 ) -> list[ByLabel]:
-  """The configurations of a comparison at each value of a flag.
-
-  Raises:
-    UserError: if the flag concerns none of the methods, or bad clients are half
-      described; see also `compare.configurations`.
-  """
+  """The configurations of a comparison at each value of a flag."""
   flag, corrupt = flags.FLAGS[name], flags.FLAGS.corrupt
   if name == 'corrupt_fraction' and corrupt == 'none':
     raise UserError(
@@ -98,11 +90,7 @@ def configurations(
 
 
 def check(found: Iterable[ByLabel]) -> int:
-  """The number of clients in training; builds what needs no training, at each value.
-
-  Raises:
-    UserError: if no method can run at one of the values.
-  """
+  """Builds all that needs no training, at each value; returns the number of clients."""
   loaded: dict[str, Any] = {}
   machine = experiment_flags.machine() | {'clients_per_chunk': '0'}
   for by_label in found:
@@ -137,20 +125,17 @@ def run_all(
   num_clients: int,
   workdir: pathlib.Path,
 ) -> None:
-  """Runs what is missing at every value, then writes, prints and draws the curves.
-
-  Raises:
-    UserError: at the end, if some of the methods could not run.
-  """
+  """Runs what is missing at every value, then writes, prints and draws the curves."""
   points: list[Point] = []
   called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
-  finished: list[compare.Finished] = []
+  finished: list[Comparison] = []
   for value, by_label in zip(values, found, strict=True):
     place = f'{name}={text_of(value)}'
-    print(f'{shown(place, 255)}:')
+    print(f'{printable(place, 255)}:')
     # What the value does not concern has run at the first one.
     new = {la: c for la, c in by_label.items() if not points or c != found[0][la]}
-    finished.append(compare.run_methods(new, workdir / place.replace('/', '_')))
+    found_there, _ = compare.run_methods(new, workdir / place.replace('/', '_'))
+    finished.append(found_there)
     known = finished[0].summaries | finished[-1].summaries
     points += points_of(value, {label: known[label] for label in by_label})
     write(points, called, workdir)

@@ -87,16 +87,7 @@ def _k_means(points: np.ndarray, k: int, seed: int) -> np.ndarray:
 def clusterings(
   gram: np.ndarray, num_clusters: Sequence[int], seed: int
 ) -> list[np.ndarray]:
-  """The clusters of k-means whose silhouettes `against_one_cloud` gives.
-
-  Args:
-    gram: [S, S] float64 inner products of models about their mean.
-    num_clusters: each K, at most S.
-    seed: decides where k-means starts.
-
-  Returns:
-    For each K, [S] int.
-  """
+  """[S] int clusters of k-means for each K, as `against_one_cloud` makes them."""
   points = coordinates(gram)
   return [_k_means(points, k, seed) for k in num_clusters]
 

@@ -63,12 +63,7 @@ class DataSize(NamedTuple):
     )
 
   def scaled(self, num_clients: int, examples: int = 0) -> 'DataSize':
-    """The size with another number of clients.
-
-    Args:
-      num_clients: M.
-      examples: mean of a client's training examples; 0 keeps the mean.
-    """
+    """The size with M other clients, and another mean of their training examples."""
     ratio = examples * self.num_clients / self.train.examples if examples else 1.0
 
     def split(old: SplitSize) -> SplitSize:

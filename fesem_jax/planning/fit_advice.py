@@ -7,15 +7,9 @@ from fesem_jax.utils.display import in_bytes
 
 
 def advice(plan: Plan, memory: int, num_devices: int) -> list[str]:
-  """Sentences with the flags to change for a run that does not fit.
+  """One sentence for each flag that makes a run fit; none where it fits.
 
-  Args:
-    plan: of the run.
-    memory: bytes of a device.
-    num_devices: D.
-
-  Returns:
-    One sentence for each change that is enough; empty where the run fits.
+  `memory` is that of each of the `num_devices` devices.
   """
   refused = any(p.refused for p in plan.programs)
   if plan.peak_bytes <= memory and not refused:

@@ -111,9 +111,6 @@ def plan(
     finetune_epochs: see `simulate`.
     parts: programs to compile, of `PARTS`.
     data_placement: 'replicated' or 'sharded'; see `placement.chosen`.
-
-  Raises:
-    UserError: if the method cannot be run so.
   """
   mesh = algorithm.local.mesh
   whole = NamedSharding(mesh, PartitionSpec())
@@ -138,7 +135,7 @@ def plan(
     if name not in parts:
       return
     began = time.perf_counter()
-    with progress_lines.told(f'compiling the {name}'):
+    with progress_lines.waiting_for(f'compiling the {name}'):
       made, memory = try_to_compile(jax.jit(fn, **options).lower(*args), args)
     seconds, text = time.perf_counter() - began, made and made.as_text()
     programs.append(PlannedProgram(name, memory, seconds, made is None, text or ''))

@@ -10,7 +10,7 @@ from fesem_jax.results.metrics_file import read_clients, read_config, read_metri
 from fesem_jax.utils.errors import UserError
 
 
-class Run:
+class PlottedRun:
   """A run as its workdir holds it.
 
   Args:

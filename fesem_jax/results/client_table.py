@@ -95,11 +95,7 @@ class ClientTable(NamedTuple):
 
 
 def position_of(client: Any, names: np.ndarray) -> int:
-  """The place of a client among the names.
-
-  Raises:
-    UserError: if no client, or more than one, has that name.
-  """
+  """The place of a client among the names; raises `UserError` unless there is one."""
   if not isinstance(client, str):
     raise UserError(
       f"{argument('client', client)} must be a client's name, a string such as "
@@ -125,17 +121,7 @@ def make(
   finetuned: Counts,
   honest: np.ndarray | None = None,
 ) -> ClientTable:
-  """The table from what was measured.
-
-  Args:
-    names: [M] strings, as all that follows in the order of the user's data.
-    sizes: [M] int training examples.
-    truth: [M] int or names of true clusters, or None.
-    assignment: [M] int cluster, or None.
-    deployed: of the deployed models.
-    finetuned: of the fine-tuned models.
-    honest: [M] bool, or None where all are.
-  """
+  """The table from what was measured, [M] each in the order of the user's data."""
   test_sizes, accuracy, f1 = client_scores(deployed)
   _, tuned_accuracy, tuned_f1 = client_scores(finetuned)
   tuned_metrics = client_metrics(finetuned)
@@ -203,11 +189,7 @@ def _lines(table: ClientTable) -> list[list[Any]]:
 
 
 def read(folder: pathlib.Path) -> ClientTable | None:
-  """The table that a workdir holds; None where there is none.
-
-  Raises:
-    UserError: if it is damaged.
-  """
+  """The table that a workdir holds; None where there is none."""
   path = folder / _FILE
   try:
     with path.open(newline='', encoding='utf-8') as file:

@@ -20,7 +20,7 @@ from fesem_jax.results import client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, Examples, by_layer
 from fesem_jax.utils.atomic_files import replacing
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line
 from fesem_jax.utils.stored_rows import mapped
@@ -33,12 +33,7 @@ _BLOCK = 2**24  # Bytes that are put in order at once.
 
 
 def num_bytes(models: ClientModels, num_clients: int) -> int:
-  """Bytes of the file.
-
-  Args:
-    models: or their shapes.
-    num_clients: M, without padding.
-  """
+  """Bytes of the file of M clients' models, or of their shapes."""
   shared = sum(x.size * 4 for x in by_layer(models.shared).values())
   if offloading.is_offloaded(models.own):
     return shared + models.own.form.size * 4 * num_clients
@@ -60,12 +55,9 @@ def write(
     folder: the workdir.
     models: of the clients as arranged.
     places: [M] position in `models` of the first, second, ... client of the file.
-    clients: the table of these clients; the file keeps its digest.
+    clients: the table of these clients, whose digest the file keeps.
     examples: what the models take.
     rounds: that were done.
-
-  Raises:
-    UserError: if the file cannot be written.
   """
   about = {'format': _FORMAT, **_identity(folder, rounds, client_table.digest(clients))}
   about |= dataclasses.asdict(examples)
@@ -111,15 +103,12 @@ def remove(folder: pathlib.Path) -> None:
 def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
   """Whether a workdir has the models of its own run, so that none are to be written.
 
-  Args:
-    folder: the workdir.
-    rounds: that were done.
-    clients: digest of the table of clients.
+  `clients` is the digest of the table of clients.
   """
   try:
     with zipfile.ZipFile(folder / _FILE) as archive:
       about = _about(archive)
-      return _stranger(folder, archive, about, rounds, clients) is None
+      return _mismatch(folder, archive, about, rounds, clients) is None
   except Exception:  # Whatever is wrong with it, it is to be written again.
     return False
 
@@ -129,23 +118,15 @@ def read(
 ) -> DeployedModels | None:
   """The deployed models that a workdir holds, without copying them to memory.
 
-  Args:
-    folder: the workdir.
-    rounds: that were done, as `summary.json` says.
-    clients: what `clients.csv` holds.
-
-  Returns:
-    None where there is no such file.
-
-  Raises:
-    UserError: if it is damaged, of another version, or not of this run.
+  None where there is no such file. Raises `UserError` if it is damaged, of another
+  version, or not of the run of `rounds` rounds with these clients.
   """
   path = folder / _FILE
   try:
     # Opened once: it may be replaced meanwhile.
     with path.open('rb') as file, zipfile.ZipFile(file) as archive:
       about = _about(archive)
-      if fault := _stranger(
+      if fault := _mismatch(
         folder, archive, about, rounds, client_table.digest(clients)
       ):
         raise UserError(
@@ -192,7 +173,7 @@ def _digest_of_arrays(archive: zipfile.ZipFile) -> str:
   return hashlib.sha256(json.dumps(sorted(arrays)).encode()).hexdigest()[:16]
 
 
-def _stranger(
+def _mismatch(
   folder: pathlib.Path,
   archive: zipfile.ZipFile,
   about: dict[str, Any],
@@ -201,7 +182,7 @@ def _stranger(
 ) -> str | None:
   """In what the file does not belong to its workdir; None if it does."""
   if about.get('format') != _FORMAT:
-    found = shown(about.get('format'))
+    found = printable(about.get('format'))
     return f'is of another version of this package (format {found}, not {_FORMAT})'
   wanted = _identity(folder, rounds, clients)
   if about.get('run') != wanted['run']:

@@ -160,16 +160,7 @@ def _figures(record: dict[str, Any]) -> str:
 def _model_of(
   path: pathlib.Path, config: dict[str, Any], held: DeployedModels
 ) -> Model | None:
-  """The model that a configuration of the binaries names; None if it names none.
-
-  Args:
-    path: of the configuration, for errors.
-    config: its content.
-    held: the models that were saved.
-
-  Raises:
-    UserError: if there is no such model.
-  """
+  """The model that a configuration at `path` names; None if it names none."""
   if config.get('model') not in networks.NAMES:
     return None
   shape, num_classes = held.examples.shape, held.examples.num_classes
@@ -184,13 +175,7 @@ def _model_of(
 
 
 def _check_model(model: Model, models: DeployedModels, source: str) -> None:
-  """Raises `UserError` unless a model computes with the layers that were saved.
-
-  Args:
-    model: to predict with.
-    models: that were saved.
-    source: what names the model, for the error.
-  """
+  """Raises `UserError` unless a model computes with the layers that were saved."""
   shape, num_classes = models.examples.shape, models.examples.num_classes
   batch = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
   try:

@@ -137,7 +137,7 @@ def draw(
   program = programs.compiled(
     ('portrait', algorithm, local), gram, *args, **run_once(local, train)
   )
-  with progress_lines.told('local models for the figures'):
+  with progress_lines.waiting_for('local models for the figures'):
     products, counts, clusters = processes.on_host(program(*args))
   # Weights beyond 1e19 overflow here.
   counts = counts & np.isfinite(products.diagonal())
@@ -165,11 +165,9 @@ def draw(
 def in_order(
   picture: dict[str, np.ndarray], places: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """A portrait whose positions are those of another order of the clients.
+  """A portrait in another order of the clients.
 
-  Args:
-    picture: from `draw`.
-    places: [M] position in `picture` of the client that comes first, second, ...
+  `places` [M] is the position in `picture` of the client that comes first, second, ...
   """
   moved = dict(picture)
   for name in ('names', 'truth', 'assignment'):

@@ -61,11 +61,7 @@ class ProgramMemory(NamedTuple):
 
 
 class TooLarge(UserError):  # noqa: N818 - what a program is.
-  """A program that takes more memory than a device has.
-
-  Attributes:
-    memory: that the program takes.
-  """
+  """A program that takes more memory, `memory`, than a device has."""
 
   def __init__(self, what: str, memory: ProgramMemory, available: int | None):
     has = '' if available is None else f'; it has {in_bytes(available)}'
@@ -126,14 +122,9 @@ def calls_to_host(text: str) -> list[str]:
 def try_to_compile(
   lowered: jax.stages.Lowered, args: Any
 ) -> tuple[jax.stages.Compiled | None, ProgramMemory]:
-  """Compiles a program, and returns it with the memory that it takes.
+  """The program, or None if the compiler refused it for its memory; and that memory.
 
-  Args:
-    lowered: the program.
-    args: tree of arrays or shapes that it takes.
-
-  Returns:
-    The program, or None if the compiler refused it for its memory; and that memory.
+  `args` is a tree of the arrays or shapes that the program takes.
   """
   try:
     compiled = lowered.compile()
@@ -149,15 +140,11 @@ def try_to_compile(
 
 
 def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
-  """Compiles a program for the devices of its arguments.
-
-  Args:
-    lowered: the program.
-    args: tree of arrays that it will be called with, or of their shapes and shardings.
-    what: it does, for errors.
+  """Compiles a program for the devices of its arguments, arrays or shapes.
 
   Raises:
-    TooLarge: if it takes more memory than a device has, by its compiler's count.
+    TooLarge: if it takes more memory than a device has, by its compiler's count; `what`
+      it does is for this error.
   """
   leaves = jax.tree.leaves(args)
   arrays = [x for x in leaves if getattr(x, 'sharding', None) is not None]

@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_counts_the_same_moves(tmp_path):
 def test_moves_have_a_panel_only_where_they_are_recorded(tmp_path):
   plots = pytest.importorskip('fesem_jax.plots')
   run(scripted(), workdir=tmp_path)
-  drawn = plots.Run(tmp_path)
+  drawn = plots.PlottedRun(tmp_path)
 
   def moves():
     """What the panel of moves says beside its bars; None without such a panel."""
