@@ -104,8 +104,8 @@ def check(found: Iterable[ByLabel]) -> int:
     if fraction := config['unseen_fraction']:
       (train, test), _ = data.hold_out_clients(train, test, fraction, config['seed'])
     corrupted(train, config['corrupt'], config['corrupt_fraction'], config['seed'])
-    names = ('rounds', 'clients_per_round', 'eval_every', 'finetune_epochs')
-    Settings(**{name: config[name] for name in names}).check(train, test)
+    numbers = ('rounds', 'clients_per_round', 'eval_every', 'finetune_epochs')
+    Settings(**{name: config[name] for name in numbers}).check(train, test)
     local = build_local(config, build_model(config, train), train, machine)
     refused = []
     for first, *_ in by_label.values():

@@ -22,7 +22,7 @@ def small(monkeypatch):
   return workload
 
 
-def run(runner, tmp_path, name, clients, parts):
+def norms_after_a_round(runner, tmp_path, name, clients, parts):
   """Norms after a round of so many workers, as `processes.Peer` drives them."""
   file = tmp_path / f'models{parts}'
   size = sum(np.prod(shape) for shape in WORKLOADS[name].shapes().values())
@@ -53,10 +53,10 @@ def test_clients_are_dealt_to_processes_by_their_work():
 def test_processes_that_split_the_clients_have_the_mean_of_one(
   tmp_path, small, clients
 ):
-  alone, steps = run(NumPy, tmp_path, 'small', clients, 1)
+  alone, steps = norms_after_a_round(NumPy, tmp_path, 'small', clients, 1)
   assert steps == (small.steps(7) if clients else 1)
   for parts in (2, 3):
-    together, same_steps = run(NumPy, tmp_path, 'small', clients, parts)
+    together, same_steps = norms_after_a_round(NumPy, tmp_path, 'small', clients, parts)
     assert same_steps == steps
     assert together == pytest.approx(alone, rel=1e-5)
   if clients:
@@ -90,7 +90,7 @@ def test_ours_does_the_work_of_the_equations(tmp_path, small):
   for name, clients, rtol in (('W3', 0, 1e-4), ('small', 6, 0.25)):
     norms = {}
     for runner in (ours.Ours, NumPy):
-      norms[runner], steps = run(runner, tmp_path, name, clients, 1)
+      norms[runner], steps = norms_after_a_round(runner, tmp_path, name, clients, 1)
       assert steps == (small.steps(6) if clients else 1)
     comparison.check_equal_work(name, norms, rtol)
 

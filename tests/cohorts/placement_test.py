@@ -13,10 +13,10 @@ from fesem_jax.core import batching, client_map, sharding
 from fesem_jax.core.types import Cohort, FederatedData
 from fesem_jax.data import label_skew
 from fesem_jax.run import figure_data, program_memory
-from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import IDS, METHODS, ONCE, assert_close, base_run
+from tests.support.runs import simulated
 
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5, 4, 6, 9, 3, 5, 2, 7, 6, 4, 8, 5, 3]
 M, PADDED = len(SIZES), 24
@@ -256,32 +256,31 @@ def test_large_data_are_split_by_themselves(
     placement.chosen('whole', 1000, mesh, everyone)
 
 
-def run(name='fesem', devices=2, placed_as='sharded', rounds=2, **options):
+def split_run(name='fesem', data_placement='sharded', **options):
+  """The result of a run of cohorts of seven clients."""
   groups = np.arange(M) % 2
   train = helpers.federation(SIZES, groups=groups)
   test = helpers.federation([3] * M, groups=groups, seed=1)
-  given = {'num_clusters': 2} if name == 'fesem' else {}
-  algorithm = algorithms.build(name, helpers.local(devices=devices), **given)
-  options |= {'rounds': rounds, 'clients_per_round': 7, 'data_placement': placed_as}
-  return simulate(algorithm, train, test, **options)
+  options |= {'clients_per_round': 7, 'data_placement': data_placement}
+  return simulated(name, (train, test), **options)
 
 
 def test_a_run_of_some_clients_goes_on_where_data_are_split_alike(tmp_path):
-  how = {'name': 'fed_avg', 'make_portrait': False, 'eval_every': 0}
+  how = {'name': 'fed_avg', 'eval_every': 0}
   held = how | {'workdir': tmp_path, 'config': {'seed': 0}}
-  run(**held, rounds=1)
+  split_run(**held, rounds=1)
   refused = r'`data_placement` \(there: sharded, now: replicated\)'
   with pytest.raises(UserError, match=refused):
-    run(**held, rounds=1, placed_as='auto')
-  rest, whole = run(**held, devices=1), run(**how)
+    split_run(**held, rounds=1, data_placement='auto')
+  rest, whole = split_run(**held, devices=1), split_run(**how)
   jax.tree.map(assert_close, rest.state, whole.state)
   assert whole.summary['data_placement'] == 'sharded'
   assert 'each of 2 device(s) holds' in whole.summary['notes'][0]
 
 
 def test_a_run_of_replicated_data_has_the_configuration_that_it_had(tmp_path):
-  how = {'make_portrait': False, 'rounds': 1, 'placed_as': 'auto'}
-  result = run('fed_avg', workdir=tmp_path, config={'seed': 0}, **how)
+  how = {'rounds': 1, 'data_placement': 'auto'}
+  result = split_run('fed_avg', workdir=tmp_path, config={'seed': 0}, **how)
   assert result.summary['data_placement'] == 'replicated'
   held = (tmp_path / 'config.json').read_text()
   assert 'data_placement' not in held
@@ -291,7 +290,7 @@ def test_a_run_of_replicated_data_has_the_configuration_that_it_had(tmp_path):
 def test_figures_show_clients_where_their_data_are(monkeypatch):
   monkeypatch.setattr(figure_data, '_MAX_CLIENTS', 6)
   new = helpers.federation([4] * 5)
-  result = run('fesem', rounds=1, unseen=(new, new))
+  result = split_run('fesem', rounds=1, unseen=(new, new), make_portrait=True)
   assert 0 < result.summary['unseen']['micro_accuracy'] <= 1
   sampled = result.portrait['sampled']
   assert len(set(sampled.tolist())) == 6  # All of them trained: none was elsewhere.

@@ -37,7 +37,7 @@ def data_and_local(devices=1):
   return arrangement.arrange(local, data, data)[0], local
 
 
-def run(name, options, state, cohort=None, devices=1):
+def two_rounds(name, options, state, cohort=None, devices=1):
   """The state after two rounds, what they report, and what clients deploy."""
   data, local = data_and_local(devices)
   algorithm = algorithms.build(name, local, client_state=state, **options)
@@ -72,18 +72,18 @@ CASES += [(*row, some, 1 + i % 2) for i, row in enumerate(OFFLOADED)]
   ids=[f'{id_}-{how}' for how in ('all', 'some') for id_ in IDS],
 )
 def test_the_same_results_as_on_the_devices(name, options, cohort, devices):
-  kept = run(name, options, 'stacked', cohort, devices)
-  offloaded = run(name, options, 'offloaded', cohort, devices)
+  kept = two_rounds(name, options, 'stacked', cohort, devices)
+  offloaded = two_rounds(name, options, 'offloaded', cohort, devices)
   assert_same(kept, offloaded)
 
 
 @pytest.mark.parametrize('devices', [1, 2])
 def test_rows_read_ahead_are_those_of_the_next_chunk(devices, monkeypatch):
-  kept = run('non_fed', {}, 'stacked', None, devices)
+  kept = two_rounds('non_fed', {}, 'stacked', None, devices)
   monkeypatch.setattr(offloading, 'reads_ahead', lambda mesh: True)
-  assert_same(kept, run('non_fed', {}, 'offloaded', None, devices))
+  assert_same(kept, two_rounds('non_fed', {}, 'offloaded', None, devices))
   monkeypatch.setattr(offloading, '_UNROLLED', 1)
-  assert_same(kept, run('non_fed', {}, 'offloaded', None, devices))
+  assert_same(kept, two_rounds('non_fed', {}, 'offloaded', None, devices))
 
 
 def stack_of(count, devices, seed=0):

@@ -40,7 +40,7 @@ def program(text):
   return '\n'.join(lines)
 
 
-def run(page, text, folder):
+def run_page(page, text, folder):
   script = folder / page.with_suffix('.py').name
   script.write_text(program(text))
   return subprocess.run(
@@ -63,7 +63,7 @@ def test_blocks_keep_their_lines_and_titles_make_files(tmp_path):
     '```\n\n```python\nimport a\n\nassert a.Y == 2\n```\n```\nno program\n```\n'
     '```python\nassert a.Y == 3\n```\n'
   )
-  done = run(pathlib.Path('page.md'), text, tmp_path)
+  done = run_page(pathlib.Path('page.md'), text, tmp_path)
   assert 'line 18' in done.stderr
   assert text.splitlines()[17] in done.stderr
   assert (tmp_path / 'a.py').read_text() == 'X = 1\nY = X + 1\n'
@@ -87,7 +87,7 @@ def test_own_methods_need_public_names_only():
 @pytest.mark.slow
 @pytest.mark.parametrize('page', _WITH_PROGRAMS, ids=lambda page: page.stem)
 def test_programs_of_a_page_run_in_an_empty_folder(page, tmp_path):
-  done = run(page, page.read_text(), tmp_path)
+  done = run_page(page, page.read_text(), tmp_path)
   assert done.returncode == 0, done.stderr
 
 

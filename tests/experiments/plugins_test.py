@@ -20,6 +20,7 @@ from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK, refuses
 from tests.support.commands import call
+from tests.support.runs import records
 
 METHOD = '''
 import os, pathlib, signal
@@ -143,12 +144,6 @@ def parse():
   flags.FLAGS(['run'])
   yield parsed
   parsed()
-
-
-def records(run):
-  """What `metrics.jsonl` says, but for the time."""
-  lines = (run / 'metrics.jsonl').read_text().splitlines()
-  return [json.loads(line) | {'seconds': 0} for line in lines]
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Results in the user's order, and finished runs loaded from their workdirs."""
 
 import dataclasses
-import functools
 import json
 import os
 import shutil
@@ -21,58 +20,34 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.results import client_table, metrics_file, saved_models
 from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.run import rounds
-from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.commands import ROOT, call
+from tests.support.runs import (
+  GROUPS,
+  SIZES,
+  TEST_SIZES,
+  assert_same_state,
+  built,
+  federation,
+  simulated,
+)
 
-SIZES = [3, 9, 5, 14, 4, 7, 11]
-GROUPS = [0, 1, 0, 1, 0, 1, 0]
-TEST_SIZES = [5, 6, 0, 7, 8, 9, 4]
 NAMES = ['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6']
-CONFIG = {'algorithm': 'x', 'seed': 0, 'model': 'mlp', 'hidden': ['5']}
-METHODS = {
-  'fesem': {'num_clusters': 2},
-  'fed_avg': {},
-  'non_fed': {},
-  'fed_per': {},
-  'hypo_cluster': {'num_clusters': 2, 'init_restarts': 3},
-}
+METHODS = ['fesem', 'fed_avg', 'non_fed', 'fed_per', 'hypo_cluster']
 
 
-def federation():
-  return (
-    helpers.federation(SIZES, groups=GROUPS),
-    helpers.federation(TEST_SIZES, 1, GROUPS),
-  )
-
-
-PROGRAMS = Programs()  # All runs below share what is compiled.
-
-
-@functools.cache
-def built(name, devices):
-  return algorithms.build(name, helpers.local(devices=devices), **METHODS[name])
-
-
-def run(name='fesem', workdir=None, devices=2, **kwargs):
-  options = {'rounds': 2, 'config': CONFIG, 'make_portrait': False} | kwargs
-  return fj.simulate(
-    built(name, devices), *federation(), workdir=workdir, programs=PROGRAMS, **options
-  )
-
-
-@pytest.fixture(scope='module', params=list(METHODS))
+@pytest.fixture(scope='module', params=METHODS)
 def finished(request, tmp_path_factory):
   """A method's name, the result of a run of it and its workdir."""
   folder = tmp_path_factory.mktemp(request.param)
-  return request.param, run(request.param, folder), folder
+  return request.param, simulated(request.param, workdir=folder), folder
 
 
 @pytest.fixture(scope='module')
 def done(tmp_path_factory):
   folder = tmp_path_factory.mktemp('done')
-  run(workdir=folder)
+  simulated(workdir=folder)
   return folder
 
 
@@ -91,10 +66,9 @@ def logits_of(params, x):
 
 def without_arranging(name):
   """What clients deploy after two rounds on the data in the user's order."""
-  local = helpers.local()
-  algorithm = algorithms.build(name, local, **METHODS[name])
+  algorithm = built(name, devices=1)
   train, _ = federation()
-  keys = rounds.keys_of_run(0, local.mesh)
+  keys = rounds.keys_of_run(0, algorithm.local.mesh)
   state = jax.jit(algorithm.init)(keys[prng_streams.INIT], train)
   for r in (1, 2):
     key = jax.random.fold_in(keys[prng_streams.ROUNDS], r)
@@ -147,9 +121,7 @@ def test_a_loaded_run_is_what_simulate_returned(finished):
       assert a is None
     else:
       np.testing.assert_array_equal(a, b)
-  again = jax.tree.leaves(loaded.centers)
-  for a, b in zip(again, jax.tree.leaves(result.models.shared), strict=True):
-    np.testing.assert_array_equal(a, b)
+  assert_same_state(loaded.centers, result.models.shared)
 
 
 def test_figures_of_clients_add_up_to_the_summary(finished):
@@ -165,7 +137,7 @@ def test_figures_of_clients_add_up_to_the_summary(finished):
 
 @pytest.mark.parametrize('name', ['fesem', 'non_fed'])
 def test_a_run_loads_on_another_number_of_devices_without_the_data(name, tmp_path):
-  result = run(name, tmp_path / 'run')
+  result = simulated(name, workdir=tmp_path / 'run')
   x = federation()[1].client(3)[0]
   np.save(tmp_path / 'x.npy', x)
   script = f"""
@@ -217,15 +189,15 @@ def test_models_that_there_are_not(done, chosen, message):
 
 
 def test_layers_of_clients_own_make_no_center_whole():
-  deployed = run('fed_per').deployed
+  deployed = simulated('fed_per').deployed
   assert set(deployed.centers) == {'dense0'}
   with pytest.raises(UserError, match='no center is a whole model; name a `client`'):
     deployed.params(cluster=0)
-  assert run('non_fed').deployed.centers is None
+  assert simulated('non_fed').deployed.centers is None
 
 
 def test_the_global_model_needs_no_name(tmp_path):
-  run('fed_avg', tmp_path)
+  simulated('fed_avg', workdir=tmp_path)
   loaded = fj.load_run(tmp_path)
   x = federation()[1].client(0)[0]
   want = loaded.predict(x, client='c4')
@@ -278,7 +250,7 @@ def test_a_mixture_predicts_the_weighted_mean_of_its_models():
 
 
 def test_a_run_of_the_api_predicts_once_the_model_is_given(tmp_path):
-  result = run(workdir=tmp_path, config=None)
+  result = simulated(workdir=tmp_path, config=None)
   x = federation()[1].client(1)[0]
   with pytest.raises(UserError, match='pass `model`'):
     fj.load_run(tmp_path).predict(x, cluster=0)
@@ -454,19 +426,14 @@ def test_models_are_mapped_and_not_read(done):
 
 
 def test_models_can_be_left_out_and_added_later(tmp_path, caplog):
-  run(workdir=tmp_path, save_models=False)
+  simulated(workdir=tmp_path, save_models=False)
   assert not (tmp_path / 'models.npz').exists()
   with pytest.raises(UserError, match='again with `save_models=True`, which adds them'):
     fj.load_run(tmp_path).params(cluster=0)
   before = (tmp_path / 'summary.json').stat().st_mtime_ns
-  result = run(workdir=tmp_path, save_models=True)
+  result = simulated(workdir=tmp_path, save_models=True)
   assert (tmp_path / 'summary.json').stat().st_mtime_ns == before
-  for a, b in zip(
-    jax.tree.leaves(fj.load_run(tmp_path).centers),
-    jax.tree.leaves(result.models.shared),
-    strict=True,
-  ):
-    np.testing.assert_array_equal(a, b)
+  assert_same_state(fj.load_run(tmp_path).centers, result.models.shared)
   assert not caplog.records
 
 
@@ -476,24 +443,24 @@ def test_large_models_are_saved_on_request_only(
 ):
   size = 7 * 4 * (6 * 5 + 5 + 5 * 3 + 3)
   monkeypatch.setattr(saved_models, 'MAX_BYTES', size - 1)
-  run('non_fed', tmp_path, save_models=save_models)
+  simulated('non_fed', workdir=tmp_path, save_models=save_models)
   assert (tmp_path / 'models.npz').exists() == saved
   assert ('were not saved; run the same' in caplog.text) == (not saved)
   monkeypatch.setattr(saved_models, 'MAX_BYTES', size)
-  run('non_fed', tmp_path)
+  simulated('non_fed', workdir=tmp_path)
   assert (tmp_path / 'models.npz').exists()
 
 
 def test_a_longer_run_replaces_what_the_shorter_one_left(tmp_path):
-  run(workdir=tmp_path)
-  result = run(workdir=tmp_path, rounds=3)
+  simulated(workdir=tmp_path)
+  result = simulated(workdir=tmp_path, rounds=3)
   loaded = fj.load_run(tmp_path)
   assert loaded.summary['rounds'] == loaded.history[-1]['round'] == 3
   np.testing.assert_array_equal(
     loaded.params(client='c2')['logits']['bias'],
     result.deployed.params(client='c2')['logits']['bias'],
   )
-  run(workdir=tmp_path, rounds=4, save_models=False)
+  simulated(workdir=tmp_path, rounds=4, save_models=False)
   assert not (tmp_path / 'models.npz').exists()  # Those of round 3 would mislead.
 
 
@@ -501,7 +468,7 @@ def test_a_longer_run_replaces_what_the_shorter_one_left(tmp_path):
 def test_a_missing_or_damaged_table_is_made_anew(workdir, damage):
   before = (workdir / 'clients.csv').read_bytes()
   damage(workdir)
-  result = run(workdir=workdir)
+  result = simulated(workdir=workdir)
   assert (workdir / 'clients.csv').read_bytes() == before
   np.testing.assert_array_equal(result.clients.names, NAMES)
 
@@ -529,7 +496,7 @@ def test_files_of_other_clients_are_refused_and_made_anew(workdir, damage):
   damage(workdir)
   with pytest.raises(UserError, match='run the same command again, which makes it'):
     fj.load_run(workdir).predict(x, client='c3')
-  run(workdir=workdir)
+  simulated(workdir=workdir)
   found = fj.load_run(workdir).predict(x, client='c3', probabilities=True)
   np.testing.assert_array_equal(found, want)
 
@@ -545,7 +512,7 @@ def test_files_of_an_older_version_are_refused_and_made_anew(workdir):
   (workdir / 'summary.json').write_text(json.dumps(summary))
   with pytest.raises(UserError, match=r'are not of one run.*which makes it anew'):
     fj.load_run(workdir)
-  run(workdir=workdir)
+  simulated(workdir=workdir)
   made = json.loads((workdir / 'summary.json').read_text())
   assert made['clients_digest'] == json.loads(before)['clients_digest']
   assert fj.load_run(workdir).deployed.num_models == 2
@@ -553,14 +520,11 @@ def test_files_of_an_older_version_are_refused_and_made_anew(workdir):
 
 def test_a_finished_run_that_is_run_again_gives_the_same_result(workdir):
   files = {p.name: p.stat().st_mtime_ns for p in workdir.iterdir() if p.is_file()}
-  again, first = run(workdir=workdir), run()
+  again, first = simulated(workdir=workdir), simulated()
   after = {p.name: p.stat().st_mtime_ns for p in workdir.iterdir() if p.is_file()}
   del files['.lock'], after['.lock']
   assert after == files
-  for a, b in zip(
-    jax.tree.leaves(again.models), jax.tree.leaves(first.models), strict=True
-  ):
-    np.testing.assert_array_equal(a, b)
+  assert_same_state(again.models, first.models)
 
 
 def test_the_portrait_is_in_the_users_order(tmp_path):
@@ -625,8 +589,7 @@ def test_exported_models_are_read_by_flax(done, tmp_path):
   ):
     chosen = loaded.params(cluster=1)
     assert jax.tree.structure(read) == jax.tree.structure(chosen)
-    for a, b in zip(jax.tree.leaves(read), jax.tree.leaves(chosen), strict=True):
-      np.testing.assert_array_equal(a, b)
+    assert_same_state(read, chosen)
 
 
 def test_exported_models_are_read_by_safetensors(done, tmp_path):

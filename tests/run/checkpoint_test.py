@@ -21,16 +21,15 @@ from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.run import checkpoint
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
+from tests.support.runs import PROGRAMS, assert_same_state, records
 
 CONFIG = {'algorithm': 'fed_avg', 'seed': 0}
 LOCAL = helpers.local()
 ALGORITHM = algorithms.build('fed_avg', LOCAL)
-PROGRAMS = Programs()  # All runs below share what is compiled.
 STATE = {
   'w': np.linspace(0, 1, 120, dtype=np.float32).reshape(8, 15),
   'n': np.arange(3),
@@ -61,18 +60,8 @@ def workdir(finished, tmp_path):
   return tmp_path / 'run'
 
 
-def records(folder):
-  lines = (folder / 'metrics.jsonl').read_text().splitlines()
-  return [json.loads(line) | {'seconds': None} for line in lines]
-
-
 def content(folder):
   return {p: p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file()}
-
-
-def assert_same_state(a, b):
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    np.testing.assert_array_equal(x, y)
 
 
 def files_of(folder):

@@ -12,9 +12,8 @@ import fesem_jax as fj
 from fesem_jax.results import metrics_file, records
 from fesem_jax.run.programs import Programs
 from tests.support import helpers
+from tests.support.runs import simulated
 
-SIZES = [6, 3, 9, 5, 8, 4, 7]
-GROUPS = [0, 1, 0, 1, 0, 1, 0]
 # The cluster of each client at the start and after each of three rounds.
 CHOICES = [[0] * 7, [0] * 7, [0, 1, 0, 1, 0, 1, 0], [0, 1, 2, 1, 0, 1, 0]]
 
@@ -51,15 +50,13 @@ def scripted(as_mixture=False, report=None):
   return fj.Algorithm(local, init, step, deployed)
 
 
-def run(algorithm, rounds=3, **options):
-  data = helpers.federation(SIZES, groups=GROUPS)
-  defaults = {'eval_every': 2, 'make_portrait': False, 'progress': False}
-  return fj.simulate(algorithm, data, data, rounds=rounds, **defaults | options)
+def scripted_run(algorithm, rounds=3, **options):
+  return simulated(algorithm, rounds=rounds, **{'eval_every': 2} | options)
 
 
 @pytest.mark.parametrize('as_mixture', [False, True])
 def test_clusters_sizes_and_moves_are_of_what_clients_deploy(as_mixture):
-  result = run(scripted(as_mixture))
+  result = scripted_run(scripted(as_mixture))
   found = [(r['cluster_sizes'], r.get('moved')) for r in result.history]
   assert found == [
     ([7, 0, 0], None), ([7, 0, 0], 0), ([4, 3, 0], 3), ([3, 3, 1], 1)
@@ -89,8 +86,8 @@ def test_they_are_those_that_a_shipped_method_reports():
   shuffled = fj.wrappers.with_shuffled_start(fesem, 0.9)
   algorithm = fj.wrappers.with_loss_checks(shuffled, every=1)
   options = {'rounds': 6, 'eval_every': 5, 'clients_per_round': 4}
-  told = run(algorithm, **options).history
-  found = run(without_report(algorithm), **options).history
+  told = scripted_run(algorithm, **options).history
+  found = scripted_run(without_report(algorithm), **options).history
   assert sum(r['moved'] for r in told[1:]) > 0
   for a, b in zip(told, found, strict=True):
     same = a.keys() - {'seconds', 'objective'}
@@ -99,9 +96,11 @@ def test_they_are_those_that_a_shipped_method_reports():
 
 def test_a_run_that_goes_on_counts_the_same_moves(tmp_path):
   algorithm, programs = scripted(), Programs()
-  whole = run(algorithm, workdir=tmp_path / 'whole', programs=programs)
-  for rounds in (1, 3):
-    parts = run(algorithm, rounds, workdir=tmp_path / 'parts', programs=programs)
+  whole = scripted_run(algorithm, workdir=tmp_path / 'whole', programs=programs)
+  for number in (1, 3):
+    parts = scripted_run(
+      algorithm, number, workdir=tmp_path / 'parts', programs=programs
+    )
   for a, b in zip(whole.history, parts.history, strict=True):
     assert a['cluster_sizes'] == b['cluster_sizes']
     assert a.get('moved') == b.get('moved')
@@ -112,7 +111,7 @@ def test_a_run_that_goes_on_counts_the_same_moves(tmp_path):
 
 def test_moves_have_a_panel_only_where_they_are_recorded(tmp_path):
   plots = pytest.importorskip('fesem_jax.plots')
-  run(scripted(), workdir=tmp_path)
+  scripted_run(scripted(), workdir=tmp_path)
   drawn = plots.PlottedRun(tmp_path)
 
   def moves():
@@ -138,7 +137,7 @@ def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
     unassigned = jnp.zeros(data.num_clients, jnp.int32)
     return fj.Clusters(unassigned, jnp.array([7, 0, 0]), jnp.int32(2), value)
 
-  result = run(scripted(report=report), eval_every=0)
+  result = scripted_run(scripted(report=report), eval_every=0)
   first = result.history[1]  # What is reported is taken, not what is deployed.
   assert (first['cluster_sizes'], first['moved']) == ([7, 0, 0], 2)
   assert first['objective'] == result.summary['clusters']['objective'] == objective

@@ -16,6 +16,7 @@ from fesem_jax.run import programs as programs_module
 from fesem_jax.run.programs import CompileTime, Programs, run_once, wait_for
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
+from tests.support.runs import assert_same_state
 
 SIZES = [6, 3, 9, 5, 8, 4, 7]
 
@@ -255,10 +256,7 @@ def test_other_seeds_run_in_the_same_compiled_programs():
       if seed:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert shared.summary['deployed'] == alone.summary['deployed']
-    for a, b in zip(
-      jax.tree.leaves(shared.state), jax.tree.leaves(alone.state), strict=True
-    ):
-      np.testing.assert_array_equal(a, b)
+    assert_same_state(shared.state, alone.state)
   assert not [e for e in seen if 'compile' in e]
 
 
@@ -282,10 +280,7 @@ def test_runs_of_a_process_share_programs(name, options):
     found = run_of(algorithm, sizes, seed)
     alone = run_of(algorithm, sizes, seed, programs=Programs())
     seconds[call] = found.summary['timing']['compile_seconds']
-    for a, b in zip(
-      jax.tree.leaves(found.state), jax.tree.leaves(alone.state), strict=True
-    ):
-      np.testing.assert_array_equal(a, b)
+    assert_same_state(found.state, alone.state)
     for part in ('deployed', 'finetuned', 'clusters'):
       assert found.summary[part] == alone.summary[part]
   assert min(seconds['first'], seconds['other shapes']) > 0

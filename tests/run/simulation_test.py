@@ -1,4 +1,3 @@
-import functools
 import json
 import os
 import signal
@@ -18,40 +17,23 @@ from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from tests.support import helpers
 from tests.support.methods import IDS, METHODS, ONCE
-
-SIZES = [6, 3, 9, 5, 8, 4, 7]
-GROUPS = [0, 1, 0, 1, 0, 1, 0]
-
-
-def federation():
-  return helpers.federation(SIZES, groups=GROUPS), helpers.federation(
-    [5] * 7, 1, GROUPS
-  )
-
-
-PROGRAMS = Programs()  # All runs below share what is compiled.
-
-
-@functools.cache
-def built(name, devices, rate, batch_size):
-  local = helpers.local(batch_size, devices=devices, rate=rate)
-  options = {'num_clusters': 2} if name == 'fesem' else {}
-  return algorithms.build(name, local, **options)
-
-
-def run(name='fesem', devices=2, rate=0.1, batch_size=4, **kwargs):
-  algorithm = built(name, devices, rate, batch_size)
-  kwargs = {'rounds': 4, 'config': {'algorithm': name, 'seed': 0}} | kwargs
-  return simulate(algorithm, *federation(), **{'programs': PROGRAMS} | kwargs)
+from tests.support.runs import (
+  SIZES,
+  assert_same_state,
+  built,
+  federation,
+  records,
+  simulated,
+  without_time,
+)
 
 
 def arranged(name):
   """A method, its local training, training data on two devices, and a key."""
-  local = helpers.local(devices=2)
-  options = {'num_clusters': 2} if name == 'fesem' else {}
-  train, _ = arrange(local, *federation())
-  key = sharding.replicate(jax.random.key(0), local.mesh)
-  return algorithms.build(name, local, **options), local, train, key
+  algorithm = built(name)
+  train, _ = arrange(algorithm.local, *federation())
+  key = sharding.replicate(jax.random.key(0), algorithm.local.mesh)
+  return algorithm, algorithm.local, train, key
 
 
 # Every method, and every option that adds to its state.
@@ -63,17 +45,8 @@ RESUMED = [
 ]
 
 
-def without_time(history):
-  return [{k: v for k, v in r.items() if k != 'seconds'} for r in history]
-
-
-def assert_same_state(a, b):
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    np.testing.assert_array_equal(x, y)
-
-
 def test_a_run_writes_what_the_contract_says(tmp_path):
-  result = run(workdir=tmp_path, eval_every=2)
+  result = simulated(rounds=4, workdir=tmp_path, eval_every=2, make_portrait=True)
   assert {p.name for p in tmp_path.iterdir()} == {
     '.lock',
     'config.json',
@@ -128,7 +101,7 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
 
 
 def test_methods_without_clusters_have_none():
-  summary = run('fed_avg').summary
+  summary = simulated('fed_avg').summary
   assert summary['clusters'] is None
   assert summary['num_clusters'] is None
 
@@ -137,18 +110,17 @@ def test_methods_without_clusters_have_none():
   ('name', 'clients_per_round'), [('fesem', 3), ('fed_avg', 3), ('non_fed', 0)]
 )
 def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
-  options = {'clients_per_round': clients_per_round, 'make_portrait': False}
-  whole = run(name, **options)
-  run(name, rounds=2, workdir=tmp_path, **options)
+  options = {'clients_per_round': clients_per_round}
+  whole = simulated(name, rounds=4, **options)
+  simulated(name, rounds=2, workdir=tmp_path, **options)
   # Rounds after the last checkpoint are done again.
   with (tmp_path / 'metrics.jsonl').open('a') as f:
     f.write('{"round": 3, "train_loss": 9}\n{"round": 4, "tra')
   # As in another process, which compiles no start.
-  rest = run(name, rounds=4, workdir=tmp_path, programs=Programs(), **options)
+  rest = simulated(name, rounds=4, workdir=tmp_path, programs=Programs(), **options)
   assert_same_state(whole.state, rest.state)
   assert without_time(whole.history) == without_time(rest.history)
-  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  assert without_time(map(json.loads, lines)) == without_time(whole.history)
+  assert records(tmp_path) == without_time(whole.history)
 
 
 @pytest.mark.slow
@@ -186,8 +158,8 @@ def test_every_method_resumes_as_if_uninterrupted(index, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('clients_per_round', [0, 3])
 def test_device_count_changes_nothing(clients_per_round):
-  one = run(devices=1, clients_per_round=clients_per_round)
-  two = run(devices=2, clients_per_round=clients_per_round)
+  one = simulated(devices=1, rounds=4, clients_per_round=clients_per_round)
+  two = simulated(devices=2, rounds=4, clients_per_round=clients_per_round)
   for a, b in zip(one.history, two.history, strict=True):
     assert a.get('cluster_sizes') == b.get('cluster_sizes')
     if 'train_loss' in a:
@@ -209,7 +181,7 @@ def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
   ]
   state, _ = step(state, train, cohorts[0], key)
   jax.block_until_ready(state)
-  compiled = []
+  compiled, programs = [], step._cache_size()
 
   def listen(event, duration, **_):
     return compiled.append(event)
@@ -223,7 +195,7 @@ def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
   finally:
     jax.monitoring.unregister_event_duration_listener(listen)
   assert not [e for e in compiled if 'compile' in e or 'trace' in e]
-  assert step._cache_size() == 1
+  assert step._cache_size() == programs
 
 
 def test_the_guard_of_the_test_above_sees_compilation():
@@ -273,20 +245,20 @@ def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
   timer = threading.Thread(target=press)
   timer.start()
   with pytest.raises(Stopped, match='Run the same command again to continue'):
-    run('fed_avg', rounds=5000, workdir=tmp_path, make_portrait=False, eval_every=0)
+    simulated('fed_avg', rounds=5000, workdir=tmp_path, eval_every=0)
   timer.join()
   done = Checkpoints(tmp_path, {}).latest_round()
   assert done >= 2
-  again = run('fed_avg', rounds=done + 1, workdir=tmp_path, make_portrait=False)
-  whole = run('fed_avg', rounds=done + 1, make_portrait=False)
+  again = simulated('fed_avg', rounds=done + 1, workdir=tmp_path)
+  whole = simulated('fed_avg', rounds=done + 1)
   assert_same_state(again.state, whole.state)
 
 
 @pytest.mark.slow
 def test_a_run_continues_on_another_number_of_devices(tmp_path):
-  run(devices=2, rounds=2, workdir=tmp_path, make_portrait=False)
-  rest = run(devices=1, rounds=4, workdir=tmp_path, make_portrait=False)
-  whole = run(devices=2, rounds=4, make_portrait=False)
+  simulated(devices=2, rounds=2, workdir=tmp_path)
+  rest = simulated(devices=1, rounds=4, workdir=tmp_path)
+  whole = simulated(devices=2, rounds=4)
   for a, b in zip(
     jax.tree.leaves(rest.state), jax.tree.leaves(whole.state), strict=True
   ):
@@ -295,7 +267,7 @@ def test_a_run_continues_on_another_number_of_devices(tmp_path):
 
 def test_a_run_that_settled_is_not_continued(tmp_path):
   def settle():
-    return run(
+    return simulated(
       rate=1e-3, batch_size=0, rounds=30, patience=3, workdir=tmp_path, eval_every=0
     )
 
@@ -305,12 +277,12 @@ def test_a_run_that_settled_is_not_continued(tmp_path):
 
 
 def test_without_a_config_a_run_is_known_by_its_program(tmp_path):
-  run(rounds=1, workdir=tmp_path, config=None)
-  run(rounds=2, workdir=tmp_path, config=None)
+  simulated(rounds=1, workdir=tmp_path, config=None)
+  simulated(rounds=2, workdir=tmp_path, config=None)
   with pytest.raises(UserError, match=r'`seed` \(there: 0, now: 7\)'):
-    run(rounds=2, workdir=tmp_path, config=None, seed=7)
+    simulated(rounds=2, workdir=tmp_path, config=None, seed=7)
   with pytest.raises(UserError, match='`program`'):
-    run(rounds=2, workdir=tmp_path, config=None, rate=0.05)
+    simulated(rounds=2, workdir=tmp_path, config=None, rate=0.05)
 
 
 @pytest.mark.slow
@@ -337,23 +309,23 @@ def test_a_method_that_objects_leaves_no_workdir(tmp_path):
 
 
 def test_patience_stops_when_clusters_and_objective_stand_still():
-  result = run(rate=1e-3, batch_size=0, rounds=30, patience=3, eval_every=0)
+  result = simulated(rate=1e-3, batch_size=0, rounds=30, patience=3, eval_every=0)
   assert result.summary['rounds'] < 30
   assert 'deployed' in result.history[-1]
-  short = run(rate=1e-3, batch_size=0, rounds=6, eval_every=0)
+  short = simulated(rate=1e-3, batch_size=0, rounds=6, eval_every=0)
   assert short.summary['rounds'] == 6
 
 
 def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
   with pytest.raises(Diverged, match=r'no client came back.*lower `learning_rate`'):
-    run('fed_avg', rate=1e30, workdir=tmp_path)
-  run('fed_avg', rounds=2, workdir=tmp_path / 'b')
+    simulated('fed_avg', rate=1e30, workdir=tmp_path)
+  simulated('fed_avg', rounds=2, workdir=tmp_path / 'b')
   assert Checkpoints(tmp_path / 'b', {}).latest_round() == 2
 
 
 def test_a_start_in_which_all_clients_fail_is_no_result():
   with pytest.raises(Diverged, match='Round 1: no client came back'):
-    run('robust', rate=1e30, eval_every=0)
+    simulated('robust', rate=1e30, eval_every=0)
 
 
 def test_models_too_large_to_compare_are_a_divergence():
@@ -365,10 +337,10 @@ def test_models_too_large_to_compare_are_a_divergence():
     simulate(algorithm, train, test, rounds=1, eval_every=0)
 
 
-@pytest.mark.parametrize(('name', 'steps'), [('fed_sgd', 7), ('fed_avg', 13)])
+@pytest.mark.parametrize(('name', 'steps'), [('fed_sgd', 7), ('fed_avg', 16)])
 def test_steps_are_those_that_were_taken(name, steps):
   # Seven clients: one full-batch step each, or ceil(n / 4) steps.
-  assert sum(-(-n // 4) for n in SIZES) == 13
+  assert sum(-(-n // 4) for n in SIZES) == 16
   algorithm, _, train, key = arranged(name)
   cohort = helpers.everyone(train)
   state = jax.jit(algorithm.init)(key, train)
@@ -386,7 +358,7 @@ def test_steps_are_those_that_were_taken(name, steps):
 )
 def test_bad_arguments_are_named(kwargs, message, tmp_path):
   with pytest.raises(UserError, match=message):
-    run(workdir=tmp_path / 'run', **kwargs)
+    simulated(workdir=tmp_path / 'run', **kwargs)
   assert not (tmp_path / 'run').exists()
 
 
@@ -407,7 +379,7 @@ def test_splits_must_belong_together():
 
 def test_tensorboard_scalars_can_be_read_back(tmp_path):
   pytest.importorskip('tensorboardX')
-  run(rounds=2, workdir=tmp_path, tensorboard=True, make_portrait=False)
+  simulated(rounds=2, workdir=tmp_path, tensorboard=True)
   events = list((tmp_path / 'tensorboard').iterdir())
   assert len(events) == 1
   assert b'finetuned/micro_accuracy' in events[0].read_bytes()

@@ -1,0 +1,64 @@
+"""Whole runs on a small federation, which share their compiled programs."""
+
+import functools
+import json
+
+import jax
+import numpy as np
+
+from fesem_jax import algorithms
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import simulate
+from tests.support import helpers
+
+SIZES = [3, 9, 5, 14, 4, 7, 11]
+TEST_SIZES = [5, 6, 0, 7, 8, 9, 4]
+GROUPS = [0, 1, 0, 1, 0, 1, 0]
+OPTIONS = {
+  'fesem': {'num_clusters': 2},
+  'hypo_cluster': {'num_clusters': 2, 'init_restarts': 3},
+}
+PROGRAMS = Programs()
+
+
+def federation():
+  """Training and test split of seven clients; client 2 has no test examples."""
+  return (
+    helpers.federation(SIZES, groups=GROUPS),
+    helpers.federation(TEST_SIZES, 1, GROUPS),
+  )
+
+
+@functools.cache
+def built(name, devices=2, rate=0.1, batch_size=4):
+  """A method with two clusters where it has any."""
+  local = helpers.local(batch_size, devices=devices, rate=rate)
+  return algorithms.build(name, local, **OPTIONS.get(name, {}))
+
+
+def simulated(method='fesem', data=None, devices=2, rate=0.1, batch_size=4, **options):
+  """The result of `simulate`, for a method by its name or an `Algorithm`."""
+  if not isinstance(method, Algorithm):
+    config = {'algorithm': method, 'seed': 0, 'model': 'mlp', 'hidden': ['5']}
+    options = {'config': config} | options
+    method = built(method, devices, rate, batch_size)
+  defaults = {'rounds': 2, 'make_portrait': False, 'programs': PROGRAMS}
+  return simulate(method, *(data or federation()), **defaults | options)
+
+
+def without_time(history):
+  """Records of rounds but for their seconds."""
+  return [{k: v for k, v in r.items() if k != 'seconds'} for r in history]
+
+
+def records(folder):
+  """What `metrics.jsonl` of a workdir holds but for the seconds."""
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  return without_time(map(json.loads, lines))
+
+
+def assert_same_state(a, b):
+  """Equal to the last bit."""
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_array_equal(x, y)
