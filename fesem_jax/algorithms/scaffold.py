@@ -17,7 +17,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.objective import Correction, Objective
-from fesem_jax.training.plain_sgd import learning_rate
+from fesem_jax.training.plain_sgd import learning_rate, of_unit_rate
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 
@@ -75,14 +75,6 @@ def scaffold(
     objective = Objective(correction=Correction(state.control, own, replaced=replaced))
     return global_model.train(local, state, data, cohort, key, reduction, objective)
 
-  def of_step_size_1(gradients, weight, rate):
-    """Gradients, and who has them, where steps were `rate` times as long as eta's."""
-    if rate is None:
-      return gradients, weight
-    divisor = jnp.where(rate > 0, rate, 1.0)
-    # Steps of length 0 tell nothing of the gradients.
-    return jax.tree.map(lambda g: g / divisor, gradients), weight * (rate > 0)
-
   def change_controls(trained, starts, total, known):
     c, rate = known
 
@@ -97,7 +89,7 @@ def scaffold(
       sums.add_to_one(total[0], trained.params, ones, starts.shared),
       sums.add_to_one(total[1], gradients, ones, zero),
     )
-    own, changes = of_step_size_1(gradients, trained.took_part(), rate)
+    own, changes = of_unit_rate(gradients, trained.took_part(), rate)
     old = trained.correction
     new = jax.tree.map(lambda o, c, g: o - c + g, old, c, own)
     return tree.where(changes > 0, new, old), total
@@ -112,7 +104,7 @@ def scaffold(
     mean = sums.mean_of(models, x)
     eta_g = variable(server_learning_rate)
     x = jax.tree.map(lambda x, w: x + eta_g * (w - x), x, mean)
-    total, weight = of_step_size_1(gradients.params, gradients.weight, rate)
+    total, weight = of_unit_rate(gradients.params, gradients.weight, rate)
     num_clients = (data.sizes() > 0).sum()
 
     # c_i' - c_i = (x - w_i) / (T eta) - c, of those that took part.

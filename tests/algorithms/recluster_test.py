@@ -143,6 +143,24 @@ def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
   chex.assert_tree_all_finite(state)
 
 
+def test_hypo_cluster_recovers_where_centers_are_shared_by_two_groups(planted):
+  groups, data, local, _ = planted
+  algorithm = algorithms.build(
+    'hypo_cluster', local, num_clusters=4, init_restarts=1, init_rounds=0,
+    recluster_every=2,
+  )  # fmt: skip
+  state = initial(algorithm, data)
+  far = jax.tree.map(lambda c: c.at[2:].add(100.0), inner(state).centers)
+  state = replaced(state, centers=far, assignment=jnp.asarray(groups // 2, jnp.int32))
+  step, found = jax.jit(algorithm.step), []
+  for number in range(1, 5):
+    key = jax.random.key(number)
+    state, _ = step(state, data, helpers.everyone(data, number), key)
+    found.append(adjusted_rand_score(groups, inner(state).assignment))
+  assert found[0] < 0.7
+  assert found[1:] == [1.0, 1.0, 1.0]
+
+
 def test_a_cohort_is_clustered_without_the_other_clients(planted):
   groups, data, local, options = planted
   algorithm = algorithms.build(

@@ -171,4 +171,4 @@ def test_the_package_shows_its_public_names_only():
   for name in fj.__all__:
     assert getattr(fj, name) is not None
   assert {'Clusters', 'train_cohort', 'cohort_losses', 'compare_clients'} <= {*dir(fj)}
-  assert not {'em', 'sharding', 'writer', '__file__'} & {*dir(fj)}
+  assert not {'kmeans', 'sharding', 'writer', '__file__'} & {*dir(fj)}
