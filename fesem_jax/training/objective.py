@@ -31,7 +31,9 @@ class Correction(NamedTuple):
 
 
 class Objective(NamedTuple):
-  """What client i minimizes: L_i(w) + penalty |w - anchor|^2 + <correction, w>.
+  """What client i minimizes, beside the mean loss of its examples.
+
+    L_i(w) + penalty |w - anchor|^2 + <correction, w>
 
   Attributes:
     penalty: [] or [S] float32 factor of the squared distance to the anchor (Eq. 7 of

@@ -30,7 +30,7 @@ class AgesState(NamedTuple):
 
 
 def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
-  """Wraps a method whose clients start from the centers that they are assigned to.
+  """Lets clients that were absent for long start from the center of least loss.
 
   Centers move on while a client is not drawn, so that another one may serve it better.
 
@@ -77,7 +77,7 @@ class LateJoinsState(NamedTuple):
 
 
 def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
-  """Wraps a method whose first clusters need only some of the clients.
+  """Lets clients join when they are first drawn, after the first clustering.
 
   Only `first_clients` random clients take part in the first clustering. All others
   join when they are first drawn, from the center of least training loss, and deploy

@@ -15,7 +15,7 @@ from fesem_jax.utils.errors import check_at_least
 
 
 def with_loss_checks(method: Algorithm, every: int) -> Algorithm:
-  """Wraps a method whose clients start from the centers that they are assigned to.
+  """Lets clients start from the center of least training loss in some rounds.
 
   A client stays near the center that it starts from, so distances to centers do not
   find out that it started from a wrong one; its losses do.

@@ -107,7 +107,7 @@ def with_reclustering(
   clustering: Clustering = Clustering(),
   track_objective: bool = False,
 ) -> Algorithm:
-  """Wraps a method with centers.
+  """Clusters all clients anew from time to time, from a common start.
 
   After so many rounds, clients train from the mean of the centers and are clustered
   anew, see `recluster`; each time clusters are found right, the wait for the next check

@@ -21,7 +21,7 @@ from fesem_jax.core.types import Cohort, FederatedData, Params
 
 
 def with_reseeding(method: Algorithm) -> Algorithm:
-  """Wraps a method with centers whose state keeps the clients' models.
+  """Moves centers that lost all their clients.
 
   A center that lost all its clients moves to the client farthest from its own center,
   which joins it; in FeSEM's paper it stays where it is. A round's Eq. 6 is reported as
