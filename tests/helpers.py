@@ -135,3 +135,14 @@ def free_address():
   """A HOST:PORT of this machine that nothing listens at."""
   with socket.create_server(('127.0.0.1', 0)) as listener:
     return f'127.0.0.1:{listener.getsockname()[1]}'
+
+
+# Instructions that leave the device in the middle of a program.
+_TO_HOST = re.compile(
+  r' (infeed|outfeed|send|recv)\(|custom_call_target="[^"]*(?:callback|host)[^"]*"'
+)
+
+
+def calls_to_host(text):
+  """Instructions in the text of a compiled program that wait for the host."""
+  return sorted({match.group().strip() for match in _TO_HOST.finditer(text)})
