@@ -164,17 +164,9 @@ def main(argv: list[str]) -> None:
   )
   check(settings)
   sharding.setup_devices(f.num_devices)
-  machine = {
-    'data_dir': f.data_dir,
-    'clients_per_chunk': f.clients_per_chunk,
-    'shared_start': f.shared_start,
-    'num_devices': f.num_devices,
-    'data_placement': f.data_placement,
-    'checkpoint_every': 10,
-    'resume': True,
-    'tensorboard': False,
-    'save_models': True,
-  }
+  machine = experiment_flags.machine()
+  machine |= {'checkpoint_every': 10, 'resume': True, 'tensorboard': False}
+  machine |= {'save_models': True}
   workdirs = [pathlib.Path(folder) for folder in argv[1:]]
   out = pathlib.Path(f.out) if f.out else None
   rows = adapt(

@@ -134,11 +134,26 @@ def run_methods(
   return Comparison(summaries, rates, reference, refused), folders
 
 
+def define_methods(listed: list[str], num_seeds: int) -> None:
+  """Defines --algorithms and --num_seeds with these defaults."""
+  flags.DEFINE_list(
+    'algorithms',
+    listed,
+    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
+    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
+  )
+  flags.DEFINE_integer(
+    'num_seeds',
+    num_seeds,
+    'Seeds --seed, --seed + 1, ...',
+    lower_bound=1,
+    upper_bound=tune.MOST_SEEDS,
+  )
+
+
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  if f.num_seeds < 1:
-    raise UserError(f'--num_seeds={f.num_seeds} must be at least 1.')
   sharding.setup_devices(f.num_devices)
   workdir = pathlib.Path(f.workdir)
   by_label = configurations(
@@ -164,15 +179,7 @@ def main(argv: list[str]) -> None:
 if __name__ == '__main__':
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_list(
-    'algorithms',
-    ['non_fed', 'fed_avg', 'fesem(4)'],
-    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
-  )
-  flags.DEFINE_integer(
-    'num_seeds', 5, 'Seeds --seed, --seed + 1, ...', upper_bound=tune.MOST_SEEDS
-  )
+  define_methods(['non_fed', 'fed_avg', 'fesem(4)'], 5)
   flags.DEFINE_string(
     'reference',
     '',

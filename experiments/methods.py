@@ -147,29 +147,16 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
   check_name(name)
   if plugins.is_own(name):
-    _check_own_options(name, chosen)
+    allowed = options(name)
+    if unknown := [option for option in chosen if option not in allowed]:
+      raise UserError(
+        f'{argument(unknown[0])} does not apply to {argument("algorithm", name)}, '
+        f'whose options are: {", ".join(allowed) or "none"}.'
+      )
     return
   known = algorithms.options(name)
   expanded = _SERVER_FLAGS if 'server_optimizer' in known else ()
   algorithms.check_options(name, {o: v for o, v in chosen.items() if o not in expanded})
-
-
-def _check_own_options(name: str, chosen: Mapping[str, Any]) -> None:
-  """Raises `UserError` on an option that an own method lacks, or of another type."""
-  allowed = options(name)
-  for option, given in chosen.items():
-    if option not in allowed:
-      listed = ', '.join(allowed) or 'none'
-      raise UserError(
-        f'{argument(option)} does not apply to {argument("algorithm", name)}, whose '
-        f'options are: {listed}.'
-      )
-    kind = type(allowed[option])
-    if type(given) is not kind and (kind, type(given)) != (float, int):
-      raise UserError(
-        f'{argument(option, given)} must be of type {kind.__name__} for '
-        f'{argument("algorithm", name)}.'
-      )
 
 
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:

@@ -7,7 +7,7 @@ import jax
 
 from fesem_jax.planning import fit_advice
 from fesem_jax.planning.planner import Plan
-from fesem_jax.run.program_memory import calls_to_host, collectives_of
+from fesem_jax.run.program_memory import collectives_of
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.text_tables import aligned
 
@@ -56,7 +56,6 @@ def report(
       plan.round.memory.temporaries // max(1, plan.clients_per_chunk)
     ),
     'collectives': programs['round']['collectives'],
-    'to_host': calls_to_host(plan.round.text),
     'compile_seconds': sum(p.seconds for p in plan.programs),
     'seconds_per_round': None,  # Compiling does not tell.
   }

@@ -171,18 +171,18 @@ def report(result: Result) -> str:
   summary = result.summary
   columns = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
   lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>16}' for c in columns)]
-  of_honest = summary.get('honest')
-  for kind in ('deployed', 'finetuned', 'unseen'):
-    if summary[kind] is None:
-      continue
-    values = ''.join(f'{100 * summary[kind][c]:>14.2f} %' for c in columns)
-    lines.append(f'{kind:10}{values}')
-  if of_honest:
+
+  def add(scores: dict[str, Any]) -> None:
+    for kind in ('deployed', 'finetuned', 'unseen'):
+      if scores.get(kind) is not None:
+        values = ''.join(f'{100 * scores[kind][c]:>14.2f} %' for c in columns)
+        lines.append(f'{kind:10}{values}')
+
+  add(summary)
+  if of_honest := summary.get('honest'):
     kept, of = of_honest['clients'], summary['num_clients']
     lines.append(f'of the {kept} honest clients of {of}:')
-    for kind in ('deployed', 'finetuned'):
-      values = ''.join(f'{100 * of_honest[kind][c]:>14.2f} %' for c in columns)
-      lines.append(f'{kind:10}{values}')
+    add(of_honest)
   clusters = summary['clusters']
   if clusters:
     sizes = [size for size in clusters['sizes'] if size]
@@ -220,8 +220,8 @@ def default_workdir(config: dict[str, Any]) -> pathlib.Path:
 
 
 def _agreement(clusters: dict[str, Any]) -> str:
-  """'ARI 1.000, NMI 1.000, AMI 1.000'; runs of earlier versions have no AMI."""
-  names = [name for name in ('ari', 'nmi', 'ami') if name in clusters]
+  """'ARI 1.000, NMI 1.000, AMI 1.000'."""
+  names = ('ari', 'nmi', 'ami')
   return ', '.join(f'{name.upper()} {clusters[name]:.3f}' for name in names)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import flags
 
-from fesem_jax import algorithms, data
+from fesem_jax import data
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.data.corruption import KINDS, corrupted
@@ -151,8 +151,6 @@ def run_all(
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  if f.num_seeds < 1:
-    raise UserError(f'--num_seeds={f.num_seeds} must be at least 1.')
   name, values = parse_vary(f.vary)
   sharding.setup_devices(f.num_devices)
   found = configurations(name, values, f.algorithms, f.num_seeds)
@@ -166,21 +164,14 @@ def define_flags() -> None:
   """Defines the flags of this binary."""
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_list(
-    'algorithms',
-    ['fed_avg', 'fesem(4)'],
-    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
-  )
+  compare.define_methods(['fed_avg', 'fesem(4)'], 3)
+  flags.adopt_module_key_flags(compare)
   flags.DEFINE_string(
     'vary',
     '',
     'FLAG:VALUE,VALUE, e.g. clients_per_round:5,10,0 or prox_lambda:0,0.01: a flag of '
     'data, model, training, run or methods, and its values, each a comparison of its '
     'own.',
-  )
-  flags.DEFINE_integer(
-    'num_seeds', 3, 'Seeds --seed, --seed + 1, ...', upper_bound=tune.MOST_SEEDS
   )
   flags.DEFINE_string(
     'workdir', 'runs/sweep', 'Folder of all runs, the tables and the figure.'

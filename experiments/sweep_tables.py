@@ -1,5 +1,6 @@
 """What a sweep over the values of one flag came to: tables and a figure."""
 
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -28,19 +29,17 @@ def points_of(value: Any, summaries: Summaries) -> list[Point]:
   """What each method came to at one value; where all are honest, all count."""
   found = []
   for label, runs in summaries.items():
-    done = [s for s in runs if s is not None]
-    honest = [s.get('honest', s) for s in done]
-    point: Point = {'method': label, 'value': value, 'seeds': len(runs)}
-    point['diverged'] = len(runs) - len(done)
-    point['honest'] = any('honest' in s for s in done)
+    (row,) = tables.over_seeds({label: runs})
+    honest = tables.has_honest([row])
+    point: Point = {'method': label, 'value': value, 'honest': honest}
+    point |= {name: row[name] for name in ('seeds', 'diverged')}
     for name in tables.AGREEMENTS:
-      each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
+      each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in runs if s]
       known = [a for a in each if a is not None]
       point[name] = tables.mean_and_std(known, 1.0) if known else None
-    for kind in _KINDS:
-      for column in tables.COLUMNS:
-        values = [h[kind][column] for h in honest]
-        point[f'{kind}_{column}'] = tables.mean_and_std(values) if values else None
+    for kind, column in itertools.product(_KINDS, tables.COLUMNS):
+      of = 'honest_' if honest else ''
+      point[f'{kind}_{column}'] = row[f'{of}{kind}_{column}']
     found.append(point)
   return found
 

@@ -26,15 +26,19 @@ def asked(argv: list[str]) -> bool:
 
 def text() -> str:
   """The text of --help: what the running binary does, and its flags group by group."""
-  own = [flag.name for flag in flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])]
+  grouped = {f.name for group in experiment_flags.GROUPS.values() for f in group}
+  defined = flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
+  adopted = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  own = [f.name for f in defined]
+  own += [f.name for f in adopted if f.name not in {*own, *grouped}]
   parts = [(sys.modules['__main__'].__doc__ or '').strip()]
   groups = {'This binary': own} | {
     title: [f.name for f in experiment_flags.GROUPS[group] if f.name not in own]
     for group, title in _TITLES.items()
   }
   for title, names in groups.items():
-    if defined := [_described(name) for name in names if name in flags.FLAGS]:
-      parts.append('\n\n'.join([f'{title}:', *defined]))
+    if known := [_described(name) for name in names if name in flags.FLAGS]:
+      parts.append('\n\n'.join([f'{title}:', *known]))
   parts.append(
     '--flagfile=FILE reads flags from a file, one a line; a preset goes by its name,\n'
     'such as --flagfile=demo. --helpfull lists the flags of all libraries too.'

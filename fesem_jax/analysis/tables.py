@@ -1,5 +1,6 @@
 """The table of a comparison, as Markdown, LaTeX, CSV and plain text."""
 
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -50,14 +51,14 @@ def over_seeds(summaries: Summaries) -> Table:
     done = [s for s in runs if s is not None]
     row: dict[str, Any] = {'method': label, 'seeds': len(runs)}
     row['diverged'] = len(runs) - len(done)
-    for kind in (*_KINDS, 'unseen'):
-      for column in COLUMNS:
-        values = [s[kind][column] for s in done if s.get(kind)]
-        row[f'{kind}_{column}'] = mean_and_std(values) if values else None
-    for kind in _KINDS:
-      for column in COLUMNS:
-        values = [s['honest'][kind][column] for s in done if s.get('honest')]
-        row[f'honest_{kind}_{column}'] = mean_and_std(values) if values else None
+    honest = [s['honest'] for s in done if s.get('honest')]
+    for of, scores, kinds in (
+      ('', done, (*_KINDS, 'unseen')),
+      ('honest_', honest, _KINDS),
+    ):
+      for kind, column in itertools.product(kinds, COLUMNS):
+        values = [s[kind][column] for s in scores if s.get(kind)]
+        row[f'{of}{kind}_{column}'] = mean_and_std(values) if values else None
     for name in AGREEMENTS:
       found = [s['clusters'].get(name) for s in done if s['clusters']]
       known = [a for a in found if a is not None]

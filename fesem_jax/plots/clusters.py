@@ -11,7 +11,7 @@ from fesem_jax.plots.style import PALETTE, STYLE, color_of, curve_style, over_ro
 from fesem_jax.utils.display import in_figure
 
 _MAX_NAMED = 12  # Clusters in the legend.
-_AGREEMENT = ('ari', 'nmi', 'ami')  # Runs of earlier versions have no AMI.
+_AGREEMENT = ('ari', 'nmi', 'ami')
 _LINES = ('-', '--', ':')
 
 
@@ -49,8 +49,6 @@ def clusters_over_rounds(run: PlottedRun) -> Figure:
       axis = rest.pop(0)
       for i, key in enumerate(_AGREEMENT):
         rounds, values = run.series(key)
-        if not len(rounds):
-          continue
         axis.plot(
           rounds,
           values,

@@ -219,15 +219,15 @@ def _parsed(held: dict[str, tuple[str, ...]]) -> ClientTable:
     raise ValueError('its columns are not those that this version writes')
   columns: dict[str, Any] = dict.fromkeys((*fields, honest))
   columns['names'] = np.array(held['names'])
-  for name in ('examples', 'test_examples', 'cluster', honest):
-    if any(held.get(name, ())):
+  for name in ('examples', 'test_examples', 'cluster'):
+    if any(held[name]):
       columns[name] = np.array([int(x) for x in held[name]])
   if any(held['true_cluster']):
     columns['true_cluster'] = _integers_or_names(held['true_cluster'])
   for name in (*fields[5:], *own):
     columns[name] = np.array([float(x) if x else np.nan for x in held[name]])
-  if columns[honest] is not None:
-    columns[honest] = columns[honest] > 0
+  if honest in held:
+    columns[honest] = np.array([x == '1' for x in held[honest]])
   metrics = {name: columns.pop(name) for name in own} or None
   return ClientTable(**columns, metrics=metrics)
 

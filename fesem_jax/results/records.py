@@ -101,8 +101,7 @@ def outcome(history: Sequence[Record]) -> Record:
       'sizes': last['cluster_sizes'],
       'ari': last['ari'],
       'nmi': last['nmi'],
-      # Runs of earlier versions have none.
-      **({'ami': last['ami']} if 'ami' in last else {}),
+      'ami': last['ami'],
       'objective': last['objective'],
       # The last round in which a client changed its cluster.
       'rounds_to_stable': moves[-1] if moves else 0,

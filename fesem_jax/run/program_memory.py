@@ -24,11 +24,6 @@ _ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
 _REFUSED = re.compile(
   r'RESOURCE_EXHAUSTED.*?required.*?\(([\d.]+)([KMGT])\)', re.DOTALL
 )
-# Instructions that leave the device in the middle of a program.
-_TO_HOST = re.compile(
-  r' (infeed|outfeed|send|recv)\(|custom_call_target="[^"]*(?:callback|host)[^"]*"'
-)
-
 _REMEDIES = (
   'Lower `clients_per_chunk` (for the start of FeSEM, `init_clients`), keep the '
   "clients' models in the host's memory (`client_state=offloaded`) or not at all "
@@ -112,11 +107,6 @@ def collectives_of(text: str) -> list[Collective]:
     ]
     found.append(Collective(kind, sum(sizes)))
   return found
-
-
-def calls_to_host(text: str) -> list[str]:
-  """Instructions in the text of a compiled program that wait for the host."""
-  return sorted({match.group().strip() for match in _TO_HOST.finditer(text)})
 
 
 def try_to_compile(

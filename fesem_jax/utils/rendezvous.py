@@ -12,6 +12,7 @@ import contextlib
 import json
 import socket
 import time
+from typing import Any
 
 from fesem_jax.utils.errors import UserError, argument
 
@@ -82,7 +83,7 @@ def _announce(
         connection.sendall(json.dumps([process_id, count]).encode() + b'\n')
         # The first process may have begun to wait later.
         connection.settimeout(left + seconds)
-        fault = json.loads(_receive_line(connection))
+        fault = _received(connection)
     except (OSError, ValueError) as e:
       reason = str(getattr(e, 'strerror', None) or e)
       time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -118,7 +119,7 @@ def _listener(address: str) -> socket.socket:
 def _announcement(connection: socket.socket, deadline: float) -> tuple[int, int]:
   """Number of the process that has connected, and how many it takes there to be."""
   connection.settimeout(max(0.01, min(5.0, deadline - time.monotonic())))
-  process_id, count = json.loads(_receive_line(connection))
+  process_id, count = _received(connection)
   return int(process_id), int(count)
 
 
@@ -127,15 +128,10 @@ def _answer(connection: socket.socket, fault: str) -> None:
     connection.sendall(json.dumps(fault).encode() + b'\n')
 
 
-def _receive_line(connection: socket.socket) -> bytes:
-  """What the other side sends until the end of a line."""
-  found = b''
-  while not found.endswith(b'\n'):
-    part = connection.recv(_MAX_BYTES)
-    if not part or len(found) > _MAX_BYTES:
-      raise ValueError('it closed the connection')
-    found += part
-  return found
+def _received(connection: socket.socket) -> Any:
+  """The JSON value of the line that the other side sends; raises `ValueError`."""
+  with connection.makefile('rb') as file:
+    return json.loads(file.readline(_MAX_BYTES))
 
 
 def _missing(address: str, count: int, seconds: float, present: set[int]) -> str:

@@ -68,7 +68,7 @@ def test_a_plan_counts_what_a_run_holds(planned):
   assert [p.name for p in found.programs] == ['start', 'round', 'evaluation']
   # The round overwrites its state.
   assert found.round.memory.aliased >= found.stack_bytes
-  assert not program_memory.calls_to_host(found.round.text)
+  assert not helpers.calls_to_host(found.round.text)
   assert found.peak_bytes >= found.state_bytes + found.data_bytes
   exchanged = program_memory.collectives_of(found.round.text)
   assert bool(exchanged) == (devices > 1)

@@ -13,7 +13,8 @@ from fesem_jax import algorithms, models
 from fesem_jax.core.local_training import local_training
 from fesem_jax.planning import planner, topologies
 from fesem_jax.planning.data_shapes import DataSize, SplitSize
-from fesem_jax.run.program_memory import calls_to_host, collectives_of
+from fesem_jax.run.program_memory import collectives_of
+from tests.support.helpers import calls_to_host
 from tests.support.methods import IDS, METHODS, ONCE
 
 pytestmark = [

@@ -145,3 +145,14 @@ def values(**fields):
   own = {name: x for name, x in fields.items() if name in Objective._fields}
   rest = {name: x for name, x in fields.items() if name not in own}
   return Objective(**own), Reduction(**rest)
+
+
+# Instructions that leave the device in the middle of a program.
+_TO_HOST = re.compile(
+  r' (infeed|outfeed|send|recv)\(|custom_call_target="[^"]*(?:callback|host)[^"]*"'
+)
+
+
+def calls_to_host(text):
+  """Instructions in the text of a compiled program that wait for the host."""
+  return sorted({match.group().strip() for match in _TO_HOST.finditer(text)})
