@@ -50,8 +50,8 @@ _HALF_WAY = 4 * 1.01
 def gaps(centers: Params) -> jax.Array:
   """[K] float32: squared distance of each center [K, ...] to the nearest other one."""
   count = jax.tree.leaves(centers)[0].shape[0]
-  apart = tree.squared_distances(centers, centers)
-  return jnp.where(jnp.eye(count, dtype=bool), jnp.inf, apart).min(axis=1)
+  distances = tree.squared_distances(centers, centers)
+  return jnp.where(jnp.eye(count, dtype=bool), jnp.inf, distances).min(axis=1)
 
 
 def surely_nearest(squared: jax.Array, gap: jax.Array) -> jax.Array:

@@ -183,8 +183,8 @@ class Plan:
       assert shared.correction is not None
       vary, (common, applies) = self.objective.correction.vary, shared.correction
       mine = chunk.into[1].folded if self.replaces_correction else own.correction
-      apart = jax.tree.map(jnp.subtract, common, mine)
-      added = jax.tree.map(lambda x: jnp.where(applies, x, 0.0), apart)
+      difference = jax.tree.map(jnp.subtract, common, mine)
+      added = jax.tree.map(lambda x: jnp.where(applies, x, 0.0), difference)
     return train_chunk(
       self.local,
       data,

@@ -52,7 +52,7 @@ def test_the_product_and_its_gradients_are_those_of_the_whole_kernel(center):
     other, kernel = kernel, normal(7, 5)
     pair = (kernel, other) if center == 0 else (other, kernel)
     start = shared_start.Start(*pair, jnp.bool_(True))
-    change = change._replace(apart=jnp.bool_(center == 1))
+    change = change._replace(from_other=jnp.bool_(center == 1))
 
   def shared(x, rows):
     return (shared_start.product(x, start, change, jnp.int32(1), rows) * dy).sum()
