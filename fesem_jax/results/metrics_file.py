@@ -15,7 +15,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line, read_npz
 
-# What every clients.npz holds; see `portrait.draw`.
+# What every clients.npz holds; see `figure_data.draw`.
 _PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
 
 
