@@ -11,7 +11,6 @@ and the median seconds of all rounds of a seed. `--draw` makes a figure of saved
 instead.
 """
 
-import dataclasses
 import pathlib
 import time
 from collections.abc import Callable
@@ -123,7 +122,7 @@ def directions(algorithm: Algorithm) -> Callable[..., FesemState]:
     means = em.m_step(updates, state.assignment, ones, none)
     new, _ = em.e_step(updates, means)
     centers = em.m_step(trained.params, new, ones, state.centers)
-    return state._replace(centers=centers, assignment=new)
+    return state._replace(centers=centers, assignment=new, rounds=state.rounds + 1)
 
   return act
 
@@ -139,7 +138,7 @@ def from_the_mean(algorithm: Algorithm) -> Callable[..., FesemState]:
     new, _ = em.e_step(trained.params, state.centers)
     own = tree.take(state.centers, state.assignment)
     centers = em.m_step(own, new, trained.weights('uniform'), state.centers)
-    return state._replace(centers=centers, assignment=new)
+    return state._replace(centers=centers, assignment=new, rounds=state.rounds + 1)
 
   return act
 
@@ -177,7 +176,9 @@ def split_and_merge(algorithm: Algorithm) -> Callable[..., FesemState]:
   def move(state, stack, assignment, split):
     ones = (split.sizes() > 0).astype(jnp.float32)
     centers = em.m_step(stack, assignment, ones, state.centers)
-    return state._replace(centers=centers, assignment=assignment)
+    return state._replace(
+      centers=centers, assignment=assignment, rounds=state.rounds + 1
+    )
 
   def act(state, split, key):
     stack, gains, parts, apart = halves(state, split, key)
@@ -227,8 +228,7 @@ def _steps(local: LocalTraining, rule: Rule) -> tuple[Algorithm, Step]:
     if act is not None and number % _EVERY.value == 0:
       return act(state, split, key)
     run = later.get(3 * (number - 1) // _ROUNDS.value, round_of_fesem)
-    cohort = dataclasses.replace(everyone(split), round=np.int32(number - 1))
-    return run(state, split, cohort, key)[0]
+    return run(state, split, everyone(split), key)[0]
 
   return algorithm, step
 

@@ -33,6 +33,7 @@ class FesemState(NamedTuple):
   centers: Params  # [K, ...] W~(k)
   assignment: jax.Array  # [M] int32 r_i; K of clients that have yet to join
   client_params: Any  # [M, ...] W_i after its last training; None if streamed
+  rounds: jax.Array  # [] int32 rounds done
   server: Any = ()  # of the server optimizer
 
 
@@ -82,7 +83,7 @@ def fesem(
       local, data, key, num_clusters, start, steps, client_state, cohort
     )
     server = server_optimizers.init(m_step.server_optimizer, first.centers)
-    return FesemState(*first, server)
+    return FesemState(*first, jnp.int32(0), server)
 
   def train(local, state, data, cohort, key, reduction, starts=None):
     own = tree.rows_of(state.assignment, cohort) if starts is None else starts
@@ -119,7 +120,8 @@ def fesem(
       trained, num_clusters, value, state.assignment, assignment, data, parts
     )
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
-    return FesemState(centers, assignment, client_params, server), info
+    rounds = state.rounds + 1
+    return FesemState(centers, assignment, client_params, rounds, server), info
 
   def deployed(state, data):
     del data

@@ -90,8 +90,11 @@ def wrapped(
   for option in ('reseed_empty', 'recluster_every'):
     if asked.get(option) and client_state != 'stacked':
       raise needs_stack(option, client_state)
+  compare = comparison.by_weights()
+  if 'cluster_on' in own:
+    compare = comparison.build(own['cluster_on'], local.model)
   if asked.get('reseed_empty'):
-    method = with_reseeding(method)
+    method = with_reseeding(method, compare)
   if asked.get('loss_check_every'):
     method = with_loss_checks(method, asked['loss_check_every'])
   if asked.get('recluster_every'):
@@ -100,11 +103,9 @@ def wrapped(
       clustering = clustering._replace(
         restarts=own['init_restarts'],
         seeding=own['init_seeding'],
-        comparison=comparison.build(own['cluster_on'], local.model),
+        comparison=compare,
       )
-    method = with_reclustering(
-      method, asked['recluster_every'], clustering, own.get('track_objective', False)
-    )
+    method = with_reclustering(method, asked['recluster_every'], clustering)
   if asked.get('max_age'):
     method = with_max_age(method, asked['max_age'])
   if asked.get('late_joins'):

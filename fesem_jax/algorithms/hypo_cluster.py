@@ -33,6 +33,7 @@ class HypoClusterState(NamedTuple):
 
   centers: Params  # [K, ...]
   assignment: jax.Array  # [M] int32 what each client chose when it last took part
+  rounds: jax.Array  # [] int32 rounds done
   server: Any = ()  # of the server optimizer
 
 
@@ -141,7 +142,7 @@ def hypo_cluster(
     centers = best_draw(attempt, keys)
     assignment = least_loss(local, centers, data, everyone(data))
     server = server_optimizers.init(server_optimizer, centers)
-    return HypoClusterState(centers, assignment, server)
+    return HypoClusterState(centers, assignment, jnp.int32(0), server)
 
   def step(state, data, cohort, key, *, starts=None, hold=None):
     old = tree.rows_of(state.assignment, cohort)
@@ -155,7 +156,7 @@ def hypo_cluster(
     assignment = tree.with_rows(state.assignment, cohort, new)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
-    return HypoClusterState(centers, assignment, server), info
+    return HypoClusterState(centers, assignment, state.rounds + 1, server), info
 
   def deployed(state, data):
     best = least_loss(local, state.centers, data, everyone(data))

@@ -128,7 +128,7 @@ class Algorithm(NamedTuple):
   Attributes:
     local: how clients train, as the method was given it; deployed models are
       fine-tuned with it too, also where a round itself takes other steps (FedSGD).
-    init: (key, data) -> state, a NamedTuple of arrays.
+    init: (key, data) -> state, a NamedTuple of arrays; see also `with_centers`.
     step: (state, data, cohort, key) -> (state, RoundInfo): one round, compiled.
     deployed: (state, data) -> `ClientModels` of all M clients, whether or not they
       were drawn lately; data is the training split.

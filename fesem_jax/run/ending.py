@@ -1,5 +1,6 @@
 """What a run does after its last round: figures, summary, files."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,19 @@ from fesem_jax.results.result_files import read_clients, read_result, write_resu
 from fesem_jax.run import figure_data
 from fesem_jax.run.loop import Finished
 from fesem_jax.run.preparation import Prepared
+from fesem_jax.run.programs import CompileTime
 
 
 def finish(
-  run: Prepared, finished: Finished, compile_seconds: float, total_seconds: float
+  run: Prepared, finished: Finished, compiling: CompileTime, began: float
 ) -> Result:
   """The result of a run, written into its workdir.
 
   Args:
     run: before its rounds.
     finished: after them.
-    compile_seconds: that compiling took.
-    total_seconds: that everything so far took.
+    compiling: counts what is compiled.
+    began: when the run began, by `time.perf_counter`.
   """
   settings, data, state = run.settings, run.data, finished.state
   label_counts, picture = label_skew.label_counts(data.on_host), {}
@@ -34,12 +36,12 @@ def finish(
     picture = figure_data.in_order(picture, data.places)
     picture |= {'label_counts': label_counts}
     picture |= figure_data.sheets(picture, data.on_host)
+  timing = records.timing(
+    compiling.seconds(), finished.seconds, finished.steps, time.perf_counter() - began
+  )
   unseen = None
   if data.unseen is not None:
     unseen = run.evaluation.unseen(state, data.unseen)
-  timing = records.timing(
-    compile_seconds, finished.seconds, finished.steps, total_seconds
-  )
   summary = records.summary(
     run.out.records,
     run.config or {},

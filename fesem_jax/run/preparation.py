@@ -67,10 +67,11 @@ class Prepared(NamedTuple):
     evaluation: measures models.
     checkpoints: of the workdir.
     out: writes the metrics.
-    step: compiles, or has compiled, the round.
+    step: gives the compiled round and evaluation, which are made once.
     like: shapes of what a round reports.
     state: of the method.
     done: rounds that are done.
+    init_seconds: that the start took.
   """
 
   algorithm: Algorithm

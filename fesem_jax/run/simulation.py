@@ -117,4 +117,4 @@ def simulate(
     if held is not None:
       return held
     finished = run_rounds(run)
-    return finish(run, finished, compiling.seconds(), time.perf_counter() - began)
+    return finish(run, finished, compiling, began)

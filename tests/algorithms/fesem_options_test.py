@@ -75,7 +75,7 @@ def test_assignments_older_than_max_age_are_made_anew(client_state):
 
   for number in (1, 2, 3):  # Clients 0 to 3 each time, 4 and 5 in round 3 only.
     ids = np.arange(6) if number == 3 else np.array([0, 1, 2, 3, 6, 6])
-    cohort = Cohort(ids, everyone=False, round=jnp.int32(number - 1))
+    cohort = Cohort(ids, everyone=False)
     state, _ = step(state, data, cohort, jax.random.key(number))
     assert right(state).tolist() == [False] * 4 + [number == 3] * 2
   assert state.seen.tolist() == [3] * 6
@@ -113,7 +113,7 @@ def test_clients_that_join_late_choose_by_loss(client_state):
   used = np.asarray(algorithm.deployed(wrong, data).choice)
   np.testing.assert_array_equal(used[late], best[late])
   np.testing.assert_array_equal(used[first], 1 - best[first])
-  after, _ = jax.jit(algorithm.step)(wrong, data, helpers.everyone(data, 1), KEY)
+  after, _ = jax.jit(algorithm.step)(wrong, data, helpers.everyone(data), KEY)
   assignment = np.asarray(inner(after).assignment)
   np.testing.assert_array_equal(assignment[late], best[late])
   np.testing.assert_array_equal(assignment[first], 1 - best[first])

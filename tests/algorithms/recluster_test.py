@@ -85,9 +85,13 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
   moves = min(weights @ (a != assignment) for a in both) / weights.sum()
   assert (present - found > 0.1 * moves * present + 1e-9) == wrong
 
-  state = replaced(state, assignment=jnp.asarray(assignment, jnp.int32))
+  state = replaced(
+    state,
+    assignment=jnp.asarray(assignment, jnp.int32),
+    rounds=jnp.int32(EVERY - 1),
+  )
   step = jax.jit(algorithm.step)
-  both_states, info = step(state, data, helpers.everyone(data, EVERY), key)
+  both_states, info = step(state, data, helpers.everyone(data), key)
   after, checks = inner(both_states), both_states.checks
   if not wrong:
     np.testing.assert_array_equal(after.assignment, assignment)
@@ -134,7 +138,7 @@ def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
     state, step = paired(algorithm, data, groups), jax.jit(algorithm.step)
     for number in range(1, 9):
       key = jax.random.key(number)
-      state, _ = step(state, data, helpers.everyone(data, number), key)
+      state, _ = step(state, data, helpers.everyone(data), key)
     found[every] = adjusted_rand_score(groups, inner(state).assignment)
   assert found[0] < 0.7
   assert found[3] == 1.0
@@ -155,7 +159,7 @@ def test_hypo_cluster_recovers_where_centers_are_shared_by_two_groups(planted):
   step, found = jax.jit(algorithm.step), []
   for number in range(1, 5):
     key = jax.random.key(number)
-    state, _ = step(state, data, helpers.everyone(data, number), key)
+    state, _ = step(state, data, helpers.everyone(data), key)
     found.append(adjusted_rand_score(groups, inner(state).assignment))
   assert found[0] < 0.7
   assert found[1:] == [1.0, 1.0, 1.0]
@@ -177,7 +181,7 @@ def test_a_cohort_is_clustered_without_the_other_clients(planted):
     server=jax.tree.map(jnp.ones_like, before.server),
   )
   state = replaced(state, **before._asdict())
-  cohort = Cohort(ids, everyone=False, round=jnp.int32(0))
+  cohort = Cohort(ids, everyone=False)
   after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
   after = inner(after)
   new, old = np.asarray(after.assignment), np.asarray(before.assignment)
@@ -204,7 +208,7 @@ def test_right_clusters_stay_where_the_cohort_has_none_of_some(planted):
   state = paired(algorithm, data, groups)
   right = jnp.asarray(groups, jnp.int32)
   state = replaced(state, assignment=right)
-  cohort = Cohort(np.array([0, 1, 2, 4, 5, 6]), everyone=False, round=jnp.int32(0))
+  cohort = Cohort(np.array([0, 1, 2, 4, 5, 6]), everyone=False)
   after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
   np.testing.assert_array_equal(inner(after).assignment, right)
   assert after.checks == (3, 2, False)
@@ -215,7 +219,7 @@ def test_a_cohort_that_is_too_small_is_refused(planted):
   algorithm = algorithms.build('fesem', local, recluster_every=1, **options)
   key = jax.random.key(0)
   state = jax.eval_shape(algorithm.init, key, data)
-  cohort = Cohort(np.arange(4), everyone=False, round=jnp.int32(0))
+  cohort = Cohort(np.arange(4), everyone=False)
   with pytest.raises(UserError, match='`clients_per_round` above `num_clusters=4`'):
     jax.eval_shape(algorithm.step, state, data, cohort, key)
 
@@ -226,9 +230,10 @@ def test_the_round_after_a_change_parts_centers(planted):
     'fesem', local, recluster_every=2, loss_check_every=3, temperature=0.05, **options
   )
   state, step = paired(algorithm, data, groups), jax.jit(algorithm.step)
+  state = replaced(state, rounds=jnp.int32(1))
   for number in (2, 3, 4, 5):  # New clusters; a check of losses, put off; the same.
     key = jax.random.key(number)
-    state, _ = step(state, data, helpers.everyone(data, number), key)
+    state, _ = step(state, data, helpers.everyone(data), key)
     assert adjusted_rand_score(groups, inner(state).assignment) == 1.0
 
 
@@ -240,7 +245,7 @@ def test_a_check_reports_eq_6_of_all_layers():
   state = initial(algorithm, data)
   key = jax.random.key(5)
   step = jax.jit(algorithm.step)
-  after, info = step(state, data, helpers.everyone(data, 1), key)
+  after, info = step(state, data, helpers.everyone(data), key)
   after = inner(after)
   points, cluster = matrix(after.client_params), np.asarray(after.assignment)
   want = sum(scatter(points, cluster == k, np.ones(6)) for k in (0, 1)) / 6
@@ -313,7 +318,7 @@ def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):
   joins = late[best == 1][:1]
   ids = np.concatenate([first, joins])
   state = replaced(state, centers=centers)
-  cohort = Cohort(ids, everyone=False, round=jnp.int32(0))
+  cohort = Cohort(ids, everyone=False)
   after, info = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(5))
   want = np.asarray(before.assignment).copy()
   want[joins] = 1
@@ -352,7 +357,7 @@ def test_clients_that_keep_their_cluster_are_averaged_in_the_order_of_its_center
   def after(centers, hold=True):
     checks = state.checks._replace(hold=jnp.bool_(hold), due=jnp.int32(9))
     at = replaced(state, centers=centers, assignment=own)._replace(checks=checks)
-    new, info = step(at, data, helpers.everyone(data, 1), key)
+    new, info = step(at, data, helpers.everyone(data), key)
     new = inner(new)
     return new.centers, np.asarray(new.assignment), info.clusters.objective
 

@@ -57,10 +57,9 @@ def local(
   )
 
 
-def everyone(data, number=None):
-  """The cohort of all clients, in a round of this number, counted from 1."""
-  before = None if number is None else np.int32(number - 1)
-  return Cohort(np.arange(data.num_clients, dtype=np.int32), True, before)
+def everyone(data):
+  """The cohort of all clients."""
+  return Cohort(np.arange(data.num_clients, dtype=np.int32), everyone=True)
 
 
 def batches(data, schedule, client, key):

@@ -11,7 +11,7 @@ from fesem_jax.utils.errors import UserError
 
 
 def inner(state: Any) -> Any:
-  """The state of the method itself, with `centers` and `assignment`."""
+  """The state of the method itself, with `centers`, `assignment` and `rounds`."""
   while 'method' in state._fields:
     state = state.method
   return state
@@ -34,15 +34,9 @@ def num_clusters(state: Any) -> int:
   return jax.tree.leaves(inner(state).centers)[0].shape[0]
 
 
-def number_of(cohort: Cohort) -> jax.Array:
-  """[] int32 number of the cohort's round, counted from 1.
-
-  Raises:
-    ValueError: of a cohort outside of rounds.
-  """
-  if cohort.round is None:
-    raise ValueError('The cohort of a wrapped method needs the number of its round.')
-  return cohort.round + 1
+def number_of(state: Any) -> jax.Array:
+  """[] int32 number of the next round, counted from 1."""
+  return inner(state).rounds + 1
 
 
 def took_part(info: RoundInfo) -> jax.Array:
@@ -87,9 +81,15 @@ def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
     assert method.train is not None
     return method.train(local, state.method, *args, **options)
 
+  def between(state, info):
+    assert method.between is not None
+    own, info = method.between(state.method, info)
+    return state._replace(method=own), info
+
   functions = {
     'deployed': deployed,
     'with_centers': with_centers,
     'train': None if method.train is None else train,
+    'between': None if method.between is None else between,
   }
   return method._replace(step=step, **functions | changes)

@@ -49,19 +49,19 @@ def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
     seen = jnp.zeros(data.num_clients, jnp.int32)
     return AgesState(method.init(key, data, cohort), seen)
 
-  def starts_of(state, data, cohort, number, starts):
+  def starts_of(state, data, cohort, starts):
     own = own_of(state, cohort) if starts is None else starts
-    old = number - tree.rows_of(state.seen, cohort) > variable(rounds)
+    old = number_of(state) - tree.rows_of(state.seen, cohort) > variable(rounds)
     return start_by_loss(method.local, inner(state).centers, own, old, data, cohort)
 
   def train(local, state, data, cohort, key, reduction, starts=None):
-    starts = starts_of(state, data, cohort, state.seen.max() + 1, starts)
+    starts = starts_of(state, data, cohort, starts)
     assert method.train is not None
     return method.train(local, state.method, data, cohort, key, reduction, starts)
 
   def step(state, data, cohort, key, *, starts=None, hold=None):
-    number = number_of(cohort)
-    starts = starts_of(state, data, cohort, number, starts)
+    number = number_of(state)
+    starts = starts_of(state, data, cohort, starts)
     after, info = method.step(state.method, data, cohort, key, starts=starts, hold=hold)
     seen = jnp.where(took_part(info), number, tree.rows_of(state.seen, cohort))
     return AgesState(after, tree.with_rows(state.seen, cohort, seen)), info
@@ -92,7 +92,7 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
     UserError: on a number below 1, a method without centers, or, when it starts, fewer
       clients than centers.
   """
-  if first_clients < 1:
+  if not first_clients >= 1:  # NaN neither.
     raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
   check_wrappable(method, 'late_joins', trains=True)
   local = method.local
@@ -101,13 +101,14 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
     del cohort
     sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
     cohort = sample_clients(sample_key, data, first_clients, local.mesh)
-    state = method.init(key, data, cohort)
-    if first_clients < num_clusters(state):
+    count = num_clusters(jax.eval_shape(method.init, key, data))
+    if first_clients < count:
       raise UserError(
         f'{argument("init_clients", first_clients)} with `late_joins` is too few for '
-        f'{argument("num_clusters", num_clusters(state))}; give one client for each '
-        'cluster, at least.'
+        f'{argument("num_clusters", count)}; give one client for each cluster, at '
+        'least.'
       )
+    state = method.init(key, data, cohort)
     first = jnp.ones(cohort.ids.shape, bool)
     none = jnp.zeros(data.num_clients, bool)
     return LateJoinsState(state, tree.with_rows(none, cohort, first))

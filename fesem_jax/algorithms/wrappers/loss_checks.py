@@ -29,16 +29,23 @@ def with_loss_checks(method: Algorithm, every: int) -> Algorithm:
     UserError: on a number below 1, or a method without centers.
   """
   check_at_least(1, loss_check_every=every)
-  check_wrappable(method, 'loss_check_every')
+  check_wrappable(method, 'loss_check_every', trains=True)
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
+  def starts_of(state, data, cohort, starts, hold=None):
     own = own_of(state, cohort) if starts is None else starts
-    check = number_of(cohort) % variable(every) == 0
+    check = number_of(state) % variable(every) == 0
     if hold is not None:
       check &= ~hold
-    centers = inner(state).centers
-    by_loss = jnp.broadcast_to(check, own.shape)
-    starts = start_by_loss(method.local, centers, own, by_loss, data, cohort)
+    centers, by_loss = inner(state).centers, jnp.broadcast_to(check, own.shape)
+    return start_by_loss(method.local, centers, own, by_loss, data, cohort)
+
+  def train(local, state, data, cohort, key, reduction, starts=None):
+    starts = starts_of(state, data, cohort, starts)
+    assert method.train is not None
+    return method.train(local, state, data, cohort, key, reduction, starts)
+
+  def step(state, data, cohort, key, *, starts=None, hold=None):
+    starts = starts_of(state, data, cohort, starts, hold)
     return method.step(state, data, cohort, key, starts=starts, hold=hold)
 
-  return method._replace(step=step)
+  return method._replace(step=step, train=train)

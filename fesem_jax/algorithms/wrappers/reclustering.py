@@ -105,7 +105,6 @@ def with_reclustering(
   method: Algorithm,
   every: int,
   clustering: Clustering = Clustering(),
-  track_objective: bool = False,
 ) -> Algorithm:
   """Clusters all clients anew from time to time, from a common start.
 
@@ -118,8 +117,8 @@ def with_reclustering(
     method: a method with centers; one that keeps its clients' models must keep them on
       the devices.
     every: rounds before the first check.
-    clustering: how clients are clustered, and what of their models is compared.
-    track_objective: whether the method reports `Clusters.objective_parts`.
+    clustering: how clients are clustered, and what of their models is compared: the
+      weighting and the comparison of the method itself.
 
   Raises:
     UserError: on a number below 1, a method without centers, or, when it starts, where
@@ -130,6 +129,11 @@ def with_reclustering(
 
   def init(key, data, cohort=None):
     state = method.init(key, data, cohort)
+    if 'joined' in state._fields or 'seen' in state._fields:
+      raise UserError(
+        'A check takes the place of a round: wrap with `with_reclustering` first, with '
+        '`with_max_age` and `with_late_joins` after it.'
+      )
     if 'client_params' in inner(state)._fields:
       check_stack(state, 'recluster_every')
     return ReclusteringState(state, Checks.first(every))
@@ -145,17 +149,18 @@ def with_reclustering(
       )
       trained = found.trained
       new = jnp.where(trained.took_part(), found.assignment, own_of(state, cohort))
-      changes = {'assignment': tree.with_rows(here.assignment, cohort, new)}
+      assignment = tree.with_rows(here.assignment, cohort, new)
+      changes = {'assignment': assignment, 'rounds': here.rounds + 1}
       if 'client_params' in here._fields:
         kept = tree.with_rows(here.client_params, cohort, trained.params)
         changes['client_params'] = kept
-      parts = (found.objective,) * 2 if track_objective else None
+      parts = (found.objective,) * 2 if reports_parts else None
       info = round_info(
         trained,
         num_clusters(state),
         found.objective,
         here.assignment,
-        changes['assignment'],
+        assignment,
         data,
         parts,
       )
@@ -173,7 +178,9 @@ def with_reclustering(
       )
       return ReclusteringState(after, checks._replace(hold=jnp.bool_(False))), info
 
-    due = number_of(cohort) == state.checks.due
+    _, like = jax.eval_shape(go_on, state, data, cohort, key)
+    reports_parts = like.clusters.objective_parts is not None
+    due = number_of(state) == state.checks.due
     return jax.lax.cond(due, check, go_on, state, data, cohort, key)
 
   return wrap(method, step, init=init)

@@ -15,12 +15,16 @@ from fesem_jax.algorithms.common.wrapped import (
   replaced,
   took_part,
 )
+from fesem_jax.clustering.comparison import Comparison, by_weights
 from fesem_jax.core import offloading, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.utils.errors import UserError
+
+_ALL = by_weights()
 
 
-def with_reseeding(method: Algorithm) -> Algorithm:
+def with_reseeding(method: Algorithm, comparison: Comparison = _ALL) -> Algorithm:
   """Moves centers that lost all their clients.
 
   A center that lost all its clients moves to the client farthest from its own center,
@@ -29,6 +33,8 @@ def with_reseeding(method: Algorithm) -> Algorithm:
 
   Args:
     method: a method with centers.
+    comparison: of models with centers, as the method makes it: distances are of models
+      whose units are matched where it matches them.
 
   Raises:
     UserError: of a method without centers, or, when it starts, where the models of all
@@ -46,7 +52,10 @@ def with_reseeding(method: Algorithm) -> Algorithm:
     state, info = method.step(state, data, cohort, key, starts=starts, hold=hold)
     here = inner(state)
     params = tree.rows_of(here.client_params, cohort)
-    own = tree.row_distances(params, tree.take(old, own_of(state, cohort)))
+    centers, compared = tree.take(old, own_of(state, cohort)), params
+    if comparison.align is not None:
+      compared = comparison.align(params, centers, method.local.mesh)
+    own = tree.row_distances(compared, centers)
     distance = jnp.where(took_part(info), own, -1.0)
     centers, assignment = reseed_empty_centers(
       here.centers, here.assignment, params, distance, cohort, data
@@ -67,7 +76,9 @@ def with_reseeding(method: Algorithm) -> Algorithm:
 
 def check_stack(state: Any, option: str) -> None:
   """Raises `UserError` unless a state keeps all clients' models on the devices."""
-  kept = getattr(inner(state), 'client_params', None)
+  if 'client_params' not in inner(state)._fields:
+    raise UserError(f'`{option}` needs a method that keeps the models of its clients.')
+  kept = inner(state).client_params
   if kept is None or offloading.is_offloaded(kept):
     raise needs_stack(option, 'streamed' if kept is None else 'offloaded')
 
