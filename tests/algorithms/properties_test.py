@@ -17,13 +17,16 @@ import pytest
 from hypothesis import strategies as st
 
 from fesem_jax import algorithms
+from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.sampling import coin
-from fesem_jax.core import prng_streams
+from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
+from fesem_jax.run.checkpoint import Checkpoints
 from tests.support import helpers, reference
 from tests.support.methods import (
   IDS,
   METHODS,
+  ONCE,
   assert_close,
   deployed,
   federation,
@@ -83,6 +86,11 @@ def federation_of(case, order=tuple(range(CLIENTS)), spoiled=()):
   )
 
 
+ONE = helpers.local(chunk=3)._replace(dropout_rate=DROPOUT)
+TWO = helpers.local(chunk=2, devices=2)
+TWO = TWO._replace(dropout_rate=DROPOUT, shared_start='on')
+
+
 class Programs(NamedTuple):
   """A method and its compiled functions.
 
@@ -106,10 +114,7 @@ class Programs(NamedTuple):
 def programs(index):
   """What the cases of a method share."""
   name, options = METHODS[index]
-  local = helpers.local(chunk=3)._replace(dropout_rate=DROPOUT)
-  other = helpers.local(chunk=2, devices=2)
-  other = other._replace(dropout_rate=DROPOUT, shared_start='on')
-  one, two = (algorithms.build(name, each, **options) for each in (local, other))
+  one, two = (algorithms.build(name, each, **options) for each in (ONE, TWO))
   init, key = jax.jit(one.init), jax.random.key(0)
   data = federation_of(Case((MOST,) * CLIENTS, 0, (), tuple(range(CLIENTS)), False))
   state, everyone = init(key, data), cohort_of(range(CLIENTS), True)
@@ -238,10 +243,12 @@ def test_properties(index, case):
     assert_close(info.clusters.objective_parts, values[:2], rtol=1e-3)
 
 
+# Rows whose starts differ: no start depends on what follows training.
 STARTS = [
   i
-  for i, (name, _) in enumerate(METHODS)
+  for i, (name, options) in enumerate(METHODS)
   if name in ('fesem', 'hypo_cluster', 'robust')
+  and not {'server_optimizer', 'aggregation'} & options.keys()
 ]
 
 
@@ -257,6 +264,42 @@ def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
   other = algorithms.build(name, local, **options).init
   other = jax.jit(other)(key, data.reorder(order, num_clients=8))
   assert_same(reordered(state, order), reordered(other, np.arange(6)))
+
+
+def after_a_round(index):
+  """A federation, and the state of a method after a round of all clients."""
+  data = federation_of(Case((4, 3, 5, 2, 5, 1), 0, (), tuple(range(CLIENTS)), False))
+  state = programs(index).init(jax.random.key(0), data)
+  return data, round_of_all(index, state, data, jax.random.key(1))[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)
+def test_a_round_after_a_checkpoint_is_the_same_to_the_bit(index, tmp_path):
+  data, state = after_a_round(index)
+  checkpoints = Checkpoints(tmp_path, {})
+  checkpoints.save(1, state)
+  restored, rounds_done = checkpoints.restore(jax.tree.map(jnp.zeros_like, state))
+  checkpoints.close()
+  assert rounds_done == 1
+  whole, resumed = (
+    round_of_all(index, x, data, jax.random.key(2)) for x in (state, restored)
+  )
+  chex.assert_trees_all_equal(whole, resumed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', ONCE, ids=[IDS[i] for i in ONCE])
+def test_data_split_by_client_change_memory_only(index):
+  data, state = after_a_round(index)
+  key, cohort, mesh = jax.random.key(2), cohort_of(range(CLIENTS), True), TWO.mesh
+  want, info = round_of_all(index, state, data, key)
+  split = placement.place(data, mesh, 'sharded')
+  state, key = sharding.replicate((state, key), mesh)
+  got, found = programs(index).on_two(state, split, cohort, key)
+  assert_same(got, want)
+  assert_close(info.train_loss, found.train_loss)
+  assert int(info.trained) == int(found.trained) > 2
 
 
 def skip_if_full_participation_only(index):

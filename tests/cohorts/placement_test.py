@@ -15,7 +15,7 @@ from fesem_jax.data import label_skew
 from fesem_jax.run import figure_data, program_memory
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.methods import IDS, METHODS, ONCE, assert_close, base_run
+from tests.support.methods import assert_close
 from tests.support.runs import simulated
 
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5, 4, 6, 9, 3, 5, 2, 7, 6, 4, 8, 5, 3]
@@ -311,18 +311,3 @@ def test_newton_steps_draw_both_cohorts_of_each_device():
     assert int(info.trained) == 7
     ends.append(state)
   jax.tree.map(assert_close, *ends)  # Who was not at its device would be missing.
-
-
-@pytest.mark.parametrize('index', ONCE, ids=[IDS[i] for i in ONCE])
-def test_with_all_clients_only_memory_changes(index):
-  name, options = METHODS[index]
-  one, whole, state, _ = base_run(index)
-  local, cohort = helpers.local(chunk=2, devices=2), helpers.everyone(whole)
-  split = placement.place(whole, local.mesh, 'sharded')
-  key = jax.random.fold_in(jax.random.key(9), 4)
-  want, info = jax.jit(one.step)(state, whole, cohort, key)
-  algorithm = algorithms.build(name, local, **options)
-  state, key = sharding.replicate((state, key), local.mesh)
-  got, found = jax.jit(algorithm.step)(state, split, cohort, key)
-  jax.tree.map(assert_close, (got, found), (want, info))
-  assert int(found.trained) == 6

@@ -18,7 +18,7 @@ from experiments.build import load_data
 from fesem_jax.analysis import joining_rules
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import Diverged, UserError
-from tests.support.commands import call
+from tests.support.commands import call, spawn
 
 RULES = [*joining_rules.RULES, 'global model', 'alone']
 SETTINGS = Settings(('all', '2', '70'), alone_epochs=1)
@@ -299,7 +299,7 @@ def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
 @pytest.mark.slow
 def test_the_command_ends_as_a_user_sees_it(finished, adapted):
   workdir = pathlib.Path(finished[0][0])
-  done = call('adapt', workdir, '--num_examples=3', '--out=new', cwd=workdir.parent)
+  done = spawn('adapt', workdir, '--num_examples=3', '--out=new', cwd=workdir.parent)
   assert done.returncode == 0, done.stderr
   lines = done.stdout.splitlines()
   assert [line.split()[:2] for line in lines[2:5]] == [['3', r] for r in RULES[:3]]

@@ -1,4 +1,4 @@
-"""The binaries as a user runs them: in a process of their own."""
+"""The binaries as a user runs them."""
 
 import contextlib
 import csv
@@ -24,7 +24,7 @@ from fesem_jax.data import label_skew
 from fesem_jax.run.configuration import check_same
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 from tests.support import sources as sources_test
-from tests.support.commands import ROOT, call
+from tests.support.commands import ROOT, call, spawn
 
 QUICK = [
   '--dataset=digits',
@@ -520,7 +520,7 @@ def test_clients_that_took_no_part_are_measured(tmp_path):
 def test_prepare_data_inspects_subsamples_converts_and_draws(tmp_path):
   sources_test.write_leaf(tmp_path / 'leaf_femnist', sources_test.writers())
   shared = ['--dataset=femnist', f'--data_dir={tmp_path}']
-  done = call(
+  done = spawn(
     'prepare_data',
     *shared,
     '--min_examples=4',
@@ -545,7 +545,7 @@ def test_prepare_data_inspects_subsamples_converts_and_draws(tmp_path):
 
 @pytest.mark.slow
 def test_run_resume_and_figures(tmp_path):
-  first = call(
+  first = spawn(
     'run',
     *QUICK,
     '--algorithm=fesem',
@@ -557,7 +557,7 @@ def test_run_resume_and_figures(tmp_path):
   assert 'fesem on digits: 12 clients' in first.stdout
   assert 'ARI' in first.stdout
   assert first.stderr == ''  # Quiet where there is no terminal.
-  more = call(
+  more = spawn(
     'run',
     *QUICK,
     '--algorithm=fesem',
@@ -569,7 +569,7 @@ def test_run_resume_and_figures(tmp_path):
   assert more.returncode == 0, more.stderr
   lines = (tmp_path / 'here/metrics.jsonl').read_text().splitlines()
   assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
-  drawn = call('figures', 'here', cwd=tmp_path)
+  drawn = spawn('figures', 'here', cwd=tmp_path)
   assert drawn.returncode == 0, drawn.stderr
   assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 6
 
@@ -614,9 +614,9 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
 
 
 MISTAKES = [
+  (['--num_devices=-1'], '--num_devices=-1 must'),  # Devices are chosen once.
   (['--algorithm=fedavg'], '--algorithm=fedavg is unknown; choose one of'),
   (['--rounds=two'], 'flag --rounds=two: invalid literal'),
-  (['--num_devices=-1'], '--num_devices=-1 must'),
   (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, mnist'),
   (['--num_client=3'], "Unknown command line flag 'num_client'"),
   (['--rounds=0'], '--rounds=0 must be at least 1'),
@@ -632,35 +632,34 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-def assert_one_sentence(code, said, message, folder):
-  assert code == 1
-  assert message in said
-  assert 'Traceback' not in said
+def assert_one_sentence(done, message, folder):
+  assert done.returncode == 1
+  assert message in done.stderr
+  assert 'Traceback' not in done.stderr
   assert not list(folder.rglob('summary.json'))
   if 'no client came back' not in message:
     assert not list(folder.iterdir())
 
 
-@pytest.mark.parametrize(('arguments', 'message'), MISTAKES[3:])
-def test_mistakes_are_one_sentence(
-  arguments, message, parsed_flags, tmp_path, monkeypatch, capsys
-):
-  monkeypatch.chdir(tmp_path)
-
-  def run():
-    argv = start.parse_flags(['run', *QUICK, '--num_devices=2', *arguments])
-    start.main_with_clear_errors(experiment.main)(argv)
-
-  with flagsaver.flagsaver(), pytest.raises(SystemExit) as ended:
-    run()
-  assert_one_sentence(ended.value.code, capsys.readouterr().err, message, tmp_path)
+@pytest.mark.parametrize(('arguments', 'message'), MISTAKES[1:])
+def test_mistakes_are_one_sentence(arguments, message, tmp_path):
+  done = call('run', *QUICK, *arguments, cwd=tmp_path)
+  assert_one_sentence(done, message, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('arguments', 'message'), MISTAKES[:3])
-def test_a_mistake_ends_the_process_with_exit_code_1(arguments, message, tmp_path):
-  done = call('run', *QUICK, *arguments, cwd=tmp_path)
-  assert_one_sentence(done.returncode, done.stderr, message, tmp_path)
+def test_a_mistake_ends_the_process_with_exit_code_1(tmp_path):
+  arguments, message = MISTAKES[0]
+  assert_one_sentence(spawn('run', *QUICK, *arguments, cwd=tmp_path), message, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('module', ['select_k', 'sweep'])
+def test_a_binary_starts_in_a_process_of_its_own(module, tmp_path):
+  """Tests of the others do more in theirs."""
+  done = spawn(module, '--help', cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert '--workdir' in done.stdout
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from fesem_jax import data
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK, refuses
-from tests.support.commands import call
+from tests.support.commands import spawn
 from tests.support.runs import records
 
 METHOD = '''
@@ -153,11 +153,11 @@ def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
     *(a for a in QUICK if 'rounds' not in a),
   ]  # fmt: skip
   fatal = '--algorithms=fed_avg,own_fl:damped(shift=0.25;fatal=3)'
-  first = call('compare', *arguments, fatal, '--workdir=table', cwd=folder)
+  first = spawn('compare', *arguments, fatal, '--workdir=table', cwd=folder)
   assert first.returncode == -signal.SIGKILL
   run = folder / 'table' / 'own_fl:damped(shift=0.25;fatal=3)' / 'seed0'
   assert [r['round'] for r in records(run)][-1] == 2
-  second = call('compare', *arguments, fatal, '--workdir=table', cwd=folder)
+  second = spawn('compare', *arguments, fatal, '--workdir=table', cwd=folder)
   assert second.returncode == 0, second.stderr
   assert 'own_fl:damped(shift=0.25;fatal=3)' in second.stdout
   assert (folder / 'table' / 'table.md').exists()
@@ -168,10 +168,10 @@ def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
     *arguments[1:], '--algorithm=own_fl:damped', '--workdir=single',
   ]  # fmt: skip
   options = '--algorithm_options=shift=0.25,fatal=3'
-  unbroken = call('run', *single, options, cwd=folder)
+  unbroken = spawn('run', *single, options, cwd=folder)
   assert unbroken.returncode == 0, unbroken.stderr
   assert records(folder / 'single') == records(run)
-  other = call('run', *single, '--algorithm_options=shift=0.5', cwd=folder)
+  other = spawn('run', *single, '--algorithm_options=shift=0.5', cwd=folder)
   assert other.returncode == 1
   assert '(there: 0.25, now: 0.5)' in other.stderr
 

@@ -21,7 +21,7 @@ from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import display
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.commands import call
+from tests.support.commands import call, spawn
 
 PROGRAM = """
   %a = f32[4,100]{1,0} all-gather(%x), dimensions={0}
@@ -151,7 +151,7 @@ def test_this_machine_is_not_what_it_is_not():
 
 @pytest.mark.slow
 def test_the_command_line_plans_for_this_machine(tmp_path):
-  done = call(
+  done = spawn(
     'plan', '--algorithm=fesem', '--dataset=digits', '--partition=rotated',
     '--num_clients=20', '--num_devices=2', '--json=plan.json', cwd=tmp_path,
   )  # fmt: skip

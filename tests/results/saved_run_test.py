@@ -22,7 +22,7 @@ from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.run import rounds
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.commands import ROOT, call
+from tests.support.commands import ROOT, call, spawn
 from tests.support.runs import (
   GROUPS,
   SIZES,
@@ -619,7 +619,7 @@ def test_files_that_cannot_be_exported(done, tmp_path, monkeypatch):
 def test_the_binary_exports_a_center(done, tmp_path):
   path = tmp_path / 'center.msgpack'
   given = [f'--run={done}', '--cluster=1', f'--output={path}']
-  out = call('export', *given, cwd=tmp_path)
+  out = spawn('export', *given, cwd=tmp_path)
   assert (out.returncode, out.stdout) == (0, f'{path}\n'), out.stderr
   read = flax.serialization.msgpack_restore(path.read_bytes())
   want = fj.load_run(done).params(cluster=1)

@@ -16,7 +16,7 @@ from fesem_jax.utils import provenance
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from tests.support import helpers
-from tests.support.methods import IDS, METHODS, ONCE
+from tests.support.methods import IDS, METHODS
 from tests.support.runs import (
   SIZES,
   assert_same_state,
@@ -36,12 +36,11 @@ def arranged(name):
   return algorithm, algorithm.local, train, key
 
 
-# Every method, and every option that adds to its state.
+# Decisions on the host between rounds, and rounds that depend on their number.
 RESUMED = [
   i
-  for i, (_, options) in enumerate(METHODS)
-  if i in ONCE
-  or {'recluster_every', 'late_joins', 'max_age', 'server_optimizer'} & options.keys()
+  for i, (name, options) in enumerate(METHODS)
+  if name == 'fed_cluster' or 'recluster_every' in options
 ]
 
 
@@ -125,7 +124,7 @@ def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('index', RESUMED, ids=[IDS[i] for i in RESUMED])
-def test_every_method_resumes_as_if_uninterrupted(index, tmp_path):
+def test_methods_whose_rounds_differ_resume_as_if_uninterrupted(index, tmp_path):
   (name, options), local, programs = (
     METHODS[index],
     helpers.local(devices=2),

@@ -1,10 +1,13 @@
-"""The binaries as a user runs them, in processes of their own.
+"""The binaries as a user calls them: in this process, or in one of their own.
 
-They come from a server that has imported what the binaries do, since to import it anew
-takes most of the time of a small command. They have its environment, that of the first
-call.
+Processes come from a server that has imported what the binaries do, since to import it
+anew takes most of the time of a small command. They have its environment, that of the
+first call.
 """
 
+import contextlib
+import gc
+import io
 import multiprocessing
 import os
 import pathlib
@@ -12,7 +15,14 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import warnings
 from unittest import mock
+
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import start
+from fesem_jax.core import sharding
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -30,8 +40,66 @@ _processes = multiprocessing.get_context('forkserver')
 _processes.set_forkserver_preload(_IMPORTED)
 
 
-def call(module, *arguments, cwd, timeout=600):
-  """`python -m experiments.MODULE ARGUMENTS` in a folder.
+def call(module, *arguments, cwd):
+  """`python -m experiments.MODULE ARGUMENTS` in a folder, in this process.
+
+  Returns:
+    `subprocess.CompletedProcess` with texts.
+  """
+  command = [f'experiments.{module}', *map(str, arguments)]
+  out, err, code = io.StringIO(), io.StringIO(), 0
+  with (
+    _flags_of_a_new_process(),
+    contextlib.chdir(cwd),
+    contextlib.redirect_stdout(out),
+    contextlib.redirect_stderr(err),
+    mock.patch.object(sys, 'argv', command),
+    mock.patch.object(sharding, 'setup_devices'),  # They are chosen already.
+    mock.patch.object(start, 'start', _start),
+    warnings.catch_warnings(),
+  ):
+    warnings.simplefilter('ignore')  # The module is imported already.
+    try:
+      runpy.run_module(command[0], run_name='__main__')
+    except SystemExit as e:
+      code = e.code or 0
+  return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+def _start(main):
+  """`start.start` without what it sets for good."""
+  thresholds = gc.get_threshold()
+  try:
+    sys.exit(start.main_with_clear_errors(main)(start.parse_flags(sys.argv)))
+  finally:
+    gc.set_threshold(*thresholds)
+
+
+@contextlib.contextmanager
+def _flags_of_a_new_process():
+  """No flags but those of absl, whatever tests of this process have defined."""
+  with flagsaver.flagsaver():
+    held = {name: _copy(value) for name, value in vars(flags.FLAGS).items()}
+    for name in list(flags.FLAGS):
+      module = flags.FLAGS.find_module_defining_flag(name) or ''
+      if not module.startswith('absl'):
+        delattr(flags.FLAGS, name)
+    try:
+      yield
+    finally:
+      vars(flags.FLAGS).clear()
+      vars(flags.FLAGS).update(held)
+
+
+def _copy(value):
+  """A copy of what absl holds, dictionaries and lists, but of no flag."""
+  if isinstance(value, dict):
+    return {name: _copy(one) for name, one in value.items()}
+  return list(value) if isinstance(value, list) else value
+
+
+def spawn(module, *arguments, cwd, timeout=600):
+  """`python -m experiments.MODULE ARGUMENTS` in a folder, in a process of its own.
 
   Returns:
     `subprocess.CompletedProcess` with texts.

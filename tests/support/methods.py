@@ -1,12 +1,9 @@
 """The table of methods that shared properties run on, and what drives them."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax import algorithms
 from fesem_jax.aggregation import server_optimizers
 from tests.support import helpers, reference
 
@@ -86,16 +83,6 @@ def initial(algorithm, data, key=0):
   """Compiled initial state."""
   key = jax.random.key(key) if isinstance(key, int) else key
   return jax.jit(algorithm.init)(key, data)
-
-
-@functools.cache
-def base_run(index):
-  """Three rounds of `METHODS[index]` on the standard federation."""
-  name, options = METHODS[index]
-  algorithm = algorithms.build(name, helpers.local(chunk=3), **options)
-  data = federation()
-  state, infos = run(algorithm, data)
-  return algorithm, data, state, infos
 
 
 def federation():
