@@ -101,7 +101,7 @@ def outcome(history: Sequence[Record]) -> Record:
       'sizes': last['cluster_sizes'],
       'ari': last['ari'],
       'nmi': last['nmi'],
-      'ami': last['ami'],
+      **({'ami': last['ami']} if 'ami' in last else {}),  # Older runs have none.
       'objective': last['objective'],
       # The last round in which a client changed its cluster.
       'rounds_to_stable': moves[-1] if moves else 0,

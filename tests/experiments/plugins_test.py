@@ -32,8 +32,9 @@ def damped(local, *, shift: float = 0.5, fast: bool = False, fatal: int = 0):
   """FedAvg that goes only a part of the way."""
 
   def step(state, data, cohort, key):
+    mean = global_model.Averaging('by_examples')
     new, trained = global_model.train_and_average(
-      local, state, data, cohort, key, 'by_examples'
+      local, state, data, cohort, key, mean
     )
     params = jax.tree.map(lambda a, b: a + shift * (b - a), state.params, new.params)
     return new._replace(params=params), trained.info()
