@@ -49,6 +49,8 @@ def clusters_over_rounds(run: PlottedRun) -> Figure:
       axis = rest.pop(0)
       for i, key in enumerate(_AGREEMENT):
         rounds, values = run.series(key)
+        if not len(rounds):  # Older runs have no AMI.
+          continue
         axis.plot(
           rounds,
           values,

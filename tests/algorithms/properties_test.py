@@ -17,6 +17,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.common.wrapped import inner
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, sharding
@@ -35,7 +36,9 @@ from tests.support.methods import (
 )
 
 # What states hold of each client, [M, ...].
-PER_CLIENT = ('assignment', 'client_params', 'client_controls', 'heads', 'seen')
+PER_CLIENT = (
+  'assignment', 'client_params', 'client_controls', 'heads', 'seen', 'joined',
+)  # fmt: skip
 CLIENTS, MOST, CASES = 6, 5, 60
 DROPOUT = 0.2
 
@@ -145,12 +148,18 @@ def own_parts(state, ids):
     return np.asarray(x)[np.array(ids, int)]  # On the host: one by one it is slow.
 
   fields = [f for f in PER_CLIENT if f in state._fields]
-  return {f: jax.tree.map(pick, getattr(state, f)) for f in fields}
+  found = {f: jax.tree.map(pick, getattr(state, f)) for f in fields}
+  if 'method' in state._fields:  # Of a wrapped method.
+    found['method'] = own_parts(state.method, ids)
+  return found
 
 
 def reordered(state, order):
   """The state when clients come in another order."""
-  return state._replace(**own_parts(state, order))
+  parts = own_parts(state, order)
+  if 'method' in parts:
+    parts['method'] = reordered(state.method, order)
+  return state._replace(**parts)
 
 
 def assert_same(a, b):
@@ -191,9 +200,9 @@ def test_properties(index, case):
   assert int(info.failed) == 0
   if info.clusters is not None:
     # Those that have yet to join have no cluster.
-    seen = getattr(after, 'seen', None)
-    joined = sizes > 0 if seen is None else (sizes > 0) & (np.asarray(seen) >= 0)
-    assert int(info.clusters.sizes.sum()) == joined.sum()
+    joined = getattr(after, 'joined', None)
+    exist = sizes > 0 if joined is None else (sizes > 0) & np.asarray(joined)
+    assert int(info.clusters.sizes.sum()) == exist.sum()
 
   # Chunks and devices change nothing but rounding.
   elsewhere, other_info = on_two(jax.device_get(state), data, cohort, key)
@@ -230,9 +239,10 @@ def test_properties(index, case):
 
   if METHODS[index][1].get('track_objective') and takes_part:
     # The E-step never increases Eq. 6, and neither does the M-step.
-    points = matrix(after.client_params)[takes_part]
-    old, new = matrix(state.centers), matrix(after.centers)
-    before, now = (np.asarray(s.assignment)[takes_part] for s in (state, after))
+    first, last = inner(state), inner(after)
+    points = matrix(last.client_params)[takes_part]
+    old, new = matrix(first.centers), matrix(last.centers)
+    before, now = (np.asarray(s.assignment)[takes_part] for s in (first, last))
     values = [
       reference.objective(points, *where)
       for where in ((old, before), (old, now), (new, now))

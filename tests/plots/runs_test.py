@@ -130,7 +130,12 @@ def test_true_clusters_are_called_by_their_names(workdir):
 
 @pytest.mark.parametrize('odd', ODD_NAMES)
 def test_what_is_shown_is_short_and_printable(odd):
-  for show in (display.shown, display.in_figure, display.in_latex, display.in_markdown):
+  for show in (
+    display.printable,
+    display.in_figure,
+    display.in_latex,
+    display.in_markdown,
+  ):
     assert show(odd).isprintable()
     assert len(show(odd)) < 600
   assert len(display.printable(odd, 20)) <= 20
