@@ -18,7 +18,7 @@ help:
 
 install: .venv/installed
 
-.venv/installed: setup.cfg $(CONSTRAINTS)
+.venv/installed: setup.cfg setup.py $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fesem_jax needs Python 3.11 or newer; pass PYTHON=python3.12, say.")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[test,docs]'

@@ -17,6 +17,7 @@ from absl import app, flags
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.clustering import em, kmeans
 from fesem_jax.core import sharding, tree
 
@@ -120,7 +121,7 @@ def main(argv: list[str]) -> None:
       train,
       cohort,
       jax.random.key(0),
-      'uniform',
+      Averaging('uniform'),
     )
     return state.params
 

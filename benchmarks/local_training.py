@@ -17,6 +17,7 @@ from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import data, models
 from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.batching import num_steps
 from fesem_jax.utils.errors import UserError
@@ -60,7 +61,7 @@ def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
   @jax.jit
   def epoch(start, train, key):
     state, trained = global_model.train_and_average(
-      local, global_model.GlobalState(start), train, cohort, key, 'uniform'
+      local, global_model.GlobalState(start), train, cohort, key, Averaging('uniform')
     )
     return state.params, trained.mean_loss()
 

@@ -34,7 +34,7 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import PRECISIONS, LocalTraining, local_training
 from fesem_jax.core.types import FederatedData
 from fesem_jax.planning import planner, topologies
-from fesem_jax.planning.data_shapes import Outline, Split
+from fesem_jax.planning.data_shapes import DataSize, SplitSize
 from fesem_jax.results.result import Result
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
@@ -189,15 +189,15 @@ def compiled(name: str, topology: str) -> list[dict[str, Any]]:
       precision=precision,
     )
     of_each = workload.examples
-    outline = Outline(
+    size = DataSize(
       _OF_ROUND,
-      Split(of_each * _OF_ROUND, of_each),
-      Split(_OF_ROUND, 1),
+      SplitSize(of_each * _OF_ROUND, of_each),
+      SplitSize(_OF_ROUND, 1),
       workload.example_shape,
       np.dtype('uint8'),
       workload.num_classes,
     )
-    plan = planner.plan(algorithms.build('fed_avg', local), outline, parts=('round',))
+    plan = planner.plan(algorithms.build('fed_avg', local), size, parts=('round',))
     text = plan.round.text
     seconds = plan.round.seconds
     row = {'workload': name, 'precision': precision, 'compile_seconds': seconds}

@@ -25,7 +25,10 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks import common
 from fesem_jax import algorithms, data, models
+from fesem_jax.algorithms.common.wrapped import inner
 from fesem_jax.algorithms.fesem import FesemState
+from fesem_jax.algorithms.wrappers import with_shuffled_start
+from fesem_jax.algorithms.wrappers.reclustering import Checks, ReclusteringState
 from fesem_jax.clustering import em
 from fesem_jax.clustering.kmeans import kmeans
 from fesem_jax.cohorts.arrangement import arrange
@@ -245,40 +248,44 @@ def main(argv: list[str]) -> None:
   chosen = {n: r for n, r in rules(_EVERY.value).items() if n in (_RULES.value or [n])}
   starts = {}
   for share in map(float, _SHUFFLE.value):
-    options = {'num_clusters': 4, 'init_shuffle': share, 'prox_lambda': _LAMBDA.value}
-    init = jax.jit(algorithms.build('fesem', local, **options).init)
+    options = {'num_clusters': 4, 'prox_lambda': _LAMBDA.value}
+    fesem = algorithms.build('fesem', local, **options)
+    init = jax.jit(with_shuffled_start(fesem, share).init)
     for seed, (train, _, _) in seeds.items():
       starts[share, seed] = init(jax.random.key(seed), train)
 
   @jax.jit
   def counts(state, train, test):
-    used = ClientModels(state.centers, state.assignment)
+    used = ClientModels(inner(state).centers, inner(state).assignment)
     return evaluate.evaluate_clients(used, local, train, test, jax.random.key(0), 0)[0]
 
   rows: list[dict[str, Any]] = []
   for name, rule in chosen.items():
     algorithm, step = _steps(local, rule)
     like = jax.eval_shape(algorithm.init, jax.random.key(0), any_train)
+
+    def start_of(share, seed, like=like, rule=rule):
+      """The common start in the state of the rule's method."""
+      if not isinstance(like, ReclusteringState):
+        return starts[share, seed]
+      checks = Checks.first(rule.options['recluster_every'])
+      return ReclusteringState(starts[share, seed], checks)
+
     for share in map(float, _SHUFFLE.value):
       curves, accuracy, seconds = [], [], []
       for seed, (train, test, _) in seeds.items():
         truth = np.asarray(train.info.clusters)
-        state = starts[share, seed]
-        if like.checks is not None:
-          first = rule.options['recluster_every']
-          state = state._replace(checks=type(like.checks).first(first))
+        state = start_of(share, seed)
 
         def ari(state, truth=truth):
-          found = np.asarray(state.assignment)[: len(truth)]
+          found = np.asarray(inner(state).assignment)[: len(truth)]
           return float(adjusted_rand_score(truth, found))
 
         curve, spent = [ari(state)], 0.0
         if seed == _FIRST.value:  # Compile before the clock runs.
           for number in range(1, _ROUNDS.value + 1):
             state = step(state, train, jax.random.key(number), number)
-          state = starts[share, seed]._replace(checks=state.checks)
-          if like.checks is not None:
-            state = state._replace(checks=type(like.checks).first(first))
+          state = start_of(share, seed)
         for number in range(1, _ROUNDS.value + 1):
           key = jax.random.fold_in(jax.random.key(100 + seed), number)
           began = time.perf_counter()

@@ -1,10 +1,10 @@
 r"""Lets new clients join the clusters of finished runs, and measures what they get.
 
-  python -m experiments.run --algorithm=fesem --dataset=digits --partition=rotated \
+  fesem-run --algorithm=fesem --dataset=digits --partition=rotated \
       --num_clusters=4 --unseen_fraction=0.2 --workdir=runs/fesem4
-  python -m experiments.adapt runs/fesem4
+  fesem-adapt runs/fesem4
 
-  python -m experiments.adapt runs/table/fesem*/seed* --out=runs/new_clients
+  fesem-adapt runs/table/fesem*/seed* --out=runs/new_clients
 
 The new clients are those that a run of a clustered method set aside by
 --unseen_fraction. With 5, 10, 20, 50 and all of its training examples, each joins a
@@ -30,13 +30,6 @@ from typing import Any
 
 from absl import flags
 
-from experiments import adapt_tables, methods, new_clients, unused
-from experiments import flags as experiment_flags
-from experiments import run as experiment
-from experiments.adapt_measure import Settings, check, measure
-from experiments.build import build_local
-from experiments.new_clients import NewClients
-from experiments.start import start
 from fesem_jax.core import sharding
 from fesem_jax.core.types import Params
 from fesem_jax.run.programs import Programs
@@ -44,6 +37,14 @@ from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
 from fesem_jax.utils.errors import Diverged, UserError
+
+from . import adapt_tables, methods, new_clients, unused
+from . import flags as experiment_flags
+from . import run as experiment
+from .adapt_measure import Settings, check, measure
+from .build import build_local
+from .new_clients import NewClients
+from .start import start
 
 
 def adapt(
@@ -53,26 +54,21 @@ def adapt(
   machine: dict[str, Any],
   global_runs: list[pathlib.Path] | None = None,
 ) -> list[adapt_tables.Row]:
-  """Measures the new clients of one run or several, and writes what was found.
+  """Measures the new clients of finished runs, and writes tables and a figure.
 
   Args:
-    workdirs: of finished runs, the seeds of one configuration.
-    out: folder of the results; None is the only workdir's adapt/.
-    settings: see `Settings`.
-    machine: as `run.run` takes it.
+    workdirs: of seeds of one configuration.
+    out: folder of the results; None is WORKDIR/adapt of the only one.
+    settings: how new clients are measured.
+    machine: from `flags.machine`.
     global_runs: workdirs of FedAvg, one for each of `workdirs`; None trains it.
 
   Returns:
     A row for each run, number of examples and rule.
-
-  Raises:
-    UserError, Stopped: before anything is measured or written, but for FedAvg.
   """
   check(settings)
   if not workdirs:
-    raise UserError(
-      'Name the workdir of a finished run: python -m experiments.adapt WORKDIR.'
-    )
+    raise UserError('Name the workdir of a finished run: fesem-adapt WORKDIR.')
   if out is None and len(workdirs) > 1:
     raise UserError('--out is missing: name a folder for the table of several runs.')
   if global_runs and len(global_runs) != len(workdirs):
@@ -100,7 +96,7 @@ def adapt(
     for each, model in zip(runs, models, strict=True):
       with (
         progress_lines.shown(None),
-        progress_lines.told(f'new clients of {each.run.workdir}'),
+        progress_lines.waiting_for(f'new clients of {each.run.workdir}'),
       ):
         rows += measure(each, model, local, settings, machine['data_placement'])
     _write(out, rows, runs, settings)
@@ -168,17 +164,9 @@ def main(argv: list[str]) -> None:
   )
   check(settings)
   sharding.setup_devices(f.num_devices)
-  machine = {
-    'data_dir': f.data_dir,
-    'clients_per_chunk': f.clients_per_chunk,
-    'shared_start': f.shared_start,
-    'num_devices': f.num_devices,
-    'data_placement': f.data_placement,
-    'checkpoint_every': 10,
-    'resume': True,
-    'tensorboard': False,
-    'save_models': True,
-  }
+  machine = experiment_flags.machine()
+  machine |= {'checkpoint_every': 10, 'resume': True, 'tensorboard': False}
+  machine |= {'save_models': True}
   workdirs = [pathlib.Path(folder) for folder in argv[1:]]
   out = pathlib.Path(f.out) if f.out else None
   rows = adapt(
@@ -233,7 +221,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     'data_dir',
     '',
-    'Folder of the data files, as of experiments.run; default: the environment '
+    'Folder of the data files, as of fesem-run; default: the environment '
     'variable FESEM_DATA_DIR, else ./data.',
   )
 

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.adapt_tables import ALL, ALONE, GLOBAL, Row
-from experiments.new_clients import NewClients
 from fesem_jax.analysis import joining_rules
 from fesem_jax.cohorts import arrangement, placement
 from fesem_jax.core import prng_streams, sharding
@@ -18,6 +16,9 @@ from fesem_jax.core.types import FederatedData, Params
 from fesem_jax.data import first_examples
 from fesem_jax.evaluation import evaluate
 from fesem_jax.utils.errors import UserError, argument
+
+from .adapt_tables import ALL, ALONE, GLOBAL, Row
+from .new_clients import NewClients
 
 
 class Settings(NamedTuple):
@@ -81,18 +82,9 @@ def measure(
   settings: Settings,
   data_placement: str = 'auto',
 ) -> list[Row]:
-  """Measures the new clients of a run.
+  """A row for each number of examples and each of the five rules.
 
-  Args:
-    clients: see `NewClients`.
-    model: [1, ...] the global model to compare with.
-    local: the run's local training, for its new clients.
-    settings: see `Settings`.
-    data_placement: see `simulate`.
-
-  Returns:
-    A row for each number of examples and each of the three rules, the global model and
-    training alone.
+  `model` is [1, ...], the global model to compare with.
   """
   config, mesh = clients.config, local.mesh
   to_join, to_alone = _schedules(config, local, settings)

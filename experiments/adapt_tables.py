@@ -1,11 +1,10 @@
 """Tables of new clients: by number of examples and rule, over the seeds of a run."""
 
-import csv
-import io
 from typing import Any
 
 from fesem_jax.analysis.tables import COLUMNS, mean_and_std
-from fesem_jax.utils.display import in_markdown, shown
+from fesem_jax.utils.display import in_markdown, printable
+from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
 
 # Names of what stands beside the rules, and of all examples.
 GLOBAL, ALONE, ALL = 'global model', 'alone', 'all'
@@ -25,15 +24,10 @@ _COLUMNS = {
 
 
 def over_runs(rows: list[Row]) -> list[Row]:
-  """Aggregates the runs of each number of examples and rule.
+  """Mean and deviation over runs, for each number of examples and rule.
 
-  Args:
-    rows: of one run after the other, in the same order.
-
-  Returns:
-    For each number and rule a dict of both, of (mean, standard deviation) in percent by
-    the names of `_COLUMNS`, None for what there is not, and of the counts `clients`,
-    `with_fewer`, `training_failed` and `finetuning_failed` of all runs.
+  Figures go by the names of `_COLUMNS`, in percent, None where no run has them; the
+  counts of clients are sums over runs.
   """
   table = []
   for number, rule in dict.fromkeys((r['num_examples'], r['rule']) for r in rows):
@@ -49,13 +43,6 @@ def over_runs(rows: list[Row]) -> list[Row]:
       out[name] = sum(r[name] for r in runs)
     table.append(out)
   return table
-
-
-def _cell(value: tuple[float, float | None] | None, join: str) -> str:
-  if value is None:
-    return ''
-  spread = '' if value[1] is None else f'{join}{value[1]:.1f}'
-  return f'{value[0]:.1f}{spread}'
 
 
 def _columns(table: list[Row]) -> dict[str, str]:
@@ -88,46 +75,39 @@ def _notes(table: list[Row]) -> list[str]:
 def as_markdown(table: list[Row]) -> str:
   """The table as Markdown."""
   columns = _columns(table)
-  lines = [
-    f'| examples | rule | {" | ".join(columns.values())} |',
-    '|---' * (len(columns) + 2) + '|',
+  rows = [
+    [str(row['num_examples']), in_markdown(row['rule'])]
+    + [mean_and_deviation(row[key]) for key in columns]
+    for row in table
   ]
-  for row in table:
-    cells = [_cell(row[key], ' ± ') for key in columns]
-    head = f'| {row["num_examples"]} | {in_markdown(row["rule"])} | '
-    lines.append(head + ' | '.join(cells) + ' |')
-  lines += [f'\n{in_markdown(note)}' for note in _notes(table)]
-  return '\n'.join(lines) + '\n'
+  lines = markdown(['examples', 'rule', *columns.values()], rows)
+  return '\n'.join(lines + [f'\n{in_markdown(n)}' for n in _notes(table)]) + '\n'
 
 
 def as_text(table: list[Row]) -> str:
   """The table for a terminal."""
   columns = _columns(table)
-  widths = [max(len(head), 10) for head in columns.values()]
-  heads = [f'{h:>{w}}' for h, w in zip(columns.values(), widths, strict=True)]
-  lines = [f'{"examples":>8}  {"rule":12}  ' + '  '.join(heads)]
+  rows = [['examples', 'rule', *columns.values()]]
   for row in table:
-    cells = [_cell(row[key], '±') for key in columns]
-    cells = [f'{c:>{w}}' for c, w in zip(cells, widths, strict=True)]
-    line = f'{row["num_examples"]:>8}  {row["rule"]:12}  ' + '  '.join(cells)
-    lines.append(line.rstrip())
-  return '\n'.join([*lines, *(shown(note, 2000) for note in _notes(table))])
+    cells = [mean_and_deviation(row[key], join='±') for key in columns]
+    rows.append([str(row['num_examples']), row['rule'], *cells])
+  return '\n'.join(aligned(rows, [1]) + [printable(n, 2000) for n in _notes(table)])
 
 
 def as_csv(rows: list[Row]) -> str:
   """Every run, number of examples and rule as CSV; figures as fractions."""
-  out = io.StringIO()
-  writer = csv.writer(out, lineterminator='\n')
   plain = [
       'seed', 'num_examples', 'rule', 'in_group', 'as_loss', 'clients', 'with_fewer',
       'training_failed', 'finetuning_failed',
   ]  # fmt: skip
   kinds = [(kind, name) for kind in ('joined', 'finetuned') for name in COLUMNS]
-  writer.writerow([*plain, *(f'{kind}_{name}' for kind, name in kinds)])
-  for row in rows:
-    first = ['' if row[name] is None else row[name] for name in plain]
-    writer.writerow([*first, *(row[kind][name] for kind, name in kinds)])
-  return out.getvalue()
+  return csv_text(
+    [*plain, *(f'{kind}_{name}' for kind, name in kinds)],
+    [
+      [*(row[name] for name in plain), *(row[kind][name] for kind, name in kinds)]
+      for row in rows
+    ],
+  )
 
 
 def curves(

@@ -9,8 +9,6 @@ from typing import Any
 import optax
 from jax.sharding import Mesh
 
-from experiments import flags as experiment_flags
-from experiments import plugins, schedules
 from fesem_jax import data, models
 from fesem_jax.core import sharding
 from fesem_jax.core.hyperparameters import optimizer
@@ -19,8 +17,11 @@ from fesem_jax.core.types import FederatedData, Model
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import clients_per_chunk
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
+
+from . import flags as experiment_flags
+from . import plugins, schedules
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
   'sgd': functools.partial(optimizer, optax.sgd),
@@ -58,8 +59,7 @@ def load_data(
 
 def build_model(config: dict[str, Any], train: FederatedData) -> Model:
   """The model that a configuration names, with the start that it names."""
-  start = config.get('initializer', experiment_flags.LEFT_OUT['initializer'])
-  return INITIALIZERS[start](_model(config, train))
+  return INITIALIZERS[config['initializer']](_model(config, train))
 
 
 def _model(config: dict[str, Any], train: FederatedData) -> Model:
@@ -69,7 +69,7 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
     hidden = [int(width) for width in config['hidden']]
   except ValueError:
     hidden = [0]
-  chosen = shown(','.join(config['hidden']))
+  chosen = printable(','.join(config['hidden']))
   if min(hidden, default=1) < 1:
     raise UserError(f'--hidden={chosen} must be positive widths, e.g. 200,100.')
   widths = [math.prod(train.example_shape), *hidden, train.num_classes]
@@ -111,12 +111,8 @@ def build_local(
 ) -> LocalTraining:
   """The local training that a configuration names.
 
-  Args:
-    config: from `flags.configuration`.
-    model: see `Model`.
-    train: training split; its shapes suffice unless chunks are to be timed.
-    machine: from `flags.machine`.
-    mesh: devices; None takes those of `machine`.
+  Of `train`, the shapes suffice unless chunks are to be timed. Without a mesh it takes
+  the devices of `machine`.
   """
   if not config['learning_rate'] > 0:
     raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')
@@ -139,7 +135,7 @@ def build_local(
       schedules.resolved(config['lr_schedule'], config['rounds'])
     ),
     shared_start=machine['shared_start'],
-    precision=config.get('precision', experiment_flags.LEFT_OUT['precision']),
+    precision=config['precision'],
   )
   if chunk == 'auto':
     chunk = clients_per_chunk.clients_per_chunk(

@@ -1,6 +1,6 @@
 r"""Compares methods over seeds and writes the table of the paper.
 
-  python -m experiments.compare --algorithms='non_fed,fed_avg,fesem(2),fesem(4)' \
+  fesem-compare --algorithms='non_fed,fed_avg,fesem(2),fesem(4)' \
       --num_seeds=5 --dataset=digits --partition=rotated --workdir=runs/table
 
 Rows are methods in the order of the paper: `name(K)` sets --num_clusters, and
@@ -16,15 +16,12 @@ only what is missing.
 """
 
 import pathlib
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from absl import flags
 
-from experiments import flags as experiment_flags
-from experiments import methods, rates, tune
-from experiments.errors import in_flags
-from experiments.run import run_unless_diverged
-from experiments.start import no_positional, start
 from fesem_jax import algorithms
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparing import Comparison, run_each
@@ -35,8 +32,14 @@ from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
+
+from . import flags as experiment_flags
+from . import methods, tune
+from .errors import in_flags
+from .run import run_unless_diverged
+from .start import no_positional, start
 
 
 def configurations(
@@ -48,13 +51,6 @@ def configurations(
     listed: methods as `methods.parse_method` takes them.
     num_seeds: seeds of each.
     chosen: options of the command line, for the methods that have them.
-
-  Returns:
-    Label of each method -> its configuration for each seed.
-
-  Raises:
-    UserError: on a chosen option that none of the methods has, or on a method
-      listed twice.
   """
   if not listed:
     raise UserError('--algorithms is empty; name a method, such as fesem(4).')
@@ -88,10 +84,10 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
     from fesem_jax import plots
   except UserError as e:  # Figures are optional, the table is not.
     return str(e)
-  runs = [plots.Run(finished[0]) for finished in folders.values() if finished]
+  runs = [plots.PlottedRun(finished[0]) for finished in folders.values() if finished]
   with (
     progress_lines.shown(None),
-    progress_lines.told(f'drawing figures of {len(runs)} runs'),
+    progress_lines.waiting_for(f'drawing figures of {len(runs)} runs'),
   ):
     for run in runs:
       plots.draw_run(run)
@@ -100,107 +96,64 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
   return None
 
 
-class Finished(NamedTuple):
-  """What a comparison came to.
-
-  Attributes:
-    summaries: see `paired.Summaries`.
-    folders: label of each method -> folders of its runs that did not diverge.
-    refused: label of each method that could not run -> why.
-  """
-
-  summaries: Summaries
-  folders: dict[str, list[pathlib.Path]]
-  refused: dict[str, UserError]
-
-  def check(self) -> None:
-    """Raises `UserError` if some of the methods could not run."""
-    Comparison(self.summaries, [], refused=self.refused).check()
-
-
-class Told(NamedTuple):
-  """What a table says beside its figures.
-
-  Attributes:
-    choices: see `tune.tuned`.
-    reference: label of the method that others are compared with; '' for the best.
-  """
-
-  choices: dict[str, Choice | UserError] = {}  # noqa: RUF012 - never written to.
-  reference: str = ''
-
-  def of(self, summaries: Summaries, by_label: tune.ByLabel) -> Comparison:
-    """The comparison that some summaries make, with what is told of it."""
-    return Comparison(summaries, rates.rows(by_label, self.choices), self.reference)
-
-
 def run_methods(
-  by_label: tune.ByLabel, workdir: pathlib.Path, told: Told | None = None
-) -> Finished:
+  by_label: tune.ByLabel,
+  workdir: pathlib.Path,
+  choices: Mapping[str, Choice | UserError] = MappingProxyType({}),
+  reference: str = '',
+) -> tuple[Comparison, dict[str, list[pathlib.Path]]]:
   """Runs what is missing of a comparison, and writes the table after every method.
 
-  Args:
-    by_label: label of each method -> its configuration for each seed.
-    workdir: gets a folder for each method, and the table.
-    told: what the table says beside its figures.
+  Returns:
+    The comparison, and label of each method -> folders of its runs that did not
+    diverge.
   """
-  told = told or Told()
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
   # Seeds, and methods that differ in numbers only, run in the same compiled programs.
   programs = Programs()
-
-  def called(label: str, config: dict[str, Any]) -> str:
-    return f'{label}, seed {config["seed"]}'
+  rates = [
+    tune.row(label, each[0], choices.get(label)) for label, each in by_label.items()
+  ]
 
   def run(label: str, config: dict[str, Any]) -> dict[str, Any] | None:
-    folder = workdir / label / f'seed{config["seed"]}'
-    summary = run_unless_diverged(config, folder, called(label, config), programs)
+    seed = config['seed']
+    folder = workdir / label / f'seed{seed}'
+    summary = run_unless_diverged(config, folder, f'{label}, seed {seed}', programs)
     if summary is not None:
       folders[label].append(folder)
     return summary
 
   def refuse(label: str, config: dict[str, Any], error: UserError) -> None:
-    print(f'{called(label, config)} cannot run: {shown(in_flags(str(error)), 2000)}')
+    reason = printable(in_flags(str(error)), 2000)
+    print(f'{label}, seed {config["seed"]} cannot run: {reason}')
 
   def after(summaries: Summaries) -> None:
-    told.of(summaries, by_label).write(workdir)
+    Comparison(summaries, rates, reference).write(workdir)
 
   summaries, refused = run_each(by_label, run, refuse, after)
-  return Finished(summaries, folders, refused)
+  return Comparison(summaries, rates, reference, refused), folders
 
 
-def run_all(by_label: tune.ByLabel, workdir: pathlib.Path, told: Told) -> None:
-  """Runs what is missing of a comparison, then writes, prints and draws the table.
-
-  Args:
-    by_label: label of each method -> its configuration for each seed.
-    workdir: gets a folder for each method, the table and the figures.
-    told: what the table says beside its figures.
-
-  Raises:
-    UserError: at the end, if some of the methods could not run.
-  """
-  finished = run_methods(by_label, workdir, told)
-  if len(finished.refused) == len(by_label):
-    finished.check()
-  print()
-  found = told.of(finished.summaries, by_label)
-  print(tables.as_text(found.table))
-  if compared := paired.as_markdown(found.differences, tables.has_honest(found.table)):
-    print(f'\n{compared}')
-  for row in found.rates:
-    print(*row['warnings'], sep='\n', end='\n' if row['warnings'] else '')
-  print(f'\nTable: {workdir}/table.md, .csv, .tex, .json')
-  no_figures = draw(finished.folders, workdir)
-  print(no_figures or f'Figures: {workdir}/plots and, of each first seed, its plots/')
-  finished.check()
+def define_methods(listed: list[str], num_seeds: int) -> None:
+  """Defines --algorithms and --num_seeds with these defaults."""
+  flags.DEFINE_list(
+    'algorithms',
+    listed,
+    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
+    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
+  )
+  flags.DEFINE_integer(
+    'num_seeds',
+    num_seeds,
+    'Seeds --seed, --seed + 1, ...',
+    lower_bound=1,
+    upper_bound=tune.MOST_SEEDS,
+  )
 
 
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  if f.num_seeds < 1:
-    raise UserError(f'--num_seeds={f.num_seeds} must be at least 1.')
   sharding.setup_devices(f.num_devices)
   workdir = pathlib.Path(f.workdir)
   by_label = configurations(
@@ -211,22 +164,22 @@ def main(argv: list[str]) -> None:
   search = tune.parse(f.tune, f.tune_by, f.tune_first_seed, f.tune_seeds, reported)
   with locked(workdir):
     choices = tune.tuned(by_label, search, workdir) if search else {}
-    told = Told(choices, f.reference)
-    run_all(tune.applied(by_label, choices), workdir, told)
+    by_label = tune.applied(by_label, choices)
+    found, folders = run_methods(by_label, workdir, choices, f.reference)
+    if len(found.refused) == len(by_label):
+      found.check()
+    print(f'\n{tables.as_text(found.table)}')
+    print('', *found.sections, sep='\n')
+    print(f'Table: {workdir}/table.md, .csv, .tex, .json')
+    no_figures = draw(folders, workdir)
+    print(no_figures or f'Figures: {workdir}/plots and, of each first seed, its plots/')
+    found.check()
 
 
 if __name__ == '__main__':
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_list(
-    'algorithms',
-    ['non_fed', 'fed_avg', 'fesem(4)'],
-    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
-  )
-  flags.DEFINE_integer(
-    'num_seeds', 5, 'Seeds --seed, --seed + 1, ...', upper_bound=tune.MOST_SEEDS
-  )
+  define_methods(['non_fed', 'fed_avg', 'fesem(4)'], 5)
   flags.DEFINE_string(
     'reference',
     '',

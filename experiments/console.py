@@ -4,58 +4,21 @@ Each starts as `python -m experiments.NAME` does, so that both have the same fla
 help and endings.
 """
 
+import functools
 import runpy
 
 
 def _start(name: str) -> None:
-  runpy.run_module(f'experiments.{name}', run_name='__main__', alter_sys=True)
+  runpy.run_module(f'{__package__}.{name}', run_name='__main__', alter_sys=True)
 
 
-def run() -> None:
-  """Runs one method on one data set."""
-  _start('run')
-
-
-def launch_local() -> None:
-  """Runs one method in several processes on this machine."""
-  _start('launch_local')
-
-
-def compare() -> None:
-  """Compares methods over seeds."""
-  _start('compare')
-
-
-def select_k() -> None:
-  """Chooses the number of clusters."""
-  _start('select_k')
-
-
-def sweep() -> None:
-  """Compares methods by the value of one flag."""
-  _start('sweep')
-
-
-def figures() -> None:
-  """Draws the figures of finished runs."""
-  _start('figures')
-
-
-def export() -> None:
-  """Writes one model of a finished run to a file."""
-  _start('export')
-
-
-def adapt() -> None:
-  """Lets new clients join the clusters of finished runs."""
-  _start('adapt')
-
-
-def prepare_data() -> None:
-  """Inspects, subsamples and converts federated data."""
-  _start('prepare_data')
-
-
-def plan() -> None:
-  """Says what a run needs of chips that need not be there."""
-  _start('plan')
+run = functools.partial(_start, 'run')
+launch_local = functools.partial(_start, 'launch_local')
+compare = functools.partial(_start, 'compare')
+select_k = functools.partial(_start, 'select_k')
+sweep = functools.partial(_start, 'sweep')
+figures = functools.partial(_start, 'figures')
+export = functools.partial(_start, 'export')
+adapt = functools.partial(_start, 'adapt')
+prepare_data = functools.partial(_start, 'prepare_data')
+plan = functools.partial(_start, 'plan')

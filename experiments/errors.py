@@ -20,14 +20,10 @@ _ARGUMENT = re.compile(r'`([A-Za-z_]\w*)(=[^`\n]*)?`')
 
 
 def in_flags(sentence: str) -> str:
-  """Returns the sentence with flags in place of the library's arguments.
+  """The sentence with flags in place of the library's arguments in backquotes.
 
-  Args:
-    sentence: names arguments in backquotes, `name` or `name=value`.
-
-  Returns:
-    The sentence with --name or --name=value where the running binary has such a flag,
-    and name or name=value, without the backquotes, where it has none.
+  `name` and `name=value` become --name and --name=value where the running binary has
+  such a flag, else they only lose the backquotes.
   """
 
   def replacement(match: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
 """Writes one model of a finished run to a file that other programs read.
 
-  python -m experiments.export --run=WORKDIR --cluster=2 --output=center2.safetensors
+  fesem-export --run=WORKDIR --cluster=2 --output=center2.safetensors
 
 --output ends in .safetensors (pip install 'fesem_jax[export]') or .msgpack (Flax).
 Without --cluster and --client it is the global model.
@@ -10,10 +10,11 @@ import pathlib
 
 from absl import flags
 
-from experiments.start import no_positional, start
 from fesem_jax.results import export
 from fesem_jax.results.saved_run import load_run
 from fesem_jax.utils.errors import UserError
+
+from .start import no_positional, start
 
 
 def main(argv: list[str]) -> None:

@@ -1,6 +1,6 @@
 """Draws the figures of one or several runs from their workdirs.
 
-  python -m experiments.figures WORKDIR [WORKDIR ...]
+  fesem-figures WORKDIR [WORKDIR ...]
 
 Each finished run gets, in WORKDIR/plots/ as PNG and SVG: convergence (Fig. 3 of
 the paper), clients_pca and clients_tsne (Fig. 4), sheets (Fig. 5) and clusters.
@@ -11,18 +11,19 @@ import pathlib
 
 from absl import flags
 
-from experiments.start import start
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
+
+from .start import start
 
 
 def main(argv: list[str]) -> None:
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   if len(argv) < 2:
-    raise UserError('Name at least one workdir: python -m experiments.figures WORKDIR.')
-  runs = [plots.Run(folder) for folder in argv[1:]]
-  with progress_lines.shown(None), progress_lines.told('drawing'):
+    raise UserError('Name at least one workdir: fesem-figures WORKDIR.')
+  runs = [plots.PlottedRun(folder) for folder in argv[1:]]
+  with progress_lines.shown(None), progress_lines.waiting_for('drawing'):
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
     out = pathlib.Path(flags.FLAGS.out)

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from experiments import methods, schedules
 from fesem_jax import algorithms, data, models
 from fesem_jax.aggregation import robust
 from fesem_jax.cohorts import placement
@@ -10,6 +9,8 @@ from fesem_jax.core import local_training
 from fesem_jax.data import corruption, partition
 from fesem_jax.models import initializers
 from fesem_jax.utils import processes
+
+from . import methods, schedules
 
 
 class _Flag(NamedTuple):
@@ -239,9 +240,6 @@ _METHOD = (
   _option('enum', 'init_models',
     'Before the first clustering, clients train from one random model, or each from a '
     'random model of its own.', enum_values=('common', 'random')),
-  _option('float', 'init_shuffle',
-    'Probability that a client is put into a random cluster after the first '
-    'clustering: wrong starts, to study. 1: a random start.'),
   _option('bool', 'track_objective',
     'Log Eq. 6 after the local step and after the E-step too; experiments.figures '
     'draws what each step of a round adds to it or takes.'),

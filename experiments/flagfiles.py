@@ -1,6 +1,5 @@
 """Presets by their names: `--flagfile=demo`, wherever the package is installed."""
 
-import collections
 import pathlib
 
 _FOLDER = pathlib.Path(__file__).parent / 'presets'
@@ -13,40 +12,32 @@ def names() -> list[str]:
 
 
 def preset(named: str) -> pathlib.Path | None:
-  """The preset that a value of --flagfile means.
+  """The file of the preset that a value of --flagfile names; None for other files.
 
   Args:
     named: a preset's name, or experiments/presets/NAME.flags, as presets name each
       other: that file exists in the source tree only.
-
-  Returns:
-    Its file; None where the value means a file of the user's.
   """
   name = named.removeprefix('experiments/presets/').removesuffix('.flags')
-  if pathlib.Path(named).is_file() or name not in names():
-    return None
-  return _FOLDER / f'{name}.flags'
+  own = pathlib.Path(named).is_file() or name not in names()
+  return None if own else _FOLDER / f'{name}.flags'
 
 
 def expand(argv: list[str]) -> list[str]:
   """A command line with the flags of presets in the place of their names.
 
-  Args:
-    argv: the program and its arguments; other flagfiles are left as they are.
+  absl reads all other flagfiles. It would look for presets in the current folder.
   """
-  expanded, arguments = argv[:1], collections.deque(argv[1:])
-  while arguments and arguments[0] != '--':
-    given = [arguments.popleft()]
-    flag, equals, value = given[0].partition('=')
+  expanded, left = argv[:1], argv[1:]
+  while left and left[0] != '--':
+    flag, equals, value = left[0].partition('=')
     named = flag in ('--flagfile', '-flagfile')
-    if named and not equals and arguments:
-      value = arguments.popleft()
-      given.append(value)
-    path = preset(value) if named else None
+    count = 1 if equals or not named else 2  # `--flagfile demo` too.
+    path = preset(value if equals else ''.join(left[1:2])) if named else None
     if path is None:
-      expanded += given
+      expanded += left[:count]
+      left = left[count:]
     else:
       lines = path.read_text().splitlines()
-      flags = [line for line in lines if line and not line.startswith('#')]
-      arguments.extendleft(reversed(flags))
-  return [*expanded, *arguments]
+      left = [line for line in lines if line.startswith('--')] + left[count:]
+  return expanded + left

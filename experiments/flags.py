@@ -9,9 +9,10 @@ from typing import Any
 
 from absl import flags
 
-from experiments import methods, plugins
-from experiments.flag_tables import GROUPS
 from fesem_jax.utils.errors import UserError, argument
+
+from . import methods, plugins
+from .flag_tables import GROUPS
 
 # Where and how fast a run happens, which never changes its results: no part of its
 # configuration. Data split by client do, and then the library says so in it.
@@ -20,10 +21,6 @@ _NOT_CONFIGURATION = (
   'clients_per_chunk', 'shared_start', 'num_devices', 'data_placement',
   'coordinator_address', 'process_id', 'num_processes',
 )  # fmt: skip
-
-# A configuration leaves these out where they have these values, so that runs of
-# versions without the flag go on.
-LEFT_OUT = {'precision': 'highest', 'initializer': 'flax'}
 
 # What a model of the user's own is called with.
 OWN_MODEL = ('example_shape', 'num_classes')
@@ -110,9 +107,4 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   for kind, arguments in (('model', OWN_MODEL), ('dataset', ())):
     text = shared[f'{kind}_options']
     shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text, *arguments)
-  whole = {**shared, 'algorithm': algorithm, **methods.options(algorithm), **options}
-  return {
-    name: value
-    for name, value in whole.items()
-    if name not in LEFT_OUT or value != LEFT_OUT[name]
-  }
+  return {**shared, 'algorithm': algorithm, **methods.options(algorithm), **options}

@@ -1,9 +1,9 @@
 r"""Runs one method in several processes on this machine.
 
-  python -m experiments.launch_local --num_processes=2 -- --algorithm=fesem \
+  fesem-launch-local --num_processes=2 -- --algorithm=fesem \
       --dataset=digits --partition=rotated --num_clusters=4
 
-What follows `--` are flags of experiments.run, and the result is the same as that of
+What follows `--` are flags of fesem-run, and the result is the same as that of
 one process. Each process gets an equal share of the cores, and a CPU device for each.
 On an accelerator one process drives all chips of a machine, so that this is not needed.
 
@@ -28,9 +28,10 @@ from typing import IO
 
 from absl import flags
 
-from experiments.start import LOST_OTHERS, start
 from fesem_jax.core import sharding
 from fesem_jax.utils.errors import UserError
+
+from .start import LOST_OTHERS, start
 
 # The others of a process that failed end by themselves within this, or are killed.
 _GRACE_SECONDS = 8.0
@@ -43,11 +44,6 @@ _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class Launched:
   """A process of the run.
-
-  Args:
-    process_id: its number.
-    command: to start.
-    environment: of the process.
 
   Attributes:
     process_id: its number.
@@ -93,20 +89,16 @@ class Launched:
 
 
 def launch(num_processes: int, given: list[str]) -> int:
-  """Runs the processes to their end.
+  """Runs the processes to their end, with flags of `fesem-run`.
 
-  Args:
-    num_processes: how many.
-    given: flags of `experiments.run`.
-
-  Returns:
-    The exit code of the run: 0, 130 after Ctrl-C, or that of the process that failed.
+  Returns the exit code of the run: 0, 130 after Ctrl-C, or that of the process that
+  failed.
   """
   share = max(1, sharding.cores() // num_processes)
   address = f'127.0.0.1:{_free_port()}'
   environment = {'JAX_PLATFORMS': 'cpu'} | os.environ
   environment['JAX_COORDINATOR_BIND_ADDRESS'] = address  # No other machine's concern.
-  command = [sys.executable, '-m', 'experiments.run']
+  command = [sys.executable, '-m', f'{__package__}.run']
   command += [f'--num_devices={share * num_processes}', *given]
   command += [f'--coordinator_address={address}', f'--num_processes={num_processes}']
   started: list[Launched] = []
@@ -192,7 +184,7 @@ def main(argv: list[str]) -> int:
   given = argv[1:]
   if given and not given[0].startswith('-'):
     raise UserError(
-      f'{given[0]!r} is not a flag; write -- and then the flags of experiments.run.'
+      f'{given[0]!r} is not a flag; write -- and then the flags of fesem-run.'
     )
   for flag in _SET_HERE:
     if any(re.fullmatch(rf'--?{flag}(=.*)?', text) for text in given):

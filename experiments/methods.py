@@ -8,13 +8,14 @@ from typing import Any
 
 from absl import flags
 
-from experiments import plugins
 from fesem_jax import algorithms
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError, argument, check_choice
+
+from . import plugins
 
 # Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
 _TRAINING_FLAGS = (
@@ -44,8 +45,7 @@ def options(name: str) -> dict[str, Any]:
   """The flags that are options of a method, with the method's defaults.
 
   The argument `server_optimizer` is an Optax optimizer; as flags, it is a name and
-  numbers, of which None is the optimizer's own default. A method of the user's own is
-  MODULE:FUNCTION; see `plugins`.
+  numbers, of which None is the optimizer's own default.
   """
   if plugins.is_own(name):
     return plugins.options(_own(name))
@@ -83,15 +83,7 @@ def server_defaults(flag: str) -> dict[str, float]:
 
 
 def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
-  """The server optimizer that flags name.
-
-  Args:
-    chosen: --server_optimizer and its numbers; one that is absent or None has the
-      optimizer's own default.
-
-  Raises:
-    UserError: on a number that is out of range, or that this optimizer does not have.
-  """
+  """The server optimizer that flags name; numbers that are None have its defaults."""
   name = chosen['server_optimizer']
   given = {}
   for flag, argument_there in _SERVER_FLAGS.items():
@@ -136,11 +128,7 @@ def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
 
 
 def own_options(name: str, text: str) -> dict[str, Any]:
-  """What --algorithm_options gives to a method of the user's own.
-
-  Raises:
-    UserError: see `plugins.given`, or if the method is not the user's own.
-  """
+  """What --algorithm_options gives to a method of the user's own."""
   check_name(name)
   if text and not plugins.is_own(name):
     raise UserError(
@@ -159,43 +147,20 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
   check_name(name)
   if plugins.is_own(name):
-    _check_own_options(name, chosen)
+    allowed = options(name)
+    if unknown := [option for option in chosen if option not in allowed]:
+      raise UserError(
+        f'{argument(unknown[0])} does not apply to {argument("algorithm", name)}, '
+        f'whose options are: {", ".join(allowed) or "none"}.'
+      )
     return
   known = algorithms.options(name)
   expanded = _SERVER_FLAGS if 'server_optimizer' in known else ()
   algorithms.check_options(name, {o: v for o, v in chosen.items() if o not in expanded})
 
 
-def _check_own_options(name: str, chosen: Mapping[str, Any]) -> None:
-  """Raises `UserError` on an option that an own method lacks, or of another type."""
-  allowed = options(name)
-  for option, given in chosen.items():
-    if option not in allowed:
-      listed = ', '.join(allowed) or 'none'
-      raise UserError(
-        f'{argument(option)} does not apply to {argument("algorithm", name)}, whose '
-        f'options are: {listed}.'
-      )
-    kind = type(allowed[option])
-    if type(given) is not kind and (kind, type(given)) != (float, int):
-      raise UserError(
-        f'{argument(option, given)} must be of type {kind.__name__} for '
-        f'{argument("algorithm", name)}.'
-      )
-
-
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:
-  """Builds a method.
-
-  Args:
-    name: of the method.
-    local: how clients train.
-    chosen: values of some of `options(name)`; the others keep their defaults.
-
-  Raises:
-    UserError: on an unknown method, an option it does not have or allow, or an own
-      method that does not give an `Algorithm`.
-  """
+  """Builds a method with some of `options(name)`; the others keep their defaults."""
   if plugins.is_own(name):
     check_options(name, chosen)
     with plugins.running('algorithm', name):
@@ -214,11 +179,7 @@ def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorit
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
-  """'fesem(4;learning_rate=1)' -> ('fesem', {'num_clusters': 4, 'learning_rate': 1.0}).
-
-  Raises:
-    UserError: on anything that is not NAME, NAME(K) or NAME(K;FLAG=VALUE;...).
-  """
+  """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9})."""
   match = re.fullmatch(r'\s*([\w.]+(?::\w+)?)\s*(?:\(([^()]*)\))?\s*', text)
   malformed = UserError(
     f'--algorithms: {text!r} is not NAME, NAME(K) or NAME(K;FLAG=VALUE), such as '

@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments import flags as experiment_flags
-from experiments import plugins
-from experiments.build import build_model, load_data
 from fesem_jax import data
 from fesem_jax.analysis.joining_rules import groups_of_clusters
 from fesem_jax.core.types import FederatedData, Model, Params
 from fesem_jax.results.saved_run import Run, load_run
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import UserError
+
+from . import flags as experiment_flags
+from . import plugins
+from .build import build_model, load_data
 
 # What two runs must share to have the same clients and models, beside data.
 _SAME_CLIENTS = ('model', 'model_options', 'hidden', 'evaluate_on', 'unseen_fraction')
@@ -48,16 +49,7 @@ class NewClients(NamedTuple):
 
 
 def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
-  """Reads a run and sets the clients aside that it set aside.
-
-  Args:
-    workdir: of the run.
-    data_dir: folder of the data files.
-
-  Raises:
-    UserError: if it is not finished, has no such clients, no centers or no models,
-      or if its data are not what they were.
-  """
+  """Reads a run, and sets the clients aside that it set aside."""
   run = load_run(workdir)
   _check(run)
   config = run.config
@@ -94,11 +86,10 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
   needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
-  known = run.config.keys() | experiment_flags.LEFT_OUT.keys()
-  if lacking := [name for name in needed if name not in known]:
+  if lacking := [name for name in needed if name not in run.config]:
     raise UserError(
       f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
-      'of experiments.run and experiments.compare of this version only.'
+      'of fesem-run and fesem-compare of this version only.'
     )
   if run.clients.cluster is None:
     raise UserError(
@@ -139,15 +130,7 @@ def check_one_configuration(runs: list[NewClients]) -> None:
 
 
 def global_model(workdir: pathlib.Path, clients: NewClients) -> Params:
-  """The model of a finished run of FedAvg on the same clients, [1, ...].
-
-  Args:
-    workdir: of that run.
-    clients: of the run that it is compared with.
-
-  Raises:
-    UserError: if it is not finished, of another method, or of other clients or models.
-  """
+  """The model of a finished run of FedAvg on the same clients, [1, ...]."""
   run = dataclasses.replace(load_run(workdir), model=clients.model)
   if (name := run.config.get('algorithm')) != 'fed_avg':
     raise UserError(

@@ -35,15 +35,12 @@ def is_own(name: str) -> bool:
 
 @functools.cache
 def load(flag: str, name: str, *arguments: str) -> Callable[..., Any]:
-  """Imports a function, with the current directory on the path.
+  """Imports MODULE:FUNCTION, with the current directory on the path.
 
   Args:
-    flag: that names it.
+    flag: whose value it is.
     name: MODULE:FUNCTION.
-    *arguments: names of what it will be called with, for errors.
-
-  Raises:
-    UserError: if there is no such function, or it cannot be called so.
+    *arguments: names of the positional arguments that it must take.
   """
   named = argument(flag, name)
   module_name, _, function_name = name.partition(':')
@@ -76,15 +73,7 @@ def load(flag: str, name: str, *arguments: str) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def running(flag: str, name: str) -> Iterator[None]:
-  """Says whose code raised an exception, after its traceback.
-
-  Args:
-    flag: that names the function.
-    name: MODULE:FUNCTION.
-
-  Raises:
-    UserError: for whatever is raised inside.
-  """
+  """Makes what the user's function raises a `UserError`, after its traceback."""
   try:
     yield
   except UserError:
@@ -106,14 +95,6 @@ def check_reproducible(
   """Checks that a data set of the user's own is the same at each call of a process.
 
   Several methods, or new clients and their run, would have other data otherwise.
-
-  Args:
-    name: MODULE:FUNCTION.
-    options: that the function was called with.
-    arrays: that it returned.
-
-  Raises:
-    UserError: if it returned others when it was called so before.
   """
   digest = hashlib.sha256()
   for key in sorted(arrays, key=str):
@@ -134,11 +115,7 @@ def check_reproducible(
 
 
 def options(function: Callable[..., Any]) -> dict[str, Any]:
-  """The options of a function that flags can give, with their defaults.
-
-  Returns:
-    Its keyword-only arguments whose defaults are numbers, text, True or False.
-  """
+  """The keyword-only arguments whose defaults are numbers, text, True or False."""
   parameters = inspect.signature(function).parameters.values()
   return {
     p.name: p.default
@@ -148,11 +125,7 @@ def options(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def value(text: str, default: Any) -> Any:
-  """A value of the type of a default, from its text.
-
-  Raises:
-    ValueError: if the text is not of that type.
-  """
+  """A value of the type of a default, from its text; raises `ValueError`."""
   kind = type(default)
   if kind is bool:
     if text.lower() not in _BOOLEANS:
@@ -168,16 +141,7 @@ def value(text: str, default: Any) -> Any:
 
 
 def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
-  """Options of a function as a flag lists them.
-
-  Args:
-    flag: that lists them.
-    text: NAME=VALUE,NAME=VALUE.
-    allowed: the function's options and their defaults.
-
-  Raises:
-    UserError: on another form, an unknown option, or a value of another type.
-  """
+  """Options of a function from a flag's text, NAME=VALUE,NAME=VALUE."""
   found: dict[str, Any] = {}
   named = argument(flag, text)
   for part in filter(None, map(str.strip, text.split(','))):
@@ -199,14 +163,8 @@ def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
 def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]:
   """All options of an own model or data set: those given, and the other defaults.
 
-  Args:
-    kind: 'model' or 'dataset', the flag that names it.
-    name: what the flag names; anything but MODULE:FUNCTION has no such options.
-    text: of --model_options or --dataset_options.
-    *arguments: see `load`.
-
-  Raises:
-    UserError: see `load` and `given`.
+  `kind` is the flag that names it, 'model' or 'dataset'; `text` is the value of
+  --model_options or --dataset_options.
   """
   if is_own(name):
     allowed = options(load(kind, name, *arguments))

@@ -1,9 +1,9 @@
 r"""Inspects, subsamples, converts and verifies federated data.
 
-  python -m experiments.prepare_data --dataset=femnist --data_dir=DIR
-  python -m experiments.prepare_data --dataset=femnist --data_dir=DIR \
+  fesem-prepare-data --dataset=femnist --data_dir=DIR
+  fesem-prepare-data --dataset=femnist --data_dir=DIR \
       --min_examples=100 --max_clients=500 --output=femnist500.npz
-  python -m experiments.run --dataset=npz:femnist500.npz
+  fesem-run --dataset=npz:femnist500.npz
 
 Prints clients, examples, classes, the distribution of sizes and the label skew;
 --plots=FOLDER draws them. --output writes the two splits as they were loaded and
@@ -15,14 +15,15 @@ import pathlib
 import numpy as np
 from absl import flags
 
-from experiments import flags as experiment_flags
-from experiments.build import check_numbers
-from experiments.start import no_positional, start
 from fesem_jax import data
 from fesem_jax.core.types import FederatedData
 from fesem_jax.data import arrays, label_skew
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
+
+from . import flags as experiment_flags
+from .build import check_numbers
+from .start import no_positional, start
 
 _BAR = 40  # Characters of the longest bar.
 

@@ -1,11 +1,11 @@
 r"""Runs one method on one data set.
 
-  python -m experiments.run --algorithm=fesem --dataset=digits \
+  fesem-run --algorithm=fesem --dataset=digits \
       --partition=rotated --num_clusters=4
 
 The workdir gets config.json, metrics.jsonl, summary.json, clients.csv, clients.npz,
 models.npz and checkpoints/. The same command again continues where it stopped. Figures:
-python -m experiments.figures WORKDIR.
+fesem-figures WORKDIR.
 """
 
 import json
@@ -16,11 +16,6 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from experiments import flags as experiment_flags
-from experiments import methods, plugins, schedules, unused
-from experiments.build import build_local, build_model, check_numbers, load_data
-from experiments.errors import in_flags
-from experiments.start import no_positional, start
 from fesem_jax import algorithms, data
 from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
@@ -33,6 +28,12 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import Diverged
+
+from . import flags as experiment_flags
+from . import methods, plugins, schedules, unused
+from .build import build_local, build_model, check_numbers, load_data
+from .errors import in_flags
+from .start import no_positional, start
 
 
 def run(
@@ -51,13 +52,10 @@ def run(
     config: from `flags.configuration`.
     machine: from `flags.machine`.
     workdir: made if absent.
-    say: where to announce what is run.
-    programs: of other seeds of the same configuration.
+    say: prints a line on what is run.
+    programs: of other runs with programs in common.
     splits: to train and to measure on, if not those that the configuration names.
     make_portrait: see `simulate`.
-
-  Raises:
-    UserError, Stopped: see `simulate`.
   """
   check_numbers(config | machine)
   config = config | {
@@ -154,15 +152,7 @@ def run_unless_diverged(
   programs: Programs,
   **options: Any,
 ) -> dict[str, Any] | None:
-  """The summary of a run announced as `what`; None if it diverged.
-
-  Args:
-    config: from `flags.configuration`.
-    workdir: made if absent.
-    what: is run.
-    programs: of other seeds of the same configuration.
-    **options: further ones of `run`.
-  """
+  """The summary of a run that lines call `what`; None if it diverged."""
 
   def say(text):
     return print(f'[{what}] {text}')
@@ -181,18 +171,18 @@ def report(result: Result) -> str:
   summary = result.summary
   columns = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
   lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>16}' for c in columns)]
-  of_honest = summary.get('honest')
-  for kind in ('deployed', 'finetuned', 'unseen'):
-    if summary[kind] is None:
-      continue
-    values = ''.join(f'{100 * summary[kind][c]:>14.2f} %' for c in columns)
-    lines.append(f'{kind:10}{values}')
-  if of_honest:
+
+  def add(scores: dict[str, Any]) -> None:
+    for kind in ('deployed', 'finetuned', 'unseen'):
+      if scores.get(kind) is not None:
+        values = ''.join(f'{100 * scores[kind][c]:>14.2f} %' for c in columns)
+        lines.append(f'{kind:10}{values}')
+
+  add(summary)
+  if of_honest := summary.get('honest'):
     kept, of = of_honest['clients'], summary['num_clients']
     lines.append(f'of the {kept} honest clients of {of}:')
-    for kind in ('deployed', 'finetuned'):
-      values = ''.join(f'{100 * of_honest[kind][c]:>14.2f} %' for c in columns)
-      lines.append(f'{kind:10}{values}')
+    add(of_honest)
   clusters = summary['clusters']
   if clusters:
     sizes = [size for size in clusters['sizes'] if size]
@@ -230,8 +220,8 @@ def default_workdir(config: dict[str, Any]) -> pathlib.Path:
 
 
 def _agreement(clusters: dict[str, Any]) -> str:
-  """'ARI 1.000, NMI 1.000, AMI 1.000'; runs of earlier versions have no AMI."""
-  names = [name for name in ('ari', 'nmi', 'ami') if name in clusters]
+  """'ARI 1.000, NMI 1.000, AMI 1.000'."""
+  names = ('ari', 'nmi', 'ami')
   return ', '.join(f'{name.upper()} {clusters[name]:.3f}' for name in names)
 
 
@@ -254,7 +244,7 @@ def main(argv: list[str]) -> None:
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir, say=_say)
   _say(report(result))
-  _say(f'In {workdir}; figures: python -m experiments.figures {workdir}')
+  _say(f'In {workdir}; figures: fesem-figures {workdir}')
 
 
 def _say(text: str) -> None:

@@ -16,24 +16,15 @@ FORMS = 'constant, cosine, cosine:ROUNDS, exponential:RATE or step:EVERY:FACTOR'
 
 
 def resolved(text: str, rounds: int) -> str:
-  """The schedule with all that it depends on, so that configurations compare.
-
-  Args:
-    text: one of `FORMS`, or cosine:ROUNDS.
-    rounds: of the run, over which the cosine falls by default.
-  """
+  """The schedule with all that it depends on: cosine becomes cosine:ROUNDS."""
   return f'cosine:{rounds}' if text == 'cosine' else text
 
 
 def build(text: str) -> RoundSchedule | None:
   """The schedule that `resolved` names; None is constant.
 
-  Returns:
-    Round, counted from 0 -> multiplier of --learning_rate: in round r (1 +
-    cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY).
-
-  Raises:
-    UserError: on any other form, or a number out of range.
+  It gives the multiplier of --learning_rate in round r, counted from 0:
+  (1 + cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY).
   """
   name, *numbers = text.split(':')
   try:

@@ -1,6 +1,6 @@
 r"""Chooses the number of clusters K for FeSEM (Section 5.2 of the paper).
 
-  python -m experiments.select_k --flagfile=rotated_digits \
+  fesem-select-k --flagfile=rotated_digits \
       --num_clusters_list=1,2,3,4,5,6 --num_seeds=3 --workdir=runs/select_k
 
 A random --select_clients of the clients run FeSEM(K) for --select_rounds rounds, for
@@ -38,12 +38,6 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import flags as experiment_flags
-from experiments import select_k_table as table
-from experiments import unused
-from experiments.build import build_local, build_model, check_numbers, load_data
-from experiments.run import run_unless_diverged
-from experiments.start import no_positional, start
 from fesem_jax import data
 from fesem_jax.analysis import common_start, num_clusters
 from fesem_jax.core import prng_streams, sharding
@@ -54,8 +48,15 @@ from fesem_jax.run.resume import digest_of_data
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
+
+from . import flags as experiment_flags
+from . import select_k_table as table
+from . import unused
+from .build import build_local, build_model, check_numbers, load_data
+from .run import run_unless_diverged
+from .start import no_positional, start
 
 # More would compare more pairs of models than a choice of K needs.
 _MAX_CLIENTS = 1000
@@ -69,8 +70,8 @@ def parse_list(values: Sequence[str]) -> list[int]:
     found = []
   if not found or found[0] < 1 or found != sorted(set(found)):
     raise UserError(
-      f'--num_clusters_list={shown(",".join(values))} must be numbers of clusters in '
-      'ascending order, each once, e.g. 1,2,3,4.'
+      f'--num_clusters_list={printable(",".join(values))} must be numbers of clusters '
+      'in ascending order, each once, e.g. 1,2,3,4.'
     )
   return found
 
@@ -94,17 +95,13 @@ def silhouettes_of_seeds(
   list_of_k: list[int],
   workdir: pathlib.Path,
 ) -> list[dict[str, Any]]:
-  """Of each seed, the silhouettes by K of the models from one common start.
+  """Silhouettes of models from one common start, of each seed.
 
-  Args:
-    configs: one for each seed.
-    train: training split of the S chosen clients.
-    list_of_k: each K.
-    workdir: holds what is finished in silhouettes/.
+  Finished seeds are read from workdir/silhouettes/.
 
   Returns:
-    `silhouette` by K, `of_clouds`, a list of the same for each cloud, and `clusters` by
-    K, of each client; -1 of one whose model is not finite.
+    For each configuration `silhouette` by K, `of_clouds`, a list of the same for each
+    cloud, and `clusters` by K, of each client; -1 of one whose model is not finite.
   """
   programs = Programs()
   machine = experiment_flags.machine()
@@ -134,7 +131,7 @@ def silhouettes_of_seeds(
           'The models of the clients are not finite after --init_epochs; lower '
           '--learning_rate.'
         )
-      with progress_lines.told(f'silhouettes of seed {config["seed"]}'):
+      with progress_lines.waiting_for(f'silhouettes of seed {config["seed"]}'):
         chosen = gram[np.ix_(sound, sound)], list_of_k, config['seed']
         of_models, of_clouds = num_clusters.against_one_cloud(*chosen)
         clusters = np.full((len(list_of_k), len(gram)), -1)
@@ -181,14 +178,14 @@ def select(
   splits: tuple[FederatedData, FederatedData],
   workdir: pathlib.Path,
 ) -> dict[str, Any]:
-  """Runs what is missing, and writes and recommends.
+  """Runs what is missing, writes the tables and recommends a K.
 
   Args:
     config: of FeSEM on the chosen clients, but for K; its seed is the first.
     list_of_k: each K.
     num_seeds: seeds of each K.
     splits: training and validation split of the chosen clients.
-    workdir: of the runs and of what is written.
+    workdir: folder of the runs and tables.
 
   Returns:
     What select_k.json holds.

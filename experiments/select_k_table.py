@@ -1,12 +1,11 @@
 """The figures of each number of clusters, as rows, plain text and CSV."""
 
-import csv
-import io
 from typing import Any
 
 import numpy as np
 
 from fesem_jax.analysis import num_clusters, tables
+from fesem_jax.utils.text_tables import aligned, csv_text, mean_and_deviation
 
 Row = dict[str, Any]
 
@@ -18,18 +17,14 @@ def row_of(
   place: int,
   k: int,
 ) -> Row:
-  """The figures of one K.
+  """The figures of one K; accuracies in percent, as NAME_mean and NAME_std.
 
   Args:
-    summaries: of the run of each seed, None for one that diverged; none without runs.
-    assignments: of each seed that finished, [S] int cluster of each client, -1 of one
-      that is in none.
+    summaries: of the run of each seed, None for one that diverged; empty without runs.
+    assignments: of each seed that finished, [S] int cluster of each client or -1.
     silhouettes: from `select_k.silhouettes_of_seeds`.
     place: of K in the list.
     k: K.
-
-  Returns:
-    Figures by name; accuracies in percent, as NAME_mean and NAME_std.
   """
   table = tables.over_seeds({str(k): summaries})[0]
   done = [s for s in summaries if s is not None]
@@ -68,35 +63,32 @@ def _mean_and_std(name: str, values: list[float | None]) -> Row:
   return {f'{name}_mean': mean, f'{name}_std': std}
 
 
+# Heading -> the figure, and its digits.
+_COLUMNS = {
+  'fine-tuned': ('finetuned', 1), 'deployed': ('deployed', 1),
+  'distance': ('distance', 3), 'silhouette': ('silhouette', 3),
+  'one cloud': ('silhouette_of_one_cloud', 3), 'p': ('p_value', 2),
+  'stability': ('stability', 2), 'ARI': ('ari', 2),
+}  # fmt: skip
+
+
 def as_text(rows: list[Row]) -> str:
   """The table for a terminal."""
-
-  def cell(row: Row, name: str, digits: int) -> str:
-    mean, std = row.get(f'{name}_mean', row.get(name)), row.get(f'{name}_std')
-    if mean is None:
-      return '-'
-    return f'{mean:.{digits}f}' + ('' if std is None else f'±{std:.{digits}f}')
-
-  columns = {
-    'fine-tuned': ('finetuned', 1), 'deployed': ('deployed', 1),
-    'distance': ('distance', 3), 'silhouette': ('silhouette', 3),
-    'one cloud': ('silhouette_of_one_cloud', 3), 'p': ('p_value', 2),
-    'stability': ('stability', 2), 'ARI': ('ari', 2),
-  }  # fmt: skip
-  lines = [f'{"K":>3}' + ''.join(f'{c:>13}' for c in columns) + '  sizes, first seed']
+  lines = [['K', *_COLUMNS, 'sizes, first seed']]
   for row in rows:
+    cells = [str(row['num_clusters'])]
+    for name, digits in _COLUMNS.values():
+      value = row.get(f'{name}_mean', row.get(name)), row.get(f'{name}_std')
+      cells.append(mean_and_deviation(value, digits, '±') or '-')
     sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
-    cells = ''.join(f'{cell(row, *how):>13}' for how in columns.values())
-    lines.append(f'{row["num_clusters"]:>3}{cells}  {sizes}')
-  return '\n'.join(lines)
+    lines.append([*cells, sizes])
+  return '\n'.join(aligned(lines, [len(_COLUMNS) + 1]))
 
 
 def as_csv(rows: list[Row]) -> str:
   """The table as CSV; sizes as 20/20 for each seed, nothing for no figure."""
-  out = io.StringIO()
-  writer = csv.DictWriter(out, list(rows[0]), lineterminator='\n')
-  writer.writeheader()
-  for row in rows:
-    sizes = ' '.join('/'.join(map(str, s)) for s in row['sizes'])
-    writer.writerow(row | {'sizes': sizes})
-  return out.getvalue()
+  sizes = [' '.join('/'.join(map(str, s)) for s in row['sizes']) for row in rows]
+  lines = [
+    [*(row | {'sizes': text}).values()] for row, text in zip(rows, sizes, strict=True)
+  ]
+  return csv_text(list(rows[0]), lines)

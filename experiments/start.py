@@ -10,13 +10,14 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
-from experiments import flagfiles, usage
-from experiments.errors import in_flags
 from fesem_jax.utils import processes
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from fesem_jax.utils.safe_files import first_line
+
+from . import flagfiles, usage
+from .errors import in_flags
 
 # The exit code of a process that leaves the reason to another one: EX_TEMPFAIL.
 LOST_OTHERS = 75
@@ -24,7 +25,7 @@ LOST_OTHERS = 75
 
 def _fail(sentence: str, code: int = 1) -> NoReturn:
   """Ends the process with a sentence, whatever characters it quotes."""
-  print(f'error: {shown(sentence, 2000)}', file=sys.stderr)
+  print(f'error: {printable(sentence, 2000)}', file=sys.stderr)
   sys.exit(code)
 
 
@@ -52,7 +53,7 @@ def main_with_clear_errors(
         f'Code of your own called sys.exit({e.code}), which ended the run; see the '
         'traceback above. Checkpoints are kept.'
       )
-    except processes.Elsewhere:
+    except processes.FirstProcessFailed:
       sys.exit(LOST_OTHERS)
     except UserError as e:
       if isinstance(e, Diverged) and not processes.is_first():  # As all did.
@@ -96,21 +97,18 @@ def _interrupted(sentence: str) -> NoReturn:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the flags; a flagfile that cannot be read is one sentence too."""
+  """Parses the flags; a mistake ends the process with one sentence."""
   if usage.asked(argv):
     print(usage.text())
     sys.exit(0)
   try:
-    argv = flagfiles.expand(argv)
-    flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+    return flags.FLAGS(flagfiles.expand(argv))
   except flags.CantOpenFlagFileError as e:
     reason = str(e).rpartition('flagfile: ')[2]
     presets = ', '.join(n for n in flagfiles.names() if '/' not in n)
     _fail(f'--flagfile cannot be read ({reason}). The presets are {presets}.')
-  except (flags.Error, OSError, UnicodeError):
-    pass  # Told of below.
-  try:
-    return app.parse_flags_with_usage(argv)
+  except flags.Error as e:
+    _fail(f'{str(e).rstrip(" .?")}; see --help.')
   except (OSError, UnicodeError) as e:
     _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
 

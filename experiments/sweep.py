@@ -1,12 +1,12 @@
 r"""Methods by the value of one flag: accuracy and clusters at each, over seeds.
 
-  python -m experiments.sweep --vary=clients_per_round:5,10,20,0 --num_seeds=3 \
+  fesem-sweep --vary=clients_per_round:5,10,20,0 --num_seeds=3 \
       --algorithms='fed_avg,fesem(4)' --dataset=digits --partition=rotated \
       --workdir=runs/cohorts
-  python -m experiments.sweep --vary=corrupt_fraction:0,0.1,0.2,0.3,0.4 \
+  fesem-sweep --vary=corrupt_fraction:0,0.1,0.2,0.3,0.4 \
       --corrupt=sign_flip --algorithms='fed_avg,fed_avg(aggregation=median)'
 
-Runs the comparison of experiments.compare at each value, with the same seeds, into
+Runs the comparison of fesem-compare at each value, with the same seeds, into
 WORKDIR/FLAG=VALUE. Methods that lack the flag, or set it themselves, run at the first
 value only. WORKDIR gets sweep.{md,csv,json} and plots/sweep.{png,svg}: micro accuracy
 of the deployed and of the fine-tuned models, over the honest clients where some are
@@ -21,11 +21,20 @@ from typing import Any
 
 from absl import flags
 
-from experiments import compare, methods, tune
-from experiments import flags as experiment_flags
-from experiments.build import build_local, build_model, check_numbers, load_data
-from experiments.start import no_positional, start
-from experiments.sweep_tables import (
+from fesem_jax import data
+from fesem_jax.analysis.comparing import Comparison
+from fesem_jax.core import sharding
+from fesem_jax.data.corruption import KINDS, corrupted
+from fesem_jax.run.settings import Settings
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils.display import printable
+from fesem_jax.utils.errors import UserError
+
+from . import compare, methods, tune
+from . import flags as experiment_flags
+from .build import build_local, build_model, check_numbers, load_data
+from .start import no_positional, start
+from .sweep_tables import (
   Point,
   are_numbers,
   as_markdown,
@@ -34,24 +43,13 @@ from experiments.sweep_tables import (
   text_of,
   write,
 )
-from fesem_jax import algorithms, data
-from fesem_jax.core import sharding
-from fesem_jax.data.corruption import KINDS, corrupted
-from fesem_jax.run import simulation
-from fesem_jax.run.workdir import locked
-from fesem_jax.utils.display import shown
-from fesem_jax.utils.errors import UserError
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]
 
 
 def parse_vary(text: str) -> tuple[str, list[Any]]:
-  """'rounds:20,10' -> ('rounds', [10, 20]); numbers in increasing order.
-
-  Raises:
-    UserError: see `tune.parse_search`, or if a value is there twice.
-  """
+  """'rounds:20,10' -> ('rounds', [10, 20]); numbers in increasing order."""
   name, values = tune.parse_search(text, 'vary')
   if len({text_of(v) for v in values}) < len(values):
     raise UserError(f'--vary={text}: the values must be distinct.')
@@ -63,12 +61,7 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
 def configurations(
   name: str, values: list[Any], listed: list[str], num_seeds: int
 ) -> list[ByLabel]:
-  """The configurations of a comparison at each value of a flag.
-
-  Raises:
-    UserError: if the flag concerns none of the methods, or bad clients are half
-      described; see also `compare.configurations`.
-  """
+  """The configurations of a comparison at each value of a flag."""
   flag, corrupt = flags.FLAGS[name], flags.FLAGS.corrupt
   if name == 'corrupt_fraction' and corrupt == 'none':
     raise UserError(
@@ -97,11 +90,7 @@ def configurations(
 
 
 def check(found: Iterable[ByLabel]) -> int:
-  """The number of clients in training; builds what needs no training, at each value.
-
-  Raises:
-    UserError: if no method can run at one of the values.
-  """
+  """Builds all that needs no training, at each value; returns the number of clients."""
   loaded: dict[str, Any] = {}
   machine = experiment_flags.machine() | {'clients_per_chunk': '0'}
   for by_label in found:
@@ -115,14 +104,8 @@ def check(found: Iterable[ByLabel]) -> int:
     if fraction := config['unseen_fraction']:
       (train, test), _ = data.hold_out_clients(train, test, fraction, config['seed'])
     corrupted(train, config['corrupt'], config['corrupt_fraction'], config['seed'])
-    simulation.check(
-      config['rounds'],
-      config['clients_per_round'],
-      config['eval_every'],
-      config['finetune_epochs'],
-      train,
-      test,
-    )
+    numbers = ('rounds', 'clients_per_round', 'eval_every', 'finetune_epochs')
+    Settings(**{name: config[name] for name in numbers}).check(train, test)
     local = build_local(config, build_model(config, train), train, machine)
     refused = []
     for first, *_ in by_label.values():
@@ -142,20 +125,17 @@ def run_all(
   num_clients: int,
   workdir: pathlib.Path,
 ) -> None:
-  """Runs what is missing at every value, then writes, prints and draws the curves.
-
-  Raises:
-    UserError: at the end, if some of the methods could not run.
-  """
+  """Runs what is missing at every value, then writes, prints and draws the curves."""
   points: list[Point] = []
   called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
-  finished: list[compare.Finished] = []
+  finished: list[Comparison] = []
   for value, by_label in zip(values, found, strict=True):
     place = f'{name}={text_of(value)}'
-    print(f'{shown(place, 255)}:')
+    print(f'{printable(place, 255)}:')
     # What the value does not concern has run at the first one.
     new = {la: c for la, c in by_label.items() if not points or c != found[0][la]}
-    finished.append(compare.run_methods(new, workdir / place.replace('/', '_')))
+    found_there, _ = compare.run_methods(new, workdir / place.replace('/', '_'))
+    finished.append(found_there)
     known = finished[0].summaries | finished[-1].summaries
     points += points_of(value, {label: known[label] for label in by_label})
     write(points, called, workdir)
@@ -171,8 +151,6 @@ def run_all(
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  if f.num_seeds < 1:
-    raise UserError(f'--num_seeds={f.num_seeds} must be at least 1.')
   name, values = parse_vary(f.vary)
   sharding.setup_devices(f.num_devices)
   found = configurations(name, values, f.algorithms, f.num_seeds)
@@ -186,21 +164,14 @@ def define_flags() -> None:
   """Defines the flags of this binary."""
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_list(
-    'algorithms',
-    ['fed_avg', 'fesem(4)'],
-    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
-  )
+  compare.define_methods(['fed_avg', 'fesem(4)'], 3)
+  flags.adopt_module_key_flags(compare)
   flags.DEFINE_string(
     'vary',
     '',
     'FLAG:VALUE,VALUE, e.g. clients_per_round:5,10,0 or prox_lambda:0,0.01: a flag of '
     'data, model, training, run or methods, and its values, each a comparison of its '
     'own.',
-  )
-  flags.DEFINE_integer(
-    'num_seeds', 3, 'Seeds --seed, --seed + 1, ...', upper_bound=tune.MOST_SEEDS
   )
   flags.DEFINE_string(
     'workdir', 'runs/sweep', 'Folder of all runs, the tables and the figure.'

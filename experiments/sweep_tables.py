@@ -1,7 +1,6 @@
 """What a sweep over the values of one flag came to: tables and a figure."""
 
-import csv
-import io
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 from fesem_jax.analysis import tables
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_markdown, shown, text_of
+from fesem_jax.utils.display import in_markdown, printable, text_of
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.text_tables import csv_text, markdown, mean_and_deviation
 
 _KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
 
@@ -29,19 +29,17 @@ def points_of(value: Any, summaries: Summaries) -> list[Point]:
   """What each method came to at one value; where all are honest, all count."""
   found = []
   for label, runs in summaries.items():
-    done = [s for s in runs if s is not None]
-    honest = [s.get('honest', s) for s in done]
-    point: Point = {'method': label, 'value': value, 'seeds': len(runs)}
-    point['diverged'] = len(runs) - len(done)
-    point['honest'] = any('honest' in s for s in done)
+    (row,) = tables.over_seeds({label: runs})
+    honest = tables.has_honest([row])
+    point: Point = {'method': label, 'value': value, 'honest': honest}
+    point |= {name: row[name] for name in ('seeds', 'diverged')}
     for name in tables.AGREEMENTS:
-      each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
+      each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in runs if s]
       known = [a for a in each if a is not None]
       point[name] = tables.mean_and_std(known, 1.0) if known else None
-    for kind in _KINDS:
-      for column in tables.COLUMNS:
-        values = [h[kind][column] for h in honest]
-        point[f'{kind}_{column}'] = tables.mean_and_std(values) if values else None
+    for kind, column in itertools.product(_KINDS, tables.COLUMNS):
+      of = 'honest_' if honest else ''
+      point[f'{kind}_{column}'] = row[f'{of}{kind}_{column}']
     found.append(point)
   return found
 
@@ -73,9 +71,8 @@ def _cell(point: Point, key: str) -> str:
     return ''
   if point[key] is None:
     return 'diverged' if point['diverged'] else 'not run'
-  digits = 2 if agreement else 1
-  parts = [f'{x:.{digits}f}' for x in point[key] if x is not None]
-  return ' ± '.join(parts) + ('*' if point['diverged'] else '')
+  text = mean_and_deviation(point[key], 2 if agreement else 1)
+  return text + ('*' if point['diverged'] else '')
 
 
 def as_markdown(points: list[Point], name: str) -> str:
@@ -83,16 +80,12 @@ def as_markdown(points: list[Point], name: str) -> str:
   values = list(dict.fromkeys(text_of(p['value']) for p in points))
   lines = []
   for key, (title, unit) in _panels(points).items():
-    lines += [
-      f'{title}: {unit} by {in_markdown(name)}',
-      '',
-      '| method | ' + ' | '.join(map(in_markdown, values)) + ' |',
-      '|---' * (len(values) + 1) + '|',
+    rows = [
+      [in_markdown(method), *(_cell(point, key) for point in mine)]
+      for method, mine in _by_method(points).items()
     ]
-    for method, mine in _by_method(points).items():
-      cells = ' | '.join(_cell(p, key) for p in mine)
-      lines.append(f'| {in_markdown(method)} | {cells} |')
-    lines.append('')
+    lines += [f'{title}: {unit} by {in_markdown(name)}', '']
+    lines += [*markdown(['method', *map(in_markdown, values)], rows), '']
   if any(0 < p['diverged'] < p['seeds'] for p in points):
     lines += ['\\* without the seeds that diverged.', '']
   return '\n'.join(lines)
@@ -102,15 +95,17 @@ def as_csv(points: list[Point]) -> str:
   """A line for each method and value, with all figures."""
   keys = [f'{kind}_{column}' for kind in _KINDS for column in tables.COLUMNS]
   keys = [*tables.AGREEMENTS, *keys]
-  out = io.StringIO()
-  writer = csv.writer(out, lineterminator='\n')
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
-  writer.writerow(['method', 'value', 'seeds', 'diverged', *heads])
-  for p in points:
-    figures = [v for key in keys for v in (p[key] or ('', ''))]
-    first = [shown(p['method'], 255), shown(text_of(p['value']), 255)]
-    writer.writerow([*first, p['seeds'], p['diverged'], *figures])
-  return out.getvalue()
+  rows = [
+    [
+      *(printable(x, 255) for x in (p['method'], text_of(p['value']))),
+      p['seeds'],
+      p['diverged'],
+      *(x for key in keys for x in p[key] or (None, None)),
+    ]
+    for p in points
+  ]
+  return csv_text(['method', 'value', 'seeds', 'diverged', *heads], rows)
 
 
 def draw(

@@ -8,16 +8,17 @@ from typing import Any
 
 from absl import flags
 
-from experiments import flags as experiment_flags
-from experiments import methods
-from experiments.errors import in_flags
-from experiments.run import run_unless_diverged
 from fesem_jax.analysis import tuning
 from fesem_jax.analysis.tuning import Choice, Values, in_words, seeds_as_text
 from fesem_jax.evaluation.paired import KINDS
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
+
+from . import flags as experiment_flags
+from . import methods
+from .errors import in_flags
+from .run import run_unless_diverged
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]
@@ -32,15 +33,7 @@ MOST_SEEDS = 10_000
 
 
 def parse_search(text: str, flag: str = 'tune') -> tuple[str, list[Any]]:
-  """'learning_rate:0.01,0.03' -> ('learning_rate', [0.01, 0.03]).
-
-  Args:
-    text: of --tune or --vary.
-    flag: which of them.
-
-  Raises:
-    UserError: on any other form, an unknown flag, or a value that it does not take.
-  """
+  """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --vary."""
   name, _, values = text.partition(':')
   tunable = (*experiment_flags.common(), *methods.all_options())
   if not values or name not in tunable or name in _NOT_TUNED:
@@ -77,17 +70,10 @@ class Search:
 def parse(
   texts: Iterable[str], by: str, first: int | None, count: int, reported: range
 ) -> Search | None:
-  """The search that the command line asks for, None without --tune.
+  """The search that --tune, --tune_by, --tune_first_seed and --tune_seeds ask for.
 
-  Args:
-    texts: of --tune; of two for one flag, the later counts.
-    by: of --tune_by.
-    first: of --tune_first_seed; by default beyond every seed that may be reported.
-    count: of --tune_seeds.
-    reported: seeds of the table.
-
-  Raises:
-    UserError: see `parse_search`, or on tuning seeds that are reported.
+  None without --tune. Of two searches of one flag, the later counts. Tuning seeds may
+  not be among the reported ones.
   """
   grid = dict(parse_search(text) for text in texts if text)
   if not grid:
@@ -102,27 +88,11 @@ def parse(
   return Search(grid, list(seeds), by)
 
 
-def _free(label: str, config: dict[str, Any], grid: Iterable[str]) -> list[str]:
-  """The flags of a grid that a method has and that its label does not set."""
-  return [
-    name
-    for name in grid
-    if (name in config or name in experiment_flags.LEFT_OUT)
-    and not methods.sets(label, name)
-  ]
-
-
 def points(
   label: str, config: dict[str, Any], grid: dict[str, list[Any]]
 ) -> list[Values]:
-  """The points of a grid that a method is tried with.
-
-  Args:
-    label: of the method; a flag that it sets keeps its value.
-    config: of the method.
-    grid: flag -> its candidates.
-  """
-  own = {name: grid[name] for name in _free(label, config, grid)}
+  """The points of a grid that a method is tried with; what its label sets stays."""
+  own = {n: v for n, v in grid.items() if n in config and not methods.sets(label, n)}
   return tuning.points(own, lambda values, name: methods.applies(config | values, name))
 
 
@@ -131,16 +101,10 @@ def tuned(
 ) -> dict[str, Choice | UserError]:
   """Searches each method's values on validation examples.
 
-  Args:
-    by_label: label of each method -> its configuration for each seed.
-    search: grid, seeds and ranking.
-    workdir: gets the runs in tune/ and the figures behind each choice in tune.json.
+  Runs go to workdir/tune/, the figures behind each choice to workdir/tune.json.
 
   Returns:
     Label of each method that has flags to be tuned -> its choice, or why it cannot run.
-
-  Raises:
-    UserError: if none of the methods has one of the flags.
   """
   tries = {
     label: points(label, configs[0], search.grid) for label, configs in by_label.items()
@@ -171,12 +135,12 @@ def tuned(
       found[label] = tuning.search(tries[label], search.seeds, score, search.by)
     except UserError as e:
       found[label] = e
-    print('\n'.join(_told(label, found[label])))
+    print('\n'.join(_described(label, found[label])))
     _write(found, workdir)
   return found
 
 
-def _told(label: str, found: Choice | UserError) -> list[str]:
+def _described(label: str, found: Choice | UserError) -> list[str]:
   """What is printed of one method's search."""
   if isinstance(found, UserError):
     return [f'{label} cannot be tuned: {in_flags(str(found))}']
@@ -221,3 +185,21 @@ def _write(found: dict[str, Choice | UserError], workdir: pathlib.Path) -> None:
     if isinstance(choice, Choice)
   }
   write_atomically(workdir / 'tune.json', json.dumps(held, indent=1) + '\n')
+
+
+def row(
+  label: str, config: dict[str, Any], choice: Choice | UserError | None
+) -> tuning.Row:
+  """How the rates of a method were chosen; `choice` is None without --tune."""
+  names = dict.fromkeys(n for n in config if n.endswith('learning_rate'))
+  if isinstance(choice, Choice):
+    names |= dict.fromkeys(choice.values)
+  values = {
+    name: methods.server_rate(config)
+    if name == 'server_learning_rate'
+    else config[name]
+    for name in names
+    if methods.applies(config, name)
+  }
+  found = tuning.row(label, values, choice)
+  return found | {'chosen': in_flags(found['chosen'])}

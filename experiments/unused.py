@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from experiments import methods, plugins
-from experiments.flag_tables import GROUPS
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.utils.errors import UserError, argument
+
+from . import methods, plugins
+from .flag_tables import GROUPS
 
 _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in group}
 
@@ -76,19 +77,7 @@ def check_shared_start(
 def check(
   config: Config, machine: dict[str, Any], local: LocalTraining, num_clients: int
 ) -> None:
-  """Refuses flags that contradict each other, which would be ignored.
-
-  Args:
-    config: from `flags.configuration`.
-    machine: from `flags.machine`.
-    local: that the configuration names.
-    num_clients: M.
-
-  Raises:
-    UserError: on --shared_start=on with an optimizer that is not plain SGD, on
-      --late_joins with as many first clients as there are, and on more --krum_models
-      than clients.
-  """
+  """Refuses flags that contradict each other, which would be ignored."""
   check_shared_start(config, machine, local)
   if plugins.is_own(config['algorithm']):
     return
@@ -109,11 +98,6 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
 
   They may come from a preset or suit other methods and values of a comparison, so that
   they are no mistakes.
-
-  Args:
-    config: from `flags.configuration`.
-    machine: from `flags.machine`.
-    num_clients: M.
   """
   name, said = config['algorithm'], []
   for flag, (what, fits) in _NEEDS.items():

@@ -5,7 +5,9 @@ import textwrap
 
 from absl import flags
 
-from experiments import flags as experiment_flags
+from fesem_jax.utils.display import text_of
+
+from . import flags as experiment_flags
 
 _WIDTH = 88
 
@@ -23,20 +25,20 @@ def asked(argv: list[str]) -> bool:
 
 
 def text() -> str:
-  """What the running binary does, and its flags: its own, then group by group."""
-  own = flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
-  names_of_own = [flag.name for flag in own]
+  """The text of --help: what the running binary does, and its flags group by group."""
+  grouped = {f.name for group in experiment_flags.GROUPS.values() for f in group}
+  defined = flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
+  adopted = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  own = [f.name for f in defined]
+  own += [f.name for f in adopted if f.name not in {*own, *grouped}]
   parts = [(sys.modules['__main__'].__doc__ or '').strip()]
-  groups = {'This binary': names_of_own} | {
-    title: [flag.name for flag in experiment_flags.GROUPS[group]]
+  groups = {'This binary': own} | {
+    title: [f.name for f in experiment_flags.GROUPS[group] if f.name not in own]
     for group, title in _TITLES.items()
   }
   for title, names in groups.items():
-    defined = [name for name in names if name in flags.FLAGS]
-    if title != 'This binary':
-      defined = [name for name in defined if name not in names_of_own]
-    if defined:
-      parts.append('\n\n'.join([f'{title}:', *map(_described, defined)]))
+    if known := [_described(name) for name in names if name in flags.FLAGS]:
+      parts.append('\n\n'.join([f'{title}:', *known]))
   parts.append(
     '--flagfile=FILE reads flags from a file, one a line; a preset goes by its name,\n'
     'such as --flagfile=demo. --helpfull lists the flags of all libraries too.'
@@ -47,19 +49,14 @@ def text() -> str:
 def _described(name: str) -> str:
   """A flag with its default and its help."""
   flag = flags.FLAGS[name]
-  default = '' if flag.default in (None, '', []) else f'={_shown(flag.default)}'
-  form = f'--[no]{name}' if flag.boolean else f'--{name}{default}'
+  default = '' if flag.default in (None, '', []) else text_of(flag.default)
   words = ' '.join((flag.help or '').split())
-  if flag.boolean and flag.default is not None:
-    words += f' Default: {_shown(flag.default)}.'
+  if flag.boolean:
+    form = f'--[no]{name}'
+    words += f' Default: {default}.' if default else ''
+  else:
+    form = f'--{name}={default}' if default else f'--{name}'
   indent = ' ' * 6
   return f'  {form}\n' + textwrap.fill(
     words, _WIDTH, initial_indent=indent, subsequent_indent=indent
   )
-
-
-def _shown(default: object) -> str:
-  """A default as one would write it."""
-  if isinstance(default, bool):
-    return str(default).lower()
-  return ','.join(map(str, default)) if isinstance(default, list) else str(default)

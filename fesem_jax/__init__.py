@@ -5,10 +5,16 @@ is imported on its own.
 """
 
 from fesem_jax import algorithms, data, models
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.aggregation.robust import Aggregation
+from fesem_jax.algorithms import wrappers
 from fesem_jax.analysis.comparing import Comparison, compare, tune
-from fesem_jax.core import tree
+from fesem_jax.clustering import em
+from fesem_jax.cohorts.sampling import everyone, sample_clients
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.types import ClientInfo, Cohort, FederatedData, Model
@@ -19,10 +25,15 @@ from fesem_jax.results.result import Result
 from fesem_jax.results.saved_run import Run, load_run
 from fesem_jax.run.simulation import simulate
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.cohort import Correction, Trained, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Correction, Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.processes import initialize
 
 __all__ = [
+  'Aggregation',
   'Algorithm',
   'ClientComparison',
   'ClientInfo',
@@ -36,6 +47,8 @@ __all__ = [
   'FederatedData',
   'LocalTraining',
   'Model',
+  'Objective',
+  'Reduction',
   'Result',
   'RoundInfo',
   'Run',
@@ -48,15 +61,23 @@ __all__ = [
   'compare',
   'compare_clients',
   'data',
+  'em',
+  'everyone',
+  'initialize',
   'load_run',
   'local_training',
   'models',
+  'sample_clients',
+  'server_optimizers',
   'setup_devices',
   'simulate',
   'split_clients',
+  'sums',
   'train_cohort',
   'tree',
   'tune',
+  'variable',
+  'wrappers',
 ]
 
 

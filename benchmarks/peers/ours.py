@@ -9,6 +9,7 @@ from benchmarks import common
 from benchmarks.peers import worker
 from benchmarks.workloads import Workload
 from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core import sharding, tree
 from fesem_jax.utils import provenance
 
@@ -28,7 +29,12 @@ class Ours:
     @jax.jit
     def step(start, train, key):
       state, _ = global_model.train_and_average(
-        local, global_model.GlobalState(start), train, cohort, key, 'by_examples'
+        local,
+        global_model.GlobalState(start),
+        train,
+        cohort,
+        key,
+        Averaging('by_examples'),
       )
       return state.params
 

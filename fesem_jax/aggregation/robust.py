@@ -4,6 +4,7 @@ Every rule maps (stack [S, ...], cluster [S], counts [S], origins [K, ...], mesh
 centers [K, ...]. Clients weigh alike; a cluster without clients stays at its origin.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -60,14 +61,14 @@ class _Rows(NamedTuple):
     return (inside & of_cluster).astype(jnp.float32)
 
 
-def aggregator(
-  aggregation: str, beta: float = 0.1, norm_bound: float = 0.0, krum_models: int = 1
-) -> Aggregate:
-  """The rule of a name.
+@dataclasses.dataclass(frozen=True)
+class Aggregation:
+  """What becomes of the models of each center's clients.
 
-  Args:
-    aggregation: 'mean'; 'median' or 'trimmed_mean' of each coordinate; 'norm_bound',
-      see `bounded_mean`; or 'krum'.
+  Attributes:
+    rule: 'mean'; 'median' or 'trimmed_mean' of each coordinate; 'norm_bound', see
+      `bounded_mean`; or 'krum'. All but the mean withstand bad clients, weigh clients
+      alike and keep the models of the whole cohort.
     beta: share of a cluster's clients that the trimmed mean drops at each end, or
       that Krum takes to be bad.
     norm_bound: longest change that 'norm_bound' lets pass, L2; 0 is the median length
@@ -77,24 +78,38 @@ def aggregator(
   Raises:
     UserError: on an option outside its range, or of another rule.
   """
-  check_choice('aggregation', aggregation, AGGREGATIONS)
-  check_share(0.5, beta=beta)
-  check_at_least(0, norm_bound=norm_bound)
-  check_at_least(1, krum_models=krum_models)
-  if norm_bound and aggregation != 'norm_bound':
-    raise UserError('`norm_bound` needs `aggregation=norm_bound`.')
-  if krum_models > 1 and aggregation != 'krum':
-    raise UserError('`krum_models` needs `aggregation=krum`.')
-  if aggregation == 'norm_bound':
-    return functools.partial(bounded_mean, norm_bound)
-  if aggregation == 'krum':
-    return functools.partial(krum, beta, krum_models)
-  dropped = {'mean': 0.0, 'median': 0.5, 'trimmed_mean': beta}[aggregation]
 
-  def aggregate(stack, cluster, counts, origins, mesh=None):
-    return trimmed_mean(stack, cluster, counts, dropped, origins, mesh)
+  rule: str = 'mean'
+  beta: float = 0.1
+  norm_bound: float = 0.0
+  krum_models: int = 1
 
-  return aggregate
+  def __post_init__(self):
+    check_choice('aggregation', self.rule, AGGREGATIONS)
+    check_share(0.5, beta=self.beta)
+    check_at_least(0, norm_bound=self.norm_bound)
+    check_at_least(1, krum_models=self.krum_models)
+    if self.norm_bound and self.rule != 'norm_bound':
+      raise UserError('`norm_bound` needs `aggregation=norm_bound`.')
+    if self.krum_models > 1 and self.rule != 'krum':
+      raise UserError('`krum_models` needs `aggregation=krum`.')
+
+  def aggregate(self) -> Aggregate:
+    """The rule as a function."""
+    if self.rule == 'norm_bound':
+      return functools.partial(bounded_mean, self.norm_bound)
+    if self.rule == 'krum':
+      return functools.partial(krum, self.beta, self.krum_models)
+    dropped = {'mean': 0.0, 'median': 0.5, 'trimmed_mean': self.beta}[self.rule]
+
+    def trimmed(stack, cluster, counts, origins, mesh=None):
+      return trimmed_mean(stack, cluster, counts, dropped, origins, mesh)
+
+    return trimmed
+
+  def in_place_of_mean(self) -> Aggregate | None:
+    """The rule as a function; None of the mean, whose sums need no stack of models."""
+    return None if self.rule == 'mean' else self.aggregate()
 
 
 def bounded_mean(

@@ -1,10 +1,9 @@
 """Every method by its flag name."""
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fesem_jax.algorithms import flat_options
 from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.ditto import ditto
 from fesem_jax.algorithms.fed_avg import fed_avg
@@ -39,7 +38,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_dane': fed_dane,
   'fed_prox': fed_prox,
   'fesem': fesem,
-  'fesem_ma': functools.partial(fesem, cluster_on=comparison.MATCHED),
+  'fesem_ma': fesem,
   # Beyond the paper.
   'fed_opt': fed_opt,
   'scaffold': scaffold,
@@ -49,13 +48,17 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
 }
 
 
+# Options that a name fixes.
+_FIXED: Mapping[str, Mapping[str, Any]] = {
+  'fesem_ma': {'cluster_on': comparison.MATCHED}
+}
+
+
 def options(name: str) -> dict[str, Any]:
-  """The options of a method and their defaults: its keyword-only arguments."""
+  """The options of a method and of what wraps it, and their defaults."""
   check_choice('algorithm', name, tuple(METHODS))
-  fixed = getattr(METHODS[name], 'keywords', {})
-  parameters = inspect.signature(METHODS[name]).parameters.values()
-  own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-  return {name: default for name, default in own.items() if name not in fixed}
+  own = {**flat_options.options(METHODS[name]), **flat_options.WRAPPERS.get(name, {})}
+  return {o: default for o, default in own.items() if o not in _FIXED.get(name, {})}
 
 
 def check_options(name: str, chosen: Mapping[str, Any]) -> None:
@@ -118,4 +121,6 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
     UserError: on an unknown method, or an option it does not have or allow.
   """
   check_options(name, chosen)
-  return METHODS[name](local, **chosen)
+  own = {**options(name), **chosen, **_FIXED.get(name, {})}
+  made = METHODS[name](local, **flat_options.arguments(METHODS[name], own))
+  return flat_options.wrapped(made, local, own)

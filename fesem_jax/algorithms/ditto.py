@@ -7,13 +7,16 @@ ICML 2021.
 from typing import NamedTuple
 
 from fesem_jax.algorithms.common import global_model, own_models
-from fesem_jax.algorithms.common.global_model import GlobalState
+from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import WEIGHTINGS, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 
@@ -60,23 +63,19 @@ def ditto(
     own = own_models.repeat(local, start, data.num_clients, client_state)
     return DittoState(tree.expand(start), own)
 
-  def train(local, state, data, cohort, key, **options):
-    return train_cohort(
-      local,
-      deployed(state, data).of(cohort),
-      data,
-      cohort,
-      key,
-      prox=variable(ditto_lambda / 2) if ditto_lambda else None,
+  def train(local, state, data, cohort, key, reduction):
+    starts = deployed(state, data).of(cohort)
+    objective = Objective(
+      penalty=variable(ditto_lambda / 2) if ditto_lambda else None,
       anchor=ClientModels(state.params),
-      **options,
     )
+    return train_cohort(local, starts, data, cohort, key, objective, reduction)
 
   def step(state, data, cohort, key):
     shared, trained = global_model.train_and_average(
-      local, GlobalState(state.params), data, cohort, key, weighting
+      local, GlobalState(state.params), data, cohort, key, Averaging(weighting)
     )
-    own = train(local, state, data, cohort, key)
+    own = train(local, state, data, cohort, key, Reduction())
     client_params = tree.with_rows(state.client_params, cohort, own.params)
     both = own._replace(
       finite=own.finite & trained.finite, steps=own.steps + trained.steps

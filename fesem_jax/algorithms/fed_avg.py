@@ -4,12 +4,13 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 """
 
-from fesem_jax.aggregation.robust import aggregator
+from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.training.cohort import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_choice
 
 
@@ -17,10 +18,7 @@ def fed_avg(
   local: LocalTraining,
   *,
   weighting: str = 'by_examples',
-  aggregation: str = 'mean',
-  beta: float = 0.1,
-  norm_bound: float = 0.0,
-  krum_models: int = 1,
+  aggregation: Aggregation = Aggregation(),
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds FedAvg.
@@ -31,12 +29,7 @@ def fed_avg(
   Args:
     local: how clients train.
     weighting: 'by_examples' (alpha_i above) or 'uniform' (alpha_i = 1 / S).
-    aggregation: 'mean' (above), or 'median', 'trimmed_mean', 'norm_bound' or 'krum' in
-      its place, which withstand bad clients, weigh clients alike and keep the models of
-      the whole cohort; see `aggregation.aggregator`.
-    beta: see `aggregation.aggregator`.
-    norm_bound: see `aggregation.aggregator`.
-    krum_models: see `aggregation.aggregator`.
+    aggregation: rule in place of this mean, which withstands bad clients.
     server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
       None takes the mean.
 
@@ -44,19 +37,11 @@ def fed_avg(
     UserError: on an option outside its range.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
-  rule = aggregator(aggregation, beta, norm_bound, krum_models)
-  aggregate = None if aggregation == 'mean' else rule  # Sums need no stack.
+  averaging = Averaging(weighting, server_optimizer, aggregation)
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(
-      local,
-      state,
-      data,
-      cohort,
-      key,
-      weighting,
-      optimizer=server_optimizer,
-      aggregate=aggregate,
+      local, state, data, cohort, key, averaging
     )
     return state, trained.info()
 

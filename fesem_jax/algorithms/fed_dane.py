@@ -4,6 +4,7 @@ Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
 """
 
 from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.cohorts.sampling import coin, sample_clients
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import Algorithm
@@ -12,7 +13,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
-from fesem_jax.training.cohort import Correction
+from fesem_jax.training.objective import Correction, Objective
 from fesem_jax.utils.errors import check_at_least
 
 
@@ -51,7 +52,7 @@ def fed_dane(
     most = cohort.ids.shape[0]
     return sample_clients(key, data, most, local.mesh, number=number)
 
-  def train(local, state, data, cohort, key, **options):
+  def train(local, state, data, cohort, key, reduction):
     def gradients(cohort, keep):
       arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
       return cohort_gradients(local, state.params, data, cohort, arrived, keep)
@@ -62,20 +63,15 @@ def fed_dane(
     # Without any gradient of the first cohort there is nothing to correct by.
     known = sums.weight[0] > 0
     g = mean_of(sums, tree.zeros_like(state.params))
-    return global_model.train(
-      local,
-      state,
-      data,
-      cohort,
-      key,
-      prox=variable(prox_mu / 2) if prox_mu else None,
+    objective = Objective(
+      penalty=variable(prox_mu / 2) if prox_mu else None,
       correction=Correction(g, own, known),
-      **options,
     )
+    return global_model.train(local, state, data, cohort, key, reduction, objective)
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(
-      local, state, data, cohort, key, 'uniform', train
+      local, state, data, cohort, key, Averaging('uniform'), train
     )
     return state, trained.info()
 

@@ -10,7 +10,8 @@ from fesem_jax.algorithms.common.personal_head import PersonalHeadState
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.training.cohort import WEIGHTINGS, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_choice
 
 
@@ -38,16 +39,8 @@ def fed_per(
 
   def step(state, data, cohort, key):
     starts = personal_head.deployed(state, data).of(cohort)
-    trained = train_cohort(
-      local,
-      starts,
-      data,
-      cohort,
-      key,
-      fold=personal_head.sum_up_bodies(head_layers, weighting),
-      sums=sums.no_sums(state.body),
-      keep=False,
-    )
+    reduction = personal_head.sum_up_bodies(state.body, head_layers, weighting)
+    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
     body = sums.mean_of(trained.sums, state.body)
     heads = tree.with_rows(state.heads, cohort, trained.folded)
     return PersonalHeadState(body, heads), trained.info()

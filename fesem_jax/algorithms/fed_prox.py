@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.cohorts.sampling import client_keys, coin
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.training.cohort import WEIGHTINGS
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 
@@ -60,21 +62,16 @@ def fed_prox(
     straggles = coin(key, data, cohort.ids, straggler_fraction, prng_streams.STRAGGLES)
     return jnp.where(straggles, some, most)
 
-  def train(local, state, data, cohort, key, **options):
-    return global_model.train(
-      local,
-      state,
-      data,
-      cohort,
-      key,
-      prox=variable(prox_mu / 2) if prox_mu else None,
+  def train(local, state, data, cohort, key, reduction):
+    objective = Objective(
+      penalty=variable(prox_mu / 2) if prox_mu else None,
       epochs=epochs(data, cohort, key),
-      **options,
     )
+    return global_model.train(local, state, data, cohort, key, reduction, objective)
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(
-      local, state, data, cohort, key, weighting, train
+      local, state, data, cohort, key, Averaging(weighting), train
     )
     return state, trained.info()
 

@@ -13,7 +13,10 @@ from fesem_jax.algorithms.common.personal_head import PersonalHeadState
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.training.cohort import WEIGHTINGS, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 
@@ -57,27 +60,14 @@ def fed_rep(
   def step(state, data, cohort, key):
     starts = personal_head.deployed(state, data).of(cohort)
     first = train_cohort(
-      local._replace(schedule=schedule),
-      starts,
-      data,
-      cohort,
-      key,
-      layers=head_layers,
-      fold=heads_only,
-      sums=(),
-      keep=False,
-    )
+      local._replace(schedule=schedule), starts, data, cohort, key,
+      Objective(layers=head_layers), Reduction(heads_only, sums=(), keep=False),
+    )  # fmt: skip
+    with_heads = starts._replace(own=first.folded)
     trained = train_cohort(
-      local,
-      starts._replace(own=first.folded),
-      data,
-      cohort,
-      key,
-      layers=body_layers,
-      fold=personal_head.sum_up_bodies(head_layers, weighting),
-      sums=sums.no_sums(state.body),
-      keep=False,
-    )
+      local, with_heads, data, cohort, key, Objective(layers=body_layers),
+      personal_head.sum_up_bodies(state.body, head_layers, weighting),
+    )  # fmt: skip
     body = sums.mean_of(trained.sums, state.body)
     both = trained._replace(
       finite=trained.finite & first.finite, steps=trained.steps + first.steps

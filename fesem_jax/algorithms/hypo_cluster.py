@@ -5,6 +5,7 @@ Federated Learning", 2020 (HypCluster); Ghosh et al., "An Efficient Framework
 for Clustered Federated Learning", NeurIPS 2020 (IFCA, Algorithm 1).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,9 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import cohort_losses, least_loss
-from fesem_jax.training.cohort import WEIGHTINGS, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.reduction import Fold, Reduction
+from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 
@@ -30,6 +33,7 @@ class HypoClusterState(NamedTuple):
 
   centers: Params  # [K, ...]
   assignment: jax.Array  # [M] int32 what each client chose when it last took part
+  rounds: jax.Array  # [] int32 rounds done
   server: Any = ()  # of the server optimizer
 
 
@@ -99,26 +103,20 @@ def hypo_cluster(
   check_at_least(0, init_rounds=init_rounds)
   given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
-  def one_round(local, optimizer, centers, of_server, data, cohort, key):
-    starts = ClientModels(centers, least_loss(local, centers, data, cohort))
-    trained = train_cohort(
-      local,
-      starts,
-      data,
-      cohort,
-      key,
-      keep=False,
-      fold=add_to_own,
-      sums=em.Sums.zeros(centers),
-    )
+  sums_alone = Reduction(add_to_own(weighting), keep=False)
+
+  def one_round(local, optimizer, centers, of_server, best, data, cohort, key):
+    starts = ClientModels(centers, best)
+    reduction = sums_alone._replace(sums=em.Sums.zeros(centers))
+    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
     of_clusters = trained.sums.clients
     if variant == 'gradient':  # Divided by the weight of all clients of the round.
       weight = jnp.where(of_clusters.weight > 0, of_clusters.weight.sum(), 0.0)
       of_clusters = of_clusters._replace(weight=weight)
-    moved = server_optimizers.step(optimizer, of_server, centers, of_clusters)
-    return moved, starts.choice, trained
+    return server_optimizers.step(optimizer, of_server, centers, of_clusters), trained
 
-  def init(key, data):
+  def init(key, data, cohort=None):
+    del cohort  # Every client chooses anew whenever it takes part.
     check_num_clusters(num_clusters, data)
     sound = local._replace(dropout_rate=0.0)
     sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
@@ -130,49 +128,78 @@ def hypo_cluster(
 
       def again(i, centers):
         round_key = jax.random.fold_in(train_key, i)
-        (centers, _), *_ = one_round(sound, None, centers, (), data, sample, round_key)
+        best = least_loss(sound, centers, data, sample)
+        (centers, _), _ = one_round(
+          sound, None, centers, (), best, data, sample, round_key
+        )
         return centers
 
       centers = jax.lax.fori_loop(0, init_rounds, again, centers)
       best = cohort_losses(local, centers, data, sample).min(axis=1)
-      total = jnp.where(data.sizes(sample.ids) > 0, best, 0.0).sum()
-      return jnp.where(jnp.isfinite(total), total, jnp.inf), centers
-
-    def better(best, key):
-      tried = attempt(key)
-
-      def choose(a, b):
-        return jnp.where(tried[0] <= best[0], a, b)
-
-      return jax.tree.map(choose, tried, best), None
+      return jnp.where(data.sizes(sample.ids) > 0, best, 0.0).sum(), centers
 
     keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), init_restarts)
-    like = jax.eval_shape(attempt, keys[0])[1]
-    none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-    (_, centers), _ = jax.lax.scan(better, none, keys)
+    centers = best_draw(attempt, keys)
     assignment = least_loss(local, centers, data, everyone(data))
-    return HypoClusterState(
-      centers, assignment, server_optimizers.init(server_optimizer, centers)
-    )
+    server = server_optimizers.init(server_optimizer, centers)
+    return HypoClusterState(centers, assignment, jnp.int32(0), server)
 
-  def add_to_own(trained, starts, total):
-    best, centers = starts.choice, starts.shared
-    distance = tree.row_distances(trained.params, tree.take(centers, best))
-    return None, total.add(trained, best, distance, weighting, centers)
-
-  def step(state, data, cohort, key):
+  def step(state, data, cohort, key, *, starts=None, hold=None):
     old = tree.rows_of(state.assignment, cohort)
-    (centers, of_server), best, trained = one_round(
-      local, server_optimizer, state.centers, state.server, data, cohort, key
+    best = least_loss(local, state.centers, data, cohort)
+    if hold is not None:
+      best = jnp.where(hold, old if starts is None else starts, best)
+    (centers, server), trained = one_round(
+      local, server_optimizer, state.centers, state.server, best, data, cohort, key
     )
     new = jnp.where(trained.took_part(), best, old)
     assignment = tree.with_rows(state.assignment, cohort, new)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
-    return HypoClusterState(centers, assignment, of_server), info
+    return HypoClusterState(centers, assignment, state.rounds + 1, server), info
 
   def deployed(state, data):
     best = least_loss(local, state.centers, data, everyone(data))
     return ClientModels(state.centers, best)
 
-  return Algorithm(given, init, step, deployed)
+  def with_centers(state, centers, stays):
+    server = server_optimizers.renew(server_optimizer, state.server, stays, centers)
+    return state._replace(centers=centers, server=server)
+
+  return Algorithm(given, init, step, deployed, with_centers=with_centers)
+
+
+def add_to_own(weighting: str) -> Fold:
+  """A fold that adds up models by the centers that clients chose."""
+
+  def fold(trained, starts, total):
+    best, centers = starts.choice, starts.shared
+    distance = tree.row_distances(trained.params, tree.take(centers, best))
+    return None, total.add(trained, best, distance, weighting, centers)
+
+  return fold
+
+
+def best_draw(
+  attempt: Callable[[jax.Array], tuple[jax.Array, Params]], keys: jax.Array
+) -> Params:
+  """The centers of least loss of several attempts, of equal ones the last.
+
+  Args:
+    attempt: key -> its loss [] float32 and its centers [K, ...].
+    keys: one for each attempt.
+  """
+
+  def better(best, key):
+    loss, centers = attempt(key)
+    tried = jnp.where(jnp.isfinite(loss), loss, jnp.inf), centers
+
+    def choose(a, b):
+      return jnp.where(tried[0] <= best[0], a, b)
+
+    return jax.tree.map(choose, tried, best), None
+
+  like = jax.eval_shape(attempt, keys[0])[1]
+  none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+  (_, centers), _ = jax.lax.scan(better, none, keys)
+  return centers

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import jax
 
-from fesem_jax.aggregation.robust import aggregator
+from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.first_clusters import (
+  Clustering,
   before_rounds,
   random_start,
   train_and_cluster,
@@ -35,10 +36,7 @@ def robust(
   *,
   num_clusters: int = 4,
   trim: float = 0.1,
-  aggregation: str = 'trimmed_mean',
-  beta: float = 0.1,
-  norm_bound: float = 0.0,
-  krum_models: int = 1,
+  aggregation: Aggregation = Aggregation('trimmed_mean'),
   init_epochs: int = 10,
   init_tolerance: float = 0.02,
   init_restarts: int = 20,
@@ -60,11 +58,7 @@ def robust(
     num_clusters: K.
     trim: share of each cluster that k-means leaves out of its mean, the
       clients farthest from the center; 0 is plain k-means.
-    aggregation: of each cluster's models, see `aggregation.aggregator`;
-      'trimmed_mean' or 'median' in the paper.
-    beta: share that the trimmed mean drops at each end; 0 is the mean.
-    norm_bound: see `aggregation.aggregator`.
-    krum_models: see `aggregation.aggregator`.
+    aggregation: of each cluster's models; 'trimmed_mean' or 'median' in the paper.
     init_epochs: local epochs of the training before clustering.
     init_tolerance: these epochs are repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
@@ -75,7 +69,7 @@ def robust(
   Raises:
     UserError: on an option outside its range.
   """
-  aggregate = aggregator(aggregation, beta, norm_bound, krum_models)
+  aggregate = aggregation.aggregate()
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
   check_at_least(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
@@ -92,10 +86,7 @@ def robust(
       everyone(data),
       key,
       num_clusters,
-      restarts=init_restarts,
-      seeding=init_seeding,
-      trim=trim,
-      tolerance=init_tolerance,
+      Clustering(init_restarts, init_seeding, trim, tolerance=init_tolerance),
     )
     return RobustState(initial.seeds, initial.assignment)
 

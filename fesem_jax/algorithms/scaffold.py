@@ -16,8 +16,9 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
-from fesem_jax.training.cohort import Correction
-from fesem_jax.training.plain_sgd import learning_rate
+from fesem_jax.training.objective import Correction, Objective
+from fesem_jax.training.plain_sgd import learning_rate, of_unit_rate
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 
 
@@ -69,20 +70,10 @@ def scaffold(
     own = own_models.repeat(local, one, data.num_clients, client_state)
     return ScaffoldState(start, zero, own)
 
-  def train(local, state, data, cohort, key, replaced=False, **options):
+  def train(local, state, data, cohort, key, reduction, replaced=False):
     own = tree.rows_of(state.client_controls, cohort)
-    correction = Correction(state.control, own, replaced=replaced)
-    return global_model.train(
-      local, state, data, cohort, key, correction=correction, **options
-    )
-
-  def of_step_size_1(gradients, weight, rate):
-    """Gradients, and who has them, where steps were `rate` times as long as eta's."""
-    if rate is None:
-      return gradients, weight
-    divisor = jnp.where(rate > 0, rate, 1.0)
-    # Steps of length 0 tell nothing of the gradients.
-    return jax.tree.map(lambda g: g / divisor, gradients), weight * (rate > 0)
+    objective = Objective(correction=Correction(state.control, own, replaced=replaced))
+    return global_model.train(local, state, data, cohort, key, reduction, objective)
 
   def change_controls(trained, starts, total, known):
     c, rate = known
@@ -98,7 +89,7 @@ def scaffold(
       sums.add_to_one(total[0], trained.params, ones, starts.shared),
       sums.add_to_one(total[1], gradients, ones, zero),
     )
-    own, changes = of_step_size_1(gradients, trained.took_part(), rate)
+    own, changes = of_unit_rate(gradients, trained.took_part(), rate)
     old = trained.correction
     new = jax.tree.map(lambda o, c, g: o - c + g, old, c, own)
     return tree.where(changes > 0, new, old), total
@@ -107,23 +98,13 @@ def scaffold(
     x, c, _ = state
     none = sums.no_sums(x)
     rate = local.rate(cohort)
-    trained = train(
-      local,
-      state,
-      data,
-      cohort,
-      key,
-      replaced=True,
-      fold=change_controls,
-      known=(c, rate),
-      sums=(none, none),
-      keep=False,
-    )
+    reduction = Reduction(change_controls, (none, none), known=(c, rate), keep=False)
+    trained = train(local, state, data, cohort, key, reduction, replaced=True)
     models, gradients = trained.sums
     mean = sums.mean_of(models, x)
     eta_g = variable(server_learning_rate)
     x = jax.tree.map(lambda x, w: x + eta_g * (w - x), x, mean)
-    total, weight = of_step_size_1(gradients.params, gradients.weight, rate)
+    total, weight = of_unit_rate(gradients.params, gradients.weight, rate)
     num_clients = (data.sizes() > 0).sum()
 
     # c_i' - c_i = (x - w_i) / (T eta) - c, of those that took part.

@@ -69,7 +69,7 @@ def inner_products(
   program = (programs or Programs()).compiled(
     ('common start', cluster_on), products, key, train
   )
-  with progress_lines.told('models from one common start'):
+  with progress_lines.waiting_for('models from one common start'):
     gram, sound = processes.on_host(program(key, train))
   gram, sound = gram.astype(np.float64), sound & np.isfinite(gram.diagonal())
   gram[~sound] = gram[:, ~sound] = np.nan

@@ -107,8 +107,8 @@ def run_each(
   Args:
     by_label: label of each method -> what to run, e.g. seeds.
     run: gives the summary of one of them, None if it diverged.
-    refuse: is told of a method that cannot run.
-    after: is told of all summaries after each method, if there are any.
+    refuse: is called for a method that cannot run.
+    after: is called with all summaries after each method, if there are any.
 
   Returns:
     Summaries, and why methods could not run.

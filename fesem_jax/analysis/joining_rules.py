@@ -17,6 +17,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.reduction import Reduction
 
 RULES = ('weights', 'direction', 'loss')
 
@@ -69,7 +70,8 @@ def join(
     nearest, _ = em.e_step(trained.params, centers)
     return (nearest, most_alike(trained.params, centers, mean)), sums
 
-  trained = train_cohort(local, starts, data, everyone, key, fold=compare, keep=False)
+  reduction = Reduction(compare, keep=False)
+  trained = train_cohort(local, starts, data, everyone, key, reduction=reduction)
   nearest, alike = trained.folded
   losses = cohort_losses(local, centers, data, everyone)
   return Joined(nearest, alike, losses.argmin(axis=1).astype(jnp.int32), trained.finite)

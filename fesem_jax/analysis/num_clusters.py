@@ -87,16 +87,7 @@ def _k_means(points: np.ndarray, k: int, seed: int) -> np.ndarray:
 def clusterings(
   gram: np.ndarray, num_clusters: Sequence[int], seed: int
 ) -> list[np.ndarray]:
-  """The clusters of k-means whose silhouettes `against_one_cloud` gives.
-
-  Args:
-    gram: [S, S] float64 inner products of models about their mean.
-    num_clusters: each K, at most S.
-    seed: decides where k-means starts.
-
-  Returns:
-    For each K, [S] int.
-  """
+  """[S] int clusters of k-means for each K, as `against_one_cloud` makes them."""
   points = coordinates(gram)
   return [_k_means(points, k, seed) for k in num_clusters]
 
@@ -186,45 +177,37 @@ def recommend(figures: Sequence[Figures]) -> tuple[int | None, str]:
   several = [f for f in figures if f.num_clusters > 1]
   if not several:
     return 1, 'K = 1 is the only number of clusters that was tried.'
-  known = [f for f in several if f.p_value is not None and f.stability is not None]
+  known = [  # With p, stability and how far the silhouette is above the cloud's.
+    (f, f.p_value, f.stability, (f.silhouette or 0.0) - (f.of_one_cloud or 0.0))
+    for f in several
+    if f.p_value is not None and f.stability is not None
+  ]
   if not known:
     return None, (
       'No K is recommended: whether clusters can be found again shows only with two '
       'seeds or more that finish, and more clients than clusters.'
     )
-  tight = [f for f in known if _p(f) <= _MAX_P]
+  tight = [each for each in known if each[1] <= _MAX_P]
   if not tight:
     return 1, (
       "K = 1: for no K tried are the clients' models in tighter clusters than one "
       'Gaussian cloud of the same spread.'
     )
-  stable = [f for f in tight if _stable(f) >= _STABLE]
+  stable = [each for each in tight if each[2] >= _STABLE]
   if not stable:
-    best = max(tight, key=_stable)
+    best, *_ = max(tight, key=lambda each: each[2])
     return 1, (
       f'K = 1: the clusters do not last from seed to seed. Of those that are tighter '
       f"than one Gaussian cloud's, the most stable are those of K = "
       f'{best.num_clusters}, of adjusted Rand index {best.stability:.2f} between '
       f'seeds, below {_STABLE}.'
     )
-  best = max(stable, key=_excess)
+  best, _, _, excess = max(stable, key=lambda each: each[3])
   reason = (
-    f'K = {best.num_clusters}: its silhouette is {_excess(best):.2f} above that of one '
+    f'K = {best.num_clusters}: its silhouette is {excess:.2f} above that of one '
     f'Gaussian cloud of the same spread, the most of all K whose clusters last from '
     f'seed to seed (adjusted Rand index {best.stability:.2f}, at least {_STABLE}).'
   )
   if len(several) > 1 and best.num_clusters == max(f.num_clusters for f in several):
     reason += ' It is the largest K tried: try larger ones.'
   return best.num_clusters, reason
-
-
-def _p(figures: Figures) -> float:
-  return 1.0 if figures.p_value is None else figures.p_value
-
-
-def _stable(figures: Figures) -> float:
-  return 0.0 if figures.stability is None else figures.stability
-
-
-def _excess(figures: Figures) -> float:
-  return (figures.silhouette or 0.0) - (figures.of_one_cloud or 0.0)

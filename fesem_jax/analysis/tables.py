@@ -1,7 +1,6 @@
 """The table of a comparison, as Markdown, LaTeX, CSV and plain text."""
 
-import csv
-import io
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,8 @@ import numpy as np
 
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_latex, in_markdown, shown
+from fesem_jax.utils.display import in_latex, in_markdown, printable
+from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
 
 COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
 _KINDS = ('finetuned', 'deployed')
@@ -40,29 +40,25 @@ def mean_and_std(
 def over_seeds(summaries: Summaries) -> Table:
   """Aggregates the seeds of each method.
 
-  Args:
-    summaries: label of each method -> summary of each seed.
-
-  Returns:
-    For each method a dict of its label ('method'), the number of 'seeds' and how many
-    'diverged'; '{kind}_{column}', (mean, standard deviation) in percent, where kind is
-    finetuned, deployed, unseen, honest_finetuned or honest_deployed; the means 'ari'
-    and 'ami'; the median 'seconds_per_round'; 'untested', clients without test
-    examples; 'notes', a list of sentences. Figures that no seed has are None.
+  Each row has the label ('method'), the number of 'seeds' and how many 'diverged';
+  '{kind}_{column}', (mean, standard deviation) in percent, where kind is finetuned,
+  deployed, unseen, honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
+  median 'seconds_per_round'; 'untested', clients without test examples; 'notes', a list
+  of sentences. Figures that no seed has are None.
   """
   out = []
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None]
     row: dict[str, Any] = {'method': label, 'seeds': len(runs)}
     row['diverged'] = len(runs) - len(done)
-    for kind in (*_KINDS, 'unseen'):
-      for column in COLUMNS:
-        values = [s[kind][column] for s in done if s.get(kind)]
-        row[f'{kind}_{column}'] = mean_and_std(values) if values else None
-    for kind in _KINDS:
-      for column in COLUMNS:
-        values = [s['honest'][kind][column] for s in done if s.get('honest')]
-        row[f'honest_{kind}_{column}'] = mean_and_std(values) if values else None
+    honest = [s['honest'] for s in done if s.get('honest')]
+    for of, scores, kinds in (
+      ('', done, (*_KINDS, 'unseen')),
+      ('honest_', honest, _KINDS),
+    ):
+      for kind, column in itertools.product(kinds, COLUMNS):
+        values = [s[kind][column] for s in scores if s.get(kind)]
+        row[f'{of}{kind}_{column}'] = mean_and_std(values) if values else None
     for name in AGREEMENTS:
       found = [s['clusters'].get(name) for s in done if s['clusters']]
       known = [a for a in found if a is not None]
@@ -88,14 +84,14 @@ def _cell(row: dict[str, Any], key: str, join: str) -> str:
     return ''
   if value is None:
     return 'diverged' if row['diverged'] else 'not run'
-  note = '*' if row['diverged'] else ''
-  spread = '' if value[1] is None else f'{join}{value[1]:.1f}'
-  return f'{value[0]:.1f}{spread}{note}'
+  return mean_and_deviation(value, join=join) + ('*' if row['diverged'] else '')
 
 
-def _agreements(row: dict[str, Any]) -> list[str]:
-  """ARI and AMI as text."""
-  return ['' if row[name] is None else f'{row[name]:.2f}' for name in AGREEMENTS]
+def _agreements_and_seconds(row: dict[str, Any]) -> list[str]:
+  """ARI, AMI and the seconds of a round as text."""
+  found = ['' if row[name] is None else f'{row[name]:.2f}' for name in AGREEMENTS]
+  seconds = row['seconds_per_round']
+  return [*found, '' if seconds is None else f'{seconds:.3g}']
 
 
 def _kinds(table: Table) -> tuple[str, ...]:
@@ -118,20 +114,17 @@ def _notes(table: Table) -> list[str]:
 
 def as_markdown(table: Table) -> str:
   """The table as Markdown."""
-  kinds = _kinds(table)
-  heads = [f'{k.replace("_", " ")} {_HEADINGS[c]}' for k in kinds for c in COLUMNS]
-  lines = [
-    '| method | ' + ' | '.join(heads) + ' | ARI | AMI | s/round |',
-    '|---' * (len(heads) + 4) + '|',
+  keys = [(kind, column) for kind in _kinds(table) for column in COLUMNS]
+  heads = [f'{kind.replace("_", " ")} {_HEADINGS[column]}' for kind, column in keys]
+  rows = [
+    [
+      in_markdown(row['method']),
+      *(_cell(row, f'{kind}_{column}', ' ± ') for kind, column in keys),
+      *_agreements_and_seconds(row),
+    ]
+    for row in table
   ]
-  for row in table:
-    cells = [_cell(row, f'{k}_{c}', ' ± ') for k in kinds for c in COLUMNS]
-    cells += _agreements(row)
-    seconds = row['seconds_per_round']
-    seconds = '' if seconds is None else f'{seconds:.3g}'
-    lines.append(
-      f'| {in_markdown(row["method"])} | ' + ' | '.join([*cells, seconds]) + ' |'
-    )
+  lines = markdown(['method', *heads, 'ARI', 'AMI', 's/round'], rows)
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('\n\\* without the seeds that diverged.')
   if untested := max(row['untested'] for row in table):
@@ -162,38 +155,21 @@ def as_latex(table: Table) -> str:
 
 def as_csv(table: Table) -> str:
   """The table as CSV: means and standard deviations in columns of their own."""
-  out = io.StringIO()
-  writer = csv.writer(out, lineterminator='\n')
   keys = [f'{kind}_{column}' for kind in _kinds(table) for column in COLUMNS]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
-  writer.writerow(
+  rows = [
     [
-      'method',
-      'seeds',
-      'diverged',
-      *heads,
-      *AGREEMENTS,
-      'seconds_per_round',
-      'clients_without_test_examples',
-      'notes',
+      printable(row['method'], 255),
+      row['seeds'],
+      row['diverged'],
+      *(x for key in keys for x in row[key] or (None, None)),
+      *(row[name] for name in (*AGREEMENTS, 'seconds_per_round', 'untested')),
+      ' '.join(row['notes']),
     ]
-  )
-  for row in table:
-    cells = [v for key in keys for v in (row[key] or ('', ''))]
-    agreements = ['' if row[name] is None else row[name] for name in AGREEMENTS]
-    writer.writerow(
-      [
-        shown(row['method'], 255),
-        row['seeds'],
-        row['diverged'],
-        *cells,
-        *agreements,
-        row['seconds_per_round'],
-        row['untested'],
-        ' '.join(row['notes']),
-      ]
-    )
-  return out.getvalue()
+    for row in table
+  ]
+  last = [*AGREEMENTS, 'seconds_per_round', 'clients_without_test_examples', 'notes']
+  return csv_text(['method', 'seeds', 'diverged', *heads, *last], rows)
 
 
 def as_text(table: Table) -> str:
@@ -203,38 +179,28 @@ def as_text(table: Table) -> str:
   """
   honest = has_honest(table)
   kinds = _HONEST if honest else _KINDS
-  groups = [
-    f'{name}, honest' if honest else name for name in ('fine-tuned', 'deployed')
+  of_honest = ', honest' if honest else ''
+  groups = ['', f'fine-tuned{of_honest}', '', '', '', f'deployed{of_honest}']
+  heads = ['method', *(_HEADINGS[c] for _ in kinds for c in COLUMNS)]
+  rows = [
+    groups + [''] * 6,
+    [*heads, 'ARI', 'AMI', 's/round'],
+    *(
+      [
+        printable(row['method'], 255),
+        *(_cell(row, f'{kind}_{c}', '±') for kind in kinds for c in COLUMNS),
+        *_agreements_and_seconds(row),
+      ]
+      for row in table
+    ),
   ]
-  names = [shown(row['method'], 255) for row in table]
-  width = max(16, *map(len, names))
-  lines = [
-    ' ' * width + f'{groups[0]:^48}{groups[1]:^48}'.rstrip(),
-    f'{"method":{width}}'
-    + ''.join(f'{_HEADINGS[c]:>11} ' for _ in kinds for c in COLUMNS)
-    + f'{"ARI":>6}{"AMI":>6}{"s/round":>10}',
-  ]
-  for name, row in zip(names, table, strict=True):
-    cells = [_cell(row, f'{k}_{c}', '±') for k in kinds for c in COLUMNS]
-    agreements = ''.join(f'{text:>6}' for text in _agreements(row))
-    seconds = row['seconds_per_round']
-    seconds = '' if seconds is None else f'{seconds:.3f}'
-    lines.append(
-      f'{name:{width}}'
-      + ''.join(f'{cell:>11} ' for cell in cells)
-      + f'{agreements}{seconds:>10}'
-    )
-  return '\n'.join(lines + [shown(note, 2000) for note in _notes(table)])
+  return '\n'.join(
+    aligned(rows, [0]) + [printable(note, 2000) for note in _notes(table)]
+  )
 
 
 def write(table: Table, workdir: pathlib.Path, sections: Sequence[str] = ()) -> None:
-  """Writes table.md, table.csv and table.tex.
-
-  Args:
-    table: see `over_seeds`.
-    workdir: an existing folder.
-    sections: further Markdown for table.md.
-  """
+  """Writes table.md, with further sections of Markdown, table.csv and table.tex."""
   markdown = '\n'.join([as_markdown(table), *filter(None, sections)])
   write_atomically(workdir / 'table.md', markdown)
   write_atomically(workdir / 'table.csv', as_csv(table))

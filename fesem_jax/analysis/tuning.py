@@ -9,6 +9,7 @@ import numpy as np
 from fesem_jax.evaluation.paired import KINDS
 from fesem_jax.utils.display import in_markdown, text_of
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.text_tables import markdown
 
 # Values by the name of what is tuned.
 Values = dict[str, Any]
@@ -86,15 +87,10 @@ def points(
   grid: Mapping[str, Sequence[Any]],
   applies: Callable[[Values, str], bool] = lambda values, name: True,
 ) -> list[Values]:
-  """The product of a grid, without the values that do not apply.
+  """The distinct points of a grid, without the values that do not apply.
 
-  Args:
-    grid: name of each hyperparameter -> its values.
-    applies: (a point, name) -> whether the hyperparameter has an effect beside the
-      point's other values.
-
-  Returns:
-    Distinct points, in the order of the grid; empty where nothing applies.
+  `applies` says of a point and a name whether that hyperparameter has an effect beside
+  the point's other values.
   """
   found: list[Values] = []
   for combination in itertools.product(*grid.values()):
@@ -162,10 +158,7 @@ def warnings(label: str, choice: Choice) -> list[str]:
 def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
   """What a table says of how one method's values were chosen.
 
-  Args:
-    label: of the method.
-    values: that it ran with.
-    choice: of its search; the error of a search that could not run; None without one.
+  `choice` is the error of a search that could not run, or None without a search.
   """
   found: Row = {'method': label, 'values': values, 'chosen': 'as given'}
   found |= {'runs': 0, 'warnings': []}
@@ -188,11 +181,16 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
 
 def as_markdown(rows: Sequence[Row]) -> str:
   """A table of the values of each method, and the warnings."""
-  lines = ['| method | rates | chosen | tuning runs |', '|---|---|---|---|']
-  for each in rows:
-    values = ', '.join(f'{name}={text_of(v)}' for name, v in each['values'].items())
-    cells = [each['method'], values, each['chosen'], str(each['runs'])]
-    lines.append('| ' + ' | '.join(in_markdown(cell, 500) for cell in cells) + ' |')
-  for each in rows:
-    lines += [f'\n{in_markdown(text, 500)}' for text in each['warnings']]
+  cells = [
+    (
+      each['method'],
+      ', '.join(f'{name}={text_of(v)}' for name, v in each['values'].items()),
+      each['chosen'],
+      str(each['runs']),
+    )
+    for each in rows
+  ]
+  escaped = [[in_markdown(cell, 500) for cell in line] for line in cells]
+  lines = markdown(['method', 'rates', 'chosen', 'tuning runs'], escaped)
+  lines += [f'\n{in_markdown(text, 500)}' for each in rows for text in each['warnings']]
   return '\n'.join(lines) + '\n'

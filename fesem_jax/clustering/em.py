@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from fesem_jax.core import sharding, sums, tree
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import Trained
+from fesem_jax.training.trained import Trained
 
 
 def e_step(
@@ -50,8 +50,8 @@ _HALF_WAY = 4 * 1.01
 def gaps(centers: Params) -> jax.Array:
   """[K] float32: squared distance of each center [K, ...] to the nearest other one."""
   count = jax.tree.leaves(centers)[0].shape[0]
-  apart = tree.squared_distances(centers, centers)
-  return jnp.where(jnp.eye(count, dtype=bool), jnp.inf, apart).min(axis=1)
+  distances = tree.squared_distances(centers, centers)
+  return jnp.where(jnp.eye(count, dtype=bool), jnp.inf, distances).min(axis=1)
 
 
 def surely_nearest(squared: jax.Array, gap: jax.Array) -> jax.Array:

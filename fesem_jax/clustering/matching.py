@@ -25,7 +25,7 @@ _SIDE_BY_SIDE = 16
 
 
 def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array, ...]:
-  """How far apart the units of each reference lie.
+  """How far separation the units of each reference lie.
 
   A model whose every unit is closer to its own place than half this distance needs no
   matching: no other place can be closer. Made once for a round's centers, it saves
@@ -68,11 +68,11 @@ def align(
     [S, ...], the same functions.
   """
   if jax.tree.leaves(references)[0].shape[0] == 1:
-    apart = separations(layers, references)
-    reference, apart = tree.unstack((references, apart), 0)
+    separation = separations(layers, references)
+    reference, separation = tree.unstack((references, separation), 0)
 
     def to_only(one):
-      orders, _ = match(layers, one, reference, apart, outgoing)
+      orders, _ = match(layers, one, reference, separation, outgoing)
       return hidden_units.in_order(layers, one, orders)
 
     return _map(to_only, stack)
@@ -89,7 +89,7 @@ def nearest(
   layers: Sequence[Layer],
   stack: Params,
   centers: Params,
-  apart: tuple[jax.Array, ...] | None = None,
+  separation: tuple[jax.Array, ...] | None = None,
   *,
   outgoing: bool = False,
 ) -> tuple[jax.Array, jax.Array, Params]:
@@ -99,22 +99,24 @@ def nearest(
     layers: of `units.layers_of`.
     stack: [S, ...] models.
     centers: [K, ...].
-    apart: `separations(layers, centers)` where it is at hand.
+    separation: `separations(layers, centers)` where it is at hand.
     outgoing: see `align`.
 
   Returns:
     [S] int32 in 0..K-1, ties go to the smallest; the squared distances [S]; and the
     models in the order of that center's units, [S, ...].
   """
-  if apart is None and jax.tree.leaves(stack)[0].shape[0] > 1:
-    apart = separations(layers, centers)  # For one model, no less work than matching.
+  if separation is None and jax.tree.leaves(stack)[0].shape[0] > 1:
+    separation = separations(
+      layers, centers
+    )  # For one model, no less work than matching.
 
   def to_nearest(one):
     def to_center(center):
       reference, around = center
       return match(layers, one, reference, around, outgoing)
 
-    orders, distances = jax.lax.map(to_center, (centers, apart))
+    orders, distances = jax.lax.map(to_center, (centers, separation))
     cluster = distances.argmin().astype(jnp.int32)
     aligned = hidden_units.in_order(layers, one, [order[cluster] for order in orders])
     return cluster, distances[cluster], aligned
@@ -135,7 +137,7 @@ def match(
   layers: Sequence[Layer],
   one: Params,
   reference: Params,
-  apart: Sequence[jax.Array] | None,
+  separation: Sequence[jax.Array] | None,
   outgoing: bool,
 ) -> tuple[list[jax.Array], jax.Array]:
   """Matches one model to one reference.
@@ -144,7 +146,8 @@ def match(
     layers: L layers.
     one: a model.
     reference: another.
-    apart: for each hidden layer, [U] as `separations` gives them; None if not at hand.
+    separation: for each hidden layer, [U] as `separations` gives them; None if not
+      at hand.
     outgoing: see `align`.
 
   Returns:
@@ -160,7 +163,7 @@ def match(
     if i == len(layers) - 1:
       distance += own.sum()
       break
-    far = jnp.bool_(True) if apart is None else (own > apart[i] / 4).any()
+    far = jnp.bool_(True) if separation is None else (own > separation[i] / 4).any()
     assign = functools.partial(_assign, layer.groups, ours, theirs, own)
     stay = functools.partial(_stay, own)
     order, of_layer = jax.lax.cond(far, assign, stay)

@@ -89,6 +89,7 @@ class Clusters(NamedTuple):
       clients to their centers; None if the method does not measure it.
     objective_parts: [] float32 Eq. 6 after the local step, with the clusters and
       centers that the round began with, and after the E-step; None if not tracked.
+    took_part: [S] bool which of the round's clients counted; None if not told.
   """
 
   assignment: jax.Array
@@ -96,6 +97,7 @@ class Clusters(NamedTuple):
   moved: jax.Array
   objective: jax.Array | None = None
   objective_parts: tuple[jax.Array, jax.Array] | None = None
+  took_part: jax.Array | None = None
 
 
 class RoundInfo(NamedTuple):
@@ -126,23 +128,28 @@ class Algorithm(NamedTuple):
   Attributes:
     local: how clients train, as the method was given it; deployed models are
       fine-tuned with it too, also where a round itself takes other steps (FedSGD).
-    init: (key, data) -> state, a NamedTuple of arrays.
+    init: (key, data) -> state, a NamedTuple of arrays; see also `with_centers`.
     step: (state, data, cohort, key) -> (state, RoundInfo): one round, compiled.
     deployed: (state, data) -> `ClientModels` of all M clients, whether or not they
       were drawn lately; data is the training split.
     between: (state, RoundInfo) -> the same, on the host after each round; None for
       all methods but those that decide there.
-    train: (local, state, data, cohort, key, **options of `train_cohort`) ->
-      `Trained`, a round's local training alone; None where that is plain SGD from
-      the deployed model.
+    train: (local, state, data, cohort, key, reduction) -> `Trained`, a round's local
+      training alone; None where that is plain SGD from the deployed model.
+    with_centers: (state, centers [K, ...], stays [K] bool) -> the state with these
+      centers, of which those that stay are where they were. It makes a method one that
+      `algorithms.wrappers` may wrap, whose state has `centers` and `assignment`, whose
+      `step` takes the arguments `starts` and `hold`, and whose `init` takes `cohort`;
+      None for all others.
   """
 
   local: LocalTraining
-  init: Callable[[jax.Array, FederatedData], Any]
-  step: Callable[[Any, FederatedData, Cohort, jax.Array], tuple[Any, RoundInfo]]
+  init: Callable[..., Any]
+  step: Callable[..., tuple[Any, RoundInfo]]
   deployed: Callable[[Any, FederatedData], ClientModels]
   between: Callable[[Any, RoundInfo], tuple[Any, RoundInfo]] | None = None
   train: Callable[..., Any] | None = None
+  with_centers: Callable[[Any, Params, jax.Array], Any] | None = None
 
   def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
     """[S, ...] params that clients `ids` [S] deploy, one copy each."""

@@ -9,7 +9,7 @@ from fesem_jax.core.types import FederatedData, scale_of
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.atomic_files import write_arrays_atomically
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import read_npz, reading
 
@@ -48,7 +48,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray]) -> Pool:
   """
   if unknown := [str(name) for name in arrays if name not in NAMES]:
     raise UserError(
-      f'{path} has an array {shown(unknown[0])}, which is unknown; arrays are '
+      f'{path} has an array {printable(unknown[0])}, which is unknown; arrays are '
       f'{", ".join(NAMES)}.'
     )
   arrays = {name: np.asarray(array) for name, array in arrays.items()}

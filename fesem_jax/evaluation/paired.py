@@ -7,6 +7,7 @@ import numpy as np
 
 from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.text_tables import markdown
 
 _LEVEL = 0.95
 
@@ -173,9 +174,8 @@ def as_markdown(found: Differences, honest: bool = False) -> str:
       'differences of each seed, and their 95 % interval (Student t; not adjusted for '
       'the number of methods)',
       '',
-      '| method | difference | 95 % interval |',
-      '|---|---|---|',
     ]
+    rows = []
     most = max(row['pairs'] for row in found[kind])
     for row in found[kind]:
       interval = 'one seed: no interval'
@@ -183,8 +183,7 @@ def as_markdown(found: Differences, honest: bool = False) -> str:
         interval = f'{row["low"]:+.2f} to {row["high"]:+.2f}'
         if row['pairs'] < most:
           interval += f' ({row["pairs"]} seeds)'
-      lines.append(
-        f'| {in_markdown(row["method"])} | {row["mean"]:+.2f} | {interval} |'
-      )
+      rows.append((in_markdown(row['method']), f'{row["mean"]:+.2f}', interval))
+    lines += markdown(['method', 'difference', '95 % interval'], rows)
     parts.append('\n'.join(lines) + '\n')
   return '\n'.join(parts)

@@ -1,4 +1,4 @@
-"""Accelerators that programs can be compiled for without having them."""
+"""Chips that programs can be compiled for without the hardware."""
 
 import importlib.util
 import os
@@ -7,7 +7,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from fesem_jax.core.chips import CHIPS, Chip
+from fesem_jax.core.chips import CHIPS
 from fesem_jax.core.sharding import CLIENTS, client_mesh
 from fesem_jax.utils.errors import UserError, argument
 
@@ -20,13 +20,8 @@ _ENVIRONMENT = {
   'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }
 
-# What the devices of this machine are called.
+# Names of the devices of this machine.
 HERE = ('local', 'cpu', 'gpu')
-
-
-def chip_of(topology: str) -> Chip | None:
-  """What each chip of a topology has; None for this machine's own devices."""
-  return CHIPS.get(topology.partition(':')[0])
 
 
 def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
@@ -49,7 +44,8 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
         f'the platform {platform}.'
       )
     return mesh
-  if chip_of(topology) is None or ':' not in topology:
+  kind, colon, _ = topology.partition(':')
+  if kind not in CHIPS or not colon:
     known = ', '.join(chip.example for chip in CHIPS.values())
     raise UserError(
       f'{argument("topology", topology)} must be {", ".join(HERE)}, or KIND:SHAPE of '

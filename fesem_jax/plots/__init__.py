@@ -16,14 +16,14 @@ from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
 from fesem_jax.plots.objective import objective
-from fesem_jax.plots.runs import Run, method_label
+from fesem_jax.plots.runs import PlottedRun, method_label
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import PALETTE
 from fesem_jax.plots.sweep import by_value
 
 __all__ = [
   'PALETTE',
-  'Run',
+  'PlottedRun',
   'accuracy_by_examples',
   'by_value',
   'choosing_k',

@@ -6,13 +6,13 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.runs import Run
+from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.style import STYLE, color_of
 from fesem_jax.plots.truth import TrueClusters
 from fesem_jax.utils.display import in_figure
 
 
-def sheets(run: Run) -> Figure:
+def sheets(run: PlottedRun) -> Figure:
   """Draws images of the most typical clients of each cluster (Fig. 5).
 
   Each line of images is of one client; the client nearest to the mean of its cluster
@@ -20,9 +20,6 @@ def sheets(run: Run) -> Figure:
 
   Args:
     run: of image data, finished, so that its workdir holds clients.npz.
-
-  Returns:
-    The figure.
   """
   clients, truth = run.clients, run.truth()
   images, who = clients['sheet_images'], clients['sheet_clients']

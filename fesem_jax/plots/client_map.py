@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fesem_jax.plots.runs import Run
+from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.style import MARKERS, STYLE, color_of
 from fesem_jax.utils.display import in_figure
 
@@ -15,7 +15,7 @@ _TIGHT = 0.15
 _MAX_INSIDE = 6
 
 
-def map_of_clients(run: Run, method: str = 'pca') -> Figure:
+def map_of_clients(run: PlottedRun, method: str = 'pca') -> Figure:
   """Draws local models as points, colored by cluster, marked by true cluster (Fig. 4).
 
   Clusters that are so tight that the map shows a spot are drawn below it again. Where
@@ -24,9 +24,6 @@ def map_of_clients(run: Run, method: str = 'pca') -> Figure:
   Args:
     run: finished, so that its workdir holds clients.npz.
     method: 'pca', or 't-sne' of the leading 50 principal components.
-
-  Returns:
-    The figure.
   """
   clients = run.clients
   sampled, assignment = clients['sampled'], clients['assignment']

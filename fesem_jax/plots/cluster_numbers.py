@@ -8,7 +8,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.style import MARKERS, STYLE, color_of
+from fesem_jax.plots.style import STYLE, curve_style
 from fesem_jax.utils.display import in_figure
 
 # Panels: title, and the curves as name -> key of the rows; NAME_mean has NAME_std.
@@ -73,9 +73,8 @@ def _curve(
     [row['num_clusters'] for row in known],
     [row[key] for row in known],
     yerr=[d or 0.0 for d in deviations] if any(deviations) else None,
-    color=color_of(i),
-    marker=MARKERS[i],
     linestyle='--' if i else '-',
     capsize=3,
     label=name or None,
+    **curve_style(i),
   )

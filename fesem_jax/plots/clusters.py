@@ -6,16 +6,16 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.runs import Run
-from fesem_jax.plots.style import MARKERS, PALETTE, STYLE, color_of, mark_every
+from fesem_jax.plots.runs import PlottedRun
+from fesem_jax.plots.style import PALETTE, STYLE, color_of, curve_style, over_rounds
 from fesem_jax.utils.display import in_figure
 
 _MAX_NAMED = 12  # Clusters in the legend.
-_AGREEMENT = ('ari', 'nmi', 'ami')  # Runs of earlier versions have no AMI.
+_AGREEMENT = ('ari', 'nmi', 'ami')
 _LINES = ('-', '--', ':')
 
 
-def clusters_over_rounds(run: Run) -> Figure:
+def clusters_over_rounds(run: PlottedRun) -> Figure:
   """Draws cluster sizes, clients that moved, and agreement with the true clusters.
 
   Rounds of which nothing is recorded stay empty.
@@ -49,25 +49,18 @@ def clusters_over_rounds(run: Run) -> Figure:
       axis = rest.pop(0)
       for i, key in enumerate(_AGREEMENT):
         rounds, values = run.series(key)
-        if not len(rounds):
-          continue
         axis.plot(
           rounds,
           values,
-          color=color_of(i),
           label=key.upper(),
           linestyle=_LINES[i],
-          marker=MARKERS[i],
-          markersize=4,
-          markevery=mark_every(rounds),
-          clip_on=False,
+          **curve_style(i, rounds),
         )
       axis.set_title('Agreement with the true clusters', fontsize=10)
       axis.set_ylim(min(-0.02, axis.dataLim.y0), 1.03)
       axis.legend(loc='best')
     for axis in axes[0]:
-      axis.set_xlabel('Round')
-      axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+      over_rounds(axis)
     figure.suptitle(f'{in_figure(run.name)}: clusters over rounds')
   return figure
 

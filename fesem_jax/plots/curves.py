@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from matplotlib import pyplot as plt
-from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.runs import Run
-from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below, mark_every
+from fesem_jax.plots.runs import PlottedRun
+from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
 from fesem_jax.utils.display import in_figure
 
 _PANELS: tuple[tuple[str, tuple[str, ...], int], ...] = (
@@ -17,7 +16,7 @@ _PANELS: tuple[tuple[str, tuple[str, ...], int], ...] = (
 )
 
 
-def convergence(runs: Sequence[Run]) -> Figure:
+def convergence(runs: Sequence[PlottedRun]) -> Figure:
   """Draws accuracy and Eq. 6 over rounds, several runs in one figure (Fig. 3).
 
   Args:
@@ -42,16 +41,11 @@ def convergence(runs: Sequence[Run]) -> Figure:
         axis.plot(
           rounds,
           factor * values,
-          color=color_of(i),
           label=name,
-          markersize=4,
-          marker=MARKERS[i % len(MARKERS)],
-          markevery=mark_every(rounds),
-          clip_on=False,  # Or markers at the ends would be cut off.
+          **curve_style(i, rounds),
         )
-      axis.set_xlabel('Round')
+      over_rounds(axis)
       axis.set_title(label, fontsize=10)
-      axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     if clustered:
       axes[2].set_ylim(bottom=0)
     what = 'accuracy and Eq. 6' if clustered else 'accuracy'
@@ -63,10 +57,10 @@ def convergence(runs: Sequence[Run]) -> Figure:
   return figure
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
+def _labels(runs: Sequence[PlottedRun]) -> list[str]:
   """Distinct labels: where methods repeat, what their configurations differ in."""
 
-  def label(run: Run) -> str:
+  def label(run: PlottedRun) -> str:
     same = [other.config for other in runs if other.name == run.name]
 
     def differs(k):

@@ -9,11 +9,11 @@ from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.federation import classes_of_clients
 from fesem_jax.plots.objective import objective
-from fesem_jax.plots.runs import Run
+from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.saving import save
 
 
-def draw_run(run: Run) -> list[pathlib.Path]:
+def draw_run(run: PlottedRun) -> list[pathlib.Path]:
   """Draws every figure that a run has data for into `workdir/plots/`.
 
   Args:

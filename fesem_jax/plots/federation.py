@@ -34,9 +34,6 @@ def classes_of_clients(
       frequent class. Of more than 80 clients, 80 at even distances are shown; of more
       than 10 classes, the most frequent ten and the sum of the rest.
     cluster_names: what true clusters 0, 1, ... are called where `cluster` is int.
-
-  Returns:
-    The figure.
   """
   truth = None if cluster is None else true_clusters(cluster, cluster_names)
   of_client = np.zeros(len(counts), int) if truth is None else truth.of_client
@@ -117,9 +114,6 @@ def client_sizes(sizes: np.ndarray, title: str) -> Figure:
   Args:
     sizes: [M] examples of each client.
     title: heading.
-
-  Returns:
-    The figure.
   """
   with plt.rc_context(STYLE):
     figure, axis = plt.subplots(figsize=(5, 3.2), layout='constrained')

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below
+from fesem_jax.plots.style import STYLE, curve_style, legend_below
 from fesem_jax.utils.display import in_figure
 
 # Lines beside each other at one number, so that their deviations do not hide others.
@@ -22,9 +22,6 @@ def accuracy_by_examples(
     numbers: of training examples, as they are called, from left to right.
     panels: title -> rule -> mean micro accuracy and its standard deviation over runs,
       or None, in percent, for each number.
-
-  Returns:
-    The figure.
   """
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
@@ -37,11 +34,9 @@ def accuracy_by_examples(
           [place + shift for place in range(len(numbers))],
           [mean for mean, _ in figures],
           yerr=[deviation or 0.0 for _, deviation in figures],
-          color=color_of(i),
-          marker=MARKERS[i % len(MARKERS)],
-          markersize=4,
           capsize=2,
           label=in_figure(rule),
+          **curve_style(i),
         )
       axis.set_title(in_figure(title))
       axis.set_xlabel('Training examples of a new client')

@@ -2,12 +2,11 @@
 
 import numpy as np
 from matplotlib import pyplot as plt
-from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.runs import Run
-from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below, mark_every
+from fesem_jax.plots.runs import PlottedRun
+from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
 from fesem_jax.utils.display import in_figure
 
 _STEPS = {
@@ -20,7 +19,7 @@ _LINES = ('-', '--', '-')  # The E-step often changes nothing and lies on the fi
 _WIDE = 30  # Ratio of values from which on an axis is logarithmic.
 
 
-def objective(run: Run) -> Figure:
+def objective(run: PlottedRun) -> Figure:
   """Draws Eq. 6 after each step of a round, and what each step adds to it or takes.
 
   Args:
@@ -46,14 +45,7 @@ def objective(run: Run) -> Figure:
       1, 2, figsize=(9, 3.6), layout='constrained'
     )
     for i, step in enumerate(_STEPS):
-      style = {
-        'color': color_of(i),
-        'linestyle': _LINES[i],
-        'marker': MARKERS[i],
-        'markersize': 4,
-        'markevery': mark_every(np.array(rounds), 20),
-        'clip_on': False,  # Or markers at the ends would be cut off.
-      }
+      style = {'linestyle': _LINES[i], **curve_style(i, np.array(rounds), 20)}
       levels.plot(rounds, values[step], label=step, **style)
       changes.plot(rounds, values[step] - before[step], **style)
     _scale(levels, np.concatenate(list(values.values())))
@@ -65,8 +57,7 @@ def objective(run: Run) -> Figure:
       linear = 10 ** np.floor(np.log10(largest) - 1)
       changes.set_yscale('symlog', linthresh=linear, linscale=1.0)
     for axis in (levels, changes):
-      axis.set_xlabel('Round')
-      axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+      over_rounds(axis)
     figure.suptitle(f'{in_figure(run.name)}: Eq. 6 over rounds')
     legend_below(figure, levels)
   return figure

@@ -10,11 +10,11 @@ from fesem_jax.results.metrics_file import read_clients, read_config, read_metri
 from fesem_jax.utils.errors import UserError
 
 
-class Run:
+class PlottedRun:
   """A run as its workdir holds it.
 
   Args:
-    workdir: of `experiments.run` or `simulate`.
+    workdir: of `fesem-run` or `simulate`.
 
   Attributes:
     name: label for legends, e.g. "fesem(4)".

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -43,6 +44,27 @@ def mark_every(rounds: np.ndarray, most: int = 12) -> int:
   """
   gaps = len(rounds) > 1 and np.diff(rounds).max() > 1
   return 1 if gaps else max(1, len(rounds) // most)
+
+
+def curve_style(
+  i: int, rounds: np.ndarray | None = None, most_markers: int = 12
+) -> dict[str, Any]:
+  """How curve number i is drawn, with markers at some of its rounds, if given."""
+  style = {
+    'color': color_of(i),
+    'marker': MARKERS[i % len(MARKERS)],
+    'markersize': 4,
+  }
+  if rounds is not None:
+    style['markevery'] = mark_every(rounds, most_markers)
+    style['clip_on'] = False  # Or markers at the ends would be cut off.
+  return style
+
+
+def over_rounds(axis: Axes) -> None:
+  """Makes the horizontal axis one of rounds."""
+  axis.set_xlabel('Round')
+  axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
 
 
 def legend_below(figure: Figure, axis: Axes, title: str | None = None) -> None:

@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.style import MARKERS, STYLE, color_of, legend_below
+from fesem_jax.plots.style import STYLE, color_of, curve_style, legend_below
 from fesem_jax.utils.display import in_figure
 
 # For each value mean and standard deviation, or None where there is no figure.
@@ -47,14 +47,7 @@ def by_value(
         means, spreads = np.transpose(
           [(f[0], f[1] or 0.0) if f else (np.nan, np.nan) for f in curve]
         )
-        axis.plot(
-          where,
-          means,
-          color=color_of(i),
-          label=in_figure(label),
-          marker=MARKERS[i % len(MARKERS)],
-          markersize=5,
-        )
+        axis.plot(where, means, label=in_figure(label), **curve_style(i))
         axis.fill_between(
           where, means - spreads, means + spreads, color=color_of(i), alpha=0.15
         )

@@ -4,23 +4,14 @@ import csv
 import hashlib
 import io
 import json
-import math
 import pathlib
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax.evaluation.evaluate import (
-  Counts,
-  client_metrics,
-  client_scores,
-  mean_metric,
-  mean_scores,
-)
+from fesem_jax.evaluation.evaluate import Counts, client_metrics, client_scores
 from fesem_jax.results.client_text import table_text
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import shown
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 
@@ -104,11 +95,7 @@ class ClientTable(NamedTuple):
 
 
 def position_of(client: Any, names: np.ndarray) -> int:
-  """The place of a client among the names.
-
-  Raises:
-    UserError: if no client, or more than one, has that name.
-  """
+  """The place of a client among the names; raises `UserError` unless there is one."""
   if not isinstance(client, str):
     raise UserError(
       f"{argument('client', client)} must be a client's name, a string such as "
@@ -134,17 +121,7 @@ def make(
   finetuned: Counts,
   honest: np.ndarray | None = None,
 ) -> ClientTable:
-  """The table from what was measured.
-
-  Args:
-    names: [M] strings, as all that follows in the order of the user's data.
-    sizes: [M] int training examples.
-    truth: [M] int or names of true clusters, or None.
-    assignment: [M] int cluster, or None.
-    deployed: of the deployed models.
-    finetuned: of the fine-tuned models.
-    honest: [M] bool, or None where all are.
-  """
+  """The table from what was measured, [M] each in the order of the user's data."""
   test_sizes, accuracy, f1 = client_scores(deployed)
   _, tuned_accuracy, tuned_f1 = client_scores(finetuned)
   tuned_metrics = client_metrics(finetuned)
@@ -167,34 +144,8 @@ def make(
 
 
 def agrees(table: ClientTable, summary: dict[str, Any]) -> bool:
-  """Whether a summary has the means and, if it names one, the digest of the table."""
-  if summary.get('clients_digest') not in (None, digest(table)):
-    return False
-  for kind in ('deployed', 'finetuned'):
-    accuracy, f1 = table._asdict()[f'{kind}_accuracy'], table._asdict()[f'{kind}_f1']
-    means = mean_scores(table.test_examples, accuracy, f1)._asdict()
-    means |= _metric_means(table, kind)
-    held = summary.get(kind)
-    if not isinstance(held, dict) or not means.keys() <= held.keys():
-      return False
-    if not all(_is_close(held[name], mean) for name, mean in means.items()):
-      return False
-  return True
-
-
-def _is_close(value: Any, mean: float) -> bool:
-  if not isinstance(value, float):  # What a summary holds may be anything.
-    return False
-  return math.isclose(value, mean, rel_tol=1e-9) or (value != value and mean != mean)
-
-
-def _metric_means(table: ClientTable, kind: str) -> dict[str, float]:
-  means: dict[str, float] = {}
-  for column, own in (table.metrics or {}).items():
-    if column.startswith(f'{kind}_'):
-      name = column.removeprefix(f'{kind}_')
-      means |= mean_metric(name, table.test_examples, own)
-  return means
+  """Whether a summary has the digest of the table."""
+  return summary.get('clients_digest') == digest(table)
 
 
 def write(folder: pathlib.Path, table: ClientTable) -> None:
@@ -216,12 +167,8 @@ def digest(table: ClientTable) -> str:
   return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
 
 
-def encodable(names: Iterable[Any]) -> list[str]:
-  """Names as `clients.csv` holds them, with backslashes for what is no valid text."""
-  return [_encodable(str(name)) for name in names]
-
-
 def _encodable(text: str) -> str:
+  """Text with backslashes for what is not valid Unicode."""
   return text.encode(errors='backslashreplace').decode()
 
 
@@ -242,93 +189,53 @@ def _lines(table: ClientTable) -> list[list[Any]]:
 
 
 def read(folder: pathlib.Path) -> ClientTable | None:
-  """The table that a workdir holds; None where there is none.
-
-  Raises:
-    UserError: if it is damaged.
-  """
+  """The table that a workdir holds; None where there is none."""
   path = folder / _FILE
   try:
     with path.open(newline='', encoding='utf-8') as file:
       head, *lines = csv.reader(file)
-    head, lines, metrics = _without_metrics(head, lines)
-    fields = ClientTable._fields[:-1]
-    if tuple(head) not in (fields, fields[:-1]):
-      raise ValueError('its first line is not what this version writes')
-    names, *columns = zip(*lines, strict=True)
-    if len(columns) != len(head) - 1:
-      raise ValueError('it has no clients or lacks columns')
-    honest = _truths(columns.pop()) if head[-1] == 'honest' else None
-    examples, tested, truth, cluster, *figures = columns
-    return ClientTable(
-      np.array(names),
-      _counts(examples),
-      _counts(tested),
-      _numbers_or_names(truth) if any(truth) else None,
-      _counts(cluster) if any(cluster) else None,
-      *map(_shares, figures),
-    )._replace(honest=honest, metrics=metrics)
+    held = dict(zip(head, zip(*lines, strict=True), strict=True))
+    if len(held) < len(head):
+      raise ValueError('two columns have the same name')
+    return _parsed(held)
   except FileNotFoundError:
     return None
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror}.') from e
-  except (ValueError, TypeError, csv.Error) as e:
+  except (ValueError, TypeError, OverflowError, csv.Error) as e:
     raise UserError(
       f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
       'which makes it anew from the checkpoint.'
     ) from e
 
 
-def _without_metrics(
-  head: list[str], lines: list[list[str]]
-) -> tuple[list[str], list[list[str]], dict[str, np.ndarray] | None]:
-  """The columns that every table has, and those of the model's own metrics."""
-  own = [x not in ClientTable._fields for x in head]
-  first = own.index(True) if True in own else len(head)
-  columns = list(zip(*(line[first:] for line in lines), strict=True))
-  names = head[first:]
-  if len(set(names)) < len(names) or not all(
-    name.startswith(('deployed_', 'finetuned_')) for name in names
+def _parsed(held: dict[str, tuple[str, ...]]) -> ClientTable:
+  """The table of a file's columns; raises `ValueError` unless they are such."""
+  *fields, honest, _ = ClientTable._fields
+  own = {name: held[name] for name in held if name not in (*fields, honest)}
+  if not set(fields) <= held.keys() or not all(
+    name.startswith(('deployed_', 'finetuned_')) for name in own
   ):
-    raise ValueError('its first line is not what this version writes')
-  metrics = dict(zip(names, map(_figures, columns), strict=True))
-  return head[:first], [line[:first] for line in lines], metrics or None
+    raise ValueError('its columns are not those that this version writes')
+  columns: dict[str, Any] = dict.fromkeys((*fields, honest))
+  columns['names'] = np.array(held['names'])
+  for name in ('examples', 'test_examples', 'cluster'):
+    if any(held[name]):
+      columns[name] = np.array([int(x) for x in held[name]])
+  if any(held['true_cluster']):
+    columns['true_cluster'] = _integers_or_names(held['true_cluster'])
+  for name in (*fields[5:], *own):
+    columns[name] = np.array([float(x) if x else np.nan for x in held[name]])
+  if honest in held:
+    columns[honest] = np.array([x == '1' for x in held[honest]])
+  metrics = {name: columns.pop(name) for name in own} or None
+  return ClientTable(**columns, metrics=metrics)
 
 
-def _figures(column: tuple[str, ...]) -> Any:
-  return np.array([float(x) if x else np.nan for x in column])
-
-
-def _numbers_or_names(column: tuple[str, ...]) -> np.ndarray:
+def _integers_or_names(column: tuple[str, ...]) -> np.ndarray:
+  """Integers where the column is written as such, else text."""
   try:
-    return _integers(column)
-  except ValueError:
+    numbers = np.array([int(x) for x in column], np.int64)
+  except (ValueError, OverflowError):
     return np.array(column)
-
-
-def _truths(column: tuple[str, ...]) -> np.ndarray:
-  if not set(column) <= {'0', '1'}:
-    raise ValueError('honest must be 0 or 1')
-  return np.array([x == '1' for x in column])
-
-
-def _integers(column: tuple[str, ...]) -> np.ndarray:
-  numbers = [int(x) for x in column]
-  for x, number in zip(column, numbers, strict=True):
-    if str(number) != x or not -(2**63) <= number < 2**63:  # As no run writes it.
-      raise ValueError(f'{shown(x)} is no number of 64 bits')
-  return np.array(numbers, np.int64)
-
-
-def _counts(column: tuple[str, ...]) -> np.ndarray:
-  numbers = _integers(column)
-  if numbers.min() < 0:
-    raise ValueError(f'{numbers.min()} is negative')
-  return numbers
-
-
-def _shares(column: tuple[str, ...]) -> Any:
-  shares = np.array([float(x) if x else np.nan for x in column])
-  if not np.all(np.isnan(shares) | ((shares >= 0) & (shares <= 1))):
-    raise ValueError('a figure lies outside 0..1')
-  return shares
+  return numbers if column == tuple(map(str, numbers)) else np.array(column)

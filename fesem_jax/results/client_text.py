@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
+from fesem_jax.utils.text_tables import aligned
 
 _ENDS = 5  # Lines that are shown of the beginning of a long table, and of its end.
 _WIDTH = 24  # Of a name.
@@ -14,31 +15,20 @@ _WIDTH = 24  # Of a name.
 def table_text(columns: Mapping[str, np.ndarray | None]) -> str:
   """Columns of one line a client as text; of long tables, the first and last lines.
 
-  Args:
-    columns: name -> [M], the clients' names first; those that are None are left out.
-
-  Returns:
-    A line of the columns' names, a line a client, and one that counts the clients.
+  `columns` is name -> [M], the clients' names first; those that are None are left out.
   """
   known = {name: np.asarray(x) for name, x in columns.items() if x is not None}
   count = len(next(iter(known.values())))
   cut = count > 2 * _ENDS + 1
   rows = [*range(_ENDS), *range(count - _ENDS, count)] if cut else range(count)
   lines = [
-    [shown(n) for n in known],
+    [printable(n) for n in known],
     *([_cell(x[i]) for x in known.values()] for i in rows),
   ]
   if cut:
     lines.insert(1 + _ENDS, ['...'] * len(known))
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  left = [x.dtype.kind not in 'iufb' for x in known.values()]
-
-  def aligned(line: list[str]) -> str:
-    cells = zip(line, widths, left, strict=True)
-    return '  '.join(c.ljust(w) if to_left else c.rjust(w) for c, w, to_left in cells)
-
-  text = '\n'.join(aligned(line).rstrip() for line in lines)
-  return f'{text}\n[{count} clients]'
+  left = [i for i, x in enumerate(known.values()) if x.dtype.kind not in 'iufb']
+  return '\n'.join([*aligned(lines, left), f'[{count} clients]'])
 
 
 def _cell(value: Any) -> str:
@@ -46,4 +36,4 @@ def _cell(value: Any) -> str:
     if np.isnan(value):
       return '-'
     return f'{value:.4f}' if value == 0 or 1e-3 <= abs(value) < 1e6 else f'{value:.3e}'
-  return shown(value, _WIDTH)
+  return printable(value, _WIDTH)

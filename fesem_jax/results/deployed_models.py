@@ -276,7 +276,7 @@ class DeployedModels:
     return None, int(cluster)
 
   def _as_model(self, flat: dict[str, np.ndarray]) -> Params:
-    """Layers by path as the model's own pytree; see `saved_model_checks`."""
+    """Layers by path as the model's own pytree."""
     if self.model is None:
       return _nested(flat)
     shapes = jax.eval_shape(self.model.init, jax.random.key(0))

@@ -30,16 +30,13 @@ def write(
   layers: dict[str, np.ndarray],
   about: dict[str, str],
 ) -> None:
-  """Writes one model.
+  """Writes one model in the format that the ending of the path names.
 
   Args:
-    path: ends in one of `SUFFIXES`, which decides the format.
+    path: ends in one of `SUFFIXES`.
     params: the model.
     layers: the same, path of each layer as `dense0/kernel` -> its array.
-    about: what a reader should know, kept in the file's metadata (safetensors only).
-
-  Raises:
-    UserError: see `check`; also if the file cannot be written.
+    about: metadata of the file (safetensors only).
   """
   check(path)
   if path.suffix == '.safetensors':

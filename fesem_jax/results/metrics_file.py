@@ -15,7 +15,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line, read_npz
 
-# What every clients.npz holds; see `portrait.draw`.
+# What every clients.npz holds; see `figure_data.draw`.
 _PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
 
 
@@ -47,20 +47,12 @@ def _reason(e: BaseException) -> str:
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """What config.json holds; None where there is none.
-
-  Raises:
-    UserError: if it is damaged.
-  """
+  """Content of config.json; None where there is none."""
   return _read_object(workdir / 'config.json')
 
 
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """What summary.json holds; None where there is none.
-
-  Raises:
-    UserError: if it is damaged.
-  """
+  """Content of summary.json; None where there is none."""
   return _read_object(workdir / 'summary.json')
 
 
@@ -77,11 +69,7 @@ def _read_object(path: pathlib.Path) -> dict[str, Any] | None:
 
 
 def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-  """The arrays of clients.npz; none where there is no such file.
-
-  Raises:
-    UserError: if it is damaged.
-  """
+  """The arrays of clients.npz; none where there is no such file."""
   path = workdir / 'clients.npz'
   if not path.exists():
     return {}
@@ -97,14 +85,9 @@ def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
 def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str, Any]]:
   """Records of a metrics.jsonl, one round after the other.
 
-  A last line cut short by a crash is left out.
-
-  Args:
-    path: of the file; one that is absent has no records.
-    rounds: the last round to read; whatever follows it does not matter.
-
-  Raises:
-    UserError: if a line is no record of a round, or not of the round that follows.
+  A last line cut short by a crash is left out, and so is all that follows the round
+  `rounds`. An absent file has no records. Raises `UserError` if a line is no record of
+  a round, or not of the round that follows.
   """
   records: list[dict[str, Any]] = []
   try:
@@ -145,18 +128,13 @@ class MetricsWriter:
   Of several processes, all keep the records and the first one writes.
 
   Args:
-    workdir: existing folder that gets `metrics.jsonl`; None keeps them in
-      memory only.
-    rounds_done: records of later rounds, left by a run that was stopped after
-      its last checkpoint, are dropped; 0 drops all.
+    workdir: existing folder that gets `metrics.jsonl`; None keeps them in memory only.
+    rounds_done: records of later rounds, left by a run that was stopped after its last
+      checkpoint, are dropped; 0 drops all.
     tensorboard: also write scalars to `workdir/tensorboard/`.
 
   Attributes:
     records: all records so far.
-
-  Raises:
-    UserError: if TensorBoard is asked for but tensorboardX is not installed, or
-      the files cannot be written.
   """
 
   def __init__(

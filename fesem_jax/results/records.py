@@ -20,16 +20,10 @@ _SETTLED = 1e-3
 
 
 def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
-  """What `metrics.jsonl` says of a round, without scores and time.
+  """The line of `metrics.jsonl` on a round, without scores and time.
 
-  Args:
-    number: of the round, counted from 1.
-    info: of the round, on the host.
-    train: training split as arranged.
-
-  Returns:
-    Entries by name; None stands for what a round without trained clients lacks, and
-    for an `objective` that the method does not measure.
+  Rounds are counted from 1. None stands for what a round without trained clients lacks,
+  and for an `objective` that the method does not measure.
   """
   any_trained = info.trained > 0  # Otherwise there is no loss and no Eq. 6.
   entry: Record = {
@@ -58,16 +52,7 @@ def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
 
 
 def clusters(assignment: np.ndarray, num_clusters: int, train: FederatedData) -> Record:
-  """Sizes of clusters, and how well they agree with the true ones.
-
-  Args:
-    assignment: [M] int cluster of each client.
-    num_clusters: K.
-    train: training split as arranged.
-
-  Returns:
-    `cluster_sizes` [K], `ari`, `nmi` and `ami`.
-  """
+  """Sizes of the clusters of an assignment [M], and their agreement with the truth."""
   assignment = np.asarray(assignment)[: len(train.info.names)]
   sizes = np.bincount(assignment, minlength=num_clusters)
   agreement = evaluate.agreement(train.info.clusters, assignment)
@@ -75,13 +60,10 @@ def clusters(assignment: np.ndarray, num_clusters: int, train: FederatedData) ->
 
 
 def settled(history: Sequence[Record], patience: int) -> bool:
-  """Whether no client moved and Eq. 6 stood still in the last rounds.
+  """Whether no client moved and Eq. 6 stood still in the last `patience` rounds.
 
-  The moves alone decide where no round has a value of Eq. 6.
-
-  Args:
-    history: records of all rounds so far.
-    patience: how many rounds; 0 is never.
+  The moves alone decide where no round has a value of Eq. 6. A patience of 0 is never
+  over.
   """
   if not patience or len(history) <= patience or 'moved' not in history[-1]:
     return False
@@ -119,8 +101,7 @@ def outcome(history: Sequence[Record]) -> Record:
       'sizes': last['cluster_sizes'],
       'ari': last['ari'],
       'nmi': last['nmi'],
-      # Runs of earlier versions have none.
-      **({'ami': last['ami']} if 'ami' in last else {}),
+      'ami': last['ami'],
       'objective': last['objective'],
       # The last round in which a client changed its cluster.
       'rounds_to_stable': moves[-1] if moves else 0,
@@ -139,14 +120,7 @@ def outcome(history: Sequence[Record]) -> Record:
 def timing(
   compile_seconds: float, seconds: Sequence[float], steps: int, total_seconds: float
 ) -> Record:
-  """The `timing` of a summary.
-
-  Args:
-    compile_seconds: of all that was compiled or read from the cache.
-    seconds: of each round that this process ran.
-    steps: client steps of these rounds together.
-    total_seconds: of the whole call.
-  """
+  """The `timing` of a summary; seconds and steps are of the rounds of this process."""
   return {
     'compile_seconds': compile_seconds,
     'seconds_per_round': float(np.median(seconds)) if seconds else None,
@@ -166,17 +140,17 @@ def summary(
   timing: Record,
   mesh: Mesh,
 ) -> Record:
-  """What `summary.json` holds.
+  """Content of `summary.json`.
 
   Args:
     history: records of all rounds.
-    config: what names the algorithm, the data set and the partition, if anything.
+    config: names of the algorithm, the data set and the partition, if known.
     seed: of the run.
     label_counts: [M, L] int training examples of each class on each client.
     test: test split as arranged.
     unseen: scores of clients that took no part, if any were measured.
     notes: sentences about the algorithm.
-    timing: see `timing`.
+    timing: from `timing`.
     mesh: devices of the run.
   """
   num_clients = len(label_counts)

@@ -28,7 +28,8 @@ class Result:
     clients: figures of each client.
     summary: what `summary.json` holds.
     history: one record per round, what `metrics.jsonl` holds.
-    portrait: see `portrait.draw` and `portrait.sheets`; empty if it was not asked for.
+    portrait: see `figure_data.draw` and `figure_data.sheets`; empty if it was not
+      asked for.
     model: of every client.
     state: the algorithm's final state. Its rows are clients in the order of `arranged`,
       as in checkpoints; `models` has them in the user's order.

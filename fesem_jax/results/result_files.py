@@ -25,14 +25,8 @@ def read_result(
 ) -> tuple[Record, dict[str, np.ndarray]] | None:
   """The summary and the portrait that a workdir holds, read by all processes.
 
-  Args:
-    folder: the workdir.
-    history: records of all rounds.
-    make_portrait: whether the portrait is needed.
-
-  Returns:
-    None if they are missing, damaged or of fewer rounds, so that they are to be made
-    from the state, as the first process finds.
+  None if they are missing, damaged or of fewer rounds, so that they are to be made from
+  the state.
   """
   return _as_first_finds(lambda: _read_result(folder, history, make_portrait))
 
@@ -94,11 +88,6 @@ def write_result(
   """Writes what of a result the workdir lacks, the summary last.
 
   Of several processes, all give their part of the models, and the first one writes.
-
-  Args:
-    folder: the workdir.
-    result: of a finished run.
-    save_models: see `simulate`.
   """
   models = _models_to_write(folder, result, save_models)
   processes.from_first(lambda: _write(folder, result, models))

@@ -16,11 +16,11 @@ from numpy.lib import format as npy
 
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.results import client_table, saved_model_checks
+from fesem_jax.results import client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, Examples, by_layer
 from fesem_jax.utils.atomic_files import replacing
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line
 from fesem_jax.utils.stored_rows import mapped
@@ -28,18 +28,12 @@ from fesem_jax.utils.stored_rows import mapped
 # Models of more bytes than this are saved only if `save_models` is True.
 MAX_BYTES = 2**30
 
-# Format 1 had no digests; it is read, and the names of its clients are compared.
 _FILE, _FORMAT = 'models.npz', 2
 _BLOCK = 2**24  # Bytes that are put in order at once.
 
 
 def num_bytes(models: ClientModels, num_clients: int) -> int:
-  """Bytes of the file.
-
-  Args:
-    models: or their shapes.
-    num_clients: M, without padding.
-  """
+  """Bytes of the file of M clients' models, or of their shapes."""
   shared = sum(x.size * 4 for x in by_layer(models.shared).values())
   if offloading.is_offloaded(models.own):
     return shared + models.own.form.size * 4 * num_clients
@@ -61,12 +55,9 @@ def write(
     folder: the workdir.
     models: of the clients as arranged.
     places: [M] position in `models` of the first, second, ... client of the file.
-    clients: the table of these clients; the file keeps its digest.
+    clients: the table of these clients, whose digest the file keeps.
     examples: what the models take.
     rounds: that were done.
-
-  Raises:
-    UserError: if the file cannot be written.
   """
   about = {'format': _FORMAT, **_identity(folder, rounds, client_table.digest(clients))}
   about |= dataclasses.asdict(examples)
@@ -112,26 +103,14 @@ def remove(folder: pathlib.Path) -> None:
 def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
   """Whether a workdir has the models of its own run, so that none are to be written.
 
-  Args:
-    folder: the workdir.
-    rounds: that were done.
-    clients: digest of the table of clients.
+  `clients` is the digest of the table of clients.
   """
   try:
     with zipfile.ZipFile(folder / _FILE) as archive:
       about = _about(archive)
-      return _stranger(folder, archive, about, rounds, clients) is None
+      return _mismatch(folder, archive, about, rounds, clients) is None
   except Exception:  # Whatever is wrong with it, it is to be written again.
     return False
-
-
-def clients_digest(folder: pathlib.Path) -> str | None:
-  """Digest of the table of clients that the models were written with, if known."""
-  try:
-    with zipfile.ZipFile(folder / _FILE) as archive:
-      return _about(archive).get('clients')
-  except Exception:  # Reading the models says what is wrong with them.
-    return None
 
 
 def read(
@@ -139,35 +118,30 @@ def read(
 ) -> DeployedModels | None:
   """The deployed models that a workdir holds, without copying them to memory.
 
-  Args:
-    folder: the workdir.
-    rounds: that were done, as `summary.json` says.
-    clients: what `clients.csv` holds.
-
-  Returns:
-    None where there is no such file.
-
-  Raises:
-    UserError: if it is damaged, of another version, or not of this run.
+  None where there is no such file. Raises `UserError` if it is damaged, of another
+  version, or not of the run of `rounds` rounds with these clients.
   """
   path = folder / _FILE
   try:
     # Opened once: it may be replaced meanwhile.
     with path.open('rb') as file, zipfile.ZipFile(file) as archive:
       about = _about(archive)
-      if about.get('format') not in (1, _FORMAT):
-        raise UserError(
-          f'{path} was written by another version of this package (format '
-          f'{shown(about.get("format"))}, this one reads 1 and {_FORMAT}).'
-        )
-      if fault := _stranger(
+      if fault := _mismatch(
         folder, archive, about, rounds, client_table.digest(clients)
       ):
         raise UserError(
           f'{path} {fault}; run the same command again, which makes it anew.'
         )
       arrays = _mapped(file, archive)
-    return saved_model_checks.as_models(about, arrays, clients)
+    shared, own = (
+      {name.removeprefix(of): x for name, x in arrays.items() if name.startswith(of)}
+      for of in ('shared/', 'own/')
+    )
+    examples = Examples(
+      tuple(about['shape']), about['dtype'], about['scale'], about['num_classes']
+    )
+    choice, mixture = arrays.get('choice'), arrays.get('mixture')
+    return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)
   except FileNotFoundError:
     return None
   except UserError:
@@ -199,7 +173,7 @@ def _digest_of_arrays(archive: zipfile.ZipFile) -> str:
   return hashlib.sha256(json.dumps(sorted(arrays)).encode()).hexdigest()[:16]
 
 
-def _stranger(
+def _mismatch(
   folder: pathlib.Path,
   archive: zipfile.ZipFile,
   about: dict[str, Any],
@@ -207,13 +181,14 @@ def _stranger(
   clients: str,
 ) -> str | None:
   """In what the file does not belong to its workdir; None if it does."""
+  if about.get('format') != _FORMAT:
+    found = printable(about.get('format'))
+    return f'is of another version of this package (format {found}, not {_FORMAT})'
   wanted = _identity(folder, rounds, clients)
   if about.get('run') != wanted['run']:
     return 'is of another run than config.json'
   if about.get('rounds') != rounds:
     return f'is of another round than summary.json ({rounds})'
-  if about.get('format') == 1:
-    return None
   if about.get('clients') != clients:
     return 'is of another run than clients.csv, as its digest of that file shows'
   if about.get('arrays') != _digest_of_arrays(archive):

@@ -9,23 +9,17 @@ import json
 import pathlib
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import networks
-from fesem_jax.results import (
-  client_table,
-  metrics_file,
-  saved_model_checks,
-  saved_models,
-)
+from fesem_jax.results import client_table, metrics_file, saved_models
 from fesem_jax.results.client_table import ClientTable
-from fesem_jax.results.deployed_models import DeployedModels
-from fesem_jax.utils.display import shown
+from fesem_jax.results.deployed_models import DeployedModels, by_layer
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line
-
-_PASS_MODEL = 'pass `model`, the `Model` that was trained, to `load_run`.'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,7 +58,7 @@ class Run:
       source = f'The model that {path} names'
       model = _model_of(path, self.config, held)
     if model is not None:
-      saved_model_checks.check_model(model, held, source)
+      _check_model(model, held, source)
     return dataclasses.replace(held, model=model)
 
   @property
@@ -90,8 +84,9 @@ class Run:
     probabilities: bool = False,
   ) -> np.ndarray:
     """Classes of examples, or their probabilities; see `DeployedModels.predict`."""
-    chosen: dict[str, Any] = {'client': client, 'cluster': cluster}
-    return self.deployed.predict(x, **chosen, probabilities=probabilities)
+    return self.deployed.predict(
+      x, client=client, cluster=cluster, probabilities=probabilities
+    )
 
   def export(
     self,
@@ -108,7 +103,7 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
   """A finished run from its workdir, on any machine and without the data.
 
   Args:
-    workdir: of `simulate` or `experiments.run`.
+    workdir: of `simulate` or `fesem-run`.
     model: how its models compute; not needed for runs of the binaries with one of
       this package's models, whose configuration says it, nor for anything but
       `predict`.
@@ -144,63 +139,63 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
       f'{folder} lacks clients.csv, as runs of an older version do; run the same '
       'command again, which adds it.'
     )
-  if json.dumps(_figures(summary)) != json.dumps(_figures(history[-1])):
-    if client_table.agrees(clients, summary):
-      raise UserError(
-        f'{folder / "metrics.jsonl"} does not belong to summary.json: its figures of '
-        f'round {rounds} are others; put back a sound copy.'
-      )
+  if _figures(summary) != _figures(history[-1]):
     raise UserError(
-      f'{folder / "summary.json"} does not belong to metrics.jsonl: its figures are '
-      f'not those of round {rounds}; run the same command again, which makes it anew.'
+      f'summary.json and metrics.jsonl in {folder} have different figures of round '
+      f'{rounds}; delete summary.json and run the same command again, which makes it '
+      'anew.'
     )
   if not client_table.agrees(clients, summary):
-    stray, other = 'clients.csv', 'summary.json'
-    if saved_models.clients_digest(folder) == client_table.digest(clients):
-      stray, other = other, stray
     raise UserError(
-      f'{folder / stray} does not belong to {other}: they are not of one run, or of '
-      'different rounds; run the same command again, which makes it anew.'
+      f'clients.csv and summary.json in {folder} are not of one run, or of different '
+      'rounds; run the same command again, which makes it anew.'
     )
   return Run(folder, config, summary, history, clients, model)
 
 
-def _figures(record: dict[str, Any]) -> list[Any]:
-  return [record.get(kind) for kind in ('deployed', 'finetuned')]
+def _figures(record: dict[str, Any]) -> str:
+  return json.dumps([record.get(kind) for kind in ('deployed', 'finetuned')])
 
 
 def _model_of(
   path: pathlib.Path, config: dict[str, Any], held: DeployedModels
 ) -> Model | None:
-  """The model that a configuration of the binaries names; None if it names none.
-
-  Args:
-    path: of the configuration, for errors.
-    config: what it holds.
-    held: the models, which compute so.
-
-  Raises:
-    UserError: if there is no such model.
-  """
+  """The model that a configuration at `path` names; None if it names none."""
   if config.get('model') not in networks.NAMES:
     return None
-  widths = config.get('hidden', []) if config['model'] == 'mlp' else []
-  if not isinstance(widths, list) or not all(map(_is_width, widths)):
-    raise UserError(
-      f'{path} has {shown(widths)} as `hidden`, which must be a list of widths such as '
-      f'[200, 100]; {_PASS_MODEL}'
-    )
   shape, num_classes = held.examples.shape, held.examples.num_classes
   try:
-    return networks.build(config['model'], shape, num_classes, list(map(int, widths)))
+    widths = [int(width) for width in config.get('hidden', [])]
+    return networks.build(config['model'], shape, num_classes, widths)
   except Exception as e:
     raise UserError(
-      f'{path} names a model that cannot be made for examples of shape {shown(shape)}, '
-      f'as models.npz has them ({first_line(e)}); {_PASS_MODEL}'
+      f'{path} names a model that cannot be made ({first_line(e)}); pass `model`, the '
+      '`Model` that was trained, to `load_run`.'
     ) from e
 
 
-def _is_width(value: Any) -> bool:
-  if type(value) not in (int, str) or not str(value).isdecimal():
-    return False
-  return 1 <= int(value) < 2**31
+def _check_model(model: Model, models: DeployedModels, source: str) -> None:
+  """Raises `UserError` unless a model computes with the layers that were saved."""
+  shape, num_classes = models.examples.shape, models.examples.num_classes
+  batch = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+  try:
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    logits = jax.eval_shape(model.apply, params, batch).shape
+  except Exception as e:  # A model may raise all kinds.
+    raise UserError(
+      f'{source} does not compute with examples of shape {shape} ({first_line(e)}).'
+    ) from e
+  wanted = {path: tuple(x.shape) for path, x in by_layer(params).items()}
+  held = {path: x.shape[1:] for path, x in (models.shared | models.own).items()}
+  for path in sorted(wanted.keys() | held.keys()):
+    here, there = wanted.get(path, 'absent'), held.get(path, 'absent')
+    if here != there:
+      raise UserError(
+        f'{source} is not the one that was trained: its layer {path} is {here}, in the '
+        f'run {there}.'
+      )
+  if logits != (1, num_classes):
+    raise UserError(
+      f'{source} gives logits of shape {logits} for one example, but models.npz has '
+      f'{num_classes} classes.'
+    )

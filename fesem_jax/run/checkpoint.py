@@ -30,19 +30,17 @@ class _Unsound(Exception):  # noqa: N818 - becomes a warning or a UserError.
 class Checkpoints:
   """The newest checkpoints of a workdir.
 
-  Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes
-  it, and `note.json`: the round, the configuration, the kinds of the arrays, and
-  the SHA-256 of every file and of the note itself.
+  Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes it,
+  and `note.json`: the round, the configuration, the kinds of the arrays, and the
+  SHA-256 of every file and of the note itself. Orbax's CheckpointManager would make a
+  checkpoint final before these digests can be written into it.
 
-  Several processes save and restore together, each its own rows; what is looked at or
-  written beside the state is the first one's.
+  Several processes save and restore together, each its own rows; the first one writes
+  and checks everything beside the state.
 
   Args:
     workdir: existing folder, the same in all processes.
     config: of the run, saved with each checkpoint and compared with it.
-
-  Raises:
-    UserError: if the folder of checkpoints cannot be made.
   """
 
   def __init__(self, workdir: pathlib.Path, config: dict[str, Any]):
@@ -59,17 +57,12 @@ class Checkpoints:
     return processes.from_first(lambda: max(saved_rounds(self._workdir), default=None))
 
   def save(self, rounds_done: int, state: Any) -> None:
-    """Saves the state; a checkpoint exists whole or not at all.
-
-    Raises:
-      UserError: if it cannot be written, e.g. on a full disk; older
-        checkpoints are untouched.
-    """
+    """Saves the state; a checkpoint exists whole or not at all."""
     if self.latest_round() == rounds_done:
       return
     name = f'.{rounds_done}.{secrets.token_hex(8)}.partial'
     partial = self._dir / processes.from_first(lambda: name)
-    with self._or_not_at_all(partial):
+    with self._removed_on_failure(partial):
       processes.from_first(lambda: partial.mkdir())
       items = self._orbax.args.StandardSave(state)
       _quietly(self._checkpointer.save, partial / 'state', args=items)
@@ -77,11 +70,11 @@ class Checkpoints:
       processes.from_first(lambda: self._finish(partial, rounds_done, _kinds(state)))
 
   @contextlib.contextmanager
-  def _or_not_at_all(self, partial: pathlib.Path) -> Iterator[None]:
+  def _removed_on_failure(self, partial: pathlib.Path) -> Iterator[None]:
     """Removes what is left of a checkpoint that cannot be written, and says why."""
     try:
       yield
-    except processes.Elsewhere:
+    except processes.FirstProcessFailed:
       raise
     except (OSError, UserError, _Unsound) as e:
       shutil.rmtree(partial, ignore_errors=True)
@@ -108,11 +101,7 @@ class Checkpoints:
       shutil.rmtree(self._dir / str(old), ignore_errors=True)
 
   def check_config(self) -> None:
-    """Compares the configuration with that of the newest readable checkpoint.
-
-    Raises:
-      UserError: if they differ, or there are checkpoints but none can be read.
-    """
+    """Compares the configuration with that of the newest readable checkpoint."""
     reasons = []
     for rounds_done in reversed(saved_rounds(self._workdir)):
       try:
@@ -128,14 +117,8 @@ class Checkpoints:
   def restore(self, like: Any) -> tuple[Any, int]:
     """The newest sound checkpoint's state, and the rounds done there.
 
-    Damaged checkpoints newer than that are set aside, with a warning.
-
-    Args:
-      like: state with the shapes, dtypes and shardings to restore to.
-
-    Raises:
-      UserError: if none is sound, or the newest sound one is of another run, of
-        other shapes or of an older version of this package.
+    Damaged checkpoints newer than that are set aside, with a warning. `like` has the
+    shapes, dtypes and shardings to restore to.
     """
     rounds_done = processes.from_first(lambda: self._newest_sound(_kinds(like)))
     return self._load(rounds_done, like), rounds_done
@@ -270,8 +253,7 @@ def _digest_of_note(note: dict[str, Any]) -> str:
 def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   """Calls a function of Orbax without letting its tracebacks reach stderr.
 
-  Raises:
-    _Unsound: for whatever it raised, in one line, but for the loss of a process.
+  Whatever it raises becomes `_Unsound`, but for the loss of a process.
   """
 
   def not_orbax(record):

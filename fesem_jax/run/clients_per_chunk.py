@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.cohorts.arrangement import arrange_all
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.batching import Schedule
@@ -73,7 +74,7 @@ def _steps_per_second(local: LocalTraining, train: FederatedData) -> float:
   def run(start, train, key):
     state = global_model.GlobalState(start)
     mean, _ = global_model.train_and_average(
-      local, state, train, cohort, key, 'uniform'
+      local, state, train, cohort, key, Averaging('uniform')
     )
     return mean
 

@@ -19,6 +19,8 @@ from fesem_jax.core.types import Cohort, FederatedData, Params
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.run.programs import Programs, run_once
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils import processes, progress_lines
 
 _MAX_CLIENTS = 400  # As in Fig. 4 of the paper.
@@ -117,15 +119,16 @@ def draw(
       del starts
       return sketch(signs_key, trained.params, origin), total
 
-    options: dict[str, Any] = {'fold': describe, 'sums': (), 'keep': False}
+    reduction = Reduction(describe, sums=(), keep=False)
     if algorithm.train is None:
       of_models = local._replace(model=model)
       starts = used.of(cohort)
+      objective = Objective(layers=layers)
       trained = train_cohort(
-        of_models, starts, train, cohort, key, layers=layers, **options
+        of_models, starts, train, cohort, key, objective, reduction
       )
     else:
-      trained = algorithm.train(local, state, train, cohort, key, **options)
+      trained = algorithm.train(local, state, train, cohort, key, reduction)
     counts = trained.took_part()
     products = centered_gram(trained.folded, counts, local.mesh)
     return products, counts, deployed.clusters()
@@ -134,7 +137,7 @@ def draw(
   program = programs.compiled(
     ('portrait', algorithm, local), gram, *args, **run_once(local, train)
   )
-  with progress_lines.told('local models for the figures'):
+  with progress_lines.waiting_for('local models for the figures'):
     products, counts, clusters = processes.on_host(program(*args))
   # Weights beyond 1e19 overflow here.
   counts = counts & np.isfinite(products.diagonal())
@@ -162,11 +165,9 @@ def draw(
 def in_order(
   picture: dict[str, np.ndarray], places: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """A portrait whose positions are those of another order of the clients.
+  """A portrait in another order of the clients.
 
-  Args:
-    picture: from `draw`.
-    places: [M] position in `picture` of the client that comes first, second, ...
+  `places` [M] is the position in `picture` of the client that comes first, second, ...
   """
   moved = dict(picture)
   for name in ('names', 'truth', 'assignment'):

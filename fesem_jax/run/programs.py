@@ -18,11 +18,11 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from fesem_jax.core import sharding
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import FederatedData
-from fesem_jax.run.capacity import compile_to_fit
+from fesem_jax.run.program_memory import compile_to_fit
 from fesem_jax.utils import processes, progress_lines
 
 # First of a program's key -> what the program does.
-_WAITS: dict[Any, str] = {
+_DESCRIPTIONS: dict[Any, str] = {
   'init': 'the start',
   'step': 'a round',
   'measure': 'the evaluation',
@@ -59,10 +59,6 @@ def run_once(local: LocalTraining, data: FederatedData) -> dict[str, Any]:
   Without some of LLVM's passes the first clustering takes 30 % less time to compile on
   a CPU, and trains as fast. Without any it takes half of the time, which pays where
   there is little to train and nothing to convolve. What XLA_FLAGS says of them stays.
-
-  Args:
-    local: how clients train in it.
-    data: training split.
   """
   level = 'xla_backend_optimization_level'
   if jax.default_backend() != 'cpu' or level in os.environ.get('XLA_FLAGS', ''):
@@ -80,13 +76,12 @@ class Program:
   """A compiled function, with the numbers that it reads besides its arguments.
 
   Args:
-    what: it does, for who waits for it.
+    what: it does, for messages.
     compiling: gives the compiled function, which takes the arguments and then the tuple
       of numbers.
     numbers: arrays [] in the order in which the function reads them.
 
   Attributes:
-    what: see above.
     awaited: whether a caller has waited for it.
   """
 
@@ -119,14 +114,12 @@ class Program:
 
 
 def wait_for(*programs: Program) -> tuple[Program, ...]:
-  """The programs, once they are compiled.
-
-  Raises:
-    TooLarge: if the first of them that fails needs more memory than a device has.
-  """
+  """The programs, once they are compiled; raises `TooLarge` if one does not fit."""
   new = [program for program in programs if not program.awaited]
   if new:
-    with progress_lines.told(f'compiling {", ".join(program.what for program in new)}'):
+    with progress_lines.waiting_for(
+      f'compiling {", ".join(program.what for program in new)}'
+    ):
       for program in new:
         _ = program.compiled
         program.awaited = True
@@ -168,14 +161,8 @@ class Programs:
   def once(self, key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
     """What `make` returned when it was first called for a key and such arguments.
 
-    Args:
-      key: names what is made.
-      make: called unless something is held for this key and for arguments of the
-        structure, shapes, dtypes and shardings of `args`.
-      *args: trees of arrays.
-
-    Returns:
-      The same object for the same key, arguments and settings of JAX.
+    It is called again for arguments of another structure, or of other shapes, dtypes
+    and shardings, and under other settings of JAX.
     """
     full = (key, tuple(getattr(jax.config, n, None) for n in _SETTINGS), _kinds(args))
     with self._lock:
@@ -210,20 +197,14 @@ class Programs:
     program can be traced, and compiled too where there are more than two cores.
 
     Args:
-      key: names the function; two functions of one key must do the same. What a wait
-        for it is called goes by the first of it, see `_WAITS`.
+      key: names the function; two functions of one key must do the same. Messages call
+        it by the first of it, see `_DESCRIPTIONS`.
       fn: the function to compile.
       *args: arguments like those that it will be called with, or their shapes.
       wait: False leaves it to the caller to `wait_for` the program.
       **options: of `jax.jit`.
-
-    Returns:
-      The compiled function.
-
-    Raises:
-      TooLarge: if it needs more memory than a device has, unless it is not waited for.
     """
-    what = _WAITS.get(key[0] if isinstance(key, tuple) else key, 'a program')
+    what = _DESCRIPTIONS.get(key[0] if isinstance(key, tuple) else key, 'a program')
     begin = functools.partial(self._begin, fn, args, options, what)
     program: Program = self.once(key, begin, *args)
     if program.failed():  # Of an earlier run; the device may have room now.

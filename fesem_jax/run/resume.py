@@ -25,13 +25,8 @@ def default_config(
 ) -> Record:
   """What identifies a run whose caller gave no `config`.
 
-  Args:
-    seed: of the run.
-    clients_per_round: S.
-    finetune_epochs: local epochs before the `finetuned` scores.
-    unseen: training and test split of clients that take no part.
-    traced: a round; a digest of its program stands for the algorithm, its options,
-      the model and the shapes of the data.
+  A digest of the program of a round stands for the algorithm, its options, the model
+  and the shapes of the data.
   """
   ids = None if unseen is None else np.asarray(unseen[0].client_ids).tolist()
   program = hashlib.sha256(traced.lower().as_text().encode()).hexdigest()[:16]
@@ -97,7 +92,7 @@ def begin(
   checkpoints: Checkpoints | None,
   rounds: int,
 ) -> tuple[Any, int, float]:
-  """The state that a run starts from or goes on from.
+  """The state that a run starts from or continues from.
 
   Args:
     start: compiles the start.
@@ -110,15 +105,12 @@ def begin(
   Returns:
     The state, the rounds done before, and the seconds that the initialization took
     besides compiling.
-
-  Raises:
-    UserError: if more rounds were done than asked for, or no checkpoint can be read.
   """
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:
     init = start()
     began = time.perf_counter()
-    with progress_lines.told('first models and clusters'):
+    with progress_lines.waiting_for('first models and clusters'):
       state = jax.block_until_ready(init(key, train))
     return state, 0, time.perf_counter() - began
   if latest > rounds:

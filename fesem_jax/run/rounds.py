@@ -24,7 +24,7 @@ def keys_of_run(seed: int, mesh: Mesh) -> dict[int, jax.Array]:
     mesh: devices that get the keys.
 
   Returns:
-    Stream (see `streams`) -> key, whole on every device.
+    Stream (see `prng_streams`) -> key, whole on every device.
   """
   named = (
     prng_streams.INIT,

@@ -22,20 +22,14 @@ from fesem_jax.utils.errors import UserError
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[bool]:
-  """Keeps other runs out of a folder until the block ends.
+  """Keeps other runs out of a folder, which is made if absent, until the block ends.
 
-  The lock belongs to the open file, so that the system releases it when the
-  process dies; the file `.lock` stays behind and means nothing by itself.
-
-  Args:
-    folder: made if absent.
+  The lock belongs to the open file, so that the system releases it when the process
+  dies; the file `.lock` stays behind and means nothing by itself.
 
   Yields:
-    Whether the folder is locked; False on a read-only disk, or where the file
-    system has no locks.
-
-  Raises:
-    UserError: if another run holds the folder, or it cannot be written.
+    Whether the folder is locked; False on a read-only disk, or where the file system
+    has no locks.
   """
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,18 +95,13 @@ def claim_workdir(
 
   Yields:
     The checkpoints of the workdir.
-
-  Raises:
-    UserError: if the folder is in use, holds a run with another configuration,
-      a run of which parts are missing, or a run at all while `resume` is False,
-      if it cannot be written, or if a process does not see it.
   """
   with contextlib.ExitStack() as held:
     processes.from_first(
       lambda: _claim(workdir, config, resume, held.enter_context(locked(workdir)))
     )
     if processes.any_of(not (workdir / 'config.json').exists()):
-      raise processes.in_all(
+      raise processes.error_in_all(
         f'`workdir={workdir}` is not the same folder in all processes; choose one on a '
         'disk that they share.'
       )

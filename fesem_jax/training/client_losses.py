@@ -22,6 +22,32 @@ def least_loss(
   return cohort_losses(local, models, data, cohort).argmin(axis=1).astype(jnp.int32)
 
 
+def start_by_loss(
+  local: LocalTraining,
+  centers: Params,
+  own: jax.Array,
+  by_loss: jax.Array,
+  data: FederatedData,
+  cohort: Cohort,
+) -> jax.Array:
+  """[S] int32: the center of least training loss of some clients, others' own.
+
+  Args:
+    local: how clients train.
+    centers: [K, ...].
+    own: [S] int32 centers of the cohort.
+    by_loss: [S] bool, who starts from the center of least loss. Losses are computed
+      only where there are any.
+    data: training split.
+    cohort: S clients.
+  """
+
+  def choose():
+    return jnp.where(by_loss, least_loss(local, centers, data, cohort), own)
+
+  return jax.lax.cond(by_loss.any(), choose, lambda: own)
+
+
 def cohort_losses(
   local: LocalTraining,
   models: Params,

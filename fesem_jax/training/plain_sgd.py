@@ -175,3 +175,23 @@ def _constant(equation: Any, values: list[Any]) -> list[_Value]:
   with jax.ensure_compile_time_eval():
     made = equation.primitive.bind(*map(jnp.asarray, values), **equation.params)
   return [np.asarray(made)]
+
+
+def of_unit_rate(
+  gradients: Params, weight: jax.Array, rate: jax.Array | None
+) -> tuple[Params, jax.Array]:
+  """Gradients that were found from the moves of steps of a scheduled length.
+
+  Args:
+    gradients: moves over the steps' number and the optimizer's learning rate.
+    weight: of the clients that have them.
+    rate: [] float32 what the steps' length was multiplied by (`LocalTraining.rate`);
+      None is 1.
+
+  Returns:
+    The gradients, and the weight: 0 where steps had length 0, which tell nothing.
+  """
+  if rate is None:
+    return gradients, weight
+  divisor = jnp.where(rate > 0, rate, 1.0)
+  return jax.tree.map(lambda g: g / divisor, gradients), weight * (rate > 0)

@@ -219,17 +219,17 @@ def split(
     return start, NONE
   shared = flatten_dict(start.shared)
   whole = [shared.pop((*kernel.path, KERNEL)) for kernel in kernels]
-  apart = None
+  from_other = None
   if start.choice is None or start.num_models() == 1:
     starts = tuple(Start(x[0]) for x in whole)
   elif exist.shape[0] == 1:
     starts = tuple(Start(x[start.choice[0]]) for x in whole)
   else:
     first = start.choice[0]
-    apart = exist & (start.choice != first)
-    other = start.choice[apart.argmax()]
-    starts = tuple(Start(x[first], x[other], apart.any()) for x in whole)
+    from_other = exist & (start.choice != first)
+    other = start.choice[from_other.argmax()]
+    starts = tuple(Start(x[first], x[other], from_other.any()) for x in whole)
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   rate = variable_rate(local.optimizer, params)
   rest = start._replace(shared=unflatten_dict(shared))
-  return rest, SharedStart(kernels, starts, apart, rate, local.precision)
+  return rest, SharedStart(kernels, starts, from_other, rate, local.precision)

@@ -73,12 +73,12 @@ class Change(NamedTuple):
   Attributes:
     blocks: the one that is being filled, those that are full, and last those that are
       empty yet.
-    apart: [] bool whether the client started from the second of two centers; None if
-      all have one.
+    from_other: [] bool whether the client started from the second of two centers;
+      None if all have one.
   """
 
   blocks: tuple[Block, ...]
-  apart: jax.Array | None = None
+  from_other: jax.Array | None = None
 
 
 class Start(NamedTuple):
@@ -86,7 +86,7 @@ class Start(NamedTuple):
 
   Attributes:
     kernel: [I, O] W_0.
-    other: [I, O] W_0 of the clients that are `apart`; None if all have one center.
+    other: [I, O] W_0 of the clients that are `from_other`; None if all have one center.
     two: [] bool whether there are any of these.
   """
 
@@ -95,34 +95,34 @@ class Start(NamedTuple):
   two: jax.Array | None = None
 
   def times(
-    self, x: jax.Array, apart: jax.Array | None, turned: bool = False
+    self, x: jax.Array, from_other: jax.Array | None, turned: bool = False
   ) -> jax.Array:
     """The product x W_0, or x W_0^T if `turned`; two where there are two centers.
 
     Args:
       x: [R, I], or [R, O].
-      apart: see `Change`.
+      from_other: see `Change`.
       turned: which.
     """
 
     def by(kernel: jax.Array, x: jax.Array) -> jax.Array:
       return x @ (kernel.T if turned else kernel)
 
-    if self.other is None or self.two is None or apart is None:
+    if self.other is None or self.two is None or from_other is None:
       return by(self.kernel, x)
-    other, elsewhere = self.other, apart
+    other = self.other
 
     def by_both(x: jax.Array) -> jax.Array:
-      mine = by(self.kernel, jnp.where(elsewhere, 0.0, x))
-      return mine + by(other, jnp.where(elsewhere, x, 0.0))
+      mine = by(self.kernel, jnp.where(from_other, 0.0, x))
+      return mine + by(other, jnp.where(from_other, x, 0.0))
 
     return jax.lax.cond(self.two, by_both, lambda x: by(self.kernel, x), x)
 
-  def of_clients(self, apart: jax.Array | None) -> jax.Array:
-    """W_0 of each client [C, I, O], or [1, I, O] of all; `apart` is [C]."""
-    if self.other is None or apart is None:
+  def of_clients(self, from_other: jax.Array | None) -> jax.Array:
+    """W_0 of each client [C, I, O], or [1, I, O] of all; `from_other` is [C]."""
+    if self.other is None or from_other is None:
       return self.kernel[None]
-    return jnp.where(apart[:, None, None], self.other[None], self.kernel[None])
+    return jnp.where(from_other[:, None, None], self.other[None], self.kernel[None])
 
   def largest(self) -> jax.Array:
     """[] the largest absolute entry."""
@@ -150,7 +150,7 @@ def product(
   """
   del rows
   own = _of_blocks(x, change, full, lambda block: block)
-  return start.times(x, change.apart) - own
+  return start.times(x, change.from_other) - own
 
 
 def _of_blocks(x, change, full, sides):
@@ -175,7 +175,7 @@ def _forward(x, start, change, full, rows):
 def _backward(residuals, dy):
   x, start, change, full = residuals
   own = _of_blocks(dy, change, full, lambda b: (b.gradients, b.inputs, b.shares))
-  dx = start.times(dy, change.apart, turned=True) - own
+  dx = start.times(dy, change.from_other, turned=True) - own
   return dx, None, None, None, (x, dy)
 
 
@@ -188,8 +188,8 @@ class SharedStart(NamedTuple):
   Attributes:
     kernels: what they are.
     starts: of each.
-    apart: [C] bool, the clients that start from the second of two centers; None if all
-      have one.
+    from_other: [C] bool, the clients that start from the second of two centers; None
+      if all have one.
     rate: [] float32 learning rate.
     precision: of the products that stand for the kernels' gradients; see
       `LocalTraining`.
@@ -197,7 +197,7 @@ class SharedStart(NamedTuple):
 
   kernels: tuple[Kernel, ...] = ()
   starts: tuple[Start, ...] = ()
-  apart: jax.Array | None = None
+  from_other: jax.Array | None = None
   rate: jax.Array | float = 0.0
   precision: str = 'highest'
 
@@ -211,7 +211,7 @@ class SharedStart(NamedTuple):
       )
       if num_clients is not None:
         block = tree.repeat(block, num_clients)
-      return Change((block,) * -(-kernel.steps // kernel.block), self.apart)
+      return Change((block,) * -(-kernel.steps // kernel.block), self.from_other)
 
     return tuple(map(empty, self.kernels, self.starts))
 
@@ -339,7 +339,7 @@ class SharedStart(NamedTuple):
     for kernel, start, change in zip(self.kernels, self.starts, changes, strict=True):
       factors = _factors(change, finite)
       moved = jnp.einsum('cri,cro->cio', *factors, precision=self.precision)
-      flat[*kernel.path, KERNEL] = start.of_clients(change.apart) - moved
+      flat[*kernel.path, KERNEL] = start.of_clients(change.from_other) - moved
     return unflatten_dict(flat)
 
   def squared_moves(
@@ -426,13 +426,15 @@ class SharedStart(NamedTuple):
       own = jax.lax.dynamic_index_in_dim(sum_of, center, keepdims=False)
       return jax.lax.dynamic_update_index_in_dim(sum_of, own - moved, center, 0)
 
-    apart = change.apart
-    if apart is None:
+    from_other = change.from_other
+    if from_other is None:
       return add(sum_of, choice[0], weights)
-    sum_of = add(sum_of, choice[0], jnp.where(apart, 0.0, weights))
+    sum_of = add(sum_of, choice[0], jnp.where(from_other, 0.0, weights))
 
     def add_other(sum_of: jax.Array) -> jax.Array:
-      return add(sum_of, choice[apart.argmax()], jnp.where(apart, weights, 0.0))
+      return add(
+        sum_of, choice[from_other.argmax()], jnp.where(from_other, weights, 0.0)
+      )
 
     return jax.lax.cond(start.two, add_other, lambda sum_of: sum_of, sum_of)
 

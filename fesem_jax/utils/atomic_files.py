@@ -51,11 +51,7 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a whole file of UTF-8 or nothing; readers never see half of one.
-
-  Raises:
-    UserError: if the file cannot be written, e.g. on a full disk.
-  """
+  """Writes a whole file of UTF-8 or nothing; readers never see half of one."""
   with replacing(path) as file:
     file.write(text.encode())
 

@@ -15,7 +15,7 @@ _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
 _MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 
 
-def shown(value: object, limit: int = 40) -> str:
+def printable(value: object, limit: int = 40) -> str:
   """A value as one line of printable characters.
 
   Args:
@@ -41,18 +41,18 @@ def text_of(value: object) -> str:
 
 
 def in_figure(value: object, limit: int = 40) -> str:
-  """`shown`, for Matplotlib: without formulas."""
-  return shown(value, limit).replace('$', r'\$')
+  """`printable`, for Matplotlib: without formulas."""
+  return printable(value, limit).replace('$', r'\$')
 
 
 def in_latex(value: object, limit: int = 255) -> str:
-  """`shown`, for LaTeX: without commands."""
-  return ''.join(_LATEX.get(c, c) for c in shown(value, limit))
+  """`printable`, for LaTeX: without commands."""
+  return ''.join(_LATEX.get(c, c) for c in printable(value, limit))
 
 
 def in_markdown(value: object, limit: int = 255) -> str:
-  """`shown`, for a cell of a Markdown table: without markup or HTML."""
-  return ''.join(_MARKDOWN.get(c, c) for c in shown(value, limit))
+  """`printable`, for a cell of a Markdown table: without markup or HTML."""
+  return ''.join(_MARKDOWN.get(c, c) for c in printable(value, limit))
 
 
 def in_bytes(size: float) -> str:

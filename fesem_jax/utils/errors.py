@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fesem_jax.utils.display import shown
+from fesem_jax.utils.display import printable
 
 
 class UserError(ValueError):
@@ -19,7 +19,7 @@ class Diverged(UserError):  # noqa: N818 - the outcome of a run.
 
 def argument(name: str, *value: object) -> str:
   """How an error names an argument, with the value that was given if there is one."""
-  return f'`{"=".join([name, *(shown(v).replace("`", "?") for v in value)])}`'
+  return f'`{"=".join([name, *(printable(v).replace("`", "?") for v in value)])}`'
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:

@@ -16,13 +16,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
 
   @classmethod
   def after(cls, done: int, rounds: int, folder: pathlib.Path | None) -> 'Stopped':
-    """The exception of a run that stopped, which says how to continue.
-
-    Args:
-      done: number of rounds done.
-      rounds: rounds of the whole run.
-      folder: the workdir, where the run was saved; None without one.
-    """
+    """The exception of a run, saved in `folder` if any, which says how to continue."""
     if folder is None:
       return cls(
         f'Stopped after round {done} of {rounds}; nothing was saved (no workdir).'

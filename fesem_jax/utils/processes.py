@@ -43,7 +43,7 @@ _Value = TypeVar('_Value')
 _HEAD, _PACKET = 4, 1024
 
 
-class Elsewhere(UserError):  # noqa: N818 - the first process reports it.
+class FirstProcessFailed(UserError):  # noqa: N818 - the first process reports it.
   """An error that the first process reports for all."""
 
 
@@ -91,23 +91,21 @@ class Group(NamedTuple):
 def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
   """Joins the other processes; to be called before anything else uses JAX.
 
-  Processes first tell each other that they are there, since JAX would abort them with
-  a trace of C++ where one is missing. CPU devices exchange arrays by Gloo.
+  CPU devices exchange arrays by Gloo.
 
   Args:
     group: the processes; a group of one does nothing.
     wait_seconds: how long to wait for the others.
 
   Raises:
-    UserError: if the three numbers do not fit together or differ between processes,
-      if the first process does not answer or others do not come in time, or if the
-      processes are to be found and cannot be.
+    UserError: if the three numbers do not fit together or differ between processes, if
+      processes are missing after that time, or if JAX is to find them and cannot.
   """
   group.check()
   if not group.address or (group.address != AUTO and group.num_processes == 1):
     return
   if group.address != AUTO:
-    rendezvous.hold(*group, wait_seconds)
+    rendezvous.wait_for_all(*group, wait_seconds)
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # It would take SIGTERM for a notice and run on.
   jax.config.update('jax_enable_preemption_service', False)
@@ -188,9 +186,6 @@ def leave(code: Any) -> NoReturn:
   """Ends this process after an error, whether or not the others end too.
 
   JAX would wait minutes for them.
-
-  Args:
-    code: exit code; None is 0.
   """
   for stream in (sys.stdout, sys.stderr):
     stream.flush()
@@ -208,14 +203,7 @@ def barrier(name: str) -> None:
 
 
 def on_host(tree: Any) -> Any:
-  """The arrays of a tree, whole, on the host of every process.
-
-  Args:
-    tree: of arrays on the devices of all processes, or on the host.
-
-  Returns:
-    The same tree of NumPy arrays.
-  """
+  """The arrays of a tree, whole, on the host of every process."""
   if count() == 1:
     return jax.device_get(tree)
 
@@ -232,22 +220,16 @@ def on_host(tree: Any) -> Any:
 def from_first(make: Callable[[], _Value]) -> _Value:
   """What `make` returns in the first process, which alone calls it.
 
-  Args:
-    make: looks at files or writes them; returns what JSON can hold.
-
-  Returns:
-    The same value in every process.
-
-  Raises:
-    Elsewhere: in the others, if `make` raised in the first process.
+  It may be anything that JSON can hold. If `make` raises, the others raise
+  `FirstProcessFailed`.
   """
   if count() == 1:
     return make()
   if not is_first():
-    told = json.loads(_broadcast(b''))
-    if 'error' in told:
-      raise Elsewhere(told['error'])
-    return told['value']
+    message = json.loads(_broadcast(b''))
+    if 'error' in message:
+      raise FirstProcessFailed(message['error'])
+    return message['value']
   try:
     value = make()
     message = json.dumps({'value': value})
@@ -258,9 +240,9 @@ def from_first(make: Callable[[], _Value]) -> _Value:
   return value
 
 
-def in_all(sentence: str) -> UserError:
+def error_in_all(sentence: str) -> UserError:
   """The exception for what every process found; the first one reports it."""
-  return UserError(sentence) if is_first() else Elsewhere(sentence)
+  return UserError(sentence) if is_first() else FirstProcessFailed(sentence)
 
 
 def any_of(flag: bool) -> bool:
@@ -278,14 +260,9 @@ def total(own: np.ndarray) -> np.ndarray:
 
 
 def check_same(what: str, value: Any) -> None:
-  """Compares a value that every process made by itself.
+  """Raises `UserError` in every process unless all have made the same value.
 
-  Args:
-    what: the value is of, for the message.
-    value: what JSON can hold.
-
-  Raises:
-    UserError: in every process, if it differs.
+  `what` the value is of is for the message; it may be anything that JSON can hold.
   """
   if count() == 1:
     return
@@ -294,7 +271,7 @@ def check_same(what: str, value: Any) -> None:
   found = multihost_utils.process_allgather(digest)
   if (found != found[0]).any():
     other = int(np.flatnonzero((found != found[0]).any(axis=1))[0])
-    raise in_all(
+    raise error_in_all(
       f'Process {other} differs from the first process in {what}; start all of them '
       'by the same command on the same data.'
     )

@@ -13,11 +13,7 @@ _SHOWN = contextvars.ContextVar('shown', default=False)
 
 @contextlib.contextmanager
 def shown(progress: bool | None) -> Iterator[None]:
-  """Shows the waits of a block.
-
-  Args:
-    progress: whether to; None shows them where standard error is a terminal.
-  """
+  """Shows the waits of a block; None shows them where standard error is a terminal."""
   token = _SHOWN.set(sys.stderr.isatty() if progress is None else progress)
   try:
     yield
@@ -26,7 +22,7 @@ def shown(progress: bool | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
+def waiting_for(what: str) -> Iterator[None]:
   """Says what a block does when it begins, and how long it took when it ends."""
   if not _SHOWN.get():
     yield

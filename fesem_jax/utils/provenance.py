@@ -15,14 +15,7 @@ _PACKAGES = ('fesem_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 
 
 
 def describe(mesh: Mesh) -> dict[str, Any]:
-  """The `memory`, `device`, `versions` and `commit` of a summary.
-
-  Args:
-    mesh: devices of the run.
-
-  Returns:
-    Entries by name, as JSON can hold them. Memory is that of this process.
-  """
+  """The `memory` (of this process), `device`, `versions` and `commit` of a summary."""
   device = mesh.devices.flat[0]
   stats = [d.memory_stats() or {} for d in mesh.local_devices]
   peaks = [s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s]

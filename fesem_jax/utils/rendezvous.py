@@ -1,14 +1,18 @@
-"""Processes that find each other before JAX connects them.
+"""Processes find each other before JAX connects them.
 
-JAX aborts a process whose coordinator does not answer, and does not notice numbers of
-processes that differ. Here the first process waits at the coordinator's address until
-all others have said who they are, answers them, and leaves the address to JAX.
+`jax.distributed.initialize` cannot do this alone. With JAX 0.10.2 and an
+`initialization_timeout`, a process ends by SIGABRT and a C++ trace if the coordinator
+or another process is missing or if two processes have one number, and by SIGSEGV if the
+port is taken; processes that disagree on their number are connected. Here the first
+process waits at the coordinator's address until all others have said who they are,
+answers them, and leaves the address to JAX.
 """
 
 import contextlib
 import json
 import socket
 import time
+from typing import Any
 
 from fesem_jax.utils.errors import UserError, argument
 
@@ -16,26 +20,20 @@ _MAX_BYTES = 1000  # Of a message.
 _RETRY_SECONDS = 0.2
 
 
-def hold(address: str, process_id: int, count: int, seconds: float) -> None:
-  """Waits until all processes are there and agree on their number.
+def wait_for_all(address: str, process_id: int, count: int, seconds: float) -> None:
+  """Waits until all `count` processes are there and agree on their number.
 
-  Args:
-    address: HOST:PORT of the first process.
-    process_id: of this process, counted from 0.
-    count: how many processes there are to be.
-    seconds: how long to wait.
-
-  Raises:
-    UserError: in every process that is there, if some are not, or if they disagree.
+  Raises `UserError` in every process that is there, if some are missing after so many
+  seconds or if they disagree.
   """
   deadline = time.monotonic() + seconds
   if process_id == 0:
-    _host(address, count, seconds, deadline)
+    _collect(address, count, seconds, deadline)
   else:
-    _attend(address, process_id, count, seconds, deadline)
+    _announce(address, process_id, count, seconds, deadline)
 
 
-def _host(address: str, count: int, seconds: float, deadline: float) -> None:
+def _collect(address: str, count: int, seconds: float, deadline: float) -> None:
   """The first process's part: collects the others and tells them the outcome."""
   with contextlib.ExitStack() as opened:
     listener = opened.enter_context(_listener(address))
@@ -46,7 +44,7 @@ def _host(address: str, count: int, seconds: float, deadline: float) -> None:
       listener.settimeout(max(0.01, deadline - time.monotonic()))
       try:
         connection = opened.enter_context(listener.accept()[0])
-        other, other_count = _hello(connection, deadline)
+        other, other_count = _announcement(connection, deadline)
       except TimeoutError:
         if time.monotonic() < deadline:  # A stranger who says nothing.
           continue
@@ -67,12 +65,12 @@ def _host(address: str, count: int, seconds: float, deadline: float) -> None:
         present.add(other)
         waiting.append(connection)
     for connection in waiting:
-      _tell(connection, fault)
+      _answer(connection, fault)
   if fault:
     raise UserError(fault)
 
 
-def _attend(
+def _announce(
   address: str, process_id: int, count: int, seconds: float, deadline: float
 ) -> None:
   """Another process's part: says who it is and waits for the outcome."""
@@ -85,7 +83,7 @@ def _attend(
         connection.sendall(json.dumps([process_id, count]).encode() + b'\n')
         # The first process may have begun to wait later.
         connection.settimeout(left + seconds)
-        fault = json.loads(_line(connection))
+        fault = _received(connection)
     except (OSError, ValueError) as e:
       reason = str(getattr(e, 'strerror', None) or e)
       time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -118,31 +116,22 @@ def _listener(address: str) -> socket.socket:
     ) from e
 
 
-def _hello(connection: socket.socket, deadline: float) -> tuple[int, int]:
-  """Who has connected, and how many it takes there to be.
-
-  Raises:
-    OSError, ValueError: if it does not say so.
-  """
+def _announcement(connection: socket.socket, deadline: float) -> tuple[int, int]:
+  """Number of the process that has connected, and how many it takes there to be."""
   connection.settimeout(max(0.01, min(5.0, deadline - time.monotonic())))
-  process_id, count = json.loads(_line(connection))
+  process_id, count = _received(connection)
   return int(process_id), int(count)
 
 
-def _tell(connection: socket.socket, fault: str) -> None:
+def _answer(connection: socket.socket, fault: str) -> None:
   with contextlib.suppress(OSError):  # It has gone meanwhile; JAX will find out.
     connection.sendall(json.dumps(fault).encode() + b'\n')
 
 
-def _line(connection: socket.socket) -> bytes:
-  """What the other side sends until the end of a line."""
-  found = b''
-  while not found.endswith(b'\n'):
-    part = connection.recv(_MAX_BYTES)
-    if not part or len(found) > _MAX_BYTES:
-      raise ValueError('it closed the connection')
-    found += part
-  return found
+def _received(connection: socket.socket) -> Any:
+  """The JSON value of the line that the other side sends; raises `ValueError`."""
+  with connection.makefile('rb') as file:
+    return json.loads(file.readline(_MAX_BYTES))
 
 
 def _missing(address: str, count: int, seconds: float, present: set[int]) -> str:

@@ -28,14 +28,7 @@ def first_line(e: BaseException) -> str:
 
 @contextlib.contextmanager
 def reading(where: object) -> Iterator[None]:
-  """Makes any exception that reading a file raises an error of one sentence.
-
-  Args:
-    where: the file, and the client if there is one, for the sentence.
-
-  Raises:
-    UserError: in place of any other exception.
-  """
+  """Makes any exception that reading `where` raises a `UserError`."""
   try:
     yield
   except UserError:
@@ -134,15 +127,10 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
 
 
 def inside(folder: pathlib.Path, name: str, source: object) -> pathlib.Path:
-  """The path of a file below a folder.
+  """The path of the file `name` below a folder.
 
-  Args:
-    folder: that holds the file.
-    name: path below it, from an untrusted source.
-    source: where the name was read, for errors.
-
-  Raises:
-    UserError: if the name leads out of the folder.
+  Raises `UserError` if the name, which `source` gives and may be hostile, leads out of
+  the folder.
   """
   parts = pathlib.PurePosixPath(name.replace('\\', '/'))
   bad = {':', '\0'} & set(name)

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation.robust import AGGREGATIONS, aggregator
+from fesem_jax.aggregation.robust import AGGREGATIONS, Aggregation
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.training.cohort import train_cohort
@@ -71,7 +71,7 @@ def found(clients):
 
     def centers(stack, cluster, counts, origins):
       return {
-        name: aggregator(name.split()[0], **options)(
+        name: Aggregation(name.split()[0], **options).aggregate()(
           stack, cluster, counts, origins, mesh
         )
         for name, (options, _) in RULES.items()
@@ -104,7 +104,7 @@ def test_rules_meet_where_their_options_do(clients):
   stack, cluster, counts, origins = clients
 
   def centers(name, **options):
-    rule = jax.jit(aggregator(name, **options))
+    rule = jax.jit(Aggregation(name, **options).aggregate())
     return matrix(rule(stack, jnp.asarray(cluster), jnp.asarray(counts), origins))
 
   mean, median = centers('mean'), centers('median')
@@ -133,7 +133,7 @@ def test_models_near_the_ends_of_float32_do_not_harm():
   points[4] = -3e37
   args = np.zeros(6, np.int32), np.arange(6) < 5, np.zeros((1, 4), np.float32)
   for name in ('median', 'norm_bound', 'krum'):
-    got = jax.jit(aggregator(name, beta=0.4))(points, *args)
+    got = jax.jit(Aggregation(name, beta=0.4).aggregate())(points, *args)
     assert np.isfinite(got).all(), name
     assert np.abs(got).max() < 20, name
 
@@ -145,7 +145,7 @@ def test_krum_tells_models_apart_that_lie_close_together():
   points = middle + 1e-4 * rng.normal(size=(12, 500)) * np.arange(1, 13)[:, None]
   points = points.astype(np.float32)
   args = np.zeros(12, np.int32), np.ones(12, bool), middle.astype(np.float32)
-  got = jax.jit(aggregator('krum', beta=0.25))(points, *args)
+  got = jax.jit(Aggregation('krum', beta=0.25).aggregate())(points, *args)
   want = krum(points.astype(np.float64), 0.25, 1)
   np.testing.assert_allclose(got[0], want, rtol=0, atol=1e-6)
 
@@ -155,9 +155,7 @@ def test_krum_tells_models_apart_that_lie_close_together():
 )
 def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
   data, local = federation(), helpers.local(chunk=3, devices=devices)
-  algorithm = algorithms.build(
-    'fesem', local, num_clusters=2, aggregation=aggregation, init_shuffle=0.5
-  )
+  algorithm = algorithms.build('fesem', local, num_clusters=2, aggregation=aggregation)
   key = jax.random.key(2)
   first = jax.jit(algorithm.init)(key, data)
   # From centers that lie close together, clients go to others than their own.

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.common.wrapped import inner, replaced
+from fesem_jax.algorithms.wrappers import with_shuffled_start
 from fesem_jax.clustering import em
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.types import Cohort
@@ -65,11 +67,16 @@ def test_assignments_older_than_max_age_are_made_anew(client_state):
   state = initial(algorithm, data)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
   best = best_of(centers, data)
-  state = state._replace(centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
-  step, right = jax.jit(algorithm.step), lambda s: np.asarray(s.assignment) == best
+  state = replaced(state, centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
+  step = jax.jit(algorithm.step)
+
+  def right(state):
+    return np.asarray(inner(state).assignment) == best
+
   for number in (1, 2, 3):  # Clients 0 to 3 each time, 4 and 5 in round 3 only.
     ids = np.arange(6) if number == 3 else np.array([0, 1, 2, 3, 6, 6])
-    state, _ = step(state, data, Cohort(ids, everyone=False), jax.random.key(number))
+    cohort = Cohort(ids, everyone=False)
+    state, _ = step(state, data, cohort, jax.random.key(number))
     assert right(state).tolist() == [False] * 4 + [number == 3] * 2
   assert state.seen.tolist() == [3] * 6
 
@@ -93,31 +100,32 @@ def test_clients_that_join_late_choose_by_loss(client_state):
     client_state=client_state,
   )  # fmt: skip
   state = initial(algorithm, data)
-  first = np.flatnonzero(np.asarray(state.seen) == 0)
-  late = np.flatnonzero(np.asarray(state.seen) == -1)
+  first = np.flatnonzero(np.asarray(state.joined))
+  late = np.flatnonzero(~np.asarray(state.joined))
   assert len(first) == len(late) == 3
   if client_state == 'stacked':  # Only the first ones have trained.
-    points = matrix(state.client_params)
+    points = matrix(inner(state).client_params)
     moved = (points != points[late[0]]).any(axis=1)
     np.testing.assert_array_equal(np.flatnonzero(moved), first)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
   best = best_of(centers, data)
-  wrong = state._replace(centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
+  wrong = replaced(state, centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
   used = np.asarray(algorithm.deployed(wrong, data).choice)
   np.testing.assert_array_equal(used[late], best[late])
   np.testing.assert_array_equal(used[first], 1 - best[first])
   after, _ = jax.jit(algorithm.step)(wrong, data, helpers.everyone(data), KEY)
-  np.testing.assert_array_equal(np.asarray(after.assignment)[late], best[late])
-  np.testing.assert_array_equal(np.asarray(after.assignment)[first], 1 - best[first])
-  assert (np.asarray(after.seen) == 1).all()
+  assignment = np.asarray(inner(after).assignment)
+  np.testing.assert_array_equal(assignment[late], best[late])
+  np.testing.assert_array_equal(assignment[first], 1 - best[first])
+  assert np.asarray(after.joined).all()
 
 
 def test_a_shuffled_start_moves_clients_and_their_centers():
   data = helpers.federation(np.full(40, 4), groups=np.arange(40) % 2)
   states = {}
   for share in (0.0, 0.5, 1.0):
-    algorithm, _ = built(init_shuffle=share)
-    states[share] = initial(algorithm, data)
+    algorithm, _ = built()
+    states[share] = initial(with_shuffled_start(algorithm, share), data)
   right = np.asarray(states[0.0].assignment)
   for share, state in states.items():
     moved = (np.asarray(state.assignment) != right).mean()
@@ -171,11 +179,8 @@ def test_a_sampled_start_matches_units_before_models_are_aggregated():
   ('options', 'said'),
   [
     ({'recluster_every': 2, 'client_state': 'streamed'}, '`recluster_every` needs'),
-    ({'init_shuffle': 0.5, 'client_state': 'streamed'}, '`init_shuffle` needs'),
     ({'init_models': 'random', 'client_state': 'streamed'}, '`init_models` needs'),
     ({'init_models': 'same'}, '`init_models=same`'),
-    ({'init_shuffle': 1.5}, '`init_shuffle=1.5` must lie'),
-    ({'init_shuffle': -0.5}, '`init_shuffle=-0.5`'),
     ({'temperature': -1.0}, '`temperature=-1.0`'),
     ({'temperature': 1.0, 'cluster_on': 'logits'}, '`temperature` compares all'),
     ({'max_age': -1}, '`max_age=-1`'),

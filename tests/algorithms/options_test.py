@@ -39,7 +39,7 @@ DEFAULTS = {
   'hypo_cluster': {
       'num_clusters': 4, 'variant': 'model', 'weighting': 'uniform',
       'init_restarts': 20, 'init_rounds': 2, 'init_clients': 24,
-      'server_optimizer': None,
+      'server_optimizer': None, 'recluster_every': 0,
   },
   'fed_dane': {'prox_mu': 0.1, 'same_cohort': False},
   'fed_prox': {'prox_mu': 0.1, 'straggler_fraction': 0.0, 'weighting': 'by_examples'},
@@ -47,11 +47,11 @@ DEFAULTS = {
       'num_clusters': 4, 'prox_lambda': 0.01, 'prox_weighting': 'uniform',
       'weighting': 'uniform', 'cluster_on': 'all', 'temperature': 0.0,
       'aggregation': 'mean', 'beta': 0.1, 'norm_bound': 0.0, 'krum_models': 1,
+      'server_optimizer': None, 'track_objective': False,
       'loss_check_every': 0, 'recluster_every': 0, 'reseed_empty': False,
       'max_age': 0, 'late_joins': False, 'init_models': 'common', 'init_epochs': 1,
       'init_restarts': 20, 'init_seeding': 'random', 'init_clients': 0,
-      'init_shuffle': 0.0, 'client_state': 'stacked', 'track_objective': False,
-      'server_optimizer': None,
+      'client_state': 'stacked',
   },
   'fesem_ma': {},  # Filled in below.
   'fed_opt': {'weighting': 'by_examples'},
@@ -136,12 +136,12 @@ def test_stragglers_need_epochs():
   ],
 )
 def test_fesems_first_clustering_holds_so_many_models(options, most, monkeypatch):
-  module = sys.modules['fesem_jax.algorithms.common.fesem_start']
+  module = sys.modules['fesem_jax.algorithms.common.cluster_start']
   monkeypatch.setattr(module, 'MAX_INITIAL_CLIENTS', 5)
   real, seen = module.train_and_cluster, []
 
   def watched(*args, **kwargs):
-    seen.append(kwargs['max_clients'])
+    seen.append(args[6].max_clients)
     return real(*args, **kwargs)
 
   monkeypatch.setattr(module, 'train_and_cluster', watched)

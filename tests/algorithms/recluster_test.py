@@ -11,7 +11,9 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.aggregation import server_optimizers
-from fesem_jax.algorithms.common import first_clusters, recluster
+from fesem_jax.algorithms.common import first_clusters
+from fesem_jax.algorithms.common.wrapped import inner, replaced
+from fesem_jax.algorithms.wrappers import reclustering
 from fesem_jax.clustering import comparison, em, hidden_units
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
@@ -51,12 +53,13 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
   algorithm = built(local, weighting=weighting)
   state = initial(algorithm, data)
   weights = SIZES.astype(float) if weighting == 'by_examples' else np.ones(6)
-  old = reference.vectors(state.centers)
+  centers = inner(state).centers
+  old = reference.vectors(centers)
   key = jax.random.key(5)
 
   def trained_from_mean(assignment):
     share = np.bincount(assignment, minlength=2) / 6
-    start = unflatten(share @ old, reference.from_params(state.centers, 0))
+    start = unflatten(share @ old, reference.from_params(centers, 0))
     trained = reference_round(local, data, [start] * 6, range(6), key)
     return np.stack([reference.flat(w) for w in trained])
 
@@ -71,7 +74,7 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
     return points, min(every_part, key=lambda second: value(points, second))
 
   # Right is what k-means finds from the mean that this very assignment gives.
-  assignment = best(np.asarray(state.assignment))[1].astype(int)
+  assignment = best(np.asarray(inner(state).assignment))[1].astype(int)
   for _ in range(5):
     assignment = best(assignment)[1].astype(int)
   if wrong:
@@ -82,17 +85,20 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
   moves = min(weights @ (a != assignment) for a in both) / weights.sum()
   assert (present - found > 0.1 * moves * present + 1e-9) == wrong
 
-  state = state._replace(
-    assignment=jnp.asarray(assignment, jnp.int32), rounds=jnp.int32(EVERY - 1)
+  state = replaced(
+    state,
+    assignment=jnp.asarray(assignment, jnp.int32),
+    rounds=jnp.int32(EVERY - 1),
   )
   step = jax.jit(algorithm.step)
-  after, info = step(state, data, helpers.everyone(data), key)
+  both_states, info = step(state, data, helpers.everyone(data), key)
+  after, checks = inner(both_states), both_states.checks
   if not wrong:
     np.testing.assert_array_equal(after.assignment, assignment)
-    chex.assert_trees_all_equal(after.centers, state.centers)
+    chex.assert_trees_all_equal(after.centers, centers)
     assert_close(info.clusters.objective, present, rtol=1e-3)
     assert int(info.clusters.moved) == 0
-    assert after.checks == (EVERY + 2 * EVERY, 2 * EVERY, False)
+    assert checks == (EVERY + 2 * EVERY, 2 * EVERY, False)
     return
   # New clusters are called what most of their clients were called.
   new = min(both, key=lambda a: weights @ (a != assignment))
@@ -102,7 +108,7 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
   assert_close(reference.vectors(after.centers), shares @ old, rtol=1e-3)
   assert_close(info.clusters.objective, found, rtol=1e-3)
   assert int(info.clusters.moved) == (new != assignment).sum()
-  assert after.checks == (2 * EVERY, EVERY, True)
+  assert checks == (2 * EVERY, EVERY, True)
 
 
 @pytest.fixture(scope='module')
@@ -118,10 +124,10 @@ def paired(algorithm, data, groups):
   """The state in which two groups share each of two centers; two are far away."""
   state = initial(algorithm, data)
   assignment = jnp.asarray(groups // 2, jnp.int32)
-  ones = jnp.ones(len(groups))
-  centers = em.m_step(state.client_params, assignment, ones, state.centers)
+  ones, first = jnp.ones(len(groups)), inner(state)
+  centers = em.m_step(first.client_params, assignment, ones, first.centers)
   far = jax.tree.map(lambda c: c.at[2:].add(100.0), centers)
-  return state._replace(centers=far, assignment=assignment)
+  return replaced(state, centers=far, assignment=assignment)
 
 
 def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
@@ -133,12 +139,30 @@ def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
     for number in range(1, 9):
       key = jax.random.key(number)
       state, _ = step(state, data, helpers.everyone(data), key)
-    found[every] = adjusted_rand_score(groups, state.assignment)
+    found[every] = adjusted_rand_score(groups, inner(state).assignment)
   assert found[0] < 0.7
   assert found[3] == 1.0
   # Corrected in round 3 and found right in round 6: the next check is in round 12.
   assert (int(state.checks.due), int(state.checks.wait)) == (12, 6)
   chex.assert_tree_all_finite(state)
+
+
+def test_hypo_cluster_recovers_where_centers_are_shared_by_two_groups(planted):
+  groups, data, local, _ = planted
+  algorithm = algorithms.build(
+    'hypo_cluster', local, num_clusters=4, init_restarts=1, init_rounds=0,
+    recluster_every=2,
+  )  # fmt: skip
+  state = initial(algorithm, data)
+  far = jax.tree.map(lambda c: c.at[2:].add(100.0), inner(state).centers)
+  state = replaced(state, centers=far, assignment=jnp.asarray(groups // 2, jnp.int32))
+  step, found = jax.jit(algorithm.step), []
+  for number in range(1, 5):
+    key = jax.random.key(number)
+    state, _ = step(state, data, helpers.everyone(data), key)
+    found.append(adjusted_rand_score(groups, inner(state).assignment))
+  assert found[0] < 0.7
+  assert found[1:] == [1.0, 1.0, 1.0]
 
 
 def test_a_cohort_is_clustered_without_the_other_clients(planted):
@@ -151,13 +175,16 @@ def test_a_cohort_is_clustered_without_the_other_clients(planted):
     **options,
   )
   state, ids = paired(algorithm, data, groups), np.arange(12)
-  state = state._replace(
-    assignment=state.assignment.at[12:].set(2),
-    server=jax.tree.map(jnp.ones_like, state.server),
+  before = inner(state)
+  before = before._replace(
+    assignment=before.assignment.at[12:].set(2),
+    server=jax.tree.map(jnp.ones_like, before.server),
   )
+  state = replaced(state, **before._asdict())
   cohort = Cohort(ids, everyone=False)
   after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
-  new, old = np.asarray(after.assignment), np.asarray(state.assignment)
+  after = inner(after)
+  new, old = np.asarray(after.assignment), np.asarray(before.assignment)
   np.testing.assert_array_equal(new[12:], old[12:])
   assert adjusted_rand_score(groups[:12], new[:12]) == 1.0
   # The others count in the center that they share with clients of the cohort.
@@ -167,8 +194,8 @@ def test_a_cohort_is_clustered_without_the_other_clients(planted):
   assert went[2, 2] == 4
   assert went[2].sum() == 7
   shares = went / went.sum(axis=1, keepdims=True)
-  before = reference.vectors(state.centers)
-  assert_close(reference.vectors(after.centers), shares @ before, rtol=1e-3)
+  vectors = reference.vectors(before.centers)
+  assert_close(reference.vectors(after.centers), shares @ vectors, rtol=1e-3)
   # A center that is another one than before has no momentum.
   for x in jax.tree.leaves(after.server):
     momentum = np.asarray(x).reshape(4, -1)
@@ -180,10 +207,10 @@ def test_right_clusters_stay_where_the_cohort_has_none_of_some(planted):
   algorithm = algorithms.build('fesem', local, recluster_every=1, **options)
   state = paired(algorithm, data, groups)
   right = jnp.asarray(groups, jnp.int32)
-  state = state._replace(assignment=right)
+  state = replaced(state, assignment=right)
   cohort = Cohort(np.array([0, 1, 2, 4, 5, 6]), everyone=False)
   after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
-  np.testing.assert_array_equal(after.assignment, right)
+  np.testing.assert_array_equal(inner(after).assignment, right)
   assert after.checks == (3, 2, False)
 
 
@@ -203,11 +230,11 @@ def test_the_round_after_a_change_parts_centers(planted):
     'fesem', local, recluster_every=2, loss_check_every=3, temperature=0.05, **options
   )
   state, step = paired(algorithm, data, groups), jax.jit(algorithm.step)
-  state = state._replace(rounds=jnp.int32(1))
+  state = replaced(state, rounds=jnp.int32(1))
   for number in (2, 3, 4, 5):  # New clusters; a check of losses, put off; the same.
     key = jax.random.key(number)
     state, _ = step(state, data, helpers.everyone(data), key)
-    assert adjusted_rand_score(groups, state.assignment) == 1.0
+    assert adjusted_rand_score(groups, inner(state).assignment) == 1.0
 
 
 def test_a_check_reports_eq_6_of_all_layers():
@@ -217,7 +244,9 @@ def test_a_check_reports_eq_6_of_all_layers():
   )
   state = initial(algorithm, data)
   key = jax.random.key(5)
-  after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
+  step = jax.jit(algorithm.step)
+  after, info = step(state, data, helpers.everyone(data), key)
+  after = inner(after)
   points, cluster = matrix(after.client_params), np.asarray(after.assignment)
   want = sum(scatter(points, cluster == k, np.ones(6)) for k in (0, 1)) / 6
   assert_close(info.clusters.objective, want, rtol=1e-3)
@@ -225,7 +254,7 @@ def test_a_check_reports_eq_6_of_all_layers():
 
 def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
   # Between what new clusters gain over one present partition and over another.
-  monkeypatch.setattr(recluster, '_MARGIN', 1.2)
+  monkeypatch.setattr(reclustering, '_MARGIN', 1.2)
   data, local = federation(), helpers.local(epochs=2)
   common = local.model.init(jax.random.key(0))
   centers = tree.repeat(common, 2)
@@ -234,10 +263,10 @@ def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
 
   def checks(cluster_on):
     def check(own):
-      found = recluster.recluster(
+      compare = comparison.build(cluster_on, local.model)
+      found = reclustering.recluster(
         local, centers, own, own, data, helpers.everyone(data), jax.random.key(5),
-        restarts=20, seeding='random', weighting='uniform',
-        comparison=comparison.build(cluster_on, local.model),
+        first_clusters.Clustering(comparison=compare),
       )  # fmt: skip
       return found.changed, found.assignment, found.objective
 
@@ -267,15 +296,16 @@ def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
 
 
 def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):
-  monkeypatch.setattr(recluster, '_MARGIN', 2.0)  # No new clusters are ever taken.
+  monkeypatch.setattr(reclustering, '_MARGIN', 2.0)  # No new clusters are ever taken.
   data = federation()
   algorithm = algorithms.build(
     'fesem', helpers.local(), num_clusters=2, recluster_every=1, late_joins=True,
     init_clients=3,
   )  # fmt: skip
   state = initial(algorithm, data)
-  first, late = (np.flatnonzero(np.asarray(state.seen) == s) for s in (0, -1))
-  np.testing.assert_array_equal(np.asarray(state.assignment)[late], [2, 2, 2])
+  first, late = (np.flatnonzero(np.asarray(state.joined) == j) for j in (True, False))
+  before = inner(state)
+  np.testing.assert_array_equal(np.asarray(before.assignment)[late], [2, 2, 2])
   centers = jax.vmap(helpers.local().model.init)(jax.random.split(jax.random.key(1), 2))
   models = [reference.from_params(centers, k) for k in (0, 1)]
   losses = [
@@ -287,12 +317,12 @@ def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):
   best = np.argmin(np.array(losses)[:, [1 - order, order]], axis=1)
   joins = late[best == 1][:1]
   ids = np.concatenate([first, joins])
-  state = state._replace(centers=centers)
+  state = replaced(state, centers=centers)
   cohort = Cohort(ids, everyone=False)
   after, info = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(5))
-  want = np.asarray(state.assignment).copy()
+  want = np.asarray(before.assignment).copy()
   want[joins] = 1
-  np.testing.assert_array_equal(after.assignment, want)
+  np.testing.assert_array_equal(inner(after).assignment, want)
   # Those who have yet to join are in no cluster.
   assert info.clusters.sizes.tolist() == np.bincount(want, minlength=3)[:2].tolist()
 
@@ -319,15 +349,16 @@ def test_clients_that_keep_their_cluster_are_averaged_in_the_order_of_its_center
   data, local = federation(), helpers.local(epochs=2)
   algorithm = built(local, cluster_on='matched')
   state = initial(algorithm, data)
-  first = tree.unstack(state.centers, 0)
+  first = tree.unstack(inner(state).centers, 0)
   near = jax.tree.map(lambda x: jnp.stack([x, x + 1e-5]), first)
   own = jnp.ones(6, jnp.int32)
   step, key = jax.jit(algorithm.step), jax.random.key(5)
 
   def after(centers, hold=True):
     checks = state.checks._replace(hold=jnp.bool_(hold), due=jnp.int32(9))
-    at = state._replace(centers=centers, assignment=own, checks=checks)
+    at = replaced(state, centers=centers, assignment=own)._replace(checks=checks)
     new, info = step(at, data, helpers.everyone(data), key)
+    new = inner(new)
     return new.centers, np.asarray(new.assignment), info.clusters.objective
 
   # Some would leave for the first center, whose units are in another order.
@@ -359,10 +390,10 @@ def test_centers_are_mixed_in_one_order_of_units(cluster_on):
   if cluster_on == 'matched':
 
     def common_of(centers):
-      found = recluster.recluster(
+      found = reclustering.recluster(
         local, centers, jnp.asarray(own), jnp.asarray(own), data,
-        helpers.everyone(data), jax.random.key(5), restarts=2, seeding='random',
-        weighting='uniform', comparison=compare,
+        helpers.everyone(data), jax.random.key(5),
+        first_clusters.Clustering(restarts=2, comparison=compare),
       )  # fmt: skip
       return found.trained.params, found.centers
 

@@ -182,7 +182,6 @@ NUMBERS = [
       {
         'num_clusters': 2, 'temperature': t, 'max_age': int(10 * t),
         'loss_check_every': int(10 * t), 'recluster_every': int(20 * t),
-        'init_shuffle': t,
       }
       for t in (0.2, 0.3)
     ],

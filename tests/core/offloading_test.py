@@ -158,7 +158,7 @@ def test_models_of_another_kind_are_refused():
 @pytest.mark.parametrize(
   'options',
   [{'aggregation': 'median'}, {'reseed_empty': True}, {'recluster_every': 2},
-   {'init_shuffle': 0.5}, {'init_models': 'random'}],
+   {'init_models': 'random'}],
 )  # fmt: skip
 def test_options_that_need_all_models_on_the_devices_are_refused(options):
   with pytest.raises(UserError, match=r'needs the models of all clients.*offloaded'):

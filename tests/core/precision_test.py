@@ -13,6 +13,7 @@ from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.local_sgd import weighted_loss
+from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import IDS, METHODS, federation
@@ -109,7 +110,9 @@ def test_every_form_of_a_layer_takes_it(chunk, shared_start):
   def train(start, key):
     used = ClientModels(start)
     cohort = helpers.everyone(data)
-    return train_cohort(local, used, data, cohort, key, keep=False, mean_by='uniform')
+    return train_cohort(
+      local, used, data, cohort, key, reduction=mean_of_models('uniform')
+    )
 
   start = expand(local.model.init(jax.random.key(0)))
   found = precisions(train, start, jax.random.key(1))

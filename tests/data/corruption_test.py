@@ -224,8 +224,8 @@ def test_the_files_say_who_is_honest(finished):
   assert run.summary['honest'] == result.summary['honest']
   assert run.clients.of('c0')['honest'] in (True, False)
   (folder / 'clients.csv').write_text('\n'.join(lines).replace(',1\n', ',2\n', 1))
-  with pytest.raises(UserError, match='honest must be 0 or 1'):
-    client_table.read(folder)
+  with pytest.raises(UserError, match='not of one run'):
+    load_run(folder)
 
 
 def test_a_run_goes_on_with_the_same_bad_clients_only(finished):

@@ -102,22 +102,6 @@ def test_flags_of_a_server_optimizer_have_its_own_defaults(parsed_flags):
   np.testing.assert_allclose(second_step(server_beta1=0.9), by_hand(0.9), rtol=1e-5)
 
 
-def test_runs_of_before_go_on_where_the_servers_numbers_are_the_same(
-  parsed_flags, tmp_path
-):
-  before = {'server_learning_rate': 0.0, 'server_beta1': 0.9, 'server_tau': 1e-3}
-  for name in ('mean', 'momentum', 'adam', 'adagrad'):
-    chosen = {'server_optimizer': name}
-    now = experiment_flags.configuration('fesem', chosen)
-    if name != 'adagrad':
-      check_same(tmp_path, now | before, now)
-      continue
-    with refuses(r'--server_beta1 \(there: 0.9, now: 0.0\)'):
-      check_same(tmp_path, now | before, now)
-    given = experiment_flags.configuration('fesem', chosen | {'server_beta1': 0.9})
-    check_same(tmp_path, now | before, given)
-
-
 @pytest.mark.parametrize(
   ('chosen', 'message'),
   [
@@ -145,18 +129,18 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
     experiment_flags.configuration('fed_avg', {'num_clusters': 3})
 
 
-def test_runs_of_before_the_flag_go_on_where_precision_is_the_highest(
-  parsed_flags, tmp_path
-):
+def test_runs_of_another_precision_are_refused(parsed_flags, tmp_path):
   before = experiment_flags.configuration('fed_avg', {})
-  assert 'precision' not in before
   by_label = compare.configurations(['fed_avg(precision=default)'], 1, {})
   assert by_label == {'fed_avg(precision=default)': [before | {'precision': 'default'}]}
-  check_same(tmp_path, before, before | {'precision': 'highest'})
+  check_same(tmp_path, before, before)
   with flagsaver.flagsaver(precision='high'):
     now = experiment_flags.configuration('fed_avg', {})
   assert now == before | {'precision': 'high'}
   with pytest.raises(UserError, match=r'`precision` \(there: highest, now: high\)'):
+    check_same(tmp_path, before, now)
+  del before['precision']  # As versions without the flag saved it.
+  with pytest.raises(UserError, match=r'`precision` \(there: absent, now: high\)'):
     check_same(tmp_path, before, now)
 
 

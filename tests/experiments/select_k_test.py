@@ -264,7 +264,7 @@ def test_a_selection_is_written_drawn_and_resumed(given, tmp_path, capsys, monke
   assert (tmp_path / 'plots' / 'select_k.png').stat().st_size > 0
   # Again: nothing trains, and the end is the same.
   monkeypatch.setattr(common_start, 'inner_products', None)
-  monkeypatch.setattr('fesem_jax.run.simulation.run_round', None)
+  monkeypatch.setattr('fesem_jax.run.loop.run_round', None)
   given(*arguments)
   assert json.loads((tmp_path / 'select_k.json').read_text()) == made
   assert capsys.readouterr().out.splitlines()[-8:] == first.splitlines()[-8:]

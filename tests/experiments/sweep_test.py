@@ -14,6 +14,7 @@ from experiments import flags as experiment_flags
 from experiments.errors import in_flags
 from fesem_jax import plots
 from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK
@@ -98,7 +99,7 @@ def test_what_a_value_does_not_concern_runs_once(given, monkeypatch, tmp_path):
   def run(by_label, folder):
     ran.append((folder.name, list(by_label)))
     values = {la: [summary(c.get('prox_lambda', 0.5))] for la, (c,) in by_label.items()}
-    return compare.Finished(values, {}, {})
+    return Comparison(values, []), {}
 
   monkeypatch.setattr(compare, 'run_methods', run)
   given('--vary=prox_lambda:0.25,0', '--num_seeds=1', f'--workdir={tmp_path}')

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments import compare, rates, tune
+from experiments import compare, tune
 from fesem_jax.analysis import tuning
 from fesem_jax.evaluation import paired
 from fesem_jax.utils.errors import UserError
@@ -180,7 +180,7 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   assert held['fed_avg']['tried'][0]['validation_micro_accuracy'] == 0.2
   assert held['fed_prox']['tried'][0]['of_seeds'] == [None, None]
 
-  rows = rates.rows(chosen, choices)
+  rows = [tune.row(la, c, choices.get(la)) for la, (c, *_) in chosen.items()]
   lines = tuning.as_markdown(rows).splitlines()
   assert lines[0] == '| method | rates | chosen | tuning runs |'
   by_method = {line.split(' | ')[0].removeprefix('| '): line for line in lines}
@@ -200,7 +200,8 @@ def test_rates_of_servers_are_told_with_their_defaults(parsed_flags):  # noqa: F
     'fed_avg', 'fed_opt(server_optimizer=momentum)', 'fesem(2)',
     'fesem(2;server_optimizer=adam;server_learning_rate=0.3)', 'scaffold',
   ]  # fmt: skip
-  rows = rates.rows(compare.configurations(listed, 1, {}), {})
+  by_label = compare.configurations(listed, 1, {})
+  rows = [tune.row(label, config, None) for label, (config,) in by_label.items()]
   rate = {row['method']: row['values'].get('server_learning_rate') for row in rows}
   assert rate == {
     'fed_avg': None, 'fed_opt(server_optimizer=momentum)': 1.0, 'fesem(2)': None,
@@ -256,8 +257,8 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
     'run_unless_diverged',
     lambda config, *_: summary(0.5 + 0.1 * config['seed'] * ('prox_lambda' in config)),
   )
-  finished = compare.run_methods(by_label, tmp_path)
-  assert list(finished.summaries) == ['fed_avg', 'fesem(2)']
+  found, _ = compare.run_methods(by_label, tmp_path)
+  assert list(found.summaries) == ['fed_avg', 'fesem(2)']
   held = json.loads((tmp_path / 'table.json').read_text())
   assert held['differences']['reference'] == 'fesem(2)'
   (row,) = held['differences']['deployed']
@@ -267,7 +268,7 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
   text = (tmp_path / 'table.md').read_text()
   assert '| fed_avg | -5.00 | -68.53 to +58.53 |' in text
   assert '| fed_avg | learning_rate=0.1 | as given | 0 |' in text
-  compare.run_methods(by_label, tmp_path, compare.Told(reference='fed_avg'))
+  compare.run_methods(by_label, tmp_path, reference='fed_avg')
   assert '| fesem(2) | +5.00 |' in (tmp_path / 'table.md').read_text()
   assert {p.name for p in tmp_path.iterdir()} == {
     f'table.{kind}' for kind in ('md', 'csv', 'tex', 'json')

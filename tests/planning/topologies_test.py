@@ -12,7 +12,9 @@ import pytest
 from fesem_jax import algorithms, models
 from fesem_jax.core.local_training import local_training
 from fesem_jax.planning import planner, topologies
-from fesem_jax.planning.data_shapes import Outline, Split
+from fesem_jax.planning.data_shapes import DataSize, SplitSize
+from fesem_jax.run.program_memory import collectives_of
+from tests.support.helpers import calls_to_host
 from tests.support.methods import IDS, METHODS, ONCE
 
 pytestmark = [
@@ -25,9 +27,8 @@ pytest.importorskip(
 
 CLIENTS, CHUNK, HIDDEN = 64, 8, 64
 SHAPE = (8, 16)  # 128 numbers: a whole tile.
-OUTLINE = Outline(
-  CLIENTS, Split(30 * CLIENTS, 40), Split(5 * CLIENTS, 8), SHAPE, np.dtype('uint8'), 10
-)
+TRAIN, TEST = SplitSize(30 * CLIENTS, 40), SplitSize(5 * CLIENTS, 8)
+DATA = DataSize(CLIENTS, TRAIN, TEST, SHAPE, np.dtype('uint8'), 10)
 
 # What compares clients with each other exchanges their models: a sort of every
 # coordinate, inner products of all pairs, k-means on all models.
@@ -42,20 +43,20 @@ ROWS = [
 
 
 def planned(
-  name, options, devices, outline=OUTLINE, hidden=HIDDEN, shared_start='auto', **run
+  name, options, devices, size=DATA, hidden=HIDDEN, shared_start='auto', **run
 ):
   mesh = topologies.mesh_of('v5e:2x2', devices)
   local = local_training(
     models.build('mlp', SHAPE, 10, [hidden]),
     optax.sgd(0.1),
-    num_clients=outline.num_clients,
+    num_clients=size.num_clients,
     batch_size=10,
     clients_per_chunk=CHUNK,
     mesh=mesh,
     shared_start=shared_start,
   )
   algorithm = algorithms.build(name, local, **options)
-  return planner.plan(algorithm, outline, **{'parts': ('round',), **run})
+  return planner.plan(algorithm, size, **{'parts': ('round',), **run})
 
 
 def size_of_model(hidden=HIDDEN):
@@ -69,13 +70,13 @@ def size_of_model(hidden=HIDDEN):
 )
 def test_a_round_on_four_chips(name, options):
   found = planned(name, options, 4)
-  used, model = found.round.needs, size_of_model()
-  assert not used.to_host
-  assert used.aliased >= found.stack
+  used, model = found.round.memory, size_of_model()
+  assert not calls_to_host(found.round.text)
+  assert used.aliased >= found.stack_bytes
   # Models are added up; all else that is exchanged is a few numbers for each client.
   compares = bool(COMPARES & {name, *options})
   most = CLIENTS * model if compares else model
-  others = [c for c in used.collectives if c.kind != 'all-reduce']
+  others = [c for c in collectives_of(found.round.text) if c.kind != 'all-reduce']
   assert all(c.bytes <= most for c in others), others
   if not compares:
     # In models of a chunk. Padded to tiles, each takes more than its numbers; matching
@@ -86,18 +87,18 @@ def test_a_round_on_four_chips(name, options):
 
 def test_the_first_clustering_leaves_models_on_their_chips():
   found = planned('fesem', {'num_clusters': 4}, 4, parts=('start',))
-  start, model = found.programs[0].needs, size_of_model()
-  for kind, size in start.collectives:
+  model = size_of_model()
+  for kind, sent in collectives_of(found.programs[0].text):
     # Inner products take a share of all models from each chip; else it is centers.
     most = CLIENTS * model / 4 if kind == 'all-to-all' else 4 * model + 100
-    assert size <= most, (kind, size)
+    assert sent <= most, (kind, sent)
 
 
 def test_one_chip_exchanges_nothing():
   found = planned('fesem', {'num_clusters': 4}, 1)
-  assert not found.round.needs.collectives
-  assert not found.round.needs.to_host
-  assert found.round.needs.aliased >= found.stack >= CLIENTS * size_of_model()
+  assert not collectives_of(found.round.text)
+  assert not calls_to_host(found.round.text)
+  assert found.round.memory.aliased >= found.stack_bytes >= CLIENTS * size_of_model()
 
 
 def test_clients_with_large_kernels_hold_no_copies_of_them():
@@ -105,19 +106,19 @@ def test_clients_with_large_kernels_hold_no_copies_of_them():
   # each of which would be one model more; with both it is 7.4.
   wide = 2**15  # A chunk's kernels outgrow a core's own memory.
   found = planned('fesem', {'num_clusters': 4}, 4, hidden=wide, shared_start='off')
-  assert found.together == CHUNK
-  assert found.round.needs.temporaries <= 5 * CHUNK * size_of_model(wide)
+  assert found.clients_per_chunk == CHUNK
+  assert found.round.memory.temporaries <= 5 * CHUNK * size_of_model(wide)
 
 
 @pytest.mark.parametrize('clients_per_round', [0, 18])
 def test_each_of_four_chips_holds_its_clients_data(clients_per_round):
   how = {'clients_per_round': clients_per_round, 'data_placement': 'sharded'}
   found = planned('fed_avg', {}, 4, **how)
-  assert found.clients == (5 if clients_per_round else CLIENTS // 4)
+  assert found.clients_per_device == (5 if clients_per_round else CLIENTS // 4)
   of_clients = 4 * 2 * (2 * CLIENTS + 1)  # Offsets and ids are whole on each.
-  assert found.data <= OUTLINE.bytes // 4 + of_clients + 100
-  largest = max(c.bytes for c in found.round.needs.collectives)
-  assert largest <= size_of_model() + 100 < OUTLINE.bytes // 4
+  assert found.data_bytes <= DATA.bytes // 4 + of_clients + 100
+  largest = max(c.bytes for c in collectives_of(found.round.text))
+  assert largest <= size_of_model() + 100 < DATA.bytes // 4
 
 
 # Methods that can keep their clients' models in the host's memory; clients of a round.
@@ -132,15 +133,15 @@ MANY, WIDE = 2048, 256
 
 
 def offloaded(name, options, **how):
-  outline = OUTLINE._replace(num_clients=MANY)
-  return planned(name, options | {'client_state': 'offloaded'}, 4, outline, WIDE, **how)
+  size = DATA._replace(num_clients=MANY)
+  return planned(name, options | {'client_state': 'offloaded'}, 4, size, WIDE, **how)
 
 
 @functools.cache
 def offloaded_start(row):
   """What the start needs, which does not depend on the clients of a round."""
   name, options, _ = OFFLOADED[row]
-  return offloaded(name, options, parts=('start',)).programs[0].needs
+  return offloaded(name, options, parts=('start',)).programs[0].memory
 
 
 @pytest.mark.parametrize(
@@ -150,18 +151,18 @@ def test_models_stay_in_the_memory_of_the_host(row):
   name, options, chosen = OFFLOADED[row]
   found = offloaded(name, options, clients_per_round=chosen)
   first = next(i for i, other in enumerate(OFFLOADED) if other[:2] == (name, options))
-  start, used = offloaded_start(first), found.round.needs
+  start, used = offloaded_start(first), found.round.memory
   model, on_each = size_of_model(WIDE), MANY // 4
-  assert found.stack == 0
-  assert on_each * model <= found.offloaded <= 1.2 * on_each * model
+  assert found.stack_bytes == 0
+  assert on_each * model <= found.offloaded_bytes <= 1.2 * on_each * model
   # Formed there, then taken over by each round, which holds the cohort's rows beside.
-  of_cohort = found.offloaded * chosen // MANY
-  assert start.on_host == found.offloaded
-  assert used.on_host == found.offloaded + of_cohort
-  assert not used.to_host
+  of_cohort = found.offloaded_bytes * chosen // MANY
+  assert start.on_host == found.offloaded_bytes
+  assert used.on_host == found.offloaded_bytes + of_cohort
+  assert not calls_to_host(found.round.text)
   # As without any stack, and nothing like it on the device.
   bound = 20 * CHUNK * model
-  assert 3 * bound < found.offloaded
+  assert 3 * bound < found.offloaded_bytes
   assert used.temporaries <= bound
   assert start.temporaries <= bound
   if name == 'non_fed':
@@ -182,21 +183,19 @@ def test_memory_of_leafs_network():
     precision='default',  # Compiled in a third of the time.
   )
   algorithm = algorithms.build('fesem', local, num_clusters=4)
-  outline = Outline(
-    64, Split(6400, 100), Split(640, 10), (28, 28, 1), np.dtype('uint8'), 62
+  size = DataSize(
+    64, SplitSize(6400, 100), SplitSize(640, 10), (28, 28, 1), np.dtype('uint8'), 62
   )
-  found = planner.plan(algorithm, outline, parts=('round',))
-  assert found.together == 8
-  needs = found.round.needs
-  assert needs.temporaries <= 8 * 110 * 2**20  # 4.4 models a client.
-  assert needs.aliased >= found.stack >= 64 * found.model
-  assert not needs.to_host
-  assert not needs.collectives
-  # Most of what arguments take beyond their numbers; the rest is of centers and data.
-  padding = dict(found.padding)
-  assert 0 < sum(padding.values()) < 0.1 * found.stack
-  beyond = needs.arguments - found.state - found.data + found.test
-  assert 0.8 * beyond < sum(padding.values()) <= beyond
+  found = planner.plan(algorithm, size, parts=('round',))
+  assert found.clients_per_chunk == 8
+  memory, text = found.round.memory, found.round.text
+  assert memory.temporaries <= 8 * 110 * 2**20  # 4.4 models a client.
+  assert memory.aliased >= found.stack_bytes >= 64 * found.model_bytes
+  assert not calls_to_host(text)
+  assert not collectives_of(text)
+  # Tiles of the local models take little beyond their numbers.
+  beyond = memory.arguments - found.state_bytes - found.data_bytes + found.test_bytes
+  assert 0 <= beyond < 0.1 * found.stack_bytes
 
 
 def reads_ahead(text):

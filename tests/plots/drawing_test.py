@@ -42,7 +42,7 @@ def test_both_maps_enlarge_tight_clusters(workdir):
   arrays['coordinates'] = 0.01 * noise + 5 * arrays['assignment'][:, None]
   np.savez(workdir / 'clients.npz', **arrays)
   for method in ('pca', 't-sne'):
-    panels = plots.map_of_clients(plots.Run(workdir), method).axes
+    panels = plots.map_of_clients(plots.PlottedRun(workdir), method).axes
     titles = [axis.get_title() for axis in panels[1:]]
     assert titles == ['cluster 0', 'cluster 1', 'cluster 2'], method
     assert panels[1].get_ylabel() == 'enlarged'
@@ -50,7 +50,7 @@ def test_both_maps_enlarge_tight_clusters(workdir):
 
 
 def test_without_true_clusters_the_clusters_have_markers(workdir):
-  run = plots.Run(workdir)
+  run = plots.PlottedRun(workdir)
   run.clients['truth'] = np.array([])
   figure = plots.map_of_clients(run)
   markers = {h.get_marker() for h in figure.axes[0].get_legend().legend_handles[1:]}
@@ -63,7 +63,7 @@ def test_panels_of_accuracy_have_one_range(workdir):
   for record in records:
     record['finetuned'] = {'micro_accuracy': 0.1}
   (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in records))
-  tuned, deployed, _ = plots.convergence([plots.Run(workdir)]).axes
+  tuned, deployed, _ = plots.convergence([plots.PlottedRun(workdir)]).axes
   assert tuned.get_ylim() == deployed.get_ylim()
   low, high = tuned.get_ylim()
   assert low < 10 < 75 < high
@@ -75,7 +75,7 @@ def test_only_recorded_rounds_are_drawn(workdir):
   kept = ('round', 'train_loss')
   records = [r if r['round'] in (0, 4, 5) else {k: r[k] for k in kept} for r in records]
   (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in records))
-  run = plots.Run(workdir)
+  run = plots.PlottedRun(workdir)
   sizes, moved, agreement = plots.clusters_over_rounds(run).axes
   bands = [patch for patch in sizes.patches if patch.get_fill()]
   assert len(bands) == 3
@@ -93,7 +93,8 @@ def test_only_recorded_rounds_are_drawn(workdir):
   for record in records:
     record.pop('moved', None)
   (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in records))
-  titles = [a.get_title() for a in plots.clusters_over_rounds(plots.Run(workdir)).axes]
+  figure = plots.clusters_over_rounds(plots.PlottedRun(workdir))
+  titles = [axis.get_title() for axis in figure.axes]
   assert titles == ['Clients of each cluster', 'Agreement with the true clusters']
   plt.close('all')
 
@@ -108,7 +109,7 @@ def test_dense_records_have_few_markers():
 
 @pytest.mark.filterwarnings('error')
 def test_panels_are_wide_where_a_run_has_no_clusters(workdir):
-  clustered, plain = plots.Run(workdir), plots.Run(workdir)
+  clustered, plain = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
   plain.history = [
     {k: v for k, v in record.items() if k != 'objective'} for record in plain.history
   ]

@@ -40,7 +40,7 @@ def workdir(tmp_path):
 
 
 def test_every_figure_is_drawn_twice_the_same(workdir):
-  written = plots.draw_run(plots.Run(workdir))
+  written = plots.draw_run(plots.PlottedRun(workdir))
   assert sorted({p.stem for p in written}) == [
     'clients_pca',
     'clients_tsne',
@@ -52,7 +52,7 @@ def test_every_figure_is_drawn_twice_the_same(workdir):
     start = path.read_bytes()[:8]
     assert start == b'\x89PNG\r\n\x1a\n' if path.suffix == '.png' else b'<?xml' in start
   svg = (workdir / 'plots' / 'convergence.svg').read_text()
-  plots.draw_run(plots.Run(workdir))
+  plots.draw_run(plots.PlottedRun(workdir))
   assert (workdir / 'plots' / 'convergence.svg').read_text() == svg
 
 
@@ -67,7 +67,7 @@ def test_figures_show_names_of_all_kinds(workdir):
   """Each SVG is well-formed, and a formula is shown as it is written."""
 
   def named(name):
-    run = plots.Run(workdir)
+    run = plots.PlottedRun(workdir)
     run.name, run.config = name, run.config | {name: name, 'dataset': name}
     return run
 
@@ -95,19 +95,19 @@ def test_figures_show_names_of_all_kinds(workdir):
 
 
 def test_agreement_with_the_truth_has_a_curve_for_each_measure(workdir):
-  panel = plots.clusters_over_rounds(plots.Run(workdir)).axes[2]
+  panel = plots.clusters_over_rounds(plots.PlottedRun(workdir)).axes[2]
   assert [t.get_text() for t in panel.get_legend().get_texts()] == ['ARI', 'NMI', 'AMI']
   np.testing.assert_allclose(panel.lines[2].get_ydata(), np.arange(6) / 5 - 0.2)
   assert panel.get_ylim()[0] <= -0.2
   records = (workdir / 'metrics.jsonl').read_text().replace('ami', 'another')
   (workdir / 'metrics.jsonl').write_text(records)  # A run of an earlier version.
-  panel = plots.clusters_over_rounds(plots.Run(workdir)).axes[2]
+  panel = plots.clusters_over_rounds(plots.PlottedRun(workdir)).axes[2]
   assert len(panel.lines) == 2
   plt.close('all')
 
 
 def test_true_clusters_are_called_by_their_names(workdir):
-  run = plots.Run(workdir)
+  run = plots.PlottedRun(workdir)
   number = run.clients['truth']
   turned = [f'{angle} degrees' for angle in (0, 90, 180)]
   for truth, names, words in (
@@ -133,12 +133,12 @@ def test_what_is_shown_is_short_and_printable(odd):
   for show in (display.shown, display.in_figure, display.in_latex, display.in_markdown):
     assert show(odd).isprintable()
     assert len(show(odd)) < 600
-  assert len(display.shown(odd, 20)) <= 20
+  assert len(display.printable(odd, 20)) <= 20
 
 
 def test_names_are_escaped_for_each_place():
-  assert display.shown('a' * 50 + 'z' * 50, 21) == 'a' * 9 + '...' + 'z' * 9
-  assert display.shown('fesem(4;prox_lambda=0.1)') == 'fesem(4;prox_lambda=0.1)'
+  assert display.printable('a' * 50 + 'z' * 50, 21) == 'a' * 9 + '...' + 'z' * 9
+  assert display.printable('fesem(4;prox_lambda=0.1)') == 'fesem(4;prox_lambda=0.1)'
   assert display.in_latex('a_b%&#${}~^\\') == (
     r'a\_b\%\&\#\$\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}'
   )
@@ -147,12 +147,12 @@ def test_names_are_escaped_for_each_place():
 
 
 def test_series_and_labels(workdir):
-  run = plots.Run(workdir)
+  run = plots.PlottedRun(workdir)
   rounds, values = run.series('finetuned', 'micro_accuracy')
   assert rounds.tolist() == list(range(6))
   np.testing.assert_allclose(values, 0.5 + np.arange(6) / 20)
   assert run.name == 'fesem(3)'
-  other = plots.Run(workdir)
+  other = plots.PlottedRun(workdir)
   other.config = run.config | {'seed': 1, 'prox_lambda': 0.1}
   figure = plots.convergence([run, other])
   axes = figure.axes
@@ -194,9 +194,9 @@ def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
     ''.join(json.dumps(r) + '\n' for r in sorted(history, key=lambda r: r['round']))
   )
   (workdir / 'clients.npz').unlink()
-  written = plots.draw_run(plots.Run(workdir))
+  written = plots.draw_run(plots.PlottedRun(workdir))
   assert 'objective.png' in [path.name for path in written]
-  figure = plots.objective(plots.Run(workdir))
+  figure = plots.objective(plots.PlottedRun(workdir))
   levels, changes = figure.axes
   for line, want in zip(levels.lines, np.transpose(list(values.values())), strict=True):
     np.testing.assert_allclose(line.get_xdata(), [1, 2, 4])
@@ -213,12 +213,12 @@ def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
 
 def test_an_unfinished_run_has_only_its_curves(workdir):
   (workdir / 'clients.npz').unlink()
-  assert {p.stem for p in plots.draw_run(plots.Run(workdir))} == {
+  assert {p.stem for p in plots.draw_run(plots.PlottedRun(workdir))} == {
     'convergence',
     'clusters',
   }
   with pytest.raises(UserError, match='holds no run'):
-    plots.Run(workdir / 'plots')
+    plots.PlottedRun(workdir / 'plots')
 
 
 def test_principal_components_are_scikit_learns():
@@ -274,7 +274,7 @@ def test_tight_clusters_are_drawn_again_at_their_own_scale(workdir):
     noise = np.random.default_rng(0).normal(size=(30, 4))
     arrays['coordinates'] = spread * noise + 5 * arrays['assignment'][:, None]
     np.savez(workdir / 'clients.npz', **arrays)
-    return plots.map_of_clients(plots.Run(workdir)).axes
+    return plots.map_of_clients(plots.PlottedRun(workdir)).axes
 
   assert len(panels(3.0)) == 1
   titles = [axis.get_title() for axis in panels(0.1)[1:]]
@@ -282,5 +282,5 @@ def test_tight_clusters_are_drawn_again_at_their_own_scale(workdir):
 
 
 def test_markers_at_the_ends_of_a_curve_are_whole(workdir):
-  for axis in plots.convergence([plots.Run(workdir)]).axes:
+  for axis in plots.convergence([plots.PlottedRun(workdir)]).axes:
     assert not any(line.get_clip_on() for line in axis.get_lines())

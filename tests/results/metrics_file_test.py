@@ -144,7 +144,7 @@ def test_records_that_are_missing_or_odd_are_noticed(text, message, tmp_path):
     MetricsWriter(tmp_path, 9)
   assert path.read_text() == text
   with pytest.raises(UserError, match=f'metrics.jsonl is damaged: {message}'):
-    plots.Run(tmp_path)
+    plots.PlottedRun(tmp_path)
 
 
 def test_what_follows_the_checkpoint_does_not_matter(tmp_path):
@@ -170,7 +170,7 @@ def test_a_portrait_without_its_arrays_is_damaged(tmp_path):
   (tmp_path / 'metrics.jsonl').write_text(lines(0, 1))
   write_arrays(tmp_path / 'clients.npz')
   with pytest.raises(UserError, match=r'npz is damaged \(it lacks assignment\)'):
-    plots.Run(tmp_path)
+    plots.PlottedRun(tmp_path)
 
 
 @pytest.mark.parametrize('name', ['config.json', 'clients.npz', 'metrics.jsonl'])
@@ -186,5 +186,5 @@ def test_figures_of_a_damaged_run_are_one_sentence(name, broken, tmp_path):
   else:
     path.write_bytes(broken + b'\n')
   with pytest.raises(UserError, match=f'{name} (is damaged|cannot be read)') as e:
-    plots.Run(tmp_path)
+    plots.PlottedRun(tmp_path)
   assert str(e.value).count(name) == 1

@@ -82,8 +82,9 @@ def without_report(algorithm):
 
 def test_they_are_those_that_a_shipped_method_reports():
   local = helpers.local(devices=2)
-  options = {'num_clusters': 2, 'init_shuffle': 0.9, 'loss_check_every': 1}
-  algorithm = fj.algorithms.build('fesem', local, **options)
+  fesem = fj.algorithms.build('fesem', local, num_clusters=2)
+  shuffled = fj.wrappers.with_shuffled_start(fesem, 0.9)
+  algorithm = fj.wrappers.with_loss_checks(shuffled, every=1)
   options = {'rounds': 6, 'eval_every': 5, 'clients_per_round': 4}
   told = scripted_run(algorithm, **options).history
   found = scripted_run(without_report(algorithm), **options).history
@@ -111,7 +112,7 @@ def test_a_run_that_goes_on_counts_the_same_moves(tmp_path):
 def test_moves_have_a_panel_only_where_they_are_recorded(tmp_path):
   plots = pytest.importorskip('fesem_jax.plots')
   scripted_run(scripted(), workdir=tmp_path)
-  drawn = plots.Run(tmp_path)
+  drawn = plots.PlottedRun(tmp_path)
 
   def moves():
     """What the panel of moves says beside its bars; None without such a panel."""
@@ -170,4 +171,4 @@ def test_the_package_shows_its_public_names_only():
   for name in fj.__all__:
     assert getattr(fj, name) is not None
   assert {'Clusters', 'train_cohort', 'cohort_losses', 'compare_clients'} <= {*dir(fj)}
-  assert not {'em', 'sharding', 'writer', '__file__'} & {*dir(fj)}
+  assert not {'kmeans', 'sharding', 'writer', '__file__'} & {*dir(fj)}

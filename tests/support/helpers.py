@@ -11,8 +11,10 @@ import optax
 from fesem_jax import models
 from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule, batch_width
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
-from fesem_jax.training.cohort import LocalTraining
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
 
 SHAPE, CLASSES = (6,), 3
 
@@ -135,3 +137,21 @@ def free_address():
   """A HOST:PORT of this machine that nothing listens at."""
   with socket.create_server(('127.0.0.1', 0)) as listener:
     return f'127.0.0.1:{listener.getsockname()[1]}'
+
+
+def values(**fields):
+  """The `Objective` and the `Reduction` of `train_cohort` that have these fields."""
+  own = {name: x for name, x in fields.items() if name in Objective._fields}
+  rest = {name: x for name, x in fields.items() if name not in own}
+  return Objective(**own), Reduction(**rest)
+
+
+# Instructions that leave the device in the middle of a program.
+_TO_HOST = re.compile(
+  r' (infeed|outfeed|send|recv)\(|custom_call_target="[^"]*(?:callback|host)[^"]*"'
+)
+
+
+def calls_to_host(text):
+  """Instructions in the text of a compiled program that wait for the host."""
+  return sorted({match.group().strip() for match in _TO_HOST.finditer(text)})

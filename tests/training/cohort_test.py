@@ -14,7 +14,8 @@ from fesem_jax.core.local_training import local_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.models import dense_layers
 from fesem_jax.run import clients_per_chunk
-from fesem_jax.training.cohort import Correction, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Correction
 from tests.support import helpers, reference
 
 SIZES = [7, 1, 12, 4, 9]
@@ -37,7 +38,9 @@ def train(local, data, key=None, starts=None, cohort=None, **kwargs):
   starts = ClientModels(start_of()) if starts is None else starts
   key = jax.random.key(3) if key is None else key
   run = jax.jit(
-    lambda starts, data, key: train_cohort(local, starts, data, cohort, key, **kwargs)
+    lambda starts, data, key: train_cohort(
+      local, starts, data, cohort, key, *helpers.values(**kwargs)
+    )
   )
   return run(starts, data, key)
 
@@ -50,7 +53,7 @@ def test_matches_float64_reference(schedule, prox, shared_start):
   data = helpers.federation(SIZES)
   local = helpers.local(chunk=3)._replace(schedule=schedule, shared_start=shared_start)
   key = jax.random.key(3)
-  trained = train(local, data, key, prox=prox)
+  trained = train(local, data, key, penalty=prox)
   start, losses = reference.from_params(start_of(), 0), np.asarray(trained.loss)
   for i in range(len(SIZES)):
     batches = helpers.batches(data, schedule, i, key)
@@ -75,7 +78,7 @@ def test_penalty_and_correction_per_client_match_reference():
     True,
   )
   key = jax.random.key(3)
-  trained = train(local, data, key, prox=jnp.asarray(prox), correction=given)
+  trained = train(local, data, key, penalty=jnp.asarray(prox), correction=given)
   start = reference.from_params(start_of(), 0)
   for i in range(3):
     batches = helpers.batches(data, local.schedule, i, key)
@@ -88,7 +91,7 @@ def test_penalty_and_correction_per_client_match_reference():
 def test_penalty_changes_the_result():
   data = helpers.federation(SIZES)
   local = helpers.local()
-  free, held = train(local, data), train(local, data, prox=0.5)
+  free, held = train(local, data), train(local, data, penalty=0.5)
   assert (
     np.abs(free.params['logits']['kernel'] - held.params['logits']['kernel']).max()
     > 1e-3
@@ -97,7 +100,7 @@ def test_penalty_changes_the_result():
 
 def train_with(schedule, chunk, devices):
   local = helpers.local(chunk=chunk, devices=devices)._replace(schedule=schedule)
-  return train(local, helpers.federation([*SIZES, 3]), prox=0.1)
+  return train(local, helpers.federation([*SIZES, 3]), penalty=0.1)
 
 
 @functools.cache

@@ -7,7 +7,8 @@ import pytest
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.training.cohort import Correction, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Correction
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, unflatten
 
@@ -22,7 +23,7 @@ def models(local, count, seed=0):
 def train(local, data, starts, **options):
   run = jax.jit(
     lambda data: train_cohort(
-      local, starts, data, helpers.everyone(data), KEY, **options
+      local, starts, data, helpers.everyone(data), KEY, *helpers.values(**options)
     )
   )
   return run(data)
@@ -58,7 +59,7 @@ def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
     data,
     ClientModels(own=own),
     anchor=ClientModels(anchors, choice),
-    prox=jnp.asarray(prox),
+    penalty=jnp.asarray(prox),
   )
 
   def addition_of(i):
@@ -94,7 +95,7 @@ def test_only_the_named_layers_learn(chunk):
   data = helpers.federation(SIZES)
   local = helpers.local(epochs=2, chunk=chunk, hidden=(5, 4))
   start = models(local, 1)
-  trained = train(local, data, ClientModels(start), layers=('dense1',), prox=0.3)
+  trained = train(local, data, ClientModels(start), layers=('dense1',), penalty=0.3)
   model = reference.from_params(start, 0)
   sizes = [sum(part.size for part in layer) for layer in model]
   learns = np.repeat([0.0, 1.0, 0.0], sizes)
@@ -134,7 +135,7 @@ def test_what_is_not_of_the_cohort_is_refused():
   for starts, options in (
     (ClientModels(four, jnp.array([0, 1, 2])), {}),
     (ClientModels(own=three), {}),
-    (ClientModels(own=four), {'prox': 0.1, 'anchor': ClientModels(own=three)}),
+    (ClientModels(own=four), {'penalty': 0.1, 'anchor': ClientModels(own=three)}),
     (ClientModels(own=four), {'epochs': jnp.ones(3, jnp.int32)}),
     (ClientModels(own=four), {'correction': Correction(models(local, 1), three)}),
   ):

@@ -52,7 +52,7 @@ def test_the_product_and_its_gradients_are_those_of_the_whole_kernel(center):
     other, kernel = kernel, normal(7, 5)
     pair = (kernel, other) if center == 0 else (other, kernel)
     start = shared_start.Start(*pair, jnp.bool_(True))
-    change = change._replace(apart=jnp.bool_(center == 1))
+    change = change._replace(from_other=jnp.bool_(center == 1))
 
   def shared(x, rows):
     return (shared_start.product(x, start, change, jnp.int32(1), rows) * dy).sum()
@@ -114,7 +114,12 @@ def trained(local, data, prox=0.1, starts=None, layers=None):
     starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
   run = jax.jit(
     lambda starts, data, key: train_cohort(
-      local, starts, data, helpers.everyone(data), key, prox=prox, layers=layers
+      local,
+      starts,
+      data,
+      helpers.everyone(data),
+      key,
+      *helpers.values(penalty=prox, layers=layers),
     )
   )
   return run(starts, data, jax.random.key(3))

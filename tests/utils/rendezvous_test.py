@@ -17,7 +17,7 @@ def met(*hellos, seconds=5.0):
 
   def attend(place, process_id, count):
     try:
-      outcome[place] = rendezvous.hold(address, process_id, count, seconds)
+      outcome[place] = rendezvous.wait_for_all(address, process_id, count, seconds)
     except UserError as e:
       outcome[place] = str(e).replace(address, 'ADDRESS')
 
@@ -68,7 +68,7 @@ def test_a_coordinator_that_does_not_answer_is_named():
 def test_strangers_at_the_address_are_ignored():
   address, told = free_address(), []
   first = threading.Thread(
-    target=lambda: told.append(rendezvous.hold(address, 0, 2, 20))
+    target=lambda: told.append(rendezvous.wait_for_all(address, 0, 2, 20))
   )
   first.start()
   place = ('127.0.0.1', int(address.rpartition(':')[2]))
@@ -81,7 +81,7 @@ def test_strangers_at_the_address_are_ignored():
         time.sleep(0.01)
     with stranger:
       stranger.sendall(words)
-  rendezvous.hold(address, 1, 2, 20)
+  rendezvous.wait_for_all(address, 1, 2, 20)
   first.join()
   assert told == [None]
 
@@ -90,4 +90,4 @@ def test_a_port_in_use_is_refused():
   with socket.create_server(('127.0.0.1', 0)) as other:
     address = f'127.0.0.1:{other.getsockname()[1]}'
     with pytest.raises(UserError, match=r'cannot listen there: Address already in use'):
-      rendezvous.hold(address, 0, 2, 1.0)
+      rendezvous.wait_for_all(address, 0, 2, 1.0)

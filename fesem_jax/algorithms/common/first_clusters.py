@@ -14,8 +14,10 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
-from fesem_jax.training.cohort import Trained, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.sent_models import as_sent
+from fesem_jax.training.trained import Trained
 
 # Where no client's model is kept, the first k-means holds those of so many at most.
 MAX_INITIAL_CLIENTS = 4096
@@ -46,6 +48,35 @@ class Start(NamedTuple):
   trained: Trained
   models: Params
   compared: Params
+
+
+class Clustering(NamedTuple):
+  """How clients are clustered once they have trained.
+
+  Attributes:
+    restarts: of k-means, as the rest; see `kmeans`.
+    seeding: 'random' or 'plusplus'.
+    trim: share of each cluster to leave out.
+    weighting: of clients in means and in Eq. 6; see `Trained.weights`.
+    comparison: what of the models is compared and averaged.
+    max_clients: whose models k-means holds at once; 0 is all.
+    keep: whether to return all clients' models.
+    into: an `offloading.Offloaded` [S, ...] that the models go to where k-means sees a
+      sample; else they are on the devices anyway. None keeps them there.
+    tolerance: the training is repeated until the mean training loss of one
+      repetition is less than this below that of the one before, at most
+      `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
+  """
+
+  restarts: int = 20
+  seeding: str = 'random'
+  trim: float = 0.0
+  weighting: str = 'uniform'
+  comparison: Comparison = _ALL
+  max_clients: int = 0
+  keep: bool = False
+  into: Any = None
+  tolerance: float = 0.0
 
 
 def before_rounds(local: LocalTraining, epochs: int) -> LocalTraining:
@@ -80,21 +111,12 @@ def train_and_cluster(
   cohort: Cohort,
   key: jax.Array,
   num_clusters: int,
-  *,
-  restarts: int,
-  seeding: str,
-  trim: float = 0.0,
-  weighting: str = 'uniform',
-  comparison: Comparison = _ALL,
-  max_clients: int = 0,
-  keep: bool = False,
-  into: Any = None,
-  tolerance: float = 0.0,
+  how: Clustering,
   train_key: jax.Array | None = None,
 ) -> Start:
   """Clients train from starts that are alike, then k-means (Section 6.1.4).
 
-  With more than `max_clients` clients, k-means sees a random sample; all clients
+  With more than `how.max_clients` clients, k-means sees a random sample; all clients
   then go to the nearest of its centers.
 
   Args:
@@ -104,34 +126,24 @@ def train_and_cluster(
     cohort: S clients.
     key: decides the seeds, and the order of examples unless `train_key` does.
     num_clusters: K.
-    restarts: of k-means, as the rest; see `kmeans`.
-    seeding: 'random' or 'plusplus'.
-    trim: share of each cluster to leave out.
-    weighting: of clients in means and in Eq. 6; see `Trained.weights`.
-    comparison: what of the models is compared and averaged.
-    max_clients: whose models k-means holds at once; 0 is all.
-    keep: whether to return all clients' models.
-    into: an `offloading.Offloaded` [S, ...] that the models go to where k-means sees a
-      sample; else they are on the devices anyway. None keeps them there.
-    tolerance: the training is repeated until the mean training loss of one
-      repetition is less than this below that of the one before, at most
-      `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
+    how: the clustering.
     train_key: of the training, where that is a round's.
   """
   if train_key is None:
     train_key = prng_streams.fold(key, prng_streams.LOCAL)
-  limit = max(num_clusters, max_clients or data.num_clients)
+  limit = max(num_clusters, how.max_clients or data.num_clients)
 
-  def train(cohort, **options):
-    own, random = starts.of(cohort), starts.shared is None
+  def train(cohort, reduction=Reduction()):
+    if starts.shared is None and reduction.sent != 'nothing':
+      reduction = reduction._replace(sent='own')
     return train_cohort(
-      local, own, data, cohort, train_key, sends_own=random, **options
+      local, starts.of(cohort), data, cohort, train_key, reduction=reduction
     )
 
   def train_until_settled(cohort):
     def falling(loop):
       number, before, trained = loop
-      falls = trained.mean_loss() < before - variable(tolerance)
+      falls = trained.mean_loss() < before - variable(how.tolerance)
       return (number < MAX_REPETITIONS) & falls
 
     def repeat(loop):
@@ -143,9 +155,9 @@ def train_and_cluster(
       again = again._replace(finite=again.finite & trained.finite)
       return number + 1, trained.mean_loss(), again
 
-    if not tolerance:
+    if not how.tolerance:
       return train(cohort)
-    first = train(cohort, sends=False)
+    first = train(cohort, Reduction(sent='nothing'))
     last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
     # Clients send their models once, after the last repetition.
     keys = client_keys(train_key, data, cohort.ids)
@@ -154,17 +166,19 @@ def train_and_cluster(
 
   def cluster(cohort, trained):
     exists = trained.took_part()
-    compared = comparison.part(comparison.alike(trained.params, exists, local.mesh))
+    compared = how.comparison.part(
+      how.comparison.alike(trained.params, exists, local.mesh)
+    )
     found = kmeans(
       prng_streams.fold(key, prng_streams.CLUSTERING),
       compared,
       exists,
       num_clusters,
       jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
-      restarts=restarts,
-      seeding=seeding,
-      trim=trim,
-      weights=trained.weights(weighting),
+      restarts=how.restarts,
+      seeding=how.seeding,
+      trim=how.trim,
+      weights=trained.weights(how.weighting),
       mesh=local.mesh,
     )
     # Where no model is finite, there are no centers to start from.
@@ -179,13 +193,13 @@ def train_and_cluster(
     trained = train_until_settled(cohort)
     seeds, compared = cluster(cohort, trained)
     # Models are averaged as they are matched to the center that they are nearest to.
-    known = comparison.known(seeds)
-    assignment, _, models = comparison.nearest(trained.params, known, local.mesh)
+    known = how.comparison.known(seeds)
+    assignment, _, models = how.comparison.nearest(trained.params, known, local.mesh)
     first = any_model(trained) if starts.shared is None else starts.shared
     origins = tree.repeat(tree.unstack(first, 0), num_clusters)
-    weights = trained.weights(weighting)
+    weights = trained.weights(how.weighting)
     centers = em.m_step(models, assignment, weights, origins, local.mesh)
-    if not keep:
+    if not how.keep:
       trained, models, compared = trained._replace(params=None), None, None
     return Start(assignment, seeds, centers, trained, models, compared)
 
@@ -198,16 +212,16 @@ def train_and_cluster(
 
   def to_nearest(trained, _, total, shared):
     known, origins = shared
-    cluster, _, models = comparison.nearest(trained.params, known)
-    weights = trained.weights(weighting)
+    cluster, _, models = how.comparison.nearest(trained.params, known)
+    weights = trained.weights(how.weighting)
     return cluster, sums.add_rows(total, models, cluster, weights, origins)
 
-  none, known = sums.no_sums(origins), comparison.known(seeds)
+  none, known = sums.no_sums(origins), how.comparison.known(seeds)
   shared = known, origins
   trained = train(
-    cohort, fold=to_nearest, sums=none, known=shared, keep=keep, into=into
+    cohort, Reduction(to_nearest, none, shared, keep=how.keep, into=how.into)
   )
   centers, models = sums.mean_of(trained.sums, origins), None
-  if keep and into is None:
-    models = comparison.nearest(trained.params, known, local.mesh)[2]
+  if how.keep and how.into is None:
+    models = how.comparison.nearest(trained.params, known, local.mesh)[2]
   return Start(trained.folded, seeds, centers, trained, models, None)

@@ -7,13 +7,17 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.robust import Aggregate
+from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Cohort, FederatedData, Params
-from fesem_jax.training.cohort import Trained, train_cohort
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction, mean_of_models
+from fesem_jax.training.trained import Trained
 
 
 class GlobalState(NamedTuple):
@@ -42,17 +46,32 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
   return ClientModels(state.params)
 
 
+class Averaging(NamedTuple):
+  """What the server makes of its clients' models.
+
+  Attributes:
+    weighting: of clients in the mean; see `Trained.weights`.
+    optimizer: moves the model along their mean change; None takes the mean.
+    aggregation: rule in place of the mean.
+  """
+
+  weighting: str = 'by_examples'
+  optimizer: ServerOptimizer = None
+  aggregation: Aggregation = Aggregation()
+
+
 def train(
   local: LocalTraining,
   state: Any,
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
-  **options: Any,
+  reduction: Reduction,
+  objective: Objective = Objective(),
 ) -> Trained:
-  """Trains the cohort from `state.params` [1, ...]; options: see `train_cohort`."""
+  """Trains the cohort from `state.params` [1, ...]; see `train_cohort`."""
   starts = ClientModels(state.params)
-  return train_cohort(local, starts, data, cohort, key, **options)
+  return train_cohort(local, starts, data, cohort, key, objective, reduction)
 
 
 def train_and_average(
@@ -61,10 +80,8 @@ def train_and_average(
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
-  weighting: str,
+  averaging: Averaging,
   train: Callable[..., Trained] = train,
-  optimizer: ServerOptimizer = None,
-  aggregate: Aggregate | None = None,
 ) -> tuple[GlobalState, Trained]:
   """Trains the cohort from one model and moves it to, or towards, their mean.
 
@@ -74,26 +91,22 @@ def train_and_average(
     data: training split.
     cohort: S clients.
     key: key of this round.
-    weighting: see `Trained.weights`.
+    averaging: what the server does.
     train: see `Algorithm`.
-    optimizer: see `ServerOptimizer`.
-    aggregate: stands in for the mean, and weighs clients alike; it needs the models of
-      the whole cohort, which the mean does not.
 
   Returns:
     The new state, and what training reports.
   """
-  if aggregate is not None:
-    trained = train(local, state, data, cohort, key)
+  rule, old = averaging.aggregation.in_place_of_mean(), state.params
+  reduction = mean_of_models(averaging.weighting) if rule is None else Reduction()
+  trained = train(local, state, data, cohort, key, reduction)
+  if rule is None:
+    means, any_client = mean_of(trained.sums, old), trained.sums.weight > 0
+  else:
     counts, of_all = trained.took_part(), jnp.zeros(trained.ids.shape, jnp.int32)
-    middle = aggregate(trained.params, of_all, counts, state.params, local.mesh)
-    params, of_server = server_optimizers.move(
-      optimizer, state.server, state.params, middle, counts.any()[None]
-    )
-    return GlobalState(params, of_server), trained
-
-  trained = train(local, state, data, cohort, key, mean_by=weighting, keep=False)
-  params, of_server = server_optimizers.step(
-    optimizer, state.server, state.params, trained.sums
+    means = rule(trained.params, of_all, counts, old, local.mesh)
+    any_client = counts.any()[None]
+  moved = server_optimizers.move(
+    averaging.optimizer, state.server, old, means, any_client
   )
-  return GlobalState(params, of_server), trained
+  return GlobalState(*moved), trained

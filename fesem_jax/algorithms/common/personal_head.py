@@ -10,7 +10,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import FederatedData, Params
 from fesem_jax.models.model_checks import check_parameters
-from fesem_jax.training.cohort import Fold
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError, argument, check_choice
 
 
@@ -59,12 +59,12 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
   return ClientModels(shared=state.body, own=state.heads)
 
 
-def sum_up_bodies(head: Collection[str], weighting: str) -> Fold:
-  """A fold of `train_cohort` that adds up bodies and keeps heads."""
+def sum_up_bodies(body: Params, head: Collection[str], weighting: str) -> Reduction:
+  """Adds up bodies about the old one [1, ...], and keeps heads."""
 
   def fold(trained, starts, total):
-    body, own = parts(trained.params, head)
+    bodies, own = parts(trained.params, head)
     weights = trained.weights(weighting)
-    return own, sums.add_to_one(total, body, weights, starts.shared)
+    return own, sums.add_to_one(total, bodies, weights, starts.shared)
 
-  return fold
+  return Reduction(fold, sums.no_sums(body), keep=False)

@@ -6,22 +6,32 @@ by their data alone: that is why the k-means of Section 6.1.4 finds clusters, an
 does so again in any later round. Beyond the paper.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.algorithms.common.first_clusters import train_and_cluster
+from fesem_jax.algorithms.common.centers import round_info
+from fesem_jax.algorithms.common.first_clusters import Clustering, train_and_cluster
+from fesem_jax.algorithms.common.wrapped import (
+  check_wrappable,
+  inner,
+  num_clusters,
+  number_of,
+  own_of,
+  replaced,
+  wrap,
+)
+from fesem_jax.algorithms.wrappers.reseeding import check_stack
 from fesem_jax.clustering import em
-from fesem_jax.clustering.comparison import Comparison
 from fesem_jax.core import tree
-from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
-from fesem_jax.training.cohort import Trained
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.training.trained import Trained
+from fesem_jax.utils.errors import UserError, argument, check_at_least
 
 # New clusters are taken where each client that moves lowers Eq. 6 by more than this
 # share of what a client adds to it, on average. Clients in a wrong cluster lower it by
@@ -84,6 +94,98 @@ class Reclustered(NamedTuple):
   changed: jax.Array
 
 
+class ReclusteringState(NamedTuple):
+  """State of `with_reclustering`."""
+
+  method: Any  # of the wrapped method
+  checks: Checks
+
+
+def with_reclustering(
+  method: Algorithm,
+  every: int,
+  clustering: Clustering = Clustering(),
+) -> Algorithm:
+  """Clusters all clients anew from time to time, from a common start.
+
+  After so many rounds, clients train from the mean of the centers and are clustered
+  anew, see `recluster`; each time clusters are found right, the wait for the next check
+  doubles. A check needs as much memory as the first clustering of FeSEM, and takes the
+  place of a round.
+
+  Args:
+    method: a method with centers; one that keeps its clients' models must keep them on
+      the devices.
+    every: rounds before the first check.
+    clustering: how clients are clustered, and what of their models is compared: the
+      weighting and the comparison of the method itself.
+
+  Raises:
+    UserError: on a number below 1, a method without centers, or, when it starts, where
+      the models of all clients are kept elsewhere.
+  """
+  check_at_least(1, recluster_every=every)
+  check_wrappable(method, 'recluster_every')
+
+  def init(key, data, cohort=None):
+    state = method.init(key, data, cohort)
+    if 'joined' in state._fields or 'seen' in state._fields:
+      raise UserError(
+        'A check takes the place of a round: wrap with `with_reclustering` first, with '
+        '`with_max_age` and `with_late_joins` after it.'
+      )
+    if 'client_params' in inner(state)._fields:
+      check_stack(state, 'recluster_every')
+    return ReclusteringState(state, Checks.first(every))
+
+  def step(state, data, cohort, key, *, starts=None, hold=None):
+    del hold
+
+    def check(state, data, cohort, key):
+      here = inner(state)
+      own = own_of(state, cohort) if starts is None else starts
+      found = recluster(
+        method.local, here.centers, here.assignment, own, data, cohort, key, clustering
+      )
+      trained = found.trained
+      new = jnp.where(trained.took_part(), found.assignment, own_of(state, cohort))
+      assignment = tree.with_rows(here.assignment, cohort, new)
+      changes = {'assignment': assignment, 'rounds': here.rounds + 1}
+      if 'client_params' in here._fields:
+        kept = tree.with_rows(here.client_params, cohort, trained.params)
+        changes['client_params'] = kept
+      parts = (found.objective,) * 2 if reports_parts else None
+      info = round_info(
+        trained,
+        num_clusters(state),
+        found.objective,
+        here.assignment,
+        assignment,
+        data,
+        parts,
+      )
+      assert method.with_centers is not None
+      after = method.with_centers(
+        replaced(state.method, **changes), found.centers, found.stays
+      )
+      checks = state.checks.after(found.changed, every)
+      return ReclusteringState(after, checks), info
+
+    def go_on(state, data, cohort, key):
+      checks = state.checks
+      after, info = method.step(
+        state.method, data, cohort, key, starts=starts, hold=checks.hold
+      )
+      return ReclusteringState(after, checks._replace(hold=jnp.bool_(False))), info
+
+    _, like = jax.eval_shape(go_on, state, data, cohort, key)
+    reports_parts = like.clusters.objective_parts is not None
+    due = number_of(state) == state.checks.due
+    return jax.lax.cond(due, check, go_on, state, data, cohort, key)
+
+  return wrap(method, step, init=init)
+
+
 def recluster(
   local: LocalTraining,
   centers: Params,
@@ -92,11 +194,7 @@ def recluster(
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
-  *,
-  restarts: int,
-  seeding: str,
-  weighting: str,
-  comparison: Comparison,
+  clustering: Clustering,
 ) -> Reclustered:
   """Clusters the cohort by what it makes of the mean of all centers.
 
@@ -121,23 +219,21 @@ def recluster(
     data: training split.
     cohort: S clients.
     key: of the round.
-    restarts: of k-means.
-    seeding: see `kmeans`.
-    weighting: see `Trained.weights`.
-    comparison: what of the models is compared.
+    clustering: how clients are clustered.
 
   Raises:
     UserError: if the cohort has no more clients than there are centers.
   """
-  num_clusters = jax.tree.leaves(centers)[0].shape[0]
-  if not cohort.everyone and cohort.ids.shape[0] <= num_clusters:
+  weighting, comparison = clustering.weighting, clustering.comparison
+  count = jax.tree.leaves(centers)[0].shape[0]
+  if not cohort.everyone and cohort.ids.shape[0] <= count:
     raise UserError(
       f'`recluster_every` clusters the clients of a round: raise `clients_per_round` '
-      f'above {argument("num_clusters", num_clusters)}, or leave it out.'
+      f'above {argument("num_clusters", count)}, or leave it out.'
     )
   exists = (data.sizes() > 0).astype(jnp.float32)
   assignment = tree.with_rows(assignment, cohort, own)
-  sizes = jnp.zeros(num_clusters).at[assignment].add(exists)
+  sizes = jnp.zeros(count).at[assignment].add(exists)
   largest = tree.take(centers, sizes.argmax()[None])
   common = comparison.mixed(sizes[None] / sizes.sum(), centers, largest)
   found = train_and_cluster(
@@ -146,12 +242,8 @@ def recluster(
     data,
     cohort,
     key,
-    num_clusters,
-    restarts=restarts,
-    seeding=seeding,
-    weighting=weighting,
-    comparison=comparison,
-    keep=True,
+    count,
+    clustering._replace(keep=True),
     train_key=key,
   )
   trained = found.trained
@@ -166,17 +258,17 @@ def recluster(
   present, least = eq_6(own), eq_6(found.assignment)
 
   # [new, old] weight of the clients that would go from one cluster to another.
-  flow = jnp.zeros((num_clusters, num_clusters)).at[found.assignment, own].add(weights)
+  flow = jnp.zeros((count, count)).at[found.assignment, own].add(weights)
   new_of, old_of = optax.assignment.hungarian_algorithm(-flow)
-  number = jnp.zeros(num_clusters, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
+  number = jnp.zeros(count, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
   named = jnp.where(trained.took_part(), number[found.assignment], own)
   moves = jnp.where(named != own, weights, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
   gain = present - least
   changed = (moves > 0) & (gain > _MARGIN * moves * present)
   drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
   counts = trained.took_part()
-  before = counts.sum() - _number_used(own, counts, num_clusters)
-  after = counts.sum() - _number_used(found.assignment, counts, num_clusters)
+  before = counts.sum() - _number_used(own, counts, count)
+  after = counts.sum() - _number_used(found.assignment, counts, count)
   halves = least * before < _MARGIN_OF_PART * present * after
   changed &= (drawn | (exists == 0)).all() | (before == after) | halves
   new = jnp.where(changed, named, own)
@@ -184,7 +276,7 @@ def recluster(
   of_all = data.sizes() if weighting == 'by_examples' else exists
   rest = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
   flow = flow.at[assignment, assignment].add(rest)
-  flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(num_clusters))
+  flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(count))
   shares = flow / flow.sum(axis=1, keepdims=True)
   centers = comparison.mixed(shares, centers, centers)
   value = jnp.where(changed, least, present)

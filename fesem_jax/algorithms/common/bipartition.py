@@ -1,0 +1,116 @@
+"""FedCluster's decision: which clusters are parted in two, and where."""
+
+import dataclasses
+
+import numpy as np
+
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+# How two groups of clients are told apart, and SciPy's name for it. 'minimax'
+# is the paper's: the bipartition with the least largest similarity across it.
+_LINKAGES = {'complete': 'complete', 'average': 'average', 'minimax': 'single'}
+
+
+# Beyond any use: a center is kept for each from the start.
+MAX_CLUSTERS = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitRule:
+  """When a cluster is parted in two, and how.
+
+  Attributes:
+    max_clusters: no split makes more clusters than this.
+    eps1: a cluster whose mean update is this small has converged.
+    eps1_scale: 'relative' to the largest update, or 'absolute' (L2 norm).
+    eps2: clients whose updates are this large (L2 norm) have not.
+    gamma: least separation of the two parts.
+    min_size: clusters of this many clients or fewer are not split.
+    linkage: 'complete', 'average', or 'minimax', the paper's optimum, which tends to
+      cut off single clients.
+
+  Raises:
+    UserError: on a value outside its range.
+  """
+
+  max_clusters: int = 16
+  eps1: float = 0.4
+  eps1_scale: str = 'relative'
+  eps2: float = 0.8
+  gamma: float = 0.13
+  min_size: int = 20
+  linkage: str = 'complete'
+
+  def __post_init__(self):
+    check_choice('linkage', self.linkage, tuple(_LINKAGES))
+    check_choice('eps1_scale', self.eps1_scale, ('relative', 'absolute'))
+    check_at_least(1, max_clusters=self.max_clusters)
+    if self.max_clusters > MAX_CLUSTERS:
+      raise UserError(
+        f'`max_clusters={self.max_clusters}` must be at most {MAX_CLUSTERS}.'
+      )
+
+
+def split_clusters(
+  products: np.ndarray,
+  weights: np.ndarray,
+  assignment: np.ndarray,
+  num_clusters: int,
+  rule: SplitRule,
+) -> tuple[np.ndarray, np.int32]:
+  """Splits every cluster that has converged while its clients have not.
+
+  Args:
+    products: [M, M] inner products of the clients' updates. A client whose
+      update is 0 (it dropped out, failed or does not exist) stays where it is.
+    weights: [M] of the clients in the mean update.
+    assignment: [M] int32.
+    num_clusters: clusters so far.
+    rule: when a cluster is split.
+
+  Returns:
+    assignment [M] int32 and the number of clusters, int32.
+  """
+  products, weights = np.asarray(products, np.float64), np.asarray(weights, np.float64)
+  assignment = np.array(assignment, np.int32)
+  moved = products.diagonal() > 0
+  for k in range(num_clusters):
+    members = np.flatnonzero((assignment == k) & moved)  # Ids of clients.
+    if num_clusters == rule.max_clusters or len(members) <= max(rule.min_size, 1):
+      continue
+    block = products[np.ix_(members, members)]
+    if not np.isfinite(block).all():
+      continue  # Updates beyond what float32 can multiply.
+    norms = np.sqrt(block.diagonal())
+    shares = weights[members] / weights[members].sum()
+    mean_norm = np.sqrt(max(shares @ block @ shares, 0))
+    small = rule.eps1 * norms.max() if rule.eps1_scale == 'relative' else rule.eps1
+    if mean_norm >= small or norms.max() <= rule.eps2:
+      continue
+    similarity = np.clip(block / np.outer(norms, norms), -1, 1)
+    second = bipartition(similarity, rule.linkage)
+    if not second.any():  # Ties everywhere: there is no first cut.
+      continue
+    across = similarity[np.ix_(~second, second)].max()
+    if np.sqrt((1 - across) / 2) > rule.gamma:
+      # `second` marks positions within the parent; clients are stored by id.
+      assignment[members[second]] = num_clusters
+      num_clusters += 1
+  return assignment, np.int32(num_clusters)
+
+
+def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
+  """[n] bool: which clients are not in the first one's part.
+
+  Args:
+    similarity: [n, n] cosine similarities, n >= 2.
+    linkage: a key of `_LINKAGES`.
+  """
+  from scipy.cluster import hierarchy  # Slow to import.
+  from scipy.spatial.distance import squareform
+
+  distance = 1 - (similarity + similarity.T) / 2
+  np.fill_diagonal(distance, 0)
+  merges = hierarchy.linkage(squareform(distance, checks=False), _LINKAGES[linkage])
+  part = hierarchy.fcluster(merges, 2, 'maxclust')
+  return part != part[0]

@@ -1,0 +1,134 @@
+"""How a method makes its first clusters: the clustering of Section 6.1.4."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.centers import check_num_clusters
+from fesem_jax.algorithms.common.em_steps import EMSteps
+from fesem_jax.algorithms.common.first_clusters import (
+  MAX_INITIAL_CLIENTS,
+  Clustering,
+  before_rounds,
+  random_start,
+  train_and_cluster,
+)
+from fesem_jax.cohorts.sampling import everyone
+from fesem_jax.core import offloading, tree
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.utils.errors import check_at_least, check_choice
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterStart:
+  """Clients train alone for a moment, and k-means on their models makes K clusters.
+
+  Attributes:
+    models: clients train from one 'common' random model (the paper), or each from a
+      'random' one of its own.
+    epochs: local epochs of that training.
+    restarts: of k-means; the best one is kept.
+    seeding: 'random' (the paper) or 'plusplus'.
+    clients: random clients whose models k-means sees; 0 is all, but
+      `first_clusters.MAX_INITIAL_CLIENTS` at most unless all models are on the devices.
+
+  Raises:
+    UserError: on a value outside its range.
+  """
+
+  models: str = 'common'
+  epochs: int = 1
+  restarts: int = 20
+  seeding: str = 'random'
+  clients: int = 0
+
+  def __post_init__(self):
+    check_choice('init_models', self.models, ('common', 'random'))
+    check_choice('init_seeding', self.seeding, ('random', 'plusplus'))
+    check_at_least(1, init_epochs=self.epochs, init_restarts=self.restarts)
+    check_at_least(0, init_clients=self.clients)
+
+
+class FirstClusters(NamedTuple):
+  """Where the first round goes on from.
+
+  Attributes:
+    centers: [K, ...].
+    assignment: [M] int32; K of clients outside of the first cohort.
+    client_params: [M, ...], or None if they are not kept.
+  """
+
+  centers: Params
+  assignment: jax.Array
+  client_params: Params
+
+
+def first_clusters(
+  local: LocalTraining,
+  data: FederatedData,
+  key: jax.Array,
+  num_clusters: int,
+  start: ClusterStart,
+  steps: EMSteps,
+  client_state: str,
+  cohort: Cohort | None = None,
+) -> FirstClusters:
+  """Makes the first clusters and centers.
+
+  Args:
+    local: how clients train.
+    data: training split.
+    key: of the start.
+    num_clusters: K.
+    start: how.
+    steps: the E-step, which says what is compared, and the M-step.
+    client_state: whether and where the models of all clients are kept; see `fesem`.
+    cohort: the clients that take part; None is all of them.
+
+  Raises:
+    UserError: if there are more clusters than clients.
+  """
+  check_num_clusters(num_clusters, data)
+  most, count = start.clients, data.num_clients
+  if client_state != 'stacked':
+    most = min(most or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
+  starts = random_start(local, data, key, start.models)
+  cohort = everyone(data) if cohort is None else cohort
+  stack = None
+  if client_state == 'offloaded':
+    stack = offloading.repeat(tree.unstack(starts.shared, 0), count, local.mesh)
+  found = train_and_cluster(
+    before_rounds(local, start.epochs),
+    starts,
+    data,
+    cohort,
+    key,
+    num_clusters,
+    Clustering(
+      restarts=start.restarts,
+      seeding=start.seeding,
+      weighting=steps.m_step.weighting,
+      comparison=steps.compare,
+      max_clients=most,
+      keep=client_state != 'streamed',
+      into=tree.rows_of(stack, cohort),
+    ),
+  )
+  trained, centers = found.trained, found.centers
+  rule = steps.m_step.aggregation.in_place_of_mean()
+  if rule is not None:
+    counts = trained.took_part()
+    centers = rule(found.models, found.assignment, counts, centers, local.mesh)
+  client_params = trained.params
+  if client_state == 'stacked' and not cohort.everyone:
+    client_params = tree.with_rows(starts.params(count), cohort, client_params)
+  if stack is not None and not (
+    cohort.everyone and offloading.is_offloaded(client_params)
+  ):
+    client_params = tree.put(stack, cohort.ids, client_params)
+  unassigned = jnp.full(count, num_clusters).astype(jnp.int32)
+  assignment = tree.with_rows(unassigned, cohort, found.assignment)
+  return FirstClusters(centers, assignment, client_params)

@@ -1,0 +1,230 @@
+"""How FeSEM's E-step and M-step are made: two values, and what they do to a chunk."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.aggregation.robust import Aggregation
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer
+from fesem_jax.clustering import comparison, em
+from fesem_jax.clustering.comparison import Comparison
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.sums import mean_of
+from fesem_jax.core.types import Params
+from fesem_jax.training.reduction import Reduction, Unchanged
+from fesem_jax.training.trained import WEIGHTINGS, Trained
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+@dataclasses.dataclass(frozen=True)
+class EStep:
+  """Which center a client goes to: the nearest one (Eq. 8).
+
+  Attributes:
+    cluster_on: 'all' parameters are compared, or only those of the named layer, e.g.
+      'logits', as the authors' code does; or 'matched': FeSEM-MA (Section 5.1), which
+      compares and averages models with their hidden units in the order that brings
+      each nearest to the center, see `matching`.
+    temperature: positive, each client counts in every center's mean by its
+      responsibility, see `em.responsibilities`; it still starts from the nearest.
+      0 is Eq. 8.
+
+  Raises:
+    UserError: on a temperature that is negative or not of all parameters.
+  """
+
+  cluster_on: str = 'all'
+  temperature: float = 0.0
+
+  def __post_init__(self):
+    check_at_least(0, temperature=self.temperature)
+    if self.temperature and self.cluster_on != 'all':
+      raise UserError(
+        '`temperature` compares all parameters: leave out '
+        f'`cluster_on={self.cluster_on}`.'
+      )
+
+  @property
+  def matched(self) -> bool:
+    """Whether hidden units are matched (FeSEM-MA)."""
+    return self.cluster_on == comparison.MATCHED
+
+
+@dataclasses.dataclass(frozen=True)
+class MStep:
+  """What a center becomes: the mean of its clients (Eq. 9).
+
+  Attributes:
+    weighting: of clients in Eq. 6 and 9: 'uniform', or 'by_examples', the "micro"
+      variant.
+    aggregation: rule in place of the mean, which withstands bad clients.
+    server_optimizer: moves each center by a step along the mean change of its clients
+      (FedOpt) instead of to their mean, as in the paper.
+    track_objective: whether rounds report Eq. 6 after the local step and after the
+      E-step too.
+
+  Raises:
+    UserError: on an unknown weighting.
+  """
+
+  weighting: str = 'uniform'
+  aggregation: Aggregation = Aggregation()
+  server_optimizer: ServerOptimizer = None
+  track_objective: bool = False
+
+  def __post_init__(self):
+    check_choice('weighting', self.weighting, WEIGHTINGS)
+
+
+class Known(NamedTuple):
+  """What the E-step wants to know of the centers, made once a round.
+
+  Attributes:
+    centers: see `Comparison.known`.
+    gaps: see `em.gaps`; None where distances between centers do not help.
+    hold: [] bool, whether clients keep the clusters that they start from; None if no
+      round is so.
+  """
+
+  centers: Any
+  gaps: jax.Array | None
+  hold: jax.Array | None
+
+
+class Assigned(NamedTuple):
+  """The E-step's outcome for a chunk.
+
+  Attributes:
+    cluster: [C] int32 new cluster of each client.
+    distance: [C] float32 squared distance of all parameters to the old center.
+    models: [C, ...] as they are averaged.
+  """
+
+  cluster: jax.Array
+  distance: jax.Array
+  models: Params
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EMSteps:
+  """The E-step and the M-step of a run.
+
+  Attributes:
+    e_step: how clients are assigned.
+    m_step: what becomes of centers.
+    compare: what of the models is compared.
+  """
+
+  e_step: EStep
+  m_step: MStep
+  compare: Comparison
+
+  def reduction(self, centers: Params, hold: jax.Array | None) -> Reduction:
+    """`Reduction` but for `fold`, and for what is kept.
+
+    Args:
+      centers: [K, ...] of the round.
+      hold: see `Known`.
+    """
+    # Distances between centers say who stays where whole models go to one center each.
+    may_stay = not (
+      self.compare.partial or self.e_step.matched or self.e_step.temperature
+    )
+    known = Known(
+      self.compare.known(self.compare.part(centers)),
+      em.gaps(centers) if may_stay else None,
+      hold,
+    )
+    return Reduction(
+      sums=em.Sums.zeros(centers, self.m_step.track_objective),
+      known=known,
+      unchanged=Unchanged(_surely_stay, self._add_to_start) if may_stay else None,
+    )
+
+  def nearest(self, chunk: Trained, starts: ClientModels, known: Known) -> Assigned:
+    """E-step (Eq. 8): every client goes to the center nearest to its model."""
+    centers, own = starts.shared, starts.choice
+    assert own is not None
+    models, moved = chunk.params, chunk.moved
+    if moved is None:
+      nearest, distance, models = self.compare.nearest(models, known.centers)
+    else:
+      nearest, distance = jax.lax.cond(
+        _surely_stay(starts, moved, known).all(),
+        lambda: (own, moved),
+        lambda: em.e_step(models, centers),
+      )
+    takes = chunk.took_part()
+    takes = takes if known.hold is None else takes & ~known.hold
+    new = jnp.where(takes, nearest, own)
+    align = self.compare.align
+    if align is not None and known.hold is not None:
+      # Units in the order of the center that takes the model, where it is held.
+      models = jax.lax.cond(
+        known.hold,
+        lambda: align(chunk.params, tree.take(centers, own), None),
+        lambda: models,
+      )
+    if self.compare.partial or known.hold is not None:  # Eq. 6: of all parameters.
+      distance = tree.row_distances(models, tree.take(centers, new))
+    return Assigned(new, distance, models)
+
+  def add(
+    self,
+    sums: em.Sums,
+    chunk: Trained,
+    starts: ClientModels,
+    known: Known,
+    assigned: Assigned,
+  ) -> em.Sums:
+    """Adds a chunk to what the M-step and Eq. 6 need of it."""
+    centers, own, weighting = starts.shared, starts.choice, self.m_step.weighting
+    assert own is not None
+    averaged = chunk._replace(params=assigned.models)
+    sums = sums.add_started(averaged, own, weighting, centers)
+    if not self.e_step.temperature:
+      return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
+    distances = tree.squared_distances(assigned.models, centers)
+    shares = em.responsibilities(distances, self.e_step.temperature)
+    if known.hold is not None:  # Shares would not part centers that are equal.
+      shares = jnp.where(known.hold, jax.nn.one_hot(own, distances.shape[1]), shares)
+    return sums.add_shares(averaged, shares, weighting, centers)
+
+  def centers(
+    self, trained: Trained, cluster: jax.Array, old: Params, server: Any, mesh: Any
+  ) -> tuple[Params, Any]:
+    """M-step (Eq. 9): new centers [K, ...], and the state of the server optimizer.
+
+    Args:
+      trained: the cohort; `folded` is (clusters, models as they are to be averaged).
+      cluster: [S] int32 new cluster of each client.
+      old: [K, ...] centers of the round.
+      server: state of the server optimizer.
+      mesh: the devices.
+    """
+    rule = self.m_step.aggregation.in_place_of_mean()
+    clients = trained.sums.clients
+    if rule is None:
+      means = mean_of(clients, old)
+    else:
+      others = trained.folded[1]
+      stack = trained.params if others is None else others
+      means = rule(stack, cluster, trained.took_part(), old, mesh)
+    optimizer = self.m_step.server_optimizer
+    return server_optimizers.move(optimizer, server, old, means, clients.weight > 0)
+
+  def _add_to_start(self, chunk, starts, sums, add):
+    """Both steps for a chunk of clients whose own centers are surely the nearest."""
+    own, weights = starts.choice, chunk.weights(self.m_step.weighting)
+    return (own, None), sums.add_to_start(weights, own, chunk.moved, add)
+
+
+def _surely_stay(starts: ClientModels, squared: jax.Array, known: Known) -> jax.Array:
+  """[C] bool: clients that moved too little to be nearer to another center."""
+  assert known.gaps is not None
+  stay = em.surely_nearest(squared, known.gaps[starts.choice])
+  return stay if known.hold is None else known.hold | stay

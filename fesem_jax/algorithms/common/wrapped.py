@@ -1,0 +1,95 @@
+"""The state of a method within the states of what wraps it."""
+
+from typing import Any
+
+import jax
+
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import Algorithm, RoundInfo
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+
+
+def inner(state: Any) -> Any:
+  """The state of the method itself, with `centers`, `assignment` and `rounds`."""
+  while 'method' in state._fields:
+    state = state.method
+  return state
+
+
+def replaced(state: Any, **changes: Any) -> Any:
+  """The state with changes to the state of the method itself."""
+  if 'method' in state._fields:
+    return state._replace(method=replaced(state.method, **changes))
+  return state._replace(**changes)
+
+
+def own_of(state: Any, cohort: Cohort) -> jax.Array:
+  """[S] int32 cluster of each client of the cohort."""
+  return tree.rows_of(inner(state).assignment, cohort)
+
+
+def num_clusters(state: Any) -> int:
+  """K."""
+  return jax.tree.leaves(inner(state).centers)[0].shape[0]
+
+
+def number_of(state: Any) -> jax.Array:
+  """[] int32 number of the next round, counted from 1."""
+  return inner(state).rounds + 1
+
+
+def took_part(info: RoundInfo) -> jax.Array:
+  """[S] bool: the round's clients whose update counted."""
+  assert info.clusters is not None
+  assert info.clusters.took_part is not None
+  return info.clusters.took_part
+
+
+def check_wrappable(method: Algorithm, option: str, trains: bool = False) -> None:
+  """Raises `UserError` unless a wrapper may wrap a method.
+
+  Args:
+    method: to be wrapped.
+    option: that asks for it.
+    trains: whether clients must train from the centers that they are given.
+  """
+  if method.with_centers is None or (trains and method.train is None):
+    raise UserError(
+      f'`{option}` needs a method with centers and an assignment of clients to them, '
+      f'such as fesem{"" if trains else " or hypo_cluster"}.'
+    )
+
+
+def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
+  """A method in a state that nests its own in `method`, with another step.
+
+  Args:
+    method: the method.
+    step: of the wrapped method.
+    **changes: other functions of the wrapped method, in place of the method's own.
+  """
+
+  def deployed(state, data):
+    return method.deployed(state.method, data)
+
+  def with_centers(state, centers, stays):
+    assert method.with_centers is not None
+    return state._replace(method=method.with_centers(state.method, centers, stays))
+
+  def train(local, state, *args, **options):
+    assert method.train is not None
+    return method.train(local, state.method, *args, **options)
+
+  def between(state, info):
+    assert method.between is not None
+    own, info = method.between(state.method, info)
+    return state._replace(method=own), info
+
+  functions = {
+    'deployed': deployed,
+    'with_centers': with_centers,
+    'train': None if method.train is None else train,
+    'between': None if method.between is None else between,
+  }
+  return method._replace(step=step, **functions | changes)

@@ -1,0 +1,139 @@
+"""Clients that were absent for long, or never took part, start by their losses."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.wrapped import (
+  check_wrappable,
+  inner,
+  num_clusters,
+  number_of,
+  own_of,
+  took_part,
+  wrap,
+)
+from fesem_jax.cohorts.sampling import everyone, sample_clients
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.training.client_losses import least_loss, start_by_loss
+from fesem_jax.utils.errors import UserError, argument, check_at_least
+
+
+class AgesState(NamedTuple):
+  """State of `with_max_age`."""
+
+  method: Any  # of the wrapped method
+  seen: jax.Array  # [M] int32 round in which each client last took part, 0 the start
+
+
+def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
+  """Lets clients that were absent for long start from the center of least loss.
+
+  Centers move on while a client is not drawn, so that another one may serve it better.
+
+  Args:
+    method: a method with centers.
+    rounds: a client that last took part more than so many rounds ago starts from the
+      center of least training loss when it is drawn again.
+
+  Raises:
+    UserError: on a number below 1, or a method without centers.
+  """
+  check_at_least(1, max_age=rounds)
+  check_wrappable(method, 'max_age', trains=True)
+
+  def init(key, data, cohort=None):
+    seen = jnp.zeros(data.num_clients, jnp.int32)
+    return AgesState(method.init(key, data, cohort), seen)
+
+  def starts_of(state, data, cohort, starts):
+    own = own_of(state, cohort) if starts is None else starts
+    old = number_of(state) - tree.rows_of(state.seen, cohort) > variable(rounds)
+    return start_by_loss(method.local, inner(state).centers, own, old, data, cohort)
+
+  def train(local, state, data, cohort, key, reduction, starts=None):
+    starts = starts_of(state, data, cohort, starts)
+    assert method.train is not None
+    return method.train(local, state.method, data, cohort, key, reduction, starts)
+
+  def step(state, data, cohort, key, *, starts=None, hold=None):
+    number = number_of(state)
+    starts = starts_of(state, data, cohort, starts)
+    after, info = method.step(state.method, data, cohort, key, starts=starts, hold=hold)
+    seen = jnp.where(took_part(info), number, tree.rows_of(state.seen, cohort))
+    return AgesState(after, tree.with_rows(state.seen, cohort, seen)), info
+
+  return wrap(method, step, init=init, train=train)
+
+
+class LateJoinsState(NamedTuple):
+  """State of `with_late_joins`."""
+
+  method: Any  # of the wrapped method
+  joined: jax.Array  # [M] bool
+
+
+def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
+  """Lets clients join when they are first drawn, after the first clustering.
+
+  Only `first_clients` random clients take part in the first clustering. All others
+  join when they are first drawn, from the center of least training loss, and deploy
+  that center until then. A round's clusters are those of clients that have joined;
+  where models are measured, those that all clients deploy.
+
+  Args:
+    method: a method with centers, whose `init` takes a cohort.
+    first_clients: how many there are; at least K.
+
+  Raises:
+    UserError: on a number below 1, a method without centers, or, when it starts, fewer
+      clients than centers.
+  """
+  if not first_clients >= 1:  # NaN neither.
+    raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
+  check_wrappable(method, 'late_joins', trains=True)
+  local = method.local
+
+  def init(key, data, cohort=None):
+    del cohort
+    sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
+    cohort = sample_clients(sample_key, data, first_clients, local.mesh)
+    count = num_clusters(jax.eval_shape(method.init, key, data))
+    if first_clients < count:
+      raise UserError(
+        f'{argument("init_clients", first_clients)} with `late_joins` is too few for '
+        f'{argument("num_clusters", count)}; give one client for each cluster, at '
+        'least.'
+      )
+    state = method.init(key, data, cohort)
+    first = jnp.ones(cohort.ids.shape, bool)
+    none = jnp.zeros(data.num_clients, bool)
+    return LateJoinsState(state, tree.with_rows(none, cohort, first))
+
+  def starts_of(state, data, cohort, starts):
+    own = own_of(state, cohort) if starts is None else starts
+    joined = tree.rows_of(state.joined, cohort)
+    return start_by_loss(local, inner(state).centers, own, ~joined, data, cohort)
+
+  def train(local, state, data, cohort, key, reduction, starts=None):
+    starts = starts_of(state, data, cohort, starts)
+    assert method.train is not None
+    return method.train(local, state.method, data, cohort, key, reduction, starts)
+
+  def step(state, data, cohort, key, *, starts=None, hold=None):
+    starts = starts_of(state, data, cohort, starts)
+    after, info = method.step(state.method, data, cohort, key, starts=starts, hold=hold)
+    joined = tree.rows_of(state.joined, cohort) | took_part(info)
+    joined = tree.with_rows(state.joined, cohort, joined)
+    return LateJoinsState(after, joined), info
+
+  def deployed(state, data):
+    models = method.deployed(state.method, data)
+    nearest = least_loss(local, models.shared, data, everyone(data))
+    assert models.choice is not None
+    return ClientModels(models.shared, jnp.where(state.joined, models.choice, nearest))
+
+  return wrap(method, step, init=init, deployed=deployed, train=train)

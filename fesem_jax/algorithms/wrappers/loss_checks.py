@@ -1,0 +1,51 @@
+"""In some rounds, clients start from the center of least training loss."""
+
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.wrapped import (
+  check_wrappable,
+  inner,
+  number_of,
+  own_of,
+)
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.training.client_losses import start_by_loss
+from fesem_jax.utils.errors import check_at_least
+
+
+def with_loss_checks(method: Algorithm, every: int) -> Algorithm:
+  """Lets clients start from the center of least training loss in some rounds.
+
+  A client stays near the center that it starts from, so distances to centers do not
+  find out that it started from a wrong one; its losses do.
+
+  Args:
+    method: a method with centers.
+    every: clients start from the center of least training loss, IFCA's rule, in every
+      so many rounds. A round in which clients keep their clusters (`hold`) is none.
+
+  Raises:
+    UserError: on a number below 1, or a method without centers.
+  """
+  check_at_least(1, loss_check_every=every)
+  check_wrappable(method, 'loss_check_every', trains=True)
+
+  def starts_of(state, data, cohort, starts, hold=None):
+    own = own_of(state, cohort) if starts is None else starts
+    check = number_of(state) % variable(every) == 0
+    if hold is not None:
+      check &= ~hold
+    centers, by_loss = inner(state).centers, jnp.broadcast_to(check, own.shape)
+    return start_by_loss(method.local, centers, own, by_loss, data, cohort)
+
+  def train(local, state, data, cohort, key, reduction, starts=None):
+    starts = starts_of(state, data, cohort, starts)
+    assert method.train is not None
+    return method.train(local, state, data, cohort, key, reduction, starts)
+
+  def step(state, data, cohort, key, *, starts=None, hold=None):
+    starts = starts_of(state, data, cohort, starts, hold)
+    return method.step(state, data, cohort, key, starts=starts, hold=hold)
+
+  return method._replace(step=step, train=train)

@@ -1,0 +1,122 @@
+"""Centers that lost all their clients move to the clients farthest from their own."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.centers import sizes_of
+from fesem_jax.algorithms.common.kept_models import needs_stack
+from fesem_jax.algorithms.common.wrapped import (
+  check_wrappable,
+  inner,
+  num_clusters,
+  own_of,
+  replaced,
+  took_part,
+)
+from fesem_jax.clustering.comparison import Comparison, by_weights
+from fesem_jax.core import offloading, tree
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.utils.errors import UserError
+
+_ALL = by_weights()
+
+
+def with_reseeding(method: Algorithm, comparison: Comparison = _ALL) -> Algorithm:
+  """Moves centers that lost all their clients.
+
+  A center that lost all its clients moves to the client farthest from its own center,
+  which joins it; in FeSEM's paper it stays where it is. A round's Eq. 6 is reported as
+  before that.
+
+  Args:
+    method: a method with centers.
+    comparison: of models with centers, as the method makes it: distances are of models
+      whose units are matched where it matches them.
+
+  Raises:
+    UserError: of a method without centers, or, when it starts, where the models of all
+      clients are not on the devices.
+  """
+  check_wrappable(method, 'reseed_empty')
+
+  def init(key, data, cohort=None):
+    state = method.init(key, data, cohort)
+    check_stack(state, 'reseed_empty')
+    return state
+
+  def step(state, data, cohort, key, *, starts=None, hold=None):
+    old, before = inner(state).centers, inner(state).assignment
+    state, info = method.step(state, data, cohort, key, starts=starts, hold=hold)
+    here = inner(state)
+    params = tree.rows_of(here.client_params, cohort)
+    centers, compared = tree.take(old, own_of(state, cohort)), params
+    if comparison.align is not None:
+      compared = comparison.align(params, centers, method.local.mesh)
+    own = tree.row_distances(compared, centers)
+    distance = jnp.where(took_part(info), own, -1.0)
+    centers, assignment = reseed_empty_centers(
+      here.centers, here.assignment, params, distance, cohort, data
+    )
+    stays = tree.row_distances(centers, here.centers) == 0
+    assert info.clusters is not None
+    clusters = info.clusters._replace(
+      assignment=assignment,
+      sizes=sizes_of(assignment, num_clusters(state), data),
+      moved=((before != assignment) & (data.sizes() > 0)).sum(),
+    )
+    assert method.with_centers is not None
+    state = method.with_centers(replaced(state, assignment=assignment), centers, stays)
+    return state, info._replace(clusters=clusters)
+
+  return method._replace(init=init, step=step)
+
+
+def check_stack(state: Any, option: str) -> None:
+  """Raises `UserError` unless a state keeps all clients' models on the devices."""
+  if 'client_params' not in inner(state)._fields:
+    raise UserError(f'`{option}` needs a method that keeps the models of its clients.')
+  kept = inner(state).client_params
+  if kept is None or offloading.is_offloaded(kept):
+    raise needs_stack(option, 'streamed' if kept is None else 'offloaded')
+
+
+def reseed_empty_centers(
+  centers: Params,
+  assignment: jax.Array,
+  trained: Params,
+  distance: jax.Array,
+  cohort: Cohort,
+  data: FederatedData,
+) -> tuple[Params, jax.Array]:
+  """Moves centers without clients to the clients farthest from their own centers.
+
+  A client is left where it is if that could leave its own cluster empty. The centers
+  that lose a client keep what it gave to their mean until the next round.
+
+  Args:
+    centers: [K, ...].
+    assignment: [M] int32 of all clients.
+    trained: [S, ...] models of the cohort.
+    distance: [S] float32 of each to its center; negative for clients to leave alone.
+    cohort: S clients.
+    data: training split; clients without examples are padding.
+
+  Returns:
+    centers [K, ...], and the assignment [M], where those clients have joined them.
+  """
+  num_clusters = jax.tree.leaves(centers)[0].shape[0]
+  exists = data.sizes() > 0
+  sizes = jnp.bincount(jnp.where(exists, assignment, num_clusters), length=num_clusters)
+  spare = sizes > (sizes == 0).sum()
+  distance = jnp.where(spare[tree.rows_of(assignment, cohort)], distance, -1.0)
+  _, farthest = jax.lax.top_k(distance, min(num_clusters, distance.shape[0]))
+  # The first empty center takes the farthest client, the next one the next.
+  turn = jnp.cumsum(sizes == 0) - 1
+  row = farthest.at[turn].get(mode='clip')
+  empty = (sizes == 0) & (distance[row] >= 0) & (turn < farthest.shape[0])
+  joining = jnp.where(empty, jnp.asarray(cohort.ids)[row], assignment.shape[0])
+  assignment = assignment.at[joining].set(jnp.arange(num_clusters), mode='drop')
+  return tree.where(empty, tree.take(trained, row), centers), assignment

@@ -1,0 +1,49 @@
+"""Wrong first clusters, to study what corrects them."""
+
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.wrapped import (
+  check_wrappable,
+  inner,
+  num_clusters,
+  replaced,
+)
+from fesem_jax.algorithms.wrappers.reseeding import check_stack
+from fesem_jax.clustering import em
+from fesem_jax.cohorts.sampling import everyone, shuffled
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.utils.errors import UserError, argument
+
+
+def with_shuffled_start(method: Algorithm, probability: float) -> Algorithm:
+  """Wraps a method with centers whose state keeps the clients' models.
+
+  Args:
+    method: a method with centers.
+    probability: for each client to be put into a random cluster after the first
+      clustering; centers are then the unweighted means of these clusters' models.
+
+  Raises:
+    UserError: on a probability outside of [0, 1], or, when it starts, where the models
+      of all clients are not on the devices.
+  """
+  if not 0 <= probability <= 1:
+    raise UserError(f'{argument("probability", probability)} must lie in [0, 1].')
+  check_wrappable(method, 'with_shuffled_start')
+
+  def init(key, data, cohort=None):
+    state = method.init(key, data, cohort)
+    check_stack(state, 'with_shuffled_start')
+    here, count = inner(state), num_clusters(state)
+    first = everyone(data) if cohort is None else cohort
+    own = tree.rows_of(here.assignment, first)
+    own = shuffled(key, data, first, own, count, probability)
+    assignment = tree.with_rows(here.assignment, first, own)
+    ones = ((data.sizes() > 0) & (assignment < count)).astype(jnp.float32)
+    centers = em.m_step(
+      here.client_params, assignment, ones, here.centers, method.local.mesh
+    )
+    return replaced(state, assignment=assignment, centers=centers)
+
+  return method._replace(init=init)

@@ -1,0 +1,95 @@
+"""What a run does after its last round: figures, summary, files."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.core import prng_streams
+from fesem_jax.data import label_skew
+from fesem_jax.results import client_table, records
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.results.result import Result
+from fesem_jax.results.result_files import read_clients, read_result, write_result
+from fesem_jax.run import figure_data
+from fesem_jax.run.loop import Finished
+from fesem_jax.run.preparation import Prepared
+from fesem_jax.run.programs import CompileTime
+
+
+def finish(
+  run: Prepared, finished: Finished, compiling: CompileTime, began: float
+) -> Result:
+  """The result of a run, written into its workdir.
+
+  Args:
+    run: before its rounds.
+    finished: after them.
+    compiling: counts what is compiled.
+    began: when the run began, by `time.perf_counter`.
+  """
+  settings, data, state = run.settings, run.data, finished.state
+  label_counts, picture = label_skew.label_counts(data.on_host), {}
+  if settings.make_portrait:
+    key = run.keys[prng_streams.PORTRAIT]
+    picture = figure_data.draw(run.algorithm, state, data.train, key, run.programs)
+    picture = figure_data.in_order(picture, data.places)
+    picture |= {'label_counts': label_counts}
+    picture |= figure_data.sheets(picture, data.on_host)
+  timing = records.timing(
+    compiling.seconds(), finished.seconds, finished.steps, time.perf_counter() - began
+  )
+  unseen = None
+  if data.unseen is not None:
+    unseen = run.evaluation.unseen(state, data.unseen)
+  summary = records.summary(
+    run.out.records,
+    run.config or {},
+    settings.seed,
+    label_counts,
+    data.test,
+    unseen,
+    run.notes,
+    timing,
+    run.algorithm.local.mesh,
+  )
+  summary['data_placement'] = data.placement
+  clients = run.evaluation.clients(finished.measured, data.places)
+  return _result(run, state, summary, picture, clients)
+
+
+def read_finished(run: Prepared) -> Result | None:
+  """The result that the workdir of a finished run holds; None if it is not whole."""
+  if run.folder is None:
+    return None
+  held = read_result(run.folder, run.out.records, run.settings.make_portrait)
+  if held is None:
+    return None
+  clients = read_clients(run.folder, held[0]) or run.evaluation.clients(
+    run.evaluation.measure(run.state, run.done), run.data.places
+  )
+  return _result(run, run.state, *held, clients)
+
+
+def _result(
+  run: Prepared,
+  state: Any,
+  summary: records.Record,
+  picture: dict[str, np.ndarray],
+  clients: ClientTable,
+) -> Result:
+  """The result, also as files where there is a workdir."""
+  made = Result(
+    clients,
+    summary | {'clients_digest': client_table.digest(clients)},
+    run.out.records,
+    picture,
+    run.algorithm.local.model,
+    state,
+    run.data.train,
+    run.data.places,
+    lambda: run.evaluation.models(state),
+  )
+  if run.folder is not None:
+    write_result(run.folder, made, run.settings.save_models)
+  return made

@@ -1,0 +1,63 @@
+"""What a run is asked for, and whether it can be had."""
+
+import dataclasses
+
+import numpy as np
+
+from fesem_jax.core.types import FederatedData
+from fesem_jax.utils.errors import UserError, argument, check_at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """The arguments of `simulate` that are numbers and switches; see there."""
+
+  rounds: int
+  seed: int = 0
+  clients_per_round: int = 0
+  eval_every: int = 1
+  finetune_epochs: int = 1
+  patience: int = 0
+  checkpoint_every: int = 10
+  resume: bool = True
+  tensorboard: bool = False
+  make_portrait: bool = True
+  save_models: bool | None = None
+  progress: bool | None = None
+  data_placement: str = 'auto'
+
+  def check(self, train: FederatedData, test: FederatedData) -> None:
+    """Raises `UserError` on numbers out of range, or data that do not fit them."""
+    check_at_least(1, rounds=self.rounds)
+    check_at_least(
+      0,
+      clients_per_round=self.clients_per_round,
+      eval_every=self.eval_every,
+      finetune_epochs=self.finetune_epochs,
+    )
+    if self.clients_per_round > train.num_clients:
+      raise UserError(
+        f'{argument("clients_per_round", self.clients_per_round)} is more than the '
+        f'{train.num_clients} clients.'
+      )
+    check_splits(train, test)
+
+
+def check_splits(train: FederatedData, test: FederatedData) -> None:
+  """Raises `UserError` on splits that are not of the same clients, or empty ones."""
+  if not np.array_equal(train.client_ids, test.client_ids):
+    raise UserError('The training and the test split must have the same clients.')
+  for name in ('num_classes', 'scale', 'example_shape'):
+    a, b = getattr(train, name), getattr(test, name)
+    if a != b:
+      raise UserError(
+        f'The training split has {name} {a}, the test split {b}; they must agree.'
+      )
+  if len(test.y) == 0:
+    raise UserError('No client has test examples; give the clients more examples.')
+  empty = np.flatnonzero(np.asarray(train.sizes()) == 0)
+  if len(empty):
+    raise UserError(
+      f'Client {train.info.names[empty[0]]} has no training examples; leave such '
+      'clients out.'
+    )

@@ -1,0 +1,301 @@
+"""Local training of a chunk of clients, and what becomes of their models."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.cohorts.sampling import client_keys
+from fesem_jax.core import client_map
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import add_to_one
+from fesem_jax.core.types import FederatedData, Params
+from fesem_jax.training import shared_kernels
+from fesem_jax.training.local_sgd import Ends, train_chunk
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction, Unchanged
+from fesem_jax.training.sent_models import as_sent
+from fesem_jax.training.shared_start import Kernel, SharedStart, Start
+from fesem_jax.training.trained import Trained
+
+
+class Clients(NamedTuple):
+  """What belongs to each client of a cohort or chunk; None where there is none.
+
+  Attributes:
+    steps: [C] int32 local steps.
+    arrived: [C] bool, False for a client that dropped out.
+    penalty: [C] float32.
+    correction: [C, ...] its own part.
+    start: its choice, or its own model or layers.
+    anchor: likewise.
+  """
+
+  steps: jax.Array
+  arrived: jax.Array
+  penalty: jax.Array | None
+  correction: Params
+  start: ClientModels
+  anchor: ClientModels | None
+
+
+class Shared(NamedTuple):
+  """What all clients of a cohort see.
+
+  Attributes:
+    starts: [R, ...] shared models to start from.
+    anchors: [R', ...] shared models that the penalty pulls to.
+    correction: the common part, and whether it applies.
+    data: training split.
+    key: of the round.
+    rate: see `LocalTraining.rate`.
+    known: see `Reduction`.
+  """
+
+  starts: Params
+  anchors: Params
+  correction: tuple[Params, Any] | None
+  data: FederatedData
+  key: jax.Array
+  rate: jax.Array | None
+  known: Any
+
+
+class _Done(NamedTuple):
+  """Clients that have trained, before anything became of their models.
+
+  Attributes:
+    trained: without models.
+    params: [C, ...] local models but for the kernels that are kept as changes.
+    changes: [C, ...] of these kernels.
+    start: see `Clients`.
+    keys: [C] of the clients in this round.
+  """
+
+  trained: Trained
+  params: Params
+  changes: Any
+  start: ClientModels
+  keys: jax.Array
+
+
+class _OfAll(NamedTuple):
+  """What is known of a chunk's clients together.
+
+  Attributes:
+    kernels: that they start from.
+    starts: see `Shared`.
+    data: see `Shared`.
+    known: see `Shared`.
+  """
+
+  kernels: tuple[Start, ...]
+  starts: Params
+  data: FederatedData
+  known: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+  """How a cohort is trained: what is decided before any client is looked at.
+
+  Attributes:
+    local: how clients train.
+    objective: what they minimize.
+    reduction: what becomes of their models.
+    kernels: that they keep as changes to a shared start.
+    side_by_side: clients of a chunk.
+    at_a_time: clients of a chunk whose whole models exist at once.
+    in_place: whether local models take the memory of those they start from.
+    unformed: whether models are summed up without being formed.
+    unchanged: see `Reduction`; None where it cannot be known.
+  """
+
+  local: LocalTraining
+  objective: Objective
+  reduction: Reduction
+  kernels: tuple[Kernel, ...]
+  side_by_side: int
+  at_a_time: int
+  in_place: bool
+  unformed: bool
+  unchanged: Unchanged | None
+
+  @property
+  def decides(self) -> bool:
+    """Whether models are formed or not, chunk by chunk."""
+    return self.unchanged is not None and not self.reduction.keep
+
+  @property
+  def replaces_correction(self) -> bool:
+    """Whether what is kept of clients overwrites their corrections."""
+    return self.objective.correction is not None and self.objective.correction.replaced
+
+  def train(self, chunk: client_map.Chunk, shared: Shared, sums: Any) -> Any:
+    """Trains a chunk: the body of `client_map.map_clients`."""
+    own, data = chunk.own, shared.data
+    start = own.start._replace(shared=shared.starts)
+    if self.in_place:
+      start = start._replace(own=chunk.into[0])
+    sizes = data.sizes(chunk.ids)
+    keys = client_keys(shared.key, data, chunk.ids)
+    exist = chunk.ids < data.num_clients
+    rest, together = shared_kernels.split(self.local, start, self.kernels, exist)
+    origin = rest.params(own.arrived.shape[0])
+    ends = self._ends(chunk, shared, origin, keys, together)
+    old = chunk.into[1].folded if self.replaces_correction else None
+    moved = None
+    if self.unchanged is not None:
+      moved = together.squared_moves(ends.params, origin, ends.changes, ends.finite)
+    steps = self._steps(own, sizes)
+    trained = Trained(
+      chunk.ids, None, ends.loss, sizes, ends.finite, own.arrived, steps,
+      correction=old, moved=moved,
+    )  # fmt: skip
+    done = _Done(trained, ends.params, ends.changes, start._replace(shared=None), keys)
+    of_all = _OfAll(together.starts, shared.starts, data, shared.known)
+    if self.decides:
+      return self._decided(done, of_all, start, exist, sums)
+    return (done, of_all), sums
+
+  def _steps(self, own: Clients, sizes: jax.Array) -> jax.Array:
+    """[C] int32 steps; 0 in empty places and where a device lacks a client's rows."""
+    return jnp.where(sizes > 0, own.steps, 0)
+
+  def _ends(
+    self,
+    chunk: client_map.Chunk,
+    shared: Shared,
+    origin: Params,
+    keys: jax.Array,
+    together: SharedStart,
+  ) -> Ends:
+    """Where the local training of a chunk ends, from `origin` [C, ...]."""
+    own, data = chunk.own, shared.data
+    anchor = own.anchor
+    if anchor is not None:
+      anchor = anchor._replace(shared=shared.anchors).params(own.arrived.shape[0])
+    added = vary = None
+    if self.objective.correction is not None:
+      assert shared.correction is not None
+      vary, (common, applies) = self.objective.correction.vary, shared.correction
+      mine = chunk.into[1].folded if self.replaces_correction else own.correction
+      difference = jax.tree.map(jnp.subtract, common, mine)
+      added = jax.tree.map(lambda x: jnp.where(applies, x, 0.0), difference)
+    return train_chunk(
+      self.local,
+      data,
+      origin,
+      chunk.ids,
+      self._steps(own, data.sizes(chunk.ids)),
+      keys,
+      shared=together,
+      anchor=anchor,
+      prox=own.penalty,
+      correction=added,
+      vary=vary,
+      layers=self.objective.layers,
+      rate=shared.rate,
+    )
+
+  def _decided(
+    self,
+    done: _Done,
+    of_all: _OfAll,
+    start: ClientModels,
+    exist: jax.Array,
+    sums: Any,
+  ) -> Any:
+    """Forms a chunk's models, unless its clients surely stay where they started."""
+    unchanged, trained = self.unchanged, done.trained
+    assert unchanged is not None
+    assert trained.moved is not None
+
+    def form(sums):
+      def some(clients, sums):
+        return self.finish(clients, of_all, sums)
+
+      return client_map.in_parts(some, done, self.at_a_time, sums, exist)
+
+    def leave(sums):
+      add = functools.partial(self._add_unformed, done, of_all)
+      folded, sums = unchanged.fold(trained, start, sums, add)
+      return (None, trained._replace(folded=folded, moved=None)), sums
+
+    sure = unchanged.sure(start, trained.moved, of_all.known) | ~trained.took_part()
+    return jax.lax.cond(sure.all(), leave, form, sums)
+
+  def finish(self, done: _Done, of_all: _OfAll, sums: Any) -> Any:
+    """What becomes of trained clients: results, and the sums with theirs."""
+    reduction, trained = self.reduction, done.trained
+    if self.unformed:
+      sums = self._add_unformed(done, of_all, sums, trained.weights(reduction.mean_by))
+      return (None, trained), sums
+    start = done.start._replace(shared=of_all.starts)
+    kernels = SharedStart(self.kernels, of_all.kernels, precision=self.local.precision)
+    params = kernels.models(done.params, done.changes, trained.finite)
+    if reduction.sent != 'nothing':
+      received = start
+      if reduction.sent == 'own':
+        received = ClientModels(start.own, jnp.arange(trained.ids.shape[0]))
+      params = as_sent(of_all.data, trained.ids, received, params, done.keys)
+    trained, folded = trained._replace(params=params), None
+    if reduction.mean_by:
+      weights = trained.weights(reduction.mean_by)
+      sums = add_to_one(sums, params, weights, of_all.starts)
+    if reduction.fold is not None:
+      more = () if of_all.known is None else (of_all.known,)
+      folded, sums = reduction.fold(trained, start, sums, *more)
+    kept = params if reduction.keep else None
+    trained = trained._replace(params=None, folded=folded, correction=None, moved=None)
+    return (kept, trained), sums
+
+  def _add_unformed(
+    self, done: _Done, of_all: _OfAll, sums: Any, weights: jax.Array
+  ) -> Any:
+    """Adds local models to the sums of where they started without forming them."""
+    choice = done.start.choice
+    if choice is None:
+      choice = jnp.zeros_like(done.trained.ids)
+    kernels = SharedStart(self.kernels, of_all.kernels, precision=self.local.precision)
+    return kernels.add_to(
+      sums, done.params, done.changes, done.trained.finite, weights, choice,
+      of_all.starts,
+    )  # fmt: skip
+
+
+def plan(
+  local: LocalTraining,
+  starts: ClientModels,
+  data: FederatedData,
+  num_clients: int,
+  objective: Objective,
+  reduction: Reduction,
+) -> Plan:
+  """Decides how a cohort of S clients is trained; see `train_cohort`."""
+  # Corrections, and penalties towards other models, change whole kernels.
+  changes_alone = objective.correction is None and objective.anchor is None
+  kernels, together = shared_kernels.choose(
+    local if changes_alone else local._replace(shared_start='off'),
+    starts,
+    data,
+    num_clients,
+    objective.layers,
+  )
+  formed_by_none = bool(kernels) and data.corruption is None
+  unformed = bool(reduction.mean_by) and formed_by_none
+  return Plan(
+    local,
+    objective,
+    reduction,
+    kernels,
+    together,
+    # Few whole models at a time, so that they stay in the cache.
+    at_a_time=together if unformed else local.clients_per_chunk,
+    in_place=reduction.keep and starts.shared is None,
+    unformed=unformed,
+    unchanged=reduction.unchanged if formed_by_none else None,
+  )

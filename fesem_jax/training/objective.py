@@ -1,0 +1,52 @@
+"""What local training minimizes, beside the mean loss of a client's examples."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import Params
+from fesem_jax.training.local_sgd import Vary
+
+
+class Correction(NamedTuple):
+  """What is added to every gradient of client i: `common` - `own`[i].
+
+  Attributes:
+    common: [1, ...].
+    own: [S, ...].
+    applies: [] bool, False adds nothing.
+    vary: (step, params, that difference) -> what is added at this local step, counted
+      from 0, of one client; None adds the same at every step.
+    replaced: whether what `Reduction.fold` keeps of each client takes the place of its
+      own part, which it finds in `Trained.correction`.
+  """
+
+  common: Params
+  own: Params
+  applies: jax.Array | bool = True
+  vary: Vary | None = None
+  replaced: bool = False
+
+
+class Objective(NamedTuple):
+  """What client i minimizes, beside the mean loss of its examples.
+
+    L_i(w) + penalty |w - anchor|^2 + <correction, w>
+
+  Attributes:
+    penalty: [] or [S] float32 factor of the squared distance to the anchor (Eq. 7 of
+      Long et al.: lambda; FedProx: mu / 2). None leaves the term out, which is faster
+      than 0.
+    anchor: the cohort's S models that the penalty pulls to; None is where they start.
+    correction: see `Correction`; None adds nothing.
+    epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
+    layers: names of the layers that learn; None is all of them.
+  """
+
+  penalty: jax.Array | float | None = None
+  anchor: ClientModels | None = None
+  correction: Correction | None = None
+  epochs: jax.Array | None = None
+  layers: Sequence[str] | None = None

@@ -1,0 +1,75 @@
+"""What becomes known of clients when they have trained."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core.algorithm import Clusters, RoundInfo
+from fesem_jax.core.sums import total
+from fesem_jax.core.types import Params
+
+WEIGHTINGS = ('uniform', 'by_examples')
+
+
+class Trained(NamedTuple):
+  """Outcome of local training of a cohort, or of one chunk of it.
+
+  Attributes:
+    ids: [S] int32 positions in the data; M in an empty place.
+    params: [S, ...] local models as clients send them; a client that failed or
+      dropped out keeps its start. None where they were only summed up.
+    loss: [S] float32 mean cross entropy of the examples as they were visited.
+    sizes: [S] int32 training examples; 0 in an empty place.
+    finite: [S] bool, False for a client whose update was not finite.
+    arrived: [S] bool, False for a client that dropped out.
+    steps: [S] int32 SGD steps taken.
+    folded: tree of [S, ...], what `fold` made of each client; see `Reduction`.
+    sums: what `fold` added up.
+    correction: [C, ...] own part of each client's `Correction` where `fold` is to
+      replace it; None elsewhere.
+    moved: [C] float32 squared distance of each local model to its start, where that is
+      known without forming the model and `Reduction.unchanged` asks for it; else None.
+  """
+
+  ids: jax.Array
+  params: Params
+  loss: jax.Array
+  sizes: jax.Array
+  finite: jax.Array
+  arrived: jax.Array
+  steps: jax.Array
+  folded: Any = None
+  sums: Any = None
+  correction: Params = None
+  moved: jax.Array | None = None
+
+  def took_part(self) -> jax.Array:
+    """[S] bool: clients whose update counts."""
+    return self.finite & self.arrived & (self.sizes > 0)
+
+  def weights(self, weighting: str) -> jax.Array:
+    """[S] float32 weight of each client in a mean.
+
+    Args:
+      weighting: one of `WEIGHTINGS`: n_i, or 1 for every client that counts.
+    """
+    counts = self.took_part()
+    weights = self.sizes if weighting == 'by_examples' else 1
+    return jnp.where(counts, weights, 0).astype(jnp.float32)
+
+  def mean_loss(self) -> jax.Array:
+    """[] float32: mean of `loss` over the clients that count, by examples."""
+    weights = self.weights('by_examples')
+    losses = total(jnp.where(weights > 0, self.loss * weights, 0.0))
+    return losses / jnp.maximum(total(weights), 1.0)
+
+  def info(self, clusters: Clusters | None = None) -> RoundInfo:
+    """Sums up the round."""
+    return RoundInfo(
+      train_loss=self.mean_loss(),
+      failed=(~self.finite & (self.sizes > 0)).sum(),
+      trained=self.took_part().sum(),
+      steps=self.steps.sum(),
+      clusters=clusters,
+    )
