@@ -9,9 +9,15 @@ from fesem_jax import algorithms
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
-from tests.support.methods import SIZES, assert_close, federation, initial, run
-
-from tests.support.methods import reference_round, unflatten  # isort: skip
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  reference_round,
+  run,
+  unflatten,
+)
 
 
 def pulled_sgd(model, batches, rate, pull, anchor):
