@@ -9,9 +9,15 @@ from fesem_jax import algorithms
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
-from tests.support.methods import SIZES, assert_close, federation, initial, run
-
-from tests.support.methods import reference_round, unflatten  # isort: skip
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  reference_round,
+  run,
+  unflatten,
+)
 
 
 def pulled_sgd(model, batches, rate, pull, anchor):
@@ -23,8 +29,9 @@ def pulled_sgd(model, batches, rate, pull, anchor):
   return v
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('cohorts', [[range(6)] * 3, [(0, 3), (3, 4), (1, 0)]])
+@pytest.mark.parametrize(
+  ('cohorts', 'devices'), [([range(6)] * 3, 2), ([(0, 3), (3, 4), (1, 0)], 1)]
+)
 def test_matches_float64_reference(cohorts, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices)
   algorithm = algorithms.build('ditto', local, ditto_lambda=0.7)

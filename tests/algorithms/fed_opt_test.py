@@ -11,9 +11,17 @@ from fesem_jax import algorithms
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.core import sums
 from tests.support import helpers, reference
-from tests.support.methods import SIZES, assert_close, federation, initial, matrix, run
-
-from tests.support.methods import reference_round, unflatten  # isort: skip
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  matrix,
+  reference_round,
+  reference_training,
+  run,
+  unflatten,
+)
 
 RATE, BETA1, BETA2, TAU = 0.3, 0.8, 0.9, 0.05
 OPTIMIZERS = {
@@ -44,8 +52,10 @@ class Reference:
     return x + RATE * self.m / (np.sqrt(self.v) + TAU)
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
-@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
+@pytest.mark.parametrize(
+  ('name', 'weighting'),
+  zip(OPTIMIZERS, ['uniform', 'by_examples'] * 2, strict=True),
+)
 def test_one_model_matches_float64_reference(name, weighting):
   data, local = helpers.federation(SIZES), helpers.local(epochs=2)
   algorithm = algorithms.build(
@@ -64,7 +74,7 @@ def test_one_model_matches_float64_reference(name, weighting):
   assert_close(reference.flat(reference.from_params(state.params, 0)), x, rtol=1e-3)
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('name', ['momentum', 'yogi'])
 def test_centers_of_fesem_match_float64_reference(name):
   data, local = federation(), helpers.local(epochs=2)
   algorithm = algorithms.build(
@@ -72,32 +82,23 @@ def test_centers_of_fesem_match_float64_reference(name):
   )
   state = initial(algorithm, data)
   like = reference.from_params(state.centers, 0)
-
-  def flat_row(stack, k):
-    return reference.flat(reference.from_params(stack, k))
-
-  centers = np.stack([flat_row(state.centers, k) for k in (0, 1)])
-  assignment = np.asarray(state.assignment)
+  centers, assignment = reference.vectors(state.centers), np.asarray(state.assignment)
   optimizers = [Reference(name, centers.shape[1]) for _ in range(2)]
   for r in (1, 2, 3):
     key = jax.random.fold_in(jax.random.key(9), r)
-    starts = [unflatten(centers[k], like) for k in assignment]
-    trained = reference_round(local, data, starts, range(6), key, np.full(6, 0.2))
-    points = np.stack([reference.flat(w) for w in trained])
-    assignment = reference.nearest(points, centers)
-    means = reference.means(points, assignment, np.ones(6), centers)
+    train = reference_training(local, data, like, key, np.full(6, 0.2))
+    models, assignment, means = reference.fesem_round(
+      train, centers, assignment, np.ones(6)
+    )
     for k in (0, 1):
       if (assignment == k).any():
         centers[k] = optimizers[k].step(centers[k], means[k] - centers[k])
   state, infos = run(algorithm, data, rounds=3)
   np.testing.assert_array_equal(state.assignment, assignment)
-  assert_close(np.stack([flat_row(state.centers, k) for k in (0, 1)]), centers, 1e-3)
+  assert_close(reference.vectors(state.centers), centers, 1e-3)
   # Eq. 6 is about the centers as they are after the server's step.
-  assert_close(
-    infos[-1].clusters.objective,
-    reference.objective(points, centers, assignment),
-    rtol=1e-3,
-  )
+  want = reference.objective(models, centers, assignment)
+  assert_close(infos[-1].clusters.objective, want, rtol=1e-3)
 
 
 def test_a_center_without_clients_keeps_its_place_and_its_momentum():
@@ -144,16 +145,15 @@ def test_a_whole_step_of_sgd_takes_the_mean(name, options):
   chex.assert_trees_all_close(models(a), models(b), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('optimizer', OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_round_in_which_all_drop_out_changes_nothing(optimizer):
-  data = federation()
-  local = helpers.local()
+@pytest.mark.parametrize('name', ['momentum', 'yogi'])
+def test_a_round_in_which_all_drop_out_changes_nothing(name):
+  data, local, optimizer = federation(), helpers.local(), OPTIMIZERS[name]
   algorithm = algorithms.build('fed_opt', local, server_optimizer=optimizer)
   state, _ = run(algorithm, data, rounds=2)
-  nobody = algorithms.build(
+  all_drop_out = algorithms.build(
     'fed_opt', local._replace(dropout_rate=1.0), server_optimizer=optimizer
   )
-  after, info = jax.jit(nobody.step)(
+  after, info = jax.jit(all_drop_out.step)(
     state, data, helpers.everyone(data), jax.random.key(5)
   )
   assert int(info.trained) == 0

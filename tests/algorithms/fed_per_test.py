@@ -56,8 +56,9 @@ def reference_rounds(method, local, data, model, cohorts, head_epochs):
   return body, heads
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('cohorts', [[range(6)] * 3, [(0, 3), (3, 4), (1, 0)]])
+@pytest.mark.parametrize(
+  ('cohorts', 'devices'), [([range(6)] * 3, 1), ([(0, 3), (3, 4), (1, 0)], 2)]
+)
 @pytest.mark.parametrize('method', ['fed_per', 'fed_rep'])
 def test_matches_float64_reference(method, cohorts, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices, hidden=(5, 4))

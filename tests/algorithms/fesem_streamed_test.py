@@ -43,22 +43,6 @@ def test_streamed_clients_give_what_stacked_ones_do(options, devices, init_clien
     assert_close(a.clusters.objective, b.clusters.objective, rtol=1e-5)
 
 
-def test_streamed_equation_6_is_that_of_the_stack():
-  data = federation()
-  for weighting in ('uniform', 'by_examples'):
-    algorithm = algorithms.build(
-      'fesem', helpers.local(chunk=4), num_clusters=2, weighting=weighting
-    )
-    state, infos = run(algorithm, data)
-    want = reference.objective(
-      matrix(state.client_params),
-      matrix(state.centers),
-      np.asarray(state.assignment),
-      SIZES if weighting == 'by_examples' else None,
-    )
-    assert_close(infos[-1].clusters.objective, want, rtol=1e-4)
-
-
 def test_more_clients_than_the_first_clustering_sees_go_to_its_centers():
   data = helpers.federation([40] * 40, groups=np.arange(40) % 2)
   local = helpers.local(chunk=8, batch_size=10, rate=0.5, hidden=())

@@ -19,8 +19,8 @@ from tests.support.methods import (
   initial,
   matrix,
   reference_round,
+  reference_training,
   run,
-  unflatten,
 )
 
 
@@ -45,31 +45,22 @@ def test_fesem_matches_float64_reference(prox_weighting, weighting, shared_start
     weighting=weighting,
   )
   state = initial(algorithm, data)
-  centers = np.stack(
-    [reference.flat(reference.from_params(state.centers, k)) for k in (0, 1)]
-  )
+  centers, assignment = reference.vectors(state.centers), np.asarray(state.assignment)
   like = reference.from_params(state.centers, 0)
-  assignment = np.asarray(state.assignment)
-  sizes = np.array(SIZES)
-  alpha = sizes / sizes.sum()
-  prox = np.full(6, 0.2) if prox_weighting == 'uniform' else 0.2 / (6 * alpha)
-  weights = sizes if weighting == 'by_examples' else np.ones(6)
+  paper = reference.paper_penalty(0.2, SIZES)
+  prox = np.full(6, 0.2) if prox_weighting == 'uniform' else paper
+  weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
   objectives, moves = [], []
   for r in (1, 2, 3, 4):
     key = jax.random.fold_in(jax.random.key(9), r)
-    starts = [unflatten(centers[k], like) for k in assignment]
-    trained = reference_round(local, data, starts, range(6), key, prox)
-    points = np.stack([reference.flat(w) for w in trained])
-    new = reference.nearest(points, centers)
-    centers = reference.means(points, new, weights, centers)
-    moves.append((new != assignment).sum())
-    assignment = new
-    objectives.append(reference.objective(points, centers, assignment, weights))
+    train, old = reference_training(local, data, like, key, prox), assignment
+    models, assignment, centers = reference.fesem_round(
+      train, centers, assignment, weights
+    )
+    moves.append((assignment != old).sum())
+    objectives.append(reference.objective(models, centers, assignment, weights))
   state, infos = run(algorithm, data, rounds=4)
-  got = np.stack(
-    [reference.flat(reference.from_params(state.centers, k)) for k in (0, 1)]
-  )
-  assert_close(got, centers, rtol=1e-3)
+  assert_close(reference.vectors(state.centers), centers, rtol=1e-3)
   np.testing.assert_array_equal(state.assignment, assignment)
   assert_close([i.clusters.objective for i in infos], objectives, rtol=1e-3)
   assert [int(i.clusters.moved) for i in infos] == moves

@@ -1,5 +1,7 @@
 """Methods that reduce to each other for some options."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,13 @@ from fesem_jax.clustering import comparison
 from fesem_jax.core import tree
 from tests.support import helpers
 from tests.support.methods import SIZES, assert_close, federation, initial, matrix, run
+
+
+@functools.cache
+def average(weighting):
+  """The model [1, P] of FedAvg after three rounds."""
+  algorithm = algorithms.build('fed_avg', helpers.local(), weighting=weighting)
+  return matrix(run(algorithm, federation())[0].params)
 
 
 def test_fesem_of_one_center_is_fed_avg():
@@ -29,7 +38,7 @@ def test_fesem_of_one_center_is_fed_avg():
 def test_non_fed_is_m_independent_runs():
   data, local = helpers.federation(SIZES), helpers.local(chunk=3)
   together, _ = run(algorithms.build('non_fed', local), data)
-  for i in range(6):
+  for i in (1, 2, 3):  # The smallest, the largest, and one between.
     x, y = data.client(i)
     alone = data.from_arrays(
       x, y, [len(y)], num_classes=data.num_classes, client_ids=[i]
@@ -60,8 +69,7 @@ def test_fed_avg_of_one_full_batch_step_is_fed_sgd():
 def test_reptile_with_a_whole_server_step_is_fed_avg(name, weighting):
   data, local = federation(), helpers.local()
   dist, _ = run(algorithms.build(name, local, server_learning_rate=1.0), data)
-  avg, _ = run(algorithms.build('fed_avg', local, weighting=weighting), data)
-  assert_close(matrix(dist.params), matrix(avg.params))
+  assert_close(matrix(dist.params), average(weighting))
 
 
 @pytest.mark.parametrize(
@@ -110,8 +118,7 @@ def test_fed_dane_of_one_full_batch_step_is_fed_avg_of_who_did_not_drop_out():
 def test_fed_cluster_that_never_splits_is_fed_avg():
   data, local = federation(), helpers.local()
   cluster, infos = run(algorithms.build('fed_cluster', local, max_clusters=1), data)
-  avg, _ = run(algorithms.build('fed_avg', local), data)
-  assert_close(matrix(cluster.centers), matrix(avg.params), rtol=1e-6, atol=1e-7)
+  assert_close(matrix(cluster.centers), average('by_examples'), rtol=1e-6, atol=1e-7)
   assert infos[-1].clusters.sizes.tolist() == [6]
 
 

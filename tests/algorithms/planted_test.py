@@ -1,5 +1,7 @@
 """Clustered methods find the clusters that were planted."""
 
+import functools
+
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
@@ -11,23 +13,30 @@ from fesem_jax.data.corruption import corrupted
 from tests.support import helpers
 from tests.support.methods import run
 
+OPTIONS = {
+  'hypo_cluster': {'num_clusters': 2, 'init_restarts': 50},
+  'robust': {'num_clusters': 2, 'init_epochs': 5},
+  'fed_cluster': {'min_size': 10, 'eps1': 0.6, 'eps2': 0.3, 'gamma': 0.4},
+  'fesem': {'num_clusters': 4, 'init_epochs': 3},
+}
+
+
+@functools.cache
+def built(name):
+  """Seeds share its programs."""
+  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
+  return algorithms.build(name, local, **OPTIONS[name])
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('name', 'options', 'rounds'),
-  [
-    ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 50}, 15),
-    ('robust', {'num_clusters': 2, 'init_epochs': 5}, 3),
-    ('fed_cluster', {'min_size': 10, 'eps1': 0.6, 'eps2': 0.3, 'gamma': 0.4}, 20),
-  ],
+  ('name', 'rounds'), [('hypo_cluster', 15), ('robust', 3), ('fed_cluster', 20)]
 )
 @pytest.mark.parametrize('seed', range(3))
-def test_clustered_methods_recover_planted_clusters(name, options, rounds, seed):
+def test_clustered_methods_recover_planted_clusters(name, rounds, seed):
   groups = np.arange(20) % 2
   data = helpers.federation([60] * 20, seed=seed, groups=groups)
-  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  algorithm = algorithms.build(name, local, **options)
-  state, _ = run(algorithm, data, rounds=rounds, seed=seed)
+  state, _ = run(built(name), data, rounds=rounds, seed=seed)
   assert adjusted_rand_score(groups, state.assignment) == 1.0
 
 
@@ -35,9 +44,7 @@ def test_clustered_methods_recover_planted_clusters(name, options, rounds, seed)
 def test_fesem_recovers_planted_clusters(seed):
   groups = np.arange(16) % 4
   data = helpers.federation([60] * 16, seed=seed, groups=groups)
-  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  algorithm = algorithms.build('fesem', local, num_clusters=4, init_epochs=3)
-  state, infos = run(algorithm, data, rounds=5, seed=seed)
+  state, infos = run(built('fesem'), data, rounds=5, seed=seed)
   assert adjusted_rand_score(groups, state.assignment) == 1.0
   assert int(infos[-1].clusters.moved) == 0
   assert infos[-1].train_loss < infos[0].train_loss

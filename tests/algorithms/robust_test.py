@@ -9,6 +9,7 @@ from scipy import stats
 from fesem_jax import algorithms
 from fesem_jax.aggregation import robust
 from fesem_jax.aggregation.robust import trimmed_mean
+from fesem_jax.algorithms.robust import RobustState
 from fesem_jax.core import sharding
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, initial, reference_round
@@ -22,8 +23,8 @@ def test_robust_round_matches_float64_reference(aggregation, beta):
   algorithm = algorithms.build(
     'robust', local, num_clusters=2, aggregation=aggregation, beta=beta, init_epochs=2
   )
-  state = initial(algorithm, data)
-  state = state._replace(assignment=jnp.array([0, 1, 0, 1, 0, 0]))
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  state = RobustState(centers, jnp.array([0, 1, 0, 1, 0, 0]))
   key = jax.random.key(5)
   starts = [reference.from_params(state.centers, int(k)) for k in state.assignment]
   trained = reference_round(local, data, starts, range(6), key)

@@ -20,6 +20,8 @@ from tests.support.methods import (
 )
 
 ETA = 0.1
+EVERYONE = [range(6)] * 3
+COHORTS = [(0, 3), (3, 4), (1, 0), (4, 2)]
 
 
 def reference_rounds(local, data, model, cohorts, server_rate):
@@ -44,9 +46,15 @@ def reference_rounds(local, data, model, cohorts, server_rate):
   return x, c, own
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('server_rate', [1.0, 0.5])
-@pytest.mark.parametrize('cohorts', [[range(6)] * 3, [(0, 3), (3, 4), (1, 0), (4, 2)]])
+@pytest.mark.parametrize(
+  ('cohorts', 'server_rate', 'devices'),
+  [
+    (EVERYONE, 1.0, 1),
+    (EVERYONE, 0.5, 2),
+    (COHORTS, 0.5, 1),
+    (COHORTS, 1.0, 2),
+  ],
+)
 def test_matches_float64_reference(cohorts, server_rate, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices)
   algorithm = algorithms.build('scaffold', local, server_learning_rate=server_rate)

@@ -127,7 +127,7 @@ def test_a_cpu_computes_the_same():
   ended = []
   for precision in PRECISIONS:
     local = helpers.local(chunk=3)._replace(precision=precision)
-    algorithm = algorithms.build('fesem', local, num_clusters=2)
+    algorithm = algorithms.build('fed_avg', local)
     state = jax.jit(algorithm.init)(key, data)
     state, _ = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
     ended.append(jax.tree.leaves(state))

@@ -560,9 +560,7 @@ def test_names_of_any_characters_survive(tmp_path):
     )
     for d in federation()
   ]
-  algorithm = algorithms.build('non_fed', helpers.local())
-  options = {'rounds': 1, 'workdir': tmp_path, 'make_portrait': False}
-  result = fj.simulate(algorithm, *data, **options)
+  result = simulated('non_fed', data, rounds=1, workdir=tmp_path)
   loaded = fj.load_run(tmp_path)
   assert loaded.clients.names.tolist()[:6] == names[:6]
   assert loaded.clients.names[6] == 'x\\ud800y'  # Such a file is no UTF-8.
@@ -659,34 +657,23 @@ def test_simulate_is_a_function_and_hides_no_module():
 
 
 def test_a_run_on_data_whose_true_clusters_have_names_loads(tmp_path):
-  data = helpers.federation([5, 6, 4, 7])
-  names = np.array(['Korean', 'Thai', 'Korean', 'Thai'])
-  info = dataclasses.replace(data.info, clusters=names)
-  data = dataclasses.replace(data, info=info)
-  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
-  fj.simulate(algorithm, data, data, rounds=1, workdir=tmp_path, progress=False)
+  names = np.array(['Korean', 'Thai'])[GROUPS]
+  data = [
+    dataclasses.replace(d, info=dataclasses.replace(d.info, clusters=names))
+    for d in federation()
+  ]
+  simulated('fesem', data, rounds=1, workdir=tmp_path)
   run = fj.load_run(tmp_path)
   assert run.clients.true_cluster.tolist() == names.tolist()
 
 
 def test_models_and_clusters_of_another_run_are_refused(tmp_path):
-  data = helpers.federation([5, 6, 4, 7])
   for name, seed in (('one', 0), ('other', 1)):
-    algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
-    fj.simulate(
-      algorithm,
-      data,
-      data,
-      rounds=1,
-      seed=seed,
-      workdir=tmp_path / name,
-      progress=False,
-    )
+    simulated(rounds=1, seed=seed, workdir=tmp_path / name, config=None)
   foreign = (tmp_path / 'other' / 'models.npz').read_bytes()
   (tmp_path / 'one' / 'models.npz').write_bytes(foreign)
   with pytest.raises(UserError, match='is of another run than config'):
     _ = fj.load_run(tmp_path / 'one').deployed
   # The run itself makes its models anew.
-  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
-  fj.simulate(algorithm, data, data, rounds=1, workdir=tmp_path / 'one', progress=False)
+  simulated(rounds=1, workdir=tmp_path / 'one', config=None)
   assert fj.load_run(tmp_path / 'one').deployed.num_models == 2

@@ -15,23 +15,26 @@ CLIENTS = 32
 SHAPE = (40,)  # A model of 40 * 250 + 250 * 3 parameters and biases.
 
 
+ROUNDS = [
+  ('non_fed', {}, 0),
+  ('fed_dane', {}, 1),
+  ('scaffold', {}, 0),
+  ('robust', {'num_clusters': 2}, 1),
+  ('fed_cluster', {'max_clusters': 2}, 1),
+  ('fesem', {'num_clusters': 2}, 0),
+  ('hypo_cluster', {'num_clusters': 2}, 0),
+  ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}, 0),
+  ('fesem', {'num_clusters': 2, 'aggregation': 'norm_bound'}, 0),
+  ('fed_avg', {}, 0),
+  ('fed_avg', {'aggregation': 'norm_bound'}, 1),
+]
+
+
+# Rounds without a stack of their own hold no more on one device than on each of two.
 @pytest.mark.parametrize(
-  ('name', 'options', 'stacks'),
-  [
-    ('non_fed', {}, 0),
-    ('fed_dane', {}, 1),
-    ('scaffold', {}, 0),
-    ('robust', {'num_clusters': 2}, 1),
-    ('fed_cluster', {'max_clusters': 2}, 1),
-    ('fesem', {'num_clusters': 2}, 0),
-    ('hypo_cluster', {'num_clusters': 2}, 0),
-    ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}, 0),
-    ('fesem', {'num_clusters': 2, 'aggregation': 'norm_bound'}, 0),
-    ('fed_avg', {}, 0),
-    ('fed_avg', {'aggregation': 'norm_bound'}, 1),
-  ],
+  ('name', 'options', 'stacks', 'devices'),
+  [(*row, d) for row in ROUNDS for d in (1, 2) if d == 2 or row[2]],
 )
-@pytest.mark.parametrize('devices', [1, 2])
 def test_stacks_of_models_that_a_round_needs(
   name, options, stacks, devices, monkeypatch
 ):

@@ -117,6 +117,16 @@ def reference_round(local, data, starts, ids, key, prox=None):
   return out
 
 
+def reference_training(local, data, like, key, prox=None):
+  """Client i, its start [P] -> its model [P] after the reference's local training."""
+
+  def train(i, start):
+    (model,) = reference_round(local, data, [unflatten(start, like)], [i], key, prox)
+    return reference.flat(model)
+
+  return train
+
+
 def unflatten(vector, like):
   """A vector as a reference model of the same layers."""
   out, at = [], 0
