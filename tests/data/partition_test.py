@@ -203,11 +203,11 @@ def test_shards_hold_few_classes_and_dirichlet_skews():
     max(len(set(train.client(i)[1])) for i in range(20)) <= 4
   )  # A shard may straddle.
   assert (
-    label_skew(partition='dirichlet', dirichlet_alpha=0.1)
-    > label_skew(partition='dirichlet', dirichlet_alpha=100.0)
-    > label_skew(partition='iid') - 0.2
+    skew(partition='dirichlet', dirichlet_alpha=0.1)
+    > skew(partition='dirichlet', dirichlet_alpha=100.0)
+    > skew(partition='iid') - 0.2
   )
-  assert label_skew(partition='dirichlet', dirichlet_alpha=0.1) > 1.0
+  assert skew(partition='dirichlet', dirichlet_alpha=0.1) > 1.0
 
 
 @pytest.mark.parametrize('alpha', [1e-300, 1e-9, 0.02, 1e300])
