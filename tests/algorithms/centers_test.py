@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.algorithms.common.centers import reseed_empty_centers, round_info
+from fesem_jax.algorithms.common.centers import round_info
+from fesem_jax.algorithms.wrappers.reseeding import reseed_empty_centers
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.types import Cohort

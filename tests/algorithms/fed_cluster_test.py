@@ -7,7 +7,11 @@ from absl import logging
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.algorithms.fed_cluster import bipartition, split_clusters
+from fesem_jax.algorithms.common.bipartition import (
+  SplitRule,
+  bipartition,
+  split_clusters,
+)
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -57,7 +61,7 @@ def parts(**options):
   """
   products = np.kron(np.eye(2), np.ones((2, 2)))
   start = np.zeros(4, np.int32)
-  split = split_clusters(products, np.ones(4), start, 1, **OPTIONS | options)
+  split = split_clusters(products, np.ones(4), start, 1, SplitRule(**OPTIONS | options))
   return int(split[1])
 
 
@@ -107,7 +111,7 @@ def split_of(updates, **options):
     np.ones(count),
     np.zeros(count, np.int32),
     1,
-    **OPTIONS | options,
+    SplitRule(**OPTIONS | options),
   )
   return found.tolist()
 
@@ -136,7 +140,7 @@ def test_a_second_split_stores_ids_of_clients_not_positions_in_the_parent():
   sizes = []
   for _ in range(3):
     assignment, count = split_clusters(
-      products, np.ones(12), assignment, count, **SPLIT
+      products, np.ones(12), assignment, count, SplitRule(**SPLIT)
     )
     sizes.append(int(count))
   assert sizes == [2, 3, 3]  # Homogeneous clusters are left alone.
@@ -153,7 +157,9 @@ def test_splits_leave_alone_what_cannot_be_compared():
   overflowed = np.full((8, 8), np.nan)
   np.fill_diagonal(overflowed, np.inf)
   for products in (orthogonal, overflowed):
-    assignment, count = split_clusters(products, np.ones(8), everyone, 1, **options)
+    assignment, count = split_clusters(
+      products, np.ones(8), everyone, 1, SplitRule(**options)
+    )
     assert len(np.unique(assignment)) == count
 
 
@@ -163,7 +169,9 @@ def test_splits_respect_every_criterion():
   start = np.zeros(8, np.int32)
 
   def split(**options):
-    return int(split_clusters(products, np.ones(8), start, 1, **SPLIT | options)[1])
+    return int(
+      split_clusters(products, np.ones(8), start, 1, SplitRule(**SPLIT | options))[1]
+    )
 
   assert split() == 2
   assert split(eps1=0.1) == 1  # Not converged.
@@ -172,7 +180,7 @@ def test_splits_respect_every_criterion():
   assert split(min_size=8) == 1
   assert split(max_clusters=1) == 1
   products[6:] = products[:, 6:] = 0  # They dropped out.
-  after, count = split_clusters(products, np.ones(8), start, 1, **SPLIT)
+  after, count = split_clusters(products, np.ones(8), start, 1, SplitRule(**SPLIT))
   assert count == 2
   np.testing.assert_array_equal(after[6:], 0)
 
@@ -250,7 +258,9 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
   options = SPLIT | {'eps1': 0.1, 'min_size': 1}
 
   def split(weights):
-    return split_clusters(u @ u.T, weights, np.zeros(4, np.int32), 1, **options)
+    return split_clusters(
+      u @ u.T, weights, np.zeros(4, np.int32), 1, SplitRule(**options)
+    )
 
   assignment, count = split(sizes)
   assert count == 2
@@ -267,7 +277,9 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
 def test_fed_clusters_eps1_is_relative_or_absolute(eps1, scale, count):
   u = np.array([[1.5, 0.0], [1.5, 0.0], [-0.9, 0.0], [-0.9, 0.0]])
   options = SPLIT | {'eps1': eps1, 'eps1_scale': scale, 'min_size': 1}
-  found = split_clusters(u @ u.T, np.ones(4), np.zeros(4, np.int32), 1, **options)
+  found = split_clusters(
+    u @ u.T, np.ones(4), np.zeros(4, np.int32), 1, SplitRule(**options)
+  )
   assert found[1] == count
 
 
@@ -304,7 +316,7 @@ def test_fed_clusters_state_holds_no_matrix_of_clients():
 def test_a_second_split_of_the_same_updates_changes_nothing():
   groups = np.array([0, 1] * 4)
   products = inner_products(groups)
-  once = split_clusters(products, np.ones(8), np.zeros(8, int), 1, **SPLIT)
-  twice = split_clusters(products, np.ones(8), *once, **SPLIT)
+  once = split_clusters(products, np.ones(8), np.zeros(8, int), 1, SplitRule(**SPLIT))
+  twice = split_clusters(products, np.ones(8), *once, SplitRule(**SPLIT))
   np.testing.assert_array_equal(once[0], twice[0])
   assert once[1] == twice[1] == 2
