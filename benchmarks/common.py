@@ -251,7 +251,7 @@ def useful_share(steps: np.ndarray, num_devices: int, chunk: int) -> float:
   computed = 0
   for mine in np.split(steps, num_devices):
     ordered = np.sort(mine)[::-1]
-    size = -(-len(mine) // -(-len(mine) // chunk))  # As `chunks.map_chunks` does.
+    size = -(-len(mine) // -(-len(mine) // chunk))  # As `client_map` does.
     computed += size * ordered[::size].sum()  # Each lasts as its longest client.
   return float(steps.sum() / computed)
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core import batching, client_map, sums, tree
+from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
 from fesem_jax.training.local_sgd import weighted_loss
@@ -109,13 +110,11 @@ def cohort_losses(
   work = batching.batches_per_epoch(data.sizes(cohort.ids), width)
   losses, _ = client_map.map_clients(
     body,
-    cohort.ids,
-    work,
-    None,
+    client_map.Clients(cohort.ids, work),
     (models, data),
+    ChunkSize(local.clients_per_chunk),
     empty=data.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=local.clients_per_chunk,
   )
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 
@@ -169,12 +168,10 @@ def cohort_gradients(
 
   return client_map.map_clients(
     body,
-    cohort.ids,
-    data.sizes(cohort.ids),
-    counts,
+    client_map.Clients(cohort.ids, data.sizes(cohort.ids), counts),
     (model, data),
+    ChunkSize(local.clients_per_chunk),
     empty=data.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=local.clients_per_chunk,
     sums=sums.no_sums(model),
   )

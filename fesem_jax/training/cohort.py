@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import batching, client_map, prng_streams
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import no_sums
 from fesem_jax.core.types import Cohort, FederatedData
@@ -82,19 +83,19 @@ def train_cohort(
   sums = no_sums(starts.shared) if reduction.mean_by else reduction.sums
   (params, trained), sums = client_map.map_clients(
     chosen.train,
-    cohort.ids,
-    steps,
-    own,
+    client_map.Clients(
+      cohort.ids,
+      steps,
+      own,
+      into=(into, replaced),
+      group=starts.choice if chosen.kernels else None,
+    ),
     shared,
+    ChunkSize(chosen.side_by_side, chosen.at_a_time, starts.num_models()),
     empty=data.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=chosen.side_by_side,
     sums=sums,
-    into=(into, replaced),
-    replaces=chosen.in_place or chosen.replaces_correction,
-    group=starts.choice if chosen.kernels else None,
-    num_groups=starts.num_models(),
     finish=None if chosen.decides else chosen.finish,
-    clients_per_part=chosen.at_a_time,
+    replaces=chosen.in_place or chosen.replaces_correction,
   )
   return trained._replace(ids=cohort.ids, params=params, sums=sums)

@@ -10,6 +10,7 @@ from fesem_jax.cohorts import placement, stratified
 from fesem_jax.cohorts.arrangement import arrange, draw_cohort
 from fesem_jax.cohorts.sampling import sample_clients
 from fesem_jax.core import batching, client_map, sharding
+from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.types import Cohort, FederatedData
 from fesem_jax.data import label_skew
 from fesem_jax.run import figure_data, program_memory
@@ -114,9 +115,13 @@ def rows_read(data, mesh, cohort):
 
     work = data.sizes(ids)
     return client_map.map_clients(
-      body, ids, work, None, data, empty=data.num_clients, mesh=mesh,
-      clients_per_chunk=2,
-    )[0]  # fmt: skip
+      body,
+      client_map.Clients(ids, work),
+      data,
+      ChunkSize(2),
+      empty=data.num_clients,
+      mesh=mesh,
+    )[0]
 
   return jax.jit(read)(data, cohort.ids)
 

@@ -8,23 +8,35 @@ import numpy as np
 import pytest
 
 from fesem_jax.core import client_map, sharding
+from fesem_jax.core.chunk_order import ChunkSize
 
 WORK = np.array([3, 0, 7, 2, 7], np.int32)
+
+
+def mapped(
+  body, size, work=WORK, sums=None, *, own=None, into=None, group=None, **more
+):
+  """`map_clients` on one device, of clients that are numbered by their place."""
+  count = len(work)
+  clients = client_map.Clients(jnp.arange(count), jnp.asarray(work), own, into, group)
+  mesh = sharding.client_mesh(1)
+  return client_map.map_clients(
+    lambda chunk, _, sums: body(chunk, sums), clients, None, size,
+    empty=count, mesh=mesh, sums=sums, **more,
+  )  # fmt: skip
 
 
 @pytest.mark.parametrize('clients_per_chunk', [1, 2, 3, 5, 100])
 def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
   values = jnp.arange(10.0, 15.0)
 
-  def body(slots, _own, _old, total):
-    exists = slots < len(WORK)
-    own = values.at[slots].get(mode='clip')
+  def body(chunk, total):
+    exists = chunk.ids < len(WORK)
+    own = values.at[chunk.ids].get(mode='clip')
     return 2 * own, total + jnp.where(exists, own, 0.0).sum()
 
   def run():
-    return client_map.map_chunks(
-      body, jnp.asarray(WORK), clients_per_chunk, jnp.float32(0)
-    )
+    return mapped(body, ChunkSize(clients_per_chunk), sums=jnp.float32(0))
 
   results, total = jax.jit(run)()
   np.testing.assert_array_equal(results, 2 * values)
@@ -32,11 +44,11 @@ def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
 
 
 def test_clients_of_like_work_share_a_chunk():
-  def body(slots, _own, _old, sums):
-    longest = jnp.asarray(WORK).at[slots].get(mode='fill', fill_value=0).max()
-    return jnp.broadcast_to(longest, slots.shape), sums
+  def body(chunk, sums):
+    longest = jnp.asarray(WORK).at[chunk.ids].get(mode='fill', fill_value=0).max()
+    return jnp.broadcast_to(longest, chunk.ids.shape), sums
 
-  longest, _ = client_map.map_chunks(body, jnp.asarray(WORK), 2)
+  longest, _ = mapped(body, ChunkSize(2))
   # Chunks of two: work 7 and 7, 3 and 2, and 0 alone.
   np.testing.assert_array_equal(longest, [3, 0, 7, 3, 7])
 
@@ -45,17 +57,15 @@ def test_clients_of_like_work_share_a_chunk():
 def test_results_overwrite_what_they_are_given(clients_per_chunk):
   old = jnp.arange(5.0)
 
-  def body(slots, _own, into, sums):
-    return (into[0] + 1, slots), sums
+  def body(chunk, sums):
+    return (chunk.into[0] + 1, chunk.ids), sums
 
   def run(old):
-    return client_map.map_chunks(
-      body, jnp.asarray(WORK), clients_per_chunk, into=(old, None)
-    )
+    return mapped(body, ChunkSize(clients_per_chunk), into=(old, None))
 
-  (results, slots), _ = jax.jit(run)(old)
+  (results, ids), _ = jax.jit(run)(old)
   np.testing.assert_array_equal(results, old + 1)
-  np.testing.assert_array_equal(slots, np.arange(5))
+  np.testing.assert_array_equal(ids, np.arange(5))
 
 
 @pytest.mark.parametrize('devices', [1, 2])
@@ -75,13 +85,11 @@ def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
 
   results, total = client_map.map_clients(
     body,
-    ids,
-    jnp.asarray([1, 0, 5, 2, 2, 0]),
-    own,
+    client_map.Clients(ids, jnp.asarray([1, 0, 5, 2, 2, 0]), own),
     shared,
+    ChunkSize(clients_per_chunk),
     empty=9,
     mesh=mesh,
-    clients_per_chunk=clients_per_chunk,
     sums=jnp.float32(0),
   )
   exists = ids < 9
@@ -106,16 +114,15 @@ def test_a_chunk_has_clients_of_two_groups_at_the_most(clients_per_chunk):
   size, num_groups = 11, 6
   most = -(-size // clients_per_chunk) + (num_groups - 1) // 2
 
-  def body(slots, _own, _old, state):
-    seen, count = state
-    return slots, (seen.at[count, : slots.shape[0]].set(slots), count + 1)
+  def body(chunk, state):
+    (seen, count), ids = state, chunk.ids
+    return ids, (seen.at[count, : ids.shape[0]].set(ids), count + 1)
 
   @jax.jit
   def run(work, groups):
     seen = jnp.full((most, size), size), jnp.int32(0)
-    return client_map.map_chunks(
-      body, work, clients_per_chunk, seen, None, groups, num_groups
-    )
+    chunks = ChunkSize(clients_per_chunk, num_groups=num_groups)
+    return mapped(body, chunks, work, seen, group=groups)
 
   rng = np.random.default_rng(0)
   for _ in range(20):
@@ -166,20 +173,25 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
 ):
   groups, old = jnp.array([0, 1, 2, 1, 0]), jnp.full(5, -1.0)
 
-  def body(slots, own, _old, total):
-    return ((slots, own), own.max()), total
+  def body(chunk, total):
+    return ((chunk.ids, chunk.own), chunk.own.max()), total
 
   def finish(clients, largest, total):
-    slots, own = clients
-    exists = slots < len(WORK)
+    ids, own = clients
+    exists = ids < len(WORK)
     assert len(own) <= clients_per_part
     return (2 * own, largest - own), total + jnp.array([1, (exists * own).sum()])
 
   def run(old):
-    return client_map.map_chunks(
-      body, jnp.asarray(WORK), clients_per_chunk, jnp.zeros(2), (old, None), groups, 3,
-      own=jnp.arange(10.0, 15.0), finish=finish, clients_per_part=clients_per_part,
-    )  # fmt: skip
+    return mapped(
+      body,
+      ChunkSize(clients_per_chunk, clients_per_part, 3),
+      sums=jnp.zeros(2),
+      own=jnp.arange(10.0, 15.0),
+      into=(old, None),
+      group=groups,
+      finish=finish,
+    )
 
   (doubled, below), (parts, total) = jax.jit(run)(old)
   np.testing.assert_array_equal(doubled, 2 * np.arange(10.0, 15.0))

@@ -1,0 +1,111 @@
+"""In which chunks, and in which order, clients are worked on."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class ChunkSize(NamedTuple):
+  """How many clients are worked on together; it changes results by rounding only.
+
+  Attributes:
+    clients: C, side by side.
+    part: c of them at a time for what `finish` does, or fewer, so that parts are of one
+      size.
+    num_groups: groups of clients that there are, or more.
+  """
+
+  clients: int
+  part: int = 1
+  num_groups: int = 1
+
+
+class Chunks(NamedTuple):
+  """Clients of a device in chunks.
+
+  Attributes:
+    order: [most * C] int32 slots; S in an empty place.
+    number: of chunks, [] int32 where it depends on the groups.
+    most: chunks that there can be.
+    size: C.
+    part: clients of a part, of which a chunk has a whole number.
+    num_clients: S.
+  """
+
+  order: jax.Array
+  number: jax.Array | int
+  most: int
+  size: int
+  part: int
+  num_clients: int
+
+  def slots(self, i: jax.Array | int) -> jax.Array:
+    """[C] slots of the i-th chunk."""
+    return jax.lax.dynamic_slice_in_dim(self.order, i * self.size, self.size)
+
+
+def in_chunks(work: jax.Array, group: jax.Array | None, size: ChunkSize) -> Chunks:
+  """Clients in order of decreasing work, those of a group together.
+
+  Args:
+    work: [S] int32 how long each client takes.
+    group: [S] int32; None if all are of one.
+    size: of the chunks.
+  """
+  count = work.shape[0]
+  most = -(-count // max(1, size.clients))
+  width = -(-count // most)  # As few empty places as can be.
+  part = size_of_parts(width, size.part)
+  if group is None or width == 1:
+    order = jnp.argsort(-work).astype(jnp.int32)
+    padding = jnp.full(most * width - count, count, jnp.int32)
+    order = jnp.concatenate([order, padding])
+    return Chunks(order, most, most, width, part, count)
+  groups = size.num_groups
+  # A third group begins a chunk of its own: at most so often.
+  most = -(-(count + (groups - 1) // 2 * (width - 1)) // width)
+  order, number = _by_group(work, group, groups, width, most)
+  return Chunks(order, number, most, width, part, count)
+
+
+def size_of_parts(count: int, most: int) -> int:
+  """Clients of a part, of `most` at the most: as many in each, so none counts twice."""
+  return max(c for c in range(1, min(count, max(1, most)) + 1) if count % c == 0)
+
+
+def _by_group(
+  work: jax.Array, group: jax.Array, num_groups: int, chunk: int, most: int
+) -> tuple[jax.Array, jax.Array]:
+  """Clients in chunks of one group or two, by decreasing work.
+
+  Args:
+    work: [S].
+    group: [S] int32.
+    num_groups: how many groups there are.
+    chunk: C.
+    most: chunks that there can be.
+
+  Returns:
+    [most * C] int32 clients, S in an empty place; and the number of chunks [] int32.
+  """
+  order = jnp.lexsort((-work, group)).astype(jnp.int32)
+  sizes = jnp.bincount(group, length=num_groups)
+
+  def place(
+    carry: tuple[jax.Array, jax.Array], size: jax.Array
+  ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    # The next free place, and how many groups its chunk has already.
+    free, groups = carry
+    full = (groups == 2) & (size > 0)
+    first = jnp.where(full, -(-free // chunk) * chunk, free)
+    free = first + size
+    groups = jnp.where(free // chunk > first // chunk, 0, jnp.where(full, 0, groups))
+    return (free, jnp.where(free % chunk == 0, 0, groups + (size > 0))), first
+
+  (free, _), firsts = jax.lax.scan(place, (jnp.int32(0), jnp.int32(0)), sizes)
+  # From its place among all clients to that in the chunks, group by group.
+  shift = firsts - (jnp.cumsum(sizes) - sizes)
+  places = jnp.arange(work.shape[0]) + shift[group[order]]
+  empty = jnp.full(most * chunk, work.shape[0], jnp.int32)
+  return empty.at[places].set(order), (free + chunk - 1) // chunk
