@@ -4,7 +4,7 @@ Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed
 Multitask Optimization under Privacy Constraints", IEEE TNNLS 2020.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from fesem_jax.algorithms.common.bipartition import SplitRule, split_clusters
 from fesem_jax.algorithms.common.centers import round_info
 from fesem_jax.clustering import em
 from fesem_jax.core import sums, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -57,14 +57,9 @@ def fed_cluster(
   the updates; the split is decided on the host, `between` rounds. All clients take
   part in every round.
 
-  eps1 is relative to the largest update, so that one value serves models of
-  any size; Sattler et al. give absolute values for theirs. gamma and min_size
-  are those of Long et al.'s experiments, who also use average linkage and
-  train 30 rounds before each bipartition, without eps1 and eps2.
-
   Args:
     local: how clients train.
-    split: eps1, eps2, gamma and when a cluster is parted.
+    split: eps1, eps2, gamma and min_size; see `SplitRule`.
     min_rounds: no check in these first rounds.
     check_every: checks are made in every round that this divides.
     weighting: of the clients in both means, 'by_examples' or 'uniform'.
@@ -131,22 +126,22 @@ def fed_cluster(
       )
     parent = np.arange(max_clusters, dtype=np.int32)
     parent[after] = before
-    moved = after != before
-    change = [np.bincount(r[moved], minlength=max_clusters) for r in (after, before)]
-    clusters = info.clusters._replace(
-      assignment=after,
-      sizes=info.clusters.sizes + change[0] - change[1],
-      moved=moved.sum(),
-    )
-    state = state._replace(
-      centers=tree.take(state.centers, jnp.asarray(parent)),
-      assignment=after,
-      num_clusters=count,
-    )
-    return state, info._replace(clusters=clusters)
+    centers = tree.take(state.centers, jnp.asarray(parent))
+    state = state._replace(centers=centers, assignment=after, num_clusters=count)
+    return state, info._replace(clusters=_after_split(info.clusters, before, after))
 
   def deployed(state, data):
     del data
     return ClientModels(state.centers, state.assignment)
 
   return Algorithm(local, init, step, deployed, between)
+
+
+def _after_split(found: Clusters, before: np.ndarray, after: Any) -> Clusters:
+  """A round's report with the assignment [M] after a split."""
+  moved = after != before
+  gained, lost = (
+    np.bincount(r[moved], minlength=len(found.sizes)) for r in (after, before)
+  )
+  sizes = found.sizes + gained - lost
+  return found._replace(assignment=after, sizes=sizes, moved=moved.sum())

@@ -14,6 +14,7 @@ from fesem_jax.algorithms.common.cluster_start import ClusterStart
 from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.algorithms.common.kept_models import needs_stack
 from fesem_jax.algorithms.common.penalty import Penalty
+from fesem_jax.algorithms.common.random_centers import RandomCenters
 from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
 from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
@@ -29,7 +30,11 @@ Factory = Callable[..., Algorithm]
 _NAMES = {
   (Penalty, 'weighting'): 'prox_weighting',
   (Aggregation, 'rule'): 'aggregation',
-} | {(ClusterStart, f.name): f'init_{f.name}' for f in dataclasses.fields(ClusterStart)}
+} | {
+  (start, field.name): f'init_{field.name}'
+  for start in (ClusterStart, RandomCenters)
+  for field in dataclasses.fields(start)
+}
 
 # Options of wrappers, with the values that add none.
 _RECLUSTERING = {'recluster_every': 0}

@@ -5,7 +5,6 @@ Federated Learning", 2020 (HypCluster); Ghosh et al., "An Efficient Framework
 for Clustered Federated Learning", NeurIPS 2020 (IFCA, Algorithm 1).
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,14 +13,15 @@ import jax.numpy as jnp
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.clustering import em
-from fesem_jax.cohorts.sampling import everyone, sample_clients
-from fesem_jax.core import prng_streams, tree
+from fesem_jax.cohorts.sampling import everyone
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.client_losses import cohort_losses, least_loss
+from fesem_jax.training.client_losses import least_loss
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Fold, Reduction
 from fesem_jax.training.trained import WEIGHTINGS
@@ -43,9 +43,7 @@ def hypo_cluster(
   num_clusters: int = 4,
   variant: str = 'model',
   weighting: str = 'uniform',
-  init_restarts: int = 20,
-  init_rounds: int = 2,
-  init_clients: int = 24,
+  start: RandomCenters = RandomCenters(),
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds HypoCluster(K).
@@ -68,11 +66,6 @@ def hypo_cluster(
   deploys is the center of least training loss as the centers are now, whether or
   not it was drawn lately.
 
-  From most draws of K random models two groups of clients end up sharing a center
-  for good, so several draws are tried for a few rounds on a sample of clients, and
-  the best centers are kept. The published start of IFCA is one draw, untried:
-  init_restarts = 1 and init_rounds = 0.
-
   Args:
     local: how clients train.
     num_clusters: K.
@@ -80,12 +73,7 @@ def hypo_cluster(
       full-batch gradient of each client, see above.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster): n_i in place of 1 in
       means, sums and m.
-    init_restarts: draws of K random models, each trained for `init_rounds`; kept
-      are the centers whose best ones have the least mean training loss over the
-      sampled clients.
-    init_rounds: rounds of this method before draws are compared; 0 compares the
-      random models themselves.
-    init_clients: clients of that sample.
+    start: the first centers; `RandomCenters(restarts=1, rounds=0)` is IFCA's.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.
 
@@ -94,13 +82,7 @@ def hypo_cluster(
   """
   check_choice('variant', variant, ('model', 'gradient'))
   check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(
-    1,
-    num_clusters=num_clusters,
-    init_restarts=init_restarts,
-    init_clients=init_clients,
-  )
-  check_at_least(0, init_rounds=init_rounds)
+  check_at_least(1, num_clusters=num_clusters)
   given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
   sums_alone = Reduction(add_to_own(weighting), keep=False)
@@ -119,27 +101,12 @@ def hypo_cluster(
     del cohort  # Every client chooses anew whenever it takes part.
     check_num_clusters(num_clusters, data)
     sound = local._replace(dropout_rate=0.0)
-    sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
-    sample = sample_clients(sample_key, data, init_clients, local.mesh)
 
-    def attempt(key):
-      draw_key, train_key = jax.random.split(key)
-      centers = jax.vmap(local.model.init)(jax.random.split(draw_key, num_clusters))
+    def tried(centers, sample, key):
+      best = least_loss(sound, centers, data, sample)
+      return one_round(sound, None, centers, (), best, data, sample, key)[0][0]
 
-      def again(i, centers):
-        round_key = jax.random.fold_in(train_key, i)
-        best = least_loss(sound, centers, data, sample)
-        (centers, _), _ = one_round(
-          sound, None, centers, (), best, data, sample, round_key
-        )
-        return centers
-
-      centers = jax.lax.fori_loop(0, init_rounds, again, centers)
-      best = cohort_losses(local, centers, data, sample).min(axis=1)
-      return jnp.where(data.sizes(sample.ids) > 0, best, 0.0).sum(), centers
-
-    keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), init_restarts)
-    centers = best_draw(attempt, keys)
+    centers = best_centers(local, data, key, num_clusters, start, tried)
     assignment = least_loss(local, centers, data, everyone(data))
     server = server_optimizers.init(server_optimizer, centers)
     return HypoClusterState(centers, assignment, jnp.int32(0), server)
@@ -178,28 +145,3 @@ def add_to_own(weighting: str) -> Fold:
     return None, total.add(trained, best, distance, weighting, centers)
 
   return fold
-
-
-def best_draw(
-  attempt: Callable[[jax.Array], tuple[jax.Array, Params]], keys: jax.Array
-) -> Params:
-  """The centers of least loss of several attempts, of equal ones the last.
-
-  Args:
-    attempt: key -> its loss [] float32 and its centers [K, ...].
-    keys: one for each attempt.
-  """
-
-  def better(best, key):
-    loss, centers = attempt(key)
-    tried = jnp.where(jnp.isfinite(loss), loss, jnp.inf), centers
-
-    def choose(a, b):
-      return jnp.where(tried[0] <= best[0], a, b)
-
-    return jax.tree.map(choose, tried, best), None
-
-  like = jax.eval_shape(attempt, keys[0])[1]
-  none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-  (_, centers), _ = jax.lax.scan(better, none, keys)
-  return centers

@@ -17,7 +17,7 @@ from fesem_jax.utils.errors import check_choice
 MATCHED = 'matched'
 
 
-class Comparison(NamedTuple):
+class ModelComparison(NamedTuple):
   """How clients' models are compared with centers, and what of them is averaged.
 
   Attributes:
@@ -79,7 +79,7 @@ def _mixed(shares: jax.Array, centers: Params) -> Params:
   return jax.tree.map(mix, centers)
 
 
-def by_weights(layer: str = 'all') -> Comparison:
+def by_weights(layer: str = 'all') -> ModelComparison:
   """Weights are compared one by one, as in Eq. 8, of all layers or of one."""
 
   def part(params):
@@ -91,10 +91,10 @@ def by_weights(layer: str = 'all') -> Comparison:
   def nearest(stack, centers, mesh: Mesh | None = None):
     return *em.e_step(part(stack), centers, mesh), stack
 
-  return Comparison(layer != 'all', part, None, known, nearest)
+  return ModelComparison(layer != 'all', part, None, known, nearest)
 
 
-def by_matching(model: Model) -> Comparison:
+def by_matching(model: Model) -> ModelComparison:
   """Models are compared and averaged with their hidden units matched (Section 5.1).
 
   Raises:
@@ -120,10 +120,10 @@ def by_matching(model: Model) -> Comparison:
 
     return sharding.per_device(on_device, mesh, 1)(stack, known)[0]
 
-  return Comparison(False, part, align, known, nearest)
+  return ModelComparison(False, part, align, known, nearest)
 
 
-def build(cluster_on: str, model: Model) -> Comparison:
+def build(cluster_on: str, model: Model) -> ModelComparison:
   """The comparison that an option names.
 
   Args:

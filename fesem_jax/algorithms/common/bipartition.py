@@ -19,6 +19,11 @@ MAX_CLUSTERS = 10_000
 class SplitRule:
   """When a cluster is parted in two, and how.
 
+  eps1 is relative to the largest update by default, so that one value serves models of
+  any size; Sattler et al. give absolute values for theirs. gamma and min_size are those
+  of Long et al.'s experiments, who also use average linkage and train 30 rounds before
+  each bipartition, without eps1 and eps2.
+
   Attributes:
     max_clusters: no split makes more clusters than this.
     eps1: a cluster whose mean update is this small has converged.

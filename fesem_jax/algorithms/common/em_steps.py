@@ -10,7 +10,7 @@ from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.clustering import comparison, em
-from fesem_jax.clustering.comparison import Comparison
+from fesem_jax.clustering.comparison import ModelComparison
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.sums import mean_of
@@ -84,7 +84,7 @@ class Known(NamedTuple):
   """What the E-step wants to know of the centers, made once a round.
 
   Attributes:
-    centers: see `Comparison.known`.
+    centers: see `ModelComparison.known`.
     gaps: see `em.gaps`; None where distances between centers do not help.
     hold: [] bool, whether clients keep the clusters that they start from; None if no
       round is so.
@@ -121,7 +121,7 @@ class EMSteps:
 
   e_step: EStep
   m_step: MStep
-  compare: Comparison
+  compare: ModelComparison
 
   def reduction(self, centers: Params, hold: jax.Array | None) -> Reduction:
     """`Reduction` but for `fold`, and for what is kept.

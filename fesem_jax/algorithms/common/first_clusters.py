@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.clustering import em
-from fesem_jax.clustering.comparison import Comparison, by_weights
+from fesem_jax.clustering.comparison import ModelComparison, by_weights
 from fesem_jax.clustering.kmeans import kmeans
 from fesem_jax.cohorts.sampling import client_keys, sample_clients
 from fesem_jax.core import prng_streams, sums, tree
@@ -36,8 +36,8 @@ class Start(NamedTuple):
     seeds: [K, ...] centers of the k-means, of the compared part of the models.
     centers: [K, ...] mean of each cluster's clients.
     trained: the clients after that training; its `params` are None unless kept.
-    models: [S, ...] their models as they are averaged, see `Comparison`; None unless
-      kept on the devices.
+    models: [S, ...] their models as they are averaged, see `ModelComparison`; None
+      unless kept on the devices.
     compared: [S, ...] what k-means compared: parts of the models, with their units in
       one order; None unless kept, or where k-means saw a sample.
   """
@@ -72,7 +72,7 @@ class Clustering(NamedTuple):
   seeding: str = 'random'
   trim: float = 0.0
   weighting: str = 'uniform'
-  comparison: Comparison = _ALL
+  comparison: ModelComparison = _ALL
   max_clients: int = 0
   keep: bool = False
   into: Any = None
@@ -140,58 +140,18 @@ def train_and_cluster(
       local, starts.of(cohort), data, cohort, train_key, reduction=reduction
     )
 
-  def train_until_settled(cohort):
-    def falling(loop):
-      number, before, trained = loop
-      falls = trained.mean_loss() < before - variable(how.tolerance)
-      return (number < MAX_REPETITIONS) & falls
-
-    def repeat(loop):
-      number, _, trained = loop
-      key = jax.random.fold_in(
-        prng_streams.fold(train_key, prng_streams.REPEATED), number
-      )
-      again = train_cohort(local, ClientModels(own=trained.params), data, cohort, key)
-      again = again._replace(finite=again.finite & trained.finite)
-      return number + 1, trained.mean_loss(), again
-
-    if not how.tolerance:
-      return train(cohort)
-    first = train(cohort, Reduction(sent='nothing'))
-    last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
-    # Clients send their models once, after the last repetition.
-    keys = client_keys(train_key, data, cohort.ids)
-    sent = as_sent(data, cohort.ids, starts.of(cohort), last.params, keys)
-    return last._replace(params=sent)
-
-  def cluster(cohort, trained):
-    exists = trained.took_part()
-    compared = how.comparison.part(
-      how.comparison.alike(trained.params, exists, local.mesh)
-    )
-    found = kmeans(
-      prng_streams.fold(key, prng_streams.CLUSTERING),
-      compared,
-      exists,
-      num_clusters,
-      jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
-      restarts=how.restarts,
-      seeding=how.seeding,
-      trim=how.trim,
-      weights=trained.weights(how.weighting),
-      mesh=local.mesh,
-    )
-    # Where no model is finite, there are no centers to start from.
-    sound = exists.any()
-    lost = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
-    return lost, compared
-
   def any_model(trained):
     return jax.tree.map(lambda x: x[:1], trained.params)
 
   if cohort.ids.shape[0] <= limit:
-    trained = train_until_settled(cohort)
-    seeds, compared = cluster(cohort, trained)
+    if how.tolerance:
+      first = train(cohort, Reduction(sent='nothing'))
+      trained = _until_settled(
+        local, first, starts, data, cohort, train_key, how.tolerance
+      )
+    else:
+      trained = train(cohort)
+    seeds, compared = _clustered(local, trained, data, cohort, key, num_clusters, how)
     # Models are averaged as they are matched to the center that they are nearest to.
     known = how.comparison.known(seeds)
     assignment, _, models = how.comparison.nearest(trained.params, known, local.mesh)
@@ -206,7 +166,7 @@ def train_and_cluster(
   sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
   sample = sample_clients(sample_key, data, limit, local.mesh, cohort)
   some = train(sample)
-  seeds, _ = cluster(sample, some)
+  seeds, _ = _clustered(local, some, data, sample, key, num_clusters, how)
   first = any_model(some) if starts.shared is None else starts.shared
   origins = tree.repeat(tree.unstack(first, 0), num_clusters)
 
@@ -225,3 +185,75 @@ def train_and_cluster(
   if how.keep and how.into is None:
     models = how.comparison.nearest(trained.params, known, local.mesh)[2]
   return Start(trained.folded, seeds, centers, trained, models, None)
+
+
+def _until_settled(
+  local: LocalTraining,
+  first: Trained,
+  starts: ClientModels,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  tolerance: float,
+) -> Trained:
+  """Repeats the training of all clients; see `Clustering.tolerance`.
+
+  Args:
+    local: how clients train.
+    first: the clients after the first training, which have sent nothing yet.
+    starts: where they started.
+    data: training split.
+    cohort: S clients.
+    key: of the first training.
+    tolerance: of the mean training loss.
+  """
+
+  def falling(loop):
+    number, before, trained = loop
+    falls = trained.mean_loss() < before - variable(tolerance)
+    return (number < MAX_REPETITIONS) & falls
+
+  def repeat(loop):
+    number, _, trained = loop
+    own_key = jax.random.fold_in(prng_streams.fold(key, prng_streams.REPEATED), number)
+    again = train_cohort(local, ClientModels(own=trained.params), data, cohort, own_key)
+    again = again._replace(finite=again.finite & trained.finite)
+    return number + 1, trained.mean_loss(), again
+
+  last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
+  # Clients send their models once, after the last repetition.
+  keys = client_keys(key, data, cohort.ids)
+  sent = as_sent(data, cohort.ids, starts.of(cohort), last.params, keys)
+  return last._replace(params=sent)
+
+
+def _clustered(
+  local: LocalTraining,
+  trained: Trained,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  num_clusters: int,
+  how: Clustering,
+) -> tuple[Params, Params]:
+  """The centers [K, ...] of k-means over trained clients, and what it compared."""
+  exists = trained.took_part()
+  compared = how.comparison.part(
+    how.comparison.alike(trained.params, exists, local.mesh)
+  )
+  found = kmeans(
+    prng_streams.fold(key, prng_streams.CLUSTERING),
+    compared,
+    exists,
+    num_clusters,
+    jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
+    restarts=how.restarts,
+    seeding=how.seeding,
+    trim=how.trim,
+    weights=trained.weights(how.weighting),
+    mesh=local.mesh,
+  )
+  # Where no model is finite, there are no centers to start from.
+  sound = exists.any()
+  lost = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
+  return lost, compared

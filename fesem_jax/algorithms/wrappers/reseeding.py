@@ -15,7 +15,7 @@ from fesem_jax.algorithms.common.wrapped import (
   replaced,
   took_part,
 )
-from fesem_jax.clustering.comparison import Comparison, by_weights
+from fesem_jax.clustering.comparison import ModelComparison, by_weights
 from fesem_jax.core import offloading, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.types import Cohort, FederatedData, Params
@@ -24,7 +24,7 @@ from fesem_jax.utils.errors import UserError
 _ALL = by_weights()
 
 
-def with_reseeding(method: Algorithm, comparison: Comparison = _ALL) -> Algorithm:
+def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Algorithm:
   """Moves centers that lost all their clients.
 
   A center that lost all its clients moves to the client farthest from its own center,

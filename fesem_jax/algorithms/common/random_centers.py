@@ -1,0 +1,107 @@
+"""First centers that are random models: the best of several draws."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.cohorts.sampling import sample_clients
+from fesem_jax.core import prng_streams
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.utils.errors import check_at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCenters:
+  """K random models, of several draws the one whose centers fit the clients best.
+
+  From most draws of K random models two groups of clients end up sharing a center for
+  good, so several draws are tried for a few rounds on a sample of clients. The
+  published start of IFCA is one draw, untried: `RandomCenters(restarts=1, rounds=0)`.
+
+  Attributes:
+    restarts: draws of K random models; kept are the centers whose best ones have the
+      least mean training loss over the sampled clients.
+    rounds: rounds of the method before draws are compared; 0 compares the random
+      models themselves.
+    clients: clients of that sample.
+
+  Raises:
+    UserError: on a number out of range.
+  """
+
+  restarts: int = 20
+  rounds: int = 2
+  clients: int = 24
+
+  def __post_init__(self):
+    check_at_least(1, init_restarts=self.restarts, init_clients=self.clients)
+    check_at_least(0, init_rounds=self.rounds)
+
+
+# (Centers [K, ...], cohort, key) -> the centers after a round.
+Round = Callable[[Params, Cohort, jax.Array], Params]
+
+
+def best_centers(
+  local: LocalTraining,
+  data: FederatedData,
+  key: jax.Array,
+  num_clusters: int,
+  start: RandomCenters,
+  one_round: Round,
+) -> Params:
+  """The centers [K, ...] of the best draw, after the rounds it was tried for.
+
+  Args:
+    local: how clients train.
+    data: training split.
+    key: of the start.
+    num_clusters: K.
+    start: how many draws are made, and how they are tried.
+    one_round: of the method, without dropped clients.
+  """
+  sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
+  sample = sample_clients(sample_key, data, start.clients, local.mesh)
+
+  def attempt(key: jax.Array) -> tuple[jax.Array, Params]:
+    draw_key, train_key = jax.random.split(key)
+    centers = jax.vmap(local.model.init)(jax.random.split(draw_key, num_clusters))
+
+    def again(i: jax.Array, centers: Params) -> Params:
+      return one_round(centers, sample, jax.random.fold_in(train_key, i))
+
+    centers = jax.lax.fori_loop(0, start.rounds, again, centers)
+    best = cohort_losses(local, centers, data, sample).min(axis=1)
+    return jnp.where(data.sizes(sample.ids) > 0, best, 0.0).sum(), centers
+
+  keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), start.restarts)
+  return _best_of(attempt, keys)
+
+
+def _best_of(
+  attempt: Callable[[jax.Array], tuple[jax.Array, Params]], keys: jax.Array
+) -> Params:
+  """The centers of least loss of several attempts, of equal ones the last.
+
+  Args:
+    attempt: key -> its loss [] float32 and its centers [K, ...].
+    keys: one for each attempt.
+  """
+
+  def better(best, key):
+    loss, centers = attempt(key)
+    tried = jnp.where(jnp.isfinite(loss), loss, jnp.inf), centers
+
+    def choose(a, b):
+      return jnp.where(tried[0] <= best[0], a, b)
+
+    return jax.tree.map(choose, tried, best), None
+
+  like = jax.eval_shape(attempt, keys[0])[1]
+  none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+  (_, centers), _ = jax.lax.scan(better, none, keys)
+  return centers
