@@ -292,7 +292,9 @@ def main(argv: list[str]) -> None:
           state = jax.block_until_ready(step(state, train, key, number))
           spent += time.perf_counter() - began
           curve.append(ari(state))
-        scores = evaluate.scores_by_name(jax.device_get(counts(state, train, test)))
+        scores = evaluate.scores(
+          jax.device_get(counts(state, train, test)), local.model.task
+        )
         curves.append(curve)
         accuracy.append(100 * scores['micro_accuracy'])
         seconds.append(spent)

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from fesem_jax.analysis.tables import COLUMNS, mean_and_std
+from fesem_jax import tasks
+from fesem_jax.analysis.tables import mean_and_std
+from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_markdown, printable
 from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
 
@@ -12,30 +14,34 @@ GLOBAL, ALONE, ALL = 'global model', 'alone', 'all'
 # One run, number of examples and rule: see `adapt_measure.measure`.
 Row = dict[str, Any]
 
-# Key of a column of `over_runs` -> heading.
-_COLUMNS = {
-  'joined_micro_accuracy': 'joined micro-acc',
-  'joined_macro_accuracy': 'joined macro-acc',
-  'finetuned_micro_accuracy': 'fine-tuned micro-acc',
-  'finetuned_macro_accuracy': 'fine-tuned macro-acc',
-  'in_group': 'in its group',
-  'as_loss': 'as by all losses',
-}
+_SHARES = {'in_group': 'in its group', 'as_loss': 'as by all losses'}
+
+
+def _headings(task: Task) -> dict[str, str]:
+  """Key of a column of `over_runs` -> heading."""
+  figure = task.primary
+  return {
+    f'{kind}_{over}_{figure.name}': f'{name} {over}-{figure.heading}'
+    for kind, name in (('joined', 'joined'), ('finetuned', 'fine-tuned'))
+    for over in ('micro', 'macro')
+  } | _SHARES
 
 
 def over_runs(rows: list[Row]) -> list[Row]:
   """Mean and deviation over runs, for each number of examples and rule.
 
-  Figures go by the names of `_COLUMNS`, in percent, None where no run has them; the
-  counts of clients are sums over runs.
+  Figures go by the names of `_headings`, shares and accuracies in percent, None where
+  no run has them; the counts of clients are sums over runs.
   """
   table = []
   for number, rule in dict.fromkeys((r['num_examples'], r['rule']) for r in rows):
     runs = [r for r in rows if (r['num_examples'], r['rule']) == (number, rule)]
-    out: Row = {'num_examples': number, 'rule': rule}
+    task = tasks.of_scores(runs[0]['joined'])
+    out: Row = {'num_examples': number, 'rule': rule, 'task': task.name}
     for kind in ('joined', 'finetuned'):
-      for name in ('micro_accuracy', 'macro_accuracy'):
-        out[f'{kind}_{name}'] = mean_and_std([r[kind][name] for r in runs])
+      for name in (f'{over}_{task.primary.name}' for over in ('micro', 'macro')):
+        values = [r[kind][name] for r in runs]
+        out[f'{kind}_{name}'] = mean_and_std(values, task.primary.factor)
     for name in ('in_group', 'as_loss'):
       values = [r[name] for r in runs if r[name] is not None]
       out[name] = mean_and_std(values) if values else None
@@ -47,7 +53,13 @@ def over_runs(rows: list[Row]) -> list[Row]:
 
 def _columns(table: list[Row]) -> dict[str, str]:
   """The columns that a table has."""
-  return {key: head for key, head in _COLUMNS.items() if any(row[key] for row in table)}
+  headings = _headings(tasks.of(table[0])).items()
+  return {key: head for key, head in headings if any(row[key] for row in table)}
+
+
+def _cell(row: Row, key: str, join: str) -> str:
+  digits = 1 if key in _SHARES else tasks.of(row).primary.digits
+  return mean_and_deviation(row[key], digits, join)
 
 
 def _notes(table: list[Row]) -> list[str]:
@@ -77,7 +89,7 @@ def as_markdown(table: list[Row]) -> str:
   columns = _columns(table)
   rows = [
     [str(row['num_examples']), in_markdown(row['rule'])]
-    + [mean_and_deviation(row[key]) for key in columns]
+    + [_cell(row, key, ' ± ') for key in columns]
     for row in table
   ]
   lines = markdown(['examples', 'rule', *columns.values()], rows)
@@ -89,7 +101,7 @@ def as_text(table: list[Row]) -> str:
   columns = _columns(table)
   rows = [['examples', 'rule', *columns.values()]]
   for row in table:
-    cells = [mean_and_deviation(row[key], join='±') for key in columns]
+    cells = [_cell(row, key, '±') for key in columns]
     rows.append([str(row['num_examples']), row['rule'], *cells])
   return '\n'.join(aligned(rows, [1]) + [printable(n, 2000) for n in _notes(table)])
 
@@ -100,7 +112,8 @@ def as_csv(rows: list[Row]) -> str:
       'seed', 'num_examples', 'rule', 'in_group', 'as_loss', 'clients', 'with_fewer',
       'training_failed', 'finetuning_failed',
   ]  # fmt: skip
-  kinds = [(kind, name) for kind in ('joined', 'finetuned') for name in COLUMNS]
+  names = tasks.of_scores(rows[0]['joined']).columns
+  kinds = [(kind, name) for kind in ('joined', 'finetuned') for name in names]
   return csv_text(
     [*plain, *(f'{kind}_{name}' for kind, name in kinds)],
     [
@@ -112,12 +125,13 @@ def as_csv(rows: list[Row]) -> str:
 
 def curves(
   table: list[Row],
-) -> tuple[list[str], dict[str, dict[str, list[tuple[float, float | None]]]]]:
-  """What `plots.accuracy_by_examples` draws: numbers, and panels of rules."""
+) -> tuple[list[str], dict[str, dict[str, list[tuple[float, float | None]]]], str]:
+  """What `plots.accuracy_by_examples` draws: numbers, panels of rules, the label."""
   numbers = list(dict.fromkeys(str(row['num_examples']) for row in table))
+  column = tasks.of(table[0]).primary_column
   panels: dict[str, dict[str, list[tuple[float, float | None]]]] = {}
   for kind, title in (('joined', 'After joining'), ('finetuned', 'Fine-tuned')):
     panel = panels.setdefault(title, {})
     for row in table:
-      panel.setdefault(row['rule'], []).append(row[f'{kind}_micro_accuracy'])
-  return numbers, panels
+      panel.setdefault(row['rule'], []).append(row[f'{kind}_{column}'])
+  return numbers, panels, tasks.of(table[0]).primary.title.capitalize()

@@ -79,7 +79,9 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
       f'--hidden={chosen} makes more than {_MAX_LAYERS} layers or {_MAX_WEIGHTS:,} '
       'weights; choose fewer or smaller widths.'
     )
-  return models.build(config['model'], train.example_shape, train.num_classes, hidden)
+  return models.build(
+    config['model'], train.example_shape, train.num_classes, hidden, task=train.task
+  )
 
 
 def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
@@ -95,10 +97,10 @@ def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
           f'makes an NNX module; it returns {type(model).__name__}.'
         )
       try:
-        model = models.from_flax(model, train.example_shape)
+        model = models.from_flax(model, train.example_shape, task=train.task)
       except UserError as e:
         raise UserError(f'{named}: {e}') from e
-    check_model(model, train.example_shape, train.num_classes, named)
+    check_model(model, train.example_shape, train.num_classes, train.task, named)
   return model
 
 

@@ -185,7 +185,7 @@ if __name__ == '__main__':
     '',
     'Method whose figures are subtracted from those of the others, paired over seeds, '
     'as the table calls it, e.g. fed_avg or fesem(4); default: the method with the '
-    'highest deployed micro accuracy.',
+    'best deployed figure: the highest micro accuracy, or the lowest RMSE.',
   )
   flags.DEFINE_multi_string(
     'tune',
@@ -198,8 +198,8 @@ if __name__ == '__main__':
     'tune_by',
     'deployed',
     list(paired.KINDS),
-    'Whose micro accuracy --tune ranks by: that of the deployed or of the fine-tuned '
-    'models.',
+    'Whose micro accuracy (of a regression: RMSE) --tune ranks by: that of the '
+    'deployed or of the fine-tuned models.',
   )
   flags.DEFINE_integer(
     'tune_seeds',

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from fesem_jax import algorithms, data, models
+from fesem_jax import algorithms, data, models, tasks
 from fesem_jax.aggregation import robust
 from fesem_jax.cohorts import placement
 from fesem_jax.core import local_training
@@ -53,6 +53,11 @@ _DATA = (
   _flag('string', 'source', '',
     'Where the data set comes from, as listed for --dataset; default: the first one '
     'whose files are in --data_dir.'),
+  _flag('enum', 'task', '',
+    'What models are trained for: classification, regression of one number or several '
+    "(RMSE, R2), or sequence, the next token at every position (accuracy by token, "
+    "perplexity). Default: the data set's own, classification for most.",
+    enum_values=('', *tasks.TASKS)),
   _flag('string', 'data_dir', '',
     'Folder of the data files, which holds mnist/, qmnist/ and so on; default: the '
     'environment variable FESEM_DATA_DIR, else ./data.'),

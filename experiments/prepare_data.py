@@ -15,7 +15,7 @@ import pathlib
 import numpy as np
 from absl import flags
 
-from fesem_jax import data
+from fesem_jax import data, tasks
 from fesem_jax.core.types import FederatedData
 from fesem_jax.data import arrays, label_skew
 from fesem_jax.utils.atomic_files import replacing
@@ -34,18 +34,28 @@ def describe(train: FederatedData, test: FederatedData) -> str:
   counts = label_skew.label_counts(train)
   of_class = (counts + label_skew.label_counts(test)).sum(axis=0)
   shape = 'x'.join(map(str, train.example_shape))
+  classes = [
+    f'{(of_class > 0).sum()} of {train.num_classes} classes occur; a class has '
+    f'{of_class.min():,} to {of_class.max():,} examples',
+    f'classes of a client: median {np.median((counts > 0).sum(axis=1)):g}',
+    f'label skew {label_skew.label_skew(counts):.3f} (mean total-variation distance of '
+    "a client's classes to all clients'; 0: alike)",
+  ]
+  if train.task == tasks.REGRESSION.name:
+    y = np.concatenate([train.compact(train.y), test.compact(test.y)])
+    classes = [
+      f'targets: {y.shape[1]} an example, from {y.min():.4g} to {y.max():.4g}, mean '
+      f'{y.mean():.4g}, standard deviation {y.std():.4g}'
+    ]
   lines = [
     f'{train.num_clients:,} clients, {len(train.y):,} training and {len(test.y):,} '
     f'test examples of {shape} {train.x.dtype}, values times {train.scale:.6g}',
-    f'{(of_class > 0).sum()} of {train.num_classes} classes occur; a class has '
-    f'{of_class.min():,} to {of_class.max():,} examples',
+    *classes[:1],
     f'examples of a client: {sizes.min()} to {sizes.max()}, median '
     f'{np.median(sizes):g}, mean {sizes.mean():.1f}, standard deviation '
     f'{sizes.std():.1f}',
     *histogram(sizes),
-    f'classes of a client: median {np.median((counts > 0).sum(axis=1)):g}',
-    f'label skew {label_skew.label_skew(counts):.3f} (mean total-variation distance of '
-    "a client's classes to all clients'; 0: alike)",
+    *classes[1:],
   ]
   if train.info.clusters is not None:
     values, members = np.unique(train.info.clusters, return_counts=True)
@@ -91,7 +101,7 @@ def check_equal(path: pathlib.Path, a: FederatedData, b: FederatedData) -> None:
     if wrote.dtype.kind != 'U':  # Read back, numbers go from 0.
       wrote = np.unique(wrote, return_inverse=True)[1]
     same = same and np.array_equal(wrote, read)
-  if not same or (a.num_classes, a.scale) != (b.num_classes, b.scale):
+  if not same or (a.task, a.num_classes, a.scale) != (b.task, b.num_classes, b.scale):
     raise UserError(f'{path} would read back differently; nothing was written.')
 
 
@@ -120,10 +130,11 @@ def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> Non
   title = f'{name}: classes of clients, label skew {label_skew.label_skew(counts):.2f}'
   figures = {
     'sizes': plots.client_sizes(sizes, name),
-    'classes': plots.classes_of_clients(
-      counts, title, train.info.clusters, train.info.cluster_names
-    ),
   }
+  if train.task != tasks.REGRESSION.name:
+    figures['classes'] = plots.classes_of_clients(
+      counts, title, train.info.clusters, train.info.cluster_names
+    )
   for what, figure in figures.items():
     print(f'{plots.save(figure, folder / what)[0]} (and .svg)')
 

@@ -16,10 +16,11 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from fesem_jax import algorithms, data
+from fesem_jax import algorithms, data, tasks
 from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import FederatedData
 from fesem_jax.data import label_skew
 from fesem_jax.data.corruption import corrupted, honest
@@ -79,37 +80,14 @@ def run(
   algorithm = programs.once(but_seed, build, train)
   local = algorithm.local
   unused.check(config, machine, local, train.num_clients)
-  size = sum(
-    x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
-  )
-  counts = label_skew.label_counts(train)
-  unlike = label_skew.label_skew(counts)
   placed = placement.chosen(
     machine['data_placement'],
     placement.bytes_of(train, test),
     local.mesh,
     everyone=not 0 < config['clients_per_round'] < train.num_clients,
   )
-  say(
-    f'{name} on {config["dataset"]}: {train.num_clients} clients, '
-    f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
-    f'of {size:,} parameters, label skew {unlike:.2f}, {local.mesh.size} '
-    f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
-    f'side on each{", data split by client" if placed == "sharded" else ""}'
-  )
-  if (kept := honest(train)) is not None:
-    bad = (~kept).sum()
-    say(f'{bad} of {train.num_clients} clients are bad ({config["corrupt"]})')
+  _describe(config, train, test, local, placed, say)
   notes = [in_flags(n) for n in algorithms.notes(name, options, train.num_clients)]
-  lacking, share = label_skew.classes_never_trained(
-    counts, label_skew.label_counts(test)
-  )
-  if lacking:
-    say(
-      f'Warning: {lacking} of {train.num_clients} clients are measured on classes that '
-      f'they have no training examples of, with {100 * share:.1f} % of all examples '
-      'that are measured on.'
-    )
   not_used = unused.notes(config, machine, train.num_clients)
   for note in [*notes, *map(in_flags, not_used)]:
     say(f'Note: {note}')
@@ -145,6 +123,43 @@ def run(
   return result
 
 
+def _describe(
+  config: dict[str, Any],
+  train: FederatedData,
+  test: FederatedData,
+  local: LocalTraining,
+  placed: str,
+  say: Callable[[str], None],
+) -> None:
+  """Says which data and model a run has, and what about them may surprise."""
+  model = jax.eval_shape(local.model.init, jax.random.key(0))
+  size = sum(x.size for x in jax.tree.leaves(model))
+  counts, skew = label_skew.label_counts(train), ''
+  if train.task != tasks.REGRESSION.name:
+    skew = f', label skew {label_skew.label_skew(counts):.2f}'
+  say(
+    f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
+    f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
+    f'of {size:,} parameters{skew}, {local.mesh.size} '
+    f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
+    f'side on each{", data split by client" if placed == "sharded" else ""}'
+  )
+  if (kept := honest(train)) is not None:
+    bad = (~kept).sum()
+    say(f'{bad} of {train.num_clients} clients are bad ({config["corrupt"]})')
+  if train.task != tasks.CLASSIFICATION.name:
+    return
+  lacking, share = label_skew.classes_never_trained(
+    counts, label_skew.label_counts(test)
+  )
+  if lacking:
+    say(
+      f'Warning: {lacking} of {train.num_clients} clients are measured on classes that '
+      f'they have no training examples of, with {100 * share:.1f} % of all examples '
+      'that are measured on.'
+    )
+
+
 def run_unless_diverged(
   config: dict[str, Any],
   workdir: pathlib.Path,
@@ -169,13 +184,18 @@ def run_unless_diverged(
 def report(result: Result) -> str:
   """The outcome of a run as a few lines of text."""
   summary = result.summary
-  columns = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
+  task = tasks.of(summary)
+  columns = task.columns
   lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>16}' for c in columns)]
+
+  def in_words(column: str, value: float) -> str:
+    figure = task.figure(column)
+    return f'{100 * value:.2f} %' if figure.percent else f'{value:.4f}'
 
   def add(scores: dict[str, Any]) -> None:
     for kind in ('deployed', 'finetuned', 'unseen'):
       if scores.get(kind) is not None:
-        values = ''.join(f'{100 * scores[kind][c]:>14.2f} %' for c in columns)
+        values = ''.join(f'{in_words(c, scores[kind][c]):>16}' for c in columns)
         lines.append(f'{kind:10}{values}')
 
   add(summary)

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from fesem_jax import data
+from fesem_jax import data, tasks
 from fesem_jax.analysis import common_start, num_clusters
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.types import FederatedData
@@ -166,7 +166,8 @@ def draw(
     from fesem_jax import plots
   except UserError as e:  # Figures are optional, the table is not.
     return str(e)
-  figure = plots.choosing_k(rows, recommended, title)
+  of = tasks.of(rows[0]).primary.title
+  figure = plots.choosing_k(rows, recommended, title, of)
   written = plots.save(figure, workdir / 'plots' / 'select_k')
   return f'Figure: {written[0]} (and .svg)'
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax import tasks
 from fesem_jax.analysis import num_clusters, tables
 from fesem_jax.utils.text_tables import aligned, csv_text, mean_and_deviation
 
@@ -17,7 +18,9 @@ def row_of(
   place: int,
   k: int,
 ) -> Row:
-  """The figures of one K; accuracies in percent, as NAME_mean and NAME_std.
+  """The figures of one K, as NAME_mean and NAME_std; accuracies in percent.
+
+  'finetuned' and 'deployed' are the first figure of the 'task'.
 
   Args:
     summaries: of the run of each seed, None for one that diverged; empty without runs.
@@ -30,11 +33,12 @@ def row_of(
   done = [s for s in summaries if s is not None]
   row: Row = {
     'num_clusters': k,
+    'task': table['task'],
     'seeds': len(silhouettes),
     'diverged': table['diverged'],
   }
   for kind in ('finetuned', 'deployed'):
-    mean, std = table[f'{kind}_micro_accuracy'] or (None, None)
+    mean, std = table[f'{kind}_{tasks.of(table).primary_column}'] or (None, None)
     row |= {f'{kind}_mean': mean, f'{kind}_std': std}
   row |= _mean_and_std('distance', [s['clusters']['objective'] for s in done])
   of_models = [s['silhouette'][place] for s in silhouettes]
@@ -79,6 +83,8 @@ def as_text(rows: list[Row]) -> str:
     cells = [str(row['num_clusters'])]
     for name, digits in _COLUMNS.values():
       value = row.get(f'{name}_mean', row.get(name)), row.get(f'{name}_std')
+      if name in ('finetuned', 'deployed'):
+        digits = tasks.of(row).primary.digits
       cells.append(mean_and_deviation(value, digits, '±') or '-')
     sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
     lines.append([*cells, sizes])

@@ -5,6 +5,7 @@ import json
 import pathlib
 from typing import Any
 
+from fesem_jax import tasks
 from fesem_jax.analysis import tables
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.utils.atomic_files import write_atomically
@@ -14,9 +15,9 @@ from fesem_jax.utils.text_tables import csv_text, markdown, mean_and_deviation
 
 _KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
 
-# What a method came to at one value: its label, the 'value', 'seeds', how many
-# 'diverged', whether some clients are bad ('honest': figures are of the others), 'ari',
-# 'ami' and, in percent, '{kind}_{column}': (mean, standard deviation) or None.
+# What a method came to at one value: its label, the 'value', the 'task', 'seeds', how
+# many 'diverged', whether some clients are bad ('honest': figures are of the others),
+# 'ari', 'ami' and, in percent, '{kind}_{column}': (mean, standard deviation) or None.
 Point = dict[str, Any]
 
 
@@ -37,7 +38,8 @@ def points_of(value: Any, summaries: Summaries) -> list[Point]:
       each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in runs if s]
       known = [a for a in each if a is not None]
       point[name] = tables.mean_and_std(known, 1.0) if known else None
-    for kind, column in itertools.product(_KINDS, tables.COLUMNS):
+    point['task'] = row['task']
+    for kind, column in itertools.product(_KINDS, tasks.of(row).columns):
       of = 'honest_' if honest else ''
       point[f'{kind}_{column}'] = row[f'{of}{kind}_{column}']
     found.append(point)
@@ -47,8 +49,9 @@ def points_of(value: Any, summaries: Summaries) -> list[Point]:
 def _panels(points: list[Point]) -> dict[str, tuple[str, str]]:
   """Key of each figure that is shown -> its title and unit."""
   of = ', honest clients' if any(p['honest'] for p in points) else ''
+  task = tasks.of(points[0])
   shown_ones = {
-    f'{kind}_micro_accuracy': (f'{name}{of}', 'Micro accuracy (%)')
+    f'{kind}_{task.primary_column}': (f'{name}{of}', task.primary.title.capitalize())
     for kind, name in _KINDS.items()
   }
   for name in tables.AGREEMENTS:
@@ -66,12 +69,12 @@ def _by_method(points: list[Point]) -> dict[str, list[Point]]:
 
 def _cell(point: Point, key: str) -> str:
   """A figure as text, with a star where some seeds diverged."""
-  agreement = key in tables.AGREEMENTS
-  if point[key] is None and agreement and point['deployed_micro_accuracy']:
+  agreement, task = key in tables.AGREEMENTS, tasks.of(point)
+  if point[key] is None and agreement and point[f'deployed_{task.primary_column}']:
     return ''
   if point[key] is None:
     return 'diverged' if point['diverged'] else 'not run'
-  text = mean_and_deviation(point[key], 2 if agreement else 1)
+  text = mean_and_deviation(point[key], 2 if agreement else task.primary.digits)
   return text + ('*' if point['diverged'] else '')
 
 
@@ -93,7 +96,8 @@ def as_markdown(points: list[Point], name: str) -> str:
 
 def as_csv(points: list[Point]) -> str:
   """A line for each method and value, with all figures."""
-  keys = [f'{kind}_{column}' for kind in _KINDS for column in tables.COLUMNS]
+  columns = tasks.of(points[0]).columns
+  keys = [f'{kind}_{column}' for kind in _KINDS for column in columns]
   keys = [*tables.AGREEMENTS, *keys]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
   rows = [

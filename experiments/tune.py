@@ -59,7 +59,7 @@ class Search:
   Attributes:
     grid: flag -> its candidates.
     seeds: of the tuning runs.
-    by: one of `paired.KINDS`, whose micro accuracy decides.
+    by: one of `paired.KINDS`, whose first figure of the task decides.
   """
 
   grid: dict[str, list[Any]]
@@ -121,18 +121,17 @@ def tuned(
     if not tries[label]:
       continue
 
-    def score(values: Values, seed: int, label=label, config=config):
+    def run(values: Values, seed: int, label=label, config=config):
       own = {'seed': seed, 'evaluate_on': 'validation', 'eval_every': 0}
       point = in_words(values)
       folder = workdir / 'tune' / label / point.replace('/', '_') / f'seed{seed}'
       what = f'tuning {label}, {point}, seed {seed}'
-      summary = run_unless_diverged(
+      return run_unless_diverged(
         config | values | own, folder, what, programs, make_portrait=False
       )
-      return None if summary is None else summary[search.by]['micro_accuracy']
 
     try:
-      found[label] = tuning.search(tries[label], search.seeds, score, search.by)
+      found[label] = tuning.search(tries[label], search.seeds, run, search.by)
     except UserError as e:
       found[label] = e
     print('\n'.join(_described(label, found[label])))
@@ -147,7 +146,7 @@ def _described(label: str, found: Choice | UserError) -> list[str]:
   if not found.values:
     return [f'{label}: diverged with every {", ".join(found.grid)}; it stays as given.']
   chosen = f'{label}: {in_words(found.values)}'
-  by = f'by {KINDS[found.by]} micro accuracy on validation examples'
+  by = f'by {KINDS[found.by]} micro {found.figure.name} on validation examples'
   return [
     f'{chosen}, {by}, seeds {seeds_as_text(found.seeds)}.',
     *tuning.warnings(label, found),
@@ -175,7 +174,7 @@ def _write(found: dict[str, Choice | UserError], workdir: pathlib.Path) -> None:
       'tried': [
         {
           'values': tried.values,
-          'validation_micro_accuracy': tried.mean,
+          f'validation_micro_{choice.figure.name}': tried.mean,
           'of_seeds': tried.scores,
         }
         for tried in choice.tried

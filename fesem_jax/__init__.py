@@ -4,7 +4,7 @@ The names below are the public surface; `fesem_jax.plots` needs matplotlib and
 is imported on its own.
 """
 
-from fesem_jax import algorithms, data, models
+from fesem_jax import algorithms, data, models, tasks
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.algorithms import wrappers
@@ -73,6 +73,7 @@ __all__ = [
   'simulate',
   'split_clients',
   'sums',
+  'tasks',
   'train_cohort',
   'tree',
   'tune',

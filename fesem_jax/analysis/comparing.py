@@ -40,7 +40,7 @@ class Comparison:
       diverged; a method that could not run has fewer.
     rates: how the hyperparameters of each method were chosen, see `tuning.Row`.
     reference: label of the method that others are compared with; '' takes that with
-      the highest deployed micro accuracy.
+      the best deployed figure, as micro accuracy.
     refused: label of each method that could not run -> why.
   """
 
@@ -51,7 +51,7 @@ class Comparison:
 
   @property
   def table(self) -> tables.Table:
-    """Means and standard deviations over seeds, in percent; see `tables.over_seeds`."""
+    """Means and standard deviations over seeds; see `tables.over_seeds`."""
     return tables.over_seeds(self.summaries)
 
   @property
@@ -149,7 +149,7 @@ def compare(
     seeds: of the runs; methods are compared seed by seed.
     choices: see `tune`.
     reference: label of the method that others are compared with; by default that with
-      the highest deployed micro accuracy.
+      the best deployed figure of the task.
     workdir: gets the tables and, in LABEL/seedN, the runs; the same call goes on where
       it stopped. None writes nothing.
     **options: further ones of `simulate`; portraits are made only for a workdir.
@@ -232,7 +232,8 @@ def tune(
     grid: name of each hyperparameter -> its values.
     rounds: of each run.
     seeds: of the runs, other ones than those that will be reported.
-    by: whose micro accuracy decides: 'deployed' or 'finetuned' models.
+    by: whose first figure of the task decides, as micro accuracy: that of the
+      'deployed' or of the 'finetuned' models.
     **options: further ones of `simulate`.
 
   Returns:
@@ -253,20 +254,19 @@ def tune(
       continue
     built: dict[str, Algorithm] = {}
 
-    def score(values: Values, seed: int, make=make, built=built) -> float | None:
+    def run(values: Values, seed: int, make=make, built=built) -> Record | None:
       point = tuning.in_words(values)
       if point not in built:
         built[point] = make(**values)
-      summary = _summary(
+      return _summary(
         built[point],
         hold_out(_splits(data, seed)[0], seed),
         {'rounds': rounds, 'eval_every': 0, 'make_portrait': False} | options,
         seed,
         None,
       )
-      return None if summary is None else summary[by]['micro_accuracy']
 
-    found[label] = tuning.search(tries, list(seeds), score, by)
+    found[label] = tuning.search(tries, list(seeds), run, by)
     for text in tuning.warnings(label, found[label]):
       logging.warning('%s', text.removeprefix('Warning: '))
   return found

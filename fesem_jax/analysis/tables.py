@@ -7,20 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.evaluation.paired import Summaries
+from fesem_jax import tasks
+from fesem_jax.evaluation.paired import Summaries, task_of
+from fesem_jax.tasks import Task
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_latex, in_markdown, printable
 from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
 
-COLUMNS = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
 _KINDS = ('finetuned', 'deployed')
 _HONEST = ('honest_finetuned', 'honest_deployed')
-_HEADINGS = {
-  'micro_accuracy': 'micro-acc',
-  'micro_f1': 'micro-F1',
-  'macro_accuracy': 'macro-acc',
-  'macro_f1': 'macro-F1',
-}
 
 # How well clusters agree with the true ones, as tables show it.
 AGREEMENTS = ('ari', 'ami')
@@ -40,25 +35,28 @@ def mean_and_std(
 def over_seeds(summaries: Summaries) -> Table:
   """Aggregates the seeds of each method.
 
-  Each row has the label ('method'), the number of 'seeds' and how many 'diverged';
-  '{kind}_{column}', (mean, standard deviation) in percent, where kind is finetuned,
+  Each row has the label ('method'), the name of the 'task', the number of 'seeds' and
+  how many 'diverged'; '{kind}_{column}' for each of `Task.columns`, (mean, standard
+  deviation), accuracies and F1 in percent, where kind is finetuned,
   deployed, unseen, honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
   median 'seconds_per_round'; 'untested', clients without test examples; 'notes', a list
   of sentences. Figures that no seed has are None.
   """
   out = []
+  task = task_of(summaries)
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None]
-    row: dict[str, Any] = {'method': label, 'seeds': len(runs)}
+    row: dict[str, Any] = {'method': label, 'task': task.name, 'seeds': len(runs)}
     row['diverged'] = len(runs) - len(done)
     honest = [s['honest'] for s in done if s.get('honest')]
     for of, scores, kinds in (
       ('', done, (*_KINDS, 'unseen')),
       ('honest_', honest, _KINDS),
     ):
-      for kind, column in itertools.product(kinds, COLUMNS):
+      for kind, column in itertools.product(kinds, task.columns):
         values = [s[kind][column] for s in scores if s.get(kind)]
-        row[f'{of}{kind}_{column}'] = mean_and_std(values) if values else None
+        factor = task.figure(column).factor
+        row[f'{of}{kind}_{column}'] = mean_and_std(values, factor) if values else None
     for name in AGREEMENTS:
       found = [s['clusters'].get(name) for s in done if s['clusters']]
       known = [a for a in found if a is not None]
@@ -77,14 +75,25 @@ def over_seeds(summaries: Summaries) -> Table:
   return out
 
 
-def _cell(row: dict[str, Any], key: str, join: str) -> str:
+def _task(table: Table) -> Task:
+  """The task of a table's methods."""
+  return tasks.of(table[0]) if table else tasks.CLASSIFICATION
+
+
+def _heading(task: Task, column: str) -> str:
+  """Heading of a column, e.g. 'micro-acc'."""
+  return f'{column.split("_", 1)[0]}-{task.figure(column).heading}'
+
+
+def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:
   """A figure as text, its mean and standard deviation on either side of `join`."""
-  value = row[key]
-  if value is None and key.startswith('unseen') and row['finetuned_micro_accuracy']:
+  task, value = tasks.of(row), row[f'{kind}_{column}']
+  if value is None and kind == 'unseen' and row[f'finetuned_{task.primary_column}']:
     return ''
   if value is None:
     return 'diverged' if row['diverged'] else 'not run'
-  return mean_and_deviation(value, join=join) + ('*' if row['diverged'] else '')
+  text = mean_and_deviation(value, task.figure(column).digits, join)
+  return text + ('*' if row['diverged'] else '')
 
 
 def _agreements_and_seconds(row: dict[str, Any]) -> list[str]:
@@ -96,14 +105,14 @@ def _agreements_and_seconds(row: dict[str, Any]) -> list[str]:
 
 def _kinds(table: Table) -> tuple[str, ...]:
   """Kinds of figures that a table has."""
-  unseen = any(row['unseen_micro_accuracy'] for row in table)
+  unseen = any(row[f'unseen_{_task(table).primary_column}'] for row in table)
   honest = _HONEST if has_honest(table) else ()
   return (*honest, *_KINDS, 'unseen') if unseen else (*honest, *_KINDS)
 
 
 def has_honest(table: Table) -> bool:
   """Whether some clients of a table are bad."""
-  return any(row['honest_deployed_micro_accuracy'] for row in table)
+  return any(row[f'honest_deployed_{_task(table).primary_column}'] for row in table)
 
 
 def _notes(table: Table) -> list[str]:
@@ -114,12 +123,13 @@ def _notes(table: Table) -> list[str]:
 
 def as_markdown(table: Table) -> str:
   """The table as Markdown."""
-  keys = [(kind, column) for kind in _kinds(table) for column in COLUMNS]
-  heads = [f'{kind.replace("_", " ")} {_HEADINGS[column]}' for kind, column in keys]
+  task = _task(table)
+  keys = [(kind, column) for kind in _kinds(table) for column in task.columns]
+  heads = [f'{kind.replace("_", " ")} {_heading(task, c)}' for kind, c in keys]
   rows = [
     [
       in_markdown(row['method']),
-      *(_cell(row, f'{kind}_{column}', ' ± ') for kind, column in keys),
+      *(_cell(row, kind, column, ' ± ') for kind, column in keys),
       *_agreements_and_seconds(row),
     ]
     for row in table
@@ -139,15 +149,16 @@ def as_latex(table: Table) -> str:
   Where some clients are bad, the figures are those of the honest ones.
   """
   kind = _HONEST[0] if has_honest(table) else _KINDS[0]
-  heads = ' & '.join(_HEADINGS[c].replace('m', 'M', 1) for c in COLUMNS)
+  task = _task(table)
+  heads = ' & '.join(_heading(task, c).replace('m', 'M', 1) for c in task.columns)
   lines = [
-    r'\begin{tabular}{lcccc}',
+    rf'\begin{{tabular}}{{l{"c" * len(task.columns)}}}',
     r'\hline',
     rf'Method & {heads} \\',
     r'\hline',
   ]
   for row in table:
-    cells = ' & '.join(_cell(row, f'{kind}_{c}', r'$\pm$') for c in COLUMNS)
+    cells = ' & '.join(_cell(row, kind, c, r'$\pm$') for c in task.columns)
     lines.append(rf'{in_latex(row["method"])} & {cells} \\')
   notes = [rf'\par {{\footnotesize {in_latex(note)}}}' for note in _notes(table)]
   return '\n'.join([*lines, r'\hline', r'\end{tabular}', *notes]) + '\n'
@@ -155,7 +166,8 @@ def as_latex(table: Table) -> str:
 
 def as_csv(table: Table) -> str:
   """The table as CSV: means and standard deviations in columns of their own."""
-  keys = [f'{kind}_{column}' for kind in _kinds(table) for column in COLUMNS]
+  columns = _task(table).columns
+  keys = [f'{kind}_{column}' for kind in _kinds(table) for column in columns]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
   rows = [
     [
@@ -173,22 +185,24 @@ def as_csv(table: Table) -> str:
 
 
 def as_text(table: Table) -> str:
-  """The table for a terminal: accuracies and F1, fine-tuned and deployed.
+  """The table for a terminal: the figures of the fine-tuned and deployed models.
 
   Where some clients are bad, the figures are those of the honest ones.
   """
   honest = has_honest(table)
   kinds = _HONEST if honest else _KINDS
   of_honest = ', honest' if honest else ''
-  groups = ['', f'fine-tuned{of_honest}', '', '', '', f'deployed{of_honest}']
-  heads = ['method', *(_HEADINGS[c] for _ in kinds for c in COLUMNS)]
+  task = _task(table)
+  others = [''] * (len(task.columns) - 1)
+  groups = ['', f'fine-tuned{of_honest}', *others, f'deployed{of_honest}', *others]
+  heads = ['method', *(_heading(task, c) for _ in kinds for c in task.columns)]
   rows = [
-    groups + [''] * 6,
+    groups + [''] * 3,
     [*heads, 'ARI', 'AMI', 's/round'],
     *(
       [
         printable(row['method'], 255),
-        *(_cell(row, f'{kind}_{c}', '±') for kind in kinds for c in COLUMNS),
+        *(_cell(row, kind, c, '±') for kind in kinds for c in task.columns),
         *_agreements_and_seconds(row),
       ]
       for row in table

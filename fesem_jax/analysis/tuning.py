@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fesem_jax import tasks
 from fesem_jax.evaluation.paired import KINDS
+from fesem_jax.tasks import CLASSIFICATION, Figure
 from fesem_jax.utils.display import in_markdown, text_of
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import markdown
@@ -45,12 +47,14 @@ class Choice(NamedTuple):
     tried: every point of the grid.
     seeds: that each point ran with.
     by: one of `paired.KINDS`.
+    figure: what the scores are.
   """
 
   values: Values
   tried: list[Tried]
   seeds: list[int]
   by: str
+  figure: Figure = CLASSIFICATION.primary
 
   @property
   def runs(self) -> int:
@@ -104,7 +108,7 @@ def points(
 def search(
   tries: Sequence[Values],
   seeds: Sequence[int],
-  score: Callable[[Values, int], float | None],
+  run: Callable[[Values, int], Mapping[str, Any] | None],
   by: str = 'deployed',
 ) -> Choice:
   """The point with the best mean over seeds, the first of equal ones.
@@ -112,20 +116,26 @@ def search(
   Args:
     tries: see `points`.
     seeds: of the runs; they should not be those that are reported.
-    score: (point, seed) -> a figure of which higher is better, None if the run
-      diverged; a point that diverged with one seed is not chosen.
-    by: what the score is, one of `paired.KINDS`.
+    run: (point, seed) -> the summary of a run, None if it diverged; a point that
+      diverged with one seed is not chosen.
+    by: which models' first figure of the task decides, one of `paired.KINDS`.
 
   Raises:
     UserError: without points or seeds.
   """
   if not tries or not seeds:
     raise UserError('There is nothing to choose from: no values, or no seeds.')
-  tried = [Tried(point, [score(point, seed) for seed in seeds]) for point in tries]
-  means = [-np.inf if t.mean is None else t.mean for t in tried]
+  found = [[run(point, seed) for seed in seeds] for point in tries]
+  task = tasks.of(next((s for each in found for s in each if s is not None), {}))
+  figure, column = task.primary, task.primary_column
+  tried = [
+    Tried(point, [None if s is None else s[by][column] for s in each])
+    for point, each in zip(tries, found, strict=True)
+  ]
+  means = [-np.inf if t.mean is None else figure.better(t.mean) for t in tried]
   best = int(np.argmax(means))
   values = {} if means[best] == -np.inf else tried[best].values
-  return Choice(values, tried, list(seeds), by)
+  return Choice(values, tried, list(seeds), by, figure)
 
 
 def in_words(values: Values) -> str:
@@ -170,7 +180,8 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
     f'{name} {grid_as_text(tried)}' for name, tried in choice.grid.items()
   )
   how = (
-    f'tuned over {grids} by {KINDS[choice.by]} micro accuracy on validation data, '
+    f'tuned over {grids} by {KINDS[choice.by]} micro {choice.figure.name} on '
+    'validation data, '
     f'seeds {seeds_as_text(choice.seeds)}'
   )
   if not choice.values:

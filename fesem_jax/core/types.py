@@ -16,43 +16,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError
+from fesem_jax import tasks
+from fesem_jax.tasks import CLASSIFICATION, Loss, Task
+from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
 HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
 
 
-def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """Softmax cross entropy of integer labels, example by example.
-
-  Args:
-    logits: [B, L] float32.
-    y: [B] int32 labels in 0..L-1.
-
-  Returns:
-    [B] float32.
-  """
-  # With integer labels the gradient would be a scatter, which is slow.
-  return optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
-
-
 class Model(NamedTuple):
-  """A classifier as pure functions.
+  """A model as pure functions.
 
   Attributes:
     init: key -> params.
-    apply: (params, x [B, ...]) -> logits [B, L] float32.
-    loss: (logits [B, L], labels y [B] int32) -> [B] float32, each example's own loss.
-      Clients train on its mean; methods that choose models by their loss or need its
-      gradient use it as well. Of clients that use a mixture of models, the logits are
-      the logarithms of the mixture's class probabilities.
-    metrics: (name, function) pairs, measured beside accuracy and F1 where models are
-      evaluated; a function is (logits [B, L], labels y [B] int32) -> [B] float32, one
-      figure for each example.
+    apply: (params, x [B, ...]) -> outputs, float32: logits [B, L] of a classifier,
+      targets [B, L] of a regression, logits [B, S, L] at every position of sequences.
+    loss: (outputs, targets y as in `FederatedData`) -> [B] float32, each example's own
+      loss. Clients train on its mean; methods that choose models by their loss or need
+      its gradient use it as well. Of clients that use a mixture of models, the outputs
+      are those of the mixture; see `Task.mix`.
+    metrics: (name, function) pairs, measured beside the figures of the task where
+      models are evaluated; a function is (outputs, y) -> [B] float32, one figure for
+      each example.
     layers: names of the layers in the order in which they run, where each gives its
       units to the next one alone, as in `models.build`; empty where that is not known.
       Units can be matched by `matching` only where it is.
@@ -61,14 +48,16 @@ class Model(NamedTuple):
       [B, ..., I]) -> [B, ..., O], or None to leave the product to the layer. Kernels
       that are not used may be missing in params. None where that cannot be done;
       needed by `shared_start`.
+    task: what it is trained for, which must be the task of the data.
   """
 
   init: Callable[[jax.Array], Params]
   apply: Callable[[Params, jax.Array], jax.Array]
-  loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy
-  metrics: tuple[tuple[str, Callable[[jax.Array, jax.Array], jax.Array]], ...] = ()
+  loss: Loss = CLASSIFICATION.loss
+  metrics: tuple[tuple[str, Loss], ...] = ()
   layers: tuple[str, ...] = ()
   apply_with: Callable[..., jax.Array] | None = None
+  task: Task = CLASSIFICATION
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -156,11 +145,12 @@ class FederatedData:
   Attributes:
     x: [T, ...] uint8 or float32 features; `x * scale` is what models see. On the host
       they may be rows of a file (`stored.StoredRows`), which `np.asarray` reads.
-    y: [T] int32 labels in 0..L-1.
+    y: [T] int32 labels in 0..L-1; of a regression [T, L] float32 targets; of sequences
+      [T, S] int32 tokens in 0..L-1, -1 where none is to be predicted.
     offsets: [M + 1] int32 row boundaries.
     client_ids: [M] int32, the identity that random keys are folded from; it
       travels with a client when clients are reordered.
-    num_classes: L.
+    num_classes: L, outputs of a model: classes, targets or tokens.
     scale: multiplier that brings `x` to the models' range, e.g. 1 / 255.
     max_examples: the most rows that one client owns.
     info: names and true clusters, on the host.
@@ -169,6 +159,7 @@ class FederatedData:
       `offsets` count; None where all rows are on every device.
     flat_from: shape of one example where `x` is [T, F], as on devices, zeros behind its
       numbers (`placement.width_of`); None where `x` has the shape itself.
+    task: name of the task that `y` is of, a key of `tasks.TASKS`.
   """
 
   x: HostOrDeviceArray
@@ -184,6 +175,7 @@ class FederatedData:
   flat_from: tuple[int, ...] | None = dataclasses.field(
     default=None, metadata={'static': True}
   )
+  task: str = dataclasses.field(default=CLASSIFICATION.name, metadata={'static': True})
 
   @property
   def num_clients(self) -> int:
@@ -276,6 +268,7 @@ class FederatedData:
       ),
       corruption=corruption,
       flat_from=self.flat_from,
+      task=self.task,
     )
 
   @classmethod
@@ -289,30 +282,36 @@ class FederatedData:
     scale: float | None = None,
     client_ids: np.ndarray | None = None,
     info: ClientInfo | None = None,
+    task: str = CLASSIFICATION.name,
   ) -> 'FederatedData':
     """Builds a split from rows that lie client after client.
 
     Args:
       x: [T, ...] features, also rows of a file; uint8 is kept, anything else becomes
         float32.
-      y: [T] integer labels.
+      y: [T] integer labels, or what else the task needs; see the class.
       sizes: [M] number of rows of each client, in order; they sum to T.
-      num_classes: L; one more than the largest label by default.
+      num_classes: L; by default one more than the largest label or token, or the
+        number of targets.
       scale: see the class and, for the default, `scale_of`.
       client_ids: [M]; 0..M-1 by default.
       info: names and true clusters; the client ids as names by default.
+      task: what `y` is for; see `tasks.TASKS`.
 
     Raises:
-      UserError: if lengths disagree, labels are not whole numbers in 0..L-1, one for
-        each example, a feature is not finite, or uint8 features need a `scale`.
+      UserError: if lengths disagree, `y` does not fit the task, as labels that are not
+        whole numbers in 0..L-1, one for each example, a feature is not finite, or uint8
+        features need a `scale`.
     """
+    check_choice('task', task, tuple(tasks.TASKS))
     try:
       x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
     except ValueError as e:
       raise UserError('`x`: examples of different shapes.') from e
     if x.dtype.kind not in 'biuf':
       raise UserError(f'`x` is {x.dtype}; numbers are needed.')
-    y, sizes = array_checks.labels(y, '`y`', num_classes), np.asarray(sizes, np.int64)
+    y = tasks.TASKS[task].targets(y, '`y`', num_classes)
+    sizes = np.asarray(sizes, np.int64)
     if len(x) != len(y) or sizes.sum() != len(x):
       raise UserError(
         f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
@@ -325,7 +324,7 @@ class FederatedData:
       if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
         raise UserError('The features hold values that are not finite.')
     if num_classes is None:
-      num_classes = int(y.max(initial=0)) + 1
+      num_classes = tasks.TASKS[task].count_outputs(y)
     if client_ids is None:
       client_ids = np.arange(len(sizes))
     if info is None:
@@ -339,6 +338,7 @@ class FederatedData:
       scale=scale_of(x, '`x`') if scale is None else scale,
       max_examples=max(1, int(sizes.max(initial=0))),
       info=info,
+      task=task,
     )
 
 

@@ -7,23 +7,30 @@ import numpy as np
 
 from fesem_jax.core.types import FederatedData, scale_of
 from fesem_jax.data.pool import Pool
+from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.atomic_files import write_arrays_atomically
 from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import read_npz, reading
 
-NAMES = ('x', 'y', 'client', 'split', 'cluster', 'scale', 'num_classes')
+NAMES = ('x', 'y', 'client', 'split', 'cluster', 'scale', 'num_classes', 'task')
 
 
-def load(path: pathlib.Path) -> Pool:
+def load(path: pathlib.Path, task: str = '') -> Pool:
   """Natural clients from an .npz file.
 
-  Arrays: `x` [T, ...] features, `y` [T] labels from 0, `client` [T] integers or
-  strings; optional `scale` [], what models see `x` multiplied by (by default 1 / 255
-  for uint8 images, see `base.scale_of`), `split` [T], 0 training and 1 test (without
-  it each client is split 80/20), and `cluster` [T], the true cluster of the example's
-  client, a number or a name that figures show.
+  Arrays: `x` [T, ...] features; `y` [T] labels from 0, or, of a regression, [T] or
+  [T, L] numbers, or, of sequences, [T, S] next tokens with -1 where there is none;
+  `client` [T] integers or strings. Optional: `task` [], a name of `tasks.TASKS`;
+  `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
+  see `types.scale_of`); `split` [T], 0 training and 1 test (without it each client is
+  split 80/20); and `cluster` [T], the true cluster of the example's client, a number or
+  a name that figures show.
+
+  Args:
+    path: of the file.
+    task: what `y` is for; '' takes what the file says, or else classification.
 
   Raises:
     UserError: if the file is absent, damaged, holds pickled objects (which are
@@ -33,15 +40,16 @@ def load(path: pathlib.Path) -> Pool:
     if not path.is_file():
       raise UserError(f'{path} does not exist.')
     arrays = read_npz(path)
-    return from_arrays(path, arrays)
+    return from_arrays(path, arrays, task)
 
 
-def from_arrays(path: object, arrays: Mapping[str, np.ndarray]) -> Pool:
+def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') -> Pool:
   """Natural clients from arrays that are named as in a file; see `load`.
 
   Args:
     path: how errors call where they are from.
     arrays: by name.
+    task: see `load`.
 
   Raises:
     UserError: if they do not fit.
@@ -61,8 +69,11 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray]) -> Pool:
       f'{path}: x has shape {x.shape}; [examples, features ...] is needed.'
     )
   given = _num_classes(path, arrays['num_classes']) if 'num_classes' in arrays else None
-  y = array_checks.labels(arrays['y'], str(path), given)
-  for name in ('y', 'client', 'split', 'cluster'):
+  chosen = TASKS[_task(path, arrays, task)]
+  y = chosen.targets(arrays['y'], f'{path}: y', given)
+  if len(y) != len(x):
+    raise UserError(f'{path}: y has {len(y)} rows; x has {len(x)}.')
+  for name in ('client', 'split', 'cluster'):
     if name in arrays and arrays[name].shape != (len(x),):
       raise UserError(
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
@@ -97,8 +108,11 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray]) -> Pool:
   single = np.finfo(np.float32)
   if not float(single.tiny) <= scale <= float(single.max):
     raise UserError(f'{path}: scale {scale} must be positive, and a 32-bit float.')
-  classes = given or int(y.max()) + 1
-  whole = Pool(x, y, classes, scale, client=client, names=names, clusters=clusters)
+  classes = given or chosen.count_outputs(y)
+  whole = Pool(
+    x, y, classes, scale, client=client, names=names, clusters=clusters,
+    task=chosen.name,
+  )  # fmt: skip
   if 'split' not in arrays:
     return whole
   split = arrays['split']
@@ -129,6 +143,21 @@ def _num_classes(path: object, value: np.ndarray) -> int:
   return int(value)
 
 
+def _task(path: object, arrays: Mapping[str, np.ndarray], asked: str) -> str:
+  """The task of a user's data: as asked for, as they say, or classification."""
+  if 'task' not in arrays:
+    return asked or CLASSIFICATION.name
+  said = arrays['task'].astype(str)
+  if said.shape != () or said.item() not in TASKS:
+    raise UserError(f'{path}: task must be one of {", ".join(TASKS)}.')
+  if asked and asked != said.item():
+    raise UserError(
+      f'{argument("task", asked)} contradicts {path}, whose task is {said.item()}; '
+      'leave it out.'
+    )
+  return str(said.item())
+
+
 def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
   """Writes two splits of the same clients, on the host, for `load`.
 
@@ -145,6 +174,8 @@ def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
     'scale': np.array(train.scale),
     'num_classes': np.array(train.num_classes),
   }
+  if train.task != CLASSIFICATION.name:
+    arrays['task'] = np.array(train.task)
   if train.info.clusters is not None:
     arrays['cluster'] = np.concatenate(
       [np.repeat(train.info.clusters, n) for n in sizes]

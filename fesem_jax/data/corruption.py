@@ -12,6 +12,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Corruption, FederatedData
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, argument, check_choice, check_share
 
 KINDS = ('none', 'label_flip', 'sign_flip', 'noise')
@@ -48,6 +49,11 @@ def corrupted(
         f'clients do, one of {", ".join(KINDS[1:])}.'
       )
     return train
+  if corrupt == 'label_flip' and train.task != CLASSIFICATION.name:
+    raise UserError(
+      f'{argument("corrupt", corrupt)} needs labels of classes, but the data are for '
+      f'{train.task}; choose `corrupt=sign_flip` or `corrupt=noise`.'
+    )
   count = round(corrupt_fraction * train.num_clients)
   if not 0 < count < train.num_clients:
     raise UserError(

@@ -252,5 +252,11 @@ def _assemble(
       if relabel is not None:
         y[mine] = relabel[group][y[mine]]
   return FederatedData.from_arrays(
-    x, y, sizes, num_classes=pool.num_classes, scale=pool.scale, info=info
+    x,
+    y,
+    sizes,
+    num_classes=pool.num_classes,
+    scale=pool.scale,
+    info=info,
+    task=pool.task,
   )

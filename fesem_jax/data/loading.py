@@ -11,8 +11,11 @@ from fesem_jax.core import prng_streams
 from fesem_jax.core.types import FederatedData
 from fesem_jax.data import deal, partition, sources
 from fesem_jax.data.arrays import from_arrays
-from fesem_jax.data.pool import Pool
+from fesem_jax.data.pool import Pool, as_task
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
+
+_BY_LABEL = ('dirichlet', 'shards', 'label_permuted')
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
@@ -36,6 +39,7 @@ def load(
   classes_per_client: int = 2,
   seed: int = 0,
   arrays: Mapping[str, np.ndarray] | None = None,
+  task: str = '',
   **options: Any,
 ) -> tuple[FederatedData, FederatedData]:
   """Loads a data set and deals it to clients.
@@ -67,6 +71,8 @@ def load(
     arrays: data of one's own, by name as in an npz:FILE (see `arrays.load`): `x`
       [T, ...], `y` [T], `client` [T] and optionally `split` and `cluster`; `name` is
       then only what errors call it.
+    task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
+      data, classification for most.
     **options: of single data sets, see `sources.Options`.
 
   Returns:
@@ -102,11 +108,13 @@ def load(
     deal.with_test(examples_per_client),
     wanted.groups_of_clients(),
     rng(prng_streams.GENERATE),
+    task,
   )
   if arrays is None:
     pool = sources.load(name, source, request)
   else:
-    pool = from_arrays(argument('name', name), arrays)
+    pool = from_arrays(argument('name', name), arrays, task)
+  pool = as_task(pool, task, argument('name', name))
   wanted = wanted._replace(
     name=partition or ('natural' if pool.client is not None else 'iid')
   )
@@ -163,6 +171,11 @@ def _check_pool(
     others = ', '.join(n for n in partition.NAMES if n != 'natural')
     raise UserError(
       f'`partition=natural`: {named} has no clients of its own; choose one of {others}.'
+    )
+  if wanted.name in _BY_LABEL and pool.task != CLASSIFICATION.name:
+    raise UserError(
+      f'`partition={wanted.name}` deals examples by their labels, but {named} is for '
+      f'{pool.task}; choose another partition.'
     )
   if wanted.name == 'rotated' and pool.x.ndim < 3:
     raise UserError(f'`partition=rotated` needs images, which {named} does not hold.')

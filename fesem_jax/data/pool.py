@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fesem_jax.data import cache
-from fesem_jax.utils.errors import UserError
+from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
+from fesem_jax.utils.errors import UserError, argument, check_choice
 from fesem_jax.utils.stored_rows import Rows
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N] of one client.
@@ -18,7 +19,7 @@ class Pool(NamedTuple):
 
   Attributes:
     x: [T, ...] uint8 or float32 features, in memory or in the cache.
-    y: [T] integer labels.
+    y: [T] integer labels, or other targets of the task as `FederatedData` has them.
     num_classes: L.
     scale: `x * scale` is what models see.
     test_x: the data set's own test examples, or None.
@@ -29,6 +30,8 @@ class Pool(NamedTuple):
     test_client: natural client of each test example; None where the data set
       does not split its clients' examples itself.
     cluster_names: see `ClientInfo`.
+    task: what `y` is for; see `tasks.TASKS`.
+    is_text: whether x [T, S] are tokens and y the one that follows them.
   """
 
   x: Rows
@@ -42,6 +45,43 @@ class Pool(NamedTuple):
   clusters: np.ndarray | None = None
   test_client: np.ndarray | None = None
   cluster_names: tuple[str, ...] | None = None
+  task: str = CLASSIFICATION.name
+  is_text: bool = False
+
+
+def as_task(pool: Pool, task: str, named: str) -> Pool:
+  """A pool for another task than its own, where its data say what that means.
+
+  Text of which only the character behind each window is to be predicted also has the
+  next character at every position of the window.
+
+  Args:
+    pool: of the data set.
+    task: a name of `tasks.TASKS`; '' leaves the pool as it is.
+    named: what errors call the data set.
+
+  Raises:
+    UserError: on an unknown task, or one that the data are not for.
+  """
+  if not task:
+    return pool
+  check_choice('task', task, tuple(TASKS))
+  if task == pool.task:
+    return pool
+  if not (pool.is_text and task == SEQUENCE.name):
+    raise UserError(
+      f'{argument("task", task)} does not fit {named}, which is for {pool.task}; leave '
+      'it out.'
+    )
+
+  def next_tokens(x: Rows | None, y: np.ndarray | None) -> np.ndarray | None:
+    if x is None or y is None:
+      return None
+    return np.concatenate([np.asarray(x)[:, 1:], y[:, None]], axis=1).astype(np.int32)
+
+  y, test_y = next_tokens(pool.x, pool.y), next_tokens(pool.test_x, pool.test_y)
+  assert y is not None
+  return pool._replace(y=y, test_y=test_y, task=task)
 
 
 def from_clients(

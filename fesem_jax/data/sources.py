@@ -9,6 +9,7 @@ import numpy as np
 from fesem_jax.data import (
   arrays,
   celeba,
+  diabetes,
   digits,
   hub,
   leaf,
@@ -47,6 +48,7 @@ class Request(NamedTuple):
       decide.
     groups: [M] planted group of each generated client.
     rng: random state of generated data.
+    task: what the data are for; '' takes their own.
   """
 
   data_dir: pathlib.Path
@@ -55,6 +57,7 @@ class Request(NamedTuple):
   examples: int
   groups: np.ndarray
   rng: np.random.Generator
+  task: str = ''
 
 
 class Source(NamedTuple):
@@ -108,6 +111,7 @@ def _generated(make: Callable[[Request], Pool]) -> tuple[Source, ...]:
 
 DATASETS: Mapping[str, tuple[Source, ...]] = {
   'digits': (Source('scikit-learn', lambda r: digits.load()),),
+  'diabetes': (Source('scikit-learn', lambda r: diabetes.load()),),
   'mnist': (Source('idx', lambda r: mnist.load(r.data_dir), 'mnist'), _tfds('mnist')),
   'mnist_writers': (Source('idx', lambda r: mnist.load_writers(r.data_dir), 'qmnist'),),
   'femnist': (
@@ -144,7 +148,7 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   ),
   'synthetic_linear': _generated(
     lambda r: synthetic.linear_clusters(
-        r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise
+        r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise, r.task
     )
   ),
   'synthetic_mixture': _generated(
@@ -155,8 +159,8 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
 }  # fmt: skip
 
 # Data sets that are named with their place, as in npz:FILE.
-PREFIXES: Mapping[str, Callable[[pathlib.Path], Pool]] = {
-  'leaf': leaf.load_folder,
+PREFIXES: Mapping[str, Callable[[pathlib.Path, str], Pool]] = {
+  'leaf': lambda path, _: leaf.load_folder(path),
   'npz': arrays.load,
 }
 
@@ -238,7 +242,7 @@ def load(name: str, source: str, request: Request) -> Pool:
   named = argument('name', name)
   prefix, colon, place = name.partition(':')
   if colon:
-    return PREFIXES[prefix](pathlib.Path(place))
+    return PREFIXES[prefix](pathlib.Path(place), request.task)
   choices = DATASETS[name]
   if source:
     chosen = next(s for s in choices if s.name == source)

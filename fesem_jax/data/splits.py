@@ -45,6 +45,7 @@ def hold_out(
       scale=train.scale,
       client_ids=np.asarray(train.client_ids),
       info=train.info,
+      task=train.task,
     )
 
   return part(kept), part(held)

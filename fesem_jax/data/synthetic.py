@@ -3,6 +3,7 @@
 import numpy as np
 
 from fesem_jax.data.pool import Pool
+from fesem_jax.tasks import REGRESSION
 from fesem_jax.utils.errors import UserError
 
 _DIMENSION, _CLASSES = 60, 10  # As in FedProx's and LEAF's synthetic data.
@@ -78,12 +79,13 @@ def linear_clusters(
   examples: int,
   groups: np.ndarray,
   noise: float,
+  task: str = '',
 ) -> Pool:
-  """The planted linear models of Ghosh et al. (IFCA, Section 6.1), classified.
+  """The planted linear models of Ghosh et al. (IFCA, Section 6.1).
 
-  x ~ N(0, I) of 1000 features; group k has a model t_k of fair coins in {0, 1};
-  IFCA regresses <x, t_k> + noise. Every method here minimizes cross entropy, so
-  the label is the sign of that target.
+  x ~ N(0, I) of 1000 features; group k has a model t_k of fair coins in {0, 1}. The
+  target is <x, t_k> + noise, as in IFCA's regression; for classification, the label is
+  its sign.
 
   Args:
     rng: random state.
@@ -91,7 +93,9 @@ def linear_clusters(
     examples: of each client; 0 takes 100.
     groups: [M] group of each client.
     noise: standard deviation.
+    task: 'regression', or else classification.
   """
+  regression = task == REGRESSION.name
   _check_size(num_clients, examples or 100, _LINEAR_DIMENSION)
   models = rng.integers(0, 2, (groups.max() + 1, _LINEAR_DIMENSION))
   xs, ys = [], []
@@ -99,8 +103,11 @@ def linear_clusters(
     x = rng.normal(size=(examples or 100, _LINEAR_DIMENSION))
     target = x @ models[group] + rng.normal(0, noise, len(x))
     xs.append(x)
-    ys.append(target > 0)
-  return _pool(xs, ys, 2, groups)
+    ys.append(target[:, None] if regression else target > 0)
+  if not regression:
+    return _pool(xs, ys, 2, groups)
+  y = np.concatenate(ys).astype(np.float32)
+  return _pool(xs, ys, 1, groups)._replace(y=y, task=task)
 
 
 def mixture(

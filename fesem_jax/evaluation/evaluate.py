@@ -1,10 +1,10 @@
-"""Accuracy and F1 of every client's model, and agreement of clusterings.
+"""Figures of every client's model, and agreement of clusterings.
 
-Models are measured on the device in counts per client and class; the figures
-are computed from these counts on the host. Definitions: scikit-learn's.
+Models are measured on the device in sums over each client's examples; the figures are
+computed from these sums on the host, as the task says. Definitions: scikit-learn's.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import batching, client_map
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Model, Params
 from fesem_jax.evaluation.agreement import (
@@ -22,32 +23,31 @@ from fesem_jax.evaluation.agreement import (
   normalized_mutual_information,
 )
 from fesem_jax.models.mixture import as_one_model
+from fesem_jax.tasks import Task
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.client_losses import EVALUATION_BATCH, cohort_losses
 from fesem_jax.training.local_sgd import train_chunk
 from fesem_jax.utils.errors import UserError
 
 
-class Counts(NamedTuple):
-  """Outcome of classifying each client's examples.
+class Totals(NamedTuple):
+  """What models came to on each client's examples.
 
   Attributes:
-    correct: [M, L] int32 examples of each class that were classified right.
-    predicted: [M, L] int32 examples classified as each class.
-    actual: [M, L] int32 examples of each class.
+    examples: [M] int32 examples of each client.
+    sums: from which the figures of the task follow; see `Task.measure`.
     metrics: name -> [M] float32, sum over examples; see `Model.metrics`.
   """
 
-  correct: jax.Array
-  predicted: jax.Array
-  actual: jax.Array
-  metrics: dict[str, jax.Array] | None = None
+  examples: jax.Array
+  sums: Any
+  metrics: dict[str, jax.Array]
 
 
-def count_chunk(
+def measure_chunk(
   model: Model, params: Params, data: FederatedData, ids: jax.Array
-) -> Counts:
-  """Classifies all examples of C clients, each with its own model, in float32.
+) -> Totals:
+  """Measures C clients' own models on all their examples, in float32.
 
   Args:
     model: see `Model`.
@@ -56,39 +56,36 @@ def count_chunk(
     ids: [C] int32.
 
   Returns:
-    `Counts` with leading axis C.
+    `Totals` with leading axis C.
   """
   sizes = data.sizes(ids)
   width = min(EVALUATION_BATCH, data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def count(params, client, size, step):
+  def measure(params, client, size, step):
     rows, weights = batching.batch_rows(in_order, step, size, width)
     x, y = batching.gather(data, client, rows)
     with jax.default_matmul_precision('highest'):
-      logits = model.apply(params, x)
-    guess = logits.argmax(axis=-1)
+      outputs = model.apply(params, x)
     metrics = {
-      name: jnp.where(weights > 0, metric(logits, y), 0.0).sum()
+      name: jnp.where(weights > 0, metric(outputs, y), 0.0).sum()
       for name, metric in model.metrics
     }
-    weights = weights.astype(jnp.int32)
+    sums = model.task.measure(outputs, y, weights, data.num_classes)
+    return Totals(weights.sum().astype(jnp.int32), sums, metrics)
 
-    def tally(labels, w):
-      return jnp.zeros(data.num_classes, jnp.int32).at[labels].add(w)
-
-    correct = tally(y, weights * (guess == y))
-    return Counts(correct, tally(guess, weights), tally(y, weights), metrics)
-
-  each = client_map.map_one_or_many(count, ids.shape[0])
+  each = client_map.map_one_or_many(measure, ids.shape[0])
 
   def body(step, total):
-    steps = jnp.broadcast_to(step, ids.shape)
-    return jax.tree.map(jnp.add, total, each(params, ids, sizes, steps))
+    new = each(params, ids, sizes, jnp.broadcast_to(step, ids.shape))
+    return Totals(
+      total.examples + new.examples,
+      model.task.add(total.sums, new.sums),
+      jax.tree.map(jnp.add, total.metrics, new.metrics),
+    )
 
-  none = jnp.zeros((ids.shape[0], data.num_classes), jnp.int32)
-  metrics = {name: jnp.zeros(ids.shape[0]) for name, _ in model.metrics}
-  nothing = Counts(none, none, none, metrics)
+  shapes = jax.eval_shape(each, params, ids, sizes, jnp.zeros_like(ids))
+  nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
   return jax.lax.fori_loop(0, (sizes.max() + width - 1) // width, body, nothing)
 
 
@@ -122,7 +119,7 @@ def evaluate_clients(
   test: FederatedData,
   key: jax.Array,
   finetune_epochs: int,
-) -> tuple[Counts, Counts, jax.Array]:
+) -> tuple[Totals, Totals, jax.Array]:
   """Measures every client's deployed model, as it is and fine-tuned.
 
   Fine-tuning is local training without any penalty, with the batch size and the
@@ -139,7 +136,7 @@ def evaluate_clients(
     finetune_epochs: 0 leaves the models as they are.
 
   Returns:
-    `Counts` of the deployed and of the fine-tuned models; and [M] bool, clients
+    `Totals` of the deployed and of the fine-tuned models; and [M] bool, clients
     whose fine-tuning was not finite: their fine-tuned model is the deployed one.
   """
   model, used, layers = as_one_model(local.model, used)
@@ -159,7 +156,7 @@ def evaluate_clients(
     count = chunk.ids.shape[0]
     start = of_chunk._replace(shared=models)
     if finetune_epochs == 0:
-      deployed = count_chunk(model, start.params(count), test, chunk.ids)
+      deployed = measure_chunk(model, start.params(count), test, chunk.ids)
       return (deployed, deployed, jnp.zeros(count, bool)), None
     steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
     keys = client_keys(key, train, chunk.ids)
@@ -180,77 +177,50 @@ def evaluate_clients(
       ids, of_clients, ends = clients
       params = of_clients._replace(shared=models).params(ids.shape[0])
       tuned = start_together.models(ends.params, ends.changes, ends.finite)
-      deployed = count_chunk(model, params, test, ids)
-      return (deployed, count_chunk(model, tuned, test, ids), ~ends.finite), None
+      deployed = measure_chunk(model, params, test, ids)
+      return (deployed, measure_chunk(model, tuned, test, ids), ~ends.finite), None
 
     clients = chunk.ids, of_chunk, ends
     return client_map.in_parts(measure, clients, local.clients_per_chunk, exist=exist)
 
   counts, _ = client_map.map_clients(
     body,
-    ids,
-    steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH,
-    (steps, used._replace(shared=None)),
+    client_map.Clients(
+      ids,
+      steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH,
+      (steps, used._replace(shared=None)),
+      group=used.choice if kernels else None,
+    ),
     (used.shared, train, test, key),
+    ChunkSize(together, num_groups=used.num_models()),
     empty=test.num_clients,
     mesh=local.mesh,
-    clients_per_chunk=together,
-    group=used.choice if kernels else None,
-    num_groups=used.num_models(),
   )
   return counts
 
 
-class Scores(NamedTuple):
-  """Figures over clients, fractions in [0, 1] (Section 6.1.5).
+def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
+  """Each client's figures and its means of the model's own metrics.
 
-  "Micro" weighs each client's figure by its number of examples, "macro" weighs
-  all clients alike. Clients without examples are left out.
+  Args:
+    totals: of M clients, on the host.
+    task: of the model.
 
-  Attributes:
-    micro_accuracy: share of all examples classified right.
-    macro_accuracy: mean over clients of each client's share.
-    micro_f1: F1 of each client, weighted by its examples.
-    macro_f1: plain mean of the clients' F1.
+  Returns:
+    Name -> [M] float64, NaN for clients without examples.
   """
-
-  micro_accuracy: float
-  macro_accuracy: float
-  micro_f1: float
-  macro_f1: float
-
-
-def client_scores(counts: Counts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Each client's number of examples, accuracy and F1: [M], [M], [M] float64.
-
-  F1 is scikit-learn's `f1_score(average='macro', zero_division=0)` over the
-  labels that occur among the client's true or predicted ones. Clients without
-  examples get NaN.
-  """
-  correct, predicted, actual = (np.asarray(c, np.float64) for c in counts[:3])
-  size = actual.sum(axis=1)
-  either = predicted + actual
-  occurs = either > 0
+  size = np.asarray(totals.examples, np.float64)
+  found = task.by_client(totals.sums)
   with np.errstate(invalid='ignore'):
-    f1 = np.where(occurs, 2 * correct / np.where(occurs, either, 1), 0)
-    return size, correct.sum(axis=1) / size, f1.sum(axis=1) / occurs.sum(axis=1)
-
-
-def client_metrics(counts: Counts) -> dict[str, np.ndarray]:
-  """Name of each of the model's own metrics -> [M] float64, each client's mean.
-
-  Clients without examples get NaN.
-  """
-  size = np.asarray(counts.actual, np.float64).sum(axis=1)
-  with np.errstate(invalid='ignore'):
-    found = (counts.metrics or {}).items()
-    return {name: np.asarray(total, np.float64) / size for name, total in found}
+    for name, total in totals.metrics.items():
+      found[name] = np.asarray(total, np.float64) / size
+  return {name: np.where(size > 0, own, np.nan) for name, own in found.items()}
 
 
 def check_metrics(model: Model) -> None:
   """Raises `UserError` if metrics of a model share their names with other figures."""
   names = [name for name, _ in model.metrics]
-  taken = {'accuracy', 'f1'}
+  taken = {figure.name for figure in model.task.figures}
   for i, name in enumerate(names):
     if name in taken or name in names[:i]:
       raise UserError(
@@ -259,43 +229,38 @@ def check_metrics(model: Model) -> None:
       )
 
 
-def scores(counts: Counts) -> Scores:
-  """The four figures; NaN if no client has test examples."""
-  return mean_scores(*client_scores(counts))
+def scores(totals: Totals, task: Task) -> dict[str, float]:
+  """Figures over clients (Section 6.1.5).
 
+  "Micro" is over all examples: the mean of the clients' figures by their examples, for
+  figures of which that is the figure of all examples together, and for F1. "Macro" is
+  the mean of the clients' figures. Clients without examples are left out.
 
-def scores_by_name(counts: Counts) -> dict[str, float]:
-  """The four figures by name, and `micro_NAME` and `macro_NAME` of each metric."""
-  size = np.asarray(counts.actual, np.float64).sum(axis=1)
-  found = scores(counts)._asdict()
-  for name, own in client_metrics(counts).items():
-    found |= mean_metric(name, size, own)
-  return found
+  Args:
+    totals: of M clients, on the host.
+    task: of the model.
 
-
-def mean_metric(name: str, size: np.ndarray, own: np.ndarray) -> dict[str, float]:
-  """`micro_NAME` and `macro_NAME` of a metric, from that of each client."""
-  size, own = size[size > 0], own[size > 0]
-  if not len(size):
-    return dict.fromkeys((f'micro_{name}', f'macro_{name}'), float('nan'))
-  return {
-    f'micro_{name}': float(np.average(own, weights=size)),
-    f'macro_{name}': float(own.mean()),
-  }
-
-
-def mean_scores(size: np.ndarray, accuracy: np.ndarray, f1: np.ndarray) -> Scores:
-  """The four figures from those of each client, as `client_scores` gives them."""
+  Returns:
+    The columns of the task, then `micro_NAME` and `macro_NAME` of each of the model's
+    own metrics; NaN if no client has examples.
+  """
+  own, micro = client_figures(totals, task), task.micro(totals.sums)
+  size = np.asarray(totals.examples, np.float64)
   kept = size > 0
-  if not kept.any():
-    return Scores(*[float('nan')] * 4)
-  size, accuracy, f1 = size[kept], accuracy[kept], f1[kept]
-  return Scores(
-    micro_accuracy=float(np.average(accuracy, weights=size)),
-    macro_accuracy=float(accuracy.mean()),
-    micro_f1=float(np.average(f1, weights=size)),
-    macro_f1=float(f1.mean()),
-  )
+  macro = {
+    name: float(values[kept].mean()) if kept.any() else float('nan')
+    for name, values in own.items()
+  }
+  names = [figure.name for figure in task.figures]
+  found = {f'micro_{name}': micro[name] for name in names}
+  found |= {f'macro_{name}': macro[name] for name in names}
+  for name in totals.metrics:
+    mean = (
+      float(np.average(own[name][kept], weights=size[kept])) if kept.any() else None
+    )
+    found[f'micro_{name}'] = float('nan') if mean is None else mean
+    found[f'macro_{name}'] = macro[name]
+  return found
 
 
 def agreement(

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fesem_jax import tasks
+from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import markdown
@@ -68,22 +70,28 @@ Summaries = dict[str, list[dict[str, Any] | None]]
 KINDS = {'deployed': 'deployed', 'finetuned': 'fine-tuned'}
 
 # What one method's figures are minus those of the reference: its 'method', the 'pairs',
-# and 'mean', 'low' and 'high' in percentage points, None where they are unknown.
+# and 'mean', 'low' and 'high', of accuracies in percentage points, None where they are
+# unknown.
 Row = dict[str, Any]
 
 
-# The label of the 'reference', None without finished runs, and for each of `KINDS` the
-# rows of the other methods.
+# The label of the 'reference', None without finished runs, the 'task', and for each of
+# `KINDS` the rows of the other methods.
 Differences = dict[str, Any]
 
 
 def figure(summary: dict[str, Any], kind: str) -> float:
-  """Micro accuracy in percent: of the honest clients where some are bad."""
-  return 100 * summary.get('honest', summary)[kind]['micro_accuracy']
+  """The first figure of the task as tables show it, micro accuracy in percent.
+
+  Where some clients are bad, that of the honest ones.
+  """
+  task = tasks.of(summary)
+  scores = summary.get('honest', summary)[kind]
+  return task.primary.factor * scores[task.primary_column]
 
 
 def best(summaries: Summaries, kind: str = 'deployed') -> str | None:
-  """The method with the highest mean figure, the first of equal ones.
+  """The method with the best mean figure, the first of equal ones.
 
   Args:
     summaries: label of each method -> its summary of each seed.
@@ -92,12 +100,19 @@ def best(summaries: Summaries, kind: str = 'deployed') -> str | None:
   Returns:
     Its label; None where no run has finished.
   """
+  better = task_of(summaries).primary.better
   means = {
-    label: float(np.mean([figure(s, kind) for s in runs if s is not None]))
+    label: float(np.mean([better(figure(s, kind)) for s in runs if s is not None]))
     for label, runs in summaries.items()
     if any(s is not None for s in runs)
   }
   return max(means, key=lambda label: means[label]) if means else None
+
+
+def task_of(summaries: Summaries) -> Task:
+  """The task of the runs; classification where none has finished."""
+  done = (s for runs in summaries.values() for s in runs if s is not None)
+  return tasks.of(next(done, {}))
 
 
 def against(summaries: Summaries, reference: str, kind: str = 'deployed') -> list[Row]:
@@ -146,10 +161,10 @@ def differences(summaries: Summaries, reference: str = '') -> Differences:
 
   Args:
     summaries: label of each method -> its summary of each seed.
-    reference: label of one; by default that with the highest deployed figure.
+    reference: label of one; by default that with the best deployed figure.
   """
   chosen = reference or best(summaries)
-  found: Differences = {'reference': chosen}
+  found: Differences = {'reference': chosen, 'task': task_of(summaries).name}
   for kind in KINDS:
     rows = against(summaries, chosen, kind) if chosen else []
     found[kind] = [row for row in rows if row['pairs']]
@@ -168,22 +183,23 @@ def as_markdown(found: Differences, honest: bool = False) -> str:
     if not found[kind]:
       continue
     of_honest = ', honest clients' if honest else ''
+    of = tasks.of(found).primary
     lines = [
-      f'{name.capitalize()} micro accuracy{of_honest} minus that of '
-      f'{in_markdown(found["reference"])}, in percentage points: mean of the '
-      'differences of each seed, and their 95 % interval (Student t; not adjusted for '
-      'the number of methods)',
+      f'{name.capitalize()} micro {of.name}{of_honest} minus that of '
+      f'{in_markdown(found["reference"])}, in {of.unit}: mean of the differences of '
+      'each seed, and their 95 % interval (Student t; not adjusted for the number of '
+      'methods)',
       '',
     ]
-    rows = []
+    rows, digits = [], of.digits + 1
     most = max(row['pairs'] for row in found[kind])
     for row in found[kind]:
       interval = 'one seed: no interval'
       if row['low'] is not None:
-        interval = f'{row["low"]:+.2f} to {row["high"]:+.2f}'
+        interval = f'{row["low"]:+.{digits}f} to {row["high"]:+.{digits}f}'
         if row['pairs'] < most:
           interval += f' ({row["pairs"]} seeds)'
-      rows.append((in_markdown(row['method']), f'{row["mean"]:+.2f}', interval))
+      rows.append((in_markdown(row['method']), f'{row["mean"]:+.{digits}f}', interval))
     lines += markdown(['method', 'difference', '95 % interval'], rows)
     parts.append('\n'.join(lines) + '\n')
   return '\n'.join(parts)

@@ -18,9 +18,8 @@ def as_one_model(
 ) -> tuple[Model, ClientModels, Sequence[str] | None]:
   """What evaluation and training need of clients, whether they use mixtures or not.
 
-  A mixture's logits are the logarithms of its class probabilities,
-  log sum_k pi_k softmax(z_k), so that their cross entropy is the mixture's;
-  the model's own loss is applied to them.
+  The outputs of a mixture are those that the task says (`Task.mix`), as the logarithms
+  of its class probabilities; the model's own loss is applied to them.
 
   Args:
     model: of every client, or of the R models of a mixture.
@@ -39,9 +38,8 @@ def as_one_model(
     return {MODELS: models, LOG_WEIGHTS: jnp.full(count, -jnp.log(count))}
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
-    logits = jax.vmap(model.apply, (0, None))(params[MODELS], x)
-    log_weights = params[LOG_WEIGHTS][:, None, None]
-    return jax.nn.logsumexp(jax.nn.log_softmax(logits) + log_weights, axis=0)
+    outputs = jax.vmap(model.apply, (0, None))(params[MODELS], x)
+    return model.task.mix(outputs, params[LOG_WEIGHTS])
 
   models = ClientModels(
     shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},

@@ -10,37 +10,52 @@ import jax.numpy as jnp
 from flax import errors, nnx
 
 from fesem_jax.core.types import Model, Params
+from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
 from fesem_jax.utils.errors import UserError
 
 
 def check_model(
-  model: Model, example_shape: Sequence[int], num_classes: int, named: str = '`model`'
+  model: Model,
+  example_shape: Sequence[int],
+  num_classes: int,
+  task: str = CLASSIFICATION.name,
+  named: str = '`model`',
 ) -> None:
-  """Raises `UserError` unless a model fits data of one shape.
+  """Raises `UserError` unless a model fits data of one shape and task.
 
   Its functions are traced with two examples; nothing is computed.
 
   Args:
     model: see `Model`.
     example_shape: shape of one example.
-    num_classes: L.
+    num_classes: L, outputs that the data need.
+    task: of the data.
     named: how errors call the model.
 
   Raises:
-    UserError: as `check_parameters`; if the logits are not [B, L] floats; or if a
-      metric does not give [B].
+    UserError: as `check_parameters`; if the model is for another task; if the outputs
+      are not floats of the shape that the task needs; or if a metric does not give [B].
   """
+  if model.task.name != task:
+    raise UserError(
+      f'{named} is made for {model.task.name}, but the data are for {task}; make it '
+      f'with `task={task}`.'
+    )
   params = check_parameters(model, named)
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
-  y = jax.ShapeDtypeStruct((2,), jnp.int32)
+  target_shape = model.task.target_shape(2, tuple(example_shape), num_classes)
+  dtype = jnp.float32 if task == REGRESSION.name else jnp.int32
+  y = jax.ShapeDtypeStruct(target_shape, dtype)
   logits = jax.eval_shape(model.apply, params, x)
   if not hasattr(logits, 'shape') or not jnp.issubdtype(logits.dtype, jnp.floating):
     kind = getattr(logits, 'dtype', type(logits).__name__)
     raise UserError(f'{named}: apply gives {kind}, not an array of float32 logits.')
-  if logits.shape != (2, num_classes):
+  wanted = model.task.output_shape(2, tuple(example_shape), num_classes)
+  if logits.shape != wanted:
+    of_what = {REGRESSION.name: 'targets', SEQUENCE.name: 'tokens'}.get(task, 'classes')
     raise UserError(
-      f'{named}: two examples have logits of shape {logits.shape}, not '
-      f'{(2, num_classes)} as data of {num_classes} classes need.'
+      f'{named}: two examples have outputs of shape {logits.shape}, not {wanted} as '
+      f'data of {num_classes} {of_what} need.'
     )
   for name, metric in model.metrics:
     shape = jnp.shape(jax.eval_shape(metric, logits, y))

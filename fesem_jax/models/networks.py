@@ -15,9 +15,11 @@ import numpy as np
 from flax import nnx
 from flax.core.tracers import current_trace
 
-from fesem_jax.core.types import Model, Params, cross_entropy
+from fesem_jax import tasks
+from fesem_jax.core.types import Model, Params
 from fesem_jax.models import conv, dense_layers
 from fesem_jax.models.model_checks import check_linen, check_nnx, check_parameters
+from fesem_jax.tasks import Loss
 from fesem_jax.utils.errors import UserError, check_choice
 
 # Of CelebA's network.
@@ -130,18 +132,21 @@ _CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn)
 def from_flax(
   module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
   example_shape: Sequence[int],
-  loss: Callable[[jax.Array, jax.Array], jax.Array] = cross_entropy,
-  metrics: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] | None = None,
+  loss: Loss | None = None,
+  metrics: Mapping[str, Loss] | None = None,
+  task: str = tasks.CLASSIFICATION.name,
 ) -> Model:
   """Makes a `Model` of a Flax module that treats each example on its own.
 
   Args:
-    module: a Linen module that maps [B, *example_shape] to logits [B, L], or a function
-      that makes such an NNX module, e.g. `lambda rngs: Net(10, rngs=rngs)`: an NNX
-      module holds its parameters, and a method may need several random ones.
+    module: a Linen module that maps [B, *example_shape] to the outputs of the task, as
+      logits [B, L], or a function that makes such an NNX module, e.g.
+      `lambda rngs: Net(10, rngs=rngs)`: an NNX module holds its parameters, and a
+      method may need several random ones.
     example_shape: shape of one example.
-    loss: see `Model`.
+    loss: see `Model`; that of the task by default.
     metrics: by name; see `Model`.
+    task: a key of `tasks.TASKS`.
 
   Returns:
     The model.
@@ -154,13 +159,17 @@ def from_flax(
       examples. If it has no parameters, or any that is not float32. Also if an NNX
       module is given instead of a function that makes it.
   """
+  check_choice('task', task, tuple(tasks.TASKS))
+  chosen = tasks.TASKS[task]
   if isinstance(module, nn.Module):
     check_linen(module, example_shape)
     name, model = type(module).__name__, _as_model(module, example_shape)
   else:
     name, model = _as_nnx_model(module)
   check_parameters(model, name)
-  model = model._replace(loss=loss, metrics=tuple((metrics or {}).items()))
+  model = model._replace(
+    loss=loss or chosen.loss, metrics=tuple((metrics or {}).items()), task=chosen
+  )
 
   # Layers may start at zero, and then pass nothing on.
   def shaken(p):
@@ -173,7 +182,7 @@ def from_flax(
 
     def first(x: jax.Array) -> jax.Array:
       logits = model.apply(params, x)[0]
-      return logits @ jnp.cos(jnp.arange(logits.size))
+      return logits.ravel() @ jnp.cos(jnp.arange(logits.size))
 
     # How the first example's logits change with the other examples of the batch.
     others = jax.grad(first)(x)[1:]
@@ -299,6 +308,7 @@ def build(
   num_classes: int,
   hidden: Sequence[int] = (200,),
   conv_method: str | None = None,
+  task: str = tasks.CLASSIFICATION.name,
 ) -> Model:
   """A model by its name.
 
@@ -312,6 +322,7 @@ def build(
     num_classes: L.
     hidden: widths of the MLP.
     conv_method: see `conv.conv2d`; changes results by rounding only.
+    task: a key of `tasks.TASKS`, which decides the loss and the figures.
 
   Returns:
     The model; its parameters are float32.
@@ -333,4 +344,7 @@ def build(
     'emnist_cnn': EmnistCnn(num_classes, conv_method),
     'celeba_cnn': CelebaCnn(num_classes, conv_method),
   }
-  return _as_model(modules[model], example_shape)
+  chosen = tasks.TASKS[task]
+  return _as_model(modules[model], example_shape)._replace(
+    loss=chosen.loss, task=chosen
+  )

@@ -11,6 +11,7 @@ from fesem_jax.cohorts.arrangement import padded_clients
 from fesem_jax.cohorts.placement import width_of
 from fesem_jax.core.sharding import CLIENTS
 from fesem_jax.core.types import ClientInfo, FederatedData
+from fesem_jax.tasks import CLASSIFICATION, REGRESSION, TASKS
 
 
 class SplitSize(NamedTuple):
@@ -35,6 +36,7 @@ class DataSize(NamedTuple):
     example_shape: of one example.
     dtype: of features, uint8 or float32.
     num_classes: L.
+    task: see `FederatedData`.
   """
 
   num_clients: int
@@ -43,12 +45,19 @@ class DataSize(NamedTuple):
   example_shape: tuple[int, ...]
   dtype: Any
   num_classes: int
+  task: str = CLASSIFICATION.name
 
   @property
   def bytes(self) -> int:
     """Of the examples of both splits."""
     features = math.prod(self.example_shape) * np.dtype(self.dtype).itemsize
-    return (self.train.examples + self.test.examples) * (features + 4)
+    targets = 4 * math.prod(self.target_shape(1))
+    return (self.train.examples + self.test.examples) * (features + targets)
+
+  def target_shape(self, count: int) -> tuple[int, ...]:
+    """Shape of the targets of some examples."""
+    task = TASKS[self.task]
+    return task.target_shape(count, self.example_shape, self.num_classes)
 
   @classmethod
   def of(cls, train: FederatedData, test: FederatedData) -> 'DataSize':
@@ -60,6 +69,7 @@ class DataSize(NamedTuple):
       train.example_shape,
       np.dtype(train.x.dtype),
       train.num_classes,
+      train.task,
     )
 
   def scaled(self, num_clients: int, examples: int = 0) -> 'DataSize':
@@ -88,7 +98,11 @@ def data_of(
     shards = array_of(rows, (mesh.size, 2), np.int32)
   return FederatedData(
     x=array_of(rows, (examples, width_of(size.example_shape, mesh)), size.dtype),
-    y=array_of(rows, (examples,), np.int32),
+    y=array_of(
+      rows,
+      size.target_shape(examples),
+      np.float32 if size.task == REGRESSION.name else np.int32,
+    ),
     offsets=array_of(whole, (count + 1,), np.int32),
     client_ids=array_of(whole, (count,), np.int32),
     num_classes=size.num_classes,
@@ -97,6 +111,7 @@ def data_of(
     info=ClientInfo(np.arange(size.num_clients).astype(str)),
     shard_rows=shards,
     flat_from=tuple(size.example_shape),
+    task=size.task,
   )
 
 

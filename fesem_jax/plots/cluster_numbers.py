@@ -13,7 +13,7 @@ from fesem_jax.utils.display import in_figure
 
 # Panels: title, and the curves as name -> key of the rows; NAME_mean has NAME_std.
 _PANELS: tuple[tuple[str, dict[str, str]], ...] = (
-  ('Micro accuracy (%)',
+  ('',  # The first figure of the task.
     {'fine-tuned': 'finetuned_mean', 'deployed': 'deployed_mean'}),
   ('Eq. 6: mean squared distance', {'': 'distance_mean'}),
   ('Silhouette, common start',
@@ -23,7 +23,10 @@ _PANELS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def choosing_k(
-  rows: Sequence[Mapping[str, Any]], recommended: int | None, title: str
+  rows: Sequence[Mapping[str, Any]],
+  recommended: int | None,
+  title: str,
+  figure_title: str = 'micro accuracy (%)',
 ) -> Figure:
   """Draws the figures of each number of clusters, the recommended one marked.
 
@@ -33,6 +36,7 @@ def choosing_k(
       `silhouette_of_one_cloud` and `stability`; None where there is no figure.
     recommended: K, or None.
     title: of the figure.
+    figure_title: of the panel of the fine-tuned and deployed models.
   """
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
@@ -45,7 +49,7 @@ def choosing_k(
         axis.axvline(recommended, color='black', linestyle=':', linewidth=1.2)
       axis.set_xlabel('Clusters K')
       # The legend is between title and panel, where it hides no curve.
-      axis.set_title(label, fontsize=10, pad=26)
+      axis.set_title(label or figure_title.capitalize(), fontsize=10, pad=26)
       tried = [row['num_clusters'] for row in rows]
       axis.set_xlim(tried[0] - 0.5, tried[-1] + 0.5)
       axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))

@@ -1,4 +1,4 @@
-"""Accuracy and the objective over rounds, of one run or several."""
+"""The first figure of the task and the objective over rounds, of one run or several."""
 
 from collections.abc import Sequence
 
@@ -7,27 +7,37 @@ from matplotlib.figure import Figure
 
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
+from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure
 
-_PANELS: tuple[tuple[str, tuple[str, ...], int], ...] = (
-  ('Fine-tuned micro accuracy (%)', ('finetuned', 'micro_accuracy'), 100),
-  ('Deployed micro accuracy (%)', ('deployed', 'micro_accuracy'), 100),
-  ('Eq. 6: mean squared distance to center', ('objective',), 1),
-)
+# Title, path in a record, factor.
+_Panel = tuple[str, tuple[str, ...], float]
+
+
+def _panels(task: Task, clustered: bool) -> list[_Panel]:
+  figure, column = task.primary, task.primary_column
+  found: list[_Panel] = [
+    (f'{name} {figure.title}', (kind, column), figure.factor)
+    for kind, name in (('finetuned', 'Fine-tuned'), ('deployed', 'Deployed'))
+  ]
+  if clustered:
+    found.append(('Eq. 6: mean squared distance to center', ('objective',), 1))
+  return found
 
 
 def convergence(runs: Sequence[PlottedRun]) -> Figure:
-  """Draws accuracy and Eq. 6 over rounds, several runs in one figure (Fig. 3).
+  """Draws the first figure of the task and Eq. 6 over rounds (Fig. 3).
 
   Args:
-    runs: each is a curve of every panel.
+    runs: each is a curve of every panel; all of one task.
 
   Returns:
-    The figure; both panels of accuracy have one range, and there is a panel for Eq. 6
-    if any run has clusters.
+    The figure; the panels of the fine-tuned and the deployed models, as of their
+    accuracy, have one range, and there is a panel for Eq. 6 if any run has clusters.
   """
   clustered = any(len(run.series('objective')[0]) for run in runs)
-  panels = _PANELS if clustered else _PANELS[:2]
+  task = runs[0].task
+  panels = _panels(task, clustered)
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
       1, len(panels), figsize=(4.2 * len(panels), 3.6), layout='constrained'
@@ -48,7 +58,7 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
       axis.set_title(label, fontsize=10)
     if clustered:
       axes[2].set_ylim(bottom=0)
-    what = 'accuracy and Eq. 6' if clustered else 'accuracy'
+    what = f'{task.primary.name} and Eq. 6' if clustered else task.primary.name
     of = {run.dataset for run in runs} if len(runs) > 1 else {runs[0].name}
     shown = in_figure(of.pop()) if len(of) == 1 else f'{len(runs)} runs'
     figure.suptitle(f'{shown}: {what} over rounds')

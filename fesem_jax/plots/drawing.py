@@ -11,6 +11,7 @@ from fesem_jax.plots.federation import classes_of_clients
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.saving import save
+from fesem_jax.tasks import REGRESSION
 
 
 def draw_run(run: PlottedRun) -> list[pathlib.Path]:
@@ -34,7 +35,7 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
   if len(run.clients.get('coordinates', ())) > 2:
     written += save(map_of_clients(run, 'pca'), folder / 'clients_pca')
     written += save(map_of_clients(run, 't-sne'), folder / 'clients_tsne')
-  if 'label_counts' in run.clients:
+  if 'label_counts' in run.clients and run.task != REGRESSION:
     counts, truth = run.clients['label_counts'], run.clients['truth']
     names = run.clients.get('truth_names')
     by_class = classes_of_clients(

@@ -15,13 +15,17 @@ _APART = 0.09
 def accuracy_by_examples(
   numbers: Sequence[str],
   panels: Mapping[str, Mapping[str, Sequence[tuple[float, float | None]]]],
+  label: str = 'Micro accuracy (%)',
 ) -> Figure:
-  """Draws accuracy over the number of training examples, a line for each rule.
+  """Draws accuracy, or another figure, over the number of training examples.
+
+  There is a line for each rule.
 
   Args:
     numbers: of training examples, as they are called, from left to right.
     panels: title -> rule -> mean micro accuracy and its standard deviation over runs,
       or None, in percent, for each number.
+    label: of the vertical axis.
   """
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
@@ -41,7 +45,7 @@ def accuracy_by_examples(
       axis.set_title(in_figure(title))
       axis.set_xlabel('Training examples of a new client')
       axis.set_xticks(range(len(numbers)), [in_figure(number) for number in numbers])
-    axes[0, 0].set_ylabel('Micro accuracy (%)')
+    axes[0, 0].set_ylabel(label)
     figure.tight_layout()
     spread = any(d for lines in panels.values() for f in lines.values() for _, d in f)
     bars = 'bars: one standard deviation over runs, to either side' if spread else None

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax import tasks
 from fesem_jax.plots.truth import TrueClusters, true_clusters
 from fesem_jax.results.metrics_file import read_clients, read_config, read_metrics
+from fesem_jax.tasks import Task
 from fesem_jax.utils.errors import UserError
 
 
@@ -51,6 +53,12 @@ class PlottedRun:
         rounds.append(record['round'])
         values.append(value)
     return np.array(rounds), np.array(values)
+
+  @property
+  def task(self) -> Task:
+    """What the models of the run are for."""
+    measured = (r['deployed'] for r in self.history if 'deployed' in r)
+    return tasks.of_scores(next(measured, {}))
 
   def truth(self) -> TrueClusters | None:
     """The true clusters of the clients; None where clients.npz has none."""

@@ -9,13 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax.evaluation.evaluate import Counts, client_metrics, client_scores
+from fesem_jax.evaluation.evaluate import Totals, client_figures
 from fesem_jax.results.client_text import table_text
+from fesem_jax.tasks import Task
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 
 _FILE = 'clients.csv'
+
+# Fields of figures that most tasks have.
+_FIGURES = (
+  'deployed_accuracy', 'deployed_f1', 'finetuned_accuracy', 'finetuned_f1',
+)  # fmt: skip
 
 
 class ClientTable(NamedTuple):
@@ -32,15 +38,17 @@ class ClientTable(NamedTuple):
     true_cluster: [M] int or names, or None where none is known.
     cluster: [M] int cluster that the client deploys from, or None without clusters.
     deployed_accuracy: [M] float64 in [0, 1] of the deployed model, NaN for clients
-      without test examples, as all that follow.
-    deployed_f1: [M] float64; see `evaluate.client_scores`.
+      without test examples, as all that follow; of sequences, by token. None, and no
+      column of the file, where the task has no such figure, like those that follow.
+    deployed_f1: [M] float64; see `tasks.classification`.
     finetuned_accuracy: [M] float64 after fine-tuning.
     finetuned_f1: [M] float64 after fine-tuning.
     honest: [M] bool, False for bad clients (`corruption.corrupted`); None, and no
       column of the file, where all are honest.
-    metrics: 'deployed_NAME' and 'finetuned_NAME' -> [M] float64, the mean over the
-      client's test examples of each of the model's own metrics (`Model.metrics`); None,
-      and no columns of the file, where the model has none.
+    metrics: 'deployed_NAME' and 'finetuned_NAME' -> [M] float64, the other figures of
+      the task, such as 'rmse', and the mean over the client's test examples of each of
+      the model's own metrics (`Model.metrics`); None, and no columns of the file, where
+      there are none.
   """
 
   names: np.ndarray
@@ -48,17 +56,18 @@ class ClientTable(NamedTuple):
   test_examples: np.ndarray
   true_cluster: np.ndarray | None
   cluster: np.ndarray | None
-  deployed_accuracy: np.ndarray
-  deployed_f1: np.ndarray
-  finetuned_accuracy: np.ndarray
-  finetuned_f1: np.ndarray
+  deployed_accuracy: np.ndarray | None = None
+  deployed_f1: np.ndarray | None = None
+  finetuned_accuracy: np.ndarray | None = None
+  finetuned_f1: np.ndarray | None = None
   honest: np.ndarray | None = None
   metrics: dict[str, np.ndarray] | None = None
 
   def columns(self) -> dict[str, np.ndarray | None]:
     """Every column by its name, the model's own metrics last; None for the unknown."""
     columns = self._asdict()
-    del columns['metrics']
+    for name in ('metrics', *(f for f in _FIGURES if columns[f] is None)):
+      del columns[name]
     return columns | (self.metrics or {})
 
   def to_pandas(self) -> Any:
@@ -117,27 +126,24 @@ def make(
   sizes: np.ndarray,
   truth: np.ndarray | None,
   assignment: np.ndarray | None,
-  deployed: Counts,
-  finetuned: Counts,
+  deployed: Totals,
+  finetuned: Totals,
+  task: Task,
   honest: np.ndarray | None = None,
 ) -> ClientTable:
   """The table from what was measured, [M] each in the order of the user's data."""
-  test_sizes, accuracy, f1 = client_scores(deployed)
-  _, tuned_accuracy, tuned_f1 = client_scores(finetuned)
-  tuned_metrics = client_metrics(finetuned)
+  tuned = client_figures(finetuned, task)
   metrics: dict[str, np.ndarray] = {}
-  for name, own in client_metrics(deployed).items():
-    metrics |= {f'deployed_{name}': own, f'finetuned_{name}': tuned_metrics[name]}
+  for name, own in client_figures(deployed, task).items():
+    metrics |= {f'deployed_{name}': own, f'finetuned_{name}': tuned[name]}
+  figures = {name: metrics.pop(name, None) for name in _FIGURES}
   return ClientTable(
     names=np.asarray(names).astype(str),
     examples=np.asarray(sizes).astype(np.int64),
-    test_examples=test_sizes.astype(np.int64),
+    test_examples=np.asarray(deployed.examples).astype(np.int64),
     true_cluster=truth,
     cluster=assignment,
-    deployed_accuracy=accuracy,
-    deployed_f1=f1,
-    finetuned_accuracy=tuned_accuracy,
-    finetuned_f1=tuned_f1,
+    **figures,
     honest=honest,
     metrics=metrics or None,
   )
@@ -212,11 +218,17 @@ def read(folder: pathlib.Path) -> ClientTable | None:
 def _parsed(held: dict[str, tuple[str, ...]]) -> ClientTable:
   """The table of a file's columns; raises `ValueError` unless they are such."""
   *fields, honest, _ = ClientTable._fields
-  own = {name: held[name] for name in held if name not in (*fields, honest)}
-  if not set(fields) <= held.keys() or not all(
-    name.startswith(('deployed_', 'finetuned_')) for name in own
-  ):
+  known = [name for name in fields if name not in _FIGURES]
+  figures = [name for name in held if name not in (*known, honest)]
+  of_kinds = [
+    [name.removeprefix(kind) for name in figures if name.startswith(kind)]
+    for kind in ('deployed_', 'finetuned_')
+  ]
+  paired = sorted(of_kinds[0]) == sorted(of_kinds[1])
+  whole = paired and figures and 2 * len(of_kinds[0]) == len(figures)
+  if not set(known) <= held.keys() or not whole:
     raise ValueError('its columns are not those that this version writes')
+  own = [name for name in figures if name not in _FIGURES]
   columns: dict[str, Any] = dict.fromkeys((*fields, honest))
   columns['names'] = np.array(held['names'])
   for name in ('examples', 'test_examples', 'cluster'):
@@ -224,7 +236,7 @@ def _parsed(held: dict[str, tuple[str, ...]]) -> ClientTable:
       columns[name] = np.array([int(x) for x in held[name]])
   if any(held['true_cluster']):
     columns['true_cluster'] = _integers_or_names(held['true_cluster'])
-  for name in (*fields[5:], *own):
+  for name in figures:
     columns[name] = np.array([float(x) if x else np.nan for x in held[name]])
   if honest in held:
     columns[honest] = np.array([x == '1' for x in held[honest]])

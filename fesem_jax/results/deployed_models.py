@@ -14,6 +14,7 @@ from fesem_jax.core.types import FederatedData, Model, Params
 from fesem_jax.models.mixture import LOG_WEIGHTS, MODELS, as_one_model
 from fesem_jax.results import export
 from fesem_jax.results.client_table import position_of
+from fesem_jax.tasks import CLASSIFICATION, REGRESSION, TASKS
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 
@@ -49,17 +50,24 @@ class Examples:
     dtype: 'uint8' or 'float32', as in `FederatedData`.
     scale: multiplier that brings them to the models' range.
     num_classes: L.
+    task: what the models are for; see `tasks.TASKS`.
   """
 
   shape: tuple[int, ...]
   dtype: str
   scale: float
   num_classes: int
+  task: str = CLASSIFICATION.name
 
   @classmethod
   def of(cls, data: FederatedData) -> 'Examples':
     """What the examples of a split are."""
-    return cls(data.example_shape, str(data.x.dtype), data.scale, data.num_classes)
+    dtype = str(data.x.dtype)
+    return cls(data.example_shape, dtype, data.scale, data.num_classes, data.task)
+
+  def output_shape(self, count: int) -> tuple[int, ...]:
+    """Shape of a model's outputs for some examples."""
+    return TASKS[self.task].output_shape(count, self.shape, self.num_classes)
 
   def checked(self, x: Any) -> np.ndarray:
     """Examples [B, ...] in the dtype of the training data; raises `UserError`."""
@@ -172,22 +180,26 @@ class DeployedModels:
     cluster: int | None = None,
     probabilities: bool = False,
   ) -> np.ndarray:
-    """Classifies examples with one model.
+    """Predicts with one model.
 
     Args:
       x: [B, ...] examples as they were in the training data: the scale is applied
         here.
       client: name of the client whose deployed model is asked.
       cluster: number of the center instead; neither asks the global model.
-      probabilities: whether to return them in place of class labels.
+      probabilities: whether to return them in place of labels or tokens.
 
     Returns:
-      [B] int32 labels, or [B, L] float32 probabilities.
+      [B] int32 labels, or [B, L] float32 probabilities; of a regression [B, L] float32;
+      of sequences [B, S] int32 next tokens, or [B, S, L] float32 probabilities.
 
     Raises:
-      UserError: as `params`, on examples that do not fit, or if the model is not known.
+      UserError: as `params`, on examples that do not fit, if the model is not known, or
+        on probabilities of a regression.
     """
     x = self.examples.checked(x)
+    if probabilities and self.examples.task == REGRESSION.name:
+      raise UserError('`probabilities`: a regression has none; leave it out.')
     if self.model is None:
       raise UserError(
         'How the model computes is not known, only its parameters; pass `model`, the '
@@ -204,7 +216,7 @@ class DeployedModels:
       params = self.params(client=client, cluster=cluster)
     # One batch size or a few, so that little is compiled.
     width = min(_BATCH, 1 << max(0, len(x) - 1).bit_length())
-    logits = [np.zeros((0, self.examples.num_classes), np.float32)]
+    logits = [np.zeros(self.examples.output_shape(0), np.float32)]
     for first in range(0, len(x), width):
       batch = x[first : first + width]
       padded = np.zeros((width, *self.examples.shape), x.dtype)
@@ -214,7 +226,7 @@ class DeployedModels:
     found = np.concatenate(logits)
     if probabilities:
       return np.asarray(jax.nn.softmax(found))
-    return found.argmax(axis=1).astype(np.int32)
+    return TASKS[self.examples.task].predict(found)
 
   def export(
     self,
@@ -239,6 +251,7 @@ class DeployedModels:
       'scale': repr(self.examples.scale),
       'example_shape': ','.join(map(str, self.examples.shape)),
       'num_classes': str(self.examples.num_classes),
+      'task': self.examples.task,
     }
     export.write(pathlib.Path(path), params, by_layer(params), about)
 

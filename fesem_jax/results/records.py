@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 
 from fesem_jax.core.algorithm import RoundInfo
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import FederatedData
 from fesem_jax.data import label_skew
 from fesem_jax.evaluation import evaluate
+from fesem_jax.tasks import REGRESSION, Task
 from fesem_jax.utils import provenance
 
 Record = dict[str, Any]
@@ -78,14 +79,15 @@ def settled(history: Sequence[Record], patience: int) -> bool:
   return len(values) > patience and still
 
 
-def progress(history: Sequence[Record]) -> dict[str, str]:
-  """What the progress bar shows after a round: loss, accuracy, cluster sizes."""
+def progress(history: Sequence[Record], task: Task) -> dict[str, str]:
+  """What the progress bar shows after a round: loss, first figure, cluster sizes."""
   shown = {}
   if history[-1].get('train_loss') is not None:
     shown['loss'] = f'{history[-1]["train_loss"]:.3f}'
   measured = [r for r in history if 'finetuned' in r]
   if measured:
-    shown['accuracy'] = f'{100 * measured[-1]["finetuned"]["micro_accuracy"]:.1f}%'
+    figure = task.primary
+    shown[figure.name] = figure.text(measured[-1]['finetuned'][task.primary_column])
   if 'cluster_sizes' in history[-1]:
     shown['clusters'] = '/'.join(map(str, history[-1]['cluster_sizes']))
   return shown
@@ -138,7 +140,7 @@ def summary(
   unseen: Record | None,
   notes: Sequence[str],
   timing: Record,
-  mesh: Mesh,
+  local: LocalTraining,
 ) -> Record:
   """Content of `summary.json`.
 
@@ -151,19 +153,20 @@ def summary(
     unseen: scores of clients that took no part, if any were measured.
     notes: sentences about the algorithm.
     timing: from `timing`.
-    mesh: devices of the run.
+    local: how clients train, with the task of the model and the devices.
   """
-  num_clients = len(label_counts)
+  num_clients, regression = len(label_counts), local.model.task == REGRESSION
   test_sizes = np.asarray(test.sizes())[:num_clients]
   return {
     **{name: config.get(name) for name in ('algorithm', 'dataset', 'partition')},
     'num_clients': num_clients,
     'seed': seed,
+    'task': local.model.task.name,
     **outcome(history),
     'unseen': unseen,
     'clients_without_test_examples': int((test_sizes == 0).sum()),
-    'label_skew': label_skew.label_skew(label_counts),
+    'label_skew': None if regression else label_skew.label_skew(label_counts),
     'notes': list(notes),
     'timing': timing,
-    **provenance.describe(mesh),
+    **provenance.describe(local.mesh),
   }

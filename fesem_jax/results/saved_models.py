@@ -19,6 +19,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.results import client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, Examples, by_layer
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
@@ -138,7 +139,11 @@ def read(
       for of in ('shared/', 'own/')
     )
     examples = Examples(
-      tuple(about['shape']), about['dtype'], about['scale'], about['num_classes']
+      tuple(about['shape']),
+      about['dtype'],
+      about['scale'],
+      about['num_classes'],
+      about.get('task', CLASSIFICATION.name),
     )
     choice, mixture = arrays.get('choice'), arrays.get('mixture')
     return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)

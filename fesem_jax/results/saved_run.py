@@ -163,10 +163,12 @@ def _model_of(
   """The model that a configuration at `path` names; None if it names none."""
   if config.get('model') not in networks.NAMES:
     return None
-  shape, num_classes = held.examples.shape, held.examples.num_classes
+  examples = held.examples
   try:
     widths = [int(width) for width in config.get('hidden', [])]
-    return networks.build(config['model'], shape, num_classes, widths)
+    return networks.build(
+      config['model'], examples.shape, examples.num_classes, widths, task=examples.task
+    )
   except Exception as e:
     raise UserError(
       f'{path} names a model that cannot be made ({first_line(e)}); pass `model`, the '
@@ -176,7 +178,7 @@ def _model_of(
 
 def _check_model(model: Model, models: DeployedModels, source: str) -> None:
   """Raises `UserError` unless a model computes with the layers that were saved."""
-  shape, num_classes = models.examples.shape, models.examples.num_classes
+  shape = models.examples.shape
   batch = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
   try:
     params = jax.eval_shape(model.init, jax.random.key(0))
@@ -194,8 +196,9 @@ def _check_model(model: Model, models: DeployedModels, source: str) -> None:
         f'{source} is not the one that was trained: its layer {path} is {here}, in the '
         f'run {there}.'
       )
-  if logits != (1, num_classes):
+  wanted_shape = models.examples.output_shape(1)
+  if logits != wanted_shape:
     raise UserError(
-      f'{source} gives logits of shape {logits} for one example, but models.npz has '
-      f'{num_classes} classes.'
+      f'{source} gives outputs of shape {logits} for one example, but models.npz needs '
+      f'{wanted_shape}.'
     )

@@ -51,7 +51,7 @@ def finish(
     unseen,
     run.notes,
     timing,
-    run.algorithm.local.mesh,
+    run.algorithm.local,
   )
   summary['data_placement'] = data.placement
   clients = run.evaluation.clients(finished.measured, data.places)

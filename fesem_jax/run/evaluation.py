@@ -25,15 +25,15 @@ class Measured(NamedTuple):
   """What was measured after a round, on the host, of the clients as arranged.
 
   Attributes:
-    deployed: `evaluate.Counts` of the deployed models.
-    finetuned: `evaluate.Counts` of the fine-tuned models.
+    deployed: `evaluate.Totals` of the deployed models.
+    finetuned: `evaluate.Totals` of the fine-tuned models.
     failed: [M] bool clients whose fine-tuning was not finite.
     assignment: [M] int32 cluster that each client deploys from, or None.
     num_models: how many models clients choose from.
   """
 
-  deployed: evaluate.Counts
-  finetuned: evaluate.Counts
+  deployed: evaluate.Totals
+  finetuned: evaluate.Totals
   failed: np.ndarray
   assignment: np.ndarray | None
   num_models: int
@@ -82,7 +82,7 @@ class Evaluation:
     programs: 'Programs',
     state: Any,
   ):
-    self._algorithm = algorithm
+    self._algorithm, self._task = algorithm, algorithm.local.model.task
     self._train, self._test = train, test
     self._finetune_epochs, self._key = finetune_epochs, key
     self._programs, self._state = programs, state
@@ -126,8 +126,8 @@ class Evaluation:
     """
     tested = np.asarray(self._test.sizes()) > 0
     found = {
-      'deployed': evaluate.scores_by_name(measured.deployed),
-      'finetuned': evaluate.scores_by_name(measured.finetuned),
+      'deployed': evaluate.scores(measured.deployed, self._task),
+      'finetuned': evaluate.scores(measured.finetuned, self._task),
       'finetuning_failed': int((measured.failed & tested).sum()),
     }
     if measured.assignment is not None:
@@ -142,9 +142,9 @@ class Evaluation:
       return {}
     real = len(self._train.info.names)
 
-    def scores_of(counts: evaluate.Counts) -> dict[str, float]:
-      rows = jax.tree.map(lambda c: np.asarray(c)[:real][kept[:real]], counts)
-      return evaluate.scores_by_name(rows)
+    def scores_of(totals: evaluate.Totals) -> dict[str, float]:
+      rows = jax.tree.map(lambda x: np.asarray(x)[:real][kept[:real]], totals)
+      return evaluate.scores(rows, self._task)
 
     found: dict[str, Any] = {
       'clients': int(kept[:real].sum()),
@@ -173,6 +173,7 @@ class Evaluation:
       None if chosen is None else chosen[places],
       jax.tree.map(lambda c: np.asarray(c)[places], measured.deployed),
       jax.tree.map(lambda c: np.asarray(c)[places], measured.finetuned),
+      self._task,
       None if kept is None else kept[places],
     )
 
@@ -237,7 +238,7 @@ class Evaluation:
 
     def measure(
       state: Any, seen: FederatedData, train: FederatedData, test: FederatedData
-    ) -> evaluate.Counts:
+    ) -> evaluate.Totals:
       used = algorithm.deployed(state, seen)
       used = evaluate.models_of_unseen(used, seen.sizes() > 0, local, train)
       key = jax.random.key(0)  # Nothing is fine-tuned.
@@ -246,7 +247,7 @@ class Evaluation:
     placed = arrange(local, *unseen, placement.of(self._train))
     args = (state, self._train, *placed)
     program = self._programs.compiled(('unseen', algorithm), measure, *args)
-    return evaluate.scores_by_name(processes.on_host(program(*args)))
+    return evaluate.scores(processes.on_host(program(*args)), self._task)
 
   def _shapes(self, state: Any) -> ClientModels:
     """Shapes and dtypes of what is deployed."""

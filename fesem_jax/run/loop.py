@@ -73,7 +73,7 @@ def run_rounds(run: Prepared) -> Finished:
         bar.set_description()
         record |= evaluation.record(measured)
       out.write(record | {'seconds': seconds[-1]})
-      bar.set_postfix(records.progress(out.records))
+      bar.set_postfix(records.progress(out.records, run.algorithm.local.model.task))
       bar.update()
       if run.checkpoints is not None and (
         stop or finished or _due(done, settings.checkpoint_every)

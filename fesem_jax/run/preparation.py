@@ -175,7 +175,7 @@ def _check(
   """Raises `UserError` on what cannot be run."""
   settings.check(*splits)
   model = algorithm.local.model
-  of_data = splits[0].example_shape, splits[0].num_classes
+  of_data = splits[0].example_shape, splits[0].num_classes, splits[0].task
   programs.once(('model', model, of_data), lambda: check_model(model, *of_data))
   evaluate.check_metrics(model)
   if unseen is not None:

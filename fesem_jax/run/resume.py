@@ -12,6 +12,7 @@ from fesem_jax.core.types import FederatedData
 from fesem_jax.results.records import Record
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Program
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import UserError, argument
 
@@ -65,6 +66,8 @@ def digest_of_data(
       digest.update(array.view(np.uint8).data)
     kind = f'{split.x.dtype} {split.example_shape}'
     digest.update(f'{kind} {split.num_classes} {split.scale}'.encode())
+    if split.task != CLASSIFICATION.name:  # Runs of older versions had no other.
+      digest.update(split.task.encode())
   here = here or [None] * len(splits)
   if any(own is not None for own in here):  # Or their arrays could not be added up.
     processes.check_same('its clients', digest.hexdigest())

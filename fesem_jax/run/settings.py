@@ -47,7 +47,7 @@ def check_splits(train: FederatedData, test: FederatedData) -> None:
   """Raises `UserError` on splits that are not of the same clients, or empty ones."""
   if not np.array_equal(train.client_ids, test.client_ids):
     raise UserError('The training and the test split must have the same clients.')
-  for name in ('num_classes', 'scale', 'example_shape'):
+  for name in ('task', 'num_classes', 'scale', 'example_shape'):
     a, b = getattr(train, name), getattr(test, name)
     if a != b:
       raise UserError(

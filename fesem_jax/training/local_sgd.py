@@ -20,10 +20,10 @@ def weighted_loss(
 ) -> jax.Array:
   """[] float32: mean loss of a batch over the examples of weight 1."""
   losses = model.loss(model.apply(params, x), y)
-  if jnp.shape(losses) != y.shape:
+  if jnp.shape(losses) != weights.shape:
     raise UserError(
       'The `loss` of the model must give one number for each example, of shape '
-      f'{y.shape} here; its shape is {jnp.shape(losses)}.'
+      f'{weights.shape} here; its shape is {jnp.shape(losses)}.'
     )
   return jnp.where(weights > 0, losses, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
 

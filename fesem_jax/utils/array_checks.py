@@ -44,12 +44,69 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
     or numbered.min(initial=0) < 0
   ):
     raise UserError(
-      f'{where}: labels must be whole numbers from 0, one for each example, since '
-      'models are trained as classifiers.'
+      f'{where}: labels must be whole numbers from 0, one for each example; for other '
+      'targets choose `task=regression` or `task=sequence`.'
     )
   most = num_classes or MAX_CLASSES
   if numbered.max(initial=0) >= most:
     raise UserError(f'{where}: label {numbered.max():.0f} is not in 0..{most - 1}.')
+  return numbered.astype(np.int32)
+
+
+def targets(y: Any, where: str, num_targets: int | None) -> np.ndarray:
+  """Targets of a regression: [N, D] float32.
+
+  Args:
+    y: [N] or [N, D] numbers, of any dtype.
+    where: file or argument they come from, for errors.
+    num_targets: D, if known.
+
+  Raises:
+    UserError: if they are anything else, or not finite.
+  """
+  numbered = numbers(y, where, 'targets')
+  if numbered.ndim == 1:
+    numbered = numbered[:, None]
+  if numbered.ndim != 2 or not numbered.shape[1]:
+    raise UserError(
+      f'{where}: targets have shape {numbered.shape}; a regression needs one number '
+      'for each example, or a row of numbers.'
+    )
+  with np.errstate(over='ignore'):
+    found = numbered.astype(np.float32)
+  if not np.isfinite(found).all():
+    raise UserError(f'{where}: targets that are not finite float32 numbers.')
+  if num_targets is not None and found.shape[1] != num_targets:
+    raise UserError(
+      f'{where}: {found.shape[1]} targets an example; there must be {num_targets}.'
+    )
+  return found
+
+
+def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:
+  """Next tokens of sequences: [N, S] int32 in 0..L-1, or -1 where there is none.
+
+  Args:
+    y: [N, S] whole numbers, of any dtype.
+    where: file or argument they come from, for errors.
+    num_tokens: L, if known.
+
+  Raises:
+    UserError: if they are anything else.
+  """
+  numbered = numbers(y, where, 'tokens')
+  if (
+    numbered.ndim != 2
+    or (numbered != np.round(numbered)).any()
+    or numbered.min(initial=0) < -1
+  ):
+    raise UserError(
+      f'{where}: the next tokens of sequences must be whole numbers from 0, or -1 '
+      'where there is none, one for each position of each sequence, of shape [N, S].'
+    )
+  most = num_tokens or MAX_CLASSES
+  if numbered.max(initial=0) >= most:
+    raise UserError(f'{where}: token {numbered.max():.0f} is not in 0..{most - 1}.')
   return numbered.astype(np.int32)
 
 

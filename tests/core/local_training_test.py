@@ -9,8 +9,9 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core.local_training import local_training
-from fesem_jax.core.types import Cohort, cross_entropy
+from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
+from fesem_jax.tasks.classification import cross_entropy
 from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference

@@ -9,6 +9,8 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.simulation import simulate
+from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.tasks.classification import Counts
 from fesem_jax.training.cohort import train_cohort
 from tests.support import helpers, reference
 from tests.support.methods import initial
@@ -18,11 +20,17 @@ def counts_of(truths, guesses, classes):
   def tally(labels):
     return np.bincount(labels, minlength=classes)
 
-  return evaluate.Counts(
+  counts = Counts(
     np.stack([tally(t[t == g]) for t, g in zip(truths, guesses, strict=True)]),
     np.stack([tally(g) for g in guesses]),
     np.stack([tally(t) for t in truths]),
   )
+  return evaluate.Totals(np.array([len(t) for t in truths]), counts, {})
+
+
+def scores_of(totals):
+  """Micro accuracy and F1, then the macro figures."""
+  return list(evaluate.scores(totals, CLASSIFICATION).values())
 
 
 def from_scikit_learn(truths, guesses):
@@ -30,12 +38,12 @@ def from_scikit_learn(truths, guesses):
   size = [len(t) for t, _ in kept]
   accuracy = [accuracy_score(t, g) for t, g in kept]
   f1 = [f1_score(t, g, average='macro', zero_division=0) for t, g in kept]
-  return evaluate.Scores(
+  return [
     np.average(accuracy, weights=size),
-    np.mean(accuracy),
     np.average(f1, weights=size),
+    np.mean(accuracy),
     np.mean(f1),
-  )
+  ]
 
 
 @pytest.mark.parametrize('seed', range(5))
@@ -48,13 +56,13 @@ def test_scores_match_scikit_learn(seed):
     np.where(rng.random(n) < 0.6, t, rng.integers(0, 8, n))
     for n, t in zip(sizes, truths, strict=True)
   ]
-  got = evaluate.scores(counts_of(truths, guesses, 8))
+  got = scores_of(counts_of(truths, guesses, 8))
   np.testing.assert_allclose(got, from_scikit_learn(truths, guesses), atol=1e-6)
 
 
 def test_without_any_test_example_scores_are_nan():
   nothing = counts_of([np.array([], int)], [np.array([], int)], 3)
-  assert np.isnan(evaluate.scores(nothing)).all()
+  assert np.isnan(scores_of(nothing)).all()
 
 
 @pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (2, 2), (8, 1)])
@@ -92,7 +100,7 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
       truths.append(y)
       guesses.append(np.asarray(apply(own, x)).argmax(1) if len(y) else y)
     want = from_scikit_learn(truths, guesses)
-    np.testing.assert_allclose(evaluate.scores(counts), want, atol=1e-6)
+    np.testing.assert_allclose(scores_of(counts), want, atol=1e-6)
 
 
 def test_unseen_clients_take_the_model_of_least_training_loss():
@@ -137,7 +145,7 @@ def test_finetuning_zero_epochs_repeats_the_deployed_figures():
     )
   )
   a, b, _ = measure(initial(algorithm, data), data)
-  assert evaluate.scores(a) == evaluate.scores(b)
+  assert scores_of(a) == scores_of(b)
 
 
 def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
@@ -152,8 +160,8 @@ def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
     algorithm.deployed(state, train), local, train, test, jax.random.key(0), 3
   )
   assert failed.tolist() == [False, True, False]
-  np.testing.assert_array_equal(tuned.correct[1], deployed.correct[1])
-  np.testing.assert_array_equal(tuned.predicted[1], deployed.predicted[1])
+  np.testing.assert_array_equal(tuned.sums.correct[1], deployed.sums.correct[1])
+  np.testing.assert_array_equal(tuned.sums.predicted[1], deployed.sums.predicted[1])
   result = simulate(
     algorithm, train, test, rounds=2, make_portrait=False, progress=False
   )
@@ -182,8 +190,8 @@ def test_clients_of_a_center_are_measured_with_it(devices):
     own = jax.tree.map(lambda p, k=int(row[i]): p[k], models)
     guess = np.asarray(local.model.apply(own, x)).argmax(axis=1)
     np.testing.assert_array_equal(
-      deployed.predicted[i], np.bincount(guess, minlength=3)
+      deployed.sums.predicted[i], np.bincount(guess, minlength=3)
     )
     np.testing.assert_array_equal(
-      deployed.correct[i], np.bincount(y[guess == y], minlength=3)
+      deployed.sums.correct[i], np.bincount(y[guess == y], minlength=3)
     )

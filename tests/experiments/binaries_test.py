@@ -22,6 +22,7 @@ from fesem_jax.aggregation import server_optimizers
 from fesem_jax.analysis import tables
 from fesem_jax.data import label_skew
 from fesem_jax.run.configuration import check_same
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 from tests.support import sources as sources_test
 from tests.support.commands import ROOT, call, spawn
@@ -200,7 +201,7 @@ def test_methods_of_a_comparison(parsed_flags):
 
 
 def summary(accuracy, ari=None, **others):
-  figures = dict.fromkeys(tables.COLUMNS, accuracy)
+  figures = dict.fromkeys(CLASSIFICATION.columns, accuracy)
   return {
       'finetuned': figures, 'deployed': figures, 'clusters': {'ari': ari, **others},
       'timing': {'seconds_per_round': 0.5}, 'clients_without_test_examples': 3,

@@ -16,20 +16,21 @@ from fesem_jax import plots
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK
 
 
 def summary(accuracy, honest=None):
   """What a run came to, with the accuracy of all and, if given, of honest clients."""
-  figures = dict.fromkeys(tables.COLUMNS, accuracy)
+  figures = dict.fromkeys(CLASSIFICATION.columns, accuracy)
   whole = {
     'finetuned': figures, 'deployed': figures, 'clusters': {'ari': 0.5, 'ami': 0.25},
     'timing': {'seconds_per_round': 0.5}, 'clients_without_test_examples': 0,
   }  # fmt: skip
   if honest is None:
     return whole
-  figures = dict.fromkeys(tables.COLUMNS, honest)
+  figures = dict.fromkeys(CLASSIFICATION.columns, honest)
   found = {
     'finetuned': figures,
     'deployed': figures,

@@ -71,13 +71,28 @@ def test_tuning_seeds_are_no_reported_ones(parsed_flags):  # noqa: F811
   assert found.grid == {'learning_rate': [3.0], 'prox_mu': [1.0]}
 
 
+def summary_of(accuracy):
+  """What a search looks at of a run; None of one that diverged."""
+  return None if accuracy is None else {'deployed': {'micro_accuracy': accuracy}}
+
+
+def test_the_lowest_error_of_a_regression_is_chosen():
+  def run(values, seed):
+    errors = {'micro_rmse': abs(values['x'] - 2.0), 'micro_r2': 0.0}
+    return {'task': 'regression', 'deployed': errors}
+
+  found = tuning.search(tuning.points({'x': [1, 2, 3]}), [0], run)
+  assert found.values == {'x': 2}
+  assert found.figure.name == 'rmse'
+
+
 def test_a_search_takes_the_best_mean_over_its_seeds():
   scores = {(0.1, 1): 0.9, (0.1, 2): 0.1, (0.3, 1): 0.6, (0.3, 2): 0.6, (1.0, 1): 1.0}
   seen = []
 
   def score(values, seed):
     seen.append((values['rate'], seed))
-    return scores.get(seen[-1])
+    return summary_of(scores.get(seen[-1]))
 
   found = tuning.search(tuning.points({'rate': [0.1, 0.3, 1.0]}), [1, 2], score)
   assert seen == [(rate, seed) for rate in (0.1, 0.3, 1.0) for seed in (1, 2)]
@@ -104,7 +119,9 @@ def test_a_search_takes_the_best_mean_over_its_seeds():
 )
 def test_values_at_the_edge_of_their_grid_are_named(values, best, at_edge):
   found = tuning.search(
-    tuning.points({'x': values}), [0], lambda point, seed: float(point['x'] == best)
+    tuning.points({'x': values}),
+    [0],
+    lambda point, seed: summary_of(float(point['x'] == best)),
   )
   assert found.values == {'x': best}
   assert found.at_edge == (['x'] if at_edge else [])

@@ -10,6 +10,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.run import figure_data
 from fesem_jax.run.programs import Programs
+from fesem_jax.tasks import CLASSIFICATION
 from tests.support import helpers, reference
 from tests.support.methods import assert_close
 
@@ -63,8 +64,8 @@ def test_a_mixture_of_one_model_is_measured_as_that_model(devices, epochs):
     for used in (alone, mixed)
   ]
   for a, b in zip(counts[0][:2], counts[1][:2], strict=True):
-    np.testing.assert_array_equal(a.predicted, b.predicted)
-    np.testing.assert_array_equal(a.correct, b.correct)
+    np.testing.assert_array_equal(a.sums.predicted, b.sums.predicted)
+    np.testing.assert_array_equal(a.sums.correct, b.sums.correct)
   assert not np.asarray(counts[1][2]).any()  # No fine-tuning failed.
 
 
@@ -74,7 +75,11 @@ def test_fine_tuning_trains_the_models_and_not_the_weights():
   before, after, _ = evaluate.evaluate_clients(
     used, local, data, data, jax.random.key(0), 40
   )
-  assert evaluate.scores(after).micro_accuracy > evaluate.scores(before).micro_accuracy
+  was, now = (
+    evaluate.scores(totals, CLASSIFICATION)['micro_accuracy']
+    for totals in (before, after)
+  )
+  assert now > was
 
 
 def test_unseen_clients_and_figures_need_not_know_of_mixtures():

@@ -66,7 +66,7 @@ BARE = Model(kernel, lambda params, x: x @ params)
 )
 def test_models_that_cannot_be_trained_are_one_sentence(model, message):
   with pytest.raises(UserError, match=f'^mine:? .*{message}'):
-    check_model(model, helpers.SHAPE, helpers.CLASSES, 'mine')
+    check_model(model, helpers.SHAPE, helpers.CLASSES, named='mine')
 
 
 class Stacked(nn.Module):

@@ -1,0 +1,41 @@
+"""What models are trained for: classification, regression or sequences.
+
+May import `utils`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fesem_jax.tasks.classification import CLASSIFICATION
+from fesem_jax.tasks.regression import REGRESSION
+from fesem_jax.tasks.sequence import SEQUENCE
+from fesem_jax.tasks.task import Figure, Loss, Task
+
+__all__ = [
+  'CLASSIFICATION',
+  'REGRESSION',
+  'SEQUENCE',
+  'TASKS',
+  'Figure',
+  'Loss',
+  'Task',
+  'of',
+  'of_scores',
+]
+
+TASKS: Mapping[str, Task] = {
+  task.name: task for task in (CLASSIFICATION, REGRESSION, SEQUENCE)
+}
+
+
+def of(record: Mapping[str, Any]) -> Task:
+  """The task of a summary or configuration; runs of older versions classify."""
+  return TASKS[record.get('task', CLASSIFICATION.name)]
+
+
+def of_scores(scores: Mapping[str, Any]) -> Task:
+  """The task whose figures a record holds; classification if there are none."""
+  for task in TASKS.values():
+    if set(task.columns) <= scores.keys():
+      return task
+  return CLASSIFICATION

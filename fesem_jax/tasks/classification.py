@@ -1,0 +1,106 @@
+"""Classification: one label for each example; accuracy and F1."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fesem_jax.tasks.task import Figure, Task, add
+from fesem_jax.utils import array_checks
+
+
+def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """Softmax cross entropy of integer labels, example by example.
+
+  Args:
+    logits: [B, L] float32.
+    y: [B] int32 labels in 0..L-1.
+
+  Returns:
+    [B] float32.
+  """
+  # With integer labels the gradient would be a scatter, which is slow.
+  return optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
+
+
+class Counts(NamedTuple):
+  """Outcome of classifying each client's examples.
+
+  Attributes:
+    correct: [M, L] int32 examples of each class that were classified right.
+    predicted: [M, L] int32 examples classified as each class.
+    actual: [M, L] int32 examples of each class.
+  """
+
+  correct: Any
+  predicted: Any
+  actual: Any
+
+
+def _measure(
+  logits: jax.Array, y: jax.Array, weights: jax.Array, num_classes: int
+) -> Counts:
+  guess = logits.argmax(axis=-1)
+  weights = weights.astype(jnp.int32)
+
+  def tally(labels, w):
+    return jnp.zeros(num_classes, jnp.int32).at[labels].add(w)
+
+  correct = tally(y, weights * (guess == y))
+  return Counts(correct, tally(guess, weights), tally(y, weights))
+
+
+def _by_client(counts: Counts) -> dict[str, np.ndarray]:
+  """Each client's accuracy and F1.
+
+  F1 is scikit-learn's `f1_score(average='macro', zero_division=0)` over the labels that
+  occur among the client's true or predicted ones.
+  """
+  correct, predicted, actual = (np.asarray(c, np.float64) for c in counts)
+  size = actual.sum(axis=1)
+  either = predicted + actual
+  occurs = either > 0
+  with np.errstate(invalid='ignore'):
+    f1 = np.where(occurs, 2 * correct / np.where(occurs, either, 1), 0)
+    return {
+      'accuracy': correct.sum(axis=1) / size,
+      'f1': f1.sum(axis=1) / occurs.sum(axis=1),
+    }
+
+
+def _micro(counts: Counts) -> dict[str, float]:
+  """Each client's figures, weighted by its examples."""
+  size = np.asarray(counts.actual, np.float64).sum(axis=1)
+  kept = size > 0
+  return {
+    name: float(np.average(own[kept], weights=size[kept])) if kept.any() else np.nan
+    for name, own in _by_client(counts).items()
+  }
+
+
+def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:
+  """Logarithms of the mixture's class probabilities, log sum_k pi_k softmax(z_k)."""
+  log_weights = log_weights[:, None, None]
+  return jax.nn.logsumexp(jax.nn.log_softmax(logits) + log_weights, axis=0)
+
+
+CLASSIFICATION = Task(
+  name='classification',
+  loss=cross_entropy,
+  figures=(
+    Figure('accuracy', 'acc', percent=True, higher_is_better=True),
+    Figure('f1', 'F1', percent=True, higher_is_better=True),
+  ),
+  targets=array_checks.labels,
+  count_outputs=lambda y: int(y.max(initial=0)) + 1,
+  output_shape=lambda count, _, num_classes: (count, num_classes),
+  target_shape=lambda count, _shape, _classes: (count,),
+  measure=_measure,
+  add=add,
+  by_client=_by_client,
+  micro=_micro,
+  mix=_mix,
+  predict=lambda logits: logits.argmax(axis=1).astype(np.int32),
+)

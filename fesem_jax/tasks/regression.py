@@ -1,0 +1,136 @@
+"""Regression: D real targets for each example; RMSE, R2 and mean squared error."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.tasks.task import Figure, Task
+from fesem_jax.utils import array_checks
+
+
+def squared_error(outputs: jax.Array, y: jax.Array) -> jax.Array:
+  """Squared error of each example, the mean over its targets.
+
+  Args:
+    outputs: [B, D] float32.
+    y: [B, D] float32 targets.
+
+  Returns:
+    [B] float32.
+  """
+  return jnp.square(outputs - y).mean(axis=-1)
+
+
+class Errors(NamedTuple):
+  """Errors of the predictions for each client's examples.
+
+  Attributes:
+    count: [M] float32 examples.
+    squared: [M, D] float32 sum of squared errors.
+    mean: [M, D] float32 mean of the targets.
+    scatter: [M, D] float32 sum of squared differences of the targets from their mean.
+  """
+
+  count: Any
+  squared: Any
+  mean: Any
+  scatter: Any
+
+
+def _measure(
+  outputs: jax.Array, y: jax.Array, weights: jax.Array, num_targets: int
+) -> Errors:
+  del num_targets
+  each, count = weights[:, None] > 0, weights.sum()
+  mean = jnp.where(each, y, 0.0).sum(axis=0) / jnp.maximum(count, 1.0)
+  scatter = jnp.where(each, jnp.square(y - mean[None]), 0.0).sum(axis=0)
+  squared = jnp.where(each, jnp.square(outputs - y), 0.0).sum(axis=0)
+  return Errors(count, squared, mean, scatter)
+
+
+def _add(a: Errors, b: Errors) -> Errors:
+  """Both sets of examples; the scatter by Chan, Golub and LeVeque (1979).
+
+  A sum of squares minus the square of the sum would lose all digits of targets that
+  vary little about a large mean.
+  """
+  count = a.count + b.count
+  share = (b.count / jnp.maximum(count, 1.0))[..., None]
+  difference = b.mean - a.mean
+  return Errors(
+    count,
+    a.squared + b.squared,
+    a.mean + difference * share,
+    a.scatter + b.scatter + jnp.square(difference) * a.count[..., None] * share,
+  )
+
+
+def _figures(
+  count: np.ndarray, squared: np.ndarray, scatter: np.ndarray
+) -> dict[str, np.ndarray]:
+  """RMSE, R2 and mean squared error from sums [..., D] over `count` [...] examples.
+
+  R2 is scikit-learn's `r2_score`, the mean over targets: where all targets are equal it
+  is 1 without errors and 0 with any.
+  """
+  with np.errstate(invalid='ignore', divide='ignore'):
+    loss = squared.mean(axis=-1) / count
+    constant = np.where(squared > 0, 0.0, 1.0)
+    r2 = np.where(
+      scatter > 0, 1 - squared / np.where(scatter > 0, scatter, 1), constant
+    )
+    # An error that is not a number must not pass for none.
+    r2 = np.where(np.isnan(squared), np.nan, r2).mean(axis=-1)
+    r2 = np.where(count > 0, r2, np.nan)
+    return {'rmse': np.sqrt(loss), 'r2': r2, 'loss': loss}
+
+
+def _by_client(errors: Errors) -> dict[str, np.ndarray]:
+  count, squared, _, scatter = (np.asarray(x, np.float64) for x in errors)
+  return _figures(count, squared, scatter)
+
+
+def _micro(errors: Errors) -> dict[str, float]:
+  """Over the examples of all clients together: no mean of the clients' figures."""
+  count, squared, mean, scatter = (np.asarray(x, np.float64) for x in errors)
+  total = count.sum()
+  if not total:
+    return dict.fromkeys(('rmse', 'r2', 'loss'), float('nan'))
+  kept = count > 0
+  count, mean = count[kept, None], mean[kept]
+  center = (count * mean).sum(axis=0) / total
+  whole = scatter[kept].sum(axis=0) + (count * np.square(mean - center)).sum(axis=0)
+  found = _figures(total, squared[kept].sum(axis=0), whole)
+  return {name: float(value) for name, value in found.items()}
+
+
+def _mix(outputs: jax.Array, log_weights: jax.Array) -> jax.Array:
+  """The mean of the mixture, sum_k pi_k f_k(x)."""
+  return (jnp.exp(log_weights)[:, None, None] * outputs).sum(axis=0)
+
+
+def _predict(outputs: np.ndarray) -> np.ndarray:
+  return outputs
+
+
+REGRESSION = Task(
+  name='regression',
+  loss=squared_error,
+  figures=(
+    Figure('rmse', 'RMSE', percent=False, higher_is_better=False),
+    Figure('r2', 'R2', percent=False, higher_is_better=True),
+    Figure('loss', 'loss', percent=False, higher_is_better=False),
+  ),
+  targets=array_checks.targets,
+  count_outputs=lambda y: y.shape[1],
+  output_shape=lambda count, _, num_targets: (count, num_targets),
+  target_shape=lambda count, _, num_targets: (count, num_targets),
+  measure=_measure,
+  add=_add,
+  by_client=_by_client,
+  micro=_micro,
+  mix=_mix,
+  predict=_predict,
+)

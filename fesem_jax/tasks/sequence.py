@@ -1,0 +1,104 @@
+"""Sequences: the next token at every position; accuracy by token and perplexity."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fesem_jax.tasks.task import Figure, Task, add
+from fesem_jax.utils import array_checks
+
+# In place of a token that is not to be predicted, e.g. behind the end of a sequence.
+NO_TOKEN = -1
+
+
+def _cross_entropies(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """[B, S] cross entropy of each token; 0 where there is none."""
+  one_hot = jax.nn.one_hot(y, logits.shape[-1])  # All zeros for `NO_TOKEN`.
+  return jnp.where(y >= 0, optax.softmax_cross_entropy(logits, one_hot), 0.0)
+
+
+def token_cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """Mean softmax cross entropy of the tokens of each sequence.
+
+  A batch is a number of sequences, each of which counts alike however many tokens it
+  has; where all have as many, that is the mean over tokens.
+
+  Args:
+    logits: [B, S, L] float32.
+    y: [B, S] int32 tokens in 0..L-1, or -1 where none is to be predicted.
+
+  Returns:
+    [B] float32; 0 for a sequence without tokens.
+  """
+  count = (y >= 0).sum(axis=-1)
+  return _cross_entropies(logits, y).sum(axis=-1) / jnp.maximum(count, 1)
+
+
+class TokenCounts(NamedTuple):
+  """Outcome of predicting the tokens of each client's sequences.
+
+  Attributes:
+    correct: [M] int32 tokens that were predicted right.
+    tokens: [M] int32 tokens.
+    loss: [M] float32 sum of their cross entropies.
+  """
+
+  correct: Any
+  tokens: Any
+  loss: Any
+
+
+def _measure(
+  logits: jax.Array, y: jax.Array, weights: jax.Array, num_tokens: int
+) -> TokenCounts:
+  del num_tokens
+  counted = (weights[:, None] > 0) & (y >= 0)
+  loss = jnp.where(counted, _cross_entropies(logits, y), 0.0)
+  correct = counted & (logits.argmax(axis=-1) == y)
+  return TokenCounts(
+    correct.sum(dtype=jnp.int32), counted.sum(dtype=jnp.int32), loss.sum()
+  )
+
+
+def _by_client(counts: TokenCounts) -> dict[str, np.ndarray]:
+  correct, tokens, loss = (np.asarray(x, np.float64) for x in counts)
+  with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
+    return {'accuracy': correct / tokens, 'perplexity': np.exp(loss / tokens)}
+
+
+def _micro(counts: TokenCounts) -> dict[str, float]:
+  whole = TokenCounts(*(np.asarray(x, np.float64).sum() for x in counts))
+  return {name: float(value) for name, value in _by_client(whole).items()}
+
+
+def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:
+  """Logarithms of the mixture's probabilities of each token."""
+  log_weights = log_weights[:, None, None, None]
+  return jax.nn.logsumexp(jax.nn.log_softmax(logits) + log_weights, axis=0)
+
+
+def _shape(count: int, example_shape: tuple[int, ...]) -> tuple[int, ...]:
+  return (count, *example_shape[:1])
+
+
+SEQUENCE = Task(
+  name='sequence',
+  loss=token_cross_entropy,
+  figures=(
+    Figure('accuracy', 'acc', percent=True, higher_is_better=True),
+    Figure('perplexity', 'perplexity', percent=False, higher_is_better=False),
+  ),
+  targets=array_checks.tokens,
+  count_outputs=lambda y: int(y.max(initial=0)) + 1,
+  output_shape=lambda count, shape, num_tokens: (*_shape(count, shape), num_tokens),
+  target_shape=lambda count, shape, _: _shape(count, shape),
+  measure=_measure,
+  add=add,
+  by_client=_by_client,
+  micro=_micro,
+  mix=_mix,
+  predict=lambda logits: logits.argmax(axis=-1).astype(np.int32),
+)

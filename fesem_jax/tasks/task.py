@@ -1,0 +1,126 @@
+"""A task as one value: its loss, its figures and what counts as better."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# (Outputs [B, ...], targets y [B, ...]) -> [B] float32, one number for each example.
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+
+# Sums over a client's examples from which its figures follow, a tree of arrays.
+Sums = Any
+
+
+class Figure(NamedTuple):
+  """A figure of merit.
+
+  Attributes:
+    name: as in records and columns, e.g. 'accuracy'.
+    heading: as in tables, e.g. 'acc'.
+    percent: whether tables and plots multiply it by 100.
+    higher_is_better: which of two models it prefers.
+  """
+
+  name: str
+  heading: str
+  percent: bool
+  higher_is_better: bool
+
+  @property
+  def factor(self) -> float:
+    """What tables and plots multiply it by."""
+    return 100.0 if self.percent else 1.0
+
+  @property
+  def title(self) -> str:
+    """Its name for the axis of a plot, with the unit."""
+    return f'micro {self.name} (%)' if self.percent else f'micro {self.name}'
+
+  @property
+  def digits(self) -> int:
+    """Digits behind the point in tables."""
+    return 1 if self.percent else 3
+
+  @property
+  def unit(self) -> str:
+    """What tables say of differences."""
+    return 'percentage points' if self.percent else 'the same unit'
+
+  def better(self, value: float) -> float:
+    """A number that is the larger the better the figure is."""
+    return value if self.higher_is_better else -value
+
+  def text(self, value: float) -> str:
+    """A value for a reader, e.g. '94.3%' or '0.523'."""
+    return f'{100 * value:.1f}%' if self.percent else f'{value:.3g}'
+
+
+def add(a: Sums, b: Sums) -> Sums:
+  """Sums of two sets of examples, where they are plain sums."""
+  return jax.tree.map(jnp.add, a, b)
+
+
+class Task(NamedTuple):
+  """What models are trained for.
+
+  B is the number of examples of a batch, L that of outputs: the classes, targets or
+  tokens. Methods, evaluation and files use these functions and never ask which task it
+  is.
+
+  Attributes:
+    name: of the flag `--task`.
+    loss: that clients minimize unless their model has another one.
+    figures: what is measured; the first one decides which of two models is better.
+    targets: (y of any kind, what errors call it, L or None) -> y [T, ...] as
+      `FederatedData` holds it; raises `UserError`.
+    count_outputs: y -> L where the data do not say it.
+    output_shape: (B, shape of one example, L) -> shape of the outputs of B examples.
+    target_shape: (B, shape of one example, L) -> shape of their targets.
+    measure: (outputs, y, weights [B] float32, L) -> `Sums` of the examples of weight 1.
+    add: the sums of two sets of examples, from those of each.
+    by_client: sums with a leading axis M on the host -> name of each figure -> [M]
+      float64, NaN for clients without examples.
+    micro: the same sums -> name of each figure -> its value over the examples of all
+      clients.
+    mix: (outputs [R, B, ...] of R models, log weights [R]) -> outputs [B, ...] of their
+      mixture.
+    predict: outputs [B, ...] on the host -> what a user is given.
+  """
+
+  name: str
+  loss: Loss
+  figures: tuple[Figure, ...]
+  targets: Callable[[Any, str, int | None], np.ndarray]
+  count_outputs: Callable[[np.ndarray], int]
+  output_shape: Callable[[int, tuple[int, ...], int], tuple[int, ...]]
+  target_shape: Callable[[int, tuple[int, ...], int], tuple[int, ...]]
+  measure: Callable[[jax.Array, jax.Array, jax.Array, int], Sums]
+  add: Callable[[Sums, Sums], Sums]
+  by_client: Callable[[Sums], dict[str, np.ndarray]]
+  micro: Callable[[Sums], dict[str, float]]
+  mix: Callable[[jax.Array, jax.Array], jax.Array]
+  predict: Callable[[np.ndarray], np.ndarray]
+
+  @property
+  def primary(self) -> Figure:
+    """The figure that decides which of two models is better."""
+    return self.figures[0]
+
+  @property
+  def columns(self) -> tuple[str, ...]:
+    """Names of the figures in records: micro ones, then macro ones."""
+    names = [figure.name for figure in self.figures]
+    return (*(f'micro_{name}' for name in names), *(f'macro_{name}' for name in names))
+
+  @property
+  def primary_column(self) -> str:
+    """Name in records of the figure that decides."""
+    return f'micro_{self.primary.name}'
+
+  def figure(self, column: str) -> Figure:
+    """The figure of a column of records."""
+    name = column.split('_', 1)[1]
+    return next(figure for figure in self.figures if figure.name == name)

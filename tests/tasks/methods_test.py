@@ -1,0 +1,178 @@
+"""Methods on regression and sequences, from training to saved models."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms, models
+from fesem_jax.core import sharding
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import ClientInfo, FederatedData
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.methods import METHODS, ONCE, assert_close, initial, matrix
+
+SIZES, GROUPS, FEATURES, TOKENS, LENGTH = [7, 5, 9, 6], [0, 1, 0, 1], 3, 4, 5
+
+
+class NextToken(nn.Module):
+  """Logits of the next token from the current one alone."""
+
+  @nn.compact
+  def __call__(self, x):
+    x = nn.Embed(TOKENS, 6, name='embedding')(x.astype(jnp.int32))
+    return nn.Dense(TOKENS, name='logits')(x)
+
+
+def regression(seed):
+  """Two groups with linear functions of their own."""
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=(sum(SIZES), FEATURES)).astype(np.float32)
+  group = np.repeat(GROUPS, SIZES)
+  weights = np.array([[1.0, 2.0, -1.0], [-2.0, 0.5, 1.0]])
+  y = (x * weights[group]).sum(axis=1, keepdims=True) + 0.5
+  return federation(x, y, 'regression', 1)
+
+
+def sequences(seed):
+  """Two groups that count up or down, of different lengths."""
+  rng = np.random.default_rng(seed)
+  first = rng.integers(0, TOKENS, (sum(SIZES), 1))
+  way = np.where(np.repeat(GROUPS, SIZES)[:, None], -1, 1)
+  whole = (first + way * np.arange(LENGTH + 1)) % TOKENS
+  y = whole[:, 1:].copy()
+  y[rng.random(len(y)) < 0.5, -2:] = -1
+  return federation(whole[:, :-1].astype(np.float32), y, 'sequence', TOKENS)
+
+
+def federation(x, y, task, outputs):
+  info = ClientInfo(np.array([f'c{i}' for i in range(len(SIZES))]), np.array(GROUPS))
+  return FederatedData.from_arrays(
+    x, y, np.array(SIZES), num_classes=outputs, task=task, info=info
+  )
+
+
+DATA = {'regression': regression, 'sequence': sequences}
+MODELS = {
+  'regression': models.build('mlp', (FEATURES,), 1, (4,), task='regression'),
+  'sequence': models.from_flax(NextToken(), (LENGTH,), task='sequence'),
+}
+
+
+def local(task, chunk=2, devices=1, batch_size=4):
+  mesh, schedule = sharding.client_mesh(devices), Schedule(batch_size, 2)
+  return LocalTraining(MODELS[task], optax.sgd(0.05), schedule, chunk, mesh)
+
+
+@pytest.mark.parametrize('task', DATA)
+@pytest.mark.parametrize('number', ONCE, ids=[METHODS[i][0] for i in ONCE])
+def test_every_method_trains_whatever_the_chunks(number, task):
+  name, options = METHODS[number]
+  if name == 'fesem_ma' and task == 'sequence':
+    with pytest.raises(UserError, match='layers run one after the other'):
+      algorithms.build(name, local(task), **options)
+    return
+  data = DATA[task](0)
+  found = []
+  for chunk in (2, 3):
+    algorithm = algorithms.build(name, local(task, chunk), **options)
+    state, before = initial(algorithm, data), None
+    step = jax.jit(algorithm.step)
+    for number in (1, 2):
+      key = jax.random.fold_in(jax.random.key(4), number)
+      state, info = step(state, data, helpers.everyone(data), key)
+      before = info.train_loss if before is None else before
+    # A step of an adaptive server may be too long at first.
+    assert info.train_loss < before or name == 'fed_opt'
+    found.append(matrix(algorithm.deployed(state, data).params(len(SIZES))))
+  assert_close(*found, 1e-5, 1e-5)
+
+
+def test_fed_avg_of_a_regression_matches_a_float64_reference():
+  data = regression(0)
+  linear = models.build('logistic', (FEATURES,), 1, task='regression')
+  chosen = local('regression', batch_size=0)._replace(model=linear)
+  algorithm = algorithms.build('fed_avg', chosen)
+  state = initial(algorithm, data)
+  kernel, bias = (
+    np.asarray(algorithm.deployed(state, data).shared['logits'][name][0], np.float64)
+    for name in ('kernel', 'bias')
+  )
+  state, info = jax.jit(algorithm.step)(
+    state, data, helpers.everyone(data), jax.random.key(1)
+  )
+  ends, losses = [], []
+  for i, size in enumerate(SIZES):
+    x, y = (a.astype(np.float64) for a in data.client(i))
+    w, b, own = kernel.copy(), bias.copy(), []
+    for _ in range(2):  # One batch an epoch.
+      error = x @ w + b - y
+      own.append(np.square(error).mean())
+      w, b = w - 0.05 * 2 / size * x.T @ error, b - 0.05 * 2 / size * error.sum(axis=0)
+    ends.append((w, b))
+    losses.append(np.mean(own))
+  weights = np.array(SIZES) / sum(SIZES)
+  found = algorithm.deployed(state, data).shared['logits']
+  for i, name in enumerate(('kernel', 'bias')):
+    wanted = sum(p * end[i] for p, end in zip(weights, ends, strict=True))
+    np.testing.assert_allclose(found[name][0], wanted, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(info.train_loss, np.average(losses, weights=weights), 1e-5)
+
+
+@pytest.mark.parametrize('task', DATA)
+def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
+  train, test = DATA[task](0), DATA[task](1)
+  chosen = local(task, devices=2)
+  programs = Programs()
+
+  def simulated(rounds):
+    return fj.simulate(
+      algorithms.build('fesem', chosen, num_clusters=2),
+      train,
+      test,
+      rounds=rounds,
+      workdir=tmp_path / 'run',
+      programs=programs,
+    )
+
+  simulated(2)
+  result = simulated(3)  # Goes on from its checkpoint.
+  summary = result.summary
+  assert summary['task'] == task
+  assert list(summary['deployed']) == list(fj.tasks.TASKS[task].columns)
+  run = fj.load_run(tmp_path / 'run', MODELS[task])
+  columns = run.clients.columns()
+  primary = fj.tasks.TASKS[task].primary.name
+  assert {f'deployed_{primary}', f'finetuned_{primary}'} <= columns.keys()
+  errors = []
+  for i, name in enumerate(train.info.names):
+    x, y = test.client(i)
+    guess = run.predict(x, client=name)
+    if task == 'sequence':
+      known = y >= 0
+      own = (guess == y)[known].mean()
+    else:
+      own = np.sqrt(np.square(guess - y).mean())
+    errors.append(own)
+  np.testing.assert_allclose(columns[f'deployed_{primary}'], errors, rtol=1e-4)
+  if task == 'regression':
+    with pytest.raises(UserError, match='a regression has none'):
+      run.predict(x, client=name, probabilities=True)
+    assert 'deployed_accuracy' not in columns
+  else:
+    assert run.predict(x, client=name, probabilities=True).shape == (
+      len(x), LENGTH, TOKENS,
+    )  # fmt: skip
+
+
+def test_a_model_for_another_task_is_refused():
+  data = regression(0)
+  algorithm = algorithms.build('fed_avg', local('sequence'))
+  with pytest.raises(UserError, match='made for sequence, but the data are for regre'):
+    fj.simulate(algorithm, data, data, rounds=1)

@@ -1,0 +1,115 @@
+"""Regression: loss and figures against scikit-learn."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from sklearn.metrics import r2_score, root_mean_squared_error
+
+from fesem_jax.evaluation import evaluate
+from fesem_jax.tasks import REGRESSION
+from fesem_jax.tasks.regression import squared_error
+from fesem_jax.utils.errors import UserError
+
+
+def totals_of(truths, guesses, parts=1):
+  """What is measured of clients, each in some parts as in batches."""
+
+  def one(y, guess):
+    pieces = [
+      REGRESSION.measure(g, t, np.ones(len(t), np.float32), y.shape[1])
+      for t, g in zip(
+        np.array_split(y, parts), np.array_split(guess, parts), strict=True
+      )
+    ]
+    return functools.reduce(REGRESSION.add, pieces)
+
+  each = [one(y, guess) for y, guess in zip(truths, guesses, strict=True)]
+  sums = jax.tree.map(lambda *rows: np.stack(rows), *each)
+  return evaluate.Totals(np.array([len(y) for y in truths]), sums, {})
+
+
+def drawn(seed, shift=0.0, sizes=(2, 5, 40, 300), targets=1):
+  rng = np.random.default_rng(seed)
+  truths = [rng.normal(shift, 2, (n, targets)).astype(np.float32) for n in sizes]
+  guesses = [(y + rng.normal(0, 1, y.shape)).astype(np.float32) for y in truths]
+  return truths, guesses
+
+
+@pytest.mark.parametrize('targets', [1, 3])
+@pytest.mark.parametrize('parts', [1, 4])
+def test_figures_match_scikit_learn(targets, parts):
+  truths, guesses = drawn(0, targets=targets)
+  totals = totals_of(truths, guesses, parts)
+  own = evaluate.client_figures(totals, REGRESSION)
+  for i, (y, guess) in enumerate(zip(truths, guesses, strict=True)):
+    mean_square = np.square(y.astype(np.float64) - guess).mean()
+    np.testing.assert_allclose(own['loss'][i], mean_square, rtol=1e-5)
+    np.testing.assert_allclose(own['rmse'][i], np.sqrt(mean_square), rtol=1e-5)
+    np.testing.assert_allclose(own['r2'][i], r2_score(y, guess), rtol=1e-4, atol=1e-5)
+  if targets == 1:
+    wanted = root_mean_squared_error(truths[2], guesses[2])
+    np.testing.assert_allclose(own['rmse'][2], wanted, rtol=1e-5)
+  # Over all examples together, not a mean of the clients' figures.
+  y, guess = np.concatenate(truths), np.concatenate(guesses)
+  found = evaluate.scores(totals, REGRESSION)
+  assert list(found) == list(REGRESSION.columns)
+  np.testing.assert_allclose(found['micro_r2'], r2_score(y, guess), rtol=1e-4)
+  wanted = np.sqrt(np.square(y.astype(np.float64) - guess).mean())
+  np.testing.assert_allclose(found['micro_rmse'], wanted, rtol=1e-5)
+  np.testing.assert_allclose(found['macro_rmse'], own['rmse'].mean(), rtol=1e-12)
+
+
+def test_targets_about_a_large_mean_keep_their_spread():
+  truths, guesses = drawn(1, shift=1e4)
+  found = evaluate.client_figures(totals_of(truths, guesses, 4), REGRESSION)
+  wanted = [r2_score(y, g) for y, g in zip(truths, guesses, strict=True)]
+  np.testing.assert_allclose(found['r2'], wanted, rtol=1e-2, atol=1e-3)
+
+
+def test_equal_targets_and_clients_without_examples():
+  same = np.full((4, 1), 3.0, np.float32)
+  none = np.zeros((0, 1), np.float32)
+  totals = totals_of([same, same, none], [same, same + 1, none])
+  found = evaluate.client_figures(totals, REGRESSION)
+  np.testing.assert_array_equal(found['r2'], [1.0, 0.0, np.nan])
+  assert r2_score(same, same) == 1.0
+  assert r2_score(same, same + 1) == 0.0
+  np.testing.assert_array_equal(found['rmse'], [0.0, 1.0, np.nan])
+  assert evaluate.scores(totals, REGRESSION)['macro_rmse'] == 0.5
+  empty = evaluate.scores(totals_of([none], [none]), REGRESSION)
+  assert np.isnan(list(empty.values())).all()
+
+
+def test_predictions_that_are_not_numbers_are_no_perfect_ones():
+  y = np.full((3, 1), 1.0, np.float32)
+  found = evaluate.scores(totals_of([y], [y * np.nan]), REGRESSION)
+  assert np.isnan(list(found.values())).all()
+
+
+def test_the_loss_of_an_example_is_the_mean_over_its_targets():
+  y, outputs = np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[2.0, 1.0], [0.5, 0.5]])
+  np.testing.assert_allclose(squared_error(outputs, y), [2.5, 0.25])
+
+
+@pytest.mark.parametrize(
+  ('y', 'reason'),
+  [
+    ([[[1.0]]], 'one number for each example'),
+    ([1.0, np.inf], 'not finite'),
+    ([1e300], 'not finite'),
+    (['a'], 'not numbers'),
+    ([[], []], 'one number for each example'),
+  ],
+)
+def test_targets_that_do_not_fit_are_refused(y, reason):
+  with pytest.raises(UserError, match=reason):
+    REGRESSION.targets(y, '`y`', None)
+
+
+def test_targets_become_rows():
+  found = REGRESSION.targets([1, 2], '`y`', None)
+  assert (found.shape, found.dtype) == ((2, 1), np.float32)
+  with pytest.raises(UserError, match='2 targets an example; there must be 3'):
+    REGRESSION.targets([[1, 2]], '`y`', 3)

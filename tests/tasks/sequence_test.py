@@ -1,0 +1,82 @@
+"""Sequences: masked cross entropy, accuracy by token, perplexity."""
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+from sklearn.metrics import accuracy_score, log_loss
+
+from fesem_jax.evaluation import evaluate
+from fesem_jax.tasks import SEQUENCE
+from fesem_jax.tasks.sequence import token_cross_entropy
+from fesem_jax.utils.errors import UserError
+
+
+def drawn(seed, count, length=6, tokens=5):
+  """Logits [N, S, L] and next tokens [N, S] of sequences of different lengths."""
+  rng = np.random.default_rng(seed)
+  y = rng.integers(0, tokens, (count, length)).astype(np.int32)
+  lengths = rng.integers(1, length + 1, count)
+  y[np.arange(length) >= lengths[:, None]] = -1
+  return rng.normal(0, 2, (count, length, tokens)).astype(np.float32), y
+
+
+def test_the_loss_is_the_mean_over_the_tokens_of_a_sequence():
+  logits, y = drawn(0, 7)
+  y[3] = -1
+  wanted = [
+    np.mean([-log_softmax(row)[t] for row, t in zip(*each, strict=True) if t >= 0])
+    if (each[1] >= 0).any()
+    else 0.0
+    for each in zip(logits.astype(np.float64), y, strict=True)
+  ]
+  np.testing.assert_allclose(token_cross_entropy(logits, y), wanted, rtol=1e-5)
+  assert np.isfinite(jax.grad(lambda z: token_cross_entropy(z, y).sum())(logits)).all()
+
+
+def test_figures_match_scikit_learn_over_the_tokens():
+  clients = [drawn(seed, count) for seed, count in enumerate((1, 4, 9))]
+  each = [
+    SEQUENCE.measure(logits, y, np.ones(len(y), np.float32), 5) for logits, y in clients
+  ]
+  sums = jax.tree.map(lambda *rows: np.stack(rows), *each)
+  totals = evaluate.Totals(np.array([len(y) for _, y in clients]), sums, {})
+  own = evaluate.client_figures(totals, SEQUENCE)
+  flat = []
+  for i, (logits, y) in enumerate(clients):
+    kept = y >= 0
+    flat.append((logits[kept], y[kept]))
+    truth, guess = y[kept], logits[kept].argmax(axis=1)
+    np.testing.assert_allclose(own['accuracy'][i], accuracy_score(truth, guess))
+    chance = np.exp(log_softmax(logits[kept].astype(np.float64), axis=1))
+    wanted = np.exp(log_loss(truth, chance, labels=range(5)))
+    np.testing.assert_allclose(own['perplexity'][i], wanted, rtol=1e-5)
+  logits, truth = map(np.concatenate, zip(*flat, strict=True))
+  found = evaluate.scores(totals, SEQUENCE)
+  accuracy = accuracy_score(truth, logits.argmax(axis=1))
+  np.testing.assert_allclose(found['micro_accuracy'], accuracy)
+  chance = np.exp(log_softmax(logits.astype(np.float64), axis=1))
+  wanted = np.exp(log_loss(truth, chance, labels=range(5)))
+  np.testing.assert_allclose(found['micro_perplexity'], wanted, rtol=1e-5)
+
+
+def test_examples_of_weight_0_do_not_count():
+  logits, y = drawn(3, 4)
+  weights = np.array([1, 0, 1, 0], np.float32)
+  some = SEQUENCE.measure(logits, y, weights, 5)
+  kept = SEQUENCE.measure(logits[::2], y[::2], np.ones(2, np.float32), 5)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), some, kept)
+
+
+@pytest.mark.parametrize(
+  ('y', 'reason'),
+  [
+    ([1, 2], r'of shape \[N, S\]'),
+    ([[0.5, 1]], 'whole numbers'),
+    ([[-2, 1]], 'whole numbers'),
+    ([[0, 7]], 'token 7 is not in 0..4'),
+  ],
+)
+def test_tokens_that_do_not_fit_are_refused(y, reason):
+  with pytest.raises(UserError, match=reason):
+    SEQUENCE.targets(y, '`y`', 5)
