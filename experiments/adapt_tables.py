@@ -134,4 +134,4 @@ def curves(
     panel = panels.setdefault(title, {})
     for row in table:
       panel.setdefault(row['rule'], []).append(row[f'{kind}_{column}'])
-  return numbers, panels, tasks.of(table[0]).primary.title.capitalize()
+  return numbers, panels, tasks.of(table[0]).primary.title

@@ -51,7 +51,7 @@ def _panels(points: list[Point]) -> dict[str, tuple[str, str]]:
   of = ', honest clients' if any(p['honest'] for p in points) else ''
   task = tasks.of(points[0])
   shown_ones = {
-    f'{kind}_{task.primary_column}': (f'{name}{of}', task.primary.title.capitalize())
+    f'{kind}_{task.primary_column}': (f'{name}{of}', task.primary.title)
     for kind, name in _KINDS.items()
   }
   for name in tables.AGREEMENTS:

@@ -146,7 +146,7 @@ def _described(label: str, found: Choice | UserError) -> list[str]:
   if not found.values:
     return [f'{label}: diverged with every {", ".join(found.grid)}; it stays as given.']
   chosen = f'{label}: {in_words(found.values)}'
-  by = f'by {KINDS[found.by]} micro {found.figure.name} on validation examples'
+  by = f'by {KINDS[found.by]} micro {found.figure.label} on validation examples'
   return [
     f'{chosen}, {by}, seeds {seeds_as_text(found.seeds)}.',
     *tuning.warnings(label, found),

@@ -180,7 +180,7 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
     f'{name} {grid_as_text(tried)}' for name, tried in choice.grid.items()
   )
   how = (
-    f'tuned over {grids} by {KINDS[choice.by]} micro {choice.figure.name} on '
+    f'tuned over {grids} by {KINDS[choice.by]} micro {choice.figure.label} on '
     'validation data, '
     f'seeds {seeds_as_text(choice.seeds)}'
   )

@@ -184,11 +184,11 @@ def as_markdown(found: Differences, honest: bool = False) -> str:
       continue
     of_honest = ', honest clients' if honest else ''
     of = tasks.of(found).primary
+    unit = ', in percentage points' if of.percent else ''
     lines = [
-      f'{name.capitalize()} micro {of.name}{of_honest} minus that of '
-      f'{in_markdown(found["reference"])}, in {of.unit}: mean of the differences of '
-      'each seed, and their 95 % interval (Student t; not adjusted for the number of '
-      'methods)',
+      f'{name.capitalize()} micro {of.label}{of_honest} minus that of '
+      f'{in_markdown(found["reference"])}{unit}: mean of the differences of each seed, '
+      'and their 95 % interval (Student t; not adjusted for the number of methods)',
       '',
     ]
     rows, digits = [], of.digits + 1

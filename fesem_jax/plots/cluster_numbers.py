@@ -26,7 +26,7 @@ def choosing_k(
   rows: Sequence[Mapping[str, Any]],
   recommended: int | None,
   title: str,
-  figure_title: str = 'micro accuracy (%)',
+  figure_title: str = 'Micro accuracy (%)',
 ) -> Figure:
   """Draws the figures of each number of clusters, the recommended one marked.
 
@@ -49,7 +49,7 @@ def choosing_k(
         axis.axvline(recommended, color='black', linestyle=':', linewidth=1.2)
       axis.set_xlabel('Clusters K')
       # The legend is between title and panel, where it hides no curve.
-      axis.set_title(label or figure_title.capitalize(), fontsize=10, pad=26)
+      axis.set_title(label or figure_title, fontsize=10, pad=26)
       tried = [row['num_clusters'] for row in rows]
       axis.set_xlim(tried[0] - 0.5, tried[-1] + 0.5)
       axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))

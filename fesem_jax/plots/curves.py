@@ -17,7 +17,11 @@ _Panel = tuple[str, tuple[str, ...], float]
 def _panels(task: Task, clustered: bool) -> list[_Panel]:
   figure, column = task.primary, task.primary_column
   found: list[_Panel] = [
-    (f'{name} {figure.title}', (kind, column), figure.factor)
+    (
+      f'{name} {figure.title[0].lower()}{figure.title[1:]}',
+      (kind, column),
+      figure.factor,
+    )
     for kind, name in (('finetuned', 'Fine-tuned'), ('deployed', 'Deployed'))
   ]
   if clustered:
@@ -58,7 +62,7 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
       axis.set_title(label, fontsize=10)
     if clustered:
       axes[2].set_ylim(bottom=0)
-    what = f'{task.primary.name} and Eq. 6' if clustered else task.primary.name
+    what = f'{task.primary.label} and Eq. 6' if clustered else task.primary.label
     of = {run.dataset for run in runs} if len(runs) > 1 else {runs[0].name}
     shown = in_figure(of.pop()) if len(of) == 1 else f'{len(runs)} runs'
     figure.suptitle(f'{shown}: {what} over rounds')

@@ -90,8 +90,8 @@ CLASSIFICATION = Task(
   name='classification',
   loss=cross_entropy,
   figures=(
-    Figure('accuracy', 'acc', percent=True, higher_is_better=True),
-    Figure('f1', 'F1', percent=True, higher_is_better=True),
+    Figure('accuracy', 'accuracy', 'acc', percent=True, higher_is_better=True),
+    Figure('f1', 'F1', 'F1', percent=True, higher_is_better=True),
   ),
   targets=array_checks.labels,
   count_outputs=lambda y: int(y.max(initial=0)) + 1,

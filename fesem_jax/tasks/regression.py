@@ -119,9 +119,9 @@ REGRESSION = Task(
   name='regression',
   loss=squared_error,
   figures=(
-    Figure('rmse', 'RMSE', percent=False, higher_is_better=False),
-    Figure('r2', 'R2', percent=False, higher_is_better=True),
-    Figure('loss', 'loss', percent=False, higher_is_better=False),
+    Figure('rmse', 'RMSE', 'RMSE', percent=False, higher_is_better=False),
+    Figure('r2', 'R2', 'R2', percent=False, higher_is_better=True),
+    Figure('loss', 'loss', 'loss', percent=False, higher_is_better=False),
   ),
   targets=array_checks.targets,
   count_outputs=lambda y: y.shape[1],

@@ -88,8 +88,10 @@ SEQUENCE = Task(
   name='sequence',
   loss=token_cross_entropy,
   figures=(
-    Figure('accuracy', 'acc', percent=True, higher_is_better=True),
-    Figure('perplexity', 'perplexity', percent=False, higher_is_better=False),
+    Figure('accuracy', 'accuracy', 'acc', percent=True, higher_is_better=True),
+    Figure(
+      'perplexity', 'perplexity', 'perplexity', percent=False, higher_is_better=False
+    ),
   ),
   targets=array_checks.tokens,
   count_outputs=lambda y: int(y.max(initial=0)) + 1,

@@ -18,13 +18,15 @@ class Figure(NamedTuple):
   """A figure of merit.
 
   Attributes:
-    name: as in records and columns, e.g. 'accuracy'.
+    name: as in records and columns, e.g. 'rmse'.
+    label: as in sentences and figures, e.g. 'RMSE'.
     heading: as in tables, e.g. 'acc'.
     percent: whether tables and plots multiply it by 100.
     higher_is_better: which of two models it prefers.
   """
 
   name: str
+  label: str
   heading: str
   percent: bool
   higher_is_better: bool
@@ -37,17 +39,12 @@ class Figure(NamedTuple):
   @property
   def title(self) -> str:
     """Its name for the axis of a plot, with the unit."""
-    return f'micro {self.name} (%)' if self.percent else f'micro {self.name}'
+    return f'Micro {self.label} (%)' if self.percent else f'Micro {self.label}'
 
   @property
   def digits(self) -> int:
     """Digits behind the point in tables."""
     return 1 if self.percent else 3
-
-  @property
-  def unit(self) -> str:
-    """What tables say of differences."""
-    return 'percentage points' if self.percent else 'the same unit'
 
   def better(self, value: float) -> float:
     """A number that is the larger the better the figure is."""
