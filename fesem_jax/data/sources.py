@@ -17,6 +17,7 @@ from fesem_jax.data import (
   synthetic,
   tfds,
   tff,
+  wage_panel,
 )
 from fesem_jax.data.partition import check_groups
 from fesem_jax.data.pool import Pool
@@ -140,6 +141,7 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   'cifar10': (_tfds('cifar10'),),
   'tfds': (Source('tfds', _named_in_tfds),),
   'hub': (Source('hub', _named_on_hub),),
+  'wage_panel': (Source('linearmodels', lambda r: wage_panel.load()),),
   'synthetic': _generated(
     lambda r: synthetic.alpha_beta(
         r.rng, r.num_clients, r.examples, r.options.synthetic_alpha,

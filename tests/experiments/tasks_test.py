@@ -1,0 +1,88 @@
+"""Tasks from the command line: every binary follows their figures."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.support.commands import call
+
+FLAGS = (
+  '--dataset=synthetic_linear', '--task=regression', '--num_clients=10',
+  '--examples_per_client=8', '--model=logistic', '--learning_rate=0.0001',
+  '--partition_groups=2', '--rounds=2', '--batch_size=0', '--local_epochs=1',
+)  # fmt: skip
+
+
+def test_a_regression_is_compared_tuned_and_adapted(tmp_path):
+  tuned = (
+    '--num_seeds=2', '--algorithms=fed_avg,fesem(2)', '--unseen_fraction=0.2',
+    '--tune=learning_rate:1e-6,1e-4,1e-3', '--tune_seeds=1',
+  )  # fmt: skip
+  made = call('compare', *FLAGS, *tuned, '--workdir=c', cwd=tmp_path)
+  assert made.returncode == 0, made.stderr
+  assert 'micro-RMSE' in made.stdout
+  assert 'by deployed micro RMSE on validation' in made.stdout
+  held = json.loads((tmp_path / 'c/tune.json').read_text())['fed_avg']
+  errors = {
+    t['values']['learning_rate']: t['validation_micro_rmse'] for t in held['tried']
+  }
+  assert held['chosen']['learning_rate'] == min(errors, key=errors.get)
+  table = json.loads((tmp_path / 'c/table.json').read_text())
+  rmse = {r['method']: r['deployed_micro_rmse'][0] for r in table['methods']}
+  # The lowest error is the reference.
+  assert table['differences']['reference'] == min(rmse, key=rmse.get)
+  assert (tmp_path / 'c/plots/convergence.png').exists()
+  workdir = tmp_path / 'c/fesem(2)/seed0'
+  summary = json.loads((workdir / 'summary.json').read_text())
+  assert (summary['task'], summary['label_skew']) == ('regression', None)
+  y = np.genfromtxt(workdir / 'clients.csv', delimiter=',', names=True)
+  assert {'deployed_rmse', 'finetuned_r2'} <= set(y.dtype.names)
+  adapted = call('adapt', 'c/fesem(2)/seed0', '--num_examples=3,all', cwd=tmp_path)
+  assert adapted.returncode == 0, adapted.stderr
+  assert 'joined micro-RMSE' in adapted.stdout
+
+
+def test_k_is_chosen_for_a_regression(tmp_path):
+  chosen = (
+    '--num_clusters_list=1,2', '--num_seeds=1', '--select_rounds=1', '--workdir=k',
+  )  # fmt: skip
+  made = call('select_k', *FLAGS, *chosen, cwd=tmp_path)
+  assert made.returncode == 0, made.stderr
+  rows = json.loads((tmp_path / 'k/select_k.json').read_text())['rows']
+  assert [row['task'] for row in rows] == ['regression'] * 2
+  assert all(row['deployed_mean'] > 0 for row in rows)
+
+
+def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
+  data = [f for f in FLAGS if f.split('=')[0] not in (
+    '--model', '--learning_rate', '--rounds', '--batch_size', '--local_epochs',
+  )]  # fmt: skip
+  made = call('prepare_data', *data, '--output=d.npz', '--plots=p', cwd=tmp_path)
+  assert made.returncode == 0, made.stderr
+  assert 'targets: 1 an example' in made.stdout
+  assert (tmp_path / 'p/sizes.png').exists()
+  run = ('--dataset=npz:d.npz', '--model=logistic', '--rounds=1', '--workdir=r')
+  again = call('run', '--algorithm=fed_avg', '--learning_rate=1e-4', *run, cwd=tmp_path)
+  assert again.returncode == 0, again.stderr
+  assert 'micro-rmse' in again.stdout
+  assert 'label skew' not in again.stdout
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (['--dataset=digits', '--task=regression'], '--task=regression does not fit'),
+    (['--dataset=diabetes', '--partition=dirichlet'], 'deals examples by their labels'),
+    (['--dataset=diabetes', '--task=classification'], '--task=classification does not'),
+    (
+      ['--dataset=diabetes', '--corrupt=label_flip', '--corrupt_fraction=0.2'],
+      '--corrupt=label_flip needs labels of classes',
+    ),
+  ],
+)
+def test_what_a_task_does_not_have_is_one_sentence(flags, message, tmp_path):
+  made = call('run', '--algorithm=fed_avg', '--model=logistic', *flags, cwd=tmp_path)
+  assert made.returncode == 1
+  assert message in made.stderr
+  assert made.stderr.count('\n') <= 2
