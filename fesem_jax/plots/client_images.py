@@ -25,10 +25,10 @@ def sheets(run: PlottedRun) -> Figure:
   images, who = clients['sheet_images'], clients['sheet_clients']
   if images.ndim == 5:
     images = images[..., None]
-  num_clusters, rows, columns, height, _, channels = images.shape
-  shown = images[..., 0] if channels == 1 else images
+  num_clusters, rows, columns, height = images.shape[:4]
+  shown = _as_pictures(images)
   # Gaps and missing images look like paper, black or white.
-  there = shown.any(axis=(3, 4, *range(5, shown.ndim)))
+  there = images.any(axis=(3, 4, 5))
   paper = np.median(shown[there]).astype(shown.dtype)
   shown = shown.copy()
   shown[~there] = paper
@@ -73,6 +73,17 @@ def sheets(run: PlottedRun) -> Figure:
       axis.set_title(title, fontsize=9, color=color_of(k))
     figure.suptitle(f'{in_figure(run.name)}: the most typical clients of each cluster')
   return figure
+
+
+def _as_pictures(images: np.ndarray) -> np.ndarray:
+  """Images [..., C] as what Matplotlib shows: [...] in gray, or [..., 3] in color."""
+  if images.shape[-1] != 3:  # Of other channels, their mean.
+    return images[..., 0] if images.shape[-1] == 1 else images.mean(axis=-1)
+  if images.dtype == np.uint8:
+    return images
+  # Matplotlib takes colors between 0 and 1; features may have any range.
+  least, most = images.min(), images.max()
+  return (images - least) / max(most - least, np.finfo(np.float32).tiny)
 
 
 def _mix(truth: TrueClusters, members: np.ndarray) -> str:
