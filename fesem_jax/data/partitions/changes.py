@@ -11,7 +11,7 @@ from fesem_jax.data.partitions import groups, image_corruptions
 from fesem_jax.data.partitions.rotation import rotate
 from fesem_jax.data.partitions.value import Partition
 
-# (x [T, ...], client of each row [T], 0 training or 1 test) -> x [T, ...].
+# (x [T, ...], client of each row [T], ascending, 0 training or 1 test) -> x [T, ...].
 OfFeatures = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 # (y [T], client of each row [T]) -> y [T].
 OfLabels = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -45,7 +45,7 @@ def of_partition(
   """
   of_clients = partition.groups_of_clients()
   features: list[OfFeatures] = []
-  labels = None
+  labels: OfLabels | None = None
   kind = partition.grouping
   if kind in ('label_permuted', 'label_swapped'):
     k = partition.num_groups
@@ -55,9 +55,10 @@ def of_partition(
     else:
       table = groups.label_swaps(k, num_classes)
 
-    def labels(y: np.ndarray, client: np.ndarray) -> np.ndarray:
+    def relabeled(y: np.ndarray, client: np.ndarray) -> np.ndarray:
       return table[of_clients[client], y]
 
+    labels = relabeled
   elif kind == 'rotated':
 
     def turned(x: np.ndarray, group: int, split: int) -> np.ndarray:
@@ -121,9 +122,10 @@ def _noisy(
   on what models see, `x * scale`, and is not clipped, so that bytes become float32.
   """
   x = x.astype(np.float32)
-  for i in np.unique(client).tolist():
+  ends = np.searchsorted(client, np.arange(num_clients + 1))  # Client after client.
+  for i in range(num_clients):
     rng = prng_streams.host_rng(seed, prng_streams.FEATURE_NOISE, 2 * i + split)
-    mine = client == i
-    noise = rng.standard_normal(x[mine].shape, np.float32)
-    x[mine] += np.float32(np.sqrt(variance * (i + 1) / num_clients) / scale) * noise
+    mine = x[ends[i] : ends[i + 1]]
+    deviation = np.sqrt(variance * (i + 1) / num_clients) / scale
+    mine += np.float32(deviation) * rng.standard_normal(mine.shape, np.float32)
   return x
