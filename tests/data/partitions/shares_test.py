@@ -164,7 +164,7 @@ def test_a_product_of_disjoint_groups_with_fewer_examples():
   assert sizes(train).sum() == 600
   assert len(set(train.x.ravel().tolist())) == 600
   assert np.ptp(sizes(train)) > 10
-  with pytest.raises(UserError, match='needs more than the 666 examples there are'):
+  with pytest.raises(UserError, match='needs more than the 667 examples there are'):
     deal(
       'label_permuted+unequal', num_clients=12, partition_groups=3,
       examples_per_client=200, disjoint_groups=True,
