@@ -52,16 +52,15 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
       progress_lines.shown(None),
       progress_lines.waiting_for(f'loading {dataset}, {name}'),
     ):
-      train, _ = data.load(
-        dataset, data_dir=f.data_dir, **chosen | {'partition': name}
-      )
+      train, _ = data.load(dataset, data_dir=f.data_dir, **chosen | {'partition': name})
     counts, sizes = label_counts(train), np.asarray(train.sizes())
     info = train.info
     panels[name] = plots.DealtClients(counts, info.clusters, info.cluster_names)
+    classes = np.median((counts > 0).sum(axis=1))
     print(
       f'{name}: {train.num_clients} clients of {sizes.min()} to {sizes.max()} training '
-      f'examples (median {np.median(sizes):g}), {np.median((counts > 0).sum(axis=1)):g} '
-      f'classes at the median, label skew {label_skew(counts):.3f}'
+      f'examples (median {np.median(sizes):g}), {classes:g} classes at the median, '
+      f'label skew {label_skew(counts):.3f}'
     )
   figure = plots.compared_partitions(panels, f'{dataset}: clients by partition')
   _tell(plots.save(figure, output))

@@ -60,8 +60,8 @@ _DATA = (
     'environment variable FESEM_DATA_DIR, else ./data.'),
   _flag('string', 'partition', None,
     f'How examples are dealt to clients: {", ".join(partitions.NAMES)}; or two of '
-    f'them, as in rotated+dirichlet: groups ({", ".join(GROUPED)}), and labels or sizes '
-    f'inside each group ({", ".join(DEALT)}); noisy goes with either. Default: '
+    f'them, as in rotated+dirichlet: groups ({", ".join(GROUPED)}), and labels or '
+    f'sizes inside each group ({", ".join(DEALT)}); noisy goes with either. Default: '
     "'natural' where the data set has clients of its own, else 'iid'."),
   _flag('integer', 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'),
   _flag('integer', 'examples_per_client', 0,
@@ -79,15 +79,15 @@ _DATA = (
     "Concentration of the dirichlet partition (clients' labels) and of the unequal one "
     '(their sizes, with i.i.d. labels); smaller is more skewed.'),
   _flag('integer', 'dirichlet_min_examples', 0,
-    "If positive, the dirichlet partition is NIID-Bench's: a client above the mean size "
-    'gets none of later classes, and all is drawn again until each client has so many '
-    'examples.'),
+    "If positive, the dirichlet partition is NIID-Bench's: a client above the mean "
+    'size gets none of later classes, and all is drawn again until each client has so '
+    'many examples.'),
   _flag('integer', 'classes_per_client', 2,
     'Label shards of each client under the shards partition.'),
   _flag('integer', 'labels_per_client', 2,
-    'Labels of each client under the labels partition (label i mod L and random others, '
-    "as NIID-Bench deals them) and under power_law (labels i, i + 1, ..., as FedProx's "
-    'MNIST).'),
+    'Labels of each client under the labels partition (label i mod L and random '
+    'others, as NIID-Bench deals them) and under power_law (labels i, i + 1, ..., as '
+    "FedProx's MNIST)."),
   _flag('float', 'lognormal_sigma', 0.3,
     "Clients' sizes under the lognormal partition are in proportion to exp(sigma z)."),
   _flag('float', 'power_law_sigma', 2.0,

@@ -171,7 +171,9 @@ def _assemble(
   """One split from each client's row numbers, changed as the partition says."""
   sizes = np.array([len(r) for r in rows])
   flat = np.concatenate(rows).astype(np.int64)
-  if change is not None or not np.array_equal(flat, np.arange(len(x))):  # Else: no copy.
+  if change is not None or not np.array_equal(
+    flat, np.arange(len(x))
+  ):  # Else: no copy.
     x, y = take(x, flat), y[flat]
   if change is not None:
     client_of_row = np.repeat(np.arange(len(sizes)), sizes)

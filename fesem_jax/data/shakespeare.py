@@ -124,6 +124,4 @@ def load_text(path: pathlib.Path, stride: int) -> Pool:
     raise UserError(
       f'{path}: no speaker has enough text for {LENGTH + 1} characters of both splits.'
     )
-  return from_clients(
-    train, test, where=path, num_classes=len(VOCABULARY), scale=1.0
-  )
+  return from_clients(train, test, where=path, num_classes=len(VOCABULARY), scale=1.0)

@@ -17,7 +17,7 @@ from fesem_jax.plots.style import PALETTE, STYLE, color_of
 from fesem_jax.plots.truth import true_clusters
 from fesem_jax.utils.display import in_figure
 
-_ACROSS = 4  # Partitions in a row.
+_ACROSS = 4  # Partitions in a row, at most.
 _SHOWN = 80  # More clients are narrower than a line.
 _NAMED = 6  # True clusters in a legend.
 
@@ -47,7 +47,8 @@ def compared_partitions(panels: Mapping[str, DealtClients], title: str) -> Figur
     panels: name of each partition -> what it deals.
     title: heading.
   """
-  across, lines = min(_ACROSS, len(panels)), -(-len(panels) // _ACROSS)
+  lines = -(-len(panels) // _ACROSS)
+  across = -(-len(panels) // lines)
   with plt.rc_context(STYLE | {'axes.grid': False}):
     figure = plt.figure(
       figsize=(1.2 + 3.1 * across, 0.4 + 4.2 * lines), layout='constrained'
@@ -63,9 +64,12 @@ def compared_partitions(panels: Mapping[str, DealtClients], title: str) -> Figur
         heats[-1].set_ylabel('Class')
         sizes.set_ylabel('Examples')
     figure.colorbar(
-      image, ax=heats, label="Share of a client's examples", ticks=[0, 0.1, 0.25, 0.5, 1],
+      image,
+      ax=heats,
+      label="Share of a client's examples",
+      ticks=[0, 0.1, 0.25, 0.5, 1],
       fraction=0.02,
-    )  # fmt: skip
+    )
     figure.suptitle(in_figure(title, 100))
   return figure
 

@@ -42,7 +42,7 @@ def parse():
     (['--dirichlet_alpha=0.1'], 'it is for --partition=dirichlet or unequal.'),
     (['--classes_per_client=3'], 'it is for --partition=shards.'),
     (['--labels_per_client=3'], 'it is for --partition=labels or power_law.'),
-    (['--rotations=0,15'], '--rotations=0,15 has no effect: it is for --partition=rot'),
+    (['--partition=iid', '--rotations=0,15'], '--rotations=0,15 has no effect: it is'),
     (
       ['--local_epochs=7', '--local_steps=3'],
       '--local_epochs=7 has no effect: it is for --local_steps=0.',

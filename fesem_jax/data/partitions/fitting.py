@@ -35,12 +35,12 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
   _check_features(partition, pool, named)
   if partition.grouping:
     check_groups(partition.count, partition.num_groups)
-  if partition.dealing in ('labels', 'power_law'):
-    if partition.labels_per_client > pool.num_classes:
-      raise UserError(
-        f'`labels_per_client={partition.labels_per_client}` is more than the '
-        f'{pool.num_classes} labels of {named}; lower it.'
-      )
+  few = partition.dealing in ('labels', 'power_law')
+  if few and partition.labels_per_client > pool.num_classes:
+    raise UserError(
+      f'`labels_per_client={partition.labels_per_client}` is more than the '
+      f'{pool.num_classes} labels of {named}; lower it.'
+    )
   # Groups that each hold all examples have as many copies of them.
   copied = partition.grouping and not partition.disjoint_groups
   copies = partition.num_groups if copied else 1

@@ -57,7 +57,7 @@ def _defocus_blur(
   radius, smoothing = c
   at = np.arange(-3, 4)
   disk = (at[:, None] ** 2 + at**2 <= radius**2).astype(np.float32)
-  taps = np.exp(-np.array([-1.0, 0.0, 1.0]) ** 2 / (2 * smoothing**2))
+  taps = np.exp(-(np.array([-1.0, 0.0, 1.0]) ** 2) / (2 * smoothing**2))
   taps = (taps / taps.sum()).astype(np.float32)
   kernel = disk / disk.sum()
   for axis in (0, 1):

@@ -83,9 +83,7 @@ def capped_dirichlet(
   )
 
 
-def lognormal(
-  rng: np.random.Generator, num_clients: int, sigma: float
-) -> np.ndarray:
+def lognormal(rng: np.random.Generator, num_clients: int, sigma: float) -> np.ndarray:
   """[1, M]: shares in proportion to exp(sigma z), z standard normal.
 
   As in FedDyn (Acar et al. 2021), whose sigma is 0.3.

@@ -158,7 +158,9 @@ class Partition:
     values = getattr(self, name)
     if not values:
       return
-    named = argument(name, ','.join(f'{v:g}' if name == 'rotations' else v for v in values))
+    named = argument(
+      name, ','.join(f'{v:g}' if name == 'rotations' else v for v in values)
+    )
     default = type(self).partition_groups
     if self.partition_groups not in (default, len(values)):
       raise UserError(
@@ -215,7 +217,7 @@ class Partition:
 
   @property
   def num_groups(self) -> int:
-    """k."""
+    """The number of groups, k."""
     of_list = {'rotated': self.rotations, 'corrupted': self.image_corruptions}
     return len(of_list.get(self.grouping, ())) or self.partition_groups
 

@@ -222,7 +222,11 @@ def test_noise_grows_from_client_to_client():
   ('partition', 'options', 'message'),
   [
     ('rotated', {'rotations': ['0', 'x']}, '`rotations=x` must be degrees, e.g. 0,15'),
-    ('rotated', {'rotations': [0, 360]}, '`rotations=0,360`: two groups would be alike'),
+    (
+      'rotated',
+      {'rotations': [0, 360]},
+      '`rotations=0,360`: two groups would be alike',
+    ),
     (
       'rotated',
       {'rotations': [0, 9], 'partition_groups': 3},

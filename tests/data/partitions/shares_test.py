@@ -174,7 +174,11 @@ def test_a_product_of_disjoint_groups_with_fewer_examples():
 @pytest.mark.parametrize(
   ('partition', 'options', 'message'),
   [
-    ('dirichlet', {'dirichlet_min_examples': 101}, '`dirichlet_min_examples=101`: no d'),
+    (
+      'dirichlet',
+      {'dirichlet_min_examples': 101},
+      '`dirichlet_min_examples=101`: no d',
+    ),
     (
       'dirichlet',
       {'dirichlet_min_examples': 95, 'dirichlet_alpha': 0.01},
