@@ -1,41 +1,114 @@
-"""Draws the figures of one or several runs from their workdirs.
+r"""Draws the figures of runs from their workdirs, and partitions before any run.
 
   fesem-figures WORKDIR [WORKDIR ...]
+  fesem-figures --partitions=iid,dirichlet,rotated+dirichlet --dataset=digits \
+      --num_clients=40 --output=partitions.png
 
 Each finished run gets, in WORKDIR/plots/ as PNG and SVG: convergence (Fig. 3 of
 the paper), clients_pca and clients_tsne (Fig. 4), sheets (Fig. 5) and clusters.
 Several runs are also drawn into one convergence figure, in --out.
+
+--partitions draws which classes and how many examples clients get, side by side, and
+their groups. The flags of data and partitions are those of fesem-run.
 """
 
 import pathlib
 
+import numpy as np
 from absl import flags
 
+from fesem_jax import data
+from fesem_jax.data.label_skew import label_counts, label_skew
 from fesem_jax.utils import progress_lines
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
+from . import flags as experiment_flags
+from .build import check_numbers
 from .start import start
 
 
-def main(argv: list[str]) -> None:
+def draw_partitions(names: list[str], output: pathlib.Path) -> None:
+  """Draws the named partitions of --dataset; prints a line on each.
+
+  Raises:
+    UserError: if one is named twice or does not fit the data.
+  """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
-  if len(argv) < 2:
-    raise UserError('Name at least one workdir: fesem-figures WORKDIR.')
-  runs = [plots.PlottedRun(folder) for folder in argv[1:]]
+  f = flags.FLAGS
+  if f.partition is not None:
+    raise UserError('--partition is of one run; name it among --partitions.')
+  if len(set(names)) < len(names):
+    raise UserError(f'--partitions={printable(",".join(names))} names one twice.')
+  if not output.name:
+    raise UserError(f'--output={output} must name a file, e.g. partitions.png.')
+  chosen = experiment_flags.data_choice()
+  check_numbers(chosen)
+  dataset = chosen.pop('dataset')
+  panels = {}
+  for name in names:
+    with (
+      progress_lines.shown(None),
+      progress_lines.waiting_for(f'loading {dataset}, {name}'),
+    ):
+      train, _ = data.load(dataset, data_dir=f.data_dir, **chosen | {'partition': name})
+    counts, sizes = label_counts(train), np.asarray(train.sizes())
+    info = train.info
+    panels[name] = plots.DealtClients(counts, info.clusters, info.cluster_names)
+    classes = np.median((counts > 0).sum(axis=1))
+    print(
+      f'{name}: {train.num_clients} clients of {sizes.min()} to {sizes.max()} training '
+      f'examples (median {np.median(sizes):g}), {classes:g} classes at the median, '
+      f'label skew {label_skew(counts):.3f}'
+    )
+  figure = plots.compared_partitions(panels, f'{dataset}: clients by partition')
+  _tell(plots.save(figure, output))
+
+
+def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
+  """Draws finished and running runs."""
+  from fesem_jax import plots  # Raises UserError without matplotlib.
+
+  runs = [plots.PlottedRun(folder) for folder in workdirs]
   with progress_lines.shown(None), progress_lines.waiting_for('drawing'):
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
-    out = pathlib.Path(flags.FLAGS.out)
     written += plots.save(plots.convergence(runs), out / 'convergence')
-  for path in written:
-    if path.suffix == '.png':
-      print(f'{path} (and .svg)')
+  _tell(written)
   for run in runs:
     if not run.clients:
       print(f'{run.workdir} is not finished: the figures of its clients come later.')
 
 
+def _tell(written: list[pathlib.Path]) -> None:
+  for path in written:
+    if path.suffix == '.png':
+      print(f'{path} (and .svg)')
+
+
+def main(argv: list[str]) -> None:
+  f = flags.FLAGS
+  if f.partitions:
+    if len(argv) > 1:
+      raise UserError('--partitions draws no runs; leave out the workdirs.')
+    draw_partitions(f.partitions, pathlib.Path(f.output))
+  elif len(argv) < 2:
+    raise UserError(
+      'Name at least one workdir, fesem-figures WORKDIR, or --partitions to draw.'
+    )
+  else:
+    draw_runs(argv[1:], pathlib.Path(f.out))
+
+
 if __name__ == '__main__':
+  experiment_flags.define('data')
+  flags.adopt_module_key_flags(experiment_flags)
+  flags.DEFINE_list(
+    'partitions', [], 'Partitions to draw side by side, as --partition names them.'
+  )
+  flags.DEFINE_string(
+    'output', 'partitions.png', 'File of the figure of --partitions; .svg goes beside.'
+  )
   flags.DEFINE_string('out', 'plots', 'Folder of the figure that holds several runs.')
   start(main)

@@ -6,7 +6,9 @@ from fesem_jax import algorithms, data, models, tasks
 from fesem_jax.aggregation import robust
 from fesem_jax.cohorts import placement
 from fesem_jax.core import local_training
-from fesem_jax.data import corruption, partition
+from fesem_jax.data import cifar, corruption, partitions
+from fesem_jax.data.partitions import image_corruptions, rotation
+from fesem_jax.data.partitions.value import DEALT, GROUPED
 from fesem_jax.models import initializers
 from fesem_jax.utils import processes
 
@@ -61,28 +63,64 @@ _DATA = (
   _flag('string', 'data_dir', '',
     'Folder of the data files, which holds mnist/, qmnist/ and so on; default: the '
     'environment variable FESEM_DATA_DIR, else ./data.'),
-  _flag('enum', 'partition', None,
-    "How examples are dealt to clients; default: 'natural' where the data set has "
-    "clients of its own, else 'iid'.", enum_values=partition.NAMES),
+  _flag('string', 'partition', None,
+    f'How examples are dealt to clients: {", ".join(partitions.NAMES)}; or two of '
+    f'them, as in rotated+dirichlet: groups ({", ".join(GROUPED)}), and labels or '
+    f'sizes inside each group ({", ".join(DEALT)}); noisy goes with either. Default: '
+    "'natural' where the data set has clients of its own, else 'iid'."),
   _flag('integer', 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'),
   _flag('integer', 'examples_per_client', 0,
     'Training examples of each client; 0: deal all there are.'),
   _flag('integer', 'min_examples', 0,
     'Leave out natural clients with fewer examples (training and test).'),
   _flag('integer', 'partition_groups', 4,
-    'Groups of clients, the true clusters, in the partitions rotated (group g is '
-    'turned by g * 360 / groups degrees) and label_permuted.'),
+    'Groups of clients, the true clusters, in the partitions '
+    f'{", ".join(GROUPED)}. Group g of rotated is turned by g * 360 / groups degrees, '
+    'unless --rotations says it.'),
   _flag('bool', 'disjoint_groups', False,
     'Whether the groups divide the images among themselves; otherwise each group holds '
     'all of them.'),
   _flag('float', 'dirichlet_alpha', 0.5,
     "Concentration of the dirichlet partition (clients' labels) and of the unequal one "
     '(their sizes, with i.i.d. labels); smaller is more skewed.'),
+  _flag('integer', 'dirichlet_min_examples', 0,
+    "If positive, the dirichlet partition is NIID-Bench's: a client above the mean "
+    'size gets none of later classes, and all is drawn again until each client has so '
+    'many examples.'),
   _flag('integer', 'classes_per_client', 2,
     'Label shards of each client under the shards partition.'),
+  _flag('integer', 'labels_per_client', 2,
+    'Labels of each client under the labels partition (label i mod L and random '
+    'others, as NIID-Bench deals them) and under power_law (labels i, i + 1, ..., as '
+    "FedProx's MNIST)."),
+  _flag('float', 'lognormal_sigma', 0.3,
+    "Clients' sizes under the lognormal partition are in proportion to exp(sigma z)."),
+  _flag('float', 'power_law_sigma', 2.0,
+    "The same for a client's examples of each of its labels under power_law."),
+  _flag('float', 'noise_variance', 0.1,
+    'Under the noisy partition, client i of 1 to M has Gaussian noise of this variance '
+    'times i / M on its features.'),
+  _flag('list', 'rotations', [],
+    'Degrees of each group of the rotated partition, counterclockwise, as 0,15,90; '
+    'default: by --partition_groups.'),
+  _flag('enum', 'rotation_sampling', 'linear',
+    'Of rotations by other than 90 degrees: linear, which continues the border, or '
+    'nearest pixels, with corners of 0.', enum_values=rotation.SAMPLINGS),
+  _flag('list', 'image_corruptions', [],
+    'What each group of the corrupted partition does to its images, of '
+    f'{", ".join(image_corruptions.NAMES)}; default: the first of these, as many as '
+    '--partition_groups.'),
+  _flag('integer', 'corruption_strength', 3,
+    "Strength of --image_corruptions, 1 to 5, with CIFAR-10-C's constants."),
+  _flag('enum', 'cifar100_labels', 'fine',
+    'Labels of CIFAR-100: 100 fine classes or 20 coarse ones.',
+    enum_values=cifar.LABELS),
   _flag('enum', 'background', 'white',
     "Background of FEMNIST's images; in the files it is white.",
     enum_values=('white', 'black')),
+  _flag('integer', 'text_stride', 1,
+    'Characters between the first ones of two examples of --dataset=shakespeare '
+    "--source=text; 1: all windows, as LEAF's."),
   _flag('string', 'tfds_name', '', 'Data set for --dataset=tfds.'),
   _flag('string', 'hub_name', '', 'OWNER/NAME for --dataset=hub.'),
   _flag('string', 'hub_client_column', '',

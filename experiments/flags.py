@@ -22,6 +22,14 @@ _NOT_CONFIGURATION = (
   'coordinator_address', 'process_id', 'num_processes',
 )  # fmt: skip
 
+# A configuration names these only where they are not the default: those of runs before
+# there were such flags are then equal to those of today.
+_ONLY_WHERE_GIVEN = (
+  'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma', 'power_law_sigma',
+  'noise_variance', 'rotations', 'rotation_sampling', 'image_corruptions',
+  'corruption_strength', 'cifar100_labels', 'text_stride',
+)  # fmt: skip
+
 # What a model of the user's own is called with.
 OWN_MODEL = ('example_shape', 'num_classes')
 
@@ -55,12 +63,27 @@ def common() -> dict[str, Any]:
   return {name: flags.FLAGS[name].value for name in common_names()}
 
 
+def filled(config: dict[str, Any]) -> dict[str, Any]:
+  """A configuration with the defaults that it does not name."""
+  defaults = {
+    flag.name: flag.default
+    for group in GROUPS.values()
+    for flag in group
+    if flag.name in _ONLY_WHERE_GIVEN
+  }
+  return defaults | config
+
+
+def _without_defaults(config: dict[str, Any]) -> dict[str, Any]:
+  defaults = filled({})
+  return {k: v for k, v in config.items() if k not in defaults or v != defaults[k]}
+
+
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
   """Arguments of `data.load`, from a configuration or from the flags."""
   names = _configuration_flags('data')
-  values: dict[str, Any] = {
-    n: flags.FLAGS[n].value if config is None else config[n] for n in names
-  }
+  given = {n: flags.FLAGS[n].value for n in names} if config is None else filled(config)
+  values: dict[str, Any] = {n: given[n] for n in names}
   name, options = values['dataset'], values.pop('dataset_options')
   if config is None:
     options = plugins.resolved('dataset', name, options)
@@ -107,4 +130,5 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   for kind, arguments in (('model', OWN_MODEL), ('dataset', ())):
     text = shared[f'{kind}_options']
     shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text, *arguments)
+  shared = _without_defaults(shared)
   return {**shared, 'algorithm': algorithm, **methods.options(algorithm), **options}

@@ -86,7 +86,8 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
   needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
-  if lacking := [name for name in needed if name not in run.config]:
+  config = experiment_flags.filled(run.config)
+  if lacking := [name for name in needed if name not in config]:
     raise UserError(
       f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
       'of fesem-run and fesem-compare of this version only.'

@@ -97,7 +97,7 @@ def check(found: Iterable[ByLabel]) -> int:
     config = next(iter(by_label.values()))[0]
     check_numbers(config)
     names = [*experiment_flags.data_names(), 'evaluate_on']
-    key = json.dumps([config[n] for n in names])
+    key = json.dumps([experiment_flags.filled(config)[n] for n in names])
     if key not in loaded:
       loaded = {key: load_data(config, machine['data_dir'])}
     train, test = loaded[key]

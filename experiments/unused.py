@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data.partitions.value import OF
 from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.utils.errors import UserError, argument
 
@@ -14,34 +15,35 @@ _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in gr
 
 # Clients have models or layers of their own, which no other client could use.
 _OWN_MODELS = ('non_fed', 'ditto', 'fed_per', 'fed_rep')
-_GROUPED = ('rotated', 'label_permuted')
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = ('robust', 'fed_cluster', 'hypo_cluster', 'fesem', 'fesem_ma')
 
 Config = dict[str, Any]
 
 
-def _grouped(c: Config) -> bool:
-  return c['partition'] in _GROUPED
+def _in_partition(flag: str) -> tuple[str, Callable[[Config], bool]]:
+  """Which partitions a flag is for, and whether a configuration has one of them."""
+  names = OF[flag]
+
+  def fits(c: Config) -> bool:
+    return bool(set(names) & set((c['partition'] or '').split('+')))
+
+  listed = ' or '.join([*([', '.join(names[:-1])] if names[1:] else []), names[-1]])
+  return f'--partition={listed}', fits
+
+
+def _of_groups() -> tuple[str, Callable[[Config], bool]]:
+  what, fits = _in_partition('partition_groups')
+  planted = f'{what}, or --dataset={" or ".join(_PLANTED)}'
+  return planted, lambda c: fits(c) or c['dataset'] in _PLANTED
 
 
 # Flag -> what it is for, and whether a configuration is of that kind.
 _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
   'hidden': ('--model=mlp', lambda c: c['model'] == 'mlp'),
   'local_epochs': ('--local_steps=0', lambda c: not c['local_steps']),
-  'partition_groups': (
-    f'--partition={" or ".join(_GROUPED)}, or --dataset={" or ".join(_PLANTED)}',
-    lambda c: _grouped(c) or c['dataset'] in _PLANTED,
-  ),
-  'disjoint_groups': (f'--partition={" or ".join(_GROUPED)}', _grouped),
-  'dirichlet_alpha': (
-    '--partition=dirichlet or unequal',
-    lambda c: c['partition'] in ('dirichlet', 'unequal'),
-  ),
-  'classes_per_client': (
-    '--partition=shards',
-    lambda c: c['partition'] == 'shards',
-  ),
+  **{flag: _in_partition(flag) for flag in OF if flag != 'min_examples'},
+  'partition_groups': _of_groups(),
   'patience': (
     f'--algorithm={", ".join(_CLUSTERED)}',
     lambda c: c['algorithm'] in _CLUSTERED or plugins.is_own(c['algorithm']),
@@ -101,7 +103,7 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
   """
   name, said = config['algorithm'], []
   for flag, (what, fits) in _NEEDS.items():
-    if config[flag] != _DEFAULTS[flag] and not fits(config):
+    if config.get(flag, _DEFAULTS[flag]) != _DEFAULTS[flag] and not fits(config):
       said.append(_without_effect(config, flag, f'it is for {what}'))
   if machine['shared_start'] == 'on' and name in _UNSHARED:
     effect = 'no effect' if name == 'non_fed' else 'an effect on some training only'

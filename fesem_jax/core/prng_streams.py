@@ -21,12 +21,12 @@ FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE 
 )
 ROUNDING = 2**31 - 14  # Of how many clients each device gives to a cohort.
 
-# On the host: loading data, drawing the clients of a round, those that are bad, and the
-# examples that a new client has.
+# On the host: loading data, drawing the clients of a round, those that are bad, the
+# examples that a new client has, and what a partition does to images and features.
 (
   PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT, CORRUPT,
-  FIRST_EXAMPLES,
-) = range(10)  # fmt: skip
+  FIRST_EXAMPLES, CORRUPT_IMAGES, FEATURE_NOISE,
+) = range(12)  # fmt: skip
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:

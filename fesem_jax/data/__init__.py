@@ -1,7 +1,15 @@
 """Data sets by name: `load` returns the training and the test split of all clients."""
 
 from fesem_jax.data.loading import load
+from fesem_jax.data.partitions import Partition
 from fesem_jax.data.sources import DATASETS
 from fesem_jax.data.splits import first_examples, hold_out, hold_out_clients
 
-__all__ = ['DATASETS', 'first_examples', 'hold_out', 'hold_out_clients', 'load']
+__all__ = [
+  'DATASETS',
+  'Partition',
+  'first_examples',
+  'hold_out',
+  'hold_out_clients',
+  'load',
+]

@@ -40,7 +40,10 @@ def shards(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read_clients(
-  paths: list[pathlib.Path], convert: Convert, num_classes: int | None = None
+  paths: list[pathlib.Path],
+  convert: Convert,
+  num_classes: int | None = None,
+  convert_labels: Convert | None = None,
 ) -> dict[str, Examples]:
   """Examples of each user in some shards.
 
@@ -48,6 +51,7 @@ def read_clients(
     paths: JSON files.
     convert: turns a user's x into features.
     num_classes: labels must lie below it, if given.
+    convert_labels: turns a user's y into numbers, where they are none.
 
   Raises:
     UserError: naming file and user.
@@ -73,7 +77,9 @@ def read_clients(
         )
       if count:
         with reading(where):
-          clients[user] = convert(x, where), array_checks.labels(y, where, num_classes)
+          numbers = y if convert_labels is None else convert_labels(y, where)
+          labels = array_checks.labels(numbers, where, num_classes)
+          clients[user] = convert(x, where), labels
         origin[user] = path
     if announced:
       raise UserError(f'{path}: user_data lacks user {next(iter(announced))}.')
@@ -142,14 +148,15 @@ def find_splits(
 
 
 def read_folder(
-  folder: pathlib.Path, convert: Convert, num_classes: int | None = None
+  folder: pathlib.Path,
+  convert: Convert,
+  num_classes: int | None = None,
+  convert_labels: Convert | None = None,
 ) -> tuple[dict[str, Examples], dict[str, Examples] | None]:
-  """Training and test examples of each user of a LEAF folder."""
+  """Training and test examples of each user of a LEAF folder; see `read_clients`."""
   train, test = find_splits(folder)
-  return (
-    read_clients(train, convert, num_classes),
-    None if test is None else read_clients(test, convert, num_classes),
-  )
+  how = convert, num_classes, convert_labels
+  return read_clients(train, *how), None if test is None else read_clients(test, *how)
 
 
 def features(x: list[Any], where: str) -> np.ndarray:

@@ -9,19 +9,21 @@ import numpy as np
 from fesem_jax.data import (
   arrays,
   celeba,
+  cifar,
   diabetes,
   digits,
   hub,
   leaf,
   mnist,
+  shakespeare,
   synthetic,
   tfds,
   tff,
   wage_panel,
 )
-from fesem_jax.data.partition import check_groups
+from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.pool import Pool
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
 from fesem_jax.utils.safe_files import reading
 
 
@@ -33,6 +35,8 @@ class Options(NamedTuple):
   hub_name: str = ''
   hub_client_column: str = ''
   hub_label_column: str = ''
+  cifar100_labels: str = 'fine'
+  text_stride: int = 1
   synthetic_alpha: float = 1.0
   synthetic_beta: float = 1.0
   synthetic_noise: float = 0.0
@@ -106,6 +110,51 @@ def _tfds(name: str) -> Source:
   return Source('tfds', lambda r: tfds.load(name, r.data_dir))
 
 
+def _cifar10() -> tuple[Source, ...]:
+  return (
+    Source(
+      'binary', lambda r: cifar.load('cifar10', r.data_dir), cifar.FOLDERS['cifar10']
+    ),
+    _tfds('cifar10'),
+    Source('hub', lambda r: hub.load('uoft-cs/cifar10', r.data_dir)),
+  )
+
+
+def _cifar100() -> tuple[Source, ...]:
+  def binary(r: Request) -> Pool:
+    return cifar.load('cifar100', r.data_dir, r.options.cifar100_labels)
+
+  def prepared(r: Request) -> Pool:
+    columns = {'fine': 'label', 'coarse': 'coarse_label'}
+    return tfds.load('cifar100', r.data_dir, columns[r.options.cifar100_labels])
+
+  def on_hub(r: Request) -> Pool:
+    column = f'{r.options.cifar100_labels}_label'
+    return hub.load('uoft-cs/cifar100', r.data_dir, label_column=column)
+
+  return (
+    Source('binary', binary, cifar.FOLDERS['cifar100']),
+    Source('tfds', prepared),
+    Source('hub', on_hub),
+  )
+
+
+def _shakespeare_of_leaf(request: Request) -> Pool:
+  if request.options.text_stride != 1:
+    raise UserError(
+      f'`text_stride={request.options.text_stride}` is for `source=text`; LEAF has cut '
+      'its windows already.'
+    )
+  pool = shakespeare.load_leaf(request.data_dir / 'leaf_shakespeare')
+  return pool._replace(is_text=True)
+
+
+def _shakespeare_of_text(request: Request) -> Pool:
+  path = request.data_dir / 'tinyshakespeare' / 'input.txt'
+  pool = shakespeare.load_text(path, request.options.text_stride)
+  return pool._replace(is_text=True)
+
+
 def _generated(make: Callable[[Request], Pool]) -> tuple[Source, ...]:
   return (Source('generated', make),)
 
@@ -138,7 +187,12 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   ),
   'emnist': (_tfds('emnist'),),
   'fashion_mnist': (_tfds('fashion_mnist'),),
-  'cifar10': (_tfds('cifar10'),),
+  'cifar10': _cifar10(),
+  'cifar100': _cifar100(),
+  'shakespeare': (
+    Source('leaf', _shakespeare_of_leaf, 'leaf_shakespeare'),
+    Source('text', _shakespeare_of_text, 'tinyshakespeare'),
+  ),
   'tfds': (Source('tfds', _named_in_tfds),),
   'hub': (Source('hub', _named_on_hub),),
   'wage_panel': (Source('linearmodels', lambda r: wage_panel.load()),),
@@ -172,6 +226,8 @@ _MAX_DEVIATION = 10**6
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 
 _APPLY: Mapping[str, tuple[str, ...]] = {
+  'cifar100': ('cifar100_labels',),
+  'shakespeare': ('text_stride',),
   'femnist': ('background',),
   'tfds': ('tfds_name',),
   'hub': ('hub_name', 'hub_client_column', 'hub_label_column'),
@@ -219,6 +275,8 @@ def check(
     if getattr(options, option) != default and option not in _APPLY.get(name, ()):
       raise UserError(f'`{option}` does not apply to {named}.')
   check_choice('background', options.background, leaf.BACKGROUNDS)
+  check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
+  check_at_least(1, text_stride=options.text_stride)
   for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
     if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
       raise UserError(

@@ -7,8 +7,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import FederatedData
-from fesem_jax.data import partition
-from fesem_jax.data.partition import Rows
+from fesem_jax.data.partitions.rows import Rows, split
 from fesem_jax.utils.errors import UserError, check_at_least
 from fesem_jax.utils.stored_rows import take
 
@@ -31,7 +30,7 @@ def hold_out(
   kept, held = [], []
   for first, last in itertools.pairwise(offsets):
     rows = np.arange(first, last)
-    a, b = partition.split(rng, rows) if len(rows) > 1 else (rows, rows[:0])
+    a, b = split(rng, rows) if len(rows) > 1 else (rows, rows[:0])
     kept.append(a)
     held.append(b)
 

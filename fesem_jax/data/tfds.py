@@ -17,13 +17,14 @@ from fesem_jax.utils.safe_files import first_line, reading
 _HOST = 'storage.googleapis.com'
 
 
-def load(name: str, data_dir: pathlib.Path) -> Pool:
+def load(name: str, data_dir: pathlib.Path, label_feature: str = 'label') -> Pool:
   """An image classification set with the splits train and test.
 
   Args:
     name: as TFDS writes it, e.g. 'fashion_mnist' or 'emnist/balanced'.
     data_dir: folder that holds `tfds/`, where prepared data sets lie; without
       it, TFDS's own default. A data set that is not there is downloaded.
+    label_feature: name of the class labels among its features.
 
   Raises:
     UserError: if the name is unknown, the data set can be neither read nor
@@ -45,7 +46,7 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
       'test are needed.'
     )
   features = builder.info.features
-  image, label = (dict(features).get(k) for k in ('image', 'label'))
+  image, label = (dict(features).get(k) for k in ('image', label_feature))
   if not isinstance(image, tfds.features.Image) or not isinstance(
     label, tfds.features.ClassLabel
   ):
@@ -56,8 +57,8 @@ def load(name: str, data_dir: pathlib.Path) -> Pool:
       f'{np.dtype(image.np_dtype)}; 8-bit images of one size are needed.'
     )
   classes = label.num_classes
-  x, y = _read(builder, name, 'train')
-  test_x, test_y = _read(builder, name, 'test')
+  x, y = _read(builder, name, 'train', label_feature)
+  test_x, test_y = _read(builder, name, 'test', label_feature)
   return Pool(x, y, classes, scale=1 / 255, test_x=test_x, test_y=test_y)
 
 
@@ -95,16 +96,18 @@ def _prepare(builder: Any, name: str) -> None:
     ) from e
 
 
-def _read(builder: Any, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
+def _read(
+  builder: Any, name: str, split: str, label: str
+) -> tuple[np.ndarray, np.ndarray]:
   features = builder.info.features
   with reading(f'{builder.data_dir}, split {split},'):
     source = builder.as_data_source(split=split)
     x = np.empty((len(source), *features['image'].shape), np.uint8)
     y = np.empty(len(source), np.int64)
     for i, example in enumerate(source):
-      x[i], y[i] = example['image'], example['label']
+      x[i], y[i] = example['image'], example[label]
   y = array_checks.labels(
-    y, f'{name} of TensorFlow Datasets', features['label'].num_classes
+    y, f'{name} of TensorFlow Datasets', features[label].num_classes
   )
   if x.shape[-1] == 1:
     x = x[..., 0]

@@ -16,6 +16,7 @@ from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
 from fesem_jax.plots.objective import objective
+from fesem_jax.plots.partitions import DealtClients, compared_partitions
 from fesem_jax.plots.runs import PlottedRun, method_label
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import PALETTE
@@ -23,6 +24,7 @@ from fesem_jax.plots.sweep import by_value
 
 __all__ = [
   'PALETTE',
+  'DealtClients',
   'PlottedRun',
   'accuracy_by_examples',
   'by_value',
@@ -30,6 +32,7 @@ __all__ = [
   'classes_of_clients',
   'client_sizes',
   'clusters_over_rounds',
+  'compared_partitions',
   'convergence',
   'draw_run',
   'map_of_clients',

@@ -25,11 +25,12 @@ def sheets(run: PlottedRun) -> Figure:
   images, who = clients['sheet_images'], clients['sheet_clients']
   if images.ndim == 5:
     images = images[..., None]
-  num_clusters, rows, columns, height, _, channels = images.shape
-  shown = images[..., 0] if channels == 1 else images
-  # Gaps and missing images look like paper, black or white.
-  there = shown.any(axis=(3, 4, *range(5, shown.ndim)))
-  paper = np.median(shown[there]).astype(shown.dtype)
+  num_clusters, rows, columns, height = images.shape[:4]
+  there = images.any(axis=(3, 4, 5))
+  shown = _as_pictures(images, there)
+  # Gaps and missing images look like paper: white, or as dark as the images are.
+  white = 255 if shown.dtype == np.uint8 else 1
+  paper = white if shown.ndim > 5 else np.median(shown[there]).astype(shown.dtype)
   shown = shown.copy()
   shown[~there] = paper
   span = 2  # Clusters side by side.
@@ -73,6 +74,21 @@ def sheets(run: PlottedRun) -> Figure:
       axis.set_title(title, fontsize=9, color=color_of(k))
     figure.suptitle(f'{in_figure(run.name)}: the most typical clients of each cluster')
   return figure
+
+
+def _as_pictures(images: np.ndarray, there: np.ndarray) -> np.ndarray:
+  """What Matplotlib shows of images [..., C]: [...] in gray, or [..., 3] in color.
+
+  `there` [...] says which of them are images.
+  """
+  if images.shape[-1] != 3:  # Of other channels, their mean.
+    return images[..., 0] if images.shape[-1] == 1 else images.mean(axis=-1)
+  if images.dtype == np.uint8:
+    return images
+  # Matplotlib takes colors between 0 and 1; features may have any range, and noise.
+  least, most = np.percentile(images[there], [1, 99]) if there.any() else (0, 1)
+  bounded = (images - least) / max(most - least, np.finfo(np.float32).tiny)
+  return bounded.clip(0, 1)
 
 
 def _mix(truth: TrueClusters, members: np.ndarray) -> str:

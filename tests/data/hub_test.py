@@ -55,6 +55,40 @@ def test_any_hub_set_by_its_columns(tmp_path):
     data.load('hub', hub_client_column='writer_id', hub_label_column='y', **options)
 
 
+@pytest.mark.parametrize(('labels', 'classes'), [('fine', 100), ('coarse', 20)])
+def test_cifar_of_the_hub_keeps_its_split(tmp_path, labels, classes):
+  datasets = pytest.importorskip('datasets')
+  rng = np.random.default_rng(0)
+  features = datasets.Features(
+    {
+      'img': datasets.Image(),
+      'fine_label': datasets.ClassLabel(num_classes=100),
+      'coarse_label': datasets.ClassLabel(num_classes=20),
+    }
+  )
+  (tmp_path / 'uoft-cs' / 'cifar100' / 'cifar100').mkdir(parents=True)
+  wanted = {}
+  for split, count in (('train', 12), ('test', 6)):
+    images = rng.integers(0, 256, (count, 32, 32, 3)).astype(np.uint8)
+    columns = {
+      'img': [Image.fromarray(image) for image in images],
+      'fine_label': rng.integers(0, 100, count).tolist(),
+      'coarse_label': rng.integers(0, 20, count).tolist(),
+    }
+    folder = tmp_path / 'uoft-cs' / 'cifar100' / 'cifar100'
+    held = datasets.Dataset.from_dict(columns, features=features)
+    held.to_parquet(folder / f'{split}-00000-of-00001.parquet')
+    pairs = zip(images, columns[f'{labels}_label'], strict=True)
+    wanted[split] = sorted((x.tobytes(), y) for x, y in pairs)
+  train, test = data.load(
+    'cifar100', source='hub', data_dir=tmp_path, num_clients=1, cifar100_labels=labels
+  )
+  assert train.num_classes == classes
+  for split, name in ((train, 'train'), (test, 'test')):
+    got = [(x.tobytes(), int(y)) for x, y in zip(split.x, split.y, strict=True)]
+    assert sorted(got) == wanted[name]
+
+
 @pytest.mark.parametrize(
   ('mode', 'shade', 'wanted'), [('1', 1, 255), ('L', 200, 200), ('I;16', 40000, None)]
 )

@@ -7,7 +7,8 @@ from sklearn import datasets
 from fesem_jax import data
 from fesem_jax.core import batching
 from fesem_jax.core.types import FederatedData
-from fesem_jax.data import label_skew, partition
+from fesem_jax.data import label_skew, partitions
+from fesem_jax.data.partitions import rotation
 from fesem_jax.utils.errors import UserError
 from tests.support.sources import own_arrays, sizes
 
@@ -74,10 +75,11 @@ def test_digits_are_scikit_learns():
   np.testing.assert_array_equal(ours.y, theirs.target)
 
 
-@pytest.mark.parametrize('name', [p for p in partition.NAMES if p != 'natural'])
+@pytest.mark.parametrize('name', [p for p in partitions.NAMES if p != 'natural'])
 def test_partitions_of_digits_are_seeded_and_split_80_20(name):
   # Clients of two examples, as a smaller alpha leaves some, are split 1 to 1.
   options = {'dirichlet_alpha': 5.0} if name == 'unequal' else {}
+  options |= {'power_law_sigma': 0.5} if name == 'power_law' else {}
 
   def load(seed):
     return data.load('digits', partition=name, num_clients=20, seed=seed, **options)
@@ -89,9 +91,11 @@ def test_partitions_of_digits_are_seeded_and_split_80_20(name):
   assert sizes(train).min() >= 1
   total = sizes(train) + sizes(test)
   assert (np.abs(sizes(train) - 0.8 * total) <= 0.5).all()
-  copies = 4 if name == 'rotated' or name == 'label_permuted' else 1
+  grouped = name in partitions.value.GROUPED
+  copies = 4 if grouped else 1
   assert total.sum() == copies * 1797
-  assert train.x.dtype == np.uint8
+  assert (train.info.clusters is not None) == grouped
+  assert train.x.dtype == (np.float32 if name == 'noisy' else np.uint8)
   assert train.scale == 1 / 16
   if copies == 1:  # Nothing is in two places.
     pixels = rows_as_set(train) + rows_as_set(test)
@@ -226,10 +230,10 @@ def test_dirichlet_never_leaves_a_training_split_empty(alpha):
 def test_rotation_by_other_angles_interpolates():
   x = np.zeros((1, 9, 9), np.uint8)
   x[0, 4, :] = 200
-  turned = partition.rotate(x, 1, 8)  # 45 degrees.
+  turned = rotation.rotate(x, 45)
   assert turned.shape == x.shape
   assert turned[0, 2, 6] > 100 or turned[0, 2, 2] > 100
-  np.testing.assert_array_equal(partition.rotate(x, 2, 8), np.rot90(x, 1, axes=(1, 2)))
+  np.testing.assert_array_equal(rotation.rotate(x, 90), np.rot90(x, 1, axes=(1, 2)))
 
 
 @pytest.mark.parametrize(

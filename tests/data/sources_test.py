@@ -116,7 +116,7 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'options', 'message'),
   [
-    ('cifar100', {}, '`name=cifar100` is unknown.*leaf:FOLDER or npz:FILE'),
+    ('svhn', {}, '`name=svhn` is unknown.*leaf:FOLDER or npz:FILE'),
     ('mnist_writers', {}, 'holds no qmnist/; point `data_dir'),
     (
       'femnist',
@@ -127,6 +127,8 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
     ('femnist', {'background': 'red'}, '`background=red` is unknown'),
     ('tfds', {}, '`name=tfds` needs `tfds_name`'),
     ('tfds', {'tfds_name': 'no_such'}, '`tfds_name=no_such`.*Dataset no_such not f'),
+    ('cifar10', {'cifar100_labels': 'coarse'}, '`cifar100_labels` does not apply'),
+    ('cifar100', {'cifar100_labels': 'all'}, '`cifar100_labels=all` is unknown; choo'),
     ('hub', {}, '`name=hub` needs `hub_name=OWNER/NAME`'),
     ('hub', {'hub_name': '../x'}, 'not a file below'),
     ('synthetic', {'tfds_name': 'x'}, '`tfds_name` does not apply'),

@@ -11,10 +11,12 @@ from fesem_jax import data
 
 def prepare_tfds(tfds, folder, named, version, num_classes, splits, config=''):
   """Writes a set as TFDS prepares it, in array_record."""
+  image, _ = splits['train'][0]
   features = tfds.features.FeaturesDict(
     {
-      'image': tfds.features.Image(shape=(28, 28, 1)),
+      'image': tfds.features.Image(shape=(*image.shape, 1)[:3]),
       'label': tfds.features.ClassLabel(num_classes=num_classes),
+      'coarse_label': tfds.features.ClassLabel(num_classes=20),
     }
   )
 
@@ -33,7 +35,8 @@ def prepare_tfds(tfds, folder, named, version, num_classes, splits, config=''):
       for i, (image, label) in enumerate(splits[split]):
         png = io.BytesIO()
         Image.fromarray(image).save(png, 'png')
-        yield i, {'image': png.getvalue(), 'label': label}
+        labels = {'label': label, 'coarse_label': 19 - label}
+        yield i, {'image': png.getvalue(), **labels}
 
   Builder(data_dir=folder, file_format='array_record').download_and_prepare()
 
@@ -66,3 +69,21 @@ def test_tfds_is_read_offline_without_tensorflow(tmp_path):
   assert sorted(x.tobytes() for x in emnist.x) == upright
   named, _ = data.load('tfds', data_dir=tmp_path, tfds_name='toy', num_clients=2)
   assert len(named.y) == 40
+
+
+def test_cifar100_of_tfds_has_fine_and_coarse_labels(tmp_path):
+  tfds = pytest.importorskip('tensorflow_datasets')
+  rng = np.random.default_rng(0)
+  splits = {
+    split: [(rng.integers(0, 256, (32, 32, 3)).astype(np.uint8), i) for i in range(9)]
+    for split in ('train', 'test')
+  }
+  prepare_tfds(tfds, tmp_path / 'tfds', 'cifar100', '3.0.2', 100, splits)
+  options = {'data_dir': tmp_path, 'num_clients': 1}
+  fine, _ = data.load('cifar100', **options)
+  coarse, _ = data.load('cifar100', cifar100_labels='coarse', **options)
+  assert (fine.num_classes, coarse.num_classes) == (100, 20)
+  assert sorted(fine.y.tolist()) == list(range(9))
+  of_image = {x.tobytes(): y for x, y in zip(fine.x, fine.y, strict=True)}
+  for x, y in zip(coarse.x, coarse.y, strict=True):
+    assert y == 19 - of_image[x.tobytes()]

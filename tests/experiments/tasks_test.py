@@ -73,7 +73,10 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   ('flags', 'message'),
   [
     (['--dataset=digits', '--task=regression'], '--task=regression does not fit'),
-    (['--dataset=diabetes', '--partition=dirichlet'], 'deals examples by their labels'),
+    (
+      ['--dataset=diabetes', '--partition=dirichlet'],
+      'deals or changes examples by their labels',
+    ),
     (['--dataset=diabetes', '--task=classification'], '--task=classification does not'),
     (
       ['--dataset=diabetes', '--corrupt=label_flip', '--corrupt_fraction=0.2'],

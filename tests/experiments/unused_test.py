@@ -34,12 +34,15 @@ def parse():
     (['--model=logistic'], '--hidden=8 has no effect: it is for --model=mlp.'),
     (
       ['--partition=iid', '--partition_groups=2'],
-      '--partition_groups=2 has no effect: it is for --partition=rotated or '
-      'label_permuted, or --dataset=synthetic_linear or synthetic_mixture.',
+      '--partition_groups=2 has no effect: it is for --partition=rotated, '
+      'label_permuted, label_swapped or corrupted, or --dataset=synthetic_linear or '
+      'synthetic_mixture.',
     ),
     (['--partition=iid', '--disjoint_groups'], '--disjoint_groups=True has no effect'),
     (['--dirichlet_alpha=0.1'], 'it is for --partition=dirichlet or unequal.'),
     (['--classes_per_client=3'], 'it is for --partition=shards.'),
+    (['--labels_per_client=3'], 'it is for --partition=labels or power_law.'),
+    (['--partition=iid', '--rotations=0,15'], '--rotations=0,15 has no effect: it is'),
     (
       ['--local_epochs=7', '--local_steps=3'],
       '--local_epochs=7 has no effect: it is for --local_steps=0.',
@@ -80,6 +83,7 @@ def test_what_a_run_does_not_use_is_noted(given, note, parse):
     ['--dataset=synthetic_linear', '--partition=natural', '--partition_groups=2'],
     ['--partition=unequal', '--dirichlet_alpha=2'],
     ['--partition=shards', '--classes_per_client=3'],
+    ['--partition=rotated+labels', '--labels_per_client=3', '--partition_groups=2'],
     ['--patience=3'],
     ['--aggregation=krum', '--beta=0.2'],
     ['--aggregation=norm_bound', '--norm_bound=1'],

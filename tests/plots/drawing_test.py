@@ -142,3 +142,21 @@ def test_lines_and_spreads_are_explained():
     figure = plots.accuracy_by_examples(['5'], {'Fine-tuned': {'a': [(1.0, spread)]}})
     assert words in figure.legends[0].get_title().get_text()
   plt.close('all')
+
+
+@pytest.mark.parametrize('channels', [2, 3, 4])
+@pytest.mark.parametrize('dtype', [np.uint8, np.float32])
+def test_images_of_any_channels_are_shown(workdir, channels, dtype):
+  arrays = dict(np.load(workdir / 'clients.npz'))
+  shape = (3, 6, 12, 32, 32, channels)
+  drawn = np.random.default_rng(0).uniform(-20, 255, shape)
+  arrays['sheet_images'] = drawn.clip(0 if dtype == np.uint8 else None).astype(dtype)
+  np.savez(workdir / 'clients.npz', **arrays)
+  figure = plots.sheets(plots.PlottedRun(workdir))
+  image = figure.axes[0].images[0].get_array()
+  assert image.shape == (6 * 38, 12 * 34, 3)[: 3 if channels == 3 else 2]
+  if channels == 3:  # Not cut off at the bounds of colors.
+    most = 255 if dtype == np.uint8 else 1
+    assert image.min() >= 0
+    assert most / 2 < image.max() <= most
+    assert 0.2 < image.mean() / most < 0.8

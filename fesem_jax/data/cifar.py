@@ -1,0 +1,136 @@
+"""CIFAR-10 and CIFAR-100 from their official binary files.
+
+Format: https://www.cs.toronto.edu/~kriz/cifar.html. A record is one label byte
+(CIFAR-100: the coarse and the fine label) and 3,072 bytes of an image of 32 by 32:
+1,024 of red, then of green, then of blue, row by row.
+"""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from fesem_jax.data import cache
+from fesem_jax.data.pool import Pool
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import BoundedReader
+
+LABELS = ('fine', 'coarse')  # Of CIFAR-100: 100 classes in 20 groups.
+
+_SIDE, _CHANNELS = 32, 3
+_PIXELS = _SIDE * _SIDE * _CHANNELS
+
+
+class _Format(NamedTuple):
+  """The files of a data set.
+
+  Attributes:
+    title: of the data set.
+    archive: what to download.
+    folder: what the archive unpacks to.
+    train: names of the training files.
+    test: name of the test file.
+    classes: name and number of classes of each label byte of a record.
+  """
+
+  title: str
+  archive: str
+  folder: str
+  train: tuple[str, ...]
+  test: str
+  classes: tuple[tuple[str, int], ...]
+
+
+_FORMATS = {
+  'cifar10': _Format(
+    'CIFAR-10',
+    'https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz',
+    'cifar-10-batches-bin',
+    tuple(f'data_batch_{i}.bin' for i in range(1, 6)),
+    'test_batch.bin',
+    (('', 10),),
+  ),
+  'cifar100': _Format(
+    'CIFAR-100',
+    'https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz',
+    'cifar-100-binary',
+    ('train.bin',),
+    'test.bin',
+    (('coarse', 20), ('fine', 100)),
+  ),
+}
+
+FOLDERS = {name: kind.folder for name, kind in _FORMATS.items()}
+
+
+def load(name: str, data_dir: pathlib.Path, labels: str = '') -> Pool:
+  """A data set from its binary files; images [T, 32, 32, 3] uint8.
+
+  Args:
+    name: 'cifar10' or 'cifar100'.
+    data_dir: folder that holds `cifar-10-batches-bin/` or `cifar-100-binary/`.
+    labels: of CIFAR-100, one of `LABELS`.
+
+  Raises:
+    UserError: if a file is absent, is not made of whole records, or holds a label that
+      the data set does not have.
+  """
+  kind = _FORMATS[name]
+  folder = data_dir / kind.folder
+  train, test = [folder / file for file in kind.train], folder / kind.test
+  for path in (*train, test):
+    if not path.is_file():
+      raise UserError(
+        f'{path} does not exist; download {kind.archive} and unpack it in {data_dir}.'
+      )
+
+  def build() -> dict[str, np.ndarray]:
+    parts = [_read(path, kind) for path in train]
+    x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    test_x, test_y = _read(test, kind)
+    return {'x': x, 'y': y, 'test_x': test_x, 'test_y': test_y}
+
+  files = [*train, test]
+  salt = f'{name} 1'
+  arrays = cache.cached(
+    folder,
+    salt,
+    lambda: cache.digest(files, salt),
+    cache.total_size(files),
+    build,
+    stored=('x', 'test_x'),
+  )
+  column = [label for label, _ in kind.classes].index(labels)
+  return Pool(
+    arrays['x'],
+    arrays['y'][:, column],
+    kind.classes[column][1],
+    scale=1 / 255,
+    test_x=arrays['test_x'],
+    test_y=arrays['test_y'][:, column],
+  )
+
+
+def _read(path: pathlib.Path, kind: _Format) -> tuple[np.ndarray, np.ndarray]:
+  """Images [N, 32, 32, 3] uint8 of a file, and labels [N, columns] int32."""
+  with BoundedReader(path) as f:
+    raw = f.read()
+  columns = len(kind.classes)
+  size = columns + _PIXELS
+  if not raw or len(raw) % size:
+    raise UserError(
+      f'{path} has {len(raw)} bytes, which are no whole records of {size} as '
+      f"{kind.title}'s binary files have; fetch it again."
+    )
+  records = np.frombuffer(raw, np.uint8).reshape(-1, size)
+  labels = records[:, :columns].astype(np.int32)
+  for column, (label, classes) in enumerate(kind.classes):
+    wrong = np.flatnonzero(labels[:, column] >= classes)
+    if len(wrong):
+      raise UserError(
+        f'{path}: record {wrong[0]} has {label}{" " * bool(label)}label '
+        f'{labels[wrong[0], column]}; those of {kind.title} are 0..{classes - 1}. '
+        'Fetch it again.'
+      )
+  planes = records[:, columns:].reshape(-1, _CHANNELS, _SIDE, _SIDE)
+  return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels

@@ -1,0 +1,10 @@
+"""Partitions: which examples each client gets, and what becomes of them.
+
+One file a family: `rows` deals examples, `shares` says how much of a class or of all
+examples a client gets, `groups` has groups of clients with labels of their own,
+`rotation`, `image_corruptions` and `noise` change features.
+"""
+
+from fesem_jax.data.partitions.value import NAMES, Partition
+
+__all__ = ['NAMES', 'Partition']

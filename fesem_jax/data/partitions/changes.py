@@ -1,0 +1,131 @@
+"""What becomes of the examples that clients were dealt."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fesem_jax.core import prng_streams
+from fesem_jax.data.partitions import groups, image_corruptions
+from fesem_jax.data.partitions.rotation import rotate
+from fesem_jax.data.partitions.value import Partition
+
+# (x [T, ...], client of each row [T], ascending, 0 training or 1 test) -> x [T, ...].
+OfFeatures = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+# (y [T], client of each row [T]) -> y [T].
+OfLabels = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Change(NamedTuple):
+  """What a partition makes of examples.
+
+  Attributes:
+    features: may write to the array that it is given; None leaves them.
+    labels: None leaves them.
+  """
+
+  features: OfFeatures | None = None
+  labels: OfLabels | None = None
+
+
+def of_partition(
+  partition: Partition, num_classes: int, scale: float, seed: int
+) -> Change | None:
+  """What a partition makes of the examples; None if they stay as they are.
+
+  Args:
+    partition: any but 'natural'.
+    num_classes: L.
+    scale: see `Pool`.
+    seed: decides everything random.
+
+  Raises:
+    UserError: if there are too few classes.
+  """
+  of_clients = partition.groups_of_clients()
+  features: list[OfFeatures] = []
+  labels: OfLabels | None = None
+  kind = partition.grouping
+  if kind in ('label_permuted', 'label_swapped'):
+    k = partition.num_groups
+    if kind == 'label_permuted':
+      rng = prng_streams.host_rng(seed, prng_streams.RELABEL)
+      table = groups.label_permutations(rng, k, num_classes)
+    else:
+      table = groups.label_swaps(k, num_classes)
+
+    def relabeled(y: np.ndarray, client: np.ndarray) -> np.ndarray:
+      return table[of_clients[client], y]
+
+    labels = relabeled
+  elif kind == 'rotated':
+
+    def turned(x: np.ndarray, group: int, split: int) -> np.ndarray:
+      del split
+      return rotate(x, partition.degrees[group], partition.rotation_sampling)
+
+    features.append(functools.partial(_by_group, of_clients, turned))
+  elif kind == 'corrupted':
+
+    def corrupted(x: np.ndarray, group: int, split: int) -> np.ndarray:
+      rng = prng_streams.host_rng(seed, prng_streams.CORRUPT_IMAGES, 2 * group + split)
+      name, strength = partition.corruptions[group], partition.corruption_strength
+      return image_corruptions.corrupted(x, name, strength, scale, rng)
+
+    features.append(functools.partial(_by_group, of_clients, corrupted))
+  if 'noisy' in partition.parts:
+    features.append(
+      functools.partial(_noisy, partition.count, partition.noise_variance, scale, seed)
+    )
+  if not features and labels is None:
+    return None
+  return Change(functools.partial(_all, features) if features else None, labels)
+
+
+def _all(
+  changes: list[OfFeatures], x: np.ndarray, client: np.ndarray, split: int
+) -> np.ndarray:
+  for change in changes:
+    x = change(x, client, split)
+  return x
+
+
+def _by_group(
+  of_clients: np.ndarray,
+  change: Callable[[np.ndarray, int, int], np.ndarray],
+  x: np.ndarray,
+  client: np.ndarray,
+  split: int,
+) -> np.ndarray:
+  """Changes the rows of each group, given the group of each client [M]."""
+  group_of_row = of_clients[client]
+  for group in np.unique(of_clients):
+    mine = group_of_row == group
+    x[mine] = change(x[mine], int(group), split)
+  return x
+
+
+def _noisy(
+  num_clients: int,
+  variance: float,
+  scale: float,
+  seed: int,
+  x: np.ndarray,
+  client: np.ndarray,
+  split: int,
+) -> np.ndarray:
+  """Adds Gaussian noise of variance i / M times `variance` for client i of 1..M.
+
+  NIID-Bench's noise-based feature imbalance (Li et al. 2022, Section IV-B); its code
+  takes the number for the standard deviation and counts clients from 0. The noise is
+  on what models see, `x * scale`, and is not clipped, so that bytes become float32.
+  """
+  x = x.astype(np.float32)
+  ends = np.searchsorted(client, np.arange(num_clients + 1))  # Client after client.
+  for i in range(num_clients):
+    rng = prng_streams.host_rng(seed, prng_streams.FEATURE_NOISE, 2 * i + split)
+    mine = x[ends[i] : ends[i + 1]]
+    deviation = np.sqrt(variance * (i + 1) / num_clients) / scale
+    mine += np.float32(deviation) * rng.standard_normal(mine.shape, np.float32)
+  return x

@@ -1,0 +1,84 @@
+"""Whether a partition makes sense for some examples."""
+
+import numpy as np
+
+from fesem_jax.data.partitions import image_corruptions
+from fesem_jax.data.partitions.groups import check_groups
+from fesem_jax.data.partitions.value import BY_LABEL, NAMES, Partition
+from fesem_jax.data.pool import Pool
+from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.utils.errors import UserError, argument
+
+
+def check_fits(partition: Partition, pool: Pool, name: str) -> None:
+  """Raises `UserError` on a partition that makes no sense for these examples.
+
+  Args:
+    partition: whose name is known.
+    pool: examples.
+    name: of the data set.
+  """
+  named, wanted = argument('name', name), argument('partition', partition.name)
+  shape = pool.x.shape[1:]
+  if not shape or 0 in shape:
+    raise UserError(f'{named}: an example has shape {shape}, which holds no features.')
+  if partition.name == 'natural' and pool.client is None:
+    others = ', '.join(n for n in NAMES if n != 'natural')
+    raise UserError(
+      f'{wanted}: {named} has no clients of its own; choose one of {others}.'
+    )
+  if partition.min_examples and partition.name != 'natural':
+    raise UserError(
+      f'`min_examples` chooses natural clients; it does not apply to {wanted}.'
+    )
+  if partition.name == 'natural':
+    return
+  by_label = [part for part in partition.parts if part in BY_LABEL]
+  if by_label and pool.task != CLASSIFICATION.name:
+    raise UserError(
+      f'{wanted} deals or changes examples by their labels, but {named} is for '
+      f'{pool.task}; choose another partition.'
+    )
+  _check_features(partition, pool, named)
+  if partition.grouping:
+    check_groups(partition.count, partition.num_groups)
+  few = partition.dealing in ('labels', 'power_law')
+  if few and partition.labels_per_client > pool.num_classes:
+    raise UserError(
+      f'`labels_per_client={partition.labels_per_client}` is more than the '
+      f'{pool.num_classes} labels of {named}; lower it.'
+    )
+  # Groups that each hold all examples have as many copies of them.
+  copied = partition.grouping and not partition.disjoint_groups
+  copies = partition.num_groups if copied else 1
+  for option in ('num_clients', 'classes_per_client'):
+    value = getattr(partition, option)
+    if option == 'num_clients':
+      value = partition.count
+    if value > len(pool.y) * copies:
+      raise UserError(
+        f'`{option}={value}` is more than the {len(pool.y)} training examples there '
+        'are to deal; lower it.'
+      )
+
+
+def _check_features(partition: Partition, pool: Pool, named: str) -> None:
+  """Raises `UserError` on examples that the partition cannot change."""
+  wanted = argument('partition', partition.name)
+  shape = pool.x.shape[1:]
+  if partition.grouping in ('rotated', 'corrupted') and len(shape) < 2:
+    raise UserError(f'{wanted} needs images, which {named} does not hold.')
+  if partition.grouping == 'rotated' and shape[0] != shape[1]:
+    raise UserError(
+      f'{wanted} needs square images; those of {named} are {shape[0]} by {shape[1]}.'
+    )
+  if partition.grouping == 'corrupted' and shape[2:] != (3,):
+    of_color = set(image_corruptions.OF_COLOR) & set(partition.corruptions)
+    if of_color:
+      raise UserError(
+        f'{argument("image_corruptions", of_color.pop())} needs color images, which '
+        f'{named} does not hold; name others.'
+      )
+  tokens = pool.x.dtype == np.uint8 and pool.scale == 1
+  if 'noisy' in partition.parts and tokens:
+    raise UserError(f'{wanted} needs images or numbers; {named} holds tokens.')

@@ -1,0 +1,113 @@
+"""Groups of clients, which are the true clusters, and labels that tell them apart."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fesem_jax.data.partitions.rows import Rows
+from fesem_jax.utils.errors import UserError
+
+
+def groups_of_clients(num_clients: int, num_groups: int) -> np.ndarray:
+  """[M] group of each client: 0, 1, ..., k-1, 0, 1, ...; sizes differ by one."""
+  return np.arange(num_clients) % num_groups
+
+
+def names_of_groups(name: str, num_groups: int) -> tuple[str, ...] | None:
+  """What groups 0, 1, ..., k-1 with labels of their own are called; None if unknown."""
+  others = range(1, num_groups)
+  if name == 'label_permuted':
+    return ('original labels', *(f'permuted labels {group}' for group in others))
+  if name == 'label_swapped':
+    swapped = (f'labels {a} and {b} swapped' for a, b in map(swapped_labels, others))
+    return ('original labels', *swapped)
+  return None
+
+
+def check_groups(num_clients: int, num_groups: int) -> None:
+  """Raises `UserError` if there are fewer clients than groups."""
+  if num_clients < num_groups:
+    raise UserError(
+      f'{num_clients} clients (`num_clients`) are fewer than '
+      f'`partition_groups={num_groups}`; every group needs one.'
+    )
+
+
+def in_groups(
+  rng: np.random.Generator,
+  num_rows: int,
+  groups: np.ndarray,
+  disjoint: bool,
+  deal: Callable[[int, np.ndarray, int], Rows],
+) -> Rows:
+  """Parts within each group.
+
+  Args:
+    rng: random state.
+    num_rows: examples in the pool.
+    groups: [M] group of each client.
+    disjoint: if True, the groups divide the examples among themselves; if False,
+      each group deals all of them to its clients, as IFCA's Rotated MNIST does.
+    deal: (group, its rows in random order, number of its clients) -> rows of each of
+      these clients.
+  """
+  num_groups = int(groups.max()) + 1
+  everything = rng.permutation(num_rows)
+  pools = (
+    np.array_split(everything, num_groups)
+    if disjoint
+    else [rng.permutation(num_rows) for _ in range(num_groups)]
+  )
+  clients: Rows = [np.array([], int)] * len(groups)
+  for group, pool in enumerate(pools):
+    members = np.flatnonzero(groups == group)
+    for member, rows in zip(members, deal(group, pool, len(members)), strict=True):
+      clients[member] = rows
+  return clients
+
+
+def label_permutations(
+  rng: np.random.Generator, num_groups: int, num_classes: int
+) -> np.ndarray:
+  """[k, L] a different relabeling for each group; the first is the identity.
+
+  Raises:
+    UserError: if there are fewer permutations than groups.
+  """
+  # A dict, as it keeps the order and finds repeated draws at once.
+  chosen: dict[tuple[int, ...], None] = {tuple(range(num_classes)): None}
+  for _ in range(1000 * num_groups):
+    if len(chosen) == num_groups:
+      return np.array(list(chosen))
+    chosen[tuple(rng.permutation(num_classes).tolist())] = None
+  raise UserError(
+    f'{num_classes} classes do not have {num_groups} different relabelings; lower '
+    '`partition_groups`.'
+  )
+
+
+def swapped_labels(group: int) -> tuple[int, int]:
+  """The pair of labels that a group swaps: 1 and 2, then 3 and 4, and so on."""
+  return 2 * group - 1, 2 * group
+
+
+def label_swaps(num_groups: int, num_classes: int) -> np.ndarray:
+  """[k, L] relabeling of each group, which swaps a pair; the first is the identity.
+
+  Sattler et al. (2020) swap labels to make clusters of clients whose goals contradict
+  each other. The pairs are those of FedDrift's MNIST-4 (Jothimurugesan et al. 2023):
+  1 and 2, 3 and 4, 5 and 6.
+
+  Raises:
+    UserError: if there are too few labels.
+  """
+  if 2 * (num_groups - 1) >= num_classes:
+    raise UserError(
+      f'{num_classes} classes do not have pairs of labels to swap for '
+      f'{num_groups - 1} groups; lower `partition_groups`.'
+    )
+  tables = np.tile(np.arange(num_classes), (num_groups, 1))
+  for group in range(1, num_groups):
+    a, b = swapped_labels(group)
+    tables[group, [a, b]] = b, a
+  return tables

@@ -1,0 +1,199 @@
+"""Corruptions of images at five strengths, as those of CIFAR-10-C.
+
+Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
+and Perturbations", 2019. The constants of each strength are those of the script that
+made CIFAR-10-C (github.com/hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py,
+commit ca36008), for images of 32 by 32. What it does with OpenCV, scikit-image and
+Pillow is written here from its equations: pixels are the same but for rounding (bytes
+are rounded, not cut) and random draws. Glass and motion blur, snow, frost, fog,
+spatter, elastic transforms and JPEG are left out.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.utils.errors import UserError, argument
+
+_BLOCK = 2048  # Images at once, which bounds memory.
+
+# [N, H, W, C] float32 pixels between 0 and 1, constants, random state -> the same.
+_Corrupt = Callable[[np.ndarray, Any, np.random.Generator], np.ndarray]
+
+
+def _gaussian_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  return x + c * rng.standard_normal(x.shape, np.float32)
+
+
+def _shot_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  return rng.poisson(x * c) / c
+
+
+def _impulse_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  """A share c of all values is replaced, half of them by 0 and half by 1."""
+  draws = rng.random(x.shape, np.float32)
+  return np.where(draws < c / 2, 0, np.where(draws < c, 1, x))
+
+
+def _speckle_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  return x + c * x * rng.standard_normal(x.shape, np.float32)
+
+
+def _gaussian_blur(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  del rng
+  from scipy import ndimage  # Slow to import.
+
+  return ndimage.gaussian_filter(x, (0, c, c, 0), mode='nearest')
+
+
+def _defocus_blur(
+  x: np.ndarray, c: tuple[float, float], rng: np.random.Generator
+) -> np.ndarray:
+  """A disk of a radius, whose edge is smoothed by a Gaussian of three pixels."""
+  del rng
+  from scipy import ndimage  # Slow to import.
+
+  radius, smoothing = c
+  at = np.arange(-3, 4)
+  disk = (at[:, None] ** 2 + at**2 <= radius**2).astype(np.float32)
+  taps = np.exp(-(np.array([-1.0, 0.0, 1.0]) ** 2) / (2 * smoothing**2))
+  taps = (taps / taps.sum()).astype(np.float32)
+  kernel = disk / disk.sum()
+  for axis in (0, 1):
+    kernel = ndimage.correlate1d(kernel, taps, axis, mode='constant')
+  return ndimage.correlate(x, kernel[None, :, :, None], mode='mirror')
+
+
+def _zoom_blur(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  """The mean of the image and of zooms by 1, 1.01, ... below c."""
+  del rng
+  factors = np.arange(1, c, 0.01)
+  pairs = [[_zoomed_axis(side, f) for side in x.shape[1:3]] for f in factors]
+  return (x + _along_axes(x, pairs)) / (len(factors) + 1)
+
+
+def _zoomed_axis(side: int, factor: float) -> np.ndarray:
+  """[side, side] matrix that enlarges the middle of an axis, linearly."""
+  from scipy import ndimage  # Slow to import.
+
+  kept = int(np.ceil(side / factor))
+  first = (side - kept) // 2
+  middle = np.eye(side)[first : first + kept]
+  large = ndimage.zoom(middle, (factor, 1), order=1)
+  trim = (len(large) - side) // 2
+  return large[trim : trim + side].astype(np.float32)
+
+
+def _brightness(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  """Adds to the value of HSV, the largest channel; hue and saturation stay."""
+  del rng
+  value = x.max(axis=-1, keepdims=True)
+  brighter = np.clip(value + c, 0, 1)
+  return np.where(value > 0, x * (brighter / np.maximum(value, 1e-12)), brighter)
+
+
+def _contrast(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  del rng
+  means = x.mean(axis=(1, 2), keepdims=True)
+  return (x - means) * c + means
+
+
+def _pixelate(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+  """Fewer pixels a side, by the factor c, and back to the old size."""
+  del rng
+  matrices = []
+  for side in x.shape[1:3]:
+    few = max(1, int(side * c))
+    matrices.append(_box(few, side) @ _box(side, few))
+  return _along_axes(x, [matrices])
+
+
+def _box(before: int, after: int) -> np.ndarray:
+  """[after, before] means of the pixels whose middle lies in one of the other size."""
+  ratio = before / after
+  middle = (np.arange(after)[:, None] + 0.5) * ratio
+  offset = (np.arange(before) + 0.5 - middle) / max(1, ratio)
+  inside = ((offset > -0.5) & (offset <= 0.5)).astype(np.float32)
+  return inside / inside.sum(axis=1, keepdims=True)
+
+
+def _saturate(
+  x: np.ndarray, c: tuple[float, float], rng: np.random.Generator
+) -> np.ndarray:
+  """Multiplies the saturation of HSV, and adds to it."""
+  del rng
+  factor, added = c
+  value, least = x.max(axis=-1, keepdims=True), x.min(axis=-1, keepdims=True)
+  saturation = (value - least) / np.maximum(value, 1e-12)
+  wanted = np.clip(saturation * factor + added, 0, 1)
+  colored = value - (value - x) * wanted / np.maximum(saturation, 1e-12)
+  # Gray has the hue of red.
+  red = value * np.where(np.arange(x.shape[-1]) == 0, 1, 1 - wanted)
+  return np.where(saturation > 0, colored, red)
+
+
+def _along_axes(x: np.ndarray, pairs: list[list[np.ndarray]]) -> np.ndarray:
+  """The sum of products with matrices on the axes of rows and of columns of images."""
+  planes = np.ascontiguousarray(np.moveaxis(x, -1, 1))
+  flat = planes.reshape(-1, planes.shape[-1])  # One large product is faster than many.
+  total = np.zeros_like(planes)
+  for rows, columns in pairs:
+    total += rows @ (flat @ columns.T).reshape(planes.shape)
+  return np.moveaxis(total, 1, -1)
+
+
+# Name -> what it does, and its constants at strengths 1 to 5.
+_CORRUPTIONS: Mapping[str, tuple[_Corrupt, tuple[Any, ...]]] = {
+  'gaussian_noise': (_gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
+  'defocus_blur': (
+    _defocus_blur, ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
+  ),
+  'contrast': (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
+  'brightness': (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
+  'shot_noise': (_shot_noise, (500, 250, 100, 75, 50)),
+  'zoom_blur': (_zoom_blur, (1.06, 1.11, 1.16, 1.21, 1.26)),
+  'pixelate': (_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
+  'impulse_noise': (_impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
+  'gaussian_blur': (_gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
+  'speckle_noise': (_speckle_noise, (0.06, 0.1, 0.12, 0.16, 0.2)),
+  'saturate': (_saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))),
+}  # fmt: skip
+
+NAMES = ('none', *_CORRUPTIONS)
+OF_COLOR = ('saturate',)  # Nothing changes in gray images.
+
+
+def corrupted(
+  x: np.ndarray, name: str, strength: int, scale: float, rng: np.random.Generator
+) -> np.ndarray:
+  """Images [N, H, W] or [N, H, W, C], of the same dtype, corrupted.
+
+  Args:
+    x: `x * scale` are pixels between 0 and 1.
+    name: one of `NAMES`; 'none' leaves them.
+    strength: 1 to 5.
+    scale: see above.
+    rng: random state of noise.
+
+  Raises:
+    UserError: if a pixel lies outside of these bounds.
+  """
+  if name == 'none':
+    return x
+  change, constants = _CORRUPTIONS[name]
+  out = np.empty_like(x)
+  for first in range(0, len(x), _BLOCK):
+    rows = slice(first, first + _BLOCK)
+    pixels = x[rows].astype(np.float32) * np.float32(scale)
+    if pixels.min(initial=0) < 0 or pixels.max(initial=0) > 1 + 1e-6:
+      raise UserError(
+        f'{argument("partition", "corrupted")} needs pixels between 0 and 1; there '
+        f'are some from {pixels.min():g} to {pixels.max():g}.'
+      )
+    shape = pixels.shape
+    pixels = pixels.reshape(*shape[:3], -1)
+    changed = np.clip(change(pixels, constants[strength - 1], rng), 0, 1) / scale
+    changed = changed.reshape(shape)
+    out[rows] = np.round(changed) if x.dtype == np.uint8 else changed
+  return out

@@ -1,0 +1,273 @@
+"""A partition as one value, which checks itself."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fesem_jax.data.partitions import groups, image_corruptions, rotation
+from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
+
+# How examples are dealt.
+DEALT = ('iid', 'unequal', 'lognormal', 'power_law', 'dirichlet', 'labels', 'shards')
+# Clients come in groups, which are the true clusters.
+GROUPED = ('rotated', 'label_permuted', 'label_swapped', 'corrupted')
+# They look at the labels of examples.
+BY_LABEL = (
+  'dirichlet', 'labels', 'shards', 'power_law', 'label_permuted', 'label_swapped',
+)  # fmt: skip
+NAMES = ('natural', *DEALT, 'noisy', *GROUPED)
+
+DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
+
+# Field of `Partition` -> the partitions that it is for; the others are for all.
+OF = {
+  'min_examples': ('natural',),
+  'partition_groups': GROUPED,
+  'disjoint_groups': GROUPED,
+  'dirichlet_alpha': ('dirichlet', 'unequal'),
+  'dirichlet_min_examples': ('dirichlet',),
+  'classes_per_client': ('shards',),
+  'labels_per_client': ('labels', 'power_law'),
+  'lognormal_sigma': ('lognormal',),
+  'power_law_sigma': ('power_law',),
+  'noise_variance': ('noisy',),
+  'rotations': ('rotated',),
+  'rotation_sampling': ('rotated',),
+  'image_corruptions': ('corrupted',),
+  'corruption_strength': ('corrupted',),
+}
+
+# Beyond any use; larger numbers would only run out of memory later.
+MAX_CLIENTS, MAX_GROUPS = 10**7, 1000
+MAX_ALPHA = 1e300  # Gamma variates of a larger one overflow.
+_MAX_SIGMA = 100.0  # So do exponentials.
+_MAX_VARIANCE = 10.0**12
+_MAX_DEGREES = 10.0**6
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+  """How examples are dealt to clients, and what becomes of them.
+
+  Attributes:
+    name: one of `NAMES`, or two of them as 'rotated+dirichlet': clients in groups, and
+      labels or sizes that are dealt inside of each group. '' is 'natural' where the
+      data set has clients of its own and 'iid' elsewhere.
+    num_clients: M; 0 is all natural clients, or 100.
+    examples_per_client: training examples of each client (of natural clients: at most;
+      where sizes or labels differ: on average); 0 deals all.
+    min_examples: leaves out natural clients with fewer training and test examples
+      together.
+    partition_groups: k, the number of groups, unless `rotations` or
+      `image_corruptions` say it. Group g of 'rotated' is turned by g * 360 / k degrees.
+    disjoint_groups: whether the groups divide the examples among themselves; if
+      False, each holds all of them.
+    dirichlet_alpha: concentration of 'dirichlet' and 'unequal'; smaller is more
+      skewed.
+    dirichlet_min_examples: if positive, 'dirichlet' is NIID-Bench's: a client above
+      the mean size gets no more of later classes, and all is drawn again until each
+      client has so many examples, training (and test, where these are split off).
+    classes_per_client: label shards of each client under 'shards'.
+    labels_per_client: labels of each client under 'labels' and 'power_law'.
+    lognormal_sigma: of the sizes under 'lognormal', in proportion to exp(sigma z).
+    power_law_sigma: the same of a client's examples of a label under 'power_law'.
+    noise_variance: client i of 1..M under 'noisy' has Gaussian noise of i / M times
+      this variance on what models see.
+    rotations: degrees of each group of 'rotated', counterclockwise.
+    rotation_sampling: 'linear', which continues the border, or 'nearest', which fills
+      corners with 0; multiples of 90 degrees are exact.
+    image_corruptions: of each group of 'corrupted', of `image_corruptions.NAMES`; by
+      default the first k of these.
+    corruption_strength: 1 to 5.
+
+  Raises:
+    UserError: naming the field that makes no sense for any data.
+  """
+
+  name: str = ''
+  num_clients: int = 0
+  examples_per_client: int = 0
+  min_examples: int = 0
+  partition_groups: int = 4
+  disjoint_groups: bool = False
+  dirichlet_alpha: float = 0.5
+  dirichlet_min_examples: int = 0
+  classes_per_client: int = 2
+  labels_per_client: int = 2
+  lognormal_sigma: float = 0.3
+  power_law_sigma: float = 2.0
+  noise_variance: float = 0.1
+  rotations: Sequence[float] = ()
+  rotation_sampling: str = 'linear'
+  image_corruptions: Sequence[str] = ()
+  corruption_strength: int = 3
+
+  def __post_init__(self) -> None:
+    check_at_least(
+      0,
+      num_clients=self.num_clients,
+      examples_per_client=self.examples_per_client,
+      min_examples=self.min_examples,
+      dirichlet_min_examples=self.dirichlet_min_examples,
+    )
+    check_at_least(
+      1,
+      partition_groups=self.partition_groups,
+      classes_per_client=self.classes_per_client,
+      labels_per_client=self.labels_per_client,
+    )
+    if not 0 < self.dirichlet_alpha <= MAX_ALPHA:
+      raise UserError(
+        f'`dirichlet_alpha={self.dirichlet_alpha}` must be positive, and at most '
+        f'{MAX_ALPHA}.'
+      )
+    for name, most in (
+      ('num_clients', MAX_CLIENTS),
+      ('partition_groups', MAX_GROUPS),
+    ):
+      if getattr(self, name) > most:
+        raise UserError(f'`{name}={getattr(self, name)}` must be at most {most}.')
+    for name, limit in (
+      ('lognormal_sigma', _MAX_SIGMA),
+      ('power_law_sigma', _MAX_SIGMA),
+      ('noise_variance', _MAX_VARIANCE),
+    ):
+      if not 0 <= getattr(self, name) <= limit:
+        raise UserError(
+          f'{argument(name, getattr(self, name))} must be at least 0, and at most '
+          f'{limit:g}.'
+        )
+    check_choice('rotation_sampling', self.rotation_sampling, rotation.SAMPLINGS)
+    if self.corruption_strength not in range(1, 6):
+      named = argument('corruption_strength', self.corruption_strength)
+      raise UserError(f'{named} must be one of 1, 2, 3, 4, 5.')
+    object.__setattr__(self, 'rotations', _degrees(self.rotations))
+    object.__setattr__(self, 'image_corruptions', tuple(self.image_corruptions))
+    for kind in self.image_corruptions:
+      check_choice('image_corruptions', kind, image_corruptions.NAMES)
+    for name in ('rotations', 'image_corruptions'):
+      self._check_list(name)
+    self._check_name()
+    if self.grouping == 'corrupted' and self.num_groups > len(image_corruptions.NAMES):
+      raise UserError(
+        f'`partition_groups={self.num_groups}` must be at most '
+        f'{len(image_corruptions.NAMES)}, the number of corruptions, under '
+        f'`partition={self.name}`.'
+      )
+
+  def _check_list(self, name: str) -> None:
+    """Raises `UserError` if a list that says the groups contradicts their number."""
+    values = getattr(self, name)
+    if not values:
+      return
+    named = argument(
+      name, ','.join(f'{v:g}' if name == 'rotations' else v for v in values)
+    )
+    default = type(self).partition_groups
+    if self.partition_groups not in (default, len(values)):
+      raise UserError(
+        f'{named} has {len(values)} groups, but '
+        f'`partition_groups={self.partition_groups}`; leave one of them out.'
+      )
+    if len(values) > MAX_GROUPS:
+      raise UserError(f'`{name}` has {len(values)} groups; at most {MAX_GROUPS}.')
+    alike = {v % 360 for v in values} if name == 'rotations' else set(values)
+    if len(alike) < len(values):
+      raise UserError(f'{named}: two groups would be alike; name each once.')
+
+  def _check_name(self) -> None:
+    """Raises `UserError` unless the name is one of `NAMES`, or a product of two."""
+    if not self.name:
+      return
+    named = argument('partition', self.name)
+    parts = self.parts
+    if len(parts) == 1:
+      check_choice('partition', self.name, NAMES)
+      return
+    for part in parts:
+      if part not in NAMES:
+        raise UserError(
+          f'{named}: {argument("partition", part)} is unknown; choose two of '
+          f'{", ".join(NAMES[1:])}.'
+        )
+    kinds = [_kind(part) for part in parts]
+    if len(parts) != 2 or kinds[0] == kinds[1] or 'natural' in parts:
+      raise UserError(
+        f'{named} must be a product of two of different kinds: groups '
+        f'({", ".join(GROUPED)}), labels or sizes ({", ".join(DEALT)}), or noisy.'
+      )
+
+  @property
+  def parts(self) -> tuple[str, ...]:
+    """The names of a product, or the only one."""
+    return tuple(self.name.split('+'))
+
+  @property
+  def count(self) -> int:
+    """M where clients are dealt examples."""
+    return self.num_clients or DEFAULT_NUM_CLIENTS
+
+  @property
+  def dealing(self) -> str:
+    """How examples are dealt, within each group if there are groups."""
+    return next((part for part in self.parts if part in DEALT), 'iid')
+
+  @property
+  def grouping(self) -> str:
+    """What makes groups of clients; '' without groups."""
+    return next((part for part in self.parts if part in GROUPED), '')
+
+  @property
+  def num_groups(self) -> int:
+    """The number of groups, k."""
+    of_list = {'rotated': self.rotations, 'corrupted': self.image_corruptions}
+    return len(of_list.get(self.grouping, ())) or self.partition_groups
+
+  @property
+  def degrees(self) -> tuple[float, ...]:
+    """By which each group of 'rotated' is turned."""
+    k = self.num_groups
+    return tuple(self.rotations) or tuple(360 * group / k for group in range(k))
+
+  @property
+  def corruptions(self) -> tuple[str, ...]:
+    """Of each group of 'corrupted'."""
+    return tuple(self.image_corruptions) or image_corruptions.NAMES[: self.num_groups]
+
+  def groups_of_clients(self) -> np.ndarray:
+    """[M] group of each client."""
+    return groups.groups_of_clients(self.count, self.num_groups)
+
+  def names_of_groups(self) -> tuple[str, ...] | None:
+    """What groups 0, 1, ..., k-1 are called; None without groups."""
+    if self.grouping == 'rotated':
+      return tuple(f'{degrees:.4g} degrees' for degrees in self.degrees)
+    if self.grouping == 'corrupted':
+      return tuple(name.replace('_', ' ') for name in self.corruptions)
+    return groups.names_of_groups(self.grouping, self.num_groups)
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Partition))
+
+
+def _kind(part: str) -> str:
+  return 'dealt' if part in DEALT else 'grouped' if part in GROUPED else part
+
+
+def _degrees(values: Sequence[float | str]) -> tuple[float, ...]:
+  """Angles, which flags give as strings."""
+  turned = []
+  for value in values:
+    try:
+      degrees = float(value)
+    except ValueError:
+      degrees = math.nan
+    if not abs(degrees) <= _MAX_DEGREES:
+      raise UserError(
+        f'{argument("rotations", value)} must be degrees, e.g. 0,15,90; at most '
+        f'{_MAX_DEGREES:g}.'
+      )
+    turned.append(degrees)
+  return tuple(turned)

@@ -1,0 +1,118 @@
+"""CIFAR's official binary files; damaged and absent ones are named."""
+
+import numpy as np
+import pytest
+
+from fesem_jax import data
+from fesem_jax.data import cache as cache_module
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.stored_rows import StoredRows
+from tests.support.sources import sizes
+
+CIFAR10 = {f'data_batch_{i}.bin': 8 for i in range(1, 6)} | {'test_batch.bin': 12}
+
+
+def write_cifar(folder, counts, classes, seed=0):
+  """Files of random records: a byte for each number of classes, then an image.
+
+  Returns:
+    File -> (labels [N, columns], images [N, 32, 32, 3]).
+  """
+  rng = np.random.default_rng(seed)
+  folder.mkdir(parents=True)
+  held = {}
+  for name, count in counts.items():
+    labels = np.stack([rng.integers(0, most, count) for most in classes], axis=1)
+    images = rng.integers(0, 256, (count, 32, 32, 3)).astype(np.uint8)
+    raw = b''
+    for label, image in zip(labels, images, strict=True):
+      raw += bytes(label.tolist())
+      for channel in range(3):
+        raw += image[:, :, channel].tobytes()
+    (folder / name).write_bytes(raw)
+    held[name] = labels, images
+  return held
+
+
+def test_cifar10_keeps_images_labels_and_its_own_split(tmp_path):
+  held = write_cifar(tmp_path / 'cifar-10-batches-bin', CIFAR10, [10])
+  train, test = data.load('cifar10', source='binary', data_dir=tmp_path, num_clients=4)
+  assert (train.num_classes, train.scale) == (10, 1 / 255)
+  assert (sizes(train).sum(), sizes(test).sum()) == (40, 12)
+  truth = {
+    image.tobytes(): label[0]
+    for labels, images in held.values()
+    for label, image in zip(labels, images, strict=True)
+  }
+  for split in (train, test):
+    assert split.x.shape[1:] == (32, 32, 3)
+    for image, label in zip(split.x, split.y, strict=True):
+      assert truth[image.tobytes()] == label
+  tested = {x.tobytes() for x in test.x}
+  assert tested == {x.tobytes() for x in held['test_batch.bin'][1]}
+
+
+@pytest.mark.parametrize(('labels', 'column', 'classes'), [
+  ('fine', 1, 100), ('coarse', 0, 20),
+])  # fmt: skip
+def test_cifar100_has_fine_and_coarse_labels(tmp_path, labels, column, classes):
+  counts = {'train.bin': 30, 'test.bin': 9}
+  held = write_cifar(tmp_path / 'cifar-100-binary', counts, [20, 100])
+  train, test = data.load(
+    'cifar100', data_dir=tmp_path, num_clients=1, cifar100_labels=labels
+  )
+  assert train.num_classes == classes
+  for split, name in ((train, 'train.bin'), (test, 'test.bin')):
+    want = held[name][0][:, column]
+    assert sorted(split.y.tolist()) == sorted(want.tolist())
+
+
+def test_large_files_are_read_once_and_then_mapped(tmp_path, monkeypatch):
+  monkeypatch.setattr(cache_module, 'MIN_CACHED_BYTES', 0)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
+  folder = tmp_path / 'cifar-10-batches-bin'
+  write_cifar(folder, CIFAR10, [10])
+  first, _ = data.load('cifar10', data_dir=tmp_path, num_clients=2)
+  again, _ = data.load('cifar10', data_dir=tmp_path, num_clients=2)
+  assert isinstance(again.x, StoredRows)
+  np.testing.assert_array_equal(np.asarray(first.x), np.asarray(again.x))
+  for path in folder.iterdir():
+    path.unlink()
+  folder.rmdir()
+  write_cifar(folder, CIFAR10, [10], seed=1)
+  changed, _ = data.load('cifar10', data_dir=tmp_path, num_clients=2)
+  assert not np.array_equal(np.asarray(changed.x), np.asarray(again.x))
+
+
+@pytest.mark.parametrize(
+  ('damage', 'message'),
+  [
+    (lambda raw: raw[:-1], 'has 24583 bytes, which are no whole records of 3073'),
+    (lambda raw: b'', 'has 0 bytes, which are no whole records'),
+    (
+      lambda raw: raw[:3073] + b'\x0a' + raw[3074:],
+      r'record 1 has label 10; those of CIFAR-10 are 0\.\.9',
+    ),
+    (None, r'does not exist; download https://.*cifar-10-binary\.tar\.gz and unpack'),
+  ],
+)
+def test_damaged_files_are_named(tmp_path, damage, message):
+  folder = tmp_path / 'cifar-10-batches-bin'
+  write_cifar(folder, CIFAR10, [10])
+  path = folder / 'data_batch_3.bin'
+  if damage is None:
+    path.unlink()
+  else:
+    path.write_bytes(damage(path.read_bytes()))
+  with pytest.raises(UserError, match=rf'data_batch_3\.bin:? {message}'):
+    data.load('cifar10', data_dir=tmp_path)
+
+
+def test_cifar100_names_the_label_that_is_wrong(tmp_path):
+  folder = tmp_path / 'cifar-100-binary'
+  write_cifar(folder, {'train.bin': 3, 'test.bin': 2}, [20, 100])
+  raw = bytearray((folder / 'test.bin').read_bytes())
+  raw[3074] = 20
+  (folder / 'test.bin').write_bytes(raw)
+  with pytest.raises(UserError, match=r'test\.bin: record 1 has coarse label 20; tho'):
+    data.load('cifar100', data_dir=tmp_path)

@@ -1,0 +1,59 @@
+"""Configurations of earlier versions, which lack newer flags, are those of today."""
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import flags as experiment_flags
+from experiments import run as experiment
+from experiments.build import load_data
+from experiments.errors import in_flags
+from fesem_jax import data
+from fesem_jax.data.partitions.value import FIELDS
+from fesem_jax.utils.errors import UserError
+from tests.experiments.binaries_test import QUICK
+
+
+@pytest.fixture
+def configured():
+  """The configuration of some flags."""
+  if 'dataset' not in flags.FLAGS:
+    experiment.define_flags()
+
+  @flagsaver.flagsaver
+  def made(*given):
+    flags.FLAGS(['run', *QUICK, *given])
+    return experiment.chosen_configuration()
+
+  return made
+
+
+def test_newer_flags_are_named_where_they_are_given_only(configured):
+  plain = configured()
+  newer = set(experiment_flags.filled({}))
+  assert {'rotations', 'labels_per_client', 'text_stride'} <= newer
+  assert not newer & set(plain)
+  given = configured('--rotations=0,180', '--labels_per_client=2')
+  assert given == plain | {'rotations': ['0', '180']}
+  train, _ = load_data(given)  # With a configuration as config.json holds it.
+  assert train.info.cluster_names == ('0 degrees', '180 degrees')
+  older, _ = load_data(plain)
+  assert older.info.cluster_names[1] == '90 degrees'
+
+
+def test_every_field_of_a_partition_is_a_flag_with_its_default(configured):
+  configured()
+  value = data.Partition()
+  for field in FIELDS:
+    if field != 'name':
+      default = flags.FLAGS[field].default
+      assert (tuple(default) if default == [] else default) == getattr(value, field)
+
+
+def test_a_wrong_partition_is_named_by_its_flag(configured):
+  config = configured('--partition=rotated+spiral')
+  with pytest.raises(UserError) as caught:
+    load_data(config)
+  assert '--partition=rotated+spiral: --partition=spiral is unknown' in in_flags(
+    str(caught.value)
+  )

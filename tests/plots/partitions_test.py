@@ -1,0 +1,41 @@
+"""The figure of several partitions shows what clients have."""
+
+import numpy as np
+
+from fesem_jax import plots
+
+
+def test_panels_show_shares_sizes_and_clusters():
+  counts = np.array([[4, 0], [1, 3], [0, 10], [5, 5]])
+  panels = {
+    'plain': plots.DealtClients(counts),
+    'groups': plots.DealtClients(counts, np.array([1, 0, 1, 0]), ('here', 'there')),
+  }
+  figure = plots.compared_partitions(panels, 'title')
+  heat, bars, heat_of_groups, bars_of_groups = figure.axes[:4]
+  assert heat.get_title() == 'plain\nlabel skew 0.31'
+  np.testing.assert_allclose(
+    heat.images[0].get_array(), [[1, 0.25, 0, 0.5], [0, 0.75, 1, 0.5]]
+  )
+  assert [bar.get_height() for bar in bars.patches] == [4, 4, 10, 10]
+  assert bars.get_legend() is None
+  # In the order of clusters: clients 1, 3, then 0, 2.
+  np.testing.assert_allclose(
+    heat_of_groups.images[0].get_array(), [[0.25, 0.5, 1, 0], [0.75, 0.5, 0, 1]]
+  )
+  looks = [bar.get_facecolor() for bar in bars_of_groups.patches]
+  assert looks[0] == looks[1] != looks[2] == looks[3]
+  named = [t.get_text() for t in bars_of_groups.get_legend().get_texts()]
+  assert named == ['here', 'there']
+
+
+def test_many_clients_partitions_and_clusters_are_bounded():
+  counts = np.random.default_rng(0).integers(0, 9, (500, 30))
+  many = plots.DealtClients(counts, np.arange(500) % 50)
+  figure = plots.compared_partitions({str(i): many for i in range(6)}, 'title')
+  assert len(figure.axes) == 6 * 2 + 1
+  bars = figure.axes[1]
+  assert bars.get_xlabel() == '80 of 500 clients'
+  assert len(bars.patches) == 80
+  named = [t.get_text() for t in bars.get_legend().get_texts()]
+  assert named[-1] == '44 others'
