@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core.types import Model, Params
-from fesem_jax.models import networks
+from fesem_jax.models import builders
 from fesem_jax.results import client_table, metrics_file, saved_models
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, by_layer
@@ -161,12 +161,12 @@ def _model_of(
   path: pathlib.Path, config: dict[str, Any], held: DeployedModels
 ) -> Model | None:
   """The model that a configuration at `path` names; None if it names none."""
-  if config.get('model') not in networks.NAMES:
+  if config.get('model') not in builders.NAMES:
     return None
   shape, num_classes = held.examples.shape, held.examples.num_classes
   try:
     widths = [int(width) for width in config.get('hidden', [])]
-    return networks.build(config['model'], shape, num_classes, widths)
+    return builders.build(config['model'], shape, num_classes, widths)
   except Exception as e:
     raise UserError(
       f'{path} names a model that cannot be made ({first_line(e)}); pass `model`, the '
