@@ -10,7 +10,9 @@ import numpy as np
 from fesem_jax import data
 from fesem_jax.analysis.joining_rules import groups_of_clusters
 from fesem_jax.core.types import FederatedData, Model, Params
+from fesem_jax.models.starting import trained_part
 from fesem_jax.results.saved_run import Run, load_run
+from fesem_jax.run.configuration import LATER
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import UserError
 
@@ -44,7 +46,7 @@ class NewClients(NamedTuple):
   @property
   def config(self) -> dict[str, Any]:
     """The run's configuration as `run.run` takes it, with the rounds that were done."""
-    config = self.run.config | {'rounds': self.run.summary['rounds']}
+    config = LATER | self.run.config | {'rounds': self.run.summary['rounds']}
     return {k: v for k, v in config.items() if k != 'data_digest'}
 
 
@@ -75,7 +77,8 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
     )
   assert deployed.choice is not None  # There are clusters.
   in_use, assignment = np.unique(deployed.choice, return_inverse=True)
-  centers = [deployed.params(cluster=int(k)) for k in in_use]
+  whole = [deployed.params(cluster=int(k)) for k in in_use]
+  centers = [trained_part(model, params) for params in whole]
   truth, groups = train.info.clusters, None
   if truth is not None:
     groups = groups_of_clusters(truth, assignment, len(in_use))
@@ -86,7 +89,7 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
   needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
-  if lacking := [name for name in needed if name not in run.config]:
+  if lacking := [name for name in needed if name not in LATER | run.config]:
     raise UserError(
       f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
       'of fesem-run and fesem-compare of this version only.'

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from fesem_jax.models.layers import Dense
 from fesem_jax.models.tokens import Embedding
 
-# What the kernel of a recurrent layer is called that its own states meet.
-RECURRENT = 'recurrent'
+# Of a recurrent layer: the kernel that its own states meet, and the bias of a GRU that
+# is reset with what this kernel gives.
+RECURRENT, RECURRENT_BIAS = 'recurrent', 'recurrent_bias'
 
 Carry = tuple[jax.Array, ...]  # Arrays [B, H], the first of them the state h.
 # (carry, inputs [B, G] of a step, h @ kernel + bias [B, G]) -> the next carry.
@@ -138,7 +139,7 @@ class Recurrence(nn.Module):
     bias = self.param('bias', _lstm_bias if lstm else zeros, (size,))
     inside = jnp.zeros(size)
     if not lstm:
-      of_new = self.param('recurrent_bias', zeros, (self.width,))
+      of_new = self.param(RECURRENT_BIAS, zeros, (self.width,))
       inside = inside.at[-self.width :].set(of_new)
     return recur(step, carries, recurrent, inside, x @ kernel + bias)
 

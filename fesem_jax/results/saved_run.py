@@ -15,6 +15,7 @@ import numpy as np
 
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import builders
+from fesem_jax.models.starting import whole_model
 from fesem_jax.results import client_table, metrics_file, saved_models
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, by_layer
@@ -58,6 +59,7 @@ class Run:
       source = f'The model that {path} names'
       model = _model_of(path, self.config, held)
     if model is not None:
+      model = whole_model(model)  # Saved models have the layers that did not train too.
       _check_model(model, held, source)
     return dataclasses.replace(held, model=model)
 

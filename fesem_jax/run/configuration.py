@@ -12,6 +12,11 @@ _FREE = {
   'num_devices', 'tensorboard', 'checkpoint_every', 'patience',
 }  # fmt: skip
 
+# Entries that configurations of older versions lack, and what these runs did.
+LATER: dict[str, Any] = {
+  'init_from': '', 'init_layers': [], 'train_layers': [], 'freeze_layers': [],
+}  # fmt: skip
+
 
 def check_same(
   workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
@@ -20,7 +25,7 @@ def check_same(
   differing = []
   for name in sorted((old.keys() | config.keys()) - _FREE):
     # Configurations name the placement only where it is not this one.
-    default = 'replicated' if name == 'data_placement' else 'absent'
+    default = 'replicated' if name == 'data_placement' else LATER.get(name, 'absent')
     there, now = old.get(name, default), config.get(name, default)
     if there == now:
       continue
