@@ -1,5 +1,6 @@
 """GroupNorm in place of a module's BatchNorm, whose statistics cannot be averaged."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,20 +26,22 @@ class _GroupNormalized(nn.Module):
     nn.share_scope(self, self.module)
 
   def __call__(self, x: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:
-    with nn.intercept_methods(self._instead):
+    with nn.intercept_methods(functools.partial(_instead, self.groups)):
       return self.module(x, *args, **kwargs)
 
-  def _instead(
-    self,
-    own: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    context: nn.module.InterceptorContext,
-  ) -> Any:
-    layer = context.module
-    if not isinstance(layer, nn.BatchNorm) or context.method_name != '__call__':
-      return own(*args, **kwargs)
-    return _normalized(layer, self.groups, args[0] if args else kwargs['x'])
+
+def _instead(
+  groups: int,
+  own: Callable[..., Any],
+  args: Any,
+  kwargs: Any,
+  context: nn.module.InterceptorContext,
+) -> Any:
+  """What a method of a module gives, where BatchNorm normalizes in groups."""
+  layer = context.module
+  if not isinstance(layer, nn.BatchNorm) or context.method_name != '__call__':
+    return own(*args, **kwargs)
+  return _normalized(layer, groups, args[0] if args else kwargs['x'])
 
 
 def _normalized(layer: nn.BatchNorm, groups: int, x: jax.Array) -> jax.Array:
