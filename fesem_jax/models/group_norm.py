@@ -62,9 +62,11 @@ def _normalized(layer: nn.BatchNorm, groups: int, x: jax.Array) -> jax.Array:
     name='in_groups',  # Without parameters.
   )(x)
   if layer.use_scale:
-    y = y * layer.param('scale', layer.scale_init, (channels,), layer.param_dtype)
+    scale = layer.param('scale', layer.scale_init, (channels,), layer.param_dtype)
+    y = y * scale.reshape((1,) * (y.ndim - 1) + (channels,))
   if layer.use_bias:
-    y = y + layer.param('bias', layer.bias_init, (channels,), layer.param_dtype)
+    bias = layer.param('bias', layer.bias_init, (channels,), layer.param_dtype)
+    y = y + bias.reshape((1,) * (y.ndim - 1) + (channels,))
   return y
 
 

@@ -32,7 +32,7 @@ def _run(
   """Of every step [S, ...]: the carry before it, its product, and the state after."""
 
   def body(carry: Carry, x: jax.Array) -> Any:
-    product = carry[0] @ kernel + bias
+    product = carry[0] @ kernel + bias[None]
     after = step(carry, x, product)
     return after, (carry, product, after[0])
 
@@ -141,7 +141,7 @@ class Recurrence(nn.Module):
     if not lstm:
       of_new = self.param(RECURRENT_BIAS, zeros, (self.width,))
       inside = inside.at[-self.width :].set(of_new)
-    return recur(step, carries, recurrent, inside, x @ kernel + bias)
+    return recur(step, carries, recurrent, inside, x @ kernel + bias[None, None])
 
 
 class Recurrent(nn.Module):

@@ -14,7 +14,7 @@ class Positions(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     start = nn.linear.default_embed_init
-    return x + self.param(EMBEDDING, start, x.shape[1:])
+    return x + self.param(EMBEDDING, start, x.shape[1:])[None]
 
 
 class Attention(nn.Module):
@@ -36,7 +36,7 @@ class Attention(nn.Module):
       for part in jnp.split(parts, 3, axis=-1)
     )
     scores = jnp.einsum('bshd,bthd->bhst', query, key) * each**-0.5
-    earlier = jnp.tril(jnp.ones((length, length), bool))
+    earlier = jnp.tril(jnp.ones((1, 1, length, length), bool))
     weights = nn.softmax(jnp.where(earlier, scores, -jnp.inf))
     seen = jnp.einsum('bhst,bthd->bshd', weights, value)
     return Dense(width, name='out')(seen.reshape(batch, length, width))

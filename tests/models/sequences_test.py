@@ -154,7 +154,7 @@ def test_gradients_are_those_of_the_loop(kind):
   def unrolled(kernel, bias, x):
     carry, states = (jnp.zeros((2, 4)),) * carries, []
     for of_step in x:
-      carry = step(carry, of_step, carry[0] @ kernel + bias)
+      carry = step(carry, of_step, carry[0] @ kernel + bias[None])
       states.append(carry[0])
     return jnp.stack(states)
 
