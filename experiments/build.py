@@ -95,8 +95,8 @@ def _check_tokens(config: dict[str, Any], train: FederatedData) -> None:
     rows = rows * train.scale
     if np.any(rows != np.round(rows)) or np.any((rows < 0) | (rows >= classes)):
       raise UserError(
-        f'{named} reads tokens, whole numbers in 0..{classes - 1} for {classes} classes, '
-        f'but the examples of --dataset={config["dataset"]} hold others; {mend}'
+        f'{named} reads tokens, whole numbers in 0..{classes - 1} as there are '
+        f'{classes} classes, but --dataset={config["dataset"]} holds others; {mend}'
       )
 
 

@@ -46,7 +46,9 @@ def main(argv: list[str]) -> None:
   if f.check:
     arrays = export.read(pathlib.Path(f.check))
     if not {'x', 'logits'} <= arrays.keys():
-      raise UserError(f'{argument("check", f.check)} must hold the arrays x and logits.')
+      raise UserError(
+        f'{argument("check", f.check)} must hold the arrays x and logits.'
+      )
     x = porting.inputs(arrays['x'], shape)
     logits = np.asarray(jax.jit(model.apply)(params, x))
     print(_agreement(logits, arrays['logits']))
@@ -62,9 +64,9 @@ def _agreement(ours: np.ndarray, theirs: np.ndarray) -> str:
   largest = float(np.abs(theirs).max())
   if not difference <= _TOLERANCE * max(largest, 1.0):
     raise UserError(
-      f'The logits differ by up to {difference:.2g}, where the largest is {largest:.2g}: '
-      'the networks are not the same (activations, pooling, padding, or the order of '
-      'equal layers); nothing was written.'
+      f'The logits differ by up to {difference:.2g}, where the largest is '
+      f'{largest:.2g}: the networks are not the same (activations, pooling, padding, or '
+      'the order of equal layers); nothing was written.'
     )
   return f'{len(ours)} examples: logits agree, largest difference {difference:.1e}'
 
@@ -80,7 +82,9 @@ def _numbers(name: str) -> tuple[int, ...]:
 def define_flags() -> None:
   """Defines the flags of this binary."""
   flags.DEFINE_string('model', '', f'One of {", ".join(models.NAMES)}.')
-  flags.DEFINE_list('example_shape', [], 'Shape of one example here, as 28,28 or 32,32,3.')
+  flags.DEFINE_list(
+    'example_shape', [], 'Shape of one example here, as 28,28 or 32,32,3.'
+  )
   flags.DEFINE_integer('num_classes', 0, 'Classes, or tokens.', lower_bound=0)
   flags.DEFINE_list('hidden', ['64'], "Widths of the mlp's hidden layers.")
   flags.DEFINE_string('state_dict', '', 'File .npz or .safetensors of the state_dict.')

@@ -46,7 +46,9 @@ def _learning(config: dict[str, Any], model: Model) -> tuple[str, ...]:
   """Names of the layers that train."""
   train, freeze = (config.get(n, []) for n in ('train_layers', 'freeze_layers'))
   if train and freeze:
-    raise UserError('--train_layers and --freeze_layers say the same; give one of them.')
+    raise UserError(
+      '--train_layers and --freeze_layers say the same; give one of them.'
+    )
   if train:
     return layers_named(model, train, 'train_layers')
   frozen = layers_named(model, freeze, 'freeze_layers') if freeze else ()
@@ -89,8 +91,8 @@ def _weights(source: str) -> dict[str, np.ndarray]:
     state = folder.stat()
   except OSError as e:
     raise UserError(
-      f'{argument("init_from", source)} cannot be read ({e.strerror}); name a workdir or '
-      'a file.'
+      f'{argument("init_from", source)} cannot be read ({e.strerror}); name a workdir '
+      'or a file.'
     ) from e
   return _read(folder, state.st_mtime_ns, state.st_size)
 
@@ -109,8 +111,8 @@ def _of_run(
   count = deployed.num_models
   if not count:
     raise UserError(
-      f'{named}: every client of this run has a model of its own; write that of one to a '
-      'file with experiments.export --client=NAME, and name the file.'
+      f'{named}: every client of this run has a model of its own; write that of one to '
+      'a file with experiments.export --client=NAME, and name the file.'
     )
   if cluster is None and count > 1:
     raise UserError(

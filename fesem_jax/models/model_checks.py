@@ -185,7 +185,9 @@ def _check_only_parameters(name: str, extra: set[str]) -> None:
   if extra:
     mend = ''
     if extra == {'batch_stats'}:
-      mend = ' For BatchNorm, models.with_group_norm(module) puts GroupNorm in its place.'
+      mend = (
+        ' For BatchNorm, models.with_group_norm(module) puts GroupNorm in its place.'
+      )
     raise UserError(
       f'{name} keeps {sorted(extra)} besides its parameters; '
       f'only parameters can be averaged.{mend}'

@@ -72,7 +72,8 @@ def start_from(
       continue
     if path not in weights:
       raise UserError(
-        f'{source} has no {path}, which the model has, of shape {shape.shape}; {advice}.'
+        f'{source} has no {path}, which the model has, of shape {shape.shape}; '
+        f'{advice}.'
       )
     found = np.asarray(weights[path])
     if found.shape != shape.shape:

@@ -31,7 +31,7 @@ def port(files, *args):
   return call(
     'port', '--model=mlp', '--hidden=8', '--example_shape=8,8',
     '--num_classes=10', f'--state_dict={files / "net.npz"}',
-    f'--output={files / "net.msgpack"}', *args,
+    f'--output={files / "net.msgpack"}', *args, cwd=files,
   )  # fmt: skip
 
 

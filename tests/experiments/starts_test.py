@@ -108,7 +108,7 @@ def test_mistakes_are_named(pretrained, tmp_path):
   assert 'cannot be read (No such file' in error(f'--init_from={tmp_path / "no.npz"}')
   (tmp_path / 'bad.msgpack').write_bytes(b'no model')
   assert 'bad.msgpack' in error(f'--init_from={tmp_path / "bad.msgpack"}')
-  assert 'has shape (64, 8) in --init_from=' in error(
+  assert 'dense0/bias has shape (8,) in --init_from=' in error(
     f'--init_from={fesem}:0', '--hidden=9'
   )
   assert '--init_layers needs --init_from' in error('--init_layers=logits')

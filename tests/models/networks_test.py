@@ -179,7 +179,7 @@ def test_mistakes_name_the_flag():
     models.build('resnet', (8, 8), 10)
   with pytest.raises(UserError, match='`model=small_cnn` needs images'):
     models.build('small_cnn', (8,), 10)
-  with pytest.raises(UserError, match='`model=niid_bench_cnn` needs .* 16 pixels a si'):
+  with pytest.raises(UserError, match=r'`model=niid_bench_cnn` needs .* 16 pixels'):
     models.build('niid_bench_cnn', (15, 20), 10)
   with pytest.raises(UserError, match='`model=lstm` needs sequences of tokens, but'):
     models.build('lstm', (8, 8), 10)

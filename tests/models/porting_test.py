@@ -79,7 +79,8 @@ def recurrent(kind, state, tokens):
   x, size = state['embedding.weight'][tokens], 4
   for layer in range(2):
     ih, hh, b_ih, b_hh = (
-      state[f'rnn.{n}_l{layer}'] for n in ('weight_ih', 'weight_hh', 'bias_ih', 'bias_hh')
+      state[f'rnn.{n}_l{layer}']
+      for n in ('weight_ih', 'weight_hh', 'bias_ih', 'bias_hh')
     )
     h = c = np.zeros(size)
     states = []
@@ -124,8 +125,9 @@ def test_what_does_not_fit_is_named():
       porting.from_state_dict(model, state)
     return str(e.value)
 
-  assert 'no module left for the layer dense1: one with weight (84, 120), bias (84,)' in (
-    message({}, ('fc2.weight', 'fc2.bias'))
+  assert (
+    'no module left for the layer dense1: one with weight (84, 120), bias (84,)'
+    in (message({}, ('fc2.weight', 'fc2.bias')))
   )
   assert 'that the model lacks: fc4, with weight (2, 2)' in message(
     {'fc4.weight': np.ones((2, 2))}

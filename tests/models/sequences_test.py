@@ -7,9 +7,9 @@ import pytest
 from scipy import special
 
 from fesem_jax import models
+from fesem_jax.models import networks, recurrent
 from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.models.transformer import Transformer
-from fesem_jax.models import networks, recurrent
 
 TOKENS, LENGTH = 7, 5
 SMALL = {

@@ -1,5 +1,7 @@
 """Models start from given weights, and train some layers only."""
 
+import dataclasses
+
 import chex
 import jax
 import numpy as np
@@ -97,13 +99,11 @@ def test_methods_train_as_if_only_these_layers_were_the_model(name):
   data = federation()
   local = helpers.local()._replace(model=model, optimizer=optax.sgd(0.1))
   options = {'num_clusters': 2} if name == 'fesem' else {}
-  state, info = run(algorithms.build(name, local, **options), data, rounds=2)
+  state, _ = run(algorithms.build(name, local, **options), data, rounds=2)
 
   def units(x):
     x = np.asarray(x, np.float32).reshape(len(x), -1) * data.scale
     return np.maximum(x @ given['dense0/kernel'] + given['dense0/bias'], 0)
-
-  import dataclasses
 
   ahead = dataclasses.replace(data, x=units(data.x), scale=1.0)
   head = models.build('logistic', (5,), 3)
