@@ -73,7 +73,7 @@ def _agreement(ours: np.ndarray, theirs: np.ndarray) -> str:
 
 def _numbers(name: str) -> tuple[int, ...]:
   """A flag of positive whole numbers."""
-  values = flags.FLAGS[name].value
+  values: list[str] = flags.FLAGS[name].value or []
   if not all(v.isdecimal() and 0 < int(v) < 2**31 for v in values):
     raise UserError(f'{argument(name, ",".join(values))} must be positive numbers.')
   return tuple(int(v) for v in values)

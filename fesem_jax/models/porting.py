@@ -131,8 +131,8 @@ def _in_pytorch(shapes: Shapes) -> Shapes:
   if RECURRENT in shapes:
     size_in, size = shapes[KERNEL]
     width = shapes[RECURRENT][0]
-    of_biases = {'bias_ih': (size,), 'bias_hh': (size,)}
-    return {'weight_ih': (size, size_in), 'weight_hh': (size, width)} | of_biases
+    of_biases: Shapes = {'bias_ih': (size,), 'bias_hh': (size,)}
+    return of_biases | {'weight_ih': (size, size_in), 'weight_hh': (size, width)}
   if 'scale' in shapes:
     weight = shapes['scale']
   else:
@@ -153,19 +153,19 @@ def _converted(arrays: Arrays, shapes: Shapes, channels: int) -> dict[str, Any]:
       return out | {'bias': bias + inside}
     # Of a GRU, the last third is reset with what the recurrent kernel gives.
     width = len(bias) // 3
-    added = np.concatenate([inside[:-width], np.zeros(width)])
-    return out | {'bias': bias + added, RECURRENT_BIAS: inside[-width:]}
+    outside = np.concatenate([inside[:-width], np.zeros(width)])
+    return out | {'bias': bias + outside, RECURRENT_BIAS: inside[-width:]}
   weight = arrays['weight']
-  bias = {'bias': arrays['bias']} if 'bias' in arrays else {}
+  added = {'bias': arrays['bias']} if 'bias' in arrays else {}
   if 'scale' in shapes:
-    return {'scale': weight} | bias
+    return {'scale': weight} | added
   if weight.ndim == 4:
-    return {KERNEL: weight.transpose(2, 3, 1, 0)} | bias
+    return {KERNEL: weight.transpose(2, 3, 1, 0)} | added
   size_out, size_in = weight.shape
   if channels > 1 and size_in % channels == 0:
     pixels = weight.reshape(size_out, channels, size_in // channels)
-    return {KERNEL: pixels.transpose(2, 1, 0).reshape(size_in, size_out)} | bias
-  return {KERNEL: weight.T} | bias
+    return {KERNEL: pixels.transpose(2, 1, 0).reshape(size_in, size_out)} | added
+  return {KERNEL: weight.T} | added
 
 
 def inputs(x: np.ndarray, example_shape: tuple[int, ...]) -> np.ndarray:

@@ -120,4 +120,6 @@ def test_mistakes_are_named(pretrained, tmp_path):
   assert 'would start all centers of hypo_cluster from one model' in error(
     '--algorithm=hypo_cluster', '--num_clusters=2', f'--init_from={fesem}:0'
   )
-  assert '--model=gru reads tokens' in error('--dataset=synthetic', '--model=gru')
+  assert '--model=gru reads tokens' in error(
+    '--dataset=synthetic', '--partition=natural', '--model=gru'
+  )
