@@ -66,19 +66,19 @@ def _fwd(step, carries, kernel, bias, x):
 
 def _bwd(step, carries, residuals, dh):
   before, products, x, kernel = residuals
+  turned = kernel.T
 
   def body(dafter, of_step):
     before, x, product, dh = of_step
     pull = jax.vjp(step, before, x, product)[1]
     dbefore, dx, dproduct = pull((dafter[0] + dh, *dafter[1:]))
-    through = jnp.einsum('bg,hg->bh', dproduct, kernel)
-    return (dbefore[0] + through, *dbefore[1:]), (dx, dproduct)
+    return (dbefore[0] + dproduct @ turned, *dbefore[1:]), (dx, dproduct)
 
   zeros = jnp.zeros_like(dh[0])
   steps = before, x, products, dh
   _, (dx, dproducts) = jax.lax.scan(body, (zeros,) * carries, steps, reverse=True)
-  dkernel = jnp.einsum('sbh,sbg->hg', before[0], dproducts)
-  return dkernel, dproducts.sum(axis=(0, 1)), dx
+  states, dproducts = (a.reshape(-1, a.shape[-1]) for a in (before[0], dproducts))
+  return states.T @ dproducts, dproducts.sum(axis=0), dx
 
 
 recur.defvjp(_fwd, _bwd)
