@@ -65,8 +65,8 @@ def _agreement(ours: np.ndarray, theirs: np.ndarray) -> str:
   if not difference <= _TOLERANCE * max(largest, 1.0):
     raise UserError(
       f'The logits differ by up to {difference:.2g}, where the largest is '
-      f'{largest:.2g}: the networks are not the same (activations, pooling, padding, or '
-      'the order of equal layers); nothing was written.'
+      f'{largest:.2g}: the networks are not the same (activations, pooling, padding, '
+      'or the order of equal layers); nothing was written.'
     )
   return f'{len(ours)} examples: logits agree, largest difference {difference:.1e}'
 

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.models import conv
-from fesem_jax.models.layers import Conv, Dense, with_channels
+from fesem_jax.models.layers import Conv, Dense, GroupNorm, with_channels
 
-# As PyTorch pads and normalizes, so that its weights give the same logits here.
+# As PyTorch pads, so that its weights give the same logits here.
 _PADDING: conv.Padding = ((1, 1), (1, 1))
-_EPSILON = 1e-5
 
 
 class Block(nn.Module):
@@ -40,7 +39,7 @@ class Block(nn.Module):
       y = Conv(
         self.features, 3, _PADDING, self.conv_method, strides, False, name=f'conv{i}'
       )(y)
-      y = nn.GroupNorm(self.groups, epsilon=_EPSILON, name=f'norm{i}')(y)
+      y = GroupNorm(self.groups, name=f'norm{i}')(y)
       y = nn.relu(y) if i == 0 else y
     return nn.relu(y + self._shortcut(x))
 
@@ -52,7 +51,7 @@ class Block(nn.Module):
         self.features, 1, 'VALID', self.conv_method, self.strides, False,
         name='shortcut',
       )(x)  # fmt: skip
-      return nn.GroupNorm(self.groups, epsilon=_EPSILON, name='shortcut_norm')(x)
+      return GroupNorm(self.groups, name='shortcut_norm')(x)
     new = self.features - x.shape[-1]
     x = x[:, :: self.strides, :: self.strides]
     return jnp.pad(x, [(0, 0)] * 3 + [(new // 2, new - new // 2)])
@@ -88,7 +87,7 @@ class ResNet(nn.Module):
     x = Conv(
       self.features[0], 3, _PADDING, self.conv_method, use_bias=False, name='conv'
     )(x)
-    x = nn.relu(nn.GroupNorm(self.groups, epsilon=_EPSILON, name='norm')(x))
+    x = nn.relu(GroupNorm(self.groups, name='norm')(x))
     for i, (count, features) in enumerate(zip(self.blocks, self.features, strict=True)):
       for j in range(count):
         strides = 2 if i > 0 and j == 0 else 1
