@@ -7,6 +7,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.results import export
+from fesem_jax.run.configuration import check_same
 from tests.support.commands import call
 
 QUICK = [
@@ -86,6 +87,41 @@ def test_a_run_starts_from_a_file(pretrained, tmp_path):
   np.testing.assert_allclose(
     after.params()['dense0']['kernel'], before.params()['dense0']['kernel'], rtol=1e-6
   )
+
+
+def test_own_models_in_the_memory_of_the_host_are_saved_whole(pretrained, tmp_path):
+  done = run_with(
+    '--algorithm=non_fed', '--client_state=offloaded', '--train_layers=logits',
+    f'--init_from={pretrained / "fed_avg"}', f'--workdir={tmp_path / "run"}',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  body = fj.load_run(pretrained / 'fed_avg').params()['dense0']
+  run = fj.load_run(tmp_path / 'run')
+  first, second = (run.params(client=name) for name in run.clients.names[:2])
+  for params in (first, second):
+    np.testing.assert_array_equal(params['dense0']['kernel'], body['kernel'])
+  assert np.any(first['logits']['kernel'] != second['logits']['kernel'])
+
+
+def test_runs_of_older_versions_go_on(tmp_path):
+  new = {'seed': 0, 'init_from': '', 'init_layers': [], 'train_layers': []}
+  check_same(tmp_path, {'seed': 0}, new | {'freeze_layers': []})
+  with pytest.raises(fj.UserError, match='`train_layers`'):
+    check_same(tmp_path, {'seed': 0}, new | {'train_layers': ['logits']})
+
+
+def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_path):
+  done = run_with(
+    '--algorithm=fesem', '--num_clusters=2', '--num_clients=9', '--train_layers=logits',
+    '--unseen_fraction=0.3', f'--init_from={pretrained / "fed_avg"}',
+    f'--workdir={tmp_path / "run"}',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  done = call(
+    'adapt', tmp_path / 'run', f'--out={tmp_path / "out"}', '--join_examples=5',
+    cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
 
 
 def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):

@@ -187,6 +187,17 @@ def test_mistakes_name_the_flag():
     models.build('mlp', (8,), 10, every_position=True)
 
 
+@pytest.mark.parametrize('name', models.OF_TOKENS)
+def test_models_of_tokens_have_logits_at_every_position_if_asked(name):
+  model = models.build(name, (5,), 7, every_position=True)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  x = jax.ShapeDtypeStruct((2, 5), jnp.float32)
+  assert jax.eval_shape(model.apply, params, x).shape == (2, 5, 7)
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(
+    jnp.shape, jax.eval_shape(models.build(name, (5,), 7).init, jax.random.key(0))
+  )
+
+
 @pytest.mark.parametrize(
   ('name', 'least'), [('small_cnn', 4), ('emnist_cnn', 6), ('lenet5', 12),
                       ('niid_bench_cnn', 16), ('resnet8', 1)]
