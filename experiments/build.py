@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -19,9 +20,10 @@ from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import clients_per_chunk
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.stored_rows import blocks
 
 from . import flags as experiment_flags
-from . import plugins, schedules
+from . import plugins, schedules, starts
 
 _OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
   'sgd': functools.partial(optimizer, optax.sgd),
@@ -59,7 +61,8 @@ def load_data(
 
 def build_model(config: dict[str, Any], train: FederatedData) -> Model:
   """The model that a configuration names, with the start that it names."""
-  return INITIALIZERS[config['initializer']](_model(config, train))
+  model = INITIALIZERS[config['initializer']](_model(config, train))
+  return starts.started(config, model)
 
 
 def _model(config: dict[str, Any], train: FederatedData) -> Model:
@@ -79,9 +82,24 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
       f'--hidden={chosen} makes more than {_MAX_LAYERS} layers or {_MAX_WEIGHTS:,} '
       'weights; choose fewer or smaller widths.'
     )
+  if config['model'] in models.OF_TOKENS:
+    _check_tokens(config, train)
   return models.build(
     config['model'], train.example_shape, train.num_classes, hidden, task=train.task
   )
+
+
+def _check_tokens(config: dict[str, Any], train: FederatedData) -> None:
+  """Raises `UserError` unless examples are sequences of tokens in 0..L-1."""
+  named, classes = argument('model', config['model']), train.num_classes
+  mend = 'choose another model, or data of tokens.'
+  for _, rows in blocks(train.x):
+    rows = rows * train.scale
+    if np.any(rows != np.round(rows)) or np.any((rows < 0) | (rows >= classes)):
+      raise UserError(
+        f'{named} reads tokens, whole numbers in 0..{classes - 1} as there are '
+        f'{classes} classes, but --dataset={config["dataset"]} holds others; {mend}'
+      )
 
 
 def _own_model(config: dict[str, Any], train: FederatedData) -> Model:

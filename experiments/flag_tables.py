@@ -148,6 +148,18 @@ _MODEL = (
     'variance 1 / inputs, biases 0) or as PyTorch does (both uniform, of a third of '
     'that variance), which published figures may depend on.',
     enum_values=tuple(initializers.INITIALIZERS)),
+  _flag('string', 'init_from', '',
+    'Where the first model comes from: the workdir of a finished run (RUN, or RUN:K '
+    'for center K of several), or a file .safetensors, .msgpack or .npz; default: it '
+    'is drawn.'),
+  _flag('list', 'init_layers', [],
+    'Layers that --init_from gives, by names or patterns such as stage0*; the others '
+    'are drawn. Default: all, and the model must have the same layers.'),
+  _flag('list', 'train_layers', [],
+    'Layers that train, by names or patterns; the others stay as they start, the same '
+    'for all clients, and are neither averaged nor compared. Default: all.'),
+  _flag('list', 'freeze_layers', [],
+    'The layers that do not train, in place of --train_layers.'),
 )  # fmt: skip
 
 _TRAINING = (

@@ -27,7 +27,8 @@ _NOT_CONFIGURATION = (
 _ONLY_WHERE_GIVEN = (
   'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma', 'power_law_sigma',
   'noise_variance', 'rotations', 'rotation_sampling', 'image_corruptions',
-  'corruption_strength', 'cifar100_labels', 'text_stride',
+  'corruption_strength', 'cifar100_labels', 'text_stride', 'task', 'init_from',
+  'init_layers', 'train_layers', 'freeze_layers',
 )  # fmt: skip
 
 # What a model of the user's own is called with.

@@ -10,6 +10,7 @@ import numpy as np
 from fesem_jax import data
 from fesem_jax.analysis.joining_rules import groups_of_clusters
 from fesem_jax.core.types import FederatedData, Model, Params
+from fesem_jax.models.starting import trained_part
 from fesem_jax.results.saved_run import Run, load_run
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import UserError
@@ -75,7 +76,8 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
     )
   assert deployed.choice is not None  # There are clusters.
   in_use, assignment = np.unique(deployed.choice, return_inverse=True)
-  centers = [deployed.params(cluster=int(k)) for k in in_use]
+  whole = [deployed.params(cluster=int(k)) for k in in_use]
+  centers = [trained_part(model, params) for params in whole]
   truth, groups = train.info.clusters, None
   if truth is not None:
     groups = groups_of_clusters(truth, assignment, len(in_use))

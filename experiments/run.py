@@ -31,7 +31,7 @@ from fesem_jax.utils import processes
 from fesem_jax.utils.errors import Diverged
 
 from . import flags as experiment_flags
-from . import methods, plugins, schedules, unused
+from . import methods, plugins, schedules, starts, unused
 from .build import build_local, build_model, check_numbers, load_data
 from .errors import in_flags
 from .start import no_positional, start
@@ -76,7 +76,10 @@ def run(
   def build() -> Algorithm:
     return methods.configured(config, build_local(config, model, train, machine))
 
-  but_seed = json.dumps(config | {'seed': None}, sort_keys=True)
+  config |= starts.identity(config)
+  # Layers that are drawn and do not train are part of the method's programs.
+  seed = config['seed'] if starts.depends_on_seed(config) else None
+  but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
   algorithm = programs.once(but_seed, build, train)
   local = algorithm.local
   unused.check(config, machine, local, train.num_clients)

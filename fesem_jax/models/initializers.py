@@ -3,11 +3,17 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
+from fesem_jax.models.recurrent import RECURRENT, RECURRENT_BIAS
+from fesem_jax.models.tokens import EMBEDDING
 from fesem_jax.utils.errors import UserError
+
+# Path of each parameter -> the parameter.
+_Flat = dict[tuple[str, ...], jax.Array]
 
 
 def pytorch(model: Model) -> Model:
@@ -16,12 +22,14 @@ def pytorch(model: Model) -> Model:
   Kernels and biases of `torch.nn.Linear` and `torch.nn.Conv2d` are uniform in
   (-1 / sqrt(n), 1 / sqrt(n)), n being the number of a unit's inputs: a third of the
   variance of Flax's kernels, whose biases start at 0. Published figures that were
-  computed with PyTorch depend on it where models train for few steps. Other parameters,
-  such as those of normalizations, keep their start.
+  computed with PyTorch depend on it where models train for few steps. All parameters of
+  `torch.nn.LSTM` and `torch.nn.GRU` are uniform with n being the width of the states;
+  their two biases, which only add up, are drawn as such a sum. `torch.nn.Embedding` is
+  standard normal. Other parameters, such as those of normalizations, keep their start.
 
   Args:
-    model: whose layers have a `kernel` [..., I, O] and perhaps a `bias` [O]; all axes
-      but the last count as inputs.
+    model: whose layers have a `kernel` [..., I, O] and perhaps a `bias` [O], where all
+      axes but the last count as inputs; or are those of `models.build`.
 
   Raises:
     UserError: if the parameters are no dict of layers.
@@ -36,6 +44,9 @@ def pytorch(model: Model) -> Model:
     params = flatten_dict(model.init(key))
     kernels = sorted(path for path in params if path[-1] == KERNEL)
     for i, path in enumerate(kernels):
+      if (*path[:-1], RECURRENT) in params:
+        params |= _recurrent(params, path[:-1], jax.random.fold_in(key, i))
+        continue
       shape = params[path].shape
       bound = (params[path].size / shape[-1]) ** -0.5
       of_layer = [(*path[:-1], name) for name in (KERNEL, 'bias')]
@@ -44,9 +55,29 @@ def pytorch(model: Model) -> Model:
         params[name] = jax.random.uniform(
           own, params[name].shape, params[name].dtype, -bound, bound
         )
+    tables = sorted(path for path in params if path[-1] == EMBEDDING)
+    for i, path in enumerate(tables, start=len(kernels)):
+      own, x = jax.random.fold_in(key, i), params[path]
+      params[path] = jax.random.normal(own, x.shape, x.dtype)
     return unflatten_dict(params)
 
   return model._replace(init=init)
+
+
+def _recurrent(params: _Flat, path: tuple[str, ...], key: jax.Array) -> _Flat:
+  """The parameters of the recurrent layer at a path, as PyTorch draws them."""
+  width = params[*path, RECURRENT].shape[0]
+
+  def drawn(i: int, shape: tuple[int, ...]) -> jax.Array:
+    own = jax.random.fold_in(key, i)
+    return jax.random.uniform(own, shape, jnp.float32, -(width**-0.5), width**-0.5)
+
+  found = {name: x for name, x in params.items() if name[:-1] == path}
+  out = {name: drawn(i, x.shape) for i, (name, x) in enumerate(sorted(found.items()))}
+  second = drawn(len(out), out[*path, 'bias'].shape)
+  if (*path, RECURRENT_BIAS) in out:  # The second bias of a GRU's new gate stays apart.
+    second = second.at[-width:].set(0.0)
+  return out | {(*path, 'bias'): out[*path, 'bias'] + second}
 
 
 def _flax(model: Model) -> Model:

@@ -198,7 +198,12 @@ def _random(name: str) -> UserError:
 def _check_only_parameters(name: str, extra: set[str]) -> None:
   """Raises `UserError` if module `name` keeps `extra` state."""
   if extra:
+    mend = ''
+    if extra == {'batch_stats'}:
+      mend = (
+        ' For BatchNorm, models.with_group_norm(module) puts GroupNorm in its place.'
+      )
     raise UserError(
       f'{name} keeps {sorted(extra)} besides its parameters; '
-      'only parameters can be averaged.'
+      f'only parameters can be averaged.{mend}'
     )

@@ -4,7 +4,6 @@ Layers carry explicit names in the order in which they run. No BatchNorm:
 running statistics are not parameters that could be averaged.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,14 +17,14 @@ from flax.core.tracers import current_trace
 from fesem_jax import tasks
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import conv, dense_layers
+from fesem_jax.models.layers import Conv, Dense, with_channels
+from fesem_jax.models.lenet import Lenet
 from fesem_jax.models.model_checks import check_linen, check_nnx, check_parameters
 from fesem_jax.tasks import Loss
 from fesem_jax.utils.errors import UserError, check_choice
 
 # Of CelebA's network.
 NORM_GROUPS = 8
-
-Dense = functools.partial(nn.Dense, dot_general=dense_layers.dot_general)
 
 # See `Model.apply_with`.
 Multiply = Callable[..., jax.Array | None]
@@ -45,28 +44,6 @@ class Mlp(nn.Module):
     return Dense(self.num_classes, name='logits')(x)
 
 
-class Conv(nn.Module):
-  """`conv.conv2d` with a bias."""
-
-  features: int
-  window: int
-  padding: conv.Padding = 'SAME'
-  method: str | None = None
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    shape = (self.window, self.window, x.shape[-1], self.features)
-    kernel = self.param('kernel', nn.initializers.lecun_normal(), shape)
-    bias = self.param('bias', nn.initializers.zeros_init(), (self.features,))
-    y = conv.conv2d(x, kernel, padding=self.padding, method=self.method)
-    return y + bias.reshape(1, 1, 1, -1)
-
-
-def _with_channels(x: jax.Array) -> jax.Array:
-  """Images [B, H, W, C], from [B, H, W] where they are gray."""
-  return x[..., None] if x.ndim == 3 else x
-
-
 class Cnn(nn.Module):
   """[conv, ReLU, pool 2x2] blocks, one hidden dense layer, logits."""
 
@@ -78,7 +55,7 @@ class Cnn(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    x = _with_channels(x)
+    x = with_channels(x)
     for i, features in enumerate(self.features):
       layer = Conv(features, self.window, method=self.conv_method, name=f'conv{i}')
       # ReLU after the maximum gives the same, from a quarter of the numbers.
@@ -96,7 +73,7 @@ class EmnistCnn(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    x = _with_channels(x)
+    x = with_channels(x)
     x = nn.relu(Conv(32, 3, 'VALID', self.conv_method, name='conv0')(x))
     x = Conv(64, 3, 'VALID', self.conv_method, name='conv1')(x)
     x = nn.relu(conv.max_pool(x))
@@ -117,7 +94,7 @@ class CelebaCnn(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    x = _with_channels(x)
+    x = with_channels(x)
     for i in range(4):
       x = Conv(32, 3, method=self.conv_method, name=f'conv{i}')(x)
       x = nn.GroupNorm(num_groups=NORM_GROUPS, name=f'norm{i}')(x)
@@ -126,7 +103,7 @@ class CelebaCnn(nn.Module):
 
 
 # Modules whose layers run one after the other, each on what the one before gives.
-_CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn)
+_CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn, Lenet)
 
 
 def from_flax(
@@ -163,7 +140,7 @@ def from_flax(
   chosen = tasks.TASKS[task]
   if isinstance(module, nn.Module):
     check_linen(module, example_shape)
-    name, model = type(module).__name__, _as_model(module, example_shape)
+    name, model = type(module).__name__, as_model(module, example_shape)
   else:
     name, model = _as_nnx_model(module)
   check_parameters(model, name)
@@ -248,7 +225,7 @@ def _is_plain_dense(layer: nn.Module) -> bool:
   )
 
 
-def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
+def as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
   """A Flax module as a `Model`, as `from_flax` says."""
   dummy = np.zeros((1, *example_shape), np.float32)
   layers: list[str] = []
@@ -297,54 +274,3 @@ def _as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
 
   chain = tuple(layers) if type(module) in _CHAINS else ()
   return Model(init, apply, layers=chain, apply_with=apply_with)
-
-
-NAMES = ('logistic', 'mlp', 'small_cnn', 'femnist_cnn', 'emnist_cnn', 'celeba_cnn')
-
-
-def build(
-  model: str,
-  example_shape: Sequence[int],
-  num_classes: int,
-  hidden: Sequence[int] = (200,),
-  conv_method: str | None = None,
-  task: str = tasks.CLASSIFICATION.name,
-) -> Model:
-  """A model by its name.
-
-  Args:
-    model: 'logistic'; 'mlp' with `hidden` widths; 'small_cnn' (3x3x16, 3x3x32,
-      dense 64; for images as small as 8x8); 'femnist_cnn' (LEAF: 5x5x32, pool,
-      5x5x64, pool, dense 2048; 6.6 M parameters at 28x28 and 62 classes);
-      'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M);
-      'celeba_cnn' (LEAF: four blocks of 3x3x32; 31,000 parameters at 84x84x3).
-    example_shape: shape of one example: [H, W] or [H, W, C] for the CNNs.
-    num_classes: L.
-    hidden: widths of the MLP.
-    conv_method: see `conv.conv2d`; changes results by rounding only.
-    task: a key of `tasks.TASKS`, which decides the loss and the figures.
-
-  Returns:
-    The model; its parameters are float32.
-
-  Raises:
-    UserError: on an unknown name, or a CNN for examples that are not images.
-  """
-  check_choice('model', model, NAMES)
-  if model.endswith('cnn') and len(example_shape) not in (2, 3):
-    raise UserError(
-      f'`model={model}` needs images, but examples have shape {tuple(example_shape)}; '
-      'use `model=mlp` or `model=logistic`.'
-    )
-  modules = {
-    'logistic': Mlp((), num_classes),
-    'mlp': Mlp(tuple(hidden), num_classes),
-    'small_cnn': Cnn((16, 32), 3, 64, num_classes, conv_method),
-    'femnist_cnn': Cnn((32, 64), 5, 2048, num_classes, conv_method),
-    'emnist_cnn': EmnistCnn(num_classes, conv_method),
-    'celeba_cnn': CelebaCnn(num_classes, conv_method),
-  }
-  chosen = tasks.TASKS[task]
-  return _as_model(modules[model], example_shape)._replace(
-    loss=chosen.loss, task=chosen
-  )

@@ -1,14 +1,19 @@
-"""One model as a file that other programs read: safetensors, or Flax's bytes."""
+"""One model as a file that other programs read: safetensors, or Flax's bytes.
+
+Such files, and NumPy's .npz, are read back too, whoever wrote them.
+"""
 
 import importlib.util
 import pathlib
 
 import flax.serialization
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from fesem_jax.core.types import Params
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.safe_files import read_npz, reading
 
 SUFFIXES = ('.safetensors', '.msgpack')
 
@@ -17,6 +22,10 @@ def check(path: pathlib.Path) -> None:
   """Raises `UserError` unless files of this ending can be written."""
   if path.suffix not in SUFFIXES:
     raise UserError(f'{argument("path", path)} must end in .safetensors or .msgpack.')
+  _check_package(path)
+
+
+def _check_package(path: pathlib.Path) -> None:
   if path.suffix == '.safetensors' and importlib.util.find_spec('safetensors') is None:
     raise UserError(
       "Files of .safetensors need the package: pip install 'fesem_jax[export]'; "
@@ -48,3 +57,32 @@ def write(
     content = flax.serialization.to_bytes(params)
   with replacing(path) as file:
     file.write(content)
+
+
+def read(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays of a file, by their paths, as dense0/kernel; dots count as slashes.
+
+  Args:
+    path: ends in `.safetensors`, `.msgpack` (nested dicts of arrays) or `.npz`.
+
+  Raises:
+    UserError: on another ending, or if the file is absent, damaged or holds anything
+      but arrays.
+  """
+  if path.suffix not in (*SUFFIXES, '.npz'):
+    raise UserError(f'{path} must end in .safetensors, .msgpack or .npz.')
+  _check_package(path)
+  with reading(path):
+    if path.suffix == '.npz':
+      arrays = read_npz(path)
+    elif path.suffix == '.safetensors':
+      from safetensors import numpy as safetensors  # An optional dependency.
+
+      arrays = safetensors.load(path.read_bytes())
+    else:
+      nested = flax.serialization.msgpack_restore(path.read_bytes())
+      arrays = flatten_dict(nested, sep='/')
+  for name, x in arrays.items():
+    if not isinstance(x, np.ndarray):
+      raise UserError(f'{path}: {name} is {type(x).__name__}, not an array.')
+  return {name.replace('.', '/'): x for name, x in arrays.items()}

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core.types import Model, Params
-from fesem_jax.models import networks
+from fesem_jax.models import builders
+from fesem_jax.models.starting import whole_model
 from fesem_jax.results import client_table, metrics_file, saved_models
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, by_layer
@@ -58,6 +59,7 @@ class Run:
       source = f'The model that {path} names'
       model = _model_of(path, self.config, held)
     if model is not None:
+      model = whole_model(model)  # Saved models have the layers that did not train too.
       _check_model(model, held, source)
     return dataclasses.replace(held, model=model)
 
@@ -161,12 +163,12 @@ def _model_of(
   path: pathlib.Path, config: dict[str, Any], held: DeployedModels
 ) -> Model | None:
   """The model that a configuration at `path` names; None if it names none."""
-  if config.get('model') not in networks.NAMES:
+  if config.get('model') not in builders.NAMES:
     return None
   examples = held.examples
   try:
     widths = [int(width) for width in config.get('hidden', [])]
-    return networks.build(
+    return builders.build(
       config['model'], examples.shape, examples.num_classes, widths, task=examples.task
     )
   except Exception as e:

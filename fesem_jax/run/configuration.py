@@ -24,9 +24,6 @@ def check_same(
     there, now = old.get(name, default), config.get(name, default)
     if there == now:
       continue
-    # An option that one version lacks is as good as one that is left empty.
-    if name != 'data_digest' and not (old.get(name) or config.get(name)):
-      continue
     if str(there) == str(now):  # "20" and 20.
       there, now = repr(there), repr(now)
     differing.append(

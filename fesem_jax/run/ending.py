@@ -7,6 +7,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.data import label_skew
+from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.results import client_table, records
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.result import Result
@@ -79,16 +80,17 @@ def _result(
   clients: ClientTable,
 ) -> Result:
   """The result, also as files where there is a workdir."""
+  model = run.algorithm.local.model
   made = Result(
     clients,
     summary | {'clients_digest': client_table.digest(clients)},
     run.out.records,
     picture,
-    run.algorithm.local.model,
+    whole_model(model),
     state,
     run.data.train,
     run.data.places,
-    lambda: run.evaluation.models(state),
+    lambda: with_constants(model, run.evaluation.models(state)),
   )
   if run.folder is not None:
     write_result(run.folder, made, run.settings.save_models)

@@ -43,6 +43,10 @@ _FEW = 2**31
 # 950 of the 65,530 mappings of a process for a small model on a CPU.
 _MOST_SHARED = 48
 
+# Constants of so many numbers, such as layers that do not train, are given to a program
+# at each call: they would make its text long, and its compilation slow.
+_MANY = 1024
+
 # Settings of JAX that change what a function is traced or compiled to.
 _SETTINGS = (
   'jax_debug_infs', 'jax_debug_nans', 'jax_default_device',
@@ -79,7 +83,8 @@ class Program:
     what: it does, for messages.
     compiling: gives the compiled function, which takes the arguments and then the tuple
       of numbers.
-    numbers: arrays [] in the order in which the function reads them.
+    numbers: arrays [], and large constants, in the order in which the function reads
+      them.
 
   Attributes:
     awaited: whether a caller has waited for it.
@@ -221,7 +226,9 @@ class Programs:
   ) -> Program:
     traced = jax.jit(fn).trace(*args)
     constants = traced.jaxpr.consts
-    is_number = [isinstance(c, jax.Array) and c.shape == () for c in constants]
+    is_number = [
+      isinstance(c, jax.Array) and (c.shape == () or c.size >= _MANY) for c in constants
+    ]
     numbers = tuple(c for c, n in zip(constants, is_number, strict=True) if n)
     structure = jax.tree.structure(traced.out_info)
 

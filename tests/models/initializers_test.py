@@ -41,3 +41,24 @@ def test_normalizations_keep_their_start():
   before, after = layer_starts('celeba_cnn', (16, 16, 3))
   chex.assert_trees_all_equal(before['norm0'], after['norm0'])
   assert np.any(before['conv0']['kernel'] != after['conv0']['kernel'])
+
+
+def test_recurrent_layers_and_embeddings_start_as_those_of_pytorch():
+  before, after = layer_starts('gru', (5,))
+  chex.assert_trees_all_equal_shapes_and_dtypes(before, after)
+  bound, width = 256**-0.5, 256
+  for layer in ('gru0', 'gru1'):
+    own = after[layer]
+    for name in ('kernel', 'recurrent', 'recurrent_bias'):
+      assert 0.9 * bound < np.abs(own[name]).max() <= bound
+    # Two biases that only add up have a triangular density, the new gate has one.
+    sums, single = own['bias'][:-width], own['bias'][-width:]
+    assert bound < np.abs(sums).max() <= 2 * bound
+    assert sums.std() == pytest.approx(bound * (2 / 3) ** 0.5, rel=0.15)
+    assert np.abs(single).max() <= bound
+  assert after['embedding']['embedding'].std() == pytest.approx(1.0, rel=0.2)
+  assert len(np.unique(after['embedding']['embedding'])) > 0.99 * 80
+  before, after = layer_starts('lstm', (5,))
+  bias = after['lstm0']['bias']
+  assert np.abs(bias).max() <= 2 * bound  # The forget gate too.
+  assert bias.std() == pytest.approx(bound * (2 / 3) ** 0.5, rel=0.1)

@@ -21,17 +21,32 @@ from tests.support.methods import federation, run
     ('logistic', (28, 28), 10, 784 * 10 + 10),
     ('mlp', (28, 28), 10, 159_010),
     ('small_cnn', (8, 8), 10, 160 + 4640 + (128 * 64 + 64) + 650),
+    ('two_nn', (28, 28), 10, 199_210),  # As McMahan et al. report; so the next one.
+    ('mcmahan_cnn', (28, 28), 10, 1_663_370),
     ('femnist_cnn', (28, 28), 62, 6_603_710),  # As LEAF and FedAvg report.
     ('emnist_cnn', (28, 28, 1), 62, 1_206_590),  # As TFF and FedJAX report.
     # 84 -> 42 -> 21 -> 11 -> 6 pixels a side, as in LEAF, whose pooling pads.
     ('celeba_cnn', (84, 84, 3), 2, 896 + 3 * 9248 + 4 * 64 + 6 * 6 * 32 * 2 + 2),
+    ('lenet5', (28, 28), 10, 61_706),  # As published of LeNet-5, in a frame ...
+    ('lenet5', (32, 32), 10, 61_706),  # ... and without.
+    ('lenet5', (32, 32, 3), 10, 62_006),  # As PyTorch's tutorial on CIFAR-10.
+    ('niid_bench_cnn', (28, 28), 10, 44_426),
+    ('niid_bench_cnn', (32, 32, 3), 10, 62_006),
+    ('resnet8', (32, 32, 3), 10, 75_290),
+    ('resnet20', (32, 32, 3), 10, 269_722),  # He et al.: 0.27 M.
+    ('resnet18', (32, 32, 3), 10, 11_173_962),  # As PyTorch code for CIFAR-10.
+    ('lstm', (80,), 80, 817_872),
+    ('lstm', (80,), 90, 820_522),  # As Reddi et al. report.
+    ('gru', (80,), 80, 619_216),
+    ('transformer', (80,), 80, 427_600),
   ],
 )
 def test_sizes_and_shapes(name, shape, classes, size):
   model = models.build(name, shape, classes)
-  params = jax.jit(model.init)(jax.random.key(0))
+  params = jax.eval_shape(model.init, jax.random.key(0))
   assert sum(x.size for x in jax.tree.leaves(params)) == size
-  logits = jax.jit(model.apply)(params, np.ones((3, *shape), np.float32))
+  x = jax.ShapeDtypeStruct((3, *shape), jnp.float32)
+  logits = jax.eval_shape(model.apply, params, x)
   assert logits.shape == (3, classes)
   assert logits.dtype == jnp.float32
 
@@ -164,3 +179,32 @@ def test_mistakes_name_the_flag():
     models.build('resnet', (8, 8), 10)
   with pytest.raises(UserError, match='`model=small_cnn` needs images'):
     models.build('small_cnn', (8,), 10)
+  with pytest.raises(UserError, match=r'`model=niid_bench_cnn` needs .* 16 pixels'):
+    models.build('niid_bench_cnn', (15, 20), 10)
+  with pytest.raises(UserError, match='`model=lstm` needs sequences of tokens, but'):
+    models.build('lstm', (8, 8), 10)
+  with pytest.raises(UserError, match='`model=mlp` has no logits at every position'):
+    models.build('mlp', (8,), 10, task='sequence')
+
+
+@pytest.mark.parametrize('name', models.OF_TOKENS)
+def test_models_of_tokens_have_logits_at_every_position_if_asked(name):
+  model = models.build(name, (5,), 7, task='sequence')
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  x = jax.ShapeDtypeStruct((2, 5), jnp.float32)
+  assert jax.eval_shape(model.apply, params, x).shape == (2, 5, 7)
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(
+    jnp.shape, jax.eval_shape(models.build(name, (5,), 7).init, jax.random.key(0))
+  )
+
+
+@pytest.mark.parametrize(
+  ('name', 'least'), [('small_cnn', 4), ('emnist_cnn', 6), ('lenet5', 12),
+                      ('niid_bench_cnn', 16), ('resnet8', 1)]
+)  # fmt: skip
+def test_the_smallest_images_have_logits(name, least):
+  model = models.build(name, (least, least, 2), 3)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  x = jax.ShapeDtypeStruct((4, least, least, 2), jnp.float32)
+  assert jax.eval_shape(model.apply, params, x).shape == (4, 3)
+  assert all(leaf.size for leaf in jax.tree.leaves(params))

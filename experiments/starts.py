@@ -1,0 +1,123 @@
+"""What a model starts from, and which of its layers train: --init_from and others."""
+
+import functools
+import hashlib
+import pathlib
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from fesem_jax.core.types import Model
+from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.models.starting import layers_named, start_from, train_only
+from fesem_jax.results import export
+from fesem_jax.results.saved_run import load_run
+from fesem_jax.utils.errors import UserError, argument
+
+# Methods whose centers start as several random models.
+_SEVERAL_STARTS = ('hypo_cluster',)
+
+
+def started(config: dict[str, Any], model: Model) -> Model:
+  """A model with the start, and the layers to train, that a configuration names."""
+  source, only = config.get('init_from', ''), config.get('init_layers', [])
+  if only and not source:
+    raise UserError('--init_layers needs --init_from, which says where they come from.')
+  if source:
+    weights = _weights(source)
+    model = start_from(model, weights, argument('init_from', source), only)
+  learn = _learning(config, model)
+  if source and config['algorithm'] in _SEVERAL_STARTS:
+    given = layers_named(model, only or ['*'], 'init_layers')
+    if set(learn) <= set(given):
+      raise UserError(
+        f'{argument("init_from", source)} would start all centers of '
+        f'{config["algorithm"]} from one model, so that they stay equal; name some '
+        'layers with --init_layers, the others are drawn for each center.'
+      )
+  if len(learn) < len(check_parameters(model)):
+    return train_only(model, learn, jax.random.key(config['seed']))
+  return model
+
+
+def _learning(config: dict[str, Any], model: Model) -> tuple[str, ...]:
+  """Names of the layers that train."""
+  train, freeze = (config.get(n, []) for n in ('train_layers', 'freeze_layers'))
+  if train and freeze:
+    raise UserError(
+      '--train_layers and --freeze_layers say the same; give one of them.'
+    )
+  if train:
+    return layers_named(model, train, 'train_layers')
+  frozen = layers_named(model, freeze, 'freeze_layers') if freeze else ()
+  if not (learn := tuple(n for n in check_parameters(model) if n not in frozen)):
+    raise UserError(
+      f'{argument("freeze_layers", ",".join(freeze))} leaves no layer to train.'
+    )
+  return learn
+
+
+def identity(config: dict[str, Any]) -> dict[str, str]:
+  """What says which weights a configuration starts from; nothing where it draws them.
+
+  A run is continued only with the weights that it began with.
+  """
+  if not config.get('init_from'):
+    return {}
+  digest = hashlib.sha256()
+  for path, x in sorted(_weights(config['init_from']).items()):
+    digest.update(f'{path} {x.dtype} {x.shape}'.encode())
+    digest.update(np.ascontiguousarray(x).tobytes())
+  return {'init_digest': digest.hexdigest()[:16]}
+
+
+def depends_on_seed(config: dict[str, Any]) -> bool:
+  """Whether a layer that does not train may have been drawn."""
+  frozen = config.get('train_layers') or config.get('freeze_layers')
+  drawn = not config.get('init_from') or config.get('init_layers')
+  return bool(frozen and drawn)
+
+
+def _weights(source: str) -> dict[str, np.ndarray]:
+  """Path of each parameter -> its array, from a workdir or a file."""
+  folder, cluster = pathlib.Path(source), None
+  if not folder.exists() and (match := re.fullmatch(r'(.+):(\d{1,9})', source)):
+    folder, cluster = pathlib.Path(match[1]), int(match[2])
+  if folder.is_dir():
+    return _of_run(folder, cluster, argument('init_from', source))
+  try:
+    state = folder.stat()
+  except OSError as e:
+    raise UserError(
+      f'{argument("init_from", source)} cannot be read ({e.strerror}); name a workdir '
+      'or a file.'
+    ) from e
+  return _read(folder, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path: pathlib.Path, *_: int) -> dict[str, np.ndarray]:
+  """The arrays of a file, read once while it does not change."""
+  return export.read(path)
+
+
+def _of_run(
+  folder: pathlib.Path, cluster: int | None, named: str
+) -> dict[str, np.ndarray]:
+  """The layers of a run's global model or of one of its centers."""
+  deployed = load_run(folder).deployed
+  count = deployed.num_models
+  if not count:
+    raise UserError(
+      f'{named}: every client of this run has a model of its own; write that of one to '
+      'a file with experiments.export --client=NAME, and name the file.'
+    )
+  if cluster is None and count > 1:
+    raise UserError(
+      f'{named} holds {count} centers; name one, as {folder}:0 to {folder}:{count - 1}.'
+    )
+  if (cluster or 0) >= count:
+    raise UserError(f'{named}: the run has {count} models, numbered from 0.')
+  return {path: np.asarray(x[cluster or 0]) for path, x in deployed.shared.items()}

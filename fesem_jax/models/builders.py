@@ -1,0 +1,149 @@
+"""Models by their names."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import flax.linen as nn
+
+from fesem_jax.core.types import Model
+from fesem_jax.models import resnet
+from fesem_jax.models.lenet import Lenet
+from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Mlp, as_model
+from fesem_jax.models.recurrent import Recurrent
+from fesem_jax.models.transformer import Transformer
+from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
+from fesem_jax.utils.errors import UserError, argument, check_choice
+
+
+class _Asked(NamedTuple):
+  """What a builder is told; see `build`."""
+
+  num_classes: int
+  hidden: tuple[int, ...]
+  conv_method: str | None
+  every_position: bool
+
+
+class _Entry(NamedTuple):
+  """How a model is built, and what examples it takes.
+
+  Attributes:
+    module: builds it.
+    takes: 'any' shape, 'images' or 'tokens'.
+    least: pixels that each side of an image must have.
+  """
+
+  module: Callable[[_Asked], nn.Module]
+  takes: str = 'any'
+  least: int = 1
+
+
+def _images(module: Callable[[_Asked], nn.Module], least: int) -> _Entry:
+  return _Entry(module, 'images', least)
+
+
+def _tokens(module: Callable[[_Asked], nn.Module]) -> _Entry:
+  return _Entry(module, 'tokens')
+
+
+def _cnn(width: int, features: tuple[int, int] = (32, 64), window: int = 5) -> _Entry:
+  return _images(
+    lambda a: Cnn(features, window, width, a.num_classes, a.conv_method), 4
+  )
+
+
+def _recurrent(kind: str) -> _Entry:
+  return _tokens(
+    lambda a: Recurrent(kind, a.num_classes, every_position=a.every_position)
+  )
+
+
+_TABLE = {
+  'logistic': _Entry(lambda a: Mlp((), a.num_classes)),
+  'mlp': _Entry(lambda a: Mlp(a.hidden, a.num_classes)),
+  'two_nn': _Entry(lambda a: Mlp((200, 200), a.num_classes)),
+  'small_cnn': _cnn(64, (16, 32), 3),
+  'mcmahan_cnn': _cnn(512),
+  'femnist_cnn': _cnn(2048),
+  'emnist_cnn': _images(lambda a: EmnistCnn(a.num_classes, a.conv_method), 6),
+  'celeba_cnn': _images(lambda a: CelebaCnn(a.num_classes, a.conv_method), 1),
+  'lenet5': _images(lambda a: Lenet(a.num_classes, True, a.conv_method), 12),
+  'niid_bench_cnn': _images(lambda a: Lenet(a.num_classes, False, a.conv_method), 16),
+  'resnet8': _images(lambda a: resnet.resnet8(a.num_classes, a.conv_method), 1),
+  'resnet20': _images(lambda a: resnet.resnet20(a.num_classes, a.conv_method), 1),
+  'resnet18': _images(lambda a: resnet.resnet18(a.num_classes, a.conv_method), 1),
+  'lstm': _recurrent('lstm'),
+  'gru': _recurrent('gru'),
+  'transformer': _tokens(
+    lambda a: Transformer(a.num_classes, every_position=a.every_position)
+  ),
+}
+
+NAMES = tuple(_TABLE)
+# Those that read tokens: whole numbers in 0..L-1, of which an example is a sequence.
+OF_TOKENS = tuple(name for name, entry in _TABLE.items() if entry.takes == 'tokens')
+
+
+def build(
+  model: str,
+  example_shape: Sequence[int],
+  num_classes: int,
+  hidden: Sequence[int] = (200,),
+  conv_method: str | None = None,
+  task: str = CLASSIFICATION.name,
+) -> Model:
+  """A model by its name.
+
+  Args:
+    model: for any examples 'logistic'; 'mlp' with `hidden` widths; 'two_nn' (McMahan et
+      al., 2017: 784-200-200-10, 199,210 parameters). For images 'small_cnn' (3x3x16,
+      3x3x32, dense 64; for images as small as 8x8); 'mcmahan_cnn' (McMahan et al.:
+      5x5x32, pool, 5x5x64, pool, dense 512; 1,663,370 for digits); 'femnist_cnn' (LEAF:
+      the same with dense 2048; 6.6 M parameters at 28x28 and 62 classes); 'emnist_cnn'
+      (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M); 'celeba_cnn' (LEAF: four
+      blocks of 3x3x32; 31,000 parameters at 84x84x3); 'lenet5' and 'niid_bench_cnn'
+      (see `Lenet`); 'resnet8', 'resnet20' and 'resnet18' with GroupNorm (see
+      `ResNet`). For sequences of tokens 'lstm' (LEAF) and 'gru' (see `Recurrent`), and
+      'transformer' (see `Transformer`).
+    example_shape: shape of one example: [H, W] or [H, W, C] of images, [S] of tokens.
+    num_classes: L, also the number of tokens.
+    hidden: widths of the MLP.
+    conv_method: see `conv.conv2d`; changes results by rounding only.
+    task: a key of `tasks.TASKS`, which decides the loss and the figures. For
+      'sequence', models of tokens give logits [B, S, L] of the token that follows each
+      position, else [B, L] of that which follows the last one.
+
+  Returns:
+    The model; its parameters are float32.
+
+  Raises:
+    UserError: on an unknown name, or a model that does not fit the examples.
+  """
+  check_choice('model', model, NAMES)
+  entry, shape = _TABLE[model], tuple(example_shape)
+  named = argument('model', model)
+  if entry.takes == 'images' and len(shape) not in (2, 3):
+    raise UserError(
+      f'{named} needs images, but examples have shape {shape}; use `model=mlp` or '
+      '`model=logistic`.'
+    )
+  if entry.takes == 'images' and min(shape[:2]) < entry.least:
+    raise UserError(
+      f'{named} needs images of at least {entry.least} pixels a side, but examples '
+      f'have shape {shape}; use `model=small_cnn` or `model=mlp`.'
+    )
+  if entry.takes == 'tokens' and len(shape) != 1:
+    raise UserError(
+      f'{named} needs sequences of tokens, but examples have shape {shape}; use a '
+      'model of images, `model=mlp` or `model=logistic`.'
+    )
+  check_choice('task', task, tuple(TASKS))
+  every_position = task == SEQUENCE.name
+  if every_position and entry.takes != 'tokens':
+    raise UserError(
+      f'{named} has no logits at every position; `task=sequence` needs one of '
+      f'{", ".join(OF_TOKENS)}.'
+    )
+  asked = _Asked(num_classes, tuple(hidden), conv_method, every_position)
+  loss = TASKS[task].loss
+  return as_model(entry.module(asked), shape)._replace(loss=loss, task=TASKS[task])

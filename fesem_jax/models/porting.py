@@ -1,0 +1,191 @@
+"""Weights of a PyTorch module as parameters of the same network here.
+
+PyTorch keeps a dense kernel as [O, I], a convolution's as [O, I, h, w] and images as
+[B, C, H, W]; here these are [I, O], [h, w, I, O] and [B, H, W, C]. What differs beside
+the order of axes: a dense layer behind convolutions reads the channels of a pixel next
+to each other here, and the pixels of a channel there.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fesem_jax.core.types import Model, Params
+from fesem_jax.models.dense_layers import KERNEL
+from fesem_jax.models.recurrent import RECURRENT, RECURRENT_BIAS
+from fesem_jax.models.tokens import EMBEDDING
+from fesem_jax.utils.errors import UserError
+
+Path = tuple[str, ...]
+Shapes = dict[str, tuple[int, ...]]
+Arrays = dict[str, np.ndarray]
+
+# Of a recurrent layer in PyTorch, whose arrays end in _l0, _l1 and so on.
+_OF_RECURRENT = re.compile(r'(weight_ih|weight_hh|bias_ih|bias_hh)_l(\d+)')
+# What only BatchNorm keeps.
+_STATISTICS = ('running_mean', 'running_var', 'num_batches_tracked')
+
+
+class _Module(NamedTuple):
+  """A module of PyTorch, or a layer of a recurrent one."""
+
+  name: str
+  arrays: Arrays
+
+  @property
+  def shapes(self) -> Shapes:
+    return {name: x.shape for name, x in self.arrays.items()}
+
+
+def from_state_dict(
+  model: Model, state: Mapping[str, np.ndarray], in_order: bool = True
+) -> Params:
+  """Parameters of a model from the `state_dict` of the same network in PyTorch.
+
+  Each layer, in the order in which it runs, takes the first module of fitting shapes
+  that no earlier one took. Whether the networks are the same shows in their logits.
+
+  Args:
+    model: of `models.build` or `models.from_flax`.
+    state: name, as conv1.weight or conv1/weight -> array.
+    in_order: whether `state` has PyTorch's order; files of safetensors do not keep it,
+      and then modules stand in the order of their names, numbers in them by value.
+
+  Raises:
+    UserError: naming the layer that no module fits, the module that no layer takes, or
+      a BatchNorm.
+  """
+  left = _modules(state)
+  if not in_order:
+    left.sort(key=lambda module: _natural(module.name))
+  out: dict[Path, np.ndarray] = {}
+  channels = 1  # Of the last convolution, if a dense layer reads it next.
+  for path, shapes in _layers(model).items():
+    wanted = _in_pytorch(shapes)
+    found = next((m for m in left if m.shapes == wanted), None)
+    if found is None:
+      of = ', '.join(f'{name} {shape}' for name, shape in wanted.items())
+      raise UserError(
+        f'The state_dict has no module left for the layer {"/".join(path)}: one with '
+        f'{of} and nothing else.'
+      )
+    left.remove(found)
+    kernel = shapes.get(KERNEL, ())
+    for name, x in _converted(found.arrays, shapes, channels).items():
+      assert x.shape == shapes[name]
+      out[*path, name] = np.ascontiguousarray(x, np.float32)
+    channels = kernel[-1] if len(kernel) == 4 else 1 if kernel else channels
+  if left:
+    raise UserError(
+      f'The state_dict has a module that the model lacks: {left[0].name}, with '
+      f'{", ".join(f"{n} {s}" for n, s in left[0].shapes.items())}.'
+    )
+  return unflatten_dict(out)
+
+
+def _modules(state: Mapping[str, np.ndarray]) -> list[_Module]:
+  """The modules of a state_dict that hold arrays, in its order."""
+  found: dict[str, Arrays] = {}
+  for name, x in state.items():
+    module, _, part = name.replace('/', '.').rpartition('.')
+    if part in _STATISTICS:
+      raise UserError(
+        f'The state_dict has {name}: statistics of batches are no parameters, and no '
+        'model keeps them here; port a network with GroupNorm in place of BatchNorm.'
+      )
+    if match := _OF_RECURRENT.fullmatch(part):
+      part, module = match[1], f'{module}.{match[2]}'
+    found.setdefault(module, {})[part] = np.asarray(x)
+  return [_Module(name, arrays) for name, arrays in found.items()]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+  """Sorts names by the numbers in them: layer2 before layer10."""
+  parts = re.split(r'(\d+)', name)
+  return [(int(p), '') if p.isdecimal() else (0, p) for p in parts]
+
+
+def _layers(model: Model) -> dict[Path, Shapes]:
+  """Path of each layer, in the order in which they run -> shapes of its parameters."""
+  found: dict[Path, Shapes] = {}
+
+  def made(key: jax.Array) -> Params:
+    params = model.init(key)
+    # JAX would return them sorted by name.
+    for (*path, name), x in flatten_dict(params).items():
+      found.setdefault(tuple(path), {})[name] = x.shape
+    return params
+
+  jax.eval_shape(made, jax.random.key(0))
+  return found
+
+
+def _in_pytorch(shapes: Shapes) -> Shapes:
+  """Shapes of the module that is a layer in PyTorch."""
+  if EMBEDDING in shapes:
+    return {'weight': shapes[EMBEDDING]}
+  if RECURRENT in shapes:
+    size_in, size = shapes[KERNEL]
+    width = shapes[RECURRENT][0]
+    of_biases: Shapes = {'bias_ih': (size,), 'bias_hh': (size,)}
+    return of_biases | {'weight_ih': (size, size_in), 'weight_hh': (size, width)}
+  if 'scale' in shapes:
+    weight = shapes['scale']
+  else:
+    *window, size_in, size_out = shapes[KERNEL]
+    weight = (size_out, size_in, *window)
+  bias: Shapes = {'bias': shapes['bias']} if 'bias' in shapes else {}
+  return {'weight': weight} | bias
+
+
+def _converted(arrays: Arrays, shapes: Shapes, channels: int) -> dict[str, Any]:
+  """A module's arrays as parameters of a layer, which reads images of `channels`."""
+  if EMBEDDING in shapes:
+    return {EMBEDDING: arrays['weight']}
+  if RECURRENT in shapes:
+    bias, inside = arrays['bias_ih'], arrays['bias_hh']
+    out = {KERNEL: arrays['weight_ih'].T, RECURRENT: arrays['weight_hh'].T}
+    if RECURRENT_BIAS not in shapes:
+      return out | {'bias': bias + inside}
+    # Of a GRU, the last third is reset with what the recurrent kernel gives.
+    width = len(bias) // 3
+    outside = np.concatenate([inside[:-width], np.zeros(width)])
+    return out | {'bias': bias + outside, RECURRENT_BIAS: inside[-width:]}
+  weight = arrays['weight']
+  added = {'bias': arrays['bias']} if 'bias' in arrays else {}
+  if 'scale' in shapes:
+    return {'scale': weight} | added
+  if weight.ndim == 4:
+    return {KERNEL: weight.transpose(2, 3, 1, 0)} | added
+  size_out, size_in = weight.shape
+  if channels > 1 and size_in % channels == 0:
+    pixels = weight.reshape(size_out, channels, size_in // channels)
+    return {KERNEL: pixels.transpose(2, 1, 0).reshape(size_in, size_out)} | added
+  return {KERNEL: weight.T} | added
+
+
+def inputs(x: np.ndarray, example_shape: tuple[int, ...]) -> np.ndarray:
+  """Inputs of a PyTorch module as examples of the model here, float32.
+
+  Args:
+    x: [B, C, H, W] images, or [B, ...] of the examples' own shape.
+    example_shape: shape of one example.
+
+  Raises:
+    UserError: if they are neither.
+  """
+  x = np.asarray(x)
+  if x.ndim == 4:
+    moved = x.transpose(0, 2, 3, 1)
+    if moved.shape[1:] in (example_shape, (*example_shape, 1)):
+      return moved.reshape(len(x), *example_shape).astype(np.float32)
+  if x.shape[1:] != example_shape:
+    raise UserError(
+      f'The inputs have shape {x.shape}; examples of shape {example_shape}, or images '
+      '[B, C, H, W] of as many channels and pixels, are needed.'
+    )
+  return x.astype(np.float32)

@@ -1,0 +1,178 @@
+"""Recurrent networks for sequences of tokens: LEAF's stacked LSTM, and a GRU.
+
+What a step does to its inputs is done for all steps at once, before the loop; the loop
+itself multiplies by the recurrent kernel alone, all gates in one product. The kernel's
+gradient is formed after the loop over the steps, from all states in one product, where
+differentiating the loop would add a whole kernel at every step.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.models.layers import Dense
+from fesem_jax.models.tokens import Embedding
+
+# Of a recurrent layer: the kernel that its own states meet, and the bias of a GRU that
+# is reset with what this kernel gives.
+RECURRENT, RECURRENT_BIAS = 'recurrent', 'recurrent_bias'
+
+Carry = tuple[jax.Array, ...]  # Arrays [B, H], the first of them the state h.
+# (carry, inputs [B, G] of a step, h @ kernel + bias [B, G]) -> the next carry.
+Step = Callable[[Carry, jax.Array, jax.Array], Carry]
+
+
+def _run(
+  step: Step, carries: int, kernel: jax.Array, bias: jax.Array, x: jax.Array
+) -> Any:
+  """Of every step [S, ...]: the carry before it, its product, and the state after."""
+
+  def body(carry: Carry, x: jax.Array) -> Any:
+    product = carry[0] @ kernel + bias[None]
+    after = step(carry, x, product)
+    return after, (carry, product, after[0])
+
+  zeros = jnp.zeros((x.shape[1], kernel.shape[0]), x.dtype)
+  return jax.lax.scan(body, (zeros,) * carries, x)[1]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def recur(
+  step: Step, carries: int, kernel: jax.Array, bias: jax.Array, x: jax.Array
+) -> jax.Array:
+  """States of a recurrence h_t = step(h_{t-1}, x_t, h_{t-1} kernel + bias).
+
+  Args:
+    step: see `Step`.
+    carries: number of arrays in its carry, which start at zero.
+    kernel: [H, G].
+    bias: [G].
+    x: [S, B, G] inputs of the steps.
+
+  Returns:
+    [S, B, H].
+  """
+  return _run(step, carries, kernel, bias, x)[2]
+
+
+def _fwd(step, carries, kernel, bias, x):
+  before, products, h = _run(step, carries, kernel, bias, x)
+  return h, (before, products, x, kernel)
+
+
+def _bwd(step, carries, residuals, dh):
+  before, products, x, kernel = residuals
+  turned = kernel.T
+
+  def body(dafter, of_step):
+    before, x, product, dh = of_step
+    pull = jax.vjp(step, before, x, product)[1]
+    dbefore, dx, dproduct = pull((dafter[0] + dh, *dafter[1:]))
+    return (dbefore[0] + dproduct @ turned, *dbefore[1:]), (dx, dproduct)
+
+  zeros = jnp.zeros_like(dh[0])
+  steps = before, x, products, dh
+  _, (dx, dproducts) = jax.lax.scan(body, (zeros,) * carries, steps, reverse=True)
+  states, dproducts = (a.reshape(-1, a.shape[-1]) for a in (before[0], dproducts))
+  return states.T @ dproducts, dproducts.sum(axis=0), dx
+
+
+recur.defvjp(_fwd, _bwd)
+
+
+def _lstm_step(carry: Carry, x: jax.Array, product: jax.Array) -> Carry:
+  take, forget, new, give = jnp.split(x + product, 4, axis=-1)
+  cell = nn.sigmoid(forget) * carry[1] + nn.sigmoid(take) * jnp.tanh(new)
+  return nn.sigmoid(give) * jnp.tanh(cell), cell
+
+
+def _gru_step(carry: Carry, x: jax.Array, product: jax.Array) -> Carry:
+  (x_reset, x_keep, x_new), (reset, keep, new) = (
+    jnp.split(gates, 3, axis=-1) for gates in (x, product)
+  )
+  keep = nn.sigmoid(x_keep + keep)
+  new = jnp.tanh(x_new + nn.sigmoid(x_reset + reset) * new)
+  return ((1 - keep) * new + keep * carry[0],)
+
+
+# Of each kind: gates, arrays in the carry, and the step.
+_KINDS: dict[str, tuple[int, int, Step]] = {
+  'lstm': (4, 2, _lstm_step),
+  'gru': (3, 1, _gru_step),
+}
+
+
+def _lstm_bias(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """Zeros, but 1 for the forget gate, as LEAF's cells add it."""
+  width = shape[0] // 4
+  return jnp.zeros(shape).at[width : 2 * width].set(1.0)
+
+
+class Recurrence(nn.Module):
+  """One recurrent layer; gates stand in the order of PyTorch's weights.
+
+  Of an LSTM they are input, forget, new and output; of a GRU reset, update and new,
+  whose new gate resets what the recurrent kernel gives, as in cuDNN. A GRU has a second
+  bias for that; PyTorch's further biases, which add to these, are not needed.
+
+  Attributes:
+    kind: 'lstm' or 'gru'.
+    width: H.
+  """
+
+  kind: str
+  width: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """States [S, B, H] of inputs [S, B, I]."""
+    gates, carries, step = _KINDS[self.kind]
+    size = gates * self.width
+    lstm = self.kind == 'lstm'
+    lecun, zeros = nn.initializers.lecun_normal(), nn.initializers.zeros_init()
+    kernel = self.param('kernel', lecun, (x.shape[-1], size))
+    recurrent = self.param(RECURRENT, lecun, (self.width, size))
+    bias = self.param('bias', _lstm_bias if lstm else zeros, (size,))
+    inside = jnp.zeros(size)
+    if not lstm:
+      of_new = self.param(RECURRENT_BIAS, zeros, (self.width,))
+      inside = inside.at[-self.width :].set(of_new)
+    return recur(step, carries, recurrent, inside, x @ kernel + bias[None, None])
+
+
+class Recurrent(nn.Module):
+  """Embedding, recurrent layers, logits of the last state or of each.
+
+  With the defaults and `kind='lstm'` it is LEAF's network for Shakespeare (Caldas et
+  al., 2019): embedding 8, two LSTM layers of 256, a dense layer; 817,872 parameters for
+  its 80 characters, and 820,522 for TFF's 90, as Reddi et al. (2021) report. With
+  'gru', of the same widths: 619,216.
+
+  Attributes:
+    kind: 'lstm' or 'gru'.
+    num_classes: L, also the number of tokens.
+    embedding: width of the vectors of tokens.
+    width: of each layer.
+    depth: number of layers.
+    every_position: whether logits are [B, S, L], of each position, in place of [B, L].
+  """
+
+  kind: str
+  num_classes: int
+  embedding: int = 8
+  width: int = 256
+  depth: int = 2
+  every_position: bool = False
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = Embedding(self.num_classes, self.embedding, name='embedding')(x)
+    x = x.swapaxes(0, 1)
+    for i in range(self.depth):
+      x = Recurrence(self.kind, self.width, name=f'{self.kind}{i}')(x)
+    x = x.swapaxes(0, 1) if self.every_position else x[-1]
+    return Dense(self.num_classes, name='logits')(x)

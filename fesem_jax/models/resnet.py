@@ -1,0 +1,118 @@
+"""Residual networks with GroupNorm, which has no statistics of a batch."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.models import conv
+from fesem_jax.models.layers import Conv, Dense, GroupNorm, with_channels
+
+# As PyTorch pads, so that its weights give the same logits here.
+_PADDING: conv.Padding = ((1, 1), (1, 1))
+
+
+class Block(nn.Module):
+  """Two 3x3 convolutions, each normalized, beside a shortcut.
+
+  Attributes:
+    features: channels that it gives.
+    strides: of the first convolution, and of the shortcut.
+    groups: of each GroupNorm.
+    projected: what the shortcut does where its sizes differ: a 1x1 convolution with a
+      norm (option B of He et al.), else zeros for the channels that are new and every
+      other pixel, without parameters (option A).
+    conv_method: see `conv.conv2d`.
+  """
+
+  features: int
+  strides: int
+  groups: int
+  projected: bool
+  conv_method: str | None = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    y = x
+    for i, strides in enumerate((self.strides, 1)):
+      y = Conv(
+        self.features, 3, _PADDING, self.conv_method, strides, False, name=f'conv{i}'
+      )(y)
+      y = GroupNorm(self.groups, name=f'norm{i}')(y)
+      y = nn.relu(y) if i == 0 else y
+    return nn.relu(y + self._shortcut(x))
+
+  def _shortcut(self, x: jax.Array) -> jax.Array:
+    if self.strides == 1 and x.shape[-1] == self.features:
+      return x
+    if self.projected:
+      x = Conv(
+        self.features, 1, 'VALID', self.conv_method, self.strides, False,
+        name='shortcut',
+      )(x)  # fmt: skip
+      return GroupNorm(self.groups, name='shortcut_norm')(x)
+    new = self.features - x.shape[-1]
+    x = x[:, :: self.strides, :: self.strides]
+    return jnp.pad(x, [(0, 0)] * 3 + [(new // 2, new - new // 2)])
+
+
+class ResNet(nn.Module):
+  """The residual network of He et al. (2016) for small images.
+
+  A 3x3 convolution, stages of `Block`s, the mean over all pixels, logits. Every norm is
+  a GroupNorm (Wu and He, 2018) in place of BatchNorm, with as many parameters: a scale
+  and a bias for each channel. Publications of federated learning choose from 2 to 32
+  groups.
+
+  Attributes:
+    blocks: number of blocks of each stage.
+    features: channels of each stage; each but the first halves the sides.
+    num_classes: L.
+    projected: see `Block`.
+    groups: of each GroupNorm; they must divide the channels.
+    conv_method: see `conv.conv2d`.
+  """
+
+  blocks: Sequence[int]
+  features: Sequence[int]
+  num_classes: int
+  projected: bool
+  groups: int = 2
+  conv_method: str | None = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = with_channels(x)
+    x = Conv(
+      self.features[0], 3, _PADDING, self.conv_method, use_bias=False, name='conv'
+    )(x)
+    x = nn.relu(GroupNorm(self.groups, name='norm')(x))
+    for i, (count, features) in enumerate(zip(self.blocks, self.features, strict=True)):
+      for j in range(count):
+        strides = 2 if i > 0 and j == 0 else 1
+        x = Block(
+          features, strides, self.groups, self.projected, self.conv_method,
+          name=f'stage{i}_block{j}',
+        )(x)  # fmt: skip
+    return Dense(self.num_classes, name='logits')(x.mean(axis=(1, 2)))
+
+
+def resnet8(num_classes: int, conv_method: str | None = None) -> ResNet:
+  """6n + 2 layers with n = 1: 75,290 parameters for CIFAR-10, shortcuts without any."""
+  return ResNet((1,) * 3, (16, 32, 64), num_classes, False, conv_method=conv_method)
+
+
+def resnet20(num_classes: int, conv_method: str | None = None) -> ResNet:
+  """6n + 2 layers with n = 3: 269,722 parameters for CIFAR-10, the paper's 0.27 M."""
+  return ResNet((3,) * 3, (16, 32, 64), num_classes, False, conv_method=conv_method)
+
+
+def resnet18(num_classes: int, conv_method: str | None = None) -> ResNet:
+  """ResNet-18 with a 3x3 stem and no pooling, 1x1 shortcuts; 11,173,962 parameters.
+
+  The form that PyTorch code trains on CIFAR-10 (kuangliu/pytorch-cifar), which counts
+  as many.
+  """
+  features = (64, 128, 256, 512)
+  return ResNet((2,) * 4, features, num_classes, True, conv_method=conv_method)

@@ -1,0 +1,175 @@
+"""Models that start from given weights, and models of which only some layers train."""
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.offloading import as_arrays
+from fesem_jax.core.types import Model, Params
+from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.utils.errors import UserError, argument
+
+
+def layers_named(model: Model, names: Sequence[str], flag: str) -> tuple[str, ...]:
+  """Layers of a model that names or patterns such as stage0* choose.
+
+  Args:
+    model: whose parameters are a dict of layers.
+    names: of layers, or patterns of `fnmatch`.
+    flag: that holds them, for errors.
+
+  Returns:
+    Their names, in the order of the model's.
+
+  Raises:
+    UserError: on a name that no layer has.
+  """
+  params = check_parameters(model)
+  if not isinstance(params, dict):
+    raise UserError(f'{argument(flag)} needs a model whose parameters are a dict.')
+  for name in names:
+    if not fnmatch.filter(params, name):
+      raise UserError(
+        f'{argument(flag, ",".join(names))}: the model has no layer {name}; its layers '
+        f'are {", ".join(params)}.'
+      )
+  return tuple(n for n in params if any(fnmatch.fnmatchcase(n, name) for name in names))
+
+
+def start_from(
+  model: Model,
+  weights: Mapping[str, np.ndarray],
+  source: str,
+  layers: Sequence[str] = (),
+) -> Model:
+  """A model whose first parameters are given ones, in place of random ones.
+
+  Args:
+    model: see `Model`; its parameters are a dict of layers.
+    weights: path of each parameter, as dense0/kernel -> its array.
+    source: where they come from, for errors.
+    layers: names, or patterns such as stage0*, of the layers that start so; the others
+      are drawn as before. Empty for all, and then `weights` must hold nothing else.
+
+  Raises:
+    UserError: naming the parameter that is missing, of another shape, not finite, or
+      that the model lacks; or a layer that the model lacks.
+  """
+  only = layers_named(model, layers, 'init_layers')
+  wanted = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
+  advice = 'name the layers to take with `init_layers`'
+  taken: dict[str, jax.Array] = {}
+  for path, shape in wanted.items():
+    if layers and path.partition('/')[0] not in only:
+      continue
+    if path not in weights:
+      raise UserError(
+        f'{source} has no {path}, which the model has, of shape {shape.shape}; '
+        f'{advice}.'
+      )
+    found = np.asarray(weights[path])
+    if found.shape != shape.shape:
+      raise UserError(
+        f'{path} has shape {found.shape} in {source}, but {shape.shape} in the model; '
+        f'{advice}, or choose the model that was saved.'
+      )
+    if found.dtype.kind not in 'fiu' or not np.isfinite(found).all():
+      raise UserError(f'{path} in {source} holds values that are not finite numbers.')
+    taken[path] = jnp.asarray(found, jnp.float32)
+  if not layers and (more := sorted(set(weights) - set(wanted))):
+    raise UserError(
+      f'{source} has {more[0]}, which the model lacks; {advice}, or choose the model '
+      'that was saved.'
+    )
+
+  def init(key: jax.Array) -> Params:
+    return unflatten_dict(flatten_dict(model.init(key), sep='/') | taken, sep='/')
+
+  return model._replace(init=init)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Completed:
+  """The `apply` of a model whose parameters are only some layers of another one.
+
+  Attributes:
+    whole: the other model.
+    constants: its further layers.
+  """
+
+  whole: Model
+  constants: Params
+
+  def __call__(self, params: Params, x: jax.Array) -> jax.Array:
+    return self.whole.apply(self.constants | params, x)
+
+
+def train_only(model: Model, layers: Sequence[str], key: jax.Array) -> Model:
+  """A model of which only some layers are parameters; the others stay as they start.
+
+  Every method trains, averages, compares and keeps these layers alone. The others are
+  constants of the model, the same for all clients and centers.
+
+  Args:
+    model: see `Model`; its parameters are a dict of layers.
+    layers: that train, by their names or patterns such as stage0*.
+    key: that draws the others, as far as `start_from` does not give them.
+
+  Raises:
+    UserError: on a name that no layer has.
+  """
+  learn = layers_named(model, layers, 'train_layers')
+  start = jax.jit(model.init)(key)
+  constants = {name: x for name, x in start.items() if name not in learn}
+
+  def init(key: jax.Array) -> Params:
+    return {name: x for name, x in model.init(key).items() if name in learn}
+
+  apply_with: Callable[..., jax.Array] | None = None
+  if (of_whole := model.apply_with) is not None:
+
+    def apply_with(params: Params, x: jax.Array, multiply: Any) -> jax.Array:
+      return of_whole(constants | params, x, multiply)
+
+  apply = _Completed(model, constants)
+  return model._replace(init=init, apply=apply, apply_with=apply_with, layers=())
+
+
+def whole_model(model: Model) -> Model:
+  """The model with all its layers as parameters; itself but for one of `train_only`."""
+  return model.apply.whole if isinstance(model.apply, _Completed) else model
+
+
+def trained_part(model: Model, params: Params) -> Params:
+  """Of parameters of `whole_model`, or of a stack of them, those that train."""
+  if not isinstance(model.apply, _Completed):
+    return params
+  return {n: x for n, x in params.items() if n not in model.apply.constants}
+
+
+def with_constants(model: Model, used: ClientModels) -> ClientModels:
+  """What clients use of `whole_model`, from what they use of a model.
+
+  Layers that do not train are shared by all clients: one copy, or one beside each of
+  the R models.
+  """
+  if not isinstance(model.apply, _Completed):
+    return used
+  constants, own = jax.device_get(model.apply.constants), as_arrays(used.own)
+  absent = dict.fromkeys(constants)
+  if used.shared is None:
+    shared = dict.fromkeys(own) | tree.expand(constants)
+    return used._replace(shared=shared, own=own | absent)
+  count = used.num_models()
+  copies = jax.tree.map(lambda x: np.repeat(x[None], count, axis=0), constants)
+  if own is not None:
+    own = own | absent
+  return used._replace(shared=used.shared | copies, own=own)

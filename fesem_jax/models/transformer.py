@@ -1,0 +1,90 @@
+"""A small causal transformer for sequences of tokens."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.models.layers import Dense
+from fesem_jax.models.tokens import EMBEDDING, Embedding
+
+
+class Positions(nn.Module):
+  """Adds a vector of its own to each position."""
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    start = nn.linear.default_embed_init
+    return x + self.param(EMBEDDING, start, x.shape[1:])[None]
+
+
+class Attention(nn.Module):
+  """Each position looks at itself and those before it.
+
+  Attributes:
+    heads: that look, which divide the width.
+  """
+
+  heads: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    batch, length, width = x.shape
+    each = width // self.heads
+    parts = Dense(3 * width, name='query_key_value')(x)
+    query, key, value = (
+      part.reshape(batch, length, self.heads, each)
+      for part in jnp.split(parts, 3, axis=-1)
+    )
+    scores = jnp.einsum('bshd,bthd->bhst', query, key) * each**-0.5
+    earlier = jnp.tril(jnp.ones((1, 1, length, length), bool))
+    weights = nn.softmax(jnp.where(earlier, scores, -jnp.inf))
+    seen = jnp.einsum('bhst,bthd->bshd', weights, value)
+    return Dense(width, name='out')(seen.reshape(batch, length, width))
+
+
+class TransformerBlock(nn.Module):
+  """Attention and two dense layers, each normalized before and added to its input.
+
+  Attributes:
+    heads: see `Attention`.
+  """
+
+  heads: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = x + Attention(self.heads, name='attention')(nn.LayerNorm(name='norm0')(x))
+    y = nn.LayerNorm(name='norm1')(x)
+    y = nn.gelu(Dense(4 * x.shape[-1], name='dense0')(y))
+    return x + Dense(x.shape[-1], name='dense1')(y)
+
+
+class Transformer(nn.Module):
+  """Embeddings of tokens and places, blocks, a last norm, logits.
+
+  A model of this package, of no publication: pre-norm blocks as in GPT-2, without
+  dropout, and with an output kernel of its own. 427,600 parameters for 80 positions of
+  80 characters.
+
+  Attributes:
+    num_classes: L, also the number of tokens.
+    width: of the vectors.
+    depth: number of blocks.
+    heads: of each attention; they divide the width.
+    every_position: whether logits are [B, S, L], of each position, in place of [B, L].
+  """
+
+  num_classes: int
+  width: int = 128
+  depth: int = 2
+  heads: int = 4
+  every_position: bool = False
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = Embedding(self.num_classes, self.width, name='embedding')(x)
+    x = Positions(name='positions')(x)
+    for i in range(self.depth):
+      x = TransformerBlock(self.heads, name=f'block{i}')(x)
+    x = x if self.every_position else x[:, -1]
+    return Dense(self.num_classes, name='logits')(nn.LayerNorm(name='norm')(x))

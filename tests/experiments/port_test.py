@@ -1,0 +1,65 @@
+"""experiments.port turns a state_dict into a file, and compares logits."""
+
+import numpy as np
+import pytest
+
+from fesem_jax import models
+from fesem_jax.results import export
+from tests.support.commands import call
+
+RNG = np.random.default_rng(0)
+STATE = {
+  '0.weight': RNG.normal(size=(8, 64)), '0.bias': RNG.normal(size=8),
+  '2.weight': RNG.normal(size=(10, 8)), '2.bias': RNG.normal(size=10),
+}  # fmt: skip
+X = RNG.random((5, 1, 8, 8))
+LOGITS = (
+  np.maximum(X.reshape(5, 64) @ STATE['0.weight'].T + STATE['0.bias'], 0)
+  @ STATE['2.weight'].T + STATE['2.bias']
+)  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path):
+  np.savez(tmp_path / 'net.npz', **STATE)
+  np.savez(tmp_path / 'logits.npz', x=X, logits=LOGITS)
+  np.savez(tmp_path / 'other.npz', x=X, logits=LOGITS + 1)
+  return tmp_path
+
+
+def port(files, *args):
+  return call(
+    'port', '--model=mlp', '--hidden=8', '--example_shape=8,8',
+    '--num_classes=10', f'--state_dict={files / "net.npz"}',
+    f'--output={files / "net.msgpack"}', *args, cwd=files,
+  )  # fmt: skip
+
+
+def test_a_file_to_start_from_is_written_once_logits_agree(files):
+  done = port(files, f'--check={files / "logits.npz"}')
+  assert done.returncode == 0, done.stderr
+  assert '5 examples: logits agree' in done.stdout
+  held = export.read(files / 'net.msgpack')
+  np.testing.assert_allclose(held['dense0/kernel'], STATE['0.weight'].T, rtol=1e-6)
+  model = models.build('mlp', (8, 8), 10, (8,))
+  params = {
+    layer: {n: held[f'{layer}/{n}'] for n in ('kernel', 'bias')}
+    for layer in ('dense0', 'logits')
+  }
+  x = X[:, 0].astype(np.float32)
+  np.testing.assert_allclose(model.apply(params, x), LOGITS, rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_is_written_where_logits_differ(files):
+  done = port(files, f'--check={files / "other.npz"}')
+  assert done.returncode == 1
+  assert 'The logits differ by up to 1, where' in done.stderr
+  assert not (files / 'net.msgpack').exists()
+
+
+def test_mistakes_are_named(files):
+  assert '--model is missing' in call('port', cwd=files).stderr
+  assert '--hidden=a must be positive numbers' in port(files, '--hidden=a').stderr
+  assert 'must hold the arrays x and logits' in (
+    port(files, f'--check={files / "net.npz"}').stderr
+  )

@@ -1,0 +1,161 @@
+"""--init_from, --init_layers, --train_layers and --freeze_layers of a run."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.results import export
+from fesem_jax.run.configuration import check_same
+from tests.support.commands import call
+
+QUICK = [
+  '--dataset=digits', '--partition=rotated', '--partition_groups=2', '--num_clients=6',
+  '--rounds=2', '--local_epochs=1', '--hidden=8',
+]  # fmt: skip
+ROOT = pathlib.Path(__file__).parent
+
+
+def run_with(*args):
+  return call('run', *QUICK, *args, cwd=ROOT)
+
+
+@pytest.fixture(scope='module')
+def pretrained(tmp_path_factory):
+  """A finished run of FedAvg, and one of FeSEM with two centers."""
+  folder = tmp_path_factory.mktemp('pretrained')
+  for name, more in (('fed_avg', []), ('fesem', ['--num_clusters=2'])):
+    done = run_with(f'--algorithm={name}', *more, f'--workdir={folder / name}')
+    assert done.returncode == 0, done.stderr
+  return folder
+
+
+def error(*args):
+  done = run_with(*args, '--workdir=/nonexistent')
+  assert done.returncode == 1
+  return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
+  center = fj.load_run(pretrained / 'fesem').params(cluster=1)
+  workdir = tmp_path / 'heads'
+  args = (
+    '--algorithm=fesem', '--num_clusters=2',
+    f'--init_from={pretrained / "fesem"}:1', '--init_layers=dense*',
+    '--train_layers=logits', f'--workdir={workdir}',
+  )  # fmt: skip
+  done = run_with(*args)
+  assert done.returncode == 0, done.stderr
+  assert 'mlp of 90 parameters' in done.stdout
+  run = fj.load_run(workdir)
+  for k in range(2):
+    params = run.params(cluster=k)
+    np.testing.assert_array_equal(
+      params['dense0']['kernel'], center['dense0']['kernel']
+    )
+    assert np.any(params['logits']['kernel'] != center['logits']['kernel'])
+  # Saved models are whole, and predict what the run measured.
+  train, test = fj.data.load(
+    'digits', num_clients=6, partition='rotated', partition_groups=2
+  )
+  x, y = test.client(0)
+  name = train.info.names[0]
+  row = list(run.clients.names).index(name)
+  found = (run.predict(x, client=name) == y).mean()
+  assert found == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
+  # The same command goes on; with other weights it is another run.
+  assert run_with(*args, '--rounds=3').returncode == 0
+  changed = [a.replace('fesem:1', 'fesem:0') if 'init_from' in a else a for a in args]
+  assert 'init_digest' in run_with(*changed).stderr
+
+
+def test_a_run_starts_from_a_file(pretrained, tmp_path):
+  file = tmp_path / 'model.msgpack'
+  before = fj.load_run(pretrained / 'fed_avg')
+  before.export(file)
+  assert sorted(export.read(file)) == [
+    'dense0/bias', 'dense0/kernel', 'logits/bias', 'logits/kernel'
+  ]  # fmt: skip
+  # A rate of almost 0 leaves the start as it was.
+  done = run_with(
+    '--algorithm=fed_avg', '--learning_rate=1e-30', f'--init_from={file}',
+    f'--workdir={tmp_path / "run"}',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  after = fj.load_run(tmp_path / 'run')
+  np.testing.assert_allclose(
+    after.params()['dense0']['kernel'], before.params()['dense0']['kernel'], rtol=1e-6
+  )
+
+
+def test_own_models_in_the_memory_of_the_host_are_saved_whole(pretrained, tmp_path):
+  done = run_with(
+    '--algorithm=non_fed', '--client_state=offloaded', '--train_layers=logits',
+    f'--init_from={pretrained / "fed_avg"}', f'--workdir={tmp_path / "run"}',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  body = fj.load_run(pretrained / 'fed_avg').params()['dense0']
+  run = fj.load_run(tmp_path / 'run')
+  first, second = (run.params(client=name) for name in run.clients.names[:2])
+  for params in (first, second):
+    np.testing.assert_array_equal(params['dense0']['kernel'], body['kernel'])
+  assert np.any(first['logits']['kernel'] != second['logits']['kernel'])
+
+
+def test_runs_of_older_versions_go_on(tmp_path):
+  new = {'seed': 0, 'init_from': '', 'init_layers': [], 'train_layers': []}
+  check_same(tmp_path, {'seed': 0}, new | {'freeze_layers': []})
+  with pytest.raises(fj.UserError, match='`train_layers`'):
+    check_same(tmp_path, {'seed': 0}, new | {'train_layers': ['logits']})
+
+
+def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_path):
+  done = run_with(
+    '--algorithm=fesem', '--num_clusters=2', '--num_clients=9', '--train_layers=logits',
+    '--unseen_fraction=0.3', f'--init_from={pretrained / "fed_avg"}',
+    f'--workdir={tmp_path / "run"}',
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  done = call(
+    'adapt', tmp_path / 'run', f'--out={tmp_path / "out"}', '--join_examples=5',
+    cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+
+
+def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):
+  kernels = []
+  for seed in (0, 1):
+    workdir = tmp_path / str(seed)
+    done = run_with(
+      '--algorithm=fed_avg', '--freeze_layers=dense*', f'--seed={seed}',
+      f'--workdir={workdir}',
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kernels.append(fj.load_run(workdir).params()['dense0']['kernel'])
+  assert np.any(kernels[0] != kernels[1])
+
+
+def test_mistakes_are_named(pretrained, tmp_path):
+  fesem = pretrained / 'fesem'
+  assert 'holds 2 centers; name one, as' in error(f'--init_from={fesem}')
+  assert 'has 2 models' in error(f'--init_from={fesem}:2')
+  assert 'cannot be read (No such file' in error(f'--init_from={tmp_path / "no.npz"}')
+  (tmp_path / 'bad.msgpack').write_bytes(b'no model')
+  assert 'bad.msgpack' in error(f'--init_from={tmp_path / "bad.msgpack"}')
+  assert 'dense0/bias has shape (8,) in --init_from=' in error(
+    f'--init_from={fesem}:0', '--hidden=9'
+  )
+  assert '--init_layers needs --init_from' in error('--init_layers=logits')
+  assert '--train_layers=body: the model has no layer body' in error(
+    '--train_layers=body'
+  )
+  assert 'give one of them' in error('--train_layers=logits', '--freeze_layers=dense0')
+  assert '--freeze_layers=* leaves no layer to train' in error('--freeze_layers=*')
+  assert 'would start all centers of hypo_cluster from one model' in error(
+    '--algorithm=hypo_cluster', '--num_clusters=2', f'--init_from={fesem}:0'
+  )
+  assert '--model=gru reads tokens' in error(
+    '--dataset=synthetic', '--partition=natural', '--model=gru'
+  )

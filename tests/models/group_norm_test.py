@@ -1,0 +1,71 @@
+"""Modules with BatchNorm train with GroupNorm instead."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import models
+from fesem_jax.utils.errors import UserError
+
+SHAPE, CHANNELS, GROUPS = (4, 5, 3), 6, 2
+
+
+class Inner(nn.Module):
+  axis: int = -1
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = nn.Conv(CHANNELS, (1, 1), name='conv')(x)
+    x = nn.BatchNorm(not train, axis=self.axis, epsilon=0.01, name='norm')(x)
+    return nn.BatchNorm(not train, use_scale=False, name='unscaled')(x=nn.relu(x))
+
+
+class Net(nn.Module):
+  axis: int = -1
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = Inner(self.axis, name='inner')(x, train=train)
+    return nn.Dense(2, name='logits')(x.mean(axis=(1, 2)))
+
+
+def normalize(x, epsilon):
+  parts = np.split(x, GROUPS, axis=-1)
+  return np.concatenate(
+    [
+      (p - p.mean(axis=(1, 2, 3), keepdims=True))
+      / np.sqrt(p.var(axis=(1, 2, 3), keepdims=True) + epsilon)
+      for p in parts
+    ],
+    axis=-1,
+  )
+
+
+def test_examples_are_normalized_in_groups_under_the_same_names():
+  model = models.from_flax(models.with_group_norm(Net(), GROUPS), SHAPE)
+  params = jax.jit(model.init)(jax.random.key(0))
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(lambda a: np.asarray(a + rng.normal(0, 0.2, a.shape)), params)
+  before = jax.eval_shape(Net().init, jax.random.key(0), np.ones((1, *SHAPE)))
+  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, before['params'])
+  x = rng.normal(size=(3, *SHAPE))
+  p = params['inner']
+  y = x @ p['conv']['kernel'][0, 0] + p['conv']['bias']
+  y = normalize(y, 0.01) * p['norm']['scale'] + p['norm']['bias']
+  y = normalize(np.maximum(y, 0), 1e-5) + p['unscaled']['bias']
+  want = y.mean(axis=(1, 2)) @ params['logits']['kernel'] + params['logits']['bias']
+  got = jax.jit(model.apply)(jax.tree.map(np.float32, params), x.astype(np.float32))
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_message_on_batch_statistics_says_how_to_mend_it():
+  with pytest.raises(UserError, match=r"keeps \['batch_stats'\].*with_group_norm\(mod"):
+    models.from_flax(Net(), SHAPE)
+
+
+def test_mistakes_are_named():
+  with pytest.raises(UserError, match='`groups=0` must be at least 1'):
+    models.with_group_norm(Net(), 0)
+  with pytest.raises(UserError, match='norm normalizes axis 1'):
+    models.from_flax(models.with_group_norm(Net(axis=1)), SHAPE)

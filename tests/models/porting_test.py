@@ -1,0 +1,137 @@
+"""Weights of PyTorch give the logits here that PyTorch's layers would give."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import special
+
+from fesem_jax import models
+from fesem_jax.models import networks, porting
+from fesem_jax.models.recurrent import Recurrent
+from fesem_jax.utils.errors import UserError
+
+RNG = np.random.default_rng(0)
+
+
+def draw(**shapes):
+  return {n.replace('__', '.'): RNG.normal(0, 0.2, s) for n, s in shapes.items()}
+
+
+LENET = draw(
+  conv1__weight=(6, 1, 5, 5), conv1__bias=(6,),
+  conv2__weight=(16, 6, 5, 5), conv2__bias=(16,),
+  fc1__weight=(120, 256), fc1__bias=(120,),
+  fc2__weight=(84, 120), fc2__bias=(84,),
+  fc3__weight=(10, 84), fc3__bias=(10,),
+)  # fmt: skip
+X = RNG.random((2, 1, 28, 28))
+
+
+def conv(layer, x):
+  """PyTorch's Conv2d on [B, C, H, W], without padding."""
+  weight = LENET[f'{layer}.weight']
+  side = x.shape[2] - weight.shape[2] + 1
+  out = np.zeros((len(x), weight.shape[0], side, side))
+  for i in range(side):
+    for j in range(side):
+      seen = x[:, :, i : i + weight.shape[2], j : j + weight.shape[3]]
+      out[:, :, i, j] = np.einsum('bchw,ochw->bo', seen, weight)
+  return out + LENET[f'{layer}.bias'][:, None, None]
+
+
+def pool(x):
+  batch, channels, side, _ = x.shape
+  return x.reshape(batch, channels, side // 2, 2, side // 2, 2).max(axis=(3, 5))
+
+
+def lenet(x):
+  for layer in ('conv1', 'conv2'):
+    x = pool(np.maximum(conv(layer, x), 0))
+  x = x.reshape(len(x), -1)
+  for layer in ('fc1', 'fc2', 'fc3'):
+    x = x @ LENET[f'{layer}.weight'].T + LENET[f'{layer}.bias']
+    x = x if layer == 'fc3' else np.maximum(x, 0)
+  return x
+
+
+@pytest.mark.parametrize('in_order', [True, False])
+def test_convolutions_and_what_flattens_them(in_order):
+  model = models.build('niid_bench_cnn', (28, 28), 10)
+  state = LENET if in_order else dict(sorted(LENET.items(), reverse=True))
+  params = porting.from_state_dict(model, state, in_order)
+  x = porting.inputs(X, (28, 28))
+  got = jax.jit(model.apply)(params, x)
+  np.testing.assert_allclose(got, lenet(X), rtol=1e-4, atol=1e-4)
+
+
+def test_the_manual_names_sequential_modules_by_number():
+  shapes = {'10.weight': (3, 4), '2.weight': (4, 4), '0.weight': (4, 4)}
+  state = {n: RNG.normal(size=s) for n, s in shapes.items()}
+  state |= {n.replace('weight', 'bias'): np.zeros(s[0]) for n, s in shapes.items()}
+  model = models.build('mlp', (4,), 3, (4, 4))
+  params = porting.from_state_dict(model, state, in_order=False)
+  np.testing.assert_allclose(params['dense0']['kernel'], state['0.weight'].T, rtol=1e-6)
+  np.testing.assert_allclose(params['dense1']['kernel'], state['2.weight'].T, rtol=1e-6)
+
+
+def recurrent(kind, state, tokens):
+  """PyTorch's LSTM or GRU with both biases, one example."""
+  x, size = state['embedding.weight'][tokens], 4
+  for layer in range(2):
+    ih, hh, b_ih, b_hh = (
+      state[f'rnn.{n}_l{layer}']
+      for n in ('weight_ih', 'weight_hh', 'bias_ih', 'bias_hh')
+    )
+    h = c = np.zeros(size)
+    states = []
+    for row in x:
+      a, b = ih @ row + b_ih, hh @ h + b_hh
+      if kind == 'lstm':
+        i, f, g, o = np.split(a + b, 4)
+        c = special.expit(f) * c + special.expit(i) * np.tanh(g)
+        h = special.expit(o) * np.tanh(c)
+      else:
+        (ar, az, an), (br, bz, bn) = np.split(a, 3), np.split(b, 3)
+        z = special.expit(az + bz)
+        h = (1 - z) * np.tanh(an + special.expit(ar + br) * bn) + z * h
+      states.append(h)
+    x = np.stack(states)
+  return x[-1] @ state['fc.weight'].T + state['fc.bias']
+
+
+@pytest.mark.parametrize(('kind', 'gates'), [('lstm', 4), ('gru', 3)])
+def test_recurrent_layers(kind, gates):
+  size, tokens = gates * 4, np.array([[0, 3, 2], [1, 1, 4]])
+  state = draw(embedding__weight=(5, 3), fc__weight=(5, 4), fc__bias=(5,))
+  for layer, inputs in enumerate((3, 4)):
+    shapes = {
+      'weight_ih': (size, inputs), 'weight_hh': (size, 4),
+      'bias_ih': (size,), 'bias_hh': (size,),
+    }  # fmt: skip
+    state |= {f'rnn.{n}_l{layer}': RNG.normal(0, 0.5, s) for n, s in shapes.items()}
+  model = networks.as_model(Recurrent(kind, 5, embedding=3, width=4), (3,))
+  params = porting.from_state_dict(model, state, in_order=False)
+  got = jax.jit(model.apply)(params, tokens.astype(np.float32))
+  want = [recurrent(kind, state, row) for row in tokens]
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_fit_is_named():
+  model = models.build('niid_bench_cnn', (28, 28), 10)
+
+  def message(changes, lacking=()):
+    state = {n: x for n, x in (LENET | changes).items() if n not in lacking}
+    with pytest.raises(UserError) as e:
+      porting.from_state_dict(model, state)
+    return str(e.value)
+
+  assert (
+    'no module left for the layer dense1: one with weight (84, 120), bias (84,)'
+    in (message({}, ('fc2.weight', 'fc2.bias')))
+  )
+  assert 'that the model lacks: fc4, with weight (2, 2)' in message(
+    {'fc4.weight': np.ones((2, 2))}
+  )
+  assert 'bn1.running_mean' in message({'bn1.running_mean': np.ones(6)})
+  with pytest.raises(UserError, match='The inputs have shape'):
+    porting.inputs(np.ones((2, 3, 28, 28)), (28, 28))

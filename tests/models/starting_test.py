@@ -1,0 +1,116 @@
+"""Models start from given weights, and train some layers only."""
+
+import dataclasses
+
+import chex
+import jax
+import numpy as np
+import optax
+import pytest
+from flax.traverse_util import flatten_dict
+
+from fesem_jax import algorithms, models
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.models import starting
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.methods import federation, run
+
+MODEL = models.build('mlp', helpers.SHAPE, 3, (5,))
+X = np.random.default_rng(0).normal(size=(4, *helpers.SHAPE)).astype(np.float32)
+
+
+def weights():
+  params = jax.device_get(jax.jit(MODEL.init)(jax.random.key(7)))
+  return flatten_dict(params, sep='/')
+
+
+def test_a_model_starts_from_given_weights_whole_or_by_layer():
+  given = weights()
+  whole = jax.jit(starting.start_from(MODEL, given, 'here').init)(jax.random.key(0))
+  chex.assert_trees_all_equal(flatten_dict(jax.device_get(whole), sep='/'), given)
+  some = starting.start_from(MODEL, given, 'here', ['dense*'])
+  mixed = jax.device_get(jax.jit(some.init)(jax.random.key(0)))
+  drawn = jax.device_get(jax.jit(MODEL.init)(jax.random.key(0)))
+  chex.assert_trees_all_equal(mixed['logits'], drawn['logits'])
+  np.testing.assert_array_equal(mixed['dense0']['kernel'], given['dense0/kernel'])
+
+
+def test_what_does_not_fit_is_named():
+  given = weights()
+
+  def message(changes, layers=()):
+    with pytest.raises(UserError) as e:
+      starting.start_from(MODEL, {**given, **changes}, 'here', layers)
+    return str(e.value)
+
+  assert 'logits/bias has shape (9,) in here, but (3,)' in message(
+    {'logits/bias': np.zeros(9)}
+  )
+  assert 'here has more/bias, which the model lacks' in message({'more/bias': 1})
+  assert 'dense0/bias in here holds values that are not finite' in message(
+    {'dense0/bias': np.full(5, np.nan)}
+  )
+  assert 'no layer norm; its layers are dense0, logits' in message({}, ['norm'])
+  del given['logits/bias']
+  assert 'here has no logits/bias' in message({})
+  starting.start_from(MODEL, {**given, 'more/bias': 1}, 'here', ['dense0'])
+
+
+def frozen():
+  """A model whose first layer does not train, and the parameters of all layers."""
+  given = weights()
+  model = starting.start_from(MODEL, given, 'here')
+  return starting.train_only(model, ['logits'], jax.random.key(0)), given
+
+
+def test_layers_that_do_not_train_are_constants():
+  model, given = frozen()
+  params = jax.jit(model.init)(jax.random.key(1))
+  assert list(params) == ['logits']
+  hidden = np.maximum(
+    X.reshape(4, -1) @ given['dense0/kernel'] + given['dense0/bias'], 0
+  )
+  want = hidden @ given['logits/kernel'] + given['logits/bias']
+  np.testing.assert_allclose(
+    jax.jit(model.apply)(params, X), want, rtol=1e-5, atol=1e-5
+  )
+  assert starting.whole_model(model).apply is MODEL.apply
+  assert starting.whole_model(MODEL) is MODEL
+
+
+@pytest.mark.parametrize('shared', [True, False])
+def test_what_clients_use_is_made_whole(shared):
+  model, given = frozen()
+  stack = {'logits': {'kernel': np.ones((2, 5, 3)), 'bias': np.zeros((2, 3))}}
+  used = ClientModels(stack) if shared else ClientModels(own=stack)
+  whole = starting.with_constants(model, used)
+  every = whole.params(2)
+  for i in range(2):
+    np.testing.assert_array_equal(every['dense0']['kernel'][i], given['dense0/kernel'])
+  np.testing.assert_array_equal(every['logits']['kernel'], stack['logits']['kernel'])
+  assert list(starting.trained_part(model, every)) == ['logits']
+
+
+@pytest.mark.parametrize('name', ['fed_avg', 'fesem', 'ditto'])
+def test_methods_train_as_if_only_these_layers_were_the_model(name):
+  """A linear model of the first layer's units, computed beforehand, trains alike."""
+  model, given = frozen()
+  data = federation()
+  local = helpers.local()._replace(model=model, optimizer=optax.sgd(0.1))
+  options = {'num_clusters': 2} if name == 'fesem' else {}
+  state, _ = run(algorithms.build(name, local, **options), data, rounds=2)
+
+  def units(x):
+    x = np.asarray(x, np.float32).reshape(len(x), -1) * data.scale
+    return np.maximum(x @ given['dense0/kernel'] + given['dense0/bias'], 0)
+
+  ahead = dataclasses.replace(data, x=units(data.x), scale=1.0)
+  head = models.build('logistic', (5,), 3)
+  logits = {f'logits/{n}': given[f'logits/{n}'] for n in ('kernel', 'bias')}
+  head = starting.start_from(head, logits, 'here')
+  local = local._replace(model=head)
+  want, _ = run(algorithms.build(name, local, **options), ahead, rounds=2)
+  chex.assert_trees_all_close(
+    jax.device_get(state), jax.device_get(want), rtol=1e-4, atol=1e-5
+  )
