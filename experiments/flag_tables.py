@@ -8,6 +8,7 @@ from fesem_jax.cohorts import placement
 from fesem_jax.core import local_training
 from fesem_jax.data import corruption, partition
 from fesem_jax.models import initializers
+from fesem_jax.training import optimizers
 from fesem_jax.utils import processes
 
 from . import methods, schedules
@@ -108,12 +109,32 @@ _MODEL = (
 )  # fmt: skip
 
 _TRAINING = (
-  _flag('enum', 'optimizer', 'sgd', 'Local optimizer; momentum is 0.9.',
-    enum_values=('sgd', 'momentum', 'adam')),
+  _flag('enum', 'optimizer', 'sgd',
+    "Local optimizer, with PyTorch's update rules: sgd; momentum, SGD with --momentum; "
+    'adam; or adamw, whose --weight_decay is decoupled.',
+    enum_values=optimizers.NAMES),
+  _flag('float', 'momentum', 0.9, 'Momentum of --optimizer=momentum; 0: plain SGD.'),
+  _flag('bool', 'nesterov', False, "Nesterov's form of --optimizer=momentum."),
+  _flag('float', 'weight_decay', 0.0,
+    'Adds --weight_decay times the parameters to the gradient before momentum and '
+    'moments; with adamw, steps shrink the parameters by --learning_rate times it.'),
+  _flag('float', 'adam_beta1', optimizers.ADAM.beta1,
+    "Decay of adam's and adamw's mean of gradients."),
+  _flag('float', 'adam_beta2', optimizers.ADAM.beta2,
+    'Decay of their mean of squared gradients.'),
+  _flag('float', 'adam_epsilon', optimizers.ADAM.epsilon,
+    'What they add to the root of that mean.'),
+  _flag('float', 'clip_norm', 0.0,
+    "Shortens each step's gradient of a client, penalty and correction included, to "
+    'at most this L2 norm over all its parameters; 0: never.'),
   _flag('float', 'learning_rate', 0.1, 'Local learning rate.'),
   _flag('string', 'lr_schedule', 'constant',
     f'How the local learning rate goes on from --learning_rate over rounds: '
     f'{schedules.FORMS}; cosine falls to 0 over --rounds.'),
+  _flag('string', 'local_lr_schedule', 'constant',
+    'How the learning rate goes on over the local steps of each round, of the same '
+    'forms with STEPS for ROUNDS; cosine falls to 0 over --local_steps. It multiplies '
+    '--lr_schedule.'),
   _flag('integer', 'batch_size', 10,
     "Local batch size; 0: all of a client's examples."),
   _flag('integer', 'local_epochs', 2, 'Local epochs of a round.'),

@@ -59,7 +59,10 @@ def run(
   """
   check_numbers(config | machine)
   config = config | {
-    'lr_schedule': schedules.resolved(config['lr_schedule'], config['rounds'])
+    'lr_schedule': schedules.resolved(config['lr_schedule'], config['rounds']),
+    'local_lr_schedule': schedules.resolved_local(
+      config['local_lr_schedule'], config['local_steps']
+    ),
   }
   train, test = splits or load_data(config, machine['data_dir'])
   unseen = None

@@ -25,9 +25,17 @@ def _grouped(c: Config) -> bool:
   return c['partition'] in _GROUPED
 
 
+def _adam(c: Config) -> bool:
+  return c['optimizer'] in ('adam', 'adamw')
+
+
 # Flag -> what it is for, and whether a configuration is of that kind.
 _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
   'hidden': ('--model=mlp', lambda c: c['model'] == 'mlp'),
+  'momentum': ('--optimizer=momentum', lambda c: c['optimizer'] == 'momentum'),
+  'adam_beta1': ('--optimizer=adam or adamw', _adam),
+  'adam_beta2': ('--optimizer=adam or adamw', _adam),
+  'adam_epsilon': ('--optimizer=adam or adamw', _adam),
   'local_epochs': ('--local_steps=0', lambda c: not c['local_steps']),
   'partition_groups': (
     f'--partition={" or ".join(_GROUPED)}, or --dataset={" or ".join(_PLANTED)}',
@@ -68,9 +76,15 @@ def check_shared_start(
 ) -> None:
   """Raises `UserError` on --shared_start=on where the optimizer is not plain SGD."""
   if machine['shared_start'] == 'on' and not is_plain_sgd(local):
+    plain = config['optimizer'] == 'sgd' or not config['momentum']
+    more = [name for name in ('weight_decay', 'clip_norm') if config[name]]
+    named = _named(config, more[0] if plain and more else 'optimizer')
+    advice = 'Leave it out, or choose --optimizer=sgd.'
+    if plain and more:
+      advice = 'Leave out one of them.'
     raise UserError(
-      f'--shared_start=on needs plain SGD: with {_named(config, "optimizer")} every '
-      'client keeps kernels of its own. Leave it out, or choose --optimizer=sgd.'
+      f'--shared_start=on needs plain SGD: with {named} every client keeps kernels of '
+      f'its own. {advice}'
     )
 
 

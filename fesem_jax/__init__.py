@@ -27,12 +27,14 @@ from fesem_jax.run.simulation import simulate
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Correction, Objective
+from fesem_jax.training.optimizers import AdamOptions, local_optimizer
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.processes import initialize
 
 __all__ = [
+  'AdamOptions',
   'Aggregation',
   'Algorithm',
   'ClientComparison',
@@ -65,6 +67,7 @@ __all__ = [
   'everyone',
   'initialize',
   'load_run',
+  'local_optimizer',
   'local_training',
   'models',
   'sample_clients',
