@@ -8,7 +8,8 @@ from fesem_jax.cohorts import placement
 from fesem_jax.core import local_training
 from fesem_jax.data import corruption, partition
 from fesem_jax.models import initializers
-from fesem_jax.training import optimizers
+from fesem_jax.results import curves
+from fesem_jax.training import augmentation, optimizers
 from fesem_jax.utils import processes
 
 from . import methods, schedules
@@ -140,6 +141,11 @@ _TRAINING = (
   _flag('integer', 'local_epochs', 2, 'Local epochs of a round.'),
   _flag('integer', 'local_steps', 0,
     'Local steps of a round; if positive, instead of --local_epochs.'),
+  _flag('string', 'augment', '',
+    f'What local steps do to images, of {augmentation.FORMS}, separated by commas, in '
+    'the order given: a window of the image with PADDING zeros on each side; half of the '
+    'images mirrored left to right; a square of zeros. Drawn for each client, step and '
+    'image; off where models are measured or chosen by their losses.'),
   _flag('enum', 'precision', 'highest',
     'Precision of the products of local training on accelerators: highest, as float32, '
     'takes six passes of a TPU; high three, with about 16 bits of each factor; default '
@@ -166,6 +172,13 @@ _RUN = (
     'finetuned figures are measured.'),
   _flag('integer', 'eval_every', 1,
     'Rounds between evaluations; 0: after the last round only.'),
+  _flag('enum', 'report', 'last',
+    'Which figures tables show, and say so: those of the last round, of the best '
+    'evaluated round, or the mean of the last ten evaluated rounds. summary.json has '
+    'all of them.', enum_values=tuple(curves.REPORTS)),
+  _flag('list', 'target', [],
+    'Micro accuracies such as 0.97,0.99: summary.json and tables get the rounds until '
+    'the best accuracy so far, linear between evaluated rounds, reaches each.'),
   _flag('enum', 'evaluate_on', 'test',
     "validation: hold out a fifth of each client's training examples and measure on "
     'these; the test split is not used.', enum_values=('test', 'validation')),

@@ -14,11 +14,12 @@ from fesem_jax.utils.errors import UserError, argument
 from . import methods, plugins
 from .flag_tables import GROUPS
 
-# Where and how fast a run happens, which never changes its results: no part of its
-# configuration. Data split by client do, and then the library says so in it.
+# Where and how fast a run happens and what is said of it, which never changes its
+# results: no part of its configuration. Data split by client do, and then the library says so in it.
 _NOT_CONFIGURATION = (
   'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'save_models',
-  'clients_per_chunk', 'shared_start', 'num_devices', 'data_placement',
+  'report', 'target', 'clients_per_chunk', 'shared_start', 'num_devices',
+  'data_placement',
   'coordinator_address', 'process_id', 'num_processes',
 )  # fmt: skip
 

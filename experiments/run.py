@@ -23,6 +23,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.types import FederatedData
 from fesem_jax.data import label_skew
 from fesem_jax.data.corruption import corrupted, honest
+from fesem_jax.results import curves, result_files
 from fesem_jax.results.result import Result
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
@@ -58,6 +59,7 @@ def run(
     make_portrait: see `simulate`.
   """
   check_numbers(config | machine)
+  targets = curves.targets(machine.get('target') or [])
   config = config | {
     'lr_schedule': schedules.resolved(config['lr_schedule'], config['rounds']),
     'local_lr_schedule': schedules.resolved_local(
@@ -138,6 +140,9 @@ def run(
     notes=notes,
     data_placement=placed,
   )
+  if targets:
+    reached = curves.rounds_to_targets(result.history, targets)
+    result_files.add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
   # `unused.notes` covers the methods of this package.
   own = plugins.is_own(name)
   if own and unseen is not None and result.summary['unseen'] is None:
@@ -169,9 +174,14 @@ def run_unless_diverged(
     return None
 
 
-def report(result: Result) -> str:
-  """The outcome of a run as a few lines of text."""
-  summary = result.summary
+def report(result: Result, which: str = 'last') -> str:
+  """The outcome of a run as a few lines of text.
+
+  Args:
+    result: of the run.
+    which: of `curves.REPORTS`, the figures that are shown.
+  """
+  summary = curves.as_reported(result.summary, which)
   columns = ('micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1')
   lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>16}' for c in columns)]
 
@@ -186,6 +196,12 @@ def report(result: Result) -> str:
     kept, of = of_honest['clients'], summary['num_clients']
     lines.append(f'of the {kept} honest clients of {of}:')
     add(of_honest)
+  lines.append(curves.REPORTS[which])
+  if summary.get('global_accuracy') is not None and which == 'last':
+    lines.append('All clients deploy one model: micro-accuracy is its accuracy on all '
+                 'test examples.')
+  for reached in summary.get('rounds_to_target', []):
+    lines.append(_rounds_to(reached))
   clusters = summary['clusters']
   if clusters:
     sizes = [size for size in clusters['sizes'] if size]
@@ -211,6 +227,18 @@ def report(result: Result) -> str:
       f'{timing["compile_seconds"]:.1f} s compiling'
     )
   return '\n'.join(lines)
+
+
+def _rounds_to(reached: dict[str, Any]) -> str:
+  """'97 % micro-accuracy after 18.3 rounds deployed, not reached fine-tuned'."""
+
+  def said(rounds: float | None) -> str:
+    return 'not reached' if rounds is None else f'after {rounds:.1f} rounds'
+
+  return (
+    f'{100 * reached["target"]:g} % micro-accuracy: deployed '
+    f'{said(reached["deployed"])}, fine-tuned {said(reached["finetuned"])}'
+  )
 
 
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:
@@ -246,7 +274,7 @@ def main(argv: list[str]) -> None:
   config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir, say=_say)
-  _say(report(result))
+  _say(report(result, f.report))
   _say(f'In {workdir}; figures: fesem-figures {workdir}')
 
 

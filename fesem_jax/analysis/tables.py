@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.results.curves import REPORTS
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_latex, in_markdown, printable
 from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
@@ -37,14 +38,23 @@ def mean_and_std(
   return float(scaled.mean()), float(scaled.std(ddof=1)) if len(values) > 1 else None
 
 
-def over_seeds(summaries: Summaries) -> Table:
+def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
   """Aggregates the seeds of each method.
+
+  Args:
+    summaries: label of each method -> its summary of each seed.
+    report: what their figures are, of `curves.REPORTS`; tables say so.
+
+  Returns:
+    The table.
 
   Each row has the label ('method'), the number of 'seeds' and how many 'diverged';
   '{kind}_{column}', (mean, standard deviation) in percent, where kind is finetuned,
   deployed, unseen, honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
   median 'seconds_per_round'; 'untested', clients without test examples; 'notes', a list
-  of sentences. Figures that no seed has are None.
+  of sentences; 'report'; and 'rounds_to', for each target of `curves.rounds_to_targets`
+  the 'target', how many seeds 'reached' it with the deployed models, and (mean,
+  standard deviation) of their 'rounds'. Figures that no seed has are None.
   """
   out = []
   for label, runs in summaries.items():
@@ -73,8 +83,48 @@ def over_seeds(summaries: Summaries) -> Table:
         f'fine-tuning of {failed} clients, in all seeds, diverged; the deployed model '
         'counts for them.'
       ]
+    row['report'] = report
+    row['rounds_to'] = _rounds_to(done)
     out.append(row)
   return out
+
+
+def _rounds_to(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """The entry 'rounds_to' of a method's finished runs; see `over_seeds`."""
+  found: dict[float, list[float | None]] = {}
+  for summary in done:
+    for each in summary.get('rounds_to_target', []):
+      found.setdefault(each['target'], []).append(each['deployed'])
+  rows = []
+  for target, rounds in found.items():
+    known = [r for r in rounds if r is not None]
+    mean = mean_and_std(known, 1.0) if known else None
+    rows.append({'target': target, 'reached': len(known), 'rounds': mean})
+  return rows
+
+
+def _targets(table: Table) -> list[float]:
+  """The targets that some method of a table has rounds to."""
+  return list(dict.fromkeys(r['target'] for row in table for r in row['rounds_to']))
+
+
+def _rounds_cells(row: dict[str, Any], targets: Sequence[float], join: str) -> list[str]:
+  """Rounds to each target as text, with the seeds that reached it unless all did."""
+  by_target = {r['target']: r for r in row['rounds_to']}
+  cells = []
+  for target in targets:
+    found = by_target.get(target)
+    done = row['seeds'] - row['diverged']
+    if found is None or found['rounds'] is None:
+      cells.append('' if found is None else 'not reached')
+      continue
+    reached = '' if found['reached'] == done else f' ({found["reached"]} of {done})'
+    cells.append(mean_and_deviation(found['rounds'], join=join) + reached)
+  return cells
+
+
+def _rounds_heads(targets: Sequence[float]) -> list[str]:
+  return [f'rounds to {100 * target:g} %' for target in targets]
 
 
 def _cell(row: dict[str, Any], key: str, join: str) -> str:
@@ -109,22 +159,28 @@ def has_honest(table: Table) -> bool:
 def _notes(table: Table) -> list[str]:
   """What a reader should know of the methods of a table, each sentence once."""
   said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
-  return list(dict.fromkeys(said))
+  reports = [REPORTS[row['report']] for row in table]
+  if _targets(table):
+    reports.append('Rounds to a target are of the deployed micro accuracy.')
+  return list(dict.fromkeys([*reports, *said]))
 
 
 def as_markdown(table: Table) -> str:
   """The table as Markdown."""
   keys = [(kind, column) for kind in _kinds(table) for column in COLUMNS]
   heads = [f'{kind.replace("_", " ")} {_HEADINGS[column]}' for kind, column in keys]
+  targets = _targets(table)
   rows = [
     [
       in_markdown(row['method']),
       *(_cell(row, f'{kind}_{column}', ' ± ') for kind, column in keys),
       *_agreements_and_seconds(row),
+      *_rounds_cells(row, targets, ' ± '),
     ]
     for row in table
   ]
-  lines = markdown(['method', *heads, 'ARI', 'AMI', 's/round'], rows)
+  last = ['ARI', 'AMI', 's/round', *_rounds_heads(targets)]
+  lines = markdown(['method', *heads, *last], rows)
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('\n\\* without the seeds that diverged.')
   if untested := max(row['untested'] for row in table):
@@ -157,6 +213,7 @@ def as_csv(table: Table) -> str:
   """The table as CSV: means and standard deviations in columns of their own."""
   keys = [f'{kind}_{column}' for kind in _kinds(table) for column in COLUMNS]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
+  targets = _targets(table)
   rows = [
     [
       printable(row['method'], 255),
@@ -165,10 +222,13 @@ def as_csv(table: Table) -> str:
       *(x for key in keys for x in row[key] or (None, None)),
       *(row[name] for name in (*AGREEMENTS, 'seconds_per_round', 'untested')),
       ' '.join(row['notes']),
+      row['report'],
+      *_rounds_cells(row, targets, ' ± '),
     ]
     for row in table
   ]
   last = [*AGREEMENTS, 'seconds_per_round', 'clients_without_test_examples', 'notes']
+  last += ['report', *_rounds_heads(targets)]
   return csv_text(['method', 'seeds', 'diverged', *heads, *last], rows)
 
 
@@ -182,14 +242,16 @@ def as_text(table: Table) -> str:
   of_honest = ', honest' if honest else ''
   groups = ['', f'fine-tuned{of_honest}', '', '', '', f'deployed{of_honest}']
   heads = ['method', *(_HEADINGS[c] for _ in kinds for c in COLUMNS)]
+  targets = _targets(table)
   rows = [
-    groups + [''] * 6,
-    [*heads, 'ARI', 'AMI', 's/round'],
+    groups + [''] * (6 + len(targets)),
+    [*heads, 'ARI', 'AMI', 's/round', *_rounds_heads(targets)],
     *(
       [
         printable(row['method'], 255),
         *(_cell(row, f'{kind}_{c}', '±') for kind in kinds for c in COLUMNS),
         *_agreements_and_seconds(row),
+        *_rounds_cells(row, targets, '±'),
       ]
       for row in table
     ),

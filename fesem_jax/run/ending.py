@@ -7,7 +7,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.data import label_skew
-from fesem_jax.results import client_table, records
+from fesem_jax.results import client_table, curves, records
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.result import Result
 from fesem_jax.results.result_files import read_clients, read_result, write_result
@@ -81,7 +81,12 @@ def _result(
   """The result, also as files where there is a workdir."""
   made = Result(
     clients,
-    summary | {'clients_digest': client_table.digest(clients)},
+    summary
+    | {
+      'clients_digest': client_table.digest(clients),
+      'reports': curves.reports(run.out.records),
+      'global_accuracy': run.evaluation.global_accuracy(run.out.records[-1], state),
+    },
     run.out.records,
     picture,
     run.algorithm.local.model,

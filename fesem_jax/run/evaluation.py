@@ -218,6 +218,22 @@ class Evaluation:
     """How many models clients choose from."""
     return self._shapes(state).num_models()
 
+  def global_accuracy(self, record: dict[str, Any], state: Any) -> float | None:
+    """The accuracy of the one model that all clients deploy on the whole test split.
+
+    It is their micro accuracy, which weighs clients by their test examples.
+
+    Args:
+      record: with the deployed scores after the last round.
+      state: the algorithm's.
+
+    Returns:
+      None where clients deploy several models, or layers of their own.
+    """
+    used = self._shapes(state)
+    one = used.own is None and used.mixture is None and used.num_models() == 1
+    return record['deployed']['micro_accuracy'] if one else None
+
   def unseen(
     self, state: Any, unseen: tuple[FederatedData, FederatedData]
   ) -> dict[str, Any] | None:
