@@ -14,6 +14,7 @@ from fesem_jax.core.types import FederatedData, Model
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import clients_per_chunk
+from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.optimizers import AdamOptions, local_optimizer
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
@@ -146,6 +147,7 @@ def build_local(
       schedules.resolved_local(config['local_lr_schedule'], config['local_steps']),
       'local_lr_schedule',
     ),
+    augmentation=augmentation(config['augment'], train.example_shape),
   )
   if chunk == 'auto':
     chunk = clients_per_chunk.clients_per_chunk(

@@ -24,6 +24,7 @@ from fesem_jax.results.deployed_models import DeployedModels
 from fesem_jax.results.result import Result
 from fesem_jax.results.saved_run import Run, load_run
 from fesem_jax.run.simulation import simulate
+from fesem_jax.training.augmentation import Augmentation, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Correction, Objective
@@ -37,6 +38,7 @@ __all__ = [
   'AdamOptions',
   'Aggregation',
   'Algorithm',
+  'Augmentation',
   'ClientComparison',
   'ClientInfo',
   'ClientModels',
@@ -58,6 +60,7 @@ __all__ = [
   'Trained',
   'UserError',
   'algorithms',
+  'augmentation',
   'client_mesh',
   'cohort_losses',
   'compare',

@@ -21,6 +21,8 @@ from fesem_jax.utils.errors import (
 
 # Round [] int32, counted from 0 -> multiplier [] of the round's local updates.
 RoundSchedule = Callable[[Any], Any]
+# (key, x [B, ...]) -> x [B, ...] as a local step sees it.
+Augment = Callable[[jax.Array, jax.Array], jax.Array]
 # Local step [] int32, counted from 0 in each round -> multiplier [] of its update.
 StepSchedule = Callable[[Any], Any]
 
@@ -61,6 +63,10 @@ class LocalTraining(NamedTuple):
     local_lr_schedule: local step, counted from 0 wherever clients begin to train -> what
       its update is multiplied by, beside `lr_schedule`; None is 1. Fine-tuning and
       training before the first round follow it too.
+    augmentation: (key, x [B, ...]) -> what a local step sees of its examples, e.g.
+      `augmentation.Augmentation`; the key is folded from the client, the round and the
+      step. None leaves them as they are, as measuring always does, and losses that
+      clients choose a model by.
   """
 
   model: Model
@@ -74,6 +80,7 @@ class LocalTraining(NamedTuple):
   clients_per_shared_start: int = 0
   precision: str = 'highest'
   local_lr_schedule: StepSchedule | None = None
+  augmentation: Augment | None = None
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The multiplier [] float32 of a cohort's local updates; None where it is 1."""
@@ -122,6 +129,7 @@ def local_training(
   shared_start: str = 'auto',
   precision: str = 'highest',
   local_lr_schedule: StepSchedule | None = None,
+  augmentation: Augment | None = None,
 ) -> LocalTraining:
   """A `LocalTraining` with what is left out chosen for the machine.
 
@@ -139,6 +147,7 @@ def local_training(
     shared_start: see `LocalTraining`.
     precision: see `LocalTraining`.
     local_lr_schedule: see `LocalTraining`.
+    augmentation: see `LocalTraining`.
 
   Raises:
     UserError: on a number or mode out of range, or a schedule that does not give one
@@ -170,6 +179,7 @@ def local_training(
     clients_per_chunk,
     precision,
     local_lr_schedule,
+    augmentation,
   )
 
 

@@ -61,6 +61,9 @@ class Model(NamedTuple):
       [B, ..., I]) -> [B, ..., O], or None to leave the product to the layer. Kernels
       that are not used may be missing in params. None where that cannot be done;
       needed by `shared_start`.
+    apply_train: (params, x, key) -> logits as `apply`, where local training draws
+      random numbers, as for Dropout; None if it draws none. Fine-tuning is local
+      training; measuring, and losses that clients choose a model by, use `apply`.
   """
 
   init: Callable[[jax.Array], Params]
@@ -69,6 +72,7 @@ class Model(NamedTuple):
   metrics: tuple[tuple[str, Callable[[jax.Array, jax.Array], jax.Array]], ...] = ()
   layers: tuple[str, ...] = ()
   apply_with: Callable[..., jax.Array] | None = None
+  apply_train: Callable[[Params, jax.Array, jax.Array], jax.Array] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

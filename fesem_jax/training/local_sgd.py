@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, tree
+from fesem_jax.core import batching, prng_streams, tree
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import FederatedData, Model, Params
 from fesem_jax.models import dense_layers
@@ -54,12 +54,14 @@ class Fixed(NamedTuple):
     anchor: like `Learner.params`, what `prox` pulls to.
     prox: [] float32.
     correction: like `Learner.params`, added to every gradient.
+    key: of the client in this round.
   """
 
   frozen: Params
   anchor: Params
   prox: jax.Array | None
   correction: Params
+  key: jax.Array
 
 
 def local_step(
@@ -93,11 +95,14 @@ def local_step(
   """
   x, y, weights = batch
   params, opt_state, changes = learner
-  frozen, anchor, prox, correction = fixed
+  frozen, anchor, prox, correction, key = fixed
+  if local.augmentation is not None:
+    x = local.augmentation(_of_step(key, prng_streams.AUGMENTATION, step), x)
+  in_training = _in_training(local.model, key, step)
 
   def loss_of(params: Params, rows: tuple[Rows, ...]) -> jax.Array:
     whole = params if frozen is None else frozen | params
-    model = shared.model(local.model, changes, step, rows)
+    model = shared.model(in_training, changes, step, rows)
     return weighted_loss(model, whole, x, y, weights)
 
   both = jax.value_and_grad(loss_of, argnums=(0, 1))
@@ -120,6 +125,20 @@ def local_step(
   count = jnp.where(active, weights.sum(), 0.0)
   loss = jnp.where(active, loss * weights.sum(), 0.0)
   return Learner(params, opt_state, changes), loss, count
+
+
+def _in_training(model: Model, key: jax.Array, step: jax.Array) -> Model:
+  """The model as a client's local step applies it, with the random numbers of both."""
+  draws = model.apply_train
+  if draws is None:
+    return model
+  of_step = _of_step(key, prng_streams.LAYERS, step)
+  return model._replace(apply=lambda params, x: draws(params, x, of_step))
+
+
+def _of_step(key: jax.Array, stream: int, step: jax.Array) -> jax.Array:
+  """The key of a stream at a client's local step."""
+  return jax.random.fold_in(prng_streams.fold(key, stream), step)
 
 
 def _together(grads: Any) -> Any:
@@ -242,7 +261,7 @@ def train_chunk(
     anchor = learning(starts if anchor is None else anchor)
   if correction is not None:
     correction = learning(correction)
-  fixed = Fixed(frozen, anchor, prox, correction)
+  fixed = Fixed(frozen, anchor, prox, correction, keys)
   in_order, batch_at = batching.step_by_step(local.schedule, data, ids, keys, each)
 
   def body(step: jax.Array, loop: _Loop) -> _Loop:
