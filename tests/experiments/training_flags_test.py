@@ -1,5 +1,7 @@
 """Flags of local training: what they build, what they refuse and what they note."""
 
+import json
+
 import numpy as np
 import optax
 import pytest
@@ -132,3 +134,49 @@ def test_methods_of_a_table_may_have_their_own(parse):
   first, second = (configs[0] for configs in by_label.values())
   assert (first['optimizer'], first['momentum']) == ('momentum', 0.5)
   assert (second['optimizer'], second['momentum']) == ('sgd', 0.9)
+
+
+def test_reports_need_rounds_that_were_evaluated(parse):
+  (said,) = unused.notes(*parse('--report=best', '--eval_every=0'), 12)
+  assert in_flags(said) == (
+    '--report=best has no effect: with --eval_every=0 only the last round counts.'
+  )
+  assert not unused.notes(*parse('--report=best'), 12)
+
+
+def test_a_run_tells_its_report_and_when_it_reached_a_target(tmp_path):
+  given = [*QUICK, '--algorithm=fed_avg', '--rounds=3', '--workdir=w']
+  wrong = call('run', *given, '--target=97', cwd=tmp_path)
+  assert wrong.returncode == 1
+  assert '--target=97 must be accuracies, more than 0 and at most 1' in wrong.stderr
+  first = call('run', *given, cwd=tmp_path)
+  assert first.returncode == 0, first.stderr
+  assert 'Figures are of the last round.' in first.stdout
+  assert 'micro-accuracy is its accuracy on all test examples.' in first.stdout
+  history = [json.loads(s) for s in (tmp_path / 'w/metrics.jsonl').open()]
+  values = [r['deployed']['micro_accuracy'] for r in history if 'deployed' in r]
+  held = json.loads((tmp_path / 'w/summary.json').read_text())
+  assert held['reports']['best']['deployed']['micro_accuracy'] == max(values)
+  mean = held['reports']['mean10']['deployed']['micro_accuracy']
+  assert mean == pytest.approx(np.mean(values))
+  assert held['global_accuracy'] == values[-1]
+  assert 'rounds_to_target' not in held
+  # Another report of a finished run trains nothing.
+  more = ['--report=mean10', f'--target={min(values):.3f},0.999']
+  again = call('run', *given, *more, cwd=tmp_path)
+  assert again.returncode == 0, again.stderr
+  assert f'{100 * np.mean(values):.2f} %' in again.stdout
+  assert 'Figures are means over the last ten evaluated rounds' in again.stdout
+  assert '99.9 % micro-accuracy: deployed not reached' in again.stdout
+  then = json.loads((tmp_path / 'w/summary.json').read_text())
+  assert [r['target'] for r in then.pop('rounds_to_target')][1] == 0.999
+  assert then == held
+
+
+def test_clients_of_several_models_have_no_global_accuracy(tmp_path):
+  given = [*QUICK, '--rounds=1', '--num_clusters=2', '--workdir=w', '--target=0.01']
+  done = call('run', *given, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  held = json.loads((tmp_path / 'w/summary.json').read_text())
+  assert held['global_accuracy'] is None
+  assert held['rounds_to_target'][0]['deployed'] == 1.0
