@@ -22,7 +22,6 @@ from fesem_jax.utils.errors import UserError, argument
 from . import flags as experiment_flags
 from . import plugins, schedules
 
-
 # Beyond any use; larger numbers would only run out of memory or of bits later.
 _MAX_INTEGER = 2**31 - 1
 _MAX_WEIGHTS, _MAX_LAYERS = 2**31, 100
@@ -97,9 +96,7 @@ def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
 
 def _optimizer(config: dict[str, Any]) -> optax.GradientTransformation:
   """The local optimizer that a configuration names."""
-  adam = AdamOptions(
-    config['adam_beta1'], config['adam_beta2'], config['adam_epsilon']
-  )
+  adam = AdamOptions(config['adam_beta1'], config['adam_beta2'], config['adam_epsilon'])
   return local_optimizer(
     config['optimizer'],
     config['learning_rate'],

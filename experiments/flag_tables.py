@@ -143,9 +143,9 @@ _TRAINING = (
     'Local steps of a round; if positive, instead of --local_epochs.'),
   _flag('string', 'augment', '',
     f'What local steps do to images, of {augmentation.FORMS}, separated by commas, in '
-    'the order given: a window of the image with PADDING zeros on each side; half of the '
-    'images mirrored left to right; a square of zeros. Drawn for each client, step and '
-    'image; off where models are measured or chosen by their losses.'),
+    'the order given: a window of the image with PADDING zeros on each side; half of '
+    'the images mirrored left to right; a square of zeros. Drawn for each client, step '
+    'and image; off where models are measured or chosen by their losses.'),
   _flag('enum', 'precision', 'highest',
     'Precision of the products of local training on accelerators: highest, as float32, '
     'takes six passes of a TPU; high three, with about 16 bits of each factor; default '

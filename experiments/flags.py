@@ -15,7 +15,8 @@ from . import methods, plugins
 from .flag_tables import GROUPS
 
 # Where and how fast a run happens and what is said of it, which never changes its
-# results: no part of its configuration. Data split by client do, and then the library says so in it.
+# results: no part of its configuration. Data split by client do, and then the library
+# says so in it.
 _NOT_CONFIGURATION = (
   'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'save_models',
   'report', 'target', 'clients_per_chunk', 'shared_start', 'num_devices',

@@ -198,8 +198,10 @@ def report(result: Result, which: str = 'last') -> str:
     add(of_honest)
   lines.append(curves.REPORTS[which])
   if summary.get('global_accuracy') is not None and which == 'last':
-    lines.append('All clients deploy one model: micro-accuracy is its accuracy on all '
-                 'test examples.')
+    lines.append(
+      'All clients deploy one model: micro-accuracy is its accuracy on all '
+      'test examples.'
+    )
   for reached in summary.get('rounds_to_target', []):
     lines.append(_rounds_to(reached))
   clusters = summary['clusters']

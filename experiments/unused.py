@@ -119,7 +119,9 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
       said.append(_without_effect(config, flag, f'it is for {what}'))
   if machine.get('report', 'last') != 'last' and not config['eval_every']:
     said.append(
-      _without_effect(machine, 'report', 'with `eval_every=0` only the last round counts')
+      _without_effect(
+        machine, 'report', 'with `eval_every=0` only the last round counts'
+      )
     )
   if machine['shared_start'] == 'on' and name in _UNSHARED:
     effect = 'no effect' if name == 'non_fed' else 'an effect on some training only'

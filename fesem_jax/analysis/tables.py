@@ -108,7 +108,9 @@ def _targets(table: Table) -> list[float]:
   return list(dict.fromkeys(r['target'] for row in table for r in row['rounds_to']))
 
 
-def _rounds_cells(row: dict[str, Any], targets: Sequence[float], join: str) -> list[str]:
+def _rounds_cells(
+  row: dict[str, Any], targets: Sequence[float], join: str
+) -> list[str]:
   """Rounds to each target as text, with the seeds that reached it unless all did."""
   by_target = {r['target']: r for r in row['rounds_to']}
   cells = []

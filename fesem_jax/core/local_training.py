@@ -60,8 +60,8 @@ class LocalTraining(NamedTuple):
       pass, 8 bits; TensorFloat-32). Fine-tuning is local training too. Sums stay
       float32, and so does everything else: what methods compare and average, losses
       that clients choose a model by, and measuring. A CPU always takes float32.
-    local_lr_schedule: local step, counted from 0 wherever clients begin to train -> what
-      its update is multiplied by, beside `lr_schedule`; None is 1. Fine-tuning and
+    local_lr_schedule: local step, counted from 0 wherever clients begin to train ->
+      what its update is multiplied by, beside `lr_schedule`; None is 1. Fine-tuning and
       training before the first round follow it too.
     augmentation: (key, x [B, ...]) -> what a local step sees of its examples, e.g.
       `augmentation.Augmentation`; the key is folded from the client, the round and the

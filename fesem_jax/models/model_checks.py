@@ -137,9 +137,13 @@ def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
     kwargs: Any,
     context: nn.module.InterceptorContext,
   ) -> Any:
-    if isinstance(context.module, nn.Dropout) and context.module.rate > 0:
-      drops.append(context.module)
-    return own(*args, **kwargs)
+    if not isinstance(context.module, nn.Dropout) or not context.module.rate:
+      return own(*args, **kwargs)
+    drops.append(context.module)
+    try:
+      return own(*args, **kwargs)
+    except ValueError as e:  # It was not told.
+      raise training_modes.always_random(name) from e
 
   x = jax.ShapeDtypeStruct((1, *example_shape), jnp.float32)
 

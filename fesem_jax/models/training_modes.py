@@ -50,7 +50,7 @@ def of_call(name: str, call: Callable[..., Any]) -> Modes:
 
 
 def of_one_function(modes: Modes, call: Callable[..., Any]) -> Modes:
-  """The modes of a module that draws no random numbers: it keeps its call's defaults."""
+  """The modes of a module that draws nothing: it keeps the defaults of its call."""
   parameters = inspect.signature(call).parameters
   needed = {
     name: value

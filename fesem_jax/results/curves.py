@@ -49,9 +49,7 @@ def reports(history: Sequence[Record]) -> Record:
   for report in ('best', 'mean10'):
     of_all = _of_records(history, report)
     honest = [r['honest'] | {'round': r['round']} for r in history if 'honest' in r]
-    found[report] = of_all | (
-      {'honest': _of_records(honest, report)} if honest else {}
-    )
+    found[report] = of_all | ({'honest': _of_records(honest, report)} if honest else {})
   return found
 
 
@@ -93,8 +91,8 @@ def as_reported(summary: Record, report: str) -> Record:
     return summary
   if 'reports' not in summary:
     raise UserError(
-      f'{argument("report", report)} needs runs of this version; the summary of one has '
-      'the figures of its last round only: run the same command again.'
+      f'{argument("report", report)} needs runs of this version; the summary of one '
+      'has the figures of its last round only: run the same command again.'
     )
   found = summary['reports'][report]
   changed = summary | {kind: _scores(found[kind]) for kind in _KINDS}

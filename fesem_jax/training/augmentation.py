@@ -1,9 +1,11 @@
 """Augmentation of images inside a local step: crops, flips and cutouts.
 
-Sources: torchvision's RandomCrop with zero padding and RandomHorizontalFlip; DeVries and
-Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", 2017.
+Sources: torchvision's RandomCrop with zero padding and RandomHorizontalFlip; DeVries
+and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout",
+2017.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -76,7 +78,8 @@ class Cutout(NamedTuple):
 Change = Crop | Flip | Cutout
 
 
-class Augmentation(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
   """Changes of images, each of its own draws, one after the other.
 
   It is a value of `LocalTraining.augmentation`: (key, x) -> x.

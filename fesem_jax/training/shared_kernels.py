@@ -133,8 +133,9 @@ def kernels(
 
   Returns:
     None of them unless the local optimizer is plain SGD, the model draws no random
-    numbers in training and `local.shared_start` says so: 'on' takes every dense layer that the clients share and that learns, 'auto' the
-    large ones whose rows stay small beside the kernel.
+    numbers in training and `local.shared_start` says so: 'on' takes every dense layer
+    that the clients share and that learns, 'auto' the large ones whose rows stay small
+    beside the kernel.
   """
   model, mode, apply_with = local.model, local.shared_start, local.model.apply_with
   if mode == 'off' or apply_with is None or start.shared is None:

@@ -44,9 +44,8 @@ def record(number, deployed, finetuned, **more):
   def scores(value):
     return {'micro_accuracy': value, 'macro_f1': value / 2}
 
-  return {
-    'round': number, 'deployed': scores(deployed), 'finetuned': scores(finetuned), **more,
-  }  # fmt: skip
+  of_both = {'deployed': scores(deployed), 'finetuned': scores(finetuned)}
+  return {'round': number, **of_both, **more}
 
 
 HISTORY = [

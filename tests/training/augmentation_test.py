@@ -85,7 +85,9 @@ def of_images(**options):
   return local._replace(augmentation=augmentation('crop:1,flip,cutout:2', GRAY))
 
 
-@pytest.mark.parametrize(('chunk', 'devices', 'batch'), [(1, 1, 4), (2, 2, 4), (3, 1, 0)])
+@pytest.mark.parametrize(
+  ('chunk', 'devices', 'batch'), [(1, 1, 4), (2, 2, 4), (3, 1, 0)]
+)
 def test_local_steps_draw_anew_for_each_client_and_step(chunk, devices, batch):
   data = helpers.federation(SIZES, shape=GRAY)
   local = of_images(epochs=2, chunk=chunk, devices=devices, batch_size=batch)

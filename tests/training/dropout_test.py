@@ -183,9 +183,10 @@ def test_nnx_modules_are_switched_to_training_and_back():
   check_model(model, helpers.SHAPE, 3)
   params = model.init(jax.random.key(0))
   x = np.random.default_rng(0).normal(size=(64, *helpers.SHAPE)).astype(np.float32)
-  hidden = x @ params['first']['kernel'] + params['first']['bias']
-  twice = jnp.concatenate([hidden[:, :4]] * 2, axis=1)
-  want = twice @ params['dense']['kernel'] + params['dense']['bias']
+  first, dense = (jax.tree.map(np.asarray, params[n]) for n in ('first', 'dense'))
+  hidden = x @ first['kernel'] + first['bias']
+  twice = np.concatenate([hidden[:, :4]] * 2, axis=1)
+  want = twice @ dense['kernel'] + dense['bias']
   assert_close(model.apply(params, x), want)
   # Of the identity as the last layer, what is left of each unit.
   params['dense'] = {'kernel': jnp.eye(8)[:, :3], 'bias': jnp.zeros(3)}

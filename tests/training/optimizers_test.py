@@ -156,7 +156,7 @@ def test_a_penalty_and_a_correction_are_clipped_too():
       local, ClientModels(p), d, helpers.everyone(d), KEY, *values
     )
   )
-  moved = tree.row_distances(once(start, data).params, tree.repeat(start, 1))
+  moved = tree.row_distances(once(start, data).params, start)
   np.testing.assert_allclose(np.sqrt(moved), 0.01, rtol=1e-3)
 
 
@@ -227,6 +227,4 @@ def test_a_schedule_over_steps_is_a_positive_number_of_jax():
     (lambda step: 1.0 if step < 3 else 0.1, 'from the number of a step to one number'),
   ):
     with pytest.raises(UserError, match=f'`local_lr_schedule` must be .*{message}'):
-      local_training(
-        model, optax.sgd(0.1), num_clients=6, local_lr_schedule=schedule
-      )
+      local_training(model, optax.sgd(0.1), num_clients=6, local_lr_schedule=schedule)
