@@ -110,7 +110,7 @@ class LocalTraining(NamedTuple):
     if self.local_lr_schedule is None:
       return steps
     every = jnp.arange(most, dtype=jnp.int32)
-    rates = jax.vmap(lambda step: self.rate_of_step(step, None))(every)
+    rates: Any = jax.vmap(lambda step: self.rate_of_step(step, None))(every)
     return jnp.where(every < steps, rates, 0.0).sum()
 
 

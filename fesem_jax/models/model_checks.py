@@ -147,10 +147,10 @@ def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
 
   x = jax.ShapeDtypeStruct((1, *example_shape), jnp.float32)
 
-  def called(variables: Any, mode: dict[str, bool]) -> Any:
+  def called(variables: Any, mode: dict[str, Any]) -> Any:
     return jax.eval_shape(lambda v, x: module.apply(v, x, **mode), variables, x)
 
-  def draws(variables: Any, mode: dict[str, bool]) -> bool:
+  def draws(variables: Any, mode: dict[str, Any]) -> bool:
     try:
       called(variables, mode)
     except errors.InvalidRngError:

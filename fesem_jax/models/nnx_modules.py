@@ -37,9 +37,10 @@ def as_nnx_model(
   modes = training_modes.of_call(name, module.__call__)
   _check_state(name, module)
 
-  def function(kwargs: dict[str, bool]) -> Callable[..., jax.Array]:
+  def function(kwargs: dict[str, Any]) -> Callable[..., jax.Array]:
     """The module as it is now: (params, x, key) -> logits."""
-    graph, layers, streams = nnx.split(module, nnx.Param, nnx.RngState)
+    parts: Any = nnx.split(module, nnx.Param, nnx.RngState)
+    graph, layers, streams = parts
 
     def run(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
       state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.

@@ -19,8 +19,8 @@ class Modes(NamedTuple):
       which draws no random numbers.
   """
 
-  evaluate: dict[str, bool]
-  train: dict[str, bool] | None = None
+  evaluate: dict[str, Any]
+  train: dict[str, Any] | None = None
 
 
 ALWAYS_THE_SAME = Modes({})

@@ -277,7 +277,8 @@ def train_chunk(
     learner = Learner(loop.params, loop.opt_state, loop.changes)
     learner, loss, count = each(one_step)(fixed, learner, batch, step < steps)
     loss, visited = loop.loss + loss, loop.visited + count
-    return _Loop(*learner, orders, loss, visited)
+    params, opt_state, changes = learner
+    return _Loop(params, opt_state, changes, orders, loss, visited)
 
   first = _Loop(
     params=learning(starts),
