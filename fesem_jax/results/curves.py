@@ -4,7 +4,7 @@ Papers report the last round, the best one or a mean of the last few, and how ma
 rounds a target took. All are computed from the records of the rounds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from fesem_jax.utils.errors import UserError, argument, check_choice
 REPORTS = {
   'last': 'Figures are of the last round.',
   'best': (
-    "Figures are of each run's best evaluated round by micro accuracy, which the "
-    'examples that they are measured on chose; ARI, AMI and unseen clients are of the '
+    "Figures are of each run's best evaluated round by the first of them, chosen by "
+    'the examples that they are measured on; ARI, AMI and unseen clients are of the '
     'last round.'
   ),
   'mean10': (
@@ -28,17 +28,25 @@ REPORTS = {
 _KINDS = ('deployed', 'finetuned')
 # Evaluations of which `mean10` is the mean, at most.
 _LAST = 10
-# The score that decides which round is the best.
+# The score that decides which round is the best, and that reaches targets.
 _BY = 'micro_accuracy'
 
 Record = dict[str, Any]
 
 
-def reports(history: Sequence[Record]) -> Record:
+def _itself(value: float) -> float:
+  return value
+
+
+def reports(
+  history: Sequence[Record], by: str = _BY, better: Callable[[float], float] = _itself
+) -> Record:
   """The best round and the mean of the last ten evaluations of a run.
 
   Args:
     history: records of rounds, of which those with scores count.
+    by: name of the score that decides which round is the best.
+    better: that score -> a number that is higher the better it is.
 
   Returns:
     'best' and 'mean10', each with `deployed` and `finetuned` scores and, where some
@@ -47,24 +55,30 @@ def reports(history: Sequence[Record]) -> Record:
   """
   found: Record = {}
   for report in ('best', 'mean10'):
-    of_all = _of_records(history, report)
+    of_all = _of_records(history, report, by, better)
     honest = [r['honest'] | {'round': r['round']} for r in history if 'honest' in r]
-    found[report] = of_all | ({'honest': _of_records(honest, report)} if honest else {})
+    found[report] = of_all | (
+      {'honest': _of_records(honest, report, by, better)} if honest else {}
+    )
   return found
 
 
-def _of_records(records: Sequence[Record], report: str) -> Record:
+def _of_records(
+  records: Sequence[Record], report: str, by: str, better: Callable[[float], float]
+) -> Record:
   """One of `reports` of records with the scores of some clients."""
   measured = [r for r in records if _KINDS[0] in r]
   if report == 'best':
-    return {kind: _best(measured, kind) for kind in _KINDS}
+    return {kind: _best(measured, kind, by, better) for kind in _KINDS}
   last = measured[-_LAST:]
   means: Record = {kind: _mean([r[kind] for r in last]) for kind in _KINDS}
   return means | {'evaluations': len(last)}
 
 
-def _best(measured: Sequence[Record], kind: str) -> Record:
-  values = np.array([r[kind][_BY] for r in measured], np.float64)
+def _best(
+  measured: Sequence[Record], kind: str, by: str, better: Callable[[float], float]
+) -> Record:
+  values = np.array([better(r[kind][by]) for r in measured], np.float64)
   # Without examples to measure on, no figure is a number.
   chosen = len(measured) - 1 if np.isnan(values).all() else int(np.nanargmax(values))
   return measured[chosen][kind] | {'round': measured[chosen]['round']}
@@ -135,9 +149,18 @@ def rounds_to(
 
 
 def rounds_to_targets(
-  history: Sequence[Record], targets: Sequence[float]
+  history: Sequence[Record],
+  targets: Sequence[float],
+  by: str = _BY,
+  better: Callable[[float], float] = _itself,
 ) -> list[Record]:
-  """Rounds until the micro accuracy of a run reaches each target.
+  """Rounds until a score of a run reaches each target.
+
+  Args:
+    history: see `reports`.
+    targets: values of the score.
+    by: see `reports`.
+    better: see `reports`.
 
   Returns:
     For each target a dict of the `target` and, of the `deployed` and the `finetuned`
@@ -145,12 +168,14 @@ def rounds_to_targets(
   """
   measured = [r for r in history if _KINDS[0] in r]
   rounds = [r['round'] for r in measured]
-  return [
-    {'target': target}
-    | {kind: rounds_to(target, rounds, [r[kind][_BY] for r in measured])
-       for kind in _KINDS}
-    for target in targets
-  ]  # fmt: skip
+  found = []
+  for target in targets:
+    reached: Record = {'target': target}
+    for kind in _KINDS:
+      values = [better(r[kind][by]) for r in measured]
+      reached[kind] = rounds_to(better(target), rounds, values)
+    found.append(reached)
+  return found
 
 
 def targets(texts: Sequence[str]) -> list[float]:

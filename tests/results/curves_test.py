@@ -112,6 +112,14 @@ def test_targets_are_looked_for_in_both_curves():
   ]
 
 
+def test_less_may_be_better():
+  history = [record(r, x, 9.0) for r, x in enumerate([4.0, 1.0, 2.0], 1)]
+  best = curves.reports(history, 'macro_f1', lambda x: -x)['best']['deployed']
+  assert best == {'micro_accuracy': 1.0, 'macro_f1': 0.5, 'round': 2}
+  (found,) = curves.rounds_to_targets(history, [2.5], 'micro_accuracy', lambda x: -x)
+  assert found == {'target': 2.5, 'deployed': 1.5, 'finetuned': None}
+
+
 def test_targets_are_accuracies():
   assert curves.targets(['0.97', '1', '0.97']) == [0.97, 1.0]
   assert curves.targets([]) == []
