@@ -1,9 +1,7 @@
 """What a configuration names: data, a model, local training."""
 
-import functools
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,25 +10,19 @@ from jax.sharding import Mesh
 
 from fesem_jax import data, models
 from fesem_jax.core import sharding
-from fesem_jax.core.hyperparameters import optimizer
 from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.core.types import FederatedData, Model
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import clients_per_chunk
+from fesem_jax.training.augmentation import augmentation
+from fesem_jax.training.optimizers import AdamOptions, local_optimizer
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.stored_rows import blocks
 
 from . import flags as experiment_flags
 from . import plugins, schedules, starts
-
-_OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
-  'sgd': functools.partial(optimizer, optax.sgd),
-  'momentum': functools.partial(optimizer, optax.sgd, momentum=0.9),
-  'adam': functools.partial(optimizer, optax.adam),
-}
-
 
 # Beyond any use; larger numbers would only run out of memory or of bits later.
 _MAX_INTEGER = 2**31 - 1
@@ -122,6 +114,20 @@ def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
   return model
 
 
+def _optimizer(config: dict[str, Any]) -> optax.GradientTransformation:
+  """The local optimizer that a configuration names."""
+  adam = AdamOptions(config['adam_beta1'], config['adam_beta2'], config['adam_epsilon'])
+  return local_optimizer(
+    config['optimizer'],
+    config['learning_rate'],
+    momentum=config['momentum'],
+    nesterov=config['nesterov'],
+    weight_decay=config['weight_decay'],
+    adam=adam,
+    clip_norm=config['clip_norm'],
+  )
+
+
 def build_local(
   config: dict[str, Any],
   model: Model,
@@ -134,8 +140,7 @@ def build_local(
   Of `train`, the shapes suffice unless chunks are to be timed. Without a mesh it takes
   the devices of `machine`.
   """
-  if not config['learning_rate'] > 0:
-    raise UserError(f'--learning_rate={config["learning_rate"]} must be positive.')
+  config = experiment_flags.filled(config)
   chunk = machine['clients_per_chunk']
   if chunk != 'auto' and not (chunk.isdecimal() and len(chunk) < 10):
     raise UserError(
@@ -143,7 +148,7 @@ def build_local(
     )
   local = local_training(
     model,
-    _OPTIMIZERS[config['optimizer']](config['learning_rate']),
+    _optimizer(config),
     num_clients=config['clients_per_round'] or train.num_clients,
     batch_size=config['batch_size'],
     epochs=config['local_epochs'],
@@ -156,6 +161,11 @@ def build_local(
     ),
     shared_start=machine['shared_start'],
     precision=config['precision'],
+    local_lr_schedule=schedules.build(
+      schedules.resolved_local(config['local_lr_schedule'], config['local_steps']),
+      'local_lr_schedule',
+    ),
+    augmentation=augmentation(config['augment'], train.example_shape),
   )
   if chunk == 'auto':
     chunk = clients_per_chunk.clients_per_chunk(

@@ -104,11 +104,14 @@ def run_methods(
 ) -> tuple[Comparison, dict[str, list[pathlib.Path]]]:
   """Runs what is missing of a comparison, and writes the table after every method.
 
+  Tables show what --report names.
+
   Returns:
     The comparison, and label of each method -> folders of its runs that did not
     diverge.
   """
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
+  which = flags.FLAGS.report
   # Seeds, and methods that differ in numbers only, run in the same compiled programs.
   programs = Programs()
   rates = [
@@ -128,10 +131,10 @@ def run_methods(
     print(f'{label}, seed {config["seed"]} cannot run: {reason}')
 
   def after(summaries: Summaries) -> None:
-    Comparison(summaries, rates, reference).write(workdir)
+    Comparison(summaries, rates, reference, report=which).write(workdir)
 
   summaries, refused = run_each(by_label, run, refuse, after)
-  return Comparison(summaries, rates, reference, refused), folders
+  return Comparison(summaries, rates, reference, refused, which), folders
 
 
 def define_methods(listed: list[str], num_seeds: int) -> None:

@@ -10,6 +10,8 @@ from fesem_jax.data import cifar, corruption, partitions
 from fesem_jax.data.partitions import image_corruptions, rotation
 from fesem_jax.data.partitions.value import DEALT, GROUPED
 from fesem_jax.models import initializers
+from fesem_jax.results import curves
+from fesem_jax.training import augmentation, optimizers
 from fesem_jax.utils import processes
 
 from . import methods, schedules
@@ -163,17 +165,42 @@ _MODEL = (
 )  # fmt: skip
 
 _TRAINING = (
-  _flag('enum', 'optimizer', 'sgd', 'Local optimizer; momentum is 0.9.',
-    enum_values=('sgd', 'momentum', 'adam')),
+  _flag('enum', 'optimizer', 'sgd',
+    "Local optimizer, with PyTorch's update rules: sgd; momentum, SGD with --momentum; "
+    'adam; or adamw, whose --weight_decay is decoupled.',
+    enum_values=optimizers.NAMES),
+  _flag('float', 'momentum', 0.9, 'Momentum of --optimizer=momentum; 0: plain SGD.'),
+  _flag('bool', 'nesterov', False, "Nesterov's form of --optimizer=momentum."),
+  _flag('float', 'weight_decay', 0.0,
+    'Adds --weight_decay times the parameters to the gradient before momentum and '
+    'moments; with adamw, steps shrink the parameters by --learning_rate times it.'),
+  _flag('float', 'adam_beta1', optimizers.ADAM.beta1,
+    "Decay of adam's and adamw's mean of gradients."),
+  _flag('float', 'adam_beta2', optimizers.ADAM.beta2,
+    'Decay of their mean of squared gradients.'),
+  _flag('float', 'adam_epsilon', optimizers.ADAM.epsilon,
+    'What they add to the root of that mean.'),
+  _flag('float', 'clip_norm', 0.0,
+    "Shortens each step's gradient of a client, penalty and correction included, to "
+    'at most this L2 norm over all its parameters; 0: never.'),
   _flag('float', 'learning_rate', 0.1, 'Local learning rate.'),
   _flag('string', 'lr_schedule', 'constant',
     f'How the local learning rate goes on from --learning_rate over rounds: '
     f'{schedules.FORMS}; cosine falls to 0 over --rounds.'),
+  _flag('string', 'local_lr_schedule', 'constant',
+    'How the learning rate goes on over the local steps of each round, of the same '
+    'forms with STEPS for ROUNDS; cosine falls to 0 over --local_steps. It multiplies '
+    '--lr_schedule.'),
   _flag('integer', 'batch_size', 10,
     "Local batch size; 0: all of a client's examples."),
   _flag('integer', 'local_epochs', 2, 'Local epochs of a round.'),
   _flag('integer', 'local_steps', 0,
     'Local steps of a round; if positive, instead of --local_epochs.'),
+  _flag('string', 'augment', '',
+    f'What local steps do to images, of {augmentation.FORMS}, separated by commas, in '
+    'the order given: a window of the image with PADDING zeros on each side; half of '
+    'the images mirrored left to right; a square of zeros. Drawn for each client, step '
+    'and image; off where models are measured or chosen by their losses.'),
   _flag('enum', 'precision', 'highest',
     'Precision of the products of local training on accelerators: highest, as float32, '
     'takes six passes of a TPU; high three, with about 16 bits of each factor; default '
@@ -200,6 +227,13 @@ _RUN = (
     'finetuned figures are measured.'),
   _flag('integer', 'eval_every', 1,
     'Rounds between evaluations; 0: after the last round only.'),
+  _flag('enum', 'report', 'last',
+    'Which figures tables show, and say so: those of the last round, of the best '
+    'evaluated round, or the mean of the last ten evaluated rounds. summary.json has '
+    'all of them.', enum_values=tuple(curves.REPORTS)),
+  _flag('list', 'target', [],
+    'Micro accuracies such as 0.97,0.99: summary.json and tables get the rounds until '
+    'the best accuracy so far, linear between evaluated rounds, reaches each.'),
   _flag('enum', 'evaluate_on', 'test',
     "validation: hold out a fifth of each client's training examples and measure on "
     'these; the test split is not used.', enum_values=('test', 'validation')),

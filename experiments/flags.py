@@ -11,14 +11,16 @@ from absl import flags
 
 from fesem_jax.utils.errors import UserError, argument
 
-from . import methods, plugins
+from . import methods, plugins, schedules
 from .flag_tables import GROUPS
 
-# Where and how fast a run happens, which never changes its results: no part of its
-# configuration. Data split by client do, and then the library says so in it.
+# Where and how fast a run happens and what is said of it, which never changes its
+# results: no part of its configuration. Data split by client do, and then the library
+# says so in it.
 _NOT_CONFIGURATION = (
   'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'save_models',
-  'clients_per_chunk', 'shared_start', 'num_devices', 'data_placement',
+  'report', 'target', 'clients_per_chunk', 'shared_start', 'num_devices',
+  'data_placement',
   'coordinator_address', 'process_id', 'num_processes',
 )  # fmt: skip
 
@@ -28,7 +30,9 @@ _ONLY_WHERE_GIVEN = (
   'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma', 'power_law_sigma',
   'noise_variance', 'rotations', 'rotation_sampling', 'image_corruptions',
   'corruption_strength', 'cifar100_labels', 'text_stride', 'task', 'init_from',
-  'init_layers', 'train_layers', 'freeze_layers',
+  'init_layers', 'train_layers', 'freeze_layers', 'momentum', 'nesterov',
+  'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
+  'local_lr_schedule', 'augment',
 )  # fmt: skip
 
 # What a model of the user's own is called with.
@@ -75,9 +79,23 @@ def filled(config: dict[str, Any]) -> dict[str, Any]:
   return defaults | config
 
 
-def _without_defaults(config: dict[str, Any]) -> dict[str, Any]:
+def without_defaults(config: dict[str, Any]) -> dict[str, Any]:
+  """A configuration as `config.json` holds it; the inverse of `filled`."""
   defaults = filled({})
   return {k: v for k, v in config.items() if k not in defaults or v != defaults[k]}
+
+
+def with_whole_schedules(config: dict[str, Any]) -> dict[str, Any]:
+  """A configuration whose schedules say over how many rounds or steps they go."""
+  full = filled(config)
+  of_steps = schedules.resolved_local(full['local_lr_schedule'], full['local_steps'])
+  return without_defaults(
+    full
+    | {
+      'lr_schedule': schedules.resolved(full['lr_schedule'], full['rounds']),
+      'local_lr_schedule': of_steps,
+    }
+  )
 
 
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -131,5 +149,5 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   for kind, arguments in (('model', OWN_MODEL), ('dataset', ())):
     text = shared[f'{kind}_options']
     shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text, *arguments)
-  shared = _without_defaults(shared)
+  shared = without_defaults(shared)
   return {**shared, 'algorithm': algorithm, **methods.options(algorithm), **options}

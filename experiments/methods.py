@@ -20,7 +20,9 @@ from . import plugins
 # Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
 _TRAINING_FLAGS = (
   'learning_rate', 'optimizer', 'batch_size', 'local_epochs', 'local_steps',
-  'finetune_epochs', 'rounds', 'lr_schedule', 'precision',
+  'finetune_epochs', 'rounds', 'lr_schedule', 'precision', 'momentum', 'nesterov',
+  'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
+  'local_lr_schedule', 'augment',
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""--lr_schedule: the learning rate over rounds, by name."""
+"""Learning rates over rounds and over local steps, by name."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import numpy as np
 import optax
 
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.local_training import RoundSchedule
 from fesem_jax.utils.errors import UserError, argument
 
 FORMS = 'constant, cosine, cosine:ROUNDS, exponential:RATE or step:EVERY:FACTOR'
@@ -20,11 +19,30 @@ def resolved(text: str, rounds: int) -> str:
   return f'cosine:{rounds}' if text == 'cosine' else text
 
 
-def build(text: str) -> RoundSchedule | None:
-  """The schedule that `resolved` names; None is constant.
+def resolved_local(text: str, local_steps: int) -> str:
+  """The schedule over local steps likewise: cosine becomes cosine:STEPS.
 
-  It gives the multiplier of --learning_rate in round r, counted from 0:
+  Raises:
+    UserError: on cosine without a number of steps that all clients take.
+  """
+  if text == 'cosine' and not local_steps:
+    raise UserError(
+      f'{argument("local_lr_schedule", text)} needs {argument("local_steps")}: with '
+      'epochs, clients take different numbers of steps; or say how many, as in '
+      'cosine:20.'
+    )
+  return resolved(text, local_steps)
+
+
+def build(text: str, flag: str = 'lr_schedule') -> Callable[[Any], Any] | None:
+  """The schedule that `resolved` or `resolved_local` names; None is constant.
+
+  It gives the multiplier of --learning_rate in round or step r, counted from 0:
   (1 + cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY).
+
+  Args:
+    text: the schedule.
+    flag: that it is of, for errors.
   """
   name, *numbers = text.split(':')
   try:
@@ -45,14 +63,14 @@ def build(text: str) -> RoundSchedule | None:
   if name == 'step' and len(values) == 2 and counts:
     return _of_numbers(optax.exponential_decay, *values, staircase=True)
   raise UserError(
-    f'{argument("lr_schedule", text)} must be {FORMS}, with positive numbers that '
-    'float32 holds, e.g. step:10:0.5.'
+    f'{argument(flag, text)} must be {FORMS}, with positive numbers that float32 '
+    'holds, e.g. step:10:0.5.'
   )
 
 
 def _of_numbers(
-  make: Callable[..., RoundSchedule], *numbers: float, **options: Any
-) -> RoundSchedule:
+  make: Callable[..., Callable[[Any], Any]], *numbers: float, **options: Any
+) -> Callable[[Any], Any]:
   """A schedule of Optax from 1 on, whose numbers are variables of programs."""
 
   def at(number):

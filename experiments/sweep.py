@@ -136,8 +136,9 @@ def run_all(
     new = {la: c for la, c in by_label.items() if not points or c != found[0][la]}
     found_there, _ = compare.run_methods(new, workdir / place.replace('/', '_'))
     finished.append(found_there)
-    known = finished[0].summaries | finished[-1].summaries
-    points += points_of(value, {label: known[label] for label in by_label})
+    known = finished[0].reported | finished[-1].reported
+    here = {label: known[label] for label in by_label}
+    points += points_of(value, here, found_there.report)
     write(points, called, workdir)
   print()
   print(as_markdown(points, called))

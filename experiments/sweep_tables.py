@@ -8,6 +8,7 @@ from typing import Any
 from fesem_jax import tasks
 from fesem_jax.analysis import tables
 from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.results.curves import REPORTS
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_markdown, printable, text_of
 from fesem_jax.utils.errors import UserError
@@ -26,13 +27,20 @@ def are_numbers(values: list[Any]) -> bool:
   return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
-def points_of(value: Any, summaries: Summaries) -> list[Point]:
-  """What each method came to at one value; where all are honest, all count."""
+def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Point]:
+  """What each method came to at one value; where all are honest, all count.
+
+  Args:
+    value: of the flag.
+    summaries: label of each method -> its summary of each seed.
+    report: what their figures are, of `curves.REPORTS`.
+  """
   found = []
   for label, runs in summaries.items():
     (row,) = tables.over_seeds({label: runs})
     honest = tables.has_honest([row])
     point: Point = {'method': label, 'value': value, 'honest': honest}
+    point['report'] = report
     point |= {name: row[name] for name in ('seeds', 'diverged')}
     for name in tables.AGREEMENTS:
       each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in runs if s]
@@ -89,6 +97,7 @@ def as_markdown(points: list[Point], name: str) -> str:
     ]
     lines += [f'{title}: {unit} by {in_markdown(name)}', '']
     lines += [*markdown(['method', *map(in_markdown, values)], rows), '']
+  lines += [*dict.fromkeys(REPORTS[p['report']] for p in points), '']
   if any(0 < p['diverged'] < p['seeds'] for p in points):
     lines += ['\\* without the seeds that diverged.', '']
   return '\n'.join(lines)

@@ -38,9 +38,17 @@ def _of_groups() -> tuple[str, Callable[[Config], bool]]:
   return planted, lambda c: fits(c) or c['dataset'] in _PLANTED
 
 
+def _adam(c: Config) -> bool:
+  return c['optimizer'] in ('adam', 'adamw')
+
+
 # Flag -> what it is for, and whether a configuration is of that kind.
 _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
   'hidden': ('--model=mlp', lambda c: c['model'] == 'mlp'),
+  'momentum': ('--optimizer=momentum', lambda c: c['optimizer'] == 'momentum'),
+  'adam_beta1': ('--optimizer=adam or adamw', _adam),
+  'adam_beta2': ('--optimizer=adam or adamw', _adam),
+  'adam_epsilon': ('--optimizer=adam or adamw', _adam),
   'local_epochs': ('--local_steps=0', lambda c: not c['local_steps']),
   **{flag: _in_partition(flag) for flag in OF if flag != 'min_examples'},
   'partition_groups': _of_groups(),
@@ -69,10 +77,17 @@ def check_shared_start(
   config: Config, machine: dict[str, Any], local: LocalTraining
 ) -> None:
   """Raises `UserError` on --shared_start=on where the optimizer is not plain SGD."""
+  config = _DEFAULTS | config
   if machine['shared_start'] == 'on' and not is_plain_sgd(local):
+    plain = config['optimizer'] == 'sgd' or not config['momentum']
+    more = [name for name in ('weight_decay', 'clip_norm') if config[name]]
+    named = _named(config, more[0] if plain and more else 'optimizer')
+    advice = 'Leave it out, or choose --optimizer=sgd.'
+    if plain and more:
+      advice = 'Leave out one of them.'
     raise UserError(
-      f'--shared_start=on needs plain SGD: with {_named(config, "optimizer")} every '
-      'client keeps kernels of its own. Leave it out, or choose --optimizer=sgd.'
+      f'--shared_start=on needs plain SGD: with {named} every client keeps kernels of '
+      f'its own. {advice}'
     )
 
 
@@ -101,10 +116,17 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
   They may come from a preset or suit other methods and values of a comparison, so that
   they are no mistakes.
   """
+  config = _DEFAULTS | config
   name, said = config['algorithm'], []
   for flag, (what, fits) in _NEEDS.items():
-    if config.get(flag, _DEFAULTS[flag]) != _DEFAULTS[flag] and not fits(config):
+    if config[flag] != _DEFAULTS[flag] and not fits(config):
       said.append(_without_effect(config, flag, f'it is for {what}'))
+  if machine.get('report', 'last') != 'last' and not config['eval_every']:
+    said.append(
+      _without_effect(
+        machine, 'report', 'with `eval_every=0` only the last round counts'
+      )
+    )
   if machine['shared_start'] == 'on' and name in _UNSHARED:
     effect = 'no effect' if name == 'non_fed' else 'an effect on some training only'
     said.append(f'--shared_start=on has {effect}: {_UNSHARED[name]}.')

@@ -24,17 +24,21 @@ from fesem_jax.results.deployed_models import DeployedModels
 from fesem_jax.results.result import Result
 from fesem_jax.results.saved_run import Run, load_run
 from fesem_jax.run.simulation import simulate
+from fesem_jax.training.augmentation import Augmentation, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Correction, Objective
+from fesem_jax.training.optimizers import AdamOptions, local_optimizer
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.processes import initialize
 
 __all__ = [
+  'AdamOptions',
   'Aggregation',
   'Algorithm',
+  'Augmentation',
   'ClientComparison',
   'ClientInfo',
   'ClientModels',
@@ -56,6 +60,7 @@ __all__ = [
   'Trained',
   'UserError',
   'algorithms',
+  'augmentation',
   'client_mesh',
   'cohort_losses',
   'compare',
@@ -65,6 +70,7 @@ __all__ = [
   'everyone',
   'initialize',
   'load_run',
+  'local_optimizer',
   'local_training',
   'models',
   'sample_clients',

@@ -29,7 +29,9 @@ def fed_dane(
 
   A client that drops out sends neither gradient nor model. The first cohort is as
   large as the second and drawn independently of it
-  (public code seeds both alike, which makes them equal).
+  (public code seeds both alike, which makes them equal). The gradients grad F_i(c) are
+  of the model and the examples as they are, without Dropout or augmentation; local
+  training has both.
 
   Args:
     local: how clients train.

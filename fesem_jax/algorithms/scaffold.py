@@ -4,13 +4,14 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020, option II.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model, own_models
-from fesem_jax.core import sums, tree
+from fesem_jax.core import batching, sums, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -48,7 +49,8 @@ def scaffold(
 
   Args:
     local: how clients train; eta is its optimizer's learning rate, times what its
-      schedule gives for the round.
+      schedule gives for the round. With a schedule over local steps, T is the sum of
+      what it gives them: c_i' then weighs each gradient by its step's length.
     server_learning_rate: eta_g.
     client_state: where the c_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.
@@ -75,12 +77,12 @@ def scaffold(
     objective = Objective(correction=Correction(state.control, own, replaced=replaced))
     return global_model.train(local, state, data, cohort, key, reduction, objective)
 
-  def change_controls(trained, starts, total, known):
+  def change_controls(most, trained, starts, total, known):
     c, rate = known
 
     def mean_gradient(steps, params):
-      rate = variable(eta) * jnp.maximum(steps, 1)
-      return jax.tree.map(lambda x, w: (x[0] - w) / rate, starts.shared, params)
+      length = variable(eta) * local.sum_over_steps(jnp.maximum(steps, 1), most)
+      return jax.tree.map(lambda x, w: (x[0] - w) / length, starts.shared, params)
 
     gradients = jax.vmap(mean_gradient)(trained.steps, trained.params)
     ones = trained.weights('uniform')
@@ -98,7 +100,10 @@ def scaffold(
     x, c, _ = state
     none = sums.no_sums(x)
     rate = local.rate(cohort)
-    reduction = Reduction(change_controls, (none, none), known=(c, rate), keep=False)
+    change = functools.partial(
+      change_controls, batching.most_steps(local.schedule, data.max_examples)
+    )
+    reduction = Reduction(change, (none, none), known=(c, rate), keep=False)
     trained = train(local, state, data, cohort, key, reduction, replaced=True)
     models, gradients = trained.sums
     mean = sums.mean_of(models, x)

@@ -16,6 +16,7 @@ from fesem_jax.core.types import FederatedData
 from fesem_jax.data import hold_out
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.results import curves
 from fesem_jax.results.records import Record
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.atomic_files import write_atomically
@@ -42,22 +43,33 @@ class Comparison:
     reference: label of the method that others are compared with; '' takes that with
       the best deployed figure, as micro accuracy.
     refused: label of each method that could not run -> why.
+    report: which figures are shown, of `curves.REPORTS`: of the last round, of the best
+      one, or the mean of the last ten evaluations. `dataclasses.replace` shows others.
   """
 
   summaries: Summaries
   rates: list[tuning.Row]
   reference: str = ''
   refused: dict[str, UserError] = dataclasses.field(default_factory=dict)
+  report: str = 'last'
+
+  @property
+  def reported(self) -> Summaries:
+    """The summaries with the figures that `report` names."""
+    return {
+      label: [None if s is None else curves.as_reported(s, self.report) for s in runs]
+      for label, runs in self.summaries.items()
+    }
 
   @property
   def table(self) -> tables.Table:
     """Means and standard deviations over seeds; see `tables.over_seeds`."""
-    return tables.over_seeds(self.summaries)
+    return tables.over_seeds(self.reported, self.report)
 
   @property
   def differences(self) -> paired.Differences:
     """Each method minus the reference, paired over seeds; see `paired.differences`."""
-    return paired.differences(self.summaries, self.reference)
+    return paired.differences(self.reported, self.reference)
 
   @property
   def sections(self) -> list[str]:
@@ -77,6 +89,7 @@ class Comparison:
     """Writes table.md, .csv, .tex and .json into an existing folder."""
     tables.write(self.table, workdir, self.sections)
     whole = {
+      'report': self.report,
       'methods': self.table,
       'differences': self.differences,
       'rates': self.rates,

@@ -9,6 +9,7 @@ import numpy as np
 
 from fesem_jax import tasks
 from fesem_jax.evaluation.paired import Summaries, task_of
+from fesem_jax.results.curves import REPORTS
 from fesem_jax.tasks import Task
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_latex, in_markdown, printable
@@ -32,15 +33,24 @@ def mean_and_std(
   return float(scaled.mean()), float(scaled.std(ddof=1)) if len(values) > 1 else None
 
 
-def over_seeds(summaries: Summaries) -> Table:
+def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
   """Aggregates the seeds of each method.
+
+  Args:
+    summaries: label of each method -> its summary of each seed.
+    report: what their figures are, of `curves.REPORTS`; tables say so.
+
+  Returns:
+    The table.
 
   Each row has the label ('method'), the name of the 'task', the number of 'seeds' and
   how many 'diverged'; '{kind}_{column}' for each of `Task.columns`, (mean, standard
   deviation), accuracies and F1 in percent, where kind is finetuned,
   deployed, unseen, honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
   median 'seconds_per_round'; 'untested', clients without test examples; 'notes', a list
-  of sentences. Figures that no seed has are None.
+  of sentences; 'report'; and 'rounds_to', for each target of `curves.rounds_to_targets`
+  the 'target', how many seeds 'reached' it with the deployed models, and (mean,
+  standard deviation) of their 'rounds'. Figures that no seed has are None.
   """
   out = []
   task = task_of(summaries)
@@ -71,6 +81,8 @@ def over_seeds(summaries: Summaries) -> Table:
         f'fine-tuning of {failed} clients, in all seeds, diverged; the deployed model '
         'counts for them.'
       ]
+    row['report'] = report
+    row['rounds_to'] = _rounds_to(done)
     out.append(row)
   return out
 
@@ -83,6 +95,50 @@ def _task(table: Table) -> Task:
 def _heading(task: Task, column: str) -> str:
   """Heading of a column, e.g. 'micro-acc'."""
   return f'{column.split("_", 1)[0]}-{task.figure(column).heading}'
+
+
+def _rounds_to(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """The entry 'rounds_to' of a method's finished runs; see `over_seeds`."""
+  found: dict[float, list[float | None]] = {}
+  for summary in done:
+    for each in summary.get('rounds_to_target', []):
+      found.setdefault(each['target'], []).append(each['deployed'])
+  rows = []
+  for target, rounds in found.items():
+    known = [r for r in rounds if r is not None]
+    mean = mean_and_std(known, 1.0) if known else None
+    rows.append({'target': target, 'reached': len(known), 'rounds': mean})
+  return rows
+
+
+def _targets(table: Table) -> list[float]:
+  """The targets that some method of a table has rounds to."""
+  return list(dict.fromkeys(r['target'] for row in table for r in row['rounds_to']))
+
+
+def _rounds_cells(
+  row: dict[str, Any], targets: Sequence[float], join: str
+) -> list[str]:
+  """Rounds to each target as text, with the seeds that reached it unless all did."""
+  by_target = {r['target']: r for r in row['rounds_to']}
+  cells = []
+  for target in targets:
+    found = by_target.get(target)
+    done = row['seeds'] - row['diverged']
+    if found is None or found['rounds'] is None:
+      cells.append('' if found is None else 'not reached')
+      continue
+    reached = '' if found['reached'] == done else f' ({found["reached"]} of {done})'
+    cells.append(mean_and_deviation(found['rounds'], join=join) + reached)
+  return cells
+
+
+def _rounds_heads(targets: Sequence[float], task: Task) -> list[str]:
+  of = task.primary
+  return [
+    f'rounds to {of.factor * target:g}{" %" if of.percent else ""}'
+    for target in targets
+  ]
 
 
 def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:
@@ -118,7 +174,11 @@ def has_honest(table: Table) -> bool:
 def _notes(table: Table) -> list[str]:
   """What a reader should know of the methods of a table, each sentence once."""
   said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
-  return list(dict.fromkeys(said))
+  reports = [REPORTS[row['report']] for row in table]
+  if _targets(table):
+    of = _task(table).primary.label
+    reports.append(f'Rounds to a target are of the deployed micro {of}.')
+  return list(dict.fromkeys([*reports, *said]))
 
 
 def as_markdown(table: Table) -> str:
@@ -126,15 +186,18 @@ def as_markdown(table: Table) -> str:
   task = _task(table)
   keys = [(kind, column) for kind in _kinds(table) for column in task.columns]
   heads = [f'{kind.replace("_", " ")} {_heading(task, c)}' for kind, c in keys]
+  targets = _targets(table)
   rows = [
     [
       in_markdown(row['method']),
       *(_cell(row, kind, column, ' ± ') for kind, column in keys),
       *_agreements_and_seconds(row),
+      *_rounds_cells(row, targets, ' ± '),
     ]
     for row in table
   ]
-  lines = markdown(['method', *heads, 'ARI', 'AMI', 's/round'], rows)
+  last = ['ARI', 'AMI', 's/round', *_rounds_heads(targets, task)]
+  lines = markdown(['method', *heads, *last], rows)
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('\n\\* without the seeds that diverged.')
   if untested := max(row['untested'] for row in table):
@@ -169,6 +232,7 @@ def as_csv(table: Table) -> str:
   columns = _task(table).columns
   keys = [f'{kind}_{column}' for kind in _kinds(table) for column in columns]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
+  targets = _targets(table)
   rows = [
     [
       printable(row['method'], 255),
@@ -177,10 +241,13 @@ def as_csv(table: Table) -> str:
       *(x for key in keys for x in row[key] or (None, None)),
       *(row[name] for name in (*AGREEMENTS, 'seconds_per_round', 'untested')),
       ' '.join(row['notes']),
+      row['report'],
+      *_rounds_cells(row, targets, ' ± '),
     ]
     for row in table
   ]
   last = [*AGREEMENTS, 'seconds_per_round', 'clients_without_test_examples', 'notes']
+  last += ['report', *_rounds_heads(targets, _task(table))]
   return csv_text(['method', 'seeds', 'diverged', *heads, *last], rows)
 
 
@@ -192,18 +259,19 @@ def as_text(table: Table) -> str:
   honest = has_honest(table)
   kinds = _HONEST if honest else _KINDS
   of_honest = ', honest' if honest else ''
-  task = _task(table)
+  task, targets = _task(table), _targets(table)
   others = [''] * (len(task.columns) - 1)
   groups = ['', f'fine-tuned{of_honest}', *others, f'deployed{of_honest}', *others]
   heads = ['method', *(_heading(task, c) for _ in kinds for c in task.columns)]
   rows = [
-    groups + [''] * 3,
-    [*heads, 'ARI', 'AMI', 's/round'],
+    groups + [''] * (3 + len(targets)),
+    [*heads, 'ARI', 'AMI', 's/round', *_rounds_heads(targets, task)],
     *(
       [
         printable(row['method'], 255),
         *(_cell(row, kind, c, '±') for kind in kinds for c in task.columns),
         *_agreements_and_seconds(row),
+        *_rounds_cells(row, targets, '±'),
       ]
       for row in table
     ),

@@ -21,6 +21,10 @@ from fesem_jax.utils.errors import (
 
 # Round [] int32, counted from 0 -> multiplier [] of the round's local updates.
 RoundSchedule = Callable[[Any], Any]
+# (key, x [B, ...]) -> x [B, ...] as a local step sees it.
+Augment = Callable[[jax.Array, jax.Array], jax.Array]
+# Local step [] int32, counted from 0 in each round -> multiplier [] of its update.
+StepSchedule = Callable[[Any], Any]
 
 
 SHARED_START = ('auto', 'on', 'off')
@@ -56,6 +60,13 @@ class LocalTraining(NamedTuple):
       pass, 8 bits; TensorFloat-32). Fine-tuning is local training too. Sums stay
       float32, and so does everything else: what methods compare and average, losses
       that clients choose a model by, and measuring. A CPU always takes float32.
+    local_lr_schedule: local step, counted from 0 wherever clients begin to train ->
+      what its update is multiplied by, beside `lr_schedule`; None is 1. Fine-tuning and
+      training before the first round follow it too.
+    augmentation: (key, x [B, ...]) -> what a local step sees of its examples, e.g.
+      `augmentation.Augmentation`; the key is folded from the client, the round and the
+      step. None leaves them as they are, as measuring always does, and losses that
+      clients choose a model by.
   """
 
   model: Model
@@ -68,12 +79,39 @@ class LocalTraining(NamedTuple):
   shared_start: str = 'auto'
   clients_per_shared_start: int = 0
   precision: str = 'highest'
+  local_lr_schedule: StepSchedule | None = None
+  augmentation: Augment | None = None
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The multiplier [] float32 of a cohort's local updates; None where it is 1."""
     if self.lr_schedule is None or cohort.round is None:
       return None
     return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
+
+  def rate_of_step(self, step: jax.Array, rate: jax.Array | None) -> jax.Array | None:
+    """The multiplier [] float32 of one local step's update; None where it is 1.
+
+    Args:
+      step: [] int32, counted from 0.
+      rate: [] float32 from `rate`, or None.
+    """
+    if self.local_lr_schedule is None:
+      return rate
+    of_step = jnp.asarray(self.local_lr_schedule(step), jnp.float32)
+    return of_step if rate is None else rate * of_step
+
+  def sum_over_steps(self, steps: jax.Array, most: int) -> jax.Array:
+    """[] sum of what `local_lr_schedule` gives the first `steps` steps.
+
+    Args:
+      steps: [] int32, at most `most`.
+      most: see `batching.most_steps`.
+    """
+    if self.local_lr_schedule is None:
+      return steps
+    every = jnp.arange(most, dtype=jnp.int32)
+    rates: Any = jax.vmap(lambda step: self.rate_of_step(step, None))(every)
+    return jnp.where(every < steps, rates, 0.0).sum()
 
 
 def local_training(
@@ -90,6 +128,8 @@ def local_training(
   lr_schedule: RoundSchedule | None = None,
   shared_start: str = 'auto',
   precision: str = 'highest',
+  local_lr_schedule: StepSchedule | None = None,
+  augmentation: Augment | None = None,
 ) -> LocalTraining:
   """A `LocalTraining` with what is left out chosen for the machine.
 
@@ -106,10 +146,12 @@ def local_training(
     lr_schedule: see `LocalTraining`.
     shared_start: see `LocalTraining`.
     precision: see `LocalTraining`.
+    local_lr_schedule: see `LocalTraining`.
+    augmentation: see `LocalTraining`.
 
   Raises:
     UserError: on a number or mode out of range, or a schedule that does not give one
-      positive number for a round.
+      positive number for the first round or step.
   """
   check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
   check_at_least(0, steps=steps)
@@ -117,8 +159,8 @@ def local_training(
   check_share(dropout_rate=dropout_rate)
   check_choice('shared_start', shared_start, SHARED_START)
   check_choice('precision', precision, PRECISIONS)
-  if lr_schedule is not None:
-    _check_schedule(lr_schedule)
+  _check_schedule('lr_schedule', lr_schedule, 'round')
+  _check_schedule('local_lr_schedule', local_lr_schedule, 'step')
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
   chunk = clients_per_chunk or sharding.default_clients_per_chunk(
@@ -136,23 +178,31 @@ def local_training(
     shared_start,
     clients_per_chunk,
     precision,
+    local_lr_schedule,
+    augmentation,
   )
 
 
-def _check_schedule(lr_schedule: RoundSchedule) -> None:
-  """Raises `UserError` unless a schedule gives a positive number for the first round.
+def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -> None:
+  """Raises `UserError` unless a schedule gives a positive number for its first number.
 
-  The round is traced, as it will be: a schedule that branches on it in Python fails.
+  The number is traced, as it will be: a schedule that branches on it in Python fails.
+
+  Args:
+    name: of the argument.
+    schedule: None if there is none.
+    of: what it is a function of, for errors.
   """
+  if schedule is None:
+    return
   try:
-    first = float(jax.jit(lr_schedule)(jnp.int32(0)))
+    first = float(jax.jit(schedule)(jnp.int32(0)))
   except (TypeError, ValueError, jax.errors.JAXTypeError) as e:
     raise UserError(
-      f'{argument("lr_schedule")} must be a function of JAX from the number of a round '
-      f'to one number, e.g. optax.cosine_decay_schedule(1.0, rounds) ({e}).'
+      f'{argument(name)} must be a function of JAX from the number of a {of} to one '
+      f'number, e.g. optax.cosine_decay_schedule(1.0, {of}s) ({e}).'
     ) from e
   if not 0 < first < jnp.inf:
     raise UserError(
-      f'{argument("lr_schedule")} must be positive, but gives {first} for the first '
-      'round.'
+      f'{argument(name)} must be positive, but gives {first} for the first {of}.'
     )

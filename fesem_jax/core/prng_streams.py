@@ -15,6 +15,10 @@ INIT, ROUNDS, FINETUNE, PORTRAIT, JOINING = range(5)
 # Folded into the key of a client in a round, beside epochs.
 DROPOUT, STRAGGLES, STRAGGLER_EPOCHS, NOISE = (2**31 - i for i in (1, 2, 3, 13))
 
+# Likewise, and then the local step: what layers such as Dropout draw in it, and how its
+# examples are augmented.
+LAYERS, AUGMENTATION = (2**31 - i for i in (15, 16))
+
 # Folded into the key of a round, a start or a portrait, beside client ids.
 FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (
   2**31 - i for i in range(4, 13)

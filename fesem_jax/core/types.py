@@ -48,6 +48,9 @@ class Model(NamedTuple):
       [B, ..., I]) -> [B, ..., O], or None to leave the product to the layer. Kernels
       that are not used may be missing in params. None where that cannot be done;
       needed by `shared_start`.
+    apply_train: (params, x, key) -> logits as `apply`, where local training draws
+      random numbers, as for Dropout; None if it draws none. Fine-tuning is local
+      training; measuring, and losses that clients choose a model by, use `apply`.
     task: what it is trained for, which must be the task of the data.
   """
 
@@ -57,6 +60,7 @@ class Model(NamedTuple):
   metrics: tuple[tuple[str, Loss], ...] = ()
   layers: tuple[str, ...] = ()
   apply_with: Callable[..., jax.Array] | None = None
+  apply_train: Callable[[Params, jax.Array, jax.Array], jax.Array] | None = None
   task: Task = CLASSIFICATION
 
 

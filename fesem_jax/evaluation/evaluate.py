@@ -26,7 +26,7 @@ from fesem_jax.models.mixture import as_one_model
 from fesem_jax.tasks import Task
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.client_losses import EVALUATION_BATCH, cohort_losses
-from fesem_jax.training.local_sgd import train_chunk
+from fesem_jax.training.local_sgd import Terms, Work, train_chunk
 from fesem_jax.utils.errors import UserError
 
 
@@ -166,11 +166,9 @@ def evaluate_clients(
       tuning,
       train,
       rest.params(count),
-      chunk.ids,
-      steps,
-      keys,
+      Work(chunk.ids, steps, keys),
       shared=start_together,
-      layers=layers,
+      terms=Terms(layers=layers),
     )
 
     def measure(clients, _):

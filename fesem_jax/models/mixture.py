@@ -38,12 +38,26 @@ def as_one_model(
     return {MODELS: models, LOG_WEIGHTS: jnp.full(count, -jnp.log(count))}
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
-    outputs = jax.vmap(model.apply, (0, None))(params[MODELS], x)
+    return mixed(params, jax.vmap(model.apply, (0, None))(params[MODELS], x))
+
+  def mixed(params: Params, outputs: jax.Array) -> jax.Array:
     return model.task.mix(outputs, params[LOG_WEIGHTS])
+
+  def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
+    assert model.apply_train is not None
+    keys = jax.random.split(key, params[LOG_WEIGHTS].shape[0])
+    return mixed(
+      params, jax.vmap(model.apply_train, (0, None, 0))(params[MODELS], x, keys)
+    )
 
   models = ClientModels(
     shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},
     own={MODELS: None, LOG_WEIGHTS: jnp.log(jnp.maximum(used.mixture, 1e-30))},
   )
-  larger = model._replace(init=init, apply=apply, apply_with=None)
+  larger = model._replace(
+    init=init,
+    apply=apply,
+    apply_with=None,
+    apply_train=None if model.apply_train is None else apply_train,
+  )
   return larger, models, (MODELS,)

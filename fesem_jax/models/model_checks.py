@@ -1,15 +1,16 @@
 """Models that clients cannot train, refused before anything is computed."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import errors, nnx
+from flax import errors
 
 from fesem_jax.core.types import Model, Params
+from fesem_jax.models import training_modes
+from fesem_jax.models.training_modes import Modes
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
 from fesem_jax.utils.errors import UserError
 
@@ -57,6 +58,14 @@ def check_model(
       f'{named}: two examples have outputs of shape {logits.shape}, not {wanted} as '
       f'data of {num_classes} {of_what} need.'
     )
+  if model.apply_train is not None:
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    trained = jax.eval_shape(model.apply_train, params, x, key)
+    if jnp.shape(trained) != logits.shape:
+      raise UserError(
+        f'{named}: apply_train gives shape {jnp.shape(trained)}, but apply '
+        f'{logits.shape}.'
+      )
   for name, metric in model.metrics:
     shape = jnp.shape(jax.eval_shape(metric, logits, y))
     if shape != (2,):
@@ -122,19 +131,20 @@ def _by_name(params: Params) -> list[tuple[str, Any]]:
   ]
 
 
-def check_linen(module: nn.Module, example_shape: Sequence[int]) -> None:
-  """Raises `UserError` unless a Linen module is a function of parameters and examples.
+def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
+  """What a Linen module is called with, if it is a function that clients can train.
 
   Args:
     module: that maps [B, *example_shape] to logits.
     example_shape: shape of one example.
 
   Raises:
-    UserError: if it needs other arguments, keeps state besides its parameters, or has
-      Dropout or another layer that draws random numbers.
+    UserError: if it needs arguments but the examples and whether it trains, keeps state
+      besides its parameters, or draws random numbers in evaluation.
   """
   name = type(module).__name__
-  _check_arguments(name, module.__call__)
+  modes = training_modes.of_call(name, module.__call__)
+  drops = []
 
   def intercept(
     own: Callable[..., Any],
@@ -142,60 +152,41 @@ def check_linen(module: nn.Module, example_shape: Sequence[int]) -> None:
     kwargs: Any,
     context: nn.module.InterceptorContext,
   ) -> Any:
-    # Deterministic as well: it would have no effect on training, unsaid.
-    if isinstance(context.module, nn.Dropout) and context.module.rate > 0:
-      raise _random(name)
-    return own(*args, **kwargs)
+    if not isinstance(context.module, nn.Dropout) or not context.module.rate:
+      return own(*args, **kwargs)
+    drops.append(context.module)
+    try:
+      return own(*args, **kwargs)
+    except ValueError as e:  # It was not told.
+      raise training_modes.always_random(name) from e
 
   x = jax.ShapeDtypeStruct((1, *example_shape), jnp.float32)
-  with nn.intercept_methods(intercept):
-    variables = jax.eval_shape(module.init, jax.random.key(0), x)
-    _check_only_parameters(name, set(variables) - {'params'})
+
+  def called(variables: Any, mode: dict[str, Any]) -> Any:
+    return jax.eval_shape(lambda v, x: module.apply(v, x, **mode), variables, x)
+
+  def draws(variables: Any, mode: dict[str, Any]) -> bool:
     try:
-      jax.eval_shape(module.apply, variables, x)
-    except errors.InvalidRngError as e:
-      raise _random(name) from e
+      called(variables, mode)
+    except errors.InvalidRngError:
+      return True
+    return False
+
+  with nn.intercept_methods(intercept):
+    variables = jax.eval_shape(
+      lambda key, x: module.init(key, x, **modes.evaluate), jax.random.key(0), x
+    )
+    check_only_parameters(name, set(variables) - {'params'})
+    if draws(variables, modes.evaluate):
+      raise training_modes.always_random(name)
+    if modes.train and draws(variables, modes.train):
+      return modes
+  if drops:  # Deterministic in training as well: it would have no effect, unsaid.
+    raise training_modes.always_random(name)
+  return training_modes.of_one_function(modes, module.__call__)
 
 
-def check_nnx(module: nnx.Module) -> None:
-  """Raises `UserError` unless an NNX module is a function of parameters and examples.
-
-  Args:
-    module: that maps [B, ...] to logits.
-
-  Raises:
-    UserError: see `check_linen`.
-  """
-  name = type(module).__name__
-  _check_arguments(name, module.__call__)
-  dropouts = [m for _, m in nnx.iter_modules(module) if isinstance(m, nnx.Dropout)]
-  state = nnx.to_flat_state(nnx.state(module, nnx.Not(nnx.Param)))
-  if any(d.rate > 0 for d in dropouts) or any(
-    isinstance(variable, nnx.RngState) for _, variable in state
-  ):
-    raise _random(name)
-  _check_only_parameters(name, {type(variable).__name__ for _, variable in state})
-
-
-def _check_arguments(name: str, call: Callable[..., Any]) -> None:
-  """Raises `UserError` unless module `name` can be called with the examples alone."""
-  try:
-    inspect.signature(call).bind('x')
-  except TypeError as e:
-    raise UserError(
-      f'{name}.__call__ must take the examples alone ({e}); give its other arguments '
-      'defaults, e.g. train=False.'
-    ) from e
-
-
-def _random(name: str) -> UserError:
-  return UserError(
-    f'{name} has Dropout or another layer that draws random numbers, which local '
-    'training does not support; leave the layer out.'
-  )
-
-
-def _check_only_parameters(name: str, extra: set[str]) -> None:
+def check_only_parameters(name: str, extra: set[str]) -> None:
   """Raises `UserError` if module `name` keeps `extra` state."""
   if extra:
     mend = ''

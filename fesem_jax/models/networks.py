@@ -19,7 +19,9 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models import conv, dense_layers
 from fesem_jax.models.layers import Conv, Dense, with_channels
 from fesem_jax.models.lenet import Lenet
-from fesem_jax.models.model_checks import check_linen, check_nnx, check_parameters
+from fesem_jax.models.model_checks import check_linen, check_parameters
+from fesem_jax.models.nnx_modules import as_nnx_model
+from fesem_jax.models.training_modes import ALWAYS_THE_SAME, Modes
 from fesem_jax.tasks import Loss
 from fesem_jax.utils.errors import UserError, check_choice
 
@@ -115,6 +117,10 @@ def from_flax(
 ) -> Model:
   """Makes a `Model` of a Flax module that treats each example on its own.
 
+  Dropout, and other layers that draw random numbers, work in training alone. A Linen
+  module is told so by an argument of its call, `train`, `training` or `deterministic`;
+  an NNX module by that or by its own `train()` and `eval()`.
+
   Args:
     module: a Linen module that maps [B, *example_shape] to the outputs of the task, as
       logits [B, L], or a function that makes such an NNX module, e.g.
@@ -131,18 +137,18 @@ def from_flax(
   Raises:
     UserError: if the module keeps state besides its parameters, or if the logits
       of one example depend on others of its batch, as with batch statistics: a
-      batch is filled up with examples that must not count. If it has Dropout or
-      another layer that draws random numbers, or needs other arguments than the
+      batch is filled up with examples that must not count. If it draws random numbers
+      where it is told that it does not train, or needs other arguments than the
       examples. If it has no parameters, or any that is not float32. Also if an NNX
       module is given instead of a function that makes it.
   """
   check_choice('task', task, tuple(tasks.TASKS))
   chosen = tasks.TASKS[task]
   if isinstance(module, nn.Module):
-    check_linen(module, example_shape)
-    name, model = type(module).__name__, as_model(module, example_shape)
+    modes = check_linen(module, example_shape)
+    name, model = type(module).__name__, as_model(module, example_shape, modes)
   else:
-    name, model = _as_nnx_model(module)
+    name, model = as_nnx_model(module, example_shape)
   check_parameters(model, name)
   model = model._replace(
     loss=loss or chosen.loss, metrics=tuple((metrics or {}).items()), task=chosen
@@ -173,45 +179,6 @@ def from_flax(
   return model
 
 
-def _as_nnx_model(make: Callable[[nnx.Rngs], nnx.Module]) -> tuple[str, Model]:
-  """What makes an NNX module, as the module's name and a `Model`."""
-  if isinstance(make, nnx.Module) or not callable(make):
-    raise UserError(
-      f'{type(make).__name__} is no Linen module: give from_flax a function that makes '
-      'the NNX module, e.g. lambda rngs: Net(10, rngs=rngs).'
-    )
-
-  def made(key: jax.Array) -> nnx.Module:
-    module = make(nnx.Rngs(key))
-    if not isinstance(module, nnx.Module):
-      raise UserError(
-        f'from_flax needs a function that makes an NNX module; what it was given makes '
-        f'a {type(module).__name__}.'
-      )
-    return module
-
-  module = nnx.eval_shape(lambda: made(jax.random.key(0)))
-  check_nnx(module)
-  graph, layers = nnx.split(module, nnx.Param)
-
-  def init(key: jax.Array) -> Params:
-    return _named(nnx.to_pure_dict(nnx.state(made(key), nnx.Param)))
-
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
-    nnx.replace_by_pure_dict(state, params)
-    return jnp.asarray(nnx.merge(graph, state)(x))
-
-  return type(module).__name__, Model(init, apply)
-
-
-def _named(layers: Any) -> Params:
-  """The same tree with names for numbers: layers have names, those of a list too."""
-  if not isinstance(layers, dict):
-    return layers
-  return {str(name): _named(layer) for name, layer in layers.items()}
-
-
 def _is_plain_dense(layer: nn.Module) -> bool:
   """Whether a layer multiplies in float32, at the precision of local training."""
   return (
@@ -225,20 +192,27 @@ def _is_plain_dense(layer: nn.Module) -> bool:
   )
 
 
-def as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
+def as_model(
+  module: nn.Module, example_shape: Sequence[int], modes: Modes = ALWAYS_THE_SAME
+) -> Model:
   """A Flax module as a `Model`, as `from_flax` says."""
   dummy = np.zeros((1, *example_shape), np.float32)
   layers: list[str] = []
 
   def made(key: jax.Array) -> Params:
-    variables = module.init(key, dummy)
+    variables = module.init(key, dummy, **modes.evaluate)
     layers.extend(variables.get('params', {}))  # JAX would return them sorted by name.
     return variables
 
   jax.eval_shape(made, jax.random.key(0))
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
-    return jnp.asarray(module.apply({'params': params}, x))
+    return jnp.asarray(module.apply({'params': params}, x, **modes.evaluate))
+
+  def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
+    # One key stands for streams of all names.
+    told = modes.train or {}
+    return jnp.asarray(module.apply({'params': params}, x, **told, rngs=key))
 
   def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
     outside, roots = current_trace(), list[Any]()
@@ -270,7 +244,8 @@ def as_model(module: nn.Module, example_shape: Sequence[int]) -> Model:
       return apply(params, x)
 
   def init(key: jax.Array) -> Params:
-    return module.init(key, dummy).get('params', {})
+    return module.init(key, dummy, **modes.evaluate).get('params', {})
 
   chain = tuple(layers) if type(module) in _CHAINS else ()
-  return Model(init, apply, layers=chain, apply_with=apply_with)
+  model = Model(init, apply, layers=chain, apply_with=apply_with)
+  return model._replace(apply_train=apply_train) if modes.train else model

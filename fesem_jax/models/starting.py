@@ -139,8 +139,16 @@ def train_only(model: Model, layers: Sequence[str], key: jax.Array) -> Model:
     def apply_with(params: Params, x: jax.Array, multiply: Any) -> jax.Array:
       return of_whole(constants | params, x, multiply)
 
+  apply_train: Callable[..., jax.Array] | None = None
+  if (drawing := model.apply_train) is not None:
+
+    def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
+      return drawing(constants | params, x, key)
+
   apply = _Completed(model, constants)
-  return model._replace(init=init, apply=apply, apply_with=apply_with, layers=())
+  return model._replace(
+    init=init, apply=apply, apply_with=apply_with, apply_train=apply_train, layers=()
+  )
 
 
 def whole_model(model: Model) -> Model:

@@ -19,6 +19,9 @@ from fesem_jax.utils.errors import UserError
 
 _Value = TypeVar('_Value')
 
+# Entries of a summary that follow from the records, and that older runs lack.
+_NEW = ('reports', 'global_accuracy')
+
 
 def read_result(
   folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
@@ -110,7 +113,25 @@ def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) ->
     return
   if result.portrait:
     atomic_files.write_arrays_atomically(folder / 'clients.npz', result.portrait)
-  text = json.dumps(result.summary, indent=1) + '\n'
+  _write_summary(folder, result.summary)
+
+
+def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> None:
+  """Adds entries to the summary of a finished run, and to its file if they are new.
+
+  Args:
+    folder: the workdir.
+    summary: of the `Result`, which is changed.
+    addition: further entries.
+  """
+  if all(name in summary and summary[name] == x for name, x in addition.items()):
+    return
+  summary |= addition
+  processes.from_first(lambda: _write_summary(folder, summary))
+
+
+def _write_summary(folder: pathlib.Path, summary: Record) -> None:
+  text = json.dumps(summary, indent=1) + '\n'
   atomic_files.write_atomically(folder / 'summary.json', text)
 
 
@@ -120,7 +141,9 @@ def _has_summary(folder: pathlib.Path, summary: Record) -> bool:
     held = metrics_file.read_summary(folder)
   except UserError:
     return False
-  return json.dumps(held, sort_keys=True) == json.dumps(summary, sort_keys=True)
+  # Older runs lack these; they stay as they are where nothing can be written.
+  old = {n: x for n, x in summary.items() if n not in _NEW or n in (held or {})}
+  return json.dumps(held, sort_keys=True) == json.dumps(old, sort_keys=True)
 
 
 def _models_to_write(

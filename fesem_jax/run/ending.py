@@ -8,7 +8,7 @@ import numpy as np
 from fesem_jax.core import prng_streams
 from fesem_jax.data import label_skew
 from fesem_jax.models.starting import whole_model, with_constants
-from fesem_jax.results import client_table, records
+from fesem_jax.results import client_table, curves, records
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.result import Result
 from fesem_jax.results.result_files import read_clients, read_result, write_result
@@ -81,9 +81,19 @@ def _result(
 ) -> Result:
   """The result, also as files where there is a workdir."""
   model = run.algorithm.local.model
+  task = model.task
   made = Result(
     clients,
-    summary | {'clients_digest': client_table.digest(clients)},
+    summary
+    | {
+      'clients_digest': client_table.digest(clients),
+      'reports': curves.reports(
+        run.out.records, task.primary_column, task.primary.better
+      ),
+      f'global_{task.primary.name}': run.evaluation.of_one_model(
+        run.out.records[-1], state
+      ),
+    },
     run.out.records,
     picture,
     whole_model(model),

@@ -219,6 +219,22 @@ class Evaluation:
     """How many models clients choose from."""
     return self._shapes(state).num_models()
 
+  def of_one_model(self, record: dict[str, Any], state: Any) -> float | None:
+    """The first figure of the one model that all clients deploy, on the test split.
+
+    It is their micro figure, which is over all test examples.
+
+    Args:
+      record: with the deployed scores after the last round.
+      state: the algorithm's.
+
+    Returns:
+      None where clients deploy several models, or layers of their own.
+    """
+    used = self._shapes(state)
+    one = used.own is None and used.mixture is None and used.num_models() == 1
+    return record['deployed'][self._task.primary_column] if one else None
+
   def unseen(
     self, state: Any, unseen: tuple[FederatedData, FederatedData]
   ) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import add_to_one
 from fesem_jax.core.types import FederatedData, Params
 from fesem_jax.training import shared_kernels
-from fesem_jax.training.local_sgd import Ends, train_chunk
+from fesem_jax.training.local_sgd import Ends, Terms, Work, train_chunk
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction, Unchanged
 from fesem_jax.training.sent_models import as_sent
@@ -189,15 +189,9 @@ class Plan:
       self.local,
       data,
       origin,
-      chunk.ids,
-      self._steps(own, data.sizes(chunk.ids)),
-      keys,
+      Work(chunk.ids, self._steps(own, data.sizes(chunk.ids)), keys),
       shared=together,
-      anchor=anchor,
-      prox=own.penalty,
-      correction=added,
-      vary=vary,
-      layers=self.objective.layers,
+      terms=Terms(anchor, own.penalty, added, vary, self.objective.layers),
       rate=shared.rate,
     )
 

@@ -129,6 +129,8 @@ def cohort_gradients(
 ) -> tuple[Params, sums.ClusterSums]:
   """Gradient of each client's whole training loss at one model.
 
+  Without what local training draws: layers such as Dropout and augmentation are off.
+
   Args:
     local: see `LocalTraining`.
     model: [1, ...].

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, tree
+from fesem_jax.core import batching, prng_streams, tree
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import FederatedData, Model, Params
 from fesem_jax.models import dense_layers
@@ -32,48 +32,77 @@ def weighted_loss(
 Vary = Callable[[jax.Array, Params, Params], Params]
 
 
+class Learner(NamedTuple):
+  """What a local step of one client changes.
+
+  Attributes:
+    params: one model, or the layers of it that learn.
+    opt_state: of the local optimizer.
+    changes: of the kernels that the client shares the start of.
+  """
+
+  params: Params
+  opt_state: optax.OptState
+  changes: tuple[Change, ...]
+
+
+class Fixed(NamedTuple):
+  """What stays as it is during the local steps of one client; None where there is none.
+
+  Attributes:
+    frozen: the layers that do not learn.
+    anchor: like `Learner.params`, what `prox` pulls to.
+    prox: [] float32.
+    correction: like `Learner.params`, added to every gradient.
+    key: of the client in this round.
+  """
+
+  frozen: Params
+  anchor: Params
+  prox: jax.Array | None
+  correction: Params
+  key: jax.Array
+
+
 def local_step(
   local: LocalTraining,
-  correction: Params,
-  params: Params,
-  frozen: Params,
-  opt_state: optax.OptState,
-  batch: tuple[jax.Array, jax.Array, jax.Array],
-  active: jax.Array,
-  anchor: Params,
-  prox: jax.Array | None,
-  changes: tuple[Change, ...],
-  *,
   shared: SharedStart,
   step: jax.Array,
-  rate: jax.Array | None = None,
-) -> tuple[Params, optax.OptState, tuple[Change, ...], jax.Array, jax.Array]:
+  rate: jax.Array | None,
+  fixed: Fixed,
+  learner: Learner,
+  batch: batching.Batch,
+  active: jax.Array,
+) -> tuple[Learner, jax.Array, jax.Array]:
   """One step of one client on its loss + prox |w - anchor|^2 + <correction, w>.
+
+  The optimizer gets the gradient of all of it, so that its weight decay, clipping and
+  moments see the penalty and the correction too.
 
   Args:
     local: see `LocalTraining`.
-    correction: like `params`, added to the gradient, or None.
-    params: one model, or the layers of it that learn.
-    frozen: the other layers; None if all learn.
-    opt_state: of the local optimizer.
+    shared: the kernels that clients share the start of.
+    step: [] int32, counted from 0.
+    rate: [] float32 what the update is multiplied by; None is 1.
+    fixed: what stays.
+    learner: what changes.
     batch: x [B, ...], y [B] and weights [B], 1 or 0.
     active: [] bool; False changes nothing.
-    anchor: like `params`; None without `prox`.
-    prox: [] float32, or None.
-    changes: of the kernels that the client shares the start of.
-    shared: those kernels.
-    step: [] int32, counted from 0.
-    rate: [] float32, see `LocalTraining.rate`.
 
   Returns:
-    params, opt_state, changes, and the sum [] of the losses and the number [] of the
-    batch's examples, both 0 unless active.
+    The learner, and the sum [] of the losses and the number [] of the batch's examples,
+    both 0 unless active.
   """
   x, y, weights = batch
+  params, opt_state, changes = learner
+  frozen, anchor, prox, correction, key = fixed
+  if local.augmentation is not None:
+    x = local.augmentation(_of_step(key, prng_streams.AUGMENTATION, step), x)
+  in_training = _in_training(local.model, key, step)
 
   def loss_of(params: Params, rows: tuple[Rows, ...]) -> jax.Array:
     whole = params if frozen is None else frozen | params
-    model = shared.model(local.model, changes, step, rows)
+    model = shared.model(in_training, changes, step, rows)
     return weighted_loss(model, whole, x, y, weights)
 
   both = jax.value_and_grad(loss_of, argnums=(0, 1))
@@ -95,7 +124,21 @@ def local_step(
   )
   count = jnp.where(active, weights.sum(), 0.0)
   loss = jnp.where(active, loss * weights.sum(), 0.0)
-  return params, opt_state, changes, loss, count
+  return Learner(params, opt_state, changes), loss, count
+
+
+def _in_training(model: Model, key: jax.Array, step: jax.Array) -> Model:
+  """The model as a client's local step applies it, with the random numbers of both."""
+  draws = model.apply_train
+  if draws is None:
+    return model
+  of_step = _of_step(key, prng_streams.LAYERS, step)
+  return model._replace(apply=lambda params, x: draws(params, x, of_step))
+
+
+def _of_step(key: jax.Array, stream: int, step: jax.Array) -> jax.Array:
+  """The key of a stream at a client's local step."""
+  return jax.random.fold_in(prng_streams.fold(key, stream), step)
 
 
 def _together(grads: Any) -> Any:
@@ -135,20 +178,49 @@ class Ends(NamedTuple):
   finite: jax.Array
 
 
+class Work(NamedTuple):
+  """Which clients of a chunk train, and how much.
+
+  Attributes:
+    ids: [C] int32 positions in the data.
+    steps: [C] int32 local steps.
+    keys: [C] keys of the clients in this round.
+  """
+
+  ids: jax.Array
+  steps: jax.Array
+  keys: jax.Array
+
+
+class Terms(NamedTuple):
+  """What clients of a chunk minimize beside their loss; see `Objective`.
+
+  Attributes:
+    anchor: [C, ...] what `prox` pulls to; None is the start.
+    prox: [C] float32, adds `prox * |w - anchor|^2` to the loss (Eq. 7), or None.
+    correction: [C, ...] added to every gradient, or None.
+    vary: gives the correction of each step, counted from 0; None leaves it as it is.
+    layers: names of the layers that learn; None is all. The others stay as they are.
+  """
+
+  anchor: Params = None
+  prox: jax.Array | None = None
+  correction: Params = None
+  vary: Vary | None = None
+  layers: Sequence[str] | None = None
+
+
+_LOSS_ALONE = Terms()
+
+
 def train_chunk(
   local: LocalTraining,
   data: FederatedData,
   starts: Params,
-  ids: jax.Array,
-  steps: jax.Array,
-  keys: jax.Array,
+  work: Work,
   *,
   shared: SharedStart = NONE,
-  anchor: Params = None,
-  prox: jax.Array | None = None,
-  correction: Params = None,
-  vary: Vary | None = None,
-  layers: Sequence[str] | None = None,
+  terms: Terms = _LOSS_ALONE,
   rate: jax.Array | None = None,
 ) -> Ends:
   """Trains C clients side by side for as long as the longest of them takes.
@@ -157,18 +229,13 @@ def train_chunk(
     local: see `LocalTraining`.
     data: training split.
     starts: [C, ...] where each client starts.
-    ids: [C] int32 positions in `data`.
-    steps: [C] int32 local steps.
-    keys: [C] keys of the clients in this round.
+    work: of each client.
     shared: kernels of one center or two that they start from, which `starts` is
-      without; `anchor` and `correction` must be None if there are any.
-    anchor: [C, ...] what `prox` pulls to; the start by default.
-    prox: [C] float32, adds `prox * |w - anchor|^2` to the loss (Eq. 7), or None.
-    correction: [C, ...] added to every gradient, or None.
-    vary: gives the correction of each step, counted from 0; None leaves it as it is.
-    layers: names of the layers that learn; None is all. The others stay as they are.
+      without; `terms` must be without anchor and correction if there are any.
+    terms: what they minimize beside their loss.
     rate: [] float32, see `LocalTraining.rate`.
   """
+  (ids, steps, keys), (anchor, prox, correction, vary, layers) = work, terms
   one = ids.shape[0] == 1
   if one:
     # Without a client axis convolutions are not grouped ones, and the loop can
@@ -194,25 +261,23 @@ def train_chunk(
     anchor = learning(starts if anchor is None else anchor)
   if correction is not None:
     correction = learning(correction)
-
+  fixed = Fixed(frozen, anchor, prox, correction, keys)
   in_order, batch_at = batching.step_by_step(local.schedule, data, ids, keys, each)
 
   def body(step: jax.Array, loop: _Loop) -> _Loop:
     orders, batch = batch_at(step, loop.orders)
+    of_step = local.rate_of_step(step, rate)
 
-    def one_step(correction, params, *others):
+    def one_step(fixed, learner, batch, active):
       if vary is not None:
-        correction = vary(step, params, correction)
-      return local_step(
-        local, correction, params, *others, shared=shared, step=step, rate=rate
-      )
+        varied = vary(step, learner.params, fixed.correction)
+        fixed = fixed._replace(correction=varied)
+      return local_step(local, shared, step, of_step, fixed, learner, batch, active)
 
-    active = step < steps
-    params, opt_state, changes, loss, count = each(one_step)(
-      correction, loop.params, frozen, loop.opt_state, batch, active, anchor, prox,
-      loop.changes,
-    )  # fmt: skip
+    learner = Learner(loop.params, loop.opt_state, loop.changes)
+    learner, loss, count = each(one_step)(fixed, learner, batch, step < steps)
     loss, visited = loop.loss + loss, loop.visited + count
+    params, opt_state, changes = learner
     return _Loop(params, opt_state, changes, orders, loss, visited)
 
   first = _Loop(

@@ -132,12 +132,15 @@ def kernels(
     layers: names of the layers that learn; None is all.
 
   Returns:
-    None of them unless the local optimizer is plain SGD and `local.shared_start` says
-    so: 'on' takes every dense layer that the clients share and that learns, 'auto' the
-    large ones whose rows stay small beside the kernel.
+    None of them unless the local optimizer is plain SGD, the model draws no random
+    numbers in training and `local.shared_start` says so: 'on' takes every dense layer
+    that the clients share and that learns, 'auto' the large ones whose rows stay small
+    beside the kernel.
   """
   model, mode, apply_with = local.model, local.shared_start, local.model.apply_with
   if mode == 'off' or apply_with is None or start.shared is None:
+    return ()
+  if model.apply_train is not None:  # Its random layers lie outside `apply_with`.
     return ()
   params = jax.eval_shape(model.init, jax.random.key(0))
   if start.mixture is not None or not is_plain_sgd(local):

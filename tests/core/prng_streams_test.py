@@ -17,7 +17,8 @@ def test_streams_do_not_coincide():
       streams.DROPOUT, streams.STRAGGLES, streams.STRAGGLER_EPOCHS, streams.NOISE,
       streams.FIRST_COHORT, streams.SAMPLE, streams.DRAWS, streams.MODEL,
       streams.LOCAL, streams.CLUSTERING, streams.SIGNS, streams.REPEATED,
-      streams.SHUFFLE, streams.ROUNDING,
+      streams.SHUFFLE, streams.ROUNDING, streams.LAYERS,
+      streams.AUGMENTATION,
   ]  # fmt: skip
   others = {data(streams.fold(key, s)) for s in named}
   assert len(others) == len(named)

@@ -167,7 +167,8 @@ def test_all_clients_are_at_their_number_and_lines_break(monkeypatch, tmp_path):
 
 def test_tables_of_a_comparison_have_columns_of_honest_clients():
   table = tables.over_seeds({'fed_avg': [summary(0.1, 0.8)], 'non_fed': [None]})
-  head, _, row, diverged = tables.as_markdown(table).splitlines()
+  head, _, row, diverged, _, said = tables.as_markdown(table).splitlines()
+  assert said == 'Figures are of the last round.'
   assert head.startswith('| method | honest finetuned micro-acc |')
   assert row.startswith('| fed_avg | 80.0 | 80.0 |')
   assert '| 10.0 |' in row

@@ -118,10 +118,27 @@ class Dropping(nn.Module):
     return nn.Dense(3)(nn.Dropout(self.rate, deterministic=not train)(x))
 
 
-class TrainArgument(nn.Module):
+class Unnamed(nn.Module):
   @nn.compact
-  def __call__(self, x, train):
-    return Dropping()(x, train)
+  def __call__(self, x, rate):
+    return nn.Dense(3)(rate * x)
+
+
+class Unheard(nn.Module):
+  """Is told when it trains and does not tell its Dropout."""
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    return nn.Dense(3)(nn.Dropout(0.5, deterministic=True)(x))
+
+
+class Noisy(nn.Module):
+  """Draws whether or not it trains."""
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    noise = jax.random.normal(self.make_rng('noise'), x.shape)
+    return nn.Dense(3)(x + noise)
 
 
 class Attending(nn.Module):
@@ -139,20 +156,32 @@ class Empty(nn.Module):
 
 
 class NnxNet(nnx.Module):
-  def __init__(self, rngs, dropout):
-    self.drop = nnx.Dropout(0.5, **dropout)
+  def __init__(self, rngs, dropout, rate=0.5):
+    self.drop = nnx.Dropout(rate, **dropout)
     self.dense = nnx.Linear(*helpers.SHAPE, 3, rngs=rngs)
 
   def __call__(self, x):
     return self.dense(self.drop(x))
 
 
-class NnxTrain(nnx.Module):
+class NnxTold(nnx.Module):
+  """Overrules what `train()` and `eval()` say."""
+
+  def __init__(self, rngs, deterministic):
+    self.drop = nnx.Dropout(0.5, rngs=rngs)
+    self.dense = nnx.Linear(*helpers.SHAPE, 3, rngs=rngs)
+    self.deterministic_ = deterministic
+
+  def __call__(self, x):
+    return self.dense(self.drop(x, deterministic=self.deterministic_))
+
+
+class NnxUnnamed(nnx.Module):
   def __init__(self, rngs):
     self.dense = nnx.Linear(*helpers.SHAPE, 3, rngs=rngs)
 
-  def __call__(self, x, *, train):
-    return self.dense(x)
+  def __call__(self, x, *, rate):
+    return self.dense(rate * x)
 
 
 RANDOM = 'has Dropout or another layer that draws random numbers'
@@ -163,15 +192,16 @@ RANDOM = 'has Dropout or another layer that draws random numbers'
   [
     (nn.Sequential([nn.Dense(3), nn.Dropout(0.5, deterministic=False)]), RANDOM),
     (nn.Sequential([nn.Dense(3), nn.Dropout(0.5)]), RANDOM),
-    (Dropping(), f'^Dropping {RANDOM}'),
+    (Unheard(), f'^Unheard {RANDOM}'),
+    (Noisy(), f'^Noisy {RANDOM}'),
     (Attending(), f'^Attending {RANDOM}'),
-    (TrainArgument(), "^TrainArgument.__call__ must take the examples alone .*'train'"),
+    (Unnamed(), "^Unnamed.__call__ must take the examples and, .*'rate'"),
     (Empty(), '^Empty has no parameters'),
     (nn.Dense(3, param_dtype=jnp.bfloat16), '^Dense: the parameter bias is bfloat16'),
-    (lambda rngs: NnxNet(rngs, {'rngs': rngs}), f'^NnxNet {RANDOM}'),
-    (lambda rngs: NnxNet(rngs, {'deterministic': True}), f'^NnxNet {RANDOM}'),
-    (lambda rngs: NnxNet(rngs, {}), f'^NnxNet {RANDOM}'),
-    (NnxTrain, "^NnxTrain.__call__ must take the examples alone .*'train'"),
+    (lambda rngs: NnxNet(rngs, {}), '^NnxNet has Dropout without random numbers; ma'),
+    (lambda rngs: NnxTold(rngs, True), f'^NnxTold {RANDOM}'),
+    (lambda rngs: NnxTold(rngs, False), f'^NnxTold {RANDOM}'),
+    (NnxUnnamed, "^NnxUnnamed.__call__ must take the examples and, .*'rate'"),
   ],
 )
 def test_modules_that_training_does_not_support_are_one_sentence(module, message):
@@ -182,3 +212,9 @@ def test_modules_that_training_does_not_support_are_one_sentence(module, message
 def test_dropout_of_rate_zero_is_no_dropout():
   model = models.from_flax(Dropping(rate=0.0), helpers.SHAPE)
   check_model(model, helpers.SHAPE, 3)
+  assert model.apply_train is None
+
+  def none(rngs):
+    return NnxNet(rngs, {'rngs': rngs}, rate=0.0)
+
+  assert models.from_flax(none, helpers.SHAPE).apply_train is None

@@ -1,0 +1,129 @@
+"""NNX modules as models: functions of parameters, examples and, in training, a key."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from fesem_jax.core.types import Model, Params
+from fesem_jax.models import training_modes
+from fesem_jax.models.model_checks import check_only_parameters
+from fesem_jax.utils.errors import UserError
+
+
+def as_nnx_model(
+  make: Callable[[nnx.Rngs], nnx.Module], example_shape: Sequence[int]
+) -> tuple[str, Model]:
+  """What makes an NNX module, as the module's name and a `Model`; see `from_flax`."""
+  if isinstance(make, nnx.Module) or not callable(make):
+    raise UserError(
+      f'{type(make).__name__} is no Linen module: give from_flax a function that makes '
+      'the NNX module, e.g. lambda rngs: Net(10, rngs=rngs).'
+    )
+
+  def made(key: jax.Array) -> nnx.Module:
+    module = make(nnx.Rngs(key))
+    if not isinstance(module, nnx.Module):
+      raise UserError(
+        f'from_flax needs a function that makes an NNX module; what it was given makes '
+        f'a {type(module).__name__}.'
+      )
+    return module
+
+  module = nnx.eval_shape(lambda: made(jax.random.key(0)))
+  name = type(module).__name__
+  modes = training_modes.of_call(name, module.__call__)
+  _check_state(name, module)
+
+  def function(kwargs: dict[str, Any]) -> Callable[..., jax.Array]:
+    """The module as it is now: (params, x, key) -> logits."""
+    parts: Any = nnx.split(module, nnx.Param, nnx.RngState)
+    graph, layers, streams = parts
+
+    def run(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
+      state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
+      nnx.replace_by_pure_dict(state, params)
+      return jnp.asarray(nnx.merge(graph, state, _filled(streams, key))(x, **kwargs))
+
+    return run
+
+  def init(key: jax.Array) -> Params:
+    return _named(nnx.to_pure_dict(nnx.state(made(key), nnx.Param)))
+
+  x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
+  as_made = function(training_modes.of_one_function(modes, module.__call__).evaluate)
+  evaluate, train = as_made, None
+  if jax.tree.leaves(nnx.state(module, nnx.RngState)):
+    module.train()
+    train = function(modes.train or {})
+    if _draws(train, init, x):
+      module.eval()
+      evaluate = function(modes.evaluate)
+      if _draws(evaluate, init, x):
+        raise training_modes.always_random(name)
+    elif _has_dropout(module):  # It would have no effect, unsaid.
+      raise training_modes.always_random(name)
+    else:
+      train = None
+
+  def apply(params: Params, x: jax.Array) -> jax.Array:
+    return evaluate(params, x, jax.random.key(0))
+
+  def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
+    assert train is not None
+    return train(params, x, key)
+
+  return name, Model(init, apply, apply_train=apply_train if train else None)
+
+
+def _check_state(name: str, module: nnx.Module) -> None:
+  """Raises `UserError` unless a module has parameters and streams of numbers alone."""
+  state = nnx.to_flat_state(nnx.state(module, nnx.Not(nnx.Param)))
+  others = [v for _, v in state if not isinstance(v, nnx.RngState)]
+  check_only_parameters(name, {type(variable).__name__ for variable in others})
+  for _, layer in nnx.iter_modules(module):
+    if isinstance(layer, nnx.Dropout) and layer.rate > 0 and layer.rngs is None:
+      raise UserError(
+        f'{name} has Dropout without random numbers; make it with '
+        f'nnx.Dropout({layer.rate}, rngs=rngs).'
+      )
+
+
+def _has_dropout(module: nnx.Module) -> bool:
+  """Whether a module has Dropout that drops anything."""
+  layers = [layer for _, layer in nnx.iter_modules(module)]
+  return any(isinstance(layer, nnx.Dropout) and layer.rate > 0 for layer in layers)
+
+
+def _draws(run: Callable[..., jax.Array], init: Any, x: Any) -> bool:
+  """Whether a function of (params, x, key) looks at its key."""
+  params = jax.eval_shape(init, jax.random.key(0))
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  traced = jax.make_jaxpr(lambda key, p, x: run(p, x, key))(key, params, x).jaxpr
+  live = {id(v) for v in traced.outvars}
+  for equation in reversed(traced.eqns):
+    if any(id(v) in live for v in equation.outvars):
+      live |= {id(v) for v in equation.invars}
+  return id(traced.invars[0]) in live
+
+
+def _filled(streams: Any, key: jax.Array) -> Any:
+  """Streams of numbers that start anew from a key, each with one of its own."""
+  leaves, form = jax.tree.flatten(streams)
+
+  def filled(i: int, leaf: Any) -> jax.Array:
+    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      return jnp.zeros(leaf.shape, leaf.dtype)
+    own = jax.random.fold_in(key, i)
+    return jax.random.split(own, leaf.shape) if leaf.shape else own
+
+  return jax.tree.unflatten(form, [filled(i, leaf) for i, leaf in enumerate(leaves)])
+
+
+def _named(layers: Any) -> Params:
+  """The same tree with names for numbers: layers have names, those of a list too."""
+  if not isinstance(layers, dict):
+    return layers
+  return {str(name): _named(layer) for name, layer in layers.items()}

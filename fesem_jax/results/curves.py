@@ -1,0 +1,207 @@
+"""What is read off a run's curve of evaluations: best round, mean of the last, targets.
+
+Papers report the last round, the best one or a mean of the last few, and how many
+rounds a target took. All are computed from the records of the rounds.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.tasks import Figure
+from fesem_jax.utils.errors import UserError, argument, check_choice
+
+# How a table says which figures it has.
+REPORTS = {
+  'last': 'Figures are of the last round.',
+  'best': (
+    "Figures are of each run's best evaluated round by the first of them, chosen by "
+    'the examples that they are measured on; ARI, AMI and unseen clients are of the '
+    'last round.'
+  ),
+  'mean10': (
+    'Figures are means over the last ten evaluated rounds of each run; ARI, AMI and '
+    'unseen clients are of the last round.'
+  ),
+}
+
+_KINDS = ('deployed', 'finetuned')
+# Evaluations of which `mean10` is the mean, at most.
+_LAST = 10
+# The score that decides which round is the best, and that reaches targets.
+_BY = 'micro_accuracy'
+
+Record = dict[str, Any]
+
+
+def _itself(value: float) -> float:
+  return value
+
+
+def reports(
+  history: Sequence[Record], by: str = _BY, better: Callable[[float], float] = _itself
+) -> Record:
+  """The best round and the mean of the last ten evaluations of a run.
+
+  Args:
+    history: records of rounds, of which those with scores count.
+    by: name of the score that decides which round is the best.
+    better: that score -> a number that is higher the better it is.
+
+  Returns:
+    'best' and 'mean10', each with `deployed` and `finetuned` scores and, where some
+    clients are bad, `honest` with the same of the others. Those of 'best' have their
+    `round`, the first of equal ones; 'mean10' has the number of `evaluations`.
+  """
+  found: Record = {}
+  for report in ('best', 'mean10'):
+    of_all = _of_records(history, report, by, better)
+    honest = [r['honest'] | {'round': r['round']} for r in history if 'honest' in r]
+    found[report] = of_all | (
+      {'honest': _of_records(honest, report, by, better)} if honest else {}
+    )
+  return found
+
+
+def _of_records(
+  records: Sequence[Record], report: str, by: str, better: Callable[[float], float]
+) -> Record:
+  """One of `reports` of records with the scores of some clients."""
+  measured = [r for r in records if _KINDS[0] in r]
+  if report == 'best':
+    return {kind: _best(measured, kind, by, better) for kind in _KINDS}
+  last = measured[-_LAST:]
+  means: Record = {kind: _mean([r[kind] for r in last]) for kind in _KINDS}
+  return means | {'evaluations': len(last)}
+
+
+def _best(
+  measured: Sequence[Record], kind: str, by: str, better: Callable[[float], float]
+) -> Record:
+  values = np.array([better(r[kind][by]) for r in measured], np.float64)
+  # Without examples to measure on, no figure is a number.
+  chosen = len(measured) - 1 if np.isnan(values).all() else int(np.nanargmax(values))
+  return measured[chosen][kind] | {'round': measured[chosen]['round']}
+
+
+def _mean(scores: Sequence[Record]) -> Record:
+  """The mean of each score."""
+  return {name: float(np.mean([s[name] for s in scores])) for name in scores[-1]}
+
+
+def as_reported(summary: Record, report: str) -> Record:
+  """A summary whose scores are those of a report.
+
+  Args:
+    summary: of a run.
+    report: one of `REPORTS`.
+
+  Raises:
+    UserError: if the summary, of an older version, has none but those of the last
+      round.
+  """
+  check_choice('report', report, tuple(REPORTS))
+  if report == 'last':
+    return summary
+  if 'reports' not in summary:
+    raise UserError(
+      f'{argument("report", report)} needs runs of this version; the summary of one '
+      'has the figures of its last round only: run the same command again.'
+    )
+  found = summary['reports'][report]
+  changed = summary | {kind: _scores(found[kind]) for kind in _KINDS}
+  if 'honest' in summary:
+    of_honest = {kind: _scores(found['honest'][kind]) for kind in _KINDS}
+    changed |= {'honest': summary['honest'] | of_honest}
+  return changed
+
+
+def _scores(found: Record) -> Record:
+  return {name: value for name, value in found.items() if name != 'round'}
+
+
+def rounds_to(
+  target: float, rounds: Sequence[float], values: Sequence[float]
+) -> float | None:
+  """Rounds until a curve first reaches a target, as McMahan et al. (2017) count them.
+
+  The curve is made monotone, the best value so far, and taken to be linear between the
+  rounds in which it was measured.
+
+  Args:
+    target: to be reached.
+    rounds: [N] increasing, when values were measured.
+    values: [N]; those that are no numbers count as none.
+
+  Returns:
+    The rounds, the first measured one if its value reaches the target; None if none
+    does.
+  """
+  best = np.maximum.accumulate(np.nan_to_num(values, nan=-np.inf, posinf=np.inf))
+  reached = np.flatnonzero(best >= target)
+  if not len(reached):
+    return None
+  i = int(reached[0])
+  if i == 0 or not np.isfinite(best[i - 1]):
+    return float(rounds[i])
+  share = (target - best[i - 1]) / (best[i] - best[i - 1])
+  return float(rounds[i - 1] + share * (rounds[i] - rounds[i - 1]))
+
+
+def rounds_to_targets(
+  history: Sequence[Record],
+  targets: Sequence[float],
+  by: str = _BY,
+  better: Callable[[float], float] = _itself,
+) -> list[Record]:
+  """Rounds until a score of a run reaches each target.
+
+  Args:
+    history: see `reports`.
+    targets: values of the score.
+    by: see `reports`.
+    better: see `reports`.
+
+  Returns:
+    For each target a dict of the `target` and, of the `deployed` and the `finetuned`
+    models, the rounds or None; see `rounds_to`.
+  """
+  measured = [r for r in history if _KINDS[0] in r]
+  rounds = [r['round'] for r in measured]
+  found = []
+  for target in targets:
+    reached: Record = {'target': target}
+    for kind in _KINDS:
+      values = [better(r[kind][by]) for r in measured]
+      reached[kind] = rounds_to(better(target), rounds, values)
+    found.append(reached)
+  return found
+
+
+def targets(texts: Sequence[str]) -> list[float]:
+  """Targets from texts such as '0.97'.
+
+  Raises:
+    UserError: unless each is a positive number.
+  """
+  try:
+    found = [float(text) for text in texts if text]
+  except ValueError:
+    found = [-1.0]
+  if not all(0 < target < np.inf for target in found):
+    raise UserError(
+      f'{argument("target", ",".join(texts))} must be positive numbers, e.g. '
+      'accuracies such as 0.97,0.99.'
+    )
+  return list(dict.fromkeys(found))
+
+
+def check_targets(targets: Sequence[float], figure: Figure) -> None:
+  """Raises `UserError` on targets that a share, such as an accuracy, never reaches."""
+  for target in targets:
+    if figure.percent and target > 1:
+      raise UserError(
+        f'{argument("target", f"{target:g}")} is more than 1, the largest '
+        f'{figure.label}; give a share, e.g. 0.97.'
+      )

@@ -1,0 +1,151 @@
+"""Augmentation of images inside a local step: crops, flips and cutouts.
+
+Sources: torchvision's RandomCrop with zero padding and RandomHorizontalFlip; DeVries
+and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout",
+2017.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.utils.errors import UserError, argument
+
+FORMS = 'crop:PADDING, flip and cutout:SIZE'
+
+
+class Crop(NamedTuple):
+  """A window of the image's own size, out of the image with zeros around it.
+
+  Attributes:
+    padding: zeros on each side.
+  """
+
+  padding: int
+
+  def draw(self, key: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """[2] int32: the window's first row and column, each in 0..2 padding."""
+    del shape
+    return jax.random.randint(key, (2,), 0, 2 * self.padding + 1)
+
+  def changed(self, image: jax.Array, first: jax.Array) -> jax.Array:
+    """The window [H, W, ...] at `first`."""
+    beside = [(self.padding, self.padding)] * 2 + [(0, 0)] * (image.ndim - 2)
+    starts = [*first, *[0] * (image.ndim - 2)]
+    return jax.lax.dynamic_slice(jnp.pad(image, beside), starts, image.shape)
+
+
+class Flip(NamedTuple):
+  """Left and right change places in half of the images."""
+
+  def draw(self, key: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """[] bool."""
+    del shape
+    return jax.random.bernoulli(key)
+
+  def changed(self, image: jax.Array, flips: jax.Array) -> jax.Array:
+    """The image [H, W, ...], mirrored or not."""
+    return jnp.where(flips, image[:, ::-1], image)
+
+
+class Cutout(NamedTuple):
+  """A square of zeros, whose center is any pixel; beyond the edge, it is cut off.
+
+  Attributes:
+    size: of its side.
+  """
+
+  size: int
+
+  def draw(self, key: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """[2] int32: row and column of the center."""
+    return jax.random.randint(key, (2,), 0, jnp.asarray(shape[:2]))
+
+  def changed(self, image: jax.Array, center: jax.Array) -> jax.Array:
+    """The image [H, W, ...] without rows and columns center - size // 2 and on."""
+
+    def covers(axis: int) -> jax.Array:
+      place = jnp.arange(image.shape[axis]) - (center[axis] - self.size // 2)
+      return (place >= 0) & (place < self.size)
+
+    hole = covers(0)[:, None] & covers(1)[None]
+    return jnp.where(hole.reshape(*hole.shape, *[1] * (image.ndim - 2)), 0.0, image)
+
+
+Change = Crop | Flip | Cutout
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+  """Changes of images, each of its own draws, one after the other.
+
+  It is a value of `LocalTraining.augmentation`: (key, x) -> x.
+
+  Attributes:
+    changes: in the order in which they are made.
+  """
+
+  changes: tuple[Change, ...]
+
+  def __call__(self, key: jax.Array, x: jax.Array) -> jax.Array:
+    """Changes each image of a batch on its own.
+
+    Args:
+      key: of a client's local step.
+      x: [B, H, W] or [B, H, W, C] float32.
+    """
+
+    def one(slot: jax.Array, image: jax.Array) -> jax.Array:
+      keys = jax.random.split(jax.random.fold_in(key, slot), len(self.changes))
+      for own, change in zip(keys, self.changes, strict=True):
+        image = change.changed(image, change.draw(own, image.shape))
+      return image
+
+    return jax.vmap(one)(jnp.arange(x.shape[0], dtype=jnp.int32), x)
+
+
+_MAKE: dict[str, Callable[..., Any]] = {'crop': Crop, 'flip': Flip, 'cutout': Cutout}
+
+
+def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None:
+  """The augmentation that a text such as 'crop:4,flip,cutout:8' names.
+
+  Args:
+    text: changes in their order, each at most once; empty for none.
+    example_shape: [H, W] or [H, W, C].
+
+  Returns:
+    The augmentation; None of an empty text.
+
+  Raises:
+    UserError: on an unknown or repeated change, a number out of range, or examples that
+      are not images.
+  """
+  if not text:
+    return None
+  named = argument('augment', text)
+  if len(example_shape) not in (2, 3):
+    raise UserError(
+      f'{named} needs images, but examples have shape {tuple(example_shape)}; leave it '
+      'out.'
+    )
+  least = min(example_shape[:2])
+  found: dict[str, Any] = {}
+  for part in text.split(','):
+    name, colon, number = part.partition(':')
+    numbered = name in ('crop', 'cutout')
+    fits = number.isdecimal() and len(number) < 6 if numbered else not colon
+    if name not in _MAKE or name in found or not fits:
+      raise UserError(
+        f'{named} must be {FORMS}, each at most once, separated by commas, e.g. '
+        'crop:4,flip.'
+      )
+    if numbered and not 0 < int(number) <= least:
+      raise UserError(
+        f'{named}: {part} must be from 1 to {least}, the least side of the images.'
+      )
+    found[name] = _MAKE[name](*[int(number)] if numbered else [])
+  return Augmentation(tuple(found.values()))

@@ -1,0 +1,157 @@
+"""Local optimizers by their names, with the update rules of PyTorch."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fesem_jax.core import hyperparameters
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_share,
+)
+
+NAMES = ('sgd', 'momentum', 'adam', 'adamw')
+
+# `torch.nn.utils.clip_grad_norm_` adds it to the norm that it divides by.
+_NORM_EPSILON = 1e-6
+
+
+class AdamOptions(NamedTuple):
+  """Numbers of Adam and AdamW.
+
+  Attributes:
+    beta1: decay of the mean of gradients, in [0, 1).
+    beta2: decay of the mean of their squares, in [0, 1).
+    epsilon: added to the root of that mean.
+  """
+
+  beta1: float = 0.9
+  beta2: float = 0.999
+  epsilon: float = 1e-8
+
+
+ADAM = AdamOptions()
+
+
+def local_optimizer(
+  optimizer: str,
+  learning_rate: float,
+  *,
+  momentum: float = 0.9,
+  nesterov: bool = False,
+  weight_decay: float = 0.0,
+  adam: AdamOptions = ADAM,
+  clip_norm: float = 0.0,
+) -> optax.GradientTransformation:
+  """An optimizer of clients by its name, which steps as PyTorch's does.
+
+  With g the gradient of all that a client minimizes, the penalty of FedProx, Ditto or
+  FeSEM and the correction of SCAFFOLD or FedDANE included, a step is
+
+    g <- g min(1, clip_norm / (|g| + 1e-6))               with `clip_norm`
+    g <- g + weight_decay w                               but for adamw
+    sgd        w <- w - eta g
+    momentum   b <- momentum b + g                        b is 0 before the first step
+               w <- w - eta b, or w - eta (g + momentum b) with `nesterov`
+    adam       m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
+               w <- w - eta m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
+    adamw      w <- w - eta weight_decay w, then as adam
+
+  where |g| is over all parameters of a client that learn. So clipping comes between
+  `loss.backward()` and `optimizer.step()` of a PyTorch program whose loss has the
+  penalty in it, and weight decay is neither clipped nor part of the reported loss.
+  Sources: documentation of torch.optim.SGD, Adam, AdamW and
+  torch.nn.utils.clip_grad_norm_. State (b, m, v, t) starts anew in every round.
+
+  Args:
+    optimizer: one of `NAMES`.
+    learning_rate: eta.
+    momentum: of 'momentum', in [0, 1); 0 is plain SGD.
+    nesterov: of 'momentum'.
+    weight_decay: 0 is none. PyTorch's AdamW has 0.01 by default.
+    adam: of 'adam' and 'adamw'.
+    clip_norm: 0 is none.
+
+  Returns:
+    An Optax optimizer, whose learning rate, momentum, weight decay and bound may change
+    without compiling anew (`hyperparameters`).
+
+  Raises:
+    UserError: on an unknown name, a number out of range, `nesterov` without momentum,
+      or 'adamw' without weight decay.
+  """
+  _check(optimizer, learning_rate, momentum, nesterov, weight_decay, adam, clip_norm)
+  clips, decays, moves_on = clip_norm > 0, weight_decay > 0, momentum > 0
+
+  def make(rate, momentum, weight_decay, clip_norm):
+    parts = [clip_by_norm(clip_norm)] if clips else []
+    if decays and optimizer != 'adamw':
+      parts.append(optax.add_decayed_weights(weight_decay))
+    betas = {'b1': adam.beta1, 'b2': adam.beta2, 'eps': adam.epsilon}
+    if optimizer == 'adam':
+      parts.append(optax.adam(rate, **betas))
+    elif optimizer == 'adamw':
+      parts.append(optax.adamw(rate, **betas, weight_decay=weight_decay))
+    elif optimizer == 'momentum' and moves_on:
+      parts.append(optax.sgd(rate, momentum, nesterov))
+    else:
+      parts.append(optax.sgd(rate))
+    return parts[0] if len(parts) == 1 else optax.chain(*parts)
+
+  return hyperparameters.optimizer(
+    make, learning_rate, momentum, weight_decay, clip_norm
+  )
+
+
+def clip_by_norm(bound: jax.Array | float) -> optax.GradientTransformation:
+  """Shortens a gradient whose L2 norm over all parameters is more than `bound`.
+
+  As `torch.nn.utils.clip_grad_norm_`. Of a gradient that is not finite, nothing finite
+  remains, so that the client counts as failed.
+  """
+
+  def shorten(gradients, _):
+    norm = optax.tree.norm(gradients)
+    share = jnp.minimum(1.0, bound / (norm + _NORM_EPSILON))
+    return jax.tree.map(lambda g: g * share, gradients)
+
+  return optax.stateless(shorten)
+
+
+def _check(
+  optimizer: str,
+  learning_rate: float,
+  momentum: float,
+  nesterov: bool,
+  weight_decay: float,
+  adam: AdamOptions,
+  clip_norm: float,
+) -> None:
+  """Raises `UserError`; see `local_optimizer`."""
+  check_choice('optimizer', optimizer, NAMES)
+  named = argument('optimizer', optimizer)
+  for name, value in {
+    'learning_rate': learning_rate,
+    'adam_epsilon': adam.epsilon,
+  }.items():
+    if not value > 0:
+      raise UserError(f'{argument(name, value)} must be positive.')
+  check_share(momentum=momentum, adam_beta1=adam.beta1, adam_beta2=adam.beta2)
+  check_at_least(0, weight_decay=weight_decay, clip_norm=clip_norm)
+  if nesterov and (optimizer != 'momentum' or momentum == 0):
+    found = named if optimizer != 'momentum' else argument('momentum', momentum)
+    raise UserError(
+      f'{argument("nesterov")} needs momentum, which {found} does not have; give '
+      f'{argument("optimizer", "momentum")} and a positive {argument("momentum")}.'
+    )
+  if optimizer == 'adamw' and weight_decay == 0:
+    raise UserError(
+      f'{named} is Adam with decoupled {argument("weight_decay")}, of which none is '
+      f"given; give one (PyTorch's default is 0.01), or choose "
+      f'{argument("optimizer", "adam")}.'
+    )

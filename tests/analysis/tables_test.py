@@ -1,0 +1,78 @@
+"""What tables say of the rounds that they show, and rounds to a target."""
+
+import csv
+import dataclasses
+import json
+
+import pytest
+
+from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparing import Comparison
+from fesem_jax.results import curves
+
+
+def summary(accuracies, targets=(0.5, 0.9)):
+  """The summary of a run with these accuracies after its rounds."""
+  history = []
+  for number, accuracy in enumerate(accuracies, 1):
+    scores = dict.fromkeys(tables.COLUMNS, accuracy)
+    history.append({'round': number, 'deployed': scores, 'finetuned': scores})
+  return {
+    'finetuned': history[-1]['finetuned'], 'deployed': history[-1]['deployed'],
+    'clusters': None, 'timing': {'seconds_per_round': 0.5},
+    'clients_without_test_examples': 0, 'reports': curves.reports(history),
+    'rounds_to_target': curves.rounds_to_targets(history, targets),
+  }  # fmt: skip
+
+
+FOUND = Comparison(
+  {
+    'fed_avg': [summary([0.25, 0.75, 0.5]), summary([0.5, 0.5, 0.25])],
+    'fesem(2)': [summary([0.4, 0.6, 0.95]), None],
+    'non_fed': [],
+  },
+  [],
+)
+
+
+@pytest.mark.parametrize(
+  ('report', 'micro', 'said'),
+  [
+    ('last', '37.5 ± 17.7', 'Figures are of the last round.'),
+    ('best', '62.5 ± 17.7', "Figures are of each run's best evaluated round"),
+    ('mean10', '45.8 ± 5.9', 'Figures are means over the last ten evaluated rounds'),
+  ],
+)
+def test_tables_show_a_report_and_say_which(report, micro, said, tmp_path):
+  found = dataclasses.replace(FOUND, report=report)
+  row = tables.as_markdown(found.table).splitlines()[2]
+  assert row.startswith(f'| fed_avg | {micro} |')
+  found.write(tmp_path)
+  for name in ('table.md', 'table.tex'):
+    assert said in (tmp_path / name).read_text()
+  assert said in str(found)
+  (first, *_) = csv.DictReader((tmp_path / 'table.csv').open())
+  assert first['report'] == report
+  held = json.loads((tmp_path / 'table.json').read_text())
+  assert held['report'] == report
+  # Differences are of the same figures; the one seed of both counts.
+  (other,) = found.differences['deployed']
+  want = {'last': -45, 'best': -20, 'mean10': -15}[report]
+  assert other['mean'] == pytest.approx(want)
+
+
+def test_rounds_to_a_target_are_means_over_seeds_that_reached_it():
+  head, _, avg, fesem, none, *rest = tables.as_markdown(FOUND.table).splitlines()
+  assert head.endswith('| s/round | rounds to 50 % | rounds to 90 % |')
+  # 1 + 0.25 / 0.5 and 1 rounds; never.
+  assert avg.endswith('| 1.2 ± 0.4 | not reached |')
+  # Of one seed that did not diverge: 1.5, and 2 + 0.3 / 0.35.
+  assert fesem.endswith('| 1.5 | 2.9 |')
+  assert none.endswith('|  |  |')
+  assert 'Rounds to a target are of the deployed micro accuracy.' in rest
+  mixed = tables.over_seeds({'a': [summary([0.2, 0.6]), summary([0.1, 0.2])]})
+  assert '| 1.8 (1 of 2) | not reached |' in tables.as_markdown(mixed)
+  assert '1.8 (1 of 2)' in tables.as_text(mixed)
+  assert '1.8 (1 of 2)' in tables.as_csv(mixed)
+  without = tables.over_seeds({'a': [summary([0.2], targets=())]})
+  assert 'rounds to' not in tables.as_markdown(without)

@@ -1,0 +1,182 @@
+"""Flags of local training: what they build, what they refuse and what they note."""
+
+import json
+
+import numpy as np
+import optax
+import pytest
+
+from experiments import compare, schedules, unused
+from experiments.build import build_local
+from experiments.errors import in_flags
+from fesem_jax import models
+from fesem_jax.training.plain_sgd import is_plain_sgd
+from tests.experiments.binaries_test import QUICK, refuses
+from tests.experiments.unused_test import parse
+from tests.support import helpers
+from tests.support.commands import call
+
+__all__ = ['parse']  # The fixture.
+
+
+def local_of(parse, *given):
+  """The local training that flags name, for data of six features."""
+  config, machine = parse(*given)
+  data = helpers.federation([3, 4])
+  return build_local(config, models.build('logistic', (6,), 3), data, machine)
+
+
+def updates(optimizer, count=3):
+  """What an optimizer makes of some gradients, one after the other."""
+  rng = np.random.default_rng(0)
+  params = {'w': rng.normal(size=5).astype(np.float32)}
+  state, made = optimizer.init(params), []
+  for _ in range(count):
+    gradient = {'w': rng.normal(size=5).astype(np.float32)}
+    update, state = optimizer.update(gradient, state, params)
+    params = optax.apply_updates(params, update)
+    made.append(np.asarray(update['w']))
+  return np.stack(made)
+
+
+@pytest.mark.parametrize(
+  ('given', 'same'),
+  [
+    (['--optimizer=momentum'], lambda: optax.sgd(0.1, momentum=0.9)),
+    (
+      ['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--weight_decay=0.2'],
+      lambda: optax.chain(optax.add_decayed_weights(0.2), optax.sgd(0.1, 0.5, True)),
+    ),
+    (
+      ['--optimizer=adam', '--adam_beta1=0.5', '--adam_beta2=0.9',
+       '--adam_epsilon=0.1', '--clip_norm=0.5'],
+      lambda: optax.chain(
+        optax.clip_by_global_norm(0.5), optax.adam(0.1, 0.5, 0.9, 0.1)
+      ),
+    ),
+    (
+      ['--optimizer=adamw', '--weight_decay=0.01', '--learning_rate=0.2'],
+      lambda: optax.adamw(0.2, weight_decay=0.01),
+    ),
+  ],
+)  # fmt: skip
+def test_flags_make_the_optimizer(given, same, parse):
+  made = updates(local_of(parse, *given).optimizer)
+  np.testing.assert_allclose(made, updates(same()), rtol=1e-4)
+
+
+def test_local_steps_have_a_schedule_of_their_own(parse):
+  local = local_of(parse, '--local_lr_schedule=step:2:0.5')
+  assert is_plain_sgd(local)
+  given = [float(local.local_lr_schedule(np.int32(step))) for step in range(5)]
+  np.testing.assert_allclose(given, [1, 1, 0.5, 0.5, 0.25])
+  local = local_of(parse, '--local_lr_schedule=cosine', '--local_steps=4')
+  assert float(local.local_lr_schedule(np.int32(2))) == pytest.approx(0.5)
+  assert local_of(parse).local_lr_schedule is None
+  assert schedules.resolved_local('cosine', 4) == 'cosine:4'
+
+
+@pytest.mark.parametrize(
+  ('given', 'message'),
+  [
+    (['--nesterov'], '--nesterov needs momentum, which --optimizer=sgd does not have'),
+    (['--optimizer=adamw'], '--optimizer=adamw is Adam with decoupled --weight_decay'),
+    (['--momentum=1'], r'--momentum=1.0 must lie in \[0, 1\)'),
+    (['--adam_beta1=-1'], r'--adam_beta1=-1.0 must lie in \[0, 1\)'),
+    (['--clip_norm=-1'], '--clip_norm=-1.0 must be at least 0'),
+    (['--learning_rate=0'], '--learning_rate=0.0 must be positive'),
+    (['--local_lr_schedule=cosine'], '--local_lr_schedule=cosine needs --local_steps'),
+    (['--local_lr_schedule=often'], '--local_lr_schedule=often must be constant, cosi'),
+  ],
+)
+def test_contradictions_are_refused(given, message, parse):
+  with refuses(message):
+    local_of(parse, *given)
+
+
+@pytest.mark.parametrize('flag', ['weight_decay', 'clip_norm'])
+def test_a_shared_start_needs_plain_sgd(flag, parse):
+  config, machine = parse('--shared_start=on', f'--{flag}=0.5')
+  local = local_of(parse, '--shared_start=on', f'--{flag}=0.5')
+  with refuses(f'--shared_start=on needs plain SGD: with --{flag}=0.5 every client'):
+    unused.check(config, machine, local, 12)
+
+
+def test_options_of_other_optimizers_are_noted(parse):
+  for given, note in (
+    (['--momentum=0.5'], '--momentum=0.5 has no effect: it is for --optimizer=mom'),
+    (['--adam_beta2=0.9'], '--adam_beta2=0.9 has no effect: it is for --optimizer=ad'),
+  ):
+    said = [in_flags(n) for n in unused.notes(*parse(*given), 12)]
+    assert len(said) == 1
+    assert note in said[0]
+  used = ['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--weight_decay=0.1']
+  assert not unused.notes(*parse(*used), 12)
+  assert not unused.notes(*parse('--optimizer=adam', '--adam_beta2=0.9'), 12)
+
+
+def test_a_run_trains_with_them_and_says_so_in_its_configuration(tmp_path):
+  given = ['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--clip_norm=1',
+           '--weight_decay=1e-3', '--local_lr_schedule=exponential:0.9']  # fmt: skip
+  done = call('run', *QUICK, *given, '--algorithm=fed_avg', '--workdir=w', cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  # A run of other values is another run.
+  other = call('run', *QUICK, '--algorithm=fed_avg', '--workdir=w', cwd=tmp_path)
+  assert other.returncode == 1
+  assert '--clip_norm (there: 1.0, now: 0.0)' in other.stderr
+
+
+def test_methods_of_a_table_may_have_their_own(parse):
+  parse()
+  by_label = compare.configurations(
+    ['fed_avg(optimizer=momentum;momentum=0.5)', 'fed_avg'], 1, {}
+  )
+  first, second = (configs[0] for configs in by_label.values())
+  assert (first['optimizer'], first['momentum']) == ('momentum', 0.5)
+  assert (second['optimizer'], second['momentum']) == ('sgd', 0.9)
+
+
+def test_reports_need_rounds_that_were_evaluated(parse):
+  (said,) = unused.notes(*parse('--report=best', '--eval_every=0'), 12)
+  assert in_flags(said) == (
+    '--report=best has no effect: with --eval_every=0 only the last round counts.'
+  )
+  assert not unused.notes(*parse('--report=best'), 12)
+
+
+def test_a_run_tells_its_report_and_when_it_reached_a_target(tmp_path):
+  given = [*QUICK, '--algorithm=fed_avg', '--rounds=3', '--workdir=w']
+  wrong = call('run', *given, '--target=97', cwd=tmp_path)
+  assert wrong.returncode == 1
+  assert '--target=97 must be accuracies, more than 0 and at most 1' in wrong.stderr
+  first = call('run', *given, cwd=tmp_path)
+  assert first.returncode == 0, first.stderr
+  assert 'Figures are of the last round.' in first.stdout
+  assert 'micro-accuracy is its accuracy on all test examples.' in first.stdout
+  history = [json.loads(s) for s in (tmp_path / 'w/metrics.jsonl').open()]
+  values = [r['deployed']['micro_accuracy'] for r in history if 'deployed' in r]
+  held = json.loads((tmp_path / 'w/summary.json').read_text())
+  assert held['reports']['best']['deployed']['micro_accuracy'] == max(values)
+  mean = held['reports']['mean10']['deployed']['micro_accuracy']
+  assert mean == pytest.approx(np.mean(values))
+  assert held['global_accuracy'] == values[-1]
+  assert 'rounds_to_target' not in held
+  # Another report of a finished run trains nothing.
+  more = ['--report=mean10', f'--target={min(values):.3f},0.999']
+  again = call('run', *given, *more, cwd=tmp_path)
+  assert again.returncode == 0, again.stderr
+  assert f'{100 * np.mean(values):.2f} %' in again.stdout
+  assert 'Figures are means over the last ten evaluated rounds' in again.stdout
+  assert '99.9 % micro-accuracy: deployed not reached' in again.stdout
+  then = json.loads((tmp_path / 'w/summary.json').read_text())
+  assert [r['target'] for r in then.pop('rounds_to_target')][1] == 0.999
+  assert then == held
+
+
+def test_clients_of_several_models_have_no_global_accuracy(tmp_path):
+  given = [*QUICK, '--rounds=1', '--num_clusters=2', '--workdir=w', '--target=0.01']
+  done = call('run', *given, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  held = json.loads((tmp_path / 'w/summary.json').read_text())
+  assert held['global_accuracy'] is None
+  assert held['rounds_to_target'][0]['deployed'] == 1.0

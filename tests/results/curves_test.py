@@ -1,0 +1,128 @@
+"""Best rounds, means of the last and rounds to a target, on curves made by hand."""
+
+import math
+
+import pytest
+
+from fesem_jax.results import curves
+from fesem_jax.utils.errors import UserError
+
+
+@pytest.mark.parametrize(
+  ('target', 'want'),
+  [
+    (0.1, 1.0),  # The first measured round has it.
+    (0.2, 1.0),
+    (0.5, 4.0),  # Halfway between rounds 3 and 5.
+    (0.6, 5.0),
+    (0.7, 5 + 4 * 0.1 / 0.3),  # The fall to 0.4 in round 7 does not count.
+    (0.9, 9.0),
+    (0.91, None),
+  ],
+)
+def test_rounds_to_a_target_are_those_of_the_best_so_far(target, want):
+  rounds, values = [1, 3, 5, 9], [0.2, 0.4, 0.6, 0.9]
+  found = curves.rounds_to(target, rounds, values)
+  assert found == (None if want is None else pytest.approx(want))
+  # The same curve with a fall in between, where the best so far stays.
+  again = curves.rounds_to(target, [1, 3, 5, 7, 9], [0.2, 0.4, 0.6, 0.4, 0.9])
+  if target <= 0.6 or want is None:
+    assert again == found
+  else:
+    assert again == pytest.approx(7 + 2 * (target - 0.6) / 0.3)
+
+
+def test_what_is_no_number_reaches_nothing():
+  nan = math.nan
+  assert curves.rounds_to(0.5, [1, 2, 3], [nan, nan, 0.6]) == 3.0
+  assert curves.rounds_to(0.5, [1, 2, 3], [0.4, nan, 0.6]) == pytest.approx(2.5)
+  assert curves.rounds_to(0.5, [1], [nan]) is None
+  assert curves.rounds_to(0.5, [], []) is None
+
+
+def record(number, deployed, finetuned, **more):
+  def scores(value):
+    return {'micro_accuracy': value, 'macro_f1': value / 2}
+
+  of_both = {'deployed': scores(deployed), 'finetuned': scores(finetuned)}
+  return {'round': number, **of_both, **more}
+
+
+HISTORY = [
+  {'round': 0, 'cluster_sizes': [2, 3]},
+  record(1, 0.3, 0.9),
+  {'round': 2, 'train_loss': 1.0},
+  record(3, 0.8, 0.7),
+  record(4, 0.8, 0.6),
+  record(5, 0.5, 0.5),
+]
+
+
+def test_the_best_round_is_each_kinds_own_and_the_first_of_equal_ones():
+  best = curves.reports(HISTORY)['best']
+  assert best['deployed'] == {'micro_accuracy': 0.8, 'macro_f1': 0.4, 'round': 3}
+  assert best['finetuned'] == {'micro_accuracy': 0.9, 'macro_f1': 0.45, 'round': 1}
+
+
+def test_the_mean_is_of_the_last_ten_evaluations():
+  mean = curves.reports(HISTORY)['mean10']
+  assert mean['evaluations'] == 4
+  assert mean['deployed']['micro_accuracy'] == pytest.approx(0.6)
+  long = [record(r, r / 100, 0.0) for r in range(1, 31)]
+  mean = curves.reports(long)['mean10']
+  assert mean['evaluations'] == 10
+  assert mean['deployed']['micro_accuracy'] == pytest.approx(0.255)
+  assert mean['deployed']['macro_f1'] == pytest.approx(0.1275)
+
+
+def test_without_examples_to_measure_on_the_last_round_counts():
+  history = [record(r, math.nan, math.nan) for r in (1, 2)]
+  assert curves.reports(history)['best']['deployed']['round'] == 2
+
+
+def test_a_summary_shows_what_is_reported():
+  honest = {'clients': 4, 'ari': 1.0, **record(0, 0.1, 0.2)}
+  history = [
+    record(1, 0.9, 0.4, honest=record(0, 0.6, 0.2)),
+    record(2, 0.5, 0.8, honest=honest),
+  ]
+  last = {name: history[-1][name] for name in ('deployed', 'finetuned', 'honest')}
+  summary = {'rounds': 2, **last, 'reports': curves.reports(history)}
+  assert curves.as_reported(summary, 'last') is summary
+  best = curves.as_reported(summary, 'best')
+  assert best['deployed'] == {'micro_accuracy': 0.9, 'macro_f1': 0.45}
+  assert best['finetuned']['micro_accuracy'] == 0.8
+  assert best['honest']['deployed']['micro_accuracy'] == 0.6
+  assert (best['honest']['clients'], best['honest']['ari']) == (4, 1.0)
+  mean = curves.as_reported(summary, 'mean10')
+  assert mean['deployed']['micro_accuracy'] == pytest.approx(0.7)
+  assert mean['honest']['finetuned']['micro_accuracy'] == pytest.approx(0.2)
+  del summary['reports']
+  with pytest.raises(UserError, match='`report=best` needs runs of this version'):
+    curves.as_reported(summary, 'best')
+  with pytest.raises(UserError, match='`report=first` is unknown; choose one of last'):
+    curves.as_reported(summary, 'first')
+
+
+def test_targets_are_looked_for_in_both_curves():
+  found = curves.rounds_to_targets(HISTORY, [0.55, 0.85])
+  assert found == [
+    {'target': 0.55, 'deployed': pytest.approx(2.0), 'finetuned': 1.0},
+    {'target': 0.85, 'deployed': None, 'finetuned': 1.0},
+  ]
+
+
+def test_less_may_be_better():
+  history = [record(r, x, 9.0) for r, x in enumerate([4.0, 1.0, 2.0], 1)]
+  best = curves.reports(history, 'macro_f1', lambda x: -x)['best']['deployed']
+  assert best == {'micro_accuracy': 1.0, 'macro_f1': 0.5, 'round': 2}
+  (found,) = curves.rounds_to_targets(history, [2.5], 'micro_accuracy', lambda x: -x)
+  assert found == {'target': 2.5, 'deployed': 1.5, 'finetuned': None}
+
+
+def test_targets_are_accuracies():
+  assert curves.targets(['0.97', '1', '0.97']) == [0.97, 1.0]
+  assert curves.targets([]) == []
+  for texts in (['97'], ['0'], ['x'], ['nan']):
+    with pytest.raises(UserError, match=f'`target={texts[0]}` must be accuracies'):
+      curves.targets(texts)

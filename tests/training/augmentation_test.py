@@ -1,0 +1,170 @@
+"""Crops, flips and cutouts of images in local steps, against NumPy for given draws."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.build import build_local
+from fesem_jax import algorithms
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.evaluation.evaluate import evaluate_clients
+from fesem_jax.training.augmentation import Crop, Cutout, Flip, augmentation
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import UserError
+from tests.experiments.binaries_test import QUICK, refuses
+from tests.experiments.unused_test import parse
+from tests.support import helpers, reference
+from tests.support.commands import call
+from tests.support.methods import assert_close
+
+__all__ = ['parse']  # The fixture.
+
+GRAY, COLOR = (6, 5), (6, 5, 3)
+SIZES = [6, 3, 9]
+KEY = jax.random.key(3)
+
+
+def by_numpy(change, image, drawn):
+  """What a change makes of an image [H, W, ...], in NumPy."""
+  height, width = image.shape[:2]
+  if isinstance(change, Crop):
+    beside = ((change.padding,) * 2,) * 2 + ((0, 0),) * (image.ndim - 2)
+    row, column = drawn
+    return np.pad(image, beside)[row : row + height, column : column + width]
+  if isinstance(change, Flip):
+    return np.fliplr(image) if drawn else image
+  out = image.copy()
+  top, left = (int(c) - change.size // 2 for c in drawn)
+  out[
+    max(top, 0) : max(top + change.size, 0), max(left, 0) : max(left + change.size, 0)
+  ] = 0
+  return out
+
+
+def spelled_out(made, key, batch):
+  """An augmented batch, image by image, of the draws that the keys specify."""
+  out = []
+  for slot, image in enumerate(batch):
+    keys = jax.random.split(jax.random.fold_in(key, slot), len(made.changes))
+    for own, change in zip(keys, made.changes, strict=True):
+      image = by_numpy(change, image, np.asarray(change.draw(own, image.shape)))
+    out.append(image)
+  return np.stack(out)
+
+
+@pytest.mark.parametrize('shape', [GRAY, COLOR])
+@pytest.mark.parametrize(
+  'text', ['crop:2', 'flip', 'cutout:3', 'cutout:4', 'crop:5,flip,cutout:1']
+)
+def test_images_are_changed_as_numpy_does(text, shape):
+  made = augmentation(text, shape)
+  batch = np.random.default_rng(0).normal(size=(20, *shape)).astype(np.float32)
+  got = np.asarray(jax.jit(made)(KEY, batch))
+  np.testing.assert_array_equal(got, spelled_out(made, KEY, batch))
+  assert (got != batch).any()
+  other = np.asarray(jax.jit(made)(jax.random.key(4), batch))
+  assert (got != other).any()
+
+
+@pytest.mark.parametrize('change', [Crop(2), Flip(), Cutout(3)])
+def test_all_draws_occur_alike(change):
+  keys = jax.random.split(KEY, 6000)
+  drawn = np.asarray(jax.vmap(lambda k: change.draw(k, COLOR))(keys)).astype(int)
+  values, counts = np.unique(drawn.reshape(len(keys), -1), axis=0, return_counts=True)
+  wanted = {Crop: 25, Flip: 2, Cutout: 30}[type(change)]
+  assert len(values) == wanted
+  np.testing.assert_allclose(counts * wanted / len(keys), 1.0, atol=0.25)
+
+
+def of_images(**options):
+  local = helpers.local(shape=GRAY, **options)
+  return local._replace(augmentation=augmentation('crop:1,flip,cutout:2', GRAY))
+
+
+@pytest.mark.parametrize(
+  ('chunk', 'devices', 'batch'), [(1, 1, 4), (2, 2, 4), (3, 1, 0)]
+)
+def test_local_steps_draw_anew_for_each_client_and_step(chunk, devices, batch):
+  data = helpers.federation(SIZES, shape=GRAY)
+  local = of_images(epochs=2, chunk=chunk, devices=devices, batch_size=batch)
+  local = local._replace(shared_start='on')  # Exact with it too.
+  start = tree.expand(local.model.init(jax.random.key(0)))
+  data_here = data.reorder(np.arange(3), 4) if devices == 2 else data
+  run = jax.jit(
+    lambda p, d: train_cohort(local, ClientModels(p), d, helpers.everyone(d), KEY)
+  )
+  got = run(start, data_here).params
+  for i in range(len(SIZES)):
+    of_client = jax.random.fold_in(jax.random.fold_in(KEY, i), 2**31 - 16)
+    seen = []
+    for step, (x, y) in enumerate(helpers.batches(data, local.schedule, i, KEY)):
+      key = jax.random.fold_in(of_client, step)
+      seen.append((spelled_out(local.augmentation, key, x), y))
+    want, _ = reference.local_sgd(reference.from_params(start, 0), seen, 0.1)
+    assert_close(
+      reference.flat(reference.from_params(got, i)), reference.flat(want), rtol=1e-3
+    )
+
+
+def test_measuring_and_choosing_see_the_images_as_they_are():
+  data, local = helpers.federation(SIZES, shape=GRAY), of_images()
+  plain = local._replace(augmentation=None)
+  stack = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+  cohort = helpers.everyone(data)
+  chex.assert_trees_all_equal(
+    *(cohort_losses(each, stack, data, cohort) for each in (local, plain))
+  )
+  used = ClientModels(stack, jnp.array([0, 1, 1]))
+  counts = [
+    evaluate_clients(used, each, data, data, KEY, 30)[:2] for each in (local, plain)
+  ]
+  chex.assert_trees_all_equal(counts[0][0], counts[1][0])
+  # Fine-tuning is local training.
+  assert (counts[0][1].correct != counts[1][1].correct).any()
+
+
+def test_one_gradient_step_sees_augmented_images():
+  data, local = helpers.federation(SIZES, shape=GRAY), of_images()
+  ends = []
+  for each in (local, local._replace(augmentation=None)):
+    algorithm = algorithms.build('fed_sgd', each)
+    state = algorithm.init(jax.random.key(0), data)
+    ends.append(algorithm.step(state, data, helpers.everyone(data), KEY)[0].params)
+  assert np.abs(reference.vectors(ends[0]) - reference.vectors(ends[1])).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+  ('text', 'shape', 'message'),
+  [
+    ('crop:4', (6,), r'`augment=crop:4` needs images, but examples have shape \(6,\)'),
+    ('crop', GRAY, '`augment=crop` must be crop:PADDING, flip and cutout:SIZE'),
+    ('flip:2', GRAY, '`augment=flip:2` must be'),
+    ('crop:-1', GRAY, '`augment=crop:-1` must be'),
+    ('crop:1.5', GRAY, '`augment=crop:1.5` must be'),
+    ('rotate:3', GRAY, '`augment=rotate:3` must be'),
+    ('flip,flip', GRAY, 'each at most once'),
+    ('flip,', GRAY, 'separated by commas'),
+    ('cutout:0', GRAY, 'cutout:0 must be from 1 to 5, the least side of the images'),
+    ('flip,crop:6', GRAY, 'crop:6 must be from 1 to 5'),
+  ],
+)
+def test_what_is_no_augmentation_is_refused(text, shape, message):
+  with pytest.raises(UserError, match=message):
+    augmentation(text, shape)
+
+
+def test_the_flag_reaches_local_training(parse, tmp_path):
+  config, machine = parse('--augment=crop:2,flip')
+  data = helpers.federation(SIZES, shape=GRAY)
+  local = build_local(config, helpers.local(shape=GRAY).model, data, machine)
+  assert local.augmentation == augmentation('crop:2,flip', GRAY)
+  config, machine = parse('--augment=zoom')
+  with refuses('--augment=zoom must be crop:PADDING'):
+    build_local(config, local.model, data, machine)
+  given = ['--algorithm=fed_avg', '--augment=crop:1,cutout:3', '--workdir=w']
+  done = call('run', *QUICK, *given, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
