@@ -8,6 +8,7 @@ from fesem_jax.data.partitions.value import OF
 from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.utils.errors import UserError, argument
 
+from . import flags as experiment_flags
 from . import methods, plugins
 from .flag_tables import GROUPS
 
@@ -77,7 +78,7 @@ def check_shared_start(
   config: Config, machine: dict[str, Any], local: LocalTraining
 ) -> None:
   """Raises `UserError` on --shared_start=on where the optimizer is not plain SGD."""
-  config = _DEFAULTS | config
+  config = experiment_flags.filled(config)
   if machine['shared_start'] == 'on' and not is_plain_sgd(local):
     plain = config['optimizer'] == 'sgd' or not config['momentum']
     more = [name for name in ('weight_decay', 'clip_norm') if config[name]]
@@ -116,7 +117,7 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
   They may come from a preset or suit other methods and values of a comparison, so that
   they are no mistakes.
   """
-  config = _DEFAULTS | config
+  config = experiment_flags.filled(config)
   name, said = config['algorithm'], []
   for flag, (what, fits) in _NEEDS.items():
     if config[flag] != _DEFAULTS[flag] and not fits(config):

@@ -9,13 +9,14 @@ import pytest
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.results import curves
+from fesem_jax.tasks import CLASSIFICATION
 
 
 def summary(accuracies, targets=(0.5, 0.9)):
   """The summary of a run with these accuracies after its rounds."""
   history = []
   for number, accuracy in enumerate(accuracies, 1):
-    scores = dict.fromkeys(tables.COLUMNS, accuracy)
+    scores = dict.fromkeys(CLASSIFICATION.columns, accuracy)
     history.append({'round': number, 'deployed': scores, 'finetuned': scores})
   return {
     'finetuned': history[-1]['finetuned'], 'deployed': history[-1]['deployed'],

@@ -84,12 +84,12 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
   ('changes', 'message'),
   [
     ({'client': None}, 'lacks the array client'),
-    ({'y': np.zeros(5, int)}, r'y has shape \(5,\); x has 12 rows'),
+    ({'y': np.zeros(5, int)}, 'y has 5 rows; x has 12'),
     ({'y': np.arange(12) - 1}, 'labels must be whole numbers from 0'),
     ({'y': np.arange(12) / 2}, 'labels must be whole numbers from 0'),
     (
       {'y': np.zeros((12, 3), int)},
-      'one for each example, since models are trained as',
+      'one for each example; for other targets choose',
     ),
     ({'x': np.ones((12, 4), np.uint8)}, r'x is uint8 of shape \(12, 4\), .*`scale`'),
     ({'y': np.arange(12) + 2**31}, r'label 2147483659 is not in 0\.\.1048575'),

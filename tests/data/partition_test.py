@@ -25,9 +25,9 @@ def rows_as_set(split):
     ({'y': [0, 1, -1]}, 'labels must be whole numbers from 0'),
     (
       {'y': [0.0, 0.5, 1.0]},
-      'from 0, one for each example, since models are trained a',
+      'from 0, one for each example; for other',
     ),
-    ({'y': np.zeros((3, 4), int)}, 'from 0, one for each example, since'),
+    ({'y': np.zeros((3, 4), int)}, 'from 0, one for each example; for'),
     ({'y': [[0], [1, 2], [0]]}, '`y`: labels of different lengths'),
     ({'y': ['a', 'b', 'c']}, '`y`: labels that are not numbers'),
     ({'x': np.full((3, 2), np.nan)}, 'not finite'),

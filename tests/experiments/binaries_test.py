@@ -618,7 +618,7 @@ MISTAKES = [
   (['--num_devices=-1'], '--num_devices=-1 must'),  # Devices are chosen once.
   (['--algorithm=fedavg'], '--algorithm=fedavg is unknown; choose one of'),
   (['--rounds=two'], 'flag --rounds=two: invalid literal'),
-  (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, mnist'),
+  (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, diabetes'),
   (['--num_client=3'], "Unknown command line flag 'num_client'"),
   (['--rounds=0'], '--rounds=0 must be at least 1'),
   (['--num_clusters=99'], '--num_clusters=99 is more than the 12 clients'),

@@ -50,7 +50,7 @@ BARE = Model(kernel, lambda params, x: x @ params)
     (with_part(lambda: 0.5), 'logits/part is float, not an array'),
     (
       Model(lambda key: [kernel(key, 2)], lambda params, x: x @ params[0]),
-      r'two examples have logits of shape \(2, 2\), not \(2, 3\) as data of 3 classes',
+      r'two examples have outputs of shape \(2, 2\), not \(2, 3\) as data of 3 classes',
     ),
     (
       with_part(lambda: jnp.ones(3))._replace(apply=lambda params, x: (x, x)),

@@ -85,7 +85,7 @@ def test_without_pandas_one_sentence_says_what_to_install(monkeypatch):
 def test_metrics_are_columns_of_the_file(tmp_path):
   metrics = {
     'deployed_a"b,c': np.array([1, 2, np.nan, 4]),
-    'finetuned_x': np.arange(4.0),
+    'finetuned_a"b,c': np.arange(4.0),
   }
   for honest in (None, np.array([True, False, True, True])):
     made = table(metrics=metrics, honest=honest)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from fesem_jax.results import curves
+from fesem_jax.tasks import CLASSIFICATION, REGRESSION
 from fesem_jax.utils.errors import UserError
 
 
@@ -120,9 +121,14 @@ def test_less_may_be_better():
   assert found == {'target': 2.5, 'deployed': 1.5, 'finetuned': None}
 
 
-def test_targets_are_accuracies():
+def test_targets_are_values_of_the_first_figure():
   assert curves.targets(['0.97', '1', '0.97']) == [0.97, 1.0]
   assert curves.targets([]) == []
-  for texts in (['97'], ['0'], ['x'], ['nan']):
-    with pytest.raises(UserError, match=f'`target={texts[0]}` must be accuracies'):
+  for texts in (['0'], ['x'], ['nan'], ['inf'], ['-1']):
+    with pytest.raises(UserError, match=f'`target={texts[0]}` must be positive'):
       curves.targets(texts)
+  accuracy, rmse = CLASSIFICATION.primary, REGRESSION.primary
+  curves.check_targets([0.97, 1.0], accuracy)
+  curves.check_targets([97.0], rmse)
+  with pytest.raises(UserError, match='`target=97` is more than 1, the largest acc'):
+    curves.check_targets([97.0], accuracy)

@@ -200,7 +200,7 @@ def test_a_model_of_other_examples_or_classes_is_refused(workdir):
   wide = models.build('mlp', (7,), 3, (5,))
   refused(workdir, r'`model` does not compute with examples of shape \(6,\)', wide)
   short = MODEL._replace(apply=lambda p, x: MODEL.apply(p, x)[:, :2])
-  refused(workdir, r'logits of shape \(1, 2\) .* models.npz has 3 classes', short)
+  refused(workdir, r'outputs of shape \(1, 2\) .* models.npz needs \(1, 3\)', short)
 
 
 def test_a_mixture_is_read(mixed):
