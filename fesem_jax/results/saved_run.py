@@ -59,8 +59,8 @@ class Run:
       source = f'The model that {path} names'
       model = _model_of(path, self.config, held)
     if model is not None:
-      if isinstance(model, Model):
-      model = whole_model(model)  # Saved models have the layers that did not train too.
+      if isinstance(model, Model):  # Saved models have all layers.
+        model = whole_model(model)
       _check_model(model, held, source)
     return dataclasses.replace(held, model=model)
 
