@@ -26,8 +26,8 @@ _NOT_CONFIGURATION = (
 # there were such flags are then equal to those of today.
 _ONLY_WHERE_GIVEN = (
   'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma', 'power_law_sigma',
-  'noise_variance', 'rotations', 'rotation_sampling', 'image_corruptions',
-  'corruption_strength', 'cifar100_labels', 'text_stride',
+  'noise_variance', 'label_swaps', 'rotations', 'rotation_sampling',
+  'image_corruptions', 'corruption_strength', 'cifar100_labels', 'text_stride',
 )  # fmt: skip
 
 # What a model of the user's own is called with.

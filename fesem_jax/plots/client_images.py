@@ -26,7 +26,7 @@ def sheets(run: PlottedRun) -> Figure:
   if images.ndim == 5:
     images = images[..., None]
   num_clusters, rows, columns, height = images.shape[:4]
-  there = images.any(axis=(3, 4, 5))
+  there = np.asarray(images.any(axis=(3, 4, 5)))
   shown = _as_pictures(images, there)
   # Gaps and missing images look like paper: white, or as dark as the images are.
   white = 255 if shown.dtype == np.uint8 else 1
