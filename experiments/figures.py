@@ -18,6 +18,7 @@ import numpy as np
 from absl import flags
 
 from fesem_jax import data
+from fesem_jax.core.types import FederatedData
 from fesem_jax.data.label_skew import label_counts, label_skew
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import printable
@@ -55,7 +56,9 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
       train, _ = data.load(dataset, data_dir=f.data_dir, **chosen | {'partition': name})
     counts, sizes = label_counts(train), np.asarray(train.sizes())
     info = train.info
-    panels[name] = plots.DealtClients(counts, info.clusters, info.cluster_names)
+    panels[name] = plots.DealtClients(
+      counts, info.clusters, info.cluster_names, images_of_clusters(train)
+    )
     classes = np.median((counts > 0).sum(axis=1))
     print(
       f'{name}: {train.num_clients} clients of {sizes.min()} to {sizes.max()} training '
@@ -64,6 +67,25 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
     )
   figure = plots.compared_partitions(panels, f'{dataset}: clients by partition')
   _tell(plots.save(figure, output))
+
+
+def images_of_clusters(train: FederatedData) -> np.ndarray | None:
+  """An image of each true cluster, of one class where all have it.
+
+  Returns:
+    [G, H, W] or [G, H, W, C], clusters in ascending order; None without clusters, or
+    where examples are no images.
+  """
+  clusters = train.info.clusters
+  if clusters is None or len(train.example_shape) not in (2, 3):
+    return None
+  wanted = int(np.bincount(train.y).argmax())
+  images = []
+  for cluster in np.unique(clusters):
+    held = [train.client(int(i)) for i in np.flatnonzero(clusters == cluster)]
+    of_class = [x[y == wanted][0] for x, y in held if (y == wanted).any()]
+    images.append((of_class or [x[0] for x, y in held if len(y)])[0])
+  return np.stack(images)
 
 
 def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:

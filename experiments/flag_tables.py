@@ -102,6 +102,9 @@ _DATA = (
   _flag('float', 'noise_variance', 0.1,
     'Under the noisy partition, client i of 1 to M has Gaussian noise of this variance '
     'times i / M on its features.'),
+  _flag('list', 'label_swaps', [],
+    'Pairs of labels that the groups of the label_swapped partition swap, as 1-7,3-5; '
+    'the first group swaps none. Default: 1-2, 3-4 and so on, by --partition_groups.'),
   _flag('list', 'rotations', [],
     'Degrees of each group of the rotated partition, counterclockwise, as 0,15,90; '
     'default: by --partition_groups.'),

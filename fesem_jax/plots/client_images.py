@@ -27,7 +27,7 @@ def sheets(run: PlottedRun) -> Figure:
     images = images[..., None]
   num_clusters, rows, columns, height = images.shape[:4]
   there = np.asarray(images.any(axis=(3, 4, 5)))
-  shown = _as_pictures(images, there)
+  shown = as_pictures(images, there)
   # Gaps and missing images look like paper: white, or as dark as the images are.
   white = 255 if shown.dtype == np.uint8 else 1
   paper = white if shown.ndim > 5 else np.median(shown[there]).astype(shown.dtype)
@@ -76,7 +76,7 @@ def sheets(run: PlottedRun) -> Figure:
   return figure
 
 
-def _as_pictures(images: np.ndarray, there: np.ndarray) -> np.ndarray:
+def as_pictures(images: np.ndarray, there: np.ndarray) -> np.ndarray:
   """What Matplotlib shows of images [..., C]: [...] in gray, or [..., 3] in color.
 
   `there` [...] says which of them are images.

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from fesem_jax.data.label_skew import label_skew
+from fesem_jax.plots.client_images import as_pictures
 from fesem_jax.plots.style import PALETTE, STYLE, color_of
 from fesem_jax.plots.truth import true_clusters
 from fesem_jax.utils.display import in_figure
@@ -20,6 +21,7 @@ from fesem_jax.utils.display import in_figure
 _ACROSS = 4  # Partitions in a row, at most.
 _SHOWN = 80  # More clients are narrower than a line.
 _NAMED = 6  # True clusters in a legend.
+_PICTURED = 8  # True clusters with an image.
 
 
 class DealtClients(NamedTuple):
@@ -29,19 +31,22 @@ class DealtClients(NamedTuple):
     counts: [M, L] int training examples of each class on each client.
     clusters: [M] true cluster of each client, or None.
     cluster_names: what clusters 0, 1, ... are called where `clusters` are int.
+    images: [G, H, W] or [G, H, W, C], one of each true cluster in ascending order, if
+      examples are images.
   """
 
   counts: np.ndarray
   clusters: np.ndarray | None = None
   cluster_names: Sequence[str] | None = None
+  images: np.ndarray | None = None
 
 
 def compared_partitions(panels: Mapping[str, DealtClients], title: str) -> Figure:
   """Draws classes, sizes and true clusters of clients, a panel for each partition.
 
-  Above, the share of each class in a client's examples; below, how many a client has,
-  in the color of its true cluster. Clients are in the order of their clusters; of more
-  than 80 clients, 80 at even distances are shown.
+  Above, the share of each class in a client's examples, and an image of each true
+  cluster; below, how many a client has, in the color of its true cluster. Clients are
+  in the order of their clusters; of more than 80, 80 at even distances are shown.
 
   Args:
     panels: name of each partition -> what it deals.
@@ -101,7 +106,8 @@ def _draw(heat: Axes, bars: Axes, name: str, dealt: DealtClients) -> AxesImage:
     axis.set_xticks([])
     axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
   skew = label_skew(dealt.counts)
-  heat.set_title(f'{in_figure(name, 40)}\nlabel skew {skew:.2f}', fontsize=9)
+  title = f'{in_figure(name, 40)}\nlabel skew {skew:.2f}'
+  heat.set_title(title, fontsize=9, pad=6 + _draw_images(heat, cluster, dealt.images))
   many = f'{len(shown)} of ' if len(shown) < len(order) else ''
   bars.set_xlabel(f'{many}{len(order)} clients', fontsize=8)
   if truth is not None:
@@ -117,3 +123,25 @@ def _draw(heat: Axes, bars: Axes, name: str, dealt: DealtClients) -> AxesImage:
       bbox_to_anchor=(0.5, -0.18),
     )
   return image
+
+
+def _draw_images(heat: Axes, cluster: np.ndarray, images: np.ndarray | None) -> float:
+  """Draws an image over the clients of each true cluster ([S], ascending).
+
+  Returns:
+    Points that they need above the axes.
+  """
+  first, sizes = np.unique(cluster, return_index=True, return_counts=True)[1:]
+  if images is None or not 1 < len(first) <= _PICTURED:
+    return 0.0
+  shown = as_pictures(
+    images[..., None] if images.ndim == 3 else images, np.ones(len(images), bool)
+  )
+  height = 0.14  # Of that of the axes.
+  for picture, begin, size in zip(shown, first, sizes, strict=True):
+    inside = heat.inset_axes((begin / len(cluster), 1.02, size / len(cluster), height))
+    inside.imshow(
+      picture, cmap='gray', vmin=shown.min(), vmax=shown.max(), interpolation='nearest'
+    )
+    inside.axis('off')
+  return 1.1 * height * heat.get_window_extent().height * 72 / heat.figure.dpi

@@ -1,8 +1,11 @@
 """Partitions are drawn before anything runs."""
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from experiments.figures import images_of_clusters
+from fesem_jax import data
 from tests.support.commands import call
 
 
@@ -42,3 +45,20 @@ def test_what_cannot_be_drawn_is_named(tmp_path, arguments, message):
   done = call('figures', '--dataset=digits', *arguments, cwd=tmp_path)
   assert done.returncode == 1
   assert message in done.stderr
+
+
+def test_images_of_clusters_are_of_one_class():
+  train, _ = data.load(
+    'digits', partition='rotated+labels', num_clients=12, rotations=[0, 180]
+  )
+  images = images_of_clusters(train)
+  wanted = np.bincount(train.y).argmax()
+  for image, group in zip(images, (0, 1), strict=True):
+    of_group = [train.client(i) for i in range(group, 12, 2)]
+    assert any(
+      (image == one).all() and label == wanted
+      for x, y in of_group
+      for one, label in zip(x, y, strict=True)
+    )
+  plain, _ = data.load('digits', num_clients=4)
+  assert images_of_clusters(plain) is None

@@ -48,12 +48,11 @@ def of_partition(
   labels: OfLabels | None = None
   kind = partition.grouping
   if kind in ('label_permuted', 'label_swapped'):
-    k = partition.num_groups
     if kind == 'label_permuted':
       rng = prng_streams.host_rng(seed, prng_streams.RELABEL)
-      table = groups.label_permutations(rng, k, num_classes)
+      table = groups.label_permutations(rng, partition.num_groups, num_classes)
     else:
-      table = groups.label_swaps(k, num_classes)
+      table = groups.label_swaps(partition.swaps, num_classes)
 
     def relabeled(y: np.ndarray, client: np.ndarray) -> np.ndarray:
       return table[of_clients[client], y]

@@ -1,6 +1,6 @@
 """Groups of clients, which are the true clusters, and labels that tell them apart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,17 +11,6 @@ from fesem_jax.utils.errors import UserError
 def groups_of_clients(num_clients: int, num_groups: int) -> np.ndarray:
   """[M] group of each client: 0, 1, ..., k-1, 0, 1, ...; sizes differ by one."""
   return np.arange(num_clients) % num_groups
-
-
-def names_of_groups(name: str, num_groups: int) -> tuple[str, ...] | None:
-  """What groups 0, 1, ..., k-1 with labels of their own are called; None if unknown."""
-  others = range(1, num_groups)
-  if name == 'label_permuted':
-    return ('original labels', *(f'permuted labels {group}' for group in others))
-  if name == 'label_swapped':
-    swapped = (f'labels {a} and {b} swapped' for a, b in map(swapped_labels, others))
-    return ('original labels', *swapped)
-  return None
 
 
 def check_groups(num_clients: int, num_groups: int) -> None:
@@ -86,28 +75,26 @@ def label_permutations(
   )
 
 
-def swapped_labels(group: int) -> tuple[int, int]:
-  """The pair of labels that a group swaps: 1 and 2, then 3 and 4, and so on."""
-  return 2 * group - 1, 2 * group
-
-
-def label_swaps(num_groups: int, num_classes: int) -> np.ndarray:
+def label_swaps(pairs: Sequence[tuple[int, int]], num_classes: int) -> np.ndarray:
   """[k, L] relabeling of each group, which swaps a pair; the first is the identity.
 
-  Sattler et al. (2020) swap labels to make clusters of clients whose goals contradict
-  each other. The pairs are those of FedDrift's MNIST-4 (Jothimurugesan et al. 2023):
-  1 and 2, 3 and 4, 5 and 6.
+  Groups whose goals contradict each other, as Sattler et al. (2020) and FedDrift
+  (Jothimurugesan et al. 2023) make them.
+
+  Args:
+    pairs: of each group but the first.
+    num_classes: L.
 
   Raises:
     UserError: if there are too few labels.
   """
-  if 2 * (num_groups - 1) >= num_classes:
+  most = max((max(pair) for pair in pairs), default=0)
+  if most >= num_classes:
     raise UserError(
-      f'{num_classes} classes do not have pairs of labels to swap for '
-      f'{num_groups - 1} groups; lower `partition_groups`.'
+      f'{num_classes} classes have no label {most} to swap; lower `partition_groups`, '
+      'or name pairs by `label_swaps`.'
     )
-  tables = np.tile(np.arange(num_classes), (num_groups, 1))
-  for group in range(1, num_groups):
-    a, b = swapped_labels(group)
-    tables[group, [a, b]] = b, a
+  tables = np.tile(np.arange(num_classes), (len(pairs) + 1, 1))
+  for table, (a, b) in zip(tables[1:], pairs, strict=True):
+    table[[a, b]] = b, a
   return tables

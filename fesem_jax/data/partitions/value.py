@@ -1,12 +1,11 @@
 """A partition as one value, which checks itself."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from fesem_jax.data.partitions import groups, image_corruptions, rotation
+from fesem_jax.data.partitions import groups, image_corruptions, lists, rotation
 from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
 
 # How examples are dealt.
@@ -33,6 +32,7 @@ OF = {
   'lognormal_sigma': ('lognormal',),
   'power_law_sigma': ('power_law',),
   'noise_variance': ('noisy',),
+  'label_swaps': ('label_swapped',),
   'rotations': ('rotated',),
   'rotation_sampling': ('rotated',),
   'image_corruptions': ('corrupted',),
@@ -44,7 +44,6 @@ MAX_CLIENTS, MAX_GROUPS = 10**7, 1000
 MAX_ALPHA = 1e300  # Gamma variates of a larger one overflow.
 _MAX_SIGMA = 100.0  # So do exponentials.
 _MAX_VARIANCE = 10.0**12
-_MAX_DEGREES = 10.0**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Partition:
       where sizes or labels differ: on average); 0 deals all.
     min_examples: leaves out natural clients with fewer training and test examples
       together.
-    partition_groups: k, the number of groups, unless `rotations` or
+    partition_groups: k, the number of groups, unless `rotations`, `label_swaps` or
       `image_corruptions` say it. Group g of 'rotated' is turned by g * 360 / k degrees.
     disjoint_groups: whether the groups divide the examples among themselves; if
       False, each holds all of them.
@@ -75,6 +74,8 @@ class Partition:
     power_law_sigma: the same of a client's examples of a label under 'power_law'.
     noise_variance: client i of 1..M under 'noisy' has Gaussian noise of i / M times
       this variance on what models see.
+    label_swaps: pairs of labels that the groups of 'label_swapped' swap; the first
+      group has none. By default 1 and 2, 3 and 4, and so on.
     rotations: degrees of each group of 'rotated', counterclockwise.
     rotation_sampling: 'linear', which continues the border, or 'nearest', which fills
       corners with 0; multiples of 90 degrees are exact.
@@ -99,6 +100,7 @@ class Partition:
   lognormal_sigma: float = 0.3
   power_law_sigma: float = 2.0
   noise_variance: float = 0.1
+  label_swaps: Sequence[tuple[int, int]] = ()
   rotations: Sequence[float] = ()
   rotation_sampling: str = 'linear'
   image_corruptions: Sequence[str] = ()
@@ -143,11 +145,12 @@ class Partition:
     if self.corruption_strength not in range(1, 6):
       named = argument('corruption_strength', self.corruption_strength)
       raise UserError(f'{named} must be one of 1, 2, 3, 4, 5.')
-    object.__setattr__(self, 'rotations', _degrees(self.rotations))
+    object.__setattr__(self, 'rotations', lists.degrees(self.rotations))
+    object.__setattr__(self, 'label_swaps', lists.pairs(self.label_swaps))
     object.__setattr__(self, 'image_corruptions', tuple(self.image_corruptions))
     for kind in self.image_corruptions:
       check_choice('image_corruptions', kind, image_corruptions.NAMES)
-    for name in ('rotations', 'image_corruptions'):
+    for name in ('rotations', 'label_swaps', 'image_corruptions'):
       self._check_list(name)
     self._check_name()
     if self.grouping == 'corrupted' and self.num_groups > len(image_corruptions.NAMES):
@@ -162,17 +165,16 @@ class Partition:
     values = getattr(self, name)
     if not values:
       return
-    named = argument(
-      name, ','.join(f'{v:g}' if name == 'rotations' else v for v in values)
-    )
+    named = argument(name, ','.join(map(lists.text_of, values)))
+    count = len(values) + (name == 'label_swaps')  # The first group swaps nothing.
     default = type(self).partition_groups
-    if self.partition_groups not in (default, len(values)):
+    if self.partition_groups not in (default, count):
       raise UserError(
-        f'{named} has {len(values)} groups, but '
+        f'{named} has {count} groups, but '
         f'`partition_groups={self.partition_groups}`; leave one of them out.'
       )
-    if len(values) > MAX_GROUPS:
-      raise UserError(f'`{name}` has {len(values)} groups; at most {MAX_GROUPS}.')
+    if count > MAX_GROUPS:
+      raise UserError(f'`{name}` has {count} groups; at most {MAX_GROUPS}.')
     alike = {v % 360 for v in values} if name == 'rotations' else set(values)
     if len(alike) < len(values):
       raise UserError(f'{named}: two groups would be alike; name each once.')
@@ -222,6 +224,8 @@ class Partition:
   @property
   def num_groups(self) -> int:
     """The number of groups, k."""
+    if self.grouping == 'label_swapped' and self.label_swaps:
+      return len(self.label_swaps) + 1
     of_list = {'rotated': self.rotations, 'corrupted': self.image_corruptions}
     return len(of_list.get(self.grouping, ())) or self.partition_groups
 
@@ -230,6 +234,12 @@ class Partition:
     """By which each group of 'rotated' is turned."""
     k = self.num_groups
     return tuple(self.rotations) or tuple(360 * group / k for group in range(k))
+
+  @property
+  def swaps(self) -> tuple[tuple[int, int], ...]:
+    """Of the second group of 'label_swapped' and those after it."""
+    k = self.num_groups
+    return tuple(self.label_swaps) or tuple((2 * g - 1, 2 * g) for g in range(1, k))
 
   @property
   def corruptions(self) -> tuple[str, ...]:
@@ -246,7 +256,13 @@ class Partition:
       return tuple(f'{degrees:.4g} degrees' for degrees in self.degrees)
     if self.grouping == 'corrupted':
       return tuple(name.replace('_', ' ') for name in self.corruptions)
-    return groups.names_of_groups(self.grouping, self.num_groups)
+    if self.grouping == 'label_swapped':
+      swapped = (f'labels {a} and {b} swapped' for a, b in self.swaps)
+      return ('original labels', *swapped)
+    if self.grouping == 'label_permuted':
+      others = range(1, self.num_groups)
+      return ('original labels', *(f'permuted labels {group}' for group in others))
+    return None
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Partition))
@@ -254,20 +270,3 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Partition))
 
 def _kind(part: str) -> str:
   return 'dealt' if part in DEALT else 'grouped' if part in GROUPED else part
-
-
-def _degrees(values: Sequence[float | str]) -> tuple[float, ...]:
-  """Angles, which flags give as strings."""
-  turned = []
-  for value in values:
-    try:
-      degrees = float(value)
-    except ValueError:
-      degrees = math.nan
-    if not abs(degrees) <= _MAX_DEGREES:
-      raise UserError(
-        f'{argument("rotations", value)} must be degrees, e.g. 0,15,90; at most '
-        f'{_MAX_DEGREES:g}.'
-      )
-    turned.append(degrees)
-  return tuple(turned)

@@ -191,10 +191,16 @@ def test_swapped_labels_are_swapped_back():
     'mine', arrays=arrays, partition='label_swapped', num_clients=8
   )
   truth = {x.tobytes(): y for x, y in zip(arrays['x'], arrays['y'], strict=True)}
+  chosen, _ = data.load(
+    'mine', arrays=arrays, partition='label_swapped', num_clients=8, label_swaps=['7-1']
+  )
+  assert chosen.info.cluster_names == ('original labels', 'labels 1 and 7 swapped')
   back = [{}, {1: 2, 2: 1}, {3: 4, 4: 3}, {5: 6, 6: 5}]
-  for i in range(8):
-    for x, y in zip(*swapped.client(i), strict=True):
-      assert back[i % 4].get(int(y), int(y)) == truth[x.tobytes()]
+  for split, of_group in ((swapped, back), (chosen, [{}, {1: 7, 7: 1}])):
+    for i in range(8):
+      for x, y in zip(*split.client(i), strict=True):
+        original = of_group[i % len(of_group)].get(int(y), int(y))
+        assert original == truth[x.tobytes()]
 
 
 def test_noise_grows_from_client_to_client():
@@ -242,7 +248,17 @@ def test_noise_grows_from_client_to_client():
       {'image_corruptions': ['none', 'saturate']},
       '`image_corruptions=saturate` needs color images, which .*digits',
     ),
-    ('label_swapped', {'partition_groups': 6}, '10 classes do not have pairs of lab'),
+    ('label_swapped', {'partition_groups': 6}, '10 classes have no label 10 to swap'),
+    ('label_swapped', {'label_swaps': ['1-10']}, '10 classes have no label 10 to swap'),
+    ('label_swapped', {'label_swaps': ['1']}, '`label_swaps=1` must be two labels, e.'),
+    ('label_swapped', {'label_swaps': ['1-x']}, '`label_swaps=1-x` must be two labels'),
+    ('label_swapped', {'label_swaps': [(3, 3)]}, 'swaps nothing; name others'),
+    ('label_swapped', {'label_swaps': ['1-2', (2, 1)]}, 'two groups would be alike'),
+    (
+      'label_swapped',
+      {'label_swaps': ['1-2'], 'partition_groups': 3},
+      '`label_swaps=1-2` has 2 groups, but `partition_groups=3`',
+    ),
     ('noisy', {'noise_variance': -1.0}, '`noise_variance=-1.0` must be at least 0'),
     ('rotated+spiral', {}, '`partition=rotated.spiral`: `partition=spiral` is unkno'),
     ('rotated+rotated', {}, 'must be a product of two of different kinds: groups'),

@@ -1,0 +1,50 @@
+"""Lists that say the groups of a partition, which flags give as strings."""
+
+import math
+from collections.abc import Sequence
+
+from fesem_jax.utils.errors import UserError, argument
+
+_MAX_DEGREES = 10.0**6
+
+Pair = tuple[int, int]
+
+
+def degrees(values: Sequence[float | str]) -> tuple[float, ...]:
+  """Angles; raises `UserError` on what is none."""
+  turned = []
+  for value in values:
+    try:
+      angle = float(value)
+    except ValueError:
+      angle = math.nan
+    if not abs(angle) <= _MAX_DEGREES:
+      raise UserError(
+        f'{argument("rotations", value)} must be degrees, e.g. 0,15,90; at most '
+        f'{_MAX_DEGREES:g}.'
+      )
+    turned.append(angle)
+  return tuple(turned)
+
+
+def pairs(values: Sequence[Pair | str]) -> tuple[Pair, ...]:
+  """Pairs of labels, also written 1-7; raises `UserError` on what is none."""
+  found = []
+  for value in values:
+    both = value.split('-') if isinstance(value, str) else [str(v) for v in value]
+    if len(both) != 2 or not all(v.isdecimal() and len(v) < 8 for v in both):
+      raise UserError(
+        f'{argument("label_swaps", value)} must be two labels, e.g. 1-7 of 1-7,3-5.'
+      )
+    a, b = map(int, both)
+    if a == b:
+      raise UserError(f'{argument("label_swaps", value)} swaps nothing; name others.')
+    found.append((min(a, b), max(a, b)))
+  return tuple(found)
+
+
+def text_of(value: float | str | Pair) -> str:
+  """A value as a flag writes it."""
+  if isinstance(value, tuple):
+    return f'{value[0]}-{value[1]}'
+  return value if isinstance(value, str) else f'{value:g}'
