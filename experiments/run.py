@@ -201,7 +201,8 @@ def report(result: Result, which: str = 'last') -> str:
   summary = curves.as_reported(result.summary, which)
   task = tasks.of(summary)
   columns = task.columns
-  lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>16}' for c in columns)]
+  width = max(16, 2 + max(map(len, columns)))
+  lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>{width}}' for c in columns)]
 
   def in_words(column: str, value: float) -> str:
     figure = task.figure(column)
@@ -210,7 +211,7 @@ def report(result: Result, which: str = 'last') -> str:
   def add(scores: dict[str, Any]) -> None:
     for kind in ('deployed', 'finetuned', 'unseen'):
       if scores.get(kind) is not None:
-        values = ''.join(f'{in_words(c, scores[kind][c]):>16}' for c in columns)
+        values = ''.join(f'{in_words(c, scores[kind][c]):>{width}}' for c in columns)
         lines.append(f'{kind:10}{values}')
 
   add(summary)

@@ -8,7 +8,7 @@ differentiating the loop would add a whole kernel at every step.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -23,32 +23,46 @@ RECURRENT, RECURRENT_BIAS = 'recurrent', 'recurrent_bias'
 
 Carry = tuple[jax.Array, ...]  # Arrays [B, H], the first of them the state h.
 # (carry, inputs [B, G] of a step, h @ kernel + bias [B, G]) -> the next carry.
-Step = Callable[[Carry, jax.Array, jax.Array], Carry]
+Step = Callable[[Carry, Any, jax.Array], Carry]
 
 
-def _run(
-  step: Step, carries: int, kernel: jax.Array, bias: jax.Array, x: jax.Array
-) -> Any:
+class Cell(NamedTuple):
+  """What a recurrent layer does at a step.
+
+  Attributes:
+    gates: G / H.
+    carries: number of arrays in the carry, which start at zero.
+    step: see `Step`.
+    added: whether inputs and product matter as their sum only; `step` then gets it as
+      the product, and None as inputs. Their gradients are the same.
+  """
+
+  gates: int
+  carries: int
+  step: Step
+  added: bool
+
+
+def _run(cell: Cell, kernel: jax.Array, bias: jax.Array, x: jax.Array) -> Any:
   """Of every step [S, ...]: the carry before it, its product, and the state after."""
 
   def body(carry: Carry, x: jax.Array) -> Any:
     product = carry[0] @ kernel + bias[None]
-    after = step(carry, x, product)
+    if cell.added:
+      product = product + x
+    after = cell.step(carry, None if cell.added else x, product)
     return after, (carry, product, after[0])
 
   zeros = jnp.zeros((x.shape[1], kernel.shape[0]), x.dtype)
-  return jax.lax.scan(body, (zeros,) * carries, x)[1]
+  return jax.lax.scan(body, (zeros,) * cell.carries, x)[1]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def recur(
-  step: Step, carries: int, kernel: jax.Array, bias: jax.Array, x: jax.Array
-) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def recur(cell: Cell, kernel: jax.Array, bias: jax.Array, x: jax.Array) -> jax.Array:
   """States of a recurrence h_t = step(h_{t-1}, x_t, h_{t-1} kernel + bias).
 
   Args:
-    step: see `Step`.
-    carries: number of arrays in its carry, which start at zero.
+    cell: what a step does.
     kernel: [H, G].
     bias: [G].
     x: [S, B, G] inputs of the steps.
@@ -56,27 +70,28 @@ def recur(
   Returns:
     [S, B, H].
   """
-  return _run(step, carries, kernel, bias, x)[2]
+  return _run(cell, kernel, bias, x)[2]
 
 
-def _fwd(step, carries, kernel, bias, x):
-  before, products, h = _run(step, carries, kernel, bias, x)
-  return h, (before, products, x, kernel)
+def _fwd(cell, kernel, bias, x):
+  before, products, h = _run(cell, kernel, bias, x)
+  return h, (before, products, None if cell.added else x, kernel)
 
 
-def _bwd(step, carries, residuals, dh):
+def _bwd(cell, residuals, dh):
   before, products, x, kernel = residuals
   turned = kernel.T
 
   def body(dafter, of_step):
     before, x, product, dh = of_step
-    pull = jax.vjp(step, before, x, product)[1]
+    pull = jax.vjp(cell.step, before, x, product)[1]
     dbefore, dx, dproduct = pull((dafter[0] + dh, *dafter[1:]))
     return (dbefore[0] + dproduct @ turned, *dbefore[1:]), (dx, dproduct)
 
   zeros = jnp.zeros_like(dh[0])
   steps = before, x, products, dh
-  _, (dx, dproducts) = jax.lax.scan(body, (zeros,) * carries, steps, reverse=True)
+  _, (dx, dproducts) = jax.lax.scan(body, (zeros,) * cell.carries, steps, reverse=True)
+  dx = dproducts if cell.added else dx
   states, dproducts = (a.reshape(-1, a.shape[-1]) for a in (before[0], dproducts))
   return states.T @ dproducts, dproducts.sum(axis=0), dx
 
@@ -84,8 +99,9 @@ def _bwd(step, carries, residuals, dh):
 recur.defvjp(_fwd, _bwd)
 
 
-def _lstm_step(carry: Carry, x: jax.Array, product: jax.Array) -> Carry:
-  take, forget, new, give = jnp.split(x + product, 4, axis=-1)
+def _lstm_step(carry: Carry, x: None, gates: jax.Array) -> Carry:
+  del x  # Is in the gates.
+  take, forget, new, give = jnp.split(gates, 4, axis=-1)
   cell = nn.sigmoid(forget) * carry[1] + nn.sigmoid(take) * jnp.tanh(new)
   return nn.sigmoid(give) * jnp.tanh(cell), cell
 
@@ -99,10 +115,9 @@ def _gru_step(carry: Carry, x: jax.Array, product: jax.Array) -> Carry:
   return ((1 - keep) * new + keep * carry[0],)
 
 
-# Of each kind: gates, arrays in the carry, and the step.
-_KINDS: dict[str, tuple[int, int, Step]] = {
-  'lstm': (4, 2, _lstm_step),
-  'gru': (3, 1, _gru_step),
+CELLS = {
+  'lstm': Cell(4, 2, _lstm_step, added=True),
+  'gru': Cell(3, 1, _gru_step, added=False),
 }
 
 
@@ -130,8 +145,8 @@ class Recurrence(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """States [S, B, H] of inputs [S, B, I]."""
-    gates, carries, step = _KINDS[self.kind]
-    size = gates * self.width
+    cell = CELLS[self.kind]
+    size = cell.gates * self.width
     lstm = self.kind == 'lstm'
     lecun, zeros = nn.initializers.lecun_normal(), nn.initializers.zeros_init()
     kernel = self.param('kernel', lecun, (x.shape[-1], size))
@@ -141,7 +156,7 @@ class Recurrence(nn.Module):
     if not lstm:
       of_new = self.param(RECURRENT_BIAS, zeros, (self.width,))
       inside = inside.at[-self.width :].set(of_new)
-    return recur(step, carries, recurrent, inside, x @ kernel + bias[None, None])
+    return recur(cell, recurrent, inside, x @ kernel + bias[None, None])
 
 
 class Recurrent(nn.Module):

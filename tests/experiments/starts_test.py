@@ -118,7 +118,7 @@ def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_pat
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   done = call(
-    'adapt', tmp_path / 'run', f'--out={tmp_path / "out"}', '--join_examples=5',
+    'adapt', tmp_path / 'run', f'--out={tmp_path / "out"}', '--num_examples=5',
     cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr

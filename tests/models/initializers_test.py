@@ -51,7 +51,7 @@ def test_recurrent_layers_and_embeddings_start_as_those_of_pytorch():
     own = after[layer]
     for name in ('kernel', 'recurrent', 'recurrent_bias'):
       assert 0.9 * bound < np.abs(own[name]).max() <= bound
-    # Two biases that only add up have a triangular density, the new gate has one.
+    # Two biases that only add up have a triangular density; a new gate has one.
     sums, single = own['bias'][:-width], own['bias'][-width:]
     assert bound < np.abs(sums).max() <= 2 * bound
     assert sums.std() == pytest.approx(bound * (2 / 3) ** 0.5, rel=0.15)

@@ -145,7 +145,8 @@ def test_examples_are_read_one_by_one(name):
 
 @pytest.mark.parametrize('kind', ['lstm', 'gru'])
 def test_gradients_are_those_of_the_loop(kind):
-  gates, carries, step = recurrent._KINDS[kind]
+  cell = recurrent.CELLS[kind]
+  gates, carries = cell.gates, cell.carries
   rng = np.random.default_rng(0)
   shapes = (4, gates * 4), (gates * 4,), (LENGTH, 2, gates * 4)
   args = [rng.normal(size=s).astype(np.float32) for s in shapes]
@@ -154,7 +155,9 @@ def test_gradients_are_those_of_the_loop(kind):
   def unrolled(kernel, bias, x):
     carry, states = (jnp.zeros((2, 4)),) * carries, []
     for of_step in x:
-      carry = step(carry, of_step, carry[0] @ kernel + bias[None])
+      product = carry[0] @ kernel + bias[None]
+      both = (None, product + of_step) if kind == 'lstm' else (of_step, product)
+      carry = cell.step(carry, *both)
       states.append(carry[0])
     return jnp.stack(states)
 
@@ -162,7 +165,7 @@ def test_gradients_are_those_of_the_loop(kind):
     return jax.grad(lambda *a: (states(*a) * weights).sum(), argnums=(0, 1, 2))
 
   def ours(*args):
-    return recurrent.recur(step, carries, *args)
+    return recurrent.recur(cell, *args)
 
   got = jax.jit(gradients(ours))(*args)
   want = jax.jit(gradients(unrolled))(*args)
