@@ -28,6 +28,7 @@ _ONLY_WHERE_GIVEN = (
   'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma', 'power_law_sigma',
   'noise_variance', 'label_swaps', 'rotations', 'rotation_sampling',
   'image_corruptions', 'corruption_strength', 'cifar100_labels', 'text_stride',
+  'ratings_by',
 )  # fmt: skip
 
 # What a model of the user's own is called with.
