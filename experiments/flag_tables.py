@@ -6,7 +6,7 @@ from fesem_jax import algorithms, data, models, tasks
 from fesem_jax.aggregation import robust
 from fesem_jax.cohorts import placement
 from fesem_jax.core import local_training
-from fesem_jax.data import cifar, corruption, partitions
+from fesem_jax.data import cifar, corruption, partitions, ratings
 from fesem_jax.data.partitions import image_corruptions, rotation
 from fesem_jax.data.partitions.value import DEALT, GROUPED
 from fesem_jax.models import initializers
@@ -126,6 +126,9 @@ _DATA = (
   _flag('integer', 'text_stride', 1,
     'Characters between the first ones of two examples of --dataset=shakespeare '
     "--source=text; 1: all windows, as LEAF's."),
+  _flag('enum', 'ratings_by', 'lecturer',
+    'Clients of --dataset=ratings: 1,128 lecturers or 2,972 students.',
+    enum_values=ratings.BY),
   _flag('string', 'tfds_name', '', 'Data set for --dataset=tfds.'),
   _flag('string', 'hub_name', '', 'OWNER/NAME for --dataset=hub.'),
   _flag('string', 'hub_client_column', '',

