@@ -7,5 +7,17 @@ from fesem_jax.models.builders import NAMES, OF_TOKENS, build
 from fesem_jax.models.group_norm import with_group_norm
 from fesem_jax.models.layers import Conv
 from fesem_jax.models.networks import from_flax
+from fesem_jax.models.porting import from_state_dict
+from fesem_jax.models.starting import start_from, train_only
 
-__all__ = ['NAMES', 'OF_TOKENS', 'Conv', 'build', 'from_flax', 'with_group_norm']
+__all__ = [
+  'NAMES',
+  'OF_TOKENS',
+  'Conv',
+  'build',
+  'from_flax',
+  'from_state_dict',
+  'start_from',
+  'train_only',
+  'with_group_norm',
+]

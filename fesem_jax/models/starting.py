@@ -47,7 +47,7 @@ def layers_named(model: Model, names: Sequence[str], flag: str) -> tuple[str, ..
 def start_from(
   model: Model,
   weights: Mapping[str, np.ndarray],
-  source: str,
+  source: str = '`weights`',
   layers: Sequence[str] = (),
 ) -> Model:
   """A model whose first parameters are given ones, in place of random ones.
@@ -112,7 +112,9 @@ class _Completed:
     return self.whole.apply(self.constants | params, x)
 
 
-def train_only(model: Model, layers: Sequence[str], key: jax.Array) -> Model:
+def train_only(
+  model: Model, layers: Sequence[str], key: jax.Array | None = None
+) -> Model:
   """A model of which only some layers are parameters; the others stay as they start.
 
   Every method trains, averages, compares and keeps these layers alone. The others are
@@ -121,13 +123,14 @@ def train_only(model: Model, layers: Sequence[str], key: jax.Array) -> Model:
   Args:
     model: see `Model`; its parameters are a dict of layers.
     layers: that train, by their names or patterns such as stage0*.
-    key: that draws the others, as far as `start_from` does not give them.
+    key: that draws the others, as far as `start_from` does not give them; that of
+      seed 0 by default.
 
   Raises:
     UserError: on a name that no layer has.
   """
   learn = layers_named(model, layers, 'train_layers')
-  start = jax.jit(model.init)(key)
+  start = jax.jit(model.init)(jax.random.key(0) if key is None else key)
   constants = {name: x for name, x in start.items() if name not in learn}
 
   def init(key: jax.Array) -> Params:
