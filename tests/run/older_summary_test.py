@@ -1,0 +1,32 @@
+"""Finished runs whose summary has the figures of the last round alone."""
+
+import json
+import logging
+
+from fesem_jax import algorithms
+from fesem_jax.run.simulation import simulate
+from tests.support import helpers
+
+
+def test_they_are_reported_alike_and_stay_as_they_are(tmp_path, caplog):
+  data = helpers.federation([4, 5])
+  algorithm = algorithms.build('fed_avg', helpers.local())
+
+  def run():
+    return simulate(
+      algorithm, data, data, rounds=2, workdir=tmp_path, make_portrait=False,
+      progress=False,
+    )  # fmt: skip
+
+  first = run()
+  path = tmp_path / 'summary.json'
+  held = json.loads(path.read_text())
+  assert held == json.loads(json.dumps(first.summary))
+  for name in ('reports', 'global_accuracy'):
+    del held[name]
+  path.write_text(json.dumps(held))
+  with caplog.at_level(logging.WARNING):
+    again = run()
+  assert again.summary == first.summary
+  assert json.loads(path.read_text()) == held
+  assert not caplog.records
