@@ -125,16 +125,26 @@ def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_pat
 
 
 def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):
-  kernels = []
-  for seed in (0, 1):
-    workdir = tmp_path / str(seed)
-    done = run_with(
-      '--algorithm=fed_avg', '--freeze_layers=dense*', f'--seed={seed}',
-      f'--workdir={workdir}',
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    kernels.append(fj.load_run(workdir).params()['dense0']['kernel'])
-  assert np.any(kernels[0] != kernels[1])
+  # Seeds of a comparison share programs otherwise.
+  done = call(
+    'compare', *QUICK, '--algorithms=fed_avg', '--num_seeds=2', '--freeze_layers=dense*',
+    f'--workdir={tmp_path}', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  folders = [path.parent for path in tmp_path.rglob('models.npz')]
+  runs = [fj.load_run(folder) for folder in folders]
+  assert sorted(run.config['seed'] for run in runs) == [0, 1]
+  first, second = (run.params()['dense0']['kernel'] for run in runs)
+  assert np.any(first != second)
+  _, test = fj.data.load(
+    'digits', num_clients=6, partition='rotated', partition_groups=2,
+    seed=runs[1].config['seed'],
+  )  # fmt: skip
+  x, y = test.client(0)
+  name = test.info.names[0]
+  row = list(runs[1].clients.names).index(name)
+  found = (runs[1].predict(x, client=name) == y).mean()
+  assert found == pytest.approx(runs[1].clients.deployed_accuracy[row], abs=1e-6)
 
 
 def test_mistakes_are_named(pretrained, tmp_path):
