@@ -1,6 +1,5 @@
 """The E-step, the M-step and Eq. 6 (Section 4.3)."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -40,30 +39,6 @@ def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Arr
     return (tree.squared_distances(stack, centers), None)
 
   return sharding.per_device(on_device, mesh, 1)(stack, centers)[0]
-
-
-# Clients that moved less than half of the way to another center are nearest to their
-# own; the hundredth is far beyond what float32 rounds off a squared distance.
-_HALF_WAY = 4 * 1.01
-
-
-def gaps(centers: Params) -> jax.Array:
-  """[K] float32: squared distance of each center [K, ...] to the nearest other one."""
-  count = jax.tree.leaves(centers)[0].shape[0]
-  distances = tree.squared_distances(centers, centers)
-  return jnp.where(jnp.eye(count, dtype=bool), jnp.inf, distances).min(axis=1)
-
-
-def surely_nearest(squared: jax.Array, gap: jax.Array) -> jax.Array:
-  """Clients whose E-step is known without a look at the other centers: [S] bool.
-
-  |w - c'| >= |c - c'| - |w - c| > |w - c| where |w - c| < |c - c'| / 2.
-
-  Args:
-    squared: [S] float32 squared distance |w - c|^2 of each model to a center.
-    gap: [S] float32 squared distance of that center to the nearest other one.
-  """
-  return _HALF_WAY * squared < gap
 
 
 def m_step(
@@ -175,28 +150,6 @@ class Sums(NamedTuple):
     return self._replace(
       clients=sums.add_rows(self.clients, trained.params, cluster, weights, centers),
       squared=self.squared.at[cluster].add(weights * distance),
-    )
-
-  def add_to_start(
-    self,
-    weights: jax.Array,
-    own: jax.Array,
-    squared: jax.Array,
-    add: Callable[[sums.ClusterSums, jax.Array], sums.ClusterSums],
-  ) -> 'Sums':
-    """Adds a chunk of clients to the centers that they started from.
-
-    Args:
-      weights: [C] float32 of the clients.
-      own: [C] int32 center that each started from.
-      squared: [C] float32 squared distance to it.
-      add: adds the clients' models to the sums of these centers, by weights [C].
-    """
-    started = self.started
-    if started is not None:
-      started = started + sums.total(weights * squared)
-    return Sums(
-      add(self.clients, weights), self.squared.at[own].add(weights * squared), started
     )
 
   def add_shares(

@@ -1,7 +1,6 @@
 """Local training of a chunk of clients, and what becomes of their models."""
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from fesem_jax.core.types import FederatedData, Params
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.local_sgd import Ends, Terms, Work, train_chunk
 from fesem_jax.training.objective import Objective
-from fesem_jax.training.reduction import Reduction, Unchanged
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.sent_models import as_sent
 from fesem_jax.training.shared_start import Kernel, SharedStart, Start
 from fesem_jax.training.trained import Trained
@@ -111,7 +110,6 @@ class Plan:
     at_a_time: clients of a chunk whose whole models exist at once.
     in_place: whether local models take the memory of those they start from.
     unformed: whether models are summed up without being formed.
-    unchanged: see `Reduction`; None where it cannot be known.
   """
 
   local: LocalTraining
@@ -122,12 +120,6 @@ class Plan:
   at_a_time: int
   in_place: bool
   unformed: bool
-  unchanged: Unchanged | None
-
-  @property
-  def decides(self) -> bool:
-    """Whether models are formed or not, chunk by chunk."""
-    return self.unchanged is not None and not self.reduction.keep
 
   @property
   def replaces_correction(self) -> bool:
@@ -147,18 +139,13 @@ class Plan:
     origin = rest.params(own.arrived.shape[0])
     ends = self._ends(chunk, shared, origin, keys, together)
     old = chunk.into[1].folded if self.replaces_correction else None
-    moved = None
-    if self.unchanged is not None:
-      moved = together.squared_moves(ends.params, origin, ends.changes, ends.finite)
     steps = self._steps(own, sizes)
     trained = Trained(
       chunk.ids, None, ends.loss, sizes, ends.finite, own.arrived, steps,
-      correction=old, moved=moved,
+      correction=old,
     )  # fmt: skip
     done = _Done(trained, ends.params, ends.changes, start._replace(shared=None), keys)
     of_all = _OfAll(together.starts, shared.starts, data, shared.known)
-    if self.decides:
-      return self._decided(done, of_all, start, exist, sums)
     return (done, of_all), sums
 
   def _steps(self, own: Clients, sizes: jax.Array) -> jax.Array:
@@ -195,33 +182,6 @@ class Plan:
       rate=shared.rate,
     )
 
-  def _decided(
-    self,
-    done: _Done,
-    of_all: _OfAll,
-    start: ClientModels,
-    exist: jax.Array,
-    sums: Any,
-  ) -> Any:
-    """Forms a chunk's models, unless its clients surely stay where they started."""
-    unchanged, trained = self.unchanged, done.trained
-    assert unchanged is not None
-    assert trained.moved is not None
-
-    def form(sums):
-      def some(clients, sums):
-        return self.finish(clients, of_all, sums)
-
-      return client_map.in_parts(some, done, self.at_a_time, sums, exist)
-
-    def leave(sums):
-      add = functools.partial(self._add_unformed, done, of_all)
-      folded, sums = unchanged.fold(trained, start, sums, add)
-      return (None, trained._replace(folded=folded, moved=None)), sums
-
-    sure = unchanged.sure(start, trained.moved, of_all.known) | ~trained.took_part()
-    return jax.lax.cond(sure.all(), leave, form, sums)
-
   def finish(self, done: _Done, of_all: _OfAll, sums: Any) -> Any:
     """What becomes of trained clients: results, and the sums with theirs."""
     reduction, trained = self.reduction, done.trained
@@ -244,7 +204,7 @@ class Plan:
       more = () if of_all.known is None else (of_all.known,)
       folded, sums = reduction.fold(trained, start, sums, *more)
     kept = params if reduction.keep else None
-    trained = trained._replace(params=None, folded=folded, correction=None, moved=None)
+    trained = trained._replace(params=None, folded=folded, correction=None)
     return (kept, trained), sums
 
   def _add_unformed(
@@ -279,8 +239,7 @@ def plan(
     num_clients,
     objective.layers,
   )
-  formed_by_none = bool(kernels) and data.corruption is None
-  unformed = bool(reduction.mean_by) and formed_by_none
+  unformed = bool(kernels and reduction.mean_by) and data.corruption is None
   return Plan(
     local,
     objective,
@@ -291,5 +250,4 @@ def plan(
     at_a_time=together if unformed else local.clients_per_chunk,
     in_place=reduction.keep and starts.shared is None,
     unformed=unformed,
-    unchanged=reduction.unchanged if formed_by_none else None,
   )

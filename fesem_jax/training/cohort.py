@@ -95,7 +95,7 @@ def train_cohort(
     empty=data.num_clients,
     mesh=local.mesh,
     sums=sums,
-    finish=None if chosen.decides else chosen.finish,
+    finish=chosen.finish,
     replaces=chosen.in_place or chosen.replaces_correction,
   )
   return trained._replace(ids=cohort.ids, params=params, sums=sums)

@@ -7,31 +7,10 @@ trained, while it is in the cache; then no array of S models exists.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-
-from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.types import Params
 
 # (a chunk's Trained, its starts, sums) -> tree of [C, ...] to keep, sums.
 Fold = Callable[..., tuple[Any, Any]]
-
-
-class Unchanged(NamedTuple):
-  """What a fold gives for a chunk whose clients surely stay where they started.
-
-  Where clients keep kernels as changes to a shared start, such a chunk's models are
-  not formed if they are not kept.
-
-  Attributes:
-    sure: (a chunk's starts, squared distances [C] of the local models to them, `known`)
-      -> [C] bool, who does.
-    fold: (a chunk's `Trained` without models, its starts, sums, add) -> what
-      `Reduction.fold` returns; add (a `ClusterSums` of all centers, weights [C]) adds
-      the local models to it.
-  """
-
-  sure: Callable[[ClientModels, jax.Array, Any], jax.Array]
-  fold: Callable[..., tuple[Any, Any]]
 
 
 class Reduction(NamedTuple):
@@ -44,7 +23,6 @@ class Reduction(NamedTuple):
     sums: what `fold` adds to, all zeros.
     known: arrays, whole on every device, that `fold` gets as a fourth argument; None
       if it takes three.
-    unchanged: what may take the place of `fold`; None if nothing may.
     mean_by: a weighting, in place of `fold`: adds up the models of clients that all
       start from one, less that one, in `Trained.sums`, a `sums.ClusterSums`.
     keep: whether the local models are returned too.
@@ -57,7 +35,6 @@ class Reduction(NamedTuple):
   fold: Fold | None = None
   sums: Any = None
   known: Any = None
-  unchanged: Unchanged | None = None
   mean_by: str = ''
   keep: bool = True
   into: Params | None = None

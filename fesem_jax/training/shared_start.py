@@ -342,33 +342,6 @@ class SharedStart(NamedTuple):
       flat[*kernel.path, KERNEL] = start.of_clients(change.from_other) - moved
     return unflatten_dict(flat)
 
-  def squared_moves(
-    self,
-    params: Params,
-    starts: Params,
-    changes: tuple[Change, ...],
-    finite: jax.Array,
-  ) -> jax.Array:
-    """[C] float32: squared distances of the local models to where they started.
-
-    |X^T D|^2 = sum_rs (x_r x_s) (d_r d_s), which forms no kernel. Like all distances
-    it is as precise as float32, whatever the precision of training.
-
-    Args:
-      params: see `models`.
-      starts: like `params`.
-      changes: see `models`.
-      finite: see `models`.
-    """
-    squared = tree.row_distances(params, starts)
-    for change in changes:
-      products = [
-        jnp.einsum('cri,csi->crs', x, x, precision=_HIGHEST)
-        for x in _factors(change, finite)
-      ]
-      squared += (products[0] * products[1]).sum(axis=(1, 2))
-    return jnp.maximum(squared, 0.0)
-
   def add_to(
     self,
     total: ClusterSums,

@@ -28,8 +28,6 @@ class Trained(NamedTuple):
     sums: what `fold` added up.
     correction: [C, ...] own part of each client's `Correction` where `fold` is to
       replace it; None elsewhere.
-    moved: [C] float32 squared distance of each local model to its start, where that is
-      known without forming the model and `Reduction.unchanged` asks for it; else None.
   """
 
   ids: jax.Array
@@ -42,7 +40,6 @@ class Trained(NamedTuple):
   folded: Any = None
   sums: Any = None
   correction: Params = None
-  moved: jax.Array | None = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""

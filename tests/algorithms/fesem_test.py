@@ -8,9 +8,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.clustering import em
 from fesem_jax.core import prng_streams, tree
-from fesem_jax.training.shared_start import SharedStart
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -202,50 +200,3 @@ def test_fesem_compares_only_the_named_layer():
   state = state._replace(assignment=jnp.ones(6, jnp.int32))
   after, _ = jax.jit(whole.step)(state, data, helpers.everyone(data), jax.random.key(1))
   np.testing.assert_array_equal(after.assignment, 1)
-
-
-@pytest.mark.parametrize(
-  'options',
-  [
-    {'client_state': 'streamed'},
-    {'track_objective': True, 'weighting': 'by_examples'},
-    {'aggregation': 'median'},
-  ],
-)
-def test_nobody_looks_at_models_of_clients_that_surely_stay(options, monkeypatch):
-  data, local = federation(), helpers.local(chunk=4)._replace(shared_start='on')
-
-  def rounds(local, scale):
-    algorithm = algorithms.build('fesem', local, num_clusters=3, **options)
-    state = initial(algorithm, data)
-    centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
-    state = state._replace(
-      centers=jax.tree.map(lambda x: scale * x, centers),
-      assignment=jnp.array([0, 1, 2, 0, 1, 1]),
-    )
-    return jax.jit(algorithm.step)(
-      state, data, helpers.everyone(data), jax.random.key(1)
-    )
-
-  want = [rounds(local._replace(shared_start='off'), scale) for scale in (3.0, 1e-3)]
-
-  def wrong(stack, *_):
-    count = len(jax.tree.leaves(stack)[0])
-    return jnp.zeros(count, jnp.int32), jnp.ones(count)
-
-  monkeypatch.setattr(em, 'e_step', wrong)
-  near = rounds(local, 1e-3)
-  if 'client_state' in options:  # Nor is any formed.
-    monkeypatch.setattr(
-      SharedStart,
-      'models',
-      lambda *args, form=SharedStart.models: jax.tree.map(
-        lambda x: jnp.nan * x, form(*args)
-      ),
-    )
-  far = rounds(local, 3.0)
-  chex.assert_trees_all_close(far, want[0], rtol=1e-4, atol=1e-5)
-  assert (want[0][0].assignment == jnp.array([0, 1, 2, 0, 1, 1])).all()
-  # Where it is not sure, they look, and believe what they see.
-  assert (near[0].assignment == 0).all()
-  assert (want[1][0].assignment != 0).any()

@@ -65,29 +65,3 @@ def test_steps_on_two_devices_are_those_on_one():
     for m in (None, mesh)
   ]
   np.testing.assert_allclose(matrix(means[0]), matrix(means[1]), rtol=1e-5, atol=1e-6)
-
-
-def test_clients_that_moved_less_than_half_of_the_way_are_nearest_to_their_own():
-  rng = np.random.default_rng(0)
-  centers = rng.normal(size=(4, 14)).astype(np.float32)
-  own = rng.integers(0, 4, 4000)
-  moves = rng.normal(size=(4000, 14)) * rng.uniform(0, 1, (4000, 1))
-  points = (centers[own] + moves).astype(np.float32)
-  squared = np.square(points - centers[own]).sum(axis=1)
-  gaps = np.asarray(em.gaps(helpers.as_stack(centers)))
-  between = np.square(centers[:, None] - centers[None]).sum(axis=-1)
-  np.testing.assert_allclose(
-    gaps, np.where(np.eye(4) > 0, np.inf, between).min(axis=1), rtol=1e-5
-  )
-  sure = np.asarray(em.surely_nearest(squared, gaps[own]))
-  nearest = np.square(points[:, None] - centers[None]).sum(axis=-1).argmin(axis=1)
-  assert (nearest[sure] == own[sure]).all()
-  assert 0.2 < sure.mean() < (nearest == own).mean() < 1
-  # As far as can be said of distances alone: half of the way decides.
-  half = centers[:1] + np.float32([[0.49], [0.51]]) * (centers[between[0].argsort()[1]])
-  half -= np.float32([[0.49], [0.51]]) * centers[:1]
-  away = np.square(half - centers[:1]).sum(axis=1)
-  assert np.asarray(em.surely_nearest(away, gaps[[0, 0]])).tolist() == [True, False]
-  assert np.isinf(em.gaps(helpers.as_stack(centers[:1]))).all()
-  # Centers that are equal are no way apart.
-  assert not em.surely_nearest(0.0, em.gaps(helpers.as_stack(centers[[1, 1]]))[0])

@@ -15,7 +15,7 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
-from fesem_jax.training.reduction import Reduction, Unchanged
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS, Trained
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
@@ -85,13 +85,11 @@ class Known(NamedTuple):
 
   Attributes:
     centers: see `ModelComparison.known`.
-    gaps: see `em.gaps`; None where distances between centers do not help.
     hold: [] bool, whether clients keep the clusters that they start from; None if no
       round is so.
   """
 
   centers: Any
-  gaps: jax.Array | None
   hold: jax.Array | None
 
 
@@ -130,34 +128,16 @@ class EMSteps:
       centers: [K, ...] of the round.
       hold: see `Known`.
     """
-    # Distances between centers say who stays where whole models go to one center each.
-    may_stay = not (
-      self.compare.partial or self.e_step.matched or self.e_step.temperature
-    )
-    known = Known(
-      self.compare.known(self.compare.part(centers)),
-      em.gaps(centers) if may_stay else None,
-      hold,
-    )
     return Reduction(
       sums=em.Sums.zeros(centers, self.m_step.track_objective),
-      known=known,
-      unchanged=Unchanged(_surely_stay, self._add_to_start) if may_stay else None,
+      known=Known(self.compare.known(self.compare.part(centers)), hold),
     )
 
   def nearest(self, chunk: Trained, starts: ClientModels, known: Known) -> Assigned:
     """E-step (Eq. 8): every client goes to the center nearest to its model."""
     centers, own = starts.shared, starts.choice
     assert own is not None
-    models, moved = chunk.params, chunk.moved
-    if moved is None:
-      nearest, distance, models = self.compare.nearest(models, known.centers)
-    else:
-      nearest, distance = jax.lax.cond(
-        _surely_stay(starts, moved, known).all(),
-        lambda: (own, moved),
-        lambda: em.e_step(models, centers),
-      )
+    nearest, distance, models = self.compare.nearest(chunk.params, known.centers)
     takes = chunk.took_part()
     takes = takes if known.hold is None else takes & ~known.hold
     new = jnp.where(takes, nearest, own)
@@ -216,15 +196,3 @@ class EMSteps:
       means = rule(stack, cluster, trained.took_part(), old, mesh)
     optimizer = self.m_step.server_optimizer
     return server_optimizers.move(optimizer, server, old, means, clients.weight > 0)
-
-  def _add_to_start(self, chunk, starts, sums, add):
-    """Both steps for a chunk of clients whose own centers are surely the nearest."""
-    own, weights = starts.choice, chunk.weights(self.m_step.weighting)
-    return (own, None), sums.add_to_start(weights, own, chunk.moved, add)
-
-
-def _surely_stay(starts: ClientModels, squared: jax.Array, known: Known) -> jax.Array:
-  """[C] bool: clients that moved too little to be nearer to another center."""
-  assert known.gaps is not None
-  stay = em.surely_nearest(squared, known.gaps[starts.choice])
-  return stay if known.hold is None else known.hold | stay
