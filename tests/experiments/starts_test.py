@@ -132,8 +132,8 @@ def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_pat
 def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):
   # Seeds of a comparison share programs otherwise.
   done = call(
-    'compare', *QUICK, '--algorithms=fed_avg', '--num_seeds=2', '--freeze_layers=dense*',
-    f'--workdir={tmp_path}', cwd=tmp_path,
+    'compare', *QUICK, '--algorithms=fed_avg', '--num_seeds=2',
+    '--freeze_layers=dense*', f'--workdir={tmp_path}', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   folders = [path.parent for path in tmp_path.rglob('models.npz')]
