@@ -1,5 +1,6 @@
 """--init_from, --init_layers, --train_layers and --freeze_layers of a run."""
 
+import json
 import pathlib
 
 import numpy as np
@@ -7,7 +8,6 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.results import export
-from fesem_jax.run.configuration import check_same
 from tests.support.commands import call
 
 QUICK = [
@@ -104,10 +104,15 @@ def test_own_models_in_the_memory_of_the_host_are_saved_whole(pretrained, tmp_pa
 
 
 def test_runs_of_older_versions_go_on(tmp_path):
-  new = {'seed': 0, 'init_from': '', 'init_layers': [], 'train_layers': []}
-  check_same(tmp_path, {'seed': 0}, new | {'freeze_layers': []})
-  with pytest.raises(fj.UserError, match='`train_layers`'):
-    check_same(tmp_path, {'seed': 0}, new | {'train_layers': ['logits']})
+  args = '--algorithm=fed_avg', f'--workdir={tmp_path / "run"}'
+  assert run_with(*args, '--rounds=1').returncode == 0
+  path = tmp_path / 'run' / 'config.json'
+  config = json.loads(path.read_text())
+  new = {'init_from', 'init_layers', 'train_layers', 'freeze_layers'}
+  path.write_text(json.dumps({n: v for n, v in config.items() if n not in new}))
+  assert 'train_layers' in run_with(*args, '--train_layers=logits').stderr
+  done = run_with(*args)
+  assert done.returncode == 0, done.stderr
 
 
 def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_path):
@@ -128,8 +133,7 @@ def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):
   # Seeds of a comparison share programs otherwise.
   done = call(
     'compare', *QUICK, '--algorithms=fed_avg', '--num_seeds=2',
-    '--freeze_layers=dense*',
-    f'--workdir={tmp_path}', cwd=tmp_path,
+    '--freeze_layers=dense*', f'--workdir={tmp_path}', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   folders = [path.parent for path in tmp_path.rglob('models.npz')]
