@@ -124,7 +124,7 @@ def test_measuring_and_choosing_see_the_images_as_they_are():
   ]
   chex.assert_trees_all_equal(counts[0][0], counts[1][0])
   # Fine-tuning is local training.
-  assert (counts[0][1].correct != counts[1][1].correct).any()
+  assert (counts[0][1].sums.correct != counts[1][1].sums.correct).any()
 
 
 def test_one_gradient_step_sees_augmented_images():

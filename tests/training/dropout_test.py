@@ -103,10 +103,10 @@ def test_models_are_measured_whole_and_fine_tuned_with_dropout():
   before = reference.from_params(start, 0)
   schedule = local.schedule._replace(epochs=20)
   for i in range(len(SIZES)):
-    assert deployed.correct[i].sum() == correct(before, i)
+    assert deployed.sums.correct[i].sum() == correct(before, i)
     batches = helpers.batches(data, schedule, i, KEY)
     after, _ = reference.local_sgd(before, dropped(batches, i, width=4), 0.1)
-    assert tuned.correct[i].sum() == correct(after, i)
+    assert tuned.sums.correct[i].sum() == correct(after, i)
 
 
 def test_a_mixture_draws_for_each_of_its_models():
@@ -223,4 +223,4 @@ def test_what_training_applies_must_give_the_same_shape():
   model = helpers.local().model
   wrong = model._replace(apply_train=lambda p, x, key: model.apply(p, x)[:, :2])
   with pytest.raises(UserError, match=r'mine: apply_train gives shape \(2, 2\), but'):
-    check_model(wrong, helpers.SHAPE, 3, 'mine')
+    check_model(wrong, helpers.SHAPE, 3, named='mine')
