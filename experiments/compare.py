@@ -6,8 +6,8 @@ r"""Compares methods over seeds and writes the table of the paper.
 Rows are methods in the order of the paper: `name(K)` sets --num_clusters, and
 `name(K;flag=value;...)` what only this row is to differ in, such as
 'fed_sgd(learning_rate=0.5)' or 'fesem(4;prox_lambda=0.1)'. Columns are micro accuracy,
-micro F1, macro accuracy and macro F1 of the fine-tuned models, then of the
-deployed ones (and, in the files, of clients that took no part, with
+micro F1, macro accuracy and macro F1 (of another --task: its figures) of the fine-tuned
+models, then of the deployed ones (and, in the files, of clients that took no part, with
 --unseen_fraction), as mean +- standard deviation over seeds, in percent. Below stand
 the differences to one method, paired over seeds, with 95 % intervals, and how each
 method's rates were chosen (--tune). The table is written to

@@ -238,8 +238,9 @@ _RUN = (
     'evaluated round, or the mean of the last ten evaluated rounds. summary.json has '
     'all of them.', enum_values=tuple(curves.REPORTS)),
   _flag('list', 'target', [],
-    'Micro accuracies such as 0.97,0.99: summary.json and tables get the rounds until '
-    'the best accuracy so far, linear between evaluated rounds, reaches each.'),
+    'Micro accuracies such as 0.97,0.99 (of a regression: RMSE): summary.json and '
+    'tables get the rounds until the best value so far, linear between evaluated '
+    'rounds, reaches each.'),
   _flag('enum', 'evaluate_on', 'test',
     "validation: hold out a fifth of each client's training examples and measure on "
     'these; the test split is not used.', enum_values=('test', 'validation')),

@@ -228,7 +228,7 @@ def report(result: Result, which: str = 'last') -> str:
       'test examples.'
     )
   for reached in summary.get('rounds_to_target', []):
-    lines.append(_rounds_to(reached))
+    lines.append(_rounds_to(reached, task.primary))
   clusters = summary['clusters']
   if clusters:
     sizes = [size for size in clusters['sizes'] if size]
@@ -256,15 +256,16 @@ def report(result: Result, which: str = 'last') -> str:
   return '\n'.join(lines)
 
 
-def _rounds_to(reached: dict[str, Any]) -> str:
-  """'97 % micro-accuracy after 18.3 rounds deployed, not reached fine-tuned'."""
+def _rounds_to(reached: dict[str, Any], figure: tasks.Figure) -> str:
+  """'97 % micro-accuracy: deployed after 18.3 rounds, fine-tuned not reached'."""
 
   def said(rounds: float | None) -> str:
     return 'not reached' if rounds is None else f'after {rounds:.1f} rounds'
 
+  target = f'{figure.factor * reached["target"]:g}{" %" if figure.percent else ""}'
   return (
-    f'{100 * reached["target"]:g} % micro-accuracy: deployed '
-    f'{said(reached["deployed"])}, fine-tuned {said(reached["finetuned"])}'
+    f'{target} micro-{figure.name}: deployed {said(reached["deployed"])}, fine-tuned '
+    f'{said(reached["finetuned"])}'
   )
 
 

@@ -9,9 +9,10 @@ differ in the models, the order of examples and k-means (--seed, --seed + 1, ...
 so can the clusters of two seeds be compared. Everything is measured on a fifth of each
 client's training examples, held out of training; test examples are never seen.
 
-By K, as mean +- standard deviation over seeds: micro accuracy of the deployed and of
-the fine-tuned models; mean intra-cluster distance (Eq. 6); silhouette; stability, the
-adjusted Rand index between the clusters of two seeds; sizes of the clusters. After a
+By K, as mean +- standard deviation over seeds: micro accuracy (of a regression: RMSE)
+of the deployed and of the fine-tuned models; mean intra-cluster distance (Eq. 6);
+silhouette; stability, the adjusted Rand index between the clusters of two seeds; sizes
+of the clusters. After a
 round each client's model lies near the center that it started from, and any clusters
 look perfect. The silhouette is therefore that of the models before the first
 clustering, which all trained from one common start (Section 6.1.4), in the clusters of

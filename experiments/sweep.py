@@ -9,9 +9,9 @@ r"""Methods by the value of one flag: accuracy and clusters at each, over seeds.
 Runs the comparison of fesem-compare at each value, with the same seeds, into
 WORKDIR/FLAG=VALUE. Methods that lack the flag, or set it themselves, run at the first
 value only. WORKDIR gets sweep.{md,csv,json} and plots/sweep.{png,svg}: micro accuracy
-of the deployed and of the fine-tuned models, over the honest clients where some are
-bad, and ARI where there are clusters and a truth. The same command again runs only what
-is missing.
+(of a regression: RMSE) of the deployed and of the fine-tuned models, over the honest
+clients where some are bad, and ARI where there are clusters and a truth. The same
+command again runs only what is missing.
 """
 
 import json

@@ -80,7 +80,7 @@ class ClientComparison(NamedTuple):
 def compare_clients(
   a: 'Result | Run | ClientTable',
   b: 'Result | Run | ClientTable',
-  figure: str = 'deployed_accuracy',
+  figure: str = '',
 ) -> ClientComparison:
   """Compares a figure of two runs, client by client.
 
@@ -91,15 +91,16 @@ def compare_clients(
   Args:
     a: a run, or its table of clients.
     b: another run of the same clients on the same data, in any order.
-    figure: a column of figures: 'deployed_accuracy', 'deployed_f1',
-      'finetuned_accuracy', 'finetuned_f1', or 'deployed_NAME' and 'finetuned_NAME' of a
-      metric of the model's own.
+    figure: a column of figures: 'deployed_NAME' or 'finetuned_NAME' of a figure of the
+      task, such as 'deployed_f1', or of a metric of the model's own. '' is the first
+      one, as 'deployed_accuracy' or 'deployed_rmse'.
 
   Raises:
     UserError: if the runs have other clients or other data, or lack the figure.
   """
   ours, theirs = _table(a, 'a'), _table(b, 'b')
   figures = [f for f in _figures(ours) if f in _figures(theirs)]
+  figure = figure or figures[0]
   check_choice('figure', figure, figures)
   _check_data(a, b)
   places = _places(ours.names, theirs.names)

@@ -10,6 +10,7 @@ from fesem_jax.tasks.classification import CLASSIFICATION
 from fesem_jax.tasks.regression import REGRESSION
 from fesem_jax.tasks.sequence import SEQUENCE
 from fesem_jax.tasks.task import Figure, Loss, Task
+from fesem_jax.utils.errors import UserError
 
 __all__ = [
   'CLASSIFICATION',
@@ -29,8 +30,18 @@ TASKS: Mapping[str, Task] = {
 
 
 def of(record: Mapping[str, Any]) -> Task:
-  """The task of a summary or configuration; runs of older versions classify."""
-  return TASKS[record.get('task', CLASSIFICATION.name)]
+  """The task of a summary; runs of older versions classify.
+
+  Raises:
+    UserError: on a task of another version.
+  """
+  name = record.get('task', CLASSIFICATION.name)
+  if name not in TASKS:
+    raise UserError(
+      f'A run is for the task {name!r}, which this version does not have; it has '
+      f'{", ".join(TASKS)}.'
+    )
+  return TASKS[name]
 
 
 def of_scores(scores: Mapping[str, Any]) -> Task:

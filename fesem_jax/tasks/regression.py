@@ -68,13 +68,17 @@ def _add(a: Errors, b: Errors) -> Errors:
 
 
 def _figures(
-  count: np.ndarray, squared: np.ndarray, scatter: np.ndarray
+  count: np.ndarray, squared: np.ndarray, mean: np.ndarray, scatter: np.ndarray
 ) -> dict[str, np.ndarray]:
   """RMSE, R2 and mean squared error from sums [..., D] over `count` [...] examples.
 
   R2 is scikit-learn's `r2_score`, the mean over targets: where all targets are equal it
-  is 1 without errors and 0 with any.
+  is 1 without errors and 0 with any. So it is here for a single example, for which
+  scikit-learn has no R2.
   """
+  # Equal targets scatter by what float32 rounds off their mean.
+  rounding = count[..., None] * np.square(4 * np.finfo(np.float32).eps * mean)
+  scatter = np.where(scatter > rounding, scatter, 0.0)
   with np.errstate(invalid='ignore', divide='ignore'):
     loss = squared.mean(axis=-1) / count
     constant = np.where(squared > 0, 0.0, 1.0)
@@ -88,8 +92,7 @@ def _figures(
 
 
 def _by_client(errors: Errors) -> dict[str, np.ndarray]:
-  count, squared, _, scatter = (np.asarray(x, np.float64) for x in errors)
-  return _figures(count, squared, scatter)
+  return _figures(*(np.asarray(x, np.float64) for x in errors))
 
 
 def _micro(errors: Errors) -> dict[str, float]:
@@ -102,7 +105,7 @@ def _micro(errors: Errors) -> dict[str, float]:
   count, mean = count[kept, None], mean[kept]
   center = (count * mean).sum(axis=0) / total
   whole = scatter[kept].sum(axis=0) + (count * np.square(mean - center)).sum(axis=0)
-  found = _figures(total, squared[kept].sum(axis=0), whole)
+  found = _figures(total, squared[kept].sum(axis=0), center, whole)
   return {name: float(value) for name, value in found.items()}
 
 

@@ -1,5 +1,6 @@
 """A task as one value: its loss, its figures and what counts as better."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,7 +48,9 @@ class Figure(NamedTuple):
     return 1 if self.percent else 3
 
   def better(self, value: float) -> float:
-    """A number that is the larger the better the figure is."""
+    """A number that is the larger the better the figure is; -inf for NaN."""
+    if math.isnan(value):
+      return -math.inf
     return value if self.higher_is_better else -value
 
   def text(self, value: float) -> str:

@@ -62,11 +62,22 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   assert made.returncode == 0, made.stderr
   assert 'targets: 1 an example' in made.stdout
   assert (tmp_path / 'p/sizes.png').exists()
-  run = ('--dataset=npz:d.npz', '--model=logistic', '--rounds=1', '--workdir=r')
-  again = call('run', '--algorithm=fed_avg', '--learning_rate=1e-4', *run, cwd=tmp_path)
+  run = ('--dataset=npz:d.npz', '--model=logistic', '--rounds=2', '--workdir=r')
+  more = ('--report=best', '--target=1e6,1e-6')
+  again = call(
+    'run', '--algorithm=fed_avg', '--learning_rate=1e-4', *run, *more, cwd=tmp_path
+  )
   assert again.returncode == 0, again.stderr
   assert 'micro-rmse' in again.stdout
   assert 'label skew' not in again.stdout
+  # The lowest error is the best, and a target is reached from above.
+  assert '1e+06 micro-rmse: deployed after 1.0 rounds' in again.stdout
+  assert '1e-06 micro-rmse: deployed not reached' in again.stdout
+  summary = json.loads((tmp_path / 'r/summary.json').read_text())
+  lines = (tmp_path / 'r/metrics.jsonl').read_text().splitlines()
+  errors = [json.loads(line)['deployed']['micro_rmse'] for line in lines]
+  assert summary['reports']['best']['deployed']['micro_rmse'] == min(errors)
+  assert summary['global_rmse'] == errors[-1]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,22 @@ def test_equal_targets_and_clients_without_examples():
   assert np.isnan(list(empty.values())).all()
 
 
+def test_equal_targets_scatter_by_rounding_alone():
+  same = np.full((10, 1), 0.1, np.float32)
+  found = evaluate.client_figures(totals_of([same], [same + 1], 3), REGRESSION)
+  assert found['r2'].tolist() == [0.0]
+  # What scatters more than rounding counts.
+  near = same + np.linspace(-1e-4, 1e-4, 10, dtype=np.float32)[:, None]
+  found = evaluate.client_figures(totals_of([near], [near + 1e-3], 3), REGRESSION)
+  np.testing.assert_allclose(found['r2'], r2_score(near, near + 1e-3), rtol=1e-2)
+
+
+def test_figures_that_are_not_numbers_are_worse_than_any():
+  for figure in REGRESSION.figures:
+    assert figure.better(float('nan')) < figure.better(1e30)
+    assert figure.better(float('nan')) < figure.better(-1e30)
+
+
 def test_predictions_that_are_not_numbers_are_no_perfect_ones():
   y = np.full((3, 1), 1.0, np.float32)
   found = evaluate.scores(totals_of([y], [y * np.nan]), REGRESSION)
