@@ -79,14 +79,16 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
   bounds = np.stack([ends[:-1], ends[1:]], axis=1)
   on_each = int(np.diff(bounds).max(initial=1))
 
-  def split(rows: Rows, *width: int) -> jax.Array:
+  def split(rows: Rows, width: int = 0) -> jax.Array:
+    shape = (width,) if width else rows.shape[1:]
+
     def part(device: int) -> np.ndarray:
       own = rows[slice(*bounds[device])]
-      whole = np.zeros((on_each, *width), own.dtype)
-      whole[: len(own)] = _flat(own, *width) if width else own
+      whole = np.zeros((on_each, *shape), own.dtype)
+      whole[: len(own)] = _flat(own, width) if width else own
       return whole
 
-    return sharding.split_rows((mesh.size * on_each, *width), part, mesh)
+    return sharding.split_rows((mesh.size * on_each, *shape), part, mesh)
 
   whole = sharding.replicate(dataclasses.replace(data, x=None, y=None), mesh)
   return dataclasses.replace(

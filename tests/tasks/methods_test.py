@@ -169,6 +169,24 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize('task', DATA)
+def test_targets_of_two_axes_are_split_by_client(task):
+  found = [
+    fj.simulate(
+      algorithms.build('fed_avg', local(task, devices=2)),
+      DATA[task](0),
+      DATA[task](1),
+      rounds=1,
+      data_placement=placement,
+      make_portrait=False,
+    ).summary
+    for placement in ('replicated', 'sharded')
+  ]
+  assert found[1]['data_placement'] == 'sharded'
+  for name, value in found[0]['finetuned'].items():
+    assert found[1]['finetuned'][name] == pytest.approx(value, rel=1e-5)
+
+
 def test_a_model_for_another_task_is_refused():
   data = regression(0)
   algorithm = algorithms.build('fed_avg', local('sequence'))
