@@ -11,7 +11,7 @@ from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
 from fesem_jax.utils.errors import UserError, argument, check_choice
 from fesem_jax.utils.stored_rows import Rows
 
-Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N] of one client.
+Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N, ...] of one client.
 
 
 class Pool(NamedTuple):
@@ -139,9 +139,10 @@ def _flatten(
   clients: dict[str, Examples], names: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   sizes = [len(clients[n][1]) if n in clients else 0 for n in names]
-  example = next(iter(clients.values()))[0]
+  example, target = map(np.asarray, next(iter(clients.values())))
   x = np.empty((sum(sizes), *example.shape[1:]), example.dtype)
-  y = np.empty(sum(sizes), np.int32)
+  kind = np.float32 if target.dtype.kind == 'f' else np.int32
+  y = np.empty((sum(sizes), *target.shape[1:]), kind)
   at = 0
   for name, size in zip(names, sizes, strict=True):
     if size:

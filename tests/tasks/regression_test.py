@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import r2_score, root_mean_squared_error
 
+from fesem_jax.data.pool import from_clients
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import REGRESSION
 from fesem_jax.tasks.regression import squared_error
@@ -129,3 +130,10 @@ def test_targets_become_rows():
   assert (found.shape, found.dtype) == ((2, 1), np.float32)
   with pytest.raises(UserError, match='2 targets an example; there must be 3'):
     REGRESSION.targets([[1, 2]], '`y`', 3)
+
+
+def test_targets_of_a_loader_stay_numbers():
+  x = np.zeros((3, 2), np.float32)
+  clients = {'b': (x, np.array([0.5, 1.5, 2.5])), 'a': (x[:1], np.array([-0.25]))}
+  pool = from_clients(clients, None, where='here', num_classes=1, scale=1.0)
+  assert pool.y.tolist() == [-0.25, 0.5, 1.5, 2.5]
