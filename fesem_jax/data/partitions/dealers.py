@@ -44,7 +44,7 @@ def dealer(
       of_all = shares.lognormal(rng, num_clients, partition.lognormal_sigma)
     # All examples count as of one class.
     return lambda labels, minimum: rows.by_shares(
-      rng, np.zeros_like(labels), of_all, minimum
+      rng, np.zeros(len(labels), np.int32), of_all, minimum
     )
   if kind == 'dirichlet':
     if least := partition.dirichlet_min_examples:
