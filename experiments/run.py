@@ -262,10 +262,9 @@ def _rounds_to(reached: dict[str, Any], figure: tasks.Figure) -> str:
   def said(rounds: float | None) -> str:
     return 'not reached' if rounds is None else f'after {rounds:.1f} rounds'
 
-  target = f'{figure.factor * reached["target"]:g}{" %" if figure.percent else ""}'
   return (
-    f'{target} micro-{figure.name}: deployed {said(reached["deployed"])}, fine-tuned '
-    f'{said(reached["finetuned"])}'
+    f'{figure.target(reached["target"])} micro-{figure.name}: deployed '
+    f'{said(reached["deployed"])}, fine-tuned {said(reached["finetuned"])}'
   )
 
 

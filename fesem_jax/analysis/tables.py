@@ -53,7 +53,7 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
   standard deviation) of their 'rounds'. Figures that no seed has are None.
   """
   out = []
-  task = task_of(summaries)
+  task = task_of(summaries.values())
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None]
     row: dict[str, Any] = {'method': label, 'task': task.name, 'seeds': len(runs)}
@@ -134,11 +134,7 @@ def _rounds_cells(
 
 
 def _rounds_heads(targets: Sequence[float], task: Task) -> list[str]:
-  of = task.primary
-  return [
-    f'rounds to {of.factor * target:g}{" %" if of.percent else ""}'
-    for target in targets
-  ]
+  return [f'rounds to {task.primary.target(target)}' for target in targets]
 
 
 def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax import tasks
-from fesem_jax.evaluation.paired import KINDS
+from fesem_jax.evaluation.paired import KINDS, task_of
 from fesem_jax.tasks import CLASSIFICATION, Figure
 from fesem_jax.utils.display import in_markdown, text_of
 from fesem_jax.utils.errors import UserError
@@ -126,7 +125,7 @@ def search(
   if not tries or not seeds:
     raise UserError('There is nothing to choose from: no values, or no seeds.')
   found = [[run(point, seed) for seed in seeds] for point in tries]
-  task = tasks.of(next((s for each in found for s in each if s is not None), {}))
+  task = task_of(found)
   figure, column = task.primary, task.primary_column
   tried = [
     Tried(point, [None if s is None else s[by][column] for s in each])

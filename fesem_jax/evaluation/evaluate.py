@@ -253,10 +253,9 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   found = {f'micro_{name}': micro[name] for name in names}
   found |= {f'macro_{name}': macro[name] for name in names}
   for name in totals.metrics:
-    mean = (
-      float(np.average(own[name][kept], weights=size[kept])) if kept.any() else None
-    )
-    found[f'micro_{name}'] = float('nan') if mean is None else mean
+    found[f'micro_{name}'] = float('nan')
+    if kept.any():
+      found[f'micro_{name}'] = float(np.average(own[name][kept], weights=size[kept]))
     found[f'macro_{name}'] = macro[name]
   return found
 

@@ -1,6 +1,6 @@
 """Differences between two methods, paired over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,7 +100,7 @@ def best(summaries: Summaries, kind: str = 'deployed') -> str | None:
   Returns:
     Its label; None where no run has finished.
   """
-  better = task_of(summaries).primary.better
+  better = task_of(summaries.values()).primary.better
   means = {
     label: float(np.mean([better(figure(s, kind)) for s in runs if s is not None]))
     for label, runs in summaries.items()
@@ -109,9 +109,9 @@ def best(summaries: Summaries, kind: str = 'deployed') -> str | None:
   return max(means, key=lambda label: means[label]) if means else None
 
 
-def task_of(summaries: Summaries) -> Task:
-  """The task of the runs; classification where none has finished."""
-  done = (s for runs in summaries.values() for s in runs if s is not None)
+def task_of(runs: Iterable[Sequence[Mapping[str, Any] | None]]) -> Task:
+  """The task of runs, by their summaries; classification where none has finished."""
+  done = (s for each in runs for s in each if s is not None)
   return tasks.of(next(done, {}))
 
 
@@ -164,7 +164,7 @@ def differences(summaries: Summaries, reference: str = '') -> Differences:
     reference: label of one; by default that with the best deployed figure.
   """
   chosen = reference or best(summaries)
-  found: Differences = {'reference': chosen, 'task': task_of(summaries).name}
+  found: Differences = {'reference': chosen, 'task': task_of(summaries.values()).name}
   for kind in KINDS:
     rows = against(summaries, chosen, kind) if chosen else []
     found[kind] = [row for row in rows if row['pairs']]

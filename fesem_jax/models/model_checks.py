@@ -11,7 +11,7 @@ from flax import errors
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import training_modes
 from fesem_jax.models.training_modes import Modes
-from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
 
 
@@ -45,18 +45,16 @@ def check_model(
   params = check_parameters(model, named)
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   target_shape = model.task.target_shape(2, tuple(example_shape), num_classes)
-  dtype = jnp.float32 if task == REGRESSION.name else jnp.int32
-  y = jax.ShapeDtypeStruct(target_shape, dtype)
+  y = jax.ShapeDtypeStruct(target_shape, model.task.target_dtype)
   logits = jax.eval_shape(model.apply, params, x)
   if not hasattr(logits, 'shape') or not jnp.issubdtype(logits.dtype, jnp.floating):
     kind = getattr(logits, 'dtype', type(logits).__name__)
     raise UserError(f'{named}: apply gives {kind}, not an array of float32 logits.')
   wanted = model.task.output_shape(2, tuple(example_shape), num_classes)
   if logits.shape != wanted:
-    of_what = {REGRESSION.name: 'targets', SEQUENCE.name: 'tokens'}.get(task, 'classes')
     raise UserError(
       f'{named}: two examples have outputs of shape {logits.shape}, not {wanted} as '
-      f'data of {num_classes} {of_what} need.'
+      f'data of {num_classes} {model.task.outputs} need.'
     )
   if model.apply_train is not None:
     key = jax.eval_shape(lambda: jax.random.key(0))

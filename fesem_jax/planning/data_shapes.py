@@ -11,7 +11,7 @@ from fesem_jax.cohorts.arrangement import padded_clients
 from fesem_jax.cohorts.placement import width_of
 from fesem_jax.core.sharding import CLIENTS
 from fesem_jax.core.types import ClientInfo, FederatedData
-from fesem_jax.tasks import CLASSIFICATION, REGRESSION, TASKS
+from fesem_jax.tasks import CLASSIFICATION, TASKS
 
 
 class SplitSize(NamedTuple):
@@ -101,7 +101,7 @@ def data_of(
     y=array_of(
       rows,
       size.target_shape(examples),
-      np.float32 if size.task == REGRESSION.name else np.int32,
+      TASKS[size.task].target_dtype,
     ),
     offsets=array_of(whole, (count + 1,), np.int32),
     client_ids=array_of(whole, (count,), np.int32),

@@ -94,6 +94,8 @@ CLASSIFICATION = Task(
     Figure('f1', 'F1', 'F1', percent=True, higher_is_better=True),
   ),
   targets=array_checks.labels,
+  target_dtype=np.int32,
+  outputs='classes',
   count_outputs=lambda y: int(y.max(initial=0)) + 1,
   output_shape=lambda count, _, num_classes: (count, num_classes),
   target_shape=lambda count, _shape, _classes: (count,),

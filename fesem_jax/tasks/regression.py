@@ -127,6 +127,8 @@ REGRESSION = Task(
     Figure('loss', 'loss', 'loss', percent=False, higher_is_better=False),
   ),
   targets=array_checks.targets,
+  target_dtype=np.float32,
+  outputs='targets',
   count_outputs=lambda y: y.shape[1],
   output_shape=lambda count, _, num_targets: (count, num_targets),
   target_shape=lambda count, _, num_targets: (count, num_targets),

@@ -94,6 +94,8 @@ SEQUENCE = Task(
     ),
   ),
   targets=array_checks.tokens,
+  target_dtype=np.int32,
+  outputs='tokens',
   count_outputs=lambda y: int(y.max(initial=0)) + 1,
   output_shape=lambda count, shape, num_tokens: (*_shape(count, shape), num_tokens),
   target_shape=lambda count, shape, _: _shape(count, shape),

@@ -53,6 +53,10 @@ class Figure(NamedTuple):
       return -math.inf
     return value if self.higher_is_better else -value
 
+  def target(self, value: float) -> str:
+    """A value that was asked for, with all its digits, e.g. '97 %' or '0.5'."""
+    return f'{self.factor * value:g}{" %" if self.percent else ""}'
+
   def text(self, value: float) -> str:
     """A value for a reader, e.g. '94.3%' or '0.523'."""
     return f'{100 * value:.1f}%' if self.percent else f'{value:.3g}'
@@ -76,6 +80,8 @@ class Task(NamedTuple):
     figures: what is measured; the first one decides which of two models is better.
     targets: (y of any kind, what errors call it, L or None) -> y [T, ...] as
       `FederatedData` holds it; raises `UserError`.
+    target_dtype: of y.
+    outputs: what errors call the L outputs, e.g. 'classes'.
     count_outputs: y -> L where the data do not say it.
     output_shape: (B, shape of one example, L) -> shape of the outputs of B examples.
     target_shape: (B, shape of one example, L) -> shape of their targets.
@@ -94,6 +100,8 @@ class Task(NamedTuple):
   loss: Loss
   figures: tuple[Figure, ...]
   targets: Callable[[Any, str, int | None], np.ndarray]
+  target_dtype: type
+  outputs: str
   count_outputs: Callable[[np.ndarray], int]
   output_shape: Callable[[int, tuple[int, ...], int], tuple[int, ...]]
   target_shape: Callable[[int, tuple[int, ...], int], tuple[int, ...]]

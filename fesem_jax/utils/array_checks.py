@@ -38,18 +38,27 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
       labels an example.
   """
   numbered = numbers(y, where, 'labels')
-  if (
-    numbered.ndim != 1
-    or (numbered != np.round(numbered)).any()
-    or numbered.min(initial=0) < 0
-  ):
+  if numbered.ndim != 1 or not _are_whole(numbered, 0):
     raise UserError(
       f'{where}: labels must be whole numbers from 0, one for each example; for other '
       'targets choose `task=regression` or `task=sequence`.'
     )
-  most = num_classes or MAX_CLASSES
+  return _below(numbered, where, 'label', num_classes)
+
+
+def _are_whole(numbered: np.ndarray, least: int) -> bool:
+  """Whether numbers are whole and none is less than the least."""
+  whole = bool((numbered == np.round(numbered)).all())
+  return whole and numbered.min(initial=0) >= least
+
+
+def _below(
+  numbered: np.ndarray, where: str, what: str, count: int | None
+) -> np.ndarray:
+  """Whole numbers as int32; raises `UserError` unless they are below `count`."""
+  most = count or MAX_CLASSES
   if numbered.max(initial=0) >= most:
-    raise UserError(f'{where}: label {numbered.max():.0f} is not in 0..{most - 1}.')
+    raise UserError(f'{where}: {what} {numbered.max():.0f} is not in 0..{most - 1}.')
   return numbered.astype(np.int32)
 
 
@@ -95,19 +104,12 @@ def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:
     UserError: if they are anything else.
   """
   numbered = numbers(y, where, 'tokens')
-  if (
-    numbered.ndim != 2
-    or (numbered != np.round(numbered)).any()
-    or numbered.min(initial=0) < -1
-  ):
+  if numbered.ndim != 2 or not _are_whole(numbered, -1):
     raise UserError(
       f'{where}: the next tokens of sequences must be whole numbers from 0, or -1 '
       'where there is none, one for each position of each sequence, of shape [N, S].'
     )
-  most = num_tokens or MAX_CLASSES
-  if numbered.max(initial=0) >= most:
-    raise UserError(f'{where}: token {numbered.max():.0f} is not in 0..{most - 1}.')
-  return numbered.astype(np.int32)
+  return _below(numbered, where, 'token', num_tokens)
 
 
 def to_bytes(pixels: np.ndarray, where: str) -> np.ndarray:
