@@ -16,7 +16,7 @@ from fesem_jax.utils.errors import UserError, argument, check_choice
 
 
 class _Asked(NamedTuple):
-  """What a builder is told; see `build`."""
+  """Arguments of `build` that modules depend on."""
 
   num_classes: int
   hidden: tuple[int, ...]
