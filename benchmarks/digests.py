@@ -142,6 +142,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 4},
     {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
   ],
+  'fed_nova': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
 }  # fmt: skip
 
 _SERVER_OPTIMIZERS = {

@@ -61,6 +61,7 @@ METHODS = [
   ('fed_rc', {'num_clusters': 2}),
   ('fed_soft', {'num_clusters': 2}),
   ('fed_soft', {'num_clusters': 3, 'clients_per_center': 6, 'importance_every': 1}),
+  ('fed_nova', {'straggler_fraction': 0.5}),
 ]  # fmt: skip
 
 
