@@ -143,6 +143,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
   ],
   'fed_nova': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
+  'fed_dyn': [{}, {'dyn_alpha': 0.1, 'client_state': 'offloaded'}],
 }  # fmt: skip
 
 _SERVER_OPTIMIZERS = {

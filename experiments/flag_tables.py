@@ -382,7 +382,8 @@ _METHOD = (
   _option('integer', 'init_rounds',
     'Rounds before draws of the first centers are compared.'),
   _option('enum', 'client_state',
-    "Where clients' models (SCAFFOLD: control variates) are kept from round to round: "
+    "Where clients' models (SCAFFOLD: control variates; FedDyn: gradients) are kept "
+    'from round to round: '
     'stacked, on the devices; '
     'offloaded, in the memory of their host, from which each chunk of clients gets its '
     'own (of use with accelerators; same results); streamed (FeSEM only), nowhere: '
@@ -400,6 +401,8 @@ _METHOD = (
   _option('float', 'server_tau', "Of adagrad, adam and yogi, FedOpt's tau."),
   _option('float', 'ditto_lambda',
     'lambda of the pull lambda / 2 |v - w|^2 to the global model.'),
+  _option('float', 'dyn_alpha',
+    "alpha of FedDyn's penalty; the smaller, the further clients and server move."),
   _option('float', 'soft_lambda',
     'lambda of the pull lambda / 2 sum_k u_ik |w - c_k|^2 to all centers.'),
   _option('integer', 'importance_every',

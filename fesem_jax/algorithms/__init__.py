@@ -12,6 +12,7 @@ from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
+from fesem_jax.algorithms.fed_dyn import fed_dyn
 from fesem_jax.algorithms.fed_em import fed_em
 from fesem_jax.algorithms.fed_nova import fed_nova
 from fesem_jax.algorithms.fed_opt import fed_opt
@@ -62,6 +63,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'per_fed_avg': per_fed_avg,
   'clove': clove,
   'fed_nova': fed_nova,
+  'fed_dyn': fed_dyn,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
 }

@@ -80,6 +80,7 @@ DEFAULTS = {
       'num_clusters': 4, 'first_assignment': 'random', 'weighting': 'by_examples',
   },
   'fed_nova': {'straggler_fraction': 0.0, 'weighting': 'by_examples'},
+  'fed_dyn': {'dyn_alpha': 0.01, 'client_state': 'stacked'},
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},
 }  # fmt: skip
 DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}
@@ -102,6 +103,7 @@ RANGES = [
   ('per_fed_avg', 'hessian_delta', [1e-9], [0.0]),
   ('clove', 'num_clusters', [1], [0]),
   ('fed_nova', 'straggler_fraction', [0.0, 1.0], [-1e-9, 1.001]),
+  ('fed_dyn', 'dyn_alpha', [1e-9], [0.0, -0.1]),
   ('hypo_cluster', 'num_clusters', [1], [0]),
   ('hypo_cluster', 'init_restarts', [1], [0]),
   ('hypo_cluster', 'init_rounds', [0], [-1]),
