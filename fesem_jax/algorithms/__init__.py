@@ -9,6 +9,7 @@ from fesem_jax.algorithms.clove import clove
 from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.ditto import ditto
 from fesem_jax.algorithms.fed_avg import fed_avg
+from fesem_jax.algorithms.fed_babu import fed_babu
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
@@ -64,6 +65,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'clove': clove,
   'fed_nova': fed_nova,
   'fed_dyn': fed_dyn,
+  'fed_babu': fed_babu,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
 }
