@@ -427,7 +427,8 @@ _METHOD = (
     'difference of gradients for it.', enum_values=('first_order', 'hessian_free')),
   _option('float', 'hessian_delta', 'Length of that difference, in gradients.'),
   _option('list', 'head_layers',
-    "Names of the layers of the head, which is each client's own (FedBABU: fixed)."),
+    "Names of the layers of the head, which is each client's own "
+    '(LG-FedAvg: shared by all; FedBABU: fixed).'),
   _option('integer', 'head_epochs', 'Local epochs of the head.'),
   _option('enum', 'first_assignment',
     "CLoVE's clusters of the first round: random ones, in which every model gets a "

@@ -82,6 +82,7 @@ DEFAULTS = {
   'fed_nova': {'straggler_fraction': 0.0, 'weighting': 'by_examples'},
   'fed_dyn': {'dyn_alpha': 0.01, 'client_state': 'stacked'},
   'fed_babu': {'head_layers': ('logits',), 'weighting': 'by_examples'},
+  'lg_fed_avg': {'head_layers': ('logits',), 'weighting': 'by_examples'},
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},
 }  # fmt: skip
 DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}

@@ -64,6 +64,7 @@ METHODS = [
   ('fed_nova', {'straggler_fraction': 0.5}),
   ('fed_dyn', {'dyn_alpha': 0.3}),
   ('fed_babu', {}),
+  ('lg_fed_avg', {}),
 ]  # fmt: skip
 
 
