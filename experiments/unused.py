@@ -80,6 +80,7 @@ _UNSHARED = {
   'p_fed_me': 'each local step changes two models, fine-tuning does not',
   'per_fed_avg': 'local steps take gradients at two models, fine-tuning does not',
   'scaffold': 'control variates change whole kernels, fine-tuning does not',
+  'moon': 'local steps compute representations by three models, fine-tuning does not',
   'fed_dyn': 'corrections of the gradient change whole kernels, fine-tuning does not',
   'fed_dane': 'corrections of the gradient change whole kernels, fine-tuning does not',
 }

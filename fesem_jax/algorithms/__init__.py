@@ -26,6 +26,7 @@ from fesem_jax.algorithms.fed_soft import fed_soft
 from fesem_jax.algorithms.fesem import fesem
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.lg_fed_avg import lg_fed_avg
+from fesem_jax.algorithms.moon import moon
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.oracle import oracle
 from fesem_jax.algorithms.p_fed_me import p_fed_me
@@ -68,6 +69,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_dyn': fed_dyn,
   'fed_babu': fed_babu,
   'lg_fed_avg': lg_fed_avg,
+  'moon': moon,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
 }

@@ -66,6 +66,7 @@ def test_a_model_is_counted_by_its_parameters():
     ('fed_dyn', {}, P, P, 0),
     ('fed_babu', {}, P - HEAD, P - HEAD, 0),
     ('lg_fed_avg', {}, HEAD, HEAD, 0),
+    ('moon', {}, P, P, 2),
     # Another cohort sends gradients: the model twice, the mean gradient once.
     ('fed_dane', {}, 3 * P, 2 * P, 6),
     ('fed_dane', {'same_cohort': True}, 2 * P, 2 * P, 3),

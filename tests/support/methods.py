@@ -65,6 +65,7 @@ METHODS = [
   ('fed_dyn', {'dyn_alpha': 0.3}),
   ('fed_babu', {}),
   ('lg_fed_avg', {}),
+  ('moon', {}),
 ]  # fmt: skip
 
 
