@@ -142,6 +142,17 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 4},
     {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
   ],
+  'fed_nova': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
+  'fed_dyn': [{}, {'dyn_alpha': 0.1, 'client_state': 'offloaded'}],
+  'fed_babu': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
+  'lg_fed_avg': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
+  'moon': [
+    {},
+    {
+      'moon_mu': 5.0, 'moon_temperature': 0.2, 'features_before': 'logits',
+      'weighting': 'uniform',
+    },
+  ],
 }  # fmt: skip
 
 _SERVER_OPTIMIZERS = {

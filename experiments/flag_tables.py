@@ -382,7 +382,8 @@ _METHOD = (
   _option('integer', 'init_rounds',
     'Rounds before draws of the first centers are compared.'),
   _option('enum', 'client_state',
-    "Where clients' models (SCAFFOLD: control variates) are kept from round to round: "
+    "Where clients' models (SCAFFOLD: control variates; FedDyn: gradients) are kept "
+    'from round to round: '
     'stacked, on the devices; '
     'offloaded, in the memory of their host, from which each chunk of clients gets its '
     'own (of use with accelerators; same results); streamed (FeSEM only), nowhere: '
@@ -400,6 +401,13 @@ _METHOD = (
   _option('float', 'server_tau', "Of adagrad, adam and yogi, FedOpt's tau."),
   _option('float', 'ditto_lambda',
     'lambda of the pull lambda / 2 |v - w|^2 to the global model.'),
+  _option('float', 'dyn_alpha',
+    "alpha of FedDyn's penalty; the smaller, the further clients and server move."),
+  _option('float', 'moon_mu',
+    "mu: weight of MOON's contrast of representations beside the loss."),
+  _option('float', 'moon_temperature', 'What the cosines of that contrast are over.'),
+  _option('string', 'features_before',
+    'Name of the layer whose input is the representation of an example.'),
   _option('float', 'soft_lambda',
     'lambda of the pull lambda / 2 sum_k u_ik |w - c_k|^2 to all centers.'),
   _option('integer', 'importance_every',
@@ -423,7 +431,9 @@ _METHOD = (
     "Per-FedAvg's gradient: first_order leaves the Hessian out; hessian_free takes a "
     'difference of gradients for it.', enum_values=('first_order', 'hessian_free')),
   _option('float', 'hessian_delta', 'Length of that difference, in gradients.'),
-  _option('list', 'head_layers', "Names of the layers that are each client's own."),
+  _option('list', 'head_layers',
+    "Names of the layers of the head, which is each client's own "
+    '(LG-FedAvg: shared by all; FedBABU: fixed).'),
   _option('integer', 'head_epochs', 'Local epochs of the head.'),
   _option('enum', 'first_assignment',
     "CLoVE's clusters of the first round: random ones, in which every model gets a "

@@ -17,7 +17,7 @@ _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in gr
 # Clients have models or layers of their own, which no other client could use.
 _OWN_MODELS = (
   'non_fed', 'ditto', 'fed_per', 'fed_rep', 'fed_soft', 'apfl', 'p_fed_me',
-  'per_fed_avg',
+  'per_fed_avg', 'lg_fed_avg',
 )  # fmt: skip
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = (
@@ -80,6 +80,8 @@ _UNSHARED = {
   'p_fed_me': 'each local step changes two models, fine-tuning does not',
   'per_fed_avg': 'local steps take gradients at two models, fine-tuning does not',
   'scaffold': 'control variates change whole kernels, fine-tuning does not',
+  'moon': 'local steps compute representations by three models, fine-tuning does not',
+  'fed_dyn': 'corrections of the gradient change whole kernels, fine-tuning does not',
   'fed_dane': 'corrections of the gradient change whole kernels, fine-tuning does not',
 }
 

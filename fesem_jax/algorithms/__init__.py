@@ -9,10 +9,13 @@ from fesem_jax.algorithms.clove import clove
 from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.ditto import ditto
 from fesem_jax.algorithms.fed_avg import fed_avg
+from fesem_jax.algorithms.fed_babu import fed_babu
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
+from fesem_jax.algorithms.fed_dyn import fed_dyn
 from fesem_jax.algorithms.fed_em import fed_em
+from fesem_jax.algorithms.fed_nova import fed_nova
 from fesem_jax.algorithms.fed_opt import fed_opt
 from fesem_jax.algorithms.fed_per import fed_per
 from fesem_jax.algorithms.fed_prox import fed_prox
@@ -22,6 +25,8 @@ from fesem_jax.algorithms.fed_sgd import fed_sgd
 from fesem_jax.algorithms.fed_soft import fed_soft
 from fesem_jax.algorithms.fesem import fesem
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
+from fesem_jax.algorithms.lg_fed_avg import lg_fed_avg
+from fesem_jax.algorithms.moon import moon
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.oracle import oracle
 from fesem_jax.algorithms.p_fed_me import p_fed_me
@@ -60,6 +65,11 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'p_fed_me': p_fed_me,
   'per_fed_avg': per_fed_avg,
   'clove': clove,
+  'fed_nova': fed_nova,
+  'fed_dyn': fed_dyn,
+  'fed_babu': fed_babu,
+  'lg_fed_avg': lg_fed_avg,
+  'moon': moon,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
 }

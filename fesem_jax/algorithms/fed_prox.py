@@ -3,19 +3,15 @@
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """
 
-import jax
-import jax.numpy as jnp
-
-from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common import global_model, stragglers
 from fesem_jax.algorithms.common.global_model import Averaging
-from fesem_jax.cohorts.sampling import client_keys, coin
-from fesem_jax.core import prng_streams, traffic
+from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import check_at_least, check_choice
 
 
 def fed_prox(
@@ -44,28 +40,12 @@ def fed_prox(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(0, prox_mu=prox_mu)
-  if not 0 <= straggler_fraction <= 1:
-    raise UserError(f'`straggler_fraction={straggler_fraction}` must lie in [0, 1].')
-  if straggler_fraction and local.schedule.steps:
-    raise UserError('`straggler_fraction` needs `epochs`, not `steps`.')
-
-  def epochs(data, cohort, key):
-    if straggler_fraction == 0:
-      return None
-    most = local.schedule.epochs
-
-    def draw(key):
-      key = prng_streams.fold(key, prng_streams.STRAGGLER_EPOCHS)
-      return jax.random.randint(key, (), 1, most + 1)
-
-    some = jax.vmap(draw)(client_keys(key, data, cohort.ids))
-    straggles = coin(key, data, cohort.ids, straggler_fraction, prng_streams.STRAGGLES)
-    return jnp.where(straggles, some, most)
+  stragglers.check(local, straggler_fraction)
 
   def train(local, state, data, cohort, key, reduction):
     objective = Objective(
       penalty=variable(prox_mu / 2) if prox_mu else None,
-      epochs=epochs(data, cohort, key),
+      epochs=stragglers.epochs(local, data, cohort, key, straggler_fraction),
     )
     return global_model.train(local, state, data, cohort, key, reduction, objective)
 

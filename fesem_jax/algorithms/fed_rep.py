@@ -6,8 +6,6 @@ Learning", ICML 2021.
 
 from collections.abc import Sequence
 
-import jax
-
 from fesem_jax.algorithms.common import personal_head
 from fesem_jax.algorithms.common.personal_head import PersonalHeadState
 from fesem_jax.core import sums, tree
@@ -49,8 +47,7 @@ def fed_rep(
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, head_epochs=head_epochs)
   personal_head.check_head(local, head_layers)
-  layers = tuple(jax.eval_shape(local.model.init, jax.random.key(0)))
-  body_layers = [name for name in layers if name not in head_layers]
+  body_layers = personal_head.other_layers(local, head_layers)
   schedule = local.schedule._replace(epochs=head_epochs, steps=0)
 
   def heads_only(trained, starts, total):

@@ -201,11 +201,14 @@ class Plan:
     start = done.start._replace(shared=of_all.starts)
     kernels = SharedStart(self.kernels, of_all.kernels, precision=self.local.precision)
     params = kernels.models(done.params, done.changes, trained.finite)
+    trained = trained._replace(as_trained=params)
     if reduction.sent != 'nothing':
       received = start
       if reduction.sent == 'own':
         received = ClientModels(start.own, jnp.arange(trained.ids.shape[0]))
-      params = as_sent(of_all.data, trained.ids, received, params, done.keys)
+      params = as_sent(
+        of_all.data, trained.ids, received, params, done.keys, self.objective.layers
+      )
     trained, folded = trained._replace(params=params), None
     if reduction.mean_by:
       weights = trained.weights(reduction.mean_by)
@@ -214,7 +217,9 @@ class Plan:
       more = () if of_all.known is None else (of_all.known,)
       folded, sums = reduction.fold(trained, start, sums, *more)
     kept = params if reduction.keep else None
-    trained = trained._replace(params=None, folded=folded, correction=None)
+    trained = trained._replace(
+      params=None, folded=folded, correction=None, as_trained=None
+    )
     return (kept, trained), sums
 
   def _add_unformed(

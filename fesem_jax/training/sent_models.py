@@ -1,6 +1,7 @@
 """The models that clients send back: bad ones lie about theirs."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,10 +18,12 @@ def as_sent(
   starts: ClientModels,
   trained: Params,
   keys: jax.Array,
+  layers: Sequence[str] | None = None,
 ) -> Params:
   """The models that clients send back, those of bad ones in place of the trained.
 
-  Only layers that the server had sent are sent back: the shared ones of the starts.
+  Only layers that the server had sent are sent back, the shared ones of the starts, and
+  of these only such that learn.
 
   Args:
     data: training split.
@@ -28,6 +31,7 @@ def as_sent(
     starts: what the C clients started from.
     trained: [C, ...] finite models.
     keys: [C] keys of the clients in this round.
+    layers: names of the layers that learn; None is all.
 
   Returns:
     [C, ...] finite models.
@@ -36,9 +40,16 @@ def as_sent(
   if corruption is None or not corruption.of_models or starts.shared is None:
     return trained
   received, changed = starts._replace(own=None).params(ids.shape[0]), trained
-  if starts.own is not None:
-    received = {n: layer for n, layer in received.items() if layer is not None}
+  some_layers = starts.own is not None or layers is not None
+  if some_layers:
+    received = {
+      n: layer
+      for n, layer in received.items()
+      if layer is not None and (layers is None or n in layers)
+    }
     changed = {n: trained[n] for n in received}
+  if not jax.tree.leaves(received):
+    return trained
   bad = jnp.asarray(corruption.bad).at[ids].get(mode='fill', fill_value=False)
   change = jax.tree.map(jnp.subtract, changed, received)
   if corruption.kind == 'sign_flip':
@@ -47,7 +58,7 @@ def as_sent(
     lie = jax.tree.map(jnp.add, received, _noise(change, keys))
   # A lie beyond float32 would stop the run as a client that failed does not.
   changed = tree.where(bad & tree.all_finite(lie), lie, changed)
-  return changed if starts.own is None else trained | changed
+  return trained | changed if some_layers else changed
 
 
 def _noise(change: Params, keys: jax.Array) -> Params:

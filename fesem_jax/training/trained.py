@@ -28,6 +28,8 @@ class Trained(NamedTuple):
     sums: what `fold` added up.
     correction: [C, ...] own part of each client's `Correction` where `fold` is to
       replace it; None elsewhere.
+    as_trained: [C, ...] local models before bad clients lie about them, for what `fold`
+      keeps of them; None elsewhere.
   """
 
   ids: jax.Array
@@ -40,6 +42,7 @@ class Trained(NamedTuple):
   folded: Any = None
   sums: Any = None
   correction: Params = None
+  as_trained: Params = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""

@@ -19,19 +19,6 @@ from tests.support.methods import (
 )
 
 
-def sgd(model, batches, rate, layers):
-  """SGD of the layers numbered `layers`; the others stay."""
-  for x, y in batches:
-    _, gradient = reference.loss_and_gradient(model, x, y)
-    model = [
-      tuple(w - rate * g for w, g in zip(layer, grads, strict=True))
-      if i in layers
-      else layer
-      for i, (layer, grads) in enumerate(zip(model, gradient, strict=True))
-    ]
-  return model
-
-
 def reference_rounds(method, local, data, model, cohorts, head_epochs):
   """Body and each client's head; the head is the last layer."""
   body, heads = model[:-1], [model[-1:]] * len(SIZES)
@@ -42,12 +29,12 @@ def reference_rounds(method, local, data, model, cohorts, head_epochs):
     for i in cohort:
       batches = helpers.batches(data, local.schedule, i, key)
       if method == 'fed_per':
-        own = sgd(body + heads[i], batches, 0.1, range(last + 1))
+        own = reference.sgd_of_layers(body + heads[i], batches, 0.1, range(last + 1))
       else:
         schedule = local.schedule._replace(epochs=head_epochs)
         first = helpers.batches(data, schedule, i, key)
-        own = sgd(body + heads[i], first, 0.1, [last])
-        own = sgd(own, batches, 0.1, range(last))
+        own = reference.sgd_of_layers(body + heads[i], first, 0.1, [last])
+        own = reference.sgd_of_layers(own, batches, 0.1, range(last))
       heads[i] = own[-1:]
       trained.append(reference.flat(own[:-1]))
     sizes = np.array(SIZES)[list(cohort)]

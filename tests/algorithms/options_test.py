@@ -79,6 +79,14 @@ DEFAULTS = {
   'clove': {
       'num_clusters': 4, 'first_assignment': 'random', 'weighting': 'by_examples',
   },
+  'fed_nova': {'straggler_fraction': 0.0, 'weighting': 'by_examples'},
+  'fed_dyn': {'dyn_alpha': 0.01, 'client_state': 'stacked'},
+  'fed_babu': {'head_layers': ('logits',), 'weighting': 'by_examples'},
+  'lg_fed_avg': {'head_layers': ('logits',), 'weighting': 'by_examples'},
+  'moon': {
+      'moon_mu': 1.0, 'moon_temperature': 0.5, 'features_before': 'logits',
+      'weighting': 'by_examples',
+  },
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},
 }  # fmt: skip
 DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}
@@ -100,6 +108,10 @@ RANGES = [
   ('per_fed_avg', 'adaptation_rate', [0.0], [-1e-9]),
   ('per_fed_avg', 'hessian_delta', [1e-9], [0.0]),
   ('clove', 'num_clusters', [1], [0]),
+  ('fed_nova', 'straggler_fraction', [0.0, 1.0], [-1e-9, 1.001]),
+  ('fed_dyn', 'dyn_alpha', [1e-9], [0.0, -0.1]),
+  ('moon', 'moon_mu', [0.0], [-1e-9]),
+  ('moon', 'moon_temperature', [1e-9], [0.0]),
   ('hypo_cluster', 'num_clusters', [1], [0]),
   ('hypo_cluster', 'init_restarts', [1], [0]),
   ('hypo_cluster', 'init_rounds', [0], [-1]),

@@ -189,6 +189,8 @@ NUMBERS = [
   ),
   ('apfl', [{'apfl_alpha': 0.25}, {'apfl_alpha': 0.75}]),
   ('scaffold', [{'server_learning_rate': 0.5}, {'server_learning_rate': 1.0}]),
+  ('fed_dyn', [{'dyn_alpha': 0.1}, {'dyn_alpha': 1.0}]),
+  ('moon', [{'moon_mu': n, 'moon_temperature': n} for n in (0.5, 1.0)]),
   ('fed_dist', [{'server_learning_rate': 0.5}, {'server_learning_rate': 0.1}]),
   (
     'fed_opt',

@@ -23,6 +23,7 @@ OFFLOADED = [
   ('non_fed', {}),
   ('ditto', {'ditto_lambda': 0.5}),
   ('scaffold', {'server_learning_rate': 0.5}),
+  ('fed_dyn', {'dyn_alpha': 0.3}),
 ]
 IDS = [f'{name}-{"-".join(options)}' for name, options in OFFLOADED]
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5]

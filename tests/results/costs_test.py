@@ -62,6 +62,11 @@ def test_a_model_is_counted_by_its_parameters():
     ('per_fed_avg', {}, P, P, 0),
     ('clove', {'first_assignment': 'losses'}, K * P + 4, P + 4 * K, K),
     ('clove', {}, P, P, 0),  # The first round.
+    ('fed_nova', {}, P, P + 4, 0),
+    ('fed_dyn', {}, P, P, 0),
+    ('fed_babu', {}, P - HEAD, P - HEAD, 0),
+    ('lg_fed_avg', {}, HEAD, HEAD, 0),
+    ('moon', {}, P, P, 2),
     # Another cohort sends gradients: the model twice, the mean gradient once.
     ('fed_dane', {}, 3 * P, 2 * P, 6),
     ('fed_dane', {'same_cohort': True}, 2 * P, 2 * P, 3),

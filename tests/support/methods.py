@@ -61,6 +61,11 @@ METHODS = [
   ('fed_rc', {'num_clusters': 2}),
   ('fed_soft', {'num_clusters': 2}),
   ('fed_soft', {'num_clusters': 3, 'clients_per_center': 6, 'importance_every': 1}),
+  ('fed_nova', {'straggler_fraction': 0.5}),
+  ('fed_dyn', {'dyn_alpha': 0.3}),
+  ('fed_babu', {}),
+  ('lg_fed_avg', {}),
+  ('moon', {}),
 ]  # fmt: skip
 
 

@@ -22,8 +22,9 @@ from tests.support.methods import assert_close
 
 # What states hold of each client, [M, ...].
 PER_CLIENT = (
-  'assignment', 'client_params', 'client_controls', 'client_alphas', 'heads', 'seen',
-  'joined', 'mixture', 'classes', 'importance', 'estimated',
+  'assignment', 'client_params', 'client_controls', 'client_alphas',
+  'client_gradients', 'heads', 'seen', 'joined',
+  'mixture', 'classes', 'importance', 'estimated',
 )  # fmt: skip
 CLIENTS, MOST = 6, 5
 

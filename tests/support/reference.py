@@ -82,6 +82,19 @@ def local_sgd(model, batches, rate, prox=0.0, correction=None):
   return model, np.average(losses, weights=counts)
 
 
+def sgd_of_layers(model, batches, rate, layers):
+  """SGD of the layers numbered `layers`; the others stay."""
+  for x, y in batches:
+    _, gradient = loss_and_gradient(model, x, y)
+    model = [
+      tuple(w - rate * g for w, g in zip(layer, grads, strict=True))
+      if i in layers
+      else layer
+      for i, (layer, grads) in enumerate(zip(model, gradient, strict=True))
+    ]
+  return model
+
+
 def fesem_round(train, centers, assignment, weights):
   """One pass of the loop of FeSEM's Algorithm 1, for all clients.
 

@@ -1,4 +1,4 @@
-"""What the methods share in which each client has a head of its own."""
+"""What the methods share that treat the head of a model apart from its body."""
 
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -15,7 +15,11 @@ from fesem_jax.utils.errors import UserError, argument, check_choice
 
 
 class PersonalHeadState(NamedTuple):
-  """A body and heads; each part holds None in place of the other's layers."""
+  """A body and heads; each part holds None in place of the other's layers.
+
+  Where clients share the head and keep bodies (LG-FedAvg), they have each other's
+  places.
+  """
 
   body: Params  # [1, ...]
   heads: Params  # [M, ...]
@@ -30,8 +34,14 @@ def check_head(local: LocalTraining, head: Collection[str]) -> None:
     chosen = argument('head_layers', ','.join(head))
     raise UserError(
       f'{chosen} must name some of the layers {", ".join(layers)}, but not all: a '
-      'layer must be left for clients to share.'
+      'layer must be left for the body.'
     )
+
+
+def other_layers(local: LocalTraining, head: Collection[str]) -> tuple[str, ...]:
+  """The names of the layers that are not of the head."""
+  layers = jax.eval_shape(local.model.init, jax.random.key(0))
+  return tuple(name for name in layers if name not in head)
 
 
 def parts(params: Params, head: Collection[str]) -> tuple[Params, Params]:
@@ -60,9 +70,16 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
 
 
 def body_alone(local: LocalTraining, head: Collection[str]) -> traffic.Traffic:
-  """The `traffic` of such a method: heads stay with their clients."""
-  size = traffic.bytes_of_model(local, but=tuple(head))
-  return traffic.same_for_all(('the body', "the client's body"), size, size)
+  """The `traffic` of a method that never sends heads."""
+  return shared_alone(local, head, 'the body', "the client's body")
+
+
+def shared_alone(
+  local: LocalTraining, kept: Collection[str], down: str, up: str
+) -> traffic.Traffic:
+  """The `traffic` of all layers but those that clients keep, as so named parts."""
+  size = traffic.bytes_of_model(local, but=tuple(kept))
+  return traffic.same_for_all((down, up), size, size)
 
 
 def sum_up_bodies(body: Params, head: Collection[str], weighting: str) -> Reduction:

@@ -1,0 +1,50 @@
+"""Clients that do only some epochs of their local work in a round."""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.cohorts.sampling import client_keys, coin
+from fesem_jax.core import prng_streams
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.utils.errors import UserError
+
+
+def check(local: LocalTraining, straggler_fraction: float) -> None:
+  """Raises `UserError` on a bad share, or where local work is counted in steps."""
+  if not 0 <= straggler_fraction <= 1:
+    raise UserError(f'`straggler_fraction={straggler_fraction}` must lie in [0, 1].')
+  if straggler_fraction and local.schedule.steps:
+    raise UserError('`straggler_fraction` needs `epochs`, not `steps`.')
+
+
+def epochs(
+  local: LocalTraining,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  straggler_fraction: float,
+) -> jax.Array | None:
+  """[S] int32 local epochs of a cohort: a random number from 1 to E of stragglers.
+
+  Args:
+    local: how clients train; E are its epochs.
+    data: training split.
+    cohort: S clients.
+    key: key of this round.
+    straggler_fraction: probability that a client straggles.
+
+  Returns:
+    Epochs; None where all clients do all of them.
+  """
+  if straggler_fraction == 0:
+    return None
+  most = local.schedule.epochs
+
+  def draw(key: jax.Array) -> jax.Array:
+    key = prng_streams.fold(key, prng_streams.STRAGGLER_EPOCHS)
+    return jax.random.randint(key, (), 1, most + 1)
+
+  some = jax.vmap(draw)(client_keys(key, data, cohort.ids))
+  straggles = coin(key, data, cohort.ids, straggler_fraction, prng_streams.STRAGGLES)
+  return jnp.where(straggles, some, most)

@@ -1,0 +1,62 @@
+"""FedBABU: clients train the body below a head that stays as it was drawn.
+
+Oh et al., "FedBABU: Toward Enhanced Representation for Federated Image Classification",
+ICLR 2022.
+"""
+
+from collections.abc import Sequence
+
+from fesem_jax.algorithms.common import global_model, personal_head
+from fesem_jax.algorithms.common.global_model import Averaging
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import check_choice
+
+
+def fed_babu(
+  local: LocalTraining,
+  *,
+  head_layers: Sequence[str] = ('logits',),
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FedBABU.
+
+    b_i <- SGD from b on client i, the head fixed at h       for i in the cohort
+    b   <- sum_i alpha_i b_i                                 alpha_i = n_i / sum_j n_j
+
+  The head h is the same random one for all clients and in all rounds. Clients deploy
+  (b, h); fine-tuning then trains both parts for each client, which is the method's
+  personalization.
+
+  Args:
+    local: how clients train.
+    head_layers: names of the layers of the head.
+    weighting: 'by_examples' (alpha_i above) or 'uniform'.
+
+  Raises:
+    UserError: on an unknown weighting or layer, or if no layer is left to train.
+  """
+  check_choice('weighting', weighting, WEIGHTINGS)
+  personal_head.check_head(local, head_layers)
+  body_layers = personal_head.other_layers(local, head_layers)
+
+  def train(local, state, data, cohort, key, reduction):
+    objective = Objective(layers=body_layers)
+    return global_model.train(local, state, data, cohort, key, reduction, objective)
+
+  def step(state, data, cohort, key):
+    state, trained = global_model.train_and_average(
+      local, state, data, cohort, key, Averaging(weighting), train
+    )
+    return state, trained.info()
+
+  return Algorithm(
+    local,
+    global_model.init(local),
+    step,
+    global_model.deployed,
+    train=train,
+    traffic=personal_head.body_alone(local, head_layers),
+  )

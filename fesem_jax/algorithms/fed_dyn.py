@@ -1,0 +1,100 @@
+"""FedDyn: a penalty of each client that moves with what it has learned.
+
+Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021
+(Algorithm 1).
+"""
+
+from typing import NamedTuple
+
+import jax
+
+from fesem_jax.algorithms.common import global_model, own_models
+from fesem_jax.core import sums, traffic, tree
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.objective import Correction, Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.utils.errors import UserError
+
+
+class FedDynState(NamedTuple):
+  """State of FedDyn."""
+
+  params: Params  # [1, ...] x
+  correction: Params  # [1, ...] h
+  client_gradients: Params  # [M, ...] h_i
+
+
+def fed_dyn(
+  local: LocalTraining,
+  *,
+  dyn_alpha: float = 0.01,
+  client_state: str = 'stacked',
+) -> Algorithm:
+  """Builds FedDyn.
+
+    w_i <- SGD from x on F_i(w) - <h_i, w> + alpha / 2 |w - x|^2     for i in the cohort
+    h_i <- h_i - alpha (w_i - x)
+    h   <- h - alpha / M sum_i (w_i - x)
+    x   <- mean_i w_i - h / alpha
+
+  where h_i stands for grad F_i(w_i), which it equals if w_i is the exact minimum. The
+  mean and the sum are over the cohort. A client that is not drawn, drops out or fails
+  keeps h_i; if all do, nothing changes. All h_i and h start at 0.
+
+  Args:
+    local: how clients train.
+    dyn_alpha: alpha, positive.
+    client_state: where the h_i are kept: 'stacked' on the devices, 'offloaded' in the
+      memory of their host, from which each chunk's come and go.
+
+  Raises:
+    UserError: on an option outside its range.
+  """
+  own_models.check_client_state(client_state)
+  if not dyn_alpha > 0:  # NaN neither.
+    raise UserError(f'`dyn_alpha={dyn_alpha}` must be positive.')
+
+  def init(key, data):
+    start = tree.expand(local.model.init(key))
+    zero = tree.zeros_like(start)
+    one = tree.unstack(zero, 0)
+    own = own_models.repeat(local, one, data.num_clients, client_state)
+    return FedDynState(start, zero, own)
+
+  def train(local, state, data, cohort, key, reduction, replaced=False):
+    own = tree.rows_of(state.client_gradients, cohort)
+    none = tree.zeros_like(state.params)
+    objective = Objective(
+      penalty=variable(dyn_alpha / 2),
+      correction=Correction(none, own, replaced=replaced),
+    )
+    return global_model.train(local, state, data, cohort, key, reduction, objective)
+
+  def change_gradients(trained, starts, total):
+    ones = trained.weights('uniform')
+    total = sums.add_to_one(total, trained.params, ones, starts.shared)
+    old, alpha = trained.correction, variable(dyn_alpha)
+
+    def changed(h, w, x):
+      return h - alpha * (w - x)
+
+    new = jax.tree.map(changed, old, trained.as_trained, starts.shared)
+    return tree.where(trained.took_part(), new, old), total
+
+  def step(state, data, cohort, key):
+    x, h, _ = state
+    reduction = Reduction(change_gradients, sums.no_sums(x), keep=False)
+    trained = train(local, state, data, cohort, key, reduction, replaced=True)
+    mean, alpha = sums.mean_of(trained.sums, x), variable(dyn_alpha)
+    share = alpha / (data.sizes() > 0).sum()
+    h = jax.tree.map(lambda h, change: h - share * change, h, trained.sums.params)
+    moved = jax.tree.map(lambda w, h: w - h / alpha, mean, h)
+    any_client = trained.sums.weight > 0
+    own = tree.with_rows(state.client_gradients, cohort, trained.folded)
+    return FedDynState(tree.where(any_client, moved, x), h, own), trained.info()
+
+  sent = traffic.one_model(local)  # The server forms h from the local models.
+  return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)

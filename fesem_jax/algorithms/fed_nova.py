@@ -1,0 +1,92 @@
+"""FedNova: clients count by their data, however many steps they take.
+
+Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
+Optimization", NeurIPS 2020.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common import global_model, stragglers
+from fesem_jax.algorithms.common.global_model import GlobalState
+from fesem_jax.core import batching, sums, traffic
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.training import step_lengths
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import check_choice
+
+
+def fed_nova(
+  local: LocalTraining,
+  *,
+  straggler_fraction: float = 0.0,
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FedNova.
+
+    w_i   <- T_i steps of SGD from x on client i       for i in the cohort
+    d_i   <- (x - w_i) / (eta a_i)
+    x     <- x - (sum_i alpha_i a_i) eta sum_i alpha_i d_i
+
+  where a_i is the sum of the weights that the T_i gradients have in x - w_i: T_i, or
+  sum over t = 1 .. T_i of (1 - rho^t) / (1 - rho) with a momentum of rho. FedAvg is the
+  same with alpha_i a_i in the place of alpha_i in the sum of the d_i, so that clients
+  with more steps count more. Where all a_i are equal, FedNova is FedAvg.
+
+  Args:
+    local: how clients train. A schedule over local steps is in the weights too.
+    straggler_fraction: probability that a client runs only 1 to E epochs in a round.
+    weighting: 'by_examples' (alpha_i = n_i / sum n_j) or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range; stragglers where local work is counted in
+      steps; or unless the local optimizer is SGD, with or without momentum.
+  """
+  check_choice('weighting', weighting, WEIGHTINGS)
+  stragglers.check(local, straggler_fraction)
+  step_lengths.check_sums_of_gradients(local)
+
+  def train(local, state, data, cohort, key, reduction):
+    epochs = stragglers.epochs(local, data, cohort, key, straggler_fraction)
+    objective = Objective(epochs=epochs)
+    return global_model.train(local, state, data, cohort, key, reduction, objective)
+
+  def normalize(trained, starts, total, lengths):
+    own = lengths[trained.steps]
+    weights = trained.weights(weighting) / jnp.where(own > 0, own, 1.0)
+    return None, sums.add_to_one(total, trained.params, weights, starts.shared)
+
+  def step(state, data, cohort, key):
+    x = state.params
+    # eta a_i by the number of steps.
+    most = batching.most_steps(local.schedule, data.max_examples)
+    lengths = step_lengths.of_steps(local, most)
+    none = sums.no_sums(x)
+    reduction = Reduction(normalize, none, known=lengths, keep=False)
+    trained = train(local, state, data, cohort, key, reduction)
+    weights = trained.weights(weighting)
+    total = jnp.maximum(sums.total(weights), 1.0)
+    mean_length = sums.total(weights * lengths[trained.steps]) / total
+
+    def move(x, change):
+      return x + mean_length * change / total
+
+    return GlobalState(jax.tree.map(move, x, trained.sums.params)), trained.info()
+
+  size = traffic.bytes_of_model(local)
+  sent = traffic.same_for_all(
+    ('the global model', 'the change of the model over a_i, and a_i'),
+    size,
+    size + traffic.NUMBER,
+  )
+  return Algorithm(
+    local,
+    global_model.init(local),
+    step,
+    global_model.deployed,
+    train=train,
+    traffic=sent,
+  )

@@ -1,0 +1,41 @@
+"""LG-FedAvg: a body of each client's own below a shared head.
+
+Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
+Representations", 2020.
+"""
+
+from collections.abc import Sequence
+
+from fesem_jax.algorithms.common import personal_head
+from fesem_jax.algorithms.fed_per import fed_per
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+
+
+def lg_fed_avg(
+  local: LocalTraining,
+  *,
+  head_layers: Sequence[str] = ('logits',),
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds LG-FedAvg.
+
+    (b_i, h_i) <- SGD from (b_i, h) on client i       for i in the cohort
+    h          <- sum_i alpha_i h_i                   alpha_i = n_i / sum_j n_j
+
+  It is FedPer with the layers exchanged: those of the head are shared, all others stay
+  with each client. All b_i start from one random body.
+
+  Args:
+    local: how clients train.
+    head_layers: names of the layers that clients share.
+    weighting: 'by_examples' (alpha_i above) or 'uniform'.
+
+  Raises:
+    UserError: on an unknown weighting or layer, or if no layer is left to the clients.
+  """
+  personal_head.check_head(local, head_layers)
+  own = personal_head.other_layers(local, head_layers)
+  made = fed_per(local, head_layers=own, weighting=weighting)
+  sent = personal_head.shared_alone(local, own, 'the head', "the client's head")
+  return made._replace(traffic=sent)

@@ -1,0 +1,108 @@
+"""MOON: local representations kept near the global model's, away from the last ones.
+
+Li et al., "Model-Contrastive Federated Learning", CVPR 2021.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common import global_model, own_models
+from fesem_jax.core import sums, traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.models.contrast import LEARNS, LIKE, UNLIKE, contrasted
+from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.models.starting import whole_model
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+class MoonState(NamedTuple):
+  """State of MOON."""
+
+  params: Params  # [1, ...] x
+  client_params: Params  # [M, ...] v_i
+
+
+def moon(
+  local: LocalTraining,
+  *,
+  moon_mu: float = 1.0,
+  moon_temperature: float = 0.5,
+  features_before: str = 'logits',
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds MOON.
+
+    w_i <- SGD from x on F_i(w) + mu mean_s l_s(w)       for i in the cohort
+    l_s  = -log(p / (p + q))           p = exp(cos(R_w(s), R_x(s)) / temperature)
+                                       q = exp(cos(R_w(s), R_v_i(s)) / temperature)
+    v_i <- w_i
+    x   <- sum_i alpha_i w_i           alpha_i = n_i / sum_j n_j
+
+  for the examples s of client i, where R_w(s) is the representation of s by model w.
+  v_i is the local model of the last round in which client i took part, before that the
+  first x. As long as x equals v_i, l_s has no gradient. R_x and R_v_i are without
+  Dropout. The reported training loss includes mu l_s.
+
+  Args:
+    local: how clients train.
+    moon_mu: mu; 0 is FedAvg.
+    moon_temperature: of the cosines, positive.
+    features_before: name of the layer whose input is the representation.
+    weighting: 'by_examples' (alpha_i above) or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range, or if no layer comes before that one; or,
+      when it starts, if the layer gets no representation (`with_inputs_of`).
+  """
+  check_choice('weighting', weighting, WEIGHTINGS)
+  check_at_least(0, moon_mu=moon_mu)
+  if not moon_temperature > 0:  # NaN neither.
+    raise UserError(f'`moon_temperature={moon_temperature}` must be positive.')
+  layers = tuple(check_parameters(whole_model(local.model)))
+  check_choice('features_before', features_before, layers)
+  if len(layers) == 1:
+    raise UserError(
+      f'`features_before={features_before}` names the only layer of the model, which '
+      'gets the examples themselves; choose a model with a hidden layer.'
+    )
+  model = contrasted(local.model, features_before, moon_mu, moon_temperature)
+  of_three = local._replace(model=model)
+
+  def init(key, data):
+    start = local.model.init(key)
+    x = jax.ShapeDtypeStruct((2, *data.example_shape), jnp.float32)
+    jax.eval_shape(model.apply, dict.fromkeys((LEARNS, LIKE, UNLIKE), start), x)
+    own = own_models.repeat(local, start, data.num_clients, 'stacked')
+    return MoonState(tree.expand(start), own)
+
+  def fold(trained, starts, total):
+    own, weights = trained.as_trained[LEARNS], trained.weights(weighting)
+    last = tree.where(trained.took_part(), own, starts.own[UNLIKE])
+    sent, origin = trained.params[LEARNS], starts.shared[LEARNS]
+    return last, sums.add_to_one(total, sent, weights, origin)
+
+  def step(state, data, cohort, key):
+    x, last = state.params, tree.rows_of(state.client_params, cohort)
+    starts = ClientModels(
+      shared={LEARNS: x, LIKE: x, UNLIKE: None},
+      own={LEARNS: None, LIKE: None, UNLIKE: last},
+    )
+    objective = Objective(layers=(LEARNS,))
+    reduction = Reduction(fold, sums.no_sums(x), keep=False)
+    trained = train_cohort(of_three, starts, data, cohort, key, objective, reduction)
+    own = tree.with_rows(state.client_params, cohort, trained.folded)
+    return MoonState(sums.mean_of(trained.sums, x), own), trained.info()
+
+  # Beside the local one, two models see each example; they stay as they are.
+  size = traffic.bytes_of_model(local)
+  words = 'the global model', 'the local model'
+  sent = traffic.same_for_all(words, size, size, passes=2)
+  return Algorithm(local, init, step, global_model.deployed, traffic=sent)

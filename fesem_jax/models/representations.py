@@ -1,0 +1,50 @@
+"""What a layer of a model gets: the representation that the layers before it make."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+from flax.core.tracers import current_trace
+
+from fesem_jax.utils.errors import UserError
+
+
+def with_inputs_of(
+  layer: str, apply: Callable[..., jax.Array], *args: Any
+) -> tuple[jax.Array, jax.Array]:
+  """A model's outputs, and what one of its layers gets.
+
+  Args:
+    layer: name of a layer of a Linen module.
+    apply: of a `Model`, or its `apply_train`.
+    *args: of that function.
+
+  Returns:
+    The outputs, and the inputs [B, F] of the layer.
+
+  Raises:
+    UserError: unless the model is a Linen module that calls the layer once, outside of
+      loops, with one vector for each example.
+  """
+  outside, found = current_trace(), list[Any]()
+
+  def intercept(
+    own: Callable[..., Any],
+    inputs: Any,
+    named: Any,
+    context: nn.module.InterceptorContext,
+  ) -> Any:
+    if context.module.path == (layer,) and context.method_name == '__call__':
+      found.append(inputs[0] if inputs and current_trace() == outside else None)
+    return own(*inputs, **named)
+
+  with nn.intercept_methods(intercept):
+    outputs = apply(*args)
+  if len(found) != 1 or getattr(found[0], 'ndim', 0) != 2:
+    raise UserError(
+      f'No representation of an example goes into the layer {layer}: the model must be '
+      'a Linen module that calls it once, with one vector for each example; such are '
+      'the classifiers of `models.build` with `features_before=logits`.'
+    )
+  return outputs, found[0]

@@ -1,0 +1,85 @@
+"""How far local steps lead where the gradient stays the same.
+
+Steps of SGD, with or without momentum, add up the gradients so far, each times a weight
+that does not depend on them. The sum of the weights is how far they lead along a
+gradient of 1: eta tau of tau plain steps, more with momentum.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.batch_losses import descend
+from fesem_jax.utils.errors import UserError
+
+# Steps that are tried before a run; momentum shows from the second on.
+_TRIED = 3
+
+
+def check_sums_of_gradients(local: LocalTraining) -> None:
+  """Raises `UserError` unless the local optimizer only adds up gradients, all alike."""
+  if not (_is_linear(local) and _treats_all_alike(local)):
+    raise UserError(
+      'The local `optimizer` must be SGD of one learning rate, with or without '
+      'momentum, but no weight decay, clipping or moments, e.g. '
+      'optax.sgd(0.1, momentum=0.9).'
+    )
+
+
+def of_steps(local: LocalTraining, most: int) -> jax.Array:
+  """[most + 1] float32: how far 0, 1, ... local steps lead along a gradient of 1.
+
+  Args:
+    local: how clients train; see `check_sums_of_gradients`.
+    most: see `batching.most_steps`.
+  """
+  return jax.tree.leaves(_of_layers(local, most))[0]
+
+
+def _of_layers(local: LocalTraining, most: int) -> Params:
+  """`of_steps` of each array of the model, as one of its numbers tells."""
+  shapes = jax.eval_shape(local.model.init, jax.random.key(0))
+  # Of as many axes: an optimizer may treat biases and kernels differently.
+  one = jax.tree.map(lambda x: jnp.ones((1,) * len(x.shape), x.dtype), shapes)
+  zero = jax.tree.map(jnp.zeros_like, one)
+
+  def step(carry: Any, number: jax.Array) -> Any:
+    moved, state = carry
+    rate = local.rate_of_step(number, None)
+    carry = descend(local, one, state, moved, rate)
+    return carry, carry[0]
+
+  first = zero, local.optimizer.init(zero)
+  _, moved = jax.lax.scan(step, first, jnp.arange(most, dtype=jnp.int32))
+
+  def from_start(x: jax.Array) -> jax.Array:
+    return jnp.pad(-x.reshape(most), (1, 0))
+
+  return jax.tree.map(from_start, moved)
+
+
+def _is_linear(local: LocalTraining) -> bool:
+  """Whether updates are linear in gradients and state, whatever the parameters."""
+  like = jax.eval_shape(local.model.init, jax.random.key(0))
+
+  def transposed(gradients: Params, state: Any) -> Any:
+    # Without the parameters, of which no update may depend.
+    both = jax.eval_shape(local.optimizer.update, gradients, state)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), both)
+    return jax.linear_transpose(local.optimizer.update, gradients, state)(zeros)
+
+  try:
+    jax.eval_shape(transposed, like, jax.eval_shape(local.optimizer.init, like))
+  except Exception:  # An optimizer that is not understood is none of these.
+    return False
+  return True
+
+
+def _treats_all_alike(local: LocalTraining) -> bool:
+  """Whether all parameters move alike, and against their gradients."""
+  moved = np.stack(jax.tree.leaves(jax.jit(lambda: _of_layers(local, _TRIED))()))
+  return bool((moved == moved[0]).all() and (np.diff(moved[0]) > 0).any())

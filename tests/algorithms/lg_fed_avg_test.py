@@ -1,0 +1,61 @@
+"""LG-FedAvg against a reference whose clients keep their bodies."""
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  run,
+  unflatten,
+)
+
+
+@pytest.mark.parametrize(
+  ('cohorts', 'devices'), [([range(6)] * 3, 1), ([(0, 3), (3, 4), (1, 0)], 2)]
+)
+def test_matches_float64_reference(cohorts, devices):
+  data, local = federation(), helpers.local(epochs=2, devices=devices, hidden=(5, 4))
+  algorithm = algorithms.build('lg_fed_avg', local)
+  params = algorithm.client_params(initial(algorithm, data), data, np.arange(1))
+  model = reference.from_params(params, 0)
+  bodies, head = [model[:-1]] * len(SIZES), model[-1:]
+  for number, cohort in enumerate(cohorts, 1):
+    key, heads = jax.random.fold_in(jax.random.key(9), number), []
+    for i in cohort:
+      batches = helpers.batches(data, local.schedule, i, key)
+      own, _ = reference.local_sgd(bodies[i] + head, batches, 0.1)
+      bodies[i] = own[:-1]
+      heads.append(reference.flat(own[-1:]))
+    sizes = np.array(SIZES)[list(cohort)]
+    head = unflatten(np.average(heads, axis=0, weights=sizes), head)
+
+  def cohort_of(number):
+    ids = np.array(cohorts[number - 1], np.int32)
+    return Cohort(ids, everyone=len(ids) == len(SIZES))
+
+  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
+  for i in range(len(SIZES)):
+    got = reference.flat(reference.from_params(params, i))
+    assert_close(got, reference.flat(bodies[i] + head), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'head_layers': ['dense7']}, '`head_layers=dense7` is unknown'),
+    ({'head_layers': ['dense0', 'logits']}, '`head_layers=dense0,logits` must name'),
+    ({'weighting': 'mean'}, '`weighting=mean` is unknown'),
+  ],
+)
+def test_bad_options_are_refused(options, message):
+  with pytest.raises(UserError, match=message):
+    algorithms.build('lg_fed_avg', helpers.local(), **options)
