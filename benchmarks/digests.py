@@ -100,6 +100,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
       'client_state': 'streamed',
     },
     {'num_clusters': 3, 'init_models': 'random', 'server_optimizer': 'adagrad'},
+    {'num_clusters': 3, 'init_models': 'by_loss', 'weighting': 'by_examples'},
   ],
   'fesem_ma': [
     {'num_clusters': 3}, {'num_clusters': 3, 'recluster_every': 2},

@@ -363,7 +363,9 @@ _METHOD = (
     'Move a center without clients to the client farthest from its own center.'),
   _option('enum', 'init_models',
     'Before the first clustering, clients train from one random model, or each from a '
-    'random model of its own.', enum_values=('common', 'random')),
+    'random model of its own. by_loss: no clustering; each client trains K random '
+    'models and joins the one of least training loss, as in the code of FedRC.',
+    enum_values=('common', 'random', 'by_loss')),
   _option('bool', 'track_objective',
     'Log Eq. 6 after the local step and after the E-step too; experiments.figures '
     'draws what each step of a round adds to it or takes.'),

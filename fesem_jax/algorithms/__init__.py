@@ -123,7 +123,8 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
       f'robust leaves whole clients out of its k-means (`trim={chosen["trim"]:g}`); '
       'its authors trim each coordinate at 0.05.'
     )
-  if name in ('robust', 'fesem', 'fesem_ma'):
+  by_loss = chosen.get('init_models') == 'by_loss'
+  if name in ('robust', 'fesem', 'fesem_ma') and not by_loss:
     seen = kmeans.clients_seen(num_clients, chosen['num_clusters'])
     stacked = chosen.get('client_state', 'stacked') == 'stacked'
     held = num_clients if stacked else MAX_INITIAL_CLIENTS

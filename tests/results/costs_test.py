@@ -162,6 +162,7 @@ def test_the_wrapped_state_gives_what_its_traffic_looks_at():
       'hypo_cluster',
       {'init_restarts': 3, 'init_rounds': 2, 'init_clients': 5},
       3 * 5 * 3 * K * P,
+    ('fesem', {'init_models': 'by_loss'}, M * K * P, M * (P + 4)),
       3 * 5 * (2 * (P + 4) + 4),
     ),
   ],
