@@ -8,6 +8,8 @@ from fesem_jax.algorithms.apfl import apfl
 from fesem_jax.algorithms.clove import clove
 from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.ditto import ditto
+from fesem_jax.algorithms.fed_ala import fed_ala
+from fesem_jax.algorithms.fed_amp import fed_amp
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
@@ -22,6 +24,7 @@ from fesem_jax.algorithms.fed_sgd import fed_sgd
 from fesem_jax.algorithms.fed_soft import fed_soft
 from fesem_jax.algorithms.fesem import fesem
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
+from fesem_jax.algorithms.l2gd import l2gd
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.oracle import oracle
 from fesem_jax.algorithms.p_fed_me import p_fed_me
@@ -59,6 +62,9 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'apfl': apfl,
   'p_fed_me': p_fed_me,
   'per_fed_avg': per_fed_avg,
+  'fed_ala': fed_ala,
+  'fed_amp': fed_amp,
+  'l2gd': l2gd,
   'clove': clove,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,

@@ -105,7 +105,7 @@ STREAMED = [options.get('client_state') for _, options in methods.METHODS].index
 # models; so do APFL, pFedMe and Per-FedAvg.
 LIKE_OTHERS = {
   'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto',
-  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg',
+  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_ala', 'l2gd',
 }  # fmt: skip
 # Whole runs: centers and a stack, and decisions on the host.
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
