@@ -100,6 +100,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
       'client_state': 'streamed',
     },
     {'num_clusters': 3, 'init_models': 'random', 'server_optimizer': 'adagrad'},
+    {'num_clusters': 3, 'init_models': 'by_loss', 'weighting': 'by_examples'},
   ],
   'fesem_ma': [
     {'num_clusters': 3}, {'num_clusters': 3, 'recluster_every': 2},
@@ -138,6 +139,13 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
       'weighting': 'by_examples',
     },
   ],
+  'fed_ala': [
+    {}, {
+      'ala_rate': 0.5, 'ala_sample': 0.5, 'ala_start_epochs': 3, 'weighting': 'uniform',
+    },
+  ],
+  'fed_amp': [{}, {'amp_lambda': 0.5, 'amp_sigma': 2.0, 'amp_alpha': 0.05}],
+  'l2gd': [{}, {'l2gd_lambda': 4.0, 'aggregation_probability': 0.4}],
   'clove': [
     {'num_clusters': 4},
     {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
@@ -234,7 +242,8 @@ def digest_of_run(
   model = models.build(setting.pop('model', 'mlp'), train.example_shape, 10, (32,))
   optimizer = setting.pop('optimizer', optax.sgd(0.1))
   if setting.get('dropout_rate') and (
-    name in ('fed_sgd', 'scaffold', 'apfl') or options.get('variant') == 'gradient'
+    name in ('fed_sgd', 'scaffold', 'apfl', 'l2gd')
+    or options.get('variant') == 'gradient'
   ):
     optimizer = optax.sgd(0.05)
   local = local_training(

@@ -363,7 +363,9 @@ _METHOD = (
     'Move a center without clients to the client farthest from its own center.'),
   _option('enum', 'init_models',
     'Before the first clustering, clients train from one random model, or each from a '
-    'random model of its own.', enum_values=('common', 'random')),
+    'random model of its own. by_loss: no clustering; each client trains K random '
+    'models and joins the one of least training loss, as in the code of FedRC.',
+    enum_values=('common', 'random', 'by_loss')),
   _option('bool', 'track_objective',
     'Log Eq. 6 after the local step and after the E-step too; experiments.figures '
     'draws what each step of a round adds to it or takes.'),
@@ -434,6 +436,28 @@ _METHOD = (
   _option('list', 'head_layers',
     "Names of the layers of the head, which is each client's own "
     '(LG-FedAvg: shared by all; FedBABU: fixed).'),
+  _option('float', 'ala_rate',
+    "Learning rate of FedALA's weights, which say how much of the global model's top "
+    'layers each client takes; 0 takes all.'),
+  _option('float', 'ala_sample',
+    "Share of a client's batches on which these weights are learned in an epoch."),
+  _option('integer', 'ala_start_epochs',
+    'Epochs of the first learning of these weights; later rounds take one.'),
+  _option('float', 'amp_lambda',
+    "lambda of FedAMP: its clients are pulled to a mean of others' models by "
+    'lambda / 2 alpha; 0 is no pull.'),
+  _option('float', 'amp_sigma',
+    'Squared distance of two models at which their attention falls to 1 / e.'),
+  _option('float', 'amp_alpha',
+    "Step of FedAMP's message passing; 0: the longest in which a client never counts "
+    'for less than nothing in its own mean, --amp_sigma by the number of others.'),
+  _option('float', 'l2gd_lambda',
+    'lambda of L2GD, which pulls all models to their mean.'),
+  _option('float', 'aggregation_probability',
+    'Probability that a round of L2GD aggregates the models; in all others, clients '
+    'train alone.'),
+  _option('list', 'head_layers',
+    "Names of the layers that are each client's own; of FedALA, its top layers."),
   _option('integer', 'head_epochs', 'Local epochs of the head.'),
   _option('enum', 'first_assignment',
     "CLoVE's clusters of the first round: random ones, in which every model gets a "

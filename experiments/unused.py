@@ -18,6 +18,7 @@ _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in gr
 _OWN_MODELS = (
   'non_fed', 'ditto', 'fed_per', 'fed_rep', 'fed_soft', 'apfl', 'p_fed_me',
   'per_fed_avg', 'lg_fed_avg',
+  'per_fed_avg', 'fed_ala', 'fed_amp', 'l2gd',
 )  # fmt: skip
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = (
@@ -79,6 +80,9 @@ _UNSHARED = {
   'apfl': 'each local step changes two models, fine-tuning does not',
   'p_fed_me': 'each local step changes two models, fine-tuning does not',
   'per_fed_avg': 'local steps take gradients at two models, fine-tuning does not',
+  'fed_ala': 'every client starts from a model of its own',
+  'fed_amp': 'every client starts from a model of its own',
+  'l2gd': 'every client starts from a model of its own',
   'scaffold': 'control variates change whole kernels, fine-tuning does not',
   'moon': 'local steps compute representations by three models, fine-tuning does not',
   'fed_dyn': 'corrections of the gradient change whole kernels, fine-tuning does not',
@@ -141,7 +145,7 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
       )
     )
   if machine['shared_start'] == 'on' and name in _UNSHARED:
-    none = name in ('non_fed', 'fed_soft')
+    none = _UNSHARED[name].startswith('every client starts')
     effect = 'no effect' if none else 'an effect on some training only'
     said.append(f'--shared_start=on has {effect}: {_UNSHARED[name]}.')
   if config['unseen_fraction'] and name in _OWN_MODELS:

@@ -8,6 +8,8 @@ from fesem_jax.algorithms.apfl import apfl
 from fesem_jax.algorithms.clove import clove
 from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.ditto import ditto
+from fesem_jax.algorithms.fed_ala import fed_ala
+from fesem_jax.algorithms.fed_amp import fed_amp
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_babu import fed_babu
 from fesem_jax.algorithms.fed_cluster import fed_cluster
@@ -27,6 +29,7 @@ from fesem_jax.algorithms.fesem import fesem
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.lg_fed_avg import lg_fed_avg
 from fesem_jax.algorithms.moon import moon
+from fesem_jax.algorithms.l2gd import l2gd
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.oracle import oracle
 from fesem_jax.algorithms.p_fed_me import p_fed_me
@@ -64,6 +67,9 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'apfl': apfl,
   'p_fed_me': p_fed_me,
   'per_fed_avg': per_fed_avg,
+  'fed_ala': fed_ala,
+  'fed_amp': fed_amp,
+  'l2gd': l2gd,
   'clove': clove,
   'fed_nova': fed_nova,
   'fed_dyn': fed_dyn,
@@ -133,7 +139,8 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
       f'robust leaves whole clients out of its k-means (`trim={chosen["trim"]:g}`); '
       'its authors trim each coordinate at 0.05.'
     )
-  if name in ('robust', 'fesem', 'fesem_ma'):
+  by_loss = chosen.get('init_models') == 'by_loss'
+  if name in ('robust', 'fesem', 'fesem_ma') and not by_loss:
     seen = kmeans.clients_seen(num_clients, chosen['num_clusters'])
     stacked = chosen.get('client_state', 'stacked') == 'stacked'
     held = num_clients if stacked else MAX_INITIAL_CLIENTS

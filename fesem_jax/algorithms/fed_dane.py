@@ -45,7 +45,7 @@ def fed_dane(
   check_at_least(0, prox_mu=prox_mu)
 
   def init(key, data):
-    check_models_only(data, 'fed_dane', 'gradients')
+    check_models_only(data, 'fed_dane', 'gradients beside models')
     return global_model.init(local)(key, data)
 
   def first_cohort(data, cohort, key):

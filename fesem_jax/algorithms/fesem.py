@@ -134,7 +134,9 @@ def fesem(
     return state._replace(centers=centers, server=server)
 
   sent = traffic.after_clustering(
-    traffic.own_center(local, num_clusters), common=start.models == 'common'
+    traffic.own_center(local, num_clusters),
+    common=start.models == 'common',
+    choices=num_clusters if start.models == 'by_loss' else 0,
   )
   return Algorithm(
     local,

@@ -65,7 +65,7 @@ def scaffold(
     raise UserError(f'`server_learning_rate={server_learning_rate}` must be positive.')
 
   def init(key, data):
-    check_models_only(data, 'scaffold', 'control variates')
+    check_models_only(data, 'scaffold', 'control variates beside models')
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
     one = tree.unstack(zero, 0)

@@ -45,6 +45,23 @@ def inner_products(
   return sharding.per_device(on_device, mesh, 1)(stack, rows, origin)[1]
 
 
+def squared_distances(
+  stack: Params, mesh: Mesh | None = None, origin: jax.Array | None = None
+) -> jax.Array:
+  """[S, S] float32: squared L2 distance of each pair of rows, never negative.
+
+  From inner products: give an origin, as rows differ far less than they measure.
+
+  Args:
+    stack: [S, ...].
+    mesh: devices that the rows are split over; None if they are whole here.
+    origin: [] int32 which row is taken off all of them before; None is none.
+  """
+  gram = inner_products(stack, mesh, origin=origin)
+  squares = jnp.diagonal(gram)
+  return jnp.maximum(squares[:, None] + squares[None] - 2 * gram, 0.0)
+
+
 def centered_gram(
   stack: Params,
   valid: jax.Array,

@@ -22,6 +22,10 @@ LAYERS, AUGMENTATION = (2**31 - i for i in (15, 16))
 # Likewise: for which centers a client is drawn.
 SELECTION = 2**31 - 17
 
+# Folded into the key of a round or a start, beside client ids: what kind of round comes
+# next.
+NEXT_ROUND = 2**31 - 18
+
 # Folded into the key of a round, a start or a portrait, beside client ids.
 FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (
   2**31 - i for i in range(4, 13)

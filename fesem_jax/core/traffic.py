@@ -137,7 +137,9 @@ def own_center(local: LocalTraining, num_clusters: int) -> Traffic:
   return Traffic(words, of_round, model=size, num_models=num_clusters)
 
 
-def after_clustering(traffic: Traffic, common: bool = True, losses: int = 0) -> Traffic:
+def after_clustering(
+  traffic: Traffic, common: bool = True, losses: int = 0, choices: int = 0
+) -> Traffic:
   """Traffic of a method whose clients train and are clustered before the first round.
 
   Args:
@@ -145,7 +147,16 @@ def after_clustering(traffic: Traffic, common: bool = True, losses: int = 0) -> 
     common: whether they train from one model that the server sends, not from models
       of their own.
     losses: training losses that each of them reports.
+    choices: first models that each of them trains all of, to send the one of least loss
+      and its number; 0 if clients do not choose.
   """
+  if choices:
+    start = f'{choices} first models down, the best as trained and its number up'
+    down, up = choices * traffic.model, traffic.model + NUMBER
+    return traffic._replace(
+      of_start=lambda num_clients: (num_clients * down, num_clients * up),
+      words=(*traffic.words[:2], start),
+    )
 
   def of_start(num_clients: int) -> tuple[float, float]:
     down = num_clients * traffic.model * common

@@ -99,6 +99,15 @@ def repeat(tree: Params, times: int) -> Params:
   return jax.tree.map(lambda x: jnp.broadcast_to(x, (times, *x.shape)), tree)
 
 
+def mixtures(shares: jax.Array, stack: Params) -> Params:
+  """[N, ...] means of rows [K, ...] by shares [N, K] float32 that add up to 1."""
+
+  def mean(x: jax.Array) -> jax.Array:
+    return jnp.tensordot(shares, x, axes=1, precision=jax.lax.Precision.HIGHEST)
+
+  return jax.tree.map(mean, stack)
+
+
 def expand(tree: Params) -> Params:
   """A stack with one row."""
   return jax.tree.map(lambda x: x[None], tree)

@@ -81,17 +81,16 @@ def honest(train: FederatedData) -> np.ndarray | None:
   return ~np.asarray(train.corruption.bad)
 
 
-def check_models_only(train: FederatedData, method: str, others: str) -> None:
-  """Raises `UserError` if bad clients would have to lie about more than models.
+def check_models_only(train: FederatedData, method: str, sent: str) -> None:
+  """Raises `UserError` if bad clients would have to lie about other things than models.
 
   Args:
     train: training split.
-    method: whose clients send something else too.
-    others: what they send beside models.
+    method: whose clients send something else.
+    sent: what they send, in words.
   """
   if train.corruption is not None and train.corruption.of_models:
     raise UserError(
       f'{argument("corrupt", train.corruption.kind)} is not defined for {method}, '
-      f'whose clients send {others} beside models; choose `corrupt=label_flip`, or '
-      'another method.'
+      f'whose clients send {sent}; choose `corrupt=label_flip`, or another method.'
     )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.core import batching, client_map
+from fesem_jax.core import batching, client_map, tree
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
@@ -38,8 +38,18 @@ def batch_by_batch(
   data: FederatedData,
   cohort: Cohort,
   of_batches: OfBatches,
+  own: Params = None,
 ) -> jax.Array:
-  """[S, ...] what models [K, ...] make of the examples of a cohort's S clients."""
+  """[S, ...] what models make of the examples of a cohort's S clients.
+
+  Args:
+    local: how clients train.
+    models: [K, ...] that all clients use; None where each uses its own.
+    data: training split.
+    cohort: S clients.
+    of_batches: what is computed.
+    own: [S, ...] a model of each client, in place of `models`.
+  """
   width = min(EVALUATION_BATCH, data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
@@ -47,15 +57,17 @@ def batch_by_batch(
     models, data = shared
     sizes = data.sizes(chunk.ids)
 
-    def batch_results(client, size, step):
+    def batch_results(client, size, step, own):
       rows, weights = batching.batch_rows(in_order, step, size, width)
       x, y = batching.gather(data, client, rows)
-      return of_batches.of_batch(models, x, y, weights)
+      used = models if own is None else tree.expand(own)
+      return of_batches.of_batch(used, x, y, weights)
 
     each = client_map.map_one_or_many(batch_results, chunk.ids.shape[0])
 
     def add(step, found):
-      new = each(chunk.ids, sizes, jnp.broadcast_to(step, sizes.shape))
+      steps = jnp.broadcast_to(step, sizes.shape)
+      new = each(chunk.ids, sizes, steps, chunk.own)
       return of_batches.put(step, found, new)
 
     found = jnp.zeros((sizes.shape[0], *of_batches.shape))
@@ -66,7 +78,7 @@ def batch_by_batch(
   work = batching.batches_per_epoch(data.sizes(cohort.ids), width)
   found, _ = client_map.map_clients(
     body,
-    client_map.Clients(cohort.ids, work),
+    client_map.Clients(cohort.ids, work, own),
     (models, data),
     ChunkSize(local.clients_per_chunk),
     empty=data.num_clients,

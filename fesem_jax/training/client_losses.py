@@ -78,6 +78,32 @@ def cohort_losses(
     everyone = Cohort(jnp.arange(padded, dtype=jnp.int32), everyone=False)
     return cohort_losses(local, models, data, everyone)[: data.num_clients]
 
+  return _mean_losses(local, models, data, cohort)
+
+
+def own_losses(
+  local: LocalTraining, stack: Params, data: FederatedData, cohort: Cohort
+) -> jax.Array:
+  """[S] float32: mean training loss of each client's own model; see `cohort_losses`.
+
+  Args:
+    local: how clients train.
+    stack: [S, ...] a model of each client of the cohort.
+    data: training split.
+    cohort: S clients.
+  """
+  return _mean_losses(local, None, data, cohort, stack)[:, 0]
+
+
+def _mean_losses(
+  local: LocalTraining,
+  models: Params,
+  data: FederatedData,
+  cohort: Cohort,
+  own: Params = None,
+) -> jax.Array:
+  """[S, K] losses of models [K, ...], or [S, 1] of each client's own [S, ...]."""
+
   def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     def mean(model: Params) -> jax.Array:
       # Clients choose a model by it, whatever precision they train with.
@@ -94,9 +120,9 @@ def cohort_losses(
   def finish(total: jax.Array, sizes: jax.Array) -> jax.Array:
     return total / jnp.maximum(sizes, 1)[:, None]
 
-  shape = (jax.tree.leaves(models)[0].shape[0],)
+  shape = (1 if own is not None else jax.tree.leaves(models)[0].shape[0],)
   of_batches = OfBatches(shape, of_batch, put, finish)
-  losses = batch_by_batch(local, models, data, cohort, of_batches)
+  losses = batch_by_batch(local, models, data, cohort, of_batches, own)
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 
 

@@ -179,6 +179,7 @@ def test_a_sampled_start_matches_units_before_models_are_aggregated():
   [
     ({'recluster_every': 2, 'client_state': 'streamed'}, '`recluster_every` needs'),
     ({'init_models': 'random', 'client_state': 'streamed'}, '`init_models` needs'),
+    ({'init_models': 'by_loss', 'client_state': 'streamed'}, '`init_models` needs'),
     ({'init_models': 'same'}, '`init_models=same`'),
     ({'temperature': -1.0}, '`temperature=-1.0`'),
     ({'temperature': 1.0, 'cluster_on': 'logits'}, '`temperature` compares all'),

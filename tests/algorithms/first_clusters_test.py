@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.core import tree
+from fesem_jax.core import prng_streams, tree
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -53,6 +53,38 @@ def test_fesem_starts_by_the_named_layer_alone():
     whole, np.asarray(state.assignment), np.ones(6), np.zeros((2, whole.shape[1]))
   )
   assert_close(reference.vectors(state.centers), means, rtol=1e-3)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+def test_fesem_starts_by_the_losses_of_trained_random_models(devices):
+  data, local, key = federation(), helpers.local(devices=devices), jax.random.key(4)
+  keys = jax.random.split(jax.random.fold_in(key, prng_streams.DRAWS), 3)
+  stack, train_key = jax.vmap(local.model.init)(keys), draws.start_keys(key)[1]
+  random = [reference.from_params(stack, k) for k in range(3)]
+  trained, losses, before = np.empty((6, 3), object), *np.empty((2, 6, 3))
+  for i in range(6):
+    batches = [
+      (x, y, np.full(len(y), 1 / 3))
+      for x, y in helpers.batches(data, local.schedule, i, train_key)
+    ]
+    for k, model in enumerate(random):
+      before[i, k], _ = reference.loss_and_gradient(model, *data.client(i))
+      model, _ = reference.local_sgd(model, batches, 0.1)
+      trained[i, k] = reference.flat(model)
+      losses[i, k], _ = reference.loss_and_gradient(model, *data.client(i))
+  best = losses.argmin(axis=1)
+  assert len(set(best)) == 2  # One center has no client, and stays as it is.
+  assert (best != before.argmin(axis=1)).any()
+  points = np.stack([trained[i, best[i]] for i in range(6)])
+  old = np.stack([reference.flat(model) for model in random])
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=3, init_models='by_loss', weighting='by_examples'
+  )
+  state = initial(algorithm, data, key)
+  np.testing.assert_array_equal(state.assignment, best)
+  assert_close(reference.vectors(state.client_params), points, rtol=1e-3)
+  want = reference.means(points, best, np.array(SIZES), old)
+  assert_close(reference.vectors(state.centers), want, rtol=1e-3)
 
 
 @pytest.mark.parametrize('name', ['fesem', 'robust'])

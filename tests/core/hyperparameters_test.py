@@ -188,6 +188,12 @@ NUMBERS = [
     ],
   ),
   ('apfl', [{'apfl_alpha': 0.25}, {'apfl_alpha': 0.75}]),
+  ('fed_ala', [{'ala_rate': n, 'ala_sample': n} for n in (0.5, 1.0)]),
+  (
+    'fed_amp',
+    [{'amp_lambda': n, 'amp_sigma': n, 'amp_alpha': n / 10} for n in (1.0, 2.0)],
+  ),
+  ('l2gd', [{'l2gd_lambda': n, 'aggregation_probability': n / 2} for n in (0.5, 1.0)]),
   ('scaffold', [{'server_learning_rate': 0.5}, {'server_learning_rate': 1.0}]),
   ('fed_dyn', [{'dyn_alpha': 0.1}, {'dyn_alpha': 1.0}]),
   ('moon', [{'moon_mu': n, 'moon_temperature': n} for n in (0.5, 1.0)]),

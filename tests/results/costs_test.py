@@ -60,6 +60,8 @@ def test_a_model_is_counted_by_its_parameters():
     ('apfl', {}, P, P, 0),
     ('p_fed_me', {}, P, P, 0),
     ('per_fed_avg', {}, P, P, 0),
+    ('fed_ala', {}, P, P, 0),
+    ('fed_amp', {}, P, P, 0),
     ('clove', {'first_assignment': 'losses'}, K * P + 4, P + 4 * K, K),
     ('clove', {}, P, P, 0),  # The first round.
     ('fed_nova', {}, P, P + 4, 0),
@@ -81,6 +83,12 @@ def test_fed_rc_sends_a_number_for_each_center_and_class():
   assert known == 3
   both = [K * (P + 3 * 4)] * S
   assert sent('fed_rc', known) == (both, both, [K] * S)
+
+
+def test_l2gd_sends_models_in_rounds_of_aggregation_only():
+  known = traffic('l2gd').known(types.SimpleNamespace(aggregates=np.bool_(True)))
+  assert sent('l2gd', known) == ([P] * S, [P] * S, [0] * S)
+  assert sent('l2gd', ~known) == ([0] * S, [0] * S, [0] * S)
 
 
 def test_fed_soft_computes_losses_where_they_are_due():
@@ -159,6 +167,7 @@ def test_the_wrapped_state_gives_what_its_traffic_looks_at():
     ('fed_avg', {}, 0, 0),
     ('fesem', {}, M * P, M * P),
     ('fesem', {'init_models': 'random'}, 0, M * P),
+    ('fesem', {'init_models': 'by_loss'}, M * K * P, M * (P + 4)),
     ('fesem', {'late_joins': True, 'init_clients': 6}, 6 * P, 6 * P),
     ('robust', {}, M * P, M * (P + 4 * 10)),
     ('robust', {'init_tolerance': 0.0}, M * P, M * P),

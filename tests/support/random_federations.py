@@ -25,6 +25,8 @@ PER_CLIENT = (
   'assignment', 'client_params', 'client_controls', 'client_alphas',
   'client_gradients', 'heads', 'seen', 'joined',
   'mixture', 'classes', 'importance', 'estimated',
+  'assignment', 'client_params', 'client_controls', 'client_alphas', 'heads', 'seen',
+  'joined', 'mixture', 'classes', 'importance', 'estimated', 'head_weights', 'learned',
 )  # fmt: skip
 CLIENTS, MOST = 6, 5
 

@@ -108,6 +108,7 @@ LIKE_OTHERS = {
   'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto',
   'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_nova', 'fed_dyn',
   'fed_babu', 'lg_fed_avg', 'moon',
+  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_ala', 'l2gd',
 }  # fmt: skip
 # Whole runs: centers and a stack, and decisions on the host.
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters
 from fesem_jax.algorithms.common.em_steps import EMSteps
+from fesem_jax.algorithms.common.first_by_loss import train_and_choose
 from fesem_jax.algorithms.common.first_clusters import (
   MAX_INITIAL_CLIENTS,
   Clustering,
@@ -28,7 +29,8 @@ class ClusterStart:
 
   Attributes:
     models: clients train from one 'common' random model (the paper), or each from a
-      'random' one of its own.
+      'random' one of its own. 'by_loss': there is no k-means; each client trains K
+      random models and joins the one of least loss, see `first_by_loss`.
     epochs: local epochs of that training.
     restarts: of k-means; the best one is kept.
     seeding: 'random' (the paper) or 'plusplus'.
@@ -46,7 +48,7 @@ class ClusterStart:
   clients: int = 0
 
   def __post_init__(self):
-    check_choice('init_models', self.models, ('common', 'random'))
+    check_choice('init_models', self.models, ('common', 'random', 'by_loss'))
     check_choice('init_seeding', self.seeding, ('random', 'plusplus'))
     check_at_least(1, init_epochs=self.epochs, init_restarts=self.restarts)
     check_at_least(0, init_clients=self.clients)
@@ -100,23 +102,27 @@ def first_clusters(
   stack = None
   if client_state == 'offloaded':
     stack = offloading.repeat(tree.unstack(starts.shared, 0), count, local.mesh)
-  found = train_and_cluster(
-    before_rounds(local, start.epochs),
-    starts,
-    data,
-    cohort,
-    key,
-    num_clusters,
-    Clustering(
-      restarts=start.restarts,
-      seeding=start.seeding,
-      weighting=steps.m_step.weighting,
-      comparison=steps.compare,
-      max_clients=most,
-      keep=client_state != 'streamed',
-      into=tree.rows_of(stack, cohort),
-    ),
-  )
+  shortly, weighting = before_rounds(local, start.epochs), steps.m_step.weighting
+  if start.models == 'by_loss':
+    found = train_and_choose(shortly, data, cohort, key, num_clusters, weighting)
+  else:
+    found = train_and_cluster(
+      shortly,
+      starts,
+      data,
+      cohort,
+      key,
+      num_clusters,
+      Clustering(
+        restarts=start.restarts,
+        seeding=start.seeding,
+        weighting=weighting,
+        comparison=steps.compare,
+        max_clients=most,
+        keep=client_state != 'streamed',
+        into=tree.rows_of(stack, cohort),
+      ),
+    )
   trained, centers = found.trained, found.centers
   rule = steps.m_step.aggregation.in_place_of_mean()
   if rule is not None:

@@ -94,11 +94,11 @@ def random_start(
     local: how clients train.
     data: training split.
     key: of the run's start.
-    init_models: 'common', one for all (Section 6.1.4), or 'random', one for each
-      client, of its id.
+    init_models: 'random', one for each client, of its id; else one for all (Section
+      6.1.4).
   """
   key = prng_streams.fold(key, prng_streams.MODEL)
-  if init_models == 'common':
+  if init_models != 'random':
     return ClientModels(tree.expand(local.model.init(key)))
   keys = client_keys(key, data, jnp.arange(data.num_clients))
   return ClientModels(own=jax.vmap(local.model.init)(keys))

@@ -24,7 +24,7 @@ def check_kept(
     )
   for option, asked in (
     ('aggregation', robust),
-    ('init_models', start.models == 'random'),
+    ('init_models', start.models != 'common'),
   ):
     if asked and client_state != 'stacked':
       raise needs_stack(option, client_state)

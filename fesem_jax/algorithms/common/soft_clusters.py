@@ -34,11 +34,7 @@ def pull_to_all(centers: Params, pulls: jax.Array, strength: float) -> Objective
     return Objective()
   total = pulls.sum(axis=1)
   shares = pulls / jnp.where(total > 0, total, 1.0)[:, None]
-
-  def mean(x: jax.Array) -> jax.Array:
-    return jnp.tensordot(shares, x, axes=1, precision=jax.lax.Precision.HIGHEST)
-
-  anchor = ClientModels(own=jax.tree.map(mean, centers))
+  anchor = ClientModels(own=tree.mixtures(shares, centers))
   return Objective(penalty=variable(strength / 2) * total, anchor=anchor)
 
 

@@ -1,0 +1,80 @@
+"""First clusters by loss: each client trains K random models and joins the best one.
+
+The first round of FeSEM in the code of FedRC (Guo et al., ICML 2024). Long et al.
+cluster models that were trained from one start.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.first_clusters import Start
+from fesem_jax.clustering import em
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.training.client_losses import own_losses
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.trained import Trained
+
+
+def train_and_choose(
+  local: LocalTraining,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  num_clusters: int,
+  weighting: str,
+) -> Start:
+  """Every client trains every one of K random models and keeps the best.
+
+    w_ik <- SGD from c_k on F_i / K        for all k, where c_k are random models
+    r_i  <- argmin_k F_i(w_ik)
+    c_k  <- mean of w_ik over the clients with r_i = k
+
+  Losses are divided by K, as a client that does not yet know its cluster counts for
+  each with the weight 1 / K. All models visit a client's examples in one order. A model
+  that fails on a client is not chosen by it; a center without clients stays as it is.
+
+  Args:
+    local: how clients train.
+    data: training split.
+    cohort: S clients.
+    key: of the run's start.
+    num_clusters: K.
+    weighting: of clients in the means; see `Trained.weights`.
+
+  Returns:
+    `Start`, without seeds and what k-means compared.
+  """
+  keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), num_clusters)
+  models = jax.vmap(local.model.init)(keys)
+  train_key = prng_streams.fold(key, prng_streams.LOCAL)
+  shape = cohort.ids.shape[0], data.max_examples
+  shared_out = Objective(factors=jnp.full(shape, 1 / num_clusters))
+
+  def train(model: Any) -> Trained:
+    starts = ClientModels(tree.expand(model))
+    return train_cohort(local, starts, data, cohort, train_key, shared_out)
+
+  def better(best: Any, numbered: Any) -> tuple[Any, None]:
+    number, model = numbered
+    trained = train(model)
+    loss = own_losses(local, trained.params, data, cohort)
+    loss = jnp.where(trained.finite, loss, jnp.inf)
+    # The first one is kept where no model trains, so that nothing is left undefined.
+    keep = (loss < best[0]) | (number == 0)
+    return tree.where(keep, (loss, jnp.full_like(best[1], number), trained), best), None
+
+  like = jax.eval_shape(train, tree.unstack(models, 0))
+  nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+  first = jnp.zeros(cohort.ids.shape, jnp.int32)
+  numbers = jnp.arange(num_clusters, dtype=jnp.int32)
+  none = jnp.full(first.shape, jnp.inf), first, nothing
+  (_, cluster, trained), _ = jax.lax.scan(better, none, (numbers, models))
+  weights = trained.weights(weighting)
+  centers = em.m_step(trained.params, cluster, weights, models, local.mesh)
+  return Start(cluster, None, centers, trained, trained.params, None)

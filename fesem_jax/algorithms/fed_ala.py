@@ -1,0 +1,150 @@
+"""FedALA: each client learns how much of the global model's top layers to take.
+
+Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning",
+AAAI 2023.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common import own_models, personal_head
+from fesem_jax.core import batching, sums, traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.batch_losses import OwnStep, if_active
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+class FedAlaState(NamedTuple):
+  """State of FedALA; heads and their weights hold None in place of lower layers."""
+
+  params: Params  # [1, ...] w
+  heads: Params  # [M, ...] h_i, the top layers of w_i after its last training
+  head_weights: Params  # [M, ...] A_i, in [0, 1]
+  learned: jax.Array  # [M] bool, whether A_i has been learned once
+  rounds: jax.Array  # [] int32 rounds done
+
+
+def fed_ala(
+  local: LocalTraining,
+  *,
+  head_layers: Sequence[str] = ('logits',),
+  ala_rate: float = 1.0,
+  ala_sample: float = 0.8,
+  ala_start_epochs: int = 10,
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FedALA.
+
+  With g the top layers of the global model w, and * by elements, in a round
+
+    m_i <- h_i + (g - h_i) * A_i                       the lower layers are those of w
+    A_i <- A_i - a (g - h_i) * grad F_i(m_i), then clipped to [0, 1], on each batch of a
+           random part of its examples
+    w_i <- SGD from m_i on client i;  h_i is its top layers
+    w   <- sum_i alpha_i w_i                  alpha_i = n_i / sum n_j over the cohort
+
+  A_i starts at 1, where m_i is the global model, and h_i as the first g: in the first
+  round they are equal, and A_i is not learned. A client learns it for some epochs the
+  first time, and for one in each later round. It deploys m_i with the newest w, and
+  keeps h_i and A_i where it is not drawn. The reported training loss is that of w_i.
+
+  Args:
+    local: how clients train; its batch size is that of the weights' too.
+    head_layers: names of the top layers.
+    ala_rate: a; 0 keeps A_i at 1, which is FedAvg.
+    ala_sample: share of each epoch's batches that A_i is learned on, in (0, 1].
+    ala_start_epochs: epochs of the first learning, which converges in the paper.
+    weighting: 'by_examples' (alpha_i above) or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range, or if no lower layer is left.
+  """
+  check_choice('weighting', weighting, WEIGHTINGS)
+  check_at_least(1, ala_start_epochs=ala_start_epochs)
+  personal_head.check_head(local, head_layers)
+  check_at_least(0, ala_rate=ala_rate)
+  if not 0 < ala_sample <= 1:  # NaN neither.
+    raise UserError(f'`ala_sample={ala_sample}` must lie in (0, 1].')
+  once = local._replace(schedule=local.schedule._replace(epochs=1, steps=0))
+
+  def top(params):
+    return personal_head.parts(params, head_layers)[1]
+
+  def init(key, data):
+    start, count = local.model.init(key), data.num_clients
+    heads = own_models.repeat(local, top(start), count, 'stacked')
+    ones = jax.tree.map(jnp.ones_like, heads)
+    never = jnp.zeros(count, bool)
+    return FedAlaState(tree.expand(start), heads, ones, never, jnp.int32(0))
+
+  def take(params, memory, gradient, step, rate):
+    del rate
+    w, head, weights = params['global'], params['head'], params['weights']
+    loss, found = gradient(tree.merge(_mix(top(w), head, weights), w))
+
+    def learn(weight, g, h, slope):
+      return jnp.clip(weight - variable(ala_rate) * (g - h) * slope, 0.0, 1.0)
+
+    sampled = step % jnp.maximum(params['batches'], 1) < params['sampled']
+    new = jax.tree.map(learn, weights, top(w), head, top(found))
+    return params | {'weights': if_active(sampled, new, weights)}, memory, loss
+
+  def learn_weights(state, heads, weights, epochs, data, cohort, key):
+    width = batching.batch_width(once.schedule, data.max_examples)
+    batches = batching.batches_per_epoch(data.sizes(jnp.asarray(cohort.ids)), width)
+    sampled = jnp.ceil(variable(ala_sample) * batches - 1e-4).astype(jnp.int32)
+    own = {'head': heads, 'weights': weights, 'sampled': sampled, 'batches': batches}
+    shared = {'global': state.params} | dict.fromkeys(own)
+    starts = ClientModels(shared, own={'global': None} | own)
+    objective = Objective(epochs=epochs, step=OwnStep(lambda params: (), take))
+    reduction = Reduction(weights_alone, sums=(), keep=False, sent='nothing')
+    return train_cohort(once, starts, data, cohort, key, objective, reduction)
+
+  def weights_alone(trained, starts, total):
+    return trained.params['weights'], total
+
+  def fold(trained, starts, total, w):
+    weights = trained.weights(weighting)
+    return top(trained.params), sums.add_to_one(total, trained.params, weights, w)
+
+  def step(state, data, cohort, key):
+    heads, weights, learned = tree.rows_of(state[1:4], cohort)
+    learns = state.rounds > 0
+    epochs = jnp.where(learned, 1, ala_start_epochs) * learns
+    found = learn_weights(state, heads, weights, epochs, data, cohort, key)
+    w, now = state.params, state._replace(heads=heads, head_weights=found.folded)
+    starts = ClientModels(own=deployed(now, data).params(cohort.ids.shape[0]))
+    reduction = Reduction(fold, sums.no_sums(w), w, keep=False, sent='own')
+    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
+    both = trained._replace(
+      finite=trained.finite & found.finite, steps=trained.steps + found.steps
+    )
+    state = own_models.kept(
+      state, cohort, both.took_part(), heads=trained.folded,
+      head_weights=found.folded, learned=learned | learns,
+    )  # fmt: skip
+    params, rounds = sums.mean_of(trained.sums, w), state.rounds + 1
+    return state._replace(params=params, rounds=rounds), both.info()
+
+  def deployed(state, data):
+    del data
+    body, head = personal_head.parts(state.params, head_layers)
+    return ClientModels(body, own=_mix(head, state.heads, state.head_weights))
+
+  sent = traffic.one_model(local)  # The A_i stay with their clients.
+  return Algorithm(local, init, step, deployed, traffic=sent)
+
+
+def _mix(g: Params, heads: Params, weights: Params) -> Params:
+  """The mix h + (g - h) * A of one client, or of each row; g may be [1, ...]."""
+  return jax.tree.map(lambda g, h, a: h + (g - h) * a, g, heads, weights)

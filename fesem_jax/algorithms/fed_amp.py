@@ -1,0 +1,118 @@
+"""FedAMP: models of clients attract each other the more, the closer they are.
+
+Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021
+(Algorithm 1).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common import own_models
+from fesem_jax.core import traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.gram_matrices import squared_distances
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.utils.errors import UserError, check_at_least
+
+
+class FedAmpState(NamedTuple):
+  """State of FedAMP."""
+
+  client_params: Params  # [M, ...] w_i
+
+
+def fed_amp(
+  local: LocalTraining,
+  *,
+  amp_lambda: float = 0.01,
+  amp_sigma: float = 10.0,
+  amp_alpha: float = 0.0,
+) -> Algorithm:
+  """Builds FedAMP.
+
+    xi_ij <- alpha A'(|w_i - w_j|^2)     for i != j;  A(d) = 1 - exp(-d / sigma)
+    xi_ii <- 1 - sum_{j != i} xi_ij
+    u_i   <- sum_j xi_ij w_j                                      on the server
+    w_i   <- SGD from w_i on F_i(w) + lambda / (2 alpha) |w - u_i|^2
+
+  so that A'(d) = exp(-d / sigma) / sigma. Both sums are over the clients of the round,
+  with the models that they had before it, also of those that drop out or fail in it. A
+  client deploys w_i; one that is not drawn
+  keeps it. All w_i start as one random model. The reported training loss is F_i.
+
+  Args:
+    local: how clients train.
+    amp_lambda: lambda; 0 trains every client alone (NonFed).
+    amp_sigma: sigma, the squared distance at which attention falls to 1 / e.
+    amp_alpha: alpha; 0 takes sigma / (S - 1) of the round's S clients, the most with
+      which no xi_ii can be negative.
+
+  Raises:
+    UserError: on an option outside its range; or, when it starts, if alpha is more than
+      sigma / (M - 1).
+  """
+  check_at_least(0, amp_lambda=amp_lambda, amp_alpha=amp_alpha)
+  if not amp_sigma > 0:  # NaN neither.
+    raise UserError(f'`amp_sigma={amp_sigma}` must be positive.')
+
+  def init(key, data):
+    others = max(len(data.info.names) - 1, 1)
+    if amp_alpha * others > amp_sigma:
+      raise UserError(
+        f'`amp_alpha={amp_alpha}` must be at most `amp_sigma={amp_sigma}` divided by '
+        f'the {others} other clients, {amp_sigma / others:.3g}: else a client could '
+        'count for less than nothing in its own mean. 0 takes as much as is allowed.'
+      )
+    start = local.model.init(key)
+    return FedAmpState(own_models.repeat(local, start, data.num_clients, 'stacked'))
+
+  def train(local, state, data, cohort, key, reduction):
+    starts = deployed(state, data).of(cohort)
+    if not amp_lambda:
+      return train_cohort(local, starts, data, cohort, key, reduction=reduction)
+    exists = data.sizes(jnp.asarray(cohort.ids)) > 0
+    distances = squared_distances(starts.own, local.mesh, exists.argmax())
+    most = variable(amp_sigma) / jnp.maximum(exists.sum() - 1, 1)
+    alpha = variable(amp_alpha) if amp_alpha else most
+    xi = attention(distances, exists, alpha, variable(amp_sigma))
+    cloud = ClientModels(own=tree.mixtures(xi, starts.own))
+    objective = Objective(penalty=variable(amp_lambda / 2) / alpha, anchor=cloud)
+    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+
+  def step(state, data, cohort, key):
+    trained = train(local, state, data, cohort, key, Reduction(sent='own'))
+    own = tree.with_rows(state.client_params, cohort, trained.params)
+    return FedAmpState(own), trained.info()
+
+  def deployed(state, data):
+    del data
+    return ClientModels(own=state.client_params)
+
+  sent = traffic.one_model(local, "the client's mean of models")
+  return Algorithm(local, init, step, deployed, train=train, traffic=sent)
+
+
+def attention(
+  distances: jax.Array,
+  exists: jax.Array,
+  alpha: jax.Array | float,
+  sigma: jax.Array | float,
+) -> jax.Array:
+  """[S, S] float32: xi, whose rows add up to 1.
+
+  Args:
+    distances: [S, S] squared distances of models.
+    exists: [S] bool; the others have no part in any mean but their own.
+    alpha: [] see `fed_amp`.
+    sigma: [] see `fed_amp`.
+  """
+  others = exists[:, None] & exists[None] & ~jnp.eye(exists.shape[0], dtype=bool)
+  xi = jnp.where(others, alpha * jnp.exp(-distances / sigma) / sigma, 0.0)
+  return xi + jnp.diag(1 - xi.sum(axis=1))

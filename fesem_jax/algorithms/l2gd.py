@@ -1,0 +1,149 @@
+"""L2GD: clients train alone, and now and then all models take a step to their mean.
+
+Hanzely and Richtarik, "Federated Learning of a Mixture of Global and Local Models",
+2020 (Algorithm 1, loopless local gradient descent).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common import own_models
+from fesem_jax.clustering import em
+from fesem_jax.cohorts.sampling import coin
+from fesem_jax.core import prng_streams, traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.data.corruption import check_models_only
+from fesem_jax.training.client_losses import own_losses
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.plain_sgd import learning_rate
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Trained
+from fesem_jax.utils.errors import UserError, check_at_least
+
+
+class L2gdState(NamedTuple):
+  """State of L2GD."""
+
+  client_params: Params  # [M, ...] x_i
+  aggregates: jax.Array  # [] bool, the coin of the next round
+
+
+def l2gd(
+  local: LocalTraining,
+  *,
+  l2gd_lambda: float = 0.1,
+  aggregation_probability: float = 0.2,
+) -> Algorithm:
+  """Builds L2GD.
+
+  It minimizes mean_i F_i(x_i) + lambda / 2 mean_i |x_i - mean_j x_j|^2. A round is one
+  toss of the server's coin, the same for all clients: with the probability p
+
+    x_i <- x_i + theta (mean_j x_j - x_i)          theta = eta lambda (1 - p) / p
+
+  and else
+
+    x_i <- SGD from x_i on client i
+
+  In the paper, n clients take one step alpha / (n (1 - p)) along the whole gradient,
+  and theta = alpha lambda / (n p): that is this with `batch_size=0` and `steps=1`,
+  where eta is that step. More local steps are as many of the paper's without a toss in
+  between, which makes lambda that many times weaker.
+
+  A client deploys x_i; one that is not drawn keeps it, and has no part in the mean. All
+  x_i start as one random model. The coin of the first round is tossed with the key of
+  the start, that of each other one with the key of the round before. The reported
+  training loss of a round of aggregation is that of the x_i before it.
+
+  Args:
+    local: how clients train; eta is its optimizer's learning rate, times what its
+      schedule gives for the round.
+    l2gd_lambda: lambda; 0 trains every client alone in the other rounds.
+    aggregation_probability: p, in (0, 1).
+
+  Raises:
+    UserError: on an option outside its range, unless the local optimizer is plain SGD,
+      or if theta is more than 1; or, when it starts, where bad clients lie about
+      models (`corruption.check_models_only`).
+  """
+  check_at_least(0, l2gd_lambda=l2gd_lambda)
+  p = aggregation_probability
+  if not 0 < p < 1:  # NaN neither.
+    raise UserError(f'`aggregation_probability={p}` must lie in (0, 1).')
+  eta = learning_rate(local)
+  if eta * l2gd_lambda * (1 - p) / p > 1 + 1e-6:
+    raise UserError(
+      f'`l2gd_lambda={l2gd_lambda}` makes the step to the mean longer than the way to '
+      f'it; with this learning rate and `aggregation_probability={p}` it may be '
+      f'{p / (eta * (1 - p)):.3g} at most.'
+    )
+
+  def toss(key):
+    own = prng_streams.fold(key, prng_streams.NEXT_ROUND)
+    return jax.random.bernoulli(own, variable(aggregation_probability))
+
+  def init(key, data):
+    check_models_only(data, 'l2gd', 'no change of a model that they received')
+    start = local.model.init(key)
+    own = own_models.repeat(local, start, data.num_clients, 'stacked')
+    return L2gdState(own, toss(key))
+
+  def aggregated(state, data, cohort, key):
+    own, ids = tree.rows_of(state.client_params, cohort), jnp.asarray(cohort.ids)
+    sizes, steps = data.sizes(ids), jnp.zeros(ids.shape, jnp.int32)
+    arrived = ~coin(key, data, ids, local.dropout_rate, prng_streams.DROPOUT)
+    losses = own_losses(local, own, data, cohort)
+    here = Trained(ids, None, losses, sizes, jnp.isfinite(losses), arrived, steps)
+    weights = here.weights('uniform')
+    first = tree.take(own, weights.argmax()[None])
+    mean = em.m_step(own, jnp.zeros_like(ids), weights, first, local.mesh)
+    share, rate = variable(aggregation_probability), local.rate(cohort)
+    theta = variable(eta) * variable(l2gd_lambda) * (1 - share) / share
+    theta = theta if rate is None else rate * theta
+    moved = jax.tree.map(lambda x, m: x + theta * (m - x), own, mean)
+    return here._replace(params=tree.where(here.took_part(), moved, own))
+
+  def trained(state, data, cohort, key):
+    starts = ClientModels(own=tree.rows_of(state.client_params, cohort))
+    alone = Reduction(sent='nothing')
+    return train_cohort(local, starts, data, cohort, key, reduction=alone)
+
+  def step(state, data, cohort, key):
+    # The key too is of the branch: what is noted of it is known to be within one.
+    found = jax.lax.cond(
+      state.aggregates,
+      lambda key: aggregated(state, data, cohort, key),
+      lambda key: trained(state, data, cohort, key),
+      key,
+    )
+    own = tree.with_rows(state.client_params, cohort, found.params)
+    return L2gdState(own, toss(key)), found.info()
+
+  def deployed(state, data):
+    del data
+    return ClientModels(own=state.client_params)
+
+  return Algorithm(local, init, step, deployed, traffic=_traffic(local))
+
+
+def _traffic(local: LocalTraining) -> traffic.Traffic:
+  """Models go up and their mean comes down in the rounds of aggregation."""
+  size = traffic.bytes_of_model(local)
+
+  def of_round(aggregates, drawn):
+    del drawn
+    return traffic.Sent(size, size) if aggregates else traffic.Sent(0, 0)
+
+  words = (
+    'the mean of all models, where they are aggregated',
+    'then the local model',
+    '',
+  )
+  return traffic.Traffic(
+    words, of_round, known=lambda state: state.aggregates, model=size
+  )

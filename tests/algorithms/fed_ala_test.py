@@ -1,0 +1,107 @@
+"""FedALA against the equations of Zhang et al. in float64, and its limits."""
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  deployed,
+  federation,
+  initial,
+  matrix,
+  run,
+  unflatten,
+)
+
+START_EPOCHS, SAMPLE, RATE = 3, 0.6, 20.0
+OPTIONS = {'ala_start_epochs': START_EPOCHS, 'ala_sample': SAMPLE, 'ala_rate': RATE}
+
+
+def mixed(w, head, weights):
+  """The reference model w with h + (g - h) * A as its last layer."""
+  last = [h + (g - h) * a for g, h, a in zip(w[-1], head, weights, strict=True)]
+  return [*w[:-1], tuple(last)]
+
+
+def learned(w, head, weights, batches, per_epoch):
+  """A_i after the batches that are sampled of each epoch."""
+  most = int(np.ceil(SAMPLE * per_epoch))
+  for number, (x, y) in enumerate(batches):
+    if number % per_epoch >= most:
+      continue
+    slope = reference.loss_and_gradient(mixed(w, head, weights), x, y)[1][-1]
+    weights = [
+      np.clip(a - RATE * (g - h) * s, 0, 1)
+      for a, g, h, s in zip(weights, w[-1], head, slope, strict=True)
+    ]
+  return weights
+
+
+@pytest.mark.parametrize(
+  ('cohorts', 'devices'), [([range(6)] * 4, 2), ([(0, 3), (3, 4), (1, 0), (0, 3)], 1)]
+)
+def test_matches_float64_reference(cohorts, devices):
+  data, local = federation(), helpers.local(batch_size=2, devices=devices)
+  algorithm = algorithms.build('fed_ala', local, **OPTIONS)
+  w = reference.from_params(initial(algorithm, data).params, 0)
+  heads, weights = [w[-1]] * 6, [[np.ones_like(part) for part in w[-1]]] * 6
+  times = [0] * 6
+  for number, cohort in enumerate(cohorts, 1):
+    key, trained, losses = jax.random.fold_in(jax.random.key(9), number), [], []
+    steps = 0
+    for i in cohort:
+      per_epoch = -(-SIZES[i] // 2)
+      batches = helpers.batches(data, local.schedule, i, key)
+      if number > 1:
+        epochs = 1 if times[i] else START_EPOCHS
+        times[i] += 1
+        longer = local.schedule._replace(epochs=epochs)
+        of_weights = helpers.batches(data, longer, i, key)
+        weights[i] = learned(w, heads[i], weights[i], of_weights, per_epoch)
+        steps += len(of_weights)
+      start = mixed(w, heads[i], weights[i])
+      model, loss = reference.local_sgd(start, batches, 0.1)
+      heads[i] = model[-1]
+      trained.append(reference.flat(model))
+      losses.append(loss)
+      steps += len(batches)
+    sizes = np.array(SIZES)[list(cohort)]
+    w = unflatten(np.average(trained, axis=0, weights=sizes), w)
+
+  def cohort_of(number):
+    ids = np.array(cohorts[number - 1], np.int32)
+    return Cohort(ids, everyone=len(ids) == 6)
+
+  state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  assert_close(reference.vectors(state.params)[0], reference.flat(w), rtol=1e-3)
+  found = matrix(state.head_weights)
+  want = [np.concatenate([a[1], a[0].ravel()]) for a in weights]  # Bias, then kernel.
+  assert_close(found, np.stack(want), rtol=1e-3, atol=1e-4)
+  assert 0 <= found.min() < 0.9
+  assert found.max() == 1
+  models = [reference.flat(mixed(w, *own)) for own in zip(heads, weights, strict=True)]
+  used = algorithm.deployed(state, data).params(6)
+  assert_close(reference.vectors(used), np.stack(models), rtol=1e-3)
+  assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
+  assert int(infos[-1].steps) == steps
+
+
+def test_with_weights_that_stay_it_is_fed_avg():
+  data, local = federation(), helpers.local()
+  average = run(algorithms.build('fed_avg', local), data)[0]
+  algorithm = algorithms.build('fed_ala', local, ala_rate=0.0)
+  state = run(algorithm, data)[0]
+  assert_close(matrix(state.params), matrix(average.params), rtol=1e-6, atol=1e-7)
+  everyone = np.repeat(matrix(average.params), 6, axis=0)
+  assert_close(deployed(algorithm, state, data), everyone, rtol=1e-6, atol=1e-7)
+
+
+def test_a_layer_must_be_left_for_all():
+  with pytest.raises(UserError, match='`head_layers=dense0,logits` must name some'):
+    algorithms.build('fed_ala', helpers.local(), head_layers=('dense0', 'logits'))

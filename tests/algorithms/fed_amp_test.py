@@ -1,0 +1,106 @@
+"""FedAMP against Huang et al.'s Algorithm 1 in float64, and its limits."""
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  deployed,
+  federation,
+  initial,
+  matrix,
+  run,
+  unflatten,
+)
+
+
+def messages(models, alpha, sigma):
+  """[S, P] u_i of models [S, P], by the sums of the paper."""
+  received = []
+  for i, own in enumerate(models):
+    u, rest = np.zeros_like(own), 1.0
+    for j, other in enumerate(models):
+      if i != j:
+        xi = alpha * np.exp(-((own - other) ** 2).sum() / sigma) / sigma
+        u, rest = u + xi * other, rest - xi
+    received.append(u + rest * own)
+  return np.stack(received)
+
+
+@pytest.mark.parametrize(
+  ('alpha', 'cohorts', 'devices'),
+  [(0.0, [range(6)] * 3, 2), (0.02, [(0, 3, 2), (3, 4, 1), (1, 0, 3)], 1)],
+)
+def test_matches_float64_reference(alpha, cohorts, devices):
+  data, local = federation(), helpers.local(epochs=2, devices=devices)
+  pull, sigma = 0.3, 0.5
+  algorithm = algorithms.build(
+    'fed_amp', local, amp_lambda=pull, amp_sigma=sigma, amp_alpha=alpha
+  )
+  like = reference.from_params(initial(algorithm, data).client_params, 0)
+  own, apart = np.stack([reference.flat(like)] * 6), 0.0
+  for number, cohort in enumerate(cohorts, 1):
+    key, losses = jax.random.fold_in(jax.random.key(9), number), []
+    step = alpha or sigma / (len(cohort) - 1)
+    ids = list(cohort)
+    received = messages(own[ids], step, sigma)
+    apart = np.abs(received - own[ids]).max()
+    for i, u in zip(ids, received, strict=True):
+      met, counts = [], []
+      for x, y in helpers.batches(data, local.schedule, i, key):
+        loss, gradient = reference.loss_and_gradient(unflatten(own[i], like), x, y)
+        slope = reference.flat(gradient) + pull / step * (own[i] - u)
+        own[i] = own[i] - 0.1 * slope
+        met.append(loss)
+        counts.append(len(y))
+      losses.append(np.average(met, weights=counts))
+
+  def cohort_of(number):
+    ids = np.array(cohorts[number - 1], np.int32)
+    return Cohort(ids, everyone=len(ids) == 6)
+
+  state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  assert apart > 0.005  # Something has been received.
+  assert_close(reference.vectors(state.client_params), own, rtol=1e-3)
+  sizes = np.array(SIZES)[list(cohorts[-1])]
+  assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
+
+
+def test_without_a_pull_it_is_non_fed():
+  data, local = federation(), helpers.local()
+  alone, alike = (
+    algorithms.build('non_fed', local),
+    algorithms.build('fed_amp', local, amp_lambda=0.0),
+  )
+  want = deployed(alone, run(alone, data)[0], data)
+  assert_close(deployed(alike, run(alike, data)[0], data), want, rtol=1e-6, atol=1e-7)
+
+
+def test_clients_of_a_group_come_together():
+  # Within a sigma between the distances inside of groups and across them.
+  groups = np.arange(8) % 2
+  data = helpers.federation([40] * 8, groups=groups)
+  local = helpers.local(batch_size=10, rate=0.3, hidden=(), chunk=8)
+
+  def ratio(pull):
+    algorithm = algorithms.build('fed_amp', local, amp_lambda=pull, amp_sigma=1.0)
+    models = matrix(run(algorithm, data, rounds=8)[0].client_params)
+    distances = reference.squared_distances(models, models)
+    same = groups[:, None] == groups
+    return distances[~same].mean() / distances[same & ~np.eye(8, dtype=bool)].mean()
+
+  assert ratio(0.1) > 1.5 * ratio(0.0)
+
+
+def test_a_step_that_makes_weights_negative_is_refused():
+  algorithm = algorithms.build(
+    'fed_amp', helpers.local(), amp_sigma=1.0, amp_alpha=0.21
+  )
+  with pytest.raises(UserError, match=r'`amp_alpha=0.21` must be at most.* 0.2:'):
+    algorithm.init(jax.random.key(0), federation())

@@ -1,0 +1,117 @@
+"""L2GD against Hanzely and Richtarik's Algorithm 1 in float64, and its limits."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core import prng_streams
+from fesem_jax.core.types import Cohort
+from fesem_jax.data import corruption
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  deployed,
+  federation,
+  initial,
+  matrix,
+  run,
+  unflatten,
+)
+
+PULL, SHARE, ETA = 3.0, 0.4, 0.1
+ROUNDS = 6
+
+
+def coins(rounds):
+  """Whether each round aggregates: tossed with the keys of the start and of rounds."""
+  keys = [jax.random.key(0)]
+  keys += [jax.random.fold_in(jax.random.key(9), r) for r in range(1, rounds)]
+  return [
+    bool(jax.random.bernoulli(jax.random.fold_in(key, prng_streams.NEXT_ROUND), SHARE))
+    for key in keys
+  ]
+
+
+@pytest.mark.parametrize(
+  ('schedule', 'cohort', 'devices'),
+  [({'batch_size': 0, 'steps': 1}, range(6), 2), ({'epochs': 2}, (0, 3, 1), 1)],
+)
+def test_matches_float64_reference(schedule, cohort, devices):
+  data, local = federation(), helpers.local(**schedule, devices=devices)
+  algorithm = algorithms.build(
+    'l2gd', local, l2gd_lambda=PULL, aggregation_probability=SHARE
+  )
+  like = reference.from_params(initial(algorithm, data).client_params, 0)
+  own, ids = np.stack([reference.flat(like)] * 6), np.array(cohort)
+  sizes, aggregates = np.array(SIZES)[ids], coins(ROUNDS)
+  assert 1 < sum(aggregates[1:]) < ROUNDS - 1  # The first mean changes nothing.
+  want = []
+  for number, together in enumerate(aggregates, 1):
+    key, losses = jax.random.fold_in(jax.random.key(9), number), []
+    for i in ids:
+      model, start = unflatten(own[i], like), own[ids]
+      if together:
+        losses.append(reference.loss_and_gradient(model, *data.client(i))[0])
+        continue
+      batches = helpers.batches(data, local.schedule, i, key)
+      model, loss = reference.local_sgd(model, batches, ETA)
+      own[i] = reference.flat(model)
+      losses.append(loss)
+    if together:
+      # With alpha = n (1 - p) eta: alpha lambda / (n p).
+      theta = (1 - SHARE) * ETA * PULL / SHARE
+      own[ids] = (1 - theta) * start + theta * start.mean(axis=0)
+    want.append(np.average(losses, weights=sizes))
+  everyone = Cohort(ids.astype(np.int32), everyone=len(ids) == 6)
+  state, infos = run(algorithm, data, rounds=ROUNDS, cohort=lambda _: everyone)
+  assert_close(reference.vectors(state.client_params), own, rtol=1e-3)
+  assert_close([info.train_loss for info in infos], want)
+  assert [int(info.steps) == 0 for info in infos] == aggregates
+  assert all(int(info.trained) == len(ids) for info in infos)
+
+
+def test_without_a_pull_it_is_non_fed_in_its_other_rounds():
+  data, local = federation(), helpers.local()
+  mixture = algorithms.build('l2gd', local, l2gd_lambda=0.0)
+  alone, step = algorithms.build('non_fed', local), {}
+  for name, algorithm in (('l2gd', mixture), ('non_fed', alone)):
+    step[name] = jax.jit(algorithm.step)
+  state, other = initial(mixture, data), initial(alone, data)
+  for number in range(1, 5):
+    key, everyone = jax.random.key(number), helpers.everyone(data)
+    aggregates = bool(state.aggregates)
+    state, _ = step['l2gd'](state, data, everyone, key)
+    if not aggregates:
+      other, _ = step['non_fed'](other, data, everyone, key)
+  used, want = deployed(mixture, state, data), deployed(alone, other, data)
+  assert_close(used, want, rtol=1e-6, atol=1e-7)
+
+
+def test_a_whole_step_to_the_mean_gives_all_clients_one_model():
+  data, local = federation(), helpers.local()
+  algorithm = algorithms.build(
+    'l2gd', local, l2gd_lambda=10.0, aggregation_probability=0.5
+  )
+  state = run(algorithm, data, rounds=2)[0]._replace(aggregates=np.bool_(True))
+  step = jax.jit(algorithm.step)
+  after, _ = step(state, data, helpers.everyone(data), jax.random.key(3))
+  apart = matrix(state.client_params) - matrix(state.client_params)[0]
+  assert np.abs(apart).max() > 0.01
+  models = matrix(after.client_params)
+  assert_close(models, np.repeat(models[:1], 6, axis=0), rtol=1e-5, atol=1e-6)
+  assert_close(models[0], matrix(state.client_params).mean(axis=0))
+
+
+def test_what_it_cannot_do_is_refused():
+  local = helpers.local()
+  with pytest.raises(UserError, match=r'it may be 2\.5 at most'):
+    algorithms.build('l2gd', local, l2gd_lambda=2.6)
+  with pytest.raises(UserError, match='must be plain SGD'):
+    algorithms.build('l2gd', helpers.local(optimizer=optax.adam(0.1)))
+  bad = corruption.corrupted(federation(), 'sign_flip', 0.5)
+  with pytest.raises(UserError, match='is not defined for l2gd, whose clients send no'):
+    initial(algorithms.build('l2gd', local), bad)
