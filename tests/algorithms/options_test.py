@@ -79,6 +79,15 @@ DEFAULTS = {
   'clove': {
       'num_clusters': 4, 'first_assignment': 'random', 'weighting': 'by_examples',
   },
+  'cfl_gp': {
+      'num_clusters': 4, 'cluster_every': 2, 'cluster_updates': 5, 'variant': 'model',
+      'weighting': 'uniform',
+  },
+  'pacfl': {
+      'num_clusters': 4, 'angle_threshold': 0.0, 'num_vectors': 3,
+      'proximity': 'smallest_angle', 'linkage': 'average', 'init_clients': 0,
+      'weighting': 'by_examples',
+  },
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},
 }  # fmt: skip
 DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}
@@ -100,6 +109,13 @@ RANGES = [
   ('per_fed_avg', 'adaptation_rate', [0.0], [-1e-9]),
   ('per_fed_avg', 'hessian_delta', [1e-9], [0.0]),
   ('clove', 'num_clusters', [1], [0]),
+  ('cfl_gp', 'num_clusters', [1], [0]),
+  ('cfl_gp', 'cluster_every', [1], [0]),
+  ('cfl_gp', 'cluster_updates', [1], [0]),
+  ('pacfl', 'num_clusters', [1], [0]),
+  ('pacfl', 'num_vectors', [1], [0]),
+  ('pacfl', 'angle_threshold', [0.0], [-1e-9]),
+  ('pacfl', 'init_clients', [0], [-1]),
   ('hypo_cluster', 'num_clusters', [1], [0]),
   ('hypo_cluster', 'init_restarts', [1], [0]),
   ('hypo_cluster', 'init_rounds', [0], [-1]),

@@ -55,6 +55,8 @@ METHODS = [
   ('per_fed_avg', {}),
   ('clove', {'num_clusters': 2}),
   ('clove', {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'}),
+  ('cfl_gp', {'num_clusters': 2, 'cluster_every': 1}),
+  ('pacfl', {'num_clusters': 2, 'num_vectors': 1, 'init_clients': 4}),
   ('oracle', {}),
   ('oracle', {'weighting': 'by_examples', 'server_optimizer': OPTIMIZERS['adam']}),
   ('fed_em', {'num_clusters': 2}),
@@ -62,6 +64,10 @@ METHODS = [
   ('fed_soft', {'num_clusters': 2}),
   ('fed_soft', {'num_clusters': 3, 'clients_per_center': 6, 'importance_every': 1}),
 ]  # fmt: skip
+
+
+# They compare what all clients send in a round, and take no fewer.
+FULL_ONLY = ('fed_cluster', 'cfl_gp')
 
 
 def _label(value):

@@ -102,10 +102,11 @@ STREAMED = [options.get('client_state') for _, options in methods.METHODS].index
 )
 # FedSGD, FedProx, FedDist, FedDWS, FedOpt and FedRep exchange what FedAvg and FedPer
 # do, Ditto FedAvg's model beside NonFed's, and FedRC sums of classes beside FedEM's
-# models; so do APFL, pFedMe and Per-FedAvg.
+# models; so do APFL, pFedMe and Per-FedAvg. CFL-GP exchanges inner products as
+# FedCluster does.
 LIKE_OTHERS = {
   'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto',
-  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg',
+  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'cfl_gp',
 }  # fmt: skip
 # Whole runs: centers and a stack, and decisions on the host.
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
