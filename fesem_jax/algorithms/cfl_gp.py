@@ -86,10 +86,10 @@ def cfl_gp(
     keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), num_clusters)
     centers, count = jax.vmap(local.model.init)(keys), data.num_clients
     gradients = jax.tree.map(lambda c: jnp.zeros((count, *c.shape)), centers)
-    own = gradients, jnp.zeros((count, num_clusters), jnp.int32)
+    counts = jnp.zeros((count, num_clusters), jnp.int32)
+    own = sharding.split_clients((gradients, counts), local.mesh)
     first = jnp.zeros(count, jnp.int32)
-    split = sharding.split_clients(own, local.mesh)
-    return CflGpState(centers, first, *split, jnp.int32(0))
+    return CflGpState(centers, first, own[0], own[1], jnp.int32(0))
 
   def clustered(state, data, cohort, key, k):
     arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)

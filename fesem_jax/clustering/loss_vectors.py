@@ -61,6 +61,7 @@ def cluster_and_match(
   Returns:
     [S] int32 model of each client; any for clients left out.
   """
+  losses = jnp.where(exists[:, None], losses, 0.0)
   cluster = clusters_of_vectors(key, losses, exists, client_ids, losses.shape[1])
   return match_clusters(cluster, exists, losses)
 

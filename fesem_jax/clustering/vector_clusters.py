@@ -20,7 +20,7 @@ def clusters_of_vectors(
 
   Args:
     key: decides the seeds.
-    vectors: [S, N] float32.
+    vectors: [S, N] float32; finite, also of clients left out.
     exists: [S] bool, clients to cluster.
     client_ids: [S] int32, so that the order of clients does not matter.
     num_clusters: K.
@@ -32,7 +32,7 @@ def clusters_of_vectors(
   lacking = max(0, num_clusters - num_clients)
   found = kmeans(
     key,
-    jnp.pad(jnp.where(exists[:, None], vectors, 0.0), ((0, lacking), (0, 0))),
+    jnp.pad(vectors, ((0, lacking), (0, 0))),
     jnp.pad(exists, (0, lacking)),
     num_clusters,
     jnp.pad(client_ids, (0, lacking)),
@@ -49,12 +49,12 @@ def match_clusters(
   Args:
     cluster: [S] int32 in 0..K-1.
     exists: [S] bool, clients whose costs count.
-    costs: [S, K] float32 of each number for each client.
+    costs: [S, K] float32 of each number for each client; finite, also where they do
+      not count.
 
   Returns:
     [S] int32 number of each client's cluster.
   """
-  costs = jnp.where(exists[:, None], costs, 0.0)
   members = jax.nn.one_hot(cluster, costs.shape[1]) * exists[:, None]
   cost = jnp.matmul(members.T, costs, precision=_HIGHEST)
   return linear_assignment.solve(cost)[cluster]
