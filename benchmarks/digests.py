@@ -161,6 +161,21 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
       'weighting': 'uniform',
     },
   ],
+  'cfl_gp': [
+    {},
+    {
+      'num_clusters': 3, 'variant': 'gradient', 'cluster_every': 1,
+      'cluster_updates': 3, 'weighting': 'by_examples',
+    },
+  ],
+  'pacfl': [
+    {},
+    {
+      'num_clusters': 3, 'proximity': 'entries', 'angle_threshold': 9.0,
+      'num_vectors': 1, 'linkage': 'complete', 'init_clients': 12,
+    },
+    {'proximity': 'sum_of_angles', 'linkage': 'single', 'weighting': 'uniform'},
+  ],
 }  # fmt: skip
 
 _SERVER_OPTIMIZERS = {
@@ -231,7 +246,7 @@ def digest_of_run(
 ) -> dict[str, str]:
   """Digests of a run of four rounds: its records, models and portrait."""
   setting = dict(setting)
-  cohort = 0 if name == 'fed_cluster' else setting.pop('cohort', 0)
+  cohort = 0 if name in ('fed_cluster', 'cfl_gp') else setting.pop('cohort', 0)
   setting.pop('cohort', None)
   train, test = data.load(
     'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=seed

@@ -380,7 +380,8 @@ _METHOD = (
     enum_values=('random', 'plusplus')),
   _option('integer', 'init_clients',
     'Random clients of the first clustering, or on which draws of the first centers '
-    'are compared. FeSEM, 0: all, at most 4096 unless --client_state=stacked.'),
+    'are compared. FeSEM, 0: all, at most 4096 unless --client_state=stacked. PACFL, '
+    '0: all; the others join the cluster of the client with the nearest subspace.'),
   _option('integer', 'init_rounds',
     'Rounds before draws of the first centers are compared.'),
   _option('enum', 'client_state',
@@ -463,11 +464,26 @@ _METHOD = (
     "CLoVE's clusters of the first round: random ones, in which every model gets a "
     'client, or those of the losses of the random models.',
     enum_values=('random', 'losses')),
+  _option('integer', 'cluster_every',
+    'CFL-GP clusters in every so many rounds, from the first one on.'),
+  _option('integer', 'cluster_updates',
+    'So many times; clients then keep their clusters.'),
+  _option('integer', 'num_vectors',
+    "p: first singular vectors of a client's examples of each label, which PACFL "
+    'compares.'),
+  _option('enum', 'proximity',
+    'What PACFL compares: the smallest principal angle between the subspaces of two '
+    'clients, the sum of the angles between vectors of the same label and place, or '
+    "the smallest angle between any two of their vectors, as its authors' code does.",
+    enum_values=('smallest_angle', 'sum_of_angles', 'entries')),
+  _option('float', 'angle_threshold',
+    'PACFL merges clusters that are no farther apart than so many degrees, and then '
+    'others until --num_clusters are left; 0: until --num_clusters are left.'),
   _option('bool', 'same_cohort', 'One cohort for both passes of FedDANE.'),
   _option('float', 'straggler_fraction',
     'Probability that a client runs only 1 to E epochs in a round.'),
   _option('enum', 'variant',
-    'IFCA: average models, or one full-batch gradient step.',
+    'IFCA, CFL-GP: average models, or one full-batch gradient step.',
     enum_values=('model', 'gradient')),
   _option('float', 'trim', 'Share of a cluster that k-means leaves out.'),
   _option('enum', 'aggregation',
@@ -496,8 +512,11 @@ _METHOD = (
     'Clusters of this many clients or fewer are not split.'),
   _option('integer', 'min_rounds', 'Rounds before the first split.'),
   _option('integer', 'check_every', 'Rounds between checks for a split.'),
-  _option('enum', 'linkage', 'How a cluster is split in two.',
-    enum_values=('minimax', 'complete', 'average')),
+  _option('enum', 'linkage',
+    'FedCluster: how a cluster is split in two (minimax, complete, average). PACFL: '
+    'how far two clusters are apart, by the average, the largest (complete) or the '
+    'smallest (single) angle of their clients.',
+    enum_values=('minimax', 'complete', 'average', 'single')),
 )  # fmt: skip
 
 GROUPS = {

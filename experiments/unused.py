@@ -23,7 +23,7 @@ _OWN_MODELS = (
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = (
   'robust', 'fed_cluster', 'hypo_cluster', 'fesem', 'fesem_ma', 'fed_em', 'fed_rc',
-  'fed_soft', 'clove', 'oracle',
+  'fed_soft', 'clove', 'cfl_gp', 'pacfl', 'oracle',
 )  # fmt: skip
 
 Config = dict[str, Any]
@@ -168,7 +168,7 @@ def _notes_on_options(config: Config, num_clients: int) -> list[str]:
   if config.get('max_age') and everyone and not config['dropout_rate']:
     reason = 'all clients take part in every round'
     said.append(_without_effect(config, 'max_age', reason))
-  if name in ('fesem', 'fesem_ma') and config['init_clients'] > num_clients:
+  if name in ('fesem', 'fesem_ma', 'pacfl') and config['init_clients'] > num_clients:
     reason = f'all {num_clients} clients are in the first clustering'
     said.append(_without_effect(config, 'init_clients', reason))
   return said

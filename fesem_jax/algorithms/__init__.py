@@ -5,6 +5,7 @@ from typing import Any
 
 from fesem_jax.algorithms import flat_options
 from fesem_jax.algorithms.apfl import apfl
+from fesem_jax.algorithms.cfl_gp import cfl_gp
 from fesem_jax.algorithms.clove import clove
 from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.ditto import ditto
@@ -33,6 +34,7 @@ from fesem_jax.algorithms.l2gd import l2gd
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.oracle import oracle
 from fesem_jax.algorithms.p_fed_me import p_fed_me
+from fesem_jax.algorithms.pacfl import pacfl
 from fesem_jax.algorithms.per_fed_avg import per_fed_avg
 from fesem_jax.algorithms.robust import robust
 from fesem_jax.algorithms.scaffold import scaffold
@@ -76,6 +78,8 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_babu': fed_babu,
   'lg_fed_avg': lg_fed_avg,
   'moon': moon,
+  'cfl_gp': cfl_gp,
+  'pacfl': pacfl,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
 }

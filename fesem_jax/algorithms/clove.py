@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
-from fesem_jax.algorithms.hypo_cluster import add_to_own
-from fesem_jax.clustering import em, loss_vectors
+from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.clustering import loss_vectors
 from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
@@ -19,8 +19,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import start_by_loss
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
@@ -96,10 +94,7 @@ def clove(
   def step(state, data, cohort, key):
     own = assigned(state, data, cohort, key)
     starts = ClientModels(state.centers, own)
-    reduction = Reduction(
-      add_to_own(weighting), em.Sums.zeros(state.centers), keep=False
-    )
-    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
+    trained = train_from_own(local, starts, data, cohort, key, weighting)
     centers = mean_of(trained.sums.clients, state.centers)
     old = tree.rows_of(state.assignment, cohort)
     new = jnp.where(trained.took_part(), own, old)

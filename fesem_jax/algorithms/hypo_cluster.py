@@ -14,17 +14,15 @@ import numpy as np
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
-from fesem_jax.clustering import em
 from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import least_loss
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Fold, Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
@@ -86,12 +84,9 @@ def hypo_cluster(
   check_at_least(1, num_clusters=num_clusters)
   given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
-  sums_alone = Reduction(add_to_own(weighting), keep=False)
-
   def one_round(local, optimizer, centers, of_server, best, data, cohort, key):
     starts = ClientModels(centers, best)
-    reduction = sums_alone._replace(sums=em.Sums.zeros(centers))
-    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
+    trained = train_from_own(local, starts, data, cohort, key, weighting)
     of_clusters = trained.sums.clients
     if variant == 'gradient':  # Divided by the weight of all clients of the round.
       weight = jnp.where(of_clusters.weight > 0, of_clusters.weight.sum(), 0.0)
@@ -178,14 +173,3 @@ def _all_centers(
     num_models=num_clusters,
     whole_batches=variant == 'gradient',
   )
-
-
-def add_to_own(weighting: str) -> Fold:
-  """A fold that adds up models by the centers that clients chose."""
-
-  def fold(trained, starts, total):
-    best, centers = starts.choice, starts.shared
-    distance = tree.row_distances(trained.params, tree.take(centers, best))
-    return None, total.add(trained, best, distance, weighting, centers)
-
-  return fold

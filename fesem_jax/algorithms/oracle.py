@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.common.centers import round_info
-from fesem_jax.algorithms.hypo_cluster import add_to_own
-from fesem_jax.clustering import em
+from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import FederatedData, Groups, Params
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_choice
 
@@ -62,9 +59,7 @@ def oracle(
 
   def step(state, data, cohort, key):
     groups, starts = _groups(data), deployed(state, data).of(cohort)
-    sums = em.Sums.zeros(state.centers)
-    reduction = Reduction(add_to_own(weighting), sums, keep=False)
-    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
+    trained = train_from_own(local, starts, data, cohort, key, weighting)
     centers, server = server_optimizers.step(
       server_optimizer, state.server, state.centers, trained.sums.clients
     )

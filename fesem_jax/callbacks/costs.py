@@ -49,7 +49,8 @@ class Costs(Callback):
     arrived = int(event.info.trained) + int(event.info.failed)
     event.record.update(costs.of_round(sent, drawn, arrived))
     if event.number == 1:
-      event.record.update(costs.of_start(self._traffic, self._real))
+      start = costs.of_start(self._traffic, self._real, self._known)
+      event.record.update(start)
     if self._profile is not None:
       clients, whole = event.info.clients, self._traffic.whole_batches
       event.record['simulated_seconds'] = (

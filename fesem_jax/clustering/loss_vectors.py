@@ -3,15 +3,12 @@
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.clustering import linear_assignment
-from fesem_jax.clustering.kmeans import kmeans
+from fesem_jax.clustering.vector_clusters import clusters_of_vectors, match_clusters
 from fesem_jax.cohorts.sampling import client_keys, coin, first_at_random, shuffled
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
 from fesem_jax.training.client_losses import cohort_losses
-
-_HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def clusters_by_loss(
@@ -64,21 +61,9 @@ def cluster_and_match(
   Returns:
     [S] int32 model of each client; any for clients left out.
   """
-  num_clients, num_models = losses.shape
   losses = jnp.where(exists[:, None], losses, 0.0)
-  lacking = max(0, num_models - num_clients)
-  found = kmeans(
-    key,
-    jnp.pad(losses, ((0, lacking), (0, 0))),
-    jnp.pad(exists, (0, lacking)),
-    num_models,
-    jnp.pad(client_ids, (0, lacking)),
-    seeding='plusplus',
-  )
-  cluster = found.assignment[:num_clients]
-  members = jax.nn.one_hot(cluster, num_models) * exists[:, None]
-  cost = jnp.matmul(members.T, losses, precision=_HIGHEST)
-  return linear_assignment.solve(cost)[cluster]
+  cluster = clusters_of_vectors(key, losses, exists, client_ids, losses.shape[1])
+  return match_clusters(cluster, exists, losses)
 
 
 def clusters_at_random(

@@ -64,12 +64,14 @@ class Traffic(NamedTuple):
     of_round: (known, `Drawn`) -> `Sent`.
     of_start: number of clients -> bytes down and bytes up before the first round, of
       all clients together.
-    known: state -> arrays of it, before a round, that `of_round` looks at; None if it
-      looks at none.
+    known: state -> arrays of it, before a round, that `of_round` and `start_up` look
+      at; None if they look at none.
     model: bytes of one model.
     num_models: K, of which clients may choose by loss.
     whole_batches: whether a local step is on all of a client's examples, whatever the
       batch size of `Algorithm.local`.
+    start_up: (what `known` gives) -> bytes from all clients before the first round that
+      depend on their data; None if none do.
   """
 
   words: tuple[str, str, str]
@@ -79,6 +81,7 @@ class Traffic(NamedTuple):
   model: int = 0
   num_models: int = 1
   whole_batches: bool = False
+  start_up: Callable[[Any], float] | None = None
 
 
 def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:

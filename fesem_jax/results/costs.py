@@ -25,9 +25,17 @@ def of_round(sent: Sent, drawn: Drawn, arrived: int) -> Record:
   return {'bytes_down': round(down.sum()), 'bytes_up': round(sent.up * arrived)}
 
 
-def of_start(traffic: Traffic, num_clients: int) -> Record:
-  """Bytes before the first round, as the record of round 1 holds them; {} if none."""
+def of_start(traffic: Traffic, num_clients: int, known: Any = None) -> Record:
+  """Bytes before the first round, as the record of round 1 holds them; {} if none.
+
+  Args:
+    traffic: of the method.
+    num_clients: M.
+    known: what `Traffic.known` gives of the first state.
+  """
   down, up = traffic.of_start(num_clients)
+  if traffic.start_up is not None:
+    up += traffic.start_up(known)
   if not down and not up:
     return {}
   return {'start_bytes_down': round(down), 'start_bytes_up': round(up)}

@@ -91,6 +91,13 @@ DEFAULTS = {
   'lg_fed_avg': {'head_layers': ('logits',), 'weighting': 'by_examples'},
   'moon': {
       'moon_mu': 1.0, 'moon_temperature': 0.5, 'features_before': 'logits',
+  'cfl_gp': {
+      'num_clusters': 4, 'cluster_every': 2, 'cluster_updates': 5, 'variant': 'model',
+      'weighting': 'uniform',
+  },
+  'pacfl': {
+      'num_clusters': 4, 'angle_threshold': 0.0, 'num_vectors': 3,
+      'proximity': 'smallest_angle', 'linkage': 'average', 'init_clients': 0,
       'weighting': 'by_examples',
   },
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},
@@ -126,6 +133,13 @@ RANGES = [
   ('fed_dyn', 'dyn_alpha', [1e-9], [0.0, -0.1]),
   ('moon', 'moon_mu', [0.0], [-1e-9]),
   ('moon', 'moon_temperature', [1e-9], [0.0]),
+  ('cfl_gp', 'num_clusters', [1], [0]),
+  ('cfl_gp', 'cluster_every', [1], [0]),
+  ('cfl_gp', 'cluster_updates', [1], [0]),
+  ('pacfl', 'num_clusters', [1], [0]),
+  ('pacfl', 'num_vectors', [1], [0]),
+  ('pacfl', 'angle_threshold', [0.0], [-1e-9]),
+  ('pacfl', 'init_clients', [0], [-1]),
   ('hypo_cluster', 'num_clusters', [1], [0]),
   ('hypo_cluster', 'init_restarts', [1], [0]),
   ('hypo_cluster', 'init_rounds', [0], [-1]),

@@ -20,6 +20,7 @@ from fesem_jax.core import sharding
 from fesem_jax.core.types import Cohort
 from tests.support import helpers, random_federations, reference
 from tests.support.methods import (
+  FULL_ONLY,
   IDS,
   METHODS,
   ONCE,
@@ -72,7 +73,7 @@ def programs(index):
   state, everyone = init(key, data), cohort_of(range(CLIENTS), True)
   whole = jax.jit(one.step, donate_argnums=0, keep_unused=True)
   whole = whole.lower(state, data, everyone, key).compile()
-  step = None if name == 'fed_cluster' else jax.jit(one.step)
+  step = None if name in FULL_ONLY else jax.jit(one.step)
   return Programs(one, init, step, whole, jax.jit(two.step), federation_of)
 
 
@@ -119,7 +120,7 @@ def test_properties(index, case):
 STARTS = [
   i
   for i, (name, options) in enumerate(METHODS)
-  if name in ('clove', 'fesem', 'hypo_cluster', 'robust')
+  if name in ('clove', 'fesem', 'hypo_cluster', 'pacfl', 'robust')
   and not {'server_optimizer', 'aggregation'} & options.keys()
 ]
 
@@ -167,8 +168,8 @@ def test_data_split_by_client_change_memory_only(index):
 
 
 def skip_if_full_participation_only(index):
-  if METHODS[index][0] == 'fed_cluster':
-    pytest.skip('FedCluster compares the updates of all clients')
+  if METHODS[index][0] in FULL_ONLY:
+    pytest.skip('It compares what all clients send')
 
 
 @pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)

@@ -69,6 +69,8 @@ def test_a_model_is_counted_by_its_parameters():
     ('fed_babu', {}, P - HEAD, P - HEAD, 0),
     ('lg_fed_avg', {}, HEAD, HEAD, 0),
     ('moon', {}, P, P, 2),
+    ('cfl_gp', {}, 2 * P, 2 * P, 3),  # A round that clusters.
+    ('pacfl', {}, P, P, 0),
     # Another cohort sends gradients: the model twice, the mean gradient once.
     ('fed_dane', {}, 3 * P, 2 * P, 6),
     ('fed_dane', {'same_cohort': True}, 2 * P, 2 * P, 3),
@@ -112,6 +114,19 @@ def test_every_method_of_the_package_says_what_it_sends():
 def test_clove_sends_all_models_from_the_second_round_on():
   expected = [K * P + 4] * S, [P + 4 * K] * S, [K] * S
   assert sent('clove', number=2) == expected
+
+
+def test_cfl_gp_sends_gradients_in_the_rounds_that_cluster():
+  options = {'cluster_every': 3, 'cluster_updates': 2}
+  down = [sent('cfl_gp', number=n, **options)[0][0] for n in range(1, 9)]
+  assert down == [2 * P, P, P, 2 * P, P, P, P, P]
+  assert traffic('cfl_gp', variant='gradient').whole_batches
+
+
+def test_pacfl_counts_the_vectors_that_clients_send():
+  of = traffic('pacfl')
+  known = of.known(types.SimpleNamespace(numbers_sent=np.array([12, 6, 0])))
+  assert costs.of_start(of, 3, known) == {'start_bytes_down': 0, 'start_bytes_up': 72}
 
 
 def test_loss_checks_send_all_centers_in_their_rounds_but_not_where_clusters_hold():

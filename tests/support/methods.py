@@ -59,6 +59,8 @@ METHODS = [
   ('l2gd', {'l2gd_lambda': 4.0, 'aggregation_probability': 0.5}),
   ('clove', {'num_clusters': 2}),
   ('clove', {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'}),
+  ('cfl_gp', {'num_clusters': 2, 'cluster_every': 1}),
+  ('pacfl', {'num_clusters': 2, 'num_vectors': 1, 'init_clients': 4}),
   ('oracle', {}),
   ('oracle', {'weighting': 'by_examples', 'server_optimizer': OPTIMIZERS['adam']}),
   ('fed_em', {'num_clusters': 2}),
@@ -71,6 +73,10 @@ METHODS = [
   ('lg_fed_avg', {}),
   ('moon', {}),
 ]  # fmt: skip
+
+
+# They compare what all clients send in a round, and take no fewer.
+FULL_ONLY = ('fed_cluster', 'cfl_gp')
 
 
 def _label(value):

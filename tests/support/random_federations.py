@@ -27,6 +27,8 @@ PER_CLIENT = (
   'mixture', 'classes', 'importance', 'estimated',
   'assignment', 'client_params', 'client_controls', 'client_alphas', 'heads', 'seen',
   'joined', 'mixture', 'classes', 'importance', 'estimated', 'head_weights', 'learned',
+  'joined', 'mixture', 'classes', 'importance', 'estimated', 'gradients', 'counts',
+  'numbers_sent',
 )  # fmt: skip
 CLIENTS, MOST = 6, 5
 

@@ -20,7 +20,14 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError
 from tests.support import random_federations
-from tests.support.methods import METHODS, ONCE, assert_close, deployed, matrix
+from tests.support.methods import (
+  FULL_ONLY,
+  METHODS,
+  ONCE,
+  assert_close,
+  deployed,
+  matrix,
+)
 from tests.support.random_federations import CLIENTS, FULL, MOST, Case, Programs
 
 FEATURES, TOKENS, LENGTH, CASES = 3, 4, 5, 8
@@ -83,7 +90,7 @@ def programs(name, task, on_two):
       name, local(task, 2, 2)._replace(shared_start='on'), **options
     )
     two = jax.jit(two.step)
-  if name == 'fed_cluster':  # It needs all clients in each round.
+  if name in FULL_ONLY:
     return Programs(one, init, None, step, two, DATA[task])
   return Programs(one, init, step, None, two, DATA[task])
 
@@ -93,6 +100,10 @@ def programs(name, task, on_two):
 REFUSED = {
   ('fesem_ma', 'sequence'), ('moon', 'sequence'),
   ('fed_rc', 'sequence'), ('fed_rc', 'regression'),
+# FedRC and PACFL need classes.
+REFUSED = {
+  ('fesem_ma', 'sequence'), ('fed_rc', 'sequence'), ('fed_rc', 'regression'),
+  ('pacfl', 'sequence'), ('pacfl', 'regression'),
 }  # fmt: skip
 ROWS = [
   (METHODS[i][0], task, at % 2 == turn or METHODS[i][0] == 'fesem_ma')

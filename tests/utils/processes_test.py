@@ -109,6 +109,11 @@ LIKE_OTHERS = {
   'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_nova', 'fed_dyn',
   'fed_babu', 'lg_fed_avg', 'moon',
   'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_ala', 'l2gd',
+# models; so do APFL, pFedMe and Per-FedAvg. CFL-GP exchanges inner products as
+# FedCluster does.
+LIKE_OTHERS = {
+  'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto',
+  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'cfl_gp',
 }  # fmt: skip
 # Whole runs: centers and a stack, and decisions on the host.
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]

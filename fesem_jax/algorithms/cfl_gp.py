@@ -1,0 +1,147 @@
+"""CFL-GP: clients are clustered by their gradients, averaged over the rounds.
+
+Kim et al., "Clustered Federated Learning via Gradient-based Partitioning", ICML 2024.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.algorithms.fed_sgd import one_gradient_step
+from fesem_jax.clustering.gradient_clusters import add_to_means, clusters_of_gradients
+from fesem_jax.cohorts.sampling import coin
+from fesem_jax.core import prng_streams, sharding, traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import mean_of
+from fesem_jax.core.types import Params
+from fesem_jax.data.corruption import check_models_only
+from fesem_jax.training.client_losses import cohort_gradients
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+class CflGpState(NamedTuple):
+  """State of CFL-GP."""
+
+  centers: Params  # [K, ...] c_k
+  assignment: jax.Array  # [M] int32 r_i
+  gradients: Params  # [M, K, ...] g_ik, the mean of client i's gradients at model k
+  counts: jax.Array  # [M, K] int32 how many gradients that is the mean of
+  rounds: jax.Array  # [] int32 rounds done
+
+
+def cfl_gp(
+  local: LocalTraining,
+  *,
+  num_clusters: int = 4,
+  cluster_every: int = 2,
+  cluster_updates: int = 5,
+  variant: str = 'model',
+  weighting: str = 'uniform',
+) -> Algorithm:
+  """Builds CFL-GP with K centers.
+
+    in every P-th round from the first on, T_cl times, k the number of models in turn:
+      g_ik <- mean of grad F_i(c_k) of this and of earlier rounds   for all clients
+      g_i  <- (g_i1, ..., g_iK);  G <- the matrix of columns g_i, U S V^T its SVD
+      r    <- k-means of the columns of U_K^T G, K numbers for each client, numbered
+              such that as few clients as possible move
+    in every round:
+      w_i  <- SGD from c_{r_i} on client i
+      c_k  <- mean of w_i over the clients with r_i = k
+
+  The K models start as different random models, all clients in cluster 0, and g_ik at
+  0. Gradients are of all of a client's examples. With `variant='gradient'`, so is the
+  local step: c_k <- c_k - eta * mean of grad F_i(c_k). A center without clients stays
+  as it is. All clients take part in every round. One that drops out of a clustering
+  round goes by its earlier gradients; without any, it stays where it is.
+
+  Args:
+    local: how clients train.
+    num_clusters: K.
+    cluster_every: P.
+    cluster_updates: T_cl.
+    variant: 'model' averages models after local training; 'gradient' takes one
+      full-batch gradient of each client.
+    weighting: of clients in the means of centers, 'uniform' or 'by_examples'.
+
+  Raises:
+    UserError: on an option outside its range, or partial participation; when it starts,
+      where bad clients lie about models (`corruption.check_models_only`).
+  """
+  check_at_least(1, num_clusters=num_clusters, cluster_every=cluster_every)
+  check_at_least(1, cluster_updates=cluster_updates)
+  check_choice('variant', variant, ('model', 'gradient'))
+  check_choice('weighting', weighting, WEIGHTINGS)
+  given, local = local, one_gradient_step(local) if variant == 'gradient' else local
+
+  def init(key, data):
+    check_num_clusters(num_clusters, data)
+    check_models_only(data, 'cfl_gp', 'gradients')
+    keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), num_clusters)
+    centers, count = jax.vmap(local.model.init)(keys), data.num_clients
+    gradients = jax.tree.map(lambda c: jnp.zeros((count, *c.shape)), centers)
+    counts = jnp.zeros((count, num_clusters), jnp.int32)
+    own = sharding.split_clients((gradients, counts), local.mesh)
+    first = jnp.zeros(count, jnp.int32)
+    return CflGpState(centers, first, own[0], own[1], jnp.int32(0))
+
+  def clustered(state, data, cohort, key, k):
+    arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+    model = tree.take(state.centers, k[None])
+    found, _ = cohort_gradients(local, model, data, cohort, arrived)
+    own = add_to_means(state.gradients, state.counts, found, arrived, k)
+    gradients, counts = sharding.split_clients(own, local.mesh)
+    ids = state.assignment, jnp.asarray(data.client_ids)
+    own_key = prng_streams.fold(key, prng_streams.CLUSTERING)
+    assignment = clusters_of_gradients(own_key, gradients, counts, *ids, local.mesh)
+    return state._replace(assignment=assignment, gradients=gradients, counts=counts)
+
+  def step(state, data, cohort, key):
+    if not cohort.everyone:
+      raise UserError(
+        '`clients_per_round` must be 0 for cfl_gp: it compares the gradients of all '
+        'clients at the same models.'
+      )
+    turn, rest = jnp.divmod(state.rounds, variable(cluster_every))
+    due = (rest == 0) & (turn < variable(cluster_updates))
+    args = state, data, cohort, key, turn % num_clusters
+    new = jax.lax.cond(due, lambda: clustered(*args), lambda: state)
+    starts = deployed(new, data)
+    trained = train_from_own(local, starts, data, cohort, key, weighting)
+    centers = mean_of(trained.sums.clients, state.centers)
+    value = trained.sums.objective(state.centers, centers)
+    moves = state.assignment, new.assignment
+    info = round_info(trained, num_clusters, value, *moves, data)
+    return new._replace(centers=centers, rounds=state.rounds + 1), info
+
+  def deployed(state, data):
+    del data
+    return ClientModels(state.centers, state.assignment)
+
+  sent = _traffic(local, cluster_every, cluster_updates, variant)
+  return Algorithm(given, init, step, deployed, traffic=sent)
+
+
+def _traffic(
+  local: LocalTraining, every: int, updates: int, variant: str
+) -> traffic.Traffic:
+  """A model and a gradient of it more in the rounds that cluster."""
+  size = traffic.bytes_of_model(local)
+
+  def of_round(known, drawn):
+    del known
+    turn, rest = divmod(drawn.number - 1, every)
+    more = int(rest == 0 and turn < updates)
+    return traffic.Sent((1 + more) * size, (1 + more) * size, 3 * more)
+
+  own = 'the local model' if variant == 'model' else 'the gradient'
+  down = "its cluster's center; in rounds that cluster, the model in turn"
+  words = (down, f'{own}; in rounds that cluster, a gradient of the model in turn', '')
+  whole = variant == 'gradient'
+  return traffic.Traffic(words, of_round, model=size, whole_batches=whole)

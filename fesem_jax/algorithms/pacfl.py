@@ -1,0 +1,133 @@
+"""PACFL: clients are clustered once, by the subspaces that their examples span.
+
+Vahidian et al., "Efficient Distribution Similarity Identification in Clustered
+Federated Learning via Principal Angles Between Client Data Subspaces", AAAI 2023.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.clustering import agglomerative, subspaces
+from fesem_jax.clustering.vector_clusters import numbered_by_clients
+from fesem_jax.cohorts.sampling import everyone, sample_clients
+from fesem_jax.core import prng_streams, sharding, traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import mean_of
+from fesem_jax.core.types import Params
+from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+class PacflState(NamedTuple):
+  """State of PACFL."""
+
+  centers: Params  # [K, ...] c_k
+  assignment: jax.Array  # [M] int32 r_i, fixed after the start
+  numbers_sent: jax.Array  # [M] int32 how many numbers U_i has
+
+
+def pacfl(
+  local: LocalTraining,
+  *,
+  num_clusters: int = 4,
+  angle_threshold: float = 0.0,
+  num_vectors: int = 3,
+  proximity: str = 'smallest_angle',
+  linkage: str = 'average',
+  init_clients: int = 0,
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds PACFL.
+
+    once:  U_i  <- for each label, the first p left singular vectors of the matrix whose
+                   columns are client i's examples of it
+           A_ij <- angle between U_i and U_j in degrees
+           r    <- agglomerative clustering of A
+    round: w_i  <- SGD from c_{r_i} on client i
+           c_k  <- sum_i alpha_i w_i over the clients with r_i = k
+
+  with alpha_i = n_i / sum n_j over these clients. All centers start from one random
+  model, and clusters do not change. A client that is late, as it is not among the
+  `init_clients` of the clustering, joins the cluster of the nearest one that is.
+
+  Args:
+    local: how clients train.
+    num_clusters: K, the number of clusters, or the most with `angle_threshold`.
+    angle_threshold: clusters are merged while the nearest two are no farther apart, in
+      degrees; 0 merges them until K are left.
+    num_vectors: p.
+    proximity: what A_ij is: the 'smallest_angle' between the two subspaces, the
+      'sum_of_angles' between corresponding vectors, or the smallest among 'entries', as
+      in the authors' code; see `subspaces.proximities`.
+    linkage: distance of two clusters: the 'average', largest ('complete') or smallest
+      ('single') one of their clients.
+    init_clients: random clients that are clustered; 0 is all.
+    weighting: 'by_examples' (alpha_i above) or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range, or if the task is not classification.
+  """
+  check_at_least(1, num_clusters=num_clusters, num_vectors=num_vectors)
+  check_at_least(0, angle_threshold=angle_threshold, init_clients=init_clients)
+  check_choice('proximity', proximity, subspaces.PROXIMITIES)
+  check_choice('linkage', linkage, agglomerative.LINKAGES)
+  check_choice('weighting', weighting, WEIGHTINGS)
+  if local.model.task.name != CLASSIFICATION.name:
+    raise UserError(
+      'pacfl compares the examples of each label, which '
+      f'`task={local.model.task.name}` has not.'
+    )
+
+  def clustered(data, vectors, key):
+    cohort = everyone(data)
+    if 0 < init_clients < data.num_clients:
+      key = prng_streams.fold(key, prng_streams.SAMPLE)
+      cohort = sample_clients(key, data, init_clients, local.mesh)
+    exists = (vectors != 0).any(axis=(1, 2, 3))
+    some, here = tree.rows_of((vectors, exists), cohort)
+    here &= data.sizes(cohort.ids) > 0
+    angles = subspaces.proximities(some, some, proximity)
+    most = variable(angle_threshold) if angle_threshold else None
+    first = agglomerative.agglomerate(angles, here, num_clusters, most, linkage)
+    ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
+    own = numbered_by_clients(first, here, ids, len(ids))
+    if not cohort.everyone:
+      angles = subspaces.proximities(vectors, some, proximity)
+      nearest = jnp.where(here, angles, jnp.inf).argmin(axis=1)
+      own = tree.put(own[nearest], jnp.where(here, cohort.ids, data.num_clients), own)
+    return jnp.where(exists, own, 0).astype(jnp.int32)
+
+  def init(key, data):
+    check_num_clusters(num_clusters, data)
+    vectors = subspaces.principal_vectors(local, data, everyone(data), num_vectors)
+    vectors = sharding.on_all_devices(vectors, local.mesh)
+    centers = tree.repeat(local.model.init(key), num_clusters)
+    numbers = (vectors != 0).any(axis=3).sum(axis=(1, 2)) * vectors.shape[3]
+    return PacflState(centers, clustered(data, vectors, key), numbers)
+
+  def step(state, data, cohort, key):
+    starts = deployed(state, data).of(cohort)
+    trained = train_from_own(local, starts, data, cohort, key, weighting)
+    centers = mean_of(trained.sums.clients, state.centers)
+    value = trained.sums.objective(state.centers, centers)
+    own = state.assignment
+    info = round_info(trained, num_clusters, value, own, own, data)
+    return state._replace(centers=centers), info
+
+  def deployed(state, data):
+    del data
+    return ClientModels(state.centers, state.assignment)
+
+  sent = traffic.own_center(local, num_clusters)._replace(
+    words=("its cluster's center", 'the local model', 'principal vectors up'),
+    known=lambda state: state.numbers_sent,
+    start_up=lambda numbers: traffic.NUMBER * int(numbers.sum()),
+  )
+  return Algorithm(local, init, step, deployed, traffic=sent)

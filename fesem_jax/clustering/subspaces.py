@@ -1,0 +1,184 @@
+"""Subspaces that clients' examples span, and the angles between them (PACFL)."""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import batching, client_map, platforms
+from fesem_jax.core.chunk_order import ChunkSize
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData
+
+PROXIMITIES = ('smallest_angle', 'sum_of_angles', 'entries')
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+# Of the largest singular value; below, a direction is one of rounding.
+_RANK = 3e-3
+
+
+def principal_vectors(
+  local: LocalTraining, data: FederatedData, cohort: Cohort, count: int
+) -> jax.Array:
+  """The first left singular vectors of each client's examples, label by label.
+
+  The columns of the matrix of a label are its examples, as they are.
+
+  Args:
+    local: its mesh and chunks.
+    data: training split of a classification task.
+    cohort: S clients.
+    count: p, vectors of each label.
+
+  Returns:
+    [S, L, p, F] float32 of length 1; 0 where a label has examples of fewer dimensions,
+    or none, or those of a client are not finite.
+  """
+  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+
+  def body(chunk, data, sums):
+    sizes = data.sizes(chunk.ids)
+
+    def of_client(chosen):
+      client, size = chosen
+      first = jnp.int32(0)
+      rows, weights = batching.batch_rows(in_order, first, size, data.max_examples)
+      x, y = batching.gather(data, client, rows)
+      return of_labels(x.reshape(len(x), -1), y, weights > 0, data.num_classes, count)
+
+    # Not side by side: see `_eigh`.
+    return jax.lax.map(of_client, (chunk.ids, sizes)), sums
+
+  clients = client_map.Clients(cohort.ids, data.sizes(cohort.ids))
+  size = ChunkSize(local.clients_per_chunk)
+  return client_map.map_clients(
+    body, clients, data, size, empty=data.num_clients, mesh=local.mesh
+  )[0]
+
+
+def of_labels(
+  x: jax.Array, y: jax.Array, exists: jax.Array, num_labels: int, count: int
+) -> jax.Array:
+  """`principal_vectors` of one client, [L, p, F].
+
+  Where products of examples of different labels are 0, each eigenvector of their matrix
+  is of one label: one decomposition does for all. A factor for each label keeps equal
+  values of two labels apart.
+
+  Args:
+    x: [N, F] float32.
+    y: [N] int32 labels.
+    exists: [N] bool.
+    num_labels: L.
+    count: p.
+  """
+  x = jnp.where(exists[:, None], x, 0.0)
+  labels = jax.nn.one_hot(y, num_labels).T * exists[None]  # [L, N]
+  gram = jnp.matmul(x, x.T, precision=_HIGHEST) * (1 + y / num_labels)[None]
+  values, vectors = jnp.linalg.eigh(jnp.where(labels.T @ labels > 0, gram, 0.0))
+  shares = jnp.matmul(labels, jnp.square(vectors), precision=_HIGHEST)
+  own = jnp.where(shares > 0.5, values, 0.0)
+  most = own.max(axis=1, keepdims=True)
+  own = jnp.where(own > _RANK**2 * most, own, 0.0)
+  own, at = jax.lax.top_k(own, min(count, len(x)))
+  right = jnp.where((own > 0)[..., None], vectors.T[at], 0.0) * labels[:, None]
+  left = jnp.einsum('lpn,nf->lpf', right, x, precision=_HIGHEST)
+  lengths = jnp.linalg.norm(left, axis=-1, keepdims=True)
+  left = jnp.where(lengths > 0, left / lengths, 0.0)
+  left = jnp.where(jnp.isfinite(left).all(), left, 0.0)
+  return jnp.pad(left, ((0, 0), (0, count - left.shape[1]), (0, 0)))
+
+
+def proximities(ours: jax.Array, others: jax.Array, rule: str) -> jax.Array:
+  """Angles between clients' subspaces in degrees; the smaller, the more alike.
+
+  Args:
+    ours: [a, L, p, F] float32 principal vectors U_i.
+    others: [b, L, p, F] float32 U_j.
+    rule: 'smallest_angle', the smallest principal angle between what all vectors of a
+      client span; 'sum_of_angles', of each vector and its counterpart, that of the same
+      label and place; or 'entries', the smallest angle between two vectors. Angles are
+      those between lines, since the signs of singular vectors are arbitrary. A vector
+      that only one client has is at 90 degrees to its counterpart.
+
+  Returns:
+    [a, b] float32.
+  """
+  flat = [u.reshape(len(u), -1, u.shape[-1]) for u in (ours, others)]
+  if rule == 'smallest_angle':
+    flat = [_orthonormal(u) for u in flat]
+  measure = {
+    'smallest_angle': _smallest_principal_angles,
+    'sum_of_angles': _sums_of_angles,
+    'entries': _smallest_angles,
+  }[rule]
+  return jnp.degrees(jax.lax.map(lambda u: measure(u, flat[1]), flat[0]))
+
+
+def _eigh(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Eigenvalues [n, D] and eigenvectors [n, D, D] of symmetric matrices [n, D, D].
+
+  On CPU, LAPACK gets one at a time. Several at once are shared out among the threads
+  that run the devices: where two devices do so, each waits for the other's thread.
+  """
+
+  def one_by_one(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
+    values, vectors = jax.lax.map(lambda m: tuple(jnp.linalg.eigh(m)), matrices)
+    return values, vectors
+
+  def at_once(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
+    values, vectors = jnp.linalg.eigh(matrices)
+    return values, vectors
+
+  return platforms.choose(one_by_one, at_once, matrices)
+
+
+def _orthonormal(u: jax.Array) -> jax.Array:
+  """[n, D, F] an orthonormal basis of what the vectors [n, D, F] span; else 0.
+
+  By eigenvalues, which a CPU finds many times faster than singular values. The second
+  time mends what rounding left of nearly dependent vectors.
+  """
+  for least in (_RANK**2, 0.5):
+    gram = jnp.einsum('ndf,nef->nde', u, u, precision=_HIGHEST)
+    values, vectors = _eigh(gram)
+    spans = values > least * values[:, -1:]
+    scale = jnp.where(spans, 1 / jnp.sqrt(jnp.where(spans, values, 1.0)), 0.0)
+    u = jnp.einsum('nde,ne,ndf->nef', vectors, scale, u, precision=_HIGHEST)
+  return u
+
+
+def _smallest_principal_angles(u: jax.Array, others: jax.Array) -> jax.Array:
+  """[b] radians between the span of u [D, F] and those of [b, D, F], orthonormal.
+
+  By the chord between the two nearest unit vectors: the arc cosine of a number near 1
+  would lose half of its digits.
+  """
+  cosines = jnp.einsum('df,bef->bde', u, others, precision=_HIGHEST)
+  squares = jnp.einsum('bde,bce->bdc', cosines, cosines, precision=_HIGHEST)
+  first = _eigh(squares)[1][:, :, -1]  # The left singular vector.
+  second = jnp.einsum('bd,bde->be', first, cosines, precision=_HIGHEST)
+  cosine = jnp.linalg.norm(second, axis=1, keepdims=True)
+  second = jnp.where(cosine > 0, second / cosine, 0.0)
+  one = jnp.matmul(first, u, precision=_HIGHEST)
+  other = jnp.einsum('be,bef->bf', second, others, precision=_HIGHEST)
+  chord = jnp.linalg.norm(one - other, axis=1)
+  angle = 2 * jnp.arcsin(jnp.minimum(chord / 2, jnp.sqrt(0.5)))
+  return jnp.where(cosine[:, 0] > 0, angle, jnp.pi / 2)
+
+
+def _sums_of_angles(u: jax.Array, others: jax.Array) -> jax.Array:
+  """[b] radians, summed over the pairs of vectors of u [D, F] and [b, D, F]."""
+  cosines = jnp.einsum('df,bdf->bd', u, others, precision=_HIGHEST)
+  exist = (u != 0).any(axis=1)[None] | (others != 0).any(axis=2)
+  return jnp.where(exist, _arccos(cosines), 0.0).sum(axis=1)
+
+
+def _smallest_angles(u: jax.Array, others: jax.Array) -> jax.Array:
+  """[b] radians, the least between a vector of u [D, F] and one of [b, D, F]."""
+  cosines = jnp.einsum('df,bef->bde', u, others, precision=_HIGHEST)
+  return _arccos(cosines).min(axis=(1, 2))
+
+
+def _arccos(cosines: jax.Array) -> jax.Array:
+  """Radians between the lines along vectors of these cosines."""
+  return jnp.arccos(jnp.minimum(jnp.abs(cosines), 1.0))
