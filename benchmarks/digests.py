@@ -142,6 +142,11 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 4},
     {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
   ],
+  'fed_drift': [
+    {'check_every': 1},
+    {'max_clusters': 3, 'start_alone': False, 'drift_delta': 0.01,
+     'check_every': 1, 'weighting': 'uniform'},
+  ],
 }  # fmt: skip
 
 _SERVER_OPTIMIZERS = {
@@ -212,7 +217,7 @@ def digest_of_run(
 ) -> dict[str, str]:
   """Digests of a run of four rounds: its records, models and portrait."""
   setting = dict(setting)
-  cohort = 0 if name == 'fed_cluster' else setting.pop('cohort', 0)
+  cohort = 0 if name in ('fed_cluster', 'fed_drift') else setting.pop('cohort', 0)
   setting.pop('cohort', None)
   train, test = data.load(
     'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=seed

@@ -449,7 +449,9 @@ _METHOD = (
     "median of the cluster's."),
   _option('integer', 'krum_models',
     'Models of least score that --aggregation=krum takes the mean of.'),
-  _option('integer', 'max_clusters', 'Splits make at most this many clusters.'),
+  _option('integer', 'max_clusters',
+    'Most clusters that splits make (fed_cluster), or models in use (fed_drift; 0: as '
+    'many as clients).'),
   _option('float', 'eps1',
     'A cluster has converged if |mean update| < eps1 max |update|.'),
   _option('enum', 'eps1_scale',
@@ -461,7 +463,15 @@ _METHOD = (
   _option('integer', 'min_size',
     'Clusters of this many clients or fewer are not split.'),
   _option('integer', 'min_rounds', 'Rounds before the first split.'),
-  _option('integer', 'check_every', 'Rounds between checks for a split.'),
+  _option('integer', 'check_every',
+    'Rounds between checks for a split (fed_cluster), or of a time step, which begins '
+    'with a check for drift (fed_drift).'),
+  _option('float', 'drift_delta',
+    'A client has drifted if its least loss rose by more than this since the last time '
+    'step; models merge that lose less than this on the clients of each other.'),
+  _option('bool', 'start_alone',
+    'Whether each client has a model of its own in the first time step of FedDrift, so '
+    'that groups which are there from the start are found; else all share one.'),
   _option('enum', 'linkage', 'How a cluster is split in two.',
     enum_values=('minimax', 'complete', 'average')),
 )  # fmt: skip

@@ -22,7 +22,7 @@ _OWN_MODELS = (
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = (
   'robust', 'fed_cluster', 'hypo_cluster', 'fesem', 'fesem_ma', 'fed_em', 'fed_rc',
-  'fed_soft', 'clove', 'oracle',
+  'fed_soft', 'clove', 'fed_drift', 'oracle',
 )  # fmt: skip
 
 Config = dict[str, Any]

@@ -12,6 +12,7 @@ from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
+from fesem_jax.algorithms.fed_drift import fed_drift
 from fesem_jax.algorithms.fed_em import fed_em
 from fesem_jax.algorithms.fed_opt import fed_opt
 from fesem_jax.algorithms.fed_per import fed_per
@@ -60,6 +61,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'p_fed_me': p_fed_me,
   'per_fed_avg': per_fed_avg,
   'clove': clove,
+  'fed_drift': fed_drift,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
 }

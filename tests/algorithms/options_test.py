@@ -79,6 +79,10 @@ DEFAULTS = {
   'clove': {
       'num_clusters': 4, 'first_assignment': 'random', 'weighting': 'by_examples',
   },
+  'fed_drift': {
+      'max_clusters': 0, 'drift_delta': 0.5, 'check_every': 5, 'start_alone': True,
+      'weighting': 'by_examples',
+  },
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},
 }  # fmt: skip
 DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}
@@ -100,6 +104,9 @@ RANGES = [
   ('per_fed_avg', 'adaptation_rate', [0.0], [-1e-9]),
   ('per_fed_avg', 'hessian_delta', [1e-9], [0.0]),
   ('clove', 'num_clusters', [1], [0]),
+  ('fed_drift', 'max_clusters', [0, 10_000], [-1, 10_001]),
+  ('fed_drift', 'drift_delta', [0.0], [-1e-9]),
+  ('fed_drift', 'check_every', [1], [0]),
   ('hypo_cluster', 'num_clusters', [1], [0]),
   ('hypo_cluster', 'init_restarts', [1], [0]),
   ('hypo_cluster', 'init_rounds', [0], [-1]),

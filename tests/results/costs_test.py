@@ -62,6 +62,7 @@ def test_a_model_is_counted_by_its_parameters():
     ('per_fed_avg', {}, P, P, 0),
     ('clove', {'first_assignment': 'losses'}, K * P + 4, P + 4 * K, K),
     ('clove', {}, P, P, 0),  # The first round.
+    ('fed_drift', {}, P, P, 0),  # The first round.
     # Another cohort sends gradients: the model twice, the mean gradient once.
     ('fed_dane', {}, 3 * P, 2 * P, 6),
     ('fed_dane', {'same_cohort': True}, 2 * P, 2 * P, 3),
@@ -99,6 +100,15 @@ def test_every_method_of_the_package_says_what_it_sends():
 def test_clove_sends_all_models_from_the_second_round_on():
   expected = [K * P + 4] * S, [P + 4 * K] * S, [K] * S
   assert sent('clove', number=2) == expected
+
+
+def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():
+  known = traffic('fed_drift').known(types.SimpleNamespace(last_used=np.array([2, -1, 0])))
+  assert known == 2
+  rounds = [sent('fed_drift', known, number, 1, check_every=3) for number in range(1, 6)]
+  once, all_models = ([P], [P], [0]), ([3 * P], [P + 2 * 4], [2])
+  assert rounds == [once, once, once, all_models, once]
+  assert traffic('fed_drift').of_start(M) == (0, 4 * M)
 
 
 def test_loss_checks_send_all_centers_in_their_rounds_but_not_where_clusters_hold():

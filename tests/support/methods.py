@@ -55,6 +55,7 @@ METHODS = [
   ('per_fed_avg', {}),
   ('clove', {'num_clusters': 2}),
   ('clove', {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'}),
+  ('fed_drift', {'check_every': 1, 'drift_delta': 0.05}),
   ('oracle', {}),
   ('oracle', {'weighting': 'by_examples', 'server_optimizer': OPTIMIZERS['adam']}),
   ('fed_em', {'num_clusters': 2}),
@@ -62,6 +63,9 @@ METHODS = [
   ('fed_soft', {'num_clusters': 2}),
   ('fed_soft', {'num_clusters': 3, 'clients_per_center': 6, 'importance_every': 1}),
 ]  # fmt: skip
+
+# Methods that need all clients in each round.
+ALL_CLIENTS = {'fed_cluster', 'fed_drift'}
 
 
 def _label(value):

@@ -23,7 +23,7 @@ from tests.support.methods import assert_close
 # What states hold of each client, [M, ...].
 PER_CLIENT = (
   'assignment', 'client_params', 'client_controls', 'client_alphas', 'heads', 'seen',
-  'joined', 'mixture', 'classes', 'importance', 'estimated',
+  'joined', 'mixture', 'classes', 'importance', 'estimated', 'client_losses',
 )  # fmt: skip
 CLIENTS, MOST = 6, 5
 

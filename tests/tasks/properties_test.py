@@ -20,7 +20,14 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError
 from tests.support import random_federations
-from tests.support.methods import METHODS, ONCE, assert_close, deployed, matrix
+from tests.support.methods import (
+  ALL_CLIENTS,
+  METHODS,
+  ONCE,
+  assert_close,
+  deployed,
+  matrix,
+)
 from tests.support.random_federations import CLIENTS, FULL, MOST, Case, Programs
 
 FEATURES, TOKENS, LENGTH, CASES = 3, 4, 5, 8
@@ -83,7 +90,7 @@ def programs(name, task, on_two):
       name, local(task, 2, 2)._replace(shared_start='on'), **options
     )
     two = jax.jit(two.step)
-  if name == 'fed_cluster':  # It needs all clients in each round.
+  if name in ALL_CLIENTS:
     return Programs(one, init, None, step, two, DATA[task])
   return Programs(one, init, step, None, two, DATA[task])
 

@@ -6,7 +6,18 @@ import jax.numpy as jnp
 from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.core.types import FederatedData
 from fesem_jax.training.trained import Trained
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check_at_least
+
+
+# Beyond any use: a center is kept for each from the start.
+MAX_CLUSTERS = 10_000
+
+
+def check_max_clusters(least: int, max_clusters: int) -> None:
+  """Raises `UserError` on fewer clusters than `least`, or more than there can be."""
+  check_at_least(least, max_clusters=max_clusters)
+  if max_clusters > MAX_CLUSTERS:
+    raise UserError(f'`max_clusters={max_clusters}` must be at most {MAX_CLUSTERS}.')
 
 
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
