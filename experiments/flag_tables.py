@@ -9,7 +9,7 @@ from fesem_jax.cohorts import placement
 from fesem_jax.core import local_training
 from fesem_jax.data import cifar, corruption, partitions, ratings
 from fesem_jax.data.partitions import image_corruptions, rotation
-from fesem_jax.data.partitions.value import DEALT, GROUPED
+from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED
 from fesem_jax.models import initializers
 from fesem_jax.results import curves, device_profiles
 from fesem_jax.training import augmentation, optimizers
@@ -118,6 +118,13 @@ _DATA = (
     '--partition_groups.'),
   _flag('integer', 'corruption_strength', 3,
     "Strength of --image_corruptions, 1 to 5, with CIFAR-10-C's constants."),
+  _flag('list', 'drift_rounds', [],
+    'Rounds, as 11,21, from which each client is in a group drawn anew at random: its '
+    'training and test examples stay, and are turned, relabeled or corrupted as in that '
+    'group. For partitions that make groups.'),
+  _flag('enum', 'drift_start', 'groups',
+    'Groups before the first of --drift_rounds: those of the partition, or all clients '
+    "in the first one, as in FedDrift's settings.", enum_values=DRIFT_STARTS),
   _flag('enum', 'cifar100_labels', 'fine',
     'Labels of CIFAR-100: 100 fine classes or 20 coarse ones.',
     enum_values=cifar.LABELS),

@@ -88,6 +88,10 @@ class Evaluation:
     self._programs, self._state = programs, state
     self.num_clients = len(train.info.names)
 
+  def use(self, train: FederatedData, test: FederatedData) -> None:
+    """Measures on other data of the same clients and shapes from now on."""
+    self._train, self._test = train, test
+
   def compile(self, wait: bool = True) -> 'Program':
     """The program that measures; `wait` is that of `Programs.compiled`."""
     algorithm, epochs = self._algorithm, self._finetune_epochs
