@@ -120,8 +120,8 @@ _DATA = (
     "Strength of --image_corruptions, 1 to 5, with CIFAR-10-C's constants."),
   _flag('list', 'drift_rounds', [],
     'Rounds, as 11,21, from which each client is in a group drawn anew at random: its '
-    'training and test examples stay, and are turned, relabeled or corrupted as in that '
-    'group. For partitions that make groups.'),
+    'training and test examples stay, and are turned, relabeled or corrupted as in '
+    'that group. For partitions that make groups.'),
   _flag('enum', 'drift_start', 'groups',
     'Groups before the first of --drift_rounds: those of the partition, or all clients '
     "in the first one, as in FedDrift's settings.", enum_values=DRIFT_STARTS),

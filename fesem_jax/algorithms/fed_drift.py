@@ -1,6 +1,7 @@
 """FedDrift: clients whose loss rises start new models, and like models are merged.
 
-Jothimurugesan et al., "Federated Learning under Distributed Concept Drift", AISTATS 2023.
+Jothimurugesan et al., "Federated Learning under Distributed Concept Drift", AISTATS
+2023.
 """
 
 from typing import NamedTuple
@@ -38,7 +39,7 @@ def fed_drift(
   local: LocalTraining,
   *,
   max_clusters: int = 0,
-  drift_delta: float = 0.5,
+  drift_delta: float = 1.0,
   check_every: int = 5,
   start_alone: bool = True,
   weighting: str = 'by_examples',
@@ -60,9 +61,9 @@ def fed_drift(
 
   A new model is its client's alone in its first time step: it is neither chosen nor
   merged. It takes the place of one that is not in use, or else of the least recently
-  used; where clients use all K, its client keeps r_i. See `concept_drift.decide` for the
-  clusters that are compared. All clients take part in every round; one that drops out at
-  the begin of a time step keeps its model.
+  used; where clients use all K, its client keeps r_i. See `concept_drift.decide` for
+  the clusters that are compared. All clients take part in every round; one that drops
+  out at the begin of a time step keeps its model.
 
   Args:
     local: how clients train.
@@ -103,7 +104,7 @@ def fed_drift(
     centers, own, before, last_used, rounds = state
     sizes, ids = data.sizes(), jnp.asarray(data.client_ids)
     losses = cohort_losses(local, centers, data, cohort)
-    losses = jnp.where(last_used >= 0, losses, jnp.inf)
+    losses = jnp.where((last_used >= 0)[None], losses, jnp.inf)
     sent = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
     sent &= (sizes > 0) & jnp.isfinite(losses).any(axis=1)
     # A number for each client and model: small enough to be whole on every device.

@@ -155,13 +155,13 @@ def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.A
   Returns:
     [K, K] float32, infinite on the diagonal and where models are not compared.
   """
-  sound = jnp.where(usable & jnp.isfinite(losses), losses, 0.0)
+  sound = jnp.where(usable[None] & jnp.isfinite(losses), losses, 0.0)
   total = jnp.matmul(sound.T, weights, precision=_HIGHEST)
   weight = weights.sum(axis=0)
-  mean = total / jnp.where(weight > 0, weight, 1.0)
+  mean = total / jnp.where(weight > 0, weight, 1.0)[None]
   rise = mean - jnp.diagonal(mean)[:, None]
   apart = jnp.maximum(jnp.maximum(rise, rise.T), 0.0)
-  pair = usable[:, None] & usable & ~jnp.eye(usable.shape[0], dtype=bool)
+  pair = usable[:, None] & usable[None] & ~jnp.eye(usable.shape[0], dtype=bool)
   return jnp.where(pair, apart, jnp.inf)
 
 

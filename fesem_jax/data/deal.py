@@ -102,9 +102,7 @@ def dealt_clients(
     groups if partition.grouping else None,
     partition.names_of_groups(),
   )
-  change = changes.of_partition(
-    partition, groups, pool.num_classes, pool.scale, seed
-  )
+  change = changes.of_partition(partition, groups, pool.num_classes, pool.scale, seed)
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info, change, 0),
     _assemble(pool, *_test_examples(pool, True), test_rows, info, change, 1),

@@ -14,6 +14,7 @@ from fesem_jax.data import deal, sources
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.partitions.fitting import check_fits
+from fesem_jax.data.partitions.groups import groups_of_clients
 from fesem_jax.data.partitions.value import FIELDS
 from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import as_task
@@ -125,7 +126,7 @@ def load_phases(
     chosen,
     wanted.count,
     deal.with_test(wanted.examples_per_client),
-    dataclasses.replace(wanted, name='').groups_of_clients(),
+    groups_of_clients(wanted.count, groups),
     prng_streams.host_rng(seed, prng_streams.GENERATE),
     task,
   )

@@ -1,5 +1,6 @@
 """Data that change at the begin of some rounds, as under concept drift."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ def check_phases(phases: Sequence[Phase]) -> None:
     phases: from that of round 1 on.
   """
   firsts = [phase.first_round for phase in phases]
-  if firsts[0] != 1 or any(b <= a for a, b in zip(firsts, firsts[1:], strict=False)):
+  if firsts[0] != 1 or any(b <= a for a, b in itertools.pairwise(firsts)):
     raise UserError(
       f'`later_phases` must begin after round 1, each later than the one before; they '
       f'begin with rounds {", ".join(map(str, firsts[1:]))}.'

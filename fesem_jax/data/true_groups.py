@@ -41,7 +41,7 @@ def with_true_groups(
 
 
 def phases_with_true_groups(phases: Sequence[Phase]) -> list[Phase]:
-  """Phases whose training splits have their clients' true groups; see `with_true_groups`.
+  """Phases whose training splits have true groups; see `with_true_groups`.
 
   Groups have the same numbers in all of them, also where one has no clients.
   """

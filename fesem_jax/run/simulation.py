@@ -116,8 +116,8 @@ def simulate(
     opened.enter_context(progress_lines.shown(settings.progress))
     compiling = opened.enter_context(CompileTime())
     run = prepare(
-      algorithm, [Phase(1, train, test), *later_phases], unseen, settings, folder, config,
-      programs or shared_programs(), opened,
+      algorithm, [Phase(1, train, test), *later_phases], unseen, settings, folder,
+      config, programs or shared_programs(), opened,
     )  # fmt: skip
     run = run._replace(notes=[*notes, *run.notes])
     reason = begin(run, opened.enter_context(told), test)

@@ -1,4 +1,4 @@
-"""FedDrift against float64: drift, new models, merging, and the clusters that it finds."""
+"""FedDrift against float64: drift, new models, merging, and clusters that it finds."""
 
 import dataclasses
 import functools
@@ -30,22 +30,29 @@ from tests.support.methods import (
 NONE = np.inf
 
 
-def reference_step(losses, own, before, in_use, weights, delta):
-  """A time step in words: (model of each client, loss, model it starts as, clusters).
+def reference_step(losses, own, before, last_used, weights, delta):
+  """A time step in words.
 
   Args:
     losses: [M, K] of all models.
     own: [M] model of each client.
     before: [M] loss of the step before.
-    in_use: models, of which the others are free in this order.
+    last_used: [K] last time step of each model, -1 of those that are not in use.
     weights: [M].
     delta: threshold.
+
+  Returns:
+    Model that each client trains, its least loss, model -> the one that it starts as,
+    clusters of models, and their weights.
   """
   num_clients, count = losses.shape
-  free = [k for k in range(count) if k not in in_use]
+  in_use = [k for k in range(count) if last_used[k] >= 0]
   best = np.array([min(in_use, key=lambda k: losses[i, k]) for i in range(num_clients)])
   least = losses[np.arange(num_clients), best]
   drifted = least > before + delta
+  free = sorted(set(range(count)) - set(best.tolist()), key=lambda k: (last_used[k], k))
+  new = dict(zip(np.flatnonzero(drifted), free, strict=False))
+  kept = [k for k in in_use if k not in new.values()]
   members = {
     k: [
       i
@@ -53,40 +60,37 @@ def reference_step(losses, own, before, in_use, weights, delta):
       if (best[i] == k and not drifted[i])
       or (own[i] == k and losses[i, k] <= before[i] + delta)
     ]
-    for k in in_use
+    for k in kept
   }
-  seen = [k for k in in_use if members[k]]
+  seen = [k for k in kept if members[k]]
 
   def on(j, k):
     return np.average(losses[members[k], j], weights=weights[members[k]])
 
-  apart = np.array(
-    [
-      [max(on(j, k) - on(j, j), on(k, j) - on(k, k), 0) * (j != k) for k in seen]
-      for j in seen
-    ]
-  )
-  label = np.zeros(1, int)
+  def apart(j, k):
+    return max(on(j, k) - on(j, j), on(k, j) - on(k, k), 0) * (j != k)
+
+  label = np.zeros(len(seen), int)
   if len(seen) > 1:
-    tree = hierarchy.linkage(squareform(apart), 'complete')
+    table = np.array([[apart(j, k) for k in seen] for j in seen])
+    tree = hierarchy.linkage(squareform(table), 'complete')
     label = hierarchy.fcluster(tree, delta, 'distance')
-  clusters = [[k for k, c in zip(seen, label, strict=True) if c == g] for g in set(label)]
-  into = {k: min(c) for c in clusters for k in c}
+  clusters = [
+    [k for k, c in zip(seen, label, strict=True) if c == g] for g in set(label)
+  ]
+  into = {k: min(cluster) for cluster in clusters for k in cluster}
+  after = np.array([new.get(i, into.get(k, k)) for i, k in enumerate(best)])
   shares = {k: weights[members[k]].sum() for k in seen}
-  new = np.array([into.get(k, k) for k in best])
-  for i in np.flatnonzero(drifted):
-    if free:
-      new[i] = free.pop(0)
-  return new, least, best, clusters, shares
+  return after, least, {k: best[i] for i, k in new.items()}, clusters, shares
 
 
 @pytest.mark.parametrize(
   ('alone', 'delta', 'weighting'),
-  [(True, 0.05, 'by_examples'), (False, 0.02, 'uniform')],
+  [(True, 0.3, 'by_examples'), (False, 0.02, 'uniform')],
 )
 def test_matches_float64_reference(alone, delta, weighting):
   # Every second round begins with a time step, in which the labels change.
-  first, local = federation(), helpers.local(epochs=2, rate=0.3)
+  first, local = federation(), helpers.local(epochs=3)
   second = federation_of_other_labels(first)
   algorithm = algorithms.build(
     'fed_drift', local, drift_delta=delta, check_every=2, start_alone=alone,
@@ -107,28 +111,28 @@ def test_matches_float64_reference(alone, delta, weighting):
 
   before, seen = losses_of(first)[:, 0], []
   np.testing.assert_allclose(state.client_losses, before, rtol=1e-5)
-  in_use = sorted(set(own.tolist()))
+  last_used = np.where(np.isin(np.arange(7), own), 0, -1)
   for number in range(1, 7):
     data = first if number < 5 else second
     if number in (3, 5):
-      own, before, best, clusters, shares = reference_step(
-        losses_of(data), own, before, in_use, weights, delta
+      own, before, started, clusters, shares = reference_step(
+        losses_of(data), own, before, last_used, weights, delta
       )
-      started = {k: best[i] for i, k in enumerate(own) if k not in in_use}
       old = [reference.flat(c) for c in centers]
       for cluster in clusters:
         share = [shares[k] for k in cluster]
         mean = np.average([old[k] for k in cluster], axis=0, weights=share)
         centers[min(cluster)] = unflatten(mean, centers[0])
-        in_use = [k for k in in_use if k == min(cluster) or k not in cluster]
+        last_used[[k for k in cluster if k != min(cluster)]] = -1
       for k, source in started.items():
         centers[k] = unflatten(old[source], centers[0])
-      in_use = sorted({*in_use, *started})
+      last_used[own] = number // 2
       seen.append((len(started), max(map(len, clusters))))
     key = jax.random.fold_in(jax.random.key(9), number)
     state, info = step(state, data, helpers.everyone(data), key)
     np.testing.assert_array_equal(state.assignment, own)
-    assert np.flatnonzero(np.asarray(state.last_used) >= 0).tolist() == in_use
+    np.testing.assert_array_equal(state.last_used, last_used)
+    in_use = last_used >= 0
     assert_close(state.client_losses, before, rtol=1e-3)
     trained = reference_round(local, data, [centers[k] for k in own], range(6), key)
     points = np.stack([reference.flat(w) for w in trained])
@@ -206,7 +210,7 @@ def test_drift_is_a_rise_of_the_least_loss_by_more_than_delta():
   assert found.last_used.tolist() == [9, 9, 9]
 
 
-def test_new_models_take_the_place_of_those_that_are_not_in_use_or_least_recently_used():
+def test_new_models_take_the_place_of_unused_then_least_recently_used_ones():
   losses = [[3.0, 9.0, 9.0, NONE]] * 3 + [[1.0, 9.0, 9.0, NONE]]
   found = decided(losses, [0] * 4, [1.0] * 4, [8, 7, 6, -1])
   assert found.own.tolist() == [3, 2, 1, 0]

@@ -80,7 +80,7 @@ DEFAULTS = {
       'num_clusters': 4, 'first_assignment': 'random', 'weighting': 'by_examples',
   },
   'fed_drift': {
-      'max_clusters': 0, 'drift_delta': 0.5, 'check_every': 5, 'start_alone': True,
+      'max_clusters': 0, 'drift_delta': 1.0, 'check_every': 5, 'start_alone': True,
       'weighting': 'by_examples',
   },
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},

@@ -373,7 +373,7 @@ def test_groups_change_at_the_drift_rounds_and_examples_stay():
     ({'drift_rounds': '5'}, '`drift_rounds=5` must be a list, not a text'),
     (
       {'drift_rounds': [5], 'partition': 'dirichlet'},
-      'which `partition=dirichlet` does not make; choose a partition of rotated',
+      '`drift_rounds=5` changes the groups of clients: choose a `partition` that',
     ),
     ({'drift_start': 'one'}, '`drift_start=one` needs `drift_rounds`'),
     ({'drift_start': 'two', 'drift_rounds': [5]}, '`drift_start=two` is unknown'),

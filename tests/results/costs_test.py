@@ -103,9 +103,13 @@ def test_clove_sends_all_models_from_the_second_round_on():
 
 
 def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():
-  known = traffic('fed_drift').known(types.SimpleNamespace(last_used=np.array([2, -1, 0])))
+  known = traffic('fed_drift').known(
+    types.SimpleNamespace(last_used=np.array([2, -1, 0]))
+  )
   assert known == 2
-  rounds = [sent('fed_drift', known, number, 1, check_every=3) for number in range(1, 6)]
+  rounds = [
+    sent('fed_drift', known, number, 1, check_every=3) for number in range(1, 6)
+  ]
   once, all_models = ([P], [P], [0]), ([3 * P], [P + 2 * 4], [2])
   assert rounds == [once, once, once, all_models, once]
   assert traffic('fed_drift').of_start(M) == (0, 4 * M)

@@ -8,7 +8,6 @@ from fesem_jax.core.types import FederatedData
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError, check_at_least
 
-
 # Beyond any use: a center is kept for each from the start.
 MAX_CLUSTERS = 10_000
 

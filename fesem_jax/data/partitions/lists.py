@@ -45,13 +45,13 @@ def pairs(values: Sequence[Pair | str]) -> tuple[Pair, ...]:
 
 def rounds(values: Sequence[int | str]) -> tuple[int, ...]:
   """Numbers of rounds after the first; raises `UserError` on what is none."""
-  found = []
+  found: list[int] = []
   for value in values:
     text = str(value)
     if not (text.isdecimal() and len(text) < 10 and int(text) > max([1, *found])):
       raise UserError(
-        f'{argument("drift_rounds", ",".join(map(str, values)))} must be rounds from 2 on, '
-        'each later than the one before, e.g. 10,20.'
+        f'{argument("drift_rounds", ",".join(map(str, values)))} must be rounds from 2 '
+        'on, each later than the one before, e.g. 10,20.'
       )
     found.append(int(text))
   return tuple(found)

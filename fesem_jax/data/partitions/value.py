@@ -223,8 +223,8 @@ class Partition:
     if self.drift_rounds and not self.grouping:
       named = argument('drift_rounds', ','.join(map(str, self.drift_rounds)))
       raise UserError(
-        f'{named} changes the groups of clients, which {argument("partition", self.name)}'
-        f' does not make; choose a partition of {", ".join(GROUPED)}.'
+        f'{named} changes the groups of clients: choose a `partition` that makes '
+        f'groups, one of {", ".join(GROUPED)}.'
       )
     if self.drift_start != 'groups' and not self.drift_rounds:
       raise UserError(
