@@ -456,9 +456,17 @@ _METHOD = (
     "median of the cluster's."),
   _option('integer', 'krum_models',
     'Models of least score that --aggregation=krum takes the mean of.'),
+  _option('integer', 'warmup_rounds',
+    'Rounds of FedAvg before FLUX clusters the clients.'),
+  _option('float', 'eps_scaling',
+    "Factor of the radius within which FLUX's clients are of one cluster; larger ones "
+    'make fewer clusters.'),
+  _option('string', 'latent_layer',
+    'Dense layer whose inputs FLUX describes clients by, as dense0; empty: the last '
+    'one.'),
   _option('integer', 'max_clusters',
-    'Most clusters that splits make (fed_cluster), or models in use (fed_drift; 0: as '
-    'many as clients).'),
+    'Most clusters that splits make (fed_cluster) or that are found (flux), or models '
+    'in use (fed_drift); 0, but for fed_cluster: as many as clients.'),
   _option('float', 'eps1',
     'A cluster has converged if |mean update| < eps1 max |update|.'),
   _option('enum', 'eps1_scale',

@@ -22,7 +22,8 @@ _OWN_MODELS = (
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = (
   'robust', 'fed_cluster', 'hypo_cluster', 'fesem', 'fesem_ma', 'fed_em', 'fed_rc',
-  'fed_soft', 'clove', 'fed_drift', 'oracle',
+  'fed_soft', 'clove', 'fed_drift', 'flux',
+  'oracle',
 )  # fmt: skip
 
 Config = dict[str, Any]

@@ -22,6 +22,7 @@ from fesem_jax.algorithms.fed_rep import fed_rep
 from fesem_jax.algorithms.fed_sgd import fed_sgd
 from fesem_jax.algorithms.fed_soft import fed_soft
 from fesem_jax.algorithms.fesem import fesem
+from fesem_jax.algorithms.flux import flux
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.oracle import oracle
@@ -62,6 +63,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'per_fed_avg': per_fed_avg,
   'clove': clove,
   'fed_drift': fed_drift,
+  'flux': flux,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
 }

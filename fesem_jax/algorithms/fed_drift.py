@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_max_clusters, round_info
-from fesem_jax.algorithms.hypo_cluster import add_to_own
-from fesem_jax.clustering import concept_drift, em
+from fesem_jax.algorithms.common.centers import check_max_clusters
+from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
+from fesem_jax.clustering import concept_drift
 from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, sharding, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
@@ -19,8 +19,6 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
@@ -118,22 +116,15 @@ def fed_drift(
     return FedDriftState(centers, found.own, found.loss, found.last_used, rounds)
 
   def step(state, data, cohort, key):
-    if not cohort.everyone:
-      raise UserError(
-        '`clients_per_round` must be 0 for fed_drift: it compares the losses of all '
-        'clients with those of the time step before.'
-      )
-    old, count = state.assignment, state.last_used.shape[0]
+    check_everyone(cohort, 'fed_drift', 'it compares the losses of all clients')
+    before = state.assignment
     begins = (state.rounds > 0) & (state.rounds % variable(check_every) == 0)
     state = jax.lax.cond(
       begins, lambda: next_time_step(state, data, cohort, key), lambda: state
     )
-    starts = ClientModels(state.centers, state.assignment)
-    add = Reduction(add_to_own(weighting), em.Sums.zeros(state.centers), keep=False)
-    trained = train_cohort(local, starts, data, cohort, key, reduction=add)
-    centers = sums.mean_of(trained.sums.clients, state.centers)
-    value = trained.sums.objective(state.centers, centers)
-    info = round_info(trained, count, value, old, state.assignment, data)
+    centers, _, info = train_and_average(
+      local, deployed(state, data), before, data, cohort, key, weighting
+    )
     return state._replace(centers=centers, rounds=state.rounds + 1), info
 
   def deployed(state, data):

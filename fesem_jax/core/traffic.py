@@ -185,3 +185,27 @@ def all_in_use(
     'the loss of the first model up',
   )
   return Traffic(words, of_round, of_start, in_use, size)
+
+
+def with_extra_round(
+  local: LocalTraining, number: int, known: Callable[[Any], Any]
+) -> Traffic:
+  """Traffic of one model, and of some numbers of each client once.
+
+  Args:
+    local: how clients train.
+    number: of the round in which clients send them, after a pass over their examples.
+    known: state -> how many they are.
+  """
+  size = bytes_of_model(local)
+
+  def of_round(known: Any, drawn: Drawn) -> Sent:
+    asked = drawn.number == number
+    return Sent(size, size + asked * int(known) * NUMBER, int(asked))
+
+  words = (
+    "the global model, later its cluster's center",
+    f'the local model; in round {number} its descriptor',
+    '',
+  )
+  return Traffic(words, of_round, known=known, model=size)
