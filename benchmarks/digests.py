@@ -142,6 +142,10 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 4},
     {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
   ],
+  'flux': [
+    {'warmup_rounds': 2},
+    {'warmup_rounds': 1, 'eps_scaling': 0.7, 'weighting': 'uniform'},
+  ],
   'fed_drift': [
     {'check_every': 1},
     {'max_clusters': 3, 'start_alone': False, 'drift_delta': 0.01,
@@ -217,7 +221,9 @@ def digest_of_run(
 ) -> dict[str, str]:
   """Digests of a run of four rounds: its records, models and portrait."""
   setting = dict(setting)
-  cohort = 0 if name in ('fed_cluster', 'fed_drift') else setting.pop('cohort', 0)
+  cohort = (
+    0 if name in ('fed_cluster', 'fed_drift', 'flux') else setting.pop('cohort', 0)
+  )
   setting.pop('cohort', None)
   train, test = data.load(
     'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=seed

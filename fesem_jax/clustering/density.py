@@ -8,6 +8,9 @@ import numpy as np
 
 from fesem_jax.clustering.descriptors import Placing
 
+# Values that differ by a smaller share are equal.
+_ROUNDING = 1e-6
+
 
 def knee(values: np.ndarray) -> int | None:
   """Where an increasing, convex curve of points 0, 1, ... bends the most (Kneedle).
@@ -22,7 +25,7 @@ def knee(values: np.ndarray) -> int | None:
     The position of the knee; None if there is none.
   """
   count, span = len(values), np.ptp(values)
-  if count < 3 or span == 0:
+  if count < 3 or span <= _ROUNDING * values.max():
     return None
   x = np.linspace(0, 1, count)
   # Turned by half, the curve is concave and increasing.

@@ -201,7 +201,8 @@ def with_extra_round(
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
     asked = drawn.number == number
-    return Sent(size, size + asked * int(known) * NUMBER, int(asked))
+    numbers = int(known) if asked else 0
+    return Sent(size, size + numbers * NUMBER, int(asked))
 
   words = (
     "the global model, later its cluster's center",

@@ -79,6 +79,10 @@ DEFAULTS = {
   'clove': {
       'num_clusters': 4, 'first_assignment': 'random', 'weighting': 'by_examples',
   },
+  'flux': {
+      'warmup_rounds': 4, 'max_clusters': 0, 'eps_scaling': 1.0, 'latent_layer': '',
+      'weighting': 'by_examples',
+  },
   'fed_drift': {
       'max_clusters': 0, 'drift_delta': 1.0, 'check_every': 5, 'start_alone': True,
       'weighting': 'by_examples',
@@ -105,6 +109,8 @@ RANGES = [
   ('per_fed_avg', 'hessian_delta', [1e-9], [0.0]),
   ('clove', 'num_clusters', [1], [0]),
   ('fed_drift', 'max_clusters', [0, 10_000], [-1, 10_001]),
+  ('flux', 'warmup_rounds', [1], [0]),
+  ('flux', 'eps_scaling', [1e-9], [0.0]),
   ('fed_drift', 'drift_delta', [0.0], [-1e-9]),
   ('fed_drift', 'check_every', [1], [0]),
   ('hypo_cluster', 'num_clusters', [1], [0]),

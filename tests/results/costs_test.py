@@ -62,6 +62,7 @@ def test_a_model_is_counted_by_its_parameters():
     ('per_fed_avg', {}, P, P, 0),
     ('clove', {'first_assignment': 'losses'}, K * P + 4, P + 4 * K, K),
     ('clove', {}, P, P, 0),  # The first round.
+    ('flux', {}, P, P, 0),
     ('fed_drift', {}, P, P, 0),  # The first round.
     # Another cohort sends gradients: the model twice, the mean gradient once.
     ('fed_dane', {}, 3 * P, 2 * P, 6),
@@ -100,6 +101,12 @@ def test_every_method_of_the_package_says_what_it_sends():
 def test_clove_sends_all_models_from_the_second_round_on():
   expected = [K * P + 4] * S, [P + 4 * K] * S, [K] * S
   assert sent('clove', number=2) == expected
+
+
+def test_flux_sends_descriptors_once():
+  known = traffic('flux').known(types.SimpleNamespace(numbers=np.int32(80)))
+  assert sent('flux', known, 4, 1) == ([P], [P], [0])
+  assert sent('flux', known, 5, 1) == ([P], [P + 4 * 80], [1])
 
 
 def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():

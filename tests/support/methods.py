@@ -56,6 +56,7 @@ METHODS = [
   ('clove', {'num_clusters': 2}),
   ('clove', {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'}),
   ('fed_drift', {'check_every': 1, 'drift_delta': 0.05}),
+  ('flux', {'warmup_rounds': 1}),
   ('oracle', {}),
   ('oracle', {'weighting': 'by_examples', 'server_optimizer': OPTIMIZERS['adam']}),
   ('fed_em', {'num_clusters': 2}),
@@ -65,7 +66,7 @@ METHODS = [
 ]  # fmt: skip
 
 # Methods that need all clients in each round.
-ALL_CLIENTS = {'fed_cluster', 'fed_drift'}
+ALL_CLIENTS = {'fed_cluster', 'fed_drift', 'flux'}
 
 
 def _label(value):

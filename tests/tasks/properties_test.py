@@ -97,7 +97,13 @@ def programs(name, task, on_two):
 
 # FeSEM of matching units needs layers in a row, which the model of sequences has not;
 # FedRC needs classes.
-REFUSED = {('fesem_ma', 'sequence'), ('fed_rc', 'sequence'), ('fed_rc', 'regression')}
+REFUSED = {
+  ('fesem_ma', 'sequence'),
+  ('fed_rc', 'sequence'),
+  ('fed_rc', 'regression'),
+  ('flux', 'sequence'),
+  ('flux', 'regression'),
+}
 ROWS = [
   (METHODS[i][0], task, at % 2 == turn or METHODS[i][0] == 'fesem_ma')
   for at, i in enumerate(ONCE)

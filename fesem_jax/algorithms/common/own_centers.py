@@ -45,6 +45,7 @@ def train_and_average(
     The new centers, what became of the clients, and the round's report.
   """
   old = used.shared
+  assert used.choice is not None
   add = Reduction(add_to_own(weighting), em.Sums.zeros(old), keep=False)
   trained = train_cohort(local, used, data, cohort, key, reduction=add)
   centers = mean_of(trained.sums.clients, old)
