@@ -85,14 +85,17 @@ def test_the_warmup_is_fed_avg():
 def planted():
   """Seeds share its programs."""
   local = helpers.local(batch_size=10, rate=0.3, hidden=())
-  return algorithms.build('flux', local, warmup_rounds=2, eps_scaling=3.0)
+  return algorithms.build('flux', local, warmup_rounds=2, eps_scaling=2.0)
 
 
 def of_groups(groups, size, seed=0):
-  """Clients whose features, and what labels they have, depend on their group."""
+  """Clients whose features of each class, and their spread, depend on their group."""
   data = helpers.federation([size] * len(groups), seed=seed, groups=groups)
-  group = np.repeat(groups, size)[:, None].astype(np.float32)
-  return dataclasses.replace(data, x=data.x * (1 + 0.3 * group) + 3 * group)
+  group, rng = np.repeat(groups, size), np.random.default_rng(seed)
+  y = rng.integers(0, helpers.CLASSES, len(group)).astype(np.int32)
+  x = 0.3 * data.x * (1 + group[:, None])
+  x += 3 * np.eye(6)[(y + group) % 3] + 3 * np.eye(6)[3 + group]
+  return dataclasses.replace(data, x=x.astype(np.float32), y=y)
 
 
 @pytest.mark.parametrize('seed', range(3))
