@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.clustering.descriptors import Placing
+from fesem_jax.clustering.descriptors import FAR, Placing
 
 # Values that differ by a smaller share are equal.
 _ROUNDING = 1e-6
@@ -99,7 +99,7 @@ class Found(NamedTuple):
 
   def placing(self, num_clusters: int, reach: np.ndarray) -> Placing:
     """What places further clients; of clusters that do not exist none is near."""
-    centroids = np.full((num_clusters, *self.centroids.shape[1:]), np.inf, np.float32)
+    centroids = np.full((num_clusters, *self.centroids.shape[1:]), FAR, np.float32)
     centroids[: len(self.centroids)] = self.centroids
     least, span = (x[:2].astype(np.float32) for x in (self.least, self.span))
     return Placing(*map(jnp.asarray, (centroids, least, span, reach)))

@@ -19,6 +19,8 @@ from fesem_jax.utils.errors import UserError, argument
 _POINTS, _REACH = 200, 1.02
 # In the place of moments of a class with less than two examples, as in their code.
 _LACKING = -1.0
+# Where clusters that do not exist lie; its square is finite.
+FAR = 1e15
 
 
 def features_of(model: Model, layer: str) -> Callable[[Params, Any], jax.Array]:
@@ -164,7 +166,7 @@ class Placing(NamedTuple):
   """What places clients by the moments of all their examples, which need no labels.
 
   Attributes:
-    centroids: [K, 2, C] mean of each cluster; infinite where it does not exist.
+    centroids: [K, 2, C] mean of each cluster; `FAR` where it does not exist.
     least: [2] float32 least mean and deviation of the clients that were clustered.
     span: [2] float32 the greatest ones less the least ones.
     reach: [] float32, see `Moments.reach`.
@@ -178,7 +180,7 @@ class Placing(NamedTuple):
   @classmethod
   def nowhere(cls, num_clusters: int, components: int) -> 'Placing':
     """All clients in cluster 0."""
-    centroids = jnp.full((num_clusters, 2, components), jnp.inf).at[0].set(0.0)
+    centroids = jnp.full((num_clusters, 2, components), FAR).at[0].set(0.0)
     return cls(centroids, jnp.zeros(2), jnp.ones(2), jnp.float32(0.0))
 
   def nearest(self, moments: Moments) -> jax.Array:
