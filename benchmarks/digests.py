@@ -176,6 +176,15 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     },
     {'proximity': 'sum_of_angles', 'linkage': 'single', 'weighting': 'uniform'},
   ],
+  'flux': [
+    {'warmup_rounds': 2},
+    {'warmup_rounds': 1, 'eps_scaling': 0.7, 'weighting': 'uniform'},
+  ],
+  'fed_drift': [
+    {'check_every': 1},
+    {'max_clusters': 3, 'start_alone': False, 'drift_delta': 0.01,
+     'check_every': 1, 'weighting': 'uniform'},
+  ],
 }  # fmt: skip
 
 _SERVER_OPTIMIZERS = {
@@ -247,6 +256,9 @@ def digest_of_run(
   """Digests of a run of four rounds: its records, models and portrait."""
   setting = dict(setting)
   cohort = 0 if name in ('fed_cluster', 'cfl_gp') else setting.pop('cohort', 0)
+  cohort = (
+    0 if name in ('fed_cluster', 'fed_drift', 'flux') else setting.pop('cohort', 0)
+  )
   setting.pop('cohort', None)
   train, test = data.load(
     'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=seed

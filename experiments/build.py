@@ -45,11 +45,24 @@ def load_data(
   config: dict[str, Any], data_dir: str = ''
 ) -> tuple[FederatedData, FederatedData]:
   """Two splits, to train and to measure on, that a configuration names."""
-  chosen = experiment_flags.data_choice(config)
-  train, test = data.load(chosen.pop('dataset'), data_dir=data_dir, **chosen)
-  if config['evaluate_on'] == 'validation':
-    return data.hold_out(train, config['seed'])
+  if rounds := experiment_flags.filled(config)['drift_rounds']:
+    raise UserError(
+      f'{argument("drift_rounds", ",".join(rounds))} gives data that change over '
+      'rounds, which fesem-run, fesem-compare, fesem-sweep and fesem-tune take; this '
+      'command does not.'
+    )
+  [(_, train, test)] = load_phases(config, data_dir)
   return train, test
+
+
+def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
+  """The splits of `load_data` from round 1 on, and of later rounds that change them."""
+  chosen = experiment_flags.data_choice(config)
+  phases = data.load_phases(chosen.pop('dataset'), data_dir=data_dir, **chosen)
+  if config['evaluate_on'] != 'validation':
+    return phases
+  seed = config['seed']  # The same examples in all phases.
+  return [data.Phase(p.first_round, *data.hold_out(p.train, seed)) for p in phases]
 
 
 def build_model(config: dict[str, Any], train: FederatedData) -> Model:

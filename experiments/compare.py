@@ -38,7 +38,7 @@ from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
 from . import methods, pages, tune, watching
-from .build import load_data
+from .build import load_phases
 from .errors import in_flags
 from .run import run_unless_diverged
 from .start import no_positional, start
@@ -101,8 +101,8 @@ def check_groups(by_label: tune.ByLabel) -> None:
         progress_lines.shown(experiment_flags.progress()),
         progress_lines.waiting_for(f'loading {config["dataset"]}'),
       ):
-        train, _ = load_data(config, flags.FLAGS.data_dir)
-      data.with_true_groups(train)
+        phases = load_phases(config, flags.FLAGS.data_dir)
+      data.phases_with_true_groups(phases)
 
 
 def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str | None:

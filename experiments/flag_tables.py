@@ -9,7 +9,7 @@ from fesem_jax.cohorts import placement
 from fesem_jax.core import local_training
 from fesem_jax.data import cifar, corruption, partitions, ratings
 from fesem_jax.data.partitions import image_corruptions, rotation
-from fesem_jax.data.partitions.value import DEALT, GROUPED
+from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED
 from fesem_jax.models import initializers
 from fesem_jax.results import curves, device_profiles
 from fesem_jax.training import augmentation, optimizers
@@ -118,6 +118,13 @@ _DATA = (
     '--partition_groups.'),
   _flag('integer', 'corruption_strength', 3,
     "Strength of --image_corruptions, 1 to 5, with CIFAR-10-C's constants."),
+  _flag('list', 'drift_rounds', [],
+    'Rounds, as 11,21, from which each client is in a group drawn anew at random: its '
+    'training and test examples stay, and are turned, relabeled or corrupted as in '
+    'that group. For partitions that make groups.'),
+  _flag('enum', 'drift_start', 'groups',
+    'Groups before the first of --drift_rounds: those of the partition, or all clients '
+    "in the first one, as in FedDrift's settings.", enum_values=DRIFT_STARTS),
   _flag('enum', 'cifar100_labels', 'fine',
     'Labels of CIFAR-100: 100 fine classes or 20 coarse ones.',
     enum_values=cifar.LABELS),
@@ -499,7 +506,17 @@ _METHOD = (
     "median of the cluster's."),
   _option('integer', 'krum_models',
     'Models of least score that --aggregation=krum takes the mean of.'),
-  _option('integer', 'max_clusters', 'Splits make at most this many clusters.'),
+  _option('integer', 'warmup_rounds',
+    'Rounds of FedAvg before FLUX clusters the clients.'),
+  _option('float', 'eps_scaling',
+    "Factor of the radius within which FLUX's clients are of one cluster; larger ones "
+    'make fewer clusters.'),
+  _option('string', 'latent_layer',
+    'Dense layer whose inputs FLUX describes clients by, as dense0; empty: the last '
+    'one.'),
+  _option('integer', 'max_clusters',
+    'Most clusters that splits make (fed_cluster) or that are found (flux), or models '
+    'in use (fed_drift); 0, but for fed_cluster: as many as clients.'),
   _option('float', 'eps1',
     'A cluster has converged if |mean update| < eps1 max |update|.'),
   _option('enum', 'eps1_scale',
@@ -517,6 +534,17 @@ _METHOD = (
     'how far two clusters are apart, by the average, the largest (complete) or the '
     'smallest (single) angle of their clients.',
     enum_values=('minimax', 'complete', 'average', 'single')),
+  _option('integer', 'check_every',
+    'Rounds between checks for a split (fed_cluster), or of a time step, which begins '
+    'with a check for drift (fed_drift).'),
+  _option('float', 'drift_delta',
+    'A client has drifted if its least loss rose by more than this since the last time '
+    'step; models merge that lose less than this on the clients of each other.'),
+  _option('bool', 'start_alone',
+    'Whether each client has a model of its own in the first time step of FedDrift, so '
+    'that groups which are there from the start are found; else all share one.'),
+  _option('enum', 'linkage', 'How a cluster is split in two.',
+    enum_values=('minimax', 'complete', 'average')),
 )  # fmt: skip
 
 GROUPS = {

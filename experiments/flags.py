@@ -32,7 +32,8 @@ _ONLY_WHERE_GIVEN = (
   'image_corruptions', 'corruption_strength', 'cifar100_labels', 'text_stride', 'task',
   'init_from', 'init_layers', 'train_layers', 'freeze_layers', 'momentum', 'nesterov',
   'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
-  'local_lr_schedule', 'augment', 'ratings_by', 'device_profile',
+  'local_lr_schedule', 'augment', 'ratings_by', 'device_profile', 'drift_rounds',
+  'drift_start',
 )  # fmt: skip
 
 # What a model of the user's own is called with.

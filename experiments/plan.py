@@ -41,7 +41,7 @@ from fesem_jax.utils.errors import UserError, argument, check_at_least, check_ch
 
 from . import flags as experiment_flags
 from . import methods, run, unused
-from .build import build_local, build_model, check_numbers, load_data
+from .build import build_local, build_model, check_numbers, load_phases
 from .errors import in_flags
 from .plan_report import report, table, text
 from .start import no_positional, start
@@ -64,7 +64,7 @@ def data_size(
   examples = flags.FLAGS.plan_examples
   check_at_least(0, plan_examples=examples)
   try:
-    train, test = load_data(config, machine['data_dir'])
+    _, train, test = load_phases(config, machine['data_dir'])[0]
     if config['algorithm'] == 'oracle':
       train = with_true_groups(train)
     found = DataSize.of(train, test)

@@ -29,11 +29,11 @@ from fesem_jax.results.result import Result
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import Diverged
+from fesem_jax.utils.errors import Diverged, UserError
 
 from . import flags as experiment_flags
 from . import methods, outcome, pages, plugins, starts, unused, watching
-from .build import build_local, build_model, check_numbers, load_data
+from .build import build_local, build_model, check_numbers, load_phases
 from .errors import in_flags
 from .start import no_positional, start
 
@@ -70,14 +70,11 @@ def run(
     progress_lines.shown(progress),
     progress_lines.waiting_for(f'loading {config["dataset"]}'),
   ):
-    train, test = splits or load_data(config, machine['data_dir'])
-  unseen = None
-  if fraction := config['unseen_fraction']:
-    (train, test), unseen = data.hold_out_clients(train, test, fraction, config['seed'])
-  corrupt = config['corrupt'], config['corrupt_fraction']
-  train = corrupted(train, *corrupt, config['seed'])
-  if config['algorithm'] == 'oracle':
-    train = data.with_true_groups(train)
+    phases = (
+      [data.Phase(1, *splits)] if splits else load_phases(config, machine['data_dir'])
+    )
+  phases, unseen = _with_roles(config, phases)
+  (_, train, test), *later = phases
   programs = programs or Programs()
   model = build_model(config, train)
   name = config['algorithm']
@@ -125,6 +122,7 @@ def run(
     unseen=unseen,
     notes=notes,
     data_placement=placed,
+    later_phases=later,
     progress=progress,
     callbacks=watchers,
   )
@@ -144,6 +142,26 @@ def run(
       "measured: models, or layers, are each client's own."
     )
   return result
+
+
+def _with_roles(
+  config: dict[str, Any], phases: list[data.Phase]
+) -> tuple[list[data.Phase], tuple[FederatedData, FederatedData] | None]:
+  """The data with bad clients and known groups, and the clients that are set aside."""
+  unseen, fraction, seed = None, config['unseen_fraction'], config['seed']
+  if fraction and len(phases) > 1:
+    raise UserError(
+      f'`unseen_fraction={fraction:g}` cannot be had with `drift_rounds`: the data of '
+      'clients that take no part would change too; leave out one of them.'
+    )
+  if fraction:
+    seen, unseen = data.hold_out_clients(*phases[0][1:], fraction, seed)
+    phases = [data.Phase(1, *seen)]
+  corrupt = config['corrupt'], config['corrupt_fraction']
+  phases = [p._replace(train=corrupted(p.train, *corrupt, seed)) for p in phases]
+  if config['algorithm'] == 'oracle':
+    phases = data.phases_with_true_groups(phases)
+  return phases, unseen
 
 
 def _describe(

@@ -32,7 +32,7 @@ from fesem_jax.utils.errors import UserError
 
 from . import compare, methods, tune
 from . import flags as experiment_flags
-from .build import build_local, build_model, check_numbers, load_data
+from .build import build_local, build_model, check_numbers, load_phases
 from .start import no_positional, start
 from .sweep_tables import (
   Point,
@@ -99,8 +99,8 @@ def check(found: Iterable[ByLabel]) -> int:
     names = [*experiment_flags.data_names(), 'evaluate_on']
     key = json.dumps([experiment_flags.filled(config)[n] for n in names])
     if key not in loaded:
-      loaded = {key: load_data(config, machine['data_dir'])}
-    train, test = loaded[key]
+      loaded = {key: load_phases(config, machine['data_dir'])}
+    _, train, test = loaded[key][0]
     if fraction := config['unseen_fraction']:
       (train, test), _ = data.hold_out_clients(train, test, fraction, config['seed'])
     corrupted(train, config['corrupt'], config['corrupt_fraction'], config['seed'])

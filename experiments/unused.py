@@ -17,13 +17,12 @@ _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in gr
 # Clients have models or layers of their own, which no other client could use.
 _OWN_MODELS = (
   'non_fed', 'ditto', 'fed_per', 'fed_rep', 'fed_soft', 'apfl', 'p_fed_me',
-  'per_fed_avg', 'lg_fed_avg',
-  'per_fed_avg', 'fed_ala', 'fed_amp', 'l2gd',
+  'per_fed_avg', 'lg_fed_avg', 'fed_ala', 'fed_amp', 'l2gd',
 )  # fmt: skip
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = (
   'robust', 'fed_cluster', 'hypo_cluster', 'fesem', 'fesem_ma', 'fed_em', 'fed_rc',
-  'fed_soft', 'clove', 'cfl_gp', 'pacfl', 'oracle',
+  'fed_soft', 'clove', 'cfl_gp', 'pacfl', 'fed_drift', 'flux', 'oracle',
 )  # fmt: skip
 
 Config = dict[str, Any]

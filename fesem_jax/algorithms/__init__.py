@@ -16,6 +16,7 @@ from fesem_jax.algorithms.fed_babu import fed_babu
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
+from fesem_jax.algorithms.fed_drift import fed_drift
 from fesem_jax.algorithms.fed_dyn import fed_dyn
 from fesem_jax.algorithms.fed_em import fed_em
 from fesem_jax.algorithms.fed_nova import fed_nova
@@ -27,10 +28,11 @@ from fesem_jax.algorithms.fed_rep import fed_rep
 from fesem_jax.algorithms.fed_sgd import fed_sgd
 from fesem_jax.algorithms.fed_soft import fed_soft
 from fesem_jax.algorithms.fesem import fesem
+from fesem_jax.algorithms.flux import flux
 from fesem_jax.algorithms.hypo_cluster import hypo_cluster
+from fesem_jax.algorithms.l2gd import l2gd
 from fesem_jax.algorithms.lg_fed_avg import lg_fed_avg
 from fesem_jax.algorithms.moon import moon
-from fesem_jax.algorithms.l2gd import l2gd
 from fesem_jax.algorithms.non_fed import non_fed
 from fesem_jax.algorithms.oracle import oracle
 from fesem_jax.algorithms.p_fed_me import p_fed_me
@@ -80,6 +82,8 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'moon': moon,
   'cfl_gp': cfl_gp,
   'pacfl': pacfl,
+  'fed_drift': fed_drift,
+  'flux': flux,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
 }

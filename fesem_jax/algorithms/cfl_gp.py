@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
-from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.algorithms.common.centers import check_num_clusters
+from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.clustering.gradient_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.cohorts.sampling import coin
@@ -17,12 +17,11 @@ from fesem_jax.core import prng_streams, sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import check_at_least, check_choice
 
 
 class CflGpState(NamedTuple):
@@ -103,21 +102,15 @@ def cfl_gp(
     return state._replace(assignment=assignment, gradients=gradients, counts=counts)
 
   def step(state, data, cohort, key):
-    if not cohort.everyone:
-      raise UserError(
-        '`clients_per_round` must be 0 for cfl_gp: it compares the gradients of all '
-        'clients at the same models.'
-      )
+    check_everyone(cohort, 'cfl_gp', 'it compares the gradients of all clients')
     turn, rest = jnp.divmod(state.rounds, variable(cluster_every))
     due = (rest == 0) & (turn < variable(cluster_updates))
     args = state, data, cohort, key, turn % num_clusters
     new = jax.lax.cond(due, lambda: clustered(*args), lambda: state)
-    starts = deployed(new, data)
-    trained = train_from_own(local, starts, data, cohort, key, weighting)
-    centers = mean_of(trained.sums.clients, state.centers)
-    value = trained.sums.objective(state.centers, centers)
-    moves = state.assignment, new.assignment
-    info = round_info(trained, num_clusters, value, *moves, data)
+    starts, before = deployed(new, data), state.assignment
+    centers, _, info = train_and_average(
+      local, starts, before, data, cohort, key, weighting
+    )
     return new._replace(centers=centers, rounds=state.rounds + 1), info
 
   def deployed(state, data):

@@ -4,7 +4,7 @@ Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed
 Multitask Optimization under Privacy Constraints", IEEE TNNLS 2020.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ import numpy as np
 from absl import logging
 
 from fesem_jax.algorithms.common.bipartition import SplitRule, split_clusters
-from fesem_jax.algorithms.common.centers import round_info
+from fesem_jax.algorithms.common.centers import reassigned, round_info
 from fesem_jax.clustering import em
 from fesem_jax.core import sums, traffic, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters
+from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -128,7 +128,7 @@ def fed_cluster(
     parent[after] = before
     centers = tree.take(state.centers, jnp.asarray(parent))
     state = state._replace(centers=centers, assignment=after, num_clusters=count)
-    return state, info._replace(clusters=_after_split(info.clusters, before, after))
+    return state, info._replace(clusters=reassigned(info.clusters, before, after))
 
   def deployed(state, data):
     del data
@@ -136,13 +136,3 @@ def fed_cluster(
 
   sent = traffic.one_model(local, "its cluster's center", 'the update')
   return Algorithm(local, init, step, deployed, between, traffic=sent)
-
-
-def _after_split(found: Clusters, before: np.ndarray, after: Any) -> Clusters:
-  """A round's report with the assignment [M] after a split."""
-  moved = after != before
-  gained, lost = (
-    np.bincount(r[moved], minlength=len(found.sizes)) for r in (after, before)
-  )
-  sizes = found.sizes + gained - lost
-  return found._replace(assignment=after, sizes=sizes, moved=moved.sum())

@@ -174,6 +174,9 @@ class Algorithm(NamedTuple):
       None for all others.
     traffic: what the server and the clients send each other; None if that is not
       known.
+    of_unseen: (state, data) -> `ClientModels` of clients that took no part, which it
+      chooses without their labels; None where they take the deployed model of least
+      training loss.
   """
 
   local: LocalTraining
@@ -184,6 +187,7 @@ class Algorithm(NamedTuple):
   train: Callable[..., Any] | None = None
   with_centers: Callable[[Any, Params, jax.Array], Any] | None = None
   traffic: Traffic | None = None
+  of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
 
   def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
     """[S, ...] params that clients `ids` [S] deploy, one copy each."""

@@ -33,11 +33,12 @@ FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE 
 ROUNDING = 2**31 - 14  # Of how many clients each device gives to a cohort.
 
 # On the host: loading data, drawing the clients of a round, those that are bad, the
-# examples that a new client has, and what a partition does to images and features.
+# examples that a new client has, and what a partition does to images, features and
+# groups.
 (
   PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT, CORRUPT,
-  FIRST_EXAMPLES, CORRUPT_IMAGES, FEATURE_NOISE, HALVES,
-) = range(13)  # fmt: skip
+  FIRST_EXAMPLES, CORRUPT_IMAGES, FEATURE_NOISE, HALVES, DRIFT,
+) = range(14)  # fmt: skip
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:

@@ -169,3 +169,58 @@ def after_clustering(
   more = f', up to {losses} training losses' if losses else ''
   words = (*traffic.words[:2], f'{first}the model that clusters are made from up{more}')
   return traffic._replace(of_start=of_start, words=words)
+
+
+def all_in_use(
+  local: LocalTraining, check_every: int, in_use: Callable[[Any], Any]
+) -> Traffic:
+  """Traffic of a method whose clients compare all models in use from time to time.
+
+  Before the first round, each sends its loss at the first model.
+
+  Args:
+    local: how clients train.
+    check_every: rounds between those that begin with a comparison.
+    in_use: state -> the number of models in use.
+  """
+  size = bytes_of_model(local)
+
+  def of_round(known: Any, drawn: Drawn) -> Sent:
+    compares = drawn.number > 1 and (drawn.number - 1) % check_every == 0
+    count = int(known) if compares else 0
+    return Sent((count + 1) * size, size + count * NUMBER, count)
+
+  def of_start(num_clients: int) -> tuple[float, float]:
+    return 0, num_clients * NUMBER
+
+  words = (
+    "its cluster's center; all models in use, where clients compare them",
+    'the local model; the losses of the models that it compared',
+    'the loss of the first model up',
+  )
+  return Traffic(words, of_round, of_start, in_use, size)
+
+
+def with_extra_round(
+  local: LocalTraining, number: int, known: Callable[[Any], Any]
+) -> Traffic:
+  """Traffic of one model, and of some numbers of each client once.
+
+  Args:
+    local: how clients train.
+    number: of the round in which clients send them, after a pass over their examples.
+    known: state -> how many they are.
+  """
+  size = bytes_of_model(local)
+
+  def of_round(known: Any, drawn: Drawn) -> Sent:
+    asked = drawn.number == number
+    numbers = int(known) if asked else 0
+    return Sent(size, size + numbers * NUMBER, int(asked))
+
+  words = (
+    "the global model, later its cluster's center",
+    f'the local model; in round {number} its descriptor',
+    '',
+  )
+  return Traffic(words, of_round, known=known, model=size)

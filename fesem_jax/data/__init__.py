@@ -1,17 +1,21 @@
 """Data sets by name: `load` returns the training and the test split of all clients."""
 
-from fesem_jax.data.loading import load
+from fesem_jax.data.loading import load, load_phases
 from fesem_jax.data.partitions import Partition
+from fesem_jax.data.phases import Phase
 from fesem_jax.data.sources import DATASETS
 from fesem_jax.data.splits import first_examples, hold_out, hold_out_clients
-from fesem_jax.data.true_groups import with_true_groups
+from fesem_jax.data.true_groups import phases_with_true_groups, with_true_groups
 
 __all__ = [
   'DATASETS',
   'Partition',
+  'Phase',
   'first_examples',
   'hold_out',
   'hold_out_clients',
   'load',
+  'load_phases',
+  'phases_with_true_groups',
   'with_true_groups',
 ]

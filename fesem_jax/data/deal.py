@@ -78,7 +78,7 @@ def natural_clients(
 
 
 def dealt_clients(
-  pool: Pool, partition: Partition, seed: int
+  pool: Pool, partition: Partition, seed: int, groups: np.ndarray
 ) -> tuple[FederatedData, FederatedData]:
   """Clients that the examples are dealt to.
 
@@ -86,6 +86,8 @@ def dealt_clients(
     pool: examples, whose natural clients do not matter here.
     partition: any but 'natural'.
     seed: decides everything random.
+    groups: [M] group of each client, if there are groups. They are dealt examples by
+      the partition's own groups, whatever these are.
 
   Returns:
     (training split, test split), clients in the same order.
@@ -93,15 +95,14 @@ def dealt_clients(
   Raises:
     UserError: if there are too few examples.
   """
-  of_clients = partition.groups_of_clients() if partition.grouping else None
   train_rows, test_rows = _deal(pool, partition, seed)
   width = len(str(partition.count - 1))
   info = ClientInfo(
     np.array([f'client{i:0{width}d}' for i in range(partition.count)]),
-    of_clients,
+    groups if partition.grouping else None,
     partition.names_of_groups(),
   )
-  change = changes.of_partition(partition, pool.num_classes, pool.scale, seed)
+  change = changes.of_partition(partition, groups, pool.num_classes, pool.scale, seed)
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info, change, 0),
     _assemble(pool, *_test_examples(pool, True), test_rows, info, change, 1),

@@ -14,9 +14,11 @@ from fesem_jax.data import deal, sources
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.partitions.fitting import check_fits
+from fesem_jax.data.partitions.groups import groups_of_clients
 from fesem_jax.data.partitions.value import FIELDS
+from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import as_task
-from fesem_jax.utils.errors import argument, check_at_least
+from fesem_jax.utils.errors import UserError, argument, check_at_least
 
 
 def load(
@@ -61,6 +63,51 @@ def load(
     UserError: naming the argument or file at fault.
     TypeError: if an option is unknown, or a field of `Partition` is given twice.
   """
+  wanted, *_ = phases = load_phases(
+    name, partition=partition, source=source, data_dir=data_dir, seed=seed,
+    arrays=arrays, task=task, **options,
+  )  # fmt: skip
+  if len(phases) > 1:
+    rounds = ','.join(str(phase.first_round) for phase in phases[1:])
+    raise UserError(
+      f'{argument("drift_rounds", rounds)} gives data that change over rounds, which '
+      'fesem-run and fesem-compare take, and `simulate` as `later_phases` '
+      '(`data.load_phases`); leave it out here.'
+    )
+  return wanted.train, wanted.test
+
+
+def load_phases(
+  name: str,
+  *,
+  partition: str | Partition = '',
+  source: str = '',
+  data_dir: str | os.PathLike[str] = '',
+  seed: int = 0,
+  arrays: Mapping[str, np.ndarray] | None = None,
+  task: str = '',
+  **options: Any,
+) -> list[Phase]:
+  """Loads a data set whose groups of clients change at `Partition.drift_rounds`.
+
+  Args:
+    name: as of `load`, like all arguments.
+    partition: see `load`.
+    source: see `load`.
+    data_dir: see `load`.
+    seed: see `load`.
+    arrays: see `load`.
+    task: see `load`.
+    **options: see `load`.
+
+  Returns:
+    What `load` returns, from round 1 on, and the same from each later round on at which
+    it changes: clients keep their examples, which become those of other groups.
+
+  Raises:
+    UserError: see `load`.
+    TypeError: see `load`.
+  """
   fields = {field: options.pop(field) for field in FIELDS if field in options}
   chosen = sources.Options(**options)
   if isinstance(partition, Partition):
@@ -79,7 +126,7 @@ def load(
     chosen,
     wanted.count,
     deal.with_test(wanted.examples_per_client),
-    dataclasses.replace(wanted, name='').groups_of_clients(),
+    groups_of_clients(wanted.count, groups),
     prng_streams.host_rng(seed, prng_streams.GENERATE),
     task,
   )
@@ -93,5 +140,8 @@ def load(
     wanted = dataclasses.replace(wanted, name=known)
   check_fits(wanted, pool, name)
   if wanted.name == 'natural':
-    return deal.natural_clients(pool, wanted, seed)
-  return deal.dealt_clients(pool, wanted, seed)
+    return [Phase(1, *deal.natural_clients(pool, wanted, seed))]
+  return [
+    Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
+    for first_round, groups in wanted.groups_over_rounds(seed)
+  ]

@@ -88,6 +88,10 @@ class Evaluation:
     self._programs, self._state = programs, state
     self.num_clients = len(train.info.names)
 
+  def use(self, train: FederatedData, test: FederatedData) -> None:
+    """Measures on other data of the same clients and shapes from now on."""
+    self._train, self._test = train, test
+
   def compile(self, wait: bool = True) -> 'Program':
     """The program that measures; `wait` is that of `Programs.compiled`."""
     algorithm, epochs = self._algorithm, self._finetune_epochs
@@ -245,8 +249,8 @@ class Evaluation:
       unseen: their training and test split, on the host.
 
     Returns:
-      Their scores with the deployed models of least training loss; None where layers
-      are clients' own.
+      Their scores with the deployed models of least training loss, or those that the
+      method chooses (`Algorithm.of_unseen`); None where layers are clients' own.
     """
     algorithm, local = self._algorithm, self._algorithm.local
     if self._shapes(state).own is not None:
@@ -255,8 +259,11 @@ class Evaluation:
     def measure(
       state: Any, seen: FederatedData, train: FederatedData, test: FederatedData
     ) -> evaluate.Totals:
-      used = algorithm.deployed(state, seen)
-      used = evaluate.models_of_unseen(used, seen.sizes() > 0, local, train)
+      if algorithm.of_unseen is not None:
+        used = algorithm.of_unseen(state, train)
+      else:
+        used = algorithm.deployed(state, seen)
+        used = evaluate.models_of_unseen(used, seen.sizes() > 0, local, train)
       key = jax.random.key(0)  # Nothing is fine-tuned.
       return evaluate.evaluate_clients(used, local, train, test, key, 0)[0]
 

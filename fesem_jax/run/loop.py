@@ -63,7 +63,10 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
   measured: Measured | None = None
   with interruptible() as interrupted:
     while reason is None:
-      began, done = time.perf_counter(), done + 1
+      done += 1
+      if run.enter(done):
+        shared['arranged'] = arranged(run)
+      began = time.perf_counter()
       cohort = run.draw(done)
       state, info = run_round(
         run.algorithm, step, state, run.data.train, cohort,

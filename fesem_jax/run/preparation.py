@@ -6,19 +6,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from fesem_jax.cohorts import placement
-from fesem_jax.cohorts.arrangement import (
-  arrange,
-  draw_cohort,
-  held_here,
-  order_of_clients,
-)
+from fesem_jax.cohorts.arrangement import draw_cohort, held_here
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.results import metrics_file
@@ -28,28 +23,9 @@ from fesem_jax.run.programs import Program, Programs, wait_for
 from fesem_jax.run.resume import begin, default_config, digest_of_data
 from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehearse
 from fesem_jax.run.settings import Settings, check_splits
+from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import processes, progress_lines
-
-
-class Data(NamedTuple):
-  """The data of a run.
-
-  Attributes:
-    train: training split on the devices.
-    test: test split on the devices.
-    on_host: training split as the user gave it.
-    unseen: both splits of clients that take no part, as the user gave them, or None.
-    places: [M] position on the devices of each client in the user's order.
-    placement: 'replicated' or 'sharded'.
-  """
-
-  train: FederatedData
-  test: FederatedData
-  on_host: FederatedData
-  unseen: tuple[FederatedData, FederatedData] | None
-  places: np.ndarray
-  placement: str
 
 
 class Prepared(NamedTuple):
@@ -58,7 +34,7 @@ class Prepared(NamedTuple):
   Attributes:
     algorithm: see `simulate`.
     settings: of the run.
-    data: of the run.
+    timeline: the data of the run.
     config: what identifies the run, as the user gave it.
     notes: sentences that the summary keeps.
     folder: the workdir; None writes nothing.
@@ -76,7 +52,7 @@ class Prepared(NamedTuple):
 
   algorithm: Algorithm
   settings: Settings
-  data: Data
+  timeline: Timeline
   config: dict[str, Any] | None
   notes: Sequence[str]
   folder: pathlib.Path | None
@@ -91,6 +67,18 @@ class Prepared(NamedTuple):
   done: int
   init_seconds: float
 
+  @property
+  def data(self) -> Data:
+    """Of the present round."""
+    return self.timeline.data
+
+  def enter(self, number: int) -> bool:
+    """Goes on to the data of a round, from 1; returns whether they are others."""
+    changed = self.timeline.enter(number)
+    if changed:
+      self.evaluation.use(self.data.train, self.data.test)
+    return changed
+
   def draw(self, number: int) -> Cohort:
     """The clients of a round, whose number is counted from 1."""
     return _draw(self.settings, self.data.train, number, self.algorithm.local)
@@ -98,7 +86,7 @@ class Prepared(NamedTuple):
 
 def prepare(
   algorithm: Algorithm,
-  splits: tuple[FederatedData, FederatedData],
+  phases: Sequence[Phase],
   unseen: tuple[FederatedData, FederatedData] | None,
   settings: Settings,
   folder: pathlib.Path | None,
@@ -110,7 +98,7 @@ def prepare(
 
   Args:
     algorithm: see `simulate`.
-    splits: training and test split, as the user gave them.
+    phases: training and test split, as the user gave them, from round 1 on.
     unseen: see `simulate`.
     settings: of the run.
     folder: the workdir.
@@ -122,9 +110,12 @@ def prepare(
     UserError: see `simulate`.
   """
   local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
-  _check(algorithm, splits, unseen, settings, programs)
+  _check(algorithm, phases, unseen, settings, programs)
   with progress_lines.waiting_for('placing the data'):
-    data = _place(local, splits, unseen, settings)
+    timeline = Timeline(
+      local, phases, unseen, settings.data_placement, settings.clients_per_round
+    )
+  data = timeline.data  # Of round 1.
   first = _draw(settings, data.train, 1, local)
   init_key, round_key = keys[prng_streams.INIT], keys[prng_streams.ROUNDS]
   # A method's objections are raised here, before anything is written.
@@ -138,7 +129,7 @@ def prepare(
   checkpoints = None
   if folder is not None:
     with progress_lines.waiting_for('a digest of the data'):
-      identity = _identity(settings, splits, data, local, config, traced)
+      identity = _identity(settings, phases, data, local, config, traced)
     checkpoints = opened.enter_context(claim_workdir(folder, identity, settings.resume))
   evaluation = Evaluation(
     algorithm, data.train, data.test, settings.finetune_epochs,
@@ -164,46 +155,32 @@ def prepare(
   opened.callback(out.close)
   sharded = data.placement == 'sharded'
   notes = [placement.note(local.mesh, data.train, data.test)] if sharded else []
-  return Prepared(
-    algorithm, settings, data, config, notes, folder, keys, programs, evaluation,
+  run = Prepared(
+    algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, out, step_and_evaluation, traced.out_info[1], state, done,
     init_seconds,
   )  # fmt: skip
+  run.enter(max(done, 1))
+  return run
 
 
 def _check(
   algorithm: Algorithm,
-  splits: tuple[FederatedData, FederatedData],
+  phases: Sequence[Phase],
   unseen: tuple[FederatedData, FederatedData] | None,
   settings: Settings,
   programs: Programs,
 ) -> None:
   """Raises `UserError` on what cannot be run."""
-  settings.check(*splits)
+  _, train, test = phases[0]
+  settings.check(train, test)
+  check_phases(phases)
   model = algorithm.local.model
-  of_data = splits[0].example_shape, splits[0].num_classes, splits[0].task
+  of_data = train.example_shape, train.num_classes, train.task
   programs.once(('model', model, of_data), lambda: check_model(model, *of_data))
   evaluate.check_metrics(model)
   if unseen is not None:
     check_splits(*unseen)
-
-
-def _place(
-  local: LocalTraining,
-  splits: tuple[FederatedData, FederatedData],
-  unseen: tuple[FederatedData, FederatedData] | None,
-  settings: Settings,
-) -> Data:
-  """Deals clients to devices and puts their examples there."""
-  train, test = splits
-  chosen = placement.chosen(
-    settings.data_placement,
-    placement.bytes_of(train, test),
-    local.mesh,
-    everyone=not 0 < settings.clients_per_round < train.num_clients,
-  )
-  places = np.argsort(order_of_clients(local, train))
-  return Data(*arrange(local, train, test, chosen), train, unseen, places, chosen)
 
 
 def _draw(
@@ -216,7 +193,7 @@ def _draw(
 
 def _identity(
   settings: Settings,
-  splits: tuple[FederatedData, FederatedData],
+  phases: Sequence[Phase],
   data: Data,
   local: LocalTraining,
   config: dict[str, Any] | None,
@@ -232,13 +209,17 @@ def _identity(
       data.unseen,
       traced,
     )
-  pairs = [splits] if data.unseen is None else [splits, data.unseen]
+  pairs = [(train, test) for _, train, test in phases]
+  if data.unseen is not None:
+    pairs.append(data.unseen)
   here = [held_here(local, train, data.placement) for train, _ in pairs]
   digest = digest_of_data(
     *(split for pair in pairs for split in pair),
     here=[own for own in here for _ in range(2)],
   )
   identity = identity | {'data_digest': digest}
+  if phases[1:]:
+    identity |= {'data_change_in': [phase.first_round for phase in phases[1:]]}
   identity |= placement.identity(data.train, local.mesh)
   processes.check_same('its configuration or data', identity)
   return identity

@@ -10,6 +10,7 @@ from typing import Any
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.types import FederatedData
+from fesem_jax.data.phases import Phase
 from fesem_jax.results.result import Result
 from fesem_jax.run.ending import finish, read_finished
 from fesem_jax.run.loop import run_rounds
@@ -44,6 +45,7 @@ def simulate(
   unseen: tuple[FederatedData, FederatedData] | None = None,
   notes: Sequence[str] = (),
   data_placement: str = 'auto',
+  later_phases: Sequence[Phase] = (),
   callbacks: Sequence[Callback] = (),
 ) -> Result:
   """Runs an algorithm for a number of rounds.
@@ -87,6 +89,8 @@ def simulate(
       them by client, and then rounds of some clients draw of each device alike, so that
       their clients depend on the number of devices, unless it divides 8; 'auto' splits
       data that are large for the devices, see `placement.chosen`.
+    later_phases: splits that take the place of `train` and `test` from later rounds on,
+      as of `data.load_phases`; they may differ from them in values alone.
     callbacks: watch the run, and may end it; see `Callback`.
 
   Returns:
@@ -112,8 +116,8 @@ def simulate(
     opened.enter_context(progress_lines.shown(settings.progress))
     compiling = opened.enter_context(CompileTime())
     run = prepare(
-      algorithm, (train, test), unseen, settings, folder, config,
-      programs or shared_programs(), opened,
+      algorithm, [Phase(1, train, test), *later_phases], unseen, settings, folder,
+      config, programs or shared_programs(), opened,
     )  # fmt: skip
     run = run._replace(notes=[*notes, *run.notes])
     reason = begin(run, opened.enter_context(told), test)

@@ -91,6 +91,8 @@ DEFAULTS = {
   'lg_fed_avg': {'head_layers': ('logits',), 'weighting': 'by_examples'},
   'moon': {
       'moon_mu': 1.0, 'moon_temperature': 0.5, 'features_before': 'logits',
+      'weighting': 'by_examples',
+  },
   'cfl_gp': {
       'num_clusters': 4, 'cluster_every': 2, 'cluster_updates': 5, 'variant': 'model',
       'weighting': 'uniform',
@@ -98,6 +100,14 @@ DEFAULTS = {
   'pacfl': {
       'num_clusters': 4, 'angle_threshold': 0.0, 'num_vectors': 3,
       'proximity': 'smallest_angle', 'linkage': 'average', 'init_clients': 0,
+      'weighting': 'by_examples',
+  },
+  'flux': {
+      'warmup_rounds': 4, 'max_clusters': 0, 'eps_scaling': 1.0, 'latent_layer': '',
+      'weighting': 'by_examples',
+  },
+  'fed_drift': {
+      'max_clusters': 0, 'drift_delta': 1.0, 'check_every': 5, 'start_alone': True,
       'weighting': 'by_examples',
   },
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},
@@ -140,6 +150,11 @@ RANGES = [
   ('pacfl', 'num_vectors', [1], [0]),
   ('pacfl', 'angle_threshold', [0.0], [-1e-9]),
   ('pacfl', 'init_clients', [0], [-1]),
+  ('fed_drift', 'max_clusters', [0, 10_000], [-1, 10_001]),
+  ('flux', 'warmup_rounds', [1], [0]),
+  ('flux', 'eps_scaling', [1e-9], [0.0]),
+  ('fed_drift', 'drift_delta', [0.0], [-1e-9]),
+  ('fed_drift', 'check_every', [1], [0]),
   ('hypo_cluster', 'num_clusters', [1], [0]),
   ('hypo_cluster', 'init_restarts', [1], [0]),
   ('hypo_cluster', 'init_rounds', [0], [-1]),

@@ -20,7 +20,7 @@ from fesem_jax.core import sharding
 from fesem_jax.core.types import Cohort
 from tests.support import helpers, random_federations, reference
 from tests.support.methods import (
-  FULL_ONLY,
+  ALL_CLIENTS,
   IDS,
   METHODS,
   ONCE,
@@ -73,7 +73,7 @@ def programs(index):
   state, everyone = init(key, data), cohort_of(range(CLIENTS), True)
   whole = jax.jit(one.step, donate_argnums=0, keep_unused=True)
   whole = whole.lower(state, data, everyone, key).compile()
-  step = None if name in FULL_ONLY else jax.jit(one.step)
+  step = None if name in ALL_CLIENTS else jax.jit(one.step)
   return Programs(one, init, step, whole, jax.jit(two.step), federation_of)
 
 
@@ -168,8 +168,8 @@ def test_data_split_by_client_change_memory_only(index):
 
 
 def skip_if_full_participation_only(index):
-  if METHODS[index][0] in FULL_ONLY:
-    pytest.skip('It compares what all clients send')
+  if METHODS[index][0] in ALL_CLIENTS:
+    pytest.skip('The method needs all clients in each round')
 
 
 @pytest.mark.parametrize('index', range(len(METHODS)), ids=IDS)

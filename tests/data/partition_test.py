@@ -329,3 +329,57 @@ def test_label_skew_of_known_mixtures():
   for i in (0, 7):
     want = np.bincount(train.client(i)[1], minlength=10)
     np.testing.assert_array_equal(counts[i], want)
+
+
+def test_groups_change_at_the_drift_rounds_and_examples_stay():
+  options = {'num_clients': 12, 'seed': 3}
+  first, *later = data.load_phases(
+    'digits', partition='label_swapped', drift_rounds=[5, 9], **options
+  )
+  assert [first.first_round, *(p.first_round for p in later)] == [1, 5, 9]
+  plain = data.load('digits', partition='label_swapped', **options)
+  for split, want in zip(first[1:], plain, strict=True):
+    np.testing.assert_array_equal(split.y, want.y)
+  groups = [np.asarray(p.train.info.clusters) for p in (first, *later)]
+  np.testing.assert_array_equal(groups[0], np.arange(12) % 4)
+  assert not np.array_equal(groups[0], groups[1])
+  assert not np.array_equal(groups[1], groups[2])
+  for phase in later:
+    for split, before in zip(phase[1:], first[1:], strict=True):
+      np.testing.assert_array_equal(split.x, before.x)
+      np.testing.assert_array_equal(split.offsets, before.offsets)
+      changed = np.asarray(split.y) != np.asarray(before.y)
+      rows = np.repeat(np.asarray(split.info.clusters), np.diff(split.offsets))
+      old = np.repeat(np.asarray(before.info.clusters), np.diff(split.offsets))
+      assert changed.any()
+      assert not changed[rows == old].any()
+  # FedDrift's begin: one group, and the same groups after it.
+  one, *rest = data.load_phases(
+    'digits', partition='label_swapped', drift_rounds=['5', '9'], drift_start='one',
+    **options,
+  )  # fmt: skip
+  assert set(one.train.info.clusters) == {0}
+  np.testing.assert_array_equal(rest[0].train.y, later[0].train.y)
+  told = data.phases_with_true_groups([one, *rest])
+  assert {p.train.groups.count for p in told} == {4}
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'drift_rounds': [1]}, '`drift_rounds=1` must be rounds from 2 on'),
+    ({'drift_rounds': [5, 5]}, '`drift_rounds=5,5` must be rounds from 2 on'),
+    ({'drift_rounds': ['x']}, '`drift_rounds=x` must be rounds from 2 on'),
+    ({'drift_rounds': '5'}, '`drift_rounds=5` must be a list, not a text'),
+    (
+      {'drift_rounds': [5], 'partition': 'dirichlet'},
+      '`drift_rounds=5` changes the groups of clients: choose a `partition` that',
+    ),
+    ({'drift_start': 'one'}, '`drift_start=one` needs `drift_rounds`'),
+    ({'drift_start': 'two', 'drift_rounds': [5]}, '`drift_start=two` is unknown'),
+    ({'drift_rounds': [5]}, '`drift_rounds=5` gives data that change over rounds'),
+  ],
+)
+def test_drift_that_makes_no_sense_is_refused(options, message):
+  with pytest.raises(UserError, match=message):
+    data.load('digits', num_clients=8, **{'partition': 'rotated'} | options)

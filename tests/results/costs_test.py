@@ -71,6 +71,8 @@ def test_a_model_is_counted_by_its_parameters():
     ('moon', {}, P, P, 2),
     ('cfl_gp', {}, 2 * P, 2 * P, 3),  # A round that clusters.
     ('pacfl', {}, P, P, 0),
+    ('flux', {}, P, P, 0),
+    ('fed_drift', {}, P, P, 0),  # The first round.
     # Another cohort sends gradients: the model twice, the mean gradient once.
     ('fed_dane', {}, 3 * P, 2 * P, 6),
     ('fed_dane', {'same_cohort': True}, 2 * P, 2 * P, 3),
@@ -127,6 +129,25 @@ def test_pacfl_counts_the_vectors_that_clients_send():
   of = traffic('pacfl')
   known = of.known(types.SimpleNamespace(numbers_sent=np.array([12, 6, 0])))
   assert costs.of_start(of, 3, known) == {'start_bytes_down': 0, 'start_bytes_up': 72}
+
+
+def test_flux_sends_descriptors_once():
+  known = traffic('flux').known(types.SimpleNamespace(numbers=np.int32(80)))
+  assert sent('flux', known, 4, 1) == ([P], [P], [0])
+  assert sent('flux', known, 5, 1) == ([P], [P + 4 * 80], [1])
+
+
+def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():
+  known = traffic('fed_drift').known(
+    types.SimpleNamespace(last_used=np.array([2, -1, 0]))
+  )
+  assert known == 2
+  rounds = [
+    sent('fed_drift', known, number, 1, check_every=3) for number in range(1, 6)
+  ]
+  once, all_models = ([P], [P], [0]), ([3 * P], [P + 2 * 4], [2])
+  assert rounds == [once, once, once, all_models, once]
+  assert traffic('fed_drift').of_start(M) == (0, 4 * M)
 
 
 def test_loss_checks_send_all_centers_in_their_rounds_but_not_where_clusters_hold():

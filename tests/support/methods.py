@@ -61,6 +61,8 @@ METHODS = [
   ('clove', {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'}),
   ('cfl_gp', {'num_clusters': 2, 'cluster_every': 1}),
   ('pacfl', {'num_clusters': 2, 'num_vectors': 1, 'init_clients': 4}),
+  ('fed_drift', {'check_every': 1, 'drift_delta': 0.05}),
+  ('flux', {'warmup_rounds': 1}),
   ('oracle', {}),
   ('oracle', {'weighting': 'by_examples', 'server_optimizer': OPTIMIZERS['adam']}),
   ('fed_em', {'num_clusters': 2}),
@@ -74,9 +76,8 @@ METHODS = [
   ('moon', {}),
 ]  # fmt: skip
 
-
-# They compare what all clients send in a round, and take no fewer.
-FULL_ONLY = ('fed_cluster', 'cfl_gp')
+# Methods that need all clients in each round.
+ALL_CLIENTS = {'fed_cluster', 'cfl_gp', 'fed_drift', 'flux'}
 
 
 def _label(value):

@@ -37,7 +37,8 @@ def built(index, devices):
 
 def cohort_size(index):
   """S: all, or four of six clients in some rows."""
-  return 0 if methods.METHODS[index][0] in methods.FULL_ONLY or index % 3 else 4
+  all_clients = methods.METHODS[index][0] in methods.ALL_CLIENTS
+  return 0 if all_clients or index % 3 else 4
 
 
 def some_rounds(index, devices):

@@ -23,11 +23,8 @@ from tests.support.methods import assert_close
 # What states hold of each client, [M, ...].
 PER_CLIENT = (
   'assignment', 'client_params', 'client_controls', 'client_alphas',
-  'client_gradients', 'heads', 'seen', 'joined',
-  'mixture', 'classes', 'importance', 'estimated',
-  'assignment', 'client_params', 'client_controls', 'client_alphas', 'heads', 'seen',
-  'joined', 'mixture', 'classes', 'importance', 'estimated', 'head_weights', 'learned',
-  'joined', 'mixture', 'classes', 'importance', 'estimated', 'gradients', 'counts',
+  'client_gradients', 'client_losses', 'heads', 'head_weights', 'seen', 'joined',
+  'learned', 'mixture', 'classes', 'importance', 'estimated', 'gradients', 'counts',
   'numbers_sent',
 )  # fmt: skip
 CLIENTS, MOST = 6, 5

@@ -21,7 +21,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError
 from tests.support import random_federations
 from tests.support.methods import (
-  FULL_ONLY,
+  ALL_CLIENTS,
   METHODS,
   ONCE,
   assert_close,
@@ -90,20 +90,18 @@ def programs(name, task, on_two):
       name, local(task, 2, 2)._replace(shared_start='on'), **options
     )
     two = jax.jit(two.step)
-  if name in FULL_ONLY:
+  if name in ALL_CLIENTS:
     return Programs(one, init, None, step, two, DATA[task])
   return Programs(one, init, step, None, two, DATA[task])
 
 
 # FeSEM of matching units needs layers in a row, which the model of sequences has not;
-# FedRC needs classes, MOON one vector for each example.
+# FedRC, PACFL and FLUX need classes, MOON one vector for each example.
 REFUSED = {
   ('fesem_ma', 'sequence'), ('moon', 'sequence'),
   ('fed_rc', 'sequence'), ('fed_rc', 'regression'),
-# FedRC and PACFL need classes.
-REFUSED = {
-  ('fesem_ma', 'sequence'), ('fed_rc', 'sequence'), ('fed_rc', 'regression'),
   ('pacfl', 'sequence'), ('pacfl', 'regression'),
+  ('flux', 'sequence'), ('flux', 'regression'),
 }  # fmt: skip
 ROWS = [
   (METHODS[i][0], task, at % 2 == turn or METHODS[i][0] == 'fesem_ma')

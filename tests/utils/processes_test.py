@@ -102,18 +102,13 @@ STREAMED = [options.get('client_state') for _, options in methods.METHODS].index
 )
 # FedSGD, FedProx, FedDist, FedDWS, FedOpt and FedRep exchange what FedAvg and FedPer
 # do, Ditto FedAvg's model beside NonFed's, and FedRC sums of classes beside FedEM's
-# models; so do APFL, pFedMe, Per-FedAvg, FedNova, FedBABU,
-# LG-FedAvg and MOON, and FedDyn what SCAFFOLD does.
+# models; so do APFL, pFedMe, Per-FedAvg, FedALA, L2GD, FedNova, FedBABU, LG-FedAvg and
+# MOON. FedDyn exchanges what SCAFFOLD does, CFL-GP inner products as FedCluster does,
+# FedDrift losses as CLoVE does.
 LIKE_OTHERS = {
   'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto',
-  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_nova', 'fed_dyn',
-  'fed_babu', 'lg_fed_avg', 'moon',
-  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_ala', 'l2gd',
-# models; so do APFL, pFedMe and Per-FedAvg. CFL-GP exchanges inner products as
-# FedCluster does.
-LIKE_OTHERS = {
-  'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto',
-  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'cfl_gp',
+  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_ala', 'l2gd', 'fed_nova',
+  'fed_dyn', 'fed_babu', 'lg_fed_avg', 'moon', 'cfl_gp', 'fed_drift',
 }  # fmt: skip
 # Whole runs: centers and a stack, and decisions on the host.
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]

@@ -4,15 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.algorithms.common.centers import check_max_clusters
+from fesem_jax.utils.errors import check_choice
 
 # How two groups of clients are told apart, and SciPy's name for it. 'minimax'
 # is the paper's: the bipartition with the least largest similarity across it.
 _LINKAGES = {'complete': 'complete', 'average': 'average', 'minimax': 'single'}
-
-
-# Beyond any use: a center is kept for each from the start.
-MAX_CLUSTERS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +46,7 @@ class SplitRule:
   def __post_init__(self):
     check_choice('linkage', self.linkage, tuple(_LINKAGES))
     check_choice('eps1_scale', self.eps1_scale, ('relative', 'absolute'))
-    check_at_least(1, max_clusters=self.max_clusters)
-    if self.max_clusters > MAX_CLUSTERS:
-      raise UserError(
-        f'`max_clusters={self.max_clusters}` must be at most {MAX_CLUSTERS}.'
-      )
+    check_max_clusters(1, self.max_clusters)
 
 
 def split_clusters(

@@ -1,12 +1,25 @@
 """What the methods with K centers share: what they report."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.core.types import FederatedData
 from fesem_jax.training.trained import Trained
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check_at_least
+
+# Beyond any use: a center is kept for each from the start.
+MAX_CLUSTERS = 10_000
+
+
+def check_max_clusters(least: int, max_clusters: int) -> None:
+  """Raises `UserError` on fewer clusters than `least`, or more than there can be."""
+  check_at_least(least, max_clusters=max_clusters)
+  if max_clusters > MAX_CLUSTERS:
+    raise UserError(f'`max_clusters={max_clusters}` must be at most {MAX_CLUSTERS}.')
 
 
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
@@ -61,3 +74,20 @@ def sizes_of(
   """
   members = jax.nn.one_hot(assignment, num_clusters, dtype=jnp.int32)
   return (members * (data.sizes() > 0)[:, None]).sum(axis=0)
+
+
+def reassigned(found: Clusters, before: np.ndarray, after: Any) -> Clusters:
+  """A round's report where `Algorithm.between` moved clients.
+
+  Args:
+    found: what the round reported.
+    before: [M] int32 assignment that the round left, of all clients that exist and
+      others that do not move.
+    after: [M] int32 assignment after the decision.
+  """
+  moved = after != before
+  gained, lost = (
+    np.bincount(r[moved], minlength=len(found.sizes)) for r in (after, before)
+  )
+  sizes = found.sizes + gained - lost
+  return found._replace(assignment=after, sizes=sizes, moved=moved.sum())

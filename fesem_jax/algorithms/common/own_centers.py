@@ -2,14 +2,23 @@
 
 import jax
 
+from fesem_jax.algorithms.common.centers import round_info
 from fesem_jax.clustering import em
 from fesem_jax.core import tree
-from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.algorithm import ClientModels, RoundInfo
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.sums import mean_of
+from fesem_jax.core.types import Cohort, FederatedData, Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Fold, Reduction
 from fesem_jax.training.trained import Trained
+from fesem_jax.utils.errors import UserError
+
+
+def check_everyone(cohort: Cohort, method: str, reason: str) -> None:
+  """Raises `UserError` unless all clients are in the round."""
+  if not cohort.everyone:
+    raise UserError(f'`clients_per_round` must be 0 for {method}: {reason}.')
 
 
 def train_from_own(
@@ -36,6 +45,38 @@ def train_from_own(
   sums = em.Sums.zeros(starts.shared)
   reduction = Reduction(add_to_own(weighting), sums, keep=False)
   return train_cohort(local, starts, data, cohort, key, reduction=reduction)
+
+
+def train_and_average(
+  local: LocalTraining,
+  starts: ClientModels,
+  before: jax.Array,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  weighting: str,
+) -> tuple[Params, Trained, RoundInfo]:
+  """Trains all clients from their centers, which become the means of their models.
+
+  Args:
+    local: how clients train.
+    starts: centers [K, ...] and the choice [M] of each client.
+    before: [M] int32 choice in the round before.
+    data: training split.
+    cohort: all M clients.
+    key: of the round.
+    weighting: of the clients in means, see `Trained.weights`.
+
+  Returns:
+    The new centers, what became of the clients, and the round's report.
+  """
+  old = starts.shared
+  assert starts.choice is not None
+  trained = train_from_own(local, starts, data, cohort, key, weighting)
+  centers = mean_of(trained.sums.clients, old)
+  value, count = trained.sums.objective(old, centers), starts.num_models()
+  info = round_info(trained, count, value, before, starts.choice, data)
+  return centers, trained, info
 
 
 def add_to_own(weighting: str) -> Fold:

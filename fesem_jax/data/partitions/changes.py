@@ -30,12 +30,17 @@ class Change(NamedTuple):
 
 
 def of_partition(
-  partition: Partition, num_classes: int, scale: float, seed: int
+  partition: Partition,
+  of_clients: np.ndarray,
+  num_classes: int,
+  scale: float,
+  seed: int,
 ) -> Change | None:
   """What a partition makes of the examples; None if they stay as they are.
 
   Args:
     partition: any but 'natural'.
+    of_clients: [M] group of each client.
     num_classes: L.
     scale: see `Pool`.
     seed: decides everything random.
@@ -43,7 +48,6 @@ def of_partition(
   Raises:
     UserError: if there are too few classes.
   """
-  of_clients = partition.groups_of_clients()
   features: list[OfFeatures] = []
   labels: OfLabels | None = None
   kind = partition.grouping

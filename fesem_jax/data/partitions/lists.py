@@ -43,6 +43,20 @@ def pairs(values: Sequence[Pair | str]) -> tuple[Pair, ...]:
   return tuple(found)
 
 
+def rounds(values: Sequence[int | str]) -> tuple[int, ...]:
+  """Numbers of rounds after the first; raises `UserError` on what is none."""
+  found: list[int] = []
+  for value in values:
+    text = str(value)
+    if not (text.isdecimal() and len(text) < 10 and int(text) > max([1, *found])):
+      raise UserError(
+        f'{argument("drift_rounds", ",".join(map(str, values)))} must be rounds from 2 '
+        'on, each later than the one before, e.g. 10,20.'
+      )
+    found.append(int(text))
+  return tuple(found)
+
+
 def text_of(value: float | str | Pair) -> str:
   """A value as a flag writes it."""
   if isinstance(value, tuple):

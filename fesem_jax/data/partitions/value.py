@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fesem_jax.core import prng_streams
 from fesem_jax.data.partitions import groups, image_corruptions, lists, rotation
 from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
 
@@ -37,7 +38,12 @@ OF = {
   'rotation_sampling': ('rotated',),
   'image_corruptions': ('corrupted',),
   'corruption_strength': ('corrupted',),
+  'drift_rounds': GROUPED,
+  'drift_start': GROUPED,
 }
+
+# Groups of clients before the first round at which they change.
+DRIFT_STARTS = ('groups', 'one')
 
 # Beyond any use; larger numbers would only run out of memory later.
 MAX_CLIENTS, MAX_GROUPS = 10**7, 1000
@@ -82,6 +88,9 @@ class Partition:
     image_corruptions: of each group of 'corrupted', of `image_corruptions.NAMES`; by
       default the first k of these.
     corruption_strength: 1 to 5.
+    drift_rounds: rounds, from 2, from which each client is in a group drawn anew, as in
+      FedDrift's settings. Its examples stay, and become those of the new group.
+    drift_start: groups until then: 'groups' of equal size, or 'one' for all clients.
 
   Raises:
     UserError: naming the field that makes no sense for any data.
@@ -105,6 +114,8 @@ class Partition:
   rotation_sampling: str = 'linear'
   image_corruptions: Sequence[str] = ()
   corruption_strength: int = 3
+  drift_rounds: Sequence[int] = ()
+  drift_start: str = 'groups'
 
   def __post_init__(self) -> None:
     check_at_least(
@@ -145,17 +156,20 @@ class Partition:
     if self.corruption_strength not in range(1, 6):
       named = argument('corruption_strength', self.corruption_strength)
       raise UserError(f'{named} must be one of 1, 2, 3, 4, 5.')
-    for name in ('rotations', 'label_swaps', 'image_corruptions'):
+    check_choice('drift_start', self.drift_start, DRIFT_STARTS)
+    for name in ('rotations', 'label_swaps', 'image_corruptions', 'drift_rounds'):
       if isinstance(value := getattr(self, name), str):
         raise UserError(f'{argument(name, value)} must be a list, not a text.')
     object.__setattr__(self, 'rotations', lists.degrees(self.rotations))
     object.__setattr__(self, 'label_swaps', lists.pairs(self.label_swaps))
     object.__setattr__(self, 'image_corruptions', tuple(self.image_corruptions))
+    object.__setattr__(self, 'drift_rounds', lists.rounds(self.drift_rounds))
     for kind in self.image_corruptions:
       check_choice('image_corruptions', kind, image_corruptions.NAMES)
     for name in ('rotations', 'label_swaps', 'image_corruptions'):
       self._check_list(name)
     self._check_name()
+    self._check_drift()
     if self.grouping == 'corrupted' and self.num_groups > len(image_corruptions.NAMES):
       raise UserError(
         f'`partition_groups={self.num_groups}` must be at most '
@@ -202,6 +216,20 @@ class Partition:
       raise UserError(
         f'{named} must be a product of two of different kinds: groups '
         f'({", ".join(GROUPED)}), labels or sizes ({", ".join(DEALT)}), or noisy.'
+      )
+
+  def _check_drift(self) -> None:
+    """Raises `UserError` on groups that change where there are none."""
+    if self.drift_rounds and not self.grouping:
+      named = argument('drift_rounds', ','.join(map(str, self.drift_rounds)))
+      raise UserError(
+        f'{named} changes the groups of clients: choose a `partition` that makes '
+        f'groups, one of {", ".join(GROUPED)}.'
+      )
+    if self.drift_start != 'groups' and not self.drift_rounds:
+      raise UserError(
+        f'{argument("drift_start", self.drift_start)} needs `drift_rounds`: the rounds '
+        'at which groups change.'
       )
 
   @property
@@ -252,6 +280,19 @@ class Partition:
   def groups_of_clients(self) -> np.ndarray:
     """[M] group of each client."""
     return groups.groups_of_clients(self.count, self.num_groups)
+
+  def groups_over_rounds(self, seed: int) -> tuple[tuple[int, np.ndarray], ...]:
+    """(first round, [M] group of each client from it on), from round 1.
+
+    Args:
+      seed: decides the groups from the first of `drift_rounds` on.
+    """
+    first = self.groups_of_clients() * (self.drift_start == 'groups')
+    found = [(1, first)]
+    for i, number in enumerate(self.drift_rounds):
+      rng = prng_streams.host_rng(seed, prng_streams.DRIFT, i)
+      found.append((number, rng.integers(0, self.num_groups, self.count)))
+    return tuple(found)
 
   def names_of_groups(self) -> tuple[str, ...] | None:
     """What groups 0, 1, ..., k-1 are called; None without groups."""

@@ -1,0 +1,138 @@
+"""FedDrift: clients whose loss rises start new models, and like models are merged.
+
+Jothimurugesan et al., "Federated Learning under Distributed Concept Drift", AISTATS
+2023.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.centers import check_max_clusters
+from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
+from fesem_jax.clustering import concept_drift
+from fesem_jax.cohorts.sampling import coin
+from fesem_jax.core import prng_streams, sharding, sums, traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+class FedDriftState(NamedTuple):
+  """State of FedDrift."""
+
+  centers: Params  # [K, ...] c_k; rows of models that are not in use do not matter
+  assignment: jax.Array  # [M] int32 r_i
+  client_losses: jax.Array  # [M] float32 least loss at the begin of the time step
+  last_used: jax.Array  # [K] int32 last time step of each model; -1: not in use
+  rounds: jax.Array  # [] int32 rounds done
+
+
+def fed_drift(
+  local: LocalTraining,
+  *,
+  max_clusters: int = 0,
+  drift_delta: float = 1.0,
+  check_every: int = 5,
+  start_alone: bool = True,
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FedDrift.
+
+  A time step is `check_every` rounds. At the begin of each but the first,
+
+    r_i  <- argmin_k F_i(c_k);  l_i <- F_i(c_{r_i})             over the models in use
+    r_i  <- a new model, which starts as c_{r_i}, if l_i > delta + the last step's l_i
+    L_jk <- loss of model j on the examples of cluster k
+    D_jk <- max(L_jk - L_jj, L_kj - L_kk, 0)
+    models merge into their mean by complete linkage while the least D_jk < delta
+
+  and in every round,
+
+    w_i  <- SGD from c_{r_i} on client i
+    c_k  <- mean of w_i over the clients with r_i = k
+
+  A new model is its client's alone in its first time step: it is neither chosen nor
+  merged. It takes the place of one that is not in use, or else of the least recently
+  used; where clients use all K, its client keeps r_i. See `concept_drift.decide` for
+  the clusters that are compared. All clients take part in every round; one that drops
+  out at the begin of a time step keeps its model.
+
+  Args:
+    local: how clients train.
+    max_clusters: K; 0 is the number of clients.
+    drift_delta: delta, in units of the loss.
+    check_every: rounds of a time step.
+    start_alone: whether clients have models of their own in the first time step, or
+      all share one. All models start as the same random one.
+    weighting: of the clients in both means, 'by_examples' or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range, or partial participation.
+  """
+  check_choice('weighting', weighting, WEIGHTINGS)
+  check_at_least(0, drift_delta=drift_delta)
+  check_at_least(1, check_every=check_every)
+  check_max_clusters(0, max_clusters)
+
+  def init(key, data):
+    num_clients, start = len(data.info.names), tree.expand(local.model.init(key))
+    count = max_clusters or num_clients
+    if start_alone and count < num_clients:
+      raise UserError(
+        f'`max_clusters={count}` is fewer than the {num_clients} clients, which start '
+        'alone; raise it, or choose `start_alone=False`.'
+      )
+    begin = num_clients if start_alone else 1  # Models in use.
+    own = jnp.argsort(jnp.argsort(jnp.asarray(data.client_ids)))
+    return FedDriftState(
+      centers=tree.take(start, jnp.zeros(count, jnp.int32)),
+      assignment=jnp.minimum(own, begin - 1).astype(jnp.int32),
+      client_losses=cohort_losses(local, start, data)[:, 0],
+      last_used=jnp.where(jnp.arange(count) < begin, 0, -1).astype(jnp.int32),
+      rounds=jnp.int32(0),
+    )
+
+  def next_time_step(state, data, cohort, key):
+    centers, own, before, last_used, rounds = state
+    sizes, ids = data.sizes(), jnp.asarray(data.client_ids)
+    losses = cohort_losses(local, centers, data, cohort)
+    losses = jnp.where((last_used >= 0)[None], losses, jnp.inf)
+    sent = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+    sent &= (sizes > 0) & jnp.isfinite(losses).any(axis=1)
+    # A number for each client and model: small enough to be whole on every device.
+    losses, sent = sharding.on_all_devices((losses, sent), local.mesh)
+    weights = (sizes if weighting == 'by_examples' else sizes > 0).astype(jnp.float32)
+    clients = concept_drift.Clients(losses, own, before, sent, weights, ids)
+    number = rounds // variable(check_every)
+    found = concept_drift.decide(clients, last_used, number, variable(drift_delta))
+    centers = tree.put(centers, found.new, tree.take(centers, found.best))
+    centers = sums.weighted_mean(centers, found.into, found.weights, centers)
+    return FedDriftState(centers, found.own, found.loss, found.last_used, rounds)
+
+  def step(state, data, cohort, key):
+    check_everyone(cohort, 'fed_drift', 'it compares the losses of all clients')
+    before = state.assignment
+    begins = (state.rounds > 0) & (state.rounds % variable(check_every) == 0)
+    state = jax.lax.cond(
+      begins, lambda: next_time_step(state, data, cohort, key), lambda: state
+    )
+    centers, _, info = train_and_average(
+      local, deployed(state, data), before, data, cohort, key, weighting
+    )
+    return state._replace(centers=centers, rounds=state.rounds + 1), info
+
+  def deployed(state, data):
+    del data
+    return ClientModels(state.centers, state.assignment)
+
+  def in_use(state):
+    return (state.last_used >= 0).sum()
+
+  sent = traffic.all_in_use(local, check_every, in_use)
+  return Algorithm(local, init, step, deployed, traffic=sent)

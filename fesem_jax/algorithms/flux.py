@@ -1,0 +1,149 @@
+"""FLUX: clients are clustered once, by moments of their features, into any number.
+
+Fenoglio et al., "FLUX: Efficient Descriptor-Driven Clustered Federated Learning under
+Arbitrary Distribution Shifts", NeurIPS 2025.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.algorithms.common.centers import check_max_clusters, reassigned
+from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
+from fesem_jax.clustering import density, descriptors
+from fesem_jax.cohorts.sampling import everyone
+from fesem_jax.core import traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+class FluxState(NamedTuple):
+  """State of FLUX."""
+
+  centers: Params  # [K, ...]; rows of clusters that do not exist are unused
+  assignment: jax.Array  # [M] int32; 0 before clients are clustered
+  rounds: jax.Array  # [] int32 rounds done
+  described_by: Params  # [1, ...] the model whose features describe clients
+  placing: descriptors.Placing  # of clients whose labels are not known
+  numbers: jax.Array  # [] int32 of a descriptor
+
+
+def flux(
+  local: LocalTraining,
+  *,
+  warmup_rounds: int = 4,
+  max_clusters: int = 0,
+  eps_scaling: float = 1.0,
+  latent_layer: str = '',
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FLUX.
+
+    w    <- FedAvg in the first `warmup_rounds`; then, once,
+    z_s  <- features of example s by w, projected on the same C directions for all
+    d_i  <- means and standard deviations of the z_s of client i, and of each class
+    r_i  <- DBSCAN of the d_i, each group of moments scaled to 0..1 over all clients
+
+  and then w_i <- SGD from c_{r_i}, c_k <- mean of w_i over r_i = k, where all c_k start
+  as w. The radius of DBSCAN is the knee of the distances to the nearest neighbors; who
+  is farther from all others is a cluster of one. Clients that take no part get the
+  cluster whose mean of the first two groups, which need no labels, is nearest; so do
+  those that dropped out in the last round of the warmup. All clients take part.
+
+  Args:
+    local: how clients train.
+    warmup_rounds: rounds before clients are clustered.
+    max_clusters: most clusters, K; 0 is the number of clients.
+    eps_scaling: factor of the radius.
+    latent_layer: dense layer whose inputs are the features; '' is the last one.
+    weighting: 'by_examples' or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range, another task than classification, a
+      model without such a layer, more than K clusters, or partial participation.
+  """
+  check_choice('weighting', weighting, WEIGHTINGS)
+  check_at_least(1, warmup_rounds=warmup_rounds)
+  check_max_clusters(0, max_clusters)
+  if not eps_scaling > 0:
+    raise UserError(f'`eps_scaling={eps_scaling}` must be positive.')
+  if (task := local.model.task.name) != CLASSIFICATION.name:
+    raise UserError(f'flux describes the classes of clients; `task={task}` has none.')
+
+  def init(key, data):
+    start, count = tree.expand(local.model.init(key)), len(data.info.names)
+    components = descriptors.size_of_features(local, latent_layer, data)[1]
+    return FluxState(
+      centers=tree.take(start, jnp.zeros(max_clusters or count, jnp.int32)),
+      assignment=jnp.zeros(data.num_clients, jnp.int32),
+      rounds=jnp.int32(0),
+      described_by=start,
+      placing=descriptors.Placing.nowhere(max_clusters or count, components),
+      numbers=jnp.int32(2 * (data.num_classes + 1) * components),
+    )
+
+  def step(state, data, cohort, key):
+    check_everyone(cohort, 'flux', 'it compares the descriptors of all clients')
+    own, rounds, used = state.assignment, state.rounds + 1, deployed(state, data)
+    centers, trained, info = train_and_average(
+      local, used, own, data, cohort, key, weighting
+    )
+    counts = trained.took_part()
+
+    def described():
+      model = tree.take(centers, jnp.zeros(1, jnp.int32))
+      found = descriptors.moments(local, latent_layer, model, data, cohort)
+      reach = found.reach(counts)
+      return found.descriptors(reach), reach
+
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(described))
+    found = jax.lax.cond(rounds == warmup_rounds, described, lambda: nothing)
+    counts &= jnp.isfinite(found[0]).all(axis=(1, 2))
+    updates = (*found, counts, jnp.asarray(data.client_ids), data.sizes() > 0, own)
+    state = state._replace(centers=centers, rounds=rounds)
+    return state, info._replace(updates=updates)
+
+  def between(state, info):
+    updates, info = info.updates, info._replace(updates=None)
+    if int(state.rounds) != warmup_rounds:
+      return state, info
+    values, reach, counts, ids, exists, before = processes.on_host(updates)
+    if not counts.any():
+      return state, info
+    found = density.by_descriptors(values, counts, ids, eps_scaling)
+    most, count = len(info.clusters.sizes), len(found.centroids)
+    if count > most:
+      raise UserError(
+        f'flux found {count} clusters, more than `max_clusters={most}`; raise it, or '
+        f'`eps_scaling={eps_scaling:g}`.'
+      )
+    after = np.where(exists, found.assignment, before)
+    average = jnp.zeros(most, jnp.int32)
+    state = state._replace(
+      centers=tree.take(state.centers, average),
+      assignment=after,
+      described_by=tree.take(state.centers, average[:1]),
+      placing=found.placing(most, reach),
+    )
+    return state, info._replace(clusters=reassigned(info.clusters, before, after))
+
+  def deployed(state, data):
+    del data
+    return ClientModels(state.centers, state.assignment)
+
+  def of_unseen(state, data):
+    model, cohort = state.described_by, everyone(data)
+    found = descriptors.moments(local, latent_layer, model, data, cohort)
+    return ClientModels(state.centers, state.placing.nearest(found))
+
+  sent = traffic.with_extra_round(local, warmup_rounds + 1, lambda state: state.numbers)
+  return Algorithm(
+    local, init, step, deployed, between, traffic=sent, of_unseen=of_unseen
+  )

@@ -1,0 +1,193 @@
+"""FedDrift's decisions: who has drifted, which models are free, which are merged."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class Clients(NamedTuple):
+  """What is known of M clients at the begin of a time step.
+
+  Attributes:
+    losses: [M, K] float32 of all models; infinite for those that are not in use.
+    own: [M] int32 model of each client in the time step before.
+    before: [M] float32 least loss at the begin of the time step before.
+    sent: [M] bool, clients whose losses count; others keep their models.
+    weights: [M] float32 in means; 0 for clients without examples.
+    ids: [M] int32.
+  """
+
+  losses: jax.Array
+  own: jax.Array
+  before: jax.Array
+  sent: jax.Array
+  weights: jax.Array
+  ids: jax.Array
+
+
+class Decision(NamedTuple):
+  """What becomes of clients and models in a time step.
+
+  Attributes:
+    best: [M] int32 model of least loss, before models merge.
+    loss: [M] float32 that loss.
+    new: [M] int32 model that a client starts as a copy of its best one; K for none.
+    weights: [K] float32 of the models in their means.
+    into: [K] int32 model that each is merged into.
+    own: [M] int32 model that each client trains.
+    last_used: [K] int32 last time step of each model; -1: not in use.
+  """
+
+  best: jax.Array
+  loss: jax.Array
+  new: jax.Array
+  weights: jax.Array
+  into: jax.Array
+  own: jax.Array
+  last_used: jax.Array
+
+
+class Choice(NamedTuple):
+  """What clients make of the models in use.
+
+  Attributes:
+    best: [M] int32 model of least loss.
+    loss: [M] float32 that loss; the one of the step before where none was sent.
+    drifted: [M] bool, clients whose least loss has risen by more than delta.
+    stays: [M] bool, clients on whose examples their own model's loss has not.
+  """
+
+  best: jax.Array
+  loss: jax.Array
+  drifted: jax.Array
+  stays: jax.Array
+
+
+def decide(
+  clients: Clients, last_used: jax.Array, step: jax.Array, delta: float | jax.Array
+) -> Decision:
+  """Detects drift, gives new models, and merges those that are alike.
+
+  Args:
+    clients: all M.
+    last_used: [K] int32, see `Decision`.
+    step: [] int32 number of the time step.
+    delta: threshold.
+  """
+  num_models, exists = last_used.shape[0], clients.weights > 0
+
+  def clients_of(models: jax.Array, which: jax.Array) -> jax.Array:
+    return jax.nn.one_hot(models, num_models) * which[:, None]
+
+  found = choose(clients, delta)
+  taken = clients_of(found.best, exists).any(axis=0)
+  new = free_models(found.drifted, last_used, taken, clients.ids)
+  begins = new < num_models
+  of_new = clients_of(new, begins).any(axis=0)
+
+  chosen = clients_of(found.best, clients.sent & ~found.drifted)
+  members = jnp.maximum(chosen, clients_of(clients.own, found.stays))
+  weights = members * clients.weights[:, None]
+  sound = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
+  usable = (last_used >= 0) & ~of_new & sound & (weights > 0).any(axis=0)
+  into = merged(distances(clients.losses, weights, usable), delta)
+
+  used = clients_of(into[found.best], exists & ~begins).any(axis=0) | of_new
+  kept = jnp.where(into == jnp.arange(num_models), last_used, -1)
+  return Decision(
+    best=found.best,
+    loss=found.loss,
+    new=new,
+    weights=weights.sum(axis=0),
+    into=into,
+    own=jnp.where(begins, new, into[found.best]),
+    last_used=jnp.where(used, step, kept).astype(jnp.int32),
+  )
+
+
+def choose(clients: Clients, delta: float | jax.Array) -> Choice:
+  """Each client's model of least loss, and whether it has drifted."""
+  losses, own, before, sent, *_ = clients
+  best = jnp.where(sent, losses.argmin(axis=1), own).astype(jnp.int32)
+  least = jnp.where(sent, losses.min(axis=1), before)
+  old = jnp.take_along_axis(losses, own[:, None], axis=1)[:, 0]
+  bound = before + delta
+  return Choice(best, least, sent & (least > bound), sent & (old <= bound))
+
+
+def free_models(
+  wanted: jax.Array, last_used: jax.Array, taken: jax.Array, client_ids: jax.Array
+) -> jax.Array:
+  """A model for each client that starts a new one.
+
+  Args:
+    wanted: [M] bool, clients that start a model.
+    last_used: [K] int32 last time step of each model; -1: not in use.
+    taken: [K] bool, models that a client chose in this step.
+    client_ids: [M] int32: where models run short, clients of least id get theirs.
+
+  Returns:
+    [M] int32 models, first those that are not in use and then the least recently used;
+    K for clients that want none or get none.
+  """
+  num_models, most = last_used.shape[0], jnp.iinfo(jnp.int32).max
+  free = jnp.argsort(jnp.where(taken, most, last_used), stable=True)
+  rank = jnp.argsort(jnp.argsort(jnp.where(wanted, client_ids, most), stable=True))
+  found = wanted & (rank < (~taken).sum())
+  model = free[jnp.minimum(rank, num_models - 1)]
+  return jnp.where(found, model, num_models).astype(jnp.int32)
+
+
+def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.Array:
+  """How much worse two models are on each other's clusters than on their own.
+
+    L_jk = loss of model j on the examples of cluster k
+    D_jk = max(L_jk - L_jj, L_kj - L_kk, 0)
+
+  Args:
+    losses: [M, K] of each client.
+    weights: [M, K] float32 of each client's examples in each cluster.
+    usable: [K] bool, models that may be compared.
+
+  Returns:
+    [K, K] float32, infinite on the diagonal and where models are not compared.
+  """
+  sound = jnp.where(usable[None] & jnp.isfinite(losses), losses, 0.0)
+  total = jnp.matmul(sound.T, weights, precision=_HIGHEST)
+  weight = weights.sum(axis=0)
+  mean = total / jnp.where(weight > 0, weight, 1.0)[None]
+  rise = mean - jnp.diagonal(mean)[:, None]
+  apart = jnp.maximum(jnp.maximum(rise, rise.T), 0.0)
+  pair = usable[:, None] & usable[None] & ~jnp.eye(usable.shape[0], dtype=bool)
+  return jnp.where(pair, apart, jnp.inf)
+
+
+def merged(apart: jax.Array, delta: float | jax.Array) -> jax.Array:
+  """Clusters of models by complete linkage.
+
+  Args:
+    apart: [K, K] float32 symmetric distances, infinite on the diagonal.
+    delta: models merge while the least distance is below it.
+
+  Returns:
+    [K] int32: the first model of each model's cluster.
+  """
+  num_models = apart.shape[0]
+
+  def near(carry):
+    return carry[0].min() < delta
+
+  def merge(carry):
+    apart, into = carry
+    first = apart.argmin()  # Row by row: i < j.
+    i, j = first // num_models, first % num_models
+    farther = jnp.maximum(apart[i], apart[j]).at[i].set(jnp.inf)
+    apart = apart.at[i].set(farther).at[:, i].set(farther)
+    apart = apart.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
+    return apart, jnp.where(into == j, i, into).astype(jnp.int32)
+
+  start = apart, jnp.arange(num_models, dtype=jnp.int32)
+  return jax.lax.while_loop(near, merge, start)[1]

@@ -1,0 +1,135 @@
+"""Clusters of an unknown number: DBSCAN whose radius is read off the data (FLUX)."""
+
+import itertools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.clustering.descriptors import FAR, Placing
+
+# Values that differ by a smaller share are equal.
+_ROUNDING = 1e-6
+
+
+def knee(values: np.ndarray) -> int | None:
+  """Where an increasing, convex curve of points 0, 1, ... bends the most (Kneedle).
+
+  Satopaa et al., "Finding a Kneedle in a Haystack", ICDCS Workshops 2011, with
+  sensitivity 1.
+
+  Args:
+    values: [n] in increasing order.
+
+  Returns:
+    The position of the knee; None if there is none.
+  """
+  count, span = len(values), np.ptp(values)
+  if count < 3 or span <= _ROUNDING * values.max():
+    return None
+  x = np.linspace(0, 1, count)
+  # Turned by half, the curve is concave and increasing.
+  above = (values.max() - values[::-1]) / span - x
+  peaks = [
+    i
+    for i in range(1, count - 1)
+    if above[i] >= above[i - 1] and above[i] >= above[i + 1]
+  ]
+  for peak, next_peak in itertools.pairwise([*peaks, count]):
+    threshold = above[peak] - 1 / (count - 1)
+    for i in range(peak + 1, min(next_peak + 1, count)):
+      if above[i] < threshold:
+        return count - 1 - peak
+      if i < count - 1 and above[i] <= min(above[i - 1], above[i + 1]):
+        threshold = 0.0  # Behind a valley, as in the paper.
+  return None
+
+
+def clusters(
+  points: np.ndarray, ids: np.ndarray, scaling: float = 1.0
+) -> tuple[np.ndarray, float]:
+  """DBSCAN of at least two points a cluster; each point that is left is one of its own.
+
+  The radius is the knee of the sorted distances of the points to their nearest
+  neighbors, times `scaling`; where there is no knee, the largest of these distances.
+
+  Args:
+    points: [n, P].
+    ids: [n] of the points: clusters are numbered by their least id.
+    scaling: of the radius.
+
+  Returns:
+    [n] int cluster of each point, from 0 on, and the radius.
+  """
+  from sklearn.cluster import DBSCAN  # Slow to import.
+  from sklearn.neighbors import NearestNeighbors
+
+  if len(points) < 2:
+    return np.zeros(len(points), int), 0.0
+  near = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)[0][:, 1]
+  near = np.sort(near)
+  at = knee(near)
+  radius = scaling * float(near[-1 if at is None else at])
+  # A radius of 0 is refused; equal points are then clusters all the same.
+  radius = max(radius, np.finfo(np.float64).tiny)
+  found = DBSCAN(eps=radius, min_samples=2).fit_predict(points)
+  alone = found < 0
+  found = np.where(alone, len(points) + np.arange(len(points)), found)
+  by_id = np.argsort(ids, kind='stable')
+  _, first, inverse = np.unique(found[by_id], return_index=True, return_inverse=True)
+  numbered = np.empty(len(points), int)
+  numbered[by_id] = np.argsort(np.argsort(first))[inverse]
+  return numbered, radius
+
+
+class Found(NamedTuple):
+  """Clusters of clients by their descriptors.
+
+  Attributes:
+    assignment: [M] int32 cluster of each client.
+    centroids: [K, 2, C] mean of the first two groups of each cluster's descriptors.
+    least: [G] least value of each group of descriptors.
+    span: [G] greatest value less the least one; 1 where that is 0.
+  """
+
+  assignment: np.ndarray
+  centroids: np.ndarray
+  least: np.ndarray
+  span: np.ndarray
+
+  def placing(self, num_clusters: int, reach: np.ndarray) -> Placing:
+    """What places further clients; of clusters that do not exist none is near."""
+    centroids = np.full((num_clusters, *self.centroids.shape[1:]), FAR, np.float32)
+    centroids[: len(self.centroids)] = self.centroids
+    least, span = (x[:2].astype(np.float32) for x in (self.least, self.span))
+    return Placing(*map(jnp.asarray, (centroids, least, span, reach)))
+
+
+def by_descriptors(
+  values: np.ndarray, counted: np.ndarray, ids: np.ndarray, scaling: float
+) -> Found:
+  """Clusters some clients by all groups of their descriptors, others by the first two.
+
+  Args:
+    values: [M, G, C] finite where counted; each group is scaled to the range 0 to 1.
+    counted: [M] bool, at least one. Others go to the nearest of the centroids.
+    ids: [M] of the clients.
+    scaling: see `clusters`.
+  """
+  chosen = np.asarray(values, np.float64)[counted]
+  least = chosen.min(axis=(0, 2))
+  span = np.ptp(chosen, axis=(0, 2))
+  span = np.where(span > 0, span, 1.0)
+
+  def scaled(values: np.ndarray) -> np.ndarray:
+    return (values - least[:, None]) / span[:, None]
+
+  points = scaled(chosen)
+  own, _ = clusters(points.reshape(len(points), -1), ids[counted], scaling)
+  centroids = np.stack(
+    [points[own == k, :2].mean(axis=0) for k in range(own.max() + 1)]
+  )
+  apart = scaled(values)[:, None, :2] - centroids
+  assignment = (apart**2).sum(axis=(2, 3)).argmin(axis=1)
+  assignment[counted] = own
+  return Found(assignment.astype(np.int32), centroids, least, span)

@@ -1,0 +1,191 @@
+"""FLUX's descriptors: moments of a model's features, of all examples and by class."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.core import tree
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, FederatedData, Model, Params
+from fesem_jax.training.by_batches import OfBatches, batch_by_batch
+from fesem_jax.utils.errors import UserError, argument
+
+# Random points whose principal components features are projected on, and how much
+# farther they reach than the largest feature; those of the authors' code.
+_POINTS, _REACH = 200, 1.02
+# In the place of moments of a class with less than two examples, as in their code.
+_LACKING = -1.0
+# Where clusters that do not exist lie; its square is finite.
+FAR = 1e15
+
+
+def features_of(model: Model, layer: str) -> Callable[[Params, Any], jax.Array]:
+  """(params, x [B, ...]) -> [B, D] inputs of a dense layer.
+
+  Args:
+    model: whose `apply_with` tells the inputs.
+    layer: its name; '' is the last dense layer.
+
+  Raises:
+    UserError: when called, if there is no such layer.
+  """
+
+  def features(params: Params, x: Any) -> jax.Array:
+    seen: dict[str, jax.Array] = {}
+
+    def multiply(path: tuple[str, ...], inputs: jax.Array) -> None:
+      seen['/'.join(path)] = inputs
+
+    if model.apply_with is not None:
+      model.apply_with(params, x, multiply)
+    if layer not in ('', *seen) or not seen:
+      raise UserError(
+        f'{argument("latent_layer", layer)} is no dense layer whose inputs flux could '
+        f'describe clients by; the model has {", ".join(seen) or "none"}.'
+      )
+    chosen = seen[layer or list(seen)[-1]]
+    return chosen.reshape(chosen.shape[0], -1)
+
+  return features
+
+
+@functools.cache
+def projection(num_features: int, components: int) -> tuple[np.ndarray, np.ndarray]:
+  """Principal components of random points in the unit cube, the same for all clients.
+
+  Returns:
+    Directions [D, C] of greatest variance, and the projected mean of the points [C].
+  """
+  points = np.random.default_rng(1).uniform(size=(_POINTS, num_features))
+  mean = points.mean(axis=0)
+  directions = np.linalg.svd(points - mean, full_matrices=False)[2][:components]
+  largest = np.abs(directions).argmax(axis=1)
+  directions *= np.sign(directions[np.arange(components), largest])[:, None]
+  return directions.T.astype(np.float32), (directions @ mean).astype(np.float32)
+
+
+class Moments(NamedTuple):
+  """What is known of the projected features of S clients.
+
+  Attributes:
+    values: [S, G, C] float32 with G = 2 (L + 1): the mean of all examples, their
+      deviation, the mean of each class, and the deviation of each class.
+    counts: [S, L + 1] float32 examples of all classes, and of each.
+    largest: [S] float32 largest feature.
+    middle: [C] float32, see `projection`.
+  """
+
+  values: jax.Array
+  counts: jax.Array
+  largest: jax.Array
+  middle: jax.Array
+
+  def reach(self, counted: jax.Array) -> jax.Array:
+    """[] float32: how far random points reach for some clients [S] bool."""
+    return _REACH * jnp.where(counted, self.largest, 0.0).max()
+
+  def descriptors(self, reach: jax.Array) -> jax.Array:
+    """[S, G, C]: the moments about the mean of random points that reach so far."""
+    has = (self.counts > 1).at[:, 0].set(True)
+    has = jnp.concatenate([has[:, :1], has[:, :1], has[:, 1:], has[:, 1:]], axis=1)
+    num_classes = self.counts.shape[1] - 1
+    of_mean = np.repeat([1.0, 0.0, 1.0, 0.0], [1, 1, num_classes, num_classes])
+    shift = reach * jnp.asarray(of_mean, jnp.float32)[:, None] * self.middle[None]
+    return jnp.where(has[:, :, None], self.values - shift[None], _LACKING)
+
+
+def size_of_features(
+  local: LocalTraining, layer: str, data: FederatedData
+) -> tuple[int, int]:
+  """D, the features that the layer reads, and C, what they are projected on."""
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  example = jax.ShapeDtypeStruct((1, *data.example_shape), jnp.float32)
+  size = jax.eval_shape(features_of(local.model, layer), params, example).shape[1]
+  return size, min(data.num_classes, size, _POINTS - 1)
+
+
+def moments(
+  local: LocalTraining,
+  layer: str,
+  model: Params,
+  data: FederatedData,
+  cohort: Cohort,
+) -> Moments:
+  """Means and standard deviations of each client's projected features.
+
+  Args:
+    local: whose model has the features.
+    layer: see `features_of`.
+    model: [1, ...].
+    data: of a classification; its labels tell the classes.
+    cohort: S clients.
+  """
+  features, num_classes = features_of(local.model, layer), data.num_classes
+  size, count = size_of_features(local, layer, data)
+  directions, middle = projection(size, count)
+  is_largest = (jnp.arange(num_classes + 2) > num_classes)[None, :, None]
+
+  def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
+    with jax.default_matmul_precision('highest'):
+      found = features(tree.unstack(models, 0), x)
+      found = jnp.where(weights[:, None] > 0, found, 0.0)
+      low = found @ directions
+      classes = jax.nn.one_hot(y, num_classes) * weights[:, None]
+      groups = jnp.concatenate([weights[:, None], classes], axis=1)
+      ones = jnp.ones((low.shape[0], 1))
+      sums = groups.T @ jnp.concatenate([ones, low, low**2], axis=1)
+    largest = jnp.full((1, 2 * count + 1), found.max())
+    return jnp.concatenate([sums, largest])
+
+  def put(step: jax.Array, total: jax.Array, new: jax.Array) -> jax.Array:
+    del step
+    return jnp.where(is_largest, jnp.maximum(total, new), total + new)
+
+  def finish(total: jax.Array, sizes: jax.Array) -> jax.Array:
+    del sizes
+    return total
+
+  shape = (num_classes + 2, 2 * count + 1)
+  of_batches = OfBatches(shape, of_batch, put, finish)
+  found = batch_by_batch(local, model, data, cohort, of_batches)
+  sums, largest = found[:, :-1], found[:, -1, 0]
+  counts = sums[:, :, 0]
+  means = sums[:, :, 1:] / jnp.maximum(counts, 1.0)[:, :, None]
+  mean, square = jnp.split(means, 2, axis=2)
+  deviation = jnp.sqrt(jnp.maximum(square - mean**2, 0.0))
+  parts = (mean[:, :1], deviation[:, :1], mean[:, 1:], deviation[:, 1:])
+  values = jnp.concatenate(parts, axis=1)
+  return Moments(values, counts, largest, jnp.asarray(middle))
+
+
+class Placing(NamedTuple):
+  """What places clients by the moments of all their examples, which need no labels.
+
+  Attributes:
+    centroids: [K, 2, C] mean of each cluster; `FAR` where it does not exist.
+    least: [2] float32 least mean and deviation of the clients that were clustered.
+    span: [2] float32 the greatest ones less the least ones.
+    reach: [] float32, see `Moments.reach`.
+  """
+
+  centroids: jax.Array
+  least: jax.Array
+  span: jax.Array
+  reach: jax.Array
+
+  @classmethod
+  def nowhere(cls, num_clusters: int, components: int) -> 'Placing':
+    """All clients in cluster 0."""
+    centroids = jnp.full((num_clusters, 2, components), FAR).at[0].set(0.0)
+    return cls(centroids, jnp.zeros(2), jnp.ones(2), jnp.float32(0.0))
+
+  def nearest(self, moments: Moments) -> jax.Array:
+    """[S] int32: the cluster of nearest mean."""
+    values = moments.descriptors(self.reach)[:, :2] - self.least[None, :, None]
+    values = (values / self.span[None, :, None])[:, None]
+    apart = jnp.square(values - self.centroids[None]).sum(axis=(2, 3))
+    return apart.argmin(axis=1).astype(jnp.int32)

@@ -1,0 +1,58 @@
+"""Data that change at the begin of some rounds, as under concept drift."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fesem_jax.core.types import FederatedData
+from fesem_jax.utils.errors import UserError
+
+
+class Phase(NamedTuple):
+  """The data from a round on, until those of the next phase.
+
+  Attributes:
+    first_round: counted from 1.
+    train: training split, on the host.
+    test: test split of the same clients.
+  """
+
+  first_round: int
+  train: FederatedData
+  test: FederatedData
+
+
+def check_phases(phases: Sequence[Phase]) -> None:
+  """Raises `UserError` unless phases follow each other and differ in values alone.
+
+  Args:
+    phases: from that of round 1 on.
+  """
+  firsts = [phase.first_round for phase in phases]
+  if firsts[0] != 1 or any(b <= a for a, b in itertools.pairwise(firsts)):
+    raise UserError(
+      f'`later_phases` must begin after round 1, each later than the one before; they '
+      f'begin with rounds {", ".join(map(str, firsts[1:]))}.'
+    )
+  for phase in phases[1:]:
+    for split, first in ((phase.train, phases[0].train), (phase.test, phases[0].test)):
+      if _form(split) != _form(first):
+        raise UserError(
+          f'The data from round {phase.first_round} on must be of the same clients, '
+          'sizes and types as those of round 1; only values may differ.'
+        )
+
+
+def _form(split: FederatedData) -> tuple[object, ...]:
+  """What phases have in common, so that the same programs serve all of them."""
+  return (
+    np.asarray(split.client_ids).tolist(),
+    np.asarray(split.offsets).tolist(),
+    np.asarray(split.info.names).tolist(),
+    (split.x.shape, str(split.x.dtype), split.y.shape, str(split.y.dtype)),
+    (split.num_classes, split.scale, split.task, split.max_examples),
+    None if split.groups is None else split.groups.count,
+    None if split.corruption is None else split.corruption.kind,
+  )

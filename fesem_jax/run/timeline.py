@@ -1,0 +1,79 @@
+"""The data of a run on the devices, which may change at the begin of some rounds."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fesem_jax.cohorts import placement
+from fesem_jax.cohorts.arrangement import arrange, order_of_clients
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import FederatedData
+from fesem_jax.data.phases import Phase
+
+
+class Data(NamedTuple):
+  """The data of a run, as of a round.
+
+  Attributes:
+    train: training split on the devices.
+    test: test split on the devices.
+    on_host: training split as the user gave it.
+    unseen: both splits of clients that take no part, as the user gave them, or None.
+    places: [M] position on the devices of each client in the user's order.
+    placement: 'replicated' or 'sharded'.
+  """
+
+  train: FederatedData
+  test: FederatedData
+  on_host: FederatedData
+  unseen: tuple[FederatedData, FederatedData] | None
+  places: np.ndarray
+  placement: str
+
+
+class Timeline:
+  """The data of the present round; those of other phases are on the host.
+
+  Args:
+    local: how clients train, which decides their order, and the devices.
+    phases: of the run, from that of round 1 on.
+    unseen: see `Data`.
+    data_placement: see `simulate`.
+    clients_per_round: see `simulate`.
+
+  Attributes:
+    phases: of the run.
+    data: of the present round.
+  """
+
+  def __init__(
+    self,
+    local: LocalTraining,
+    phases: Sequence[Phase],
+    unseen: tuple[FederatedData, FederatedData] | None,
+    data_placement: str,
+    clients_per_round: int,
+  ):
+    self._local, self._now, self.phases = local, 0, phases
+    _, train, test = phases[0]
+    chosen = placement.chosen(
+      data_placement,
+      placement.bytes_of(train, test),
+      local.mesh,
+      everyone=not 0 < clients_per_round < train.num_clients,
+    )
+    places = np.argsort(order_of_clients(local, train))
+    self.data = Data(
+      *arrange(local, train, test, chosen), train, unseen, places, chosen
+    )
+
+  def enter(self, number: int) -> bool:
+    """Goes on to the phase of a round, counted from 1; returns whether data changed."""
+    phase = max(i for i, p in enumerate(self.phases) if p.first_round <= number)
+    if phase == self._now:
+      return False
+    self._now, (_, train, test) = phase, self.phases[phase]
+    placed = arrange(self._local, train, test, self.data.placement)
+    self.data = self.data._replace(train=placed[0], test=placed[1], on_host=train)
+    return True

@@ -1,0 +1,277 @@
+"""FedDrift against float64: drift, new models, merging, and clusters that it finds."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+from sklearn.metrics import adjusted_rand_score
+
+from fesem_jax import algorithms
+from fesem_jax.clustering import concept_drift
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  matrix,
+  reference_round,
+  run,
+  unflatten,
+)
+
+NONE = np.inf
+
+
+def reference_step(losses, own, before, last_used, weights, delta):
+  """A time step in words.
+
+  Args:
+    losses: [M, K] of all models.
+    own: [M] model of each client.
+    before: [M] loss of the step before.
+    last_used: [K] last time step of each model, -1 of those that are not in use.
+    weights: [M].
+    delta: threshold.
+
+  Returns:
+    Model that each client trains, its least loss, model -> the one that it starts as,
+    clusters of models, and their weights.
+  """
+  num_clients, count = losses.shape
+  in_use = [k for k in range(count) if last_used[k] >= 0]
+  best = np.array([min(in_use, key=lambda k: losses[i, k]) for i in range(num_clients)])
+  least = losses[np.arange(num_clients), best]
+  drifted = least > before + delta
+  free = sorted(set(range(count)) - set(best.tolist()), key=lambda k: (last_used[k], k))
+  new = dict(zip(np.flatnonzero(drifted), free, strict=False))
+  kept = [k for k in in_use if k not in new.values()]
+  members = {
+    k: [
+      i
+      for i in range(num_clients)
+      if (best[i] == k and not drifted[i])
+      or (own[i] == k and losses[i, k] <= before[i] + delta)
+    ]
+    for k in kept
+  }
+  seen = [k for k in kept if members[k]]
+
+  def on(j, k):
+    return np.average(losses[members[k], j], weights=weights[members[k]])
+
+  def apart(j, k):
+    return max(on(j, k) - on(j, j), on(k, j) - on(k, k), 0) * (j != k)
+
+  label = np.zeros(len(seen), int)
+  if len(seen) > 1:
+    table = np.array([[apart(j, k) for k in seen] for j in seen])
+    tree = hierarchy.linkage(squareform(table), 'complete')
+    label = hierarchy.fcluster(tree, delta, 'distance')
+  clusters = [
+    [k for k, c in zip(seen, label, strict=True) if c == g] for g in set(label)
+  ]
+  into = {k: min(cluster) for cluster in clusters for k in cluster}
+  after = np.array([new.get(i, into.get(k, k)) for i, k in enumerate(best)])
+  shares = {k: weights[members[k]].sum() for k in seen}
+  return after, least, {k: best[i] for i, k in new.items()}, clusters, shares
+
+
+@pytest.mark.parametrize(
+  ('alone', 'delta', 'weighting'),
+  [(True, 0.3, 'by_examples'), (False, 0.02, 'uniform')],
+)
+def test_matches_float64_reference(alone, delta, weighting):
+  # Every second round begins with a time step, in which the labels change.
+  first, local = federation(), helpers.local(epochs=3)
+  second = federation_of_other_labels(first)
+  algorithm = algorithms.build(
+    'fed_drift', local, drift_delta=delta, check_every=2, start_alone=alone,
+    weighting=weighting, max_clusters=7,
+  )  # fmt: skip
+  state, step = initial(algorithm, first), jax.jit(algorithm.step)
+  centers = [reference.from_params(state.centers, k) for k in range(7)]
+  weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
+  own = np.arange(6) if alone else np.zeros(6, int)
+
+  def losses_of(data):
+    return np.array(
+      [
+        [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
+        for i in range(6)
+      ]
+    )
+
+  before, seen = losses_of(first)[:, 0], []
+  np.testing.assert_allclose(state.client_losses, before, rtol=1e-5)
+  last_used = np.where(np.isin(np.arange(7), own), 0, -1)
+  for number in range(1, 7):
+    data = first if number < 5 else second
+    if number in (3, 5):
+      own, before, started, clusters, shares = reference_step(
+        losses_of(data), own, before, last_used, weights, delta
+      )
+      old = [reference.flat(c) for c in centers]
+      for cluster in clusters:
+        share = [shares[k] for k in cluster]
+        mean = np.average([old[k] for k in cluster], axis=0, weights=share)
+        centers[min(cluster)] = unflatten(mean, centers[0])
+        last_used[[k for k in cluster if k != min(cluster)]] = -1
+      for k, source in started.items():
+        centers[k] = unflatten(old[source], centers[0])
+      last_used[own] = number // 2
+      seen.append((len(started), max(map(len, clusters))))
+    key = jax.random.fold_in(jax.random.key(9), number)
+    state, info = step(state, data, helpers.everyone(data), key)
+    np.testing.assert_array_equal(state.assignment, own)
+    np.testing.assert_array_equal(state.last_used, last_used)
+    in_use = last_used >= 0
+    assert_close(state.client_losses, before, rtol=1e-3)
+    trained = reference_round(local, data, [centers[k] for k in own], range(6), key)
+    points = np.stack([reference.flat(w) for w in trained])
+    new = reference.means(points, own, weights, [reference.flat(c) for c in centers])
+    centers = [unflatten(c, centers[0]) for c in new]
+    got = reference.vectors(state.centers)
+    assert_close(got[in_use], new[in_use], rtol=1e-3)
+  assert int(info.clusters.sizes.sum()) == 6
+  assert max(started for started, _ in seen) > 0
+  assert not alone or max(largest for _, largest in seen) > 1
+
+
+def federation_of_other_labels(data):
+  """The same examples, where labels of the first three clients moved by one."""
+  moved = np.asarray(data.y).copy()
+  last = int(np.asarray(data.offsets)[3])
+  moved[:last] = (moved[:last] + 1) % helpers.CLASSES
+  return dataclasses.replace(data, y=moved)
+
+
+@functools.cache
+def planted():
+  """Seeds share its programs."""
+  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
+  return algorithms.build('fed_drift', local, check_every=3)
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_recovers_planted_clusters_without_their_number(seed):
+  groups = np.arange(16) % 4
+  data = helpers.federation([60] * 16, seed=seed, groups=groups)
+  state, infos = run(planted(), data, rounds=10, seed=seed)
+  assert adjusted_rand_score(groups, state.assignment) == 1.0
+  assert int((np.asarray(state.last_used) >= 0).sum()) == 4
+  assert int(infos[-1].clusters.moved) == 0
+
+
+def test_one_model_of_one_step_is_fed_avg():
+  data, local = federation(), helpers.local()
+  drift = algorithms.build('fed_drift', local, max_clusters=1, start_alone=False)
+  average, start = algorithms.build('fed_avg', local), initial(drift, data)
+  begin = initial(average, data)._replace(params=start.centers)
+  want, _ = run(average._replace(init=lambda key, data: begin), data)
+  state, _ = run(drift, data)
+  assert_close(matrix(state.centers), matrix(want.params), rtol=1e-6, atol=1e-7)
+
+
+def decided(losses, own, before, last_used, delta=0.5, sent=None):
+  losses = np.array(losses, np.float32)
+  count = len(losses)
+  clients = concept_drift.Clients(
+    jnp.asarray(losses),
+    jnp.array(own, jnp.int32),
+    jnp.array(before, jnp.float32),
+    jnp.ones(count, bool) if sent is None else jnp.array(sent),
+    jnp.ones(count),
+    jnp.arange(count),
+  )
+  found = concept_drift.decide(
+    clients, jnp.array(last_used, jnp.int32), jnp.int32(9), delta
+  )
+  return jax.tree.map(np.asarray, found)
+
+
+def test_drift_is_a_rise_of_the_least_loss_by_more_than_delta():
+  # Client 0 drifts; 1 rose by delta alone; 2 finds another model that fits.
+  found = decided(
+    [[1.6, 2.0, NONE], [1.5, 2.0, NONE], [2.0, 0.9, NONE]],
+    [0, 0, 0], [1.0, 1.0, 1.0], [8, 8, -1],
+  )  # fmt: skip
+  assert found.own.tolist() == [2, 0, 1]
+  assert found.new.tolist() == [2, 3, 3]
+  assert found.best.tolist() == [0, 0, 1]
+  np.testing.assert_allclose(found.loss, [1.6, 1.5, 0.9])
+  assert found.last_used.tolist() == [9, 9, 9]
+
+
+def test_new_models_take_the_place_of_unused_then_least_recently_used_ones():
+  losses = [[3.0, 9.0, 9.0, NONE]] * 3 + [[1.0, 9.0, 9.0, NONE]]
+  found = decided(losses, [0] * 4, [1.0] * 4, [8, 7, 6, -1])
+  assert found.own.tolist() == [3, 2, 1, 0]
+  # A fourth would find none: it keeps the model of least loss.
+  found = decided(losses[:3] * 2, [0] * 6, [1.0] * 6, [8, 7, 6, -1])
+  assert found.own.tolist() == [3, 2, 1, 0, 0, 0]
+
+
+def test_who_sends_no_losses_keeps_its_model():
+  losses = [[5.0, 0.1, NONE], [0.4, 9.0, NONE]]
+  found = decided(losses, [0, 0], [1.0, 1.0], [8, 8, -1], sent=[False, True])
+  assert found.own.tolist() == [0, 0]
+  np.testing.assert_allclose(found.loss, [1.0, 0.4])
+
+
+def test_models_merge_by_complete_linkage_and_by_weight():
+  # 0 and 1 are closest; 2 is close to 1 but not to 0.
+  losses = [[1.0, 1.1, 1.9], [1.1, 1.0, 1.4], [1.9, 1.4, 1.0]]
+  found = decided(losses, [0, 1, 2], [1.0] * 3, [8, 8, 8])
+  assert found.into.tolist() == [0, 0, 2]
+  assert found.own.tolist() == [0, 0, 2]
+  assert found.last_used.tolist() == [9, -1, 9]
+  assert decided(losses, [0, 1, 2], [1.0] * 3, [8] * 3, 1.0).into.tolist() == [0] * 3
+  assert decided(losses, [0, 1, 2], [1.0] * 3, [8] * 3, 0.1).into.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_merging_is_that_of_scipy(seed):
+  points = np.random.default_rng(seed).normal(size=(9, 2))
+  apart = np.linalg.norm(points[:, None] - points, axis=-1)
+  want = hierarchy.fcluster(
+    hierarchy.linkage(squareform(apart, checks=False), 'complete'), 1.2, 'distance'
+  )
+  np.fill_diagonal(apart, np.inf)
+  found = concept_drift.merged(jnp.asarray(apart, jnp.float32), 1.2)
+  assert adjusted_rand_score(want, found) == 1.0
+  assert len(set(want)) == len(set(found.tolist())) < 9
+
+
+def test_a_model_that_fits_nobody_any_more_is_kept_for_later():
+  # All clients moved on to model 1; on their examples nothing is known of model 0.
+  found = decided([[4.0, 0.5], [4.0, 0.5]], [0, 0], [0.5, 0.5], [8, 8])
+  assert found.into.tolist() == [0, 1]
+  assert found.last_used.tolist() == [8, 9]
+
+
+def test_bad_options_and_runs_are_refused():
+  for options, message in (
+    ({'max_clusters': -1}, '`max_clusters=-1` must be at least 0'),
+    ({'drift_delta': -1.0}, '`drift_delta=-1.0` must be at least 0'),
+    ({'check_every': 0}, '`check_every=0` must be at least 1'),
+    ({'weighting': 'size'}, '`weighting=size` is unknown'),
+  ):
+    with pytest.raises(UserError, match=message):
+      algorithms.build('fed_drift', helpers.local(), **options)
+  data = federation()
+  few = algorithms.build('fed_drift', helpers.local(), max_clusters=5)
+  with pytest.raises(UserError, match='`max_clusters=5` is fewer than the 6 clients'):
+    few.init(jax.random.key(0), data)
+  algorithm = algorithms.build('fed_drift', helpers.local())
+  cohort = Cohort(np.array([0, 1], np.int32), everyone=False)
+  state = jax.eval_shape(algorithm.init, jax.random.key(0), data)
+  with pytest.raises(UserError, match='`clients_per_round` must be 0 for fed_drift'):
+    algorithm.step(state, data, cohort, jax.random.key(0))

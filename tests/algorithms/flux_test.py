@@ -1,0 +1,178 @@
+"""FLUX: descriptors against float64, their clusters, and clients without labels."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from fesem_jax import algorithms
+from fesem_jax.clustering import density, descriptors
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import assert_close, federation, initial, matrix, run
+
+
+def reference_descriptors(model, data, num_classes, components):
+  """[M, G, C], as the paper's authors describe clients."""
+  points = np.random.default_rng(1).uniform(size=(200, model[-1][0].shape[0]))
+  middle = points.mean(axis=0)
+  directions = np.linalg.svd(points - middle)[2][:components]
+  for direction in directions:
+    direction *= np.sign(direction[np.abs(direction).argmax()])
+  features = []
+  for i in range(data.num_clients):
+    x, y = data.client(i)
+    hidden = x.reshape(len(x), -1).astype(np.float64)
+    for kernel, bias in model[:-1]:
+      hidden = np.maximum(hidden @ kernel + bias, 0)
+    features.append((hidden, y))
+  reach = 1.02 * max(hidden.max() for hidden, _ in features)
+  found = []
+  for hidden, y in features:
+    low = (hidden - reach * middle) @ directions.T
+    parts = [low] + [low[y == label] for label in range(num_classes)]
+    lacking = [part is not low and len(part) < 2 for part in parts]
+    nothing = np.full(components, -1.0)
+    pairs = zip(parts, lacking, strict=True)
+    of = [
+      (nothing, nothing) if lacks else (part.mean(axis=0), part.std(axis=0))
+      for part, lacks in pairs
+    ]
+    means, deviations = zip(*of, strict=True)
+    found.append([means[0], deviations[0], *means[1:], *deviations[1:]])
+  return np.array(found)
+
+
+def test_descriptors_match_float64_reference():
+  data, local = federation(), helpers.local()
+  algorithm = algorithms.build('flux', local, warmup_rounds=2)
+  state, _ = run(algorithm, data, rounds=2)
+  model = reference.from_params(state.described_by, 0)
+  everyone = helpers.everyone(data)
+  found = descriptors.moments(local, '', state.described_by, data, everyone)
+  reach = found.reach(np.ones(6, bool))
+  want = reference_descriptors(model, data, helpers.CLASSES, 3)
+  assert_close(found.descriptors(reach), want, rtol=1e-3, atol=1e-3)
+  assert (want == -1).any()  # Some clients lack a class.
+  assert int(state.numbers) == want[0].size
+  # All models go on from the average, each with the clients that were found.
+  clusters = density.by_descriptors(want, np.ones(6, bool), np.arange(6), 1.0)
+  np.testing.assert_array_equal(state.assignment, clusters.assignment)
+  centers = matrix(state.centers)
+  np.testing.assert_array_equal(centers, np.repeat(centers[:1], len(centers), axis=0))
+  first = descriptors.features_of(local.model, 'dense0')
+  params = jax.tree.map(lambda x: x[0], state.described_by)
+  x = data.client(0)[0]
+  np.testing.assert_array_equal(first(params, x), x.reshape(len(x), -1))
+
+
+def test_the_warmup_is_fed_avg():
+  data, local = federation(), helpers.local()
+  flux = algorithms.build('flux', local, warmup_rounds=9)
+  average, start = algorithms.build('fed_avg', local), initial(flux, data)
+  begin = initial(average, data)._replace(params=start.described_by)
+  want, _ = run(average._replace(init=lambda key, data: begin), data)
+  state, _ = run(flux, data)
+  assert_close(matrix(state.centers)[:1], matrix(want.params), rtol=1e-6, atol=1e-7)
+  assert not np.asarray(state.assignment).any()
+
+
+@functools.cache
+def planted():
+  """Seeds share its programs."""
+  local = helpers.local(batch_size=10, rate=0.3, hidden=())
+  return algorithms.build('flux', local, warmup_rounds=2, eps_scaling=2.0)
+
+
+def of_groups(groups, size, seed=0):
+  """Clients whose features of each class, and their spread, depend on their group."""
+  data = helpers.federation([size] * len(groups), seed=seed, groups=groups)
+  group, rng = np.repeat(groups, size), np.random.default_rng(seed)
+  y = rng.integers(0, helpers.CLASSES, len(group)).astype(np.int32)
+  x = 0.3 * data.x * (1 + group[:, None])
+  x += 3 * np.eye(6)[(y + group) % 3] + 3 * np.eye(6)[3 + group]
+  return dataclasses.replace(data, x=x.astype(np.float32), y=y)
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_recovers_planted_clusters_without_their_number(seed):
+  groups = np.arange(12) % 3
+  state, infos = run(planted(), of_groups(groups, 200, seed), rounds=4, seed=seed)
+  assert adjusted_rand_score(groups, state.assignment) == 1.0
+  assert [int(info.clusters.moved) for info in infos] == [0, 8, 0, 0]
+  assert np.count_nonzero(infos[1].clusters.sizes) == 3
+  assert int(infos[1].clusters.sizes.sum()) == 12
+
+
+def test_clients_without_labels_get_the_cluster_of_like_features():
+  algorithm, data = planted(), of_groups(np.arange(12) % 3, 200)
+  before = algorithm.of_unseen(initial(algorithm, data), data)
+  assert not np.asarray(before.choice).any()
+  state, _ = run(algorithm, data, rounds=3)
+  groups = np.array([2, 1, 0, 0, 1, 2])
+  others = of_groups(groups, 100, seed=7)
+  others = dataclasses.replace(others, y=others.y * 0)
+  own = np.asarray(state.assignment)
+  np.testing.assert_array_equal(algorithm.of_unseen(state, others).choice, own[groups])
+
+
+def test_who_does_not_count_goes_to_the_nearest_mean():
+  values = np.zeros((6, 4, 1))
+  values[:, 0, 0] = [0.0, 0.1, 5.0, 5.1, 4.0, np.nan]
+  counted = np.array([True, True, True, True, False, False])
+  found = density.by_descriptors(values, counted, np.arange(6), 1.0)
+  assert found.assignment[:5].tolist() == [0, 0, 1, 1, 1]
+  np.testing.assert_allclose(found.centroids[:, 0, 0], [0.05 / 5.1, 5.05 / 5.1])
+  np.testing.assert_allclose(found.span, [5.1, 1, 1, 1])
+
+
+def test_clusters_are_numbered_by_id_and_points_far_from_all_are_alone():
+  points = np.array([[9.0], [0.0], [0.1], [5.0], [5.1], [0.2]])
+  order = np.array([3, 0, 5, 1, 4, 2])
+  own, radius = density.clusters(points, np.arange(6))
+  assert own.tolist() == [0, 1, 1, 2, 2, 1]
+  assert radius < 3.9
+  turned, _ = density.clusters(points[order], np.arange(6)[order])
+  assert turned.tolist() == own[order].tolist()
+  assert density.clusters(points, np.arange(6), 1000.0)[0].tolist() == [0] * 6
+  assert density.clusters(points[:1], np.arange(1))[0].tolist() == [0]
+  same = density.clusters(np.array([[1.0], [1.0], [2.0]]), np.arange(3), 0.5)[0]
+  assert len(set(same)) in (1, 2)
+  assert same[0] == same[1]
+
+
+def test_the_knee_is_where_an_increasing_curve_bends():
+  assert density.knee(np.array([1.0, 1.1, 1.2, 1.3, 1.4, 5.0, 9.0])) == 4
+  assert density.knee(np.linspace(0, 1, 9)) is None
+  assert density.knee(np.ones(5)) is None
+  assert density.knee(np.array([1.0, 2.0])) is None
+
+
+def test_bad_options_and_runs_are_refused():
+  for options, message in (
+    ({'warmup_rounds': 0}, '`warmup_rounds=0` must be at least 1'),
+    ({'eps_scaling': 0.0}, '`eps_scaling=0.0` must be positive'),
+    ({'max_clusters': -1}, '`max_clusters=-1` must be at least 0'),
+    ({'weighting': 'size'}, '`weighting=size` is unknown'),
+  ):
+    with pytest.raises(UserError, match=message):
+      algorithms.build('flux', helpers.local(), **options)
+  data = federation()
+  key = jax.random.key(0)
+  lacking = algorithms.build('flux', helpers.local(), latent_layer='head')
+  with pytest.raises(UserError, match='`latent_layer=head` is no dense layer'):
+    lacking.init(key, data)
+  algorithm = algorithms.build('flux', helpers.local())
+  state = jax.eval_shape(algorithm.init, key, data)
+  some = Cohort(np.array([0, 1], np.int32), everyone=False)
+  with pytest.raises(UserError, match='`clients_per_round` must be 0 for flux'):
+    algorithm.step(state, data, some, key)
+  one = algorithms.build(
+    'flux', helpers.local(), warmup_rounds=1, max_clusters=1, eps_scaling=1e-9
+  )
+  with pytest.raises(UserError, match='flux found 6 clusters, more than'):
+    run(one, data, rounds=1)
