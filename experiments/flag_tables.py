@@ -441,9 +441,6 @@ _METHOD = (
     "Per-FedAvg's gradient: first_order leaves the Hessian out; hessian_free takes a "
     'difference of gradients for it.', enum_values=('first_order', 'hessian_free')),
   _option('float', 'hessian_delta', 'Length of that difference, in gradients.'),
-  _option('list', 'head_layers',
-    "Names of the layers of the head, which is each client's own "
-    '(LG-FedAvg: shared by all; FedBABU: fixed).'),
   _option('float', 'ala_rate',
     "Learning rate of FedALA's weights, which say how much of the global model's top "
     'layers each client takes; 0 takes all.'),
@@ -465,7 +462,8 @@ _METHOD = (
     'Probability that a round of L2GD aggregates the models; in all others, clients '
     'train alone.'),
   _option('list', 'head_layers',
-    "Names of the layers that are each client's own; of FedALA, its top layers."),
+    "Names of the layers of the head, which is each client's own (LG-FedAvg: shared by "
+    'all; FedBABU: fixed; FedALA: mixed with that of all).'),
   _option('integer', 'head_epochs', 'Local epochs of the head.'),
   _option('enum', 'first_assignment',
     "CLoVE's clusters of the first round: random ones, in which every model gets a "
@@ -543,8 +541,6 @@ _METHOD = (
   _option('bool', 'start_alone',
     'Whether each client has a model of its own in the first time step of FedDrift, so '
     'that groups which are there from the start are found; else all share one.'),
-  _option('enum', 'linkage', 'How a cluster is split in two.',
-    enum_values=('minimax', 'complete', 'average')),
 )  # fmt: skip
 
 GROUPS = {
