@@ -16,7 +16,8 @@ class ClientHistory(Callback):
 
   `load_run(workdir).client_history` reads it; see `results.client_history`. A round
   needs about 25 bytes a client in memory and on disk, and its clients' losses and
-  steps come from the device in every round.
+  steps come from the device in every round. Round 0 are the clusters that the method
+  starts from.
 
   Args:
     every: rounds whose number this divides are recorded; their figures are known where
@@ -48,7 +49,7 @@ class ClientHistory(Callback):
     if event.number % self.every:
       return
     self._part = part_of(
-      event.info.clients, event.assignment, event.arranged.places, self._examples
+      event.info, event.assignment, event.arranged.places, self._examples
     )
 
   def on_evaluation(self, event: Evaluation) -> None:
@@ -62,6 +63,9 @@ class ClientHistory(Callback):
 
   def on_round_end(self, event: RoundEnd) -> None:
     """Keeps a round."""
+    if not event.number:
+      places = event.arranged.places
+      self._part = part_of(None, event.assignment, places, self._examples)
     if part := self._part:
       processes.from_first(
         lambda: client_history.write_part(self._folder, event.number, part)
