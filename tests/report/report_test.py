@@ -352,6 +352,17 @@ def test_runs_of_one_method_are_told_apart_by_their_flags(tmp_path):
   ]
 
 
+def test_rounds_are_those_that_a_run_went_on_to(tmp_path):
+  for name in ('run', 'on', 'open'):
+    path = write_run(tmp_path / name, finished=name != 'open') / 'config.json'
+    config = json.loads(path.read_text()) | {'rounds': ROUNDS if name == 'run' else 2}
+    path.write_text(json.dumps(config))
+  read = [read_runs([tmp_path / name])[0] for name in ('run', 'on', 'open')]
+  assert [run.config['rounds'] for run in read] == [ROUNDS, ROUNDS, ROUNDS - 1]
+  assert read[2].status == f'not finished: round {ROUNDS - 1}'
+  assert 'rounds=' not in read_runs([tmp_path / 'run', tmp_path / 'on'])[1].label
+
+
 def test_runs_that_tuned_are_left_out(tmp_path):
   write_run(tmp_path / 'fed_avg' / 'seed0', 'fed_avg', clusters=0)
   write_run(tmp_path / 'tune' / 'fed_avg' / '0.1' / 'seed9', 'fed_avg', clusters=0)
