@@ -48,9 +48,8 @@ class ClientHistory(Callback):
     """Takes what became of the clients of a round."""
     if event.number % self.every:
       return
-    self._part = part_of(
-      event.info, event.assignment, event.arranged.places, self._examples
-    )
+    places = event.arranged.places
+    self._part = part_of(event.info, event.assignment, places, self._examples)
 
   def on_evaluation(self, event: Evaluation) -> None:
     """Takes the figures of the clients, and the clusters that they deploy from."""
