@@ -266,7 +266,8 @@ _RUN = (
   _flag('integer', 'client_metrics_every', 0,
     'Record every client in rounds that this divides, in WORKDIR/history.parquet (.npz '
     'without pyarrow): its cluster, loss, figures where they are measured, steps, and '
-    'whether it took part or failed; 0: never.', lower_bound=0),
+    'whether it took part or failed. The report then shows who moved between clusters. '
+    '0: never.', lower_bound=0),
   _flag('enum', 'device_profile', '',
     "Clients' devices and network, for the simulated seconds of each round, which "
     'takes as long as its slowest client; empty: none. '

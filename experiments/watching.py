@@ -6,6 +6,7 @@ from typing import Any
 
 from fesem_jax.callbacks import AssignmentRegret, ClientHistory, Costs, loggers
 from fesem_jax.callbacks.callback import Callback
+from fesem_jax.results import client_history
 from fesem_jax.results.result import Result
 from fesem_jax.utils.errors import UserError, argument
 
@@ -47,21 +48,26 @@ def notes(
     result: of the run.
     workdir: of the run.
   """
-  mend = 'give it to a run with more --rounds or in another --workdir.'
-  said = []
+  said, rounds = [], result.summary['rounds']
+  late = (
+    f'added nothing, as all {rounds} rounds were done before; raise --rounds to have '
+    'it in further rounds, or name another --workdir to run again with it.'
+  )
   for watcher in watchers:
     regrets = isinstance(watcher, AssignmentRegret) and watcher.applies
     if regrets and 'regret' not in result.summary:
-      said.append(f'--regret measured nothing, as all rounds were done before; {mend}')
-    if isinstance(watcher, ClientHistory) and not any(workdir.glob('history.*')):
-      named, reason = (
-        argument('client_metrics_every', watcher.every),
-        'were done before',
-      )
-      if watcher.every > result.summary['rounds']:
-        reason = 'come before the first that it names'
-      said.append(f'{named} recorded nothing, as all rounds {reason}; {mend}')
+      said.append(f'--regret {late}')
+    if isinstance(watcher, ClientHistory) and not _recorded(workdir):
+      named = argument('client_metrics_every', watcher.every)
+      early = f'recorded no round, as the run has {rounds}; lower it.'
+      said.append(f'{named} {early if watcher.every > rounds else late}')
   return said
+
+
+def _recorded(workdir: pathlib.Path) -> bool:
+  """Whether a workdir has a history of more than the clusters of the start."""
+  held = any(workdir.glob('history.*'))
+  return held and client_history.read(workdir).rounds != [0]
 
 
 def check(machine: dict[str, Any]) -> None:

@@ -81,13 +81,14 @@ def _holds(record: Record, before: Record, text: str) -> bool:
 
 
 def _plain(name: str, key: Any, value: Any) -> Any:
-  """A value as JSON would give it back."""
+  """A value as JSON would give it back; NaN and infinities, which it lacks, as None."""
   if not isinstance(key, str):
     raise UserError(f'{name} added the entry {key!r} to a record; use a string.')
   if key in _OF_THE_RUN:
     raise UserError(f'{name} added {key!r} to a record, which is an entry of the run.')
   try:
-    return json.loads(json.dumps(value, default=lambda x: x.tolist()))
+    text = json.dumps(value, default=lambda x: x.tolist())
+    return json.loads(text, parse_constant=lambda _: None)
   except (TypeError, ValueError, AttributeError, RecursionError) as e:
     raise UserError(
       f'{name} added the entry {key!r} to a record, which JSON cannot hold '

@@ -16,6 +16,9 @@ from fesem_jax.utils.errors import UserError
 
 FINISHED = 'finished'  # Why a run ends that has done all its rounds.
 
+# Methods that may end a run.
+_STOPPING = ('.on_start', '.on_round', '.on_evaluation')
+
 
 class Callbacks:
   """The callbacks of a run: of the user, and the run's own before and after these.
@@ -180,6 +183,11 @@ class Callbacks:
 
 
 def _checked(name: str, returned: Any) -> Stop | None:
+  if returned is not None and not name.endswith(_STOPPING):
+    raise UserError(
+      f'{name} must return None; it returned {returned!r}. To end the run, return '
+      'fesem_jax.Stop(reason) from `on_round` or `on_evaluation`.'
+    )
   if returned is not None and not isinstance(returned, Stop):
     raise UserError(
       f'{name} must return fesem_jax.Stop(reason) or None; it returned {returned!r}.'

@@ -16,7 +16,8 @@ class ClientHistory(Callback):
 
   `load_run(workdir).client_history` reads it; see `results.client_history`. A round
   needs about 25 bytes a client in memory and on disk, and its clients' losses and
-  steps come from the device in every round.
+  steps come from the device in every round. Round 0 are the clusters that the method
+  starts from.
 
   Args:
     every: rounds whose number this divides are recorded; their figures are known where
@@ -47,9 +48,8 @@ class ClientHistory(Callback):
     """Takes what became of the clients of a round."""
     if event.number % self.every:
       return
-    self._part = part_of(
-      event.info.clients, event.assignment, event.arranged.places, self._examples
-    )
+    places = event.arranged.places
+    self._part = part_of(event.info, event.assignment, places, self._examples)
 
   def on_evaluation(self, event: Evaluation) -> None:
     """Takes the figures of the clients, and the clusters that they deploy from."""
@@ -62,6 +62,9 @@ class ClientHistory(Callback):
 
   def on_round_end(self, event: RoundEnd) -> None:
     """Keeps a round."""
+    if not event.number:
+      places = event.arranged.places
+      self._part = part_of(None, event.assignment, places, self._examples)
     if part := self._part:
       processes.from_first(
         lambda: client_history.write_part(self._folder, event.number, part)

@@ -29,36 +29,42 @@ def clusters(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
   found, room = [], _SHEET_BYTES
   for i in first_of_each_method(runs):
     run = runs[i]
-    made = _sizes(run)
-    if made is None:
+    records = [r for r in run.history if r.get('cluster_sizes')]
+    if not records:
       continue
+    made, places = _sizes(records)
     sheets, used = _sheets(run, room)
     room -= used
-    found.append(made | {'run': i, 'moves': moves(run.folder), 'sheets': sheets})
+    moved = moves(run.folder, places)
+    found.append(made | {'run': i, 'moves': moved, 'sheets': sheets})
   return found
 
 
-def _sizes(run: ReportedRun) -> dict[str, Any] | None:
-  """Sizes of clusters over the recorded rounds; of many clusters, the largest."""
-  records = [r for r in run.history if r.get('cluster_sizes')]
-  if not records:
-    return None
+def _sizes(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray]:
+  """Sizes of clusters over rounds; of many clusters, the largest.
+
+  Returns:
+    `rounds`, `names` and `sizes`, and the place of each cluster [K] among the names.
+  """
   count = max(len(r['cluster_sizes']) for r in records)
   kept = np.unique(np.linspace(0, len(records) - 1, _ROUNDS).astype(int))
   rows = [records[i]['cluster_sizes'] for i in kept]
   sizes = np.array([[*row, *[0] * (count - len(row))] for row in rows])
-  names = [str(k) for k in range(count)]
+  names, places = [str(k) for k in range(count)], np.arange(count)
   if count > _CLUSTERS:
     order = np.argsort(-sizes[-1], kind='stable')
     top, others = np.sort(order[:_CLUSTERS]), order[_CLUSTERS:]
+    places = np.full(count, _CLUSTERS)
+    places[top] = np.arange(_CLUSTERS)
     rest = sizes[:, others].sum(axis=1, keepdims=True)
     sizes = np.concatenate([sizes[:, top], rest], axis=1)
     names = [*map(str, top), f'{len(others)} others']
-  return {
+  made = {
     'rounds': [records[i]['round'] for i in kept],
     'names': names,
     'sizes': sizes.tolist(),
   }
+  return made, places
 
 
 def _sheets(run: ReportedRun, room: int) -> tuple[list[dict[str, Any]] | None, int]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.report.flows import flows
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.safe_files import read_npz, reading
 
@@ -15,21 +16,27 @@ _ROWS = 20_000_000
 _COLUMNS = ('round', 'client', 'assignment')
 
 
-def moves(folder: pathlib.Path) -> dict[str, Any] | None:
+def moves(folder: pathlib.Path, places: np.ndarray) -> dict[str, Any] | None:
   """Assignments over rounds; None where the workdir has no history of them.
 
-  Of many clients, those that moved most often are shown, then others at even distances
-  among the clusters.
+  Of many clients, those that moved most often are shown in the grid, then others at
+  even distances among the clusters. Flows are of all clients.
+
+  Args:
+    folder: the workdir.
+    places: [K] place that the page shows each cluster at; several may share one.
 
   Returns:
-    `rounds` [R], `clients` [C] as the history names them, their clusters `grid` [C, R],
-    None where a round has none, `moved`, how many of `of` clients ever moved.
+    `rounds` [R], `clients` [C] as the history names them, the places of their clusters
+    `grid` [C, R], -1 before the first one is known, `moved`, how many of `of` clients
+    ever moved, and `flows`, see `flows.flows`.
   """
   held = _history(folder)
   if held is None:
     return None
   number, who, cluster = (held[name] for name in _COLUMNS)
-  known = np.nan_to_num(cluster, nan=-1) >= 0
+  cluster = np.nan_to_num(cluster, nan=-1)
+  known = (cluster >= 0) & (cluster < len(places))  # Others have yet to join.
   number, who, cluster = number[known], who[known], cluster[known].astype(int)
   if not len(number):
     return None
@@ -44,12 +51,14 @@ def moves(folder: pathlib.Path) -> dict[str, Any] | None:
   often = changed.sum(axis=1)
   shown = _chosen(often, whole[:, -1])
   kept = np.unique(np.linspace(0, len(rounds) - 1, _ROUNDS).astype(int))
+  placed = np.where(whole >= 0, places[whole], -1)
   return {
     'rounds': rounds[kept].tolist(),
     'clients': [printable(name, 60) for name in clients[shown].tolist()],
-    'grid': whole[np.ix_(shown, kept)].tolist(),
+    'grid': placed[np.ix_(shown, kept)].tolist(),
     'moved': int((often > 0).sum()),
     'of': len(clients),
+    'flows': flows(rounds, clients.tolist(), placed, int(places.max()) + 1),
   }
 
 

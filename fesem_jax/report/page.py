@@ -31,6 +31,7 @@ _SCRIPTS = (
   'curves.js',
   'clients.js',
   'clusters.js',
+  'moves.js',
   'page.js',
 )
 

@@ -76,7 +76,8 @@ class ReportedRun:
       why = '' if ended == 'finished' else f', ended: {printable(ended, 60)}'
       return f'{self.summary.get("rounds", last)} rounds{why}'
     planned = self.config.get('rounds')
-    of = f' of {planned}' if planned else ''
+    more = isinstance(planned, int) and planned > last
+    of = f' of {planned}' if more else ''
     return f'not finished: round {last}{of}'
 
 
@@ -171,6 +172,9 @@ def _read(found: _Found) -> ReportedRun:
   config = metrics_file.read_config(folder) or {}
   rounds = (summary or {}).get('rounds')
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
+  done = history[-1]['round'] if history else 0
+  if isinstance(planned := config.get('rounds'), int) and done > planned:  # It went on.
+    config |= {'rounds': done}
   clients = portrait = None
   if summary is not None:
     clients, portrait = client_table.read(folder), metrics_file.read_clients(folder)

@@ -96,6 +96,11 @@ class ClientTable(NamedTuple):
     Raises:
       UserError: on a name that is taken or looks like a figure's, or on no M numbers.
     """
+    if not isinstance(columns, Mapping):
+      raise UserError(
+        f'{source} must return a dict of names and [M] numbers; it returned '
+        f'{type(columns).__name__}.'
+      )
     if not columns:
       return self
     made = dict(self.added or {})

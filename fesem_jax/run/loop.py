@@ -54,10 +54,10 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
   settings, evaluation, history = run.settings, run.evaluation, run.out.records
   step, _ = wait_for(*run.step())
   state, done, steps, seconds = run.state, run.done, 0, []
-  shared: dict[str, Any] = {'records': history, 'arranged': arranged(run)}
+  placed = arranged(run)
   if not done and (clusters := evaluation.clusters(state)):
     record = {'round': 0, **clusters, 'seconds': run.init_seconds}
-    start = RoundEnd(number=0, record=record, state=state, **shared)
+    start = RoundEnd(number=0, record=record, records=(), state=state, arranged=placed)
     callbacks.on_round_end(start, interrupted=False)
   derived = DerivedClusters(evaluation, run.like, state)
   measured: Measured | None = None
@@ -78,7 +78,10 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
       info = derived.added_to(info, state)
       _check_finite(done, info, run.algorithm.train is not None, run.checkpoints)
       record = records.round_record(done, info, run.data.train)
-      now = shared | {'number': done, 'record': record, 'state': state}
+      now: dict[str, Any] = {
+        'number': done, 'record': record, 'records': tuple(history), 'state': state,
+        'arranged': placed,
+      }  # fmt: skip
       trained = Round(info=info, drawn=cohort, seconds=seconds[-1], **now)
       reason = callbacks.on_round(trained)
       if done == settings.rounds:
@@ -100,8 +103,10 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
     measured = evaluation.measure(state, done)
     if 'deployed' not in history[-1]:  # Stopped here between evaluations.
       record = history[-1] | evaluation.record(measured)
-      now = shared | {'number': done, 'record': record, 'state': state}
-      told = Evaluation(measured=measured, table=evaluation.clients, **now)
+      told = Evaluation(
+        number=done, record=record, records=tuple(history[:-1]), state=state,
+        arranged=placed, measured=measured, table=evaluation.clients,
+      )  # fmt: skip
       callbacks.on_evaluation(told)
       run.out.amend(record)
       callbacks.raise_error(_kept(done, run))

@@ -54,7 +54,7 @@ def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | Non
     rounds=settings.rounds,
     seed=settings.seed,
     done=run.done,
-    records=run.out.records,
+    records=tuple(run.out.records),
     workdir=run.folder,
     config=run.config,
     state=run.state,

@@ -245,6 +245,39 @@ def test_mistakes_of_callbacks_are_one_sentence(what, message):
     simulated(**OPTIONS, callbacks=[Ending('on_round', 1, what)])
 
 
+@pytest.mark.parametrize('method', ['on_round_end', 'on_end'])
+def test_what_cannot_end_a_run_says_so(method):
+  wanted = rf'Ending.{method} must return None; .* fesem_jax.Stop\(reason\) from `on_r'
+  with pytest.raises(UserError, match=wanted):
+    simulated(**OPTIONS, callbacks=[Ending(method, 2, fj.Stop('enough'))])
+
+
+def test_columns_of_clients_must_have_names():
+  class Listed(fj.Callback):
+    def client_columns(self):
+      return [1, 2]
+
+  with pytest.raises(UserError, match=r'Listed\.client_columns must return a dict of'):
+    simulated(**OPTIONS, callbacks=[Listed()])
+
+
+def test_what_is_not_a_number_is_null_in_records(tmp_path):
+  def add(event):
+    event.record['mine'] = np.array([np.nan, 1.5, -np.inf])
+
+  made = simulated(**OPTIONS, workdir=tmp_path, callbacks=[Ending('on_round', 2, add)])
+  assert made.history[2]['mine'] == [None, 1.5, None]
+  for line in (tmp_path / 'metrics.jsonl').open():
+    json.loads(line, parse_constant=pytest.fail)
+
+
+def test_records_of_earlier_rounds_are_as_they_were(watched):
+  watch, *_ = watched
+  kept = watch.events['round', 3].records
+  assert [record['round'] for record in kept] == [0, 1, 2]
+  assert isinstance(kept, tuple)  # None can be added.
+
+
 def test_a_finished_run_gets_new_entries_of_its_callbacks(tmp_path):
   class Times(fj.Callback):
     def on_end(self, event):

@@ -10,8 +10,10 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.callbacks import ClientHistory, Costs
 from fesem_jax.core import traffic
+from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.results import client_history, device_profiles
 from fesem_jax.results.client_history import COLUMNS
+from fesem_jax.results.client_rounds import part_of
 from tests.support import runs
 
 SIZES, M = np.array(runs.SIZES), len(runs.SIZES)
@@ -62,6 +64,25 @@ def test_rows_are_what_the_rounds_report(recorded):
     last['deployed'], made.clients.deployed_accuracy.astype(np.float32)
   )
   assert len({tuple(r['took_part']) for r in by_round(columns)}) > 1
+
+
+def test_round_0_has_the_clusters_of_the_start(recorded):
+  made, _, columns = recorded
+  start, first = (columns['assignment'][columns['round'] == r] for r in (0, 1))
+  assert np.bincount(start).tolist() == made.history[0]['cluster_sizes']
+  assert (start != first).sum() == made.history[1]['moved']
+  rows = {n: x[columns['round'] == 0] for n, x in columns.items()}
+  np.testing.assert_array_equal(rows['examples'], SIZES)
+  assert not rows['steps'].any()
+  assert not rows['took_part'].any()
+  assert np.isnan(rows['loss']).all()
+
+
+def test_clients_that_have_yet_to_join_have_no_cluster():
+  clusters = Clusters(np.array([0, 2, 1]), np.array([1, 1]), np.array(0))
+  info = RoundInfo(0.0, 0, 2, 2, clusters)
+  part = part_of(info, clusters.assignment, np.arange(3), np.ones(3))
+  assert part['assignment'].tolist() == [0, -1, 1]
 
 
 def test_nothing_but_new_entries_changes_where_clients_are_recorded(recorded):
@@ -117,7 +138,7 @@ def test_a_resumed_run_goes_on_with_its_history(recorded, tmp_path):
   _, _, columns = recorded
   options = CHOSEN | {'workdir': tmp_path}
   runs.simulated(callbacks=[ClientHistory()], **options | {'rounds': 2})
-  assert fj.load_run(tmp_path).client_history.rounds == [1, 2]
+  assert fj.load_run(tmp_path).client_history.rounds == [0, 1, 2]
   runs.simulated(callbacks=[ClientHistory()], **options)
   again = fj.load_run(tmp_path).client_history.columns()
   for name, x in columns.items():
@@ -130,7 +151,7 @@ def test_a_resumed_run_goes_on_with_its_history(recorded, tmp_path):
 
 def test_every_second_round_alone(tmp_path):
   runs.simulated(callbacks=[ClientHistory(2)], workdir=tmp_path, **CHOSEN)
-  assert fj.load_run(tmp_path).client_history.rounds == [2, 4]
+  assert fj.load_run(tmp_path).client_history.rounds == [0, 2, 4]
 
 
 def test_of_a_method_that_does_not_tell_of_clients_the_rest_is_kept(tmp_path):
@@ -236,7 +257,7 @@ def test_a_damaged_round_is_left_out_where_its_file_is_deleted(tmp_path):
     again()
   (tmp_path / 'history' / '1.npz').unlink()
   again()
-  assert fj.load_run(tmp_path).client_history.rounds == [2, 3, 4]
+  assert fj.load_run(tmp_path).client_history.rounds == [0, 2, 3, 4]
 
 
 def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
@@ -248,7 +269,7 @@ def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
 def test_mistakes_end_in_one_sentence(recorded, tmp_path, monkeypatch):
   _, folder, _ = recorded
   held = fj.load_run(folder).client_history
-  with pytest.raises(fj.UserError, match='has no round 9; it has 1, 2, 3, 4'):
+  with pytest.raises(fj.UserError, match='has no round 9; it has 0, 1, 2, 3, 4'):
     held.columns([9])
   with pytest.raises(fj.UserError, match='`client=x` is none of the 7 clients'):
     held.of('x')

@@ -4,6 +4,8 @@ import importlib.util
 import json
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -37,6 +39,7 @@ def test_notebooks_install_what_is_missing_and_hold_no_outputs(path):
   first, second, *_ = code = cells(path)
   assert 'find_spec' in ''.join(first['source'])
   assert 'pip' in ''.join(first['source'])
+  assert '`make wheel`' in ''.join(first['source'])  # Before there is a release.
   assert 'import fesem_jax as fj\n\nfj.setup_devices()' in ''.join(second['source'])
   assert not any(c['outputs'] or c['execution_count'] for c in code)
   text = ''.join(line for c in code for line in c['source'])
@@ -75,3 +78,14 @@ def test_a_page_of_the_manual_has_the_cells():
   assert '(your_own_method.md)' in page
   assert page.count('```python\n') == len(cells(_NOTEBOOKS[0]))
   assert page.count('```') == 2 * len(cells(_NOTEBOOKS[0]))
+
+
+@pytest.mark.parametrize('path', _NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize('package', ['fesem_jax[plots]', './fesem_jax-9-none-any.whl'])
+def test_notebooks_install_the_package_that_is_named(path, package, monkeypatch):
+  ran = []
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  monkeypatch.setattr(subprocess, 'run', lambda command, check: ran.append(command))
+  source = ''.join(cells(path)[0]['source'])
+  exec(source.replace("PACKAGE = 'fesem_jax[plots]'", f'PACKAGE = {package!r}'), {})
+  assert ran == [[sys.executable, '-m', 'pip', 'install', '--quiet', package]]

@@ -23,8 +23,10 @@ def test_a_finished_run_says_what_it_has_not_recorded(tmp_path):
   assert 'Note: --' not in said(tmp_path)
   watched = ('--regret', '--client_metrics_every=3')
   late = said(tmp_path, *watched)
-  assert 'Note: --regret measured nothing, as all rounds were done before' in late
-  assert '--client_metrics_every=3 recorded nothing, as all rounds come before' in late
+  assert 'Note: --regret added nothing, as all 2 rounds were done before; raise' in late
+  assert '--client_metrics_every=3 recorded no round, as the run has 2; lower' in late
+  late = said(tmp_path, '--client_metrics_every=1')
+  assert '--client_metrics_every=1 added nothing, as all 2 rounds were done' in late
   assert 'Note: --' not in said(tmp_path, *watched, '--rounds=3')
   assert 'Note: --' not in said(tmp_path, *watched, '--rounds=3')
 

@@ -40,7 +40,10 @@ addEventListener('load', async () => {
 });
 </script></body>"""
 
-_FIGURES = ('curve-chart', 'client-chart', 'size-chart', 'move-chart', 'label-chart')
+_FIGURES = (
+  'curve-chart', 'client-chart', 'size-chart', 'flow-chart', 'move-chart',
+  'label-chart',
+)  # fmt: skip
 
 
 @pytest.fixture(scope='module')
@@ -84,6 +87,10 @@ def test_every_figure_is_drawn_without_a_complaint(page, width):
     page,
     _COUNTS
     + 'return {found, wide: [root.scrollWidth, innerWidth], '
+    + 'bands: at("flow-chart").querySelectorAll("svg .mark-area path").length, '
+    + 'moves: [...at("move-table").querySelectorAll("tbody tr")]'
+    + '.map((row) => row.textContent), '
+    + 'axes: at("flow-chart").textContent.match(/Round|place/g), '
     + 'sheets: [...document.images].map((i) => i.naturalWidth)};',
     width,
   )
@@ -92,6 +99,9 @@ def test_every_figure_is_drawn_without_a_complaint(page, width):
   assert told['found']['curve-chart'] == [12, 12, 6]  # 6 runs, two rounds of each.
   assert told['found']['client-chart'][0] == 12
   assert told['found']['size-chart'][1] >= 8  # 4 rounds, 2 clusters, and the legend.
+  assert told['found']['flow-chart'][1] >= 6  # 3 rounds, 2 clusters.
+  assert (told['bands'], told['axes']) == (6, ['Round'])
+  assert told['moves'] == ['1 to 21020, 1', '2 to 30121, 2']
   assert told['found']['move-chart'][1] >= 36
   assert told['found']['label-chart'][1] >= 120
   assert told['sheets'] == [12 * (8 + 2)] * 2
@@ -144,7 +154,7 @@ def test_controls_change_the_figures(page):
   assert 'Training examples' in told['view']
   assert told['worst'] == ['c02', 'c03', 'c04', 'c05', 'c06']
   assert told['heads'] == 6  # fed_avg has no clusters.
-  assert told['moves'] == 'Clients that moved to another cluster, by round.'
+  assert told['moves'].startswith('Clients that moved to another cluster, by round.')
   assert told['paper'] == 'rgb(20, 24, 29)'
 
 

@@ -18,6 +18,7 @@ import fesem_jax as fj
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.report import library
 from fesem_jax.report.clients import clients
+from fesem_jax.report.flows import flows
 from fesem_jax.report.moves import moves
 from fesem_jax.report.runs import labels, read_runs
 from fesem_jax.results import metrics_file
@@ -207,16 +208,55 @@ def test_sheets_are_the_images_of_clients(comparison, compared):
 
 
 def test_moves_are_the_assignments_of_each_round(tmp_path):
-  assert moves(tmp_path) is None
+  places = np.arange(2)
+  assert moves(tmp_path, places) is None
   assignment = np.array([[0, 1, 0], [0, -1, 1], [1, 1, 1]])
   write_history(tmp_path, assignment)
-  found = moves(tmp_path)
+  found = moves(tmp_path, places)
   assert found['rounds'] == [1, 2, 3]
   by_client = dict(zip(found['clients'], found['grid'], strict=True))
   # A client that took no part stays where it was.
   wanted = {'0': [0, 0, 1], '1': [1, 1, 1], '2': [0, 1, 1]}
   assert by_client == wanted
   assert (found['moved'], found['of']) == (2, 3)
+  assert found['flows']['sizes'] == [[2, 1], [1, 2], [0, 3]]
+
+
+def test_moves_are_between_the_clusters_that_the_page_names(tmp_path):
+  # Cluster 3 is none: of clients that have yet to join.
+  write_history(tmp_path, np.array([[0, 1, 2, 3], [1, 1, 2, 3], [1, 1, 2, 0]]))
+  found = moves(tmp_path, np.array([1, 1, 0]))
+  assert (found['moved'], found['of'], found['flows']) == (1, 4, None)
+  by_client = dict(zip(found['clients'], found['grid'], strict=True))
+  assert by_client == {'0': [1, 1, 1], '1': [1, 1, 1], '2': [0, 0, 0], '3': [-1, -1, 1]}
+
+
+def test_flows_are_the_moves_of_all_clients():
+  grid = np.array([[0, 0, 1, 1], [0, 1, 1, 1], [1, 1, 0, 0], [-1, 1, 1, 1]])
+  rounds = np.array([0, 5, 10, 20])
+  found = flows(rounds, list('abcd'), grid, 2)
+  assert found['rounds'] == [0, 5, 10, 20]
+  assert found['sizes'] == [[2, 1], [1, 3], [1, 3], [1, 3]]
+  assert found['links'] == [
+    [0, 0, 0, 1, []], [0, 0, 1, 1, ['b']], [0, 1, 1, 1, []],
+    [1, 0, 1, 1, ['a']], [1, 1, 0, 1, ['c']], [1, 1, 1, 2, []],
+    [2, 0, 0, 1, []], [2, 1, 1, 3, []],
+  ]  # fmt: skip
+  assert flows(rounds[2:], list('abcd'), grid[:, 2:], 2) is None
+
+
+def test_flows_of_long_runs_are_between_rounds_of_as_many_moves():
+  rng = np.random.default_rng(0)
+  settles = rng.integers(1, 40, 1000)  # The round in which each client moves.
+  grid = np.where(np.arange(300) < settles[:, None], 0, 1)
+  found = flows(np.arange(300), [f'c{i}' for i in range(1000)], grid, 2)
+  shown = found['rounds']
+  assert (shown[0], shown[-1], len(shown)) == (0, 299, 9)
+  moved = {place: n for place, a, b, n, _ in found['links'] if a != b}
+  assert sum(moved.values()) == 1000
+  assert all(100 < n < 150 for n in moved.values())
+  named = next(names for _, a, b, _, names in found['links'] if a != b)
+  assert named == [f'c{i}' for i in np.flatnonzero(settles <= shown[1])[:5]]
 
 
 def test_moves_are_read_of_parquet_by_name(tmp_path):
@@ -231,7 +271,7 @@ def test_moves_are_read_of_parquet_by_name(tmp_path):
     'loss': np.zeros(4),
   }
   parquet.write_table(pyarrow.table(columns), tmp_path / 'history.parquet')
-  found = moves(tmp_path)
+  found = moves(tmp_path, np.arange(3))
   assert dict(zip(found['clients'], found['grid'], strict=True)) == {
     'a': [0, 1],
     'b': [-1, 1],
@@ -243,7 +283,7 @@ def test_of_many_clients_those_that_move_are_shown(tmp_path):
   assignment = np.tile(np.arange(2000) % 3, (300, 1))
   assignment[100:, 77] = 1
   write_history(tmp_path, assignment)
-  found = moves(tmp_path)
+  found = moves(tmp_path, np.arange(3))
   assert (len(found['clients']), len(found['rounds'])) == (150, 120)
   assert '77' in found['clients']
   assert (found['moved'], found['of']) == (1, 2000)
@@ -310,6 +350,17 @@ def test_runs_of_one_method_are_told_apart_by_their_flags(tmp_path):
     'fesem(2), learning_rate=0.3, run1',
     'fesem(2), learning_rate=0.3, again',
   ]
+
+
+def test_rounds_are_those_that_a_run_went_on_to(tmp_path):
+  for name in ('run', 'on', 'open'):
+    path = write_run(tmp_path / name, finished=name != 'open') / 'config.json'
+    config = json.loads(path.read_text()) | {'rounds': ROUNDS if name == 'run' else 2}
+    path.write_text(json.dumps(config))
+  read = [read_runs([tmp_path / name])[0] for name in ('run', 'on', 'open')]
+  assert [run.config['rounds'] for run in read] == [ROUNDS, ROUNDS, ROUNDS - 1]
+  assert read[2].status == f'not finished: round {ROUNDS - 1}'
+  assert 'rounds=' not in read_runs([tmp_path / 'run', tmp_path / 'on'])[1].label
 
 
 def test_runs_that_tuned_are_left_out(tmp_path):

@@ -1,0 +1,143 @@
+// Moves between clusters: flows of all clients, and the cluster of each one.
+
+const counted = (number) => number.toLocaleString('en');
+
+function drawFlows(held) {
+  const flows = held.moves?.flows;
+  at('move-table').replaceChildren();
+  if (!flows) return Promise.resolve(clear('flow-chart'));
+  showLargest(flows, held.names);
+  const {bands, blocks} = laidOut(flows, held.names);
+  const last = flows.rounds.length - 1;
+  const x = {type: 'quantitative', title: 'Round', scale: {domain: [-0.25, last + 0.25]},
+    axis: {values: flows.rounds.map((_, i) => i), grid: false,
+      labelExpr: `${JSON.stringify(flows.rounds)}[datum.value]`}};
+  const y = {field: 'low', type: 'quantitative', axis: null, scale: {zero: true, nice: false}};
+  const color = clusterColor(held.names, 'cluster');
+  const name = (place, align, dx) => ({
+    transform: [{filter: `datum.place === ${place}`}],
+    mark: {type: 'text', align, dx, fontSize: 12},
+    encoding: {x: {field: 'place', type: 'quantitative'}, y: {field: 'middle', type: 'quantitative'},
+      text: {field: 'cluster', type: 'nominal'}},
+  });
+  return draw('flow-chart', {
+    description: 'Flows of clients between clusters', height: isNarrow() ? 240 : 320,
+    layer: [
+      {data: {values: bands}, mark: {type: 'area'},
+        encoding: {x: {...x, field: 'x'}, y, y2: {field: 'high'}, detail: {field: 'band'}, color,
+          opacity: {condition: {test: 'datum.moved', value: 0.8}, value: 0.2},
+          tooltip: [{field: 'rounds'}, {field: 'cluster', title: 'from cluster'},
+            {field: 'to', title: 'to cluster'}, {field: 'clients'}, {field: 'names'}]}},
+      {data: {values: blocks},
+        layer: [
+          {mark: {type: 'rect'},
+            encoding: {x: {...x, field: 'from'}, x2: {field: 'until'}, y, y2: {field: 'high'}, color,
+              tooltip: [{field: 'round'}, {field: 'cluster'}, {field: 'clients'}]}},
+          name(0, 'right', -8), name(last, 'left', 8)]}],
+  }, bands.length);
+}
+
+// Where the blocks of the clusters and the bands between them stand.
+function laidOut({rounds, sizes, links}, names) {
+  const most = Math.max(...sizes.map((row) => row.reduce((a, b) => a + b, 0)));
+  const gap = 0.03 * most, half = 0.03, blocks = [];
+  // From below: where the next band leaves or reaches each cluster.
+  const leaves = [], reaches = [];
+  sizes.forEach((row, place) => {
+    let low = 0;
+    leaves.push([]);
+    row.forEach((clients, k) => {
+      leaves[place].push(low);
+      if (clients) {
+        blocks.push({place, from: place - half, until: place + half, round: rounds[place],
+          cluster: names[k], clients, low, high: low + clients, middle: low + clients / 2});
+        low += clients + gap;
+      }
+    });
+    reaches.push([...leaves[place]]);
+  });
+  const bands = links.flatMap(([place, from, to, clients, named], band) => {
+    const start = leaves[place][from], end = reaches[place + 1][to];
+    leaves[place][from] += clients;
+    reaches[place + 1][to] += clients;
+    const shown = named.join(', ') + (named.length < clients ? ', ...' : '');
+    const row = {band, cluster: names[from], to: names[to], clients, moved: from !== to,
+      names: named.length ? shown : undefined, rounds: `${rounds[place]} to ${rounds[place + 1]}`};
+    const steps = from === to && start === end ? 1 : 16;
+    return Array.from({length: steps + 1}, (_, i) => {
+      const t = i / steps, share = t * t * (3 - 2 * t), low = start + share * (end - start);
+      return {...row, x: place + half + t * (1 - 2 * half), low, high: low + clients};
+    });
+  });
+  // Clients that move are drawn above those that stay.
+  bands.sort((a, b) => a.moved - b.moved);
+  return {bands, blocks};
+}
+
+function showLargest({rounds, links}, names) {
+  const moved = links.filter(([, from, to]) => from !== to).sort((a, b) => b[3] - a[3]);
+  const rows = moved.slice(0, 10).map(([place, from, to, clients, named]) => [
+    `${rounds[place]} to ${rounds[place + 1]}`, names[from], names[to], clients,
+    named.join(', ') + (named.length < clients ? ', ...' : '')]);
+  const caption = moved.length > rows.length ? `The ${rows.length} largest of ${moved.length} moves`
+    : 'Moves';
+  const table = tableOf(caption, ['rounds', 'from cluster', 'to cluster', 'clients', 'names'], rows);
+  at('move-table').replaceChildren(element('div', {class: 'wide', tabindex: 0, role: 'region',
+    'aria-label': 'Largest moves'}, table));
+}
+
+function drawMoves(held) {
+  const run = DATA.curves.runs[held.run], note = at('move-note'), grid = at('grid-note');
+  grid.textContent = '';
+  if (held.moves) {
+    const {moved, of, flows} = held.moves;
+    note.textContent = moved ? `${counted(moved)} of ${counted(of)} clients moved at least once.`
+      + (flows ? ' Bands are clients from one round to the next that is shown; pale bands stay '
+        + 'in their cluster. Names stand under the pointer.' : '')
+      : `None of ${counted(of)} clients moved in the recorded rounds.`;
+    return moved ? drawGrid(held, grid) : Promise.resolve(clear('move-chart'));
+  }
+  const series = run.series.moved;
+  if (!series) {
+    note.textContent = 'The run has no record of moves.';
+    return Promise.resolve(clear('move-chart'));
+  }
+  const rows = series[1].map((moved, j) => {
+    const round = run.rounds[series[0] ? series[0][j] : j];
+    return {round, from: round - 0.4, to: round + 0.4, moved};
+  });
+  const sum = rows.reduce((all, row) => all + row.moved, 0);
+  note.textContent = sum ? 'Clients that moved to another cluster, by round. A run with '
+    + '--client_metrics_every=1 shows who moved, and where to.'
+    : 'No client moved in the recorded rounds.';
+  if (!sum) return Promise.resolve(clear('move-chart'));
+  return draw('move-chart', {
+    description: 'Clients that moved, by round', height: 180, data: {values: rows},
+    mark: {type: 'rect', color: colorOf(0)},
+    encoding: {
+      x: {field: 'from', type: 'quantitative', title: 'Round', scale: {nice: false, zero: false},
+        axis: {tickMinStep: 1, format: 'd', grid: false}},
+      x2: {field: 'to'},
+      y: {field: 'moved', type: 'quantitative', title: 'Clients that moved', axis: {tickMinStep: 1}},
+      y2: {datum: 0},
+      tooltip: [{field: 'round'}, {field: 'moved', title: 'clients'}]},
+  }, rows.length);
+}
+
+// The cluster of each client in each round.
+function drawGrid(held, note) {
+  const {rounds, clients, grid, of} = held.moves;
+  const shown = clients.length < of ? `${clients.length} of ${counted(of)}` : counted(of);
+  note.textContent = `Cluster of ${shown} clients in each round, by their last cluster.`;
+  const rows = grid.flatMap((line, i) => line.flatMap((k, j) => (k < 0 ? [] : [{
+    client: String(clients[i]), place: i, round: rounds[j], cluster: held.names[k]}])));
+  return draw('move-chart', {
+    description: 'Cluster of each client in each round',
+    height: Math.min(520, 60 + 5 * clients.length), data: {values: rows}, mark: 'rect',
+    encoding: {
+      x: {field: 'round', type: 'ordinal', title: 'Round', axis: {labelOverlap: true, labelAngle: 0}},
+      y: {field: 'place', type: 'ordinal', title: 'Clients', axis: {labels: false, ticks: false}},
+      color: clusterColor(held.names, 'cluster'),
+      tooltip: [{field: 'client'}, {field: 'round'}, {field: 'cluster'}]},
+  }, rows.length);
+}
