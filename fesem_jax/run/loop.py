@@ -65,7 +65,7 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
     while reason is None:
       done += 1
       if run.enter(done):
-        shared['arranged'] = arranged(run)
+        placed = arranged(run)
       began = time.perf_counter()
       cohort = run.draw(done)
       state, info = run_round(
