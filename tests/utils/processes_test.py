@@ -100,19 +100,12 @@ NAMES = [name for name, _ in methods.METHODS]
 STREAMED = [options.get('client_state') for _, options in methods.METHODS].index(
   'streamed'
 )
-# FedSGD, FedProx, FedDist, FedDWS, FedOpt and FedRep exchange what FedAvg and FedPer
-# do, Ditto FedAvg's model beside NonFed's, and FedRC sums of classes beside FedEM's
-# models; so do APFL, pFedMe and Per-FedAvg.
-LIKE_OTHERS = {
-  'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto',
-  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg',
-}  # fmt: skip
 # Whole runs: centers and a stack, and decisions on the host.
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
 EVERY = [
   i
-  for i, name in enumerate(NAMES)
-  if i == STREAMED or (i in methods.ONCE and name not in LIKE_OTHERS and i not in WHOLE)
+  for i in range(len(NAMES))
+  if i == STREAMED or (i in methods.ONE_OF_EACH_SHAPE and i not in WHOLE)
 ]
 # With four of six clients in a round, and what each of them keeps.
 SHARDED = f'sharded{NAMES.index("scaffold")}'
