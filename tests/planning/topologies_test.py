@@ -15,7 +15,7 @@ from fesem_jax.planning import planner, topologies
 from fesem_jax.planning.data_shapes import DataSize, SplitSize
 from fesem_jax.run.program_memory import collectives_of
 from tests.support.helpers import calls_to_host
-from tests.support.methods import IDS, METHODS, ONCE
+from tests.support.methods import COMPARES, IDS, METHODS, ONE_OF_EACH_SHAPE
 
 pytestmark = [
   # Programs for chips that are not there are written to the cache, but not read.
@@ -35,10 +35,11 @@ DATA = DataSize(CLIENTS, TRAIN, TEST, SHAPE, np.dtype('uint8'), 10, num_groups=2
 COMPARES = {'fed_cluster', 'cfl_gp', 'robust', 'recluster_every'}
 
 # A row for each method, and those of FeSEM that stream and cluster anew.
+# A row for each shape of round, and those of FeSEM that stream and cluster anew.
 ROWS = [
   row
   for i, row in enumerate(METHODS)
-  if i in ONCE or {'client_state', 'recluster_every'} & set(row[1])
+  if i in ONE_OF_EACH_SHAPE or {'client_state', 'recluster_every'} & set(row[1])
 ]
 
 

@@ -57,6 +57,20 @@ def local(
   )
 
 
+def with_precise_init(local):
+  """The same local training, whose model's start says the precision of its products.
+
+  Flax runs the module on zeros, which no compiler leaves in a program.
+  """
+  model = local.model
+
+  def init(key):
+    with jax.default_matmul_precision('highest'):
+      return model.init(key)
+
+  return local._replace(model=model._replace(init=init))
+
+
 def everyone(data):
   """The cohort of all clients."""
   return Cohort(np.arange(data.num_clients, dtype=np.int32), everyone=True)

@@ -14,10 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
+from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.sampling import coin
-from fesem_jax.core import prng_streams
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.traffic import bytes_of_model
 from fesem_jax.core.types import ClientInfo, Cohort, FederatedData, Groups
+from fesem_jax.run import state_placement
 from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.program_memory import collectives_of
 from tests.support.methods import assert_close
 
 # What states hold of each client, [M, ...].
@@ -87,31 +91,32 @@ def arranged(case, x, y, order=tuple(range(CLIENTS)), spoiled=(), **fields):
 
 
 class Programs(NamedTuple):
-  """A method's compiled functions.
+  """A method's compiled functions, which take and give arrays of the host.
 
   Attributes:
     algorithm: the method.
     init: its start.
-    step: its round; None if it needs all clients in each.
-    whole: the round of all clients, which may overwrite the state; None for `step`.
-    on_two: the round with other chunks on two devices; None leaves it out.
+    step: its round, of a cohort that is named.
     data_of: (case, order, spoiled) -> `FederatedData`.
+    full_only: whether it needs all clients in each round; `step` is then of all.
+    whole: the round of all clients, with other chunks on two devices; None for `step`.
+    on_two: `step` with other chunks on two devices; None leaves it out.
   """
 
   algorithm: Any
   init: Callable
-  step: Callable | None
-  whole: Callable | None
-  on_two: Callable | None
+  step: Callable
   data_of: Callable
+  full_only: bool = False
+  whole: Callable | None = None
+  on_two: Callable | None = None
 
 
 def round_of_all(programs, state, data, key):
-  """A round of all clients, from a state that is kept."""
-  if programs.whole is None:
-    return programs.step(state, data, cohort_of(range(CLIENTS)), key)
-  copy = jax.tree.map(jnp.array, state)
-  return programs.whole(copy, data, cohort_of(range(CLIENTS), True), key)
+  """A round of all clients."""
+  everyone = programs.full_only or programs.whole is not None
+  step, state = programs.whole or programs.step, jax.device_get(state)
+  return jax.device_get(step(state, data, cohort_of(range(CLIENTS), everyone), key))
 
 
 def cohort_of(ids, everyone=False):
@@ -202,20 +207,20 @@ def check_a_round(programs, case):
   Returns:
     `Round`.
   """
-  step, rate = programs.step, programs.algorithm.local.dropout_rate
+  rate, full_only = programs.algorithm.local.dropout_rate, programs.full_only
   data = programs.data_of(case)
   key = jax.random.key(case.seed)
-  state = programs.init(key, data)
+
+  def step(*args):
+    return jax.device_get(programs.step(*args))
+
+  state = jax.device_get(programs.init(key, data))
   if case.second:  # What clients and server remember is not as at the start.
     first_key = jax.random.fold_in(key, 1)
     state, _ = round_of_all(programs, state, data, first_key)
-  full_only = step is None
   ids = range(CLIENTS) if full_only else case.cohort
   cohort = cohort_of(ids, full_only)
-  if full_only:
-    after, info = jax.device_get(round_of_all(programs, state, data, key))
-  else:
-    after, info = jax.device_get(step(state, data, cohort, key))
+  after, info = step(state, data, cohort, key)
 
   # Whatever the clients hold, models are finite and counts add up.
   assert np.isfinite(numbers(after)).all()
@@ -230,20 +235,24 @@ def check_a_round(programs, case):
     exist = sizes > 0 if joined is None else (sizes > 0) & np.asarray(joined)
     assert int(info.clusters.sizes.sum()) == exist.sum()
 
-  # Chunks and devices change nothing but rounding.
+  # All clients as a cohort are full participation; and chunks and devices change
+  # nothing but rounding.
+  if programs.whole is not None:
+    everyone, other = round_of_all(programs, state, data, key)
+    listed, found = after, info
+    if not full_only:
+      listed, found = step(state, data, cohort_of(range(CLIENTS)), key)
+    assert_same(listed, everyone)
+    assert_close(found.train_loss, other.train_loss)
   if programs.on_two is not None:
-    elsewhere, other = programs.on_two(jax.device_get(state), data, cohort, key)
+    elsewhere, other = programs.on_two(state, data, cohort, key)
     assert_same(after, elsewhere)
     assert_close(info.train_loss, other.train_loss)
 
   # Another order of the clients permutes the results.
   turned = programs.data_of(case, case.order)
-  moved = np.argsort(case.order)[list(ids)]
-  other = reordered(state, case.order)
-  if full_only:
-    permuted, _ = round_of_all(programs, other, turned, key)
-  else:
-    permuted, _ = step(other, turned, cohort_of(moved), key)
+  moved = cohort_of(np.argsort(case.order)[list(ids)], full_only)
+  permuted, _ = step(reordered(state, case.order), turned, moved, key)
   assert_same(reordered(after, case.order), permuted)
   if full_only:
     return Round(state, after, info, takes_part)
@@ -259,12 +268,6 @@ def check_a_round(programs, case):
   assert_equal(own_parts(after, outside), own_parts(state, outside))
   spoiled, _ = step(state, programs.data_of(case, spoiled=outside), cohort, key)
   assert_equal(after, spoiled)
-
-  # All clients as a cohort are full participation.
-  if programs.whole is not None:
-    everyone, _ = round_of_all(programs, state, data, key)
-    listed, _ = step(state, data, cohort_of(range(CLIENTS)), key)
-    assert_same(everyone, listed)
   return Round(state, after, info, takes_part)
 
 
@@ -275,10 +278,50 @@ def check_a_resumed_round(programs, case, folder):
   state = round_of_all(programs, state, data, jax.random.key(1))[0]
   checkpoints = Checkpoints(folder, {})
   checkpoints.save(1, state)
-  restored, rounds_done = checkpoints.restore(jax.tree.map(jnp.zeros_like, state))
+  restored, rounds_done = checkpoints.restore(jax.tree.map(np.zeros_like, state))
   checkpoints.close()
   assert rounds_done == 1
   whole, resumed = (
     round_of_all(programs, x, data, jax.random.key(2)) for x in (state, restored)
   )
   assert_equal(whole, resumed)
+
+
+def placed_as_in_a_run(algorithm, data, key):
+  """Shapes of a method's state where a run has them, and where they are."""
+  shapes = state_placement.placed_state(algorithm, data, key)
+  return shapes, jax.tree.map(lambda s: s.sharding, shapes)
+
+
+def check_split_data(programs, two, case):
+  """Asserts that data split by client, and two devices, change memory only.
+
+  Args:
+    programs: `Programs`.
+    two: the method on two devices.
+    case: `Case`.
+  """
+  data, key, mesh = programs.data_of(case), jax.random.key(2), two.local.mesh
+  state = programs.init(jax.random.key(0), data)
+  state, _ = round_of_all(programs, state, data, jax.random.key(1))
+  # Each device trains clients that it has: the first three, and two of the others.
+  some = range(CLIENTS) if programs.full_only else (0, 1, 2, 3, 5)
+  cohort = cohort_of(some, programs.full_only)
+  want, info = programs.step(state, data, cohort, key)
+  split = placement.place(data, mesh, 'sharded')
+  state, key = sharding.replicate((state, key), mesh)
+  got, found = jax.jit(two.step)(state, split, cohort, key)
+  assert_same(got, want)
+  assert_close(info.train_loss, found.train_loss)
+  assert int(info.trained) == int(found.trained) > 2
+
+
+def check_exchanges(text, algorithm):
+  """Asserts that devices exchange sums, and a few numbers of each client.
+
+  Args:
+    text: of a compiled round on several devices.
+    algorithm: the method.
+  """
+  others = [c for c in collectives_of(text) if c.kind != 'all-reduce']
+  assert all(c.bytes <= bytes_of_model(algorithm.local) for c in others), others

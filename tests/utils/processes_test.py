@@ -114,8 +114,8 @@ LIKE_OTHERS = {
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
 EVERY = [
   i
-  for i, name in enumerate(NAMES)
-  if i == STREAMED or (i in methods.ONCE and name not in LIKE_OTHERS and i not in WHOLE)
+  for i in range(len(NAMES))
+  if i == STREAMED or (i in methods.ONE_OF_EACH_SHAPE and i not in WHOLE)
 ]
 # With four of six clients in a round, and what each of them keeps.
 SHARDED = f'sharded{NAMES.index("scaffold")}'
