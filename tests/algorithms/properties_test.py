@@ -94,14 +94,7 @@ def compiled(index):
   """
   name, options = METHODS[index]
   one, two = (algorithms.build(name, each, **options) for each in (ONE, TWO))
-  init, key = jax.jit(one.init), jax.random.key(0)
-  data = federation_of(FULL)
-  state, everyone = init(key, data), cohort_of(range(CLIENTS), True)
-  whole = jax.jit(one.step, donate_argnums=0, keep_unused=True)
-  whole = whole.lower(state, data, everyone, key).compile()
-  step = None if name in ALL_CLIENTS else jax.jit(one.step)
-  return Programs(one, init, step, whole, jax.jit(two.step), federation_of)
-  data, key, full_only = federation_of(FULL), jax.random.key(0), name == 'fed_cluster'
+  data, key, full_only = federation_of(FULL), jax.random.key(0), name in ALL_CLIENTS
   everyone, cohort = (cohort_of(range(CLIENTS), every) for every in (True, full_only))
   # What asks for no precision would have the default, an accelerator's fastest.
   with jax.default_matmul_precision('default'):
@@ -170,8 +163,6 @@ STARTS = [
   i
   for i, (name, options) in enumerate(METHODS)
   if name in ('clove', 'fesem', 'hypo_cluster', 'pacfl', 'robust')
-  and not {'server_optimizer', 'aggregation'} & options.keys()
-  if name in ('clove', 'fesem', 'hypo_cluster', 'robust')
   and (i in ONCE or {'cluster_on', 'client_state', 'variant'} & options.keys())
 ]
 

@@ -30,11 +30,6 @@ SHAPE = (8, 16)  # 128 numbers: a whole tile.
 TRAIN, TEST = SplitSize(30 * CLIENTS, 40), SplitSize(5 * CLIENTS, 8)
 DATA = DataSize(CLIENTS, TRAIN, TEST, SHAPE, np.dtype('uint8'), 10, num_groups=2)
 
-# What compares clients with each other exchanges their models: a sort of every
-# coordinate, inner products of all pairs, k-means on all models.
-COMPARES = {'fed_cluster', 'cfl_gp', 'robust', 'recluster_every'}
-
-# A row for each method, and those of FeSEM that stream and cluster anew.
 # A row for each shape of round, and those of FeSEM that stream and cluster anew.
 ROWS = [
   row

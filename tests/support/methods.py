@@ -80,7 +80,7 @@ METHODS = [
 ALL_CLIENTS = {'fed_cluster', 'cfl_gp', 'fed_drift', 'flux'}
 # What compares clients with each other exchanges their models: a sort of every
 # coordinate, inner products of all pairs, k-means on all models.
-COMPARES = {'fed_cluster', 'robust', 'recluster_every'}
+COMPARES = {'fed_cluster', 'cfl_gp', 'robust', 'recluster_every'}
 
 
 def _label(value):
@@ -97,12 +97,14 @@ ONCE = [
   if name not in [earlier for earlier, _ in METHODS[:i]]
 ]
 # Methods whose rounds differ in what devices hold and exchange. Where others are as one
-# of these (FedSGD, FedProx, FedDist, FedDWS, FedOpt as FedAvg; Ditto, pFedMe and
-# Per-FedAvg as APFL; FedRep as FedPer; FedRC as FedEM; the oracle as FeSEM), compiling
-# for chips and starting processes would show nothing new.
+# of these (FedSGD, FedProx, FedDist, FedDWS, FedOpt, FedNova as FedAvg; Ditto, pFedMe,
+# Per-FedAvg and MOON as APFL; FedRep, FedBABU, LG-FedAvg and FedALA as FedPer; FedRC as
+# FedEM; the oracle as FeSEM; FedDyn as SCAFFOLD; L2GD as NonFed), compiling for chips
+# and starting processes would show nothing new.
 SHAPES_OF_ROUND = (
   'fed_avg', 'non_fed', 'fed_dane', 'scaffold', 'apfl', 'fed_per', 'fesem', 'fesem_ma',
-  'fed_cluster', 'robust', 'hypo_cluster', 'clove', 'fed_em', 'fed_soft',
+  'fed_cluster', 'robust', 'hypo_cluster', 'clove', 'fed_em', 'fed_soft', 'fed_amp',
+  'cfl_gp', 'pacfl', 'fed_drift', 'flux',
 )  # fmt: skip
 ONE_OF_EACH_SHAPE = [i for i in ONCE if METHODS[i][0] in SHAPES_OF_ROUND]
 

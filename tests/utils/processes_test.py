@@ -100,16 +100,6 @@ NAMES = [name for name, _ in methods.METHODS]
 STREAMED = [options.get('client_state') for _, options in methods.METHODS].index(
   'streamed'
 )
-# FedSGD, FedProx, FedDist, FedDWS, FedOpt and FedRep exchange what FedAvg and FedPer
-# do, Ditto FedAvg's model beside NonFed's, and FedRC sums of classes beside FedEM's
-# models; so do APFL, pFedMe, Per-FedAvg, FedALA, L2GD, FedNova, FedBABU, LG-FedAvg and
-# MOON. FedDyn exchanges what SCAFFOLD does, CFL-GP inner products as FedCluster does,
-# FedDrift losses as CLoVE does.
-LIKE_OTHERS = {
-  'fed_prox', 'fed_dist', 'fed_dws', 'fed_opt', 'fed_rep', 'fed_sgd', 'ditto',
-  'fed_rc', 'apfl', 'p_fed_me', 'per_fed_avg', 'fed_ala', 'l2gd', 'fed_nova',
-  'fed_dyn', 'fed_babu', 'lg_fed_avg', 'moon', 'cfl_gp', 'fed_drift',
-}  # fmt: skip
 # Whole runs: centers and a stack, and decisions on the host.
 WHOLE = [NAMES.index(name) for name in ('fesem', 'fed_cluster')]
 EVERY = [
