@@ -527,7 +527,6 @@ _METHOD = (
   _option('integer', 'min_size',
     'Clusters of this many clients or fewer are not split.'),
   _option('integer', 'min_rounds', 'Rounds before the first split.'),
-  _option('integer', 'check_every', 'Rounds between checks for a split.'),
   _option('enum', 'linkage',
     'FedCluster: how a cluster is split in two (minimax, complete, average). PACFL: '
     'how far two clusters are apart, by the average, the largest (complete) or the '
