@@ -194,7 +194,6 @@ _SERVER_OPTIMIZERS = {
   'yogi': server_optimizers.yogi,
 }
 
-
 # Settings in which every method runs, by what they exercise.
 _SETTINGS: dict[str, dict[str, Any]] = {
   'mlp, chunks of 5': {'clients_per_chunk': 5, 'epochs': 2},
@@ -218,12 +217,8 @@ _FEATURES: dict[str, dict[str, Any]] = {
 }
 _FEATURED = ('fed_avg', 'fesem', 'hypo_cluster', 'robust')
 
-_SERVER_OPTIMIZERS = {
-  'momentum': server_optimizers.momentum,
-  'adagrad': server_optimizers.adagrad,
-  'adam': server_optimizers.adam,
-  'yogi': server_optimizers.yogi,
-}
+# Methods whose rounds are of all clients, in every setting.
+_ALL_CLIENTS = ('fed_cluster', 'cfl_gp', 'fed_drift', 'flux')
 
 
 def _runs(name: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -255,11 +250,9 @@ def digest_of_run(
 ) -> dict[str, str]:
   """Digests of a run of four rounds: its records, models and portrait."""
   setting = dict(setting)
-  cohort = 0 if name in ('fed_cluster', 'cfl_gp') else setting.pop('cohort', 0)
-  cohort = (
-    0 if name in ('fed_cluster', 'fed_drift', 'flux') else setting.pop('cohort', 0)
-  )
-  setting.pop('cohort', None)
+  cohort = setting.pop('cohort', 0)
+  if name in _ALL_CLIENTS:
+    cohort = 0
   train, test = data.load(
     'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=seed
   )

@@ -25,6 +25,12 @@ _CLUSTERED = (
   'fed_soft', 'clove', 'cfl_gp', 'pacfl', 'fed_drift', 'flux', 'oracle',
 )  # fmt: skip
 
+# Method -> the rounds before it clusters clients, and what it does in those alone.
+_BEFORE_CLUSTERS = {
+  'flux': ('warmup_rounds', 'no round of flux trains clusters'),
+  'fed_drift': ('check_every', 'fed_drift neither detects drift nor merges models'),
+}
+
 Config = dict[str, Any]
 
 
@@ -170,6 +176,11 @@ def _notes_on_options(config: Config, num_clients: int) -> list[str]:
   if name in ('fesem', 'fesem_ma', 'pacfl') and config['init_clients'] > num_clients:
     reason = f'all {num_clients} clients are in the first clustering'
     said.append(_without_effect(config, 'init_clients', reason))
+  if name in _BEFORE_CLUSTERS:
+    option, left = _BEFORE_CLUSTERS[name]
+    if config[option] >= config['rounds']:
+      named = f'{_named(config, option)} and {_named(config, "rounds")}'
+      said.append(f'with {named}, {left}; give more rounds.')
   return said
 
 

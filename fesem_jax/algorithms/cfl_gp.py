@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
+from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.clustering.gradient_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.cohorts.sampling import coin
@@ -82,8 +83,8 @@ def cfl_gp(
   def init(key, data):
     check_num_clusters(num_clusters, data)
     check_models_only(data, 'cfl_gp', 'gradients')
-    keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), num_clusters)
-    centers, count = jax.vmap(local.model.init)(keys), data.num_clients
+    own_key, count = prng_streams.fold(key, prng_streams.DRAWS), data.num_clients
+    centers = random_models(local, own_key, num_clusters)
     gradients = jax.tree.map(lambda c: jnp.zeros((count, *c.shape)), centers)
     counts = jnp.zeros((count, num_clusters), jnp.int32)
     own = sharding.split_clients((gradients, counts), local.mesh)

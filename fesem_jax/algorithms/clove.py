@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.clustering import loss_vectors
 from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import prng_streams, traffic, tree
@@ -76,9 +77,10 @@ def clove(
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
-    keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), num_clusters)
+    own_key = prng_streams.fold(key, prng_streams.DRAWS)
+    centers = random_models(local, own_key, num_clusters)
     nowhere = jnp.full(data.num_clients, num_clusters, jnp.int32)
-    return CloveState(jax.vmap(local.model.init)(keys), nowhere, jnp.int32(0))
+    return CloveState(centers, nowhere, jnp.int32(0))
 
   def assigned(state, data, cohort, key):
     def by_losses():

@@ -44,8 +44,9 @@ def fed_amp(
 
   so that A'(d) = exp(-d / sigma) / sigma. Both sums are over the clients of the round,
   with the models that they had before it, also of those that drop out or fail in it. A
-  client deploys w_i; one that is not drawn
-  keeps it. All w_i start as one random model. The reported training loss is F_i.
+  client deploys w_i; one that is not drawn keeps it. All w_i start as one random model.
+  The reported training loss is F_i. The defaults of lambda and sigma were chosen by
+  test accuracy on the rotated digits, see the manual.
 
   Args:
     local: how clients train.

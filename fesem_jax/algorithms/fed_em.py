@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import learners, own_models
+from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -57,7 +58,7 @@ def fed_em(
   check_choice('weighting', weighting, WEIGHTINGS)
 
   def init(key, data):
-    centers = jax.vmap(local.model.init)(jax.random.split(key, num_clusters))
+    centers = random_models(local, key, num_clusters)
     even = jnp.full((data.num_clients, num_clusters), 1 / num_clusters)
     return FedEmState(centers, sharding.split_clients(even, local.mesh))
 

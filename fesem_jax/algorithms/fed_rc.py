@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.common import learners, own_models
+from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -66,7 +67,7 @@ def fed_rc(
     )
 
   def init(key, data):
-    centers = jax.vmap(local.model.init)(jax.random.split(key, num_clusters))
+    centers = random_models(local, key, num_clusters)
     shape = data.num_clients, num_clusters
     own = jnp.full(shape, 1 / num_clusters), jnp.zeros((*shape, data.num_classes))
     return FedRcState(centers, *sharding.split_clients(own, local.mesh))

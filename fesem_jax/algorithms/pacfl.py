@@ -95,12 +95,15 @@ def pacfl(
     here &= data.sizes(cohort.ids) > 0
     angles = subspaces.proximities(some, some, proximity)
     most = variable(angle_threshold) if angle_threshold else None
-    first = agglomerative.agglomerate(angles, here, num_clusters, most, linkage)
     ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
-    own = numbered_by_clients(first, here, ids, len(ids))
+    by_id = jnp.argsort(ids)  # What comes first of equal angles decides.
+    first = agglomerative.agglomerate(
+      angles[by_id][:, by_id], here[by_id], num_clusters, most, linkage
+    )
+    own = numbered_by_clients(first[jnp.argsort(by_id)], here, ids, len(ids))
     if not cohort.everyone:
       angles = subspaces.proximities(vectors, some, proximity)
-      nearest = jnp.where(here, angles, jnp.inf).argmin(axis=1)
+      nearest = by_id[jnp.where(here, angles, jnp.inf)[:, by_id].argmin(axis=1)]
       own = tree.put(own[nearest], jnp.where(here, cohort.ids, data.num_clients), own)
     return jnp.where(exists, own, 0).astype(jnp.int32)
 

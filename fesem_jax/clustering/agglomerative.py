@@ -1,5 +1,7 @@
 """Agglomerative clustering of a matrix of distances, inside a compiled program."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -29,16 +31,41 @@ def agglomerate(
   """
   both = exists[:, None] & exists[None] & ~jnp.eye(len(exists), dtype=bool)
   apart = jnp.where(both, (distances + distances.T) / 2, jnp.inf)
-  places = jnp.arange(len(exists), dtype=jnp.int32)
 
-  def goes_on(loop):
-    apart, _, _, count = loop
-    near = False if threshold is None else apart.min() <= threshold
-    return (count > 1) & ((count > num_clusters) | near)
+  def goes_on(nearest, merges):
+    near = False if threshold is None else nearest <= threshold
+    return (exists.sum() - merges > num_clusters) | near
+
+  return merge_while(apart, goes_on, linkage)
+
+
+def merge_while(
+  apart: jax.Array,
+  goes_on: Callable[[jax.Array, jax.Array], jax.Array],
+  linkage: str,
+) -> jax.Array:
+  """Merges the two nearest clusters while a rule says so, and there are two.
+
+  Of pairs as near as each other, the one that comes first is merged.
+
+  Args:
+    apart: [n, n] float32, symmetric; infinite on the diagonal, and in the whole row of
+      what is not to be clustered.
+    goes_on: (least distance of two clusters, merges so far) -> [] bool.
+    linkage: see `agglomerate`.
+
+  Returns:
+    [n] int32, the first member of each one's cluster.
+  """
+  places = jnp.arange(len(apart), dtype=jnp.int32)
+
+  def more(loop):
+    nearest = loop[0].min()
+    return jnp.isfinite(nearest) & goes_on(nearest, loop[3])
 
   def merge(loop):
-    apart, sizes, first, count = loop
-    i, j = jnp.divmod(apart.argmin(), len(exists))  # i < j, since i comes first.
+    apart, sizes, first, merges = loop
+    i, j = jnp.divmod(apart.argmin(), len(apart))  # i < j, since i comes first.
     if linkage == 'complete':
       new = jnp.maximum(apart[i], apart[j])
     elif linkage == 'single':
@@ -50,7 +77,7 @@ def agglomerate(
     apart = apart.at[i].set(new).at[:, i].set(new)
     apart = apart.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
     sizes = sizes.at[i].add(sizes[j])
-    return apart, sizes, jnp.where(first == j, i, first).astype(jnp.int32), count - 1
+    return apart, sizes, jnp.where(first == j, i, first).astype(jnp.int32), merges + 1
 
-  start = apart, jnp.ones(len(exists)), places, exists.sum()
-  return jax.lax.while_loop(goes_on, merge, start)[2]
+  start = apart, jnp.ones(len(apart)), places, jnp.int32(0)
+  return jax.lax.while_loop(more, merge, start)[2]

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fesem_jax.clustering.agglomerative import merge_while
+
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -93,7 +95,8 @@ def decide(
   weights = members * clients.weights[:, None]
   sound = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
   usable = (last_used >= 0) & ~of_new & sound & (weights > 0).any(axis=0)
-  into = merged(distances(clients.losses, weights, usable), delta)
+  apart = distances(clients.losses, weights, usable)
+  into = merge_while(apart, lambda nearest, merges: nearest < delta, 'complete')
 
   used = clients_of(into[found.best], exists & ~begins).any(axis=0) | of_new
   kept = jnp.where(into == jnp.arange(num_models), last_used, -1)
@@ -163,31 +166,3 @@ def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.A
   apart = jnp.maximum(jnp.maximum(rise, rise.T), 0.0)
   pair = usable[:, None] & usable[None] & ~jnp.eye(usable.shape[0], dtype=bool)
   return jnp.where(pair, apart, jnp.inf)
-
-
-def merged(apart: jax.Array, delta: float | jax.Array) -> jax.Array:
-  """Clusters of models by complete linkage.
-
-  Args:
-    apart: [K, K] float32 symmetric distances, infinite on the diagonal.
-    delta: models merge while the least distance is below it.
-
-  Returns:
-    [K] int32: the first model of each model's cluster.
-  """
-  num_models = apart.shape[0]
-
-  def near(carry):
-    return carry[0].min() < delta
-
-  def merge(carry):
-    apart, into = carry
-    first = apart.argmin()  # Row by row: i < j.
-    i, j = first // num_models, first % num_models
-    farther = jnp.maximum(apart[i], apart[j]).at[i].set(jnp.inf)
-    apart = apart.at[i].set(farther).at[:, i].set(farther)
-    apart = apart.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
-    return apart, jnp.where(into == j, i, into).astype(jnp.int32)
-
-  start = apart, jnp.arange(num_models, dtype=jnp.int32)
-  return jax.lax.while_loop(near, merge, start)[1]

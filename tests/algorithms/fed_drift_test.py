@@ -13,6 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.clustering import concept_drift
+from fesem_jax.clustering.agglomerative import merge_while
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -245,7 +246,8 @@ def test_merging_is_that_of_scipy(seed):
     hierarchy.linkage(squareform(apart, checks=False), 'complete'), 1.2, 'distance'
   )
   np.fill_diagonal(apart, np.inf)
-  found = concept_drift.merged(jnp.asarray(apart, jnp.float32), 1.2)
+  apart = jnp.asarray(apart, jnp.float32)
+  found = merge_while(apart, lambda nearest, merges: nearest < 1.2, 'complete')
   assert adjusted_rand_score(want, found) == 1.0
   assert len(set(want)) == len(set(found.tolist())) < 9
 

@@ -143,6 +143,26 @@ def test_rounds_are_fed_avg_within_clusters():
   assert info.clusters.sizes.tolist() == [2] * 4
 
 
+def test_the_order_of_clients_with_equal_examples_does_not_matter():
+  data, local = planted(), helpers.local(shape=SHAPE, hidden=())
+  x, y = data.client(0)
+  # Two groups of three clients, and three clusters.
+  x = np.concatenate([x, x, x, *[np.roll(x, 3, axis=1)] * 3])
+  y = np.tile(y, 6)
+  algorithm = algorithms.build(
+    'pacfl', local, num_clusters=3, num_vectors=1, proximity='entries'
+  )
+  found = []
+  for order in (np.arange(6), np.array([2, 5, 0, 4, 3, 1])):
+    rows = (order[:, None] * SIZES[0] + np.arange(SIZES[0])).ravel()
+    federation = FederatedData.from_arrays(
+      x[rows], y[rows], np.full(6, SIZES[0]), num_classes=3, client_ids=order
+    )
+    own = np.asarray(initial(algorithm, federation).assignment)
+    found.append(own[np.argsort(order)])
+  np.testing.assert_array_equal(*found)
+
+
 def test_of_one_cluster_is_fed_avg():
   data, local = federation(), helpers.local()
   state, _ = run(algorithms.build('pacfl', local, num_clusters=1), data)

@@ -230,6 +230,21 @@ def test_every_method_has_its_section_and_equation():
     assert r'\leftarrow' in of[0], name
 
 
+def test_every_method_is_in_the_tables_of_families_and_of_costs():
+  text = (_ROOT / 'docs' / 'methods.md').read_text()
+  families = text.split('## Families')[1].split('\n## ')[0]
+  linked = re.findall(r'\]\(#([\w-]+)\)', families)
+  titles = re.findall(r'^### (.*)$', text, re.M)
+  anchors = [re.sub(r'[^\w-]', '', title.lower().replace(' ', '-')) for title in titles]
+  anchors.remove('server-optimizers')
+  assert sorted(linked) == sorted(anchors)
+  costs = (_ROOT / 'docs' / 'costs.md').read_text()
+  first = [row.split('|')[1] for row in costs.splitlines() if row.startswith('| `')]
+  named = [name for cell in first for name in re.findall(r'`(\w+)`', cell)]
+  methods = fesem_jax.algorithms.METHODS
+  assert sorted(name for name in named if name in methods) == sorted(methods)
+
+
 def test_the_build_draws_what_markdown_marks_as_tex():
   page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri='x.md'))
 

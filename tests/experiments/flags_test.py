@@ -8,6 +8,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import load_data
 from experiments.errors import in_flags
+from experiments.flag_tables import GROUPS
 from fesem_jax import data
 from fesem_jax.data.partitions.value import FIELDS
 from fesem_jax.utils.errors import UserError
@@ -39,6 +40,11 @@ def test_newer_flags_are_named_where_they_are_given_only(configured):
   assert train.info.cluster_names == ('0 degrees', '180 degrees')
   older, _ = load_data(plain)
   assert older.info.cluster_names[1] == '90 degrees'
+
+
+def test_every_flag_is_in_the_tables_once():
+  names = [flag.name for group in GROUPS.values() for flag in group]
+  assert len(names) == len(set(names))
 
 
 def test_every_field_of_a_partition_is_a_flag_with_its_default(configured):

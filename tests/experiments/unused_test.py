@@ -52,6 +52,14 @@ def parse():
     (['--norm_bound=1'], '--norm_bound=1.0 has no effect'),
     (['--max_age=1'], '--max_age=1 has no effect: all clients take part'),
     (['--max_age=1', '--clients_per_round=12'], '--max_age=1 has no effect'),
+    (
+      ['--algorithm=flux', '--warmup_rounds=3', '--rounds=3'],
+      'with --warmup_rounds=3 and --rounds=3, no round of flux trains clusters; give',
+    ),
+    (
+      ['--algorithm=fed_drift', '--check_every=4', '--rounds=3'],
+      'with --check_every=4 and --rounds=3, fed_drift neither detects drift nor merges',
+    ),
     (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
     (
       ['--algorithm=non_fed', '--shared_start=on'],

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.first_clusters import Start
+from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.clustering import em
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
@@ -50,8 +51,8 @@ def train_and_choose(
   Returns:
     `Start`, without seeds and what k-means compared.
   """
-  keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), num_clusters)
-  models = jax.vmap(local.model.init)(keys)
+  own_key = prng_streams.fold(key, prng_streams.DRAWS)
+  models = random_models(local, own_key, num_clusters)
   train_key = prng_streams.fold(key, prng_streams.LOCAL)
   shape = cohort.ids.shape[0], data.max_examples
   shared_out = Objective(factors=jnp.full(shape, 1 / num_clusters))

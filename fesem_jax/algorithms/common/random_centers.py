@@ -1,4 +1,4 @@
-"""First centers that are random models: the best of several draws."""
+"""First centers that are random models: K of them, or the best of several draws."""
 
 import dataclasses
 from collections.abc import Callable
@@ -42,6 +42,11 @@ class RandomCenters:
     check_at_least(0, init_rounds=self.rounds)
 
 
+def random_models(local: LocalTraining, key: jax.Array, num_models: int) -> Params:
+  """[K, ...] different random models."""
+  return jax.vmap(local.model.init)(jax.random.split(key, num_models))
+
+
 # (Centers [K, ...], cohort, key) -> the centers after a round.
 Round = Callable[[Params, Cohort, jax.Array], Params]
 
@@ -69,7 +74,7 @@ def best_centers(
 
   def attempt(key: jax.Array) -> tuple[jax.Array, Params]:
     draw_key, train_key = jax.random.split(key)
-    centers = jax.vmap(local.model.init)(jax.random.split(draw_key, num_clusters))
+    centers = random_models(local, draw_key, num_clusters)
 
     def again(i: jax.Array, centers: Params) -> Params:
       return one_round(centers, sample, jax.random.fold_in(train_key, i))
