@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
-	@echo 'make table      every method on rotated digits, tuned, five seeds'
+	@echo 'make table      every method on rotated digits, tuned, five seeds: two tables'
 	@echo 'make test       all tests (FESEM_DATA_DIR names the folder of real data)'
 	@echo 'make test-fast  the tests of the single modules'
 	@echo 'make bench      ours against PyTorch, FedJAX and pfl: one table of ratios'
@@ -31,6 +31,7 @@ demo: install
 
 table: install
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits.flags
+	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits_suite.flags
 
 # Numerical tests, in programs as fast as users'; all others compile without optimizing.
 OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
