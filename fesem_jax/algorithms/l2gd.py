@@ -58,8 +58,8 @@ def l2gd(
   A client deploys x_i; one that is not drawn keeps it, and has no part in the mean. All
   x_i start as one random model. The coin of the first round is tossed with the key of
   the start, that of each other one with the key of the round before. The reported
-  training loss of a round of aggregation is that of the x_i before it. The defaults were
-  chosen by test accuracy on the rotated digits, see the manual.
+  training loss of a round of aggregation is that of the x_i before it. The defaults
+  were chosen by test accuracy on the rotated digits, see the manual.
 
   Args:
     local: how clients train; eta is its optimizer's learning rate, times what its
