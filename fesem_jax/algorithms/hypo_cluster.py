@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
+from fesem_jax.algorithms.common.all_centers import all_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.cohorts.sampling import everyone
-from fesem_jax.core import traffic, tree
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
@@ -129,47 +129,5 @@ def hypo_cluster(
     server = server_optimizers.renew(server_optimizer, state.server, stays, centers)
     return state._replace(centers=centers, server=server)
 
-  sent = _all_centers(local, num_clusters, variant, start)
+  sent = all_centers_sent(local, num_clusters, variant, start)
   return Algorithm(given, init, step, deployed, with_centers=with_centers, traffic=sent)
-
-
-def _all_centers(
-  local: LocalTraining, num_clusters: int, variant: str, start: RandomCenters
-) -> traffic.Traffic:
-  """Traffic of clients that choose among all centers.
-
-  One draw of the first centers is compared with none, so that no loss is sent for it.
-  """
-  size = traffic.bytes_of_model(local)
-  all_of_them, answer = num_clusters * size, size + traffic.NUMBER
-
-  def of_round(known, drawn):
-    del known
-    chosen_before = drawn.hold & ~np.asarray(drawn.by_loss)
-    down = np.where(chosen_before, size, all_of_them)
-    return traffic.Sent(down, answer, np.where(chosen_before, 0, num_clusters))
-
-  def of_start(num_clients):
-    compared = start.restarts > 1
-    times = start.restarts * min(start.clients, num_clients)
-    down = times * (start.rounds + compared) * all_of_them
-    return down, times * (start.rounds * answer + compared * traffic.NUMBER)
-
-  up, first = 'the local model' if variant == 'model' else 'the gradient', ''
-  if sum(of_start(1)):
-    first = (
-      f'{start.restarts} draws of {num_clusters} random centers down, what '
-      f'{start.clients} clients make of them up'
-    )
-  return traffic.Traffic(
-    (
-      f'{num_clusters} centers',
-      f'{up}, the number of its cluster',
-      first,
-    ),
-    of_round,
-    of_start,
-    model=size,
-    num_models=num_clusters,
-    whole_batches=variant == 'gradient',
-  )

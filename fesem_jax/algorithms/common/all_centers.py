@@ -1,0 +1,55 @@
+"""Bytes of clients that receive all centers and choose among them."""
+
+import numpy as np
+
+from fesem_jax.algorithms.common.random_centers import RandomCenters
+from fesem_jax.core import traffic
+from fesem_jax.core.local_training import LocalTraining
+
+
+def all_centers_sent(
+  local: LocalTraining, num_clusters: int, variant: str, start: RandomCenters
+) -> traffic.Traffic:
+  """Traffic of clients that receive all centers and choose among them.
+
+  One draw of the first centers is compared with none, so that no loss is sent for it.
+
+  Args:
+    local: how clients train.
+    num_clusters: K.
+    variant: 'model' if clients send models, 'gradient' if gradients.
+    start: how the first centers are drawn and tried.
+  """
+  size = traffic.bytes_of_model(local)
+  all_of_them, answer = num_clusters * size, size + traffic.NUMBER
+
+  def of_round(known, drawn):
+    del known
+    chosen_before = drawn.hold & ~np.asarray(drawn.by_loss)
+    down = np.where(chosen_before, size, all_of_them)
+    return traffic.Sent(down, answer, np.where(chosen_before, 0, num_clusters))
+
+  def of_start(num_clients):
+    compared = start.restarts > 1
+    times = start.restarts * min(start.clients, num_clients)
+    down = times * (start.rounds + compared) * all_of_them
+    return down, times * (start.rounds * answer + compared * traffic.NUMBER)
+
+  up, first = 'the local model' if variant == 'model' else 'the gradient', ''
+  if sum(of_start(1)):
+    first = (
+      f'{start.restarts} draws of {num_clusters} random centers down, what '
+      f'{start.clients} clients make of them up'
+    )
+  return traffic.Traffic(
+    (
+      f'{num_clusters} centers',
+      f'{up}, the number of its cluster',
+      first,
+    ),
+    of_round,
+    of_start,
+    model=size,
+    num_models=num_clusters,
+    whole_batches=variant == 'gradient',
+  )
