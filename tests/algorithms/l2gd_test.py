@@ -113,5 +113,5 @@ def test_what_it_cannot_do_is_refused():
   with pytest.raises(UserError, match='must be plain SGD'):
     algorithms.build('l2gd', helpers.local(optimizer=optax.adam(0.1)))
   bad = corruption.corrupted(federation(), 'sign_flip', 0.5)
-  with pytest.raises(UserError, match='is not defined for l2gd, whose clients send no'):
+  with pytest.raises(UserError, match='is not defined for l2gd, whose clients send'):
     initial(algorithms.build('l2gd', local), bad)
