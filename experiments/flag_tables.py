@@ -416,9 +416,10 @@ _METHOD = (
     "alpha of FedDyn's penalty; the smaller, the further clients and server move."),
   _option('float', 'moon_mu',
     "mu: weight of MOON's contrast of representations beside the loss."),
-  _option('float', 'moon_temperature', 'What the cosines of that contrast are over.'),
+  _option('float', 'moon_temperature',
+    "Temperature of MOON's contrast, which divides cosines of representations."),
   _option('string', 'features_before',
-    'Name of the layer whose input is the representation of an example.'),
+    "MOON: name of the layer whose input is an example's representation."),
   _option('float', 'soft_lambda',
     'lambda of the pull lambda / 2 sum_k u_ik |w - c_k|^2 to all centers.'),
   _option('integer', 'importance_every',
@@ -446,17 +447,18 @@ _METHOD = (
     "Learning rate of FedALA's weights, which say how much of the global model's top "
     'layers each client takes; 0 takes all.'),
   _option('float', 'ala_sample',
-    "Share of a client's batches on which these weights are learned in an epoch."),
+    "Share of a client's batches on which FedALA's weights are learned in an epoch."),
   _option('integer', 'ala_start_epochs',
-    'Epochs of the first learning of these weights; later rounds take one.'),
+    "Epochs in which a client learns FedALA's weights the first time; later rounds "
+    'take one.'),
   _option('float', 'amp_lambda',
-    "lambda of FedAMP: its clients are pulled to a mean of others' models by "
-    'lambda / 2 alpha; 0 is no pull.'),
+    'lambda of FedAMP, whose clients are pulled to a mean of like models by '
+    'lambda / (2 alpha); 0: no pull.'),
   _option('float', 'amp_sigma',
-    'Squared distance of two models at which their attention falls to 1 / e.'),
+    'FedAMP: squared distance of two models at which their attention falls to 1 / e.'),
   _option('float', 'amp_alpha',
-    "Step of FedAMP's message passing; 0: the longest in which a client never counts "
-    'for less than nothing in its own mean, --amp_sigma by the number of others.'),
+    "alpha of FedAMP's message passing; 0: the largest with which no client can have a "
+    'negative weight in its own mean, --amp_sigma over the number of other clients.'),
   _option('float', 'l2gd_lambda',
     'lambda of L2GD, which pulls all models to their mean.'),
   _option('float', 'aggregation_probability',
@@ -473,7 +475,7 @@ _METHOD = (
   _option('integer', 'cluster_every',
     'CFL-GP clusters in every so many rounds, from the first one on.'),
   _option('integer', 'cluster_updates',
-    'So many times; clients then keep their clusters.'),
+    'How many times CFL-GP clusters; clients then keep their clusters.'),
   _option('integer', 'num_vectors',
     "p: first singular vectors of a client's examples of each label, which PACFL "
     'compares.'),
@@ -536,8 +538,9 @@ _METHOD = (
     'Rounds between checks for a split (fed_cluster), or of a time step, which begins '
     'with a check for drift (fed_drift).'),
   _option('float', 'drift_delta',
-    'A client has drifted if its least loss rose by more than this since the last time '
-    'step; models merge that lose less than this on the clients of each other.'),
+    'FedDrift: a client has drifted if its least loss rose by more than this since the '
+    'last time step; models merge whose losses on the clients of each other are less '
+    'than this above those of their own.'),
   _option('bool', 'start_alone',
     'Whether each client has a model of its own in the first time step of FedDrift, so '
     'that groups which are there from the start are found; else all share one.'),

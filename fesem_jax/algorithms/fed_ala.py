@@ -115,7 +115,7 @@ def fed_ala(
 
   def fold(trained, starts, total, w):
     weights = trained.weights(weighting)
-    return top(trained.params), sums.add_to_one(total, trained.params, weights, w)
+    return top(trained.as_trained), sums.add_to_one(total, trained.params, weights, w)
 
   def step(state, data, cohort, key):
     heads, weights, learned = tree.rows_of(state[1:4], cohort)

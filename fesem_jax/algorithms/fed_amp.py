@@ -69,7 +69,7 @@ def fed_amp(
       raise UserError(
         f'`amp_alpha={amp_alpha}` must be at most `amp_sigma={amp_sigma}` divided by '
         f'the {others} other clients, {amp_sigma / others:.3g}: else a client could '
-        'count for less than nothing in its own mean. 0 takes as much as is allowed.'
+        'have a negative weight in its own mean. 0 takes the largest that is allowed.'
       )
     start = local.model.init(key)
     return FedAmpState(own_models.repeat(local, start, data.num_clients, 'stacked'))

@@ -1,11 +1,13 @@
 """FedALA against the equations of Zhang et al. in float64, and its limits."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
+from fesem_jax.core.types import Cohort, Corruption
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -100,6 +102,17 @@ def test_with_weights_that_stay_it_is_fed_avg():
   assert_close(matrix(state.params), matrix(average.params), rtol=1e-6, atol=1e-7)
   everyone = np.repeat(matrix(average.params), 6, axis=0)
   assert_close(deployed(algorithm, state, data), everyone, rtol=1e-6, atol=1e-7)
+
+
+def test_bad_clients_keep_the_heads_that_they_trained():
+  honest = federation()
+  bad = Corruption(np.ones(6, bool), 'sign_flip')
+  lying = dataclasses.replace(honest, corruption=bad)
+  algorithm = algorithms.build('fed_ala', helpers.local())
+  x = matrix(initial(algorithm, honest).params)
+  a, b = (run(algorithm, data, rounds=1)[0] for data in (honest, lying))
+  assert_close(matrix(b.heads), matrix(a.heads), rtol=1e-6, atol=1e-7)
+  assert_close(matrix(b.params) - x, x - matrix(a.params))
 
 
 def test_a_layer_must_be_left_for_all():
