@@ -218,12 +218,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     'out', '', 'Folder of the results; default, for one WORKDIR: WORKDIR/adapt.'
   )
-  flags.DEFINE_string(
-    'data_dir',
-    '',
-    'Folder of the data files, as of fesem-run; default: the environment '
-    'variable FESEM_DATA_DIR, else ./data.',
-  )
+  experiment_flags.define_data_dir()
 
 
 if __name__ == '__main__':

@@ -48,6 +48,16 @@ def define(*groups: str) -> None:
       define_one(flag.name, default=flag.default, help=flag.help, **flag.extra)
 
 
+def define_data_dir() -> None:
+  """Defines --data_dir of a binary that reads other data flags from runs."""
+  flags.DEFINE_string(
+    'data_dir',
+    '',
+    'Folder of the data files, as of fesem-run; default: the environment '
+    'variable FESEM_DATA_DIR, else ./data.',
+  )
+
+
 def _configuration_flags(*groups: str) -> list[str]:
   """Names of the flags of some groups that belong to a configuration."""
   names = [flag.name for group in groups for flag in GROUPS[group]]

@@ -168,12 +168,7 @@ def define_flags() -> None:
   flags.DEFINE_integer('round', 1, 'Round to show, from 1.', lower_bound=1)
   flags.DEFINE_string('client', '', 'Name of the client, as in clients.csv.')
   flags.DEFINE_string('output', '', 'File of all steps as CSV; empty: none.')
-  flags.DEFINE_string(
-    'data_dir',
-    '',
-    'Folder of the data files, as of fesem-run; default: the environment '
-    'variable FESEM_DATA_DIR, else ./data.',
-  )
+  experiment_flags.define_data_dir()
 
 
 if __name__ == '__main__':

@@ -37,6 +37,14 @@ jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 _MAPS, _MOST_MAPS = pathlib.Path('/proc/self/maps'), 25_000
 
 
+def pytest_collection_modifyitems(items):
+  """Begins with the tests that wait for other processes, which then run meanwhile.
+
+  An idle worker takes over the end of the list, and would start them once more.
+  """
+  items.sort(key=lambda item: item.path.name != 'processes_test.py')
+
+
 @pytest.fixture(autouse=True, scope='module')
 def _forget_programs():
   """Frees the programs of tests that are done before a process can hold no more."""

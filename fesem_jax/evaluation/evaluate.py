@@ -146,9 +146,7 @@ def evaluate_clients(
   tuning = local._replace(model=model, schedule=schedule)
   if finetune_epochs == 0:
     tuning = tuning._replace(shared_start='off')
-  kernels, together = shared_kernels.choose(
-    tuning, used, train, test.num_clients, layers
-  )
+  together = shared_kernels.choose(tuning, used, train, test.num_clients, layers)
   steps = batching.num_steps(schedule, jnp.asarray(train.sizes()), train.max_examples)
 
   def body(chunk, shared, _):
@@ -162,20 +160,20 @@ def evaluate_clients(
     steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
     keys = client_keys(key, train, chunk.ids)
     exist = chunk.ids < test.num_clients
-    rest, start_together = shared_kernels.split(tuning, start, kernels, exist)
+    rest, shared_start = together.split(start, exist)
     ends = train_chunk(
       tuning,
       train,
       rest.params(count),
       Work(chunk.ids, steps, keys),
-      shared=start_together,
+      shared=shared_start,
       terms=Terms(layers=layers),
     )
 
     def measure(clients, _):
       ids, of_clients, ends = clients
       params = of_clients._replace(shared=models).params(ids.shape[0])
-      tuned = start_together.models(ends.params, ends.changes, ends.finite)
+      tuned = shared_start.models(ends.params, ends.changes, ends.finite)
       deployed = measure_chunk(model, params, test, ids)
       return (deployed, measure_chunk(model, tuned, test, ids), ~ends.finite), None
 
@@ -188,10 +186,10 @@ def evaluate_clients(
       ids,
       steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH,
       (steps, used._replace(shared=None)),
-      group=used.choice if kernels else None,
+      group=together.group(used),
     ),
     (used.shared, train, test, key),
-    ChunkSize(together, num_groups=used.num_models()),
+    ChunkSize(together.count, num_groups=used.num_models()),
     empty=test.num_clients,
     mesh=local.mesh,
   )

@@ -18,8 +18,6 @@ from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 
-EXAMPLE_DTYPES = ('uint8', 'float32')  # See `Examples`.
-
 _BATCH = 256  # Examples that are classified at once.
 
 

@@ -12,12 +12,12 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import add_to_one
 from fesem_jax.core.types import FederatedData, Params
-from fesem_jax.training import shared_kernels
 from fesem_jax.training.local_sgd import Ends, Terms, Work, train_chunk
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.sent_models import as_sent
-from fesem_jax.training.shared_start import Kernel, SharedStart, Start
+from fesem_jax.training.shared_kernels import SideBySide, choose
+from fesem_jax.training.shared_start import SharedStart
 from fesem_jax.training.trained import Trained
 
 
@@ -87,13 +87,13 @@ class _OfAll(NamedTuple):
   """What is known of a chunk's clients together.
 
   Attributes:
-    kernels: that they start from.
+    together: the kernels that they start from.
     starts: see `Shared`.
     data: see `Shared`.
     known: see `Shared`.
   """
 
-  kernels: tuple[Start, ...]
+  together: SharedStart
   starts: Params
   data: FederatedData
   known: Any
@@ -107,8 +107,7 @@ class Plan:
     local: how clients train.
     objective: what they minimize.
     reduction: what becomes of their models.
-    kernels: that they keep as changes to a shared start.
-    side_by_side: clients of a chunk.
+    together: clients of a chunk.
     at_a_time: clients of a chunk whose whole models exist at once.
     in_place: whether local models take the memory of those they start from.
     unformed: whether models are summed up without being formed.
@@ -117,8 +116,7 @@ class Plan:
   local: LocalTraining
   objective: Objective
   reduction: Reduction
-  kernels: tuple[Kernel, ...]
-  side_by_side: int
+  together: SideBySide
   at_a_time: int
   in_place: bool
   unformed: bool
@@ -137,7 +135,7 @@ class Plan:
     sizes = data.sizes(chunk.ids)
     keys = client_keys(shared.key, data, chunk.ids)
     exist = chunk.ids < data.num_clients
-    rest, together = shared_kernels.split(self.local, start, self.kernels, exist)
+    rest, together = self.together.split(start, exist)
     origin = rest.params(own.arrived.shape[0])
     ends = self._ends(chunk, shared, origin, keys, together)
     old = chunk.into[1].folded if self.replaces_correction else None
@@ -147,7 +145,7 @@ class Plan:
       correction=old,
     )  # fmt: skip
     done = _Done(trained, ends.params, ends.changes, start._replace(shared=None), keys)
-    of_all = _OfAll(together.starts, shared.starts, data, shared.known)
+    of_all = _OfAll(together, shared.starts, data, shared.known)
     return (done, of_all), sums
 
   def _steps(self, own: Clients, sizes: jax.Array) -> jax.Array:
@@ -199,8 +197,7 @@ class Plan:
       sums = self._add_unformed(done, of_all, sums, trained.weights(reduction.mean_by))
       return (None, trained), sums
     start = done.start._replace(shared=of_all.starts)
-    kernels = SharedStart(self.kernels, of_all.kernels, precision=self.local.precision)
-    params = kernels.models(done.params, done.changes, trained.finite)
+    params = of_all.together.models(done.params, done.changes, trained.finite)
     trained = trained._replace(as_trained=params)
     if reduction.sent != 'nothing':
       received = start
@@ -229,8 +226,7 @@ class Plan:
     choice = done.start.choice
     if choice is None:
       choice = jnp.zeros_like(done.trained.ids)
-    kernels = SharedStart(self.kernels, of_all.kernels, precision=self.local.precision)
-    return kernels.add_to(
+    return of_all.together.add_to(
       sums, done.params, done.changes, done.trained.finite, weights, choice,
       of_all.starts,
     )  # fmt: skip
@@ -248,22 +244,21 @@ def plan(
   # Corrections, penalties towards other models and own steps change whole kernels.
   changing = objective.correction, objective.anchor, objective.step
   changes_alone = all(each is None for each in changing)
-  kernels, together = shared_kernels.choose(
+  together = choose(
     local if changes_alone else local._replace(shared_start='off'),
     starts,
     data,
     num_clients,
     objective.layers,
   )
-  unformed = bool(kernels and reduction.mean_by) and data.corruption is None
+  unformed = bool(together.kernels and reduction.mean_by) and data.corruption is None
   return Plan(
     local,
     objective,
     reduction,
-    kernels,
     together,
     # Few whole models at a time, so that they stay in the cache.
-    at_a_time=together if unformed else local.clients_per_chunk,
+    at_a_time=together.count if unformed else local.clients_per_chunk,
     in_place=reduction.keep and starts.shared is None,
     unformed=unformed,
   )

@@ -21,6 +21,7 @@ from fesem_jax.training.batch_losses import (
   in_training,
   weighted_loss,
 )
+from fesem_jax.training.penalty_step import with_pull
 from fesem_jax.training.shared_start import NONE, Change, Rows, SharedStart
 
 # (step [] int32, params, the client's correction) -> the correction at this step.
@@ -106,8 +107,7 @@ def local_step(
   # Large gradients before any update: the update can then overwrite the params.
   grads, rows = _together((grads, rows))
   changes = shared.append(changes, rows, step, active, rate, prox)
-  if prox is not None:
-    grads = jax.tree.map(lambda g, w, a: g + 2 * prox * (w - a), grads, params, anchor)
+  grads = with_pull(grads, params, anchor, prox)
   if correction is not None:
     grads = jax.tree.map(jnp.add, grads, correction)
   new = descend(local, grads, opt_state, params, rate)

@@ -3,6 +3,7 @@
 See `shared_start`. The choice is made from shapes alone, never by values.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -46,14 +47,61 @@ _OWN = 1.5
 _BLOCK = 128
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SideBySide:
+  """How clients train side by side on a device.
+
+  Attributes:
+    local: how clients train.
+    kernels: that they keep as changes to a shared start; () if each has its own.
+    count: how many clients, C.
+  """
+
+  local: LocalTraining
+  kernels: tuple[Kernel, ...]
+  count: int
+
+  def group(self, starts: ClientModels) -> jax.Array | None:
+    """[S] int32, the centers whose clients are to be neighbors; None if all may be."""
+    return starts.choice if self.kernels else None
+
+  def split(
+    self, start: ClientModels, exist: jax.Array
+  ) -> tuple[ClientModels, SharedStart]:
+    """Takes the shared kernels out of the models that clients side by side start from.
+
+    Args:
+      start: of C clients with one `choice`, or two.
+      exist: [C] bool, False in empty places; of the first one only the choice counts.
+    """
+    if not self.kernels:
+      return start, NONE
+    shared = flatten_dict(start.shared)
+    whole = [shared.pop((*kernel.path, KERNEL)) for kernel in self.kernels]
+    from_other = None
+    if start.choice is None or start.num_models() == 1:
+      starts = tuple(Start(x[0]) for x in whole)
+    elif exist.shape[0] == 1:
+      starts = tuple(Start(x[start.choice[0]]) for x in whole)
+    else:
+      first = start.choice[0]
+      from_other = exist & (start.choice != first)
+      other = start.choice[from_other.argmax()]
+      starts = tuple(Start(x[first], x[other], from_other.any()) for x in whole)
+    params = jax.eval_shape(self.local.model.init, jax.random.key(0))
+    rate = variable_rate(self.local.optimizer, params)
+    rest = start._replace(shared=unflatten_dict(shared))
+    return rest, SharedStart(self.kernels, starts, from_other, rate)
+
+
 def choose(
   local: LocalTraining,
   start: ClientModels,
   data: FederatedData,
   num_clients: int,
   layers: Sequence[str] | None = None,
-) -> tuple[tuple[Kernel, ...], int]:
-  """Kernels that clients keep as changes, and how many train side by side, C.
+) -> SideBySide:
+  """Which kernels clients keep as changes, and how many train side by side.
 
   Args:
     local: how clients train.
@@ -66,11 +114,11 @@ def choose(
   count = side_by_side(local, found, start.shared, num_clients)
   chosen = local.shared_start == 'on' or local.clients_per_shared_start
   if not found or chosen or local.mesh.devices.flat[0].platform != 'cpu':
-    return found, count
+    return SideBySide(local, found, count)
   if _time(count, start.shared, -(-num_clients // local.mesh.size)) <= _OWN:
-    return found, count
+    return SideBySide(local, found, count)
   # With few clients of each center, too many places would be empty.
-  return (), side_by_side(local, (), start.shared, num_clients)
+  return SideBySide(local, (), side_by_side(local, (), start.shared, num_clients))
 
 
 def _time(count: int, weights: Params, on_each: int) -> float:
@@ -156,11 +204,13 @@ def kernels(
     rows, (size_in, size_out) = x.size // x.shape[-1], kernel.shape[1:]
     size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)
     if mode == 'on' or (size >= _LARGE and of_rows <= _ROWS_PER_KERNEL * size):
-      chosen.append(Kernel(path, rows, steps, steps))
+      chosen.append(Kernel(path, rows, steps, steps, local.precision))
   if len(chosen) == len(shared):  # A client keeps something of its own to be trained.
     chosen.pop()
   blocks = -(-steps * max((k.rows for k in chosen), default=1) // _BLOCK)
-  return tuple(kernel._replace(block=-(-steps // blocks)) for kernel in chosen)
+  return tuple(
+    dataclasses.replace(kernel, block=-(-steps // blocks)) for kernel in chosen
+  )
 
 
 def _products(
@@ -202,37 +252,3 @@ def _products(
     for path, found in inputs.items()
     if path in kernels and path in unread and len(found) == 1
   }
-
-
-def split(
-  local: LocalTraining,
-  start: ClientModels,
-  kernels: tuple[Kernel, ...],
-  exist: jax.Array,
-) -> tuple[ClientModels, SharedStart]:
-  """Takes the shared kernels out of the models that clients side by side start from.
-
-  Args:
-    local: how clients train.
-    start: of C clients with one `choice`, or two.
-    kernels: from `kernels`.
-    exist: [C] bool, False in empty places; of the first one only the choice counts.
-  """
-  if not kernels:
-    return start, NONE
-  shared = flatten_dict(start.shared)
-  whole = [shared.pop((*kernel.path, KERNEL)) for kernel in kernels]
-  from_other = None
-  if start.choice is None or start.num_models() == 1:
-    starts = tuple(Start(x[0]) for x in whole)
-  elif exist.shape[0] == 1:
-    starts = tuple(Start(x[start.choice[0]]) for x in whole)
-  else:
-    first = start.choice[0]
-    from_other = exist & (start.choice != first)
-    other = start.choice[from_other.argmax()]
-    starts = tuple(Start(x[first], x[other], from_other.any()) for x in whole)
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
-  rate = variable_rate(local.optimizer, params)
-  rest = start._replace(shared=unflatten_dict(shared))
-  return rest, SharedStart(kernels, starts, from_other, rate, local.precision)

@@ -5,9 +5,8 @@ inputs x_s [B, I] and gradients d_s [B, O] of its outputs at step s, SGD makes
 
   W_t = W_0 - sum_{s < t} c_s x_s^T d_s,
 
-where c_s is the learning rate, which a penalty lambda |W - W_0|^2 shrinks by
-1 - 2 * rate * lambda at each later step. So a client keeps the rows x_s and d_s instead
-of a kernel of its own:
+where c_s is the learning rate, which a penalty shrinks at each later step
+(`penalty_step`). So a client keeps the rows x_s and d_s instead of a kernel of its own:
 
   x W_t = x W_0 - ((x X^T) * c) D    and    d W_t^T = d W_0^T - ((d D^T) * c) X.
 
@@ -16,6 +15,7 @@ once, or two where they are of two centers; the kernel's gradient is never forme
 W_t once, when training ends.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,8 +27,7 @@ from fesem_jax.core import sums, tree
 from fesem_jax.core.sums import ClusterSums
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
-
-_HIGHEST = jax.lax.Precision.HIGHEST
+from fesem_jax.training.penalty_step import kept_share
 
 Loop = Any  # What a loop over local steps carries, a NamedTuple.
 # A dense layer: its keys in the tree of parameters.
@@ -37,7 +36,9 @@ Path = tuple[str, ...]
 Rows = tuple[jax.Array, jax.Array]
 
 
-class Kernel(NamedTuple):
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Kernel:
   """A dense layer whose kernel clients of a center start from.
 
   Attributes:
@@ -45,12 +46,14 @@ class Kernel(NamedTuple):
     rows: of one step, R.
     steps: the most that a client takes, T.
     block: steps whose rows are one block, b; the same for all kernels.
+    precision: of the products that stand for its gradient; see `LocalTraining`.
   """
 
   path: Path
   rows: int
   steps: int
   block: int
+  precision: str = 'highest'
 
 
 class Block(NamedTuple):
@@ -191,15 +194,12 @@ class SharedStart(NamedTuple):
     from_other: [C] bool, the clients that start from the second of two centers; None
       if all have one.
     rate: [] float32 learning rate.
-    precision: of the products that stand for the kernels' gradients; see
-      `LocalTraining`.
   """
 
   kernels: tuple[Kernel, ...] = ()
   starts: tuple[Start, ...] = ()
   from_other: jax.Array | None = None
   rate: jax.Array | float = 0.0
-  precision: str = 'highest'
 
   def no_changes(self, num_clients: int | None) -> tuple[Change, ...]:
     """What clients changed before their first step, [C, ...]; of one if None."""
@@ -271,10 +271,9 @@ class SharedStart(NamedTuple):
       prox: [] float32 lambda of the penalty lambda |W - W_0|^2, or None.
     """
     of_step = self.rate if rate is None else self.rate * rate
-    keeps = 1.0 if prox is None else 1 - 2 * of_step * prox
 
     def add(kernel: Kernel, change: Change, own: Rows) -> Change:
-      kept = jnp.where(active, keeps, 1.0)
+      kept = jnp.where(active, kept_share(of_step, prox), 1.0)
       first, *others = [b._replace(shares=b.shares * kept) for b in change.blocks]
       inputs, gradients = (jnp.where(active, x, 0.0) for x in own)
       new = inputs, gradients, jnp.full(kernel.rows, of_step)
@@ -338,7 +337,7 @@ class SharedStart(NamedTuple):
     flat = flatten_dict(params)
     for kernel, start, change in zip(self.kernels, self.starts, changes, strict=True):
       factors = _factors(change, finite)
-      moved = jnp.einsum('cri,cro->cio', *factors, precision=self.precision)
+      moved = jnp.einsum('cri,cro->cio', *factors, precision=kernel.precision)
       flat[*kernel.path, KERNEL] = start.of_clients(change.from_other) - moved
     return unflatten_dict(flat)
 
@@ -373,43 +372,10 @@ class SharedStart(NamedTuple):
       total._replace(params=unflatten_dict(flat)), params, choice, weights, rest
     )
     flat = flatten_dict(added.params)
-    for path, sum_of, start, change in zip(
-      paths, of_kernels, self.starts, changes, strict=True
-    ):
-      flat[path] = self._add_moves(sum_of, start, change, finite, weights, choice)
+    parts = zip(self.kernels, of_kernels, self.starts, changes, strict=True)
+    for path, part in zip(paths, parts, strict=True):
+      flat[path] = _add_moves(*part, finite, weights, choice)
     return added._replace(params=unflatten_dict(flat))
-
-  def _add_moves(
-    self,
-    sum_of: jax.Array,
-    start: Start,
-    change: Change,
-    finite: jax.Array,
-    weights: jax.Array,
-    choice: jax.Array,
-  ) -> jax.Array:
-    """The sums [K, I, O] of a kernel's moves with those of C clients."""
-    inputs, gradients = _factors(change, finite)
-
-    def add(sum_of: jax.Array, center: jax.Array, weights: jax.Array) -> jax.Array:
-      weighted = gradients * weights[:, None, None]
-      moved = jnp.einsum('cri,cro->io', inputs, weighted, precision=self.precision)
-      if sum_of.shape[0] == 1:
-        return sum_of - moved[None]
-      own = jax.lax.dynamic_index_in_dim(sum_of, center, keepdims=False)
-      return jax.lax.dynamic_update_index_in_dim(sum_of, own - moved, center, 0)
-
-    from_other = change.from_other
-    if from_other is None:
-      return add(sum_of, choice[0], weights)
-    sum_of = add(sum_of, choice[0], jnp.where(from_other, 0.0, weights))
-
-    def add_other(sum_of: jax.Array) -> jax.Array:
-      return add(
-        sum_of, choice[from_other.argmax()], jnp.where(from_other, weights, 0.0)
-      )
-
-    return jax.lax.cond(start.two, add_other, lambda sum_of: sum_of, sum_of)
 
 
 def _factors(change: Change, finite: jax.Array) -> Rows:
@@ -420,6 +386,37 @@ def _factors(change: Change, finite: jax.Array) -> Rows:
     for parts in zip(*blocks, strict=True)
   )
   return inputs, gradients * shares[..., None]
+
+
+def _add_moves(
+  kernel: Kernel,
+  sum_of: jax.Array,
+  start: Start,
+  change: Change,
+  finite: jax.Array,
+  weights: jax.Array,
+  choice: jax.Array,
+) -> jax.Array:
+  """The sums [K, I, O] of a kernel's moves with those of C clients."""
+  inputs, gradients = _factors(change, finite)
+
+  def add(sum_of: jax.Array, center: jax.Array, weights: jax.Array) -> jax.Array:
+    weighted = gradients * weights[:, None, None]
+    moved = jnp.einsum('cri,cro->io', inputs, weighted, precision=kernel.precision)
+    if sum_of.shape[0] == 1:
+      return sum_of - moved[None]
+    own = jax.lax.dynamic_index_in_dim(sum_of, center, keepdims=False)
+    return jax.lax.dynamic_update_index_in_dim(sum_of, own - moved, center, 0)
+
+  from_other = change.from_other
+  if from_other is None:
+    return add(sum_of, choice[0], weights)
+  sum_of = add(sum_of, choice[0], jnp.where(from_other, 0.0, weights))
+
+  def add_other(sum_of: jax.Array) -> jax.Array:
+    return add(sum_of, choice[from_other.argmax()], jnp.where(from_other, weights, 0.0))
+
+  return jax.lax.cond(start.two, add_other, lambda sum_of: sum_of, sum_of)
 
 
 def _turned(change: Change) -> Change:

@@ -230,8 +230,8 @@ def test_every_product_says_its_precision(index):
 
 
 # Clients that are drawn within a round exchange their models; the k-means of CLoVE has
-# 20 K numbers of each client, more than the model here has. topologies_test.py looks at
-# the rows that are left out here, with a larger model.
+# 20 K numbers of each client, more than the model here has, and others compare all
+# models (topologies_test.py looks at these with a larger one).
 EXCHANGES = [
   i
   for i, (name, options) in enumerate(METHODS)
