@@ -55,7 +55,7 @@ METHODS = [
   ('p_fed_me', {'inner_steps': 2, 'pfedme_lambda': 2.0}),
   ('per_fed_avg', {}),
   ('fed_ala', {'ala_start_epochs': 3, 'ala_sample': 0.6}),
-  ('fed_amp', {'amp_lambda': 0.5, 'amp_sigma': 2.0, 'amp_alpha': 0.3}),
+  ('fed_amp', {'amp_lambda': 0.2, 'amp_sigma': 2.0, 'amp_alpha': 0.03}),
   ('l2gd', {'l2gd_lambda': 4.0, 'aggregation_probability': 0.5}),
   ('clove', {'num_clusters': 2}),
   ('clove', {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'}),
@@ -79,8 +79,11 @@ METHODS = [
 # Methods that need all clients in each round.
 ALL_CLIENTS = {'fed_cluster', 'cfl_gp', 'fed_drift', 'flux'}
 # What compares clients with each other exchanges their models: a sort of every
-# coordinate, inner products of all pairs, k-means on all models.
-COMPARES = {'fed_cluster', 'cfl_gp', 'robust', 'recluster_every'}
+# coordinate, inner products of all pairs, k-means on all models. So does what has as
+# many centers as clients, which are split over the devices as clients' models are.
+COMPARES = {
+  'fed_amp', 'fed_cluster', 'cfl_gp', 'robust', 'recluster_every', 'fed_drift', 'flux',
+}  # fmt: skip
 
 
 def _label(value):
