@@ -74,7 +74,7 @@ def of_labels(
   x = jnp.where(exists[:, None], x, 0.0)
   labels = jax.nn.one_hot(y, num_labels).T * exists[None]  # [L, N]
   gram = jnp.matmul(x, x.T, precision=_HIGHEST) * (1 + y / num_labels)[None]
-  values, vectors = jnp.linalg.eigh(jnp.where(labels.T @ labels > 0, gram, 0.0))
+  values, vectors = jnp.linalg.eigh(jnp.where(y[:, None] == y[None], gram, 0.0))
   shares = jnp.matmul(labels, jnp.square(vectors), precision=_HIGHEST)
   own = jnp.where(shares > 0.5, values, 0.0)
   most = own.max(axis=1, keepdims=True)
