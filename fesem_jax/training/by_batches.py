@@ -1,4 +1,4 @@
-"""What models that are not trained make of a cohort's examples, batch by batch."""
+"""Outputs of fixed models on the examples of a cohort, batch by batch."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
