@@ -3,11 +3,12 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 
-.PHONY: help install demo table test test-fast bench lint format docs wheel release publish clean
+.PHONY: help install demo table reproduce test test-fast bench lint format docs wheel release publish clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
 	@echo 'make table      every method on rotated digits, tuned, five seeds: two tables'
+	@echo 'make reproduce  published figures: PAPER=ifca (PAPER=all), BUDGET=processor hours'
 	@echo 'make test       all tests (FESEM_DATA_DIR names the folder of real data)'
 	@echo 'make test-fast  the tests of the single modules'
 	@echo 'make bench      ours against PyTorch, FedJAX and pfl: one table of ratios'
@@ -32,6 +33,16 @@ demo: install
 table: install
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits.flags
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits_suite.flags
+
+# Without PAPER: the list of papers. Runs resume; the page has what the ledger holds.
+BUDGET ?= 1e6
+
+reproduce: install
+ifdef PAPER
+	$(BIN)/python -m experiments.reproduce --paper=$(PAPER) --budget=$(BUDGET) --page
+else
+	$(BIN)/python -m experiments.reproduce --list
+endif
 
 # Numerical tests, in programs as fast as users'; all others compile without optimizing.
 OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\

@@ -1,0 +1,139 @@
+"""The ledger of reproductions: one JSON file a cell, and what follows from it."""
+
+import json
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError
+
+from .recipes import MEASURES, Cell
+
+# What a cell's file holds; see `entry`.
+Entry = dict[str, Any]
+
+# At most so many points of a curve.
+_POINTS = 60
+
+
+def path(folder: pathlib.Path, recipe: str, cell: str) -> pathlib.Path:
+  """The file of a cell."""
+  return folder / recipe / f'{cell}.json'
+
+
+def read(folder: pathlib.Path, recipe: str, cell: str) -> Entry | None:
+  """The entry of a cell; None if it was not run.
+
+  Raises:
+    UserError: if the file is damaged.
+  """
+  file = path(folder, recipe, cell)
+  if not file.is_file():
+    return None
+  try:
+    found = json.loads(file.read_text(encoding='utf-8'))
+    list(found['values'])
+  except (ValueError, KeyError, TypeError) as e:
+    raise UserError(
+      f'{file} is damaged; delete it and run fesem-reproduce --paper={recipe} '
+      f'--cells={cell} again.'
+    ) from e
+  return found
+
+
+def write(folder: pathlib.Path, recipe: str, cell: str, entry: Entry) -> None:
+  """Writes the entry of a cell, as a whole or not at all."""
+  file = path(folder, recipe, cell)
+  file.parent.mkdir(parents=True, exist_ok=True)
+  write_atomically(file, json.dumps(entry, indent=1) + '\n')
+
+
+def value(cell: Cell, workdir: pathlib.Path) -> float | None:
+  """What a cell compares, of one finished run; None where a target was not reached."""
+  summary = json.loads((workdir / 'summary.json').read_text())
+  if cell.measure == 'rounds':
+    reached = summary['rounds_to_target'][0]['deployed']
+    return None if reached is None else float(reached)
+  if cell.measure == 'seconds':
+    timing = summary['timing']
+    return float(timing['total_seconds'])
+  values = [value for _, value in curve(cell, workdir)]
+  if cell.report == 'best':
+    return max(values)
+  return values[0 if cell.report == 'first' else -1]
+
+
+def curve(cell: Cell, workdir: pathlib.Path) -> list[tuple[int, float]]:
+  """(round, what the cell measures) of each evaluated round of a run."""
+  found = []
+  for line in (workdir / 'metrics.jsonl').read_text().splitlines():
+    record = json.loads(line)
+    if cell.measure == 'ari':
+      if record['round'] and 'ari' in record:
+        found.append((record['round'], float(record['ari'])))
+    elif 'deployed' in record:
+      kind = 'finetuned' if cell.measure == 'finetuned' else 'deployed'
+      found.append((record['round'], 100 * record[kind]['micro_accuracy']))
+  return found
+
+
+def thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+  """A curve of at most 60 points, the last one among them, for the ledger."""
+  if len(points) <= _POINTS:
+    return [(r, round(v, 4)) for r, v in points]
+  kept = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))
+  return [(points[i][0], round(points[i][1], 4)) for i in kept]
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+  """The mean over seeds; None if a seed has no value."""
+  known = [v for v in values if v is not None]
+  return float(np.mean(known)) if len(known) == len(values) and known else None
+
+
+def half_interval(cell: Cell, values: Sequence[float]) -> float | None:
+  """Half of the 95 % interval of the difference to what is published.
+
+  Student's interval of the mean over our seeds, and the published deviation over the
+  published seeds, in squares; with one seed of ours, the published deviation stands for
+  it. None where neither is known.
+  """
+  count, published = len(values), (cell.deviation or 0) ** 2
+  if count > 1:
+    from scipy import special  # Slow to import.
+
+    ours = float(np.std(values, ddof=1)) ** 2
+    quantile = float(special.stdtrit(count - 1, 0.975))
+    half = quantile * math.sqrt(ours / count + published / cell.published_seeds)
+    return half + cell.rounding
+  if not published:
+    return cell.rounding or None
+  return 2 * math.sqrt(published * (1 + 1 / cell.published_seeds)) + cell.rounding
+
+
+def verdict(cell: Cell, entry: Entry | None) -> str:
+  """What a cell shows, in a few words.
+
+  'within noise', 'different', 'one seed: no interval', 'not comparable', 'target not
+  reached', 'no published number' or 'not run'.
+  """
+  if entry is None:
+    return 'not run'
+  found = mean(entry['values'])
+  if cell.published is None:
+    return 'no published number'
+  if cell.comparable:
+    return 'not comparable'
+  if found is None:
+    return 'target not reached'
+  digits = MEASURES[cell.measure][0]
+  if round(found, digits) == round(cell.published, digits):
+    return 'within noise'
+  half = half_interval(cell, [v for v in entry['values'] if v is not None])
+  if half is None:
+    return 'one seed: no interval'
+  return 'within noise' if abs(found - cell.published) <= half else 'different'

@@ -1,0 +1,169 @@
+"""Recipes of published tables: presets/papers/NAME.toml.
+
+A recipe has a `title`, a `reference`, its `setting` and where its `facts` come from,
+`flags` of `experiments.run` for all of its cells, and `cells`, each with a `name`, what
+its `row` is called, `flags` of its own, and what is `published`.
+"""
+
+import pathlib
+import tomllib
+from typing import Any, NamedTuple
+
+from fesem_jax.utils.errors import UserError, argument
+
+FOLDER = pathlib.Path(__file__).parent / 'presets' / 'papers'
+
+# What a cell compares -> digits and unit that tables show.
+MEASURES = {
+  'deployed': (2, '%'),
+  'finetuned': (2, '%'),
+  'rounds': (0, 'rounds'),
+  'ari': (2, 'ARI'),
+  'seconds': (0, 's'),
+}
+REPORTS = ('last', 'best', 'first')
+
+
+class Cell(NamedTuple):
+  """One published figure and how it is computed here.
+
+  Attributes:
+    name: of its runs' folder and its entry in the ledger.
+    row: what tables call it.
+    flags: of `experiments.run`, after those of the recipe.
+    runs_of: name of the cell whose runs this one reads, if it has none of its own.
+    published: the figure; None where only a curve is published.
+    deviation: its standard deviation over seeds, if published.
+    rounding: half of the last digit that is published, or what "about" leaves open.
+    published_seeds: how many seeds it is the mean of.
+    measure: one of `MEASURES`.
+    report: of the last round, the best one, or the first.
+    rates: learning rates of which the best is taken; empty takes that of the flags.
+    seeds: 0, 1, ...
+    hours: processor hours of all its runs, about.
+    comparable: why it cannot be compared; '' if it can.
+    why: what is known of a difference.
+  """
+
+  name: str
+  row: str
+  flags: tuple[str, ...] = ()
+  runs_of: str = ''
+  published: float | None = None
+  deviation: float | None = None
+  rounding: float = 0.0
+  published_seeds: int = 1
+  measure: str = 'deployed'
+  report: str = 'last'
+  rates: tuple[float, ...] = ()
+  seeds: int = 1
+  hours: float = 0.0
+  comparable: str = ''
+  why: str = ''
+
+
+class Recipe(NamedTuple):
+  """A published table, or part of one.
+
+  Attributes:
+    name: of its file.
+    title: of its section.
+    reference: authors, title, venue, table.
+    setting: what all cells have in common.
+    facts: where the setting and the figures were found.
+    why: what is known of differences of several cells.
+    cells: in the order of the page.
+    small: flags that make a run of a few seconds of the cell that `small_cell` names.
+    small_cell: name of a cell.
+  """
+
+  name: str
+  title: str
+  reference: str
+  setting: str
+  facts: str
+  why: str
+  cells: tuple[Cell, ...]
+  small: tuple[str, ...] = ()
+  small_cell: str = ''
+
+  def cell(self, name: str) -> Cell:
+    """The cell of a name; raises `UserError` if there is none."""
+    found = next((cell for cell in self.cells if cell.name == name), None)
+    if found is None:
+      known = ', '.join(cell.name for cell in self.cells)
+      raise UserError(f'{argument("cells", name)} is none of {self.name}: {known}.')
+    return found
+
+
+def names() -> list[str]:
+  """Names of all recipes, in order."""
+  return sorted(path.stem for path in FOLDER.glob('*.toml'))
+
+
+def read(name: str) -> Recipe:
+  """The recipe of a name, or of a file NAME.toml.
+
+  Raises:
+    UserError: if there is none, or it is damaged.
+  """
+  path = pathlib.Path(name) if name.endswith('.toml') else FOLDER / f'{name}.toml'
+  try:
+    content = tomllib.loads(path.read_text(encoding='utf-8'))
+  except FileNotFoundError as e:
+    raise UserError(
+      f'{argument("paper", name)} is neither a file NAME.toml nor one of '
+      f'{", ".join(names())}.'
+    ) from e
+  except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    raise UserError(f'{path} is no TOML: {e}.') from e
+  return _recipe(path, content)
+
+
+def _recipe(path: pathlib.Path, content: dict[str, Any]) -> Recipe:
+  """A recipe from its file; a field of the recipe is the default of its cells."""
+  cells = content.pop('cells', [])
+  common = tuple(content.pop('flags', ()))
+  shared = {
+    k: content.pop(k) for k in list(content) if k in Cell._fields and k != 'why'
+  }
+  made: list[Cell] = []
+  for fields in cells:
+    known = shared | fields
+    if unknown := set(known) - set(Cell._fields):
+      raise UserError(f'{path}: a cell has {min(unknown)}, which is unknown.')
+    for needed in ('name', 'row'):
+      if needed not in known:
+        raise UserError(f'{path}: a cell lacks {needed}.')
+    known['flags'] = common + tuple(known.get('flags', ()))
+    known['rates'] = tuple(known.get('rates', ()))
+    made.append(Cell(**known))
+  for cell in made:
+    _check(path, cell, {c.name for c in made})
+  if len({cell.name for cell in made}) < len(made) or not made:
+    raise UserError(
+      f'{path}: each cell needs a name of its own, and there must be one.'
+    )
+  for needed in ('title', 'reference', 'setting', 'facts'):
+    if needed not in content:
+      raise UserError(f'{path} lacks {needed}.')
+  content = {'why': ''} | content
+  if unknown := set(content) - set(Recipe._fields):
+    raise UserError(f'{path} has {min(unknown)}, which is unknown.')
+  content['small'] = tuple(content.get('small', ()))
+  return Recipe(path.stem, cells=tuple(made), **content)
+
+
+def _check(path: pathlib.Path, cell: Cell, known: set[str]) -> None:
+  """Raises `UserError` on a cell that makes no sense."""
+  if cell.measure not in MEASURES or cell.report not in REPORTS:
+    raise UserError(
+      f'{path}: {cell.name} needs a measure of {", ".join(MEASURES)} and a report of '
+      f'{", ".join(REPORTS)}.'
+    )
+  if cell.runs_of and cell.runs_of not in known:
+    raise UserError(
+      f'{path}: {cell.name} has runs_of={cell.runs_of}, which is no cell.'
+    )
+  if cell.seeds < 1:
+    raise UserError(f'{path}: {cell.name} needs at least one seed.')

@@ -1,0 +1,252 @@
+r"""Computes published figures again, one recipe a paper, and writes the page on them.
+
+  fesem-reproduce --list
+  fesem-reproduce --paper=p_fed_me
+  fesem-reproduce --paper=mc_mahan --cells=two_nn_iid_c10,two_nn_iid_c20
+  fesem-reproduce --page
+
+A recipe, presets/papers/NAME.toml, has a cell for each figure of a table. Each seed
+(and each learning rate, where the best of several counts) of a cell is one run of
+fesem-run in WORKDIR/PAPER/CELL, so the same command goes on where it stopped. A
+finished cell is an entry of the ledger, LEDGER/PAPER/CELL.json: commands, commit,
+versions, machine, seeds, values, curves and processor hours. --page writes the page
+with all entries, what is published and a verdict, and a picture of the curves of each
+paper. --budget leaves out cells that take more processor hours than are left. Data are
+found in FESEM_DATA_DIR, or in --data_dir.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import resource
+import subprocess
+import sys
+from typing import Any
+
+from absl import flags
+
+from fesem_jax.run.workdir import locked
+from fesem_jax.utils import text_tables
+from fesem_jax.utils.errors import UserError, argument
+
+from . import ledger, recipes, reproduction_page
+from .recipes import Cell, Recipe
+from .start import no_positional, start
+
+_MODULE = f'{__package__}.run'
+_TIME = 'processor_seconds'  # File beside the workdirs of a cell.
+
+
+def run_flags(cell: Cell, rate: float | None, seed: int) -> list[str]:
+  """The flags of one run."""
+  of_rate = [] if rate is None else [f'--learning_rate={rate:g}']
+  return [*cell.flags, *of_rate, f'--seed={seed}']
+
+
+def carry_out(command: list[str], workdir: pathlib.Path) -> None:
+  """Runs fesem-run in a process of its own, and adds its processor time to a file.
+
+  Raises:
+    UserError: if it fails.
+  """
+  more = [
+    f'--workdir={workdir}',
+    '--save_models=false',
+    '--report_html=false',
+    '--quiet',
+  ]
+  before = _processor_seconds()
+  done = subprocess.run([sys.executable, '-m', _MODULE, *command, *more], check=False)
+  spent = workdir.with_name(f'{workdir.name}.{_TIME}')
+  if workdir.is_dir():
+    earlier = float(spent.read_text()) if spent.is_file() else 0.0
+    spent.write_text(f'{earlier + _processor_seconds() - before:.1f}\n')
+  if done.returncode:
+    raise UserError(
+      f'The run in {workdir} ended with exit code {done.returncode}, see above; the '
+      'same command goes on after it.'
+    )
+
+
+def _processor_seconds() -> float:
+  """Of all processes that this one has waited for."""
+  used = resource.getrusage(resource.RUSAGE_CHILDREN)
+  return used.ru_utime + used.ru_stime
+
+
+def run_cell(cell: Cell, folder: pathlib.Path) -> tuple[list[pathlib.Path], Any]:
+  """Runs what is missing of a cell.
+
+  Args:
+    cell: with runs of its own.
+    folder: of the cell.
+
+  Returns:
+    Workdir of each seed, and (chosen rate, value by rate); None where there is none to
+    choose. Of several rates all seeds take the one that is best with seed 0.
+  """
+
+  def of(rate: float | None, seed: int) -> pathlib.Path:
+    name = f'seed{seed}' if rate is None else f'rate{rate:g}_seed{seed}'
+    workdir = folder / name
+    if not (workdir / 'summary.json').is_file():
+      carry_out(run_flags(cell, rate, seed), workdir)
+    return workdir
+
+  if not cell.rates:
+    return [of(None, seed) for seed in range(cell.seeds)], None
+  found = {rate: ledger.value(cell, of(rate, 0)) for rate in cell.rates}
+  fewest = cell.measure in ('rounds', 'seconds')
+  known = {r: -v if fewest else v for r, v in found.items() if v is not None}
+  best = max(known, key=lambda r: known[r]) if known else cell.rates[0]
+  workdirs = [of(best, seed) for seed in range(cell.seeds)]
+  return workdirs, (best, {f'{rate:g}': value for rate, value in found.items()})
+
+
+def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
+  """What the ledger keeps of a finished cell.
+
+  Args:
+    cell: what was run.
+    workdirs: of each seed.
+    tuned: see `run_cell`.
+  """
+  summary = json.loads((workdirs[0] / 'summary.json').read_text())
+  rate = tuned[0] if tuned else None
+  times = list(workdirs[0].parent.glob(f'*.{_TIME}'))
+  seconds = sum(float(p.read_text()) for p in times)
+  return {
+    'command': ['fesem-run', *run_flags(cell, rate, 0)],
+    'seeds': [int(w.name.rpartition('seed')[2]) for w in workdirs],
+    'values': [ledger.value(cell, w) for w in workdirs],
+    'last': [_of_curve(cell, w, -1) for w in workdirs],
+    'best': [_of_curve(cell, w, None) for w in workdirs],
+    'published': cell.published,
+    'deviation': cell.deviation,
+    'measure': cell.measure,
+    'report': cell.report,
+    'rates': tuned[1] if tuned else {},
+    'curve': ledger.thinned(ledger.curve(cell, workdirs[0])),
+    'processor_hours': round(seconds / 3600, 3) if times else None,
+    'commit': summary['commit'],
+    'versions': summary['versions'],
+    'machine': f'{platform.machine()} {_processor()}, {os.cpu_count()} cores',
+  }
+
+
+def _of_curve(cell: Cell, workdir: pathlib.Path, place: int | None) -> float | None:
+  """The last (-1) or the largest (None) value of a run's curve."""
+  values = [value for _, value in ledger.curve(cell, workdir)]
+  return None if not values else max(values) if place is None else values[place]
+
+
+def _processor() -> str:
+  """The name of the processor, where Linux tells it."""
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+  except OSError:
+    return platform.processor()
+  return next((x.partition(':')[2].strip() for x in lines if 'model name' in x), '')
+
+
+def reproduce(
+  recipe: Recipe,
+  chosen: list[str],
+  workdir: pathlib.Path,
+  kept: pathlib.Path,
+  budget: float,
+) -> float:
+  """Runs cells of a recipe and enters them in the ledger.
+
+  Args:
+    recipe: the paper.
+    chosen: names of cells; empty for all.
+    workdir: of all papers.
+    kept: the folder of the ledger.
+    budget: processor hours that may be spent.
+
+  Returns:
+    Processor hours that are left.
+  """
+  wanted = [recipe.cell(name) for name in chosen] if chosen else list(recipe.cells)
+  for cell in wanted:
+    source = recipe.cell(cell.runs_of) if cell.runs_of else cell
+    folder = workdir / recipe.name / source.name
+    finished = ledger.read(kept, recipe.name, source.name) is not None
+    if source.hours > budget and not finished:
+      print(
+        f'{recipe.name}/{cell.name}: left out, as it takes about {source.hours:g} '
+        f'processor hours and {budget:.2f} are left; raise --budget.'
+      )
+      continue
+    if ledger.read(kept, recipe.name, cell.name) is None:
+      print(f'{recipe.name}/{cell.name}: {cell.row}')
+      workdirs, tuned = run_cell(source, folder)
+      cell = cell._replace(flags=source.flags)
+      made = entry(cell, workdirs, tuned)
+      ledger.write(kept, recipe.name, cell.name, made)
+      budget -= (made['processor_hours'] or 0) if not finished else 0
+    found = ledger.read(kept, recipe.name, cell.name)
+    print(f'{recipe.name}/{cell.name}: {reproduction_page.in_words(cell, found)}')
+  return budget
+
+
+def listed(names: list[str], kept: pathlib.Path) -> str:
+  """A table of recipes: cells, of which published and done, and hours."""
+  rows = [['paper', 'cells', 'published', 'done', 'hours', 'title']]
+  for name in names:
+    recipe = recipes.read(name)
+    done = sum(ledger.read(kept, name, c.name) is not None for c in recipe.cells)
+    published = sum(c.published is not None for c in recipe.cells)
+    hours = sum(c.hours for c in recipe.cells if not c.runs_of)
+    counts = [str(len(recipe.cells)), str(published), str(done), f'{hours:.1f}']
+    rows.append([name, *counts, recipe.title])
+  return '\n'.join(text_tables.aligned(rows, left=(0, 5)))
+
+
+def main(argv: list[str]) -> None:
+  no_positional(argv)
+  f = flags.FLAGS
+  kept = pathlib.Path(f.ledger)
+  if f.data_dir:
+    os.environ['FESEM_DATA_DIR'] = f.data_dir
+  if f.cells and len(f.paper) != 1:
+    raise UserError(f'{argument("cells", ",".join(f.cells))} needs one --paper.')
+  if f.list:
+    print(listed(recipes.names(), kept))
+    return
+  if not f.paper and not f.page:
+    raise UserError('Name a --paper (--list shows them), or ask for the --page.')
+  chosen = recipes.names() if f.paper == ['all'] else f.paper
+  read = [recipes.read(name) for name in chosen]
+  workdir = pathlib.Path(f.workdir)
+  if read:
+    with locked(workdir):
+      left = f.budget
+      for recipe in read:
+        left = reproduce(recipe, f.cells, workdir, kept, left)
+  if f.page:
+    every = [recipes.read(name) for name in recipes.names()]
+    print(reproduction_page.write(every, kept, pathlib.Path(f.page_file)))
+
+
+if __name__ == '__main__':
+  flags.DEFINE_list(
+    'paper',
+    [],
+    f'Recipes: {", ".join(recipes.names())}; all; or a file NAME.toml of your own.',
+  )
+  flags.DEFINE_list('cells', [], 'Cells of one recipe; default: all of them.')
+  flags.DEFINE_bool('list', False, 'List the recipes, and what of them is done.')
+  flags.DEFINE_bool('page', False, 'Write the page with what the ledger holds.')
+  flags.DEFINE_string(
+    'page_file', 'docs/published_figures.md', 'File of --page; its figures go beside.'
+  )
+  flags.DEFINE_string('ledger', 'benchmarks/results/papers', 'Folder of the ledger.')
+  flags.DEFINE_string('workdir', 'runs/reproduce', 'Folder of all runs.')
+  flags.DEFINE_float(
+    'budget', 1e6, 'Processor hours to spend; a cell that needs more is left out.'
+  )
+  flags.DEFINE_string('data_dir', '', 'Folder of the data files; see fesem-run.')
+  start(main)

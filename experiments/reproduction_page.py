@@ -1,0 +1,251 @@
+"""The page on published figures, made of recipes and the ledger."""
+
+import pathlib
+from collections.abc import Sequence
+
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.text_tables import markdown
+
+from . import ledger
+from .recipes import MEASURES, Cell, Recipe
+
+_HEAD = ('cell', 'published', 'here', 'difference', 'verdict')
+_INTRODUCTION = """# Published figures
+
+How published tables come out when they are computed again. `fesem-reproduce --page`
+writes this page from recipes (`experiments/presets/papers/*.toml`) and the ledger of
+what was run (`benchmarks/results/papers/`), which has commands, versions, seeds and
+curves of each cell.
+
+```
+fesem-reproduce --list                 # recipes, cells, processor hours
+fesem-reproduce --paper=p_fed_me       # all cells of one paper; resumes
+fesem-reproduce --page                 # this page
+```
+
+In the source tree, `make reproduce PAPER=p_fed_me` does the last two.
+
+A cell shows the mean over its seeds, with the standard deviation where there are
+several. The verdict is *within noise* if the difference lies inside a 95 % interval of
+our seeds and the published deviation together, *different* if it does not; with one
+seed and no published deviation there is no interval. *Not comparable* cells say what
+differs."""
+_ADDING = """## Adding a paper
+
+A recipe is a file `NAME.toml`; `fesem-reproduce --paper=NAME.toml` runs it from
+anywhere. Fields outside of cells are those of all cells:
+
+```toml
+title = "A method on rotated digits"
+reference = "Authors, Title, Venue, Table 1"
+setting = "80 clients, four rotations; MLP 64-64-10; 40 rounds; last round."
+facts = "The authors' code."
+flags = ["--dataset=digits", "--partition=rotated", "--num_clients=80", "--rounds=40"]
+[[cells]]
+name = "fed_avg"
+row = "FedAvg"
+flags = ["--algorithm=fed_avg"]
+published = 90.0
+```
+
+Further fields of a cell: `deviation`, `published_seeds`, `rounding` (what "about"
+leaves open), `measure` (`deployed`, `finetuned`, `rounds` to the first `--target`,
+`ari`, `seconds`), `report` (`last`, `best`, `first`), `seeds`, `rates` (the best of
+these counts), `hours`, `comparable` (why it is not), `why` (what is known of a
+difference), and `runs_of`, another cell whose runs it reads. Data that a paper
+generates are functions of `fesem_jax.papers`, which `--dataset` names."""
+
+
+def shown(cell: Cell, value: float | None) -> str:
+  """A value with the digits and the unit of its measure."""
+  if value is None:
+    return '-'
+  digits, unit = MEASURES[cell.measure]
+  return f'{value:.{digits}f}{"" if unit == "ARI" else f" {unit}"}'
+
+
+def published(cell: Cell) -> str:
+  """What is published of a cell."""
+  if cell.published is None:
+    return 'a curve'
+  digits = MEASURES[cell.measure][0]
+  about = 'about ' if cell.rounding else ''
+  of_seeds = '' if cell.deviation is None else f' ± {cell.deviation:.{digits}f}'
+  return f'{about}{cell.published:.{digits}f}{of_seeds}'
+
+
+def here(cell: Cell, found: ledger.Entry | None) -> str:
+  """What a cell came out as."""
+  if found is None:
+    return f'not run ({cell.hours:g} h)' if cell.hours else 'not run'
+  mean = ledger.mean(found['values'])
+  if mean is None:
+    return 'not reached'
+  digits, _ = MEASURES[cell.measure]
+  if len(found['values']) == 1:
+    return f'{mean:.{digits}f}'
+  import numpy as np
+
+  return f'{mean:.{digits}f} ± {np.std(found["values"], ddof=1):.{digits}f}'
+
+
+def difference(cell: Cell, found: ledger.Entry | None) -> str:
+  """Here minus published; of rounds, their ratio."""
+  mean = None if found is None else ledger.mean(found['values'])
+  if mean is None or cell.published is None:
+    return ''
+  if cell.measure in ('rounds', 'seconds'):
+    return f'x {mean / cell.published:.2f}'
+  digits = MEASURES[cell.measure][0]
+  return f'{mean - cell.published:+.{digits}f}'
+
+
+def in_words(cell: Cell, found: ledger.Entry | None) -> str:
+  """A cell in one line of text."""
+  told = ledger.verdict(cell, found)
+  return f'published {published(cell)}, here {here(cell, found)}: {told}'
+
+
+def write(every: Sequence[Recipe], kept: pathlib.Path, file: pathlib.Path) -> str:
+  """Writes the page and its figures; a line that names it.
+
+  Args:
+    every: all recipes.
+    kept: folder of the ledger.
+    file: of the page; figures go to figures/ beside it.
+  """
+  file.parent.mkdir(parents=True, exist_ok=True)
+  drawn = {}
+  for recipe in every:
+    drawn[recipe.name] = _draw(recipe, kept, file.parent / 'figures')
+  write_atomically(file, text(every, kept, {k for k, v in drawn.items() if v}))
+  return f'Page: {file}'
+
+
+def text(
+  every: Sequence[Recipe], kept: pathlib.Path, figures: set[str] | None = None
+) -> str:
+  """The page as Markdown.
+
+  Args:
+    every: all recipes.
+    kept: folder of the ledger.
+    figures: names of recipes that have a figure; None takes those with finished cells.
+  """
+  parts = [_INTRODUCTION, _overview(every, kept)]
+  for recipe in every:
+    has = _has_curves(recipe, kept) if figures is None else recipe.name in figures
+    parts.append(_section(recipe, kept, has))
+  return '\n\n'.join([*parts, _ADDING]) + '\n'
+
+
+def _overview(every: Sequence[Recipe], kept: pathlib.Path) -> str:
+  rows, totals = [], [0, 0, 0, 0, 0, 0]
+  hours = 0.0
+  for recipe in every:
+    entries = {c.name: ledger.read(kept, recipe.name, c.name) for c in recipe.cells}
+    told = [ledger.verdict(c, entries[c.name]) for c in recipe.cells]
+    counts = [
+      sum(c.published is not None for c in recipe.cells),
+      sum(e is not None for e in entries.values()),
+      told.count('within noise'),
+      told.count('different'),
+      told.count('not comparable'),
+      told.count('one seed: no interval') + told.count('target not reached'),
+    ]
+    spent = sum(
+      (entries[c.name] or {}).get('processor_hours') or 0
+      for c in recipe.cells
+      if not c.runs_of
+    )
+    hours += spent
+    totals = [a + b for a, b in zip(totals, counts, strict=True)]
+    link = f'[{recipe.title}](#{_anchor(recipe.title)})'
+    rows.append([link, *map(str, counts), f'{spent:.2f}'])
+  rows.append(['**all**', *(f'**{n}**' for n in totals), f'**{hours:.2f}**'])
+  head = (
+    'paper', 'published cells', 'run', 'within noise', 'different', 'not comparable',
+    'no interval', 'processor hours spent',
+  )  # fmt: skip
+  return '\n'.join(markdown(head, rows))
+
+
+def _anchor(title: str) -> str:
+  """The anchor that Markdown gives a heading."""
+  kept = ''.join(c for c in title.lower() if c.isalnum() or c in ' -_')
+  return '-'.join(kept.split())
+
+
+def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
+  lines = [f'## {recipe.title}', '', f'{recipe.reference}. {recipe.setting.strip()}']
+  lines += ['', f'Source of these facts: {recipe.facts}', '']
+  rows, reasons = [], {}
+  for cell in recipe.cells:
+    found = ledger.read(kept, recipe.name, cell.name)
+    told = ledger.verdict(cell, found)
+    if told == 'not comparable':
+      reasons[cell.comparable] = ''
+    if cell.why and found is not None:
+      reasons[f'{cell.row}: {cell.why}'] = ''
+    of_rate = _rate(found)
+    row = [cell.row + of_rate, published(cell), here(cell, found)]
+    rows.append([*row, difference(cell, found), told])
+  lines += markdown(_HEAD, rows)
+  told_why = [f'- {" ".join(reason.split())}' for reason in reasons]
+  if recipe.why:
+    told_why.insert(0, f'- {" ".join(recipe.why.split())}')
+  if told_why:
+    lines += [
+      '',
+      'What differs from the published setting, and what is known of it:',
+      '',
+    ]
+    lines += told_why
+  if figure:
+    lines += ['', f'![{recipe.title}: curves](figures/paper_{recipe.name}.png)']
+  return '\n'.join(lines)
+
+
+def _rate(found: ledger.Entry | None) -> str:
+  """The learning rate that was best, of several."""
+  if not found or len(found['rates']) < 2:
+    return ''
+  given = [f for f in found['command'] if f.startswith('--learning_rate=')]
+  return f' (rate {given[-1].partition("=")[2]} of {", ".join(found["rates"])})'
+
+
+def _has_curves(recipe: Recipe, kept: pathlib.Path) -> bool:
+  return any(curves(recipe, kept))
+
+
+def curves(recipe: Recipe, kept: pathlib.Path) -> list[tuple[Cell, ledger.Entry]]:
+  """Finished cells with curves and runs of their own."""
+  found = []
+  for cell in recipe.cells:
+    of_cell = ledger.read(kept, recipe.name, cell.name)
+    if of_cell and len(of_cell['curve']) > 1 and not cell.runs_of:
+      found.append((cell, of_cell))
+  return found
+
+
+def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> bool:
+  """Draws the curves of a recipe's cells; whether there are any."""
+  found = curves(recipe, kept)
+  if not found:
+    return False
+  try:
+    from fesem_jax.plots import published_curves
+  except UserError:  # Figures are optional.
+    return (folder / f'paper_{recipe.name}.png').is_file()
+  lines = [
+    published_curves.Line(cell.row, of_cell['curve'], _level(cell), cell.measure)
+    for cell, of_cell in found
+  ]
+  published_curves.write(lines, folder / f'paper_{recipe.name}.png')
+  return True
+
+
+def _level(cell: Cell) -> float | None:
+  """The published value where it is of the curve's axis."""
+  return None if cell.measure == 'rounds' else cell.published

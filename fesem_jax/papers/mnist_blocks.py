@@ -1,0 +1,75 @@
+"""All 70,000 images of MNIST, as generators that deal them in blocks take them."""
+
+import os
+import pathlib
+
+import numpy as np
+
+from fesem_jax.data import mnist
+
+_FLOOR = 0.001  # Added to the deviation of a pixel, as many are always 0.
+
+
+def all_images() -> tuple[np.ndarray, np.ndarray]:
+  """Training images, then test images, in the order of their files.
+
+  The files lie in the folder mnist/ of FESEM_DATA_DIR.
+
+  Returns:
+    (x [70000, 28, 28] uint8, y [70000] int32).
+
+  Raises:
+    UserError: if a file is absent or damaged.
+  """
+  folder = pathlib.Path(os.environ.get('FESEM_DATA_DIR', '') or 'data')
+  pool = mnist.load(folder)
+  assert pool.test_x is not None
+  assert pool.test_y is not None
+  x = np.concatenate([np.asarray(pool.x), np.asarray(pool.test_x)])
+  return x, np.concatenate([pool.y, pool.test_y]).astype(np.int32)
+
+
+def standardized(x: np.ndarray) -> np.ndarray:
+  """[N, 784] float32: each pixel minus its mean, over its deviation plus 0.001."""
+  flat = x.reshape(len(x), -1).astype(np.float32)
+  return (flat - flat.mean(axis=0)) / (flat.std(axis=0) + _FLOOR)
+
+
+def dealt(blocks: list[list[tuple[int, int]]], y: np.ndarray) -> list[np.ndarray]:
+  """Rows of each client from blocks of labels, which are dealt in turn.
+
+  A block that would not leave at least one image of its label is left out.
+
+  Args:
+    blocks: of each client in turn, (label, number of images).
+    y: [N] labels.
+  """
+  rows = [np.flatnonzero(y == label) for label in range(10)]
+  used, found = [0] * 10, []
+  for of_client in blocks:
+    taken = [np.zeros(0, np.int64)]
+    for label, count in of_client:
+      if used[label] + count < len(rows[label]):
+        taken.append(rows[label][used[label] : used[label] + count])
+        used[label] += count
+    found.append(np.concatenate(taken))
+  return found
+
+
+def divided(
+  rng: np.random.Generator, rows: list[np.ndarray], share: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Each client's rows in a random order, the first of which are for training.
+
+  Args:
+    rng: random state.
+    rows: of each client.
+    share: of its rows for training, rounded down.
+
+  Returns:
+    (rows [T], client [T], split [T]: 0 training, 1 test).
+  """
+  shuffled = [rng.permutation(r) for r in rows]
+  split = [np.arange(len(r)) >= int(share * len(r)) for r in shuffled]
+  client = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+  return np.concatenate(shuffled), client, np.concatenate(split).astype(np.int32)

@@ -1,0 +1,73 @@
+"""Curves of reproduced runs beside the figures that were published."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
+from fesem_jax.utils.atomic_files import replacing
+from fesem_jax.utils.display import in_figure
+
+_LABELS = {
+  'deployed': 'Test accuracy in %',
+  'rounds': 'Test accuracy in %',
+  'finetuned': 'Test accuracy of fine-tuned models in %',
+  'ari': 'Adjusted Rand index',
+}
+
+
+class Line(NamedTuple):
+  """One run.
+
+  Attributes:
+    label: of the legend.
+    points: (round, value) of each evaluated round.
+    published: value of a dashed line; None for none.
+    measure: a key of the labels of the vertical axis.
+  """
+
+  label: str
+  points: Sequence[Sequence[float]]
+  published: float | None
+  measure: str
+
+
+def drawn(lines: Sequence[Line]) -> Figure:
+  """Draws curves over rounds, and dashed lines at what is published.
+
+  Args:
+    lines: of one measure.
+
+  Returns:
+    The figure. The axis of rounds is logarithmic where runs differ tenfold in length.
+  """
+  lengths = [line.points[-1][0] for line in lines]
+  with plt.rc_context(STYLE):
+    figure, axis = plt.subplots(figsize=(8, 4.5), layout='constrained')
+    for i, line in enumerate(lines):
+      rounds, values = np.array(line.points, float).T
+      style = curve_style(i, rounds.astype(int))
+      axis.plot(rounds, values, label=in_figure(line.label), **style)
+      if line.published is not None:
+        axis.axhline(line.published, color=style['color'], ls='--', lw=1, alpha=0.7)
+    over_rounds(axis)
+    if max(lengths) >= 10 * min(lengths):
+      axis.set_xscale('log')
+    axis.set_ylabel(_LABELS[lines[0].measure])
+    if any(line.published is not None for line in lines):
+      axis.set_title('Solid: here. Dashed: published.', fontsize=10)
+    legend_below(figure, axis)
+  return figure
+
+
+def write(lines: Sequence[Line], path: pathlib.Path) -> None:
+  """Draws lines and writes the figure as PNG, as a whole or not at all."""
+  figure = drawn(lines)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with replacing(path) as file:
+    figure.savefig(file, format='png', bbox_inches='tight')
+  plt.close(figure)
