@@ -81,6 +81,12 @@ def curve(cell: Cell, workdir: pathlib.Path) -> list[tuple[int, float]]:
   return found
 
 
+def accuracy(workdir: pathlib.Path) -> float:
+  """What a finished run deploys, in percent."""
+  summary = json.loads((workdir / 'summary.json').read_text())
+  return 100 * float(summary['deployed']['micro_accuracy'])
+
+
 def thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
   """A curve of at most 60 points, the last one among them, for the ledger."""
   if len(points) <= _POINTS:

@@ -73,8 +73,9 @@ class Recipe(NamedTuple):
     facts: where the setting and the figures were found.
     why: what is known of differences of several cells.
     cells: in the order of the page.
-    small: flags that make a run of a few seconds of the cell that `small_cell` names.
-    small_cell: name of a cell.
+    small_cell: name of the cell of which `small` makes a run of a few seconds.
+    small: flags after those of that cell.
+    small_value: the accuracy that this run deploys, in percent.
   """
 
   name: str
@@ -84,8 +85,9 @@ class Recipe(NamedTuple):
   facts: str
   why: str
   cells: tuple[Cell, ...]
-  small: tuple[str, ...] = ()
   small_cell: str = ''
+  small: tuple[str, ...] = ()
+  small_value: float | None = None
 
   def cell(self, name: str) -> Cell:
     """The cell of a name; raises `UserError` if there is none."""
@@ -94,6 +96,10 @@ class Recipe(NamedTuple):
       known = ', '.join(cell.name for cell in self.cells)
       raise UserError(f'{argument("cells", name)} is none of {self.name}: {known}.')
     return found
+
+  def small_flags(self) -> list[str]:
+    """Flags of the run that `small_value` is of."""
+    return [*self.cell(self.small_cell).flags, *self.small, '--seed=0']
 
 
 def names() -> list[str]:

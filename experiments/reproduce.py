@@ -20,6 +20,7 @@ import os
 import pathlib
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -36,6 +37,8 @@ from .start import no_positional, start
 
 _MODULE = f'{__package__}.run'
 _TIME = 'processor_seconds'  # File beside the workdirs of a cell.
+# Percent; processors round differently.
+SMALL_TOLERANCE = 0.3
 
 
 def run_flags(cell: Cell, rate: float | None, seed: int) -> list[str]:
@@ -192,6 +195,28 @@ def reproduce(
   return budget
 
 
+def checked(recipe: Recipe, workdir: pathlib.Path) -> str:
+  """Runs the small cell of a recipe anew, and says that it came out as recorded.
+
+  Args:
+    recipe: with a small cell.
+    workdir: of all papers.
+
+  Raises:
+    UserError: if it did not.
+  """
+  folder = workdir / 'small' / recipe.name
+  shutil.rmtree(folder, ignore_errors=True)
+  carry_out(recipe.small_flags(), folder)
+  found = ledger.accuracy(folder)
+  if recipe.small_value is None or abs(found - recipe.small_value) > SMALL_TOLERANCE:
+    raise UserError(
+      f'{recipe.name}: its small run deploys {found:.3f} %, but its recipe records '
+      f'{recipe.small_value} %; see {folder}.'
+    )
+  return f'{recipe.name}: {found:.3f} %, as recorded'
+
+
 def listed(names: list[str], kept: pathlib.Path) -> str:
   """A table of recipes: cells, of which published and done, and hours."""
   rows = [['paper', 'cells', 'published', 'done', 'hours', 'title']]
@@ -216,11 +241,15 @@ def main(argv: list[str]) -> None:
   if f.list:
     print(listed(recipes.names(), kept))
     return
-  if not f.paper and not f.page:
+  if not f.paper and not f.page and not f.check:
     raise UserError('Name a --paper (--list shows them), or ask for the --page.')
   chosen = recipes.names() if f.paper == ['all'] else f.paper
   read = [recipes.read(name) for name in chosen]
   workdir = pathlib.Path(f.workdir)
+  if f.check:
+    for recipe in read or map(recipes.read, recipes.names()):
+      print(checked(recipe, workdir))
+    return
   if read:
     with locked(workdir):
       left = f.budget
@@ -239,6 +268,9 @@ if __name__ == '__main__':
   )
   flags.DEFINE_list('cells', [], 'Cells of one recipe; default: all of them.')
   flags.DEFINE_bool('list', False, 'List the recipes, and what of them is done.')
+  flags.DEFINE_bool(
+    'check', False, 'Only run the small cell of each recipe, a few seconds long.'
+  )
   flags.DEFINE_bool('page', False, 'Write the page with what the ledger holds.')
   flags.DEFINE_string(
     'page_file', 'docs/published_figures.md', 'File of --page; its figures go beside.'

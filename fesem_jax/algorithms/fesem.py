@@ -112,13 +112,11 @@ def fesem(
       trained, new, state.centers, state.server, local.mesh
     )
     assignment = tree.with_rows(state.assignment, cohort, new)
-    value, parts = (
-      trained.sums.objective(state.centers, centers),
-      trained.sums.by_step(),
-    )
+    value = trained.sums.objective(state.centers, centers)
     info = round_info(
-      trained, num_clusters, value, state.assignment, assignment, data, parts
-    )
+      trained, num_clusters, value, state.assignment, assignment, data,
+      trained.sums.by_step(),
+    )  # fmt: skip
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     rounds = state.rounds + 1
     return FesemState(centers, assignment, client_params, rounds, server), info
@@ -133,17 +131,18 @@ def fesem(
     )
     return state._replace(centers=centers, server=server)
 
-  sent = traffic.after_clustering(
+  sent = _traffic(local, num_clusters, start)
+  return Algorithm(
+    local, init, step, deployed, train=train, with_centers=with_centers, traffic=sent
+  )
+
+
+def _traffic(
+  local: LocalTraining, num_clusters: int, start: ClusterStart
+) -> traffic.Traffic:
+  """Each client's center and its model, after the first clustering."""
+  return traffic.after_clustering(
     traffic.own_center(local, num_clusters),
     common=start.models == 'common',
     choices=num_clusters if start.models == 'by_loss' else 0,
-  )
-  return Algorithm(
-    local,
-    init,
-    step,
-    deployed,
-    train=train,
-    with_centers=with_centers,
-    traffic=sent,
   )

@@ -69,12 +69,7 @@ def per_fed_avg(
   batches = 2 + META_GRADIENTS.index(meta_gradient)
 
   def init(key, data):
-    most = batching.most_steps(local.schedule, data.max_examples)
-    if most < batches:
-      raise UserError(
-        f'A step of per_fed_avg takes {batches} batches, but clients have {most} in a '
-        'round; raise `epochs` or `steps`, or lower `batch_size`.'
-      )
+    _check_batches(batching.most_steps(local.schedule, data.max_examples), batches)
     return global_model.init(local)(key, data)
 
   def begin(w):
@@ -95,21 +90,18 @@ def per_fed_avg(
 
     def outer():
       loss, found = gradient(memory['adapted'])
-      if batches == 2:
-        return along(found, loss)
-      return w, memory | {'outer': found}, loss
+      kept = w, memory | {'outer': found}, loss
+      return along(found, loss) if batches == 2 else kept
 
     def correct():
       g = memory['outer']
       loss, ahead = gradient(jax.tree.map(lambda w, g: w + d * g, w, g))
       other, behind = gradient(jax.tree.map(lambda w, g: w - d * g, w, g))
+      between = jax.tree.map(lambda x, y: (x - y) / (2 * d), ahead, behind)
+      meta = jax.tree.map(lambda g, h: g - a * h, g, between)
+      return along(meta, (loss + other) / 2)
 
-      def corrected(g, ahead, behind):
-        return g - a * (ahead - behind) / (2 * d)
-
-      return along(jax.tree.map(corrected, g, ahead, behind), (loss + other) / 2)
-
-    # All clients are at the same batch, so that one branch runs for a whole chunk.
+    # All clients are at the same batch, so one branch runs for a whole chunk.
     return jax.lax.switch(step % batches, [adapt, outer, correct][:batches])
 
   def train(local, state, data, cohort, key, reduction):
@@ -132,3 +124,12 @@ def per_fed_avg(
 
   sent = traffic.one_model(local)
   return Algorithm(local, init, step, deployed, train=train, traffic=sent)
+
+
+def _check_batches(most: int, needed: int) -> None:
+  """Raises `UserError` if no client has the batches of one step."""
+  if most < needed:
+    raise UserError(
+      f'A step of per_fed_avg takes {needed} batches, but clients have {most} in a '
+      'round; raise `epochs` or `steps`, or lower `batch_size`.'
+    )

@@ -1,0 +1,185 @@
+"""fesem-reproduce: recipes, the ledger, verdicts, the page."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import ledger, recipes, reproduction_page
+from experiments.recipes import Cell
+from experiments.reproduce import SMALL_TOLERANCE
+from fesem_jax.papers import fed_em, fed_prox
+from fesem_jax.utils.errors import UserError
+from tests.support import commands
+
+_LEDGER = commands.ROOT / 'benchmarks/results/papers'
+_PAGE = commands.ROOT / 'docs/published_figures.md'
+_MNIST_PAPERS = {
+  'cfl_gp', 'fesem', 'flower_label_skew', 'flute', 'ifca', 'mc_mahan',
+}  # fmt: skip
+_OWN = """
+title = "T"
+reference = "R"
+setting = "S"
+facts = "F"
+flags = ["--dataset=digits", "--num_clients=8", "--rounds=2", "--hidden=8"]
+[[cells]]
+name = "fed_avg"
+row = "FedAvg"
+flags = ["--algorithm=fed_avg"]
+published = 90.0
+rates = [0.01, 0.2]
+seeds = 2
+"""
+
+
+def test_every_recipe_can_be_read():
+  assert len(recipes.names()) >= 9
+  published = 0
+  for name in recipes.names():
+    recipe = recipes.read(name)
+    published += sum(cell.published is not None for cell in recipe.cells)
+    assert recipe.cell(recipe.small_cell)
+  assert published >= 60
+
+
+def test_the_page_is_what_the_ledger_says():
+  every = [recipes.read(name) for name in recipes.names()]
+  assert reproduction_page.text(every, _LEDGER) == _PAGE.read_text()
+
+
+def test_the_ledger_holds_the_values_that_its_recipes_publish():
+  for path in _LEDGER.rglob('*.json'):
+    cell = recipes.read(path.parent.name).cell(path.stem)
+    entry = ledger.read(_LEDGER, path.parent.name, path.stem)
+    assert entry['published'] == cell.published
+    assert entry['measure'] == cell.measure
+    assert len(entry['values']) == len(entry['seeds']) == cell.seeds
+    assert entry['commit']
+
+
+def _check_small(name, tmp_path):
+  recipe = recipes.read(name)
+  folder = tmp_path / name
+  done = commands.call(
+    'run', *recipe.small_flags(), f'--workdir={folder}', cwd=commands.ROOT
+  )
+  assert done.returncode == 0, done.stderr
+  assert abs(ledger.accuracy(folder) - recipe.small_value) <= SMALL_TOLERANCE
+
+
+@pytest.mark.parametrize('name', sorted(set(recipes.names()) - _MNIST_PAPERS))
+def test_a_small_cell_of_generated_data_comes_out_as_recorded(name, tmp_path):
+  _check_small(name, tmp_path)
+
+
+@pytest.mark.parametrize('name', sorted(_MNIST_PAPERS))
+def test_a_small_cell_of_mnist_comes_out_as_recorded(name, tmp_path, real_data):
+  assert real_data
+  _check_small(name, tmp_path)
+
+
+def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
+  path = tmp_path / 'own.toml'
+  path.write_text(_OWN)
+  kept = tmp_path / 'kept'
+  flags = [f'--paper={path}', f'--workdir={tmp_path / "runs"}', f'--ledger={kept}']
+  done = commands.spawn('reproduce', *flags, cwd=commands.ROOT)
+  assert done.returncode == 0, done.stderr
+  entry = ledger.read(kept, 'own', 'fed_avg')
+  assert set(entry['rates']) == {'0.01', '0.2'}
+  best = max(entry['rates'], key=lambda rate: entry['rates'][rate])
+  assert f'--learning_rate={best}' in entry['command']
+  assert len(entry['values']) == 2
+  assert entry['values'][0] == entry['rates'][best]
+  assert entry['processor_hours'] > 0
+  changed = ledger.path(kept, 'own', 'fed_avg').read_text()
+  again = commands.spawn('reproduce', *flags, cwd=commands.ROOT)
+  assert again.returncode == 0
+  assert (kept / 'own/fed_avg.json').read_text() == changed
+  assert again.stdout.splitlines()[-1].startswith('own/fed_avg: published 90.00, here')
+
+
+@pytest.mark.parametrize(
+  ('before', 'after', 'named'),
+  [
+    ('title = "T"', '', 'title'),
+    ('row = "FedAvg"', '', 'row'),
+    ('seeds = 2', 'seeds = 0', 'seed'),
+    ('seeds = 2', 'sedes = 2', 'sedes'),
+    ('seeds = 2', 'measure = "mood"', 'measure'),
+    ('seeds = 2', 'runs_of = "other"', 'other'),
+    ('title = "T"', 'title = "T', 'TOML'),
+  ],
+)
+def test_a_damaged_recipe_is_one_sentence(tmp_path, before, after, named):
+  path = tmp_path / 'own.toml'
+  path.write_text(_OWN.replace(before, after))
+  with pytest.raises(UserError, match=named):
+    recipes.read(str(path))
+
+
+def test_an_unknown_paper_or_cell_is_one_sentence():
+  with pytest.raises(UserError, match='p_fed_me'):
+    recipes.read('no_such_paper')
+  with pytest.raises(UserError, match='no_such_cell'):
+    recipes.read('ifca').cell('no_such_cell')
+
+
+def test_a_damaged_entry_is_one_sentence(tmp_path):
+  path = ledger.path(tmp_path, 'ifca', 'x')
+  path.parent.mkdir()
+  for text in ('{', '{}', '[]'):
+    path.write_text(text)
+    with pytest.raises(UserError, match='damaged'):
+      ledger.read(tmp_path, 'ifca', 'x')
+
+
+def test_the_interval_is_that_of_scipy_where_no_deviation_is_published():
+  values = [80.0, 80.4, 80.9]
+  low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+  half = ledger.half_interval(Cell('c', 'c', published=80.0), values)
+  np.testing.assert_allclose(half, (high - low) / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+  ('cell', 'values', 'told'),
+  [
+    ({'published': 80.0}, None, 'not run'),
+    ({}, [80.0], 'no published number'),
+    ({'published': 80.0}, [81.0], 'one seed: no interval'),
+    ({'published': 80.0, 'deviation': 0.6}, [81.0], 'within noise'),
+    ({'published': 80.0, 'deviation': 0.3}, [81.0], 'different'),
+    ({'published': 80.0}, [81.0, 81.1, 81.2], 'different'),
+    ({'published': 80.0}, [79.0, 81.1, 81.2], 'within noise'),
+    ({'published': 80.0, 'comparable': 'other data'}, [80.0], 'not comparable'),
+    ({'published': 80, 'measure': 'rounds'}, [None], 'target not reached'),
+    ({'published': 80, 'measure': 'rounds'}, [80.3], 'within noise'),
+  ],
+)
+def test_verdicts(cell, values, told):
+  entry = None if values is None else {'values': values}
+  assert ledger.verdict(Cell('c', 'c', **cell), entry) == told
+
+
+def test_the_mixture_has_the_components_that_fed_em_describes():
+  data = fed_em.mixture(clients=40, noise=0.0)
+  sizes = np.bincount(data['client'], weights=data['split'] == 0)
+  assert sizes.min() >= 50
+  assert sizes.max() <= 1000
+  np.testing.assert_array_equal(np.bincount(data['client']), 3 * sizes)
+  assert np.abs(data['x']).max() <= 1
+  assert 0.4 < data['y'].mean() < 0.6
+
+
+def test_synthetic_clients_that_are_alike_share_one_model():
+  data = fed_prox.synthetic(alike=True, clients=3, seed=1)
+  design = np.column_stack([data['x'].astype(np.float64), np.ones(len(data['x']))])
+  kept = data['client'] < 2  # A linear rule of two clients holds for the third.
+  scores = np.linalg.lstsq(design[kept], np.eye(10)[data['y'][kept]], rcond=None)[0]
+  right = (design[~kept] @ scores).argmax(axis=1) == data['y'][~kept]
+  unlike = fed_prox.synthetic(alpha=1.0, beta=1.0, clients=3, seed=1)
+  other = unlike['client'] == 2
+  again = np.column_stack([unlike['x'], np.ones(len(unlike['x']))])[other]
+  wrong = (again @ scores).argmax(axis=1) == unlike['y'][other]
+  assert right.mean() > 0.5
+  assert right.mean() > wrong.mean() + 0.2
