@@ -72,6 +72,7 @@ class Recipe(NamedTuple):
     setting: what all cells have in common.
     facts: where the setting and the figures were found.
     why: what is known of differences of several cells.
+    own_data: how to run the published setting, where data stand in for its own.
     cells: in the order of the page.
     small_cell: name of the cell of which `small` makes a run of a few seconds.
     small: flags after those of that cell.
@@ -88,6 +89,7 @@ class Recipe(NamedTuple):
   small_cell: str = ''
   small: tuple[str, ...] = ()
   small_value: float | None = None
+  own_data: str = ''
 
   def cell(self, name: str) -> Cell:
     """The cell of a name; raises `UserError` if there is none."""

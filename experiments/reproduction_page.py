@@ -202,6 +202,8 @@ def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
       '',
     ]
     lines += told_why
+  if recipe.own_data:
+    lines += ['', recipe.own_data.strip()]
   if figure:
     lines += ['', f'![{recipe.title}: curves](figures/paper_{recipe.name}.png)']
   return '\n'.join(lines)
