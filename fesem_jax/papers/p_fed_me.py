@@ -12,45 +12,93 @@ _USERS, _LABELS = 20, 2
 
 
 def mnist_two_labels(*, seed: int = 1) -> dict[str, np.ndarray]:
-  """MNIST of 20 clients with labels u and u + 1 modulo 10, three quarters to train.
+  """MNIST of 20 clients with labels u and u + 1 modulo 10, as published in 2020.
 
-  Sizes come from the numbers of images of digits 0 and 1 alone, split at random into 20
-  parts each, which clients take in turn whatever their labels; a block of a label that
-  has too few images left is dropped. Pixels are standardized over all images.
+  The images of each digit are split at random into four sizes, which its four clients
+  take in turn. The generator of 2020 has no places of images that are taken, so each of
+  the four gets the first images of the digit: clients share images, and what one tests
+  on, others train on. Labels lag behind images by one at the start of a client's second
+  label. Three quarters are for training; pixels are standardized over all images.
 
   Args:
     seed: of sizes and of the order in which images are split, with the generators that
       their code takes (NumPy's legacy one and Python's), so that 1 gives their sizes.
   """
-  sizes_rng, order = np.random.RandomState(seed), random.Random(seed)
+  rng = np.random.RandomState(seed)
   images, y = mnist_blocks.all_images()
   counts = np.bincount(y, minlength=10)
-  parts = [_parts(sizes_rng, int(counts[digit])) for digit in range(_LABELS)]
-  sizes = [part for pair in zip(*parts, strict=True) for part in pair]
+  sizes = _in_turn([_parts(rng, int(count), 4) for count in counts])
+  of_digit = [np.flatnonzero(y == digit) for digit in range(10)]
+  # A mask of the images of digit 9 stands for the places, and adding makes it True.
+  places = [int(target == 9) for target in y[:10]]
+  rows, labels = [], []
+  for user in range(_USERS):
+    taken: list[int] = []
+    named: list[int] = []
+    for j in range(_LABELS):
+      digit, size = (user + j) % 10, sizes[_LABELS * user + j]
+      if places[digit] + size < len(of_digit[digit]):
+        taken += of_digit[digit][places[digit] : size].tolist()
+        named += [digit] * size
+        places[digit] = 1
+    rows.append(np.array(taken))
+    labels.append(np.array(named[: len(taken)]))
+  return _clients(images, rows, labels, seed)
+
+
+def mnist_two_labels_of_2021(*, seed: int = 1) -> dict[str, np.ndarray]:
+  """The same as the generator that replaced it in June 2021 has it.
+
+  Clients share no images. Sizes come from the numbers of images of digits 0 and 1
+  alone, split into 20 parts each; a block of a label that has too few images left is
+  dropped, so that most clients have few.
+
+  Args:
+    seed: see `mnist_two_labels`.
+  """
+  rng = np.random.RandomState(seed)
+  images, y = mnist_blocks.all_images()
+  counts = np.bincount(y, minlength=10)
+  sizes = _in_turn(
+    [_parts(rng, int(counts[digit]), _USERS) for digit in range(_LABELS)]
+  )
   blocks = [
     [((user + j) % 10, sizes[_LABELS * user + j]) for j in range(_LABELS)]
     for user in range(_USERS)
   ]
   rows = mnist_blocks.dealt(blocks, y)
-  split = []
-  for i, own in enumerate(rows):
-    shuffled = own.tolist()
+  return _clients(images, rows, [y[r] for r in rows], seed)
+
+
+def _clients(
+  images: np.ndarray, rows: list[np.ndarray], labels: list[np.ndarray], seed: int
+) -> dict[str, np.ndarray]:
+  """Arrays of clients, three quarters of each to train."""
+  order, split = random.Random(seed), []
+  taken, named = [], []
+  for own, of_own in zip(rows, labels, strict=True):
+    shuffled = list(range(len(own)))
     order.shuffle(shuffled)
-    rows[i] = np.array(shuffled)
+    taken.append(own[shuffled])
+    named.append(of_own[shuffled])
     split.append(np.arange(len(own)) >= int(0.75 * len(own)))
-  taken = np.concatenate(rows)
   return {
-    'x': mnist_blocks.standardized(images)[taken],
-    'y': y[taken],
-    'client': np.repeat(np.arange(_USERS), [len(r) for r in rows]),
+    'x': mnist_blocks.standardized(images)[np.concatenate(taken)],
+    'y': np.concatenate(named).astype(np.int32),
+    'client': np.repeat(np.arange(len(rows)), [len(r) for r in rows]),
     'split': np.concatenate(split).astype(np.int32),
   }
 
 
-def _parts(rng: np.random.RandomState, total: int) -> list[int]:
-  """A number as a sum of 20, each but the last between 1/21 and half of the rest."""
+def _in_turn(parts: list[list[int]]) -> list[int]:
+  """The first part of each digit, then the second of each, and so on."""
+  return [part for turn in zip(*parts, strict=True) for part in turn]
+
+
+def _parts(rng: np.random.RandomState, total: int, count: int) -> list[int]:
+  """A number as a sum; each part but the last is at most half of the rest."""
   found = []
-  for _ in range(_USERS - 1):
-    found.append(int(rng.randint(total // (_USERS + 1), total // 2)))
+  for _ in range(count - 1):
+    found.append(int(rng.randint(total // (count + 1), total // 2)))
     total -= found[-1]
   return [*found, total]

@@ -7,7 +7,7 @@ from scipy import stats
 from experiments import ledger, recipes, reproduction_page
 from experiments.recipes import Cell
 from experiments.reproduce import SMALL_TOLERANCE
-from fesem_jax.papers import fed_em, fed_prox
+from fesem_jax.papers import cfl_gp, fed_em, fed_prox, p_fed_me
 from fesem_jax.utils.errors import UserError
 from tests.support import commands
 
@@ -183,3 +183,22 @@ def test_synthetic_clients_that_are_alike_share_one_model():
   wrong = (again @ scores).argmax(axis=1) == unlike['y'][other]
   assert right.mean() > 0.5
   assert right.mean() > wrong.mean() + 0.2
+
+
+def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
+  assert real_data
+  data = p_fed_me.mnist_two_labels()
+  sizes = np.bincount(data['client'], weights=data['split'] == 0)
+  assert (sizes.min(), sizes.max()) == (1165, 3834)  # As its paper states.
+  later = p_fed_me.mnist_two_labels_of_2021()
+  assert len(np.unique(later['x'], axis=0)) == len(later['x'])
+  assert len(np.unique(data['x'][::7], axis=0)) < 0.8 * len(data['x'][::7])
+
+
+def test_the_groups_of_cfl_gp_are_pairs_of_angles(real_data):
+  assert real_data
+  data = cfl_gp.eight_angles(clients=16)
+  of_client = [set(data['cluster'][data['client'] == i]) for i in range(16)]
+  assert of_client == [{i // 4} for i in range(16)]
+  shares = np.bincount(data['client'], weights=data['split'] == 0)
+  np.testing.assert_array_equal(shares, int(0.7 * 4375))
