@@ -191,8 +191,8 @@ def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
   sizes = np.bincount(data['client'], weights=data['split'] == 0)
   assert (sizes.min(), sizes.max()) == (1165, 3834)  # As its paper states.
   later = p_fed_me.mnist_two_labels_of_2021()
-  assert len(np.unique(later['x'], axis=0)) == len(later['x'])
-  assert len(np.unique(data['x'][::7], axis=0)) < 0.8 * len(data['x'][::7])
+  assert len({x.tobytes() for x in later['x']}) == len(later['x'])
+  assert len({x.tobytes() for x in data['x']}) < 0.4 * len(data['x'])
 
 
 def test_the_groups_of_cfl_gp_are_pairs_of_angles(real_data):
