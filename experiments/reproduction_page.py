@@ -7,7 +7,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import markdown
 
-from . import ledger
+from . import ledger, recipes
 from .recipes import MEASURES, Cell, Recipe
 
 _HEAD = ('cell', 'published', 'here', 'difference', 'verdict')
@@ -137,7 +137,8 @@ def text(
   for recipe in every:
     has = _has_curves(recipe, kept) if figures is None else recipe.name in figures
     parts.append(_section(recipe, kept, has))
-  return '\n\n'.join([*parts, _ADDING]) + '\n'
+  findings = (recipes.FOLDER / 'findings.md').read_text(encoding='utf-8').strip()
+  return '\n\n'.join([*parts, findings, _ADDING]) + '\n'
 
 
 def _overview(every: Sequence[Recipe], kept: pathlib.Path) -> str:
@@ -188,8 +189,7 @@ def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
       reasons[cell.comparable] = ''
     if cell.why and found is not None:
       reasons[f'{cell.row}: {cell.why}'] = ''
-    of_rate = _rate(found)
-    row = [cell.row + of_rate, published(cell), here(cell, found)]
+    row = [cell.row + _rates(cell, found), published(cell), here(cell, found)]
     rows.append([*row, difference(cell, found), told])
   lines += markdown(_HEAD, rows)
   told_why = [f'- {" ".join(reason.split())}' for reason in reasons]
@@ -209,12 +209,16 @@ def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
   return '\n'.join(lines)
 
 
-def _rate(found: ledger.Entry | None) -> str:
-  """The learning rate that was best, of several."""
+def _rates(cell: Cell, found: ledger.Entry | None) -> str:
+  """What each learning rate came to, where the best of several counts."""
   if not found or len(found['rates']) < 2:
     return ''
-  given = [f for f in found['command'] if f.startswith('--learning_rate=')]
-  return f' (rate {given[-1].partition("=")[2]} of {", ".join(found["rates"])})'
+  digits = MEASURES[cell.measure][0]
+  tried = [
+    f'{rate}: {"not reached" if value is None else f"{value:.{digits}f}"}'
+    for rate, value in found['rates'].items()
+  ]
+  return f' (rate {", ".join(tried)})'
 
 
 def _has_curves(recipe: Recipe, kept: pathlib.Path) -> bool:
