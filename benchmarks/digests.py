@@ -149,6 +149,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
   'clove': [
     {'num_clusters': 4},
     {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
+    {'num_clusters': 5, 'choose_num_clusters': True},
   ],
   'fed_nova': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
   'fed_dyn': [{}, {'dyn_alpha': 0.1, 'client_state': 'offloaded'}],

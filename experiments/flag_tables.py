@@ -472,6 +472,9 @@ _METHOD = (
     "CLoVE's clusters of the first round: random ones, in which every model gets a "
     'client, or those of the losses of the random models.',
     enum_values=('random', 'losses')),
+  _option('bool', 'choose_num_clusters',
+    'CLoVE makes from 2 to --num_clusters clusters in each round, as many as the '
+    'silhouette score of the losses says.'),
   _option('integer', 'cluster_every',
     'CFL-GP clusters in every so many rounds, from the first one on.'),
   _option('integer', 'cluster_updates',

@@ -83,7 +83,8 @@ DEFAULTS = {
   'fed_amp': {'amp_lambda': 0.01, 'amp_sigma': 10.0, 'amp_alpha': 0.0},
   'l2gd': {'l2gd_lambda': 0.1, 'aggregation_probability': 0.2},
   'clove': {
-      'num_clusters': 4, 'first_assignment': 'random', 'weighting': 'by_examples',
+      'num_clusters': 4, 'choose_num_clusters': False, 'first_assignment': 'random',
+      'weighting': 'by_examples',
   },
   'fed_nova': {'straggler_fraction': 0.0, 'weighting': 'by_examples'},
   'fed_dyn': {'dyn_alpha': 0.01, 'client_state': 'stacked'},
