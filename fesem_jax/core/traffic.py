@@ -42,13 +42,14 @@ class Sent(NamedTuple):
 
   Attributes:
     down: [] or [S] bytes from the server to each client.
-    up: [] bytes from each client whose update arrives.
+    up: [] or [S] bytes from each client whose update arrives; where clients drop out,
+      the mean over all is counted for each of the others.
     passes: [] or [S] forward passes over the client's own examples beside its local
       training, as for losses; a gradient counts as three.
   """
 
   down: Any
-  up: float
+  up: Any
   passes: Any = 0
 
 
@@ -224,3 +225,25 @@ def with_extra_round(
     '',
   )
   return Traffic(words, of_round, known=known, model=size)
+
+
+def with_first_gradient(local: LocalTraining, new: Callable[[Any], Any]) -> Traffic:
+  """Traffic of two models, and of a third and its gradient when a client is new.
+
+  Args:
+    local: how clients train.
+    new: state -> [M] bool, clients that have yet to take part.
+  """
+  size = bytes_of_model(local)
+
+  def of_round(known: Any, drawn: Drawn) -> Sent:
+    late = known[drawn.ids]
+    both = np.where(late, 3 * size, 2 * size)
+    return Sent(both, both, np.where(late, 3, 0))
+
+  words = (
+    "its cluster's center and the global model; once the model of the gradients",
+    'both as trained; once a gradient',
+    '',
+  )
+  return Traffic(words, of_round, known=new, model=size)
