@@ -177,6 +177,20 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     },
     {'proximity': 'sum_of_angles', 'linkage': 'single', 'weighting': 'uniform'},
   ],
+  'fed_group': [
+    {},
+    {
+      'num_clusters': 3, 'init_clients': 9, 'init_epochs': 2, 'inter_group_rate': 0.3,
+      'prox_mu': 0.1, 'weighting': 'uniform',
+    },
+  ],
+  'stocfl': [
+    {},
+    {
+      'stocfl_tau': 0.8, 'stocfl_lambda': 0.5, 'max_clusters': 30,
+      'anchor_epochs': 0, 'weighting': 'by_examples',
+    },
+  ],
   'flux': [
     {'warmup_rounds': 2},
     {'warmup_rounds': 1, 'eps_scaling': 0.7, 'weighting': 'uniform'},

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.common.centers import check_num_clusters, round_info, sizes_of
 from fesem_jax.algorithms.common.first_clusters import before_rounds
 from fesem_jax.algorithms.common.own_centers import sums_of_own
 from fesem_jax.clustering import em
@@ -82,7 +82,6 @@ def fed_group(
   check_at_least(0, inter_group_rate=inter_group_rate)
   check_choice('weighting', weighting, WEIGHTINGS)
   shortly = before_rounds(local, init_epochs)
-  objective = Objective(penalty=variable(prox_mu / 2) if prox_mu else None)
 
   def updates(trained, starts):
     return jax.tree.map(jnp.subtract, trained.params, starts.shared)
@@ -122,6 +121,7 @@ def fed_group(
 
   def train(local, state, data, cohort, key, reduction):
     starts = deployed(state, data).of(cohort)
+    objective = Objective(penalty=variable(prox_mu / 2) if prox_mu else None)
     return train_cohort(local, starts, data, cohort, key, objective, reduction)
 
   def step(state, data, cohort, key):
@@ -131,7 +131,7 @@ def fed_group(
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, own, own, data)
     if inter_group_rate:
-      exist = info.clusters.sizes > 0
+      exist = sizes_of(own, num_clusters, data) > 0
       centers = toward_others(centers, exist, variable(inter_group_rate))
     return state._replace(centers=centers), info
 

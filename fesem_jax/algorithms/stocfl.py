@@ -1,4 +1,4 @@
-"""StoCFL: clusters of clients with similar gradients at a fixed random model merge.
+"""StoCFL: clusters of clients that change one fixed model similarly are merged.
 
 Zeng et al., "Stochastic Clustered Federated Learning", 2023.
 """
@@ -46,7 +46,8 @@ def stocfl(
   local: LocalTraining,
   *,
   max_clusters: int = 0,
-  stocfl_tau: float = 0.3,
+  stocfl_tau: float = 0.5,
+  anchor_epochs: int = 10,
   stocfl_lambda: float = 0.05,
   weighting: str = 'uniform',
 ) -> Algorithm:
@@ -54,7 +55,7 @@ def stocfl(
 
   In each round, clients of the cohort that take part for the first time send
 
-    g_i  <- grad F_i(a)            at a random model a, the same for all and for good
+    g_i  <- a - SGD from a on client i          a random model a, the same for good
 
   and become clusters of one, whose c_k starts as w. While two clusters have
   cos(mean g_i, mean g_j) >= tau over their clients, they merge; the larger one's c_k
@@ -71,18 +72,20 @@ def stocfl(
     local: how clients train.
     max_clusters: K, the most clusters; 0 is the number of clients.
     stocfl_tau: tau.
+    anchor_epochs: local epochs of g_i; 0 makes it the gradient of all F_i at a.
     stocfl_lambda: lambda; 0 trains clusters on their own.
     weighting: of the clients in both means, 'uniform' or 'by_examples'.
 
   Raises:
-    UserError: on an option outside its range, or on more than K clusters; when it
-      starts, where bad clients lie about models (`corruption.check_models_only`).
+    UserError: on an option outside its range, more than K clusters, or bad clients
+      that lie about models (`corruption.check_models_only`).
   """
   check_max_clusters(0, max_clusters)
-  check_at_least(0, stocfl_lambda=stocfl_lambda)
+  check_at_least(0, stocfl_lambda=stocfl_lambda, anchor_epochs=anchor_epochs)
   check_choice('weighting', weighting, WEIGHTINGS)
   if not -1 <= stocfl_tau <= 1:  # NaN neither.
     raise UserError(f'`stocfl_tau={stocfl_tau}` must lie in [-1, 1].')
+  rule = anchored_clusters.Rule(local, anchor_epochs, stocfl_tau)
 
   def init(key, data):
     check_models_only(data, 'stocfl', 'gradients')
@@ -90,10 +93,8 @@ def stocfl(
     clusters = anchored_clusters.no_clusters(local, data, key, most)
     return StocflState(tree.repeat(local.model.init(key), most + 1), clusters)
 
-  def merged(state, data, cohort, new):
-    clusters, fresh = anchored_clusters.with_new_clients(
-      local, state.clusters, data, cohort, new, variable(stocfl_tau)
-    )
+  def merged(state, *args):
+    clusters, fresh = anchored_clusters.with_new_clients(rule, state.clusters, *args)
     begin = jnp.append(fresh, False)
     return StocflState(tree.where(begin, state.params, state.centers), clusters)
 
@@ -112,7 +113,7 @@ def stocfl(
     )
     new = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
     new &= ~joined & (data.sizes(cohort.ids) > 0)
-    args = state, data, cohort, new
+    args = state, data, cohort, new, key
     state = jax.lax.cond(new.any(), lambda: merged(*args), lambda: state)
     shared, also = global_model.train_and_average(
       local, GlobalState(state.params), data, cohort, key, Averaging(weighting)
@@ -128,12 +129,11 @@ def stocfl(
 
   def between(state, info):
     advice = f'lower `stocfl_tau={stocfl_tau:g}`'
-    check_found('stocfl', int(state.clusters.count), state.clusters.most, advice)
+    check_found('stocfl', int(state.clusters.number), state.clusters.most, advice)
     return state, info
 
   def similar(state, data):
-    tau = variable(stocfl_tau)
-    return anchored_clusters.most_similar(local, state.clusters, data, tau)
+    return anchored_clusters.most_similar(rule, state.clusters, data)
 
   def deployed(state, data):
     own, late = state.clusters.assignment, ~state.clusters.joined & (data.sizes() > 0)

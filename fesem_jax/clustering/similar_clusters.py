@@ -14,12 +14,12 @@ class Merged(NamedTuple):
   Attributes:
     assignment: [M] int32 in 0..K-1, or K of clients in no cluster.
     fresh: [K] bool, clusters of new clients alone.
-    count: [] int32 clusters; more than K if there was no number left for some.
+    number: [] int32 how many there are; more than K where numbers ran out.
   """
 
   assignment: jax.Array
   fresh: jax.Array
-  count: jax.Array
+  number: jax.Array
 
 
 def merge_similar(

@@ -56,7 +56,12 @@ def merged(clusters, gradients, tau):
 def test_matches_float64_reference():
   data, local = federation(), helpers.local(epochs=2)
   algorithm = algorithms.build(
-    'stocfl', local, stocfl_tau=0.75, stocfl_lambda=0.6, weighting='by_examples'
+    'stocfl',
+    local,
+    stocfl_tau=0.75,
+    stocfl_lambda=0.6,
+    anchor_epochs=0,
+    weighting='by_examples',
   )
   state, step = initial(algorithm, data), jax.jit(algorithm.step)
   anchor, first = (
@@ -87,7 +92,7 @@ def test_matches_float64_reference():
     assert (own[~here] == 6).all()
     assert (own[here] < 6).all()
     assert adjusted_rand_score(wanted[here], own[here]) == 1.0
-    assert int(state.clusters.count) == len(clusters)
+    assert int(state.clusters.number) == len(clusters)
     old, start = average, unflatten(average, first)
     points = reference_round(local, data, [start] * len(cohort), cohort, key)
     points = np.stack([reference.flat(w) for w in points])
@@ -144,7 +149,7 @@ def test_finds_planted_clusters_without_their_number(seed):
   state, _ = run(planted(), data, rounds=4, cohort=lambda r: halves[r % 2], seed=seed)
   own = np.asarray(state.clusters.assignment)
   assert adjusted_rand_score(groups, own) == 1.0
-  assert int(state.clusters.count) == 4
+  assert int(state.clusters.number) == 4
   # After the first round, who has yet to take part deploys what is most similar.
   state, _ = run(planted(), data, rounds=1, cohort=lambda r: halves[r % 2], seed=seed)
   used = np.asarray(jax.jit(planted().deployed)(state, data).choice)
@@ -207,6 +212,7 @@ def test_means_are_compared_again_after_a_merge():
   [
     ({'max_clusters': -1}, '`max_clusters=-1` must be at least 0'),
     ({'stocfl_tau': 1.1}, r'`stocfl_tau=1.1` must lie in \[-1, 1\]'),
+    ({'anchor_epochs': -1}, '`anchor_epochs=-1` must be at least 0'),
     ({'stocfl_lambda': -0.1}, '`stocfl_lambda=-0.1` must be at least 0'),
     ({'weighting': 'size'}, '`weighting=size` is unknown'),
   ],
