@@ -145,6 +145,6 @@ def stocfl(
   def of_unseen(state, data):
     return ClientModels(state.centers, similar(state, data))
 
-  sent = traffic.with_first_gradient(local, lambda state: ~state.clusters.joined)
+  sent = traffic.with_first_change(local, anchor_epochs, lambda s: s.clusters.joined)
   functions = init, step, deployed, between, train
   return Algorithm(local, *functions, traffic=sent, of_unseen=of_unseen)

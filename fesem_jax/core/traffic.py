@@ -227,23 +227,26 @@ def with_extra_round(
   return Traffic(words, of_round, known=known, model=size)
 
 
-def with_first_gradient(local: LocalTraining, new: Callable[[Any], Any]) -> Traffic:
-  """Traffic of two models, and of a third and its gradient when a client is new.
+def with_first_change(
+  local: LocalTraining, epochs: int, joined: Callable[[Any], Any]
+) -> Traffic:
+  """Traffic of two models, and of a third and its change when a client is new.
 
   Args:
     local: how clients train.
-    new: state -> [M] bool, clients that have yet to take part.
+    epochs: local epochs of that change; 0 for a gradient.
+    joined: state -> [M] bool, clients that are not new.
   """
-  size = bytes_of_model(local)
+  size, passes = bytes_of_model(local), 3 * max(1, epochs)
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
-    late = known[drawn.ids]
+    late = ~known[drawn.ids]
     both = np.where(late, 3 * size, 2 * size)
-    return Sent(both, both, np.where(late, 3, 0))
+    return Sent(both, both, np.where(late, passes, 0))
 
   words = (
-    "its cluster's center and the global model; once the model of the gradients",
-    'both as trained; once a gradient',
+    "its cluster's center and the global model; once the model that describes clients",
+    'both as trained; once the change of the third',
     '',
   )
-  return Traffic(words, of_round, known=new, model=size)
+  return Traffic(words, of_round, known=joined, model=size)

@@ -136,11 +136,12 @@ def test_fed_group_sends_first_models_of_all_clients():
   assert traffic('fed_group').of_start(M) == (M * P, M * P)
 
 
-def test_new_clients_of_stocfl_send_a_gradient():
+def test_new_clients_of_stocfl_send_a_change_of_one_more_model():
   of, joined = traffic('stocfl'), np.array([True, False, True, True, False])
   known = of.known(types.SimpleNamespace(clusters=types.SimpleNamespace(joined=joined)))
   both = [2 * P, 3 * P, 2 * P, 2 * P, 3 * P]
-  assert sent('stocfl', known) == (both, both, [0, 3, 0, 0, 3])
+  assert sent('stocfl', known) == (both, both, [0, 30, 0, 0, 30])
+  assert sent('stocfl', known, anchor_epochs=0)[2] == [0, 3, 0, 0, 3]
   drawn = Drawn(1, np.arange(5), everyone=True)
   counted = costs.of_round(of.of_round(known, drawn), drawn, 4)
   assert counted == {'bytes_down': 12 * P, 'bytes_up': round(12 / 5 * 4 * P)}
