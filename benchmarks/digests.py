@@ -149,6 +149,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
   'clove': [
     {'num_clusters': 4},
     {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
+    {'num_clusters': 5, 'choose_num_clusters': True},
   ],
   'fed_nova': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
   'fed_dyn': [{}, {'dyn_alpha': 0.1, 'client_state': 'offloaded'}],
@@ -175,6 +176,20 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
       'num_vectors': 1, 'linkage': 'complete', 'init_clients': 12,
     },
     {'proximity': 'sum_of_angles', 'linkage': 'single', 'weighting': 'uniform'},
+  ],
+  'fed_group': [
+    {},
+    {
+      'num_clusters': 3, 'init_clients': 9, 'init_epochs': 2, 'inter_group_rate': 0.3,
+      'prox_mu': 0.1, 'weighting': 'uniform',
+    },
+  ],
+  'stocfl': [
+    {},
+    {
+      'stocfl_tau': 0.8, 'stocfl_lambda': 0.5, 'max_clusters': 30,
+      'anchor_epochs': 0, 'weighting': 'by_examples',
+    },
   ],
   'flux': [
     {'warmup_rounds': 2},

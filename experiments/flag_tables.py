@@ -389,7 +389,8 @@ _METHOD = (
   _option('integer', 'init_clients',
     'Random clients of the first clustering, or on which draws of the first centers '
     'are compared. FeSEM, 0: all, at most 4096 unless --client_state=stacked. PACFL, '
-    '0: all; the others join the cluster of the client with the nearest subspace.'),
+    '0: all; the others join the cluster of the client with the nearest subspace. '
+    'FedGroup, 0: 20 for each group; the others join the nearest group.'),
   _option('integer', 'init_rounds',
     'Rounds before draws of the first centers are compared.'),
   _option('enum', 'client_state',
@@ -472,6 +473,9 @@ _METHOD = (
     "CLoVE's clusters of the first round: random ones, in which every model gets a "
     'client, or those of the losses of the random models.',
     enum_values=('random', 'losses')),
+  _option('bool', 'choose_num_clusters',
+    'CLoVE makes from 2 to --num_clusters clusters in each round, as many as the '
+    'silhouette score of the losses says.'),
   _option('integer', 'cluster_every',
     'CFL-GP clusters in every so many rounds, from the first one on.'),
   _option('integer', 'cluster_updates',
@@ -487,6 +491,16 @@ _METHOD = (
   _option('float', 'angle_threshold',
     'PACFL merges clusters that are no farther apart than so many degrees, and then '
     'others until --num_clusters are left; 0: until --num_clusters are left.'),
+  _option('float', 'inter_group_rate',
+    'FedGroup: weight of each other group in a group after a round, for a center of '
+    'length 1 and beside a weight of 1 for the own one; 0: none.'),
+  _option('float', 'stocfl_tau',
+    'StoCFL merges clusters whose mean changes of a fixed random model have at least '
+    'this cosine. Higher: more clusters.'),
+  _option('integer', 'anchor_epochs',
+    'Local epochs in which new clients of StoCFL change that model; 0: a gradient.'),
+  _option('float', 'stocfl_lambda',
+    "StoCFL's pull of each cluster to the global model, lambda / 2 |v - w|^2."),
   _option('bool', 'same_cohort', 'One cohort for both passes of FedDANE.'),
   _option('float', 'straggler_fraction',
     'Probability that a client runs only 1 to E epochs in a round.'),
@@ -517,7 +531,8 @@ _METHOD = (
     'one.'),
   _option('integer', 'max_clusters',
     'Most clusters that splits make (fed_cluster) or that are found (flux), or models '
-    'in use (fed_drift); 0, but for fed_cluster: as many as clients.'),
+    'in use (fed_drift), or clusters at once (stocfl); 0, but for fed_cluster: as many '
+    'as clients.'),
   _option('float', 'eps1',
     'A cluster has converged if |mean update| < eps1 max |update|.'),
   _option('enum', 'eps1_scale',

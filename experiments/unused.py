@@ -22,7 +22,8 @@ _OWN_MODELS = (
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = (
   'robust', 'fed_cluster', 'hypo_cluster', 'fesem', 'fesem_ma', 'fed_em', 'fed_rc',
-  'fed_soft', 'clove', 'cfl_gp', 'pacfl', 'fed_drift', 'flux', 'oracle',
+  'fed_soft', 'clove', 'cfl_gp', 'pacfl', 'fed_drift', 'flux', 'fed_group',
+  'stocfl', 'oracle',
 )  # fmt: skip
 
 # Method -> the rounds before it clusters clients, and what it does in those alone.
@@ -89,6 +90,8 @@ _UNSHARED = {
   'fed_amp': 'every client starts from a model of its own',
   'l2gd': 'every client starts from a model of its own',
   'scaffold': 'control variates change whole kernels, fine-tuning does not',
+  'stocfl': 'the pull to the global model changes whole kernels of the clusters, '
+  'fine-tuning has none',
   'moon': 'local steps compute representations by three models, fine-tuning does not',
   'fed_dyn': 'corrections of the gradient change whole kernels, fine-tuning does not',
   'fed_dane': 'corrections of the gradient change whole kernels, fine-tuning does not',

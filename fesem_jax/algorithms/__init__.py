@@ -19,6 +19,7 @@ from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
 from fesem_jax.algorithms.fed_drift import fed_drift
 from fesem_jax.algorithms.fed_dyn import fed_dyn
 from fesem_jax.algorithms.fed_em import fed_em
+from fesem_jax.algorithms.fed_group import fed_group
 from fesem_jax.algorithms.fed_nova import fed_nova
 from fesem_jax.algorithms.fed_opt import fed_opt
 from fesem_jax.algorithms.fed_per import fed_per
@@ -40,6 +41,7 @@ from fesem_jax.algorithms.pacfl import pacfl
 from fesem_jax.algorithms.per_fed_avg import per_fed_avg
 from fesem_jax.algorithms.robust import robust
 from fesem_jax.algorithms.scaffold import scaffold
+from fesem_jax.algorithms.stocfl import stocfl
 from fesem_jax.clustering import comparison, kmeans
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
@@ -82,6 +84,8 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'moon': moon,
   'cfl_gp': cfl_gp,
   'pacfl': pacfl,
+  'fed_group': fed_group,
+  'stocfl': stocfl,
   'fed_drift': fed_drift,
   'flux': flux,
   # No method: it is told the true groups (`data.with_true_groups`).

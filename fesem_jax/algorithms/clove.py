@@ -41,10 +41,11 @@ def clove(
   local: LocalTraining,
   *,
   num_clusters: int = 4,
+  choose_num_clusters: bool = False,
   first_assignment: str = 'random',
   weighting: str = 'by_examples',
 ) -> Algorithm:
-  """Builds CLoVE with a known number of clusters.
+  """Builds CLoVE.
 
     L_ik <- F_i(c_k)                                 for i in the cohort and all k
     C_1, ..., C_K <- k-means of the rows of L
@@ -63,7 +64,9 @@ def clove(
 
   Args:
     local: how clients train.
-    num_clusters: K.
+    num_clusters: K, the number of models.
+    choose_num_clusters: whether the number of clusters is unknown: from 2 to K of them
+      are made in each round, by `silhouette.clusters_of_best_number`.
     first_assignment: r_i of the first round: 'random', as in the paper's supervised
       runs, where every model gets a client, or 'losses', as above.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
@@ -71,7 +74,7 @@ def clove(
   Raises:
     UserError: on an option outside its range.
   """
-  check_at_least(1, num_clusters=num_clusters)
+  check_at_least(2 if choose_num_clusters else 1, num_clusters=num_clusters)
   check_choice('first_assignment', first_assignment, ('random', 'losses'))
   check_choice('weighting', weighting, WEIGHTINGS)
 
@@ -84,7 +87,9 @@ def clove(
 
   def assigned(state, data, cohort, key):
     def by_losses():
-      return loss_vectors.clusters_by_loss(local, state.centers, data, cohort, key)
+      return loss_vectors.clusters_by_loss(
+        local, state.centers, data, cohort, key, choose_num_clusters
+      )
 
     def at_random():
       return loss_vectors.clusters_at_random(num_clusters, data, cohort, key)

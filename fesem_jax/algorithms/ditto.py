@@ -77,10 +77,8 @@ def ditto(
     )
     own = train(local, state, data, cohort, key, Reduction())
     client_params = tree.with_rows(state.client_params, cohort, own.params)
-    both = own._replace(
-      finite=own.finite & trained.finite, steps=own.steps + trained.steps
-    )
-    return DittoState(shared.params, client_params), both.info()
+    info = own.together_with(trained).info()
+    return DittoState(shared.params, client_params), info
 
   def deployed(state, data):
     del data

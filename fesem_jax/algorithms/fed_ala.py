@@ -126,9 +126,7 @@ def fed_ala(
     starts = ClientModels(own=deployed(now, data).params(cohort.ids.shape[0]))
     reduction = Reduction(fold, sums.no_sums(w), w, keep=False, sent='own')
     trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
-    both = trained._replace(
-      finite=trained.finite & found.finite, steps=trained.steps + found.steps
-    )
+    both = trained.together_with(found)
     state = own_models.kept(
       state, cohort, both.took_part(), heads=trained.folded,
       head_weights=found.folded, learned=learned | learns,

@@ -66,9 +66,7 @@ def fed_rep(
       personal_head.sum_up_bodies(state.body, head_layers, weighting),
     )  # fmt: skip
     body = sums.mean_of(trained.sums, state.body)
-    both = trained._replace(
-      finite=trained.finite & first.finite, steps=trained.steps + first.steps
-    )
+    both = trained.together_with(first)
     own = tree.where(both.took_part(), first.folded, starts.own)
     heads = tree.with_rows(state.heads, cohort, own)
     return PersonalHeadState(body, heads), both.info()

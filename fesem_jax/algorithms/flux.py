@@ -10,7 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.algorithms.common.centers import check_max_clusters, reassigned
+from fesem_jax.algorithms.common.centers import (
+  check_found,
+  check_max_clusters,
+  reassigned,
+)
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.clustering import density, descriptors
 from fesem_jax.cohorts.sampling import everyone
@@ -119,11 +123,7 @@ def flux(
       return state, info
     found = density.by_descriptors(values, counts, ids, eps_scaling)
     most, count = len(info.clusters.sizes), len(found.centroids)
-    if count > most:
-      raise UserError(
-        f'flux found {count} clusters, more than `max_clusters={most}`; raise it, or '
-        f'`eps_scaling={eps_scaling:g}`.'
-      )
+    check_found('flux', count, most, f'`eps_scaling={eps_scaling:g}`')
     after = np.where(exists, found.assignment, before)
     average = jnp.zeros(most, jnp.int32)
     state = state._replace(

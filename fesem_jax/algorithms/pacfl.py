@@ -13,8 +13,8 @@ from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.clustering import agglomerative, subspaces
 from fesem_jax.clustering.vector_clusters import numbered_by_clients
-from fesem_jax.cohorts.sampling import everyone, sample_clients
-from fesem_jax.core import prng_streams, sharding, traffic, tree
+from fesem_jax.cohorts.sampling import all_or_sample, everyone
+from fesem_jax.core import sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -86,10 +86,7 @@ def pacfl(
     )
 
   def clustered(data, vectors, key):
-    cohort = everyone(data)
-    if 0 < init_clients < data.num_clients:
-      key = prng_streams.fold(key, prng_streams.SAMPLE)
-      cohort = sample_clients(key, data, init_clients, local.mesh)
+    cohort = all_or_sample(key, data, init_clients, local.mesh)
     exists = (vectors != 0).any(axis=(1, 2, 3))
     some, here = tree.rows_of((vectors, exists), cohort)
     here &= data.sizes(cohort.ids) > 0

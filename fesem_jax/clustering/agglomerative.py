@@ -1,6 +1,7 @@
 """Agglomerative clustering of a matrix of distances, inside a compiled program."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,40 +37,63 @@ def agglomerate(
     near = False if threshold is None else nearest <= threshold
     return (exists.sum() - merges > num_clusters) | near
 
-  return merge_while(apart, goes_on, linkage)
+  return merge_while(Merging.of(apart), goes_on, linkage).first
+
+
+class Merging(NamedTuple):
+  """Clusters that are being merged.
+
+  Attributes:
+    apart: [n, n] float32 distances of clusters, symmetric; infinite on the diagonal, in
+      the rows of clusters that are merged into others, and of what is not clustered.
+    sizes: [n] float32 members of the cluster whose first member is at this place.
+    first: [n] int32 first member of each one's cluster.
+    merges: [] int32 how many merges there were.
+  """
+
+  apart: jax.Array
+  sizes: jax.Array
+  first: jax.Array
+  merges: jax.Array
+
+  @classmethod
+  def of(cls, apart: jax.Array) -> 'Merging':
+    """Clusters of one member each."""
+    places = jnp.arange(len(apart), dtype=jnp.int32)
+    return cls(apart, jnp.ones(len(apart)), places, jnp.int32(0))
 
 
 def merge_while(
-  apart: jax.Array,
+  merging: Merging,
   goes_on: Callable[[jax.Array, jax.Array], jax.Array],
   linkage: str,
-) -> jax.Array:
+) -> Merging:
   """Merges the two nearest clusters while a rule says so, and there are two.
 
   Of pairs as near as each other, the one that comes first is merged.
 
   Args:
-    apart: [n, n] float32, symmetric; infinite on the diagonal, and in the whole row of
-      what is not to be clustered.
+    merging: where to begin.
     goes_on: (least distance of two clusters, merges so far) -> [] bool.
-    linkage: see `agglomerate`.
-
-  Returns:
-    [n] int32, the first member of each one's cluster.
+    linkage: see `agglomerate`; 'ward' merges those whose union raises the sum of
+      squared distances to the means least, and takes squared distances.
   """
-  places = jnp.arange(len(apart), dtype=jnp.int32)
+  places = jnp.arange(len(merging.apart), dtype=jnp.int32)
 
-  def more(loop):
-    nearest = loop[0].min()
-    return jnp.isfinite(nearest) & goes_on(nearest, loop[3])
+  def more(loop: Merging) -> jax.Array:
+    nearest = loop.apart.min()
+    return jnp.isfinite(nearest) & goes_on(nearest, loop.merges)
 
-  def merge(loop):
+  def merge(loop: Merging) -> Merging:
     apart, sizes, first, merges = loop
     i, j = jnp.divmod(apart.argmin(), len(apart))  # i < j, since i comes first.
     if linkage == 'complete':
       new = jnp.maximum(apart[i], apart[j])
     elif linkage == 'single':
       new = jnp.minimum(apart[i], apart[j])
+    elif linkage == 'ward':
+      both = (sizes[i] + sizes) * apart[i] + (sizes[j] + sizes) * apart[j]
+      new = (both - sizes * apart[i, j]) / (sizes[i] + sizes[j] + sizes)
     else:
       new = (sizes[i] * apart[i] + sizes[j] * apart[j]) / (sizes[i] + sizes[j])
     gone = (places == i) | (places == j) | ~jnp.isfinite(apart[i])
@@ -77,7 +101,7 @@ def merge_while(
     apart = apart.at[i].set(new).at[:, i].set(new)
     apart = apart.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
     sizes = sizes.at[i].add(sizes[j])
-    return apart, sizes, jnp.where(first == j, i, first).astype(jnp.int32), merges + 1
+    first = jnp.where(first == j, i, first).astype(jnp.int32)
+    return Merging(apart, sizes, first, merges + 1)
 
-  start = apart, jnp.ones(len(apart)), places, jnp.int32(0)
-  return jax.lax.while_loop(more, merge, start)[2]
+  return jax.lax.while_loop(more, merge, merging)

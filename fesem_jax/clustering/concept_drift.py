@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.clustering.agglomerative import merge_while
+from fesem_jax.clustering.agglomerative import Merging, merge_while
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -96,7 +96,9 @@ def decide(
   sound = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
   usable = (last_used >= 0) & ~of_new & sound & (weights > 0).any(axis=0)
   apart = distances(clients.losses, weights, usable)
-  into = merge_while(apart, lambda nearest, merges: nearest < delta, 'complete')
+  merging = Merging.of(apart)
+  near = merge_while(merging, lambda nearest, merges: nearest < delta, 'complete')
+  into = near.first
 
   used = clients_of(into[found.best], exists & ~begins).any(axis=0) | of_new
   kept = jnp.where(into == jnp.arange(num_models), last_used, -1)

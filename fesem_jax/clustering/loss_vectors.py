@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from fesem_jax.clustering.silhouette import clusters_of_best_number
 from fesem_jax.clustering.vector_clusters import clusters_of_vectors, match_clusters
 from fesem_jax.cohorts.sampling import client_keys, coin, first_at_random, shuffled
 from fesem_jax.core import prng_streams, sharding
@@ -17,6 +18,7 @@ def clusters_by_loss(
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
+  choose_number: bool = False,
 ) -> jax.Array:
   """Clusters a cohort by its loss vectors, and gives each cluster a model of its own.
 
@@ -29,6 +31,7 @@ def clusters_by_loss(
     data: training split.
     cohort: S clients.
     key: of the round; decides the seeds of k-means and who drops out.
+    choose_number: see `cluster_and_match`.
 
   Returns:
     [S] int32 in 0..K-1, the model of each client.
@@ -40,12 +43,16 @@ def clusters_by_loss(
   losses, exists = sharding.on_all_devices((losses, exists), local.mesh)
   ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
   own_key = prng_streams.fold(key, prng_streams.CLUSTERING)
-  matched = cluster_and_match(own_key, losses, exists, ids)
+  matched = cluster_and_match(own_key, losses, exists, ids, choose_number)
   return jnp.where(exists, matched, losses.argmin(axis=1)).astype(jnp.int32)
 
 
 def cluster_and_match(
-  key: jax.Array, losses: jax.Array, exists: jax.Array, client_ids: jax.Array
+  key: jax.Array,
+  losses: jax.Array,
+  exists: jax.Array,
+  client_ids: jax.Array,
+  choose_number: bool = False,
 ) -> jax.Array:
   """K-means of loss vectors, then the matching of clusters to models of least loss.
 
@@ -57,12 +64,18 @@ def cluster_and_match(
     losses: [S, K] float32 of K models.
     exists: [S] bool, clients to cluster.
     client_ids: [S] int32, so that the order of clients does not matter.
+    choose_number: whether there may be fewer clusters than models, as many as the
+      silhouette score says; see `silhouette.clusters_of_best_number`. Models without
+      clusters have no clients then, and `key` decides nothing.
 
   Returns:
     [S] int32 model of each client; any for clients left out.
   """
   losses = jnp.where(exists[:, None], losses, 0.0)
-  cluster = clusters_of_vectors(key, losses, exists, client_ids, losses.shape[1])
+  if choose_number:
+    cluster = clusters_of_best_number(losses, exists, client_ids, losses.shape[1])
+  else:
+    cluster = clusters_of_vectors(key, losses, exists, client_ids, losses.shape[1])
   return match_clusters(cluster, exists, losses)
 
 

@@ -101,6 +101,23 @@ def sample_clients(
   return Cohort(ids, everyone=False)
 
 
+def all_or_sample(
+  key: jax.Array, data: FederatedData, count: int, mesh: Mesh
+) -> Cohort:
+  """Everyone, or `count` random clients if there are more and it is not 0.
+
+  Args:
+    key: of the run's start.
+    data: training split.
+    count: how many at most; 0 is all.
+    mesh: see `sample_clients`.
+  """
+  if not 0 < count < data.num_clients:
+    return everyone(data)
+  key = prng_streams.fold(key, prng_streams.SAMPLE)
+  return sample_clients(key, data, count, mesh)
+
+
 def first_at_random(keys: jax.Array, exists: jax.Array, count: int) -> jax.Array:
   """[min(count, S)] int32 positions that come first in a random order.
 

@@ -174,9 +174,9 @@ class Algorithm(NamedTuple):
       None for all others.
     traffic: what the server and the clients send each other; None if that is not
       known.
-    of_unseen: (state, data) -> `ClientModels` of clients that took no part, which it
-      chooses without their labels; None where they take the deployed model of least
-      training loss.
+    of_unseen: (state, data) -> `ClientModels` of clients that took no part, where the
+      method chooses them by other means than their losses; None where they take the
+      deployed model of least training loss.
   """
 
   local: LocalTraining

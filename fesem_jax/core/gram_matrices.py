@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import sharding
+from fesem_jax.core import sharding, tree
 from fesem_jax.core.types import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -141,3 +141,20 @@ def _together(block: jax.Array, rows: Any, devices: int) -> jax.Array:
   own = (here >= 0) & (here < block.shape[0])
   found = block.at[jnp.where(own, here, block.shape[0])].get(mode='fill', fill_value=0)
   return jax.lax.psum_scatter(found, sharding.CLIENTS, scatter_dimension=1, tiled=True)
+
+
+def cosines(stack: Params, others: Params) -> jax.Array:
+  """[S, K] float32: cosine of each row [S, ...] with each of [K, ...]; 0 of zeros."""
+
+  def products(x: jax.Array, y: jax.Array) -> jax.Array:
+    numbers = tuple(range(1, x.ndim))
+    return jnp.tensordot(x, y, (numbers, numbers), precision=_HIGHEST)
+
+  def lengths(rows: Params) -> jax.Array:
+    return jnp.sqrt(tree.row_distances(rows, tree.zeros_like(rows)))
+
+  inner = functools.reduce(
+    jnp.add, jax.tree.leaves(jax.tree.map(products, stack, others))
+  )
+  both = lengths(stack)[:, None] * lengths(others)[None]
+  return jnp.where(both > 0, inner / jnp.where(both > 0, both, 1.0), 0.0)

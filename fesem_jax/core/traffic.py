@@ -42,13 +42,14 @@ class Sent(NamedTuple):
 
   Attributes:
     down: [] or [S] bytes from the server to each client.
-    up: [] bytes from each client whose update arrives.
+    up: [] or [S] bytes from each client whose update arrives; where clients drop out,
+      the mean over all is counted for each of the others.
     passes: [] or [S] forward passes over the client's own examples beside its local
       training, as for losses; a gradient counts as three.
   """
 
   down: Any
-  up: float
+  up: Any
   passes: Any = 0
 
 
@@ -224,3 +225,28 @@ def with_extra_round(
     '',
   )
   return Traffic(words, of_round, known=known, model=size)
+
+
+def with_first_change(
+  local: LocalTraining, epochs: int, joined: Callable[[Any], Any]
+) -> Traffic:
+  """Traffic of two models, and of a third and its change when a client is new.
+
+  Args:
+    local: how clients train.
+    epochs: local epochs of that change; 0 for a gradient.
+    joined: state -> [M] bool, clients that are not new.
+  """
+  size, passes = bytes_of_model(local), 3 * max(1, epochs)
+
+  def of_round(known: Any, drawn: Drawn) -> Sent:
+    late = ~known[drawn.ids]
+    both = np.where(late, 3 * size, 2 * size)
+    return Sent(both, both, np.where(late, passes, 0))
+
+  words = (
+    "its cluster's center and the global model; once the model that describes clients",
+    'both as trained; once the change of the third',
+    '',
+  )
+  return Traffic(words, of_round, known=joined, model=size)

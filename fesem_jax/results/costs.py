@@ -22,7 +22,10 @@ def of_round(sent: Sent, drawn: Drawn, arrived: int) -> Record:
     arrived: how many sent their updates.
   """
   down = np.broadcast_to(np.asarray(sent.down, np.float64), drawn.ids.shape)
-  return {'bytes_down': round(down.sum()), 'bytes_up': round(sent.up * arrived)}
+  return {
+    'bytes_down': round(down.sum()),
+    'bytes_up': round(np.mean(sent.up) * arrived),
+  }
 
 
 def of_start(traffic: Traffic, num_clients: int, known: Any = None) -> Record:

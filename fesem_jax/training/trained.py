@@ -58,6 +58,11 @@ class Trained(NamedTuple):
     weights = self.sizes if weighting == 'by_examples' else 1
     return jnp.where(counts, weights, 0).astype(jnp.float32)
 
+  def together_with(self, other: 'Trained') -> 'Trained':
+    """The same where each client trained something else too in the round."""
+    finite, steps = self.finite & other.finite, self.steps + other.steps
+    return self._replace(finite=finite, steps=steps)
+
   def mean_loss(self) -> jax.Array:
     """[] float32: mean of `loss` over the clients that count, by examples."""
     weights = self.weights('by_examples')

@@ -92,6 +92,18 @@ def test_recovers_planted_clusters(seed):
   assert infos[-1].train_loss < infos[0].train_loss
 
 
+def test_finds_planted_clusters_without_their_number():
+  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
+  options = {'num_clusters': 6, 'choose_num_clusters': True}
+  algorithm = algorithms.build('clove', local, **options)
+  groups = np.arange(16) % 4
+  data = helpers.federation([60] * 16, groups=groups)
+  state, infos = run(algorithm, data, rounds=8)
+  assert adjusted_rand_score(groups, state.assignment) == 1.0
+  sizes = np.asarray(infos[-1].clusters.sizes)
+  np.testing.assert_array_equal(np.sort(sizes), [0, 0, 4, 4, 4, 4])
+
+
 def test_clusters_need_not_prefer_their_models():
   # All clients like model 0 best: IFCA would put all of them there.
   losses = np.array([[1.0, 2.0], [1.1, 2.1], [1.0, 4.0], [1.1, 4.2]], np.float32)
@@ -143,6 +155,10 @@ def test_who_has_yet_to_take_part_deploys_the_model_of_least_loss():
   ('options', 'message'),
   [
     ({'num_clusters': 0}, '`num_clusters=0` must be at least 1'),
+    (
+      {'num_clusters': 1, 'choose_num_clusters': True},
+      '`num_clusters=1` must be at least 2',
+    ),
     ({'first_assignment': 'best'}, '`first_assignment=best` is unknown; choose one of'),
     ({'weighting': 'size'}, '`weighting=size` is unknown'),
   ],

@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.clustering import concept_drift
-from fesem_jax.clustering.agglomerative import merge_while
+from fesem_jax.clustering.agglomerative import Merging, merge_while
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -247,7 +247,8 @@ def test_merging_is_that_of_scipy(seed):
   )
   np.fill_diagonal(apart, np.inf)
   apart = jnp.asarray(apart, jnp.float32)
-  found = merge_while(apart, lambda nearest, merges: nearest < 1.2, 'complete')
+  near = merge_while(Merging.of(apart), lambda least, merges: least < 1.2, 'complete')
+  found = near.first
   assert adjusted_rand_score(want, found) == 1.0
   assert len(set(want)) == len(set(found.tolist())) < 9
 

@@ -162,7 +162,7 @@ def test_properties(index, case):
 STARTS = [
   i
   for i, (name, options) in enumerate(METHODS)
-  if name in ('clove', 'fesem', 'hypo_cluster', 'pacfl', 'robust')
+  if name in ('clove', 'fed_group', 'fesem', 'hypo_cluster', 'pacfl', 'robust')
   and (i in ONCE or {'cluster_on', 'client_state', 'variant'} & options.keys())
 ]
 

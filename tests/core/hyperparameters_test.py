@@ -194,6 +194,14 @@ NUMBERS = [
     [{'amp_lambda': n, 'amp_sigma': n, 'amp_alpha': n / 10} for n in (1.0, 2.0)],
   ),
   ('l2gd', [{'l2gd_lambda': n, 'aggregation_probability': n / 2} for n in (0.5, 1.0)]),
+  (
+    'stocfl',
+    [{'stocfl_tau': n, 'stocfl_lambda': n, 'max_clusters': 3} for n in (0.5, 0.9)],
+  ),
+  (
+    'fed_group',
+    [{'num_clusters': 2, 'prox_mu': n, 'inter_group_rate': n} for n in (0.5, 0.9)],
+  ),
   ('scaffold', [{'server_learning_rate': 0.5}, {'server_learning_rate': 1.0}]),
   ('fed_dyn', [{'dyn_alpha': 0.1}, {'dyn_alpha': 1.0}]),
   ('moon', [{'moon_mu': n, 'moon_temperature': n} for n in (0.5, 1.0)]),

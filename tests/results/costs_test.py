@@ -71,6 +71,7 @@ def test_a_model_is_counted_by_its_parameters():
     ('moon', {}, P, P, 2),
     ('cfl_gp', {}, 2 * P, 2 * P, 3),  # A round that clusters.
     ('pacfl', {}, P, P, 0),
+    ('fed_group', {}, P, P, 0),
     ('flux', {}, P, P, 0),
     ('fed_drift', {}, P, P, 0),  # The first round.
     # Another cohort sends gradients: the model twice, the mean gradient once.
@@ -129,6 +130,21 @@ def test_pacfl_counts_the_vectors_that_clients_send():
   of = traffic('pacfl')
   known = of.known(types.SimpleNamespace(numbers_sent=np.array([12, 6, 0])))
   assert costs.of_start(of, 3, known) == {'start_bytes_down': 0, 'start_bytes_up': 72}
+
+
+def test_fed_group_sends_first_models_of_all_clients():
+  assert traffic('fed_group').of_start(M) == (M * P, M * P)
+
+
+def test_new_clients_of_stocfl_send_a_change_of_one_more_model():
+  of, joined = traffic('stocfl'), np.array([True, False, True, True, False])
+  known = of.known(types.SimpleNamespace(clusters=types.SimpleNamespace(joined=joined)))
+  both = [2 * P, 3 * P, 2 * P, 2 * P, 3 * P]
+  assert sent('stocfl', known) == (both, both, [0, 30, 0, 0, 30])
+  assert sent('stocfl', known, anchor_epochs=0)[2] == [0, 3, 0, 0, 3]
+  drawn = Drawn(1, np.arange(5), everyone=True)
+  counted = costs.of_round(of.of_round(known, drawn), drawn, 4)
+  assert counted == {'bytes_down': 12 * P, 'bytes_up': round(12 / 5 * 4 * P)}
 
 
 def test_flux_sends_descriptors_once():

@@ -58,9 +58,12 @@ METHODS = [
   ('fed_amp', {'amp_lambda': 0.2, 'amp_sigma': 2.0, 'amp_alpha': 0.03}),
   ('l2gd', {'l2gd_lambda': 4.0, 'aggregation_probability': 0.5}),
   ('clove', {'num_clusters': 2}),
-  ('clove', {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'}),
+  ('clove', {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform',
+             'choose_num_clusters': True}),
   ('cfl_gp', {'num_clusters': 2, 'cluster_every': 1}),
   ('pacfl', {'num_clusters': 2, 'num_vectors': 1, 'init_clients': 4}),
+  ('fed_group', {'num_clusters': 2, 'init_clients': 4, 'inter_group_rate': 0.2}),
+  ('stocfl', {'anchor_epochs': 1}),
   ('fed_drift', {'check_every': 1, 'drift_delta': 0.05}),
   ('flux', {'warmup_rounds': 1}),
   ('oracle', {}),
@@ -83,6 +86,7 @@ ALL_CLIENTS = {'fed_cluster', 'cfl_gp', 'fed_drift', 'flux'}
 # many centers as clients, which are split over the devices as clients' models are.
 COMPARES = {
   'fed_amp', 'fed_cluster', 'cfl_gp', 'robust', 'recluster_every', 'fed_drift', 'flux',
+  'stocfl',
 }  # fmt: skip
 
 
@@ -102,8 +106,8 @@ ONCE = [
 # Methods whose rounds differ in what devices hold and exchange. Where others are as one
 # of these (FedSGD, FedProx, FedDist, FedDWS, FedOpt, FedNova as FedAvg; Ditto, pFedMe,
 # Per-FedAvg and MOON as APFL; FedRep, FedBABU, LG-FedAvg and FedALA as FedPer; FedRC as
-# FedEM; the oracle as FeSEM; FedDyn as SCAFFOLD; L2GD as NonFed), compiling for chips
-# and starting processes would show nothing new.
+# FedEM; the oracle as FeSEM; FedGroup as PACFL; StoCFL as CFL-GP; FedDyn as SCAFFOLD;
+# L2GD as NonFed), compiling for chips and starting processes would show nothing new.
 SHAPES_OF_ROUND = (
   'fed_avg', 'non_fed', 'fed_dane', 'scaffold', 'apfl', 'fed_per', 'fesem', 'fesem_ma',
   'fed_cluster', 'robust', 'hypo_cluster', 'clove', 'fed_em', 'fed_soft', 'fed_amp',

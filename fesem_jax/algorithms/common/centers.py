@@ -22,6 +22,15 @@ def check_max_clusters(least: int, max_clusters: int) -> None:
     raise UserError(f'`max_clusters={max_clusters}` must be at most {MAX_CLUSTERS}.')
 
 
+def check_found(method: str, count: int, most: int, advice: str) -> None:
+  """Raises `UserError` if a method found more clusters than it keeps centers for."""
+  if count > most:
+    raise UserError(
+      f'{method} found {count} clusters, more than `max_clusters={most}`; raise it, or '
+      f'{advice}.'
+    )
+
+
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
   """Raises `UserError` if there are more clusters than clients."""
   if num_clusters > len(data.info.names):

@@ -42,8 +42,7 @@ def train_from_own(
   Returns:
     `Trained` without local models, whose `sums` are `em.Sums` about the centers.
   """
-  sums = em.Sums.zeros(starts.shared)
-  reduction = Reduction(add_to_own(weighting), sums, keep=False)
+  reduction = sums_of_own(starts.shared, weighting)
   return train_cohort(local, starts, data, cohort, key, reduction=reduction)
 
 
@@ -77,6 +76,11 @@ def train_and_average(
   value, count = trained.sums.objective(old, centers), starts.num_models()
   info = round_info(trained, count, value, before, starts.choice, data)
   return centers, trained, info
+
+
+def sums_of_own(centers: Params, weighting: str) -> Reduction:
+  """Adds up models by the centers [K, ...] that clients start from; keeps none."""
+  return Reduction(add_to_own(weighting), em.Sums.zeros(centers), keep=False)
 
 
 def add_to_own(weighting: str) -> Fold:

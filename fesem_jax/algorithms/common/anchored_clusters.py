@@ -1,0 +1,170 @@
+"""Clusters of clients by their gradients or updates at one fixed model, which merge."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.first_clusters import before_rounds
+from fesem_jax.clustering.similar_clusters import merge_similar
+from fesem_jax.clustering.update_directions import nearest_direction
+from fesem_jax.cohorts.sampling import everyone
+from fesem_jax.core import prng_streams, sharding, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.gram_matrices import inner_products
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import weighted_mean
+from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.training.client_losses import cohort_gradients
+from fesem_jax.training.cohort import train_cohort
+
+
+class Rule(NamedTuple):
+  """How clients are described, and which clusters are alike.
+
+  Attributes:
+    local: how clients train.
+    epochs: local epochs from the anchor, whose change describes a client; 0 takes the
+      gradient of its whole loss there.
+    threshold: tau, the least cosine of clusters that merge.
+  """
+
+  local: LocalTraining
+  epochs: int
+  threshold: float
+
+  def describe(
+    self,
+    anchor: Params,
+    data: FederatedData,
+    cohort: Cohort,
+    counts: jax.Array,
+    key: jax.Array,
+  ) -> Params:
+    """[S, ...] of each client of the cohort; 0 where that is not finite.
+
+    Args:
+      anchor: [1, ...].
+      data: training split.
+      cohort: S clients.
+      counts: [S] bool, whose descriptions matter.
+      key: decides the order of examples in those epochs.
+    """
+    if not self.epochs:
+      return cohort_gradients(self.local, anchor, data, cohort, counts)[0]
+    shortly, starts = before_rounds(self.local, self.epochs), ClientModels(anchor)
+    key = prng_streams.fold(key, prng_streams.FIRST_COHORT)
+    trained = train_cohort(shortly, starts, data, cohort, key)
+    return jax.tree.map(jnp.subtract, anchor, trained.params)
+
+
+class AnchoredClusters(NamedTuple):
+  """Clusters of the clients that have taken part.
+
+  Attributes:
+    assignment: [M] int32; K of clients that have yet to join.
+    joined: [M] bool, clients that are in a cluster.
+    gradients: [M, ...] what describes clients; 0 of those that have yet to join.
+    anchor: [1, ...] a random model.
+    sizes: [K] int32 clients of each cluster.
+    number: [] int32 how many clusters there are; more than K where some lacked one.
+  """
+
+  assignment: jax.Array
+  joined: jax.Array
+  gradients: Params
+  anchor: Params
+  sizes: jax.Array
+  number: jax.Array
+
+  @property
+  def most(self) -> int:
+    """K."""
+    return self.sizes.shape[0]
+
+
+def no_clusters(
+  local: LocalTraining, data: FederatedData, key: jax.Array, most: int
+) -> AnchoredClusters:
+  """Nobody has taken part.
+
+  Args:
+    local: how clients train.
+    data: training split.
+    key: of the run's start.
+    most: K.
+  """
+  anchor = tree.expand(local.model.init(prng_streams.fold(key, prng_streams.DRAWS)))
+  zeros = jax.tree.map(lambda a: jnp.zeros((data.num_clients, *a.shape[1:])), anchor)
+  return AnchoredClusters(
+    assignment=jnp.full(data.num_clients, most, jnp.int32),
+    joined=jnp.zeros(data.num_clients, bool),
+    gradients=sharding.split_clients(zeros, local.mesh),
+    anchor=anchor,
+    sizes=jnp.zeros(most, jnp.int32),
+    number=jnp.int32(0),
+  )
+
+
+def with_new_clients(
+  rule: Rule,
+  old: AnchoredClusters,
+  data: FederatedData,
+  cohort: Cohort,
+  new: jax.Array,
+  key: jax.Array,
+) -> tuple[AnchoredClusters, jax.Array]:
+  """Lets new clients begin clusters, and merges clusters; see `merge_similar`.
+
+  Args:
+    rule: see `Rule`.
+    old: the clusters so far.
+    data: training split.
+    cohort: S clients.
+    new: [S] bool, those that have yet to join. One whose description is not finite, or
+      0, joins another time.
+    key: of the round.
+
+  Returns:
+    The clusters, and [K] bool which of them have new clients alone.
+  """
+  mesh, most = rule.local.mesh, old.most
+  found = rule.describe(old.anchor, data, cohort, new, key)
+  squares = tree.row_distances(found, tree.zeros_like(found))
+  new &= (squares > 0) & jnp.isfinite(squares)
+  found = tree.where(new, found, tree.rows_of(old.gradients, cohort))
+  gradients = tree.with_rows(old.gradients, cohort, found)
+  new = tree.with_rows(jnp.zeros(data.num_clients, bool), cohort, new)
+  both = inner_products(gradients, mesh), new
+  products, new = sharding.on_all_devices(both, mesh)
+  ids, threshold = jnp.asarray(data.client_ids), variable(rule.threshold)
+  merged = merge_similar(products, old.assignment, new, ids, most, threshold)
+  own, joined = merged.assignment, old.joined | new
+  sizes = jnp.zeros(most, jnp.int32).at[own].add(1, mode='drop')
+  clusters = AnchoredClusters(own, joined, gradients, old.anchor, sizes, merged.number)
+  return clusters, merged.fresh
+
+
+def most_similar(
+  rule: Rule, clusters: AnchoredClusters, data: FederatedData
+) -> jax.Array:
+  """The cluster that each of some clients would join.
+
+  Args:
+    rule: see `Rule`.
+    clusters: of clients that have taken part.
+    data: training split of N clients, these or others.
+
+  Returns:
+    [N] int32; K of clients whose cosine with the mean of each cluster is less than the
+    threshold.
+  """
+  anchor, most, counts = clusters.anchor, clusters.most, data.sizes() > 0
+  key = jax.random.key(0)
+  found = rule.describe(anchor, data, everyone(data), counts, key)
+  zeros = tree.repeat(tree.unstack(tree.zeros_like(anchor), 0), most)
+  own = jnp.minimum(clusters.assignment, most - 1)
+  weights = clusters.joined.astype(jnp.float32)
+  means = weighted_mean(clusters.gradients, own, weights, zeros, rule.local.mesh)
+  return nearest_direction(found, means, variable(rule.threshold))

@@ -1,0 +1,149 @@
+"""FedGroup: clients are clustered once, by the directions of their first updates.
+
+Duan et al., "FedGroup: Efficient Clustered Federated Learning via Decomposed
+Data-Driven Measure", 2020.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common.centers import check_num_clusters, round_info, sizes_of
+from fesem_jax.algorithms.common.first_clusters import before_rounds
+from fesem_jax.algorithms.common.own_centers import sums_of_own
+from fesem_jax.clustering import em
+from fesem_jax.clustering.update_directions import (
+  clusters_of_directions,
+  nearest_direction,
+  toward_others,
+)
+from fesem_jax.cohorts.sampling import all_or_sample, everyone
+from fesem_jax.core import prng_streams, traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import mean_of
+from fesem_jax.core.types import Params
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import check_at_least, check_choice
+
+
+class FedGroupState(NamedTuple):
+  """State of FedGroup."""
+
+  centers: Params  # [K, ...] c_k
+  assignment: jax.Array  # [M] int32 r_i, fixed after the start
+  start: Params  # [1, ...] w, from which clients are compared
+  directions: Params  # [K, ...] d_k; 0 for a group without clients at the start
+
+
+def fed_group(
+  local: LocalTraining,
+  *,
+  num_clusters: int = 4,
+  init_epochs: int = 1,
+  init_clients: int = 0,
+  inter_group_rate: float = 0.0,
+  prox_mu: float = 0.0,
+  weighting: str = 'by_examples',
+) -> Algorithm:
+  """Builds FedGroup, or FedGrouProx with `prox_mu`.
+
+    once:  D_i  <- SGD from w on client i, less w               for some clients
+           V    <- the first K left singular vectors of the matrix of columns D_i
+           E_ik <- cos(D_i, V_k);  r <- k-means of the rows of E
+           c_k  <- w + d_k;  d_k <- mean of D_i over r_i = k
+           r_i  <- argmax_k cos(D_i, d_k)                       for all other clients
+    round: w_i  <- SGD from c_{r_i} on F_i(w) + mu / 2 |w - c_{r_i}|^2
+           c_k  <- sum_i alpha_i w_i over the clients with r_i = k
+           c_k  <- (c_k + sum_{l != k} a_l c_l) / (1 + sum_{l != k} a_l)
+                   with a_l = eta_g / |c_l|
+
+  with alpha_i = n_i / sum n_j over the clients of the center. Groups do not change.
+
+  Args:
+    local: how clients train.
+    num_clusters: K.
+    init_epochs: local epochs of the first updates D_i.
+    init_clients: random clients that are clustered; 0 is 20 K.
+    inter_group_rate: eta_g; 0 leaves the last line out.
+    prox_mu: mu.
+    weighting: 'by_examples' (alpha_i above) or 'uniform'.
+
+  Raises:
+    UserError: on an option outside its range.
+  """
+  check_at_least(1, num_clusters=num_clusters, init_epochs=init_epochs)
+  check_at_least(0, init_clients=init_clients, prox_mu=prox_mu)
+  check_at_least(0, inter_group_rate=inter_group_rate)
+  check_choice('weighting', weighting, WEIGHTINGS)
+  shortly = before_rounds(local, init_epochs)
+
+  def updates(trained, starts):
+    return jax.tree.map(jnp.subtract, trained.params, starts.shared)
+
+  def nearest(trained, starts, total, directions):
+    return nearest_direction(updates(trained, starts), directions), total
+
+  def placed(start, directions, data, key):
+    reduction = Reduction(nearest, (), directions, keep=False)
+    starts, all_clients = ClientModels(start), everyone(data)
+    trained = train_cohort(shortly, starts, data, all_clients, key, reduction=reduction)
+    return jnp.where(data.sizes() > 0, trained.folded, 0).astype(jnp.int32)
+
+  def init(key, data):
+    check_num_clusters(num_clusters, data)
+    starts = ClientModels(tree.expand(local.model.init(key)))
+    local_key = prng_streams.fold(key, prng_streams.LOCAL)
+    cohort = all_or_sample(key, data, init_clients or 20 * num_clusters, local.mesh)
+    trained = train_cohort(shortly, starts, data, cohort, local_key)
+    cluster, counts = clusters_of_directions(
+      prng_streams.fold(key, prng_streams.CLUSTERING),
+      updates(trained, starts),
+      trained.took_part(),
+      jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
+      num_clusters,
+      local.mesh,
+    )
+    origins = tree.repeat(tree.unstack(starts.shared, 0), num_clusters)
+    weights = counts.astype(jnp.float32)
+    centers = em.m_step(trained.params, cluster, weights, origins, local.mesh)
+    directions = jax.tree.map(jnp.subtract, centers, origins)
+    own = jnp.zeros(data.num_clients, jnp.int32)
+    if not cohort.everyone:
+      own = placed(starts.shared, directions, data, local_key)
+    own = tree.put(own, jnp.where(counts, cohort.ids, data.num_clients), cluster)
+    return FedGroupState(centers, own, starts.shared, directions)
+
+  def train(local, state, data, cohort, key, reduction):
+    starts = deployed(state, data).of(cohort)
+    objective = Objective(penalty=variable(prox_mu / 2) if prox_mu else None)
+    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+
+  def step(state, data, cohort, key):
+    own, reduction = state.assignment, sums_of_own(state.centers, weighting)
+    trained = train(local, state, data, cohort, key, reduction)
+    centers = mean_of(trained.sums.clients, state.centers)
+    value = trained.sums.objective(state.centers, centers)
+    info = round_info(trained, num_clusters, value, own, own, data)
+    if inter_group_rate:
+      exist = sizes_of(own, num_clusters, data) > 0
+      centers = toward_others(centers, exist, variable(inter_group_rate))
+    return state._replace(centers=centers), info
+
+  def deployed(state, data):
+    del data
+    return ClientModels(state.centers, state.assignment)
+
+  def of_unseen(state, data):
+    own = placed(state.start, state.directions, data, jax.random.key(0))
+    return ClientModels(state.centers, own)
+
+  sent = traffic.after_clustering(traffic.own_center(local, num_clusters))
+  return Algorithm(
+    local, init, step, deployed, train=train, traffic=sent, of_unseen=of_unseen
+  )

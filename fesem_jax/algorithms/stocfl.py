@@ -1,0 +1,150 @@
+"""StoCFL: clusters of clients that change one fixed model similarly are merged.
+
+Zeng et al., "Stochastic Clustered Federated Learning", 2023.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.algorithms.common import anchored_clusters, global_model
+from fesem_jax.algorithms.common.centers import (
+  check_found,
+  check_max_clusters,
+  round_info,
+)
+from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
+from fesem_jax.algorithms.common.own_centers import sums_of_own
+from fesem_jax.cohorts.sampling import coin
+from fesem_jax.core import prng_streams, traffic, tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import mean_of
+from fesem_jax.core.types import Params
+from fesem_jax.data.corruption import check_models_only
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+class StocflState(NamedTuple):
+  """State of StoCFL."""
+
+  centers: Params  # [K + 1, ...] c_1, ..., c_K of clusters, and last the global w
+  clusters: anchored_clusters.AnchoredClusters  # r_i, g_i and a
+
+  @property
+  def params(self) -> Params:
+    """[1, ...] w."""
+    return jax.tree.map(lambda c: c[-1:], self.centers)
+
+
+def stocfl(
+  local: LocalTraining,
+  *,
+  max_clusters: int = 0,
+  stocfl_tau: float = 0.5,
+  anchor_epochs: int = 10,
+  stocfl_lambda: float = 0.05,
+  weighting: str = 'uniform',
+) -> Algorithm:
+  """Builds StoCFL.
+
+  In each round, clients of the cohort that take part for the first time send
+
+    g_i  <- a - SGD from a on client i          a random model a, the same for good
+
+  and become clusters of one, whose c_k starts as w. While two clusters have
+  cos(mean g_i, mean g_j) >= tau over their clients, they merge; the larger one's c_k
+  stays. Then, for all clients of the cohort,
+
+    u_i  <- SGD from w on F_i
+    v_i  <- SGD from c_{r_i} on F_i(v) + lambda / 2 |v - w|^2       w as it was sent
+    w    <- mean of u_i;  c_k <- mean of v_i over r_i = k
+
+  The reported training loss is that of v_i. A client that has yet to take part deploys
+  the c_k of the most similar cluster; w, if none is as similar as tau.
+
+  Args:
+    local: how clients train.
+    max_clusters: K, the most clusters; 0 is the number of clients.
+    stocfl_tau: tau.
+    anchor_epochs: local epochs of g_i; 0 makes it the gradient of all F_i at a.
+    stocfl_lambda: lambda; 0 trains clusters on their own.
+    weighting: of the clients in both means, 'uniform' or 'by_examples'.
+
+  Raises:
+    UserError: on an option outside its range, more than K clusters, or bad clients
+      that lie about models (`corruption.check_models_only`).
+  """
+  check_max_clusters(0, max_clusters)
+  check_at_least(0, stocfl_lambda=stocfl_lambda, anchor_epochs=anchor_epochs)
+  check_choice('weighting', weighting, WEIGHTINGS)
+  if not -1 <= stocfl_tau <= 1:  # NaN neither.
+    raise UserError(f'`stocfl_tau={stocfl_tau}` must lie in [-1, 1].')
+  rule = anchored_clusters.Rule(local, anchor_epochs, stocfl_tau)
+
+  def init(key, data):
+    check_models_only(data, 'stocfl', 'gradients')
+    most = max_clusters or len(data.info.names)
+    clusters = anchored_clusters.no_clusters(local, data, key, most)
+    return StocflState(tree.repeat(local.model.init(key), most + 1), clusters)
+
+  def merged(state, *args):
+    clusters, fresh = anchored_clusters.with_new_clients(rule, state.clusters, *args)
+    begin = jnp.append(fresh, False)
+    return StocflState(tree.where(begin, state.params, state.centers), clusters)
+
+  def train(local, state, data, cohort, key, reduction):
+    starts = ClientModels(state.centers, state.clusters.assignment).of(cohort)
+    objective = Objective(
+      penalty=variable(stocfl_lambda / 2) if stocfl_lambda else None,
+      anchor=ClientModels(state.params),
+    )
+    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+
+  def step(state, data, cohort, key):
+    before, joined = (
+      state.clusters.assignment,
+      tree.rows_of(state.clusters.joined, cohort),
+    )
+    new = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+    new &= ~joined & (data.sizes(cohort.ids) > 0)
+    args = state, data, cohort, new, key
+    state = jax.lax.cond(new.any(), lambda: merged(*args), lambda: state)
+    shared, also = global_model.train_and_average(
+      local, GlobalState(state.params), data, cohort, key, Averaging(weighting)
+    )
+    reduction = sums_of_own(state.centers, weighting)
+    trained = train(local, state, data, cohort, key, reduction)
+    centers = mean_of(trained.sums.clients, state.centers)
+    value = trained.sums.objective(state.centers, centers)
+    count, both = state.clusters.most + 1, trained.together_with(also)
+    info = round_info(both, count, value, before, state.clusters.assignment, data)
+    centers = jax.tree.map(lambda c, w: c.at[-1:].set(w), centers, shared.params)
+    return state._replace(centers=centers), info
+
+  def between(state, info):
+    advice = f'lower `stocfl_tau={stocfl_tau:g}`'
+    check_found('stocfl', int(state.clusters.number), state.clusters.most, advice)
+    return state, info
+
+  def similar(state, data):
+    return anchored_clusters.most_similar(rule, state.clusters, data)
+
+  def deployed(state, data):
+    own, late = state.clusters.assignment, ~state.clusters.joined & (data.sizes() > 0)
+    choice = jax.lax.cond(
+      late.any(), lambda: jnp.where(late, similar(state, data), own), lambda: own
+    )
+    return ClientModels(state.centers, choice)
+
+  def of_unseen(state, data):
+    return ClientModels(state.centers, similar(state, data))
+
+  sent = traffic.with_first_change(local, anchor_epochs, lambda s: s.clusters.joined)
+  functions = init, step, deployed, between, train
+  return Algorithm(local, *functions, traffic=sent, of_unseen=of_unseen)

@@ -1,0 +1,228 @@
+"""StoCFL against float64, and the clusters that it finds."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from fesem_jax import algorithms
+from fesem_jax.clustering.similar_clusters import merge_similar
+from fesem_jax.core.types import Cohort
+from fesem_jax.data.corruption import corrupted
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  matrix,
+  reference_gradient,
+  reference_round,
+  run,
+  unflatten,
+)
+
+
+def merged(clusters, gradients, tau):
+  """Lists of clients: while two means are similar, all that hang together merge."""
+
+  def cosine(a, b):
+    u, v = gradients[a].mean(axis=0), gradients[b].mean(axis=0)
+    return u @ v / np.linalg.norm(u) / np.linalg.norm(v)
+
+  clusters = [list(c) for c in clusters]
+  while True:
+    similar = [
+      (i, j)
+      for j in range(len(clusters))
+      for i in range(j)
+      if cosine(clusters[i], clusters[j]) >= tau
+    ]
+    if not similar:
+      return clusters
+    own = np.arange(len(clusters))
+    for i, j in similar:
+      own[own == own[j]] = own[i]
+    clusters = [
+      [i for c, o in zip(clusters, own, strict=True) if o == k for i in c]
+      for k in dict.fromkeys(own)
+    ]
+
+
+def test_matches_float64_reference():
+  data, local = federation(), helpers.local(epochs=2)
+  algorithm = algorithms.build(
+    'stocfl',
+    local,
+    stocfl_tau=0.75,
+    stocfl_lambda=0.6,
+    anchor_epochs=0,
+    weighting='by_examples',
+  )
+  state, step = initial(algorithm, data), jax.jit(algorithm.step)
+  anchor, first = (
+    reference.from_params(x, 0) for x in (state.clusters.anchor, state.params)
+  )
+  assert_close(reference.vectors(state.centers), [reference.flat(first)] * 7)
+  assert not np.allclose(reference.flat(anchor), reference.flat(first))
+  gradients = np.array([reference_gradient(anchor, data, i) for i in range(6)])
+  weights, average = np.array(SIZES), reference.flat(first)
+  clusters, models = [], {}  # The model of each cluster, by its clients.
+  for number, cohort in enumerate([(0, 1, 4, 5), (1, 2, 4, 5), (0, 2, 3, 5)], 1):
+    key = jax.random.fold_in(jax.random.key(9), number)
+    ids = Cohort(np.array(cohort, np.int32), everyone=False)
+    state, info = step(state, data, ids, key)
+    seen = {i for c in clusters for i in c}
+    before, begins = models, [[i] for i in cohort if i not in seen]
+    clusters = merged(clusters + begins, gradients, 0.75)
+    models = {}
+    for cluster in clusters:  # Of the largest one; here no two are equally large.
+      parts = [old for old in before if set(old) <= set(cluster)]
+      largest = max(parts, key=len, default=None)
+      models[tuple(cluster)] = average if largest is None else before[largest]
+    wanted = np.full(6, 6)
+    for k, cluster in enumerate(clusters):
+      wanted[cluster] = k
+    here = wanted < 6
+    own = np.asarray(state.clusters.assignment)
+    assert (own[~here] == 6).all()
+    assert (own[here] < 6).all()
+    assert adjusted_rand_score(wanted[here], own[here]) == 1.0
+    assert int(state.clusters.number) == len(clusters)
+    old, start = average, unflatten(average, first)
+    points = reference_round(local, data, [start] * len(cohort), cohort, key)
+    points = np.stack([reference.flat(w) for w in points])
+    average = np.average(points, axis=0, weights=weights[list(cohort)])
+    for cluster in list(models):
+      some = [i for i in cohort if i in cluster]
+      if some:
+        points = [
+          pulled(local, data, models[cluster], old, i, key, first) for i in some
+        ]
+        models[cluster] = np.average(points, axis=0, weights=weights[some])
+      assert_close(
+        reference.vectors(state.centers)[own[cluster[0]]], models[cluster], rtol=1e-3
+      )
+    assert_close(reference.vectors(state.params)[0], average, rtol=1e-3)
+  assert 1 < len(clusters) < 6
+  assert int(info.clusters.sizes[-1]) == 0
+
+
+def pulled(local, data, start, anchor, i, key, like):
+  """[P] client i's model, trained from a start with a penalty to an anchor."""
+  w, rate = np.array(start), 0.1
+  for x, y in helpers.batches(data, local.schedule, i, key):
+    slope = reference.loss_and_gradient(unflatten(w, like), x, y)[1]
+    w = w - rate * (reference.flat(slope) + 0.6 * (w - anchor))
+  return w
+
+
+def test_of_one_cluster_without_penalty_is_fed_avg():
+  data, local = federation(), helpers.local()
+  options = {'stocfl_tau': -1.0, 'stocfl_lambda': 0.0}
+  method = algorithms.build('stocfl', local, **options)
+  average = algorithms.build('fed_avg', local, weighting='uniform')
+  begin = initial(average, data)._replace(params=initial(method, data).params)
+  want, _ = run(average._replace(init=lambda key, data: begin), data)
+  state, infos = run(method, data)
+  np.testing.assert_array_equal(infos[0].clusters.sizes, [6, 0, 0, 0, 0, 0, 0])
+  for k in (0, -1):
+    assert_close(matrix(state.centers)[k], matrix(want.params)[0], 1e-6, 1e-7)
+
+
+@functools.cache
+def planted():
+  """Seeds share its programs."""
+  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
+  return algorithms.build('stocfl', local, stocfl_tau=0.75, max_clusters=9)
+
+
+@pytest.mark.parametrize('seed', range(2))
+def test_finds_planted_clusters_without_their_number(seed):
+  groups = np.arange(16) % 4
+  data = helpers.federation([60] * 16, seed=seed, groups=groups)
+  halves = [Cohort(np.arange(16, dtype=np.int32)[r::2], everyone=False) for r in (0, 1)]
+  state, _ = run(planted(), data, rounds=4, cohort=lambda r: halves[r % 2], seed=seed)
+  own = np.asarray(state.clusters.assignment)
+  assert adjusted_rand_score(groups, own) == 1.0
+  assert int(state.clusters.number) == 4
+  # After the first round, who has yet to take part deploys what is most similar.
+  state, _ = run(planted(), data, rounds=1, cohort=lambda r: halves[r % 2], seed=seed)
+  used = np.asarray(jax.jit(planted().deployed)(state, data).choice)
+  order = np.random.default_rng(seed).permutation(16)
+  unseen = jax.jit(planted().of_unseen)(state, data.reorder(order, num_clients=16))
+  np.testing.assert_array_equal(unseen.choice, used[order])
+  here = np.isin(groups, groups[1::2])
+  assert adjusted_rand_score(groups[here], used[here]) == 1.0
+  assert (used[~here] == 9).all()  # The global model.
+
+
+def test_too_many_clusters_are_one_sentence():
+  local = helpers.local()
+  method = algorithms.build('stocfl', local, stocfl_tau=1.0, max_clusters=2)
+  message = 'stocfl found 6 clusters, more than `max_clusters=2`; raise it, or lower'
+  with pytest.raises(UserError, match=message):
+    run(method, federation(), rounds=1)
+
+
+merge = jax.jit(merge_similar, static_argnums=4)
+
+
+def merged_points(points, old, new, ids, most=4, tau=0.9):
+  points = np.asarray(points, np.float32)
+  found = merge(
+    points @ points.T, jnp.array(old), jnp.array(new), jnp.array(ids), most, tau
+  )
+  return [np.asarray(x).tolist() for x in found]
+
+
+def test_a_merged_cluster_keeps_the_number_of_its_largest_one():
+  points = [[1, 0], [1, 0.1], [0, 1], [0.9, 0], [0.1, 1], [0, 0], [-1, 0]]
+  old = [2, 2, 0, 1, 4, 4, 4]
+  new = [False, False, False, False, True, True, False]
+  own, fresh, count = merged_points(points, old, new, range(7))
+  # Client 5, of length 0, is alone in the first number not in use; 6 is not new.
+  assert (own, count) == ([2, 2, 0, 2, 0, 1, 4], 3)
+  assert fresh == [False, True, False, False]
+  # Neither the order of clients nor their places matter.
+  order = [3, 6, 0, 5, 2, 4, 1]
+  there = merged_points(*([x[i] for i in order] for x in (points, old, new)), order)
+  assert there[0] == [own[i] for i in order]
+  # Without a number for all, some are in none.
+  points, three = np.eye(4), [4, 4, 4, 0]
+  own, fresh, count = merged_points(points, three, [True] * 3 + [False], range(4), 2)
+  assert (own[0], own[3], count) == (1, 0, 4)
+
+
+def test_means_are_compared_again_after_a_merge():
+  # The first two are similar; only their mean is similar to the third.
+  angles = np.radians([0.0, 25.0, -14.0 + 180.0, 39.5])
+  points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+  points[1] *= 3
+  own, _, count = merged_points(points, [4] * 4, [True] * 4, range(4), 4, 0.905)
+  assert (own, count) == ([0, 0, 1, 0], 2)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'max_clusters': -1}, '`max_clusters=-1` must be at least 0'),
+    ({'stocfl_tau': 1.1}, r'`stocfl_tau=1.1` must lie in \[-1, 1\]'),
+    ({'anchor_epochs': -1}, '`anchor_epochs=-1` must be at least 0'),
+    ({'stocfl_lambda': -0.1}, '`stocfl_lambda=-0.1` must be at least 0'),
+    ({'weighting': 'size'}, '`weighting=size` is unknown'),
+  ],
+)
+def test_bad_options_are_refused(options, message):
+  with pytest.raises(UserError, match=message):
+    algorithms.build('stocfl', helpers.local(), **options)
+
+
+def test_lies_about_models_are_refused():
+  method = algorithms.build('stocfl', helpers.local())
+  with pytest.raises(UserError, match='`corrupt=sign_flip` is not defined for stocfl'):
+    method.init(jax.random.key(0), corrupted(federation(), 'sign_flip', 0.5))

@@ -1,0 +1,59 @@
+"""The number of clusters by the silhouette score, against scikit-learn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.cluster import AgglomerativeClustering, KMeans
+from sklearn.metrics import adjusted_rand_score, silhouette_score
+
+from fesem_jax.clustering import silhouette
+
+MOST = 6
+chosen = jax.jit(silhouette.clusters_of_best_number, static_argnums=3)
+
+
+def points(seed, num_groups, spread, count=24):
+  """[count + 4, 3]: groups of points, and four that are to be left out."""
+  rng = np.random.default_rng(seed)
+  means = rng.normal(size=(num_groups, 3)) * 4
+  own = means[np.arange(count) % num_groups] + spread * rng.normal(size=(count, 3))
+  return np.concatenate([own, np.full((4, 3), 50.0)]).astype(np.float32)
+
+
+def wanted(own, most):
+  """Clusters of the points [n, 3] by scikit-learn, and the scores of K = 2, 3, ..."""
+  best, labels, scores = -1.0, None, []
+  for count in range(2, most + 1):
+    ward = AgglomerativeClustering(count, linkage='ward').fit_predict(own)
+    scores.append(silhouette_score(own, ward))
+    if scores[-1] > 1.1 * best:
+      best, labels = scores[-1], ward
+  means = np.stack([own[labels == k].mean(axis=0) for k in range(labels.max() + 1)])
+  return KMeans(len(means), init=means, n_init=1, tol=0).fit_predict(own), scores
+
+
+# The last two have a number of clusters whose score is higher, but not by a tenth.
+@pytest.mark.parametrize(
+  ('seed', 'num_groups', 'spread', 'clusters', 'highest'),
+  [(1, 5, 0.2, 5, 5), (2, 4, 3.0, 2, 2), (3, 1, 1.0, 2, 5), (7, 1, 1.0, 4, 5)],
+)
+def test_the_number_is_that_of_the_best_score_but_for_a_tenth(
+  seed, num_groups, spread, clusters, highest
+):
+  vectors, exists = points(seed, num_groups, spread), np.arange(28) < 24
+  labels, scores = wanted(vectors[exists], MOST)
+  order = np.random.default_rng(seed).permutation(28)  # Clients, and their ids.
+  found = chosen(vectors[order], jnp.asarray(exists[order]), jnp.asarray(order), MOST)
+  found = np.asarray(found)[np.argsort(order)][exists]
+  assert adjusted_rand_score(labels, found) == 1.0
+  assert (len(set(found)), np.argmax(scores) + 2) == (clusters, highest)
+  assert 0 <= found.min() <= found.max() < MOST
+
+
+@pytest.mark.parametrize(('count', 'clusters'), [(1, 1), (2, 2), (3, 2)])
+def test_of_very_few_clients(count, clusters):
+  vectors = np.zeros((28, 3), np.float32)
+  vectors[:3] = [[0, 0, 0], [9, 0, 0], [9, 1, 0]]
+  found = chosen(vectors, jnp.arange(28) < count, jnp.arange(28), MOST)
+  assert len(set(np.asarray(found)[:count].tolist())) == clusters
