@@ -104,8 +104,8 @@ def test_growth_has_slopes_and_is_drawn_beside_linear_growth():
 
   rows = growth.with_slopes(
     [
-      {'axis': 'epochs', 'value': n, 'milliseconds': n**2, 'bytes_per_client': 2**20,
-       'microseconds_per_client': 1e3 * n**2}
+      {'axis': 'epochs', 'value': n, 'milliseconds': n**2, 'bytes_per_client': 2**10,
+       'microseconds_per_client': n**2}
       for n in (1, 2, 10)
     ]
   )  # fmt: skip
