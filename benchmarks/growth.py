@@ -117,8 +117,8 @@ def main(argv: list[str]) -> None:
     from benchmarks import growth_figure  # Needs Matplotlib, which runs do not.
 
     runs = json.loads((common.RESULTS / 'growth_cpu.json').read_text())['runs']
-    rows = [row for run in runs for row in run['rows']]
-    growth_figure.draw(rows, pathlib.Path(f.draw))
+    saved = [row for run in runs for row in run['rows']]
+    growth_figure.draw(saved, pathlib.Path(f.draw))
     return
   mesh = common.setup()
   rows: list[dict[str, Any]] = []
