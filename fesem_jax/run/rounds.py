@@ -1,5 +1,6 @@
 """A round of any algorithm: its keys, its program, and the one way to run it."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,11 +46,13 @@ def step_of(algorithm: Algorithm, clients: bool = False) -> Step:
     algorithm: see `Algorithm`.
     clients: whether to keep `RoundInfo.clients`.
   """
-  if clients:
-    return algorithm.step
+  return algorithm.step if clients else _without_clients(algorithm.step)
 
-  def step(*args: Any) -> tuple[Any, RoundInfo]:
-    state, info = algorithm.step(*args)
+
+@functools.lru_cache(1)  # One trace for the rehearsal and the program.
+def _without_clients(with_clients: Step) -> Step:
+  def step(*args: Any) -> tuple[Any, RoundInfo]:  # Digests of runs hold its name.
+    state, info = with_clients(*args)
     return state, info._replace(clients=None)
 
   return step

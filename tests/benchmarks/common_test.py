@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from benchmarks import common, precision
+from benchmarks import common, growth, precision
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import models
 from fesem_jax.core import sharding
@@ -96,6 +96,28 @@ def test_recovery_is_drawn_by_round_and_by_share(tmp_path):
   alone = recovery_figure.recovery([r for r in rows if r['shuffle'] == 1.0])
   assert [line.get_color() for line in alone.axes[0].lines] == colors
   assert len(alone.axes) == 1
+
+
+def test_growth_has_slopes_and_is_drawn_beside_linear_growth():
+  pytest.importorskip('matplotlib')
+  from benchmarks import growth_figure
+
+  rows = growth.with_slopes(
+    [
+      {'axis': 'epochs', 'value': n, 'milliseconds': n**2, 'bytes_per_client': 2**10,
+       'microseconds_per_client': n**2}
+      for n in (1, 2, 10)
+    ]
+  )  # fmt: skip
+  assert 'slope' not in rows[0]
+  np.testing.assert_allclose([row['slope'] for row in rows[1:]], 2.0)
+  of_clients = [row | {'axis': 'clients'} for row in rows]
+  above, epochs, below, _ = growth_figure.growth([*rows, *of_clients[::-1]]).axes
+  found, linear = epochs.lines
+  np.testing.assert_allclose(found.get_ydata(), [1, 4, 100])
+  np.testing.assert_allclose(linear.get_ydata(), [10, 20, 100])
+  np.testing.assert_allclose(above.lines[1].get_ydata(), 100)
+  np.testing.assert_allclose(below.lines[0].get_ydata(), 1)
 
 
 def test_clusters_are_compared_by_their_clients():
