@@ -27,7 +27,8 @@ _MOST_SECONDS = 300.0  # A process that takes longer hangs, and is ended.
 
 _IMPORTED = (
   'fesem_jax.plots', 'fesem_jax.report', 'fesem_jax.run.simulation',
-  'experiments.build', 'experiments.flags', 'flax.nnx', 'matplotlib.backends.backend_agg',
+  'experiments.build', 'experiments.flags', 'flax.nnx',
+  'matplotlib.backends.backend_agg',
   'matplotlib.backends.backend_svg', 'orbax.checkpoint', 'pyarrow.parquet',
   'sklearn.datasets', 'sklearn.manifold', 'sklearn.metrics',
 )  # fmt: skip
