@@ -19,7 +19,8 @@ import pathlib
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from benchmarks.torture import cases, children, damage, hooks, table, trials
 from benchmarks.torture.trials import Baseline, Outcome
@@ -43,15 +44,15 @@ def tried(
       for _ in range(2):
         outcome = damage.flipped(one, source, scratch, rng)
         yield [outcome] if outcome else []
-      others = [
-        lambda one=one, source=source: damage.truncated(one, source, scratch, rng),
-        lambda one=one: damage.jumping_clock(one, scratch, rng),
-        lambda one=one: damage.without_locks(one, scratch, rng),
+      others: list[Callable[[], Outcome]] = [
+        partial(damage.truncated, one, source, scratch, rng),
+        partial(damage.jumping_clock, one, scratch, rng),
+        partial(damage.without_locks, one, scratch, rng),
       ]
       if disks:
         others += [
-          lambda one=one: damage.full_disk(one, scratch, rng),
-          lambda one=one, source=source: damage.read_only(one, source, scratch),
+          partial(damage.full_disk, one, scratch, rng),
+          partial(damage.read_only, one, source, scratch),
         ]
       yield [rng.choice(others)()]
 

@@ -10,6 +10,8 @@ import numpy as np
 
 # What of a record or a summary tells of time and machine.
 _VOLATILE = {'seconds', 'timing', 'memory', 'commit', 'versions', 'device'}
+# What of a configuration may change from command to command, and changes no figure.
+_FREE = {'rounds', 'patience'}
 _SECONDS = re.compile(r'second|s/round')
 
 
@@ -27,11 +29,14 @@ def of(workdir: pathlib.Path) -> dict[str, str]:
       continue  # Times and random names are in them; what follows from them is below.
     elif path.suffix == '.jsonl':
       found[name] = _digest([_lasting(json.loads(r)) for r in path.open()])
+    elif path.name == 'config.json':
+      held = json.loads(path.read_bytes())
+      found[name] = _digest({k: held[k] for k in held if k not in _FREE})
     elif path.suffix == '.json':
       found[name] = _digest(_lasting(json.loads(path.read_bytes())))
     elif path.suffix == '.npz':
-      with np.load(path) as held:
-        found[name] = _digest({n: _text(held[n]) for n in sorted(held.files)})
+      with np.load(path) as arrays:
+        found[name] = _digest({n: _text(arrays[n]) for n in sorted(arrays.files)})
     elif path.name in ('table.csv', 'table.md'):
       found[name] = _digest(_without_seconds(path))
     elif path.suffix in ('.csv', '.tex', '.parquet'):

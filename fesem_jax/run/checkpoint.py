@@ -7,13 +7,14 @@ import json
 import pathlib
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from absl import logging
 
-from fesem_jax.results.metrics_file import saved_rounds
+from fesem_jax.results.metrics_file import COPY, keep_records, saved_rounds
 from fesem_jax.run.configuration import check_same
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
@@ -31,9 +32,10 @@ class Checkpoints:
   """The newest checkpoints of a workdir.
 
   Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes it,
-  and `note.json`: the round, the configuration, the kinds of the arrays, and the
-  SHA-256 of every file and of the note itself. Orbax's CheckpointManager would make a
-  checkpoint final before these digests can be written into it.
+  a copy of the records so far, and `note.json`: the round, the configuration, the kinds
+  of the arrays, and the SHA-256 of every file and of the note itself. Orbax's
+  CheckpointManager would make a checkpoint final before these digests can be written
+  into it.
 
   Several processes save and restore together, each its own rows; the first one writes
   and checks everything beside the state.
@@ -88,6 +90,7 @@ class Checkpoints:
     self, partial: pathlib.Path, rounds_done: int, arrays: dict[str, str]
   ) -> None:
     """Makes a written state a checkpoint, and deletes those that it replaces."""
+    keep_records(self._workdir, partial)
     note = {
       'round': rounds_done,
       'config': self._config,
@@ -245,9 +248,9 @@ def _kinds(state: Any) -> dict[str, str]:
 
 
 def _digests(folder: pathlib.Path) -> dict[str, str]:
-  """Path below `folder` of each file of the state -> SHA-256 of its content."""
+  """Path below `folder` of each file but the note -> SHA-256 of its content."""
   digests = {}
-  for path in sorted((folder / 'state').rglob('*')):
+  for path in [*sorted((folder / 'state').rglob('*')), folder / COPY]:
     if path.is_file():
       with path.open('rb') as file:
         digest = hashlib.file_digest(file, 'sha256').hexdigest()
@@ -257,6 +260,19 @@ def _digests(folder: pathlib.Path) -> dict[str, str]:
 
 def _digest_of_note(note: dict[str, Any]) -> str:
   return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
+
+
+def _but_of_closed_loops(show: Callable[..., Any]) -> Callable[..., Any]:
+  """An exception hook without what TensorStore's threads raise after a failure.
+
+  Each write that was under way tells the event loop, which Orbax has closed by then.
+  """
+
+  def hook(kind: type[BaseException], e: BaseException, trace: Any) -> None:
+    if not (kind is RuntimeError and str(e) == 'Event loop is closed'):
+      show(kind, e, trace)
+
+  return hook
 
 
 def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -275,6 +291,7 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   except Exception as e:  # Orbax raises many kinds.
     if processes.is_loss(e):
       raise
+    sys.excepthook = _but_of_closed_loops(sys.excepthook)
     reason = first_line(e)
   finally:
     logger.removeFilter(not_orbax)

@@ -125,9 +125,9 @@ def _claim(
       f'`workdir={workdir}` already holds a run and `resume` is off; choose '
       'another folder or delete this one.'
     )
-  if old is not None:
-    check_same(workdir, old, config)
-  elif not saved and left:
+  if old is not None and not _holds(workdir, old, config):
+    old = None
+  elif old is None and not saved and left:
     raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
   # A run that was killed before its first checkpoint has made the folder.
   beginning = (workdir / 'checkpoints').is_dir() and left == ['metrics.jsonl']
@@ -140,6 +140,30 @@ def _claim(
       checkpoints.check_config()
       text = json.dumps(config, indent=1, sort_keys=True) + '\n'
       write_atomically(workdir / 'config.json', text)
+
+
+def _holds(workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]) -> bool:
+  """Whether config.json is of this run; False if it is damaged and is made anew.
+
+  Damage can leave sound JSON, but the configuration in a checkpoint has a digest.
+  """
+  try:
+    check_same(workdir, old, config)
+  except UserError as e:
+    if not saved_rounds(workdir):
+      raise
+    with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
+      try:
+        checkpoints.check_config()
+      except UserError:
+        raise e from None
+    logging.warning(
+      '%s is damaged: the checkpoint beside it is of this configuration, and it is '
+      'written anew.',
+      workdir / 'config.json',
+    )
+    return False
+  return True
 
 
 def _remove_left_overs(workdir: pathlib.Path) -> None:
