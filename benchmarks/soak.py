@@ -26,7 +26,6 @@ from absl import app, flags, logging
 
 import fesem_jax as fj
 from benchmarks import common
-from benchmarks.memory import status
 from fesem_jax.callbacks.client_history import ClientHistory
 from fesem_jax.core import sharding
 from fesem_jax.run import programs
@@ -46,7 +45,7 @@ def held(cache: pathlib.Path) -> dict[str, float]:
   """What this process holds now."""
   own = pathlib.Path('/proc/self')
   return {
-    'rss': status('VmRSS') / 2**20,
+    'rss': common.status('VmRSS') / 2**20,
     'files': len(os.listdir(own / 'fd')),
     'threads': len(os.listdir(own / 'task')),
     'programs': programs.shared().count,

@@ -2,7 +2,7 @@ r"""Kills, starves and damages real runs, and compares what they end with.
 
   python -m benchmarks.torture --seconds=1200
 
-Commands of `experiments` run on small data, are killed by SIGKILL up to four times at
+Commands of `experiments` run on small data, are killed by SIGKILL up to six times at
 moments that are drawn, and go on by the same command; metrics, summary, clients.csv,
 models and tables must then be, bit for bit, those of a run that was left alone. Between
 these, disks fill up or turn read-only, bits of files flip, metrics are cut, the clock
@@ -32,18 +32,20 @@ def tried(
   bases: list[Baseline], scratch: pathlib.Path, rng: random.Random, disks: bool
 ) -> Iterator[list[Outcome]]:
   """Outcomes of trials, without an end."""
-  single = [base for base in bases if base.case.module == 'run']
+  single = [b for b in bases if b.case.module == 'run']
   halves = {base.case.name: trials.halfway(base, scratch) for base in single}
+  spent = {base.case.name: 0.0 for base in bases}
   while True:
-    for base in bases:
-      yield trials.killed(base, scratch, rng, hooks.Plan())
-      if not single:
-        continue
+    # Each command gets as much time as any other.
+    base = min(bases, key=lambda b: spent[b.case.name])
+    began = time.monotonic()
+    yield trials.killed(base, scratch, rng, hooks.Plan())
+    spent[base.case.name] += time.monotonic() - began
+    if single:
       one = rng.choice(single)
       source = rng.choice((halves[one.case.name], one.workdir))
-      for _ in range(2):
-        outcome = damage.flipped(one, source, scratch, rng)
-        yield [outcome] if outcome else []
+      outcome = damage.flipped(one, source, scratch, rng)
+      yield [outcome] if outcome else []
       others: list[Callable[[], Outcome]] = [
         partial(damage.truncated, one, source, scratch, rng),
         partial(damage.jumping_clock, one, scratch, rng),

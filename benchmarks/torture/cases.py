@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from benchmarks.torture.children import ROOT
 
-_TEXT_CHARACTERS = 12_000
+_TEXT_CHARACTERS = 4_000
 _CALLBACKS = '--callbacks=benchmarks.torture.hooks:callback'
 
 _SMALL = (
@@ -58,7 +58,7 @@ CASES = (
   Case('a sequence task', 'run',
     ('--dataset=shakespeare', '--source=text', '--task=sequence', '--text_stride=80',
      '--model=gru', '--hidden=8', '--min_examples=2', '--local_epochs=1',
-     '--algorithm=fesem', '--num_clusters=2', '--rounds=4', '--checkpoint_every=1',
+     '--algorithm=fesem', '--num_clusters=2', '--rounds=3', '--checkpoint_every=1',
      _CALLBACKS),
     (*_OF_RUNS, 'while a cache is written', 'before a cache is renamed')),
   Case('compare', 'compare',

@@ -1,6 +1,7 @@
 """Faults of disks, files, clocks and locks."""
 
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -38,19 +39,30 @@ def flipped(
   content = bytearray(path.read_bytes())
   content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
   path.write_bytes(content)
-  outcome = trials.healed(base, workdir, f'a flipped bit in {what}')
-  if outcome.changed and all(n.startswith('history') for n in outcome.changed):
-    return outcome._replace(changed=()) if _refuses_history(workdir) else outcome
-  return outcome
+  fault = f'a flipped bit in {what}'
+  outcome = trials.healed(base, workdir, fault)
+  if not outcome.changed or not all(_refused(workdir, n) for n in outcome.changed):
+    return outcome
+  if what == 'the history of clients':  # Nothing can make it anew.
+    return outcome._replace(changed=())
+  for name in outcome.changed:
+    (workdir / name).unlink()
+  return trials.healed(base, workdir, fault)
 
 
-def _refuses_history(workdir: pathlib.Path) -> bool:
-  """Whether a damaged history of clients, which nothing can make anew, is refused."""
-  from fesem_jax.results import client_history
+def _refused(workdir: pathlib.Path, name: str) -> bool:
+  """Whether a damaged file, which only its readers check whole, is refused by them."""
+  from fesem_jax.results import client_history, client_table, saved_models
   from fesem_jax.utils.errors import UserError
 
   try:
-    client_history.read(workdir).columns()
+    if name.startswith('history'):
+      client_history.read(workdir).columns()
+    elif name == 'models.npz':
+      rounds = json.loads((workdir / 'summary.json').read_bytes())['rounds']
+      table = client_table.read(workdir)
+      assert table is not None
+      saved_models.read(workdir, rounds, table)
   except UserError:
     return True
   return False
@@ -123,7 +135,7 @@ def full_disk(base: Baseline, scratch: pathlib.Path, rng: random.Random) -> Outc
   with _disk(scratch / 'disk', f'{kilobytes}k') as disk:
     workdir = disk / 'run'
     ended = children.run(base.case.module, base.case.command(workdir))
-    _mount('-o', 'remount,size=64m', str(disk))
+    _mount('-o', 'remount,size=1g', str(disk))
     outcome = trials.healed(base, workdir, fault)
   if ended.code and not ended.refused:
     return outcome._replace(unclear=f'{kilobytes} KiB: {ended.text[-800:]}')
@@ -134,7 +146,7 @@ def read_only(base: Baseline, source: pathlib.Path, scratch: pathlib.Path) -> Ou
   """Goes on in a folder that is read-only, and then no longer; or only reads it."""
   finished = source == base.workdir
   fault = f'a read-only folder of a {"finished" if finished else "killed"} run'
-  with _disk(scratch / 'disk', '64m') as disk:
+  with _disk(scratch / 'disk', '1g') as disk:
     workdir = disk / 'run'
     shutil.copytree(source, workdir)
     _mount('-o', 'remount,ro', str(disk))

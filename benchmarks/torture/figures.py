@@ -4,6 +4,7 @@ import hashlib
 import json
 import pathlib
 import re
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,7 @@ def of(workdir: pathlib.Path) -> dict[str, str]:
     elif path.suffix == '.json':
       found[name] = _digest(_lasting(json.loads(path.read_bytes())))
     elif path.suffix == '.npz':
-      with np.load(path) as arrays:
-        found[name] = _digest({n: _text(arrays[n]) for n in sorted(arrays.files)})
+      found[name] = _of_arrays(path)
     elif path.name in ('table.csv', 'table.md'):
       found[name] = _digest(_without_seconds(path))
     elif path.suffix in ('.csv', '.tex', '.parquet'):
@@ -49,6 +49,14 @@ def of(workdir: pathlib.Path) -> dict[str, str]:
 def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
   """Files in which two runs differ."""
   return sorted(n for n in one.keys() | other.keys() if one.get(n) != other.get(n))
+
+
+def _of_arrays(path: pathlib.Path) -> str:
+  try:
+    with np.load(path) as held:
+      return _digest({n: _text(held[n]) for n in sorted(held.files)})
+  except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as e:
+    return f'damaged: {type(e).__name__}'
 
 
 def _lasting(value: Any) -> Any:

@@ -284,17 +284,19 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   def not_orbax(record):
     return 'orbax' not in pathlib.Path(record.pathname).parts
 
-  logger = logging.get_absl_logger()
+  logger, shown = logging.get_absl_logger(), sys.excepthook
   logger.addFilter(not_orbax)
+  sys.excepthook = of_threads = _but_of_closed_loops(shown)
   try:
     return call(*args, **kwargs)
   except Exception as e:  # Orbax raises many kinds.
     if processes.is_loss(e):
       raise
-    sys.excepthook = _but_of_closed_loops(sys.excepthook)
+    shown = of_threads  # They may raise it until the process ends.
     reason = first_line(e)
   finally:
     logger.removeFilter(not_orbax)
+    sys.excepthook = shown
   reason = reason.split(' [')[0]  # TensorStore adds whole specifications.
   if len(reason) > 200:  # The cause is at the end, e.g. "No space left on device".
     reason = f'{reason[:60]} ... {reason[-120:]}'
