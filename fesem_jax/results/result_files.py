@@ -110,13 +110,27 @@ def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) ->
       Examples.of(result.arranged),
       result.summary['rounds'],
     )
-  if _read_clients(folder, result.summary) is None:
+  if not _has_clients(folder, result, same):
     client_table.write(folder, result.clients)
   if same:
     return
   if result.portrait:
     atomic_files.write_arrays_atomically(folder / 'clients.npz', result.portrait)
   _write_summary(folder, result.summary)
+
+
+def _has_clients(folder: pathlib.Path, result: Result, same: bool) -> bool:
+  """Whether the workdir has the table, or one of an older version that says the same.
+
+  Args:
+    folder: the workdir.
+    result: of the run.
+    same: whether the workdir has the summary of the result.
+  """
+  if client_table.is_written(folder, result.clients):
+    return True
+  # To read a table of a million clients takes more memory than a round.
+  return same and _read_clients(folder, result.summary) is not None
 
 
 def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> None:

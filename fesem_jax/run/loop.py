@@ -87,11 +87,13 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
       if done == settings.rounds:
         reason = FINISHED
       if reason or _due(done, settings.eval_every):
+        measured = None  # Of many clients, two of them take much memory.
         with progress_lines.within_a_round('evaluating'):
           measured = evaluation.measure(state, done)
         record |= evaluation.record(measured)
-        told = Evaluation(measured=measured, table=evaluation.clients, **now)
-        asked = callbacks.on_evaluation(told)
+        asked = callbacks.on_evaluation(
+          Evaluation(measured=measured, table=evaluation.clients, **now)
+        )
         reason = reason or asked
       record['seconds'] = seconds[-1]
       end = RoundEnd(last=reason is not None, **now)
