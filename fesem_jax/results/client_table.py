@@ -180,19 +180,24 @@ def make(
   assignment: np.ndarray | None,
   deployed: Totals,
   finetuned: Totals,
+  places: np.ndarray,
   task: Task,
   honest: np.ndarray | None = None,
 ) -> ClientTable:
-  """The table from what was measured, [M] each in the order of the user's data."""
+  """The table from what was measured, [M] each in the order of the user's data.
+
+  `places` is where each client is in the totals, which are as arranged.
+  """
   tuned = client_figures(finetuned, task)
   metrics: dict[str, np.ndarray] = {}
   for name, own in client_figures(deployed, task).items():
-    metrics |= {f'deployed_{name}': own, f'finetuned_{name}': tuned[name]}
+    metrics[f'deployed_{name}'] = own[places]
+    metrics[f'finetuned_{name}'] = tuned[name][places]
   figures: dict[str, Any] = {name: metrics.pop(name, None) for name in _FIGURES}
   return ClientTable(
     names=np.asarray(names).astype(str),
     examples=np.asarray(sizes).astype(np.int64),
-    test_examples=np.asarray(deployed.examples).astype(np.int64),
+    test_examples=np.asarray(deployed.examples)[places].astype(np.int64),
     true_cluster=truth,
     cluster=assignment,
     **figures,
