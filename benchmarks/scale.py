@@ -170,15 +170,15 @@ def main(argv: list[str]) -> None:
   if _ONE_CASE.value:
     print(json.dumps(one_case(_ONE_CASE.value)))
     return
-  rows = []
+  rows: list[dict[str, Any]] = []
+  mesh = common.setup()
   for case in _CASES.value:
     given = [a for a in sys.argv[1:] if not a.startswith('--cases')]
     command = [sys.executable, '-m', 'benchmarks.scale', f'--one_case={case}', *given]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     rows.append(json.loads(done.stdout.splitlines()[-1]))
-    print(common.table(rows[-1:], COLUMNS), flush=True)
-  print(common.table(rows, COLUMNS))
-  common.save('scale', common.setup(), rows)
+    print(common.table(rows, COLUMNS), flush=True)
+    common.save('scale', mesh, rows)
 
 
 if __name__ == '__main__':

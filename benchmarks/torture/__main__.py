@@ -29,10 +29,14 @@ _RESULTS = pathlib.Path(__file__).parents[1] / 'results' / 'torture_cpu.json'
 
 
 def tried(
-  bases: list[Baseline], scratch: pathlib.Path, rng: random.Random, disks: bool
+  bases: list[Baseline],
+  scratch: pathlib.Path,
+  rng: random.Random,
+  disks: bool,
+  kills_only: bool,
 ) -> Iterator[list[Outcome]]:
   """Outcomes of trials, without an end."""
-  single = [b for b in bases if b.case.module == 'run']
+  single = [] if kills_only else [b for b in bases if b.case.module == 'run']
   halves = {base.case.name: trials.halfway(base, scratch) for base in single}
   spent = {base.case.name: 0.0 for base in bases}
   while True:
@@ -76,8 +80,11 @@ def main() -> int:
     default='',
     help=f'Commands, of {", ".join(c.name for c in cases.CASES)}; default: all.',
   )
+  parser.add_argument(
+    '--kills_only', action='store_true', help='Leave all other faults out.'
+  )
   parser.add_argument('--out', type=pathlib.Path, default=_RESULTS,
-    help='File that the table is written to, with an .md beside it.')  # fmt: skip
+    help='File of the tables, with an .md beside it of all runs in it.')  # fmt: skip
   chosen = parser.parse_args()
   names = chosen.cases.split(',') if chosen.cases else [c.name for c in cases.CASES]
   if unknown := set(names) - {c.name for c in cases.CASES}:
@@ -94,7 +101,7 @@ def main() -> int:
       bases.append(trials.undisturbed(case, scratch))
       print(f'{case.name}: {bases[-1].seconds:.1f} s undisturbed', flush=True)
     rng = random.Random(chosen.seed)
-    for some in tried(bases, scratch, rng, not no_disks):
+    for some in tried(bases, scratch, rng, not no_disks, chosen.kills_only):
       outcomes += some
       for outcome in some:
         print(f'{time.monotonic() - began:6.0f} s  {table.line(outcome)}', flush=True)
@@ -105,7 +112,7 @@ def main() -> int:
     print('Stopped.', file=sys.stderr)
   finally:
     hooks.free(str(scratch))
-  print(table.as_markdown(outcomes))
+  print(table.as_markdown(table.rows(outcomes), table.by_command(outcomes)))
   if no_disks:
     print(f'\nDisks were left out: {no_disks}.')
   return int(any(o.lost or o.changed or o.unclear for o in outcomes))
@@ -115,7 +122,7 @@ def write(
   outcomes: list[Outcome], path: pathlib.Path, seconds: float, no_disks: str
 ) -> None:
   """Writes the table, and every trial that went wrong."""
-  found = {
+  run = {
     'date': datetime.date.today().isoformat(),
     'cores': os.cpu_count(),
     'flags': ' '.join(sys.argv[1:]),
@@ -125,9 +132,12 @@ def write(
     'by_command': table.by_command(outcomes),
     'wrong': [o._asdict() for o in outcomes if o.lost or o.changed or o.unclear],
   }
+  held = json.loads(path.read_text())['runs'] if path.exists() else []
+  # An earlier run of the same flags is replaced.
+  runs = [*(r for r in held if r['flags'] != run['flags']), run]
   path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(json.dumps(found, indent=1) + '\n')
-  path.with_suffix('.md').write_text(table.as_markdown(outcomes) + '\n')
+  path.write_text(json.dumps({'runs': runs}, indent=1) + '\n')
+  path.with_suffix('.md').write_text(table.of_runs(runs) + '\n')
 
 
 if __name__ == '__main__':

@@ -118,7 +118,11 @@ def test_the_table_counts_what_went_wrong():
     trials.Outcome('kill -9 in a save', 'IFCA', 1, lost='why'),
     trials.Outcome('a flipped bit', 'IFCA', 1, changed=('a', 'b')),
   ]
-  text = table.as_markdown(outcomes)
+  run = {'rows': table.rows(outcomes), 'by_command': table.by_command(outcomes)}
+  text = table.of_runs([run])
+  assert text == table.as_markdown(*run.values())
+  assert '| kill -9 in a save | 4 | 0 | 2 | 0 |' in table.of_runs([run, run])
+  assert '| all kills of IFCA | 2 | 0 | 2 | 0 |' in table.of_runs([run, run])
   assert '| kill -9 in a save | 2 | 0 | 1 | 0 |' in text
   assert '| a flipped bit | 1 | 0 | 0 | 1 |' in text
   assert text.endswith('| all kills | 2 | 0 | 1 | 0 |')
