@@ -263,14 +263,15 @@ def _digest_of_note(note: dict[str, Any]) -> str:
 
 
 def _but_of_closed_loops(show: Callable[..., Any]) -> Callable[..., Any]:
-  """An exception hook without what TensorStore's threads raise after a failure.
+  """A `sys.unraisablehook` without what TensorStore's threads raise after a failure.
 
   Each write that was under way tells the event loop, which Orbax has closed by then.
   """
 
-  def hook(kind: type[BaseException], e: BaseException, trace: Any) -> None:
-    if not (kind is RuntimeError and str(e) == 'Event loop is closed'):
-      show(kind, e, trace)
+  def hook(raised: Any) -> None:
+    e = raised.exc_value
+    if not (isinstance(e, RuntimeError) and str(e) == 'Event loop is closed'):
+      show(raised)
 
   return hook
 
@@ -284,9 +285,9 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   def not_orbax(record):
     return 'orbax' not in pathlib.Path(record.pathname).parts
 
-  logger, shown = logging.get_absl_logger(), sys.excepthook
+  logger, shown = logging.get_absl_logger(), sys.unraisablehook
   logger.addFilter(not_orbax)
-  sys.excepthook = of_threads = _but_of_closed_loops(shown)
+  sys.unraisablehook = of_threads = _but_of_closed_loops(shown)
   try:
     return call(*args, **kwargs)
   except Exception as e:  # Orbax raises many kinds.
@@ -296,7 +297,7 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     reason = first_line(e)
   finally:
     logger.removeFilter(not_orbax)
-    sys.excepthook = shown
+    sys.unraisablehook = shown
   reason = reason.split(' [')[0]  # TensorStore adds whole specifications.
   if len(reason) > 200:  # The cause is at the end, e.g. "No space left on device".
     reason = f'{reason[:60]} ... {reason[-120:]}'

@@ -135,7 +135,7 @@ def _claim(
     raise _incomplete(workdir, left, 'no checkpoint')
   with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
     if alone:
-      _remove_left_overs(workdir)
+      remove_left_overs(workdir)
     if old is None:
       checkpoints.check_config()
       text = json.dumps(config, indent=1, sort_keys=True) + '\n'
@@ -166,11 +166,12 @@ def _holds(workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]) -
   return True
 
 
-def _remove_left_overs(workdir: pathlib.Path) -> None:
-  """Deletes what a run that was killed had not finished writing."""
+def remove_left_overs(workdir: pathlib.Path) -> None:
+  """Deletes what a run, or a comparison, that was killed had not finished writing."""
   with contextlib.suppress(OSError):
-    for file in workdir.glob('.*.partial'):
-      file.unlink()
+    for folder in (workdir, workdir / 'plots', workdir / 'history'):
+      for file in folder.glob('.*.partial'):
+        file.unlink()
   for folder in (workdir / 'checkpoints').glob('.*.partial'):
     shutil.rmtree(folder, ignore_errors=True)
 

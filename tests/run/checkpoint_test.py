@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -255,6 +256,9 @@ def test_a_finished_run_is_read_from_a_read_only_disk(finished, workdir, monkeyp
 
 def test_what_killed_runs_left_is_removed(workdir):
   (workdir / '.summary.json.0123.partial').write_text('{')
+  for name in ('plots', 'history'):
+    (workdir / name).mkdir()
+    (workdir / name / '.a.png.0123.partial').touch()
   (workdir / 'checkpoints/.4.0123.partial').mkdir()
   (workdir / 'checkpoints/.4.0123.partial/state').write_text('')
   go(workdir)
@@ -478,10 +482,10 @@ def test_a_summary_that_is_not_what_was_written_is_made_anew(workdir):
 
 def test_what_threads_of_a_failed_write_raise_later_is_not_shown():
   shown = []
-  hook = checkpoint._but_of_closed_loops(lambda *args: shown.append(args))
-  hook(RuntimeError, RuntimeError('Event loop is closed'), None)
+  hook = checkpoint._but_of_closed_loops(shown.append)
+  hook(SimpleNamespace(exc_value=RuntimeError('Event loop is closed')))
   assert not shown
-  hook(RuntimeError, RuntimeError('other'), None)
+  hook(SimpleNamespace(exc_value=RuntimeError('other')))
   assert len(shown) == 1
 
 
