@@ -3,7 +3,7 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 
-.PHONY: help install demo table reproduce test test-fast bench lint format docs wheel release publish clean
+.PHONY: help install demo table reproduce test test-fast bench torture soak scale lint format docs wheel release publish clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
@@ -12,6 +12,9 @@ help:
 	@echo 'make test       all tests (FESEM_DATA_DIR names the folder of real data)'
 	@echo 'make test-fast  the tests of the single modules'
 	@echo 'make bench      ours against PyTorch, FedJAX and pfl: one table of ratios'
+	@echo 'make torture    kills, starves and damages real runs (TORTURE=long: without an end)'
+	@echo 'make soak       5,000 rounds and 200 comparisons in one process: what it holds'
+	@echo 'make scale      runs of a million clients (CLIENTS=): seconds, memory, files'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make docs       the manual, in build/site; broken links and references fail'
 	@echo 'make wheel      a wheel in dist/, tried in an environment of its own'
@@ -57,6 +60,19 @@ test-fast: install
 
 bench: install
 	$(BIN)/python -m benchmarks.peers $(BENCH)
+
+# TORTURE_SECONDS=60 is a short one.
+TORTURE_SECONDS ?= $(if $(filter long,$(TORTURE)),0,1200)
+CLIENTS ?= 1000000
+
+torture: install
+	$(BIN)/python -m benchmarks.torture --seconds=$(TORTURE_SECONDS)
+
+soak: install
+	$(BIN)/python -m benchmarks.soak $(SOAK)
+
+scale: install
+	$(BIN)/python -m benchmarks.scale --num_clients=$(CLIENTS) $(SCALE)
 
 lint: install
 	$(BIN)/ruff check .

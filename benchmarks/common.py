@@ -243,6 +243,19 @@ def useful_share(steps: np.ndarray, num_devices: int, chunk: int) -> float:
   return float(steps.sum() / computed)
 
 
+def status(field: str) -> int:
+  """Bytes of this process: VmRSS resident now, VmHWM at most since the reset."""
+  for line in pathlib.Path('/proc/self/status').read_text().splitlines():
+    if line.startswith(field + ':'):
+      return 1024 * int(line.split()[1])
+  raise OSError(f'/proc/self/status has no {field}.')
+
+
+def reset_peak() -> None:
+  """Makes VmHWM start from what is resident now (Linux)."""
+  pathlib.Path('/proc/self/clear_refs').write_text('5')
+
+
 def processor() -> str:
   """Name of the CPU."""
   try:

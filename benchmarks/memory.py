@@ -16,7 +16,6 @@ the state and the data.
 import ctypes
 import gc
 import json
-import pathlib
 import subprocess
 import sys
 from typing import Any
@@ -46,19 +45,6 @@ COLUMNS = (
 )
 
 
-def status(field: str) -> int:
-  """Bytes of this process: VmRSS resident now, VmHWM at most since the reset."""
-  for line in pathlib.Path('/proc/self/status').read_text().splitlines():
-    if line.startswith(field + ':'):
-      return 1024 * int(line.split()[1])
-  raise OSError(f'/proc/self/status has no {field}.')
-
-
-def reset_peak() -> None:
-  """Makes VmHWM start from what is resident now (Linux)."""
-  pathlib.Path('/proc/self/clear_refs').write_text('5')
-
-
 def one_case(num_clients: int, client_state: str) -> dict[str, Any]:
   """Peak memory of this process, data excluded."""
   mesh = common.setup()
@@ -69,16 +55,16 @@ def one_case(num_clients: int, client_state: str) -> dict[str, Any]:
   options = {'client_state': client_state, 'init_clients': _INIT_CLIENTS.value}
   jax.block_until_ready(train)
   gc.collect()
-  reset_peak()
-  before = status('VmRSS')
+  common.reset_peak()
+  before = common.status('VmRSS')
   method = common.Method('fesem', options, local, train)
-  started = status('VmHWM')
+  started = common.status('VmHWM')
   gc.collect()
   ctypes.CDLL(None).malloc_trim(0)  # What is free but kept would hide what is taken.
-  held = status('VmRSS')
-  reset_peak()
+  held = common.status('VmRSS')
+  common.reset_peak()
   timed = common.repeat(method.round, times=2)
-  after = status('VmHWM')
+  after = common.status('VmHWM')
   needs, devices = method.needs, mesh.size
   fresh = needs.outputs - needs.aliased + needs.temporaries
   stats = mesh.devices.flat[0].memory_stats() or {}

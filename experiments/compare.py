@@ -31,7 +31,7 @@ from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.workdir import locked
+from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
@@ -210,7 +210,9 @@ def main(argv: list[str]) -> None:
   watching.check(experiment_flags.machine())
   search = tune.parse(f.tune, f.tune_by, f.tune_first_seed, f.tune_seeds, reported)
   check_groups(by_label)
-  with locked(workdir):
+  with locked(workdir) as alone:
+    if alone:
+      remove_left_overs(workdir)
     choices = tune.tuned(by_label, search, workdir) if search else {}
     by_label = tune.applied(by_label, choices)
     found, folders = run_methods(by_label, workdir, choices, f.reference)

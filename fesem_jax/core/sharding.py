@@ -83,21 +83,29 @@ def deal(work: np.ndarray) -> np.ndarray:
   """
   work = np.asarray(work, np.float64)
 
-  def halves(clients: list[int], depth: int) -> list[int]:
+  def halves(clients: np.ndarray, depth: int) -> np.ndarray:
     if len(clients) < 2 or depth == _DEALS:
       return clients
+    own = work[clients]
+    if own[0] == own[-1] > 0:  # They are in order, so that all cost the same.
+      hands = [clients[::2], clients[1::2]]
+    else:
+      hands = dealt(clients.tolist(), own.tolist())
+    return np.concatenate([halves(hand, depth + 1) for hand in hands])
+
+  def dealt(clients: list[int], own: list[float]) -> list[np.ndarray]:
     room = len(clients) - len(clients) // 2, len(clients) // 2
     hands: tuple[list[int], list[int]] = ([], [])
     load = [0.0, 0.0]
-    for client in clients:
+    for client, cost in zip(clients, own, strict=True):
       hand = int(load[1] < load[0])
       if len(hands[hand]) == room[hand]:
         hand = 1 - hand
       hands[hand].append(client)
-      load[hand] += work[client]
-    return halves(hands[0], depth + 1) + halves(hands[1], depth + 1)
+      load[hand] += cost
+    return [np.array(hand, np.int64) for hand in hands]
 
-  return np.array(halves(np.argsort(-work, kind='stable').tolist(), 0), np.int64)
+  return halves(np.argsort(-work, kind='stable').astype(np.int64), 0)
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:

@@ -5,6 +5,8 @@ import numpy as np
 from fesem_jax.core.types import FederatedData
 from fesem_jax.tasks import TASKS
 
+_BLOCK = 2**15  # Clients that are looked at at once.
+
 
 def label_counts(data: FederatedData) -> np.ndarray:
   """[M, L] int64 examples of each class on each client, on the host.
@@ -35,12 +37,17 @@ def label_skew(counts: np.ndarray) -> float:
   Args:
     counts: [M, L].
   """
-  counts = counts[counts.sum(axis=1) > 0]
-  if not len(counts):
+  sizes = counts.sum(axis=1)
+  kept = np.flatnonzero(sizes > 0)
+  if not len(kept):
     return float('nan')
-  shares = counts / counts.sum(axis=1, keepdims=True)
   whole = counts.sum(axis=0) / counts.sum()
-  return float(np.abs(shares - whole).sum(axis=1).mean() / 2)
+  apart = np.empty(len(kept))
+  for first in range(0, len(kept), _BLOCK):  # All at once would take gigabytes.
+    rows = kept[first : first + _BLOCK]
+    shares = counts[rows] / sizes[rows, None]
+    apart[first : first + _BLOCK] = np.abs(shares - whole).sum(axis=1)
+  return float(apart.mean() / 2)
 
 
 def classes_never_trained(train: np.ndarray, test: np.ndarray) -> tuple[int, float]:

@@ -19,7 +19,7 @@ import numpy as np
 from fesem_jax.results.client_table import position_of
 from fesem_jax.utils import atomic_files
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import first_line, read_npz
+from fesem_jax.utils.safe_files import first_line, read_npz, reading
 
 # Column -> dtype; what is not known is NaN, or -1 where numbers are whole.
 COLUMNS: Mapping[str, Any] = {
@@ -139,7 +139,8 @@ def _write_parquet(
     for number, part in parts:
       made = table(number, part)
       if writer is None:
-        writer = opened.enter_context(parquet.ParquetWriter(file, made.schema))
+        made_writer = parquet.ParquetWriter(file, made.schema, write_page_checksum=True)
+        writer = opened.enter_context(made_writer)
       writer.write_table(made, row_group_size=max(1, len(names)))
 
 
@@ -224,9 +225,7 @@ class ClientHistory:
         here = slice(i * size, (i + 1) * size)
         parts.append({name: held[name][here][rows] for name in COLUMNS})
     else:
-      from pyarrow import parquet
-
-      with parquet.ParquetFile(self.path) as file:
+      with reading(self.path), _opened(self.path) as file:
         for i in places:
           group = file.read_row_group(i)
           parts.append({n: _values(n, group.column(n))[rows] for n in COLUMNS})
@@ -237,6 +236,13 @@ class ClientHistory:
       for name, dtype in COLUMNS.items()
     }
     return found | {'client': self.names[found['client']]}
+
+
+def _opened(path: pathlib.Path) -> Any:
+  """A parquet file whose pages are compared with their checksums."""
+  from pyarrow import parquet
+
+  return parquet.ParquetFile(path, page_checksum_verification=True)
 
 
 def _values(name: str, column: Any) -> np.ndarray:
@@ -260,9 +266,7 @@ def _held(folder: pathlib.Path) -> ClientHistory | None:
       return ClientHistory(path, held['names'], rounds.tolist())
     if importlib.util.find_spec('pyarrow') is None:
       raise UserError(f'{path} needs pyarrow to be read: pip install pyarrow.')
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
+    with _opened(path) as file:
       found = [
         file.metadata.row_group(i).column(0).statistics.min
         for i in range(file.num_row_groups)

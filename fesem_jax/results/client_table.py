@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,12 @@ from fesem_jax.evaluation.evaluate import Totals, client_figures
 from fesem_jax.evaluation.fairness import fairness
 from fesem_jax.results.client_text import table_text
 from fesem_jax.tasks import Figure, Task
-from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 
 _FILE = 'clients.csv'
+_BLOCK = 2**14  # Clients that are written at once.
 
 # Fields of figures that most tasks have.
 _FIGURES = (
@@ -179,19 +180,24 @@ def make(
   assignment: np.ndarray | None,
   deployed: Totals,
   finetuned: Totals,
+  places: np.ndarray,
   task: Task,
   honest: np.ndarray | None = None,
 ) -> ClientTable:
-  """The table from what was measured, [M] each in the order of the user's data."""
+  """The table from what was measured, [M] each in the order of the user's data.
+
+  `places` is where each client is in the totals, which are as arranged.
+  """
   tuned = client_figures(finetuned, task)
   metrics: dict[str, np.ndarray] = {}
   for name, own in client_figures(deployed, task).items():
-    metrics |= {f'deployed_{name}': own, f'finetuned_{name}': tuned[name]}
+    metrics[f'deployed_{name}'] = own[places]
+    metrics[f'finetuned_{name}'] = tuned[name][places]
   figures: dict[str, Any] = {name: metrics.pop(name, None) for name in _FIGURES}
   return ClientTable(
     names=np.asarray(names).astype(str),
     examples=np.asarray(sizes).astype(np.int64),
-    test_examples=np.asarray(deployed.examples).astype(np.int64),
+    test_examples=np.asarray(deployed.examples)[places].astype(np.int64),
     true_cluster=truth,
     cluster=assignment,
     **figures,
@@ -222,17 +228,40 @@ def write(folder: pathlib.Path, table: ClientTable) -> None:
   Numbers keep all their digits; what is not known is left empty. Names that are no
   valid text are written with backslashes.
   """
-  out = io.StringIO()
-  # Only a name in quotes may hold a carriage return.
-  lines = csv.writer(out, lineterminator='\n', quoting=csv.QUOTE_NONNUMERIC)
-  lines.writerows(_lines(table))
-  write_atomically(folder / _FILE, _encodable(out.getvalue()))
+  with replacing(folder / _FILE) as file:
+    for block in _encoded(table):
+      file.write(block)
+
+
+def is_written(folder: pathlib.Path, table: ClientTable) -> bool:
+  """Whether a workdir holds the very file that `write` makes of a table."""
+  try:
+    with (folder / _FILE).open('rb') as file:
+      same = all(file.read(len(block)) == block for block in _encoded(table))
+      return same and not file.read(1)
+  except OSError:
+    return False
+
+
+def _encoded(table: ClientTable) -> Iterator[bytes]:
+  """The file of a table, some clients at a time."""
+  for block in _blocks(table):
+    out = io.StringIO()
+    # Only a name in quotes may hold a carriage return.
+    lines = csv.writer(out, lineterminator='\n', quoting=csv.QUOTE_NONNUMERIC)
+    lines.writerows(block)
+    yield out.getvalue().encode(errors='backslashreplace')
 
 
 def digest(table: ClientTable) -> str:
   """Differs where a value of the table does, as `clients.csv` holds it."""
-  cells = [[_encodable(str(x)) for x in line] for line in _lines(table)]
-  return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
+  found, before = hashlib.sha256(), '['
+  for block in _blocks(table):  # The JSON of one list of all lines.
+    cells = [[_encodable(str(x)) for x in line] for line in block]
+    found.update(f'{before}{json.dumps(cells)[1:-1]}'.encode())
+    before = ', '
+  found.update(b']')
+  return found.hexdigest()[:16]
 
 
 def _encodable(text: str) -> str:
@@ -240,20 +269,22 @@ def _encodable(text: str) -> str:
   return text.encode(errors='backslashreplace').decode()
 
 
-def _lines(table: ClientTable) -> list[list[Any]]:
-  """The lines of the file, the names of the columns first."""
+def _blocks(table: ClientTable) -> Iterator[list[list[Any]]]:
+  """The lines of the file, some clients at a time; first the names of the columns."""
   held = table.columns()
   if table.honest is None:
     del held['honest']
   else:
     held['honest'] = table.honest.astype(int)
-  count = len(table.names)
-  columns = [[None] * count if x is None else x.tolist() for x in held.values()]
-  lines = [
-    ['' if x is None or x != x else x for x in line]
-    for line in zip(*columns, strict=True)
-  ]
-  return [list(held), *lines]
+  yield [list(held)]
+  for first in range(0, len(table.names), _BLOCK):
+    rows = slice(first, first + _BLOCK)
+    count = len(table.names[rows])
+    columns = [[None] * count if x is None else x[rows].tolist() for x in held.values()]
+    yield [
+      ['' if x is None or x != x else x for x in line]
+      for line in zip(*columns, strict=True)
+    ]
 
 
 def read(folder: pathlib.Path) -> ClientTable | None:

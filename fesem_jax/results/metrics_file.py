@@ -2,17 +2,21 @@
 
 import contextlib
 import errno
+import gzip
 import json
 import os
 import pathlib
 from typing import Any, TextIO
 
 import numpy as np
+from absl import logging
 
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line, read_npz
+
+COPY = 'records.jsonl.gz'  # Of metrics.jsonl, in each checkpoint.
 
 # What every clients.npz holds; see `figure_data.draw`.
 _PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
@@ -122,6 +126,59 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
   return records
 
 
+def keep_records(workdir: pathlib.Path, checkpoint: pathlib.Path) -> None:
+  """Copies metrics.jsonl into a checkpoint, in case that it is damaged later.
+
+  Args:
+    workdir: of the run.
+    checkpoint: folder that is to become one of its checkpoints.
+  """
+  with contextlib.suppress(FileNotFoundError):
+    text = (workdir / 'metrics.jsonl').read_bytes()
+    packed = gzip.compress(text, compresslevel=1, mtime=0)
+    (checkpoint / COPY).write_bytes(packed)
+
+
+def _kept_records(workdir: pathlib.Path, rounds: int) -> list[dict[str, Any]] | None:
+  """The records in a checkpoint that was found sound; None in those of old versions."""
+  path = workdir / 'checkpoints' / str(rounds) / COPY
+  if not path.exists():
+    return None
+  lines = gzip.decompress(path.read_bytes()).splitlines()
+  records = [json.loads(line) for line in lines]
+  return records if records and records[-1]['round'] == rounds else None
+
+
+def _records_at(path: pathlib.Path, rounds: int) -> list[dict[str, Any]]:
+  """The records up to a sound checkpoint, whose copy replaces damaged ones."""
+  kept = _kept_records(path.parent, rounds)
+  try:
+    found = read_metrics(path, rounds)
+    if not found or found[-1]['round'] != rounds:
+      raise UserError(
+        f'{path} does not reach round {rounds} of the checkpoint beside it; put back a '
+        'sound copy, or choose another `workdir`.'
+      )
+  except UserError as e:
+    if kept is None or isinstance(e.__cause__, OSError):
+      raise
+    reason = str(e).removeprefix(f'{path} ').split(';')[0]
+  else:
+    if kept is None or _agree(found, kept):
+      return found
+    reason = 'differs from the copy in the checkpoint'
+  logging.warning(
+    '%s %s; it is written anew from the checkpoint of round %d.', path, reason, rounds
+  )
+  return kept
+
+
+def _agree(found: list[dict[str, Any]], kept: list[dict[str, Any]]) -> bool:
+  """Whether records are those that a checkpoint keeps; the last may say more."""
+  last = {name: found[-1].get(name) for name in kept[-1]}
+  return list(map(_line, [*found[:-1], last])) == list(map(_line, kept))
+
+
 class MetricsWriter:
   """Keeps the records of a run, one per round, and appends them to files.
 
@@ -148,14 +205,10 @@ class MetricsWriter:
     """The records so far, to which the file is cut."""
     path = self._file_path()
     if rounds_done:
-      self.records = read_metrics(path, rounds_done)
-      if not self.records or self.records[-1]['round'] != rounds_done:
-        raise UserError(
-          f'{path} does not reach round {rounds_done} of the checkpoint beside it; put '
-          'back a sound copy, or choose another `workdir`.'
-        )
+      self.records = _records_at(path, rounds_done)
     # A finished run is read again where nothing can be written.
-    if not rounds_done or path.read_bytes() != self._text().encode():
+    text = self._text().encode()
+    if not rounds_done or not path.exists() or path.read_bytes() != text:
       write_atomically(path, self._text())
     return self.records
 

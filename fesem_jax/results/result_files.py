@@ -1,5 +1,6 @@
 """The result that a run leaves in its workdir."""
 
+import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from fesem_jax.results.records import Record
 from fesem_jax.results.result import Result
 from fesem_jax.utils import atomic_files, processes
 from fesem_jax.utils.errors import UserError
+
+_SEAL = '.summary.sha256'  # Digests of what was written as summary.json.
 
 _Value = TypeVar('_Value')
 
@@ -62,7 +65,7 @@ def _read_result(
       return None
     if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
       return None
-    if _is_sound(summary, history):
+    if _is_sound(summary, history) and _is_sealed(folder):
       return summary, picture
   logging.warning(
     'summary.json or clients.npz in %s is damaged; both are made anew from the '
@@ -107,13 +110,27 @@ def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) ->
       Examples.of(result.arranged),
       result.summary['rounds'],
     )
-  if _read_clients(folder, result.summary) is None:
+  if not _has_clients(folder, result, same):
     client_table.write(folder, result.clients)
   if same:
     return
   if result.portrait:
     atomic_files.write_arrays_atomically(folder / 'clients.npz', result.portrait)
   _write_summary(folder, result.summary)
+
+
+def _has_clients(folder: pathlib.Path, result: Result, same: bool) -> bool:
+  """Whether the workdir has the table, or one of an older version that says the same.
+
+  Args:
+    folder: the workdir.
+    result: of the run.
+    same: whether the workdir has the summary of the result.
+  """
+  if client_table.is_written(folder, result.clients):
+    return True
+  # To read a table of a million clients takes more memory than a round.
+  return same and _read_clients(folder, result.summary) is not None
 
 
 def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> None:
@@ -132,7 +149,28 @@ def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> N
 
 def _write_summary(folder: pathlib.Path, summary: Record) -> None:
   text = json.dumps(summary, indent=1) + '\n'
+  # Whenever a run is killed, the summary that is there is one of the two.
+  digests = [hashlib.sha256(text.encode()).hexdigest(), *_digest_of_summary(folder)]
+  atomic_files.write_atomically(folder / _SEAL, '\n'.join(digests) + '\n')
   atomic_files.write_atomically(folder / 'summary.json', text)
+
+
+def _digest_of_summary(folder: pathlib.Path) -> list[str]:
+  """The digest of the file, if there is one."""
+  try:
+    content = (folder / 'summary.json').read_bytes()
+  except OSError:
+    return []
+  return [hashlib.sha256(content).hexdigest()]
+
+
+def _is_sealed(folder: pathlib.Path) -> bool:
+  """Whether summary.json is a file that was written; older runs have no digests."""
+  try:
+    digests = (folder / _SEAL).read_text(errors='replace').split()
+  except OSError:
+    return True
+  return set(_digest_of_summary(folder)) <= set(digests)
 
 
 def _has_summary(folder: pathlib.Path, summary: Record) -> bool:

@@ -7,13 +7,14 @@ import json
 import pathlib
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from absl import logging
 
-from fesem_jax.results.metrics_file import saved_rounds
+from fesem_jax.results.metrics_file import COPY, keep_records, saved_rounds
 from fesem_jax.run.configuration import check_same
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
@@ -31,9 +32,10 @@ class Checkpoints:
   """The newest checkpoints of a workdir.
 
   Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes it,
-  and `note.json`: the round, the configuration, the kinds of the arrays, and the
-  SHA-256 of every file and of the note itself. Orbax's CheckpointManager would make a
-  checkpoint final before these digests can be written into it.
+  a copy of the records so far, and `note.json`: the round, the configuration, the kinds
+  of the arrays, and the SHA-256 of every file and of the note itself. Orbax's
+  CheckpointManager would make a checkpoint final before these digests can be written
+  into it.
 
   Several processes save and restore together, each its own rows; the first one writes
   and checks everything beside the state.
@@ -88,6 +90,7 @@ class Checkpoints:
     self, partial: pathlib.Path, rounds_done: int, arrays: dict[str, str]
   ) -> None:
     """Makes a written state a checkpoint, and deletes those that it replaces."""
+    keep_records(self._workdir, partial)
     note = {
       'round': rounds_done,
       'config': self._config,
@@ -245,9 +248,9 @@ def _kinds(state: Any) -> dict[str, str]:
 
 
 def _digests(folder: pathlib.Path) -> dict[str, str]:
-  """Path below `folder` of each file of the state -> SHA-256 of its content."""
+  """Path below `folder` of each file but the note -> SHA-256 of its content."""
   digests = {}
-  for path in sorted((folder / 'state').rglob('*')):
+  for path in [*sorted((folder / 'state').rglob('*')), folder / COPY]:
     if path.is_file():
       with path.open('rb') as file:
         digest = hashlib.file_digest(file, 'sha256').hexdigest()
@@ -259,6 +262,20 @@ def _digest_of_note(note: dict[str, Any]) -> str:
   return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
 
 
+def _but_of_closed_loops(show: Callable[..., Any]) -> Callable[..., Any]:
+  """A `sys.unraisablehook` without what TensorStore's threads raise after a failure.
+
+  Each write that was under way tells the event loop, which Orbax has closed by then.
+  """
+
+  def hook(raised: Any) -> None:
+    e = raised.exc_value
+    if not (isinstance(e, RuntimeError) and str(e) == 'Event loop is closed'):
+      show(raised)
+
+  return hook
+
+
 def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   """Calls a function of Orbax without letting its tracebacks reach stderr.
 
@@ -268,16 +285,19 @@ def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   def not_orbax(record):
     return 'orbax' not in pathlib.Path(record.pathname).parts
 
-  logger = logging.get_absl_logger()
+  logger, shown = logging.get_absl_logger(), sys.unraisablehook
   logger.addFilter(not_orbax)
+  sys.unraisablehook = of_threads = _but_of_closed_loops(shown)
   try:
     return call(*args, **kwargs)
   except Exception as e:  # Orbax raises many kinds.
     if processes.is_loss(e):
       raise
+    shown = of_threads  # They may raise it until the process ends.
     reason = first_line(e)
   finally:
     logger.removeFilter(not_orbax)
+    sys.unraisablehook = shown
   reason = reason.split(' [')[0]  # TensorStore adds whole specifications.
   if len(reason) > 200:  # The cause is at the end, e.g. "No space left on device".
     reason = f'{reason[:60]} ... {reason[-120:]}'

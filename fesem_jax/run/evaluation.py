@@ -113,9 +113,10 @@ class Evaluation:
       number: of the round, counted from 1.
     """
     key = jax.random.fold_in(self._key, number)
-    measured, assignment = processes.on_host(
-      self.compile()(state, self._train, self._test, key)
-    )
+    found, whole = jax.tree.flatten(self.compile()(state, self._train, self._test, key))
+    # One after the other, or those of many clients would be there twice.
+    moved = [processes.on_host(found.pop(0)) for _ in range(len(found))]
+    measured, assignment = jax.tree.unflatten(whole, moved)
     deployed, finetuned, failed = measured
     count = self.num_models(state)
     return Measured(deployed, finetuned, failed, assignment, count)
@@ -175,8 +176,9 @@ class Evaluation:
       np.asarray(self._train.sizes())[places],
       None if truth is None else truth[places],
       None if chosen is None else chosen[places],
-      jax.tree.map(lambda c: np.asarray(c)[places], measured.deployed),
-      jax.tree.map(lambda c: np.asarray(c)[places], measured.finetuned),
+      measured.deployed,
+      measured.finetuned,
+      places,
       self._task,
       None if kept is None else kept[places],
     )

@@ -87,11 +87,13 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
       if done == settings.rounds:
         reason = FINISHED
       if reason or _due(done, settings.eval_every):
+        measured = None  # Of many clients, two of them take much memory.
         with progress_lines.within_a_round('evaluating'):
           measured = evaluation.measure(state, done)
         record |= evaluation.record(measured)
-        told = Evaluation(measured=measured, table=evaluation.clients, **now)
-        asked = callbacks.on_evaluation(told)
+        asked = callbacks.on_evaluation(
+          Evaluation(measured=measured, table=evaluation.clients, **now)
+        )
         reason = reason or asked
       record['seconds'] = seconds[-1]
       end = RoundEnd(last=reason is not None, **now)
@@ -101,15 +103,16 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
           raise Stopped.after(done, settings.rounds, run.folder)
   if measured is None:  # Nothing was left to do.
     measured = evaluation.measure(state, done)
-    if 'deployed' not in history[-1]:  # Stopped here between evaluations.
-      record = history[-1] | evaluation.record(measured)
-      told = Evaluation(
-        number=done, record=record, records=tuple(history[:-1]), state=state,
-        arranged=placed, measured=measured, table=evaluation.clients,
-      )  # fmt: skip
-      callbacks.on_evaluation(told)
+    record = history[-1] | evaluation.record(measured)
+    # Callbacks may have columns and figures of the last evaluation to add.
+    told = Evaluation(
+      number=done, record=record, records=tuple(history[:-1]), state=state,
+      arranged=placed, measured=measured, table=evaluation.clients,
+    )  # fmt: skip
+    callbacks.on_evaluation(told)
+    if record != history[-1]:  # Stopped here between evaluations, say.
       run.out.amend(record)
-      callbacks.raise_error(_kept(done, run))
+    callbacks.raise_error(_kept(done, run))
   return Finished(state, measured, reason, seconds, steps)
 
 

@@ -125,9 +125,9 @@ def _claim(
       f'`workdir={workdir}` already holds a run and `resume` is off; choose '
       'another folder or delete this one.'
     )
-  if old is not None:
-    check_same(workdir, old, config)
-  elif not saved and left:
+  if old is not None and not _holds(workdir, old, config):
+    old = None
+  elif old is None and not saved and left:
     raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
   # A run that was killed before its first checkpoint has made the folder.
   beginning = (workdir / 'checkpoints').is_dir() and left == ['metrics.jsonl']
@@ -135,18 +135,43 @@ def _claim(
     raise _incomplete(workdir, left, 'no checkpoint')
   with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
     if alone:
-      _remove_left_overs(workdir)
+      remove_left_overs(workdir)
     if old is None:
       checkpoints.check_config()
       text = json.dumps(config, indent=1, sort_keys=True) + '\n'
       write_atomically(workdir / 'config.json', text)
 
 
-def _remove_left_overs(workdir: pathlib.Path) -> None:
-  """Deletes what a run that was killed had not finished writing."""
+def _holds(workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]) -> bool:
+  """Whether config.json is of this run; False if it is damaged and is made anew.
+
+  Damage can leave sound JSON, but the configuration in a checkpoint has a digest.
+  """
+  try:
+    check_same(workdir, old, config)
+  except UserError as e:
+    if not saved_rounds(workdir):
+      raise
+    with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
+      try:
+        checkpoints.check_config()
+      except UserError:
+        raise e from None
+    logging.warning(
+      '%s is damaged: the checkpoint beside it is of this configuration, and it is '
+      'written anew.',
+      workdir / 'config.json',
+    )
+    return False
+  return True
+
+
+def remove_left_overs(workdir: pathlib.Path) -> None:
+  """Deletes what a run, or a comparison, that was killed had not finished writing."""
   with contextlib.suppress(OSError):
-    for file in workdir.glob('.*.partial'):
-      file.unlink()
+    for folder in (workdir, workdir / 'plots', workdir / 'history'):
+      for file in folder.glob('.*.partial'):
+        file.unlink()
   for folder in (workdir / 'checkpoints').glob('.*.partial'):
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -25,6 +25,9 @@ def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
   return optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
 
 
+_BLOCK = 2**15  # Clients whose figures are computed at once.
+
+
 class Counts(NamedTuple):
   """Outcome of classifying each client's examples.
 
@@ -53,7 +56,7 @@ def _measure(
 
 
 def _num_measured(counts: Counts) -> np.ndarray:
-  return np.asarray(counts.actual, np.float64).sum(axis=1)
+  return np.asarray(counts.actual).sum(axis=1, dtype=np.float64)
 
 
 def _by_client(counts: Counts) -> dict[str, np.ndarray]:
@@ -62,7 +65,16 @@ def _by_client(counts: Counts) -> dict[str, np.ndarray]:
   F1 is scikit-learn's `f1_score(average='macro', zero_division=0)` over the labels that
   occur among the client's true or predicted ones.
   """
-  correct, predicted, actual = (np.asarray(c, np.float64) for c in counts)
+  # Of some clients at a time: of all, [M, L] float64 would take gigabytes.
+  blocks = [
+    _of_block(Counts(*(np.asarray(c[i : i + _BLOCK], np.float64) for c in counts)))
+    for i in range(0, max(1, len(counts.actual)), _BLOCK)
+  ]
+  return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+
+
+def _of_block(counts: Counts) -> dict[str, np.ndarray]:
+  correct, predicted, actual = counts
   size = actual.sum(axis=1)
   either = predicted + actual
   occurs = either > 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -176,3 +177,19 @@ def test_columns_that_callbacks_may_not_add(run):
     with pytest.raises(fj.UserError, match=message):
       table.with_columns(columns, 'Mine.client_columns')
   assert table.with_columns({}, 'x') is table
+
+
+def test_a_run_killed_before_its_summary_has_it_too(run, tmp_path):
+  folder, made, _ = run
+  shutil.copytree(folder, tmp_path / 'run')
+  for name in ('summary.json', 'clients.csv', 'models.npz'):
+    (tmp_path / 'run' / name).unlink()
+  again = fj.simulate(
+    CLUSTERED, *splits(), rounds=3, eval_every=2, workdir=tmp_path / 'run',
+    progress=False, callbacks=[fj.callbacks.AssignmentRegret()],
+  )  # fmt: skip
+  assert again.summary['regret'] == made.summary['regret']
+  for name in ('clients.csv', 'metrics.jsonl'):
+    sound = (folder / name).read_bytes()
+    assert (tmp_path / 'run' / name).read_bytes() == sound
+  assert client_table.digest(again.clients) == client_table.digest(made.clients)

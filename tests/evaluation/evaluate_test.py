@@ -9,7 +9,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.simulation import simulate
-from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.tasks import CLASSIFICATION, classification
 from fesem_jax.tasks.classification import Counts
 from fesem_jax.training.cohort import train_cohort
 from tests.support import helpers, reference
@@ -195,3 +195,13 @@ def test_clients_of_a_center_are_measured_with_it(devices):
     np.testing.assert_array_equal(
       deployed.sums.correct[i], np.bincount(y[guess == y], minlength=3)
     )
+
+
+def test_figures_of_blocks_of_clients_are_those_of_all(monkeypatch):
+  rng = np.random.default_rng(0)
+  counts = classification.Counts(*rng.integers(0, 3, (3, 9, 4)))
+  whole = classification._by_client(counts)
+  monkeypatch.setattr(classification, '_BLOCK', 4)
+  for name, found in classification._by_client(counts).items():
+    np.testing.assert_array_equal(found, whole[name])
+  assert classification._by_client(classification.Counts(*np.zeros((3, 0, 4)))).keys()

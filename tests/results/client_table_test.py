@@ -1,5 +1,7 @@
 """Tables of clients: printed, as pandas has them, and compared between two runs."""
 
+import hashlib
+import json
 import sys
 from types import SimpleNamespace
 
@@ -203,3 +205,23 @@ def test_clients_of_one_name_cannot_be_matched_in_another_order():
   b = a._replace(names=a.names[::-1])
   with pytest.raises(fj.UserError, match='Several clients have the same name'):
     fj.compare_clients(a, b)
+
+
+def test_blocks_of_clients_are_one_table(tmp_path, monkeypatch):
+  made = table(5, names=np.array(['a', 'b,"', '\udcff', 'd', 'e']))
+  lines = [line for block in client_table._blocks(made) for line in block]
+  cells = [[client_table._encodable(str(x)) for x in line] for line in lines]
+  whole = hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
+  client_table.write(tmp_path, made)
+  content = (tmp_path / 'clients.csv').read_bytes()
+  for block in (1, 2, 5, 100):
+    monkeypatch.setattr(client_table, '_BLOCK', block)
+    assert client_table.digest(made) == whole
+    assert client_table.is_written(tmp_path, made)
+    client_table.write(tmp_path, made)
+    assert (tmp_path / 'clients.csv').read_bytes() == content
+  for other in (content + b'x', content[:-1], content.replace(b'a', b'z', 1)):
+    (tmp_path / 'clients.csv').write_bytes(other)
+    assert not client_table.is_written(tmp_path, made)
+  (tmp_path / 'clients.csv').unlink()
+  assert not client_table.is_written(tmp_path, made)

@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -255,6 +256,9 @@ def test_a_finished_run_is_read_from_a_read_only_disk(finished, workdir, monkeyp
 
 def test_what_killed_runs_left_is_removed(workdir):
   (workdir / '.summary.json.0123.partial').write_text('{')
+  for name in ('plots', 'history'):
+    (workdir / name).mkdir()
+    (workdir / name / '.a.png.0123.partial').touch()
   (workdir / 'checkpoints/.4.0123.partial').mkdir()
   (workdir / 'checkpoints/.4.0123.partial/state').write_text('')
   go(workdir)
@@ -406,13 +410,83 @@ def test_a_damaged_configuration_is_one_sentence(workdir, broken):
     assert go(workdir).summary['rounds'] == 3
 
 
-@pytest.mark.parametrize('broken', [b'5', b'5\n', b'\x00\xff\n', b'null\n', 'dir'])
-def test_damaged_metrics_are_one_sentence(workdir, broken):
-  replaced(workdir / 'metrics.jsonl', broken)
+def without_copies(workdir):
+  """Makes the checkpoints those of a version that kept no records in them."""
+  for path in workdir.glob('checkpoints/*/note.json'):
+    note = json.loads(path.read_bytes())
+    del note['files']['records.jsonl.gz'], note['digest']
+    note['digest'] = checkpoint._digest_of_note(note)
+    path.write_text(json.dumps(note))
+    (path.parent / 'records.jsonl.gz').unlink()
+
+
+@pytest.mark.parametrize('broken', [b'5', b'', b'\x00\xff\n', b'null\n', 'dir'])
+def test_damaged_metrics_are_made_anew_or_one_sentence(
+  finished, workdir, broken, caplog
+):
+  path = replaced(workdir / 'metrics.jsonl', broken)
+  if broken != 'dir':
+    assert go(workdir).summary['rounds'] == 3
+    assert path.read_bytes() == (finished / 'metrics.jsonl').read_bytes()
+    (warning,) = caplog.messages
+    assert 'is written anew from the checkpoint of round 3' in warning
+    replaced(path, broken)
+    without_copies(workdir)
   with pytest.raises(
-    UserError, match=r'metrics.jsonl (is damaged: line 1|cannot be re)'
+    UserError, match=r'metrics.jsonl (is damaged: line 1|cannot be re|does not reach)'
   ):
     go(workdir)
+
+
+def test_a_changed_record_is_found_by_the_checkpoint(finished, workdir, caplog):
+  path, sound = workdir / 'metrics.jsonl', (finished / 'metrics.jsonl').read_text()
+  lines = records(workdir)
+  lines[1]['train_loss'] += 1e-7
+  path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+  go(workdir)
+  assert path.read_text() == sound
+  assert 'differs from the copy in the checkpoint' in caplog.text
+  caplog.clear()
+  lines = records(workdir)
+  path.write_text(sound.replace('}\n', ', "more": 1}\n').replace(', "more": 1', '', 2))
+  go(workdir)  # As when the last round is evaluated later.
+  assert records(workdir)[-1] == lines[-1] | {'more': 1}
+  assert not caplog.messages
+
+
+def test_a_configuration_that_only_its_file_contradicts_is_written_anew(
+  workdir, caplog
+):
+  path = workdir / 'config.json'
+  sound = path.read_text()
+  path.write_text(sound.replace('fed_avg', 'fed_avh'))
+  assert go(workdir).summary['rounds'] == 3
+  assert path.read_text() == sound
+  assert 'config.json is damaged' in caplog.text
+  path.write_text(sound.replace('fed_avg', 'fed_avh'))
+  with pytest.raises(UserError, match='another configuration'):
+    go(workdir, config=CONFIG | {'seed': 1})
+
+
+def test_a_summary_that_is_not_what_was_written_is_made_anew(workdir):
+  path = workdir / 'summary.json'
+  sound = json.loads(path.read_text())
+  path.write_text(path.read_text().replace('"label_skew": ', '"label_skew": 1'))
+  assert json.loads(path.read_text())['label_skew'] != sound['label_skew']
+  assert go(workdir).summary['label_skew'] == sound['label_skew']
+  again = json.loads(path.read_text())
+  (workdir / '.summary.sha256').unlink()  # As of an older version.
+  path.write_text(json.dumps(again | {'notes': ['of mine']}))
+  assert go(workdir).summary['notes'] == ['of mine']
+
+
+def test_what_threads_of_a_failed_write_raise_later_is_not_shown():
+  shown = []
+  hook = checkpoint._but_of_closed_loops(shown.append)
+  hook(SimpleNamespace(exc_value=RuntimeError('Event loop is closed')))
+  assert not shown
+  hook(SimpleNamespace(exc_value=RuntimeError('other')))
+  assert len(shown) == 1
 
 
 def test_checkpoints_of_older_versions_are_refused(workdir):
@@ -441,9 +515,12 @@ def test_lowering_rounds_to_what_is_done_evaluates_there(tmp_path):
   whole = go(tmp_path / 'whole', rounds=2, eval_every=0)
   assert again.summary['rounds'] == 2
   assert again.summary['deployed'] == whole.summary['deployed']
+  held = records(tmp_path / 'run')
   (tmp_path / 'run/metrics.jsonl').unlink()
-  with pytest.raises(UserError, match='does not reach round 2'):
-    go(tmp_path / 'run')
+  go(tmp_path / 'run', rounds=2, eval_every=0, checkpoint_every=2)
+  assert [r['train_loss'] for r in records(tmp_path / 'run')] == [
+    r['train_loss'] for r in held
+  ]
 
 
 def test_a_workdir_of_another_configuration_is_refused(finished, workdir):

@@ -1,0 +1,1 @@
+"""Real runs that are killed, cut off from their disk or damaged, and then resumed."""
