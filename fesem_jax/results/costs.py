@@ -77,7 +77,7 @@ def summary(
 def total(rounds: Sequence[Record], name: str, start: float = 0) -> float | None:
   """Sum of an entry over rounds; None if one of them lacks it."""
   values = [r.get(name) for r in rounds]
-  known = [v for v in values if v is not None]
+  known = [v for v in values if isinstance(v, int | float)]
   return start + sum(known) if len(known) == len(values) else None
 
 

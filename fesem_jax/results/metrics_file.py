@@ -128,8 +128,7 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
 # Entries of a record; others are of callbacks, and may be anything.
 _NUMBERS = (
   'train_loss', 'trained', 'failed', 'moved', 'objective', 'ari', 'nmi', 'ami',
-  'finetuning_failed', 'seconds', 'bytes_down', 'bytes_up', 'start_bytes_down',
-  'start_bytes_up',
+  'finetuning_failed', 'seconds',
 )  # fmt: skip
 _SCORES = ('deployed', 'finetuned')
 _OF_CLUSTERS = {'cluster_sizes', 'ari', 'nmi', 'objective'}

@@ -124,8 +124,9 @@ def main():
       for what, count in kinds.most_common(12):
         print(f'    {count} x {what}', flush=True)
   if options.json:
-    made = {'mutations': options.mutations, 'seed': options.seed,
-            'bounds': {'seconds': SECONDS, 'mib': MEMORY >> 20}, 'formats': rows}  # fmt: skip
+    bounds = {'seconds': SECONDS, 'mib': MEMORY >> 20}
+    made = {'mutations': options.mutations, 'seed': options.seed, 'bounds': bounds}
+    made |= {'formats': rows}
     pathlib.Path(options.json).write_text(json.dumps(made, indent=1) + '\n')
   if faults:
     raise SystemExit(f'{faults} faults.')

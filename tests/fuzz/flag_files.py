@@ -8,6 +8,7 @@ from absl import flags
 from experiments import run, start
 from fesem_jax.utils.errors import UserError
 from tests.fuzz import mutations
+from tests.fuzz.forms import Format
 from tests.support import commands
 
 _LINES = [
@@ -27,7 +28,8 @@ _WORDS = [
   '--noflag', '--norounds', '--nohelp', '--verbosity=x', '--seed=-1', '--seed=2**64',
   '--optimizer=x', '--temperature=-1', '--prox_lambda=1e999', '--algorithm_options=a=b',
   '--algorithm_options==', '--local_steps=-3', '--partition=shards:', '--partition=:',
-  '--flagfile=x/../flags.txt', '--rounds=٣', '--dataset=é', '\ud800', '\ufeff', '\x1b[2J',
+  '--flagfile=x/../flags.txt', '--rounds=٣', '--dataset=é', '\ud800', '\ufeff',
+  '\x1b[2J',
 ]  # fmt: skip
 
 
@@ -89,3 +91,6 @@ def _configure(argv):
   config = run.chosen_configuration()
   assert flags.FLAGS.is_parsed()
   run.default_workdir(config)
+
+
+FORMATS = {'flag files': Format(write, change, read)}

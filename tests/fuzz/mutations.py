@@ -111,7 +111,7 @@ def of_json(rng, value):
       holder[last] = json.loads(_text(found))
     else:
       holder[last] = _values(rng, holder[last])
-      if isinstance(holder[last], Raw) or isinstance(holder[last], str):
+      if isinstance(holder[last], str):
         break
   text = _text(value)
   if rng.random() < 0.1:  # A key twice.

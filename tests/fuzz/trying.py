@@ -10,12 +10,13 @@ import sys
 import traceback
 import zlib
 
+import jax
 import numpy as np
 
 from fesem_jax.data import tff
 from fesem_jax.utils import safe_files
 from fesem_jax.utils.errors import UserError
-from tests.fuzz import formats
+from tests.fuzz import formats, run_files
 
 # Processor seconds and memory that reading one file may take, and what compressed files
 # may expand to meanwhile, in place of 1 GiB.
@@ -118,7 +119,7 @@ def tried(name, numbers, seed, box, limited=False):
   slug = re.sub(r'\W', '_', name)
   sound, inner = box / 'sound' / slug, box / 'tries' / slug / 'inner'
   (box / 'home').mkdir(parents=True, exist_ok=True)
-  formats.keep_runs_in(box / 'home')
+  run_files.keep_runs_in(box / 'home')
   if not sound.exists():
     form.write(sound)
   if limited:
@@ -160,7 +161,10 @@ def _elsewhere(folder, work, before):
 def _outcome(form, work, box, limited):
   hook, what, outcome = watch(), '', 'accepted'
   hook.seen.clear()
-  hook.allowed = (str(work), str(box / 'home'), str(box / 'hf'))
+  # Hugging Face's datasets keep what they have read in the user's cache.
+  caches = box / 'home', pathlib.Path.home() / '.cache'
+  programs = jax.config.jax_compilation_cache_dir or box
+  hook.allowed = (str(work), *map(str, caches), str(programs))
   _forget()
   began = _memory()
   try:
