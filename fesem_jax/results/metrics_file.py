@@ -80,6 +80,8 @@ def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
     raise damaged(path, _reason(e.__cause__ or e)) from e
   if lacking := _PORTRAIT - arrays.keys():
     raise damaged(path, f'it lacks {min(lacking)}')
+  if arrays['names'].ndim != 1:
+    raise damaged(path, 'its names are no list')
   return arrays
 
 

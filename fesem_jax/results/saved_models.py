@@ -141,7 +141,7 @@ def read(
     examples = Examples(
       tuple(about['shape']),
       about['dtype'],
-      about['scale'],
+      float(about['scale']),
       about['num_classes'],
       about.get('task', CLASSIFICATION.name),
     )
@@ -171,11 +171,8 @@ def _check(
   sizes = [*examples.shape, examples.num_classes]
   if not all(type(n) is int and 0 < n < 2**31 for n in sizes):
     raise ValueError('the shape of examples, or the number of classes, is none')
-  scale, known = examples.scale, ('uint8', 'float32')
-  if (
-    not (type(scale) in (int, float) and 0 < scale < np.inf)
-    or examples.dtype not in known
-  ):
+  single, known = np.finfo(np.float32), ('uint8', 'float32')
+  if not single.tiny <= examples.scale <= single.max or examples.dtype not in known:
     raise ValueError('the scale or the dtype of examples is none')
   if examples.task not in TASKS or names.ndim != 1 or names.dtype.kind != 'U':
     raise ValueError('the task or the names of clients are none')
