@@ -172,7 +172,8 @@ def _check(
   if not all(type(n) is int and 0 < n < 2**31 for n in sizes):
     raise ValueError('the shape of examples, or the number of classes, is none')
   single, known = np.finfo(np.float32), ('uint8', 'float32')
-  if not single.tiny <= examples.scale <= single.max or examples.dtype not in known:
+  least, most = float(single.tiny), float(single.max)
+  if not least <= examples.scale <= most or examples.dtype not in known:
     raise ValueError('the scale or the dtype of examples is none')
   if examples.task not in TASKS or names.ndim != 1 or names.dtype.kind != 'U':
     raise ValueError('the task or the names of clients are none')
