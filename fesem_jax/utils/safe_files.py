@@ -16,6 +16,8 @@ from fesem_jax.utils.stored_rows import StoredRows, mapped
 # A compressed file that grows beyond both is refused as a bomb.
 MAX_RATIO = 200
 MAX_EXPANDED_BYTES = 2**30
+# An image of a few kilobytes may hold more; cameras make fewer.
+MAX_PIXELS = 2**26
 
 
 def first_line(e: BaseException) -> str:
@@ -90,6 +92,15 @@ def check_expanded(path: pathlib.Path, expanded: int) -> None:
     raise UserError(
       f'{path} expands to {expanded / 2**20:.0f} MiB, over {MAX_RATIO} times its '
       'size; it is refused.'
+    )
+
+
+def check_pixels(size: tuple[int, int], where: object) -> None:
+  """Raises `UserError` if an image that is not decoded yet is a bomb."""
+  width, height = size
+  if width * height > MAX_PIXELS:
+    raise UserError(
+      f'{where} has {width} x {height} pixels, over {MAX_PIXELS:,}; it is refused.'
     )
 
 
