@@ -125,10 +125,14 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
     file.seek(0)
     try:
       with np.load(file, allow_pickle=False) as held:
-        return {
+        arrays = {
           name: StoredRows(mapped(file, archive, name)) if name in stay else held[name]
           for name in held.files
         }
+      for name, x in arrays.items():
+        if isinstance(x, bytes):  # What NumPy gives of a member without its header.
+          raise ValueError(f'{name} is no array')
+      return arrays
     except ValueError as e:
       if 'pickle' not in str(e).lower():
         raise
