@@ -6,7 +6,11 @@ import re
 import shutil
 
 from setuptools import find_packages, setup
-from setuptools.command.bdist_wheel import bdist_wheel
+
+try:
+  from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # Older than what pyproject.toml builds with: nothing is built.
+  bdist_wheel = object
 
 ROOT = pathlib.Path(__file__).parent
 
