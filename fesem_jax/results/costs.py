@@ -62,7 +62,8 @@ def summary(
     before the first round. `sent`: in words, None if that is not known.
   """
   rounds = [r for r in history if r['round']]
-  start = {n: sum(r.get(f'start_{n}') or 0 for r in rounds) for n in _BYTES}
+  parts = {n: [r.get(f'start_{n}') for r in rounds] for n in _BYTES}
+  start = {n: sum(x for x in p if isinstance(x, int)) for n, p in parts.items()}
   found: Record = {n: total(rounds, n, start[n]) for n in _BYTES}
   found['start'] = start if traffic is not None else None
   found['sent'] = None
