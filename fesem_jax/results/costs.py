@@ -63,7 +63,7 @@ def summary(
   """
   rounds = [r for r in history if r['round']]
   parts = {n: [r.get(f'start_{n}') for r in rounds] for n in _BYTES}
-  start = {n: sum(x for x in p if isinstance(x, int)) for n, p in parts.items()}
+  start = {n: sum(x for x in p if isinstance(x, int | float)) for n, p in parts.items()}
   found: Record = {n: total(rounds, n, start[n]) for n in _BYTES}
   found['start'] = start if traffic is not None else None
   found['sent'] = None
