@@ -1,9 +1,12 @@
 # Every target below needs nothing but Python 3.11 or newer.
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
+# Its versions with the digests of their files.
+REQUIREMENTS := requirements/$(notdir $(CONSTRAINTS))
 BIN := .venv/bin
 
-.PHONY: help install demo table reproduce test test-fast bench torture soak scale lint format docs wheel release publish clean
+.PHONY: help install demo table reproduce test test-fast bench torture soak scale fuzz \
+  properties lint format docs wheel lock audit release publish clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
@@ -15,19 +18,28 @@ help:
 	@echo 'make torture    kills, starves and damages real runs (TORTURE=long: without an end)'
 	@echo 'make soak       5,000 rounds and 200 comparisons in one process: what it holds'
 	@echo 'make scale      runs of a million clients (CLIENTS=): seconds, memory, files'
+	@echo 'make fuzz       500 spoiled files of every kind: a sentence, right data, or a fault'
+	@echo 'make properties 50,000 random federations; those that fail are kept and tried first'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make docs       the manual, in build/site; broken links and references fail'
 	@echo 'make wheel      a wheel in dist/, tried in an environment of its own'
+	@echo 'make lock       digests of all pinned packages, their licenses, the SBOM'
+	@echo 'make audit      known vulnerabilities of the pinned packages'
 	@echo 'make release    checks a release and builds it in dist/'
 	@echo 'make publish    uploads dist/ to the package index'
 	@echo 'make install    .venv with the project and its test extras'
 
 install: .venv/installed
 
-.venv/installed: setup.cfg setup.py $(CONSTRAINTS)
+PIP := $(BIN)/python -m pip install --quiet
+
+# Nothing is installed, or used to build, whose digest is not in requirements/.
+.venv/installed: setup.cfg setup.py requirements/build.txt $(REQUIREMENTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fesem_jax needs Python 3.11 or newer; pass PYTHON=python3.12, say.")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[test,docs]'
+	$(PIP) --require-hashes --requirement requirements/build.txt
+	$(PIP) --require-hashes --no-build-isolation --requirement $(REQUIREMENTS)
+	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
 demo: install
@@ -74,6 +86,22 @@ soak: install
 scale: install
 	$(BIN)/python -m benchmarks.scale --num_clients=$(CLIENTS) $(SCALE)
 
+# A fault ends it with an error; SEED draws other changes.
+MUTATIONS ?= 500
+SEED ?= 0
+
+fuzz: install
+	$(BIN)/python -m tests.fuzz --mutations=$(MUTATIONS) --seed=$(SEED) \
+	  --json=benchmarks/results/fuzz_cpu.json
+
+# Cases that fail are kept in .hypothesis/properties.
+PROPERTIES ?= 50000
+
+properties: install
+	FESEM_PROPERTIES=$(PROPERTIES) $(BIN)/python -m pytest -n 2 --dist worksteal \
+	  tests/algorithms/properties_test.py tests/tasks/properties_test.py \
+	  -k 'test_properties or after_a_checkpoint or streamed_clients'
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -88,9 +116,22 @@ docs: install
 
 wheel: install
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 	PYTHON=$(PYTHON) CONSTRAINTS=$(CONSTRAINTS) bash .ci/wheel dist/*.whl
+
+# Both use a tool from the package index, in an environment of its own.
+lock: install
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet uv
+	PATH="$(CURDIR)/build/lock/bin:$$PATH" bash .ci/lock
+	$(BIN)/python .ci/licenses
+
+audit:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet pip-audit
+	build/audit/bin/pip-audit --strict --disable-pip --require-hashes \
+	  --requirement $(REQUIREMENTS)
 
 release: install
 	PYTHON=$(PYTHON) CONSTRAINTS=$(CONSTRAINTS) bash .ci/release

@@ -1,10 +1,16 @@
-"""What setup.cfg cannot say: the folder `experiments`, and the package index's page."""
+"""What setup.cfg cannot say: the folder `experiments`, the index's page, the SBOM."""
 
 import configparser
 import pathlib
 import re
+import shutil
 
 from setuptools import find_packages, setup
+
+try:
+  from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # Older than what pyproject.toml builds with: nothing is built.
+  bdist_wheel = object
 
 ROOT = pathlib.Path(__file__).parent
 
@@ -27,7 +33,19 @@ def long_description() -> str:
   return re.sub(link, rf'[\1]({url}/blob/main/\2)', text)
 
 
+class WithBill(bdist_wheel):
+  """A wheel whose metadata list what the package needs (PEP 770)."""
+
+  def write_wheelfile(self, wheelfile_base: str, *args, **kwargs) -> None:
+    """Writes WHEEL, and the bill of materials beside it."""
+    super().write_wheelfile(wheelfile_base, *args, **kwargs)
+    folder = pathlib.Path(wheelfile_base) / 'sboms'
+    folder.mkdir(exist_ok=True)
+    shutil.copy(ROOT / 'sbom.cdx.json', folder / 'fesem_jax.cdx.json')
+
+
 setup(
+  cmdclass={'bdist_wheel': WithBill},
   packages=[*find_packages(include=['fesem_jax*']), 'fesem_jax.experiments'],
   # The wheel holds the folder `experiments` inside of the package.
   package_dir={'fesem_jax.experiments': 'experiments'},

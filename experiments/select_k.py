@@ -160,7 +160,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   """What a finished seed left; nothing where it is missing or damaged."""
   try:
     held = json.loads(path.read_text())
-  except (OSError, ValueError):
+  except (OSError, ValueError, RecursionError):
     return {}
   return held if isinstance(held, dict) else {}
 

@@ -111,9 +111,11 @@ def parse_flags(argv: list[str]) -> list[str]:
     reason = str(e).rpartition('flagfile: ')[2]
     presets = ', '.join(n for n in flagfiles.names() if '/' not in n)
     _fail(f'--flagfile cannot be read ({reason}). The presets are {presets}.')
-  except flags.Error as e:
+  except (flags.Error, ValueError) as e:  # absl lets some of Python's through.
+    if isinstance(e, UnicodeError):
+      _fail(f'--flagfile must be a file of text, a flag a line ({e}).')
     _fail(f'{str(e).rstrip(" .?")}; see --help.')
-  except (OSError, UnicodeError) as e:
+  except OSError as e:
     _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fesem_jax.data import cache, leaf
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import inside, reading
+from fesem_jax.utils.safe_files import check_pixels, inside, reading
 
 if TYPE_CHECKING:
   from PIL import Image
@@ -42,6 +42,7 @@ def _read_image(path: pathlib.Path) -> np.ndarray:
   if not path.is_file():
     raise UserError(f'Image {path} is missing.')
   with reading(f'Image {path}'), Image.open(path) as image:
+    check_pixels(image.size, f'Image {path}')
     return resize(image)
 
 

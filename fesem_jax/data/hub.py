@@ -11,7 +11,7 @@ from fesem_jax.data import celeba
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.safe_files import first_line, inside, reading
+from fesem_jax.utils.safe_files import check_pixels, first_line, inside, reading
 
 _HOST = 'huggingface.co'
 
@@ -154,6 +154,7 @@ def _decode(raw: dict[str, Any], where: str) -> np.ndarray:
   if not raw or not raw['bytes']:
     raise UserError(f'{where} is a path to a file elsewhere, which is not followed.')
   picture: Image.Image = Image.open(io.BytesIO(raw['bytes']))
+  check_pixels(picture.size, where)
   if picture.mode not in ('1', 'L', 'LA', 'P', 'RGB', 'RGBA', 'CMYK'):
     raise UserError(f'{where} has mode {picture.mode}; 8-bit images are needed.')
   gray = picture.mode in ('1', 'L', 'LA')

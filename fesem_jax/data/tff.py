@@ -132,6 +132,9 @@ def _rows(path: pathlib.Path, table: str, query: str, *values: str) -> Iterator[
   """Rows of a query on a database that is not written to."""
   connection = sqlite3.connect(f'{path.absolute().as_uri()}?mode=ro', uri=True)
   with contextlib.closing(connection):
+    # A column may be computed as it is read, from a few bytes of the file.
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _ROW_BYTES)
+    connection.execute('PRAGMA trusted_schema = OFF')
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     if (table,) not in tables.fetchall():
       raise UserError(f'{path} has no table {table}; it is not fed_emnist.')

@@ -18,6 +18,7 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
 from fesem_jax.models.recurrent import RECURRENT, RECURRENT_BIAS
 from fesem_jax.models.tokens import EMBEDDING
+from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError
 
 Path = tuple[str, ...]
@@ -99,7 +100,9 @@ def _modules(state: Mapping[str, np.ndarray]) -> list[_Module]:
       )
     if match := _OF_RECURRENT.fullmatch(part):
       part, module = match[1], f'{module}.{match[2]}'
-    found.setdefault(module, {})[part] = np.asarray(x)
+    found.setdefault(module, {})[part] = array_checks.weights(
+      x, f'{name} in the state_dict'
+    )
   return [_Module(name, arrays) for name, arrays in found.items()]
 
 

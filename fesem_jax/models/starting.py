@@ -15,6 +15,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.offloading import as_arrays
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
 
 
@@ -81,9 +82,7 @@ def start_from(
         f'{path} has shape {found.shape} in {source}, but {shape.shape} in the model; '
         f'{advice}, or choose the model that was saved.'
       )
-    if found.dtype.kind not in 'fiu' or not np.isfinite(found).all():
-      raise UserError(f'{path} in {source} holds values that are not finite numbers.')
-    taken[path] = jnp.asarray(found, jnp.float32)
+    taken[path] = jnp.asarray(array_checks.weights(found, f'{path} in {source}'))
   if not layers and (more := sorted(set(weights) - set(wanted))):
     raise UserError(
       f'{source} has {more[0]}, which the model lacks; {advice}, or choose the model '

@@ -23,6 +23,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, argument, check_choice
 from fesem_jax.utils.palette import PALETTE
 from fesem_jax.utils.provenance import versions
+from fesem_jax.utils.safe_files import reading
 
 _TEMPLATES = importlib.resources.files(__package__) / 'templates'
 _SCRIPTS = (
@@ -72,7 +73,9 @@ def write_report(
   runs = read_runs([pathlib.Path(folder) for folder in given])
   if not runs:
     raise UserError('Name at least one workdir to report on.')
-  text = _page(runs, reference, report)
+  # Not every entry that a page shows is looked at where files are read.
+  with reading(f'A file of {", ".join(str(run.folder) for run in runs[:3])}'):
+    text = _page(runs, reference, report)
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
   except OSError as e:

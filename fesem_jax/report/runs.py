@@ -123,7 +123,10 @@ def _found(folder: pathlib.Path, several: bool) -> list[_Found]:
   if _holds_run(folder):
     return [_Found(folder, '')]
   table = metrics_file.read_object(folder / 'table.json') or {}
-  order = [row.get('method') for row in table.get('methods', [])]
+  methods = table.get('methods', [])
+  if not (isinstance(methods, list) and all(isinstance(row, dict) for row in methods)):
+    raise metrics_file.damaged(folder / 'table.json', 'its methods are no rows')
+  order = [row.get('method') for row in methods]
   inner = list(_below(folder, _DEPTH))
   inner.sort(key=lambda run: _place(run.relative_to(folder).parts, order))
   if not inner:
@@ -181,6 +184,8 @@ def _read(found: _Found) -> ReportedRun:
   if clients is None or (portrait and len(portrait['names']) != len(clients.names)):
     portrait = {}
   seed = config.get('seed', (summary or {}).get('seed'))
+  if not (seed is None or isinstance(seed, int)):
+    raise metrics_file.damaged(folder / 'config.json', 'its seed is no whole number')
   label = found.label or method_label(config) or folder.name
   return ReportedRun(
     folder,

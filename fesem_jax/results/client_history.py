@@ -217,7 +217,13 @@ class ClientHistory:
 
   def _read(self, places: list[int], client: int | None = None) -> dict[str, Any]:
     """The rows of some rounds, of all clients or of one."""
-    size, rows = len(self.names), slice(None) if client is None else [client]
+    # Pages are first looked at here, and what parsers raise is of all kinds.
+    with reading(self.path):
+      return self._rows(places, slice(None) if client is None else [client])
+
+  def _rows(self, places: list[int], rows: Any) -> dict[str, Any]:
+    """Some rows of some rounds."""
+    size = len(self.names)
     parts: list[dict[str, Any]] = []
     if self.path.name == _NPZ:
       held = read_npz(self.path)
@@ -276,7 +282,7 @@ def _held(folder: pathlib.Path) -> ClientHistory | None:
     return ClientHistory(path, np.array(texts), found)
   except UserError:
     raise
-  except (OSError, ValueError, KeyError, AttributeError) as e:
+  except Exception as e:  # Parsers raise all kinds.
     raise UserError(
       f'{path} is damaged ({first_line(e)}); delete it: only a new run records it anew.'
     ) from e

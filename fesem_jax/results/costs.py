@@ -65,7 +65,8 @@ def summary(
     before the first round. `sent`: in words, None if that is not known.
   """
   rounds = [r for r in history if r['round']]
-  start = {n: sum(r.get(f'start_{n}') or 0 for r in rounds) for n in _BYTES}
+  parts = {n: [r.get(f'start_{n}') for r in rounds] for n in _BYTES}
+  start = {n: sum(x for x in p if isinstance(x, int | float)) for n, p in parts.items()}
   found: Record = {n: total(rounds, n, start[n]) for n in _BYTES}
   found['start'] = start if traffic is not None else None
   found['sent'] = None
@@ -80,7 +81,7 @@ def summary(
 def total(rounds: Sequence[Record], name: str, start: float = 0) -> float | None:
   """Sum of an entry over rounds; None if one of them lacks it."""
   values = [r.get(name) for r in rounds]
-  known = [v for v in values if v is not None]
+  known = [v for v in values if isinstance(v, int | float)]
   return start + sum(known) if len(known) == len(values) else None
 
 

@@ -83,6 +83,8 @@ def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
     raise damaged(path, _reason(e.__cause__ or e)) from e
   if lacking := _PORTRAIT - arrays.keys():
     raise damaged(path, f'it lacks {min(lacking)}')
+  if arrays['names'].ndim != 1:
+    raise damaged(path, 'its names are no list')
   return arrays
 
 
@@ -116,6 +118,8 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
       fault = f'is round {found}, the one before it round {records[-1]["round"]}'
     elif found not in (0, 1) and not records:
       fault = f'is round {found}, and those before it are missing'
+    elif other := unlike_a_record(record, records):
+      fault = f'has an entry {other} that no run writes'
     else:
       records.append(record)
       continue

@@ -124,7 +124,7 @@ def outcome(history: Sequence[Record]) -> Record:
     'num_clusters': len(found['sizes']) if found else None,
     'deployed': last['deployed'],
     'finetuned': last['finetuned'],
-    'finetuning_failed': last['finetuning_failed'],
+    'finetuning_failed': last.get('finetuning_failed', 0),
     'clusters': found,
     **({'honest': last['honest']} if 'honest' in last else {}),
   }

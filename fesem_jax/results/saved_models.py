@@ -19,7 +19,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.results import client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, Examples, by_layer
-from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
@@ -141,11 +141,12 @@ def read(
     examples = Examples(
       tuple(about['shape']),
       about['dtype'],
-      about['scale'],
+      float(about['scale']),
       about['num_classes'],
       about.get('task', CLASSIFICATION.name),
     )
     choice, mixture = arrays.get('choice'), arrays.get('mixture')
+    _check(examples, shared, own, choice, mixture, arrays['names'])
     return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)
   except FileNotFoundError:
     return None
@@ -156,6 +157,42 @@ def read(
       f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
       'which makes it anew from the checkpoint.'
     ) from e
+
+
+def _check(
+  examples: Examples,
+  shared: dict[str, np.ndarray],
+  own: dict[str, np.ndarray],
+  choice: np.ndarray | None,
+  mixture: np.ndarray | None,
+  names: np.ndarray,
+) -> None:
+  """Raises `ValueError` unless arrays are what `write` writes."""
+  sizes = [*examples.shape, examples.num_classes]
+  if not all(type(n) is int and 0 < n < 2**31 for n in sizes):
+    raise ValueError('the shape of examples, or the number of classes, is none')
+  single, known = np.finfo(np.float32), ('uint8', 'float32')
+  least, most = float(single.tiny), float(single.max)
+  if not least <= examples.scale <= most or examples.dtype not in known:
+    raise ValueError('the scale or the dtype of examples is none')
+  if examples.task not in TASKS or names.ndim != 1 or names.dtype.kind != 'U':
+    raise ValueError('the task or the names of clients are none')
+  count = len(next(iter(shared.values()), names))
+  for of, arrays in ((count, shared), (len(names), own)):
+    for name, x in arrays.items():
+      if x.dtype.kind != 'f' or x.shape[:1] != (of,):
+        raise ValueError(f'{name} is not of {of} models of float numbers')
+  if choice is not None and not (
+    choice.dtype.kind in 'iu'
+    and choice.shape == names.shape
+    and (choice >= 0).all()
+    and (choice < count).all()
+  ):
+    raise ValueError('choice does not name a model of each client')
+  if mixture is not None and (
+    mixture.dtype.kind != 'f' or mixture.shape != (len(names), count)
+  ):
+    raise ValueError('mixture has no weights of each client')
 
 
 def _identity(folder: pathlib.Path, rounds: int, clients: str) -> dict[str, Any]:

@@ -112,6 +112,17 @@ def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:
   return _below(numbered, where, 'token', num_tokens)
 
 
+def weights(x: Any, where: str) -> np.ndarray:
+  """An array of a model as float32; raises `UserError` unless it is finite there."""
+  array = np.asarray(x)
+  if array.dtype.kind in 'fiu':
+    with np.errstate(over='ignore'):
+      found = array.astype(np.float32)
+    if np.isfinite(found).all():
+      return found
+  raise UserError(f'{where} holds values that are not finite float32 numbers.')
+
+
 def to_bytes(pixels: np.ndarray, where: str) -> np.ndarray:
   """Pixels between 0 and 1, which are bytes over 255, as these bytes."""
   if not (pixels.min(initial=0) >= 0 and pixels.max(initial=1) <= 1):

@@ -16,6 +16,8 @@ from fesem_jax.utils.stored_rows import StoredRows, mapped
 # A compressed file that grows beyond both is refused as a bomb.
 MAX_RATIO = 200
 MAX_EXPANDED_BYTES = 2**30
+# An image of a few kilobytes may hold more; cameras make fewer.
+MAX_PIXELS = 2**26
 
 
 def first_line(e: BaseException) -> str:
@@ -93,6 +95,15 @@ def check_expanded(path: pathlib.Path, expanded: int) -> None:
     )
 
 
+def check_pixels(size: tuple[int, int], where: object) -> None:
+  """Raises `UserError` if an image that is not decoded yet is a bomb."""
+  width, height = size
+  if width * height > MAX_PIXELS:
+    raise UserError(
+      f'{where} has {width} x {height} pixels, over {MAX_PIXELS:,}; it is refused.'
+    )
+
+
 def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]:
   """The arrays of an .npz file.
 
@@ -114,10 +125,14 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
     file.seek(0)
     try:
       with np.load(file, allow_pickle=False) as held:
-        return {
+        arrays = {
           name: StoredRows(mapped(file, archive, name)) if name in stay else held[name]
           for name in held.files
         }
+      for name, x in arrays.items():
+        if isinstance(x, bytes):  # What NumPy gives of a member without its header.
+          raise ValueError(f'{name} is no array')
+      return arrays
     except ValueError as e:
       if 'pickle' not in str(e).lower():
         raise

@@ -131,20 +131,14 @@ def dropped_of(key, data):
 
 @pytest.mark.slow
 @over_rows
-@hypothesis.settings(
-  max_examples=CASES,
-  deadline=None,
-  derandomize=True,
-  suppress_health_check=list(hypothesis.HealthCheck),
-)
+@random_federations.tried(CASES)
 @hypothesis.given(random_federations.cases())
 def test_properties(index, case):
-  state, after, info, takes_part = random_federations.check_a_round(
-    programs(index), case
-  )
+  made = random_federations.check_a_round(programs(index), case)
+  takes_part, info = made.takes_part, made.info
   if METHODS[index][1].get('track_objective') and takes_part:
     # The E-step never increases Eq. 6, and neither does the M-step.
-    first, last = inner(state), inner(after)
+    first, last = inner(made.state), inner(made.after)
     points = matrix(last.client_params)[takes_part]
     old, new = matrix(first.centers), matrix(last.centers)
     before, now = (np.asarray(s.assignment)[takes_part] for s in (first, last))
@@ -183,9 +177,11 @@ def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
 
 @pytest.mark.slow
 @over_rows
-def test_a_round_after_a_checkpoint_is_the_same_to_the_bit(index, tmp_path):
-  case = Case((4, 3, 5, 2, 5, 1))
-  random_federations.check_a_resumed_round(programs(index), case, tmp_path)
+@random_federations.tried(0)
+@hypothesis.example(Case((4, 3, 5, 2, 5, 1)))
+@hypothesis.given(random_federations.cases())
+def test_a_round_after_a_checkpoint_is_the_same_to_the_bit(index, case):
+  random_federations.check_a_resumed_round(programs(index), case)
 
 
 @pytest.mark.slow

@@ -259,6 +259,25 @@ def test_a_flipped_bit_of_a_column_is_found_when_it_is_read(tmp_path):
   assert refused > 3
 
 
+@pytest.mark.parametrize('damage', ['column', 'names', 'type', 'rows'])
+def test_a_history_that_opens_may_still_be_damaged(recorded, tmp_path, damage):
+  parquet = pytest.importorskip('pyarrow.parquet')
+  table = parquet.read_table(recorded[1] / 'history.parquet')
+  at = table.schema.get_field_index('loss')
+  size = M
+  if damage == 'column':
+    table = table.remove_column(at)
+  elif damage == 'names':
+    table = table.set_column(1, 'client', [['x'] * len(table)])
+  elif damage == 'type':
+    table = table.set_column(at, 'loss', [['x'] * len(table)])
+  else:
+    size = 2
+  parquet.write_table(table, tmp_path / 'history.parquet', row_group_size=size)
+  with pytest.raises(fj.UserError, match=r'history\.parquet is damaged'):
+    client_history.read(tmp_path).of('c6')
+
+
 def test_a_damaged_round_is_left_out_where_its_file_is_deleted(tmp_path):
   def again():
     runs.simulated(callbacks=[ClientHistory()], workdir=tmp_path, **CHOSEN)

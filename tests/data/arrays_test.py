@@ -1,10 +1,13 @@
 """A user's own arrays load to what was saved; bad ones are named."""
 
+import zipfile
+
 import numpy as np
 import pytest
 
 from experiments import prepare_data
 from fesem_jax import data
+from fesem_jax.utils import safe_files
 from fesem_jax.utils.errors import UserError
 from tests.support.sources import own_arrays
 
@@ -132,3 +135,10 @@ def test_pickled_objects_are_never_unpickled(tmp_path):
   (tmp_path / 'cut.npz').write_bytes((tmp_path / 'mine.npz').read_bytes()[:200])
   with pytest.raises(UserError, match=r'cut\.npz is damaged'):
     data.load(f'npz:{tmp_path}/cut.npz')
+
+
+def test_a_member_that_is_no_array_is_named(tmp_path):
+  with zipfile.ZipFile(tmp_path / 'own.npz', 'w') as archive:
+    archive.writestr('x.npy', b'no header of an array')
+  with pytest.raises(UserError, match=r'own\.npz is damaged .* x is no array'):
+    safe_files.read_npz(tmp_path / 'own.npz')

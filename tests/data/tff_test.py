@@ -35,6 +35,19 @@ def test_an_hdf5_array_that_is_announced_but_not_there_is_refused(tmp_path):
     data.load('femnist', data_dir=tmp_path)
 
 
+def test_a_column_that_is_computed_as_it_is_read_is_bounded(tmp_path):
+  write_fedjax(tmp_path / 'tff_femnist', writers())
+  db = sqlite3.connect(tmp_path / 'tff_femnist' / 'federated_emnist_train.sqlite')
+  db.execute('DROP TABLE federated_data')
+  columns = 'client_id, num_examples, data AS (zeroblob(900000000))'
+  db.execute(f'CREATE TABLE federated_data ({columns})')
+  db.execute("INSERT INTO federated_data (client_id, num_examples) VALUES ('a', 1)")
+  db.commit()
+  db.close()
+  with pytest.raises(UserError, match=r'train\.sqlite is damaged .*too big'):
+    data.load('femnist', data_dir=tmp_path)
+
+
 @pytest.mark.parametrize(
   ('name', 'message'),
   [

@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from experiments import flagfiles
+from tests.support import commands
 
 _PRESETS = pathlib.Path(flagfiles.__file__).parent / 'presets'
 
@@ -58,6 +59,18 @@ def test_files_of_the_user_are_left_to_the_parser_of_flags(tmp_path, monkeypatch
     ['run', '--algorithm=fesem', '--', '--flagfile=table2'],
   ):
     assert flagfiles.expand(argv) == argv
+
+
+@pytest.mark.parametrize(
+  ('line', 'message'),
+  [('--noresume=x', 'does not take an argument'), ('--seed=\xff', 'a file of text')],
+)
+def test_what_a_flag_file_may_not_hold_is_said_in_a_sentence(tmp_path, line, message):
+  (tmp_path / 'my.flags').write_bytes(f'{line}\n'.encode('latin-1'))
+  found = commands.call('run', '--flagfile=my.flags', cwd=tmp_path)
+  assert found.returncode == 1
+  assert found.stderr.startswith('error: ')
+  assert message in found.stderr
 
 
 def test_a_folder_of_the_same_name_hides_no_preset(tmp_path, monkeypatch):

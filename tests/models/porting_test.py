@@ -132,6 +132,10 @@ def test_what_does_not_fit_is_named():
   assert 'that the model lacks: fc4, with weight (2, 2)' in message(
     {'fc4.weight': np.ones((2, 2))}
   )
+  for odd in (np.full((2, 2), 1e300), np.full((2, 2), 'x'), np.full((2, 2), 1j)):
+    assert 'fc4.weight in the state_dict holds values that are not finite' in message(
+      {'fc4.weight': odd}
+    )
   assert 'bn1.running_mean' in message({'bn1.running_mean': np.ones(6)})
   with pytest.raises(UserError, match='The inputs have shape'):
     porting.inputs(np.ones((2, 3, 28, 28)), (28, 28))

@@ -412,6 +412,23 @@ def test_a_damaged_entry_of_a_summary_is_named(tmp_path, name, value):
     page(tmp_path / 'run', tmp_path)
 
 
+@pytest.mark.parametrize(
+  ('name', 'odd', 'message'),
+  [
+    ('config.json', {'seed': [0]}, 'its seed is no whole number'),
+    ('table.json', {'methods': [3]}, 'its methods are no rows'),
+    ('summary.json', {'costs': {'bytes_up': 'x'}}, 'A file of .*run is damaged or not'),
+  ],
+)
+def test_what_no_run_writes_is_told_of_in_a_sentence(tmp_path, name, odd, message):
+  folder = write_run(tmp_path / 'runs' / 'run')
+  path = (folder.parent if name == 'table.json' else folder) / name
+  there = json.loads(path.read_text()) if path.exists() else {}
+  path.write_text(json.dumps(there | odd))
+  with pytest.raises(UserError, match=message):
+    page(folder.parent, tmp_path)
+
+
 def test_a_summary_and_records_may_lack_figures(tmp_path):
   folder = write_run(tmp_path / 'run')
   path = folder / 'summary.json'

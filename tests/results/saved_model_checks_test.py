@@ -102,6 +102,34 @@ def test_arrays_that_were_changed_are_told_by_their_digest(workdir, names):
   assert 'models.npz' in refused(workdir, 'holds other arrays than the run wrote')
 
 
+@pytest.mark.parametrize(
+  ('name', 'odd', 'message'),
+  [
+    ('shape', [-6], 'the shape of examples'),
+    ('shape', ['6'], 'the shape of examples'),
+    ('num_classes', None, 'the number of classes'),
+    ('scale', 'x', 'could not convert'),
+    ('scale', 1e39, 'the scale'),
+    ('dtype', 'O', 'the dtype'),
+    ('task', 'x', 'the task'),
+    ('choice', np.array([0, 1, 2, 0]), 'choice does not name'),
+    ('shared/logits/bias', np.zeros((2, 3), 'S4'), 'logits/bias is not of 2 models'),
+    ('shared/logits/bias', np.zeros((3, 3)), 'logits/bias is not of 2 models'),
+  ],
+)
+def test_what_a_file_says_of_itself_is_checked(
+  workdir, name, odd, message, monkeypatch
+):
+  arrays = held(workdir)
+  if name in arrays:
+    monkeypatch.setattr(saved_models, '_digest_of_arrays', lambda archive: 'same')
+    arrays[name], about = odd, about_of(arrays) | {'arrays': 'same'}
+  else:
+    about = about_of(arrays) | {name: odd}
+  np.savez(workdir / 'models.npz', **arrays | {'about': np.array([json.dumps(about)])})
+  refused(workdir, rf'models\.npz is damaged .*{message}')
+
+
 def lines_of(folder):
   return (folder / 'clients.csv').read_text().splitlines()
 

@@ -5,14 +5,19 @@ the same, so a method's programs are compiled once for all of its cases.
 """
 
 import functools
-from collections.abc import Callable
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.sampling import coin
@@ -34,6 +39,26 @@ PER_CLIENT = (
 # States within states: of a wrapped method, and of StoCFL's clusters.
 NESTED = {'method', 'clusters'}
 CLIENTS, MOST = 6, 5
+
+# `make properties` tries so many cases in place of those of every run of the tests, and
+# keeps those that failed.
+WANTED = int(os.environ.get('FESEM_PROPERTIES', '0'))
+_USUAL = 2400
+_FAILED = pathlib.Path(__file__).parents[2] / '.hypothesis' / 'properties'
+
+
+def tried(cases):
+  """Hypothesis' settings of a test that usually tries so many random cases."""
+  quiet = {'deadline': None, 'suppress_health_check': list(hypothesis.HealthCheck)}
+  if WANTED:
+    kept = DirectoryBasedExampleDatabase(_FAILED)
+    most = -(-WANTED * max(1, cases) // _USUAL)
+    return hypothesis.settings(max_examples=most, database=kept, **quiet)
+  if not cases:  # Only those that are written out.
+    quiet |= {'phases': [hypothesis.Phase.explicit]}
+  return hypothesis.settings(
+    max_examples=max(1, cases), derandomize=True, database=None, **quiet
+  )
 
 
 class Case(NamedTuple):
@@ -191,98 +216,130 @@ def assert_equal(a, b):
 
 
 class Round(NamedTuple):
-  """What a round of a case made: host arrays, and who took part."""
+  """A round of a case: host arrays, and who took part."""
 
+  programs: Programs
+  case: Case
+  data: Any
+  key: jax.Array
+  ids: Sequence[int]
   state: Any
   after: Any
   info: Any
   takes_part: list[int]
 
+  def step(self, *args):
+    """Another round of the same kind."""
+    return jax.device_get(self.programs.step(*args))
 
-def check_a_round(programs, case):
-  """Asserts what holds for every method on every federation.
+  @property
+  def cohort(self):
+    return cohort_of(self.ids, self.programs.full_only)
 
-  Args:
-    programs: `Programs`.
-    case: `Case`.
 
-  Returns:
-    `Round`.
-  """
-  rate, full_only = programs.algorithm.local.dropout_rate, programs.full_only
-  data = programs.data_of(case)
-  key = jax.random.key(case.seed)
-
-  def step(*args):
-    return jax.device_get(programs.step(*args))
-
+def round_of(programs, case):
+  """The `Round` of a case."""
+  data, key = programs.data_of(case), jax.random.key(case.seed)
   state = jax.device_get(programs.init(key, data))
   if case.second:  # What clients and server remember is not as at the start.
     first_key = jax.random.fold_in(key, 1)
     state, _ = round_of_all(programs, state, data, first_key)
-  ids = range(CLIENTS) if full_only else case.cohort
-  cohort = cohort_of(ids, full_only)
-  after, info = step(state, data, cohort, key)
+  ids = range(CLIENTS) if programs.full_only else case.cohort
+  cohort = cohort_of(ids, programs.full_only)
+  after, info = jax.device_get(programs.step(state, data, cohort, key))
+  dropped = np.asarray(dropped_of(key, data, programs.algorithm.local.dropout_rate))
+  takes_part = [i for i in ids if case.sizes[i] and not dropped[i]]
+  return Round(programs, case, data, key, ids, state, after, info, takes_part)
 
-  # Whatever the clients hold, models are finite and counts add up.
-  assert np.isfinite(numbers(after)).all()
-  sizes = np.array(case.sizes)
-  dropped = np.asarray(dropped_of(key, data, rate))
-  takes_part = [i for i in ids if sizes[i] and not dropped[i]]
-  assert int(info.trained) == len(takes_part)
+
+def models_are_finite_and_counts_add_up(made):
+  """Whatever the clients hold."""
+  info, sizes = made.info, np.array(made.case.sizes)
+  assert np.isfinite(numbers(made.after)).all()
+  assert int(info.trained) == len(made.takes_part)
   assert int(info.failed) == 0
   if info.clusters is not None:
     # Those that have yet to join have no cluster.
-    joined = getattr(after, 'joined', None)
+    joined = getattr(made.after, 'joined', None)
     exist = sizes > 0 if joined is None else (sizes > 0) & np.asarray(joined)
     assert int(info.clusters.sizes.sum()) == exist.sum()
 
-  # All clients as a cohort are full participation; and chunks and devices change
-  # nothing but rounding.
+
+def chunks_and_devices_change_nothing_but_rounding(made):
+  """And all clients as a cohort are full participation."""
+  programs, state, data, key = made[0], made.state, made.data, made.key
   if programs.whole is not None:
     everyone, other = round_of_all(programs, state, data, key)
-    listed, found = after, info
-    if not full_only:
-      listed, found = step(state, data, cohort_of(range(CLIENTS)), key)
+    listed, found = made.after, made.info
+    if not programs.full_only:
+      listed, found = made.step(state, data, cohort_of(range(CLIENTS)), key)
     assert_same(listed, everyone)
     assert_close(found.train_loss, other.train_loss)
   if programs.on_two is not None:
-    elsewhere, other = programs.on_two(state, data, cohort, key)
-    assert_same(after, elsewhere)
-    assert_close(info.train_loss, other.train_loss)
-
-  # Another order of the clients permutes the results.
-  turned = programs.data_of(case, case.order)
-  moved = cohort_of(np.argsort(case.order)[list(ids)], full_only)
-  permuted, _ = step(reordered(state, case.order), turned, moved, key)
-  assert_same(reordered(after, case.order), permuted)
-  if full_only:
-    return Round(state, after, info, takes_part)
-
-  # Nor does the order of a cohort matter, or whether it names empty clients.
-  sound = [i for i in ids if sizes[i]]
-  shuffled, _ = step(state, data, cohort_of(sound[::-1]), key)
-  keep = np.array([i for i in range(CLIENTS) if sizes[i]])
-  assert_same(reordered(after, keep), reordered(shuffled, keep))
-
-  # Clients outside of the cohort keep what they have, and nobody looks at their values.
-  outside = [i for i in range(CLIENTS) if i not in ids]
-  if 'clusters' not in state._fields:  # Which merge with all of their clients.
-    assert_equal(own_parts(after, outside), own_parts(state, outside))
-  spoiled, _ = step(state, programs.data_of(case, spoiled=outside), cohort, key)
-  assert_equal(after, spoiled)
-  return Round(state, after, info, takes_part)
+    elsewhere, other = programs.on_two(state, data, made.cohort, key)
+    assert_same(made.after, elsewhere)
+    assert_close(made.info.train_loss, other.train_loss)
 
 
-def check_a_resumed_round(programs, case, folder):
+def order_of_clients_permutes_the_results(made):
+  """Of all clients of the federation."""
+  order, full_only = made.case.order, made.programs.full_only
+  turned = made.programs.data_of(made.case, order)
+  moved = cohort_of(np.argsort(order)[list(made.ids)], full_only)
+  permuted, _ = made.step(reordered(made.state, order), turned, moved, made.key)
+  assert_same(reordered(made.after, order), permuted)
+
+
+def order_of_a_cohort_and_empty_clients_in_it_do_not_matter(made):
+  """Of methods whose rounds have a cohort."""
+  if made.programs.full_only:
+    return
+  sound = [i for i in made.ids if made.case.sizes[i]]
+  shuffled, _ = made.step(made.state, made.data, cohort_of(sound[::-1]), made.key)
+  keep = np.array([i for i in range(CLIENTS) if made.case.sizes[i]])
+  assert_same(reordered(made.after, keep), reordered(shuffled, keep))
+
+
+def clients_outside_of_the_cohort_are_left_alone(made):
+  """They keep what they have, and what they hold is not looked at."""
+  if made.programs.full_only:
+    return
+  outside = [i for i in range(CLIENTS) if i not in made.ids]
+  if 'clusters' not in made.state._fields:  # Which merge with all of their clients.
+    assert_equal(own_parts(made.after, outside), own_parts(made.state, outside))
+  data = made.programs.data_of(made.case, spoiled=outside)
+  spoiled, _ = made.step(made.state, data, made.cohort, made.key)
+  assert_equal(made.after, spoiled)
+
+
+# What holds for every method on every federation; a failure names its function.
+PROPERTIES = (
+  models_are_finite_and_counts_add_up,
+  chunks_and_devices_change_nothing_but_rounding,
+  order_of_clients_permutes_the_results,
+  order_of_a_cohort_and_empty_clients_in_it_do_not_matter,
+  clients_outside_of_the_cohort_are_left_alone,
+)
+
+
+def check_a_round(programs, case):
+  """Asserts all `PROPERTIES` of a round, which is run once for them; returns it."""
+  made = round_of(programs, case)
+  for holds in PROPERTIES:
+    holds(made)
+  return made
+
+
+def check_a_resumed_round(programs, case):
   """Asserts that a round after a checkpoint is the same to the bit."""
   data = programs.data_of(case)
-  state = programs.init(jax.random.key(0), data)
+  state = programs.init(jax.random.key(case.seed), data)
   state = round_of_all(programs, state, data, jax.random.key(1))[0]
-  checkpoints = Checkpoints(folder, {})
-  checkpoints.save(1, state)
-  restored, rounds_done = checkpoints.restore(jax.tree.map(np.zeros_like, state))
-  checkpoints.close()
+  with tempfile.TemporaryDirectory() as folder:
+    checkpoints = Checkpoints(pathlib.Path(folder), {})
+    checkpoints.save(1, state)
+    restored, rounds_done = checkpoints.restore(jax.tree.map(np.zeros_like, state))
+    checkpoints.close()
   assert rounds_done == 1
   whole, resumed = (
     round_of_all(programs, x, data, jax.random.key(2)) for x in (state, restored)

@@ -1,0 +1,11 @@
+"""Every kind of file that a loader or a run reads, by name."""
+
+from tests.fuzz import data_files, flag_files, run_files, tff_files, weight_files
+
+FORMATS = (
+  data_files.FORMATS
+  | tff_files.FORMATS
+  | flag_files.FORMATS
+  | run_files.FORMATS
+  | weight_files.FORMATS
+)

@@ -1,0 +1,39 @@
+"""A few mutations of every format; `make fuzz` tries 500 of each, within bounds."""
+
+import pytest
+
+from fesem_jax.data import tff
+from fesem_jax.utils import safe_files
+from tests.fuzz import trying
+from tests.fuzz.formats import FORMATS
+
+MUTATIONS = 6
+
+
+@pytest.fixture(scope='module')
+def box(tmp_path_factory):
+  return tmp_path_factory.mktemp('fuzz')
+
+
+@pytest.mark.parametrize('name', FORMATS)
+def test_a_spoiled_file_is_refused_in_a_sentence_or_read(name, box, monkeypatch):
+  monkeypatch.setattr(safe_files, 'MAX_EXPANDED_BYTES', trying.EXPANDED)
+  monkeypatch.setattr(tff, '_ROW_BYTES', trying.EXPANDED)
+  made = list(trying.tried(name, range(MUTATIONS), 1, box))
+  assert [m for m in made if m['outcome'] not in ('sentence', 'accepted')] == []
+
+
+def test_faults_are_noticed(tmp_path, monkeypatch):
+  def read(folder):
+    evil = folder.parent / 'evil'
+    evil.write_text('')
+
+  form = FORMATS['silhouettes']
+  for reader, fault in (
+    (read, 'file'),
+    (lambda folder: 1 / 0, 'exception'),
+    (lambda folder: __import__('pickle').loads(b'cos\nsystem\n.'), 'act'),
+  ):
+    monkeypatch.setitem(FORMATS, 'silhouettes', form._replace(read=reader))
+    (made,) = trying.tried('silhouettes', [0], 0, tmp_path)
+    assert made['outcome'] == fault
