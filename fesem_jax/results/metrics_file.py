@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 from absl import logging
 
+from fesem_jax.results.record_checks import unlike_a_record
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
