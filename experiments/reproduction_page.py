@@ -179,7 +179,8 @@ def _anchor(title: str) -> str:
 
 
 def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
-  lines = [f'## {recipe.title}', '', f'{recipe.reference}. {recipe.setting.strip()}']
+  lines = [f'## {recipe.title}', '', f'{recipe.reference}.', '']
+  lines.append(recipe.setting.strip())
   lines += ['', f'Source of these facts: {recipe.facts}', '']
   rows, reasons = [], {}
   for cell in recipe.cells:
@@ -253,5 +254,5 @@ def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> bool:
 
 
 def _level(cell: Cell) -> float | None:
-  """The published value where it is of the curve's axis."""
-  return None if cell.measure == 'rounds' else cell.published
+  """The published value, where it can be compared and is of the curve's axis."""
+  return None if cell.measure == 'rounds' or cell.comparable else cell.published

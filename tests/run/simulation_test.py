@@ -48,6 +48,7 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
   result = simulated(rounds=4, workdir=tmp_path, eval_every=2, make_portrait=True)
   assert {p.name for p in tmp_path.iterdir()} == {
     '.lock',
+    '.summary.sha256',
     'config.json',
     'metrics.jsonl',
     'summary.json',
