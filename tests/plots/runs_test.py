@@ -192,7 +192,7 @@ def test_a_legend_below_takes_as_few_rows_as_the_figure_is_wide(length, columns)
 def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
   values = {1: (3.0, 2.5, 1.0), 2: (1.5, 1.5, 1.25), 4: (0.75, 0.75, 0.5)}
   keys = ('objective_local_step', 'objective_e_step', 'objective')
-  scores = dict.fromkeys(('deployed', 'finetuned'), {'micro_accuracy': 0.5})
+  scores = {kind: {'micro_accuracy': 0.5} for kind in ('deployed', 'finetuned')}
   history = [{'round': 0} | scores]
   history += [{'round': 3} | dict.fromkeys(keys)]  # Nobody trained.
   history += [{'round': r} | dict(zip(keys, v, strict=True)) for r, v in values.items()]
