@@ -200,7 +200,7 @@ def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
   assert real_data
   data = p_fed_me.mnist_two_labels()
   sizes = np.bincount(data['client'], weights=data['split'] == 0)
-  assert (sizes.min(), sizes.max()) == (1165, 3834)  # As its paper states.
+  assert (sizes.min(), sizes.max()) == (1165, 3834)  # The paper's.
   later = p_fed_me.mnist_two_labels_of_2021()
   assert len({x.tobytes() for x in later['x']}) == len(later['x'])
   assert len({x.tobytes() for x in data['x']}) < 0.4 * len(data['x'])
