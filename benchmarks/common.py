@@ -5,7 +5,6 @@ import json
 import math
 import os
 import pathlib
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -256,21 +255,12 @@ def reset_peak() -> None:
   pathlib.Path('/proc/self/clear_refs').write_text('5')
 
 
-def processor() -> str:
-  """Name of the CPU."""
-  try:
-    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-    return next(x.split(':')[1].strip() for x in lines if x.startswith('model name'))
-  except (OSError, StopIteration):
-    return platform.processor()
-
-
 def where(mesh: Any) -> dict[str, Any]:
   """Machine, versions and date of a result file."""
   described = provenance.describe(mesh)
   return {
     'date': datetime.date.today().isoformat(),
-    'processor': processor(),
+    'processor': provenance.processor(),
     'cores': os.cpu_count(),
     'device': described['device'],
     'versions': described['versions'],

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.evaluation.paired import student_quantile
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 
@@ -110,12 +111,9 @@ def half_interval(cell: Cell, values: Sequence[float]) -> float | None:
   """
   count, published = len(values), (cell.deviation or 0) ** 2
   if count > 1:
-    from scipy import special  # Slow to import.
-
     ours = float(np.std(values, ddof=1)) ** 2
-    quantile = float(special.stdtrit(count - 1, 0.975))
-    half = quantile * math.sqrt(ours / count + published / cell.published_seeds)
-    return half + cell.rounding
+    deviation = math.sqrt(ours / count + published / cell.published_seeds)
+    return student_quantile(count) * deviation + cell.rounding
   if not published:
     return cell.rounding or None
   return 2 * math.sqrt(published * (1 + 1 / cell.published_seeds)) + cell.rounding

@@ -28,7 +28,7 @@ from typing import Any
 from absl import flags
 
 from fesem_jax.run.workdir import locked
-from fesem_jax.utils import text_tables
+from fesem_jax.utils import provenance, text_tables
 from fesem_jax.utils.errors import UserError, argument
 
 from . import ledger, recipes, reproduction_page
@@ -119,38 +119,24 @@ def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
   rate = tuned[0] if tuned else None
   times = list(workdirs[0].parent.glob(f'*.{_TIME}'))
   seconds = sum(float(p.read_text()) for p in times)
+  curves = [ledger.curve(cell, w) for w in workdirs]
   return {
     'command': ['fesem-run', *run_flags(cell, rate, 0)],
     'seeds': [int(w.name.rpartition('seed')[2]) for w in workdirs],
     'values': [ledger.value(cell, w) for w in workdirs],
-    'last': [_of_curve(cell, w, -1) for w in workdirs],
-    'best': [_of_curve(cell, w, None) for w in workdirs],
+    'last': [points[-1][1] if points else None for points in curves],
+    'best': [max((v for _, v in points), default=None) for points in curves],
     'published': cell.published,
     'deviation': cell.deviation,
     'measure': cell.measure,
     'report': cell.report,
     'rates': tuned[1] if tuned else {},
-    'curve': ledger.thinned(ledger.curve(cell, workdirs[0])),
+    'curve': ledger.thinned(curves[0]),
     'processor_hours': round(seconds / 3600, 3) if times else None,
     'commit': summary['commit'],
     'versions': summary['versions'],
-    'machine': f'{platform.machine()} {_processor()}, {os.cpu_count()} cores',
+    'machine': f'{platform.machine()} {provenance.processor()}, {os.cpu_count()} cores',
   }
-
-
-def _of_curve(cell: Cell, workdir: pathlib.Path, place: int | None) -> float | None:
-  """The last (-1) or the largest (None) value of a run's curve."""
-  values = [value for _, value in ledger.curve(cell, workdir)]
-  return None if not values else max(values) if place is None else values[place]
-
-
-def _processor() -> str:
-  """The name of the processor, where Linux tells it."""
-  try:
-    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-  except OSError:
-    return platform.processor()
-  return next((x.partition(':')[2].strip() for x in lines if 'model name' in x), '')
 
 
 def reproduce(
@@ -183,14 +169,13 @@ def reproduce(
         f'processor hours and {budget:.2f} are left; raise --budget.'
       )
       continue
-    if ledger.read(kept, recipe.name, cell.name) is None:
+    found = ledger.read(kept, recipe.name, cell.name)
+    if found is None:
       print(f'{recipe.name}/{cell.name}: {cell.row}')
       workdirs, tuned = run_cell(source, folder)
-      cell = cell._replace(flags=source.flags)
-      made = entry(cell, workdirs, tuned)
-      ledger.write(kept, recipe.name, cell.name, made)
-      budget -= (made['processor_hours'] or 0) if not finished else 0
-    found = ledger.read(kept, recipe.name, cell.name)
+      found = entry(cell._replace(flags=source.flags), workdirs, tuned)
+      ledger.write(kept, recipe.name, cell.name, found)
+      budget -= (found['processor_hours'] or 0) if not finished else 0
     print(f'{recipe.name}/{cell.name}: {reproduction_page.in_words(cell, found)}')
   return budget
 

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import runpy
 import signal
 import subprocess
@@ -46,6 +47,11 @@ class Ended(NamedTuple):
   code: int
   text: str
   seconds: float
+
+  @property
+  def tail(self) -> str:
+    """The end of its text, without folders of this machine, for results."""
+    return re.sub(r'(?<![\w.])/(?:[\w.@+-]+/)+', '', self.text).strip()[-800:]
 
   @property
   def killed(self) -> bool:

@@ -138,7 +138,7 @@ def full_disk(base: Baseline, scratch: pathlib.Path, rng: random.Random) -> Outc
     _mount('-o', 'remount,size=1g', str(disk))
     outcome = trials.healed(base, workdir, fault)
   if ended.code and not ended.refused:
-    return outcome._replace(unclear=f'{kilobytes} KiB: {ended.text[-800:]}')
+    return outcome._replace(unclear=f'{kilobytes} KiB: {ended.tail}')
   return outcome
 
 
@@ -154,7 +154,7 @@ def read_only(base: Baseline, source: pathlib.Path, scratch: pathlib.Path) -> Ou
     _mount('-o', 'remount,rw', str(disk))
     outcome = trials.healed(base, workdir, fault)
   if ended.code != (0 if finished else 1) or 'Traceback' in ended.text:
-    return outcome._replace(unclear=ended.text[-800:])
+    return outcome._replace(unclear=ended.tail)
   return outcome
 
 

@@ -192,4 +192,4 @@ def _plain(name: str) -> str:
 
 
 def _tail(ended: children.Ended) -> str:
-  return f'exit code {ended.code}: {ended.text.strip()[-800:]}'
+  return f'exit code {ended.code}: {ended.tail}'

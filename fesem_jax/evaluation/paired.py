@@ -55,11 +55,15 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   mean, count = float(differences.mean()), len(differences)
   if count == 1:
     return Difference(mean, None, None)
+  half = float(student_quantile(count) * differences.std(ddof=1) / np.sqrt(count))
+  return Difference(mean, mean - half, mean + half)
+
+
+def student_quantile(count: int) -> float:
+  """Of the 95 % interval of a mean of so many values, at least 2."""
   from scipy import special  # Slow to import.
 
-  quantile = special.stdtrit(count - 1, (1 + _LEVEL) / 2)
-  half = float(quantile * differences.std(ddof=1) / np.sqrt(count))
-  return Difference(mean, mean - half, mean + half)
+  return float(special.stdtrit(count - 1, (1 + _LEVEL) / 2))
 
 
 # Label of each method -> its summary of each seed, None for one that diverged; a method

@@ -1,6 +1,7 @@
 """The machine and the software of a run: device, memory, versions, commit."""
 
 import pathlib
+import platform
 import resource
 import subprocess
 import sys
@@ -40,6 +41,15 @@ def peak_host_bytes() -> int:
   """The largest resident memory of this process so far, in bytes."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak if sys.platform == 'darwin' else 1024 * peak
+
+
+def processor() -> str:
+  """Name of the CPU."""
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+    return next(x.split(':')[1].strip() for x in lines if x.startswith('model name'))
+  except (OSError, StopIteration):
+    return platform.processor()
 
 
 def versions() -> dict[str, str | None]:
