@@ -46,6 +46,15 @@ def shaken(key: jax.Array, params: Any) -> Any:
   return jax.tree.map(noisy, params)
 
 
+def _cost_matrices(layers: Any, one: Any, center: Any, before: Any) -> list[jax.Array]:
+  """Of each hidden layer, after the orders `before` of the layers below it."""
+  out = []
+  for layer, order in zip(layers[:-1], before, strict=True):
+    theirs = hidden_units.incoming(layer, center, None)
+    out.append(hidden_units.costs(theirs, hidden_units.incoming(layer, one, order)))
+  return out
+
+
 def main(argv: list[str]) -> None:
   """Runs the benchmark."""
   del argv
@@ -90,13 +99,7 @@ def main(argv: list[str]) -> None:
   apart = separations(centers)
   touching = jax.tree.map(jnp.zeros_like, apart)  # Never close enough.
 
-  @jax.jit
-  def costs(one: Any, center: Any, before: Any) -> list[jax.Array]:
-    out = []
-    for layer, order in zip(layers[:-1], before, strict=True):
-      theirs = hidden_units.incoming(layer, center, None)
-      out.append(hidden_units.costs(theirs, hidden_units.incoming(layer, one, order)))
-    return out
+  costs = jax.jit(functools.partial(_cost_matrices, layers))
 
   @jax.jit
   def distance(one: Any, center: Any) -> jax.Array:

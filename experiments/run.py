@@ -129,11 +129,7 @@ def run(
   for note in watching.notes(watchers, result, workdir):
     say(f'Note: {in_flags(note)}')
   if targets:
-    task = local.model.task
-    reached = curves.rounds_to_targets(
-      result.history, targets, task.primary_column, task.primary.better
-    )
-    result_files.add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
+    _add_targets(workdir, result, targets, local.model.task)
   # `unused.notes` covers the methods of this package.
   own = plugins.is_own(name)
   if own and unseen is not None and result.summary['unseen'] is None:
@@ -142,6 +138,17 @@ def run(
       "measured: models, or layers, are each client's own."
     )
   return result
+
+
+def _add_targets(
+  workdir: pathlib.Path, result: Result, targets: list[float], task: tasks.Task
+) -> None:
+  """Adds the rounds that each target took to the summary."""
+  better = task.primary.better
+  reached = curves.rounds_to_targets(
+    result.history, targets, task.primary_column, better
+  )
+  result_files.add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
 
 
 def _with_roles(

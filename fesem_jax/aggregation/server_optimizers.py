@@ -15,7 +15,7 @@ import optax
 from fesem_jax.core import sums, tree
 from fesem_jax.core.hyperparameters import optimizer, variable
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import UserError, check_share
+from fesem_jax.utils.errors import check_positive, check_share
 
 # None takes the mean of the clients itself.
 ServerOptimizer: TypeAlias = optax.GradientTransformation | None
@@ -112,8 +112,7 @@ def _adaptive(
   and v for their start, and add another constant to the root.
   """
   check_share(beta1=beta1)
-  if not tau > 0:
-    raise UserError(f'`tau={tau}` must be positive.')
+  check_positive(tau=tau)
 
   def init(params):
     first = variable(tau**2)

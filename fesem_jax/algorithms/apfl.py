@@ -20,7 +20,7 @@ from fesem_jax.training.objective import Objective
 from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.errors import UserError, check_between, check_choice
 
 
 class ApflState(NamedTuple):
@@ -66,8 +66,7 @@ def apfl(
       optimizer is plain SGD.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
-  if not 0 <= apfl_alpha <= 1:  # NaN neither.
-    raise UserError(f'`apfl_alpha={apfl_alpha}` must lie in [0, 1].')
+  check_between(0, 1, apfl_alpha=apfl_alpha)
   if adapt_alpha and not is_plain_sgd(local):
     raise UserError(
       '`adapt_alpha=True` needs plain SGD as local `optimizer`, whose learning rate '

@@ -4,6 +4,7 @@ Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Lea
 AAAI 2023.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from fesem_jax.training.batch_losses import OwnStep, if_active
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS, Trained
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 
@@ -53,10 +54,10 @@ def fed_ala(
     w_i <- SGD from m_i on client i;  h_i is its top layers
     w   <- sum_i alpha_i w_i                  alpha_i = n_i / sum n_j over the cohort
 
-  A_i starts at 1, where m_i is the global model, and h_i as the first g: in the first
-  round they are equal, and A_i is not learned. A client learns it for some epochs the
-  first time, and for one in each later round. It deploys m_i with the newest w, and
-  keeps h_i and A_i where it is not drawn. The reported training loss is that of w_i.
+  A_i starts at 1 and h_i as the first g, so that A_i is not learned in the first round.
+  A client first learns it for some epochs, and later for one a round. It deploys m_i
+  with the newest w, and keeps h_i and A_i where it is not drawn. The reported training
+  loss is that of w_i.
 
   Args:
     local: how clients train; its batch size is that of the weights' too.
@@ -76,16 +77,14 @@ def fed_ala(
   if not 0 < ala_sample <= 1:  # NaN neither.
     raise UserError(f'`ala_sample={ala_sample}` must lie in (0, 1].')
   once = local._replace(schedule=local.schedule._replace(epochs=1, steps=0))
-
-  def top(params):
-    return personal_head.parts(params, head_layers)[1]
+  top = functools.partial(personal_head.head_of, head_layers)
 
   def init(key, data):
     start, count = local.model.init(key), data.num_clients
     heads = own_models.repeat(local, top(start), count, 'stacked')
     ones = jax.tree.map(jnp.ones_like, heads)
-    never = jnp.zeros(count, bool)
-    return FedAlaState(tree.expand(start), heads, ones, never, jnp.int32(0))
+    never, rounds = jnp.zeros(count, bool), jnp.int32(0)
+    return FedAlaState(tree.expand(start), heads, ones, never, rounds)
 
   def take(params, memory, gradient, step, rate):
     del rate
@@ -100,18 +99,14 @@ def fed_ala(
     return params | {'weights': if_active(sampled, new, weights)}, memory, loss
 
   def learn_weights(state, heads, weights, epochs, data, cohort, key):
-    width = batching.batch_width(once.schedule, data.max_examples)
-    batches = batching.batches_per_epoch(data.sizes(jnp.asarray(cohort.ids)), width)
+    batches = batching.batches_of(once.schedule, data, cohort.ids)
     sampled = jnp.ceil(variable(ala_sample) * batches - 1e-4).astype(jnp.int32)
     own = {'head': heads, 'weights': weights, 'sampled': sampled, 'batches': batches}
     shared = {'global': state.params} | dict.fromkeys(own)
     starts = ClientModels(shared, own={'global': None} | own)
     objective = Objective(epochs=epochs, step=OwnStep(lambda params: (), take))
-    reduction = Reduction(weights_alone, sums=(), keep=False, sent='nothing')
+    reduction = Reduction(_weights_alone, sums=(), keep=False, sent='nothing')
     return train_cohort(once, starts, data, cohort, key, objective, reduction)
-
-  def weights_alone(trained, starts, total):
-    return trained.params['weights'], total
 
   def fold(trained, starts, total, w):
     weights = trained.weights(weighting)
@@ -119,8 +114,7 @@ def fed_ala(
 
   def step(state, data, cohort, key):
     heads, weights, learned = tree.rows_of(state[1:4], cohort)
-    learns = state.rounds > 0
-    epochs = jnp.where(learned, 1, ala_start_epochs) * learns
+    epochs = jnp.where(learned, 1, ala_start_epochs) * (state.rounds > 0)
     found = learn_weights(state, heads, weights, epochs, data, cohort, key)
     w, now = state.params, state._replace(heads=heads, head_weights=found.folded)
     starts = ClientModels(own=deployed(now, data).params(cohort.ids.shape[0]))
@@ -129,7 +123,7 @@ def fed_ala(
     both = trained.together_with(found)
     state = own_models.kept(
       state, cohort, both.took_part(), heads=trained.folded,
-      head_weights=found.folded, learned=learned | learns,
+      head_weights=found.folded, learned=epochs > 0,
     )  # fmt: skip
     params, rounds = sums.mean_of(trained.sums, w), state.rounds + 1
     return state._replace(params=params, rounds=rounds), both.info()
@@ -139,8 +133,12 @@ def fed_ala(
     body, head = personal_head.parts(state.params, head_layers)
     return ClientModels(body, own=_mix(head, state.heads, state.head_weights))
 
-  sent = traffic.one_model(local)  # The A_i stay with their clients.
-  return Algorithm(local, init, step, deployed, traffic=sent)
+  # The A_i stay with their clients.
+  return Algorithm(local, init, step, deployed, traffic=traffic.one_model(local))
+
+
+def _weights_alone(trained: Trained, starts: ClientModels, total: tuple) -> tuple:
+  return trained.params['weights'], total
 
 
 def _mix(g: Params, heads: Params, weights: Params) -> Params:

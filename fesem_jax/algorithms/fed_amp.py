@@ -19,7 +19,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.utils.errors import UserError, check_at_least
+from fesem_jax.utils.errors import UserError, check_at_least, check_positive
 
 
 class FedAmpState(NamedTuple):
@@ -60,8 +60,7 @@ def fed_amp(
       sigma / (M - 1).
   """
   check_at_least(0, amp_lambda=amp_lambda, amp_alpha=amp_alpha)
-  if not amp_sigma > 0:  # NaN neither.
-    raise UserError(f'`amp_sigma={amp_sigma}` must be positive.')
+  check_positive(amp_sigma=amp_sigma)
 
   def init(key, data):
     others = max(len(data.info.names) - 1, 1)

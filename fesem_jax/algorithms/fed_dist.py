@@ -10,7 +10,7 @@ from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.core import hyperparameters
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check_positive
 
 
 def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:
@@ -47,6 +47,5 @@ def fed_dws(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algor
 
 
 def _towards_the_mean(epsilon: float) -> optax.GradientTransformation:
-  if not epsilon > 0:
-    raise UserError(f'`server_learning_rate={epsilon}` must be positive.')
+  check_positive(server_learning_rate=epsilon)
   return hyperparameters.optimizer(optax.sgd, epsilon)

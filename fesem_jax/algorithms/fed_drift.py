@@ -131,8 +131,5 @@ def fed_drift(
     del data
     return ClientModels(state.centers, state.assignment)
 
-  def in_use(state):
-    return (state.last_used >= 0).sum()
-
-  sent = traffic.all_in_use(local, check_every, in_use)
+  sent = traffic.all_in_use(local, check_every, lambda s: (s.last_used >= 0).sum())
   return Algorithm(local, init, step, deployed, traffic=sent)

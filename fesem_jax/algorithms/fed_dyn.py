@@ -16,7 +16,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.objective import Correction, Objective
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check_positive
 
 
 class FedDynState(NamedTuple):
@@ -54,8 +54,7 @@ def fed_dyn(
     UserError: on an option outside its range.
   """
   own_models.check_client_state(client_state)
-  if not dyn_alpha > 0:  # NaN neither.
-    raise UserError(f'`dyn_alpha={dyn_alpha}` must be positive.')
+  check_positive(dyn_alpha=dyn_alpha)
 
   def init(key, data):
     start = tree.expand(local.model.init(key))

@@ -28,7 +28,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS, Trained
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 
@@ -83,11 +83,8 @@ def fed_group(
   check_choice('weighting', weighting, WEIGHTINGS)
   shortly = before_rounds(local, init_epochs)
 
-  def updates(trained, starts):
-    return jax.tree.map(jnp.subtract, trained.params, starts.shared)
-
   def nearest(trained, starts, total, directions):
-    return nearest_direction(updates(trained, starts), directions), total
+    return nearest_direction(_updates(trained, starts), directions), total
 
   def placed(start, directions, data, key):
     reduction = Reduction(nearest, (), directions, keep=False)
@@ -101,14 +98,11 @@ def fed_group(
     local_key = prng_streams.fold(key, prng_streams.LOCAL)
     cohort = all_or_sample(key, data, init_clients or 20 * num_clusters, local.mesh)
     trained = train_cohort(shortly, starts, data, cohort, local_key)
-    cluster, counts = clusters_of_directions(
-      prng_streams.fold(key, prng_streams.CLUSTERING),
-      updates(trained, starts),
-      trained.took_part(),
-      jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
-      num_clusters,
-      local.mesh,
-    )
+    clustering_key = prng_streams.fold(key, prng_streams.CLUSTERING)
+    of_clients = _updates(trained, starts), trained.took_part()
+    ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
+    args = clustering_key, *of_clients, ids, num_clusters, local.mesh
+    cluster, counts = clusters_of_directions(*args)
     origins = tree.repeat(tree.unstack(starts.shared, 0), num_clusters)
     weights = counts.astype(jnp.float32)
     centers = em.m_step(trained.params, cluster, weights, origins, local.mesh)
@@ -147,3 +141,8 @@ def fed_group(
   return Algorithm(
     local, init, step, deployed, train=train, traffic=sent, of_unseen=of_unseen
   )
+
+
+def _updates(trained: Trained, starts: ClientModels) -> Params:
+  """[S, ...] D_i, from the model that all clients start from."""
+  return jax.tree.map(jnp.subtract, trained.params, starts.shared)

@@ -82,23 +82,19 @@ def flux(
     raise UserError(f'flux describes the classes of clients; `task={task}` has none.')
 
   def init(key, data):
-    start, count = tree.expand(local.model.init(key)), len(data.info.names)
+    start, most = local.model.init(key), max_clusters or len(data.info.names)
     components = descriptors.size_of_features(local, latent_layer, data)[1]
-    return FluxState(
-      centers=tree.take(start, jnp.zeros(max_clusters or count, jnp.int32)),
-      assignment=jnp.zeros(data.num_clients, jnp.int32),
-      rounds=jnp.int32(0),
-      described_by=start,
-      placing=descriptors.Placing.nowhere(max_clusters or count, components),
-      numbers=jnp.int32(2 * (data.num_classes + 1) * components),
-    )
+    placing = descriptors.Placing.nowhere(most, components)
+    numbers = jnp.int32(2 * (data.num_classes + 1) * components)
+    own, rounds = jnp.zeros(data.num_clients, jnp.int32), jnp.int32(0)
+    centers, average = tree.repeat(start, most), tree.expand(start)
+    return FluxState(centers, own, rounds, average, placing, numbers)
 
   def step(state, data, cohort, key):
     check_everyone(cohort, 'flux', 'it compares the descriptors of all clients')
-    own, rounds, used = state.assignment, state.rounds + 1, deployed(state, data)
-    centers, trained, info = train_and_average(
-      local, used, own, data, cohort, key, weighting
-    )
+    own, rounds = state.assignment, state.rounds + 1
+    args = local, deployed(state, data), own, data, cohort, key, weighting
+    centers, trained, info = train_and_average(*args)
     counts = trained.took_part()
 
     def described():
@@ -125,13 +121,10 @@ def flux(
     most, count = len(info.clusters.sizes), len(found.centroids)
     check_found('flux', count, most, f'`eps_scaling={eps_scaling:g}`')
     after = np.where(exists, found.assignment, before)
-    average = jnp.zeros(most, jnp.int32)
-    state = state._replace(
-      centers=tree.take(state.centers, average),
-      assignment=after,
-      described_by=tree.take(state.centers, average[:1]),
-      placing=found.placing(most, reach),
-    )
+    average = tree.unstack(state.centers, 0)
+    centers, placing = tree.repeat(average, most), found.placing(most, reach)
+    state = state._replace(centers=centers, assignment=after, placing=placing)
+    state = state._replace(described_by=tree.expand(average))
     return state, info._replace(clusters=reassigned(info.clusters, before, after))
 
   def deployed(state, data):
@@ -144,6 +137,5 @@ def flux(
     return ClientModels(state.centers, state.placing.nearest(found))
 
   sent = traffic.with_extra_round(local, warmup_rounds + 1, lambda state: state.numbers)
-  return Algorithm(
-    local, init, step, deployed, between, traffic=sent, of_unseen=of_unseen
-  )
+  functions = init, step, deployed, between
+  return Algorithm(local, *functions, traffic=sent, of_unseen=of_unseen)

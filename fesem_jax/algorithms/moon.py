@@ -20,7 +20,12 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import (
+  UserError,
+  check_at_least,
+  check_choice,
+  check_positive,
+)
 
 
 class MoonState(NamedTuple):
@@ -64,8 +69,7 @@ def moon(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(0, moon_mu=moon_mu)
-  if not moon_temperature > 0:  # NaN neither.
-    raise UserError(f'`moon_temperature={moon_temperature}` must be positive.')
+  check_positive(moon_temperature=moon_temperature)
   layers = tuple(check_parameters(whole_model(local.model)))
   check_choice('features_before', features_before, layers)
   if len(layers) == 1:

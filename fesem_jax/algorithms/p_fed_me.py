@@ -20,7 +20,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import check_at_least, check_choice, check_positive
 
 
 class PFedMeState(NamedTuple):
@@ -69,14 +69,11 @@ def p_fed_me(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, inner_steps=inner_steps)
-  positive = {
-    'pfedme_lambda': pfedme_lambda,
-    'inner_learning_rate': inner_learning_rate,
-    'server_learning_rate': server_learning_rate,
-  }
-  for name, value in positive.items():
-    if not value > 0:  # NaN neither.
-      raise UserError(f'`{name}={value}` must be positive.')
+  check_positive(
+    pfedme_lambda=pfedme_lambda,
+    inner_learning_rate=inner_learning_rate,
+    server_learning_rate=server_learning_rate,
+  )
 
   def init(key, data):
     start = local.model.init(key)
@@ -117,10 +114,8 @@ def p_fed_me(
     objective = Objective(step=OwnStep(begin, take))
     reduction = Reduction(fold, sums.no_sums(state.params), keep=False)
     trained = train_cohort(local, starts, data, cohort, key, objective, reduction)
-    mean, beta = (
-      sums.mean_of(trained.sums, state.params),
-      variable(server_learning_rate),
-    )
+    mean = sums.mean_of(trained.sums, state.params)
+    beta = variable(server_learning_rate)
     params = jax.tree.map(lambda x, w: x + beta * (w - x), state.params, mean)
     client_params = tree.with_rows(state.client_params, cohort, trained.folded)
     info = trained._replace(steps=inner_steps * trained.steps).info()

@@ -18,7 +18,12 @@ from fesem_jax.training.batch_losses import OwnStep, descend
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import (
+  UserError,
+  check_at_least,
+  check_choice,
+  check_positive,
+)
 
 META_GRADIENTS = ('first_order', 'hessian_free')
 
@@ -64,8 +69,7 @@ def per_fed_avg(
   check_choice('meta_gradient', meta_gradient, META_GRADIENTS)
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(0, adaptation_rate=adaptation_rate)
-  if not hessian_delta > 0:  # NaN neither.
-    raise UserError(f'`hessian_delta={hessian_delta}` must be positive.')
+  check_positive(hessian_delta=hessian_delta)
   batches = 2 + META_GRADIENTS.index(meta_gradient)
 
   def init(key, data):

@@ -20,7 +20,7 @@ from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.objective import Correction, Objective
 from fesem_jax.training.plain_sgd import learning_rate, of_unit_rate
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check_positive
 
 
 class ScaffoldState(NamedTuple):
@@ -61,8 +61,7 @@ def scaffold(
   """
   eta = learning_rate(local)
   own_models.check_client_state(client_state)
-  if not server_learning_rate > 0:
-    raise UserError(f'`server_learning_rate={server_learning_rate}` must be positive.')
+  check_positive(server_learning_rate=server_learning_rate)
 
   def init(key, data):
     check_models_only(data, 'scaffold', 'control variates beside models')

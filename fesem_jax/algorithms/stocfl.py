@@ -27,7 +27,7 @@ from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import check_at_least, check_between, check_choice
 
 
 class StocflState(NamedTuple):
@@ -83,8 +83,7 @@ def stocfl(
   check_max_clusters(0, max_clusters)
   check_at_least(0, stocfl_lambda=stocfl_lambda, anchor_epochs=anchor_epochs)
   check_choice('weighting', weighting, WEIGHTINGS)
-  if not -1 <= stocfl_tau <= 1:  # NaN neither.
-    raise UserError(f'`stocfl_tau={stocfl_tau}` must lie in [-1, 1].')
+  check_between(-1, 1, stocfl_tau=stocfl_tau)
   rule = anchored_clusters.Rule(local, anchor_epochs, stocfl_tau)
 
   def init(key, data):
@@ -100,17 +99,13 @@ def stocfl(
 
   def train(local, state, data, cohort, key, reduction):
     starts = ClientModels(state.centers, state.clusters.assignment).of(cohort)
-    objective = Objective(
-      penalty=variable(stocfl_lambda / 2) if stocfl_lambda else None,
-      anchor=ClientModels(state.params),
-    )
+    penalty = variable(stocfl_lambda / 2) if stocfl_lambda else None
+    objective = Objective(penalty=penalty, anchor=ClientModels(state.params))
     return train_cohort(local, starts, data, cohort, key, objective, reduction)
 
   def step(state, data, cohort, key):
-    before, joined = (
-      state.clusters.assignment,
-      tree.rows_of(state.clusters.joined, cohort),
-    )
+    before = state.clusters.assignment
+    joined = tree.rows_of(state.clusters.joined, cohort)
     new = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
     new &= ~joined & (data.sizes(cohort.ids) > 0)
     args = state, data, cohort, new, key
@@ -137,10 +132,8 @@ def stocfl(
 
   def deployed(state, data):
     own, late = state.clusters.assignment, ~state.clusters.joined & (data.sizes() > 0)
-    choice = jax.lax.cond(
-      late.any(), lambda: jnp.where(late, similar(state, data), own), lambda: own
-    )
-    return ClientModels(state.centers, choice)
+    choice = jax.lax.cond(late.any(), lambda: similar(state, data), lambda: own)
+    return ClientModels(state.centers, jnp.where(late, choice, own))
 
   def of_unseen(state, data):
     return ClientModels(state.centers, similar(state, data))

@@ -26,7 +26,9 @@ def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> s
     data_placement: one of `PLACEMENTS`. 'auto' splits data between accelerators that
       would take more than an eighth of the memory of each; more than half where rounds
       are of some clients, as then another placement draws others. CPU devices,
-      which share the machine's memory, get all data.
+      which share the machine's memory, get all data. With 'sharded', rounds of some
+      clients draw of each device alike, so that their clients depend on the number of
+      devices, unless it divides 8.
     num_bytes: of both splits; see `bytes_of`.
     mesh: the devices.
     everyone: whether every client takes part in every round.

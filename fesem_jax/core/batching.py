@@ -50,6 +50,12 @@ def batches_per_epoch(sizes: jax.Array, width: int) -> jax.Array:
   return (sizes + width - 1) // width
 
 
+def batches_of(schedule: Schedule, data: FederatedData, ids: jax.Array) -> jax.Array:
+  """[S] int32: batches of an epoch of clients `ids`."""
+  width = batch_width(schedule, data.max_examples)
+  return batches_per_epoch(data.sizes(jnp.asarray(ids)), width)
+
+
 def most_steps(schedule: Schedule, max_examples: int) -> int:
   """The most local steps that any client takes."""
   batches = -(-max_examples // batch_width(schedule, max_examples))

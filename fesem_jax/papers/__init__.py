@@ -1,8 +1,9 @@
-"""Data and models of published experiments that `experiments.reproduce` runs again.
+"""What published experiments need that no flag says, for `experiments.reproduce`.
 
-Each module has the generators of one paper, as functions that --dataset and --model
-name: `--dataset=fesem_jax.papers.fed_em:mixture`. They return arrays as `data.arrays`
-describes them.
+Each module has the methods, data and models of one paper, as functions that
+--algorithm, --dataset and --model name: `--dataset=fesem_jax.papers.fed_em:mixture`.
+Data are arrays as `data.arrays` describes them.
 
-May import `core`, `data`, `models`, `callbacks`, `tasks` and `utils`.
+May import `core`, `data`, `models`, `cohorts`, `algorithms`, `callbacks`, `tasks` and
+`utils`.
 """

@@ -75,8 +75,7 @@ def simulate(
     tensorboard: write scalars for TensorBoard, as the callback `loggers.TensorBoard`.
     make_portrait: describe the clients for the figures after the last round.
     save_models: whether the workdir gets the deployed models for `load_run`: all
-      centers, or M models of P numbers where every client has its own. None saves up
-      to 1 GiB.
+      centers, or every client's own. None saves up to 1 GiB.
     progress: None shows live lines on a terminal, and elsewhere lines on what takes
       long; True shows lines on everything there; False shows nothing.
     programs: compiled by earlier runs of the same algorithm, e.g. with other seeds;
@@ -85,10 +84,8 @@ def simulate(
     unseen: training and test split of clients that take no part, to measure on after
       the last round; see `evaluate.models_of_unseen`.
     notes: sentences about the method that the summary keeps; see `algorithms.notes`.
-    data_placement: 'replicated' puts all examples on every device; 'sharded' splits
-      them by client, and then rounds of some clients draw of each device alike, so that
-      their clients depend on the number of devices, unless it divides 8; 'auto' splits
-      data that are large for the devices, see `placement.chosen`.
+    data_placement: where examples are, see `placement.chosen`: 'replicated' on every
+      device, 'sharded' by client, or 'auto'.
     later_phases: splits that take the place of `train` and `test` from later rounds on,
       as of `data.load_phases`; they may differ from them in values alone.
     callbacks: watch the run, and may end it; see `Callback`.

@@ -12,6 +12,7 @@ from fesem_jax.utils.errors import (
   argument,
   check_at_least,
   check_choice,
+  check_positive,
   check_share,
 )
 
@@ -135,12 +136,7 @@ def _check(
   """Raises `UserError`; see `local_optimizer`."""
   check_choice('optimizer', optimizer, NAMES)
   named = argument('optimizer', optimizer)
-  for name, value in {
-    'learning_rate': learning_rate,
-    'adam_epsilon': adam.epsilon,
-  }.items():
-    if not value > 0:
-      raise UserError(f'{argument(name, value)} must be positive.')
+  check_positive(learning_rate=learning_rate, adam_epsilon=adam.epsilon)
   check_share(momentum=momentum, adam_beta1=adam.beta1, adam_beta2=adam.beta2)
   check_at_least(0, weight_decay=weight_decay, clip_norm=clip_norm)
   if nesterov and (optimizer != 'momentum' or momentum == 0):

@@ -37,6 +37,20 @@ def check_at_least(least: float, **values: float) -> None:
       raise UserError(f'{argument(name, value)} must be at least {least}.')
 
 
+def check_positive(**values: float) -> None:
+  """Raises `UserError` naming the first argument of `values` that is not positive."""
+  for name, value in values.items():
+    if not value > 0:  # NaN is refused too.
+      raise UserError(f'{argument(name, value)} must be positive.')
+
+
+def check_between(least: float, most: float, **values: float) -> None:
+  """Raises `UserError` naming the first argument of `values` outside [least, most]."""
+  for name, value in values.items():
+    if not least <= value <= most:
+      raise UserError(f'{argument(name, value)} must lie in [{least:g}, {most:g}].')
+
+
 def check_share(upper: float = 1.0, **values: float) -> None:
   """Raises `UserError` naming the first argument of `values` outside [0, upper)."""
   for name, value in values.items():

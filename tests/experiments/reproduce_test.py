@@ -7,7 +7,7 @@ from scipy import stats
 from experiments import ledger, recipes, reproduction_page
 from experiments.recipes import Cell
 from experiments.reproduce import SMALL_TOLERANCE
-from fesem_jax.papers import cfl_gp, fed_em, fed_prox, p_fed_me
+from fesem_jax.papers import cfl_gp, fed_em, fed_prox, ifca, p_fed_me
 from fesem_jax.utils.errors import UserError
 from tests.support import commands
 
@@ -204,6 +204,16 @@ def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
   later = p_fed_me.mnist_two_labels_of_2021()
   assert len({x.tobytes() for x in later['x']}) == len(later['x'])
   assert len({x.tobytes() for x in data['x']}) < 0.4 * len(data['x'])
+
+
+def test_local_models_of_ifca_begin_as_different_ones():
+  local, data = helpers.local(), helpers.federation([3, 4, 5])
+  state = ifca.local_models(local).init(jax.random.key(0), data)
+  for i, client in enumerate(data.client_ids):
+    own = local.model.init(jax.random.fold_in(jax.random.key(0), int(client)))
+    chex.assert_trees_all_close(tree.unstack(state.client_params, i), own, rtol=1e-6)
+  first, second = (tree.unstack(state.client_params, i) for i in (0, 1))
+  assert not np.array_equal(*(next(iter(p.values()))['kernel'] for p in (first, second)))
 
 
 def test_the_groups_of_cfl_gp_are_pairs_of_angles(real_data):

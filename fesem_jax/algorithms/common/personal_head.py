@@ -50,6 +50,11 @@ def parts(params: Params, head: Collection[str]) -> tuple[Params, Params]:
   return body, {name: x if name in head else None for name, x in params.items()}
 
 
+def head_of(head: Collection[str], params: Params) -> Params:
+  """Head of a model or stack, None in place of the other layers."""
+  return parts(params, head)[1]
+
+
 def init(
   local: LocalTraining, head: Collection[str]
 ) -> Callable[[jax.Array, FederatedData], PersonalHeadState]:

@@ -7,13 +7,12 @@ from fesem_jax.cohorts.sampling import client_keys, coin
 from fesem_jax.core import prng_streams
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check_between
 
 
 def check(local: LocalTraining, straggler_fraction: float) -> None:
   """Raises `UserError` on a bad share, or where local work is counted in steps."""
-  if not 0 <= straggler_fraction <= 1:
-    raise UserError(f'`straggler_fraction={straggler_fraction}` must lie in [0, 1].')
+  check_between(0, 1, straggler_fraction=straggler_fraction)
   if straggler_fraction and local.schedule.steps:
     raise UserError('`straggler_fraction` needs `epochs`, not `steps`.')
 

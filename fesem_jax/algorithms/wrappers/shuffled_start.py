@@ -13,7 +13,7 @@ from fesem_jax.clustering import em
 from fesem_jax.cohorts.sampling import everyone, shuffled
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check_between
 
 
 def with_shuffled_start(method: Algorithm, probability: float) -> Algorithm:
@@ -28,8 +28,7 @@ def with_shuffled_start(method: Algorithm, probability: float) -> Algorithm:
     UserError: on a probability outside of [0, 1], or, when it starts, where the models
       of all clients are not on the devices.
   """
-  if not 0 <= probability <= 1:
-    raise UserError(f'{argument("probability", probability)} must lie in [0, 1].')
+  check_between(0, 1, probability=probability)
   check_wrappable(method, 'with_shuffled_start')
 
   def init(key, data, cohort=None):

@@ -1,0 +1,47 @@
+"""Files and functions stay short enough to be read at once."""
+
+import ast
+import inspect
+import pathlib
+
+from fesem_jax import algorithms
+
+ROOT = pathlib.Path(__file__).parent.parent
+FILES = [p for folder in ('fesem_jax', 'experiments', 'benchmarks')
+         for p in sorted((ROOT / folder).rglob('*.py'))]  # fmt: skip
+
+# Options of the public functions, and what a file of results is made of.
+MANY_PARAMETERS = {
+  'simulate', 'local_training', 'kmeans', 'separation', 'from_arrays', 'map_clients',
+  'summary', 'make',
+}  # fmt: skip
+
+
+def functions(path):
+  """Pairs of name and node of the functions of a file, nested ones too."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+      yield f'{path.relative_to(ROOT)}:{node.name}', node
+
+
+def test_no_file_of_a_method_is_long():
+  files = {inspect.getsourcefile(factory) for factory in algorithms.METHODS.values()}
+  lines = {f: pathlib.Path(f).read_text().count('\n') for f in files}
+  assert {f: n for f, n in lines.items() if n > 150} == {}
+  assert len(lines) > 30
+
+
+def test_no_function_has_more_than_100_lines():
+  lines = {name: f.end_lineno - f.lineno + 1 for p in FILES for name, f in functions(p)}
+  assert {name: n for name, n in lines.items() if n > 100} == {}
+  assert len(lines) > 1000
+
+
+def test_no_function_has_more_than_8_parameters():
+  counts = {
+    name: len(f.args.posonlyargs + f.args.args + f.args.kwonlyargs)
+    for p in FILES
+    for name, f in functions(p)
+  }
+  many = {name.split(':')[1] for name, n in counts.items() if n > 8}
+  assert many == MANY_PARAMETERS
