@@ -1,5 +1,7 @@
 """fesem-reproduce: recipes, the ledger, verdicts, the page."""
 
+import chex
+import jax
 import numpy as np
 import pytest
 from scipy import stats
@@ -7,9 +9,10 @@ from scipy import stats
 from experiments import ledger, recipes, reproduction_page
 from experiments.recipes import Cell
 from experiments.reproduce import SMALL_TOLERANCE
+from fesem_jax.core import tree
 from fesem_jax.papers import cfl_gp, fed_em, fed_prox, ifca, p_fed_me
 from fesem_jax.utils.errors import UserError
-from tests.support import commands
+from tests.support import commands, helpers
 
 _LEDGER = commands.ROOT / 'benchmarks/results/papers'
 _PAGE = commands.ROOT / 'docs/published_figures.md'
@@ -213,7 +216,9 @@ def test_local_models_of_ifca_begin_as_different_ones():
     own = local.model.init(jax.random.fold_in(jax.random.key(0), int(client)))
     chex.assert_trees_all_close(tree.unstack(state.client_params, i), own, rtol=1e-6)
   first, second = (tree.unstack(state.client_params, i) for i in (0, 1))
-  assert not np.array_equal(*(next(iter(p.values()))['kernel'] for p in (first, second)))
+  assert not np.array_equal(
+    *(next(iter(p.values()))['kernel'] for p in (first, second))
+  )
 
 
 def test_the_groups_of_cfl_gp_are_pairs_of_angles(real_data):
