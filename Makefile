@@ -63,12 +63,15 @@ endif
 OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
   clustering/em clustering/kmeans training/cohort training/client_losses core/sums))
 
+# One more than CI has cores: tests that wait for processes of their own leave a core idle.
+WORKERS ?= 3
+
 test: install
-	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(OPTIMIZED)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(OPTIMIZED))
+	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(OPTIMIZED)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(addprefix --ignore=,$(OPTIMIZED))
 
 test-fast: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
 
 bench: install
 	$(BIN)/python -m benchmarks.peers $(BENCH)
@@ -98,7 +101,7 @@ fuzz: install
 PROPERTIES ?= 50000
 
 properties: install
-	FESEM_PROPERTIES=$(PROPERTIES) $(BIN)/python -m pytest -n 2 --dist worksteal \
+	FESEM_PROPERTIES=$(PROPERTIES) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 	  tests/algorithms/properties_test.py tests/tasks/properties_test.py \
 	  -k 'test_properties or after_a_checkpoint or streamed_clients'
 
