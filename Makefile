@@ -59,7 +59,8 @@ else
 	$(BIN)/python -m experiments.reproduce --list
 endif
 
-# Numerical tests, in programs as fast as users'; all others compile without optimizing.
+# Files of tests marked `optimized`, whose programs are those of users; all others compile
+# without optimization.
 OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
   clustering/em clustering/kmeans training/cohort training/client_losses core/sums))
 
@@ -67,8 +68,9 @@ OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
 WORKERS ?= 3
 
 test: install
-	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(OPTIMIZED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(addprefix --ignore=,$(OPTIMIZED))
+	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
+	  -m optimized $(OPTIMIZED)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not optimized'
 
 test-fast: install
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'

@@ -8,6 +8,8 @@ from fesem_jax.core import sharding
 from tests.support import helpers, reference
 from tests.support.methods import matrix
 
+pytestmark = pytest.mark.optimized
+
 
 def test_e_step_is_the_nearest_center_and_ties_go_to_the_smallest():
   points, _ = helpers.blobs()

@@ -37,6 +37,7 @@ def run_kmeans(key, points, exists, k, **options):
 @pytest.mark.parametrize(
   ('seeding', 'limit'), [('random', 512), ('random', 40), ('plusplus', 40)]
 )
+@pytest.mark.optimized
 def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):
   # With the low limit, restarts see a sample and the best is refined on all.
   monkeypatch.setattr(kmeans, 'GRAM_CLIENTS', limit)

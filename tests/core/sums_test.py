@@ -14,6 +14,8 @@ from fesem_jax.core.types import FederatedData
 from tests.support import helpers, reference
 from tests.support.methods import matrix
 
+pytestmark = pytest.mark.optimized
+
 SPREAD = 1e-4  # Of the clients about their center, whose parameters are about 1.
 
 

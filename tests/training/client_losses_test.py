@@ -74,6 +74,7 @@ def test_the_loss_of_an_example_that_is_not_a_number_is_infinite():
   ('devices', 'placement'),
   [(1, None), (2, None), (2, 'replicated'), (2, 'sharded')],
 )
+@pytest.mark.optimized
 def test_losses_of_every_client_match_reference(devices, placement):
   data = helpers.federation([30, 7, 12, 1, 5])
   local = helpers.local(devices=devices)
@@ -104,6 +105,7 @@ def test_losses_of_every_client_match_reference(devices, placement):
 
 @pytest.mark.parametrize('devices', [1, 2])
 @pytest.mark.parametrize('chunk', [1, 2])
+@pytest.mark.optimized
 def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
   data = helpers.federation([30, 7, 12, 1])
   local = helpers.local(chunk=chunk, devices=devices)

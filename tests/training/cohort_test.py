@@ -73,6 +73,7 @@ def test_weighted_losses_match_float64_reference(schedule, shared_start, chunk):
   ('schedule', 'prox'), [*((s, 0.3) for s in SCHEDULES), (SCHEDULES[0], None)]
 )
 @pytest.mark.parametrize('shared_start', ['off', 'on'])
+@pytest.mark.optimized
 def test_matches_float64_reference(schedule, prox, shared_start):
   data = helpers.federation(SIZES)
   local = helpers.local(chunk=3)._replace(schedule=schedule, shared_start=shared_start)
@@ -87,6 +88,7 @@ def test_matches_float64_reference(schedule, prox, shared_start):
     np.testing.assert_allclose(losses[i], loss, rtol=1e-4)
 
 
+@pytest.mark.optimized
 def test_penalty_and_correction_per_client_match_reference():
   data = helpers.federation([6, 6, 6])
   local = helpers.local(batch_size=3, epochs=2)
