@@ -28,21 +28,21 @@ class Cell(NamedTuple):
   """One published figure and how it is computed here.
 
   Attributes:
-    name: of its runs' folder and its entry in the ledger.
-    row: what tables call it.
-    flags: of `experiments.run`, after those of the recipe.
-    runs_of: name of the cell whose runs this one reads, if it has none of its own.
-    published: the figure; None where only a curve is published.
+    name: name of the folder of its runs and of its entry in the ledger.
+    row: name in tables.
+    flags: flags of `experiments.run`, after those of the recipe.
+    runs_of: name of the cell whose runs this one reads; '' if it has its own runs.
+    published: the published value; None if only a curve is published.
     deviation: its standard deviation over seeds, if published.
-    rounding: half of the last digit that is published, or what "about" leaves open.
-    published_seeds: how many seeds it is the mean of.
+    rounding: half of the last published digit, or half the width of an "about" value.
+    published_seeds: number of seeds of the published mean.
     measure: one of `MEASURES`.
-    report: of the last round, the best one, or the first.
-    rates: learning rates of which the best is taken; empty takes that of the flags.
-    seeds: 0, 1, ...
-    hours: processor hours of all its runs, about.
-    comparable: why it cannot be compared; '' if it can.
-    why: what is known of a difference.
+    report: `last`, `best` or `first` evaluation.
+    rates: learning rates, of which the best counts; empty: the rate of the flags.
+    seeds: number of seeds, which are 0, 1, ...
+    hours: approximate processor hours of all its runs.
+    comparable: why the cell cannot be compared; '' if it can.
+    why: known reasons for a difference.
   """
 
   name: str
@@ -66,17 +66,17 @@ class Recipe(NamedTuple):
   """A published table, or part of one.
 
   Attributes:
-    name: of its file.
-    title: of its section.
+    name: name of the file.
+    title: title of the section.
     reference: authors, title, venue, table.
-    setting: what all cells have in common.
-    facts: where the setting and the figures were found.
-    why: what is known of differences of several cells.
-    own_data: how to run the published setting, where data stand in for its own.
-    cells: in the order of the page.
-    small_cell: name of the cell of which `small` makes a run of a few seconds.
+    setting: the setting that all cells share.
+    facts: sources of the setting and of the published values.
+    why: known reasons for differences in several cells.
+    own_data: how to run the published setting, if a recipe uses substitute data.
+    cells: cells in the order of the page.
+    small_cell: name of the cell that `small` reduces to a run of a few seconds.
     small: flags after those of that cell.
-    small_value: the accuracy that this run deploys, in percent.
+    small_value: deployed accuracy of the small run, in percent.
   """
 
   name: str

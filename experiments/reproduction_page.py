@@ -1,4 +1,4 @@
-"""The page on published figures, made of recipes and the ledger."""
+"""Writes the page on published figures from recipes and the ledger."""
 
 import pathlib
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from .recipes import MEASURES, Cell, Recipe
 _HEAD = ('cell', 'published', 'here', 'difference', 'verdict')
 _INTRODUCTION = """# Published figures
 
-How published tables come out when they are computed again. `fesem-reproduce --page`
-writes this page from recipes (`experiments/presets/papers/*.toml`) and the ledger of
-what was run (`benchmarks/results/papers/`), which has commands, versions, seeds and
-curves of each cell.
+This page compares published results with our reproductions. `fesem-reproduce --page`
+writes it from recipes (`experiments/presets/papers/*.toml`) and a ledger of finished
+runs (`benchmarks/results/papers/`) with the commands, versions, seeds and curves of
+each cell.
 
 ```
 fesem-reproduce --list                 # recipes, cells, processor hours
@@ -24,17 +24,17 @@ fesem-reproduce --paper=p_fed_me       # all cells of one paper; resumes
 fesem-reproduce --page                 # this page
 ```
 
-In the source tree, `make reproduce PAPER=p_fed_me` does the last two.
+In the source tree, `make reproduce PAPER=p_fed_me` runs the last two commands.
 
-A cell shows the mean over its seeds, with the standard deviation where there are
-several. The verdict is *within noise* if the difference lies inside a 95 % interval of
-our seeds and the published deviation together, *different* if it does not; with one
-seed and no published deviation there is no interval. *Not comparable* cells say what
-differs."""
+Each cell shows the mean over its seeds and, with several seeds, the standard
+deviation. The verdict is *within noise* if the difference lies inside a 95 % interval
+that combines the deviation of our seeds with the published one, and *different*
+otherwise. With one seed and no published deviation there is no interval. For cells that
+are *not comparable*, a list below the table states the differences in setting."""
 _ADDING = """## Adding a paper
 
-A recipe is a file `NAME.toml`; `fesem-reproduce --paper=NAME.toml` runs it from
-anywhere. Fields outside of cells are those of all cells:
+A recipe is a file `NAME.toml`, which `fesem-reproduce --paper=NAME.toml` runs from any
+folder. Fields outside of cells apply to all cells:
 
 ```toml
 title = "A method on rotated digits"
@@ -49,12 +49,22 @@ flags = ["--algorithm=fed_avg"]
 published = 90.0
 ```
 
-Further fields of a cell: `deviation`, `published_seeds`, `rounding` (what "about"
-leaves open), `measure` (`deployed`, `finetuned`, `rounds` to the first `--target`,
-`ari`, `seconds`), `report` (`last`, `best`, `first`), `seeds`, `rates` (the best of
-these counts), `hours`, `comparable` (why it is not), `why` (what is known of a
-difference), and `runs_of`, another cell whose runs it reads. Data that a paper
-generates are functions of `fesem_jax.papers`, which `--dataset` names."""
+A cell may have these fields too:
+
+| field | value |
+|---|---|
+| `deviation`, `published_seeds` | the published standard deviation and number of seeds |
+| `rounding` | half width of an "about" value |
+| `measure` | `deployed`, `finetuned`, `rounds` to the first `--target`, `ari` or `seconds` |
+| `report` | the `last`, `best` or `first` evaluation |
+| `seeds` | number of seeds |
+| `rates` | learning rates; the best one counts |
+| `hours` | expected processor hours |
+| `comparable` | why the cell cannot be compared |
+| `why` | known reasons for a difference |
+| `runs_of` | another cell whose runs this cell reads |
+
+For data that a paper generates, `--dataset` names a function in `fesem_jax.papers`."""
 
 
 def shown(cell: Cell, value: float | None) -> str:
@@ -66,7 +76,7 @@ def shown(cell: Cell, value: float | None) -> str:
 
 
 def published(cell: Cell) -> str:
-  """What is published of a cell."""
+  """The published value of a cell."""
   if cell.published is None:
     return 'a curve'
   digits = MEASURES[cell.measure][0]
@@ -76,7 +86,7 @@ def published(cell: Cell) -> str:
 
 
 def here(cell: Cell, found: ledger.Entry | None) -> str:
-  """What a cell came out as."""
+  """The reproduced value of a cell."""
   if found is None:
     return f'not run ({cell.hours:g} h)' if cell.hours else 'not run'
   mean = ledger.mean(found['values'])
@@ -181,7 +191,7 @@ def _anchor(title: str) -> str:
 def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
   lines = [f'## {recipe.title}', '', f'{recipe.reference}.', '']
   lines.append(recipe.setting.strip())
-  lines += ['', f'Source of these facts: {recipe.facts}', '']
+  lines += ['', f'Sources: {recipe.facts}', '']
   rows, reasons = [], {}
   for cell in recipe.cells:
     found = ledger.read(kept, recipe.name, cell.name)
@@ -199,7 +209,8 @@ def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
   if told_why:
     lines += [
       '',
-      'What differs from the published setting, and what is known of it:',
+      'Differences from the published setting, and known reasons for different '
+      'results:',
       '',
     ]
     lines += told_why
@@ -211,7 +222,7 @@ def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
 
 
 def _rates(cell: Cell, found: ledger.Entry | None) -> str:
-  """What each learning rate came to, where the best of several counts."""
+  """The value of each learning rate, for cells that try several."""
   if not found or len(found['rates']) < 2:
     return ''
   digits = MEASURES[cell.measure][0]
