@@ -1,11 +1,11 @@
-"""The table of torture: each fault, times tried, runs lost, figures changed."""
+"""The table of torture: each fault, times tried, runs lost, results changed."""
 
 from typing import Any
 
 from benchmarks.torture.trials import Outcome
 
 _COUNTS = ('tried', 'unclear', 'lost', 'changed')
-_HEAD = ('fault', 'times tried', 'without a sentence', 'runs lost', 'figures changed')
+_HEAD = ('fault', 'times tried', 'no message', 'runs lost', 'results changed')
 
 
 def rows(outcomes: list[Outcome]) -> list[dict[str, Any]]:
