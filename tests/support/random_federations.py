@@ -16,6 +16,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
@@ -312,7 +313,7 @@ def clients_outside_of_the_cohort_are_left_alone(made):
   assert_equal(made.after, spoiled)
 
 
-# What holds for every method on every federation; a failure names its function.
+# What holds for every method on every federation.
 PROPERTIES = (
   models_are_finite_and_counts_add_up,
   chunks_and_devices_change_nothing_but_rounding,
@@ -320,14 +321,9 @@ PROPERTIES = (
   order_of_a_cohort_and_empty_clients_in_it_do_not_matter,
   clients_outside_of_the_cohort_are_left_alone,
 )
-
-
-def check_a_round(programs, case):
-  """Asserts all `PROPERTIES` of a round, which is run once for them; returns it."""
-  made = round_of(programs, case)
-  for holds in PROPERTIES:
-    holds(made)
-  return made
+over_properties = pytest.mark.parametrize(
+  'holds', PROPERTIES, ids=[holds.__name__ for holds in PROPERTIES]
+)
 
 
 def check_a_resumed_round(programs, case):

@@ -121,12 +121,19 @@ over_rows = pytest.mark.parametrize(
 SPLIT = [row for i, row in enumerate(ROWS) if row[0] not in dict(ROWS[:i])]
 
 
+@functools.lru_cache(maxsize=CASES)
+def round_of(row, case):
+  """A round that the tests of a row share: without a database all draw the same."""
+  return random_federations.round_of(programs(*row), case)
+
+
 @pytest.mark.slow
+@random_federations.over_properties
 @over_rows
 @random_federations.tried(CASES)
 @hypothesis.given(random_federations.cases())
-def test_properties(row, case):
-  random_federations.check_a_round(programs(*row), case)
+def test_properties(row, holds, case):
+  holds(round_of(row, case))
 
 
 @over_rows
