@@ -10,7 +10,7 @@ micro F1, macro accuracy and macro F1 (of another --task: its figures) of the fi
 models, then of the deployed ones (and, in the files, of clients that took no part, with
 --unseen_fraction), as mean +- standard deviation over seeds, in percent. Below stand
 the differences to one method, paired over seeds, with 95 % intervals (with --oracle,
-also those to the method that is told the true groups), and how each method's rates were
+also those to the oracle), and how each method's rates were
 chosen (--tune). The table is written to WORKDIR/table.{md,csv,tex,json}, a figure to
 WORKDIR/plots/, a page with all of it to WORKDIR/report.html. The same command again
 runs only what is missing.
@@ -185,8 +185,8 @@ def define_methods(listed: list[str], num_seeds: int) -> None:
   flags.DEFINE_bool(
     'oracle',
     False,
-    'Compare the method that is told the true groups of the clients too (the algorithm '
-    'oracle, FedAvg within each group), and every method with it.',
+    'Also run the oracle (FedAvg within the true groups of the clients), and compare '
+    'every method with it.',
   )
   flags.DEFINE_integer(
     'num_seeds',

@@ -59,9 +59,9 @@ _DATA = (
     'Where the data set comes from, as listed for --dataset; default: the first one '
     'whose files are in --data_dir.'),
   _flag('enum', 'task', '',
-    'What models are trained for: classification, regression of one number or several '
-    "(RMSE, R2), or sequence, the next token at every position (accuracy by token, "
-    "perplexity). Default: the data set's own, classification for most.",
+    'Task: classification, regression of one number or several (RMSE, R2), or '
+    'sequence, the next token at every position (accuracy by token, perplexity). '
+    "Default: the data set's task, mostly classification.",
     enum_values=('', *tasks.TASKS)),
   _flag('string', 'data_dir', '',
     'Folder of the data files, which holds mnist/, qmnist/ and so on; default: the '
@@ -73,33 +73,34 @@ _DATA = (
     "'natural' where the data set has clients of its own, else 'iid'."),
   _flag('integer', 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'),
   _flag('integer', 'examples_per_client', 0,
-    'Training examples of each client; 0: deal all there are.'),
+    'Training examples of each client; 0: all examples.'),
   _flag('integer', 'min_examples', 0,
-    'Leave out natural clients with fewer examples (training and test).'),
+    'Omits natural clients with fewer examples (training and test).'),
   _flag('integer', 'partition_groups', 4,
     'Groups of clients, the true clusters, in the partitions '
     f'{", ".join(GROUPED)}. Group g of rotated is turned by g * 360 / groups degrees, '
     'unless --rotations says it.'),
   _flag('bool', 'disjoint_groups', False,
-    'Whether the groups divide the images among themselves; otherwise each group holds '
-    'all of them.'),
+    'Whether the groups share the images without overlap; otherwise each group has '
+    'all images.'),
   _flag('float', 'dirichlet_alpha', 0.5,
     "Concentration of the dirichlet partition (clients' labels) and of the unequal one "
     '(their sizes, with i.i.d. labels); smaller is more skewed.'),
   _flag('integer', 'dirichlet_min_examples', 0,
     "If positive, the dirichlet partition is NIID-Bench's: a client above the mean "
-    'size gets none of later classes, and all is drawn again until each client has so '
-    'many examples.'),
+    'size gets no examples of later classes, and the draw is repeated until each '
+    'client has at least this many examples.'),
   _flag('integer', 'classes_per_client', 2,
     'Label shards of each client under the shards partition.'),
   _flag('integer', 'labels_per_client', 2,
     'Labels of each client under the labels partition (label i mod L and random '
-    'others, as NIID-Bench deals them) and under power_law (labels i, i + 1, ..., as '
+    'others, as in NIID-Bench) and under power_law (labels i, i + 1, ..., as in '
     "FedProx's MNIST)."),
   _flag('float', 'lognormal_sigma', 0.3,
     "Clients' sizes under the lognormal partition are in proportion to exp(sigma z)."),
   _flag('float', 'power_law_sigma', 2.0,
-    "The same for a client's examples of each of its labels under power_law."),
+    "A client's examples of each of its labels under power_law are in proportion to "
+    'exp(sigma z).'),
   _flag('float', 'noise_variance', 0.1,
     'Under the noisy partition, client i of 1 to M has Gaussian noise of this variance '
     'times i / M on its features.'),
@@ -110,8 +111,9 @@ _DATA = (
     'Degrees of each group of the rotated partition, counterclockwise, as 0,15,90; '
     'default: by --partition_groups.'),
   _flag('enum', 'rotation_sampling', 'linear',
-    'Of rotations by other than 90 degrees: linear, which continues the border, or '
-    'nearest pixels, with corners of 0.', enum_values=rotation.SAMPLINGS),
+    'Interpolation of rotations by other than multiples of 90 degrees: linear, '
+    'which extends the border, or nearest, with black corners.',
+    enum_values=rotation.SAMPLINGS),
   _flag('list', 'image_corruptions', [],
     'What each group of the corrupted partition does to its images, of '
     f'{", ".join(image_corruptions.NAMES)}; default: the first of these, as many as '
@@ -119,12 +121,12 @@ _DATA = (
   _flag('integer', 'corruption_strength', 3,
     "Strength of --image_corruptions, 1 to 5, with CIFAR-10-C's constants."),
   _flag('list', 'drift_rounds', [],
-    'Rounds, as 11,21, from which each client is in a group drawn anew at random: its '
-    'training and test examples stay, and are turned, relabeled or corrupted as in '
-    'that group. For partitions that make groups.'),
+    'Rounds, such as 11,21, in which each client draws a new group at random. Its '
+    'training and test examples are rotated, relabeled or corrupted as that group '
+    'requires. For partitions with groups.'),
   _flag('enum', 'drift_start', 'groups',
-    'Groups before the first of --drift_rounds: those of the partition, or all clients '
-    "in the first one, as in FedDrift's settings.", enum_values=DRIFT_STARTS),
+    'Groups before the first of --drift_rounds: those of the partition, or one '
+    "group with all clients, as in FedDrift's settings.", enum_values=DRIFT_STARTS),
   _flag('enum', 'cifar100_labels', 'fine',
     'Labels of CIFAR-100: 100 fine classes or 20 coarse ones.',
     enum_values=cifar.LABELS),
@@ -132,8 +134,8 @@ _DATA = (
     "Background of FEMNIST's images; in the files it is white.",
     enum_values=('white', 'black')),
   _flag('integer', 'text_stride', 1,
-    'Characters between the first ones of two examples of --dataset=shakespeare '
-    "--source=text; 1: all windows, as LEAF's."),
+    'Characters between the starts of two examples of --dataset=shakespeare '
+    '--source=text; 1: all windows, as in LEAF.'),
   _flag('enum', 'ratings_by', 'lecturer',
     'Clients of --dataset=ratings: 1,128 lecturers or 2,972 students.',
     enum_values=ratings.BY),
@@ -160,22 +162,23 @@ _MODEL = (
     'NAME=VALUE,...: keyword-only arguments of --model=MODULE:FUNCTION.'),
   _flag('list', 'hidden', ['64'], "Widths of the mlp's hidden layers."),
   _flag('enum', 'initializer', 'flax',
-    'How kernels and biases are drawn before training: as Flax does (kernels of '
-    'variance 1 / inputs, biases 0) or as PyTorch does (both uniform, of a third of '
-    'that variance), which published figures may depend on.',
+    'Initialization of kernels and biases: as in Flax (kernels of variance 1 / '
+    'inputs, biases 0) or as in PyTorch (both uniform, with a third of that '
+    'variance). Published results may depend on it.',
     enum_values=tuple(initializers.INITIALIZERS)),
   _flag('string', 'init_from', '',
-    'Where the first model comes from: the workdir of a finished run (RUN, or RUN:K '
-    'for center K of several), or a file .safetensors, .msgpack or .npz; default: it '
-    'is drawn.'),
+    'Source of the initial model: the workdir of a finished run (RUN, or RUN:K for '
+    'center K of several), or a file .safetensors, .msgpack or .npz; default: '
+    'random initialization.'),
   _flag('list', 'init_layers', [],
-    'Layers that --init_from gives, by names or patterns such as stage0*; the others '
-    'are drawn. Default: all, and the model must have the same layers.'),
+    'Layers taken from --init_from, by names or patterns such as stage0*; the '
+    'others are initialized at random. Default: all, and the model must have the '
+    'same layers.'),
   _flag('list', 'train_layers', [],
-    'Layers that train, by names or patterns; the others stay as they start, the same '
-    'for all clients, and are neither averaged nor compared. Default: all.'),
+    'Layers that train, by names or patterns; the others keep their initial values, '
+    'the same for all clients, and are neither averaged nor compared. Default: all.'),
   _flag('list', 'freeze_layers', [],
-    'The layers that do not train, in place of --train_layers.'),
+    'Layers that do not train, as an alternative to --train_layers.'),
 )  # fmt: skip
 
 _TRAINING = (
@@ -191,12 +194,12 @@ _TRAINING = (
   _flag('float', 'adam_beta1', optimizers.ADAM.beta1,
     "Decay of adam's and adamw's mean of gradients."),
   _flag('float', 'adam_beta2', optimizers.ADAM.beta2,
-    'Decay of their mean of squared gradients.'),
+    "Decay of adam's and adamw's mean of squared gradients."),
   _flag('float', 'adam_epsilon', optimizers.ADAM.epsilon,
-    'What they add to the root of that mean.'),
+    'Epsilon of adam and adamw, added to the root of the mean of squared gradients.'),
   _flag('float', 'clip_norm', 0.0,
-    "Shortens each step's gradient of a client, penalty and correction included, to "
-    'at most this L2 norm over all its parameters; 0: never.'),
+    "Clips each step's gradient of a client, including penalty and correction, to "
+    'this L2 norm over all its parameters; 0: no clipping.'),
   _flag('float', 'learning_rate', 0.1, 'Local learning rate.'),
   _flag('string', 'lr_schedule', 'constant',
     f'How the local learning rate goes on from --learning_rate over rounds: '
@@ -206,7 +209,7 @@ _TRAINING = (
     'forms with STEPS for ROUNDS; cosine falls to 0 over --local_steps. It multiplies '
     '--lr_schedule.'),
   _flag('integer', 'batch_size', 10,
-    "Local batch size; 0: all of a client's examples."),
+    'Local batch size; 0: all examples of a client.'),
   _flag('integer', 'local_epochs', 2, 'Local epochs of a round.'),
   _flag('integer', 'local_steps', 0,
     'Local steps of a round; if positive, instead of --local_epochs.'),
@@ -228,41 +231,43 @@ _RUN = (
   _flag('integer', 'rounds', 20, 'Communication rounds.'),
   _flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
   _flag('float', 'dropout_rate', 0.0,
-    'Probability that a client of a round drops out and its update never arrives.'),
+    'Probability that a client of a round drops out, so its update never arrives.'),
   _flag('enum', 'corrupt', 'none',
-    'What bad clients do: train on labels L - 1 - y (label_flip), send the opposite of '
-    'their change of the model (sign_flip), or noise of about its length (noise).',
+    'Behavior of bad clients: train on labels L - 1 - y (label_flip), send the '
+    'opposite of their change of the model (sign_flip), or noise of about the same '
+    'length (noise).',
     enum_values=corruption.KINDS),
   _flag('float', 'corrupt_fraction', 0.0,
-    'Share of the clients that are bad, drawn once from --seed; the honest ones are '
-    'measured on their own too.', lower_bound=0.0, upper_bound=1.0),
+    'Fraction of the clients that are bad, drawn once from --seed; honest clients '
+    'are also evaluated separately.', lower_bound=0.0, upper_bound=1.0),
   _flag('integer', 'finetune_epochs', 1,
-    'Local epochs of fine-tuning, with --optimizer and without a penalty, before the '
-    'finetuned figures are measured.'),
+    'Local epochs of fine-tuning, with --optimizer and without a penalty, before '
+    'evaluation of the finetuned models.'),
   _flag('integer', 'eval_every', 1,
     'Rounds between evaluations; 0: after the last round only.'),
   _flag('enum', 'report', 'last',
-    'Which figures tables show, and say so: those of the last round, of the best '
-    'evaluated round, or the mean of the last ten evaluated rounds. summary.json has '
-    'all of them.', enum_values=tuple(curves.REPORTS)),
+    'Round that tables show: the last one, the best evaluated one, or the mean of '
+    'the last ten evaluated rounds. summary.json contains all of them.',
+    enum_values=tuple(curves.REPORTS)),
   _flag('list', 'target', [],
-    'Micro accuracies such as 0.97,0.99 (of a regression: RMSE): summary.json and '
-    'tables get the rounds until the best value so far, linear between evaluated '
-    'rounds, reaches each.'),
+    'Micro accuracies such as 0.97,0.99 (of a regression: RMSE). summary.json and '
+    'tables report the rounds until the best value so far, interpolated linearly '
+    'between evaluated rounds, reaches each target.'),
   _flag('enum', 'evaluate_on', 'test',
-    "validation: hold out a fifth of each client's training examples and measure on "
-    'these; the test split is not used.', enum_values=('test', 'validation')),
+    "validation: holds out a fifth of each client's training examples and evaluates "
+    'on them; the test split is not used.', enum_values=('test', 'validation')),
   _flag('float', 'unseen_fraction', 0.0,
-    'Share of the clients that take no part in training; after the last round each of '
-    'them is measured with the center of least loss on its training examples (not for '
-    'methods whose clients have models or layers of their own).',
+    'Fraction of the clients that do not take part in training; after the last '
+    'round each of them is evaluated with the center that has the lowest loss on '
+    'its training examples (not for methods with personal models or layers).',
     lower_bound=0.0, upper_bound=1.0),
   _flag('integer', 'patience', 0,
     'Stop after this many rounds in which no client changes its center and Eq. 6 '
     'changes by at most 0.1 %; 0: never.', lower_bound=0),
   _flag('integer', 'checkpoint_every', 10,
     'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
-  _flag('bool', 'resume', True, 'Continue the run that --workdir holds.'),
+  _flag('bool', 'resume', True,
+    'Resume the run in --workdir.'),
   _flag('integer', 'client_metrics_every', 0,
     'Record every client in rounds that this divides, in WORKDIR/history.parquet (.npz '
     'without pyarrow): its cluster, loss, figures where they are measured, steps, and '
@@ -287,25 +292,25 @@ _RUN = (
     'MODULE:FUNCTION,...: functions of your own without arguments, each of which '
     'returns a fesem_jax.Callback, or a list of them, for every run.'),
   _flag('bool', 'quiet', False,
-    'Print the outcome, warnings and errors only: no progress, no description.'),
+    'Print only the outcome, warnings and errors.'),
   _flag('bool', 'regret', False,
-    'Measure at every evaluation what clients lose by their clusters, from the losses '
-    'of all K centers on all examples: regret and margin in the records, in tables and '
-    'clients.csv. Methods without clusters have none.'),
+    'Compute the regret and margin of the assignments at every evaluation, from the '
+    'losses of all K centers on all examples, for records, tables and clients.csv. '
+    'Not for methods without clusters.'),
   _flag('bool', 'save_models', None,
     'Save the deployed models for fesem_jax.load_run and experiments.export: all '
-    "centers, or every client's own model. Default: up to 1 GiB."),
+    "centers, or every client's model. Default: if they take at most 1 GiB."),
 )  # fmt: skip
 
 _MACHINE = (
   _flag('string', 'clients_per_chunk', '0',
-    'Clients trained side by side on a device; 0: chosen by the model and the device; '
-    'auto: measure which number is fastest. Results do not change beyond rounding.'),
+    'Clients trained side by side on a device; 0: chosen by model and device; auto: '
+    'measures the fastest number. Results change by rounding errors only.'),
   _flag('enum', 'shared_start', 'auto',
-    'Whether clients of a center, which start from the same weights, keep what they '
-    'change in dense kernels instead of kernels of their own: faster for large kernels '
-    'and few local steps, which auto finds; with plain SGD only. Results do not change '
-    'beyond rounding.', enum_values=local_training.SHARED_START),
+    'Whether clients of a center, which start from the same weights, share its '
+    'dense kernels and store only their changes: faster for large kernels and few '
+    'local steps, which auto detects; with plain SGD only. Results change by '
+    'rounding errors only.', enum_values=local_training.SHARED_START),
   _flag('integer', 'num_devices', 0,
     'Devices that clients are split over, those of all processes together; 0: all, on '
     'CPU one per core. Does not affect results, but see --data_placement.',
@@ -332,10 +337,10 @@ _PROCESSES = (
     f'after about {processes.HEARTBEAT_SECONDS} s; the same command then goes on from '
     'the last checkpoint. On one machine, experiments.launch_local starts all.'),
   _flag('integer', 'process_id', -1,
-    'Number of this process, from 0; -1: found by --coordinator_address=auto.',
+    'Number of this process, from 0; -1: detected by --coordinator_address=auto.',
     lower_bound=-1, upper_bound=2**20),
   _flag('integer', 'num_processes', 0,
-    'How many processes run together; 0: found by --coordinator_address=auto.',
+    'Number of processes of the run; 0: detected by --coordinator_address=auto.',
     lower_bound=0, upper_bound=2**20),
 )  # fmt: skip
 
@@ -352,31 +357,31 @@ _METHOD = (
   _option('string', 'cluster_on',
     "Parameters that the E-step compares: 'all' or a layer's name."),
   _option('integer', 'loss_check_every',
-    'Every so many rounds, clients start from the center of least training loss, not '
-    'from their own; 0: never.'),
+    'Interval of rounds in which clients start from the center with the lowest '
+    'training loss instead of their own; 0: never.'),
   _option('integer', 'recluster_every',
-    'After so many rounds, clients train from the mean of the centers and are '
-    'clustered anew; each time clusters are found right, the wait for the next such '
-    'round doubles. 0: never.'),
+    'Interval of rounds in which clients train from the mean of the centers and are '
+    'clustered again; it doubles whenever this confirms the clusters. 0: never.'),
   _option('float', 'temperature',
     'If positive, soft assignment: each client counts in the mean of every center, by '
     'exp(-(D_k / min D - 1) / temperature) of its squared distances D.'),
   _option('integer', 'max_age',
-    'A client that last took part more than so many rounds ago starts from the center '
-    'of least training loss; 0: never.'),
+    'Clients that last took part more than this many rounds ago start from the '
+    'center with the lowest training loss; 0: never.'),
   _option('bool', 'late_joins',
-    'Only the --init_clients clients of the first clustering take part in it; the '
-    'others join when they are first drawn, by training loss.'),
+    'Only the --init_clients clients of the first clustering have a cluster; the '
+    'others join one by training loss when they are first drawn.'),
   _option('bool', 'reseed_empty',
     'Move a center without clients to the client farthest from its own center.'),
   _option('enum', 'init_models',
-    'Before the first clustering, clients train from one random model, or each from a '
-    'random model of its own. by_loss: no clustering; each client trains K random '
-    'models and joins the one of least training loss, as in the code of FedRC.',
+    'Before the first clustering, clients train from one common random model, or '
+    'each from a different random model. by_loss: no clustering; each client trains '
+    'K random models and joins the one with the lowest training loss, as in the '
+    'code of FedRC.',
     enum_values=('common', 'random', 'by_loss')),
   _option('bool', 'track_objective',
-    'Log Eq. 6 after the local step and after the E-step too; experiments.figures '
-    'draws what each step of a round adds to it or takes.'),
+    'Also log Eq. 6 after the local step and after the E-step; experiments.figures '
+    'plots the change by each step of a round.'),
   _option('integer', 'init_epochs', 'Local epochs before the first clustering.'),
   _option('float', 'init_tolerance',
     'Repeat --init_epochs, at most 10 times, until the mean training loss falls by '
@@ -392,147 +397,164 @@ _METHOD = (
     '0: all; the others join the cluster of the client with the nearest subspace. '
     'FedGroup, 0: 20 for each group; the others join the nearest group.'),
   _option('integer', 'init_rounds',
-    'Rounds before draws of the first centers are compared.'),
+    'Rounds before the draws of the first centers are compared.'),
   _option('enum', 'client_state',
-    "Where clients' models (SCAFFOLD: control variates; FedDyn: gradients) are kept "
-    'from round to round: '
-    'stacked, on the devices; '
-    'offloaded, in the memory of their host, from which each chunk of clients gets its '
-    'own (of use with accelerators; same results); streamed (FeSEM only), nowhere: '
-    'just the centers are kept.',
+    "Where clients' models (SCAFFOLD: control variates; FedDyn: gradients) are "
+    'stored between rounds: stacked, on the devices; offloaded, in the memory of '
+    'their host, from which each chunk of clients is copied (for accelerators; same '
+    'results); streamed (FeSEM only), only the centers are stored.',
     enum_values=('stacked', 'offloaded', 'streamed')),
   _option('enum', 'server_optimizer',
-    'What the server does with the mean change of the clients (FedOpt): take the mean, '
-    'or a step of FedAvgM, FedAdagrad, FedAdam or FedYogi.',
+    'Server update from the mean change of the clients (FedOpt): the mean, or a '
+    'step of FedAvgM, FedAdagrad, FedAdam or FedYogi.',
     enum_values=tuple(methods.SERVER_OPTIMIZERS)),
   _option('float', 'server_learning_rate',
-    'Of --server_optimizer; eta_g of SCAFFOLD; epsilon of Reptile; beta of '
-    'pFedMe.'),
+    'Learning rate of --server_optimizer; eta_g of SCAFFOLD; epsilon of Reptile; '
+    'beta of pFedMe.'),
   _option('float', 'server_beta1', "Momentum of --server_optimizer, FedOpt's beta_1."),
-  _option('float', 'server_beta2', "Of adam and yogi, FedOpt's beta_2."),
-  _option('float', 'server_tau', "Of adagrad, adam and yogi, FedOpt's tau."),
+  _option('float', 'server_beta2',
+    "Second-moment decay of adam and yogi, FedOpt's beta_2."),
+  _option('float', 'server_tau',
+    'Tau of adagrad, adam and yogi in FedOpt.'),
   _option('float', 'ditto_lambda',
-    'lambda of the pull lambda / 2 |v - w|^2 to the global model.'),
+    'lambda of the proximal term lambda / 2 |v - w|^2 to the global model.'),
   _option('float', 'dyn_alpha',
-    "alpha of FedDyn's penalty; the smaller, the further clients and server move."),
+    "alpha of FedDyn's penalty; a smaller value allows clients and server to move "
+    'further.'),
   _option('float', 'moon_mu',
-    "mu: weight of MOON's contrast of representations beside the loss."),
+    "mu: weight of MOON's contrastive loss of representations."),
   _option('float', 'moon_temperature',
-    "Temperature of MOON's contrast, which divides cosines of representations."),
+    "Temperature of MOON's contrastive loss, which divides cosines of "
+    'representations.'),
   _option('string', 'features_before',
     "MOON: name of the layer whose input is an example's representation."),
   _option('float', 'soft_lambda',
-    'lambda of the pull lambda / 2 sum_k u_ik |w - c_k|^2 to all centers.'),
+    'lambda of the proximal term lambda / 2 sum_k u_ik |w - c_k|^2 to all centers.'),
   _option('integer', 'importance_every',
-    'tau: rounds after which a client estimates anew which centers fit its examples.'),
+    "tau: rounds between two estimates of a client's weights for the centers."),
   _option('float', 'importance_floor',
-    "sigma: the least share of a client's examples that a center gets."),
+    'sigma: the minimum weight of a center for a client.'),
   _option('integer', 'clients_per_center',
-    "Clients that are drawn for each center from the round's; 0: all count."),
+    'Clients of the round that are drawn for each center; 0: all clients count.'),
   _option('float', 'apfl_alpha',
-    "First share of a client's own model in APFL's mix with the global one."),
+    "Initial weight of a client's personal model in APFL's mixture with the global "
+    'one.'),
   _option('bool', 'adapt_alpha',
-    'Learn that share of each client at every local step; plain SGD only.'),
+    'Learn the mixing weight of each client in APFL at every local step; plain SGD '
+    'only.'),
   _option('float', 'pfedme_lambda',
-    'lambda of pFedMe, which keeps personal models near the local one.'),
+    'lambda of pFedMe, which keeps personal models near the local ones.'),
   _option('integer', 'inner_steps',
     'Gradient steps toward the personal model on each batch.'),
-  _option('float', 'inner_learning_rate', 'Of --inner_steps.'),
+  _option('float', 'inner_learning_rate',
+    "Learning rate of pFedMe's --inner_steps."),
   _option('float', 'adaptation_rate',
-    'Of the one gradient step by which each client adapts the global model.'),
+    'Learning rate of the single gradient step by which each client adapts the '
+    'global model (Per-FedAvg).'),
   _option('enum', 'meta_gradient',
-    "Per-FedAvg's gradient: first_order leaves the Hessian out; hessian_free takes a "
-    'difference of gradients for it.', enum_values=('first_order', 'hessian_free')),
-  _option('float', 'hessian_delta', 'Length of that difference, in gradients.'),
+    "Per-FedAvg's gradient: first_order omits the Hessian; hessian_free "
+    'approximates it by a difference of gradients.',
+    enum_values=('first_order', 'hessian_free')),
+  _option('float', 'hessian_delta',
+    "Step length of Per-FedAvg's difference of gradients, in gradients."),
   _option('float', 'ala_rate',
-    "Learning rate of FedALA's weights, which say how much of the global model's top "
-    'layers each client takes; 0 takes all.'),
+    "Learning rate of FedALA's weights, which mix the global model's top layers "
+    "into each client's model; 0: clients use the global layers."),
   _option('float', 'ala_sample',
-    "Share of a client's batches on which FedALA's weights are learned in an epoch."),
+    "Fraction of a client's batches on which FedALA's weights are learned in an "
+    'epoch.'),
   _option('integer', 'ala_start_epochs',
     "Epochs in which a client learns FedALA's weights the first time; later rounds "
-    'take one.'),
+    'use one epoch.'),
   _option('float', 'amp_lambda',
-    'lambda of FedAMP, whose clients are pulled to a mean of like models by '
-    'lambda / (2 alpha); 0: no pull.'),
+    'lambda of FedAMP, which pulls each client to a mean of similar models with '
+    'weight lambda / (2 alpha); 0: no pull.'),
   _option('float', 'amp_sigma',
-    'FedAMP: squared distance of two models at which their attention falls to 1 / e.'),
+    'FedAMP: squared distance of two models at which their attention decreases to 1 '
+    '/ e.'),
   _option('float', 'amp_alpha',
-    "alpha of FedAMP's message passing; 0: the largest with which no client can have a "
-    'negative weight in its own mean, --amp_sigma over the number of other clients.'),
+    "alpha of FedAMP's message passing; 0: --amp_sigma over the number of other "
+    'clients, the largest value for which no client can have a negative weight in '
+    'its own mean.'),
   _option('float', 'l2gd_lambda',
     'lambda of L2GD, which pulls all models to their mean.'),
   _option('float', 'aggregation_probability',
-    'Probability that a round of L2GD aggregates the models; in all others, clients '
-    'train alone.'),
+    'Probability that a round of L2GD aggregates the models; in all other rounds, '
+    'clients train locally.'),
   _option('list', 'head_layers',
-    "Names of the layers of the head, which is each client's own (LG-FedAvg: shared by "
-    'all; FedBABU: fixed; FedALA: mixed with that of all).'),
-  _option('integer', 'head_epochs', 'Local epochs of the head.'),
+    'Names of the layers of the head, which is personal (LG-FedAvg: shared; '
+    'FedBABU: fixed; FedALA: mixed with the global one).'),
+  _option('integer', 'head_epochs',
+    'Local epochs of the head.'),
   _option('enum', 'first_assignment',
     "CLoVE's clusters of the first round: random ones, in which every model gets a "
     'client, or those of the losses of the random models.',
     enum_values=('random', 'losses')),
   _option('bool', 'choose_num_clusters',
-    'CLoVE makes from 2 to --num_clusters clusters in each round, as many as the '
-    'silhouette score of the losses says.'),
+    'CLoVE chooses between 2 and --num_clusters clusters in each round, by the '
+    'silhouette score of the losses.'),
   _option('integer', 'cluster_every',
-    'CFL-GP clusters in every so many rounds, from the first one on.'),
+    'Interval of rounds in which CFL-GP clusters, from the first round on.'),
   _option('integer', 'cluster_updates',
-    'How many times CFL-GP clusters; clients then keep their clusters.'),
+    'Number of times that CFL-GP clusters; clients keep their clusters in later '
+    'rounds.'),
   _option('integer', 'num_vectors',
-    "p: first singular vectors of a client's examples of each label, which PACFL "
-    'compares.'),
+    "p: number of first singular vectors of a client's examples of each label, "
+    'which PACFL compares.'),
   _option('enum', 'proximity',
-    'What PACFL compares: the smallest principal angle between the subspaces of two '
-    'clients, the sum of the angles between vectors of the same label and place, or '
-    "the smallest angle between any two of their vectors, as its authors' code does.",
+    'Measure of PACFL: the smallest principal angle between the subspaces of two '
+    'clients, the sum of the angles between vectors of the same label and index, or '
+    "the smallest angle between any two of their vectors, as in the authors' code.",
     enum_values=('smallest_angle', 'sum_of_angles', 'entries')),
   _option('float', 'angle_threshold',
-    'PACFL merges clusters that are no farther apart than so many degrees, and then '
-    'others until --num_clusters are left; 0: until --num_clusters are left.'),
+    'PACFL merges clusters whose distance is at most this many degrees, and then '
+    'others until --num_clusters remain; 0: until --num_clusters remain.'),
   _option('float', 'inter_group_rate',
-    'FedGroup: weight of each other group in a group after a round, for a center of '
-    'length 1 and beside a weight of 1 for the own one; 0: none.'),
+    "FedGroup: weight of each other group's center of length 1 in a group after a "
+    'round, relative to a weight of 1 for its own center; 0: no aggregation between '
+    'groups.'),
   _option('float', 'stocfl_tau',
-    'StoCFL merges clusters whose mean changes of a fixed random model have at least '
-    'this cosine. Higher: more clusters.'),
+    'StoCFL merges clusters whose mean updates of a fixed random model have at '
+    'least this cosine. A higher value gives more clusters.'),
   _option('integer', 'anchor_epochs',
-    'Local epochs in which new clients of StoCFL change that model; 0: a gradient.'),
+    'Local epochs in which new clients of StoCFL train that fixed random model; 0: '
+    'a gradient.'),
   _option('float', 'stocfl_lambda',
-    "StoCFL's pull of each cluster to the global model, lambda / 2 |v - w|^2."),
-  _option('bool', 'same_cohort', 'One cohort for both passes of FedDANE.'),
+    "lambda of the proximal term lambda / 2 |v - w|^2 of StoCFL's clusters to the "
+    'global model.'),
+  _option('bool', 'same_cohort',
+    'FedDANE: use one cohort for both passes.'),
   _option('float', 'straggler_fraction',
-    'Probability that a client runs only 1 to E epochs in a round.'),
+    'Probability that a client trains only 1 to E epochs in a round.'),
   _option('enum', 'variant',
     'IFCA, CFL-GP: average models, or one full-batch gradient step.',
     enum_values=('model', 'gradient')),
-  _option('float', 'trim', 'Share of a cluster that k-means leaves out.'),
+  _option('float', 'trim',
+    'Fraction of a cluster that trimmed k-means omits.'),
   _option('enum', 'aggregation',
-    'What the server makes of the models of a cluster, or of all clients: the mean; '
-    'the median or trimmed mean of each coordinate; the mean of changes of bounded '
+    'Aggregation of the models of a cluster, or of all clients: the mean; the '
+    'median or trimmed mean of each coordinate; the mean of changes of bounded '
     'length; or the model closest to its nearest others (Krum). All but the mean '
-    'weigh clients alike.', enum_values=robust.AGGREGATIONS),
+    'weight clients uniformly.', enum_values=robust.AGGREGATIONS),
   _option('float', 'beta',
-    'Share of clients that the trimmed mean drops at each end, or that Krum takes to '
-    'be bad.'),
+    'Fraction of clients that the trimmed mean drops at each end, or that Krum '
+    'assumes to be bad.'),
   _option('float', 'norm_bound',
-    'L2 length of the longest change that --aggregation=norm_bound lets pass; 0: the '
-    "median of the cluster's."),
+    'Largest L2 length of a change with --aggregation=norm_bound; longer changes '
+    "are shortened. 0: the median of the cluster's lengths."),
   _option('integer', 'krum_models',
-    'Models of least score that --aggregation=krum takes the mean of.'),
+    'Number of models with the lowest scores that --aggregation=krum averages.'),
   _option('integer', 'warmup_rounds',
     'Rounds of FedAvg before FLUX clusters the clients.'),
   _option('float', 'eps_scaling',
-    "Factor of the radius within which FLUX's clients are of one cluster; larger ones "
-    'make fewer clusters.'),
+    "Factor of the radius of FLUX's clustering; larger values give fewer clusters."),
   _option('string', 'latent_layer',
-    'Dense layer whose inputs FLUX describes clients by, as dense0; empty: the last '
-    'one.'),
+    'Dense layer whose inputs FLUX uses as features, such as dense0; empty: the '
+    'last one.'),
   _option('integer', 'max_clusters',
-    'Most clusters that splits make (fed_cluster) or that are found (flux), or models '
-    'in use (fed_drift), or clusters at once (stocfl); 0, but for fed_cluster: as many '
-    'as clients.'),
+    'Maximum number of clusters (fed_cluster, flux), of models in use (fed_drift), '
+    'or of clusters at a time (stocfl). 0, except in fed_cluster: the number of '
+    'clients.'),
   _option('float', 'eps1',
     'A cluster has converged if |mean update| < eps1 max |update|.'),
   _option('enum', 'eps1_scale',
@@ -540,25 +562,27 @@ _METHOD = (
     enum_values=('relative', 'absolute')),
   _option('float', 'eps2',
     'The clients of a cluster have not converged if max |update| > eps2.'),
-  _option('float', 'gamma', 'Least separation of the parts of a split.'),
+  _option('float', 'gamma',
+    'Minimum separation of the parts of a split.'),
   _option('integer', 'min_size',
     'Clusters of this many clients or fewer are not split.'),
   _option('integer', 'min_rounds', 'Rounds before the first split.'),
   _option('enum', 'linkage',
-    'FedCluster: how a cluster is split in two (minimax, complete, average). PACFL: '
-    'how far two clusters are apart, by the average, the largest (complete) or the '
-    'smallest (single) angle of their clients.',
+    'FedCluster: rule of a split (minimax, complete, average). PACFL: distance of '
+    'two clusters, by the average, the largest (complete) or the smallest (single) '
+    'angle of their clients.',
     enum_values=('minimax', 'complete', 'average', 'single')),
   _option('integer', 'check_every',
-    'Rounds between checks for a split (fed_cluster), or of a time step, which begins '
-    'with a check for drift (fed_drift).'),
+    'Rounds between checks for a split (fed_cluster), or rounds of a time step, '
+    'which starts with a check for drift (fed_drift).'),
   _option('float', 'drift_delta',
-    'FedDrift: a client has drifted if its least loss rose by more than this since the '
-    'last time step; models merge whose losses on the clients of each other are less '
-    'than this above those of their own.'),
+    'FedDrift: a client has drifted if its lowest loss rose by more than this since '
+    "the last time step; two models merge if the loss of each on the other's "
+    'clients exceeds the loss of the other model there by less than this.'),
   _option('bool', 'start_alone',
-    'Whether each client has a model of its own in the first time step of FedDrift, so '
-    'that groups which are there from the start are found; else all share one.'),
+    'Whether each client has a separate model in the first time step of FedDrift, '
+    'which finds groups that exist from the start; otherwise all clients share one '
+    'model.'),
 )  # fmt: skip
 
 GROUPS = {

@@ -79,10 +79,10 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
   run = dataclasses.replace(run, model=model)
   deployed = run.deployed
   if deployed.mixture is not None or deployed.own:
-    own = 'layers of their own' if deployed.own else 'mixtures of models'
+    own = 'personal layers' if deployed.own else 'mixtures of models'
     raise UserError(
-      f'Clients of {workdir} ({config["algorithm"]}) have {own}, so that no center is '
-      'a model that a new client could join.'
+      f'Clients of {workdir} ({config["algorithm"]}) have {own}, so a center is '
+      'not a model that a new client could join.'
     )
   assert deployed.choice is not None  # There are clusters.
   in_use, assignment = np.unique(deployed.choice, return_inverse=True)

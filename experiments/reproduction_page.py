@@ -53,9 +53,9 @@ A cell may have these fields too:
 
 | field | value |
 |---|---|
-| `deviation`, `published_seeds` | the published standard deviation and number of seeds |
+| `deviation`, `published_seeds` | published standard deviation and number of seeds |
 | `rounding` | half width of an "about" value |
-| `measure` | `deployed`, `finetuned`, `rounds` to the first `--target`, `ari` or `seconds` |
+| `measure` | `deployed`, `finetuned`, `ari`, `seconds`, or `rounds` to the `--target` |
 | `report` | the `last`, `best` or `first` evaluation |
 | `seeds` | number of seeds |
 | `rates` | learning rates; the best one counts |

@@ -34,8 +34,8 @@ def started(config: dict[str, Any], model: Model) -> Model:
     if set(learn) <= set(given):
       raise UserError(
         f'{argument("init_from", source)} would start all centers of '
-        f'{config["algorithm"]} from one model, so that they stay equal; name some '
-        'layers with --init_layers, the others are drawn for each center.'
+        f'{config["algorithm"]} from one model, so they would stay equal; name '
+        'some layers with --init_layers; the others are drawn for each center.'
       )
   if len(learn) < len(check_parameters(model)):
     return train_only(model, learn, jax.random.key(config['seed']))
@@ -111,8 +111,8 @@ def _of_run(
   count = deployed.num_models
   if not count:
     raise UserError(
-      f'{named}: every client of this run has a model of its own; write that of one to '
-      'a file with experiments.export --client=NAME, and name the file.'
+      f'{named}: every client of this run has a personal model; export one with '
+      'experiments.export --client=NAME, and name that file.'
     )
   if cluster is None and count > 1:
     raise UserError(

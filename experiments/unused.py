@@ -80,15 +80,15 @@ _OF_AGGREGATION = {
 
 # Why --shared_start=on concerns not all of a method's local training, or none of it.
 _UNSHARED = {
-  'non_fed': 'every client starts from a model of its own',
-  'ditto': 'the personal models start from models of their own',
-  'fed_soft': 'every client starts from a model of its own',
+  'non_fed': 'every client starts from its own model',
+  'ditto': 'the personal models start from different models',
+  'fed_soft': 'every client starts from its own model',
   'apfl': 'each local step changes two models, fine-tuning does not',
   'p_fed_me': 'each local step changes two models, fine-tuning does not',
   'per_fed_avg': 'local steps take gradients at two models, fine-tuning does not',
-  'fed_ala': 'every client starts from a model of its own',
-  'fed_amp': 'every client starts from a model of its own',
-  'l2gd': 'every client starts from a model of its own',
+  'fed_ala': 'every client starts from its own model',
+  'fed_amp': 'every client starts from its own model',
+  'l2gd': 'every client starts from its own model',
   'scaffold': 'control variates change whole kernels, fine-tuning does not',
   'stocfl': 'the pull to the global model changes whole kernels of the clusters, '
   'fine-tuning has none',

@@ -138,8 +138,7 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
     )
   if name == 'oracle':
     said.append(
-      'oracle is told the true groups of the clients, which no method of the others '
-      'may know.'
+      'oracle knows the true groups of the clients, unlike all other methods.'
     )
   if name == 'fed_cluster':
     said.append(

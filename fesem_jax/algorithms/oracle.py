@@ -78,7 +78,7 @@ def _groups(data: FederatedData) -> Groups:
   """The true groups that data tell; raises `UserError` where they do not."""
   if data.groups is None:
     raise UserError(
-      'The oracle is told the true groups of the clients: give it '
+      'The oracle needs the true groups of the clients; pass '
       '`data.with_true_groups(train)` as training split.'
     )
   return data.groups

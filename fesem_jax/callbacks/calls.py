@@ -80,7 +80,7 @@ class Callbacks:
     reason = self._agreed(stops)
     if reason is not None and not start.done:
       raise UserError(
-        f'A callback ended the run ({reason}) before its first round, so that there is '
+        f'A callback ended the run ({reason}) before its first round, so there is '
         'no result; let `on_start` do that where `start.done` is not 0.'
       )
     return reason

@@ -130,7 +130,7 @@ def _read(path: pathlib.Path, kind: _Format) -> tuple[np.ndarray, np.ndarray]:
       raise UserError(
         f'{path}: record {wrong[0]} has {label}{" " * bool(label)}label '
         f'{labels[wrong[0], column]}; those of {kind.title} are 0..{classes - 1}. '
-        'Fetch it again.'
+        'Download it again.'
       )
   planes = records[:, columns:].reshape(-1, _CHANNELS, _SIDE, _SIDE)
   return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels

@@ -50,16 +50,16 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
   dtype = _DTYPES[raw[2]]
   header = 4 + 4 * ndim
   if len(raw) < header:
-    raise UserError(f'{path} is truncated: its header is cut short. Fetch it again.')
+    raise UserError(f'{path} is truncated: its header is cut short. Download it again.')
   shape = tuple(np.frombuffer(raw, '>u4', ndim, 4).tolist())
   expected = header + math.prod(shape) * dtype.itemsize  # Python's do not overflow.
   if len(raw) != expected:
     raise UserError(
       f'{path} is truncated or too long: {len(raw)} bytes where its header '
-      f'announces {expected}. Fetch it again.'
+      f'announces {expected}. Download it again.'
     )
   if 0 in shape:
-    raise UserError(f'{path} holds nothing: its shape is {shape}. Fetch it again.')
+    raise UserError(f'{path} holds nothing: its shape is {shape}. Download it again.')
   array = np.frombuffer(raw, dtype, offset=header).reshape(shape)
   return array if dtype == np.uint8 else array.astype(np.int32)
 

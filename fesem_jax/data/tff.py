@@ -123,7 +123,7 @@ def _hdf5_array(file: 'h5py.File', group: str, name: str) -> np.ndarray:
     at += f'{part}/'
   found = file[at]
   if not isinstance(found, h5py.Dataset) or found.external:
-    raise UserError(f'{file.filename}, {group}: {name} is no array in this file.')
+    raise UserError(f'{file.filename}, {group}: {name} is not an array in this file.')
   check_expanded(pathlib.Path(file.filename), found.nbytes)
   return found[()]
 

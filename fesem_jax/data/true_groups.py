@@ -31,9 +31,8 @@ def with_true_groups(
   truth = train.info.clusters
   if truth is None:
     raise UserError(
-      '`algorithm=oracle` is told the true groups of the clients, and these data have '
-      'none: choose a partition that makes groups, such as `partition=rotated`, or '
-      'another method.'
+      '`algorithm=oracle` needs the true groups of the clients, which these data lack; '
+      'choose a partition with groups, such as `partition=rotated`, or another method.'
     )
   names = np.unique(np.asarray(truth) if names is None else names)
   ids = np.searchsorted(names, np.asarray(truth))

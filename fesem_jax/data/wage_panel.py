@@ -53,10 +53,10 @@ def read(path: pathlib.Path) -> Pool:
       y = np.array([[float(row[_TARGET])] for row in rows])
     except (KeyError, TypeError, ValueError, EOFError) as e:
       raise UserError(
-        f'{path} is damaged ({first_line(e)}); install {_PACKAGE} anew.'
+        f'{path} is damaged ({first_line(e)}); reinstall {_PACKAGE}.'
       ) from e
   if not len(rows) or not (np.isfinite(x).all() and np.isfinite(y).all()):
-    raise UserError(f'{path} is damaged; install {_PACKAGE} anew.')
+    raise UserError(f'{path} is damaged; reinstall {_PACKAGE}.')
   clients, client = np.unique(names, return_inverse=True)
   x, y = (
     ((a - a.mean(axis=0)) / np.maximum(a.std(axis=0), 1e-12)).astype(np.float32)

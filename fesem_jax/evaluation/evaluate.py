@@ -221,8 +221,8 @@ def check_metrics(model: Model) -> None:
   for i, name in enumerate(names):
     if name in taken or name in names[:i]:
       raise UserError(
-        f'The metric {name!r} of the model has the name of another figure that is '
-        'measured; give it a name of its own.'
+        f'The metric {name!r} of the model has the name of another metric; '
+        'choose another name.'
       )
 
 

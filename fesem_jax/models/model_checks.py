@@ -97,7 +97,7 @@ def check_parameters(model: Model, named: str = '`model`') -> Params:
   params = jax.eval_shape(made, jax.random.key(0))
   leaves = _by_name(params)
   if not leaves:
-    raise UserError(f'{named} has no parameters, so that there is nothing to train.')
+    raise UserError(f'{named} has no parameters, so there is nothing to train.')
   if params is leaves[0][1]:
     raise UserError(
       f'{named}: init gives a single array; it must give a dict of layers, e.g. '

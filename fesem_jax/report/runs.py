@@ -118,7 +118,7 @@ def read_runs(workdirs: Sequence[pathlib.Path]) -> list[ReportedRun]:
 def _found(folder: pathlib.Path, several: bool) -> list[_Found]:
   if not folder.is_dir():
     raise UserError(
-      f'{folder} is no folder; name the workdir of a run or a comparison.'
+      f'{folder} is not a folder; name the workdir of a run or a comparison.'
     )
   if _holds_run(folder):
     return [_Found(folder, '')]

@@ -167,8 +167,8 @@ def _places(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     )
   if len(set(ours.tolist())) < len(ours) or len(ours) != len(theirs):
     raise UserError(
-      'Several clients have the same name and another order in the second run; give '
-      'every client a name of its own.'
+      'Several clients have the same name, and the runs order clients differently; '
+      'give every client a unique name.'
     )
   order = np.argsort(theirs)
   return order[np.searchsorted(theirs[order], ours)]

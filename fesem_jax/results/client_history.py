@@ -284,7 +284,7 @@ def _held(folder: pathlib.Path) -> ClientHistory | None:
     raise
   except Exception as e:  # Parsers raise all kinds.
     raise UserError(
-      f'{path} is damaged ({first_line(e)}); delete it: only a new run records it anew.'
+      f'{path} is damaged ({first_line(e)}); delete it; only a new run can record it.'
     ) from e
 
 

@@ -166,7 +166,7 @@ def position_of(client: Any, names: np.ndarray) -> int:
   if len(found) == 1:
     return int(found[0])
   if len(found):
-    raise UserError(f'{len(found)} clients are called {client!r}; no one is meant.')
+    raise UserError(f'{len(found)} clients are called {client!r}; use unique names.')
   raise UserError(
     f'{argument("client", client)} is none of the {len(names)} clients, which are '
     f'called {str(names[0])!r} to {str(names[-1])!r}.'
@@ -304,7 +304,7 @@ def read(folder: pathlib.Path) -> ClientTable | None:
   except (ValueError, TypeError, OverflowError, csv.Error) as e:
     raise UserError(
       f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
-      'which makes it anew from the checkpoint.'
+      'which recreates it from the checkpoint.'
     ) from e
 
 

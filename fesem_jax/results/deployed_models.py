@@ -72,7 +72,7 @@ class Examples:
     try:
       x = np.asarray(x)
     except ValueError as e:
-      raise UserError(f'`x` is no array ({first_line(e)}).') from e
+      raise UserError(f'`x` is not an array ({first_line(e)}).') from e
     if x.ndim != len(self.shape) + 1 or x.shape[1:] != self.shape:
       raise UserError(
         f'`x` has shape {x.shape}, but must be a batch [B, ...] of examples of shape '
@@ -163,7 +163,7 @@ class DeployedModels:
     if i is not None and self.mixture is not None:
       raise UserError(
         f'{argument("client", client)} uses a mixture of {self.num_models} models, '
-        'no single one; name a `cluster`.'
+        'not a single one; name a `cluster`.'
       )
     flat = {path: np.asarray(x[k]) for path, x in self.shared.items()}
     return self._as_model(
@@ -200,7 +200,7 @@ class DeployedModels:
       raise UserError('`probabilities`: a regression has none; leave it out.')
     if self.model is None:
       raise UserError(
-        'How the model computes is not known, only its parameters; pass `model`, the '
+        'The run saved only the parameters of the model; pass `model`, the '
         '`Model` that was trained, to `load_run`.'
       )
     model = self.model
@@ -270,7 +270,7 @@ class DeployedModels:
       return i, 0 if self.choice is None else int(self.choice[i])
     if self.own:
       raise UserError(
-        'Clients have layers of their own here, so that no center is a whole model; '
+        'Clients have personal layers here, so a center is not a complete model; '
         'name a `client`.'
       )
     if cluster is None and self.num_models > 1:

@@ -37,8 +37,7 @@ def damaged(path: pathlib.Path, reason: str) -> UserError:
   remedy = 'choose another `workdir`'
   if saved_rounds(path.parent):
     remedy = (
-      'delete it and run the same command again, which makes it anew from the '
-      'checkpoint'
+      'delete it and run the same command again, which restores it from the checkpoint'
     )
   return UserError(f'{path} is damaged ({reason}); {remedy}.')
 
@@ -125,8 +124,8 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
       records.append(record)
       continue
     raise UserError(
-      f'{path} is damaged: line {number} {fault}; put back a sound copy, or choose '
-      'another `workdir` to run anew.'
+      f'{path} is damaged: line {number} {fault}; restore a valid copy, or '
+      'choose another `workdir` to start again.'
     )
   return records
 
@@ -161,8 +160,8 @@ def _records_at(path: pathlib.Path, rounds: int) -> list[dict[str, Any]]:
     found = read_metrics(path, rounds)
     if not found or found[-1]['round'] != rounds:
       raise UserError(
-        f'{path} does not reach round {rounds} of the checkpoint beside it; put back a '
-        'sound copy, or choose another `workdir`.'
+        f'{path} does not reach round {rounds} of the checkpoint beside it; restore '
+        'a valid copy, or choose another `workdir`.'
       )
   except UserError as e:
     if kept is None or isinstance(e.__cause__, OSError):
@@ -173,7 +172,7 @@ def _records_at(path: pathlib.Path, rounds: int) -> list[dict[str, Any]]:
       return found
     reason = 'differs from the copy in the checkpoint'
   logging.warning(
-    '%s %s; it is written anew from the checkpoint of round %d.', path, reason, rounds
+    '%s %s; it is restored from the checkpoint of round %d.', path, reason, rounds
   )
   return kept
 

@@ -68,7 +68,7 @@ def _read_result(
     if _is_sound(summary, history) and _is_sealed(folder):
       return summary, picture
   logging.warning(
-    'summary.json or clients.npz in %s is damaged; both are made anew from the '
+    'summary.json or clients.npz in %s is damaged; both are recreated from the '
     'checkpoint.',
     folder,
   )

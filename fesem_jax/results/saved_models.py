@@ -131,7 +131,7 @@ def read(
         folder, archive, about, rounds, client_table.digest(clients)
       ):
         raise UserError(
-          f'{path} {fault}; run the same command again, which makes it anew.'
+          f'{path} {fault}; run the same command again, which recreates it.'
         )
       arrays = _mapped(file, archive)
     shared, own = (
@@ -155,7 +155,7 @@ def read(
   except Exception as e:  # Parsers raise all kinds.
     raise UserError(
       f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
-      'which makes it anew from the checkpoint.'
+      'which recreates it from the checkpoint.'
     ) from e
 
 

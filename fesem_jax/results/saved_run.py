@@ -126,7 +126,7 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
   """
   folder = pathlib.Path(workdir)
   if not folder.is_dir():
-    raise UserError(f'{folder} is no folder; name the `workdir` of a finished run.')
+    raise UserError(f'{folder} is not a folder; name the `workdir` of a finished run.')
   summary = metrics_file.read_summary(folder)
   config = metrics_file.read_config(folder)
   if summary is None and (config is not None or metrics_file.saved_rounds(folder)):
@@ -143,8 +143,8 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
   if not history or history[-1]['round'] != rounds:
     raise UserError(
-      f'{folder / "metrics.jsonl"} does not reach round {rounds} of summary.json; put '
-      'back a sound copy.'
+      f'{folder / "metrics.jsonl"} does not reach round {rounds} of summary.json; '
+      'restore a valid copy.'
     )
   clients = client_table.read(folder)
   if clients is None:
@@ -155,13 +155,13 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
   if _figures(summary) != _figures(history[-1]):
     raise UserError(
       f'summary.json and metrics.jsonl in {folder} have different figures of round '
-      f'{rounds}; delete summary.json and run the same command again, which makes it '
-      'anew.'
+      f'{rounds}; delete summary.json and run the same command again, which '
+      'recreates it.'
     )
   if not client_table.agrees(clients, summary):
     raise UserError(
       f'clients.csv and summary.json in {folder} are not of one run, or of different '
-      'rounds; run the same command again, which makes it anew.'
+      'rounds; run the same command again, which recreates them.'
     )
   return Run(folder, config, summary, history, clients, model)
 

@@ -158,8 +158,8 @@ def _holds(workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]) -
       except UserError:
         raise e from None
     logging.warning(
-      '%s is damaged: the checkpoint beside it is of this configuration, and it is '
-      'written anew.',
+      '%s is damaged; it is restored, because the checkpoint beside it has this '
+      'configuration.',
       workdir / 'config.json',
     )
     return False

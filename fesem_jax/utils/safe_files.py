@@ -70,7 +70,7 @@ class BoundedReader:
     try:
       data = self._file.read(most if size < 0 else min(size, most))
     except (OSError, EOFError, zlib.error) as e:
-      raise UserError(f'{self._path} is damaged: {e}. Fetch it again.') from e
+      raise UserError(f'{self._path} is damaged: {e}. Download it again.') from e
     self._count += len(data)
     if self._zipped and self._count > self._limit:
       raise UserError(
@@ -131,7 +131,7 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
         }
       for name, x in arrays.items():
         if isinstance(x, bytes):  # What NumPy gives of a member without its header.
-          raise ValueError(f'{name} is no array')
+          raise ValueError(f'{name} is not an array')
       return arrays
     except ValueError as e:
       if 'pickle' not in str(e).lower():

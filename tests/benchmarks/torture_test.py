@@ -103,7 +103,7 @@ def test_figures_are_what_outlasts_the_clock(tmp_path):
 def test_remedies_are_those_that_errors_name(tmp_path):
   path = tmp_path / 'clients.csv'
   path.touch()
-  assert not trials._remedied('error: put back a sound copy.', tmp_path)
+  assert not trials._remedied('error: restore a valid copy.', tmp_path)
   assert trials._remedied(f'x\nerror: {path} is damaged; delete it.', tmp_path)
   assert not path.exists()
   assert Ended(1, 'error: one sentence.', 0).refused

@@ -140,5 +140,5 @@ def test_pickled_objects_are_never_unpickled(tmp_path):
 def test_a_member_that_is_no_array_is_named(tmp_path):
   with zipfile.ZipFile(tmp_path / 'own.npz', 'w') as archive:
     archive.writestr('x.npy', b'no header of an array')
-  with pytest.raises(UserError, match=r'own\.npz is damaged .* x is no array'):
+  with pytest.raises(UserError, match=r'own\.npz is damaged .* x is not an array'):
     safe_files.read_npz(tmp_path / 'own.npz')

@@ -241,7 +241,7 @@ def test_rotation_by_other_angles_interpolates():
     [
         ({'name': 'svhn'}, '`name=svhn` is unknown; choose one of digits'),
         ({'partition': 'spiral'}, '`partition=spiral` is unknown.*natural, iid'),
-        ({'partition': 'natural'}, 'digits` has no clients of its own'),
+        ({'partition': 'natural'}, 'digits` has no natural clients'),
         ({'num_clients': -1}, '`num_clients=-1` must be at least 0'),
         ({'num_clients': 1000}, 'leaves a client with 1 of 1797 examples'),
         ({'num_clients': 100, 'examples_per_client': 50}, 'needs more than the 1797'),

@@ -175,7 +175,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
   seeds, out = finished[0], tmp_path / 'out'
   fed_avg = [folder / 'adapt' / 'fed_avg' for folder in seeds]
   refuses('Name the workdir of a finished run', machine, [])
-  refuses('is no folder', machine, [tmp_path / 'none'])
+  refuses('is not a folder', machine, [tmp_path / 'none'])
   refuses('--out is missing', machine, seeds)
   refuses('are both of seed 0; name each seed once', machine, [workdir, seeds[0]], out)
   refuses('fed_avg, which has no centers to choose from', machine, [fed_avg[0]])

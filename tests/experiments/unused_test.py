@@ -63,7 +63,7 @@ def parse():
     (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
     (
       ['--algorithm=non_fed', '--shared_start=on'],
-      '--shared_start=on has no effect: every client starts from a model of its own.',
+      '--shared_start=on has no effect: every client starts from its own model.',
     ),
     (
       ['--algorithm=ditto', '--shared_start=on'],

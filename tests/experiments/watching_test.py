@@ -63,5 +63,5 @@ def test_an_oracle_without_groups_is_refused_before_other_methods_run(tmp_path):
   flags = ('--dataset=diabetes', '--num_clients=6', '--algorithms=fed_avg', '--oracle')
   told = call('compare', *flags, '--workdir=all', cwd=tmp_path)
   assert told.returncode == 1
-  assert told.stderr.startswith('error: algorithm=oracle is told the true groups')
+  assert told.stderr.startswith('error: algorithm=oracle needs the true groups')
   assert not (tmp_path / 'all').exists()

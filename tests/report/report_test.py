@@ -370,7 +370,7 @@ def test_runs_that_tuned_are_left_out(tmp_path):
 
 
 def test_what_cannot_be_reported_is_said_in_a_sentence(tmp_path, comparison):
-  with pytest.raises(UserError, match='absent is no folder; name the workdir'):
+  with pytest.raises(UserError, match='absent is not a folder; name the workdir'):
     page(tmp_path / 'absent', tmp_path)
   (tmp_path / 'empty').mkdir()
   with pytest.raises(UserError, match='empty holds no run: neither it nor'):

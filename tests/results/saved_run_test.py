@@ -357,8 +357,8 @@ def other_figures(folder):
 
 
 @pytest.mark.parametrize(('damage', 'message'), [
-  (absent, 'is no folder'),
-  (a_file, 'is no folder'),
+  (absent, 'is not a folder'),
+  (a_file, 'is not a folder'),
   (empty, 'holds no run of this package'),
   (unfinished, 'holds a run that is not finished; run the same command again'),
   (of_another_package, 'holds no run of this package'),
@@ -510,7 +510,7 @@ def test_files_of_an_older_version_are_refused_and_made_anew(workdir):
   summary = json.loads(before)
   del summary['clients_digest']
   (workdir / 'summary.json').write_text(json.dumps(summary))
-  with pytest.raises(UserError, match=r'are not of one run.*which makes it anew'):
+  with pytest.raises(UserError, match=r'are not of one run.*which recreates them'):
     fj.load_run(workdir)
   simulated(workdir=workdir)
   made = json.loads((workdir / 'summary.json').read_text())
@@ -632,7 +632,7 @@ def test_the_binary_exports_a_center(done, tmp_path):
   (['--run={run}', '--output=x.msgpack'], 'name a --client or a --cluster'),
   (['--run={run}', '--output=x.msgpack', '--cluster=7'], '--cluster=7 must lie in'),
   (['--run={run}', '--output=x.msgpack', '--client=u'], '--client=u is none of the 7'),
-  (['--run=nowhere', '--output=x.msgpack'], 'nowhere is no folder'),
+  (['--run=nowhere', '--output=x.msgpack'], 'nowhere is not a folder'),
 ])  # fmt: skip
 def test_mistakes_of_exporting_are_one_sentence(arguments, message, done, tmp_path):
   out = call('export', *(a.format(run=done) for a in arguments), cwd=tmp_path)

@@ -429,7 +429,7 @@ def test_damaged_metrics_are_made_anew_or_one_sentence(
     assert go(workdir).summary['rounds'] == 3
     assert path.read_bytes() == (finished / 'metrics.jsonl').read_bytes()
     (warning,) = caplog.messages
-    assert 'is written anew from the checkpoint of round 3' in warning
+    assert 'is restored from the checkpoint of round 3' in warning
     replaced(path, broken)
     without_copies(workdir)
   with pytest.raises(

@@ -25,7 +25,7 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
   if partition.name == 'natural' and pool.client is None:
     others = ', '.join(n for n in NAMES if n != 'natural')
     raise UserError(
-      f'{wanted}: {named} has no clients of its own; choose one of {others}.'
+      f'{wanted}: {named} has no natural clients; choose one of {others}.'
     )
   if partition.min_examples and partition.name != 'natural':
     raise UserError(

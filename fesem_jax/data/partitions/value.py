@@ -194,7 +194,7 @@ class Partition:
       raise UserError(f'`{name}` has {count} groups; at most {MAX_GROUPS}.')
     alike = {v % 360 for v in values} if name == 'rotations' else set(values)
     if len(alike) < len(values):
-      raise UserError(f'{named}: two groups would be alike; name each once.')
+      raise UserError(f'{named}: two groups would be equal; name each once.')
 
   def _check_name(self) -> None:
     """Raises `UserError` unless the name is one of `NAMES`, or a product of two."""

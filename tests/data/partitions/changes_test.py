@@ -232,7 +232,7 @@ def test_noise_grows_from_client_to_client():
     (
       'rotated',
       {'rotations': [0, 360]},
-      '`rotations=0,360`: two groups would be alike',
+      '`rotations=0,360`: two groups would be equal',
     ),
     (
       'rotated',
@@ -254,7 +254,7 @@ def test_noise_grows_from_client_to_client():
     ('label_swapped', {'label_swaps': ['1']}, '`label_swaps=1` must be two labels, e.'),
     ('label_swapped', {'label_swaps': ['1-x']}, '`label_swaps=1-x` must be two labels'),
     ('label_swapped', {'label_swaps': [(3, 3)]}, 'swaps nothing; name others'),
-    ('label_swapped', {'label_swaps': ['1-2', (2, 1)]}, 'two groups would be alike'),
+    ('label_swapped', {'label_swaps': ['1-2', (2, 1)]}, 'two groups would be equal'),
     (
       'label_swapped',
       {'label_swaps': ['1-2'], 'partition_groups': 3},
