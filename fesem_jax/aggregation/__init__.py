@@ -1,4 +1,4 @@
-"""From clients' models to the server's: robust means and server optimizers.
+"""Aggregation on the server: robust means and server optimizers.
 
 May import `core` and `utils`.
 """

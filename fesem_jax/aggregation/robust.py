@@ -1,4 +1,4 @@
-"""What the server makes of its clients' models: means, and what withstands bad clients.
+"""Aggregation of clients' models: means, and rules that are robust to bad clients.
 
 Every rule maps (stack [S, ...], cluster [S], counts [S], origins [K, ...], mesh) to
 centers [K, ...]. Clients weigh alike; a cluster without clients stays at its origin.

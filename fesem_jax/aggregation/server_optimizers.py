@@ -1,4 +1,4 @@
-"""What the server makes of its clients' mean: a step of an optimizer.
+"""Server optimizers: steps along the mean change of the clients' models.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021 (FedOpt): the mean change of
 the clients' models, Delta, stands for the negative gradient. Any Optax optimizer

@@ -1,4 +1,4 @@
-"""APFL: each client mixes a model of its own with the global one.
+"""APFL: each client mixes a personal model with the global one.
 
 Deng et al., "Adaptive Personalized Federated Learning", 2020.
 """

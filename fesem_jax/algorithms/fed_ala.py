@@ -1,4 +1,4 @@
-"""FedALA: each client learns how much of the global model's top layers to take.
+"""FedALA: each client learns to mix the global model's top layers into its own.
 
 Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning",
 AAAI 2023.

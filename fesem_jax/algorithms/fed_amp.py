@@ -1,4 +1,4 @@
-"""FedAMP: models of clients attract each other the more, the closer they are.
+"""FedAMP: clients' models are pulled toward similar models.
 
 Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021
 (Algorithm 1).

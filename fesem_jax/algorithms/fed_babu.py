@@ -1,4 +1,4 @@
-"""FedBABU: clients train the body below a head that stays as it was drawn.
+"""FedBABU: clients train the body below a fixed random head.
 
 Oh et al., "FedBABU: Toward Enhanced Representation for Federated Image Classification",
 ICLR 2022.

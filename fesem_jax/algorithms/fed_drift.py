@@ -1,4 +1,4 @@
-"""FedDrift: clients whose loss rises start new models, and like models are merged.
+"""FedDrift: clients whose loss rises start new models, and similar models merge.
 
 Jothimurugesan et al., "Federated Learning under Distributed Concept Drift", AISTATS
 2023.

@@ -1,4 +1,4 @@
-"""FedDyn: a penalty of each client that moves with what it has learned.
+"""FedDyn: a dynamic regularizer for each client.
 
 Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021
 (Algorithm 1).

@@ -1,4 +1,4 @@
-"""FedEM: each client predicts with a mixture of K shared models of its own weights.
+"""FedEM: each client predicts with its own mixture of K shared models.
 
 Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions",
 NeurIPS 2021: Algorithm 1.

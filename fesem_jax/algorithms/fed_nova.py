@@ -1,4 +1,4 @@
-"""FedNova: clients count by their data, however many steps they take.
+"""FedNova: updates are normalized by each client's number of local steps.
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization", NeurIPS 2020.

@@ -1,4 +1,4 @@
-"""FedPer: a shared body and a head of each client's own.
+"""FedPer: a shared body and a personal head for each client.
 
 Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
 """

@@ -1,4 +1,4 @@
-"""FedRC: FedEM whose centers are told apart by concepts, not by shares of labels.
+"""FedRC: FedEM with centers for concepts instead of label distributions.
 
 Guo et al., "FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning
 by Robust Clustering", ICML 2024.

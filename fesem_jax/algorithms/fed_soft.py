@@ -1,4 +1,4 @@
-"""FedSoft: local models pulled to all centers by the shares of data that fit each.
+"""FedSoft: local models with proximal terms to all centers, weighted by their fit.
 
 Ruan and Joe-Wong, "FedSoft: Soft Clustered Federated Learning with Proximal Local
 Updating", AAAI 2022: Algorithm 1.

@@ -1,4 +1,4 @@
-"""HypoCluster(K), also known as IFCA: each client picks the model it likes best.
+"""HypoCluster(K), also known as IFCA: each client picks the model with the lowest loss.
 
 Mansour et al., "Three Approaches for Personalization with Applications to
 Federated Learning", 2020 (HypCluster); Ghosh et al., "An Efficient Framework

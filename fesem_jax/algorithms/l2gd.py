@@ -1,4 +1,4 @@
-"""L2GD: clients train alone, and now and then all models take a step to their mean.
+"""L2GD: clients train locally, and in random rounds all models step toward their mean.
 
 Hanzely and Richtarik, "Federated Learning of a Mixture of Global and Local Models",
 2020 (Algorithm 1, loopless local gradient descent).

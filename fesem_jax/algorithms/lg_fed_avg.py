@@ -1,4 +1,4 @@
-"""LG-FedAvg: a body of each client's own below a shared head.
+"""LG-FedAvg: personal bodies below a shared head.
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
 Representations", 2020.

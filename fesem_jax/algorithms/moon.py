@@ -1,4 +1,4 @@
-"""MOON: local representations kept near the global model's, away from the last ones.
+"""MOON: a contrastive loss between local and global representations.
 
 Li et al., "Model-Contrastive Federated Learning", CVPR 2021.
 """

@@ -1,4 +1,4 @@
-"""Oracle: FedAvg within each true group, the assignment that clustering looks for.
+"""Oracle: FedAvg within each true group.
 
 A method that learns which clients belong together is compared with it: what the oracle
 misses is left to the optimization, and what a method misses beside the oracle is due to

@@ -1,4 +1,4 @@
-"""Per-FedAvg: a global model that is good after one gradient step of each client.
+"""Per-FedAvg: a global model that each client adapts by one gradient step.
 
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach", NeurIPS 2020 (Algorithm 1).

@@ -1,4 +1,4 @@
-"""Models of clients that trained from one common start: what their distances say.
+"""Distances between models of clients that trained from one common start.
 
 After a round of FeSEM each client's model lies near the center that it started from,
 so that every clustering of trained models looks perfect. Only models from one start

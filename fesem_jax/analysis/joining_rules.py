@@ -1,4 +1,4 @@
-"""How a client that took no part in training joins a cluster (Section 8).
+"""Rules by which a client that was not in training joins a cluster (Section 8).
 
 Its data stay with it: it trains for a moment, or measures losses, and joins one of the
 centers of a finished run.

@@ -1,4 +1,4 @@
-"""How many clusters clients have, by the distances between their models.
+"""The number of clusters, estimated from distances between clients' models.
 
 The models are to come from one common start (`common_start`).
 """

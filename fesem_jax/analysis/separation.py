@@ -1,4 +1,4 @@
-"""Whether K groups of clients can be told apart, before anything is trained.
+"""Tests whether K groups of clients are separable, before training.
 
 Each client's training examples are split in two halves, and each half gives a gradient
 (or the change of some epochs) at common random models. Clusters are made of one half

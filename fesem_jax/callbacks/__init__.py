@@ -1,4 +1,4 @@
-"""What watches a run: callbacks, loggers, progress, checkpoints, early stopping.
+"""Callbacks of a run: loggers, progress, checkpoints, early stopping.
 
 May import `results`, `evaluation`, `training` and what they may.
 """

@@ -1,4 +1,4 @@
-"""Measures what clients lose by the assignment to their centers."""
+"""Measures the regret of clients' assignments to centers."""
 
 import jax
 import numpy as np

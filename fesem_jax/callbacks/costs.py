@@ -1,4 +1,4 @@
-"""Counts what rounds send, and how long they would take on devices of a profile."""
+"""Counts bytes of rounds, and estimates their time on devices of a profile."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which run of a logger belongs to a workdir, so that a resumed run goes on in it."""
+"""Finds the logger's run of a workdir, which a resumed run continues."""
 
 import json
 import pathlib

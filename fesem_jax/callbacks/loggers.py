@@ -1,4 +1,4 @@
-"""Loggers, which are callbacks that carry the numbers of a run elsewhere."""
+"""Loggers: callbacks that send the numbers of a run to other programs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType

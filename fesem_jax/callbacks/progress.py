@@ -1,4 +1,4 @@
-"""Shows how far a run is."""
+"""Shows the progress of a run."""
 
 import time
 from collections import deque

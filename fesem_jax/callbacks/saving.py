@@ -1,4 +1,4 @@
-"""Writes what a run goes on from: records and checkpoints."""
+"""Writes records and checkpoints, from which a run resumes."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What published experiments need that no flag says, for `experiments.reproduce`.
+"""Methods, data and models of published experiments, for `experiments.reproduce`.
 
 Each module has the methods, data and models of one paper, as functions that
 --algorithm, --dataset and --model name: `--dataset=fesem_jax.papers.fed_em:mixture`.

@@ -1,4 +1,4 @@
-"""What a run needs of each device, by compiling it ahead of time.
+"""Memory and time of a run on each device, from compilation ahead of time.
 
 May import `run` and what it may; no run imports it.
 """

@@ -1,4 +1,4 @@
-"""What speaks for each number of clusters."""
+"""Figures of the criteria for each number of clusters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The first figure of the task over what was sent, of one run or several."""
+"""The first metric of the task over the bytes sent, of one run or several."""
 
 from collections.abc import Sequence
 

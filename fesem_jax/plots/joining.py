@@ -1,4 +1,4 @@
-"""What new clients get, by how many examples they have."""
+"""Accuracy of new clients by their number of examples."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What figures read of a run: its records, its configuration, its clients."""
+"""Inputs of figures: a run's records, configuration and clients."""
 
 import pathlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""How far apart clusters of clients are, by their number."""
+"""Separation of clusters of clients, by their number."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

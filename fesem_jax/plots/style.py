@@ -1,4 +1,4 @@
-"""What all figures share: Matplotlib, colors, markers, fonts, a place for legends.
+"""Style of all figures: Matplotlib, colors, markers, fonts, a place for legends.
 
 Clusters differ by marker or position, never by color alone.
 """

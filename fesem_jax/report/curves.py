@@ -1,4 +1,4 @@
-"""What a page draws over rounds: every number of the records, by run."""
+"""Curves over rounds: every number of the records, by run."""
 
 import itertools
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""How many clients go from which cluster to which, between the rounds of a history."""
+"""Flows of clients between clusters, between the rounds of a history."""
 
 import itertools
 from collections.abc import Sequence

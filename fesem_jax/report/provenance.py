@@ -1,4 +1,4 @@
-"""What ran: the runs of a page, their flags, software and machines; and their costs."""
+"""Provenance of a page's runs: flags, software and machines; and their costs."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Numbers as a page holds them: few digits, and null for what is no number."""
+"""Numbers of a page: few digits, and null for values that are not numbers."""
 
 import math
 from collections.abc import Iterable

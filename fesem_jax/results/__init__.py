@@ -1,4 +1,4 @@
-"""What a run gives back, its files, and finished runs read from them.
+"""Results of a run, its files, and finished runs read from them.
 
 May import `evaluation`, `models`, `data`, `core` and `utils`.
 """

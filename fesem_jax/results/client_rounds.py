@@ -1,4 +1,4 @@
-"""What became of every client in a round, for its history."""
+"""The outcome of every client in a round, for the client history."""
 
 import numpy as np
 

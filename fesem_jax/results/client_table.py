@@ -1,4 +1,4 @@
-"""What a run knows of each client: a table of one line a client, `clients.csv`."""
+"""The table of clients, one line each: `clients.csv`."""
 
 import csv
 import hashlib

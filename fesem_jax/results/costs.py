@@ -1,4 +1,4 @@
-"""What rounds cost: bytes that are sent, and seconds on devices of a profile."""
+"""Costs of rounds: bytes sent, and seconds on devices of a profile."""
 
 import math
 from collections.abc import Sequence

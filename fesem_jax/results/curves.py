@@ -1,4 +1,4 @@
-"""What is read off a run's curve of evaluations: best round, mean of the last, targets.
+"""Best round, mean of the last rounds, and targets, from a run's evaluations.
 
 Papers report the last round, the best one or a mean of the last few, and how many
 rounds a target took. All are computed from the records of the rounds.

@@ -1,4 +1,4 @@
-"""The models that clients deploy, on the host: one by name, and what it predicts."""
+"""The models that clients deploy, on the host: selection by name, and prediction."""
 
 import dataclasses
 import functools

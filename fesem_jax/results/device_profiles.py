@@ -1,4 +1,4 @@
-"""Devices and networks that clients are taken to have: how long a round would take."""
+"""Profiles of clients' devices and networks, for the time of a round."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What tables and figures call a run."""
+"""Names of runs in tables and figures."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the entries of a record of metrics.jsonl must be like."""
+"""Checks of the entries of a record of metrics.jsonl."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run reports: the record of each round, and the summary of them all."""
+"""Reports of a run: the record of each round, and the summary of all rounds."""
 
 import itertools
 from collections.abc import Sequence

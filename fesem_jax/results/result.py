@@ -1,4 +1,4 @@
-"""What a run gives back, in the order and by the names of the data that came in."""
+"""The result of a run, with the order and the names of the input data."""
 
 import dataclasses
 import functools

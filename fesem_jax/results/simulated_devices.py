@@ -1,4 +1,4 @@
-"""The devices of a federation's clients: how long each round would take on them."""
+"""The devices of a federation's clients, and the time of each round on them."""
 
 import numpy as np
 

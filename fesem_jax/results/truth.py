@@ -1,4 +1,4 @@
-"""The true clusters of clients, and what they are called."""
+"""The true clusters of clients, and their names."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a run does after its last round: figures, summary, files."""
+"""The steps of a run after its last round: figures, summary, files."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the figures need to know of a finished run's clients.
+"""Data about a finished run's clients, for figures.
 
 Saved beside the metrics, so that figures are drawn from a workdir alone,
 without the data or the models.

@@ -1,4 +1,4 @@
-"""What a run does before its first round: data, programs, the workdir, the state."""
+"""The steps of a run before its first round: data, programs, workdir, state."""
 
 import contextlib
 import pathlib

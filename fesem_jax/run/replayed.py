@@ -1,4 +1,4 @@
-"""What is told of a client's local training that was done again."""
+"""The result of a repeated local training of one client."""
 
 from typing import NamedTuple
 

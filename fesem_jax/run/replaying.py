@@ -1,4 +1,4 @@
-"""A client's local training of a round that a run has done, again and step by step."""
+"""Repeats a client's local training of a finished round, step by step."""
 
 import contextlib
 import dataclasses

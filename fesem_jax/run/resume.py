@@ -1,4 +1,4 @@
-"""What identifies a run, and what it goes on from."""
+"""The identity of a run, and the state from which it resumes."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""What a run is asked for, and whether it can be had."""
+"""Settings of a run, and their validation."""
 
 import dataclasses
 

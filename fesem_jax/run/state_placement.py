@@ -1,4 +1,4 @@
-"""Where the arrays of a method's state lie on the devices of a run."""
+"""Placement of the arrays of a method's state on the devices of a run."""
 
 from typing import Any
 

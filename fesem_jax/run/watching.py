@@ -1,4 +1,4 @@
-"""What callbacks are told of a run, and which of them the run itself has."""
+"""Events for callbacks, and the callbacks of the run itself."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What models are trained for: classification, regression or sequences.
+"""Tasks: classification, regression or sequences.
 
 May import `utils`.
 """

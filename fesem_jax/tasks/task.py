@@ -1,4 +1,4 @@
-"""A task as one value: its loss, its figures and what counts as better."""
+"""A task as one value: its loss, its metrics and their direction."""
 
 import math
 from collections.abc import Callable

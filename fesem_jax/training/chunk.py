@@ -1,4 +1,4 @@
-"""Local training of a chunk of clients, and what becomes of their models."""
+"""Local training of a chunk of clients, and the reduction of their models."""
 
 import dataclasses
 from typing import Any, NamedTuple

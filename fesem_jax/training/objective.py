@@ -1,4 +1,4 @@
-"""What local training minimizes, beside the mean loss of a client's examples."""
+"""The objective of local training, beyond the mean loss of a client's examples."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

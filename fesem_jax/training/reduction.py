@@ -1,4 +1,4 @@
-"""What becomes of the models of a cohort: kept, or reduced chunk by chunk.
+"""Processing of the models of a cohort: kept, or reduced chunk by chunk.
 
 A method that needs only sums of the local models adds each chunk's as soon as it has
 trained, while it is in the cache; then no array of S models exists.

@@ -1,4 +1,4 @@
-"""The models that clients send back: bad ones lie about theirs."""
+"""The models that clients send; bad clients falsify theirs."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How far local steps lead where the gradient stays the same.
+"""The total length of local steps for a constant gradient.
 
 Steps of SGD, with or without momentum, add up the gradients so far, each times a weight
 that does not depend on them. The sum of the weights is how far they lead along a

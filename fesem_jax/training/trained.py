@@ -1,4 +1,4 @@
-"""What becomes known of clients when they have trained."""
+"""Results of clients' local training."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Parsed values as arrays, refused where they are not what they should be."""
+"""Checks that convert parsed values to arrays."""
 
 from typing import Any
 

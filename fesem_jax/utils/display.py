@@ -1,4 +1,4 @@
-"""Names and values from files and users, made fit to be shown.
+"""Names and values from files and users, escaped for display.
 
 They may hold anything: markup of Matplotlib, LaTeX or Markdown, control characters
 (which neither terminals nor SVG should get), lone surrogates, or very long text.

@@ -1,4 +1,4 @@
-"""Mistakes of users, and how they are named."""
+"""Errors for mistakes of users, and the names of arguments."""
 
 from collections.abc import Sequence
 

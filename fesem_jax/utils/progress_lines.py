@@ -1,4 +1,4 @@
-"""What a run is doing: a panel on a terminal, lines at a bounded rate in a log."""
+"""Progress of a run: a panel on a terminal, lines at a bounded rate in a log."""
 
 import contextlib
 import contextvars

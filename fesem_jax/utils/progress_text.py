@@ -1,4 +1,4 @@
-"""How far the rounds of a run are, as text."""
+"""The progress of a run's rounds, as text."""
 
 from typing import NamedTuple
 

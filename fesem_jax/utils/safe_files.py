@@ -1,4 +1,4 @@
-"""Reading files that may be damaged or hostile, within bounds, errors in a sentence."""
+"""Reads files that may be damaged or malicious, within bounds, with clear errors."""
 
 import contextlib
 import gzip

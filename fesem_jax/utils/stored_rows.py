@@ -1,4 +1,4 @@
-"""Rows of an array that stay in their file until they are asked for.
+"""Rows of an array that stay in their file until they are read.
 
 A process that trains some of the clients holds the examples of these only.
 """

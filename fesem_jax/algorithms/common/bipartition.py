@@ -1,4 +1,4 @@
-"""FedCluster's decision: which clusters are parted in two, and where."""
+"""FedCluster's decision: which clusters to split, and how."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What the methods with K centers share: what they report."""
+"""Reported values of methods with K centers."""
 
 from typing import Any
 

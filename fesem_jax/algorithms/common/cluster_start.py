@@ -1,4 +1,4 @@
-"""How a method makes its first clusters: the clustering of Section 6.1.4."""
+"""First clusters of a method: the clustering of Section 6.1.4."""
 
 import dataclasses
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How FeSEM's E-step and M-step are made: two values, and what they do to a chunk."""
+"""FeSEM's E-step and M-step as two values, and their effect on a chunk."""
 
 import dataclasses
 from typing import Any, NamedTuple

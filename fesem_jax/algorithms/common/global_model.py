@@ -1,4 +1,4 @@
-"""What all methods with one global model share."""
+"""Parts that all methods with one global model share."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Whether and where a method keeps its clients' models between rounds."""
+"""Storage of clients' models between rounds."""
 
 from typing import Any
 

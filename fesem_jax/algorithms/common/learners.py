@@ -1,4 +1,4 @@
-"""What methods share whose clients train all K centers and use a mixture of them."""
+"""Parts of methods whose clients train all K centers and use a mixture of them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What stays with clients between rounds, and where their models are kept."""
+"""Clients' state between rounds, and the storage of their models."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the methods share that treat the head of a model apart from its body."""
+"""Parts of methods that treat the head of a model differently from its body."""
 
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple

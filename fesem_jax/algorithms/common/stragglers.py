@@ -1,4 +1,4 @@
-"""Clients that do only some epochs of their local work in a round."""
+"""Clients that train for only some of the local epochs of a round."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The state of a method within the states of what wraps it."""
+"""The state of a method within the states of its wrappers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What mends methods with centers, beyond their papers: each wraps a method.
+"""Remedies for methods with centers, beyond their papers; each wraps a method.
 
 A wrapper takes an `Algorithm` with centers (`Algorithm.with_centers`) and gives one,
 whose state nests the method's own, as Optax chains transformations:

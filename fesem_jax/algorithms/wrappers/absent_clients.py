@@ -1,4 +1,4 @@
-"""Clients that were absent for long, or never took part, start by their losses."""
+"""Clients that were absent for long, or never took part, choose a center by loss."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""In some rounds, clients start from the center of least training loss."""
+"""In some rounds, clients start from the center with the lowest training loss."""
 
 import jax.numpy as jnp
 

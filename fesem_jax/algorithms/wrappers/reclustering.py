@@ -1,4 +1,4 @@
-"""Clustering anew from a common start, which corrects wrong assignments of FeSEM.
+"""Reclustering from a common start, which corrects wrong assignments of FeSEM.
 
 A client that starts from a center comes back near it, right or wrong, so that distances
 to centers (Eq. 8) say where a client started. Models that started from one point differ

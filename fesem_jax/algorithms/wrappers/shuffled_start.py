@@ -1,4 +1,4 @@
-"""Wrong first clusters, to study what corrects them."""
+"""Wrong first clusters, to study their correction."""
 
 import jax.numpy as jnp
 
