@@ -1,8 +1,7 @@
 """Oracle: FedAvg within each true group.
 
-A method that learns which clients belong together is compared with it: what the oracle
-misses is left to the optimization, and what a method misses beside the oracle is due to
-its clusters.
+The oracle is a reference for clustered methods: its errors are due to the optimization,
+and the gap between a method and the oracle is due to the method's clusters.
 """
 
 from typing import Any, NamedTuple

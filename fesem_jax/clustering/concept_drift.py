@@ -1,4 +1,4 @@
-"""FedDrift's decisions: who has drifted, which models are free, which are merged."""
+"""FedDrift's decisions: clients with drift, free models, and models to merge."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Clusters of an unknown number: DBSCAN whose radius is read off the data (FLUX)."""
+"""An unknown number of clusters: DBSCAN with a radius computed from the data (FLUX)."""
 
 import itertools
 from typing import NamedTuple

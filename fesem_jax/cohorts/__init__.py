@@ -1,4 +1,4 @@
-"""Which clients take part, and where their data lie.
+"""Sampling of clients, and placement of their data.
 
 May import `core` and `utils`.
 """

@@ -1,4 +1,4 @@
-"""Where the examples lie: whole on every device, or with the device of their client."""
+"""Placement of examples: replicated, or on the device of their client."""
 
 import dataclasses
 import math

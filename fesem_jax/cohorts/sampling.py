@@ -1,4 +1,4 @@
-"""What is drawn for the clients of a round: keys, coins and cohorts, on the device."""
+"""Random draws for the clients of a round, on the device: keys, coins and cohorts."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Which examples a client sees at each local step.
+"""The examples of each local step of a client.
 
 Only indices are ever padded. A plan is computed where it is used, inside the
 compiled round, from (seed, round, client id, epoch) alone.

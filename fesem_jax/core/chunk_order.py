@@ -1,4 +1,4 @@
-"""In which chunks, and in which order, clients are worked on."""
+"""Chunks of clients, and their order."""
 
 from typing import NamedTuple
 

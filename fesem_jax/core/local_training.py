@@ -1,4 +1,4 @@
-"""How clients train: what a method is told of local training."""
+"""Local training: its settings, as methods receive them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

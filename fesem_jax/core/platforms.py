@@ -1,4 +1,4 @@
-"""The choice between what is fast on a CPU and what is fast on an accelerator."""
+"""The choice between implementations for CPUs and for accelerators."""
 
 from collections.abc import Callable
 from typing import Any

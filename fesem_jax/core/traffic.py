@@ -1,4 +1,4 @@
-"""What a method sends between the server and its clients, as a value of the method."""
+"""Messages between the server and the clients of a method, as a value."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

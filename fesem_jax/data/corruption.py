@@ -1,4 +1,4 @@
-"""Bad clients: which they are, what they do, and what is measured without them.
+"""Bad clients: their selection, their attacks, and metrics of the honest clients.
 
 A bad client lies about its labels or about its model. It lies in the same way to every
 method, as `local.train_cohort` is where local models come from. What it keeps for

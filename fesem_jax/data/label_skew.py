@@ -1,4 +1,4 @@
-"""How unlike the clients' labels are."""
+"""The label skew between clients."""
 
 import numpy as np
 

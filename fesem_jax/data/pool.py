@@ -1,4 +1,4 @@
-"""What a loader returns before examples are dealt to clients."""
+"""The result of a loader, before examples are split among clients."""
 
 import pathlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where each data set can come from, and which options its loaders take."""
+"""Sources of each data set, and options of its loaders."""
 
 import pathlib
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""How well two clusterings of the same clients agree.
+"""Agreement between two clusterings of the same clients.
 
 The figures are scikit-learn's, whose import takes longer than a small run's rounds.
 """

@@ -1,4 +1,4 @@
-"""How evenly a figure is spread over clients."""
+"""Fairness: the distribution of a metric over clients."""
 
 import math
 from typing import Any

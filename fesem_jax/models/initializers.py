@@ -1,4 +1,4 @@
-"""How the first model is drawn: as Flax's layers do by default, or as PyTorch's."""
+"""Initialization of models: as in Flax's layers by default, or as in PyTorch."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a layer of a model gets: the representation that the layers before it make."""
+"""The input of a layer: the representation by the layers before it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What networks for sequences of tokens begin and end with."""
+"""First and last layers of networks for sequences of tokens."""
 
 import flax.linen as nn
 import jax

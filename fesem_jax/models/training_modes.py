@@ -1,4 +1,4 @@
-"""How a Flax module is told whether it trains, by arguments of its call."""
+"""Training mode of a Flax module, by arguments of its call."""
 
 import inspect
 from collections.abc import Callable

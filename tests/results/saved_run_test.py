@@ -191,7 +191,9 @@ def test_models_that_there_are_not(done, chosen, message):
 def test_layers_of_clients_own_make_no_center_whole():
   deployed = simulated('fed_per').deployed
   assert set(deployed.centers) == {'dense0'}
-  with pytest.raises(UserError, match='no center is a whole model; name a `client`'):
+  with pytest.raises(
+    UserError, match='a center is not a complete model; name a `client`'
+  ):
     deployed.params(cluster=0)
   assert simulated('non_fed').deployed.centers is None
 
@@ -494,7 +496,7 @@ def test_files_of_other_clients_are_refused_and_made_anew(workdir, damage):
   x = federation()[1].client(3)[0]
   want = fj.load_run(workdir).predict(x, client='c3', probabilities=True)
   damage(workdir)
-  with pytest.raises(UserError, match='run the same command again, which makes it'):
+  with pytest.raises(UserError, match='run the same command again, which recreates'):
     fj.load_run(workdir).predict(x, client='c3')
   simulated(workdir=workdir)
   found = fj.load_run(workdir).predict(x, client='c3', probabilities=True)
@@ -504,7 +506,9 @@ def test_files_of_other_clients_are_refused_and_made_anew(workdir, damage):
 def test_files_of_an_older_version_are_refused_and_made_anew(workdir):
   path = workdir / 'models.npz'
   rewrite(path, about=about(path, format=1))
-  with pytest.raises(UserError, match=r'another version .*format 1.*which makes it'):
+  with pytest.raises(
+    UserError, match=r'another version .*format 1.*which recreates it'
+  ):
     _ = fj.load_run(workdir).deployed
   before = (workdir / 'summary.json').read_text()
   summary = json.loads(before)

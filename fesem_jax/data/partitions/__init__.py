@@ -1,4 +1,4 @@
-"""Partitions: which examples each client gets, and what becomes of them.
+"""Partitions: the examples of each client, and their transformations.
 
 One file a family: `rows` deals examples, `shares` says how much of a class or of all
 examples a client gets, `groups` has groups of clients with labels of their own,

@@ -1,4 +1,4 @@
-"""What becomes of the examples that clients were dealt."""
+"""Transformations of the examples of clients."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What deals the examples of both splits alike."""
+"""Rules that split the examples of both splits among clients."""
 
 from collections.abc import Callable
 

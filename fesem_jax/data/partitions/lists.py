@@ -1,4 +1,4 @@
-"""Lists that say the groups of a partition, which flags give as strings."""
+"""Lists that define the groups of a partition, parsed from flags."""
 
 import math
 from collections.abc import Sequence

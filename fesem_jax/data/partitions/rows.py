@@ -1,4 +1,4 @@
-"""Which examples each client gets.
+"""The examples of each client.
 
 Examples are rows of the arrays of a pool, and functions return the row numbers of
 each client. A data set with its own test split is dealt by two calls with the same

@@ -1,4 +1,4 @@
-"""A partition as one value, which checks itself."""
+"""A partition as one value that validates its options."""
 
 import dataclasses
 from collections.abc import Sequence
