@@ -3,9 +3,10 @@
 import csv
 import hashlib
 import io
+import itertools
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 
 _FILE = 'clients.csv'
-_BLOCK = 2**14  # Clients that are written at once.
+_BLOCK = 2**14  # Clients that are written, or read, at once.
 
 # Fields of figures that most tasks have.
 _FIGURES = (
@@ -155,6 +156,12 @@ class ClientTable(NamedTuple):
     return dict(zip(self.names.tolist(), self.cluster.tolist(), strict=True))
 
 
+def as_text(names: np.ndarray) -> np.ndarray:
+  """Names as strings no wider than the longest; NumPy gives numbers 21 characters."""
+  texts = np.asarray(names).astype(str)
+  return texts.astype(f'U{max(1, np.strings.str_len(texts).max(initial=1))}')
+
+
 def position_of(client: Any, names: np.ndarray) -> int:
   """The place of a client among the names; raises `UserError` unless there is one."""
   if not isinstance(client, str):
@@ -195,7 +202,7 @@ def make(
     metrics[f'finetuned_{name}'] = tuned[name][places]
   figures: dict[str, Any] = {name: metrics.pop(name, None) for name in _FIGURES}
   return ClientTable(
-    names=np.asarray(names).astype(str),
+    names=as_text(names),
     examples=np.asarray(sizes).astype(np.int64),
     test_examples=np.asarray(deployed.examples)[places].astype(np.int64),
     true_cluster=truth,
@@ -292,11 +299,11 @@ def read(folder: pathlib.Path) -> ClientTable | None:
   path = folder / _FILE
   try:
     with path.open(newline='', encoding='utf-8') as file:
-      head, *lines = csv.reader(file)
-    held = dict(zip(head, zip(*lines, strict=True), strict=True))
-    if len(held) < len(head):
-      raise ValueError('two columns have the same name')
-    return _parsed(held)
+      lines = csv.reader(file)
+      head, *_ = itertools.islice(lines, 1)
+      # Text of all of a million clients would take a gigabyte.
+      blocks = iter(lambda: list(itertools.islice(lines, _BLOCK)), [])
+      return _joined([_parsed(head, b) for b in blocks] or [_parsed(head, [])])
   except FileNotFoundError:
     return None
   except OSError as e:
@@ -308,8 +315,14 @@ def read(folder: pathlib.Path) -> ClientTable | None:
     ) from e
 
 
-def _parsed(held: dict[str, tuple[str, ...]]) -> ClientTable:
-  """The table of a file's columns; raises `ValueError` unless they are such."""
+def _parsed(head: list[str], lines: list[list[str]]) -> ClientTable:
+  """Some lines of a file as a table; raises `ValueError` unless they are such.
+
+  Columns without any value are None.
+  """
+  held = dict(zip(head, zip(*lines, strict=True), strict=True))
+  if len(held) < len(head):
+    raise ValueError('two columns have the same name')
   *fields, honest, _, _ = ClientTable._fields
   known = [name for name in fields if name not in _FIGURES]
   figures = [name for name in held if name.startswith(_KINDS)]
@@ -327,7 +340,7 @@ def _parsed(held: dict[str, tuple[str, ...]]) -> ClientTable:
   columns['names'] = np.array(held['names'])
   for name in ('examples', 'test_examples', 'cluster'):
     if any(held[name]):
-      columns[name] = np.array([int(x) for x in held[name]])
+      columns[name] = np.array([int(x) for x in held[name]], np.int64)
   if any(held['true_cluster']):
     columns['true_cluster'] = _integers_or_names(held['true_cluster'])
   for name in figures:
@@ -337,6 +350,37 @@ def _parsed(held: dict[str, tuple[str, ...]]) -> ClientTable:
   metrics = {name: columns.pop(name) for name in own} or None
   added = {name: _numbers(held[name]) for name in others}
   return ClientTable(**columns, metrics=metrics, added=added or None)
+
+
+def _joined(parts: Sequence[ClientTable]) -> ClientTable:
+  """The table of parts in a row; raises `ValueError` if they do not fit together."""
+  if len(parts) == 1:
+    return parts[0]
+  of_blocks = [part.columns() for part in parts]
+
+  def whole(name: str) -> np.ndarray | None:
+    found = [columns[name] for columns in of_blocks]
+    if all(x is None for x in found):
+      return None
+    if name != 'true_cluster' and any(x is None for x in found):
+      raise ValueError(f'{name} is missing in some lines')
+    blocks = [
+      np.full(len(part.names), '') if x is None else x
+      for part, x in zip(parts, found, strict=True)
+    ]
+    if len({x.dtype.kind for x in blocks}) > 1 and name == 'true_cluster':
+      blocks = [np.array([str(cell) for cell in x.tolist()]) for x in blocks]
+    return np.concatenate(blocks)  # Integers become float64 where a block has these.
+
+  def together(names: Iterable[str]) -> dict[str, Any]:
+    return {name: whole(name) for name in names}
+
+  first = parts[0]
+  return ClientTable(
+    **together(name for name in of_blocks[0] if name in ClientTable._fields),
+    metrics=together(first.metrics or ()) or None,
+    added=together(first.added or ()) or None,
+  )
 
 
 def _numbers(column: tuple[str, ...]) -> np.ndarray:

@@ -225,3 +225,46 @@ def test_blocks_of_clients_are_one_table(tmp_path, monkeypatch):
     assert not client_table.is_written(tmp_path, made)
   (tmp_path / 'clients.csv').unlink()
   assert not client_table.is_written(tmp_path, made)
+
+
+@pytest.mark.parametrize('block', [1, 2, 3])
+@pytest.mark.parametrize('truth', [
+  None, [0, 1, 2, 3, 4], ['', 'x', '01', '3', '4'], ['7', '8', '9', '10', 'last'],
+])  # fmt: skip
+def test_a_file_read_in_blocks_is_one_table(block, truth, tmp_path, monkeypatch):
+  of_model = {'deployed_x': np.arange(5.0), 'finetuned_x': np.arange(5.0)}
+  made = table(
+    5, names=np.array(['a', 'longer', '', 'd', '5']), metrics=of_model,
+    true_cluster=None if truth is None else np.array(truth),
+    cluster=None if truth is None else np.arange(5),
+    honest=np.arange(5) > 0,
+    added={'best': np.arange(5), 'gain': np.array([1.0, np.nan, 3, 4, 2.5])},
+  )  # fmt: skip
+  client_table.write(tmp_path, made)
+  whole = client_table.read(tmp_path).columns()
+  monkeypatch.setattr(client_table, '_BLOCK', block)
+  found = client_table.read(tmp_path)
+  assert client_table.digest(found) == client_table.digest(made)
+  assert list(found.columns()) == list(whole)
+  for name, x in found.columns().items():
+    np.testing.assert_array_equal(x, whole[name], strict=x is not None)
+
+
+@pytest.mark.parametrize(('old', 'new'), [
+  ('"d",13,', '"d",,'), ('"d",13,', '"d",13,13,'), ('"d",13,', '"d",x,'),
+  ('"d",13,', '"d",99999999999999999999,'),
+])  # fmt: skip
+def test_damage_in_a_later_block_is_refused(old, new, tmp_path, monkeypatch):
+  client_table.write(tmp_path, table(5, names=np.array(list('abcde'))))
+  path = tmp_path / 'clients.csv'
+  path.write_text(path.read_text().replace(old, new, 1))
+  monkeypatch.setattr(client_table, '_BLOCK', 1)
+  with pytest.raises(fj.UserError, match=r'clients.csv is damaged \('):
+    client_table.read(tmp_path)
+
+
+def test_names_are_no_wider_than_the_longest():
+  for names, width in ((np.arange(8, 12), 2), (np.array(['a ', 'ß']), 2), ([], 1)):
+    found = client_table.as_text(np.array(names))
+    assert found.dtype == f'<U{width}'
+    assert found.tolist() == [str(x) for x in names]
