@@ -157,9 +157,11 @@ class ClientTable(NamedTuple):
 
 
 def as_text(names: np.ndarray) -> np.ndarray:
-  """Names as strings no wider than the longest; NumPy gives numbers 21 characters."""
-  texts = np.asarray(names).astype(str)
-  return texts.astype(f'U{max(1, np.strings.str_len(texts).max(initial=1))}')
+  """Names as strings, numbers no wider than the longest: NumPy gives them 21 places."""
+  names = np.asarray(names)
+  if names.dtype.kind not in 'iu' or not names.size:
+    return names.astype(str)
+  return names.astype(f'U{max(len(str(n)) for n in (names.min(), names.max()))}')
 
 
 def position_of(client: Any, names: np.ndarray) -> int:

@@ -264,7 +264,7 @@ def test_damage_in_a_later_block_is_refused(old, new, tmp_path, monkeypatch):
 
 
 def test_names_are_no_wider_than_the_longest():
-  for names, width in ((np.arange(8, 12), 2), (np.array(['a ', 'ß']), 2), ([], 1)):
+  for names, width in (([8, 12], 2), ([-5, 3], 2), (['a ', 'ß'], 2), ([7], 1)):
     found = client_table.as_text(np.array(names))
     assert found.dtype == f'<U{width}'
     assert found.tolist() == [str(x) for x in names]
