@@ -28,7 +28,6 @@ from absl import app, flags, logging
 import fesem_jax as fj
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
-from fesem_jax.core import sharding
 
 _CLIENTS = flags.DEFINE_integer('num_clients', 1_000_000, 'M.')
 _EXAMPLES = flags.DEFINE_integer('examples', 5, 'Training examples of a client.')
@@ -37,6 +36,9 @@ _CASES = flags.DEFINE_list(
 )
 _SOME = flags.DEFINE_integer('clients_per_round', 10_000, "Of the case 'some'.")
 _ROUNDS = flags.DEFINE_integer('rounds', 2, 'Rounds of a run.')
+_DEVICES = flags.DEFINE_integer(
+  'num_devices', 0, 'CPU devices; 0: one for each core that the process may use.'
+)
 _ONE_CASE = flags.DEFINE_string('one_case', '', 'Used by this program for itself.')
 
 COLUMNS = (
@@ -101,12 +103,12 @@ def one_case(name: str) -> dict[str, Any]:
   """A run of this process, and what it took."""
   from fesem_jax import plots
 
-  common.setup()
+  mesh = common.setup(_DEVICES.value)
   method = 'fesem' if name == 'some' else name
   everyone = splits(_CLIENTS.value, _EXAMPLES.value)
   (train, test), unseen = fj.data.hold_out_clients(*everyone, 0.01)
   del everyone
-  local = common.training(WORKLOADS['W4'], train.num_clients, sharding.client_mesh())
+  local = common.training(WORKLOADS['W4'], train.num_clients, mesh)
   algorithm = fj.algorithms.build(method, local, **_OPTIONS[method])
   gc.collect()
   common.reset_peak()
@@ -171,7 +173,7 @@ def main(argv: list[str]) -> None:
     print(json.dumps(one_case(_ONE_CASE.value)))
     return
   rows: list[dict[str, Any]] = []
-  mesh = common.setup()
+  mesh = common.setup(_DEVICES.value)
   for case in _CASES.value:
     given = [a for a in sys.argv[1:] if not a.startswith('--cases')]
     command = [sys.executable, '-m', 'benchmarks.scale', f'--one_case={case}', *given]

@@ -43,7 +43,7 @@ from fesem_jax import data, tasks
 from fesem_jax.analysis import common_start, num_clusters
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.types import FederatedData
-from fesem_jax.results import client_table
+from fesem_jax.results import saved_client_table
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.run.workdir import locked
@@ -217,7 +217,7 @@ def select(
         make_portrait=False,
       )
       summaries[k].append(summary)
-      clients = client_table.read(folder) if summary else None
+      clients = saved_client_table.read(folder) if summary else None
       if clients is not None and clients.cluster is not None:
         assignments[k].append(clients.cluster)
   with progress_lines.shown(experiment_flags.progress()):

@@ -52,7 +52,7 @@ def flipped(
 
 def _refused(workdir: pathlib.Path, name: str) -> bool:
   """Whether a damaged file, which only its readers check whole, is refused by them."""
-  from fesem_jax.results import client_history, client_table, saved_models
+  from fesem_jax.results import client_history, saved_client_table, saved_models
   from fesem_jax.utils.errors import UserError
 
   try:
@@ -60,7 +60,7 @@ def _refused(workdir: pathlib.Path, name: str) -> bool:
       client_history.read(workdir).columns()
     elif name == 'models.npz':
       rounds = json.loads((workdir / 'summary.json').read_bytes())['rounds']
-      table = client_table.read(workdir)
+      table = saved_client_table.read(workdir)
       assert table is not None
       saved_models.read(workdir, rounds, table)
   except UserError:

@@ -7,6 +7,7 @@ from fesem_jax.callbacks.events import End, Evaluation, Round, RoundEnd, Start
 from fesem_jax.results import client_history
 from fesem_jax.results.client_history import Part
 from fesem_jax.results.client_rounds import part_of
+from fesem_jax.results.client_table import as_text
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError, check_at_least
 
@@ -40,7 +41,7 @@ class ClientHistory(Callback):
       raise UserError('`client_metrics_every` needs a `workdir` to write into.')
     self._part = {}
     self._folder, self._task = start.workdir, start.algorithm.local.model.task
-    self._names = np.asarray(start.train.info.names)
+    self._names = as_text(start.train.info.names)
     self._examples, self._since = np.asarray(start.train.sizes()), start.done
     processes.from_first(lambda: client_history.begin(self._folder, start.done))
 

@@ -4,6 +4,7 @@ Models are measured on the device in sums over each client's examples; the figur
 computed from these sums on the host, as the task says. Definitions: scikit-learn's.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +36,7 @@ class Totals(NamedTuple):
   """What models came to on each client's examples.
 
   Attributes:
-    examples: [M] int32 examples of each client.
+    examples: [M] int examples of each client.
     sums: from which the figures of the task follow; see `Task.measure`.
     metrics: name -> [M] float32, sum over examples; see `Model.metrics`.
   """
@@ -57,7 +58,7 @@ def measure_chunk(
     ids: [C] int32.
 
   Returns:
-    `Totals` with leading axis C.
+    `Totals` with leading axis C, whole numbers in the smallest dtype that holds them.
   """
   sizes = data.sizes(ids)
   width = min(EVALUATION_BATCH, data.max_examples)
@@ -87,7 +88,24 @@ def measure_chunk(
 
   shapes = jax.eval_shape(each, params, ids, sizes, jnp.zeros_like(ids))
   nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-  return jax.lax.fori_loop(0, (sizes.max() + width - 1) // width, body, nothing)
+  num_batches = (sizes.max() + width - 1) // width
+  totals = jax.lax.fori_loop(0, num_batches, body, nothing)
+  return _narrowed(totals, data.max_examples * math.prod(data.y.shape[1:]))
+
+
+def _narrowed(totals: Totals, most: int) -> Totals:
+  """Totals whose whole numbers, up to `most`, take no more memory than they need.
+
+  Those of a million clients are there several times: on the devices, on the host and
+  in another order.
+  """
+  dtype = np.min_scalar_type(most)
+
+  def narrowed(x: jax.Array) -> jax.Array:
+    whole = jnp.issubdtype(x.dtype, jnp.integer)
+    return x.astype(dtype) if whole and dtype.itemsize < x.dtype.itemsize else x
+
+  return jax.tree.map(narrowed, totals)
 
 
 def models_of_unseen(

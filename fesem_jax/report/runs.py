@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.results import client_table, metrics_file
+from fesem_jax.results import metrics_file, saved_client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.labels import method_label
 from fesem_jax.tasks import Task
@@ -180,7 +180,10 @@ def _read(found: _Found) -> ReportedRun:
     config |= {'rounds': done}
   clients = portrait = None
   if summary is not None:
-    clients, portrait = client_table.read(folder), metrics_file.read_clients(folder)
+    clients, portrait = (
+      saved_client_table.read(folder),
+      metrics_file.read_clients(folder),
+    )
   if clients is None or (portrait and len(portrait['names']) != len(clients.names)):
     portrait = {}
   seed = config.get('seed', (summary or {}).get('seed'))

@@ -35,6 +35,8 @@ COLUMNS: Mapping[str, Any] = {
   'failed': np.bool_,
 }
 
+_OWN = tuple(COLUMNS)[2:]  # Without the round and the client.
+
 # Of a round: [M] each, clients in the order of their names.
 Part = dict[str, np.ndarray]
 
@@ -56,7 +58,7 @@ def begin(folder: pathlib.Path, done: int) -> None:
   Raises:
     UserError: if an earlier file, to which the run's end adds, cannot be read.
   """
-  _held(folder)
+  _held(folder, names=np.array([]))
   for number in _parts(folder):
     if number > done:
       (folder / _PARTS / f'{number}.npz').unlink(missing_ok=True)
@@ -78,7 +80,7 @@ def finish(folder: pathlib.Path, names: np.ndarray, since: int, done: int) -> No
     done: rounds of the run.
   """
   new = [number for number in _parts(folder) if number <= done]
-  old = _held(folder)
+  old = _held(folder, names)
   if not new:
     return
   kept = [r for r in old.rounds if r <= since and r not in new] if old else []
@@ -88,8 +90,7 @@ def finish(folder: pathlib.Path, names: np.ndarray, since: int, done: int) -> No
       if number in new:
         yield number, _part(folder, number)
       elif old is not None:
-        part = old.columns([number])
-        yield number, {n: x for n, x in part.items() if n not in ('round', 'client')}
+        yield number, old.part(number)
 
   if importlib.util.find_spec('pyarrow') is not None:
     _write_parquet(folder / _PARQUET, names, parts())
@@ -114,11 +115,15 @@ def _part(folder: pathlib.Path, number: int) -> Part:
 def _write_parquet(
   path: pathlib.Path, names: np.ndarray, parts: Iterator[tuple[int, Part]]
 ) -> None:
-  """One row group a round; names are a dictionary, and the unknown is null."""
+  """One row group a round; names are a dictionary, and the unknown is null.
+
+  The file holds the names as they are: to look each up in a dictionary, of which none
+  comes twice, would take 100 bytes a client.
+  """
   import pyarrow
   from pyarrow import parquet
 
-  texts = pyarrow.array(names.astype(str))
+  texts = pyarrow.array(names.astype(str, copy=False))
   clients = pyarrow.DictionaryArray.from_arrays(
     np.arange(len(names), dtype=np.int32), texts
   )
@@ -128,7 +133,7 @@ def _write_parquet(
       'round': np.full(len(names), number, np.int32),
       'client': clients,
     }
-    for name in list(COLUMNS)[2:]:
+    for name in _OWN:
       x = part[name]
       lacks = np.isnan(x) if x.dtype.kind == 'f' else x == -1
       columns[name] = pyarrow.array(x, mask=lacks if x.dtype != bool else None)
@@ -139,7 +144,9 @@ def _write_parquet(
     for number, part in parts:
       made = table(number, part)
       if writer is None:
-        made_writer = parquet.ParquetWriter(file, made.schema, write_page_checksum=True)
+        made_writer = parquet.ParquetWriter(
+          file, made.schema, write_page_checksum=True, use_dictionary=['round', *_OWN]
+        )
         writer = opened.enter_context(made_writer)
       writer.write_table(made, row_group_size=max(1, len(names)))
 
@@ -215,33 +222,41 @@ class ClientHistory:
       raise UserError('`to_pandas` needs pandas: pip install pandas.') from e
     return pandas.DataFrame(self.columns(rounds))
 
+  def part(self, number: int) -> Part:
+    """The columns of a recorded round, but the round and the client."""
+    with reading(self.path):
+      return self._rows([self.rounds.index(number)], slice(None), _OWN)
+
   def _read(self, places: list[int], client: int | None = None) -> dict[str, Any]:
     """The rows of some rounds, of all clients or of one."""
     # Pages are first looked at here, and what parsers raise is of all kinds.
     with reading(self.path):
-      return self._rows(places, slice(None) if client is None else [client])
+      rows = slice(None) if client is None else [client]
+      found = self._rows(places, rows, tuple(COLUMNS))
+      return found | {'client': self.names[found['client']]}
 
-  def _rows(self, places: list[int], rows: Any) -> dict[str, Any]:
-    """Some rows of some rounds."""
+  def _rows(
+    self, places: list[int], rows: Any, columns: Sequence[str]
+  ) -> dict[str, np.ndarray]:
+    """Some rows and columns of some rounds."""
     size = len(self.names)
     parts: list[dict[str, Any]] = []
     if self.path.name == _NPZ:
       held = read_npz(self.path)
       for i in places:
         here = slice(i * size, (i + 1) * size)
-        parts.append({name: held[name][here][rows] for name in COLUMNS})
+        parts.append({name: held[name][here][rows] for name in columns})
     else:
       with reading(self.path), _opened(self.path) as file:
         for i in places:
-          group = file.read_row_group(i)
-          parts.append({n: _values(n, group.column(n))[rows] for n in COLUMNS})
-    found = {
-      name: np.concatenate([p[name] for p in parts]).astype(dtype)
+          group = file.read_row_group(i, list(columns))
+          parts.append({n: _values(n, group.column(n))[rows] for n in columns})
+    return {
+      name: np.concatenate([p[name] for p in parts]).astype(COLUMNS[name])
       if parts
-      else np.zeros(0, dtype)
-      for name, dtype in COLUMNS.items()
+      else np.zeros(0, COLUMNS[name])
+      for name in columns
     }
-    return found | {'client': self.names[found['client']]}
 
 
 def _opened(path: pathlib.Path) -> Any:
@@ -260,8 +275,16 @@ def _values(name: str, column: Any) -> np.ndarray:
   return filled.to_numpy()
 
 
-def _held(folder: pathlib.Path) -> ClientHistory | None:
-  """The history that a workdir holds; None where there is none."""
+def _held(
+  folder: pathlib.Path, names: np.ndarray | None = None
+) -> ClientHistory | None:
+  """The history that a workdir holds; None where there is none.
+
+  Args:
+    folder: the workdir.
+    names: [M] of the clients, where they are known or not needed; None reads them,
+      which takes 200 bytes a client.
+  """
   path = next((p for n in (_PARQUET, _NPZ) if (p := folder / n).exists()), None)
   if path is None:
     return None
@@ -269,7 +292,8 @@ def _held(folder: pathlib.Path) -> ClientHistory | None:
     if path.name == _NPZ:
       held = read_npz(path)
       rounds = held['round'][:: max(1, len(held['names']))]
-      return ClientHistory(path, held['names'], rounds.tolist())
+      names = held['names'] if names is None else names
+      return ClientHistory(path, names, rounds.tolist())
     if importlib.util.find_spec('pyarrow') is None:
       raise UserError(f'{path} needs pyarrow to be read: pip install pyarrow.')
     with _opened(path) as file:
@@ -277,9 +301,10 @@ def _held(folder: pathlib.Path) -> ClientHistory | None:
         file.metadata.row_group(i).column(0).statistics.min
         for i in range(file.num_row_groups)
       ]
-      names = file.read_row_group(0, ['client']).column('client')
-      texts = names.combine_chunks().dictionary.to_pylist()
-    return ClientHistory(path, np.array(texts), found)
+      if names is None:
+        clients = file.read_row_group(0, ['client']).column('client')
+        names = np.array(clients.combine_chunks().dictionary.to_pylist())
+    return ClientHistory(path, names, found)
   except UserError:
     raise
   except Exception as e:  # Parsers raise all kinds.

@@ -16,19 +16,18 @@ from fesem_jax.results.client_text import table_text
 from fesem_jax.tasks import Figure, Task
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.safe_files import first_line
 
-_FILE = 'clients.csv'
+FILE = 'clients.csv'
 _BLOCK = 2**14  # Clients that are written at once.
 
 # Fields of figures that most tasks have.
-_FIGURES = (
+FIGURES = (
   'deployed_accuracy', 'deployed_f1', 'finetuned_accuracy', 'finetuned_f1',
 )  # fmt: skip
 
 
 # What the names of figures begin with.
-_KINDS = ('deployed_', 'finetuned_')
+KINDS = ('deployed_', 'finetuned_')
 
 
 class ClientTable(NamedTuple):
@@ -81,7 +80,7 @@ class ClientTable(NamedTuple):
     last.
     """
     columns = self._asdict()
-    for name in ('metrics', 'added', *(f for f in _FIGURES if columns[f] is None)):
+    for name in ('metrics', 'added', *(f for f in FIGURES if columns[f] is None)):
       del columns[name]
     return columns | (self.metrics or {}) | (self.added or {})
 
@@ -106,7 +105,7 @@ class ClientTable(NamedTuple):
       return self
     made = dict(self.added or {})
     for name, values in columns.items():
-      if name in {**self.columns(), **made} or name.startswith(_KINDS):
+      if name in {**self.columns(), **made} or name.startswith(KINDS):
         raise UserError(
           f'{source} adds the column {name!r} of clients, whose name is taken; choose '
           'another one, that does not begin with deployed_ or finetuned_.'
@@ -155,6 +154,14 @@ class ClientTable(NamedTuple):
     return dict(zip(self.names.tolist(), self.cluster.tolist(), strict=True))
 
 
+def as_text(names: np.ndarray) -> np.ndarray:
+  """Names as strings, numbers no wider than the longest: NumPy gives them 21 places."""
+  names = np.asarray(names)
+  if names.dtype.kind not in 'iu' or not names.size:
+    return names.astype(str)
+  return names.astype(f'U{max(len(str(n)) for n in (names.min(), names.max()))}')
+
+
 def position_of(client: Any, names: np.ndarray) -> int:
   """The place of a client among the names; raises `UserError` unless there is one."""
   if not isinstance(client, str):
@@ -193,9 +200,9 @@ def make(
   for name, own in client_figures(deployed, task).items():
     metrics[f'deployed_{name}'] = own[places]
     metrics[f'finetuned_{name}'] = tuned[name][places]
-  figures: dict[str, Any] = {name: metrics.pop(name, None) for name in _FIGURES}
+  figures: dict[str, Any] = {name: metrics.pop(name, None) for name in FIGURES}
   return ClientTable(
-    names=np.asarray(names).astype(str),
+    names=as_text(names),
     examples=np.asarray(sizes).astype(np.int64),
     test_examples=np.asarray(deployed.examples)[places].astype(np.int64),
     true_cluster=truth,
@@ -228,7 +235,7 @@ def write(folder: pathlib.Path, table: ClientTable) -> None:
   Numbers keep all their digits; what is not known is left empty. Names that are no
   valid text are written with backslashes.
   """
-  with replacing(folder / _FILE) as file:
+  with replacing(folder / FILE) as file:
     for block in _encoded(table):
       file.write(block)
 
@@ -236,7 +243,7 @@ def write(folder: pathlib.Path, table: ClientTable) -> None:
 def is_written(folder: pathlib.Path, table: ClientTable) -> bool:
   """Whether a workdir holds the very file that `write` makes of a table."""
   try:
-    with (folder / _FILE).open('rb') as file:
+    with (folder / FILE).open('rb') as file:
       same = all(file.read(len(block)) == block for block in _encoded(table))
       return same and not file.read(1)
   except OSError:
@@ -285,72 +292,3 @@ def _blocks(table: ClientTable) -> Iterator[list[list[Any]]]:
       ['' if x is None or x != x else x for x in line]
       for line in zip(*columns, strict=True)
     ]
-
-
-def read(folder: pathlib.Path) -> ClientTable | None:
-  """The table that a workdir holds; None where there is none."""
-  path = folder / _FILE
-  try:
-    with path.open(newline='', encoding='utf-8') as file:
-      head, *lines = csv.reader(file)
-    held = dict(zip(head, zip(*lines, strict=True), strict=True))
-    if len(held) < len(head):
-      raise ValueError('two columns have the same name')
-    return _parsed(held)
-  except FileNotFoundError:
-    return None
-  except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror}.') from e
-  except (ValueError, TypeError, OverflowError, csv.Error) as e:
-    raise UserError(
-      f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
-      'which recreates it from the checkpoint.'
-    ) from e
-
-
-def _parsed(held: dict[str, tuple[str, ...]]) -> ClientTable:
-  """The table of a file's columns; raises `ValueError` unless they are such."""
-  *fields, honest, _, _ = ClientTable._fields
-  known = [name for name in fields if name not in _FIGURES]
-  figures = [name for name in held if name.startswith(_KINDS)]
-  others = [name for name in held if name not in (*known, honest, *figures)]
-  of_kinds = [
-    [name.removeprefix(kind) for name in figures if name.startswith(kind)]
-    for kind in _KINDS
-  ]
-  paired = sorted(of_kinds[0]) == sorted(of_kinds[1])
-  whole = paired and figures and 2 * len(of_kinds[0]) == len(figures)
-  if not set(known) <= held.keys() or not whole:
-    raise ValueError('its columns are not those that this version writes')
-  own = [name for name in figures if name not in _FIGURES]
-  columns: dict[str, Any] = dict.fromkeys((*fields, honest))
-  columns['names'] = np.array(held['names'])
-  for name in ('examples', 'test_examples', 'cluster'):
-    if any(held[name]):
-      columns[name] = np.array([int(x) for x in held[name]])
-  if any(held['true_cluster']):
-    columns['true_cluster'] = _integers_or_names(held['true_cluster'])
-  for name in figures:
-    columns[name] = np.array([float(x) if x else np.nan for x in held[name]])
-  if honest in held:
-    columns[honest] = np.array([x == '1' for x in held[honest]])
-  metrics = {name: columns.pop(name) for name in own} or None
-  added = {name: _numbers(held[name]) for name in others}
-  return ClientTable(**columns, metrics=metrics, added=added or None)
-
-
-def _numbers(column: tuple[str, ...]) -> np.ndarray:
-  """Integers where all are written as such, else float64."""
-  try:
-    return np.array([int(x) for x in column], np.int64)
-  except ValueError:
-    return np.array([float(x) if x else np.nan for x in column])
-
-
-def _integers_or_names(column: tuple[str, ...]) -> np.ndarray:
-  """Integers where the column is written as such, else text."""
-  try:
-    numbers = np.array([int(x) for x in column], np.int64)
-  except (ValueError, OverflowError):
-    return np.array(column)
-  return numbers if column == tuple(map(str, numbers)) else np.array(column)

@@ -10,7 +10,13 @@ import numpy as np
 from absl import logging
 
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.results import client_table, metrics_file, records, saved_models
+from fesem_jax.results import (
+  client_table,
+  metrics_file,
+  records,
+  saved_client_table,
+  saved_models,
+)
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import Examples
 from fesem_jax.results.records import Record
@@ -82,7 +88,7 @@ def read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
 
 def _read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
   try:
-    held = client_table.read(folder)
+    held = saved_client_table.read(folder)
   except UserError:
     return None
   return held if held is not None and client_table.agrees(held, summary) else None

@@ -67,7 +67,7 @@ def write(
     zipfile.ZipFile(file, 'w', zipfile.ZIP_STORED) as archive,
   ):
     everyone = np.arange(len(places))
-    _add(archive, 'names', np.asarray(clients.names).astype(str), everyone)
+    _add(archive, 'names', np.asarray(clients.names).astype(str, copy=False), everyone)
     for name in ('choice', 'mixture'):
       if (values := getattr(models, name)) is not None:
         _add(archive, name, np.asarray(values), places)

@@ -16,7 +16,13 @@ import numpy as np
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
-from fesem_jax.results import client_history, client_table, metrics_file, saved_models
+from fesem_jax.results import (
+  client_history,
+  client_table,
+  metrics_file,
+  saved_client_table,
+  saved_models,
+)
 from fesem_jax.results.client_history import ClientHistory
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, by_layer
@@ -146,7 +152,7 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
       f'{folder / "metrics.jsonl"} does not reach round {rounds} of summary.json; '
       'restore a valid copy.'
     )
-  clients = client_table.read(folder)
+  clients = saved_client_table.read(folder)
   if clients is None:
     raise UserError(
       f'{folder} lacks clients.csv, as runs of an older version do; run the same '

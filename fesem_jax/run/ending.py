@@ -19,6 +19,7 @@ from fesem_jax.run.loop import Finished
 from fesem_jax.run.preparation import Prepared
 from fesem_jax.run.programs import CompileTime
 from fesem_jax.run.watching import deploy
+from fesem_jax.utils import free_memory
 
 
 def finish(
@@ -37,6 +38,7 @@ def finish(
     compiling: counts what is compiled.
     began: when the run began, by `time.perf_counter`.
   """
+  free_memory.give_back()  # That of the last evaluation.
   settings, data, state = run.settings, run.data, finished.state
   label_counts, picture = label_skew.label_counts(data.on_host), {}
   if settings.make_portrait:

@@ -25,7 +25,7 @@ from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehea
 from fesem_jax.run.settings import Settings, check_splits
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
-from fesem_jax.utils import processes, progress_lines
+from fesem_jax.utils import free_memory, processes, progress_lines
 
 
 class Prepared(NamedTuple):
@@ -109,6 +109,7 @@ def prepare(
   Raises:
     UserError: see `simulate`.
   """
+  free_memory.give_back()  # That of the caller, and of earlier runs.
   local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
   _check(algorithm, phases, unseen, settings, programs)
   with progress_lines.waiting_for('placing the data'):

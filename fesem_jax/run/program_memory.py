@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fesem_jax.core import sharding
-from fesem_jax.utils import processes
+from fesem_jax.utils import free_memory, processes
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
 
@@ -142,6 +142,7 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
   own = arrays[0].sharding.addressable_devices if arrays else jax.local_devices()
   available = sharding.memory(next(iter(own)), len(own) * processes.on_this_machine())
   compiled, memory = try_to_compile(lowered, arrays)
+  free_memory.give_back()
   too_large = available is not None and memory.peak - _shared(arrays) > available
   if compiled is None or too_large:
     raise TooLarge(what, memory, available)

@@ -32,9 +32,9 @@ class Counts(NamedTuple):
   """Outcome of classifying each client's examples.
 
   Attributes:
-    correct: [M, L] int32 examples of each class that were classified right.
-    predicted: [M, L] int32 examples classified as each class.
-    actual: [M, L] int32 examples of each class.
+    correct: [M, L] int examples of each class that were classified right.
+    predicted: [M, L] int examples classified as each class.
+    actual: [M, L] int examples of each class.
   """
 
   correct: Any

@@ -41,8 +41,8 @@ class TokenCounts(NamedTuple):
   """Outcome of predicting the tokens of each client's sequences.
 
   Attributes:
-    correct: [M] int32 tokens that were predicted right.
-    tokens: [M] int32 tokens.
+    correct: [M] int tokens that were predicted right.
+    tokens: [M] int tokens.
     loss: [M] float32 sum of their cross entropies.
   """
 

@@ -87,7 +87,8 @@ class Task(NamedTuple):
     count_outputs: y -> L where the data do not say it.
     output_shape: (B, shape of one example, L) -> shape of the outputs of B examples.
     target_shape: (B, shape of one example, L) -> shape of their targets.
-    measure: (outputs, y, weights [B] float32, L) -> `Sums` of the examples of weight 1.
+    measure: (outputs, y, weights [B] float32, L) -> `Sums` of the examples of weight 1;
+      whole numbers among them count targets, so that none exceeds those of a client.
     add: the sums of two sets of examples, from those of each.
     num_measured: sums with a leading axis M on the host -> [M] float64 examples, or
       tokens, that each client's figures are of; those with none are left out of means.

@@ -12,7 +12,7 @@ from fesem_jax import algorithms
 from fesem_jax.analysis import regret_table
 from fesem_jax.core.types import Groups
 from fesem_jax.evaluation.regret import hindsight, mean_over
-from fesem_jax.results import client_table
+from fesem_jax.results import client_table, saved_client_table
 from tests.support import helpers, reference
 
 SIZES, TEST_SIZES = [6, 3, 9, 5, 8, 4], [3, 2, 5, 0, 1, 4]
@@ -103,7 +103,7 @@ def test_evaluations_files_and_summary_have_it_and_results_stay(run):
   summary = json.loads((folder / 'summary.json').read_text())
   assert summary['regret'] == lines[-1]['regret'] == made.summary['regret']
   assert summary['margin'] == lines[-1]['margin']
-  read = client_table.read(folder)
+  read = saved_client_table.read(folder)
   assert client_table.agrees(read, summary)
   assert list(read.added) == ['best_cluster', 'regret', 'margin', 'test_regret']
   for name, values in made.clients.added.items():

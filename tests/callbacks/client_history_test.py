@@ -218,6 +218,24 @@ def test_without_pyarrow_the_same_rows_are_in_an_npz(tmp_path, monkeypatch):
     assert held['client'].tolist() == [0, 1, 2] * 3
 
 
+def test_names_are_written_as_they_are_and_read_from_older_files(tmp_path):
+  parquet = pytest.importorskip('pyarrow.parquet')
+  held = written(tmp_path, [1, 3])
+  new = held.columns()
+  with parquet.ParquetFile(held.path) as file:
+    group, table = file.metadata.row_group(0), file.read()
+    names = file.schema_arrow.names
+  packed = {n for i, n in enumerate(names) if group.column(i).has_dictionary_page}
+  assert packed == set(COLUMNS) - {'client', 'took_part', 'failed'}
+  parquet.write_table(table, held.path, row_group_size=len(NAMES))  # As before.
+  old = client_history.read(tmp_path)
+  for name, x in old.columns().items():
+    np.testing.assert_array_equal(x, new[name], strict=True)
+  part = old.part(3)
+  assert list(part) == [name for name in COLUMNS if name not in ('round', 'client')]
+  np.testing.assert_array_equal(part['loss'], new['loss'][new['round'] == 3])
+
+
 def test_rounds_that_are_done_again_appear_once(tmp_path):
   written(tmp_path, [1, 2, 3, 4])
   for number, part in parts(3, [5, 6]):

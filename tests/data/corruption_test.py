@@ -12,7 +12,7 @@ from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.data.corruption import corrupted, honest
 from fesem_jax.evaluation.evaluate import agreement
-from fesem_jax.results import client_table
+from fesem_jax.results import client_table, saved_client_table
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -242,5 +242,5 @@ def test_without_bad_clients_the_table_has_no_such_column(finished, tmp_path):
   table = finished[0].clients._replace(honest=None)
   client_table.write(tmp_path, table)
   assert 'honest' not in (tmp_path / 'clients.csv').read_text()
-  assert client_table.read(tmp_path).honest is None
+  assert saved_client_table.read(tmp_path).honest is None
   assert honest(federation()) is None

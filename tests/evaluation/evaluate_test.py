@@ -7,6 +7,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from fesem_jax.algorithms import fed_avg, non_fed
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.types import FederatedData, Model
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.simulation import simulate
 from fesem_jax.tasks import CLASSIFICATION, classification
@@ -205,3 +206,19 @@ def test_figures_of_blocks_of_clients_are_those_of_all(monkeypatch):
   for name, found in classification._by_client(counts).items():
     np.testing.assert_array_equal(found, whole[name])
   assert classification._by_client(classification.Counts(*np.zeros((3, 0, 4)))).keys()
+
+
+@pytest.mark.parametrize(('most', 'dtype'), [(255, np.uint8), (256, np.uint16)])
+def test_counts_are_as_wide_as_the_largest_client_needs(most, dtype):
+  y = np.zeros(most + 3, np.int32)
+  data = FederatedData.from_arrays(
+    np.zeros((most + 3, 2), np.float32), y, [most, 3], num_classes=2
+  )
+  model = Model(lambda key: jnp.zeros(2), lambda p, x: p[None] + x)
+  params = jnp.array([[1.0, 0.0]] * 2)
+  totals = evaluate.measure_chunk(model, params, data, jnp.arange(2))
+  assert {x.dtype for x in jax.tree.leaves(totals)} == {np.dtype(dtype)}
+  for counts in totals.sums:
+    np.testing.assert_array_equal(counts, [[most, 0], [3, 0]])
+  assert evaluate.scores(totals, CLASSIFICATION)['micro_accuracy'] == 1
+  assert CLASSIFICATION.num_measured(totals.sums).tolist() == [most, 3]

@@ -21,7 +21,7 @@ import tempfile
 import time
 
 # Seconds after which a process that says nothing hangs.
-WALL = 120
+WALL = 300
 
 
 def child(options):

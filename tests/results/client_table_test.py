@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import fesem_jax as fj
-from fesem_jax.results import client_table
+from fesem_jax.results import client_table, saved_client_table
 
 FIGURES = ('deployed_accuracy', 'deployed_f1', 'finetuned_accuracy', 'finetuned_f1')
 
@@ -92,7 +92,7 @@ def test_metrics_are_columns_of_the_file(tmp_path):
   for honest in (None, np.array([True, False, True, True])):
     made = table(metrics=metrics, honest=honest)
     client_table.write(tmp_path, made)
-    read = client_table.read(tmp_path)
+    read = saved_client_table.read(tmp_path)
     for name, column in made.columns().items():
       np.testing.assert_array_equal(read.columns()[name], column)
     assert read.of('c1')['deployed_a"b,c'] == 2
@@ -108,10 +108,10 @@ def test_damaged_columns_of_metrics_are_refused(old, new, tmp_path):
   metrics = {'deployed_x': np.arange(4.0), 'finetuned_x': np.full(4, 7.5)}
   client_table.write(tmp_path, table(metrics=metrics))
   path = tmp_path / 'clients.csv'
-  assert client_table.read(tmp_path) is not None
+  assert saved_client_table.read(tmp_path) is not None
   path.write_text(path.read_text().replace(old, new, 1))
   with pytest.raises(fj.UserError, match=r'clients.csv is damaged'):
-    client_table.read(tmp_path)
+    saved_client_table.read(tmp_path)
 
 
 def test_differences_of_clients_have_a_paired_interval():
@@ -225,3 +225,46 @@ def test_blocks_of_clients_are_one_table(tmp_path, monkeypatch):
     assert not client_table.is_written(tmp_path, made)
   (tmp_path / 'clients.csv').unlink()
   assert not client_table.is_written(tmp_path, made)
+
+
+@pytest.mark.parametrize('block', [1, 2, 3])
+@pytest.mark.parametrize('truth', [
+  None, [0, 1, 2, 3, 4], ['', 'x', '01', '3', '4'], ['7', '8', '9', '10', 'last'],
+])  # fmt: skip
+def test_a_file_read_in_blocks_is_one_table(block, truth, tmp_path, monkeypatch):
+  of_model = {'deployed_x': np.arange(5.0), 'finetuned_x': np.arange(5.0)}
+  made = table(
+    5, names=np.array(['a', 'longer', '', 'd', '5']), metrics=of_model,
+    true_cluster=None if truth is None else np.array(truth),
+    cluster=None if truth is None else np.arange(5),
+    honest=np.arange(5) > 0,
+    added={'best': np.arange(5), 'gain': np.array([1.0, np.nan, 3, 4, 2.5])},
+  )  # fmt: skip
+  client_table.write(tmp_path, made)
+  whole = saved_client_table.read(tmp_path).columns()
+  monkeypatch.setattr(saved_client_table, '_BLOCK', block)
+  found = saved_client_table.read(tmp_path)
+  assert client_table.digest(found) == client_table.digest(made)
+  assert list(found.columns()) == list(whole)
+  for name, x in found.columns().items():
+    np.testing.assert_array_equal(x, whole[name], strict=x is not None)
+
+
+@pytest.mark.parametrize(('old', 'new'), [
+  ('"d",13,', '"d",,'), ('"d",13,', '"d",13,13,'), ('"d",13,', '"d",x,'),
+  ('"d",13,', '"d",99999999999999999999,'),
+])  # fmt: skip
+def test_damage_in_a_later_block_is_refused(old, new, tmp_path, monkeypatch):
+  client_table.write(tmp_path, table(5, names=np.array(list('abcde'))))
+  path = tmp_path / 'clients.csv'
+  path.write_text(path.read_text().replace(old, new, 1))
+  monkeypatch.setattr(saved_client_table, '_BLOCK', 1)
+  with pytest.raises(fj.UserError, match=r'clients.csv is damaged \('):
+    saved_client_table.read(tmp_path)
+
+
+def test_names_are_no_wider_than_the_longest():
+  for names, width in (([8, 12], 2), ([-5, 3], 2), (['a ', 'ß'], 2), ([7], 1)):
+    found = client_table.as_text(np.array(names))
+    assert found.dtype == f'<U{width}'
+    assert found.tolist() == [str(x) for x in names]

@@ -9,7 +9,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import models
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.results import client_table, saved_models
+from fesem_jax.results import client_table, saved_client_table, saved_models
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import Examples, by_layer
 from fesem_jax.utils.errors import UserError
@@ -214,7 +214,7 @@ def test_numbers_that_no_run_writes_are_one_sentence(workdir, old, new):
 def test_true_clusters_of_any_name_keep_the_digest(tmp_path, truth):
   clients = table()._replace(true_cluster=truth, honest=np.array([True, False] * 2))
   client_table.write(tmp_path, clients)
-  found = client_table.read(tmp_path)
+  found = saved_client_table.read(tmp_path)
   assert client_table.digest(found) == client_table.digest(clients)
   want = [str(x).encode(errors='backslashreplace').decode() for x in truth]
   assert [str(x) for x in found.true_cluster] == want

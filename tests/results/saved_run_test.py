@@ -17,7 +17,12 @@ import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.results import client_table, metrics_file, saved_models
+from fesem_jax.results import (
+  client_table,
+  metrics_file,
+  saved_client_table,
+  saved_models,
+)
 from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.run import rounds
 from fesem_jax.utils.errors import UserError
@@ -352,7 +357,7 @@ def bytes_in_table(folder):
 
 
 def other_figures(folder):
-  table = client_table.read(folder)
+  table = saved_client_table.read(folder)
   accuracy = table.deployed_accuracy.copy()
   accuracy[0] += 0.25
   client_table.write(folder, table._replace(deployed_accuracy=accuracy))
