@@ -64,8 +64,8 @@ endif
 OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
   clustering/em clustering/kmeans training/cohort training/client_losses core/sums))
 
-# One more than CI has cores: tests that wait for processes of their own leave a core idle.
-WORKERS ?= 3
+# A third worker on two cores is slower: it compiles programs that the others have too.
+WORKERS ?= 2
 
 test: install
 	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \

@@ -1,14 +1,57 @@
-"""MNIST of Dinh et al., "Personalized Federated Learning with Moreau Envelopes"
-(pFedMe), NeurIPS 2020, as their code generates it.
+"""MNIST and the rounds of Dinh et al., "Personalized Federated Learning with Moreau
+Envelopes" (pFedMe), NeurIPS 2020, as in their code.
 """
 
 import random
 
 import numpy as np
 
+from fesem_jax.algorithms.p_fed_me import p_fed_me
+from fesem_jax.cohorts.sampling import everyone
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.papers import mnist_blocks
 
 _USERS, _LABELS = 20, 2
+
+
+def all_clients_train(
+  local: LocalTraining,
+  *,
+  pfedme_lambda: float = 15.0,
+  inner_steps: int = 5,
+  inner_learning_rate: float = 0.1,
+  server_learning_rate: float = 1.0,
+  weighting: str = 'uniform',
+) -> Algorithm:
+  """`p_fed_me` whose personal models train in every round.
+
+  The cohort of the round decides which clients are averaged. In the algorithm of the
+  paper, clients outside of the cohort keep their personal models.
+
+  Args:
+    local: how clients train.
+    pfedme_lambda: see `p_fed_me`, as all options that follow.
+    inner_steps: gradient steps on each batch.
+    inner_learning_rate: of these steps.
+    server_learning_rate: beta.
+    weighting: 'uniform' or 'by_examples'.
+  """
+  method = p_fed_me(
+    local,
+    pfedme_lambda=pfedme_lambda,
+    inner_steps=inner_steps,
+    inner_learning_rate=inner_learning_rate,
+    server_learning_rate=server_learning_rate,
+    weighting=weighting,
+  )
+
+  def step(state, data, cohort, key):
+    averaged, info = method.step(state, data, cohort, key)
+    trained, _ = method.step(state, data, everyone(data), key)
+    return averaged._replace(client_params=trained.client_params), info
+
+  return method._replace(step=step)
 
 
 def mnist_two_labels(*, seed: int = 1) -> dict[str, np.ndarray]:

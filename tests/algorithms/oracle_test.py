@@ -113,5 +113,5 @@ def test_without_known_groups_there_is_no_oracle():
   with pytest.raises(UserError, match=r'`data.with_true_groups\(train\)`'):
     algorithm.init(jax.random.key(0), unknown)
   info = ClientInfo(unknown.info.names)
-  with pytest.raises(UserError, match='choose a partition that makes groups'):
+  with pytest.raises(UserError, match='choose a partition with groups'):
     with_true_groups(dataclasses.replace(unknown, info=info))

@@ -657,7 +657,7 @@ MISTAKES = [
   (['--learning_rate=1e30'], 'no client came back with a finite update'),
   (['--workdir=/proc/run'], 'Cannot write to --workdir=/proc/run'),
   (['fesem'], "'fesem' is not a flag"),
-  (['--algorithm=oracle', '--partition=iid'], 'none: choose a partition that makes'),
+  (['--algorithm=oracle', '--partition=iid'], 'choose a partition with groups'),
   (['--seed=-1'], 'flag --seed=-1'),
 ]  # fmt: skip
 

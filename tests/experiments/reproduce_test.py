@@ -9,7 +9,9 @@ from scipy import stats
 from experiments import ledger, recipes, reproduction_page
 from experiments.recipes import Cell
 from experiments.reproduce import SMALL_TOLERANCE
+from fesem_jax import algorithms
 from fesem_jax.core import tree
+from fesem_jax.core.types import Cohort
 from fesem_jax.papers import cfl_gp, fed_em, fed_prox, ifca, p_fed_me
 from fesem_jax.utils.errors import UserError
 from tests.support import commands, helpers
@@ -207,6 +209,21 @@ def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
   later = p_fed_me.mnist_two_labels_of_2021()
   assert len({x.tobytes() for x in later['x']}) == len(later['x'])
   assert len({x.tobytes() for x in data['x']}) < 0.4 * len(data['x'])
+
+
+def test_personal_models_outside_of_the_cohort_train_in_pfedme_as_published():
+  data = helpers.federation([3, 4, 5])
+  method = p_fed_me.all_clients_train(helpers.local())
+  some = Cohort(np.array([0, 2, 3], np.int32), everyone=False)  # 3 is nobody.
+  key, state = jax.random.key(1), jax.jit(method.init)(jax.random.key(0), data)
+  after, _ = jax.jit(method.step)(state, data, some, key)
+  step = jax.jit(algorithms.build('p_fed_me', helpers.local()).step)
+  drawn, _ = step(state, data, some, key)
+  every, _ = step(state, data, helpers.everyone(data), key)
+  chex.assert_trees_all_close(after.params, drawn.params, rtol=1e-5)
+  chex.assert_trees_all_close(after.client_params, every.client_params, rtol=1e-5)
+  own = [np.asarray(p.client_params['logits']['kernel'][1]) for p in (after, state)]
+  assert not np.array_equal(*own)
 
 
 def test_local_models_of_ifca_begin_as_different_ones():
