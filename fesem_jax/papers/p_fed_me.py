@@ -2,7 +2,9 @@
 Envelopes" (pFedMe), NeurIPS 2020, as in their code.
 """
 
+import functools
 import random
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +17,8 @@ from fesem_jax.papers import mnist_blocks
 _USERS, _LABELS = 20, 2
 
 
-def all_clients_train(
-  local: LocalTraining,
-  *,
-  pfedme_lambda: float = 15.0,
-  inner_steps: int = 5,
-  inner_learning_rate: float = 0.1,
-  server_learning_rate: float = 1.0,
-  weighting: str = 'uniform',
-) -> Algorithm:
+@functools.wraps(p_fed_me, assigned=())  # With its options.
+def all_clients_train(local: LocalTraining, **options: Any) -> Algorithm:
   """`p_fed_me` whose personal models train in every round.
 
   The cohort of the round decides which clients are averaged. In the algorithm of the
@@ -31,20 +26,9 @@ def all_clients_train(
 
   Args:
     local: how clients train.
-    pfedme_lambda: see `p_fed_me`, as all options that follow.
-    inner_steps: gradient steps on each batch.
-    inner_learning_rate: of these steps.
-    server_learning_rate: beta.
-    weighting: 'uniform' or 'by_examples'.
+    **options: of `p_fed_me`.
   """
-  method = p_fed_me(
-    local,
-    pfedme_lambda=pfedme_lambda,
-    inner_steps=inner_steps,
-    inner_learning_rate=inner_learning_rate,
-    server_learning_rate=server_learning_rate,
-    weighting=weighting,
-  )
+  method = p_fed_me(local, **options)
 
   def step(state, data, cohort, key):
     averaged, info = method.step(state, data, cohort, key)
