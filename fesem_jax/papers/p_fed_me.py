@@ -1,4 +1,4 @@
-"""MNIST and the rounds of Dinh et al., "Personalized Federated Learning with Moreau
+"""Data and rounds of Dinh et al., "Personalized Federated Learning with Moreau
 Envelopes" (pFedMe), NeurIPS 2020, as in their code.
 """
 
@@ -14,7 +14,8 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.papers import mnist_blocks
 
-_USERS, _LABELS = 20, 2
+_USERS, _LABELS = 20, 2  # Of MNIST.
+_CLIENTS, _DIMENSION, _CLASSES = 100, 60, 10  # Of Synthetic.
 
 
 @functools.wraps(p_fed_me, assigned=())  # With its options.
@@ -36,6 +37,38 @@ def all_clients_train(local: LocalTraining, **options: Any) -> Algorithm:
     return averaged._replace(client_params=trained.client_params), info
 
   return method._replace(step=step)
+
+
+def synthetic(*, seed: int = 0) -> dict[str, np.ndarray]:
+  """Synthetic(0.5, 0.5) of 100 clients, with the very draws of their code.
+
+  `fed_prox.synthetic` draws other clients with the same distribution. Nine tenths of a
+  client's examples are for training, which ones is drawn anew here: their code splits
+  them with a generator that has no seed.
+
+  Args:
+    seed: of NumPy's legacy generator; theirs is 0.
+  """
+  rng = np.random.RandomState(seed)
+  sizes = (rng.lognormal(4, 2, _CLIENTS).astype(int) + 50) * 5
+  of_models, of_features = rng.normal(0, 0.5, _CLIENTS), rng.normal(0, 0.5, _CLIENTS)
+  variance = np.diag(np.arange(1, _DIMENSION + 1) ** -1.2)
+  middles = [rng.normal(mean, 1, _DIMENSION) for mean in of_features]
+  xs, ys = [], []
+  for size, center, middle in zip(sizes, of_models, middles, strict=True):
+    kernel = rng.normal(center, 1, (_DIMENSION, _CLASSES))
+    bias = rng.normal(center, 1, _CLASSES)
+    x = rng.multivariate_normal(middle, variance, size)
+    xs.append(x.astype(np.float32))
+    ys.append((x @ kernel + bias).argmax(axis=1))
+  splits = [rng.permutation(size) >= int(0.9 * size) for size in sizes]
+  return {
+    'x': np.concatenate(xs),
+    'y': np.concatenate(ys).astype(np.int32),
+    'client': np.repeat(np.arange(_CLIENTS), sizes),
+    'split': np.concatenate(splits).astype(np.int32),
+    'num_classes': np.array(_CLASSES),
+  }
 
 
 def mnist_two_labels(*, seed: int = 1) -> dict[str, np.ndarray]:

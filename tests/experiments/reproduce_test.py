@@ -211,6 +211,14 @@ def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
   assert len({x.tobytes() for x in data['x']}) < 0.4 * len(data['x'])
 
 
+def test_synthetic_data_of_pfedme_have_the_sizes_of_the_paper():
+  data = p_fed_me.synthetic()
+  sizes = np.bincount(data['client'])
+  assert (len(sizes), sizes.min(), sizes.max()) == (100, 250, 25810)
+  trained = np.bincount(data['client'], weights=data['split'] == 0)
+  np.testing.assert_array_equal(trained, (0.9 * sizes).astype(int))
+
+
 def test_personal_models_outside_of_the_cohort_train_in_pfedme_as_published():
   data = helpers.federation([3, 4, 5])
   method = p_fed_me.all_clients_train(helpers.local())
