@@ -102,7 +102,7 @@ def _killed_once(
   children.run(base.case.module, base.case.command(workdir), fatal)
   # Without locks it cannot be known whether another run still writes these.
   outcome = trials.healed(base, workdir, fault, plan)
-  left = [n for n in outcome.changed if not plan.locks and n.endswith('.partial')]
+  left = [n for n in outcome.changed if not plan.locks and '.partial' in n]
   return outcome._replace(changed=tuple(n for n in outcome.changed if n not in left))
 
 
