@@ -2,6 +2,8 @@
 MLSys 2020, as their code generates them; FLUTE and pFedMe took them over.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from fesem_jax.models import build
 from fesem_jax.papers import mnist_blocks
 from fesem_jax.tasks.classification import cross_entropy
 
-_DIMENSION, _CLASSES = 60, 10
+DIMENSION, CLASSES = 60, 10
 _USERS, _FIRST = 1000, 5
 
 
@@ -27,11 +29,11 @@ def mnist_power_law(*, seed: int = 0) -> dict[str, np.ndarray]:
   """
   rng = np.random.default_rng(seed)
   images, y = mnist_blocks.all_images()
-  counts = np.bincount(y, minlength=_CLASSES)
-  shares = rng.lognormal(0, 2, (_CLASSES, _USERS // 10, 2))
+  counts = np.bincount(y, minlength=CLASSES)
+  shares = rng.lognormal(0, 2, (CLASSES, _USERS // 10, 2))
   shares /= shares.sum(axis=(1, 2), keepdims=True)
   more = (shares * (counts - _USERS)[:, None, None]).astype(int)
-  labels = [[(user + j) % _CLASSES for j in range(2)] for user in range(_USERS)]
+  labels = [[(user + j) % CLASSES for j in range(2)] for user in range(_USERS)]
   first = [[(label, _FIRST) for label in own] for own in labels]
   rest = [
     [(label, more[label, user // 10, j]) for j, label in enumerate(own)]
@@ -71,28 +73,35 @@ def synthetic(
   """
   rng = np.random.default_rng(seed)
   sizes = (rng.lognormal(4, 2, clients).astype(int) + 50) * repeats
-  deviation = np.arange(1, _DIMENSION + 1) ** -0.6
+  deviation = np.arange(1, DIMENSION + 1) ** -0.6
   of_models, of_features = rng.normal(0, alpha, clients), rng.normal(0, beta, clients)
-  kernel = rng.normal(size=(_DIMENSION, _CLASSES))
-  bias = rng.normal(size=_CLASSES)
+  kernel = rng.normal(size=(DIMENSION, CLASSES))
+  bias = rng.normal(size=CLASSES)
   xs, ys, splits = [], [], []
   for size, center, mean in zip(sizes, of_models, of_features, strict=True):
     if alike:
-      middle = np.full(_DIMENSION, mean)
+      middle = np.full(DIMENSION, mean)
     else:
-      kernel = rng.normal(center, 1, (_DIMENSION, _CLASSES))
-      bias = rng.normal(center, 1, _CLASSES)
-      middle = rng.normal(mean, 1, _DIMENSION)
-    x = rng.normal(middle, deviation, (size, _DIMENSION))
+      kernel = rng.normal(center, 1, (DIMENSION, CLASSES))
+      bias = rng.normal(center, 1, CLASSES)
+      middle = rng.normal(mean, 1, DIMENSION)
+    x = rng.normal(middle, deviation, (size, DIMENSION))
     xs.append(x.astype(np.float32))
     ys.append((x @ kernel + bias).argmax(axis=1))
     splits.append(np.arange(size) >= int(0.9 * size))
+  return of_clients(xs, ys, splits)
+
+
+def of_clients(
+  xs: Sequence[np.ndarray], ys: Sequence[np.ndarray], splits: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+  """Arrays of a data set from features, labels and splits of each client in turn."""
   return {
     'x': np.concatenate(xs),
     'y': np.concatenate(ys).astype(np.int32),
-    'client': np.repeat(np.arange(clients), sizes),
+    'client': np.repeat(np.arange(len(ys)), [len(y) for y in ys]),
     'split': np.concatenate(splits).astype(np.int32),
-    'num_classes': np.array(_CLASSES),
+    'num_classes': np.array(CLASSES),
   }
 
 

@@ -13,9 +13,10 @@ from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.papers import mnist_blocks
+from fesem_jax.papers.fed_prox import CLASSES, DIMENSION, of_clients
 
 _USERS, _LABELS = 20, 2  # Of MNIST.
-_CLIENTS, _DIMENSION, _CLASSES = 100, 60, 10  # Of Synthetic.
+_CLIENTS = 100  # Of Synthetic.
 
 
 @functools.wraps(p_fed_me, assigned=())  # With its options.
@@ -52,23 +53,17 @@ def synthetic(*, seed: int = 0) -> dict[str, np.ndarray]:
   rng = np.random.RandomState(seed)
   sizes = (rng.lognormal(4, 2, _CLIENTS).astype(int) + 50) * 5
   of_models, of_features = rng.normal(0, 0.5, _CLIENTS), rng.normal(0, 0.5, _CLIENTS)
-  variance = np.diag(np.arange(1, _DIMENSION + 1) ** -1.2)
-  middles = [rng.normal(mean, 1, _DIMENSION) for mean in of_features]
+  variance = np.diag(np.arange(1, DIMENSION + 1) ** -1.2)
+  middles = [rng.normal(mean, 1, DIMENSION) for mean in of_features]
   xs, ys = [], []
   for size, center, middle in zip(sizes, of_models, middles, strict=True):
-    kernel = rng.normal(center, 1, (_DIMENSION, _CLASSES))
-    bias = rng.normal(center, 1, _CLASSES)
+    kernel = rng.normal(center, 1, (DIMENSION, CLASSES))
+    bias = rng.normal(center, 1, CLASSES)
     x = rng.multivariate_normal(middle, variance, size)
     xs.append(x.astype(np.float32))
     ys.append((x @ kernel + bias).argmax(axis=1))
   splits = [rng.permutation(size) >= int(0.9 * size) for size in sizes]
-  return {
-    'x': np.concatenate(xs),
-    'y': np.concatenate(ys).astype(np.int32),
-    'client': np.repeat(np.arange(_CLIENTS), sizes),
-    'split': np.concatenate(splits).astype(np.int32),
-    'num_classes': np.array(_CLASSES),
-  }
+  return of_clients(xs, ys, splits)
 
 
 def mnist_two_labels(*, seed: int = 1) -> dict[str, np.ndarray]:
