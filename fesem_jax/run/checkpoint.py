@@ -7,8 +7,7 @@ import json
 import pathlib
 import secrets
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,16 +15,13 @@ from absl import logging
 
 from fesem_jax.results.metrics_file import COPY, keep_records, saved_rounds
 from fesem_jax.run.configuration import check_same
+from fesem_jax.run.orbax_calls import Unsound, quietly
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line
 
 _KEPT = 2  # Checkpoints: the newest, and one in case that it is damaged.
-
-
-class _Unsound(Exception):  # noqa: N818 - becomes a warning or a UserError.
-  """A checkpoint that is not what was saved, or that cannot be saved."""
 
 
 class Checkpoints:
@@ -67,7 +63,7 @@ class Checkpoints:
     with self._removed_on_failure(partial):
       processes.from_first(lambda: partial.mkdir())
       items = self._orbax.args.StandardSave(state)
-      _quietly(self._checkpointer.save, partial / 'state', args=items)
+      quietly(self._checkpointer.save, partial / 'state', args=items)
       processes.barrier('saved')
       processes.from_first(lambda: self._finish(partial, rounds_done, _kinds(state)))
 
@@ -78,7 +74,7 @@ class Checkpoints:
       yield
     except processes.FirstProcessFailed:
       raise
-    except (OSError, UserError, _Unsound) as e:
+    except (OSError, UserError, Unsound) as e:
       shutil.rmtree(partial, ignore_errors=True)
       reason = e.strerror if isinstance(e, OSError) else str(e).rstrip('.')
       raise UserError(
@@ -109,7 +105,7 @@ class Checkpoints:
     for rounds_done in reversed(saved_rounds(self._workdir)):
       try:
         note = self._note(rounds_done)
-      except _Unsound as e:
+      except Unsound as e:
         reasons.append(str(e))
         continue
       check_same(self._workdir, note['config'], self._config)
@@ -130,7 +126,7 @@ class Checkpoints:
     """The state of one checkpoint; raises `UserError` unless it is sound."""
     try:
       self._check(rounds_done, _kinds(like))
-    except _Unsound as e:
+    except Unsound as e:
       folder = self._dir / str(rounds_done)
       raise UserError(f'Checkpoint {folder} is damaged: {e}; delete it.') from e
     return self._load(rounds_done, like)
@@ -141,7 +137,7 @@ class Checkpoints:
     for rounds_done in reversed(saved_rounds(self._workdir)):
       try:
         self._check(rounds_done, arrays)
-      except _Unsound as e:
+      except Unsound as e:
         damaged[rounds_done] = str(e)
         continue
       for bad, reason in damaged.items():
@@ -178,7 +174,7 @@ class Checkpoints:
     )
 
   def _note(self, rounds_done: int) -> dict[str, Any]:
-    """What was noted beside a state; raises `_Unsound`."""
+    """What was noted beside a state; raises `Unsound`."""
     folder = self._dir / str(rounds_done)
     if (folder / 'default').exists():
       raise UserError(
@@ -189,28 +185,28 @@ class Checkpoints:
     try:
       note = json.loads((folder / 'note.json').read_bytes().decode())
     except FileNotFoundError as e:
-      raise _Unsound('note.json is missing') from e
+      raise Unsound('note.json is missing') from e
     except (OSError, ValueError, RecursionError) as e:
-      raise _Unsound(f'note.json: {first_line(e)}') from e
+      raise Unsound(f'note.json: {first_line(e)}') from e
     digest = note.pop('digest', None) if isinstance(note, dict) else None
     if digest is None or digest != _digest_of_note(note):
-      raise _Unsound('note.json is not what was saved')
+      raise Unsound('note.json is not what was saved')
     if note['round'] != rounds_done:
-      raise _Unsound(f'it was saved as round {note["round"]}')
+      raise Unsound(f'it was saved as round {note["round"]}')
     return note
 
   def _check(self, rounds_done: int, arrays: dict[str, str]) -> None:
-    """Compares a checkpoint with its note and this run; raises `_Unsound`."""
+    """Compares a checkpoint with its note and this run; raises `Unsound`."""
     folder, note = self._dir / str(rounds_done), self._note(rounds_done)
     check_same(self._workdir, note['config'], self._config)
     try:
       found = _digests(folder)
     except OSError as e:
-      raise _Unsound(f'{e.filename}: {e.strerror}') from e
+      raise Unsound(f'{e.filename}: {e.strerror}') from e
     for name, digest in note['files'].items():
       if found.get(name) != digest:
         what = 'not what was saved' if name in found else 'missing'
-        raise _Unsound(f'{name} is {what}')
+        raise Unsound(f'{name} is {what}')
     if note['arrays'] != arrays:
       raise UserError(
         f'Checkpoint {folder} holds arrays of other shapes than this run: the number '
@@ -224,8 +220,8 @@ class Checkpoints:
     abstract = jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like)
     items = self._orbax.args.StandardRestore(abstract)
     try:
-      return _quietly(self._checkpointer.restore, folder / 'state', args=items)
-    except _Unsound as e:  # Not for damage, but for lack of memory, say.
+      return quietly(self._checkpointer.restore, folder / 'state', args=items)
+    except Unsound as e:  # Not for damage, but for lack of memory, say.
       raise UserError(f'Checkpoint {folder} is sound but cannot be read: {e}.') from e
 
   def _set_aside(self, rounds_done: int) -> str:
@@ -260,45 +256,3 @@ def _digests(folder: pathlib.Path) -> dict[str, str]:
 
 def _digest_of_note(note: dict[str, Any]) -> str:
   return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
-
-
-def _but_of_closed_loops(show: Callable[..., Any]) -> Callable[..., Any]:
-  """A `sys.unraisablehook` without what TensorStore's threads raise after a failure.
-
-  Each write that was under way tells the event loop, which Orbax has closed by then.
-  """
-
-  def hook(raised: Any) -> None:
-    e = raised.exc_value
-    if not (isinstance(e, RuntimeError) and str(e) == 'Event loop is closed'):
-      show(raised)
-
-  return hook
-
-
-def _quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-  """Calls a function of Orbax without letting its tracebacks reach stderr.
-
-  Whatever it raises becomes `_Unsound`, but for the loss of a process.
-  """
-
-  def not_orbax(record):
-    return 'orbax' not in pathlib.Path(record.pathname).parts
-
-  logger, shown = logging.get_absl_logger(), sys.unraisablehook
-  logger.addFilter(not_orbax)
-  sys.unraisablehook = of_threads = _but_of_closed_loops(shown)
-  try:
-    return call(*args, **kwargs)
-  except Exception as e:  # Orbax raises many kinds.
-    if processes.is_loss(e):
-      raise
-    shown = of_threads  # They may raise it until the process ends.
-    reason = first_line(e)
-  finally:
-    logger.removeFilter(not_orbax)
-    sys.unraisablehook = shown
-  reason = reason.split(' [')[0]  # TensorStore adds whole specifications.
-  if len(reason) > 200:  # The cause is at the end, e.g. "No space left on device".
-    reason = f'{reason[:60]} ... {reason[-120:]}'
-  raise _Unsound(reason)

@@ -10,7 +10,6 @@ import random
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -478,15 +477,6 @@ def test_a_summary_that_is_not_what_was_written_is_made_anew(workdir):
   (workdir / '.summary.sha256').unlink()  # As of an older version.
   path.write_text(json.dumps(again | {'notes': ['of mine']}))
   assert go(workdir).summary['notes'] == ['of mine']
-
-
-def test_what_threads_of_a_failed_write_raise_later_is_not_shown():
-  shown = []
-  hook = checkpoint._but_of_closed_loops(shown.append)
-  hook(SimpleNamespace(exc_value=RuntimeError('Event loop is closed')))
-  assert not shown
-  hook(SimpleNamespace(exc_value=RuntimeError('other')))
-  assert len(shown) == 1
 
 
 def test_checkpoints_of_older_versions_are_refused(workdir):
