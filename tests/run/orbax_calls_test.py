@@ -3,7 +3,7 @@
 import gc
 from types import SimpleNamespace
 
-import numpy as np
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import tensorstore
 
@@ -29,7 +29,7 @@ def test_a_save_keeps_no_lists_of_tensorstore(tmp_path):
   with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
 
     def save(number):
-      state = ocp.args.StandardSave({'w': np.arange(6.0), 'n': np.arange(3)})
+      state = ocp.args.StandardSave({'w': jnp.arange(6.0), 'n': jnp.arange(3)})
       orbax_calls.quietly(checkpointer.save, tmp_path / str(number), args=state)
 
     save(0)
