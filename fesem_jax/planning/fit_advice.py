@@ -7,9 +7,9 @@ from fesem_jax.utils.display import in_bytes
 
 
 def advice(plan: Plan, memory: int, num_devices: int) -> list[str]:
-  """One sentence for each flag that makes a run fit; none where it fits.
+  """One sentence for each flag that makes a run fit; none if it fits already.
 
-  `memory` is that of each of the `num_devices` devices.
+  `memory` is the number of bytes of each of the `num_devices` devices.
   """
   refused = any(p.refused for p in plan.programs)
   if plan.peak_bytes <= memory and not refused:
