@@ -82,7 +82,7 @@ class Callbacks:
     if reason is not None and not start.done:
       raise UserError(
         f'A callback ended the run ({reason}) before its first round, so there is '
-        'no result; let `on_start` do that where `start.done` is not 0.'
+        'no result; return `Stop` from `on_start` only if `start.done` is not 0.'
       )
     return reason
 

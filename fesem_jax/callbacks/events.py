@@ -22,7 +22,7 @@ class Arranged(NamedTuple):
 
   Attributes:
     train: training split as arranged and padded, M clients.
-    test: test split likewise.
+    test: test split, in the same order.
     places: position of each client of the data passed to `simulate` in the arranged
       data and in the rows of `state`.
     compiled: (key, function, *args) -> the function compiled for such arguments, once
@@ -80,7 +80,7 @@ class Start(_Moment):
   Attributes:
     algorithm: see `simulate`.
     train: training split as passed to `simulate`.
-    test: test split likewise.
+    test: test split as passed to `simulate`.
     rounds: number of rounds of the whole run.
     seed: of the run.
     done: rounds that are done, which a resumed run skips.

@@ -166,7 +166,7 @@ def plan(
 def _clients_per_chunk(
   algorithm: Algorithm, state: Any, train: FederatedData, num_clients: int
 ) -> int:
-  """Clients that train side by side, if they start from what they deploy."""
+  """Clients that train side by side, if they start from their deployed models."""
   local = algorithm.local
   starts = jax.eval_shape(algorithm.deployed, state, train)
   chosen = local.clients_per_chunk
