@@ -1,4 +1,4 @@
-"""What a callback may add to a record: new entries that JSON can hold."""
+"""Entries that callbacks add to a record: new names, values that JSON can hold."""
 
 import contextlib
 import json
@@ -24,13 +24,13 @@ _NAMES = 'added_by_callbacks'  # Entry of a summary: the names of theirs.
 
 @contextlib.contextmanager
 def checked(name: str, record: Record) -> Iterator[None]:
-  """Checks what a block adds to a record; if it raises, nothing is added.
+  """Checks the entries that a block adds to a record; if it raises, none is added.
 
-  Numbers and arrays of NumPy and JAX become those of Python.
+  Numbers and arrays of NumPy and JAX are converted to Python numbers and lists.
 
   Args:
-    name: whose additions they are, for messages.
-    record: is changed.
+    name: of the callback's method, for error messages.
+    record: modified in place.
 
   Raises:
     UserError: if an entry was changed or removed, or if JSON cannot hold a new one.
@@ -53,12 +53,13 @@ def checked(name: str, record: Record) -> Iterator[None]:
 
 @contextlib.contextmanager
 def renewed(summary: Record) -> Iterator[None]:
-  """Lets callbacks add anew what they added to the summary of a finished run.
+  """Lets callbacks replace the entries that they added to a finished run's summary.
 
-  The summary names these entries. Those that are not added again stay as they were.
+  The summary lists the names of these entries. Entries that are not added again keep
+  their values.
 
   Args:
-    summary: is changed.
+    summary: modified in place.
   """
   named = summary.pop(_NAMES, None)
   names = [n for n in named if isinstance(n, str)] if isinstance(named, list) else []
@@ -72,7 +73,7 @@ def renewed(summary: Record) -> Iterator[None]:
 
 
 def _holds(record: Record, before: Record, text: str) -> bool:
-  """Whether a record still has the entries of `before`, which are `text` as JSON."""
+  """Whether a record still has the entries of `before`, whose JSON is `text`."""
   try:
     held = {key: record[key] for key in before}
     return json.dumps(held, default=lambda x: x.tolist()) == text
@@ -81,7 +82,7 @@ def _holds(record: Record, before: Record, text: str) -> bool:
 
 
 def _plain(name: str, key: Any, value: Any) -> Any:
-  """A value as JSON would give it back; NaN and infinities, which it lacks, as None."""
+  """A value after a JSON round trip; NaN and infinities become None."""
   if not isinstance(key, str):
     raise UserError(f'{name} added the entry {key!r} to a record; use a string.')
   if key in _OF_THE_RUN:

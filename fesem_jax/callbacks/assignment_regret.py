@@ -1,4 +1,4 @@
-"""Measures the regret of clients' assignments to centers."""
+"""The regret of the clients' assignment to centers."""
 
 import jax
 import numpy as np
@@ -12,27 +12,28 @@ from fesem_jax.utils import processes
 class AssignmentRegret(Callback):
   """Adds the regret and the margin of the assignment to every evaluation's record.
 
-  For methods whose clients deploy one of several whole models; of others nothing is
-  added. Best centers are found by training examples (`evaluation.regret.hindsight`).
-  What is called `test` is found, or measured, on test examples after the fact, and no
-  client chooses by it. Losses are of all K centers on all examples of both splits.
+  Applies to methods whose clients deploy one of several complete models; it adds
+  nothing for other methods. The best center of a client is that of lowest training loss
+  (`evaluation.regret.hindsight`). Entries with `test` in their names use test losses,
+  which no client uses to choose. Each evaluation computes the losses of all K centers
+  on all examples of both splits.
 
   The record gets `regret`: `mean` over clients, `by_examples`, the share of clients
   that are `misassigned`, the regret by test losses (`test_mean`, `test_by_examples`),
-  and `test_gain`, by how much the first figure would be better if clients deployed the
-  best centers by training loss; and `margin`: `mean` and `by_examples`. The summary has
+  and `test_gain`, the improvement of the first metric if clients deployed the best
+  centers by training loss; and `margin`: `mean` and `by_examples`. The summary contains
   those of the last evaluation, and the clients' table `best_cluster`, `regret`,
-  `margin` and `test_regret`. A run that was finished without them gets them when it
-  goes on with more rounds.
+  `margin` and `test_regret`. A run that was finished without this callback gets these
+  entries if it is resumed with more rounds.
 
   Attributes:
-    applies: whether the method of the run has such models; known once it has started.
+    applies: whether the method of the run has such models; set by `on_start`.
   """
 
   applies: bool
 
   def on_start(self, start: Start) -> None:
-    """Keeps what the losses depend on."""
+    """Keeps the method and the sizes of the clients."""
     self._algorithm = algorithm = start.algorithm
     self._columns = dict[str, np.ndarray]()
     used = jax.eval_shape(algorithm.deployed, start.state, start.arranged.train)
@@ -64,11 +65,11 @@ class AssignmentRegret(Callback):
     self._columns = regret.of_clients(found, tested, self._sizes)
 
   def client_columns(self) -> dict[str, np.ndarray]:
-    """Those of the last evaluation."""
+    """The columns of the last evaluation."""
     return self._columns
 
   def on_end(self, event: End) -> None:
-    """Adds the last evaluation's figures to the summary."""
+    """Adds the last evaluation's values to the summary."""
     for name in ('regret', 'margin'):
       if name in event.records[-1]:
         event.summary[name] = event.records[-1][name]

@@ -1,4 +1,4 @@
-"""The base class of callbacks, and how one ends a run."""
+"""The base class of callbacks, and the value with which one ends a run."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,87 +9,88 @@ from fesem_jax.callbacks.events import End, Evaluation, Round, RoundEnd, Start
 
 
 class Stop(NamedTuple):
-  """What a callback returns to end the run after this round.
+  """The return value of a callback that ends the run after this round.
 
   Attributes:
-    reason: a few words, which `summary.json` keeps as `ended`.
+    reason: a few words; the entry `ended` of `summary.json`.
   """
 
   reason: str
 
 
 class Callback:
-  """What a run calls at its start, in every round and at its end; does nothing itself.
+  """The base class of callbacks; its methods do nothing.
 
-  Override the methods that you need, and pass objects of your class to
-  `simulate(..., callbacks=[...])`. They are called in the order of the list. Of several
-  processes, all call them alike; where a callback writes, it does so in the first one
-  (`processes.is_first()`).
+  Override the methods that you need, and pass instances of your class to
+  `simulate(..., callbacks=[...])`. They are called in the order of the list. With
+  several processes, every process makes the same calls; write files in the first
+  process only (`processes.is_first()`).
 
-  If a method raises, the round is finished and saved, as after Ctrl-C, with the other
-  callbacks; then the error ends the run. The same command goes on after that round.
+  If a method raises, the other callbacks are still called for the round, the round is
+  saved as after Ctrl-C, and the error ends the run. The same command continues after
+  that round.
 
   Attributes:
-    wants_clients: whether rounds are to tell what became of each of their clients, in
-      `Round.info.clients`. It costs what fetching four numbers of each client costs.
+    wants_clients: whether `Round.info.clients` reports each client of the round; this
+      fetches four numbers per client.
   """
 
   wants_clients: bool = False
 
   def on_start(self, start: Start) -> Stop | None:
-    """Is called before the first round, or before the one a resumed run goes on with.
+    """Called before the first round, or before the first round of a resumed run.
 
     Args:
-      start: what runs, and the rounds that are done.
+      start: the run, and the rounds that are done.
 
     Returns:
-      `Stop` where no round is to follow; None goes on.
+      `Stop` to run no further round; None to continue.
     """
 
   def on_round(self, event: Round) -> Stop | None:
-    """Is called when the clients of a round have trained, before any evaluation.
+    """Called after the local training of a round, before any evaluation.
 
     Args:
-      event: the round. Entries that are added to `event.record` are saved.
+      event: the round. New entries of `event.record` are saved.
 
     Returns:
-      `Stop` ends the run with this round, after an evaluation; None goes on.
+      `Stop` to end the run after an evaluation of this round; None to continue.
     """
 
   def on_evaluation(self, event: Evaluation) -> Stop | None:
-    """Is called when the deployed models were measured after a round.
+    """Called after each evaluation of the deployed models.
 
     Args:
-      event: what was measured. Entries that are added to `event.record` are saved.
+      event: the evaluation. New entries of `event.record` are saved.
 
     Returns:
-      `Stop` ends the run with this round; None goes on.
+      `Stop` to end the run after this round; None to continue.
     """
 
   def on_round_end(self, event: RoundEnd) -> None:
-    """Is called when the record of a round is complete, as `metrics.jsonl` holds it.
+    """Called when the record of a round is complete.
 
     Args:
-      event: the round; number 0 are the clusters that a method starts from.
+      event: the round; round 0 contains the first clusters of the method.
     """
 
   def client_columns(self) -> Mapping[str, np.ndarray]:
-    """Is asked after the last round for further columns of the table of clients.
+    """Called after the last round, for additional columns of the table of clients.
 
     Returns:
-      Name, which is no other column's -> [M] numbers, NaN where there is none. They are
-      in `Result.clients` and `clients.csv`.
+      New column name -> [M] numbers, NaN for missing values. `Result.clients` and
+      `clients.csv` contain them.
     """
     return {}
 
   def on_end(self, event: End) -> None:
-    """Is called after the last round, before the summary is written.
+    """Called after the last round, before the summary is written.
 
-    Also where a finished run is asked for again.
+    Also called if `simulate` is called again for a finished run.
 
     Args:
-      event: the result. Entries that are added to `event.summary` are saved.
+      event: the result. New entries of `event.summary` are saved.
     """
 
   def close(self, error: BaseException | None) -> None:
-    """Is called last, also after an error or Ctrl-C, which is then `error`."""
+    """Called last; `error` is the exception that ended the run, or None."""

@@ -1,4 +1,4 @@
-"""The callbacks of a run, called as one."""
+"""Calls of all callbacks of a run."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,22 +14,23 @@ from fesem_jax.results.records import Record
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 
-FINISHED = 'finished'  # Why a run ends that has done all its rounds.
+FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 
 # Methods that may end a run.
 _STOPPING = ('.on_start', '.on_round', '.on_evaluation')
 
 
 class Callbacks:
-  """The callbacks of a run: of the user, and the run's own before and after these.
+  """The callbacks of a run: the user's, and the run's own before and after them.
 
-  An error of one of the user's waits until the round is saved; it is called no more.
+  If a callback of the user raises, it is not called again, and its error is raised
+  after the round is saved.
 
   Args:
-    own: of the user.
+    own: callbacks of the user.
 
   Raises:
-    UserError: if they are no callbacks.
+    UserError: if one of them is not a callback.
   """
 
   def __init__(self, own: Sequence[Callback]):
@@ -47,25 +48,25 @@ class Callbacks:
 
   @property
   def wants_clients(self) -> bool:
-    """Whether one of the user's wants to know what became of each client."""
+    """Whether one of the user's callbacks sets `wants_clients`."""
     return any(callback.wants_clients for callback in self._own)
 
   def includes(self, kind: type[Callback]) -> bool:
-    """Whether one of the user's is of a class."""
+    """Whether one of the user's callbacks is an instance of a class."""
     return any(isinstance(callback, kind) for callback in self._own)
 
   def on_start(
     self, start: Start, first: Sequence[Callback], built_in: Sequence[Callback]
   ) -> str | None:
-    """Tells all of a run.
+    """Calls `on_start` of all callbacks.
 
     Args:
       start: of the run.
-      first: what the run measures, before the user's are told; they end no run.
-      built_in: what the run writes and shows; their errors end it at once.
+      first: measurements of the run, called before the user's; they never end a run.
+      built_in: files and progress of the run; their errors end it immediately.
 
     Returns:
-      Why no round is to follow, or None.
+      The reason why no round follows, or None.
     """
     self._rounds, stops = start.rounds, []
     self._first, self._built_in = list(first), list(built_in)
@@ -75,33 +76,33 @@ class Callbacks:
     if start.done == start.rounds:
       return FINISHED
     before = start.records[-1].get('stopped') if start.records else None
-    if before and before['rounds'] >= start.rounds:  # More rounds go on.
+    if before and before['rounds'] >= start.rounds:  # More rounds continue the run.
       return before['reason']
     reason = self._agreed(stops)
     if reason is not None and not start.done:
       raise UserError(
         f'A callback ended the run ({reason}) before its first round, so there is '
-        'no result; let `on_start` do that where `start.done` is not 0.'
+        'no result; return `Stop` from `on_start` only if `start.done` is not 0.'
       )
     return reason
 
   def on_round(self, event: Round) -> str | None:
-    """Tells all of a round; why it is the last one, or None."""
+    """Calls `on_round` of all; returns the reason to end the run, or None."""
     return self._ask('on_round', event)
 
   def on_evaluation(self, event: Evaluation) -> str | None:
-    """Tells all of an evaluation; why its round is the last one, or None."""
+    """Calls `on_evaluation` of all; returns the reason to end the run, or None."""
     return self._ask('on_evaluation', event)
 
   def on_round_end(self, event: RoundEnd, interrupted: bool) -> bool:
-    """Tells all of a round with its whole record, and saves it.
+    """Calls `on_round_end` of all, which also saves the round.
 
     Args:
       event: of the round.
       interrupted: whether Ctrl-C was pressed.
 
     Returns:
-      Whether the run is to end here, for Ctrl-C or an error.
+      Whether the run ends here because of Ctrl-C or an error.
     """
     self._call('on_round_end', event, event.record)
     halted = processes.any_of(interrupted or self._error is not None)
@@ -118,7 +119,7 @@ class Callbacks:
     return clients
 
   def on_end(self, event: End) -> None:
-    """Tells all of the end."""
+    """Calls `on_end` of all callbacks."""
     for callback in self._first:
       callback.on_end(event)
     with renewed(event.summary):
@@ -128,7 +129,7 @@ class Callbacks:
       callback.on_end(event)
 
   def raise_error(self, kept: str) -> None:
-    """Raises the error of a callback, if there is one; `kept` says what was saved."""
+    """Raises the error of a callback, if any; `kept` describes what was saved."""
     failed = bool(self._own) and processes.any_of(self._error is not None)
     if self._error is not None:
       if kept:
@@ -141,7 +142,7 @@ class Callbacks:
     return self
 
   def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-    """Closes all that have started, however the run ended."""
+    """Closes all callbacks that were started, also after an error."""
     while self._started:
       callback = self._started.pop()
       try:
@@ -161,7 +162,7 @@ class Callbacks:
     return reason
 
   def _call(self, method: str, event: Any, record: Record) -> list[Stop | None]:
-    """What the user's callbacks return, but for those that failed."""
+    """The values that the user's callbacks return, except those that raise."""
     stops: list[Stop | None] = []
     for callback in list(self._own):
       name = _name(callback, method)
@@ -177,7 +178,7 @@ class Callbacks:
     return stops
 
   def _agreed(self, stops: Sequence[Stop | None]) -> str | None:
-    """The first reason to stop, as the first process finds it."""
+    """The first reason to stop, decided by the first process."""
     reason = next((stop.reason for stop in stops if stop is not None), None)
     return processes.from_first(lambda: reason) if self._own else reason
 

@@ -16,16 +16,15 @@ class ClientHistory(Callback):
   """Writes `history.parquet`, or `history.npz` without pyarrow, into the workdir.
 
   `load_run(workdir).client_history` reads it; see `results.client_history`. A round
-  needs about 25 bytes a client in memory and on disk, and its clients' losses and
-  steps come from the device in every round. Round 0 are the clusters that the method
-  starts from.
+  takes about 25 bytes per client in memory and on disk. The losses and steps of the
+  clients are fetched from the device in every round. Round 0 contains the first
+  clusters of the method.
 
   Args:
-    every: rounds whose number this divides are recorded; their figures are known where
-      they are evaluated.
+    every: records every `every`-th round; metrics are available in evaluated rounds.
 
   Raises:
-    UserError: on a number below 1, or, when it starts, without a workdir.
+    UserError: if `every` is below 1, or at the start of a run without a workdir.
   """
 
   wants_clients = True
@@ -36,7 +35,7 @@ class ClientHistory(Callback):
     self._part: Part = {}
 
   def on_start(self, start: Start) -> None:
-    """Forgets rounds that are done again."""
+    """Deletes records of rounds that the resumed run repeats."""
     if start.workdir is None:
       raise UserError('`client_metrics_every` needs a `workdir` to write into.')
     self._part = {}
@@ -46,14 +45,14 @@ class ClientHistory(Callback):
     processes.from_first(lambda: client_history.begin(self._folder, start.done))
 
   def on_round(self, event: Round) -> None:
-    """Takes what became of the clients of a round."""
+    """Collects the losses, steps and outcomes of the round's clients."""
     if event.number % self.every:
       return
     places = event.arranged.places
     self._part = part_of(event.info, event.assignment, places, self._examples)
 
   def on_evaluation(self, event: Evaluation) -> None:
-    """Takes the figures of the clients, and the clusters that they deploy from."""
+    """Collects the metrics of the clients and the clusters that they deploy from."""
     if self._part:
       name, columns = self._task.primary.name, event.clients.columns()
       for kind in ('deployed', 'finetuned'):
@@ -62,7 +61,7 @@ class ClientHistory(Callback):
         self._part['assignment'] = event.assignment
 
   def on_round_end(self, event: RoundEnd) -> None:
-    """Keeps a round."""
+    """Writes the round."""
     if not event.number:
       places = event.arranged.places
       self._part = part_of(None, event.assignment, places, self._examples)
@@ -73,7 +72,7 @@ class ClientHistory(Callback):
     self._part = {}
 
   def on_end(self, event: End) -> None:
-    """Makes one file of all rounds."""
+    """Merges all rounds into one file."""
     done = event.records[-1]['round']
     processes.from_first(
       lambda: client_history.finish(self._folder, self._names, self._since, done)

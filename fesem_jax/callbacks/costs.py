@@ -1,4 +1,4 @@
-"""Counts bytes of rounds, and estimates their time on devices of a profile."""
+"""Bytes of each round, and its estimated time on devices of a profile."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ from fesem_jax.utils import processes
 class Costs(Callback):
   """Adds `bytes_down` and `bytes_up` to each record, and `costs` to the summary.
 
-  Every run has one; give your own to name a profile. Records then get
-  `simulated_seconds` too, None where the method does not tell of each client.
+  Every run has one; pass your own to choose a profile. Records then also get
+  `simulated_seconds`, None if the method does not report each client.
 
   Args:
-    device_profile: a key of `device_profiles.PROFILES`; '' simulates no time.
+    device_profile: a key of `device_profiles.PROFILES`; '' for no simulated time.
   """
 
   _traffic: Traffic | None
@@ -39,7 +39,7 @@ class Costs(Callback):
       self._devices = SimulatedDevices(self._profile, start.seed, local, train)
 
   def on_round(self, event: Round) -> None:
-    """Counts a round."""
+    """Counts the bytes of a round."""
     if self._traffic is None:
       event.record.update(costs.unknown())
       return
@@ -64,6 +64,6 @@ class Costs(Callback):
     event.summary['costs'] = found
 
   def _look(self, state: Any) -> None:
-    """Keeps what decides what the next round sends."""
+    """Keeps the part of the state that determines the messages of the next round."""
     look = self._traffic and self._traffic.known
     self._known = processes.on_host(look(state)) if look else None

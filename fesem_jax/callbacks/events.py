@@ -1,4 +1,4 @@
-"""What callbacks receive. Clients are in the order of the data given to `simulate`."""
+"""Arguments of callbacks. Clients are in the order of the data passed to `simulate`."""
 
 import dataclasses
 import functools
@@ -22,9 +22,9 @@ class Arranged(NamedTuple):
 
   Attributes:
     train: training split as arranged and padded, M clients.
-    test: test split likewise.
-    places: position there, and in the rows of `state`, of the first, second, ... client
-      of the data given to `simulate`.
+    test: test split, in the same order.
+    places: position of each client of the data passed to `simulate` in the arranged
+      data and in the rows of `state`.
     compiled: (key, function, *args) -> the function compiled for such arguments, once
       for all runs that share programs; see `Programs.compiled`.
     deployed: state -> the models that clients deploy, on the host.
@@ -41,7 +41,7 @@ class Arranged(NamedTuple):
 
 
 def _of_clients(values: Any, places: np.ndarray) -> np.ndarray | None:
-  """Values [M] in the order of the clients; read-only, as all callbacks get them."""
+  """Values [M] in the order of the clients; read-only, as callbacks share them."""
   if values is None:
     return None
   found = np.asarray(values)[places]
@@ -59,10 +59,10 @@ class _Moment:
 
   @functools.cached_property
   def models(self) -> ModelsByName:
-    """Name of each client -> the model that it deploys, fetched when first asked for.
+    """Name of each client -> the model that it deploys, fetched on first access.
 
-    To be asked for before the method returns: the next round reuses the memory. Of
-    several processes, all ask for them.
+    Access it before the method returns, because the next round reuses the memory. With
+    several processes, access it in every process or in none.
     """
     return ModelsByName(self.state, self.arranged.deployed)
 
@@ -79,14 +79,14 @@ class Start(_Moment):
 
   Attributes:
     algorithm: see `simulate`.
-    train: training split as it was given to `simulate`.
-    test: test split likewise.
-    rounds: of the whole run.
+    train: training split as passed to `simulate`.
+    test: test split as passed to `simulate`.
+    rounds: number of rounds of the whole run.
     seed: of the run.
     done: rounds that are done, which a resumed run skips.
     records: their records, as in `metrics.jsonl`.
-    workdir: of the run; None writes nothing.
-    config: what identifies the run, if `simulate` was given it.
+    workdir: of the run; None if the run writes no files.
+    config: the configuration passed to `simulate`, if any.
     state: of the method, on the devices.
     arranged: the data on the devices.
     models: see `Round`.
@@ -109,18 +109,18 @@ class Round(_Moment):
 
   Attributes:
     number: of the round, from 1.
-    record: entries of its line of `metrics.jsonl` so far. Further ones may be added, of
-      names that are new and values that JSON can hold.
-    records: those of the rounds before, not to be changed.
-    info: what the method reports, on the host, clients as `arranged`.
-    seconds: that the round took.
+    record: its line of `metrics.jsonl` so far. Callbacks may add entries with new names
+      and values that JSON can hold.
+    records: those of the previous rounds; do not change them.
+    info: the report of the method, on the host, clients as in `arranged`.
+    seconds: duration of the round.
     state: of the method after the round, on the devices.
     arranged: the data on the devices.
-    models: name of each client -> the model that it deploys, on the host, fetched when
-      first asked for.
-    assignment: [M] int32 cluster of each client after the round; K of one that has yet
-      to join; None without clusters.
-    cohort: clients that were drawn.
+    models: name of each client -> the model that it deploys, on the host, fetched on
+      first access.
+    assignment: [M] int32 cluster of each client after the round; K for a client that
+      has not joined; None without clusters.
+    cohort: [S] positions of the clients that were drawn.
   """
 
   number: int
@@ -152,14 +152,14 @@ class Evaluation(_Moment):
 
   Attributes:
     number: of the round, from 1.
-    record: as in `Round`, with `deployed`, `finetuned` and what else was measured.
+    record: as in `Round`, with `deployed`, `finetuned` and all other measurements.
     records: see `Round`.
     state: see `Round`.
     arranged: see `Round`.
     models: see `Round`.
     assignment: [M] int32 cluster that each client deploys from; None without clusters.
-    clients: figures of each client, as in `Result`, made when first asked for.
-    finetuning_failed: [M] bool clients whose fine-tuning was not finite.
+    clients: metrics of each client, as in `Result`, computed on first access.
+    finetuning_failed: [M] bool, True if the fine-tuned model is not finite.
   """
 
   number: int
@@ -169,7 +169,7 @@ class Evaluation(_Moment):
 
   @functools.cached_property
   def clients(self) -> ClientTable:
-    """Figures of each client with its deployed and its fine-tuned model."""
+    """Metrics of each client with its deployed and its fine-tuned model."""
     return self.table(self.measured, self.arranged.places)
 
   @functools.cached_property
@@ -180,7 +180,7 @@ class Evaluation(_Moment):
 
   @property
   def finetuning_failed(self) -> np.ndarray:
-    """[M] bool clients whose fine-tuning was not finite."""
+    """[M] bool, True if the fine-tuned model of the client is not finite."""
     return np.asarray(self.measured.failed)[self.arranged.places]
 
 
@@ -189,14 +189,14 @@ class RoundEnd(_Moment):
   """A round whose record is complete.
 
   Attributes:
-    number: of the round, from 1; 0 are the clusters before the first round.
+    number: of the round, from 1; 0 for the clusters before the first round.
     record: its line of `metrics.jsonl`.
     records: see `Round`.
     state: see `Round`.
     arranged: see `Round`.
     models: see `Round`.
     assignment: see `Evaluation`.
-    last: whether no round follows now, as the run ends or pauses.
+    last: whether the run ends or is interrupted after this round.
   """
 
   number: int
@@ -209,7 +209,7 @@ class End:
   """A run after its last round.
 
   Attributes:
-    result: what `simulate` returns.
+    result: the return value of `simulate`.
     reason: 'finished', 'patience', or the reason of a callback's `Stop`.
   """
 
@@ -218,7 +218,7 @@ class End:
 
   @property
   def summary(self) -> Record:
-    """What `summary.json` will hold. Entries may be added as to `Round.record`."""
+    """The content of `summary.json`. Add entries as to `Round.record`."""
     return self.result.summary
 
   @property

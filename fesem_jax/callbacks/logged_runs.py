@@ -1,4 +1,4 @@
-"""Finds the logger's run of a workdir, which a resumed run continues."""
+"""The logger's run of a workdir, which a resumed run continues."""
 
 import json
 import pathlib
@@ -14,12 +14,12 @@ _FILE = 'logged_runs.json'
 def logged_run(
   workdir: pathlib.Path | None, logger: str, make: Callable[[], str]
 ) -> tuple[str, bool]:
-  """The id of the logger's run, and whether it was there before.
+  """The id of the logger's run, and whether it existed already.
 
   Args:
-    workdir: of the run; None makes a new one each time.
+    workdir: of the run; None creates a new logged run each time.
     logger: its name.
-    make: gives the id of a new one.
+    make: creates a logged run and returns its id.
 
   Raises:
     UserError: if the file is damaged.
@@ -44,5 +44,5 @@ def logged_run(
 
 
 def run_name(workdir: pathlib.Path | None) -> str | None:
-  """What loggers call a run: the last two folders of its path."""
+  """The name of a run in loggers: the last two folders of its path."""
   return None if workdir is None else '/'.join(workdir.absolute().parts[-2:])

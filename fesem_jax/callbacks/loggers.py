@@ -15,7 +15,7 @@ LOGGERS: Mapping[str, Callable[[], Callback]] = MappingProxyType(
 
 
 def build(names: Iterable[str]) -> list[Callback]:
-  """The loggers of these names, each once.
+  """The loggers with these names, each once.
 
   Args:
     names: keys of `LOGGERS`.

@@ -19,8 +19,8 @@ _AT_ONCE = 1000  # Metrics that a server takes in one call.
 class MLflow(Callback):
   """Logs every number of the records to MLflow, by round.
 
-  They go to `workdir/mlflow.db`, or to where the environment sets MLFLOW_TRACKING_URI.
-  A run that goes on logs to the same run of MLflow.
+  Writes to `workdir/mlflow.db`, or to MLFLOW_TRACKING_URI if the environment sets it.
+  A resumed run logs to the same MLflow run.
 
   Raises:
     UserError: if the package is not installed.
@@ -29,7 +29,7 @@ class MLflow(Callback):
   def __init__(self) -> None:
     os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
     try:
-      import alembic  # noqa: F401 - MLflow's own, for databases on this machine.
+      import alembic  # noqa: F401 - MLflow needs it for local databases.
       from mlflow import MlflowClient, entities  # Slow to import, and optional.
     except ImportError as e:
       raise UserError(
@@ -39,13 +39,13 @@ class MLflow(Callback):
     self._client: Any = None
 
   def on_start(self, start: Start) -> None:
-    """Keeps what identifies the run."""
+    """Keeps the run for the first call of `on_round_end`."""
     self._start, self._client = start, None
     if start.workdir is None and 'MLFLOW_TRACKING_URI' not in os.environ:
       raise UserError('`log_to=mlflow` needs a `workdir`, or MLFLOW_TRACKING_URI set.')
 
   def on_round_end(self, event: RoundEnd) -> None:
-    """Logs the round's numbers, unless they were logged before."""
+    """Logs the round's numbers, unless they are logged already."""
     if not processes.is_first():
       return
     if self._client is None:

@@ -1,4 +1,4 @@
-"""The run of MLflow that belongs to a run."""
+"""The MLflow run that belongs to a run."""
 
 import logging
 import os
@@ -10,14 +10,14 @@ from fesem_jax.callbacks.logged_runs import logged_run, run_name
 
 
 def opened(connect: Callable[[str | None], Any], start: Start) -> tuple[Any, str, int]:
-  """A new run of MLflow, or the one that a resumed run goes on in.
+  """A new MLflow run, or the one that a resumed run continues.
 
   Args:
-    connect: MLflow's client for the address of a store.
+    connect: address of a store -> MLflow's client.
     start: of the run.
 
   Returns:
-    The client, the id of the run, and the last round that it holds, -1 for none.
+    The client, the id of the MLflow run, and the last logged round, -1 for none.
   """
   for chatty in ('mlflow', 'alembic'):
     logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -13,11 +13,11 @@ from fesem_jax.utils.errors import UserError
 class ModelsByName(Mapping[str, Params]):
   """Name of each client -> the model that it deploys, on the host.
 
-  A model is fetched, with all others, when one is first asked for. Of clients that use
-  a mixture of models there is no single one; see `deployed`.
+  The first access fetches the models of all clients. Clients that use a mixture of
+  models have no single model; see `deployed`.
 
   Args:
-    state: of the method, whose memory the next round reuses.
+    state: of the method; the next round reuses its memory.
     fetch: state -> the models.
   """
 
@@ -27,7 +27,7 @@ class ModelsByName(Mapping[str, Params]):
 
   @property
   def deployed(self) -> DeployedModels:
-    """All models: centers and who uses which, `predict`, `export`."""
+    """All models: the centers and their clients, `predict`, `export`."""
     if self._held is None:
       if any(getattr(x, 'is_deleted', bool)() for x in jax.tree.leaves(self._state)):
         raise UserError(

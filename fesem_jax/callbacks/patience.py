@@ -1,4 +1,4 @@
-"""Ends a run whose clusters have settled."""
+"""Early stopping of runs whose clusters have settled."""
 
 from collections.abc import Sequence
 
@@ -8,21 +8,21 @@ from fesem_jax.results import records
 
 
 class Patience(Callback):
-  """Ends a run in which no client moved and Eq. 6 stood still for some rounds.
+  """Ends a run after some rounds in which no client moved and Eq. 6 did not change.
 
   Args:
-    rounds: how many; 0 never ends a run. See `records.settled`.
+    rounds: number of such rounds; 0 never ends a run. See `records.settled`.
   """
 
   def __init__(self, rounds: int):
     self._rounds = rounds
 
   def on_start(self, start: Start) -> Stop | None:
-    """Ends a run that goes on and had settled before."""
+    """Ends a resumed run that had already settled."""
     return self._decided(start.records)
 
   def on_round(self, event: Round) -> Stop | None:
-    """Ends a run that has settled now."""
+    """Ends a run that has settled in this round."""
     return self._decided([*event.records, event.record]) if self._rounds else None
 
   def _decided(self, history: Sequence[records.Record]) -> Stop | None:

@@ -1,4 +1,4 @@
-"""Shows the progress of a run."""
+"""Progress of a run."""
 
 import time
 from collections import deque
@@ -9,13 +9,13 @@ from fesem_jax.results import records
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.progress_text import Rounds
 
-_RECENT = 20  # Rounds that tell how long the others will take.
+_RECENT = 20  # Rounds from which the remaining time is estimated.
 
 
 class Progress(Callback):
-  """Shows rounds, loss, first figure, clusters' sizes and the time that is left.
+  """Shows rounds, loss, first metric, cluster sizes and the remaining time.
 
-  `progress_lines.shown` says whether and where.
+  `progress_lines.shown` decides whether and where.
   """
 
   def on_start(self, start: Start) -> None:
@@ -29,7 +29,7 @@ class Progress(Callback):
       self._display.rounds(Rounds(start.done, start.rounds))
 
   def on_evaluation(self, event: Evaluation) -> None:
-    """Keeps the figures for rounds without an evaluation."""
+    """Keeps the metrics for rounds without an evaluation."""
     self._measured = event.record
 
   def on_round_end(self, event: RoundEnd) -> None:

@@ -1,4 +1,4 @@
-"""Writes records and checkpoints, from which a run resumes."""
+"""Records and checkpoints, from which a run resumes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,10 +8,10 @@ from fesem_jax.callbacks.events import RoundEnd
 
 
 class SaveRecords(Callback):
-  """Gives the record of each round to a writer.
+  """Passes the record of each round to a writer.
 
   Args:
-    write: adds a record to those of the run, and to its file.
+    write: appends a record to those of the run and to its file.
   """
 
   def __init__(self, write: Callable[[dict[str, Any]], None]):
@@ -23,18 +23,18 @@ class SaveRecords(Callback):
 
 
 class SaveCheckpoints(Callback):
-  """Saves the state every so many rounds, and after the last one.
+  """Saves the state every `every` rounds and after the last one.
 
   Args:
-    save: (rounds done, state) -> a checkpoint on disk.
-    every: rounds; 0 saves after the last one only.
+    save: (rounds done, state) -> None; writes a checkpoint.
+    every: number of rounds; 0 saves after the last one only.
   """
 
   def __init__(self, save: Callable[[int, Any], None], every: int):
     self._save, self._every = save, every
 
   def on_round_end(self, event: RoundEnd) -> None:
-    """Saves the round's state if it is due."""
+    """Saves the state if a checkpoint is due."""
     due = self._every and event.number % self._every == 0
     if event.number and (event.last or due):
       self._save(event.number, event.state)

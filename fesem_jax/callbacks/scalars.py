@@ -5,10 +5,10 @@ from typing import Any
 
 
 def scalars(value: Any, prefix: str = '') -> Iterator[tuple[str, float]]:
-  """Every number in a nested record but the round, as ('deployed/micro_f1', 0.9).
+  """Every number of a nested record except the round, as ('deployed/micro_f1', 0.9).
 
   Args:
-    value: a record, or what is in it.
+    value: a record, or a value in it.
     prefix: path of the value.
   """
   if isinstance(value, dict):

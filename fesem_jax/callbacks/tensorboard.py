@@ -14,7 +14,7 @@ from fesem_jax.utils.errors import UserError
 class TensorBoard(Callback):
   """Writes every number of the records to `workdir/tensorboard/`, by round.
 
-  A run that goes on replaces what was written of later rounds.
+  A resumed run replaces the numbers of rounds that it repeats.
 
   Raises:
     UserError: if tensorboardX is not installed.
@@ -29,7 +29,7 @@ class TensorBoard(Callback):
     self._board: Any = None
 
   def on_start(self, start: Start) -> None:
-    """Finds the folder."""
+    """Sets the folder."""
     if start.workdir is not None and processes.is_first():
       self._folder = start.workdir / 'tensorboard'
 
@@ -40,8 +40,8 @@ class TensorBoard(Callback):
     if self._board is None:
       import tensorboardX  # An optional dependency.
 
-      # The name of a file has the second in which it began, so that a run that goes on
-      # at once would replace the file of the rounds before.
+      # The default file name contains the second of its creation, so a run that is
+      # resumed within that second would replace the file of earlier rounds.
       self._board = tensorboardX.SummaryWriter(
         str(self._folder), purge_step=event.number, filename_suffix=f'.{event.number}'
       )

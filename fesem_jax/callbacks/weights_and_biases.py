@@ -15,9 +15,9 @@ from fesem_jax.utils.errors import UserError
 class WeightsAndBiases(Callback):
   """Logs every number of the records to Weights & Biases, by round.
 
-  Runs are written to `workdir/wandb/` and nothing is sent (`wandb sync` does that
-  later), unless the environment sets WANDB_MODE=online. A run that goes on logs under
-  the same id, of which Weights & Biases makes one run.
+  Runs are written to `workdir/wandb/`, and nothing is sent until `wandb sync`, unless
+  the environment sets WANDB_MODE=online. A resumed run logs under the same id, so
+  Weights & Biases merges both parts into one run.
 
   Raises:
     UserError: if the package is not installed.
@@ -25,7 +25,7 @@ class WeightsAndBiases(Callback):
 
   def __init__(self) -> None:
     self._mode: Any = os.environ.get('WANDB_MODE', 'offline')
-    if self._mode == 'offline':  # Its reports of its own errors go out even then.
+    if self._mode == 'offline':  # Else it sends error reports even then.
       os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
     try:
       from wandb import Settings, init  # An optional dependency, and slow to import.
@@ -38,7 +38,7 @@ class WeightsAndBiases(Callback):
     self._run: Any = None
 
   def on_start(self, start: Start) -> None:
-    """Keeps what identifies the run."""
+    """Keeps the run for the first call of `on_round_end`."""
     self._start, self._run = start, None
 
   def on_round_end(self, event: RoundEnd) -> None:
@@ -53,7 +53,7 @@ class WeightsAndBiases(Callback):
       self._run.summary['ended'] = event.reason
 
   def close(self, error: BaseException | None) -> None:
-    """Ends the logged run; it is marked as failed after an error."""
+    """Ends the logged run, marked as failed after an error."""
     if self._run is not None:
       self._run.finish(exit_code=0 if error is None else 1)
 
@@ -66,7 +66,7 @@ class WeightsAndBiases(Callback):
       name=run_name(folder),
       id=name,
       resume='allow',
-      reinit='create_new',  # Runs of the caller's own go on.
+      reinit='create_new',  # Leaves other runs of the caller open.
       mode=self._mode,
       dir=folder,
       config={'seed': self._start.seed} | (self._start.config or {}),

@@ -1,4 +1,4 @@
-"""The types of data, models and methods, and what runs them on devices.
+"""Types of data, models and methods, and their execution on devices.
 
 Stacks of models and their algebra, devices, batches, keys. May import `utils`.
 """

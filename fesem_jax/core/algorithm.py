@@ -1,4 +1,4 @@
-"""The types of a federated method: its functions, its models and what it reports."""
+"""The types of a federated method: its functions, models and reports."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,19 +15,21 @@ from fesem_jax.core.types import Cohort, FederatedData, Params
 class ClientModels(NamedTuple):
   """The models that clients start from or deploy, each stored once.
 
-  A layer is one model's for all clients, one of several that clients choose from, or
-  each client's own: `shared` and `own` both have the structure of one model, with None
-  in place of the layers that the other one holds, or are None if they hold none.
+  Each layer is shared by all clients, chosen by each client among several models, or
+  personal. `shared` and `own` both have the structure of one model, with None in place
+  of the layers of the other; one without any layers is None.
 
   Attributes:
     shared: [R, ...] one global model (R = 1) or R centers.
-    choice: [M] int32 which of the R models each client uses; None if all use the first.
-    own: [M, ...] client i's own model, or its own layers.
+    choice: [M] int32 index of each client's model among the R; None if all clients use
+      the first.
+    own: [M, ...] personal model or personal layers of each client.
     mixture: [M, R] float32 weights that add up to 1 for each client, which predicts
       with the weighted mean of the R models' class probabilities; `choice` and `own`
       are then None.
-    membership: [M, K] float32 how much each client belongs to each of K clusters, where
-      all have models of their own; it is reported, and no model depends on it.
+    membership: [M, K] float32 degree to which each client belongs to each of K
+      clusters, if all clients have personal models; it is reported only, and no model
+      depends on it.
   """
 
   shared: Params = None
@@ -41,13 +43,13 @@ class ClientModels(NamedTuple):
     return ClientModels(self.shared, *tree.rows_of(tuple(self[1:]), cohort))
 
   def params(self, count: int) -> Params:
-    """[M, ...] every client's model in full, one copy each.
+    """[M, ...] the complete model of each client, one copy each.
 
     Args:
       count: M.
 
     Raises:
-      ValueError: of clients that use a mixture.
+      ValueError: if clients use a mixture.
     """
     if self.mixture is not None:
       raise ValueError('Clients that use a mixture have no single model.')
@@ -62,13 +64,13 @@ class ClientModels(NamedTuple):
     return chosen if own is None else tree.merge(chosen, own)
 
   def has_clusters(self) -> bool:
-    """Whether clients have clusters; known without the arrays' values."""
+    """Whether clients have clusters; does not depend on the arrays' values."""
     return any(x is not None for x in (self.choice, self.mixture, self.membership))
 
   def clusters(self) -> jax.Array | None:
-    """[M] int32 cluster of each client; None where clients have no clusters.
+    """[M] int32 cluster of each client; None without clusters.
 
-    Of a mixture, the model of greatest weight; of memberships the greatest.
+    For a mixture or memberships, the index of the greatest weight.
     """
     for weights in (self.mixture, self.membership):
       if weights is not None:
@@ -76,30 +78,30 @@ class ClientModels(NamedTuple):
     return self.choice
 
   def num_clusters(self) -> int:
-    """How many clusters clients may have: R, or K of memberships."""
+    """Number of clusters: R, or K for memberships."""
     if self.membership is not None:
       return self.membership.shape[1]
     return self.num_models()
 
   def num_models(self) -> int:
-    """R; 0 where no layer is shared."""
+    """R; 0 if no layer is shared."""
     leaves = jax.tree.leaves(self.shared)
     return leaves[0].shape[0] if leaves else 0
 
 
 class Clusters(NamedTuple):
-  """What a clustered method reports of a round, see `RoundInfo.clusters`.
+  """The report of a clustered method on a round; see `RoundInfo.clusters`.
 
   Attributes:
-    assignment: [M] int32 cluster of each client; K of one that has yet to join.
+    assignment: [M] int32 cluster of each client; K for a client that has not joined.
     sizes: [K] int32 clients in each cluster; clients without examples, which pad the
       data, do not count.
     moved: [] int32 clients whose cluster changed in this round.
     objective: [] float32 Eq. 6, the mean squared distance of the round's
       clients to their centers; None if the method does not measure it.
-    objective_parts: [] float32 Eq. 6 after the local step, with the clusters and
-      centers that the round began with, and after the E-step; None if not tracked.
-    took_part: [S] bool which of the round's clients counted; None if not told.
+    objective_parts: [] float32 Eq. 6 after the local step, with the initial clusters
+      and centers of the round, and after the E-step; None if not tracked.
+    took_part: [S] bool, True for clients of the round that counted; None if unknown.
   """
 
   assignment: jax.Array
@@ -111,11 +113,11 @@ class Clusters(NamedTuple):
 
 
 class ClientRound(NamedTuple):
-  """What became of each client of a round.
+  """The outcome of each client of a round.
 
   Attributes:
-    ids: [S] int32 positions in the data; M in an empty place.
-    loss: [S] float32 mean loss of the examples as local training visited them.
+    ids: [S] int32 positions in the data; M for an empty slot.
+    loss: [S] float32 mean loss of the examples during local training.
     finite: [S] bool, False for a client whose update was not finite.
     arrived: [S] bool, False for a client that dropped out.
     steps: [S] int32 local steps.
@@ -129,19 +131,19 @@ class ClientRound(NamedTuple):
 
 
 class RoundInfo(NamedTuple):
-  """What every method reports of a round.
+  """The report of a method on a round.
 
   Attributes:
-    train_loss: [] float32 mean cross entropy of the examples as local training
-      visited them.
-    failed: [] int32 clients whose update was not finite; they were left out.
-    trained: [] int32 clients whose update was used.
+    train_loss: [] float32 mean loss of the examples during local training.
+    failed: [] int32 number of clients with an update that is not finite; these updates
+      are not used.
+    trained: [] int32 number of clients whose update was used.
     steps: [] int32 SGD steps of all clients together.
-    clusters: see `Clusters`. Where it is None, a run takes clusters, their sizes and
-      the clients that moved from what `Algorithm.deployed` gives after each round.
-    updates: what `Algorithm.between` wants to know of the round; not kept.
-    clients: see `ClientRound`; None if the method does not tell, or nobody asks: the
-      program of a round then leaves it out.
+    clusters: see `Clusters`. If None, the run derives clusters, their sizes and the
+      number of clients that moved from `Algorithm.deployed` after each round.
+    updates: input of `Algorithm.between`; not kept.
+    clients: see `ClientRound`; None if the method does not report it or no callback
+      needs it, in which case the program of a round does not compute it.
   """
 
   train_loss: jax.Array
@@ -157,26 +159,24 @@ class Algorithm(NamedTuple):
   """A federated method as pure functions over an explicit state.
 
   Attributes:
-    local: how clients train, as the method was given it; deployed models are
-      fine-tuned with it too, also where a round itself takes other steps (FedSGD).
+    local: local training, as passed to the method; it also fine-tunes deployed models,
+      even if a round takes other steps (FedSGD).
     init: (key, data) -> state, a NamedTuple of arrays; see also `with_centers`.
     step: (state, data, cohort, key) -> (state, RoundInfo): one round, compiled.
-    deployed: (state, data) -> `ClientModels` of all M clients, whether or not they
-      were drawn lately; data is the training split.
-    between: (state, RoundInfo) -> the same, on the host after each round; None for
-      all methods but those that decide there.
-    train: (local, state, data, cohort, key, reduction) -> `Trained`, a round's local
-      training alone; None where that is plain SGD from the deployed model.
+    deployed: (state, data) -> `ClientModels` of all M clients, including those outside
+      recent cohorts; data is the training split.
+    between: (state, RoundInfo) -> (state, RoundInfo), called on the host after each
+      round; None if the method makes no decisions on the host.
+    train: (local, state, data, cohort, key, reduction) -> `Trained`, only the local
+      training of a round; None if that is plain SGD from the deployed model.
     with_centers: (state, centers [K, ...], stays [K] bool) -> the state with these
-      centers, of which those that stay are where they were. It makes a method one that
-      `algorithms.wrappers` may wrap, whose state has `centers` and `assignment`, whose
-      `step` takes the arguments `starts` and `hold`, and whose `init` takes `cohort`;
-      None for all others.
-    traffic: what the server and the clients send each other; None if that is not
-      known.
-    of_unseen: (state, data) -> `ClientModels` of clients that took no part, where the
-      method chooses them by other means than their losses; None where they take the
-      deployed model of least training loss.
+      centers; those with `stays` have not moved. `algorithms.wrappers` can wrap only
+      methods that define it; their state has `centers` and `assignment`, their `step`
+      takes the arguments `starts` and `hold`, and their `init` takes `cohort`.
+    traffic: messages between the server and the clients; None if unknown.
+    of_unseen: (state, data) -> `ClientModels` of clients that did not take part, if the
+      method does not choose them by their losses; None if they use the deployed model
+      of lowest training loss.
   """
 
   local: LocalTraining
@@ -190,6 +190,6 @@ class Algorithm(NamedTuple):
   of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
 
   def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
-    """[S, ...] params that clients `ids` [S] deploy, one copy each."""
+    """[S, ...] parameters that clients `ids` [S] deploy, one copy each."""
     cohort = Cohort(jnp.asarray(ids), everyone=False)
     return self.deployed(state, data).of(cohort).params(cohort.ids.shape[0])

@@ -1,7 +1,7 @@
 """The examples of each local step of a client.
 
-Only indices are ever padded. A plan is computed where it is used, inside the
-compiled round, from (seed, round, client id, epoch) alone.
+Only indices are padded. Batches depend on (seed, round, client id, epoch) only, and are
+computed inside the compiled round.
 """
 
 import functools
@@ -15,19 +15,19 @@ import jax.numpy as jnp
 from fesem_jax.core import tree
 from fesem_jax.core.types import FederatedData
 
-# Up to so many bytes, the examples of clients side by side are read at once, in order:
-# read at random later, they come from the cache instead of memory, row by row.
+# Up to this many bytes, the examples of clients side by side are first read in order,
+# so that later random reads hit the cache instead of memory.
 READ_AT_ONCE = 2**20
 
 
 class Schedule(NamedTuple):
-  """How much local work a client does in a round.
+  """The amount of local training of a client in a round.
 
   Attributes:
-    batch_size: B; 0 takes all examples of the client at every step.
-    epochs: E passes over the client's examples; the last batch of a pass holds
-      what is left and weighs what it holds.
-    steps: if positive, this many steps instead of `epochs` passes.
+    batch_size: B; 0 uses all examples of the client in every step.
+    epochs: E passes over the client's examples; the last batch of a pass contains the
+      remaining examples, and its loss is their mean.
+    steps: if positive, the number of steps, instead of `epochs` passes.
   """
 
   batch_size: int = 0
@@ -36,12 +36,12 @@ class Schedule(NamedTuple):
 
 
 def batch_width(schedule: Schedule, max_examples: int) -> int:
-  """Static number of slots in a batch."""
+  """Static size of a batch, including padding."""
   return min(schedule.batch_size, max_examples) or max_examples
 
 
 def is_full_batch(schedule: Schedule, max_examples: int) -> bool:
-  """Whether every client's examples always fit one batch."""
+  """Whether the examples of every client fit into one batch."""
   return batch_width(schedule, max_examples) == max_examples
 
 
@@ -51,13 +51,13 @@ def batches_per_epoch(sizes: jax.Array, width: int) -> jax.Array:
 
 
 def batches_of(schedule: Schedule, data: FederatedData, ids: jax.Array) -> jax.Array:
-  """[S] int32: batches of an epoch of clients `ids`."""
+  """[S] int32: batches per epoch of clients `ids`."""
   width = batch_width(schedule, data.max_examples)
   return batches_per_epoch(data.sizes(jnp.asarray(ids)), width)
 
 
 def most_steps(schedule: Schedule, max_examples: int) -> int:
-  """The most local steps that any client takes."""
+  """The maximum number of local steps of a client."""
   batches = -(-max_examples // batch_width(schedule, max_examples))
   return schedule.steps or batches * schedule.epochs
 
@@ -68,7 +68,7 @@ def num_steps(
   max_examples: int,
   epochs: jax.Array | None = None,
 ) -> jax.Array:
-  """Local steps of each client, [S] int32; clients without examples take none.
+  """Local steps of each client, [S] int32; 0 for clients without examples.
 
   Args:
     schedule: the local work.
@@ -86,14 +86,14 @@ def num_steps(
 def shuffle(key: jax.Array, size: jax.Array, max_examples: int) -> jax.Array:
   """A random order of 0..size-1 in the first `size` slots of [N_max] int32.
 
-  By 24 random bits of each slot; of equal ones, the earlier slot comes first.
+  Sorts 24 random bits of each slot; ties keep the order of the slots.
   """
   slots = jnp.arange(max_examples, dtype=jnp.uint32)
   draw = jax.random.bits(key, (max_examples,), jnp.uint32) >> 8
-  beyond = jnp.uint32(0xFFFFFFFF)  # Slots without an example come last.
+  beyond = jnp.uint32(0xFFFFFFFF)  # Sorts slots without an example to the end.
   if max_examples > 256:
     return jnp.argsort(jnp.where(slots < size, draw, beyond)).astype(jnp.int32)
-  # Draw and slot in one number: sorting that is four times faster than an argsort.
+  # Draw and slot in one number: sorting these is four times faster than an argsort.
   both = jnp.sort(jnp.where(slots < size, draw << 8 | slots, beyond))
   return (both & 0xFF).astype(jnp.int32)
 
@@ -112,7 +112,7 @@ def batch_rows(
   first = step * width
   slots = first + jnp.arange(width, dtype=jnp.int32)
   inside = slots < size
-  # What is left of a batch repeats its first example, with weight 0: rows of other
+  # Padding repeats the first example of the batch with weight 0, so that rows of other
   # clients are never read.
   rows = order.at[jnp.where(inside, slots, first)].get(mode='clip')
   return rows, inside.astype(jnp.float32)
@@ -124,7 +124,7 @@ def gather(
   """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32.
 
   Raises:
-    AssertionError: if data are split by client, and this is not a single device's work.
+    AssertionError: if data are split by client, outside of `sharding.per_device`.
   """
   x, y = _stored(data, client, rows)
   return _scaled(data, x), y
@@ -133,7 +133,7 @@ def gather(
 def _stored(
   data: FederatedData, client: jax.Array, rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """`gather`, but x as `data` has it."""
+  """`gather`, but with x as stored in `data`."""
   first = jnp.asarray(data.offsets).at[client].get(mode='clip')
   if data.shard_rows is not None:
     assert data.shard_rows.shape[0] == 1, 'A device reads its own rows only.'
@@ -146,7 +146,7 @@ def _stored(
 def _of_held(
   data: FederatedData, held: tuple[jax.Array, jax.Array], rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """`gather` from what `_stored` has read of a client."""
+  """`gather` from the examples that `_stored` has read."""
   x, y = (array.at[rows].get(mode='clip') for array in held)
   return _scaled(data, x), y
 
@@ -157,7 +157,7 @@ def _scaled(data: FederatedData, x: jax.Array) -> jax.Array:
   return x.astype(jnp.float32) * data.scale
 
 
-# x [C, B, ...], y [C, B], weights [C, B], 1 or 0, and factors [C, B] of the losses, or
+# x [C, B, ...], y [C, B], weights [C, B] of 0 or 1, and factors [C, B] of the losses or
 # None.
 Batch = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]
 
@@ -170,18 +170,18 @@ def step_by_step(
   each: Callable[..., Any],
   factors: jax.Array | None = None,
 ) -> tuple[jax.Array, Callable[[jax.Array, jax.Array], tuple[jax.Array, Batch]]]:
-  """The batches of C clients side by side; or of one, all without the axis C.
+  """The batches of C clients side by side, or of one client without the axis C.
 
   Args:
     schedule: the local work.
     data: training split.
     ids: [C] int32 positions in `data`.
     keys: [C] keys of the clients in this round.
-    each: makes a function of one client one of all, like `jax.vmap`.
-    factors: [C, N_max] float32 of the losses of their examples; None if all are 1.
+    each: maps a function over clients, like `jax.vmap`.
+    factors: [C, N_max] float32 factors of the examples' losses; None if all are 1.
 
   Returns:
-    orders [C, N_max] int32 of the examples before the first step; and
+    Initial orders [C, N_max] int32 of the examples, and a function
     (step [] int32, orders) -> the orders and the batch of this step.
   """
   sizes = data.sizes(ids)
@@ -219,7 +219,7 @@ def step_by_step(
 
 
 def _reads_at_once(schedule: Schedule, data: FederatedData, ids: jax.Array) -> bool:
-  """Whether all examples of clients side by side are read before their first step."""
+  """Whether all examples of clients side by side are read before the first step."""
   if ids.size == 1 or is_full_batch(schedule, data.max_examples):
     return False
   width = batch_width(schedule, data.max_examples)

@@ -1,4 +1,4 @@
-"""TPUs that programs can be compiled for, with their vendor's figures."""
+"""TPU chips for compilation ahead of time, with the vendor's specifications."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Chip(NamedTuple):
   Attributes:
     memory: bytes.
     kind: its name in JAX.
-    example: a topology of such chips.
+    example: a topology of these chips.
   """
 
   memory: int
@@ -29,5 +29,5 @@ CHIPS = {
 
 
 def memory_of(kind: str) -> int | None:
-  """Bytes of memory of a chip that JAX calls `kind`; None if it is not known."""
+  """Memory in bytes of a chip that JAX calls `kind`; None if unknown."""
   return next((chip.memory for chip in CHIPS.values() if chip.kind == kind), None)

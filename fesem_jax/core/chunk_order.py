@@ -7,13 +7,13 @@ import jax.numpy as jnp
 
 
 class ChunkSize(NamedTuple):
-  """How many clients are worked on together; it changes results by rounding only.
+  """The number of clients in a chunk; it changes results by rounding only.
 
   Attributes:
-    clients: C, side by side.
-    part: c of them at a time for what `finish` does, or fewer, so that parts are of one
-      size.
-    num_groups: groups of clients that there are, or more.
+    clients: C, clients side by side.
+    part: c, the maximum number of clients for which `finish` is called at a time; parts
+      have equal sizes.
+    num_groups: an upper bound of the number of groups of clients.
   """
 
   clients: int
@@ -25,11 +25,11 @@ class Chunks(NamedTuple):
   """Clients of a device in chunks.
 
   Attributes:
-    order: [most * C] int32 slots; S in an empty place.
-    number: of chunks, [] int32 where it depends on the groups.
-    most: chunks that there can be.
+    order: [most * C] int32 positions of clients; S for an empty slot.
+    number: of chunks, [] int32 if it depends on the groups.
+    most: upper bound of the number of chunks.
     size: C.
-    part: clients of a part, of which a chunk has a whole number.
+    part: clients of a part, a divisor of C.
     num_clients: S.
   """
 
@@ -46,16 +46,16 @@ class Chunks(NamedTuple):
 
 
 def in_chunks(work: jax.Array, group: jax.Array | None, size: ChunkSize) -> Chunks:
-  """Clients in order of decreasing work, those of a group together.
+  """Clients by group and decreasing work, in chunks.
 
   Args:
-    work: [S] int32 how long each client takes.
-    group: [S] int32; None if all are of one.
+    work: [S] int32 work of each client.
+    group: [S] int32; None for a single group.
     size: of the chunks.
   """
   count = work.shape[0]
   most = -(-count // max(1, size.clients))
-  width = -(-count // most)  # As few empty places as can be.
+  width = -(-count // most)  # As few empty slots as possible.
   part = size_of_parts(width, size.part)
   if group is None or width == 1:
     order = jnp.argsort(-work).astype(jnp.int32)
@@ -63,31 +63,31 @@ def in_chunks(work: jax.Array, group: jax.Array | None, size: ChunkSize) -> Chun
     order = jnp.concatenate([order, padding])
     return Chunks(order, most, most, width, part, count)
   groups = size.num_groups
-  # A third group begins a chunk of its own: at most so often.
+  # A third group starts a new chunk, at most (groups - 1) // 2 times.
   most = -(-(count + (groups - 1) // 2 * (width - 1)) // width)
   order, number = _by_group(work, group, groups, width, most)
   return Chunks(order, number, most, width, part, count)
 
 
 def size_of_parts(count: int, most: int) -> int:
-  """Clients of a part, of `most` at the most: as many in each, so none counts twice."""
+  """The largest divisor of `count` up to `most`, so that all parts have equal sizes."""
   return max(c for c in range(1, min(count, max(1, most)) + 1) if count % c == 0)
 
 
 def _by_group(
   work: jax.Array, group: jax.Array, num_groups: int, chunk: int, most: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Clients in chunks of one group or two, by decreasing work.
+  """Clients in chunks of at most two groups, by decreasing work.
 
   Args:
     work: [S].
     group: [S] int32.
-    num_groups: how many groups there are.
+    num_groups: number of groups.
     chunk: C.
-    most: chunks that there can be.
+    most: upper bound of the number of chunks.
 
   Returns:
-    [most * C] int32 clients, S in an empty place; and the number of chunks [] int32.
+    [most * C] int32 clients, S for an empty slot; and the number of chunks [] int32.
   """
   order = jnp.lexsort((-work, group)).astype(jnp.int32)
   sizes = jnp.bincount(group, length=num_groups)
@@ -95,7 +95,7 @@ def _by_group(
   def place(
     carry: tuple[jax.Array, jax.Array], size: jax.Array
   ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    # The next free place, and how many groups its chunk has already.
+    # The next free slot, and the number of groups already in its chunk.
     free, groups = carry
     full = (groups == 2) & (size > 0)
     first = jnp.where(full, -(-free // chunk) * chunk, free)
@@ -104,7 +104,7 @@ def _by_group(
     return (free, jnp.where(free % chunk == 0, 0, groups + (size > 0))), first
 
   (free, _), firsts = jax.lax.scan(place, (jnp.int32(0), jnp.int32(0)), sizes)
-  # From its place among all clients to that in the chunks, group by group.
+  # The offset from the sorted order to the slots in the chunks, for each group.
   shift = firsts - (jnp.cumsum(sizes) - sizes)
   places = jnp.arange(work.shape[0]) + shift[group[order]]
   empty = jnp.full(most * chunk, work.shape[0], jnp.int32)

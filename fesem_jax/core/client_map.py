@@ -1,4 +1,4 @@
-"""Work on the clients of a cohort: split over devices, then done chunk by chunk."""
+"""Maps over the clients of a cohort, split over devices and processed in chunks."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,16 +13,16 @@ from fesem_jax.core.sums import add_up
 
 
 class Clients(NamedTuple):
-  """The clients to work on.
+  """The clients to map over.
 
   Attributes:
     ids: [S] int32 positions in the data.
-    work: [S] int32 how long each client takes.
-    own: tree of [S, ...], what belongs to each client.
-    into: arrays [S, ...] to overwrite, a prefix of the tree of results, None for new
-      ones. Fresh memory costs more time than filling it.
-    group: [S] int32 below `ChunkSize.num_groups`; a chunk has clients of one group, or
-      of two, one after the other. None if all are of one.
+    work: [S] int32 work of each client.
+    own: tree of [S, ...], the data of each client.
+    into: arrays [S, ...] to overwrite, a prefix of the tree of results; None for new
+      arrays. Allocating memory takes longer than filling it.
+    group: [S] int32 below `ChunkSize.num_groups`; a chunk contains clients of at most
+      two groups, one after the other. None for a single group.
   """
 
   ids: jax.Array
@@ -33,12 +33,13 @@ class Clients(NamedTuple):
 
 
 class Chunk(NamedTuple):
-  """Clients that are worked on side by side.
+  """Clients that are processed side by side.
 
   Attributes:
-    ids: [C] int32 positions in the data; M in an empty place.
-    own: tree of [C, ...], what belongs to each of them.
-    into: tree of [C, ...], what their results overwrite; None where they only fill it.
+    ids: [C] int32 positions in the data; M for an empty slot.
+    own: tree of [C, ...], the data of each client.
+    into: tree of [C, ...], the values that the results overwrite; None if `body` does
+      not read them.
   """
 
   ids: jax.Array
@@ -46,12 +47,12 @@ class Chunk(NamedTuple):
   into: Any
 
 
-# (`Chunk`, what all share, sums) -> results, a tree of [C, ...], and the sums with
-# those of the chunk.
+# (`Chunk`, shared arrays, sums) -> results, a tree of [C, ...], and the sums including
+# the chunk.
 Body = Callable[[Chunk, Any, Any], tuple[Any, Any]]
 
-# (Rows [c, ...] of what a body found for each client, what it found for all, sums) ->
-# results [c, ...], and the sums with theirs.
+# (Rows [c, ...] of the body's values of each client, its common values, sums) ->
+# results [c, ...], and the sums including these clients.
 Finish = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
@@ -69,24 +70,24 @@ def map_clients(
 ) -> tuple[Any, Any]:
   """Runs `body` on clients, split over devices, in chunks of decreasing work.
 
-  Clients of like work share a chunk, so a chunk that lasts as long as its longest
-  client wastes little. What is `offloading.Offloaded` comes to the device a chunk at a
-  time; on accelerators, the next chunk's while one is worked on.
+  Clients of similar work share a chunk. Since a chunk takes as long as its longest
+  client, this wastes little time. Rows of an `offloading.Offloaded` are fetched for one
+  chunk at a time; accelerators prefetch those of the next chunk.
 
   Args:
-    body: works on a chunk. In an empty place it may give any result, but adds nothing
-      to the sums.
+    body: processes a chunk. In an empty slot it may return any result, but must not
+      change the sums.
     clients: S clients, a multiple of the number of devices.
-    shared: tree of arrays that are whole on every device. What `body` needs of a round
-      comes through it: arrays of a mesh cannot be closed over.
+    shared: tree of arrays that are replicated on every device. Pass all arrays of the
+      round that `body` needs: it cannot close over arrays of a mesh.
     size: of chunks.
-    empty: M, the position of an empty place.
+    empty: M, the position of an empty slot.
     mesh: the devices.
     sums: arrays to add to, all zeros.
-    finish: makes results that would take too much memory for C clients at once; `body`
-      then returns what it found for each client, a tree of [C, ...], and for all, in
-      place of results. None if `body` returns the results.
-    replaces: whether `body` looks at what `Clients.into` holds in the host's memory.
+    finish: computes results that would take too much memory for C clients at once;
+      `body` then returns the values of each client, a tree of [C, ...], and common
+      values, in place of results. None if `body` returns the results.
+    replaces: whether `body` reads the old values of `Clients.into` in host memory.
 
   Returns:
     Results, a tree of [S, ...] split over the mesh, and the sums of all clients.
@@ -95,7 +96,7 @@ def map_clients(
 
   def on_device(clients: Clients, shared: Any, sums: Any) -> tuple[Any, Any]:
     def of_chunk(slots: jax.Array, own: Any, old: Any, sums: Any) -> tuple[Any, Any]:
-      # A slot beyond the end is an empty place; what it owns is another client's.
+      # A slot beyond the end is empty; its `own` belongs to another client.
       ids = clients.ids.at[slots].get(mode='fill', fill_value=empty)
       return body(Chunk(ids, own, old), shared, sums)
 
@@ -112,7 +113,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 class _ClientRows(NamedTuple):
-  """What is read and written of the clients of a chunk, in the host's memory or not.
+  """Reads and writes of the rows of a chunk's clients, also in host memory.
 
   Attributes:
     own: see `Clients`.
@@ -127,7 +128,7 @@ class _ClientRows(NamedTuple):
   size: int
 
   def _old(self, results: Any) -> Any:
-    """Of the results so far, what a chunk looks at before it overwrites it."""
+    """The results that a chunk reads before it overwrites them."""
 
     def given(into: Any, result: Any) -> Any:
       unread = offloading.is_offloaded(into) and not self.replaces
@@ -136,11 +137,11 @@ class _ClientRows(NamedTuple):
     return jax.tree.map(given, self.into, results, is_leaf=_is_leaf)
 
   def fetch(self, results: Any, slots: jax.Array) -> Any:
-    """Rows of a chunk that come from the host's memory."""
+    """Rows of a chunk that are in host memory."""
     return offloading.fetch((self.own, self._old(results)), slots)
 
   def read(self, results: Any, slots: jax.Array, fetched: Any) -> tuple[Any, Any]:
-    """Rows of a chunk, what belongs to its clients and what they overwrite."""
+    """Rows of a chunk: the clients' own, and those that their results overwrite."""
 
     def rows(whole: jax.Array, slots: jax.Array) -> jax.Array:
       if self.size == 1:
@@ -151,7 +152,7 @@ class _ClientRows(NamedTuple):
     return own, offloading.with_rest(self._old(results), fetched[1], slots, rows)
 
   def filled(self, shapes: Any, num_clients: int) -> Any:
-    """`into`, with zeros [S, ...] where it has nothing."""
+    """`into`, with zeros [S, ...] in place of None."""
 
     def new(s: Any) -> jax.Array:
       return jnp.zeros((num_clients, *s.shape[1:]), s.dtype)
@@ -163,12 +164,12 @@ class _ClientRows(NamedTuple):
 
 
 def _write(results: Any, slots: jax.Array, rows: Any) -> Any:
-  """Results with those of some clients written over."""
+  """The results with the rows of some clients replaced."""
 
   def write(whole: Any, rows: Any) -> Any:
     if offloading.is_offloaded(whole):
       return whole.put(slots, rows)
-    if len(slots) == 1:  # A slice is written in place; a scatter would loop.
+    if len(slots) == 1:  # A slice is updated in place; a scatter would loop.
       return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
     return whole.at[slots].set(rows, mode='drop')
 
@@ -184,7 +185,7 @@ def _over_chunks(
   ahead: bool,
 ) -> tuple[Any, Any]:
   """The loop over the chunks of a device: results [S, ...], and the sums."""
-  # Traced once: for their shapes, and in the loop.
+  # Traced once, for shapes and for the loop.
   of_chunk = jax.jit(of_chunk, inline=True)
   finish = finish and jax.jit(finish, inline=True)
   part_size = chunks.size if finish is None else chunks.part
@@ -233,15 +234,15 @@ def in_parts(
   sums: Any = None,
   exist: jax.Array | None = None,
 ) -> tuple[Any, Any]:
-  """Runs `body` on a few of a chunk's clients at a time, for what needs more memory.
+  """Runs `body` on a few of a chunk's clients at a time, to save memory.
 
   Args:
     body: (tree of [c, ...], sums) -> tree of [c, ...] and sums, to which it adds.
     clients: tree of [C, ...].
-    clients_per_part: c, or fewer, so that parts are of one size.
+    clients_per_part: maximum of c; parts have equal sizes.
     sums: arrays to add to.
-    exist: [C] bool, False in empty places; None if there are none. Parts behind the
-      last client are left out: their results are zeros.
+    exist: [C] bool, False for empty slots; None if there are none. Parts after the last
+      client are skipped: their results are zeros.
 
   Returns:
     Tree of [C, ...], and the sums.
@@ -296,10 +297,10 @@ def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
 
 
 def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
-  """`jax.vmap(fn)`, but without a batch axis inside when there is one client.
+  """`jax.vmap(fn)`, but without a batch axis inside for a single client.
 
-  A batch axis of one still turns convolutions into grouped ones, which are
-  slow; large models on CPU therefore run client by client without it.
+  A batch axis of length 1 still turns convolutions into grouped convolutions, which are
+  slow on a CPU; large models therefore run client by client without it.
   """
   if size > 1:
     return jax.vmap(fn)

@@ -1,7 +1,7 @@
 """Inner products between the models of a stack, a block of parameters at a time.
 
-Wherever the rows are, no device ever holds more of them than a block: models that are
-split over devices are compared without being gathered.
+Models that are split over devices are not gathered: a device holds all rows of at most
+one block.
 """
 
 import functools
@@ -17,7 +17,7 @@ from fesem_jax.core.types import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
-# Numbers of a block of all rows, about.
+# Approximate number of values in a block of all rows.
 _BLOCK = 2**24
 
 
@@ -32,9 +32,10 @@ def inner_products(
 
   Args:
     stack: [S, ...].
-    mesh: devices that the rows are split over; None if they are whole here.
-    rows: [n] int32 which of the S; None is all.
-    origin: [] int32 which of those n is taken off all of them before; None is none.
+    mesh: devices that the rows are split over; None if they are not split.
+    rows: [n] int32 positions of the rows; None for all S.
+    origin: [] int32 which of these n rows is subtracted from all of them; None for
+      none.
   """
   devices = 1 if mesh is None else mesh.size
 
@@ -50,12 +51,13 @@ def squared_distances(
 ) -> jax.Array:
   """[S, S] float32: squared L2 distance of each pair of rows, never negative.
 
-  From inner products: give an origin, as rows differ far less than they measure.
+  Computed from inner products. Pass an origin, because rows differ much less than
+  their norms.
 
   Args:
     stack: [S, ...].
-    mesh: devices that the rows are split over; None if they are whole here.
-    origin: [] int32 which row is taken off all of them before; None is none.
+    mesh: devices that the rows are split over; None if they are not split.
+    origin: [] int32 which row is subtracted from all rows; None for none.
   """
   gram = inner_products(stack, mesh, origin=origin)
   squares = jnp.diagonal(gram)
@@ -68,16 +70,16 @@ def centered_gram(
   mesh: Mesh | None = None,
   rows: jax.Array | None = None,
 ) -> jax.Array:
-  """[n, n] inner products of clients about their mean; 0 where not valid.
+  """[n, n] inner products of clients about their mean; 0 if not valid.
 
-  One client is taken off before multiplying, as clients differ far less than they
-  measure; the mean is taken off the products, which are small.
+  One client is subtracted before multiplying, because clients differ much less than
+  their norms; then the mean is subtracted from the products, which are small.
 
   Args:
     stack: [S, ...] client models.
-    valid: [n] bool, False for clients to leave out.
-    mesh: devices that the stack is split over; None if it is whole here.
-    rows: [n] int32 which of the S clients; None is all.
+    valid: [n] bool, False for clients to exclude.
+    mesh: devices that the stack is split over; None if it is not split.
+    rows: [n] int32 positions of the clients; None for all S.
   """
   gram = inner_products(stack, mesh, rows=rows, origin=valid.argmax())
   both = valid[:, None] & valid[None]
@@ -100,14 +102,14 @@ def _of_layer(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
   """
   x = x[:, None] if x.ndim == 1 else x
   count = x.shape[0] * devices if rows is None else rows.shape[0]
-  length = x.shape[1]  # Blocks are cut from this axis, in whole parts for all devices.
+  length = x.shape[1]  # Blocks divide this axis, in equal parts for all devices.
   height = max(1, _BLOCK // max(1, count * math.prod(x.shape[2:])) // devices) * devices
   height = min(height, -(-length // devices) * devices)
   if height > length:
     x = jnp.pad(x, [(0, 0), (0, height - length)] + [(0, 0)] * (x.ndim - 2))
 
   def product(i: jax.Array | int) -> jax.Array:
-    # The last block begins earlier, so that it is inside; what it repeats counts once.
+    # The last block starts earlier, to be in bounds; repeated values count once.
     first = jnp.minimum(i * height, x.shape[1] - height)
     block = jax.lax.dynamic_slice_in_dim(x, first, height, axis=1)
     fresh = first + jnp.arange(height) >= i * height
@@ -144,7 +146,7 @@ def _together(block: jax.Array, rows: Any, devices: int) -> jax.Array:
 
 
 def cosines(stack: Params, others: Params) -> jax.Array:
-  """[S, K] float32: cosine of each row [S, ...] with each of [K, ...]; 0 of zeros."""
+  """[S, K] float32: cosine of each row [S, ...] with each of [K, ...]; 0 for zeros."""
 
   def products(x: jax.Array, y: jax.Array) -> jax.Array:
     numbers = tuple(range(1, x.ndim))

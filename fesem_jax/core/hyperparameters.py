@@ -1,4 +1,4 @@
-"""Hyperparameters as arguments of compiled programs, so that others compile nothing."""
+"""Hyperparameters as arguments of compiled programs, to avoid recompilation."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,18 @@ import optax
 
 
 def variable(value: float) -> jax.Array | float:
-  """A number that a traced function reads, and that may be another one next time.
+  """A hyperparameter that is an argument of the compiled program.
 
-  A Python number becomes part of the program. The array that this gives, made outside
-  of what is traced, is a constant that `Programs` takes out of the function and hands
-  to the program as an argument.
+  A Python number would become a constant of the program. This function returns an array
+  created outside of tracing, which `Programs` hoists out of the traced function and
+  passes to the program as an argument.
 
   Args:
     value: of a hyperparameter.
 
   Returns:
-    [] of the type that JAX gives Python numbers; 0 as it is, since programs without a
-    penalty, say, differ from those with one.
+    [] of JAX's type for Python numbers; 0 is returned unchanged, since programs without
+    e.g. a penalty differ from those with one.
   """
   if value == 0:
     return value
@@ -30,12 +30,12 @@ def variable(value: float) -> jax.Array | float:
 def optimizer(
   make: Callable[..., optax.GradientTransformation], *numbers: float, **named: float
 ) -> optax.GradientTransformation:
-  """An Optax optimizer whose numbers are variables, see `variable`.
+  """An Optax optimizer with hyperparameters as variables; see `variable`.
 
   Args:
     make: e.g. `optax.sgd`.
-    *numbers: its arguments.
-    **named: further ones by name.
+    *numbers: its positional arguments.
+    **named: its keyword arguments.
   """
 
   def made() -> optax.GradientTransformation:

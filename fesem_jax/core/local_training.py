@@ -1,4 +1,4 @@
-"""Local training: its settings, as methods receive them."""
+"""Settings of local training, which methods receive."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,54 +19,55 @@ from fesem_jax.utils.errors import (
   check_share,
 )
 
-# Round [] int32, counted from 0 -> multiplier [] of the round's local updates.
+# Round [] int32, counted from 0 -> factor [] of the round's local updates.
 RoundSchedule = Callable[[Any], Any]
-# (key, x [B, ...]) -> x [B, ...] as a local step sees it.
+# (key, x [B, ...]) -> augmented x [B, ...] for a local step.
 Augment = Callable[[jax.Array, jax.Array], jax.Array]
-# Local step [] int32, counted from 0 in each round -> multiplier [] of its update.
+# Local step [] int32, counted from 0 in each round -> factor [] of its update.
 StepSchedule = Callable[[Any], Any]
 
 
 SHARED_START = ('auto', 'on', 'off')
-# Of products of float32 numbers, by what an accelerator takes of their factors.
+# Of float32 products on accelerators.
 PRECISIONS = ('highest', 'high', 'default')
 
 
 class LocalTraining(NamedTuple):
-  """How clients train, and how they are laid out on the machine.
+  """Settings of local training, and the placement of clients on devices.
 
   Attributes:
     model: see `Model`.
-    optimizer: any Optax optimizer; its state starts anew in every round.
+    optimizer: any Optax optimizer; its state is reset in every round.
     schedule: batch size and local epochs or steps.
-    clients_per_chunk: C, clients trained side by side on one device; it decides the
+    clients_per_chunk: C, clients trained side by side on one device; it affects the
       speed, and changes results by rounding only.
-    mesh: devices that the cohort is split over; they change nothing either.
+    mesh: devices that the cohort is split over; they change results by rounding only.
     dropout_rate: probability that a client of a round drops out, so that its
       update never arrives.
-    lr_schedule: round, counted from 0 -> what the updates of the local optimizer are
-      multiplied by in it, w <- w + lr_schedule(round) * update; None is 1. Since the
-      optimizer starts anew in every round, that is a schedule of the learning rate for
-      any optimizer whose updates are proportional to it (SGD, with momentum too, and
-      Adam); e.g. `optax.cosine_decay_schedule(1.0, rounds)`. Training outside of rounds
-      (before the first, fine-tuning, for figures) is at the full rate.
-    shared_start: whether clients that start from the same weights keep dense kernels as
-      changes to them: 'auto', 'on' or 'off'; see `shared_start`. It changes results by
-      rounding only.
-    clients_per_shared_start: C where they do; 0 chooses by the kernels and the device.
+    lr_schedule: round, counted from 0 -> factor of the updates of the local optimizer,
+      w <- w + lr_schedule(round) * update; None is 1. Since the optimizer state is
+      reset in every round, this is a schedule of the learning rate for every optimizer
+      whose updates are proportional to it (SGD, also with momentum, and Adam); e.g.
+      `optax.cosine_decay_schedule(1.0, rounds)`. Training outside of rounds (before the
+      first, fine-tuning, for figures) uses the full rate.
+    shared_start: whether clients that start from the same weights store dense kernels
+      as changes from these: 'auto', 'on' or 'off'; see `shared_start`. It changes
+      results by rounding only.
+    clients_per_shared_start: C with a shared start; 0 chooses it by the kernels and the
+      device.
     precision: of the products of local training, forward and backward, on accelerators:
-      'highest' as float32 (six passes on a TPU, none rounded on a GPU), 'high' (three
+      'highest' as float32 (six passes on a TPU, no rounding on a GPU), 'high' (three
       passes, about 16 bits of each factor; TensorFloat-32 on a GPU) or 'default' (one
-      pass, 8 bits; TensorFloat-32). Fine-tuning is local training too. Sums stay
-      float32, and so does everything else: what methods compare and average, losses
-      that clients choose a model by, and measuring. A CPU always takes float32.
-    local_lr_schedule: local step, counted from 0 wherever clients begin to train ->
-      what its update is multiplied by, beside `lr_schedule`; None is 1. Fine-tuning and
-      training before the first round follow it too.
-    augmentation: (key, x [B, ...]) -> what a local step sees of its examples, e.g.
+      pass, 8 bits; TensorFloat-32). It also applies to fine-tuning. Everything else is
+      float32: sums, distances and means of models, losses by which clients choose a
+      model, and evaluation. A CPU always uses float32.
+    local_lr_schedule: local step, counted from 0 at the start of each training ->
+      factor of its update, in addition to `lr_schedule`; None is 1. It also applies to
+      fine-tuning and to training before the first round.
+    augmentation: (key, x [B, ...]) -> augmented examples of a local step, e.g.
       `augmentation.Augmentation`; the key is folded from the client, the round and the
-      step. None leaves them as they are, as measuring always does, and losses that
-      clients choose a model by.
+      step. None for no augmentation. It does not apply to evaluation, nor to losses by
+      which clients choose a model.
   """
 
   model: Model
@@ -83,13 +84,13 @@ class LocalTraining(NamedTuple):
   augmentation: Augment | None = None
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
-    """The multiplier [] float32 of a cohort's local updates; None where it is 1."""
+    """The factor [] float32 of a cohort's local updates; None if it is 1."""
     if self.lr_schedule is None or cohort.round is None:
       return None
     return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
 
   def rate_of_step(self, step: jax.Array, rate: jax.Array | None) -> jax.Array | None:
-    """The multiplier [] float32 of one local step's update; None where it is 1.
+    """The factor [] float32 of one local step's update; None if it is 1.
 
     Args:
       step: [] int32, counted from 0.
@@ -101,7 +102,7 @@ class LocalTraining(NamedTuple):
     return of_step if rate is None else rate * of_step
 
   def sum_over_steps(self, steps: jax.Array, most: int) -> jax.Array:
-    """[] sum of what `local_lr_schedule` gives the first `steps` steps.
+    """[] sum of `local_lr_schedule` over the first `steps` steps.
 
     Args:
       steps: [] int32, at most `most`.
@@ -131,16 +132,16 @@ def local_training(
   local_lr_schedule: StepSchedule | None = None,
   augmentation: Augment | None = None,
 ) -> LocalTraining:
-  """A `LocalTraining` with what is left out chosen for the machine.
+  """Builds a `LocalTraining`, with defaults chosen for the machine.
 
   Args:
     model: see `Model`.
     optimizer: any Optax optimizer, e.g. `optax.sgd(0.1)`.
-    num_clients: clients of a round.
+    num_clients: number of clients of a round.
     batch_size: see `Schedule`.
     epochs: see `Schedule`.
     steps: see `Schedule`.
-    clients_per_chunk: 0 chooses by the model and the device.
+    clients_per_chunk: 0 chooses it by the model and the device.
     mesh: all devices by default.
     dropout_rate: see `LocalTraining`.
     lr_schedule: see `LocalTraining`.
@@ -150,7 +151,7 @@ def local_training(
     augmentation: see `LocalTraining`.
 
   Raises:
-    UserError: on a number or mode out of range, or a schedule that does not give one
+    UserError: if a number or mode is out of range, or a schedule does not return one
       positive number for the first round or step.
   """
   check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
@@ -184,14 +185,14 @@ def local_training(
 
 
 def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -> None:
-  """Raises `UserError` unless a schedule gives a positive number for its first number.
+  """Raises `UserError` unless a schedule returns a positive number for 0.
 
-  The number is traced, as it will be: a schedule that branches on it in Python fails.
+  The argument is traced, as in training, so that branches on it in Python fail.
 
   Args:
     name: of the argument.
-    schedule: None if there is none.
-    of: what it is a function of, for errors.
+    schedule: None for no schedule.
+    of: 'round' or 'step', for error messages.
   """
   if schedule is None:
     return

@@ -1,8 +1,8 @@
-"""Stacks of clients' models in the host's memory, whose rows visit the devices in turn.
+"""Stacks of clients' models in host memory, whose rows are fetched to the devices.
 
-All layers of a client lie in one row of numbers. A single transfer then moves a model,
-none of its bytes are padding, and the compiler has no layouts to choose from: it would
-bring a whole stack to the device to change that of a layer.
+All layers of a client are stored in one row. A model then takes a single transfer
+without padding, and the compiler has no layouts to choose: to change the layout of a
+layer, it would copy the whole stack to the device.
 """
 
 import dataclasses
@@ -20,29 +20,29 @@ from fesem_jax.core import sharding
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError
 
-# What lies beside each other in a TPU's memory, and how many of these.
+# The tile of a TPU's memory: 8 sublanes of 128 lanes.
 _LANES, _SUBLANES = 128, 8
 
-# Rows that are moved by instructions of their own; of more, a loop moves one by one.
+# Up to this many rows, the transfers are unrolled; more are transferred in a loop.
 _UNROLLED = 64
 
 
 class Form(NamedTuple):
-  """What the numbers of a row are: a pytree, and the shapes of its arrays."""
+  """The structure of a model in a row: a pytree, and the shapes of its arrays."""
 
   tree: Any
   shapes: tuple[tuple[int, ...], ...]
 
   @property
   def size(self) -> int:
-    """P, the numbers of one model."""
+    """P, the number of parameters of one model."""
     return sum(map(math.prod, self.shapes))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Offloaded:
-  """A stack of models [M, ...] in the host's memory, split over the mesh.
+  """A stack of models [M, ...] in host memory, split over the mesh.
 
   Attributes:
     rows: [M, B, 128] float32, a row for each model.
@@ -55,24 +55,24 @@ class Offloaded:
   mesh: Mesh = dataclasses.field(metadata={'static': True})
 
   def take(self, slots: jax.Array) -> Params:
-    """Rows `slots` [C] on their device; those beyond the end give the last row."""
+    """Rows `slots` [C] on their device; slots beyond the end return the last row."""
 
     def row(slot: jax.Array) -> jax.Array:
       return _to_device(jax.lax.dynamic_slice_in_dim(self.rows, slot, 1))
 
     if len(slots) > _UNROLLED:
       rows = jax.lax.map(row, slots)[:, 0]
-    else:  # All on their way at once.
+    else:  # Concurrent transfers.
       rows = jnp.concatenate([row(slot) for slot in slots])
     return unpack(_in_order(rows), self.form)
 
   def put(self, slots: jax.Array, models: Params) -> 'Offloaded':
     """The stack with models [C, ...] of a device at `slots` [C].
 
-    Slots beyond the end are empty; the first one is not.
+    Slots beyond the end are empty; the first slot must not be empty.
     """
     new, rows = pack(models), self.rows
-    if len(slots) > 1:  # No update can be left out: empty places repeat the first.
+    if len(slots) > 1:  # Every slot is updated: empty slots repeat the first.
       filled = slots < rows.shape[0]
       slots = jnp.where(filled, slots, slots[0])
       new = jnp.where(filled[:, None, None], new, new[:1])
@@ -86,10 +86,10 @@ class Offloaded:
     return dataclasses.replace(self, rows=rows)
 
   def rows_of(self, ids: jax.Array) -> 'Offloaded':
-    """The rows [S, ...] of a cohort, each with the device that trains its client.
+    """The rows [S, ...] of a cohort, each on the device that trains the client.
 
     Args:
-      ids: [S] int32, S a multiple of the number of devices. Places beyond the end give
+      ids: [S] int32, S a multiple of the number of devices. Ids beyond the end return
         zeros.
     """
     number = self.mesh.size
@@ -98,7 +98,7 @@ class Offloaded:
       first = _first_row(rows, number)
 
       def fetch(wanted):
-        # One client of each device, of which this one holds some.
+        # One client of each device; this device holds the rows of some.
         mine = jnp.stack([_row_if_here(rows, i - first) for i in wanted])
         if number > 1:
           mine = jax.lax.psum_scatter(mine, sharding.CLIENTS, scatter_dimension=0)
@@ -113,8 +113,8 @@ class Offloaded:
     """The stack with a cohort's models [S, ...] at `ids`; the inverse of `rows_of`.
 
     Args:
-      ids: see `rows_of`; places beyond the end are dropped.
-      models: in the host's memory, or on the devices.
+      ids: see `rows_of`; ids beyond the end are dropped.
+      models: in host memory, or on the devices.
     """
     number = self.mesh.size
 
@@ -134,7 +134,7 @@ class Offloaded:
     return dataclasses.replace(self, rows=rows)
 
   def fetch(self, ids: jax.Array) -> Params:
-    """A few rows `ids` [S], whole on every device."""
+    """A few rows `ids` [S], replicated on every device."""
     number = self.mesh.size
 
     def on_device(rows, ids):
@@ -146,7 +146,7 @@ class Offloaded:
 
 
 def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
-  """A stack of `count` equal models in the host's memory, formed there.
+  """A stack of `count` equal models, created in host memory.
 
   Args:
     model: one model, without a leading axis.
@@ -154,7 +154,7 @@ def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
     mesh: the devices.
 
   Raises:
-    UserError: if the model is not of float32.
+    UserError: if the parameters are not float32.
   """
   leaves, form = jax.tree.flatten(model)
   if any(x.dtype != jnp.float32 for x in leaves):
@@ -170,7 +170,7 @@ def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
 
 
 def pack(stack: Params) -> jax.Array:
-  """[C, B, 128] the rows of models [C, ...]."""
+  """Rows [C, B, 128] of models [C, ...]."""
   parts = []
   for x in jax.tree.leaves(stack):
     flat = x.reshape(x.shape[0], -1)
@@ -193,7 +193,7 @@ def unpack(rows: Any, form: Form) -> Params:
 
 
 def fetch(stacks: Any, slots: jax.Array) -> Any:
-  """Rows [C, ...] of what is in the host's memory; None in place of all else."""
+  """Rows [C, ...] of the stacks in host memory; None for all others."""
 
   def rows(x: Any) -> Any:
     return x.take(slots) if is_offloaded(x) else None
@@ -204,13 +204,13 @@ def fetch(stacks: Any, slots: jax.Array) -> Any:
 def with_rest(
   stacks: Any, fetched: Any, slots: jax.Array, read: Callable[..., Any]
 ) -> Any:
-  """Rows [C, ...] of all of a tree.
+  """Rows [C, ...] of all stacks of a tree.
 
   Args:
     stacks: tree of [S, ...].
     fetched: from `fetch`.
     slots: [C] int32.
-    read: (array [S, ...], slots) -> rows [C, ...], for what `fetch` left out.
+    read: (array [S, ...], slots) -> rows [C, ...], for stacks on the device.
   """
 
   def rows(x: Any, found: Any) -> Any:
@@ -220,7 +220,7 @@ def with_rest(
 
 
 def as_arrays(models: Any) -> Any:
-  """The tree with what is in the host's memory as models [M, ...] of NumPy."""
+  """The tree with NumPy arrays [M, ...] in place of stacks in host memory."""
 
   def arrays(x: Any) -> Any:
     return unpack(np.asarray(x.rows), x.form) if is_offloaded(x) else x
@@ -229,17 +229,17 @@ def as_arrays(models: Any) -> Any:
 
 
 def is_offloaded(x: Any) -> bool:
-  """Whether a stack is in the host's memory."""
+  """Whether a stack is in host memory."""
   return isinstance(x, Offloaded)
 
 
 def in_host_memory(mesh: Mesh) -> NamedSharding:
-  """Where the rows of a stack are."""
+  """The sharding of a stack in host memory."""
   return NamedSharding(mesh, PartitionSpec(sharding.CLIENTS), memory_kind='pinned_host')
 
 
 def placed(state: Any, mesh: Mesh) -> Any:
-  """Shapes of a state, those of the host's memory with the sharding that says so."""
+  """Shapes of a state; stacks in host memory get their sharding."""
   where = in_host_memory(mesh)
 
   def place(x: Any) -> Any:
@@ -251,18 +251,18 @@ def placed(state: Any, mesh: Mesh) -> Any:
 
 
 def reads_ahead(mesh: Mesh) -> bool:
-  """Whether rows are fetched a chunk ahead of their use.
+  """Whether the rows of the next chunk are prefetched.
 
-  A CPU has them already, and would copy a whole stack that is read before it changes.
+  A CPU needs no transfer, and reading a stack before it changes would copy it.
   """
   return mesh.devices.flat[0].platform != 'cpu'
 
 
 def _in_order(x: jax.Array) -> jax.Array:
-  """The same with its last axis together, as it is in the stack.
+  """Constrains the layout to the row-major order of the stack.
 
-  A TPU's compiler would rather have clients together for what comes next, and then
-  fails on the single rows.
+  Otherwise the TPU compiler makes clients the minor axis for subsequent operations and
+  then fails on single rows.
   """
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
@@ -276,14 +276,14 @@ def _to_host(row: jax.Array) -> jax.Array:
 
 
 def _first_row(rows: jax.Array, number: int) -> jax.Array | int:
-  """Position in the whole stack of the first row that this device holds."""
+  """Position in the whole stack of the first row on this device."""
   if number == 1:
     return 0
   return jax.lax.axis_index(sharding.CLIENTS) * rows.shape[0]
 
 
 def _row_if_here(rows: jax.Array, at: jax.Array) -> jax.Array:
-  """Row `at` of this device's, or zeros where it is another's."""
+  """Row `at` of this device, or zeros if another device holds it."""
 
   def read() -> jax.Array:
     return _to_device(jax.lax.dynamic_index_in_dim(rows, at, keepdims=False))
@@ -293,7 +293,7 @@ def _row_if_here(rows: jax.Array, at: jax.Array) -> jax.Array:
 
 
 def _store_those_here(rows: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
-  """The rows with those of `new` [D, B, 128] at `at` [D] that are this device's."""
+  """The rows with those of `new` [D, B, 128] whose `at` [D] is on this device."""
   here = (at >= 0) & (at < rows.shape[0])
   order = jnp.argsort(~here)
 
@@ -301,5 +301,5 @@ def _store_those_here(rows: jax.Array, at: jax.Array, new: jax.Array) -> jax.Arr
     row = jax.lax.dynamic_index_in_dim(new, order[i], keepdims=False)
     return jax.lax.dynamic_update_index_in_dim(rows, _to_host(row), at[order[i]], 0)
 
-  # In place of a conditional, with which a TPU's compiler crashes on a single row.
+  # A loop, because the TPU compiler crashes on a conditional with a single row.
   return jax.lax.fori_loop(0, here.sum(), store, rows)

@@ -1,4 +1,4 @@
-"""The choice between implementations for CPUs and for accelerators."""
+"""Selection of implementations for CPUs and accelerators."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +12,16 @@ def choose(
   *args: Any,
   tpu: Callable[..., Any] | None = None,
 ) -> Any:
-  """`cpu(*args)` or `accelerator(*args)`, by the platform that runs the program.
+  """`cpu(*args)` or `accelerator(*args)`, depending on the platform of the program.
 
-  The choice falls when the program is lowered: tracing does not depend on the devices
-  of this machine, so that a program can be compiled for others.
+  The platform is chosen at lowering: tracing does not depend on the devices of this
+  machine, so that a program can be compiled for others.
 
   Args:
-    cpu: gives what `accelerator` gives, up to rounding.
-    accelerator: for GPUs and TPUs.
-    *args: trees of arrays; what else the functions need they close over.
-    tpu: for TPUs, where what is best for GPUs is not.
+    cpu: implementation for CPUs; equals `accelerator` up to rounding.
+    accelerator: implementation for GPUs and TPUs.
+    *args: trees of arrays; the functions may close over other values.
+    tpu: implementation for TPUs, if it differs from the one for GPUs.
   """
   functions = {'cpu': cpu, 'tpu': tpu or accelerator}
   return jax.lax.platform_dependent(*args, **functions, default=accelerator)

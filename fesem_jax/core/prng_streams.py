@@ -1,4 +1,4 @@
-"""The names of all streams of random numbers.
+"""Names of all streams of random numbers.
 
 On devices, a stream is a number that is folded into a key. No key is both folded into
 and split, because `split(key, n)[i]` equals `fold_in(key, i)`. Where client ids or
@@ -15,26 +15,25 @@ INIT, ROUNDS, FINETUNE, PORTRAIT, JOINING, DEVICES = range(6)
 # Folded into the key of a client in a round, beside epochs.
 DROPOUT, STRAGGLES, STRAGGLER_EPOCHS, NOISE = (2**31 - i for i in (1, 2, 3, 13))
 
-# Likewise, and then the local step: what layers such as Dropout draw in it, and how its
-# examples are augmented.
+# Likewise, and then the local step: draws of layers such as Dropout, and of
+# augmentation.
 LAYERS, AUGMENTATION = (2**31 - i for i in (15, 16))
 
-# Likewise: for which centers a client is drawn.
+# Likewise: the centers for which a client is drawn.
 SELECTION = 2**31 - 17
 
-# Folded into the key of a round or a start, beside client ids: what kind of round comes
-# next.
+# Folded into the key of a round or a start, beside client ids: the kind of the next
+# round.
 NEXT_ROUND = 2**31 - 18
 
 # Folded into the key of a round, a start or a portrait, beside client ids.
 FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (
   2**31 - i for i in range(4, 13)
 )
-ROUNDING = 2**31 - 14  # Of how many clients each device gives to a cohort.
+ROUNDING = 2**31 - 14  # Of the number of clients of each device in a cohort.
 
-# On the host: loading data, drawing the clients of a round, those that are bad, the
-# examples that a new client has, and what a partition does to images, features and
-# groups.
+# On the host: loading data, drawing the clients of a round, bad clients and the
+# examples of a new client, and changes of a partition to images, features and groups.
 (
   PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT, CORRUPT,
   FIRST_EXAMPLES, CORRUPT_IMAGES, FEATURE_NOISE, HALVES, DRIFT,
@@ -45,8 +44,8 @@ def fold(key: jax.Array, stream: int) -> jax.Array:
   """The key of a stream.
 
   Args:
-    key: that the stream belongs to, e.g. of the run or of a round.
-    stream: one of those of devices.
+    key: parent key, e.g. of the run or of a round.
+    stream: a stream for devices.
   """
   return jax.random.fold_in(key, stream)
 
@@ -56,7 +55,7 @@ def host_rng(seed: int, stream: int, number: int = 0) -> np.random.Generator:
 
   Args:
     seed: of the run.
-    stream: one of those of the host.
-    number: tells several uses of one stream apart, e.g. the number of the round.
+    stream: a stream for the host.
+    number: distinguishes several uses of one stream, e.g. the number of the round.
   """
   return np.random.default_rng([seed, stream, number])

@@ -1,7 +1,7 @@
-"""Clients over devices: the 'clients' mesh axis and how clients are dealt.
+"""The 'clients' mesh axis, and the distribution of clients over devices.
 
-Client stacks are split over the axis; centers are whole on each device, and so are
-data unless they are split by client (`placement`).
+Client stacks are split over the axis. Centers are replicated, and so are data unless
+they are split by client (`placement`).
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from fesem_jax.utils.errors import UserError
 
 CLIENTS = 'clients'
 
-# Balanced down to 2**10 devices.
+# Balances up to 2**10 devices.
 _DEALS = 10
 
-# Clients are padded to a multiple of this and of the device count, so that
-# checkpoints do not depend on the count while it divides this.
+# Clients are padded to a multiple of this and of the device count, so that checkpoints
+# do not depend on a device count that divides it.
 _SHARDS = 8
 
 
 def num_shards(num_devices: int) -> int:
-  """Runs of equally many clients that lie on one device each; no fewer than 8.
+  """Number of equal shards of clients, each on one device; at least 8.
 
-  Nothing depends on the number of devices but through this.
+  The order of clients depends on the number of devices only through this number.
   """
   return math.lcm(_SHARDS, num_devices)
 
@@ -42,11 +42,11 @@ def num_shards(num_devices: int) -> int:
 def client_mesh(num_devices: int = 0) -> Mesh:
   """A mesh of the first `num_devices` devices (0: all) along 'clients'.
 
-  Several processes share all devices, and each gives equally many.
+  With several processes, each contributes equally many devices.
 
   Raises:
-    UserError: if there are fewer devices, on a negative number, or on one that the
-      processes cannot share evenly.
+    UserError: if `num_devices` is negative, larger than the number of devices, or not a
+      multiple of the number of processes.
   """
   devices = jax.devices()
   if num_devices < 0:
@@ -69,14 +69,14 @@ def client_mesh(num_devices: int = 0) -> Mesh:
 
 
 def deal(work: np.ndarray) -> np.ndarray:
-  """An order of clients in which contiguous halves, quarters, ... balance.
+  """An order of clients with equal work in contiguous halves, quarters, ...
 
-  Clients are dealt from the largest down to two hands of equal count, each to
-  the lighter one, and each hand is dealt again. The order does not depend on
-  the device count, so neither do checkpoints.
+  Clients are assigned in order of decreasing work to two halves of equal count, each
+  to the half with less work; then each half is divided in the same way. The order, and
+  therefore a checkpoint, does not depend on the device count.
 
   Args:
-    work: [M] how much each client costs.
+    work: [M] work of each client.
 
   Returns:
     [M] int64 positions.
@@ -87,7 +87,7 @@ def deal(work: np.ndarray) -> np.ndarray:
     if len(clients) < 2 or depth == _DEALS:
       return clients
     own = work[clients]
-    if own[0] == own[-1] > 0:  # They are in order, so that all cost the same.
+    if own[0] == own[-1] > 0:  # Sorted, so all have equal work.
       hands = [clients[::2], clients[1::2]]
     else:
       hands = dealt(clients.tolist(), own.tolist())
@@ -109,18 +109,17 @@ def deal(work: np.ndarray) -> np.ndarray:
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
-  """The tree's arrays, whole on every device of the mesh."""
+  """The tree's arrays, replicated on every device of the mesh."""
   return place(tree, NamedSharding(mesh, PartitionSpec()))
 
 
 def place(tree: Any, shardings: Any) -> Any:
-  """The tree's arrays, laid out over devices.
+  """The tree's arrays, placed on devices.
 
   Args:
-    tree: of arrays, the same in every process. Those that are spread over processes
-      already stay on their devices.
-    shardings: one for all arrays, or a tree of one for each, None where it does not
-      matter.
+    tree: of arrays, the same in every process. Arrays that are already distributed over
+      processes stay on their devices.
+    shardings: one for all arrays, or a tree with one for each, or None for any.
   """
   if processes.count() == 1:
     return jax.device_put(tree, shardings)
@@ -130,8 +129,8 @@ def place(tree: Any, shardings: Any) -> Any:
 
 
 def _place_own_rows(x: Any, sharding: jax.sharding.Sharding | None) -> Any:
-  """An array of which every process gives the rows of its own devices."""
-  if sharding is None:  # Of an argument that a program does not read.
+  """An array to which every process contributes the rows of its devices."""
+  if sharding is None:  # An argument that the program does not read.
     return x
   if isinstance(x, jax.Array):
     if not x.is_fully_addressable:
@@ -149,9 +148,9 @@ def split_rows(
   """An array whose leading axis is split over the devices of the mesh.
 
   Args:
-    shape: of the whole; its first is a multiple of the number of devices D.
-    part: number of a device, 0..D-1 -> its rows. A process is asked for those of its
-      own devices only.
+    shape: of the whole array; its first axis is a multiple of the number of devices D.
+    part: number of a device, 0..D-1 -> its rows; called for the devices of this process
+      only.
     mesh: the devices.
   """
   on_each = shape[0] // mesh.size
@@ -164,7 +163,7 @@ def split_rows(
 
 
 def specs_of(tree: Any) -> Any:
-  """Like the tree, how each array lies on the devices: whole, but for split data."""
+  """Partition specs of the tree: replicated, except for split data."""
 
   def of(x: Any) -> Any:
     whole = jax.tree.map(lambda _: PartitionSpec(), x)
@@ -183,7 +182,7 @@ def split_clients(tree: Any, mesh: Mesh) -> Any:
 
 
 def on_all_devices(tree: Any, mesh: Mesh) -> Any:
-  """Arrays of a compiled program, whole on every device; for few numbers a client."""
+  """Constrains arrays to be replicated on every device; for few values per client."""
   whole = NamedSharding(mesh, PartitionSpec())
   return jax.lax.with_sharding_constraint(tree, whole)
 
@@ -196,9 +195,9 @@ def per_device(
   Args:
     fn: maps arrays to rows and sums: a tree of arrays with a leading client
       axis, and a tree to be summed over devices; either may be None.
-    mesh: from `client_mesh`; None where there is nothing to split.
-    num_split: how many of the first arguments have a leading client axis; the
-      others are whole on every device, but for data that are split by client.
+    mesh: from `client_mesh`; None if nothing is split.
+    num_split: number of leading arguments with a leading client axis; the others are
+      replicated on every device, except for data that are split by client.
   """
   if mesh is None or mesh.size == 1:
     return fn
@@ -224,31 +223,30 @@ def per_device(
 
 
 def cores() -> int:
-  """The cores that this process may use."""
+  """Number of cores that this process may use."""
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
 
 
 def setup_devices(num_devices: int = 0, group: processes.Group | None = None) -> None:
-  """One XLA device per CPU core; call it before anything else uses JAX.
+  """Creates one XLA device per CPU core; call it before any other use of JAX.
 
-  Splitting clients over one-core devices is much faster than letting all cores
-  share each small operation. An accelerator keeps its devices. The library's products
-  say their precision there (`LocalTraining.precision`); others, such as those of a
-  method of your own, are made to have float32's, as on a CPU, unless
-  JAX_DEFAULT_MATMUL_PRECISION says otherwise (GPUs and TPUs would round factors to 10
-  or 7 bits).
-  Compiled programs are kept between runs in ~/.cache/fesem_jax (or
+  Splitting clients over one-core devices is much faster than splitting each small
+  operation over all cores. The devices of accelerators do not change. On these, the
+  library sets the precision of its products (`LocalTraining.precision`). All other
+  products, such as those of a custom method, use float32 precision as on a CPU, unless
+  JAX_DEFAULT_MATMUL_PRECISION is set (by default, GPUs and TPUs round factors to 10 or
+  7 bits). Compiled programs are cached in ~/.cache/fesem_jax (or
   JAX_COMPILATION_CACHE_DIR).
 
   Args:
-    num_devices: CPU devices to make, by all processes together; 0 is one for each
-      core that a process may use.
-    group: the processes that run together; see `processes.initialize`. None is one.
+    num_devices: number of CPU devices of all processes together; 0 for one per core of
+      each process.
+    group: the processes that run together; see `processes.initialize`. None for one.
 
   Raises:
-    UserError: if something has used JAX already, or the processes do not find together.
+    UserError: if JAX is already in use, or the processes cannot connect.
   """
   group = group or processes.Group()
   share = -(-max(0, num_devices) // max(1, group.num_processes))
@@ -260,30 +258,30 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
     cache = pathlib.Path.home() / '.cache' / 'fesem_jax'
     jax.config.update('jax_compilation_cache_dir', str(cache))
   if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
-    # Small operations too: JAX leaves out what compiles within a second.
+    # JAX does not cache programs that compile within a second by default.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   processes.initialize(group)
   full_precision(jax.devices())
 
 
 def full_precision(devices: Sequence[jax.Device]) -> None:
-  """Makes products that say no precision as precise as float32 on accelerators."""
+  """Sets float32 as the default precision of products on accelerators."""
   chosen = jax.config.values['jax_default_matmul_precision']
   if chosen is None and devices[0].platform != 'cpu':
     jax.config.update('jax_default_matmul_precision', 'highest')
 
 
 def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
-  """How many clients to train side by side on a device.
+  """Number of clients to train side by side on a device.
 
-  On CPU, convolutions mapped over clients become grouped ones, which are slow,
-  and large dense models fill the cache alone; only small dense models gain from
-  company. An accelerator wants many clients, as far as a quarter of its memory.
+  On a CPU, convolutions mapped over clients become grouped convolutions, which are
+  slow, and one large dense model fills the cache; only small dense models are faster
+  side by side. On an accelerator, as many clients as fit into a quarter of its memory.
 
   Args:
     params: one model (shapes suffice).
     num_clients: S.
-    mesh: devices the cohort is split over.
+    mesh: devices that the cohort is split over.
   """
   leaves = jax.tree.leaves(params)
   size = max(1, sum(x.size for x in leaves))
@@ -293,27 +291,27 @@ def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
     if any(x.ndim == 4 for x in leaves):
       return 1
     return max(1, min(64, 200_000 // size, on_each))
-  # Weights, gradients, start and the optimizer's update: about six copies. Patches
-  # of convolutions at an evaluation's batch of 128 take up to 120 MB a client.
+  # Weights, gradients, start and the optimizer's update: about six copies. Patches of
+  # convolutions in evaluation batches of 128 take up to 120 MB per client.
   each = 24 * size + (120 * 2**20 if any(x.ndim == 4 for x in leaves) else 0)
   return max(1, min(on_each, memory_for_clients(device) // each))
 
 
 def memory_for_clients(device: jax.Device) -> int:
-  """Bytes of an accelerator for clients that train side by side, a quarter of all."""
-  # What a device says is known to its own process alone, and all must choose alike.
-  # This is asked while programs are traced, when processes cannot tell each other.
+  """Bytes of an accelerator for clients side by side: a quarter of its memory."""
+  # Only its own process can query a device, and all processes must choose alike. They
+  # cannot communicate here, as this is called during tracing.
   several = processes.count() > 1
   known = memory_of(device.device_kind) if several else memory(device)
   return (known or 16 * 2**30) // 4
 
 
 def memory(device: jax.Device, beside: int = 1) -> int | None:
-  """Bytes of a device; None if it does not say.
+  """Memory of a device in bytes; None if unknown.
 
   Args:
-    device: one of this process.
-    beside: devices of a run on this machine; a CPU's share the machine's memory.
+    device: a device of this process.
+    beside: devices of a run on this machine; CPU devices share the machine's memory.
   """
   if device.platform == 'cpu':
     total = host_memory()
@@ -321,14 +319,15 @@ def memory(device: jax.Device, beside: int = 1) -> int | None:
   try:
     stats = device.memory_stats() or {}
   except (jax.errors.JaxRuntimeError, NotImplementedError):
-    stats = {}  # One that programs are compiled for only.
+    stats = {}  # A device for compilation only.
   return stats.get('bytes_limit') or memory_of(device.device_kind)
 
 
 def own_memory(device: jax.Device) -> int | None:
-  """Bytes of a device that it shares with no other; None of a CPU, or if not known.
+  """Memory that a device shares with no other, in bytes; None for a CPU or if unknown.
 
-  Several processes call it alike, outside of programs; the first one's device tells.
+  With several processes, all must call it, outside of programs; the value is that of
+  the first process.
   """
   if device.platform == 'cpu':
     return None
@@ -338,10 +337,10 @@ def own_memory(device: jax.Device) -> int | None:
 
 
 def host_memory() -> int | None:
-  """Bytes that this machine, or the container, lets processes use; None: not known."""
+  """Memory limit of this machine or container in bytes; None if unknown."""
   found = []
   with contextlib.suppress(ValueError, OSError, AttributeError):
     found.append(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))
-  with contextlib.suppress(ValueError, OSError):  # Without a limit it says 'max'.
+  with contextlib.suppress(ValueError, OSError):  # 'max' without a limit.
     found.append(int(pathlib.Path('/sys/fs/cgroup/memory.max').read_text()))
   return min(found, default=None)

@@ -1,4 +1,4 @@
-"""Sums over clients that keep their digits, and the means of clusters."""
+"""Accurate sums over clients, and the means of clusters."""
 
 import math
 from collections.abc import Callable
@@ -17,9 +17,9 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 # Sums of more terms than this are formed in two levels.
 _GROUP = 256
 
-# From so many parameters of a layer on, rows are added to their clusters one by one on
-# CPU, and cluster by cluster elsewhere, where there are at most so many clusters. All
-# others take products of so many rows or numbers.
+# In layers with at least _LARGE parameters, rows are added to their clusters one by one
+# on a CPU, and elsewhere cluster by cluster for at most _FEW_CLUSTERS clusters. All
+# other sums are products of blocks of rows, limited in rows and in values.
 _LARGE = 4096
 _FEW_CLUSTERS = 16
 _ROWS_AT_ONCE = 256
@@ -33,19 +33,20 @@ def add_up(
   sums: Any,
   most: int | None = None,
 ) -> tuple[Any, Any]:
-  """`jax.lax.fori_loop(0, count, add, (results, sums))`, but sums in two levels.
+  """`jax.lax.fori_loop(0, count, add, (results, sums))` with sums in two levels.
 
-  About sqrt(count) terms are added up from zero before their sum joins the others.
-  The rounding error then grows with sqrt(count) instead of count: in float32, a
-  million equal terms one after the other give 1 % too much, in two levels 0.01 %.
+  About sqrt(count) terms are summed from zero before their sum is added to the total.
+  The rounding error then grows with sqrt(count) instead of count: in float32, the sum
+  of a million equal terms is 1 % too large if added sequentially, and 0.01 % in two
+  levels.
 
   Args:
     count: number of terms, at most `most`.
-    add: (i, (results, sums)) -> the same; it adds a term to sums, and its results do
-      not depend on sums.
+    add: (i, (results, sums)) -> (results, sums); it adds a term to sums, and its
+      results do not depend on sums.
     results: arrays to overwrite.
     sums: arrays to add to.
-    most: needed where `count` is an array.
+    most: required if `count` is an array.
   """
   most = int(count) if most is None else most
   if most <= _GROUP:
@@ -70,10 +71,10 @@ def total(x: jax.Array) -> jax.Array:
 
 
 class ClusterSums(NamedTuple):
-  """Running sums of the rows of each cluster, less the cluster's origin.
+  """Running sums over the rows of each cluster, minus the cluster's origin.
 
-  Clients of one center lie close together: sums of differences keep the digits that
-  sums of whole models lose.
+  Models of one cluster are close together, so sums of differences are more accurate
+  than sums of models.
 
   Attributes:
     params: [K, ...] sum of weight * (row - origin).
@@ -85,7 +86,7 @@ class ClusterSums(NamedTuple):
 
 
 def no_sums(like: Params) -> ClusterSums:
-  """Sums of no rows, for clusters [K, ...]."""
+  """Zero sums for clusters [K, ...]."""
   return ClusterSums(
     tree.zeros_like(like), jnp.zeros(jax.tree.leaves(like)[0].shape[0])
   )
@@ -105,11 +106,11 @@ def add_rows(
     stack: [S, ...] finite rows.
     cluster: [S] int32 in 0..K-1.
     weights: [S] float32, not negative; rows of weight 0 do not count.
-    origins: [K, ...] taken off the rows of each cluster, e.g. its old center; the
-      same at every call.
+    origins: [K, ...] subtracted from the rows of each cluster, e.g. its old center; the
+      same in every call.
 
   Raises:
-    AssertionError: if stack, clusters and weights are not of equally many rows.
+    AssertionError: if stack, clusters and weights differ in the number of rows.
   """
   chex.assert_tree_shape_prefix((stack, cluster), weights.shape)
   num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
@@ -117,7 +118,7 @@ def add_rows(
 
   def add(sum_of: jax.Array, x: jax.Array, origin: jax.Array) -> jax.Array:
     def one_by_one(i: jax.Array, carry: tuple[None, jax.Array]) -> Any:
-      # A row touches its own sum; a product would read and write all K.
+      # Updates one sum per row; a product would read and write all K.
       k = cluster[i]
       return None, carry[1].at[k].add(weights[i] * (x[i] - origin[k]))
 
@@ -129,7 +130,7 @@ def add_rows(
       return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
 
     def cluster_by_cluster(first: jax.Array | int, count: int) -> jax.Array:
-      # One pass over the rows as they lie; products would have them in another order.
+      # One pass over the rows in their layout; products would copy them to another.
       def part(a):
         return jax.lax.dynamic_slice_in_dim(a, first, count)
 
@@ -143,7 +144,7 @@ def add_rows(
       terms = tuple(map(of_one, range(num_clusters)))
       return jnp.stack(jax.lax.reduce(terms, (0.0,) * num_clusters, plus, (0,)))
 
-    if num_rows == 1 == num_clusters:  # One pass, with what the row is made of.
+    if num_rows == 1 == num_clusters:  # One pass, fused with the row's computation.
       return sum_of + weights[0] * (x - origin)
     large = x[0].size >= _LARGE
     block = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, x[0].size)))
@@ -177,7 +178,7 @@ def add_rows(
 def add_to_one(
   sums: ClusterSums, stack: Params, weights: jax.Array, origin: Params
 ) -> ClusterSums:
-  """Adds rows [S, ...] of weights [S] to the sums of the only cluster."""
+  """Adds rows [S, ...] with weights [S] to the sums of a single cluster."""
   first = jnp.zeros(weights.shape, jnp.int32)
   return add_rows(sums, stack, first, weights, origin)
 
@@ -185,7 +186,7 @@ def add_to_one(
 def add_to_all(
   sums: ClusterSums, stack: Params, weights: jax.Array, origins: Params
 ) -> ClusterSums:
-  """Adds rows [S, ...] of weights [S, K] to sums of all clusters; see `add_rows`."""
+  """Adds rows [S, ...] with weights [S, K] to sums of all clusters; see `add_rows`."""
   for k in range(weights.shape[1]):
     own = jnp.full(weights.shape[:1], k, jnp.int32)
     sums = add_rows(sums, stack, own, weights[:, k], origins)
@@ -193,11 +194,11 @@ def add_to_all(
 
 
 def mean_of(sums: ClusterSums, origins: Params) -> Params:
-  """[K, ...] means; a cluster whose weights sum to 0 stays at its origin.
+  """[K, ...] means; the mean of a cluster with total weight 0 is its origin.
 
   Args:
     sums: of K clusters.
-    origins: [K, ...] what `add_rows` took off.
+    origins: [K, ...] as in `add_rows`.
   """
 
   def mean(sum_of: jax.Array, origin: jax.Array) -> jax.Array:
@@ -214,7 +215,7 @@ def of_clusters(
   origins: Params,
   mesh: Mesh | None = None,
 ) -> ClusterSums:
-  """Sums of the rows of each cluster; arguments as of `weighted_mean`."""
+  """Sums over the rows of each cluster; arguments as in `weighted_mean`."""
 
   def on_device(stack, cluster, weights, origins):
     return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
@@ -235,9 +236,9 @@ def weighted_mean(
     stack: [S, ...] finite rows.
     cluster: [S] int32 in 0..K-1.
     weights: [S] float32, not negative; rows of weight 0 do not count.
-    origins: [K, ...] a point near each cluster, e.g. its old center; a cluster whose
-      weights sum to 0 stays there.
-    mesh: devices that the rows are split over; None if they are whole here.
+    origins: [K, ...] a point near each cluster, e.g. its old center; the mean of a
+      cluster with total weight 0.
+    mesh: devices that the rows are split over; None if they are not split.
 
   Returns:
     [K, ...].

@@ -1,4 +1,4 @@
-"""Messages between the server and the clients of a method, as a value."""
+"""Messages between the server and the clients of a method."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,19 +8,19 @@ import numpy as np
 
 from fesem_jax.core.local_training import LocalTraining
 
-# Of a loss, or the number of a cluster: float32 or int32.
+# Bytes of a loss (float32) or of the index of a cluster (int32).
 NUMBER = 4
 
 
 class Drawn(NamedTuple):
-  """The clients of a round before it, on the host.
+  """The clients that are drawn for a round, on the host.
 
   Attributes:
     number: of the round, counted from 1.
-    ids: [S] positions of the clients as arranged, without empty places.
+    ids: [S] positions of the clients as arranged, without empty slots.
     everyone: whether these are all clients.
-    by_loss: [S] bool, clients that choose by loss among all centers in this round,
-      whatever the method does otherwise; False if none does.
+    by_loss: [S] bool, True for clients that choose among all centers by loss in this
+      round, even if the method itself does not; False if none does.
     hold: whether all clients keep their clusters in this round.
   """
 
@@ -31,21 +31,21 @@ class Drawn(NamedTuple):
   hold: bool = False
 
   def choosing(self, clients: Any) -> 'Drawn':
-    """The same where some more clients [S] choose by loss."""
+    """A copy in which additional clients [S] choose by loss."""
     return self._replace(
       by_loss=np.broadcast_to(self.by_loss | clients, self.ids.shape)
     )
 
 
 class Sent(NamedTuple):
-  """Bytes that each client of a round receives and sends, and what it computes for it.
+  """Bytes that each client of a round receives and sends, and its extra computations.
 
   Attributes:
     down: [] or [S] bytes from the server to each client.
-    up: [] or [S] bytes from each client whose update arrives; where clients drop out,
-      the mean over all is counted for each of the others.
-    passes: [] or [S] forward passes over the client's own examples beside its local
-      training, as for losses; a gradient counts as three.
+    up: [] or [S] bytes from each client whose update arrives; if clients drop out, each
+      of the others counts the mean over all clients.
+    passes: [] or [S] forward passes over the client's own examples in addition to local
+      training, e.g. for losses; a gradient counts as three.
   """
 
   down: Any
@@ -54,25 +54,25 @@ class Sent(NamedTuple):
 
 
 class Traffic(NamedTuple):
-  """What a method sends.
+  """The messages of a method.
 
-  Parameters that do not train (`train_layers`) are not sent; neither is what only a
-  simulator reports, such as training losses, nor what models are evaluated with.
+  Frozen parameters (`train_layers`) are not sent. Values that only the simulator
+  reports, such as training losses and evaluations, are not counted.
 
   Attributes:
-    words: what goes down, what goes up, and what is sent before the first round ('' for
-      nothing), e.g. ('the global model', 'the local model', '').
+    words: descriptions of the messages down, up and before the first round ('' for
+      none), e.g. ('the global model', 'the local model', '').
     of_round: (known, `Drawn`) -> `Sent`.
     of_start: number of clients -> bytes down and bytes up before the first round, of
       all clients together.
-    known: state -> arrays of it, before a round, that `of_round` and `start_up` look
-      at; None if they look at none.
+    known: state -> arrays of the state before a round that `of_round` and `start_up`
+      read; None if they read none.
     model: bytes of one model.
-    num_models: K, of which clients may choose by loss.
-    whole_batches: whether a local step is on all of a client's examples, whatever the
-      batch size of `Algorithm.local`.
-    start_up: (what `known` gives) -> bytes from all clients before the first round that
-      depend on their data; None if none do.
+    num_models: K, the number of models among which clients may choose by loss.
+    whole_batches: whether a local step uses all examples of a client, for any batch
+      size of `Algorithm.local`.
+    start_up: value of `known` -> bytes from all clients before the first round that
+      depend on their data; None if there are none.
   """
 
   words: tuple[str, str, str]
@@ -86,7 +86,7 @@ class Traffic(NamedTuple):
 
 
 def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:
-  """Bytes of the parameters that train, but for the named layers."""
+  """Bytes of the trained parameters, except those of the layers in `but`."""
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   if but:
     params = {name: layer for name, layer in params.items() if name not in but}
@@ -96,7 +96,7 @@ def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:
 def same_for_all(
   words: tuple[str, str], down: float, up: float, passes: float = 0
 ) -> Traffic:
-  """Traffic of a method whose clients all receive and send the same in every round.
+  """Traffic of a method with equal messages for all clients and rounds.
 
   Args:
     words: see `Traffic`, without a start.
@@ -115,7 +115,7 @@ def same_for_all(
 def one_model(
   local: LocalTraining, down: str = 'the global model', up: str = 'the local model'
 ) -> Traffic:
-  """Traffic of a method whose clients receive one model and send one like it."""
+  """Traffic of a method whose clients receive one model and send one."""
   size = bytes_of_model(local)
   return same_for_all((down, up), size, size)
 
@@ -126,9 +126,9 @@ def nothing() -> Traffic:
 
 
 def own_center(local: LocalTraining, num_clusters: int) -> Traffic:
-  """Traffic of a method whose server assigns clients: each receives its own center.
+  """Traffic of a method whose server sends each client the center of its cluster.
 
-  Clients that are to choose by loss receive all centers.
+  Clients that choose by loss receive all centers.
   """
   size = bytes_of_model(local)
 
@@ -148,11 +148,11 @@ def after_clustering(
 
   Args:
     traffic: of its rounds.
-    common: whether they train from one model that the server sends, not from models
-      of their own.
-    losses: training losses that each of them reports.
-    choices: first models that each of them trains all of, to send the one of least loss
-      and its number; 0 if clients do not choose.
+    common: whether they train from one model that the server sends, not from different
+      models.
+    losses: number of training losses that each client reports.
+    choices: number of first models, all of which each client trains, to send the one of
+      lowest loss and its index; 0 if clients do not choose.
   """
   if choices:
     start = f'{choices} first models down, the best as trained and its number up'
@@ -175,13 +175,13 @@ def after_clustering(
 def all_in_use(
   local: LocalTraining, check_every: int, in_use: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of a method whose clients compare all models in use from time to time.
+  """Traffic of a method whose clients compare all models in use every few rounds.
 
-  Before the first round, each sends its loss at the first model.
+  Before the first round, each client sends its loss of the first model.
 
   Args:
-    local: how clients train.
-    check_every: rounds between those that begin with a comparison.
+    local: local training.
+    check_every: number of rounds from one comparison to the next.
     in_use: state -> the number of models in use.
   """
   size = bytes_of_model(local)
@@ -205,12 +205,12 @@ def all_in_use(
 def with_extra_round(
   local: LocalTraining, number: int, known: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of one model, and of some numbers of each client once.
+  """Traffic of one model, and of a descriptor of each client in one round.
 
   Args:
-    local: how clients train.
-    number: of the round in which clients send them, after a pass over their examples.
-    known: state -> how many they are.
+    local: local training.
+    number: of the round in which clients send it, after a pass over their examples.
+    known: state -> length of the descriptor.
   """
   size = bytes_of_model(local)
 
@@ -230,12 +230,12 @@ def with_extra_round(
 def with_first_change(
   local: LocalTraining, epochs: int, joined: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of two models, and of a third and its change when a client is new.
+  """Traffic of two models, and of a third and its change for new clients.
 
   Args:
-    local: how clients train.
+    local: local training.
     epochs: local epochs of that change; 0 for a gradient.
-    joined: state -> [M] bool, clients that are not new.
+    joined: state -> [M] bool, True for clients that are not new.
   """
   size, passes = bytes_of_model(local), 3 * max(1, epochs)
 

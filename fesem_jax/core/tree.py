@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from fesem_jax.core import offloading, platforms
 from fesem_jax.core.types import Cohort, Params
 
-# On CPU a squared distance is added up in so many sums side by side, and so many
-# terms of each at a time.
+# On a CPU, a squared distance is computed as this many partial sums, with this many
+# terms of each per loop iteration.
 _LANES = 1024
 _TERMS = 4
 
-# On a TPU the rows of a stack of so many models at most are selected, not gathered.
+# On a TPU, rows of a stack of at most this many models are selected, not gathered.
 _FEW = 4
 
 
 def take(stack: Params, ids: jax.Array) -> Params:
-  """Rows `ids` [S] of a stack [M, ...]; ids beyond the end give the last row."""
+  """Rows `ids` [S] of a stack [M, ...]; ids beyond the end return the last row."""
 
   def rows(x: Any) -> Any:
     if offloading.is_offloaded(x):
@@ -30,11 +30,11 @@ def take(stack: Params, ids: jax.Array) -> Params:
 
 
 def rows_of_few(models: Params, ids: jax.Array) -> Params:
-  """Rows `ids` [S] of models [R, ...]: what `take` gives, to the bit.
+  """Rows `ids` [S] of models [R, ...]; bitwise equal to `take`.
 
-  A TPU gathers rows of a large layer in pieces and keeps the result as long as it is
-  read. Selected from few models, rows are formed again wherever they are read: in a
-  loop of local steps, they take no memory beside the models.
+  A TPU gathers rows of a large layer in pieces and keeps the result in memory. Rows
+  that are selected from few models are recomputed at each use: in a loop of local
+  steps, they take no additional memory.
   """
   leaves = jax.tree.leaves(models)
   if not leaves or leaves[0].shape[0] > _FEW:
@@ -54,14 +54,14 @@ def _selected(models: Params, ids: jax.Array) -> Params:
 
 
 def rows_of(stack: Params, cohort: Cohort) -> Params:
-  """The cohort's rows [S, ...] of a stack [M, ...], in the same memory."""
+  """The cohort's rows [S, ...] of a stack [M, ...], in the same memory space."""
   if cohort.everyone:
     return stack
 
   def rows(x: Any) -> Any:
     if not offloading.is_offloaded(x):
       return take(x, cohort.ids)
-    if cohort.ids.shape[0] % x.mesh.size:  # Some that are asked for outside of rounds.
+    if cohort.ids.shape[0] % x.mesh.size:  # Outside of rounds.
       return x.fetch(cohort.ids)
     return x.rows_of(cohort.ids)
 
@@ -69,7 +69,7 @@ def rows_of(stack: Params, cohort: Cohort) -> Params:
 
 
 def with_rows(stack: Params, cohort: Cohort, rows: Params) -> Params:
-  """The stack [M, ...] with the cohort's rows [S, ...] in their places."""
+  """The stack [M, ...] with the cohort's rows [S, ...] at their positions."""
   return rows if cohort.everyone else put(stack, cohort.ids, rows)
 
 
@@ -85,7 +85,7 @@ def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
 
 
 def merge(some: Params, others: Params) -> Params:
-  """All layers of two stacks by name; each holds None in place of the other's."""
+  """All layers of two stacks by name; each has None in place of the other's layers."""
   return {n: others[n] if layer is None else layer for n, layer in some.items()}
 
 
@@ -119,7 +119,7 @@ def zeros_like(tree: Params) -> Params:
 
 
 def where(keep: jax.Array, a: Params, b: Params) -> Params:
-  """Row by row, a [S, ...] where `keep` [S] holds and b [S, ...] elsewhere."""
+  """Rows of a [S, ...] where `keep` [S] is True, and of b [S, ...] elsewhere."""
 
   def select(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.where(keep.reshape(keep.shape + (1,) * (x.ndim - keep.ndim)), x, y)
@@ -129,7 +129,7 @@ def where(keep: jax.Array, a: Params, b: Params) -> Params:
 
 def all_finite(stack: Params) -> jax.Array:
   """[S] bool: whether every parameter of each row is finite."""
-  # 0 times anything not finite is NaN; a sum is one pass, a mask would be two.
+  # 0 times a value that is not finite is NaN. A sum takes one pass, a mask two.
   zeros = [(0 * x).sum(axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(stack)]
   return functools.reduce(jnp.add, zeros) == 0
 
@@ -137,16 +137,16 @@ def all_finite(stack: Params) -> jax.Array:
 def squared_distances(stack: Params, centers: Params) -> jax.Array:
   """Squared L2 distance of each row [S, ...] to each center [K, ...]: [S, K].
 
-  Summed from differences, never from the expanded form |w|^2 - 2wc + |c|^2:
-  clients of one center lie so close together that the expansion loses all
-  digits. Nothing of size S * K * P exists. A stack split over devices must come
-  through `sharding.per_device`.
+  Computed from differences, not from the expanded form |w|^2 - 2wc + |c|^2, which
+  loses all digits because clients of one center are close together. No array of size
+  S * K * P is formed. A stack split over devices must be passed through
+  `sharding.per_device`.
   """
   return platforms.choose(_row_by_row, _center_by_center, stack, centers)
 
 
 def _row_by_row(stack: Params, centers: Params) -> jax.Array:
-  # Flat before the loop: inside it, the compiler divides to find each index.
+  # Flattened before the loop: inside it, each index would take a division.
   def flat(x):
     return x.reshape(x.shape[0], -1)
 
@@ -174,12 +174,12 @@ def _distances_of_row(
 ) -> jax.Array:
   """[K] float32: squared L2 distance of one row to each of [K, ...], on CPU.
 
-  XLA's CPU compiler adds up a layer number by number; partial sums side by side are
-  vectorized. Those of large layers slice the stack, as `one` would be a copy.
+  XLA's CPU compiler sums a layer sequentially; several partial sums are vectorized.
+  Large layers are sliced from the stack, since `one` would be a copy.
 
   Args:
     stack: [S, P] in each leaf.
-    row: [] int32 which row.
+    row: [] int32 position of the row.
     one: [P] in each leaf, that row.
     centers: [K, P] in each leaf.
   """
@@ -196,7 +196,7 @@ def _distances_of_row(
         partial = partial + squares(start + term * _LANES, _LANES)
       return partial
 
-    if size < 2 * block:  # A loop of one block would not pay.
+    if size < 2 * block:  # A loop of one block is not faster.
       return jnp.square(one[None] - c).sum(axis=-1)
     blocks, left = size // block, size % block // _LANES
 
@@ -216,7 +216,7 @@ def _distances_of_row(
 def row_distances(a: Params, b: Params) -> jax.Array:
   """[S] float32: squared L2 distance of each row of a [S, ...] to that of b.
 
-  Either may be a single row, [1, ...], which then stands beside every other.
+  A single row [1, ...] is broadcast.
   """
 
   def distance(x: jax.Array, y: jax.Array) -> jax.Array:

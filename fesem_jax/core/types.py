@@ -1,11 +1,11 @@
-"""The types of data and models, and the axis letters that every docstring uses.
+"""The types of data and models, and the axis letters of all docstrings.
 
 Axis letters: M clients, S cohort (clients of a round), K centers, B batch,
 N examples of one client, T all examples, P parameters of one model,
 L classes, C clients trained side by side (a chunk), D devices.
 
-`[M, ...]` in front of a pytree means that every leaf has that leading axis: a
-*stack* of models is one pytree whose leaves have a leading axis, never a list.
+`[M, ...]` before a pytree means that every leaf has that leading axis. A *stack* of
+models is one pytree whose leaves have a leading axis, not a list.
 """
 
 import dataclasses
@@ -33,25 +33,24 @@ class Model(NamedTuple):
     init: key -> params.
     apply: (params, x [B, ...]) -> outputs, float32: logits [B, L] of a classifier,
       targets [B, L] of a regression, logits [B, S, L] at every position of sequences.
-    loss: (outputs, targets y as in `FederatedData`) -> [B] float32, each example's own
-      loss. Clients train on its mean; methods that choose models by their loss or need
-      its gradient use it as well. Of clients that use a mixture of models, the outputs
-      are those of the mixture; see `Task.mix`.
-    metrics: (name, function) pairs, measured beside the figures of the task where
-      models are evaluated; a function is (outputs, y) -> [B] float32, one figure for
-      each example.
-    layers: names of the layers in the order in which they run, where each gives its
-      units to the next one alone, as in `models.build`; empty where that is not known.
-      Units can be matched by `matching` only where it is.
-    apply_with: (params, x, multiply) -> logits as `apply`, but for the products of
-      dense layers, for which `multiply` is asked: (path of the layer in params, inputs
+    loss: (outputs, targets y as in `FederatedData`) -> [B] float32, the loss of each
+      example. Clients train on its mean; methods that choose models by their loss or
+      need its gradient use it as well. For clients that use a mixture of models, the
+      outputs are those of the mixture; see `Task.mix`.
+    metrics: (name, function) pairs, evaluated in addition to the metrics of the task; a
+      function is (outputs, y) -> [B] float32, one value for each example.
+    layers: names of the layers in execution order, if the units of each layer are
+      inputs of the next layer only, as in `models.build`; otherwise empty. `matching`
+      can match units only if they are given.
+    apply_with: (params, x, multiply) -> logits as `apply`, but with the products of
+      dense layers computed by `multiply`: (path of the layer in params, inputs
       [B, ..., I]) -> [B, ..., O], or None to leave the product to the layer. Kernels
-      that are not used may be missing in params. None where that cannot be done;
-      needed by `shared_start`.
-    apply_train: (params, x, key) -> logits as `apply`, where local training draws
-      random numbers, as for Dropout; None if it draws none. Fine-tuning is local
-      training; measuring, and losses that clients choose a model by, use `apply`.
-    task: what it is trained for, which must be the task of the data.
+      that are not used may be missing in params. Required by `shared_start`; None if
+      not supported.
+    apply_train: (params, x, key) -> logits as `apply`, for local training that draws
+      random numbers, e.g. for Dropout; None if it draws none. Fine-tuning also uses it;
+      evaluation, and losses by which clients choose a model, use `apply`.
+    task: of the model, which must be the task of the data.
   """
 
   init: Callable[[jax.Array], Params]
@@ -66,17 +65,17 @@ class Model(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientInfo:
-  """What the host knows of each client; never traced.
+  """Names and true clusters of the clients, on the host; never traced.
 
-  Two of equally many clients are equal, so that one compiled program serves data
-  that differ in content only.
+  Two objects with equal numbers of clients are equal, so that data that differ in
+  content only share one compiled program.
 
   Attributes:
     names: [M] strings, e.g. writer ids.
-    clusters: [M] true cluster of each client, int or, where clusters have names,
-      strings; None where none is known.
-    cluster_names: what clusters 0, 1, ... are called where `clusters` are int, e.g.
-      '90 degrees'; None where they have no names. Figures show them.
+    clusters: [M] true cluster of each client, int or, if clusters have names, strings;
+      None if unknown.
+    cluster_names: names of clusters 0, 1, ... if `clusters` are int, e.g. '90 degrees';
+      None if they have no names. Figures show them.
   """
 
   names: np.ndarray
@@ -91,17 +90,17 @@ class ClientInfo:
 
 
 def scale_of(x: Rows, where: str) -> float:
-  """What features are multiplied by where a user does not say it.
+  """The default factor of features.
 
   Args:
     x: [T, ...] features.
-    where: file or argument they come from, for errors.
+    where: source file or argument, for error messages.
 
   Returns:
     1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
 
   Raises:
-    UserError: if `x` is uint8 and [T, F], pixels in a row or numbers such as tokens.
+    UserError: if `x` is uint8 and [T, F], which may be pixels or e.g. tokens.
   """
   if x.dtype != np.uint8:
     return 1.0
@@ -121,7 +120,7 @@ def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) 
     shape: of x, [T, ...].
     y: [T, ...] as `Task.targets` makes them.
     task: a key of `tasks.TASKS`.
-    where: file or argument that y comes from, for errors.
+    where: source file or argument of y, for error messages.
   """
   outputs = y.shape[1] if y.ndim > 1 else 1
   wanted = tasks.TASKS[task].target_shape(len(y), shape[1:], outputs)
@@ -135,10 +134,10 @@ def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Corruption:
-  """Which clients are bad, and what they do.
+  """The bad clients, and the kind of their corruption.
 
   Attributes:
-    bad: [M] bool; it travels with the clients when they are reordered.
+    bad: [M] bool, True for bad clients, in the order of the clients.
     kind: one of `corruption.KINDS`, see `corruption.corrupted`.
   """
 
@@ -147,17 +146,17 @@ class Corruption:
 
   @property
   def of_models(self) -> bool:
-    """Whether bad clients send other models than they trained."""
+    """Whether bad clients send models other than those that they trained."""
     return self.kind in ('sign_flip', 'noise')
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Groups:
-  """The true group of each client, for a method that is told it.
+  """The true group of each client, for a method that knows it.
 
   Attributes:
-    ids: [M] int32 in 0..G-1; they travel with the clients when they are reordered.
+    ids: [M] int32 in 0..G-1, in the order of the clients.
     count: G.
   """
 
@@ -168,36 +167,38 @@ class Groups:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FederatedData:
-  """One split (training or test) of all clients' examples, flat.
+  """One split (training or test) of the examples of all clients, concatenated.
 
-  Client i owns rows `offsets[i]:offsets[i + 1]` of `x` and `y`. Skewed client
-  sizes therefore cost no memory, and a client may own no rows at all.
+  Client i owns rows `offsets[i]:offsets[i + 1]` of `x` and `y`. Skewed client sizes
+  therefore need no padding, and a client may have no rows.
 
-  Split by client over D devices (`placement`), `x` and `y` are [D * R, ...]: each
-  device holds its clients' rows, the first of its R, and padding. `offsets` count as
-  before; `shard_rows` says which of these rows a device holds. Within
-  `sharding.per_device` a device sees its own R rows and its own line of `shard_rows`.
+  If the data are split by client over D devices (`placement`), `x` and `y` are
+  [D * R, ...]: each device holds the rows of its clients, followed by padding to R
+  rows. `offsets` do not count padding; `shard_rows` contains the range of rows of each
+  device. Within `sharding.per_device`, a device sees its own R rows and its own row of
+  `shard_rows`.
 
   Attributes:
-    x: [T, ...] uint8 or float32 features; `x * scale` is what models see. On the host
-      they may be rows of a file (`stored.StoredRows`), which `np.asarray` reads.
-    y: [T] int32 labels in 0..L-1; of a regression [T, L] float32 targets; of sequences
-      [T, S] int32 tokens in 0..L-1, -1 where none is to be predicted.
+    x: [T, ...] uint8 or float32 features; the input of a model is `x * scale`. On the
+      host they may be rows of a file (`stored_rows.StoredRows`), which `np.asarray`
+      reads.
+    y: [T] int32 labels in 0..L-1; for a regression [T, L] float32 targets; for
+      sequences [T, S] int32 tokens in 0..L-1, -1 at positions without a target.
     offsets: [M + 1] int32 row boundaries.
-    client_ids: [M] int32, the identity that random keys are folded from; it
-      travels with a client when clients are reordered.
-    num_classes: L, outputs of a model: classes, targets or tokens.
-    scale: multiplier that brings `x` to the models' range, e.g. 1 / 255.
-    max_examples: the most rows that one client owns.
+    client_ids: [M] int32 ids from which random keys are folded; a client keeps its id
+      when clients are reordered.
+    num_classes: L, number of outputs of a model: classes, targets or tokens.
+    scale: factor of `x`, e.g. 1 / 255.
+    max_examples: maximum number of rows of a client.
     info: names and true clusters, on the host.
-    corruption: which clients are bad; None if all are honest. See `corruption`.
-    shard_rows: [D, 2] int32 first row of each device, and one beyond its last, as
-      `offsets` count; None where all rows are on every device.
-    flat_from: shape of one example where `x` is [T, F], as on devices, zeros behind its
-      numbers (`placement.width_of`); None where `x` has the shape itself.
-    task: name of the task that `y` is of, a key of `tasks.TASKS`.
-    groups: the true groups, which the oracle alone is told; None where they are not to
-      be known. See `data.with_true_groups`.
+    corruption: bad clients; None if all clients are honest. See `corruption`.
+    shard_rows: [D, 2] int32 first row of each device, and the row after its last,
+      counted as in `offsets`; None if all rows are on every device.
+    flat_from: shape of one example if `x` is flattened to [T, F], as on devices, with
+      zeros as padding (`placement.width_of`); None if `x` has the original shape.
+    task: name of the task of `y`, a key of `tasks.TASKS`.
+    groups: the true groups, which only the oracle uses; None for all other methods. See
+      `data.with_true_groups`.
   """
 
   x: HostOrDeviceArray
@@ -218,7 +219,7 @@ class FederatedData:
 
   @property
   def num_clients(self) -> int:
-    """M, including clients that own no rows."""
+    """M, including clients without rows."""
     return self.client_ids.shape[0]
 
   @property
@@ -229,13 +230,13 @@ class FederatedData:
   def sizes(self, ids: jax.Array | None = None) -> jax.Array:
     """Number of examples of each client of `ids` ([S], default all M), int32.
 
-    The id M is an empty place and has size 0. So does, where a device sees its own
-    rows only, a client whose rows it does not hold.
+    The id M is an empty slot of size 0. If a device sees only its own rows, clients of
+    other devices also have size 0.
     """
     if ids is None:
       offsets = self.offsets
       if not isinstance(offsets, jax.core.Tracer):
-        offsets = np.asarray(offsets)  # Else each operation would be compiled.
+        offsets = np.asarray(offsets)  # Otherwise each operation would be compiled.
       return offsets[1:] - offsets[:-1]
     first = jnp.asarray(self.offsets).at[ids].get(mode='clip')
     last = jnp.asarray(self.offsets).at[ids + 1].get(mode='clip')
@@ -246,7 +247,7 @@ class FederatedData:
 
   def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of client `i` on the host: x [N, ...], y [N]."""
-    # As a whole: on a device, slices would be compiled for every length.
+    # Whole arrays: on a device, a slice would be compiled for every length.
     y, offsets = np.asarray(self.y), np.asarray(self.offsets)
     x = self.x if isinstance(self.x, StoredRows) else np.asarray(self.x)
     first, last = offsets[i], offsets[i + 1]
@@ -274,15 +275,15 @@ class FederatedData:
     )
 
   def reorder(self, order: np.ndarray, num_clients: int = 0) -> 'FederatedData':
-    """Clients in another order, on the host; ids, names and clusters go along.
+    """Reorders the clients, with their ids, names and clusters, on the host.
 
     Args:
-      order: distinct positions of clients; those not named are left out.
-      num_clients: if larger than M, clients without examples fill up to it.
+      order: distinct positions of clients; others are removed.
+      num_clients: pads with clients without examples up to this number.
     """
     first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
     sizes = (last - first)[order]
-    before = np.cumsum(sizes) - sizes  # Rows of the clients that come first.
+    before = np.cumsum(sizes) - sizes  # Number of rows of the preceding clients.
     rows = np.repeat(first[order] - before, sizes) + np.arange(sizes.sum())
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
@@ -329,24 +330,24 @@ class FederatedData:
     info: ClientInfo | None = None,
     task: str = CLASSIFICATION.name,
   ) -> 'FederatedData':
-    """Builds a split from rows that lie client after client.
+    """Builds a split from rows in the order of their clients.
 
     Args:
-      x: [T, ...] features, also rows of a file; uint8 is kept, anything else becomes
+      x: [T, ...] features, also rows of a file; uint8 is kept, other types become
         float32.
-      y: [T] integer labels, or what else the task needs; see the class.
+      y: [T] integer labels, or other targets of the task; see the class.
       sizes: [M] number of rows of each client, in order; they sum to T.
       num_classes: L; by default one more than the largest label or token, or the
         number of targets.
       scale: see the class and, for the default, `scale_of`.
       client_ids: [M]; 0..M-1 by default.
-      info: names and true clusters; the client ids as names by default.
-      task: what `y` is for; see `tasks.TASKS`.
+      info: names and true clusters; by default, the client ids as names.
+      task: of `y`; see `tasks.TASKS`.
 
     Raises:
-      UserError: if lengths disagree, `y` does not fit the task, as labels that are not
-        whole numbers in 0..L-1, one for each example, a feature is not finite, or uint8
-        features need a `scale`.
+      UserError: if lengths disagree, `y` does not fit the task (e.g. labels that are
+        not whole numbers in 0..L-1, one for each example), a feature is not finite, or
+        uint8 features need a `scale`.
     """
     check_choice('task', task, tuple(tasks.TASKS))
     try:
@@ -394,13 +395,13 @@ class Cohort:
   """The clients that take part in a round.
 
   Attributes:
-    ids: [S] int32 positions in the data; M is an empty place, so that S can be
-      padded to a multiple of the device count. Where data are split by client, device
-      d works on the d-th part of `ids`, which must be clients that it holds; others
-      are empty places to it. See `sampling.evenly`.
-    everyone: True if `ids` is 0..M-1: full participation, nothing is gathered.
-    round: [] int32 number of the round, counted from 0, which a schedule over rounds
-      looks at (`LocalTraining.rate`); None outside of rounds, e.g. before the first.
+    ids: [S] int32 positions in the data; M is an empty slot, so that S can be padded
+      to a multiple of the device count. If data are split by client, device d trains
+      the d-th part of `ids`, which must be clients that it holds; it treats others as
+      empty slots. See `stratified.evenly`.
+    everyone: True if `ids` is 0..M-1 (full participation), which needs no gather.
+    round: [] int32 number of the round, counted from 0, for schedules over rounds
+      (`LocalTraining.rate`); None outside of rounds, e.g. before the first.
   """
 
   ids: HostOrDeviceArray

@@ -1,4 +1,4 @@
-"""Sizes of a run's data, and shapes of the arrays that hold them on devices."""
+"""Sizes of a run's data, and shapes of its arrays on devices."""
 
 import math
 from typing import Any, NamedTuple
@@ -18,8 +18,8 @@ class SplitSize(NamedTuple):
   """Size of one split.
 
   Attributes:
-    examples: T of all clients.
-    most: N_max, the most of one client.
+    examples: T, of all clients together.
+    most: N_max, the most examples of one client.
   """
 
   examples: int
@@ -37,7 +37,7 @@ class DataSize(NamedTuple):
     dtype: of features, uint8 or float32.
     num_classes: L.
     task: see `FederatedData`.
-    num_groups: G, of data that tell the true groups; 0 where they do not.
+    num_groups: G, if the data contain the true groups; 0 otherwise.
   """
 
   num_clients: int
@@ -51,7 +51,7 @@ class DataSize(NamedTuple):
 
   @property
   def bytes(self) -> int:
-    """Of the examples of both splits."""
+    """Bytes of the examples of both splits."""
     features = math.prod(self.example_shape) * np.dtype(self.dtype).itemsize
     targets = 4 * math.prod(self.target_shape(1))
     return (self.train.examples + self.test.examples) * (features + targets)
@@ -63,7 +63,7 @@ class DataSize(NamedTuple):
 
   @classmethod
   def of(cls, train: FederatedData, test: FederatedData) -> 'DataSize':
-    """Of data in memory."""
+    """The size of data in memory."""
     return cls(
       train.num_clients,
       SplitSize(len(train.y), train.max_examples),
@@ -76,7 +76,7 @@ class DataSize(NamedTuple):
     )
 
   def scaled(self, num_clients: int, examples: int = 0) -> 'DataSize':
-    """The size with M other clients, and another mean of their training examples."""
+    """The size with another number of clients, and of their mean training examples."""
     ratio = examples * self.num_clients / self.train.examples if examples else 1.0
 
     def split(old: SplitSize) -> SplitSize:
@@ -91,7 +91,7 @@ class DataSize(NamedTuple):
 def data_of(
   size: DataSize, split: SplitSize, mesh: Mesh, data_placement: str = 'replicated'
 ) -> FederatedData:
-  """Shapes of a split as `cohorts.arrange` makes it, but for the padding of shards."""
+  """Shapes of a split after `cohorts.arrange`, without the padding of shards."""
   whole = NamedSharding(mesh, PartitionSpec())
   count = padded_clients(size.num_clients, mesh)
   rows, examples, shards, groups = whole, split.examples, None, None
@@ -122,5 +122,5 @@ def data_of(
 
 
 def array_of(placed: Any, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-  """The shape of an array with its placement."""
+  """Shape, type and placement of an array."""
   return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)

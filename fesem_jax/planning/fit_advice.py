@@ -7,9 +7,9 @@ from fesem_jax.utils.display import in_bytes
 
 
 def advice(plan: Plan, memory: int, num_devices: int) -> list[str]:
-  """One sentence for each flag that makes a run fit; none where it fits.
+  """One sentence for each flag that makes a run fit; none if it fits already.
 
-  `memory` is that of each of the `num_devices` devices.
+  `memory` is the number of bytes of each of the `num_devices` devices.
   """
   refused = any(p.refused for p in plan.programs)
   if plan.peak_bytes <= memory and not refused:
@@ -21,16 +21,16 @@ def advice(plan: Plan, memory: int, num_devices: int) -> list[str]:
   room = memory - plan.peak_of(start) + taken
   if start.name == 'start' and 0 < room < taken:
     return [
-      f'--init_clients: the start takes {in_bytes(taken)} beside its arguments for the '
-      f'models of the first clustering; {100 * room / taken:.0f} % of them fit.'
+      f'--init_clients: the start needs {in_bytes(taken)} for the models of the first '
+      f'clustering; {100 * room / taken:.0f} % of them fit.'
     ]
   sentences = []
   each = worst.memory.temporaries / max(1, plan.clients_per_chunk)
   room = memory - plan.peak_of(worst) + worst.memory.temporaries
   if each <= room:
     sentences.append(
-      f'--clients_per_chunk={int(room / each)}: a client that trains takes '
-      f'{in_bytes(each)} of the {in_bytes(room)} that are left.'
+      f'--clients_per_chunk={int(room / each)}: training a client needs '
+      f'{in_bytes(each)} of the {in_bytes(room)} available.'
     )
   excess = plan.peak_bytes - memory
   on_each = plan.data_bytes / num_devices
@@ -43,8 +43,8 @@ def advice(plan: Plan, memory: int, num_devices: int) -> list[str]:
     stack = in_bytes(plan.stack_bytes)
     sentences += [
       f'--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD): {stack} of local '
-      "models are kept in the host's memory.",
-      f'--client_state=streamed (FeSEM only): {stack} of local models are not kept.',
+      'models move to host memory.',
+      f'--client_state=streamed (FeSEM only): {stack} of local models are not stored.',
     ]
   if excess < plan.stack_bytes:
     whole = plan.stack_bytes * num_devices

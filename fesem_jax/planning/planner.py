@@ -1,7 +1,7 @@
-"""Memory and exchanges of a run, by compiling it ahead of time.
+"""Memory and exchanges of a run, compiled ahead of time.
 
-The start, a round and the evaluation are compiled for shapes alone, for the devices of
-a mesh, which this machine need not have (`topologies`).
+The start, a round and the evaluation are compiled from shapes for the devices of a mesh
+(`topologies`), without the hardware.
 """
 
 import time
@@ -39,9 +39,9 @@ class PlannedProgram(NamedTuple):
   Attributes:
     name: one of `PARTS`.
     memory: of each device.
-    seconds: to compile it.
-    refused: whether the compiler refused it for its memory.
-    text: of the compiled program; '' of one that was refused.
+    seconds: compile time.
+    refused: whether the compiler refused it because of its memory.
+    text: of the compiled program; '' if it was refused.
   """
 
   name: str
@@ -52,18 +52,18 @@ class PlannedProgram(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """What a run takes of each device.
+  """Memory and programs of a run on each device.
 
   Attributes:
-    programs: those of the run.
+    programs: of the run.
     model_bytes: of one model.
-    stack_bytes: of the clients' models; 0 where none are kept on the device.
-    state_bytes: of the method's whole state, the stack included.
+    stack_bytes: of the clients' models; 0 if the device keeps none.
+    state_bytes: of the method's state, including the stack.
     offloaded_bytes: of the clients' models in the host's memory.
     data_bytes: of both splits.
-    test_bytes: of the test split, an argument of the evaluation alone.
+    test_bytes: of the test split, an argument of the evaluation only.
     clients_per_chunk: C, clients that train side by side.
-    clients_per_device: of a round.
+    clients_per_device: clients of a round on each device.
     data_placement: 'replicated' or 'sharded'.
   """
 
@@ -80,16 +80,16 @@ class Plan(NamedTuple):
 
   @property
   def round(self) -> PlannedProgram:
-    """The round."""
+    """The program of a round."""
     return next(p for p in self.programs if p.name == 'round')
 
   @property
   def peak_bytes(self) -> int:
-    """Bytes of a device at the most, both splits included."""
+    """Peak memory of a device in bytes, including both splits."""
     return max(map(self.peak_of, self.programs))
 
   def peak_of(self, program: PlannedProgram) -> int:
-    """Bytes of a device while a program runs, both splits included."""
+    """Peak memory of a device while a program runs, including both splits."""
     return program.memory.peak + (
       0 if program.name == 'evaluation' else self.test_bytes
     )
@@ -166,7 +166,7 @@ def plan(
 def _clients_per_chunk(
   algorithm: Algorithm, state: Any, train: FederatedData, num_clients: int
 ) -> int:
-  """Clients that train side by side, if they start from what they deploy."""
+  """Clients that train side by side, if they start from their deployed models."""
   local = algorithm.local
   starts = jax.eval_shape(algorithm.deployed, state, train)
   chosen = local.clients_per_chunk

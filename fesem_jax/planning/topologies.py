@@ -11,7 +11,7 @@ from fesem_jax.core.chips import CHIPS
 from fesem_jax.core.sharding import CLIENTS, client_mesh
 from fesem_jax.utils.errors import UserError, argument
 
-# Else libtpu asks the network for a TPU, complains that there is none, and refuses to
+# Otherwise libtpu queries the network for a TPU, reports that there is none, and cannot
 # be loaded by two processes.
 _ENVIRONMENT = {
   'TPU_SKIP_MDS_QUERY': '1',
@@ -25,12 +25,12 @@ HERE = ('local', 'cpu', 'gpu')
 
 
 def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
-  """A mesh of chips that programs can be compiled for, not run on.
+  """A mesh of chips for compilation ahead of time.
 
   Args:
     topology: 'KIND:SHAPE' of TPU chips, e.g. 'v5e:2x4'; one of `HERE` for the devices
-      of this machine, on which programs can be run.
-    num_devices: chips to use, the first ones; 0 is all.
+      of this machine, which can also run the programs.
+    num_devices: number of chips, taken from the first; 0 uses all.
 
   Raises:
     UserError: on an unknown topology, too many chips, or without libtpu.
@@ -57,7 +57,7 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
       "pip install 'fesem_jax[tpu]'."
     )
   for name, value in _ENVIRONMENT.items():
-    if 'WARNING' in os.environ.get(name, 'WARNING'):  # As JAX leaves it without a TPU.
+    if 'WARNING' in os.environ.get(name, 'WARNING'):  # JAX's value without a TPU.
       os.environ[name] = value
   try:
     found = topologies.get_topology_desc(platform='tpu', topology_name=topology)

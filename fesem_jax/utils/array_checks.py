@@ -1,4 +1,4 @@
-"""Checks that convert parsed values to arrays."""
+"""Checked conversions of parsed values to arrays."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from fesem_jax.utils.errors import UserError
 
-# Labels beyond are a mistake, such as ids in place of labels.
+# Larger labels are a mistake, such as ids in place of labels.
 MAX_CLASSES = 2**20
 
 
@@ -14,7 +14,7 @@ def numbers(values: Any, where: str, what: str) -> np.ndarray:
   """Parsed JSON as a float64 array.
 
   Raises:
-    UserError: if it holds anything but numbers, or rows of several lengths.
+    UserError: if it holds anything but numbers, or rows of different lengths.
   """
   try:
     array = np.asarray(values)
@@ -30,12 +30,12 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
 
   Args:
     y: one whole number for each example, of any dtype.
-    where: file or argument they come from, for errors.
+    where: source file or argument, for error messages.
     num_classes: L, if known.
 
   Raises:
     UserError: if they are anything else, such as targets of a regression or several
-      labels an example.
+      labels per example.
   """
   numbered = numbers(y, where, 'labels')
   if numbered.ndim != 1 or not _are_whole(numbered, 0):
@@ -47,7 +47,7 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
 
 
 def _are_whole(numbered: np.ndarray, least: int) -> bool:
-  """Whether numbers are whole and none is less than the least."""
+  """Whether all numbers are whole and at least `least`."""
   whole = bool((numbered == np.round(numbered)).all())
   return whole and numbered.min(initial=0) >= least
 
@@ -67,7 +67,7 @@ def targets(y: Any, where: str, num_targets: int | None) -> np.ndarray:
 
   Args:
     y: [N] or [N, D] numbers, of any dtype.
-    where: file or argument they come from, for errors.
+    where: source file or argument, for error messages.
     num_targets: D, if known.
 
   Raises:
@@ -93,11 +93,11 @@ def targets(y: Any, where: str, num_targets: int | None) -> np.ndarray:
 
 
 def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:
-  """Next tokens of sequences: [N, S] int32 in 0..L-1, or -1 where there is none.
+  """Next tokens of sequences: [N, S] int32 in 0..L-1, or -1 for no token.
 
   Args:
     y: [N, S] whole numbers, of any dtype.
-    where: file or argument they come from, for errors.
+    where: source file or argument, for error messages.
     num_tokens: L, if known.
 
   Raises:
@@ -113,7 +113,7 @@ def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:
 
 
 def weights(x: Any, where: str) -> np.ndarray:
-  """An array of a model as float32; raises `UserError` unless it is finite there."""
+  """An array of a model as float32; raises `UserError` unless all values are finite."""
   array = np.asarray(x)
   if array.dtype.kind in 'fiu':
     with np.errstate(over='ignore'):
@@ -124,7 +124,7 @@ def weights(x: Any, where: str) -> np.ndarray:
 
 
 def to_bytes(pixels: np.ndarray, where: str) -> np.ndarray:
-  """Pixels between 0 and 1, which are bytes over 255, as these bytes."""
+  """Pixels in [0, 1] as bytes, multiplied by 255."""
   if not (pixels.min(initial=0) >= 0 and pixels.max(initial=1) <= 1):
     raise UserError(
       f'{where}: pixels from {pixels.min():g} to {pixels.max():g}; they must lie '

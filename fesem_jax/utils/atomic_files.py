@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all, never through a link."""
+"""Atomic writes of files, never through a link."""
 
 import contextlib
 import os
@@ -14,20 +14,19 @@ from fesem_jax.utils.errors import UserError
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
-  """A new file, open for writing, that takes the place of `path` once it is whole.
+  """Opens a new file for writing that replaces `path` when it is complete.
 
-  It lies beside `path` under a random name (`.NAME.RANDOM.partial`) that did not
-  exist before, so that a link planted there is never followed; where `path` is a
-  link itself, the link is replaced and not what it points to. The file's own
-  path is its attribute `name`.
+  The file is in the folder of `path`, with a random new name
+  (`.NAME.RANDOM.partial`), so an existing link is never followed. If `path` is a link,
+  the link is replaced and not its target. The attribute `name` of the file is its path.
 
   Args:
     path: to write or replace; its folder must exist.
 
   Raises:
-    UserError: if it cannot be written, e.g. on a full disk; `path` is then as before.
+    UserError: if it cannot be written, e.g. on a full disk; `path` does not change.
   """
-  # Names may have up to 255 bytes, a character up to 4.
+  # Names have at most 255 bytes, and characters at most 4.
   partial = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(8)}.partial')
   made = False
   try:
@@ -37,7 +36,7 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
     with open(partial, 'wb', opener=lambda *_: descriptor) as file:
       yield file
       file.flush()
-      os.fsync(file.fileno())  # Or a power cut could leave the new name empty.
+      os.fsync(file.fileno())  # Otherwise a power cut could leave an empty file.
     os.replace(partial, path)
     made = False
   except OSError as e:
@@ -51,7 +50,7 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a whole file of UTF-8 or nothing; readers never see half of one."""
+  """Writes a UTF-8 file atomically; readers never see a part of it."""
   with replacing(path) as file:
     file.write(text.encode())
 
@@ -59,13 +58,13 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
 def write_arrays_atomically(
   path: pathlib.Path, arrays: dict[str, np.ndarray], compress: bool = True
 ) -> None:
-  """Writes an .npz as a whole or not at all; raises `UserError`."""
+  """Writes an .npz file atomically; raises `UserError`."""
   save = np.savez_compressed if compress else np.savez
   with replacing(path) as file:
     save(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
 
 
 def is_writable(folder: pathlib.Path) -> bool:
-  """Whether a folder can be written, or made in the nearest that exists above it."""
+  """Whether a folder is writable, or can be created in its nearest existing parent."""
   existing = next(f for f in (folder, *folder.absolute().parents) if f.exists())
   return os.access(existing, os.W_OK | os.X_OK)

@@ -1,7 +1,7 @@
 """Names and values from files and users, escaped for display.
 
-They may hold anything: markup of Matplotlib, LaTeX or Markdown, control characters
-(which neither terminals nor SVG should get), lone surrogates, or very long text.
+They may contain anything: markup of Matplotlib, LaTeX or Markdown, control characters
+(unsafe in terminals and SVG), lone surrogates, or very long text.
 """
 
 _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
@@ -19,8 +19,8 @@ def printable(value: object, limit: int = 40) -> str:
   """A value as one line of printable characters.
 
   Args:
-    value: any; what is not a string is shown as `str` gives it.
-    limit: most characters; of a longer text the middle is left out.
+    value: anything, converted by `str`.
+    limit: maximum number of characters; longer text loses its middle.
 
   Returns:
     At most `limit` characters.
@@ -33,7 +33,7 @@ def printable(value: object, limit: int = 40) -> str:
 
 
 def text_of(value: object) -> str:
-  """An option's value as folders and tables call it: '0.1', '1', 'true', '64,32'."""
+  """An option's value in names of folders and tables: '0.1', '1', 'true', '64,32'."""
   if isinstance(value, list | tuple):
     return ','.join(map(text_of, value))
   text = str(value)
@@ -56,7 +56,7 @@ def in_markdown(value: object, limit: int = 255) -> str:
 
 
 def in_bytes(size: float) -> str:
-  """Bytes for people, e.g. '3.5 GiB'."""
+  """A number of bytes with its unit, e.g. '3.5 GiB'."""
   for unit in ('bytes', 'KiB', 'MiB', 'GiB'):
     if abs(size) < 1024:
       return f'{size:,.0f} bytes' if unit == 'bytes' else f'{size:,.1f} {unit}'

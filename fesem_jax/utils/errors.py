@@ -1,4 +1,4 @@
-"""Errors for mistakes of users, and the names of arguments."""
+"""Errors for mistakes of users, and names of arguments in messages."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,19 @@ from fesem_jax.utils.display import printable
 
 
 class UserError(ValueError):
-  """A mistake of the user's, in one sentence that names the argument or file.
+  """A mistake of the user, in one sentence that names the argument or file.
 
-  Arguments stand in backquotes, `name` or `name=value`, so that the experiment
-  binaries can name their flags instead; see `argument`.
+  Arguments are in backquotes, `name` or `name=value`, so that the experiment binaries
+  can translate them to flags; see `argument`.
   """
 
 
 class Diverged(UserError):  # noqa: N818 - the outcome of a run.
-  """A round in which no client, or not the loss or Eq. 6, came out finite."""
+  """A round without any finite update, or whose loss or Eq. 6 is not finite."""
 
 
 def argument(name: str, *value: object) -> str:
-  """How an error names an argument, with the value that was given if there is one."""
+  """An argument in an error message, with its value if one is given."""
   return f'`{"=".join([name, *(printable(v).replace("`", "?") for v in value)])}`'
 
 

@@ -1,4 +1,4 @@
-"""Memory that the process has freed but still holds."""
+"""Freed memory that the process still holds."""
 
 import contextlib
 import ctypes
@@ -6,10 +6,11 @@ import sys
 
 
 def give_back() -> None:
-  """Gives freed memory back to the system, where glibc would keep it.
+  """Returns freed memory to the system if the C library is glibc.
 
-  It keeps the small pieces of which compilers need many, some 300 MiB after the
-  programs of a run, and arrays of up to 32 MiB. The call takes milliseconds.
+  glibc keeps freed small blocks, of which compilers use many (about 300 MiB after
+  compiling the programs of a run), and arrays of up to 32 MiB. The call takes
+  milliseconds.
   """
   if sys.platform == 'linux':
     with contextlib.suppress(OSError, AttributeError):  # Another C library.

@@ -12,11 +12,11 @@ from fesem_jax.utils import processes
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
-  """The run was interrupted after a whole round and can be continued."""
+  """The run was interrupted after a complete round and can be resumed."""
 
   @classmethod
   def after(cls, done: int, rounds: int, folder: pathlib.Path | None) -> 'Stopped':
-    """The exception of a run, saved in `folder` if any, which says how to continue."""
+    """The exception of a run saved in `folder`, if any, with instructions to resume."""
     if folder is None:
       return cls(
         f'Stopped after round {done} of {rounds}; nothing was saved (no workdir).'
@@ -29,11 +29,11 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-  """Turns the first Ctrl-C into a request; a second one acts at once.
+  """Defers the first Ctrl-C; a second one interrupts immediately.
 
   Yields:
-    A function that says whether Ctrl-C was pressed. It always says no outside the main
-    thread, as only the main thread receives signals.
+    A function that returns whether Ctrl-C was pressed. It is always False outside the
+    main thread, since only the main thread receives signals.
   """
   requested, speaks = False, processes.is_first()
 

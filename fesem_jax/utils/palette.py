@@ -1,4 +1,4 @@
-"""The colors of figures: Okabe and Ito's, which color-blind readers can tell apart."""
+"""The colors of figures: the color-blind safe palette of Okabe and Ito."""
 
 PALETTE = (
     '#0072B2', '#D55E00', '#009E73', '#CC79A7',
@@ -7,5 +7,5 @@ PALETTE = (
 
 
 def color_of(i: int) -> str:
-  """The color of run or cluster number i."""
+  """The color of the i-th run or cluster."""
   return PALETTE[i % len(PALETTE)]

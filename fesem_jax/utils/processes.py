@@ -1,8 +1,8 @@
 """Several processes, each with devices of its own, that run one simulation together.
 
-Every process calls the same functions of the library in the same order. The first one
-decides what is not computed, such as what a workdir holds, and alone writes files;
-the others are told. In a single process all of this is nothing.
+Every process calls the same functions of the library in the same order. The first
+process writes files and broadcasts values that are not computed, such as the content of
+a workdir. With one process, these functions are no-ops.
 """
 
 import contextlib
@@ -27,34 +27,34 @@ from fesem_jax.utils.errors import UserError, argument
 
 AUTO = 'auto'
 
-# A process that was silent for so long is dead, and the others end.
+# A process without a heartbeat for this long counts as dead, and the others end.
 HEARTBEAT_SECONDS = 60
-# Processes wait so long for each other at the start.
+# The time for which processes wait for each other at the start.
 MEETING_SECONDS = 120
 
 _PARTING_SECONDS = 3
 
-# What errors of JAX say where another process is gone.
+# In error messages of JAX after the loss of another process.
 _LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 
 _Value = TypeVar('_Value')
 
-# Messages of the first process: their length, then as many bytes as fit.
+# Broadcast messages begin with their length; the first packet has this many bytes.
 _HEAD, _PACKET = 4, 1024
 
 
 class FirstProcessFailed(UserError):  # noqa: N818 - the first process reports it.
-  """An error that the first process reports for all."""
+  """An error that the first process reports for all processes."""
 
 
 class Group(NamedTuple):
-  """The processes that run together, as this one knows them.
+  """The processes that run together, from the view of this process.
 
   Attributes:
-    address: HOST:PORT where the first process waits for the others; 'auto' where JAX
-      finds the processes by itself (TPU pods, Slurm, Open MPI); '' is one process.
-    process_id: of this process, counted from 0; -1 where it is to be found.
-    num_processes: how many there are; 0 where it is to be found.
+    address: HOST:PORT at which the first process waits for the others; 'auto' if JAX
+      detects the processes (TPU pods, Slurm, Open MPI); '' for a single process.
+    process_id: number of this process, from 0; -1 if JAX detects it.
+    num_processes: number of processes; 0 if JAX detects it.
   """
 
   address: str = ''
@@ -62,7 +62,7 @@ class Group(NamedTuple):
   num_processes: int = 0
 
   def check(self) -> None:
-    """Raises `UserError` if the three do not fit together."""
+    """Raises `UserError` if the three values are inconsistent."""
     address, process_id, number = self
     if not address or address == AUTO:
       if (process_id >= 0 or number > 1) and not address:
@@ -89,17 +89,17 @@ class Group(NamedTuple):
 
 
 def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
-  """Joins the other processes; to be called before anything else uses JAX.
+  """Connects to the other processes; call it before any other use of JAX.
 
   CPU devices exchange arrays by Gloo.
 
   Args:
-    group: the processes; a group of one does nothing.
-    wait_seconds: how long to wait for the others.
+    group: the processes; with one process, the call is a no-op.
+    wait_seconds: maximum time to wait for the other processes.
 
   Raises:
-    UserError: if the three numbers do not fit together or differ between processes, if
-      processes are missing after that time, or if JAX is to find them and cannot.
+    UserError: if the values of `group` are inconsistent or differ between processes, if
+      processes are missing after that time, or if JAX cannot detect them.
   """
   group.check()
   if not group.address or (group.address != AUTO and group.num_processes == 1):
@@ -107,7 +107,7 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
   if group.address != AUTO:
     rendezvous.wait_for_all(*group, wait_seconds)
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-  # It would take SIGTERM for a notice and run on.
+  # Otherwise JAX treats SIGTERM as a preemption notice and the process continues.
   jax.config.update('jax_enable_preemption_service', False)
   options: dict[str, Any] = {'heartbeat_timeout_seconds': HEARTBEAT_SECONDS}
   if group.address == AUTO:
@@ -123,7 +123,7 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
 
 
 def _found_by_jax(group: Group, **options: Any) -> None:
-  """Joins processes that JAX finds by what the cluster says of them."""
+  """Connects to processes that JAX detects from the environment of the cluster."""
   number, process_id = group.num_processes or None, group.process_id
   try:
     jax.distributed.initialize(
@@ -139,7 +139,7 @@ def _found_by_jax(group: Group, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _without_stdout() -> Iterator[None]:
-  """Drops what C++ writes to standard output."""
+  """Discards the standard output of C++ code."""
   sys.stdout.flush()
   kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
   try:
@@ -152,16 +152,16 @@ def _without_stdout() -> Iterator[None]:
 
 
 def count() -> int:
-  """How many processes run together."""
+  """Number of processes that run together."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def on_this_machine() -> int:
-  """How many of them share this machine, and its memory."""
+  """Number of these processes on this machine, which share its memory."""
   return 1 if count() == 1 else _with_this_name()
 
 
-@functools.cache  # They do not move.
+@functools.cache  # Processes do not migrate.
 def _with_this_name() -> int:
   name = platform.node()
   with contextlib.suppress(OSError):  # Containers may share a name.
@@ -173,23 +173,23 @@ def _with_this_name() -> int:
 
 
 def is_first() -> bool:
-  """Whether this process is the one that writes files and speaks."""
+  """Whether this process is the first one, which writes files and prints."""
   return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def is_loss(error: BaseException) -> bool:
-  """Whether an error of JAX says that another process is gone."""
+  """Whether an error of JAX reports the loss of another process."""
   return count() > 1 and _LOSS.search(str(error)) is not None
 
 
 def leave(code: Any) -> NoReturn:
-  """Ends this process after an error, whether or not the others end too.
+  """Ends this process after an error, without waiting for the others.
 
   JAX would wait minutes for them.
   """
   for stream in (sys.stdout, sys.stderr):
     stream.flush()
-  # Processes that end together do not take each other for dead.
+  # Otherwise processes that end together report each other as dead.
   parting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
   parting.start()
   parting.join(_PARTING_SECONDS)
@@ -197,13 +197,13 @@ def leave(code: Any) -> NoReturn:
 
 
 def barrier(name: str) -> None:
-  """Waits until every process is here."""
+  """Waits until every process has called it."""
   if count() > 1:
     multihost_utils.sync_global_devices(name)
 
 
 def on_host(tree: Any) -> Any:
-  """The arrays of a tree, whole, on the host of every process."""
+  """The complete arrays of a tree, on the host of every process."""
   if count() == 1:
     return jax.device_get(tree)
 
@@ -218,9 +218,9 @@ def on_host(tree: Any) -> Any:
 
 
 def from_first(make: Callable[[], _Value]) -> _Value:
-  """What `make` returns in the first process, which alone calls it.
+  """Calls `make` in the first process and broadcasts its value to all processes.
 
-  It may be anything that JSON can hold. If `make` raises, the others raise
+  The value must be serializable as JSON. If `make` raises, the other processes raise
   `FirstProcessFailed`.
   """
   if count() == 1:
@@ -233,7 +233,7 @@ def from_first(make: Callable[[], _Value]) -> _Value:
   try:
     value = make()
     message = json.dumps({'value': value})
-  except BaseException as e:  # Or the others would wait for ever.
+  except BaseException as e:  # Otherwise the others would wait forever.
     _broadcast(json.dumps({'error': str(e)}).encode())
     raise
   _broadcast(message.encode())
@@ -241,7 +241,7 @@ def from_first(make: Callable[[], _Value]) -> _Value:
 
 
 def error_in_all(sentence: str) -> UserError:
-  """The exception for what every process found; the first one reports it."""
+  """The exception for an error in every process; the first process reports it."""
   return UserError(sentence) if is_first() else FirstProcessFailed(sentence)
 
 
@@ -253,16 +253,16 @@ def any_of(flag: bool) -> bool:
 
 
 def total(own: np.ndarray) -> np.ndarray:
-  """The sum of arrays of which every process gives one of the same shape."""
+  """The sum of one array of each process, all of the same shape."""
   if count() == 1:
     return own
   return multihost_utils.process_allgather(own).sum(axis=0, dtype=own.dtype)
 
 
 def check_same(what: str, value: Any) -> None:
-  """Raises `UserError` in every process unless all have made the same value.
+  """Raises `UserError` in every process unless `value` is the same in all processes.
 
-  `what` the value is of is for the message; it may be anything that JSON can hold.
+  `what` describes the value in the message. The value must be serializable as JSON.
   """
   if count() == 1:
     return
@@ -278,18 +278,18 @@ def check_same(what: str, value: Any) -> None:
 
 
 def _broadcast(message: bytes) -> bytes:
-  """The message of the first process, in every process."""
+  """Sends the message of the first process to every process."""
   head = len(message).to_bytes(_HEAD, 'little') + message[: _PACKET - _HEAD]
   head = _sent(head.ljust(_PACKET, b'\0'))
   size, rest = int.from_bytes(head[:_HEAD], 'little'), message[_PACKET - _HEAD :]
   found = head[_HEAD:]
   if (missing := size - len(found)) > 0:
-    # In few sizes, as each is compiled.
+    # Rounded to powers of two, as each size is compiled.
     found += _sent(rest.ljust(1 << (missing - 1).bit_length(), b'\0'))
   return found[:size]
 
 
 def _sent(packet: bytes) -> bytes:
-  """A packet of the first process; all give one of the same length."""
+  """Broadcasts a packet of the first process; all pass packets of equal length."""
   array = np.frombuffer(packet, np.uint8)
   return np.asarray(multihost_utils.broadcast_one_to_all(array)).tobytes()

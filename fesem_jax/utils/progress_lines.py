@@ -1,4 +1,4 @@
-"""Progress of a run: a panel on a terminal, lines at a bounded rate in a log."""
+"""Progress of a run: a panel on a terminal, lines at a limited rate in a log."""
 
 import contextlib
 import contextvars
@@ -10,27 +10,27 @@ from typing import Protocol
 
 from fesem_jax.utils.progress_text import Rounds, in_words
 
-# A wait is worth a line after so many seconds, and rounds every so many.
+# Seconds after which a wait gets a line, and seconds between lines on rounds.
 _LONG, _EVERY = 2.0, 30.0
 
 
 class Display(Protocol):
-  """Where progress is shown."""
+  """A display of progress."""
 
   def waiting_for(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """Says what a block does."""
+    """Shows the operation of a block."""
     ...
 
   def within_a_round(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """Says what a block does where that needs no line of its own."""
+    """Shows the operation of a block without a separate line for it."""
     ...
 
   def rounds(self, rounds: Rounds, over: bool = False) -> None:
-    """Says how far a run is; `over` after its last round."""
+    """Shows the progress of the rounds; `over` after the last one."""
     ...
 
   def close(self) -> None:
-    """Shows nothing any more."""
+    """Ends the display."""
     ...
 
 
@@ -43,7 +43,7 @@ def shown(progress: bool | None) -> Iterator[None]:
 
   Args:
     progress: False shows nothing; None shows a panel on a terminal, and elsewhere lines
-      on what takes long; True shows lines on everything there.
+      on operations that take long; True shows lines on all operations there.
   """
   display: Display | None = None
   if progress is not False and sys.stderr.isatty():
@@ -62,13 +62,13 @@ def shown(progress: bool | None) -> Iterator[None]:
 
 
 def display() -> Display | None:
-  """Where progress is shown now; None where it is not."""
+  """The current display; None if progress is not shown."""
   return _SHOWN.get()
 
 
 @contextlib.contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-  """Says what a block does, and how long it took, if that is long."""
+  """Shows the operation of a block, and its duration if it is long."""
   shown_in = display()
   with contextlib.nullcontext() if shown_in is None else shown_in.waiting_for(what):
     yield
@@ -76,7 +76,7 @@ def waiting_for(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def within_a_round(what: str) -> Iterator[None]:
-  """Says on a terminal what a block does; to a log it is a part of the round."""
+  """Shows the operation of a block on a terminal; a log does not mention it."""
   shown_in = display()
   with contextlib.nullcontext() if shown_in is None else shown_in.within_a_round(what):
     yield
@@ -86,7 +86,7 @@ class Lines:
   """Progress as lines, for a log.
 
   Args:
-    long: seconds after which a wait is told of.
+    long: seconds after which a wait gets a line.
     every: seconds between lines on rounds.
   """
 

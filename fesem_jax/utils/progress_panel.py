@@ -14,14 +14,14 @@ from rich.text import Text
 
 from fesem_jax.utils.progress_text import Rounds, duration, in_words
 
-_A_SECOND = 4  # How often the lines are drawn.
+_A_SECOND = 4  # Refreshes per second.
 
 
 class Panel:
-  """Live lines: what is waited for, or a bar of rounds and the figures of the last.
+  """Live lines: pending operations, a progress bar and the last round's metrics.
 
   Args:
-    long: seconds after which a wait leaves a line behind.
+    long: seconds after which a wait leaves a permanent line.
   """
 
   def __init__(self, long: float):

@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 
 class Rounds(NamedTuple):
-  """How far the rounds of a run are.
+  """Progress of the rounds of a run.
 
   Attributes:
-    done: rounds.
-    total: rounds in all.
-    figures: of the last round, as text.
+    done: finished rounds.
+    total: all rounds.
+    figures: metrics of the last round, as text.
     left: seconds until the last round, or None.
   """
 

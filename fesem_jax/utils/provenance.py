@@ -38,7 +38,7 @@ def describe(mesh: Mesh) -> dict[str, Any]:
 
 
 def peak_host_bytes() -> int:
-  """The largest resident memory of this process so far, in bytes."""
+  """The peak resident memory of this process, in bytes."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak if sys.platform == 'darwin' else 1024 * peak
 
@@ -67,7 +67,7 @@ def versions() -> dict[str, str | None]:
 def commit() -> str | None:
   """The commit of the source tree, or None outside a checkout.
 
-  It ends in `-dirty` where files were changed since.
+  It ends in `-dirty` if files were changed since the commit.
   """
   folder = pathlib.Path(__file__).parent
   name = ['describe', '--always', '--dirty', '--abbrev=40', '--exclude=*']

@@ -1,11 +1,11 @@
-"""Processes find each other before JAX connects them.
+"""Rendezvous of the processes before JAX connects them.
 
 `jax.distributed.initialize` cannot do this alone. With JAX 0.10.2 and an
 `initialization_timeout`, a process ends by SIGABRT and a C++ trace if the coordinator
-or another process is missing or if two processes have one number, and by SIGSEGV if the
-port is taken; processes that disagree on their number are connected. Here the first
-process waits at the coordinator's address until all others have said who they are,
-answers them, and leaves the address to JAX.
+or another process is missing or if two processes have the same id, and by SIGSEGV if
+the port is taken; processes that disagree on their number are connected. Here the first
+process listens at the coordinator's address until all others have sent their ids,
+answers them, and releases the address to JAX.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ _RETRY_SECONDS = 0.2
 
 
 def wait_for_all(address: str, process_id: int, count: int, seconds: float) -> None:
-  """Waits until all `count` processes are there and agree on their number.
+  """Waits until all `count` processes are present and agree on their number.
 
-  Raises `UserError` in every process that is there, if some are missing after so many
-  seconds or if they disagree.
+  Raises `UserError` in every process that is present if others are missing after
+  `seconds`, or if they disagree.
   """
   deadline = time.monotonic() + seconds
   if process_id == 0:
@@ -34,7 +34,7 @@ def wait_for_all(address: str, process_id: int, count: int, seconds: float) -> N
 
 
 def _collect(address: str, count: int, seconds: float, deadline: float) -> None:
-  """The first process's part: collects the others and tells them the outcome."""
+  """In the first process: waits for the others and sends them the outcome."""
   with contextlib.ExitStack() as opened:
     listener = opened.enter_context(_listener(address))
     present: set[int] = set()
@@ -46,10 +46,10 @@ def _collect(address: str, count: int, seconds: float, deadline: float) -> None:
         connection = opened.enter_context(listener.accept()[0])
         other, other_count = _announcement(connection, deadline)
       except TimeoutError:
-        if time.monotonic() < deadline:  # A stranger who says nothing.
+        if time.monotonic() < deadline:  # Another program, which sends nothing.
           continue
         fault = _missing(address, count, seconds, present)
-      except (OSError, ValueError, TypeError):  # A stranger.
+      except (OSError, ValueError, TypeError):  # Another program.
         continue
       else:
         if other_count != count:
@@ -73,7 +73,7 @@ def _collect(address: str, count: int, seconds: float, deadline: float) -> None:
 def _announce(
   address: str, process_id: int, count: int, seconds: float, deadline: float
 ) -> None:
-  """Another process's part: says who it is and waits for the outcome."""
+  """In all other processes: sends the id and waits for the outcome."""
   host, _, port = address.rpartition(':')
   reason = 'no time was left'
   while (left := deadline - time.monotonic()) > 0:
@@ -81,7 +81,7 @@ def _announce(
       place = (host.strip('[]'), int(port))
       with socket.create_connection(place, timeout=left) as connection:
         connection.sendall(json.dumps([process_id, count]).encode() + b'\n')
-        # The first process may have begun to wait later.
+        # The first process may have started to wait later.
         connection.settimeout(left + seconds)
         fault = _received(connection)
     except (OSError, ValueError) as e:
@@ -99,7 +99,7 @@ def _announce(
 
 
 def _listener(address: str) -> socket.socket:
-  """A socket at the address: of this machine alone, or at the port on all networks."""
+  """A socket at the port: of this machine only, or on all networks."""
   host, _, number = address.rpartition(':')
   port = int(number)
   try:
@@ -117,25 +117,25 @@ def _listener(address: str) -> socket.socket:
 
 
 def _announcement(connection: socket.socket, deadline: float) -> tuple[int, int]:
-  """Number of the process that has connected, and how many it takes there to be."""
+  """Id of the connected process, and the number of processes that it expects."""
   connection.settimeout(max(0.01, min(5.0, deadline - time.monotonic())))
   process_id, count = _received(connection)
   return int(process_id), int(count)
 
 
 def _answer(connection: socket.socket, fault: str) -> None:
-  with contextlib.suppress(OSError):  # It has gone meanwhile; JAX will find out.
+  with contextlib.suppress(OSError):  # It has ended; JAX will detect that.
     connection.sendall(json.dumps(fault).encode() + b'\n')
 
 
 def _received(connection: socket.socket) -> Any:
-  """The JSON value of the line that the other side sends; raises `ValueError`."""
+  """The JSON value of the next received line; raises `ValueError`."""
   with connection.makefile('rb') as file:
     return json.loads(file.readline(_MAX_BYTES))
 
 
 def _missing(address: str, count: int, seconds: float, present: set[int]) -> str:
-  """The sentence where processes did not come."""
+  """The error message for missing processes."""
   absent = [str(i) for i in range(1, count) if i not in present]
   some = ', '.join(absent[:10]) + (' and others' if len(absent) > 10 else '')
   return (

@@ -1,4 +1,4 @@
-"""Reads files that may be damaged or malicious, within bounds, with clear errors."""
+"""Bounded reading of files that may be damaged or malicious, with clear errors."""
 
 import contextlib
 import gzip
@@ -13,15 +13,15 @@ import numpy as np
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.stored_rows import StoredRows, mapped
 
-# A compressed file that grows beyond both is refused as a bomb.
+# A compressed file that expands beyond both is refused as a bomb.
 MAX_RATIO = 200
 MAX_EXPANDED_BYTES = 2**30
-# An image of a few kilobytes may hold more; cameras make fewer.
+# An image of a few kilobytes may have more pixels; cameras produce fewer.
 MAX_PIXELS = 2**26
 
 
 def first_line(e: BaseException) -> str:
-  """What an exception says, in one line."""
+  """The first line of an exception's message."""
   words = e.args[0] if e.args else ''
   # The JSON parser quotes bytes that are not UTF-8.
   text = words.decode(errors='replace') if isinstance(words, bytes) else str(e)
@@ -30,7 +30,7 @@ def first_line(e: BaseException) -> str:
 
 @contextlib.contextmanager
 def reading(where: object) -> Iterator[None]:
-  """Makes any exception that reading `where` raises a `UserError`."""
+  """Converts any exception while reading `where` to a `UserError`."""
   try:
     yield
   except UserError:
@@ -46,8 +46,8 @@ class BoundedReader:
   """A binary file, gzipped or not, that never expands beyond the bounds above.
 
   Raises:
-    UserError: on opening if it cannot be read; on reading if it is damaged or
-      expands too far.
+    UserError: on opening, if it cannot be read; on reading, if it is damaged or
+      expands too much.
   """
 
   def __init__(self, path: pathlib.Path):
@@ -87,7 +87,7 @@ class BoundedReader:
 
 
 def check_expanded(path: pathlib.Path, expanded: int) -> None:
-  """Raises `UserError` if so many bytes in a file of its size are a bomb."""
+  """Raises `UserError` if a file that expands to `expanded` bytes is a bomb."""
   if expanded > max(MAX_EXPANDED_BYTES, MAX_RATIO * path.stat().st_size):
     raise UserError(
       f'{path} expands to {expanded / 2**20:.0f} MiB, over {MAX_RATIO} times its '
@@ -96,7 +96,7 @@ def check_expanded(path: pathlib.Path, expanded: int) -> None:
 
 
 def check_pixels(size: tuple[int, int], where: object) -> None:
-  """Raises `UserError` if an image that is not decoded yet is a bomb."""
+  """Raises `UserError` if an image has too many pixels to be decoded."""
   width, height = size
   if width * height > MAX_PIXELS:
     raise UserError(
@@ -110,13 +110,13 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
   Args:
     path: of the file.
     stored: names of arrays that stay in the file, as `StoredRows`, unless they are
-      compressed; it must then be replaced, not written to.
+      compressed; such a file may be replaced, but not modified.
 
   Raises:
     UserError: if it is damaged, expands beyond the bounds, or holds pickled
       objects, which are never unpickled.
   """
-  # Opened once: it may be replaced meanwhile.
+  # Opened once, as it may be replaced between two openings.
   with reading(path), path.open('rb') as file, zipfile.ZipFile(file) as archive:
     members = archive.infolist()
     plain = {i.filename for i in members if i.compress_type == zipfile.ZIP_STORED}
@@ -130,7 +130,7 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
           for name in held.files
         }
       for name, x in arrays.items():
-        if isinstance(x, bytes):  # What NumPy gives of a member without its header.
+        if isinstance(x, bytes):  # NumPy's value for a member without a header.
           raise ValueError(f'{name} is not an array')
       return arrays
     except ValueError as e:
@@ -144,8 +144,8 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
 def inside(folder: pathlib.Path, name: str, source: object) -> pathlib.Path:
   """The path of the file `name` below a folder.
 
-  Raises `UserError` if the name, which `source` gives and may be hostile, leads out of
-  the folder.
+  Raises `UserError` if the name, which comes from `source` and may be malicious, leads
+  out of the folder.
   """
   parts = pathlib.PurePosixPath(name.replace('\\', '/'))
   bad = {':', '\0'} & set(name)

@@ -1,6 +1,6 @@
-"""Rows of an array that stay in their file until they are read.
+"""Rows of an array that stay in a file until they are read.
 
-A process that trains some of the clients holds the examples of these only.
+A process that trains some of the clients holds only their examples.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-# Of what is read at once where all is looked over.
+# Size of a block when all rows are read.
 _BLOCK_BYTES = 2**25
 
 _HEADERS = {
@@ -23,8 +23,8 @@ class StoredRows:
   """[T, ...] rows, chosen from an array in a file, read when they are indexed.
 
   Attributes:
-    shape: as if they were an array.
-    dtype: of what is read.
+    shape: of the array of all rows.
+    dtype: of the rows that are read.
   """
 
   def __init__(
@@ -37,8 +37,8 @@ class StoredRows:
 
     Args:
       held: [N, ...] array that is mapped into memory.
-      rows: [T] which of its rows, in order; None is all of them.
-      change: what is done to values as they are read, one by one.
+      rows: [T] numbers of its rows, in order; None for all rows.
+      change: elementwise function of the values, applied when they are read.
     """
     self._held, self._rows, self._change = held, rows, change
     count = len(held) if rows is None else len(rows)
@@ -52,7 +52,7 @@ class StoredRows:
 
   @property
   def nbytes(self) -> int:
-    """Bytes of all rows, were they read."""
+    """Bytes of all rows in memory."""
     return math.prod(self.shape) * self.dtype.itemsize
 
   def __len__(self) -> int:
@@ -69,12 +69,12 @@ class StoredRows:
     return np.asarray(self[:], dtype)
 
   def take(self, rows: np.ndarray) -> 'StoredRows':
-    """Some of the rows, which stay where they are."""
+    """Some of the rows, without reading them."""
     chosen = rows if self._rows is None else self._rows[rows]
     return StoredRows(self._held, chosen, self._change)
 
   def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> 'StoredRows':
-    """The rows with another change to their values, after those before."""
+    """The rows with one more change, applied after the previous ones."""
     return StoredRows(self._held, self._rows, lambda x: change(self._changed(x)))
 
   def _changed(self, x: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ Rows = np.ndarray | StoredRows
 
 
 def take(x: Rows, rows: np.ndarray) -> Rows:
-  """Some rows of an array; those of a file stay there."""
+  """Some rows of an array; rows of a file are not read."""
   if isinstance(x, StoredRows):
     return x.take(rows)
   chosen = _aligned((len(rows), *x.shape[1:]), x.dtype)
@@ -93,7 +93,7 @@ def take(x: Rows, rows: np.ndarray) -> Rows:
 
 
 def read(x: Rows) -> np.ndarray:
-  """The array itself, read if it is in a file."""
+  """The array in memory, read if it is in a file."""
   if not isinstance(x, StoredRows):
     return x
   whole = _aligned(x.shape, x.dtype)
@@ -103,12 +103,12 @@ def read(x: Rows) -> np.ndarray:
 
 
 def changed(x: Rows, change: Callable[[np.ndarray], np.ndarray]) -> Rows:
-  """Values that are changed one by one; those of a file when they are read."""
+  """The values after an elementwise change, of a file applied when they are read."""
   return x.changed(change) if isinstance(x, StoredRows) else change(x)
 
 
 def blocks(x: Rows) -> Iterator[tuple[int, np.ndarray]]:
-  """All rows, so few at a time that they need little memory.
+  """All rows in blocks of limited size.
 
   Yields:
     Number of the first row, and the rows.
@@ -119,7 +119,7 @@ def blocks(x: Rows) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-  """An array whose memory CPU devices share; others they copy, each for itself."""
+  """An array aligned so that CPU devices share its memory instead of copying it."""
   size, line = math.prod(shape) * dtype.itemsize, 64
   raw = np.empty(size + line, np.uint8)
   start = -raw.ctypes.data % line
@@ -127,15 +127,15 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def mapped(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-  """An array of an .npz file that is read where it is used.
+  """An array of an .npz file, mapped into memory.
 
   Args:
-    file: opened for reading; the file must not be written to afterwards, only replaced.
-    archive: the same as a zip file.
+    file: opened for reading; it may be replaced afterwards, but not modified.
+    archive: the same file, opened as a zip archive.
     name: of the array, which is stored without compression.
 
   Raises:
-    ValueError: if it holds Python objects, or bytes other than its header says.
+    ValueError: if it holds Python objects, or if its length differs from its header.
     zipfile.BadZipFile: if its checksum is wrong.
   """
   member = archive.getinfo(f'{name}.npy')
@@ -145,11 +145,11 @@ def mapped(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> np.ndarray:
       raise ValueError(f'{name} is of version {version} of the format, not of 1 or 2')
     shape, by_column, dtype = _HEADERS[version](held)
     header = held.tell()
-    while held.read(_BLOCK_BYTES):  # At its end it compares checksums.
+    while held.read(_BLOCK_BYTES):  # Compares the checksum at the end.
       pass
   if dtype.hasobject:
     raise ValueError('Objects are pickled.')
-  # Else the rows would reach into what follows in the file.
+  # Otherwise rows would contain the bytes that follow in the file.
   if header + math.prod(shape) * dtype.itemsize != member.file_size:
     raise ValueError(f'{name} is not as long as its header says')
   file.seek(member.header_offset + 26)  # Lengths of the name and the extra field.

@@ -7,13 +7,13 @@ from typing import Any
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-  """The lines of a Markdown table, of cells that are escaped already."""
+  """The lines of a Markdown table; the cells must be escaped."""
   lines = [f'| {" | ".join(cells)} |' for cells in (head, *rows)]
   return [lines[0], '|---' * len(head) + '|', *lines[1:]]
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-  """A table as CSV; None is an empty cell."""
+  """A table as CSV; None becomes an empty cell."""
   out = io.StringIO()
   csv.writer(out, lineterminator='\n').writerows([head, *rows])
   return out.getvalue()
@@ -23,8 +23,8 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
   """Lines of cells, each column as wide as its widest cell.
 
   Args:
-    rows: the heads first.
-    left: numbers of the columns that are aligned to the left.
+    rows: of cells, the head first.
+    left: numbers of the left-aligned columns.
   """
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   return [
@@ -39,5 +39,5 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
 def mean_and_deviation(
   value: Sequence[float | None] | None, digits: int = 1, join: str = ' ± '
 ) -> str:
-  """A mean and its standard deviation, either of which may be None."""
+  """A mean and its standard deviation; either may be None."""
   return join.join(f'{x:.{digits}f}' for x in value or () if x is not None)

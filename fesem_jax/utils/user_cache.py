@@ -8,15 +8,15 @@ from fesem_jax.utils.errors import UserError
 
 
 def folder() -> pathlib.Path:
-  """The folder of this package, which may not exist yet."""
+  """The cache folder of this package, which may not exist."""
   base = os.environ.get('XDG_CACHE_HOME', '')
-  # As the XDG specification says, a relative path is ignored.
+  # The XDG specification says to ignore a relative path.
   root = pathlib.Path(base) if os.path.isabs(base) else pathlib.Path.home() / '.cache'
   return root / 'fesem_jax'
 
 
 def make_private(folder: pathlib.Path) -> None:
-  """Makes a folder that only this user may write to; refuses one that others may."""
+  """Creates a folder writable by this user only; refuses one that others can write."""
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
   found = folder.lstat()
   mine = not hasattr(os, 'getuid') or found.st_uid == os.getuid()
