@@ -42,8 +42,8 @@ def advice(plan: Plan, memory: int, num_devices: int) -> list[str]:
   if plan.stack_bytes and excess <= plan.stack_bytes:
     stack = in_bytes(plan.stack_bytes)
     sentences += [
-      f'--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD): {stack} of local '
-      'models move to host memory.',
+      f'--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD, FedDyn): {stack} of '
+      'local models move to host memory.',
       f'--client_state=streamed (FeSEM only): {stack} of local models are not stored.',
     ]
   if excess < plan.stack_bytes:

@@ -92,7 +92,7 @@ def test_advice_names_flags_that_make_a_run_fit():
   chunk, offloaded, streamed, more = fit_advice.advice(a_plan(800, stack=4000), 4700, 4)
   assert chunk.startswith('--clients_per_chunk=1:')
   assert offloaded.startswith(
-    '--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD):'
+    '--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD, FedDyn):'
   )
   assert streamed.startswith('--client_state=streamed (FeSEM only):')
   assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
