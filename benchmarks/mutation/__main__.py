@@ -12,35 +12,17 @@ changed statement (the function, if none does), the quickest first, until one fa
 change survives if none fails or if `--seconds` have passed.
 """
 
+import argparse
 import contextlib
 import functools
-import importlib
-import importlib.machinery
-import importlib.util
-import json
-import os
 import pathlib
 import random
-import signal
 import sqlite3
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 from xml.etree import ElementTree
 
-import pytest
-from absl import app, flags
-
-from benchmarks.mutation.changes import Mutant, changed, mutants_of
-
-_SAMPLE = flags.DEFINE_integer('sample', 320, 'Changes to try.')
-_SEED = flags.DEFINE_integer('seed', 2, 'Decides which.')
-_SECONDS = flags.DEFINE_float('seconds', 150, 'Seconds of tests for a change.')
-_WORKERS = flags.DEFINE_integer('workers', 2, 'Processes at a time.')
-_COVERAGE = flags.DEFINE_string('coverage', '.coverage', 'File of pytest-cov.')
-_JUNIT = flags.DEFINE_string('junit', 'build/junit.xml', 'File of pytest --junitxml.')
+from benchmarks.mutation import processes
+from benchmarks.mutation.changes import Mutant, mutants_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PACKAGES = (
@@ -87,9 +69,15 @@ def seconds_of_tests(path: pathlib.Path) -> dict[str, float]:
 
 
 def stages(
-  mutant: Mutant, lines: dict[str, dict[str, set[int]]], seconds: dict[str, float]
+  mutant: Mutant,
+  lines: dict[str, dict[str, set[int]]],
+  seconds: dict[str, float],
+  limit: float,
 ) -> list[dict[str, float]]:
-  """The tests of a change and their seconds: first those of the same name."""
+  """The tests of a change and their seconds: first those of the same name.
+
+  Others follow until all of them together take `limit` seconds.
+  """
   ran = lines.get(mutant.file, {})
   own = pathlib.PurePath(mutant.file)
   mirrored = f'tests/{own.parts[1]}/{own.stem}_test.py'
@@ -105,155 +93,71 @@ def stages(
   others, total = {}, 0.0
   for s, test in found:
     total += s
-    if test not in same and total <= _SECONDS.value:
+    if test not in same and total <= limit:
       others[test] = s
   return [stage for stage in (same, others) if stage]
 
 
-class _FirstFailure:
-  """A plugin of pytest that runs chosen tests in order and notes the first failure."""
-
-  def __init__(self, chosen: dict[str, float], until: float):
-    self._order = {test: i for i, test in enumerate(chosen)}
-    self._chosen, self._until = chosen, until
-    self.caught_by: str | None = None
-    self.tests = 0
-
-  def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-    """Keeps the chosen tests, the quickest first."""
-    import jax
-
-    # Programs of a changed file are of no use to the next one.
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 1e9)
-    items[:] = [item for item in items if item.nodeid in self._order]
-    items.sort(key=lambda item: self._order[item.nodeid])
-
-  def pytest_runtest_setup(self, item: Any) -> None:
-    """Ends the process if the test hangs, and the session if its time is up."""
-    signal.alarm(int(60 + 10 * self._chosen[item.nodeid]))
-    if time.perf_counter() > self._until:
-      item.session.shouldstop = 'The time is up.'
-
-  def pytest_collectreport(self, report: Any) -> None:
-    """Notes a file of tests that cannot be imported."""
-    if report.failed:
-      self.caught_by = f'importing {report.nodeid}'
-
-  def pytest_runtest_logreport(self, report: Any) -> None:
-    """Notes a failure."""
-    self.tests += report.when == 'call'
-    if report.failed:
-      self.caught_by = report.nodeid
+def unsound(rows: list[dict[str, Any]], workers: int) -> set[str]:
+  """Tests that caught a change and fail without it, too, in such a process."""
+  found = sorted({row['caught_by'] for row in rows if '::' in (row['caught_by'] or '')})
+  groups = [found[i : i + 30] for i in range(0, len(found), 30)]
+  jobs = [functools.partial(processes.passing, group) for group in groups]
+  sound = [
+    test for _, passed, _ in processes.outcomes(jobs, workers) for test in passed or ()
+  ]
+  return set(found) - set(sound)
 
 
-class _Mutated(importlib.machinery.SourceFileLoader):
-  """Finds and loads one module, from a changed syntax tree."""
-
-  def __init__(self, mutant: Mutant):
-    name = mutant.file.removesuffix('.py').replace('/', '.').removesuffix('.__init__')
-    super().__init__(name, str(ROOT / mutant.file))
-    self._mutant = mutant
-
-  def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-    """The specification of the changed module; None for all others."""
-    del path, target
-    if fullname != self.name:
-      return None
-    package = [str(pathlib.Path(self.path).parent)]
-    found = package if self.path.endswith('__init__.py') else None
-    return importlib.util.spec_from_file_location(
-      fullname, self.path, loader=self, submodule_search_locations=found
-    )
-
-  def get_code(self, fullname: str) -> Any:
-    """The code of the changed module."""
-    del fullname
-    return compile(changed(ROOT, self._mutant), self.path, 'exec')
-
-
-def attempt(mutant: Mutant, tests: list[dict[str, float]]) -> dict[str, Any]:
-  """Runs the tests of a change in this process: how many, and which one fails."""
-  sys.meta_path.insert(0, cast(Any, _Mutated(mutant)))
-  until, ran = time.perf_counter() + 2 * _SECONDS.value, 0
-  for stage in tests:
-    plugin = _FirstFailure(stage, until)
-    paths = sorted({test.partition('::')[0] for test in stage})
-    options = ['-x', '-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', '-p', 'no:cov']
-    code = int(pytest.main([*options, *paths], plugins=[plugin]))
-    ran += plugin.tests
-    if plugin.caught_by or code not in (0, 2, 5):
-      return {'caught_by': plugin.caught_by or f'exit {code}', 'tests': ran}
-  return {'caught_by': None, 'tests': ran}
-
-
-def _fork(work: Callable[[], Any], folder: pathlib.Path) -> int:
-  """Starts a process that writes what `work` returns to FOLDER/PID.json."""
-  if pid := os.fork():
-    return pid
-  code = 1
-  try:
-    log = os.open(folder / f'{os.getpid()}.log', os.O_CREAT | os.O_WRONLY)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    result = json.dumps(work())
-    (folder / f'{os.getpid()}.json').write_text(result)
-    code = 0
-  finally:
-    os._exit(code)
-
-
-def outcomes(jobs: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, Any, float]]:
-  """Number, result (None if the process died) and seconds of each job, as they end."""
-  waiting = list(enumerate(jobs))[::-1]
-  running: dict[int, tuple[int, float]] = {}
-  with tempfile.TemporaryDirectory() as name:
-    folder = pathlib.Path(name)
-    while waiting or running:
-      while waiting and len(running) < _WORKERS.value:
-        number, job = waiting.pop()
-        running[_fork(job, folder)] = number, time.perf_counter()
-      pid, _ = os.wait()
-      number, began = running.pop(pid)
-      path = folder / f'{pid}.json'
-      result = json.loads(path.read_text()) if path.exists() else None
-      yield number, result, time.perf_counter() - began
-
-
-def _import_others() -> None:
-  """Imports what tests need but no file that may be changed, and starts no backend."""
-  os.environ['HYPOTHESIS_STORAGE_DIRECTORY'] = tempfile.mkdtemp()
-  os.environ['PYTHONDONTWRITEBYTECODE'] = '1'
-  for name in (
-    'flax.linen', 'jax.experimental.pallas', 'optax', 'orbax.checkpoint', 'scipy.stats',
-    'sklearn.cluster', 'sklearn.metrics',
-  ):  # fmt: skip
-    importlib.import_module(name)
-  if any(name.partition('.')[0] == 'fesem_jax' for name in sys.modules):
-    raise RuntimeError('fesem_jax is imported: changes would not reach the tests.')
-
-
-def main(argv: list[str]) -> None:
-  """Tries a sample of changes and saves their outcomes."""
-  del argv
-  possible = [mutant for file in files() for mutant in mutants_of(ROOT, file)]
-  chosen = random.Random(_SEED.value).sample(possible, _SAMPLE.value)
-  lines = lines_of_tests(pathlib.Path(_COVERAGE.value))
-  seconds = seconds_of_tests(pathlib.Path(_JUNIT.value))
-  _import_others()
-  jobs = [functools.partial(attempt, m, stages(m, lines, seconds)) for m in chosen]
+def tried(
+  mutants: list[Mutant], tests: list[Any], limit: float, workers: int
+) -> list[dict[str, Any]]:
+  """The outcome of each change, as it is printed."""
+  jobs = [
+    functools.partial(processes.attempt, ROOT, mutant, of_mutant, limit)
+    for mutant, of_mutant in zip(mutants, tests, strict=True)
+  ]
   rows = []
-  for number, result, took in outcomes(jobs):
+  for number, result, took in processes.outcomes(jobs, workers):
+    mutant = mutants[number]
     result = result or {'caught_by': 'the end of its process', 'tests': None}
-    rows.append(chosen[number]._asdict() | result | {'seconds': round(took, 1)})
-    mutant = chosen[number]
+    rows.append(mutant._asdict() | result | {'seconds': round(took, 1)})
     print(
       f'{len(rows)}/{len(jobs)} {"caught" if result["caught_by"] else "SURVIVED"} '
       f'{took:.0f} s {mutant.file}:{mutant.lines[0]} {mutant.before} -> {mutant.after} '
       f'[{result["caught_by"]}]',
       flush=True,
     )
-  survivors = [row for row in rows if not row['caught_by']]
-  caught = len(rows) - len(survivors)
+  return rows
+
+
+def main() -> None:
+  """Tries a sample of changes and saves their outcomes."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--sample', type=int, default=320, help='changes to try')
+  parser.add_argument('--seed', type=int, default=2, help='decides which')
+  parser.add_argument('--seconds', type=float, default=100, help='tests of a change')
+  parser.add_argument('--workers', type=int, default=2, help='processes at a time')
+  parser.add_argument('--coverage', default='.coverage', help='file of pytest-cov')
+  parser.add_argument('--junit', default='build/junit.xml', help='of pytest --junitxml')
+  args = parser.parse_args()
+  possible = [mutant for file in files() for mutant in mutants_of(ROOT, file)]
+  waiting = random.Random(args.seed).sample(possible, args.sample)
+  lines = lines_of_tests(pathlib.Path(args.coverage))
+  seconds = seconds_of_tests(pathlib.Path(args.junit))
+  processes.import_others()
+  rows: list[dict[str, Any]] = []
+  while waiting:
+    tests = [stages(m, lines, seconds, args.seconds) for m in waiting]
+    rows += tried(waiting, tests, args.seconds, args.workers)
+    wrong = unsound(rows, args.workers)
+    seconds = {test: s for test, s in seconds.items() if test not in wrong}
+    again = [row for row in rows if row['caught_by'] in wrong]
+    rows = [row for row in rows if row['caught_by'] not in wrong]
+    numbers = {(row['file'], row['number']) for row in again}
+    waiting = [m for m in waiting if (m.file, m.number) in numbers]
+    print(f'{len(wrong)} tests fail without a change; {len(waiting)} changes again.')
+  caught = sum(bool(row['caught_by']) for row in rows)
   print(f'{caught} of {len(rows)} caught, of {len(possible)} possible changes.')
   from benchmarks import common  # It imports files that may be changed.
   from fesem_jax.core import sharding
@@ -262,4 +166,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  main()

@@ -69,7 +69,8 @@ def clusters(
   near = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)[0][:, 1]
   near = np.sort(near)
   at = knee(near)
-  radius = scaling * float(near[-1 if at is None else at])
+  # The distance of a pair of points is rounded in other ways here and by DBSCAN.
+  radius = scaling * float(near[-1 if at is None else at]) * (1 + _ROUNDING)
   # A radius of 0 is refused; equal points are then clusters all the same.
   radius = max(radius, np.finfo(np.float64).tiny)
   found = DBSCAN(eps=radius, min_samples=2).fit_predict(points)

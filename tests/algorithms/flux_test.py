@@ -145,6 +145,17 @@ def test_clusters_are_numbered_by_id_and_points_far_from_all_are_alone():
   assert same[0] == same[1]
 
 
+@pytest.mark.parametrize('seed', range(20))
+def test_the_radius_reaches_the_pair_whose_distance_it_is(seed):
+  points = np.random.default_rng(seed).normal(size=(6, 40))
+  apart = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
+  near = np.sort(apart, axis=1)[:, 1]
+  own, radius = density.clusters(points, np.arange(6))
+  assert np.abs(near / radius - 1).min() < 2e-6
+  alone = np.bincount(own)[own] == 1
+  np.testing.assert_array_equal(alone, near > radius)
+
+
 def test_the_knee_is_where_an_increasing_curve_bends():
   assert density.knee(np.array([1.0, 1.1, 1.2, 1.3, 1.4, 5.0, 9.0])) == 4
   assert density.knee(np.linspace(0, 1, 9)) is None
