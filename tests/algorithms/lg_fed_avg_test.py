@@ -46,6 +46,12 @@ def test_matches_float64_reference(cohorts, devices):
   for i in range(len(SIZES)):
     got = reference.flat(reference.from_params(params, i))
     assert_close(got, reference.flat(bodies[i] + head), rtol=1e-3)
+  some = algorithm.client_params(state, data, np.array([2, 0]))
+  jax.tree.map(
+    lambda x, every: np.testing.assert_array_equal(x, every[np.array([2, 0])]),
+    some,
+    params,
+  )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Data split by client: a device holds its own clients' examples, and trains them."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,6 +93,20 @@ def test_numbers_of_devices_that_divide_8_draw_the_same_clients():
       found.add(frozenset(drawn_of(ids, devices, 40, 37)))
     assert len(found) == 1
     assert len(found.pop()) == 11
+
+
+def test_a_cohort_of_the_host_has_every_client_and_no_padding():
+  names = types.SimpleNamespace(names=np.arange(5))
+  data = types.SimpleNamespace(
+    info=names, num_clients=8, client_ids=np.array([2, 0, 4, 3, 1, 5, 6, 7])
+  )
+  for seed in range(5):
+    rng, mesh = np.random.default_rng(seed), sharding.client_mesh()
+    for count in (4, 5, 9):
+      ids = stratified.drawn_on_host(rng, count, data, mesh)
+      drawn = ids[ids < 8]
+      assert len(set(drawn.tolist())) == len(drawn) == min(count, 5)
+      assert drawn.max() < 5
 
 
 def test_parts_of_large_cohorts_are_exact_in_32_bits():

@@ -59,6 +59,13 @@ def test_examples_are_normalized_in_groups_under_the_same_names():
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+def test_the_last_axis_may_be_given_by_its_number():
+  key, x = jax.random.key(0), np.ones((2, *SHAPE), np.float32)
+  last, named = (models.with_group_norm(Net(axis), GROUPS) for axis in (-1, 3))
+  outputs = (module.init_with_output(key, x)[0] for module in (last, named))
+  np.testing.assert_array_equal(*outputs)
+
+
 def test_the_message_on_batch_statistics_says_how_to_mend_it():
   with pytest.raises(UserError, match=r"keeps \['batch_stats'\].*with_group_norm\(mod"):
     models.from_flax(Net(), SHAPE)
