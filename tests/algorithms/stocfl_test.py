@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.clustering.similar_clusters import merge_similar
+from fesem_jax.clustering.similar_clusters import components, merge_similar
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.utils.errors import UserError
@@ -196,6 +196,14 @@ def test_a_merged_cluster_keeps_the_number_of_its_largest_one():
   points, three = np.eye(4), [4, 4, 4, 0]
   own, fresh, count = merged_points(points, three, [True] * 3 + [False], range(4), 2)
   assert (own[0], own[3], count) == (1, 0, 4)
+
+
+def test_a_chain_of_similar_clusters_is_one_component():
+  order = np.array([4, 0, 5, 2, 1, 3])
+  linked = np.zeros((8, 8), bool)
+  linked[order[:-1], order[1:]] = linked[order[1:], order[:-1]] = True
+  found = components(jnp.asarray(linked))
+  assert found.tolist() == [0] * 6 + [6, 7]
 
 
 def test_means_are_compared_again_after_a_merge():
