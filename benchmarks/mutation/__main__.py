@@ -9,7 +9,8 @@ changes (`changes.py`) of the packages that compute results, and tries each in a
 of its own, forked from one that has imported JAX but none of ours. The file on disk
 stays as it is. The tests of the same name run first, then all others that run the
 changed statement (the function, if none does), the quickest first, until one fails. A
-change survives if none fails or if `--seconds` have passed.
+change survives if none fails or if `--seconds` have passed. One whose process ends, as
+a test hangs or crashes, does not count as caught either: look at it by hand.
 """
 
 import argparse
@@ -99,10 +100,15 @@ def stages(
   return [stage for stage in (same, others) if stage]
 
 
-def unsound(rows: list[dict[str, Any]], workers: int) -> set[str]:
+def unsound(
+  rows: list[dict[str, Any]], seconds: dict[str, float], workers: int
+) -> set[str]:
   """Tests that caught a change and fail without it, too, in such a process."""
-  found = sorted({row['caught_by'] for row in rows if '::' in (row['caught_by'] or '')})
-  groups = [found[i : i + 30] for i in range(0, len(found), 30)]
+  found = sorted({row['caught_by'] for row in rows} & seconds.keys())
+  groups = [
+    {test: seconds[test] for test in found[i : i + 30]}
+    for i in range(0, len(found), 30)
+  ]
   jobs = [functools.partial(processes.passing, group) for group in groups]
   sound = [
     test for _, passed, _ in processes.outcomes(jobs, workers) for test in passed or ()
@@ -121,11 +127,14 @@ def tried(
   rows = []
   for number, result, took in processes.outcomes(jobs, workers):
     mutant = mutants[number]
-    result = result or {'caught_by': 'the end of its process', 'tests': None}
+    verdict = 'ENDED'
+    if result:
+      verdict = 'caught' if result['caught_by'] else 'SURVIVED'
+    result = result or {'caught_by': None, 'tests': None}
     rows.append(mutant._asdict() | result | {'seconds': round(took, 1)})
     print(
-      f'{len(rows)}/{len(jobs)} {"caught" if result["caught_by"] else "SURVIVED"} '
-      f'{took:.0f} s {mutant.file}:{mutant.lines[0]} {mutant.before} -> {mutant.after} '
+      f'{len(rows)}/{len(jobs)} {verdict} {took:.0f} s '
+      f'{mutant.file}:{mutant.lines[0]} {mutant.before} -> {mutant.after} '
       f'[{result["caught_by"]}]',
       flush=True,
     )
@@ -154,7 +163,7 @@ def main() -> None:
   while waiting:
     tests = [stages(m, lines, seconds, args.seconds) for m in waiting]
     rows += tried(waiting, tests, args.seconds, args.workers)
-    wrong = unsound(rows, args.workers)
+    wrong = unsound(rows, seconds, args.workers)
     seconds = {test: s for test, s in seconds.items() if test not in wrong}
     again = [row for row in rows if row['caught_by'] in wrong]
     rows = [row for row in rows if row['caught_by'] not in wrong]

@@ -4,6 +4,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import signal
@@ -18,14 +19,14 @@ import pytest
 from benchmarks.mutation.changes import Mutant, changed
 
 
-class _FirstFailure:
-  """A plugin of pytest that runs chosen tests in order and notes the first failure."""
+class _Chosen:
+  """A plugin of pytest that runs chosen tests in order and notes how they end."""
 
-  def __init__(self, chosen: dict[str, float], until: float):
+  def __init__(self, chosen: dict[str, float], until: float = math.inf):
     self._order = {test: i for i, test in enumerate(chosen)}
     self._chosen, self._until = chosen, until
-    self.caught_by: str | None = None
-    self.tests = 0
+    self.passed: list[str] = []
+    self.failed: list[str] = []
 
   def pytest_collection_modifyitems(self, items: list[Any]) -> None:
     """Keeps the chosen tests, the quickest first."""
@@ -45,13 +46,14 @@ class _FirstFailure:
   def pytest_collectreport(self, report: Any) -> None:
     """Notes a file of tests that cannot be imported."""
     if report.failed:
-      self.caught_by = f'importing {report.nodeid}'
+      self.failed.append(f'importing {report.nodeid}')
 
   def pytest_runtest_logreport(self, report: Any) -> None:
-    """Notes a failure."""
-    self.tests += report.when == 'call'
+    """Notes the end of a test."""
     if report.failed:
-      self.caught_by = report.nodeid
+      self.failed.append(report.nodeid)
+    elif report.when == 'call' and report.passed:
+      self.passed.append(report.nodeid)
 
 
 class _Mutated(importlib.machinery.SourceFileLoader):
@@ -86,43 +88,28 @@ def attempt(
   sys.meta_path.insert(0, cast(Any, _Mutated(root, mutant)))
   until, ran = time.perf_counter() + 2 * limit, 0
   for stage in tests:
-    plugin = _FirstFailure(stage, until)
-    code = _pytest(stage, plugin, '-x')
-    ran += plugin.tests
-    if plugin.caught_by or code not in (0, 2, 5):
-      return {'caught_by': plugin.caught_by or f'exit {code}', 'tests': ran}
+    plugin = _Chosen(stage, until)
+    _pytest(stage, plugin, '-x')
+    ran += len(plugin.passed) + len(plugin.failed)
+    if plugin.failed:
+      return {'caught_by': plugin.failed[0], 'tests': ran}
   return {'caught_by': None, 'tests': ran}
 
 
-def _pytest(tests: Iterable[str], plugin: Any, *options: str) -> int:
-  """Runs the files of some tests in this process; the code that pytest ends with."""
-  paths = sorted({test.partition('::')[0] for test in tests})
-  plain = ['-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', '-p', 'no:cov']
-  return int(pytest.main([*options, *plain, *paths], plugins=[plugin]))
-
-
-class _Passed:
-  """A plugin of pytest that runs chosen tests and notes those that pass."""
-
-  def __init__(self, chosen: list[str]):
-    self._chosen = chosen
-    self.passed: list[str] = []
-
-  def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-    """Keeps the chosen tests."""
-    items[:] = [item for item in items if item.nodeid in self._chosen]
-
-  def pytest_runtest_logreport(self, report: Any) -> None:
-    """Notes a test that passes."""
-    if report.when == 'call' and report.passed:
-      self.passed.append(report.nodeid)
-
-
-def passing(tests: list[str]) -> list[str]:
+def passing(tests: dict[str, float]) -> list[str]:
   """Those of some tests that pass without a change, in this process."""
-  plugin = _Passed(tests)
+  plugin = _Chosen(tests)
   _pytest(tests, plugin)
   return plugin.passed
+
+
+def _pytest(tests: Iterable[str], plugin: _Chosen, *options: str) -> None:
+  """Runs the files of some tests in this process."""
+  paths = sorted({test.partition('::')[0] for test in tests})
+  plain = ['-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', '-p', 'no:cov']
+  code = pytest.main([*options, *plain, *paths], plugins=[plugin])
+  if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+    raise RuntimeError(f'pytest ended with {code!r}.')
 
 
 def _fork(work: Callable[[], Any], folder: pathlib.Path) -> int:
