@@ -17,6 +17,7 @@ import jax
 from absl import flags, logging
 
 from fesem_jax import algorithms, data, tasks
+from fesem_jax.analysis import relative_table
 from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
@@ -215,7 +216,7 @@ def run_unless_diverged(
   programs: Programs,
   **options: Any,
 ) -> dict[str, Any] | None:
-  """The summary of a run that lines call `what`; None if it diverged."""
+  """The summary and the curve of a run that lines call `what`; None if it diverged."""
 
   def say(text):
     return print(f'[{what}] {text}')
@@ -223,7 +224,7 @@ def run_unless_diverged(
   machine = experiment_flags.machine()
   try:
     made = run(config, machine, workdir, say=say, programs=programs, **options)
-    return made.summary
+    return relative_table.with_curve(made)
   except Diverged as e:
     print(f'{what} diverged: {in_flags(str(e))}')
     return None

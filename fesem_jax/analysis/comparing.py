@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from fesem_jax.analysis import regret_table, tables, tuning
+from fesem_jax.analysis import regret_table, relative_table, tables, tuning
 from fesem_jax.analysis.tuning import Choice, Values
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.types import FederatedData
@@ -38,7 +38,8 @@ class Comparison:
 
   Attributes:
     summaries: label of each method -> the summary of each seed, None for one that
-      diverged; a method that could not run has fewer.
+      diverged; a method that could not run has fewer. Each has the deployed models'
+      'curve', see `curves.deployed_curve`.
     rates: how the hyperparameters of each method were chosen, see `tuning.Row`.
     reference: label of the method that others are compared with; '' takes that with
       the best deployed figure, as micro accuracy.
@@ -88,6 +89,7 @@ class Comparison:
     found = [
       paired.as_markdown(differences, honest),
       paired.as_markdown(gaps, honest) if gaps is not None and apart else '',
+      relative_table.as_markdown(relative_table.rows(self.summaries, self.oracle)),
       regret_table.as_markdown(regret_table.rows(self.summaries)),
       tuning.as_markdown(self.rates) if self.rates else '',
     ]
@@ -100,6 +102,7 @@ class Comparison:
   def write(self, workdir: pathlib.Path) -> None:
     """Writes table.md, .csv, .tex and .json into an existing folder."""
     tables.write(self.table, workdir, self.sections)
+    relative = relative_table.rows(self.summaries, self.oracle)
     regret = regret_table.rows(self.summaries)
     whole = {
       'report': self.report,
@@ -107,6 +110,7 @@ class Comparison:
       'differences': self.differences,
       'rates': self.rates,
       **({'gaps': self.gaps} if self.oracle else {}),
+      'relative': relative,
       **({'regret': regret} if regret else {}),
     }
     write_atomically(workdir / 'table.json', json.dumps(whole, indent=1) + '\n')
@@ -320,7 +324,8 @@ def _summary(
 ) -> Record | None:
   """The summary of a run; None if it diverged."""
   try:
-    return simulate(algorithm, *splits, seed=seed, workdir=workdir, **options).summary
+    made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
   except Diverged as e:
     logging.warning('A run with seed %d diverged: %s', seed, e)
     return None
+  return relative_table.with_curve(made)

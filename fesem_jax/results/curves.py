@@ -181,6 +181,23 @@ def rounds_to_targets(
   return found
 
 
+def deployed_curve(history: Sequence[Record], by: str = _BY) -> Record:
+  """A score of the deployed models by round.
+
+  Args:
+    history: see `reports`.
+    by: name of the score.
+
+  Returns:
+    `rounds` in which it was measured, increasing, and the `deployed` values.
+  """
+  measured = [r for r in history if _KINDS[0] in r]
+  return {
+    'rounds': [r['round'] for r in measured],
+    'deployed': [r[_KINDS[0]][by] for r in measured],
+  }
+
+
 def targets(texts: Sequence[str]) -> list[float]:
   """Targets from texts such as '0.97'.
 

@@ -43,7 +43,7 @@ def runs(monkeypatch):
         'deployed': figures, 'finetuned': figures, 'clusters': None,
         'timing': {'seconds_per_round': 0.1}, 'clients_without_test_examples': 0,
       }  # fmt: skip
-      return type('Result', (), {'summary': summary})
+      return type('Result', (), {'summary': summary, 'history': []})
 
     monkeypatch.setattr(comparing, 'simulate', simulate)
     return seen

@@ -1,0 +1,115 @@
+"""Rounds to a share of the oracle's accuracy, and costs as multiples of FedAvg's."""
+
+from typing import Any
+
+from fesem_jax import tasks
+from fesem_jax.analysis.tables import mean_and_std, over_seeds
+from fesem_jax.evaluation.paired import Summaries, task_of
+from fesem_jax.results.curves import deployed_curve, rounds_to
+from fesem_jax.results.records import Record
+from fesem_jax.results.result import Result
+from fesem_jax.utils.display import in_markdown
+from fesem_jax.utils.text_tables import markdown, mean_and_deviation
+
+# Of the oracle's accuracy in the last round.
+SHARE = 0.95
+
+# Entry of a row of costs -> what its column is called.
+_COSTS = {'seconds_per_round': 'seconds a round', 'gigabytes': 'bytes'}
+
+# See `rows`.
+Row = dict[str, Any]
+
+
+def with_curve(result: Result) -> Record:
+  """The summary of a run, with the 'curve' that `rows` counts rounds by."""
+  by = tasks.of(result.summary).primary_column
+  return result.summary | {'curve': deployed_curve(result.history, by)}
+
+
+def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
+  """How soon each method is near the oracle, and what it costs relative to FedAvg.
+
+  Args:
+    summaries: label of each method -> its summary of each seed, with a 'curve' of
+      `with_curve` where rounds are to be counted.
+    oracle: label of the oracle; '' where there is none.
+
+  Returns:
+    A row for each method: 'method' and 'task'; 'rounds', (mean, standard deviation)
+    over the seeds that reach `SHARE` times the last accuracy of the oracle with the
+    same seed; 'reached' and 'seeds', how many of them do; 'seconds_per_round' and
+    'gigabytes', as multiples of FedAvg's. Entries are None where they are not known:
+    rounds without an oracle, with fewer than two evaluations and for tasks without an
+    accuracy, multiples without FedAvg.
+  """
+  task = task_of(summaries.values())
+  targets = [
+    SHARE * s['deployed'][task.primary_column] if s else None
+    for s in summaries.get(oracle, [])
+    if task.primary.percent
+  ]
+  table = {row['method']: row for row in over_seeds(summaries)}
+  base = next((table[la] for la, runs in summaries.items() if _is_fed_avg(runs)), {})
+  found = []
+  for label, runs in summaries.items():
+    row: Row = {'method': label, 'task': task.name, 'rounds': None}
+    taken = [
+      _rounds(s['curve'], target)
+      for s, target in zip(runs, targets, strict=False)
+      if s and target is not None and len(s.get('curve', {}).get('rounds', ())) > 1
+    ]
+    known = [r for r in taken if r is not None]
+    row |= {'reached': len(known), 'seeds': len(taken)}
+    row['rounds'] = mean_and_std(known, 1.0) if known else None
+    for name in _COSTS:
+      own, of_fed_avg = table[label][name], base.get(name)
+      row[name] = own / of_fed_avg if own is not None and of_fed_avg else None
+    found.append(row)
+  return found
+
+
+def _is_fed_avg(runs: list[Any]) -> bool:
+  return any(s is not None and s.get('algorithm') == 'fed_avg' for s in runs)
+
+
+def _rounds(curve: dict[str, Any], target: float) -> float | None:
+  return rounds_to(target, curve['rounds'], curve['deployed'])
+
+
+def _rounds_cell(row: Row) -> str:
+  if row['rounds'] is None:
+    return 'not reached' if row['seeds'] else ''
+  of = (
+    '' if row['reached'] == row['seeds'] else f' ({row["reached"]} of {row["seeds"]})'
+  )
+  return mean_and_deviation(row['rounds']) + of
+
+
+def as_markdown(found: list[Row]) -> str:
+  """The table, with a sentence on what it shows; empty if it has nothing to compare."""
+  costs = [name for name in _COSTS if any(row[name] for row in found)]
+  counted = any(row['seeds'] for row in found)
+  if len(found) < 2 or not (counted or costs):
+    return ''
+  label = tasks.of(found[0]).primary.label
+  said, heads = [], []
+  if counted:
+    heads.append(f'rounds to {100 * SHARE:g} % of the oracle')
+    said.append(
+      f'Rounds until the deployed micro {label} reaches {100 * SHARE:g} % of that of '
+      'the oracle in the last round of the same seed, by the monotone curve, linear '
+      'between evaluated rounds.'
+    )
+  if costs:
+    heads += [f'{_COSTS[name]} / FedAvg' for name in costs]
+    said.append('Costs are multiples of those of FedAvg.')
+  lines = [
+    [
+      in_markdown(row['method']),
+      *([_rounds_cell(row)] if counted else []),
+      *('' if row[name] is None else f'{row[name]:.2f}' for name in costs),
+    ]
+    for row in found
+  ]
+  return '\n'.join([' '.join(said), '', *markdown(['method', *heads], lines)]) + '\n'

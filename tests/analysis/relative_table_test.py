@@ -1,0 +1,76 @@
+"""Rounds to a share of the oracle's accuracy, and costs over FedAvg's."""
+
+import numpy as np
+import pytest
+
+from fesem_jax import tasks
+from fesem_jax.analysis import relative_table
+
+
+def summary(algorithm, accuracies, seconds=1.0, sent=100, rounds=(2, 4, 6), **more):
+  """Of a run with these deployed accuracies after these rounds."""
+  figures = dict.fromkeys(
+    ('micro_accuracy', 'macro_accuracy', 'micro_f1', 'macro_f1'), accuracies[-1]
+  )
+  return {
+    'algorithm': algorithm, 'deployed': figures, 'finetuned': figures,
+    'clusters': None, 'timing': {'seconds_per_round': seconds},
+    'clients_without_test_examples': 0,
+    'costs': {'bytes_down': sent, 'bytes_up': sent},
+    'curve': {'rounds': list(rounds), 'deployed': list(accuracies)},
+  } | more  # fmt: skip
+
+
+def test_targets_are_of_the_oracle_with_the_same_seed():
+  summaries = {
+    'fed_avg': [summary('fed_avg', (0.1, 0.3, 0.5)), None],
+    'fesem(2)': [
+      # 95 % of 0.8 is 0.76, a quarter of the way from 0.74 to 0.82.
+      summary('fesem', (0.5, 0.74, 0.82), seconds=1.5, sent=200),
+      # 95 % of 0.6 is 0.57: at the second evaluation.
+      summary('fesem', (0.5, 0.57, 0.55), seconds=2.5, sent=200),
+    ],
+    'told': [summary('oracle', (0.7, 0.7, 0.8)), summary('oracle', (0.9, 0.6, 0.6))],
+  }
+  fed_avg, fesem, told = relative_table.rows(summaries, 'told')
+  assert (fed_avg['rounds'], fed_avg['reached'], fed_avg['seeds']) == (None, 0, 1)
+  np.testing.assert_allclose(fesem['rounds'], (4.25, np.std([4.5, 4.0], ddof=1)))
+  # The best so far counts, so that a later loss does not undo what was reached.
+  np.testing.assert_allclose(told['rounds'], (3.6, np.std([5.2, 2.0], ddof=1)))
+  assert [r['seconds_per_round'] for r in (fed_avg, fesem)] == [1, 2]
+  assert [r['gigabytes'] for r in (fed_avg, fesem)] == [1, 2]
+  text = relative_table.as_markdown([fed_avg, fesem, told])
+  assert '95 % of the oracle' in text
+  assert '| fed_avg | not reached | 1.00 | 1.00 |' in text
+  assert '| fesem(2) | 4.2 ± 0.4 | 2.00 | 2.00 |' in text
+
+
+def test_some_seeds_reach_it():
+  runs = [summary('fesem', (0.1, 0.2, last)) for last in (0.9, 0.3)]
+  told = [summary('oracle', (0.8, 0.8, 0.8))] * 2
+  found = relative_table.rows({'fesem(2)': runs, 'oracle': told}, 'oracle')
+  assert '(1 of 2)' in relative_table.as_markdown(found)
+  # Without FedAvg, there is nothing that costs are multiples of.
+  assert found[0]['gigabytes'] is None
+  assert 'FedAvg' not in relative_table.as_markdown(found)
+
+
+@pytest.mark.parametrize('oracle', ['', 'oracle'])
+def test_one_evaluation_is_no_curve(oracle):
+  summaries = {
+    name: [summary(name, (0.5,), rounds=(6,))] for name in ('fed_avg', 'oracle')
+  }
+  found = relative_table.rows(summaries, oracle)
+  assert [r['rounds'] for r in found] == [None, None]
+  assert 'rounds to' not in relative_table.as_markdown(found)
+
+
+def test_nothing_to_be_relative_to():
+  found = relative_table.rows({'fesem(2)': [summary('fesem', (0.1, 0.2, 0.3))]})
+  assert relative_table.as_markdown(found) == ''
+  # An error, such as the RMSE of a regression, has no share that is near it.
+  rmse = dict.fromkeys(tasks.REGRESSION.columns, 1.0)
+  of_regression = {'task': 'regression', 'deployed': rmse, 'finetuned': rmse}
+  told = [summary('oracle', (0.8, 0.8, 0.8), **of_regression)]
+  found = relative_table.rows({'oracle': told}, 'oracle')
+  assert relative_table.as_markdown(found) == ''
