@@ -46,7 +46,10 @@ class WithBill(bdist_wheel):
 
 setup(
   cmdclass={'bdist_wheel': WithBill},
-  packages=[*find_packages(include=['fesem_jax*']), 'fesem_jax.experiments'],
+  packages=[
+    *find_packages(include=['fesem_jax*']),
+    *(f'fesem_jax.{name}' for name in find_packages(include=['experiments*'])),
+  ],
   # The wheel holds the folder `experiments` inside of the package.
   package_dir={'fesem_jax.experiments': 'experiments'},
   long_description=long_description(),

@@ -1,0 +1,127 @@
+"""Flags of a run: rounds and results, devices, processes."""
+
+from fesem_jax.callbacks import loggers
+from fesem_jax.cohorts import placement
+from fesem_jax.core import local_training
+from fesem_jax.data import corruption
+from fesem_jax.results import curves, device_profiles
+from fesem_jax.utils import processes
+
+from .entry import flag
+
+RUN = (
+  flag('integer', 'rounds', 20, 'Communication rounds.'),
+  flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
+  flag('float', 'dropout_rate', 0.0,
+    'Probability that a client of a round drops out, so its update never arrives.'),
+  flag('enum', 'corrupt', 'none',
+    'Behavior of bad clients: train on labels L - 1 - y (label_flip), send the '
+    'opposite of their change of the model (sign_flip), or noise of about the same '
+    'length (noise).',
+    enum_values=corruption.KINDS),
+  flag('float', 'corrupt_fraction', 0.0,
+    'Fraction of the clients that are bad, drawn once from --seed; honest clients '
+    'are also evaluated separately.', lower_bound=0.0, upper_bound=1.0),
+  flag('integer', 'finetune_epochs', 1,
+    'Local epochs of fine-tuning, with --optimizer and without a penalty, before '
+    'evaluation of the finetuned models.'),
+  flag('integer', 'eval_every', 1,
+    'Rounds between evaluations; 0: after the last round only.'),
+  flag('enum', 'report', 'last',
+    'Round that tables show: the last one, the best evaluated one, or the mean of '
+    'the last ten evaluated rounds. summary.json contains all of them.',
+    enum_values=tuple(curves.REPORTS)),
+  flag('list', 'target', [],
+    'Micro accuracies such as 0.97,0.99 (of a regression: RMSE). summary.json and '
+    'tables report the rounds until the best value so far, interpolated linearly '
+    'between evaluated rounds, reaches each target.'),
+  flag('enum', 'evaluate_on', 'test',
+    "validation: holds out a fifth of each client's training examples and evaluates "
+    'on them; the test split is not used.', enum_values=('test', 'validation')),
+  flag('float', 'unseen_fraction', 0.0,
+    'Fraction of the clients that do not take part in training; after the last '
+    'round each of them is evaluated with the center that has the lowest loss on '
+    'its training examples (not for methods with personal models or layers).',
+    lower_bound=0.0, upper_bound=1.0),
+  flag('integer', 'patience', 0,
+    'Stop after this many rounds in which no client changes its center and Eq. 6 '
+    'changes by at most 0.1 %; 0: never.', lower_bound=0),
+  flag('integer', 'checkpoint_every', 10,
+    'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
+  flag('bool', 'resume', True,
+    'Resume the run in --workdir.'),
+  flag('integer', 'client_metrics_every', 0,
+    'Record every client in rounds that this divides, in WORKDIR/history.parquet (.npz '
+    'without pyarrow): its cluster, loss, figures where they are measured, steps, and '
+    'whether it took part or failed. The report then shows who moved between clusters. '
+    '0: never.', lower_bound=0),
+  flag('enum', 'device_profile', '',
+    "Clients' devices and network, for the simulated seconds of each round, which "
+    'takes as long as its slowest client; empty: none. '
+    + ' '.join(
+      f'{name}: {own.download / 1e6:g} MB/s down, {own.upload / 1e6:g} MB/s up, '
+      f'{own.compute / 1e9:g} GFLOP/s, {own.overhead:g} s a round.'
+      for name, own in device_profiles.PROFILES.items()
+    ),
+    enum_values=('', *device_profiles.PROFILES)),
+  flag('bool', 'tensorboard', False, 'The same as --log_to=tensorboard.'),
+  flag('list', 'log_to', [],
+    'Where the numbers of each round go besides WORKDIR/metrics.jsonl, of '
+    f'{", ".join(loggers.LOGGERS)}, separated by commas: WORKDIR/tensorboard/; '
+    'WORKDIR/wandb/, offline unless WANDB_MODE is set; WORKDIR/mlflow.db unless '
+    'MLFLOW_TRACKING_URI is set.'),
+  flag('list', 'callbacks', [],
+    'MODULE:FUNCTION,...: functions of your own without arguments, each of which '
+    'returns a fesem_jax.Callback, or a list of them, for every run.'),
+  flag('bool', 'quiet', False,
+    'Print only the outcome, warnings and errors.'),
+  flag('bool', 'regret', False,
+    'Compute the regret and margin of the assignments at every evaluation, from the '
+    'losses of all K centers on all examples, for records, tables and clients.csv. '
+    'Not for methods without clusters.'),
+  flag('bool', 'save_models', None,
+    'Save the deployed models for fesem_jax.load_run and experiments.export: all '
+    "centers, or every client's model. Default: if they take at most 1 GiB."),
+)  # fmt: skip
+
+MACHINE = (
+  flag('string', 'clients_per_chunk', '0',
+    'Clients trained side by side on a device; 0: chosen by model and device; auto: '
+    'measures the fastest number. Results change by rounding errors only.'),
+  flag('enum', 'shared_start', 'auto',
+    'Whether clients of a center, which start from the same weights, share its '
+    'dense kernels and store only their changes: faster for large kernels and few '
+    'local steps, which auto detects; with plain SGD only. Results change by '
+    'rounding errors only.', enum_values=local_training.SHARED_START),
+  flag('integer', 'num_devices', 0,
+    'Devices that clients are split over, those of all processes together; 0: all, on '
+    'CPU one per core. Does not affect results, but see --data_placement.',
+    upper_bound=1024),
+  flag('enum', 'data_placement', 'auto',
+    'Where the examples lie. replicated: all on every device. sharded: those of a '
+    "client on its device only, which takes less memory; then a round's clients "
+    '(--clients_per_round) and samples of clients are drawn from each device alike, so '
+    'that who is drawn depends on the number of devices, unless it divides 8. auto: '
+    'sharded on accelerators of which the examples would take more than an eighth of '
+    'the memory, or more than half with --clients_per_round; else replicated.',
+    enum_values=placement.PLACEMENTS),
+)  # fmt: skip
+
+PROCESSES = (
+  flag('string', 'coordinator_address', '',
+    'HOST:PORT where process 0 waits for the others, which together run as one; each '
+    'is given the same command with its own --process_id. auto: JAX finds the '
+    'processes and their numbers by itself (TPU pods, Slurm, Open MPI). Empty: a '
+    'single process. '
+    'Results do not depend on the number of processes. Process 0 writes and prints; '
+    '--workdir is a folder that all share. A process that misses at the start is '
+    f'reported after {processes.MEETING_SECONDS} s, and when one dies, the others end '
+    f'after about {processes.HEARTBEAT_SECONDS} s; the same command then goes on from '
+    'the last checkpoint. On one machine, experiments.launch_local starts all.'),
+  flag('integer', 'process_id', -1,
+    'Number of this process, from 0; -1: detected by --coordinator_address=auto.',
+    lower_bound=-1, upper_bound=2**20),
+  flag('integer', 'num_processes', 0,
+    'Number of processes of the run; 0: detected by --coordinator_address=auto.',
+    lower_bound=0, upper_bound=2**20),
+)  # fmt: skip
