@@ -55,14 +55,19 @@ def test_the_radius_is_the_distance_at_the_knee():
   assert density.clusters(points[:2], np.arange(2))[0].tolist() == [0, 0]
 
 
+def test_a_point_that_is_left_is_in_no_cluster():
+  points = np.array([[0.0], [0.1], [5.0], [5.1], [50.0]])
+  assert density.clusters(points, np.arange(5))[0].tolist() == [0, 0, 1, 1, 2]
+
+
 # Four groups of two numbers each: mean, deviation, and those of one class.
 VALUES = np.array(
   [
-    [[0, 1], [2, 2.5], [-1, -1], [7, 7]],
-    [[6, 6], [2, 2.5], [3, 3], [7, 7]],  # Not counted.
-    [[10, 9], [4, 4], [3, 3], [7, 7]],
-    [[0, 2], [2, 3], [-1, -1], [7, 7]],
-    [[10, 10], [4, 3.5], [3, 3], [7, 7]],
+    [[0, 1], [2, 2.5], [1, 1], [7, 7]],
+    [[6, 6], [2, 2.5], [1.5, 1.5], [7, 7]],  # Not counted.
+    [[10, 9], [4, 4], [1.5, 1.5], [7, 7]],
+    [[0, 2], [2, 3], [1, 1], [7, 7]],
+    [[10, 10], [4, 3.5], [1.5, 1.5], [7, 7]],
   ]
 )
 COUNTED = np.array([True, False, True, True, True])
@@ -70,8 +75,8 @@ COUNTED = np.array([True, False, True, True, True])
 
 def test_every_group_of_descriptors_is_scaled_to_a_range_of_one():
   found = density.by_descriptors(VALUES, COUNTED, np.arange(5), 1.0)
-  np.testing.assert_array_equal(found.least, [0, 2, -1, 7])
-  np.testing.assert_array_equal(found.span, [10, 2, 4, 1])
+  np.testing.assert_array_equal(found.least, [0, 2, 1, 7])
+  np.testing.assert_array_equal(found.span, [10, 2, 0.5, 1])
   np.testing.assert_allclose(
     found.centroids, [[[0, 0.15], [0, 0.375]], [[1, 0.95], [1, 0.875]]]
   )
