@@ -62,6 +62,8 @@ def test_a_client_counts_for_its_old_model_until_that_rises_by_more_than_delta()
   found = decided(losses, [0, 0], [1, 1], [8, 8], weights=weights)
   assert found.best.tolist() == [1, 1]
   assert found.weights.tolist() == [3, 7]
+  # A least loss that rose by delta alone is no drift.
+  assert decided([[1.5, 2.0]], [0], [1], [8, 8]).new.tolist() == [2]
   # Without its losses nothing is known: it keeps its model and counts for none.
   found = decided(
     losses, [0, 0], [1, 1], [8, 8], weights=weights, sent=[False, True]
@@ -86,6 +88,8 @@ def test_models_merge_only_if_less_than_delta_apart():
   merged = decided(losses, [0, 1], [1, 1], [8, 8], delta=0.625)
   assert merged.into.tolist() == [0, 0]
   assert merged.last_used.tolist() == [9, -1]
+  # Models of the first time step, 0, are in use.
+  assert decided(losses, [0, 1], [1, 1], [0, 0], delta=1).into.tolist() == [0, 0]
   # Nor if they are not in use.
   apart = decided(losses, [0, 1], [1, 1], [8, -1], delta=0.625)
   assert apart.into.tolist() == [0, 1]

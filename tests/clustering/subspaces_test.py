@@ -87,12 +87,13 @@ def test_angles_of_two_clients_to_three_others(rule):
   rng = np.random.default_rng(1)
   u, v = (rng.normal(size=(n, 2, 2, 9)).astype(np.float32) for n in (2, 3))
   u[0, 1, 1] = v[2, 1, 1] = v[1, 0] = 0  # Vectors that lack, for one and for both.
+  u[1, 1, 1, 2:] = v[0, 1, 1, :3] = 0
   u, v = (w / np.maximum(np.linalg.norm(w, axis=-1, keepdims=True), 1e-9) for w in (u, v))
   found = proximities(u, v, rule)
   want = [[wanted_angle(a, b, rule) for b in v] for a in u]
   np.testing.assert_allclose(found, want, rtol=1e-3)
   # Neither signs nor the own side matter.
   np.testing.assert_allclose(proximities(-v, u, rule), np.transpose(want), rtol=1e-3)
-  # To oneself there is no angle; where neither has a vector there is none either.
+  # To oneself there is no angle, nor where neither has a vector.
   own = proximities(u, u, rule)
   np.testing.assert_allclose(np.diag(own), 0, atol=0.15)
