@@ -65,9 +65,7 @@ def test_a_client_counts_for_its_old_model_until_that_rises_by_more_than_delta()
   # A least loss that rose by delta alone is no drift.
   assert decided([[1.5, 2.0]], [0], [1], [8, 8]).new.tolist() == [2]
   # Without its losses nothing is known: it keeps its model and counts for none.
-  found = decided(
-    losses, [0, 0], [1, 1], [8, 8], weights=weights, sent=[False, True]
-  )
+  found = decided(losses, [0, 0], [1, 1], [8, 8], weights=weights, sent=[False, True])
   assert found.own.tolist() == [0, 1]
   assert found.weights.tolist() == [0, 4]
 
@@ -105,8 +103,11 @@ def test_a_model_whose_loss_is_not_finite_anywhere_is_not_merged():
 
 @pytest.mark.parametrize(
   ('taken', 'models'),
-  [([False, False, True, False], [3, 4, 1, 0]), ([True, False, True, False], [3, 4, 1, 4])],
-)  # fmt: skip
+  [
+    ([False, False, True, False], [3, 4, 1, 0]),
+    ([True, False, True, False], [3, 4, 1, 4]),
+  ],
+)
 def test_clients_of_least_id_get_free_models_first(taken, models):
   found = concept_drift.free_models(
     jnp.array([True, False, True, True]),

@@ -45,7 +45,8 @@ def test_moments_are_those_of_all_examples_and_of_each_class():
     low = rows.astype(np.float64) @ directions
     groups = [low, *(low[labels == label] for label in range(3))]
     means, deviations = (
-      [f(g, axis=0) if len(g) else np.zeros(3) for g in groups] for f in (np.mean, np.std)
+      [f(g, axis=0) if len(g) else np.zeros(3) for g in groups]
+      for f in (np.mean, np.std)
     )
     want = [means[0], deviations[0], *means[1:], *deviations[1:]]
     np.testing.assert_allclose(found.values[i], want, rtol=1e-3, atol=1e-2)

@@ -1,7 +1,6 @@
 """Subspaces of clients and angles between them, against float64 and by hand."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
@@ -88,7 +87,9 @@ def test_angles_of_two_clients_to_three_others(rule):
   u, v = (rng.normal(size=(n, 2, 2, 9)).astype(np.float32) for n in (2, 3))
   u[0, 1, 1] = v[2, 1, 1] = v[1, 0] = 0  # Vectors that lack, for one and for both.
   u[1, 1, 1, 2:] = v[0, 1, 1, :3] = 0
-  u, v = (w / np.maximum(np.linalg.norm(w, axis=-1, keepdims=True), 1e-9) for w in (u, v))
+  u, v = (
+    w / np.maximum(np.linalg.norm(w, axis=-1, keepdims=True), 1e-9) for w in (u, v)
+  )
   found = proximities(u, v, rule)
   want = [[wanted_angle(a, b, rule) for b in v] for a in u]
   np.testing.assert_allclose(found, want, rtol=1e-3)

@@ -10,7 +10,7 @@ from fesem_jax.core.chunk_order import ChunkSize, in_chunks, size_of_parts
 
 @pytest.mark.parametrize(
   ('count', 'most', 'size'),
-  [(6, 4, 3), (6, 6, 6), (6, 7, 6), (6, 2, 2), (6, 1, 1), (6, 0, 1), (7, 6, 1), (1, 5, 1)],
+  [(6, 4, 3), (6, 6, 6), (6, 7, 6), (6, 2, 2), (6, 0, 1), (7, 6, 1), (1, 5, 1)],
 )  # fmt: skip
 def test_parts_have_the_largest_equal_size_up_to_a_limit(count, most, size):
   assert size_of_parts(count, most) == size

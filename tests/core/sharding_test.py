@@ -29,6 +29,7 @@ def test_a_mesh_has_as_many_devices_as_asked_for(asked, size):
   mesh = sharding.client_mesh(asked)
   assert mesh.axis_names == (sharding.CLIENTS,)
   assert mesh.devices.tolist() == jax.devices()[:size]
+  assert sharding.client_mesh().size == 2  # All, by default.
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,13 @@ def test_processes_share_the_cpu_devices_that_are_asked_for(monkeypatch):
     return updated['jax_num_cpu_devices']
 
   two = processes.Group(num_processes=2)
-  assert [asked(), asked(0, two), asked(3), asked(3, two), asked(4, two)] == [7, 7, 3, 2, 2]
+  assert [asked(), asked(0, two), asked(3), asked(3, two), asked(4, two)] == [
+    7,
+    7,
+    3,
+    2,
+    2,
+  ]
   assert groups == [processes.Group(), two, processes.Group(), two, two]
 
 
@@ -97,6 +104,8 @@ def test_clients_of_equal_work_are_dealt_in_their_order():
   # By turns to two hands, and again by turns: their numbers with all bits reversed.
   reversed_bits = [int(f'{i:06b}'[::-1], 2) for i in range(64)]
   assert sharding.deal(np.full(64, 0.5)).tolist() == reversed_bits
+  # Those without work stay together.
+  assert sharding.deal(np.zeros(7)).tolist() == list(range(7))
   # The first of all begins the first half, the second one the second half.
   work = np.random.default_rng(0).integers(0, 3, 200)
   largest = np.flatnonzero(work == 2)

@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fesem_jax.core.types import (
   ClientInfo,
+  Cohort,
   Corruption,
   FederatedData,
   Groups,
@@ -44,6 +46,8 @@ def test_defaults_of_data_from_arrays():
   assert data.info.names.tolist() == ['0', '1', '2']
   assert data.offsets.tolist() == [0, 1, 1, 3]
   assert data.example_shape == (2,)
+  listed = FederatedData.from_arrays([[1.0, 2.0], [3.0, 4.0]], [0, 1], [2])
+  assert listed.x.tolist() == [[1, 2], [3, 4]]
   assert data.x.dtype == np.float32
   assert data.offsets.dtype == data.client_ids.dtype == data.y.dtype == np.int32
   # Batches of data without examples have a row all the same.
@@ -71,8 +75,32 @@ def test_as_many_examples_as_row_numbers_fit_32_bits():
 
   with pytest.raises(UserError, match='2147483648 examples do not fit 32-bit'):
     given(2**31)
-  with pytest.raises(UserError, match='2147483647 examples, 1 labels .* must agree'):
+  with pytest.raises(UserError, match=r'2147483647 examples, 1 labels .* must agree'):
     given(2**31 - 1)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_a_single_feature_that_is_not_finite_is_refused(value):
+  x = np.ones((3, 2))
+  x[1, 0] = value
+  with pytest.raises(UserError, match='hold values that are not finite'):
+    FederatedData.from_arrays(x, [0, 1, 0], [3])
+
+
+def test_programs_depend_on_numbers_and_names_and_see_arrays_only():
+  data = some()
+  leaves = [data.x, data.y, data.offsets, data.client_ids]
+  leaves += [data.corruption.bad, data.groups.ids]
+  for got, want in zip(jax.tree.leaves(data), leaves, strict=True):
+    assert got is want
+  ids = np.arange(4)
+  cohort = Cohort(ids, everyone=True)
+  assert cohort.round is None
+  assert [leaf is ids for leaf in jax.tree.leaves(cohort)] == [True]
+  # Inside of a program, sizes are traced.
+  sizes = jax.jit(lambda data: data.sizes())(data)
+  assert sizes.tolist() == [2, 1, 0, 3]
+  assert isinstance(data.sizes(), np.ndarray)
 
 
 def test_lengths_must_agree():
@@ -84,6 +112,7 @@ def test_lengths_must_agree():
 def test_sequences_have_a_target_at_every_position():
   check_targets((4, 5), np.zeros((4, 5)), 'sequence', '`y`')
   check_targets((4, 5), np.zeros(4), 'classification', '`y`')
+  check_targets((4, 5), np.zeros((4, 3)), 'regression', '`y`')
   with pytest.raises(UserError, match=r'`y` has shape \(4, 3\), but with x of shape'):
     check_targets((4, 5), np.zeros((4, 3)), 'sequence', '`y`')
 
@@ -111,10 +140,10 @@ def test_sizes_are_of_all_or_of_some_clients():
 def split(data):
   """The data as on two devices: examples flat and padded, rows padded to four."""
   x = np.pad(data.x, ((0, 0), (0, 1)), constant_values=-1)
-  rows = np.array([0, 1, 2, 2, 3, 4, 5, 5])
+  rows, of_devices = np.array([0, 1, 2, 2, 3, 4, 5, 5]), np.array([[0, 3], [3, 6]])
   return dataclasses.replace(
-    data, x=x[rows], y=data.y[rows], flat_from=(1, 2), shard_rows=np.array([[0, 3], [3, 6]])
-  )  # fmt: skip
+    data, x=x[rows], y=data.y[rows], flat_from=(1, 2), shard_rows=of_devices
+  )
 
 
 def test_clients_of_split_data_have_their_own_rows():
