@@ -159,7 +159,9 @@ def test_every_term_is_added_once_whatever_their_limit(count, most):
     return sums.add_up(count, add, jnp.zeros(most, jnp.int32), first, most)
 
   seen, (total, number) = run(jnp.int32(count))
-  np.testing.assert_array_equal(seen, np.where(np.arange(most) < count, np.arange(most), 0))
+  np.testing.assert_array_equal(
+    seen, np.where(np.arange(most) < count, np.arange(most), 0)
+  )
   assert (int(total), int(number)) == (7 + sum(range(count)), 2 + count)
 
 
