@@ -54,7 +54,9 @@ def test_units_are_matched_before_models_are_mixed():
   want = SHARES @ matrix(turned(near))
   np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
   # All get the order of the first one that exists.
-  mixed_up = jax.tree.map(lambda a, b: jnp.stack([a[0], b[1], a[2]]), near, turned(near))
+  mixed_up = jax.tree.map(
+    lambda a, b: jnp.stack([a[0], b[1], a[2]]), near, turned(near)
+  )
   alike = by.alike(mixed_up, jnp.array([False, True, True]), None)
   np.testing.assert_allclose(matrix(alike), matrix(turned(near)), rtol=1e-6)
   alike = by.alike(mixed_up, jnp.array([True, True, True]), None)

@@ -145,6 +145,14 @@ def test_examples_are_read_at_once_if_all_are_seen(batch_size, size, steps, read
   assert not batching._reads_at_once(schedule, data, jnp.arange(1))
 
 
+@pytest.mark.parametrize(('limit', 'reads'), [(63, False), (64, True)])
+def test_few_bytes_are_read_at_once(limit, reads, monkeypatch):
+  # Two clients of at most four examples of two float32 numbers.
+  data = FederatedData.from_arrays(np.ones((7, 2)), np.zeros(7, int), [4, 3])
+  monkeypatch.setattr(batching, 'READ_AT_ONCE', limit)
+  assert batching._reads_at_once(Schedule(2), data, jnp.arange(2)) == reads
+
+
 def test_factors_of_losses_follow_the_examples():
   data = FederatedData.from_arrays(
     np.arange(10.0).reshape(10, 1), np.zeros(10, int), [4, 6]
