@@ -49,8 +49,9 @@ def test_the_radius_is_the_distance_at_the_knee():
   own, radius = density.clusters(points, np.array([7, 3, 5, 1]))
   np.testing.assert_allclose(radius, 2, rtol=2e-6)
   assert own.tolist() == [1, 1, 1, 0]
-  nothing = density.clusters(points[:0], np.arange(0))
-  assert (nothing[0].size, nothing[1]) == (0, 0)
+  for few in (0, 1):
+    own, radius = density.clusters(points[:few], np.arange(few))
+    assert (own.tolist(), radius) == ([0] * few, 0)
   # Two points are each other's neighbors.
   assert density.clusters(points[:2], np.arange(2))[0].tolist() == [0, 0]
 
