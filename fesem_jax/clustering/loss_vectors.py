@@ -18,7 +18,7 @@ def clusters_by_loss(
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
-  choose_number: bool = False,
+  choose_number: bool,
 ) -> jax.Array:
   """Clusters a cohort by its loss vectors, and gives each cluster a model of its own.
 

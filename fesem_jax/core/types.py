@@ -356,6 +356,8 @@ class FederatedData:
       raise UserError('`x`: examples of different shapes.') from e
     if x.dtype.kind not in 'biuf':
       raise UserError(f'`x` is {x.dtype}; numbers are needed.')
+    if len(x) >= 2**31:
+      raise UserError(f'{len(x)} examples do not fit 32-bit row numbers.')
     y = tasks.TASKS[task].targets(y, '`y`', num_classes)
     sizes = np.asarray(sizes, np.int64)
     if len(x) != len(y) or sizes.sum() != len(x):
@@ -363,8 +365,6 @@ class FederatedData:
         f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
         f'{sizes.sum()} must agree.'
       )
-    if len(x) >= 2**31:
-      raise UserError(f'{len(x)} examples do not fit 32-bit row numbers.')
     if x.dtype != np.uint8:
       x = changed(x, lambda rows: rows.astype(np.float32))
       if not all(np.isfinite(rows).all() for _, rows in blocks(x)):

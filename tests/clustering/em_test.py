@@ -5,6 +5,7 @@ import pytest
 
 from fesem_jax.clustering import em
 from fesem_jax.core import sharding
+from fesem_jax.training.trained import Trained
 from tests.support import helpers, reference
 from tests.support.methods import matrix
 
@@ -67,3 +68,97 @@ def test_steps_on_two_devices_are_those_on_one():
     for m in (None, mesh)
   ]
   np.testing.assert_allclose(matrix(means[0]), matrix(means[1]), rtol=1e-5, atol=1e-6)
+
+
+def test_distances_of_clients_that_do_not_count_are_not_read():
+  distance = jnp.array([4.0, jnp.inf, 1.0, jnp.nan])
+  weights = jnp.array([1.0, 0.0, 3.0, 0.0])
+  assert em.mean_distance(distance, weights) == 7 / 4
+  assert em.mean_distance(distance, weights / 8) == 7 / 4  # Weights below 1.
+  assert em.mean_distance(distance, 0 * weights) == 0
+
+
+def test_shares_fall_with_the_distance_relative_to_the_least():
+  distances = np.array([[2.0, 2.2, 3.0], [20.0, 22.0, 30.0], [0.5, 0.5, 0.4]])
+  shares = em.responsibilities(jnp.asarray(distances, jnp.float32), 0.1)
+  excess = distances / distances.min(axis=1, keepdims=True) - 1
+  want = np.exp(-excess / 0.1)
+  want /= want.sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(shares, want, rtol=1e-4, atol=1e-6)
+  # At a center, there is no least distance to relate others to.
+  at = em.responsibilities(jnp.array([[0.0, 0.1, 0.3]]), 0.1)
+  want = np.exp([0.0, -1.0, -3.0])
+  np.testing.assert_allclose(at[0], want / want.sum(), rtol=1e-5)
+
+
+COUNTS = np.array([1, 4, 3, 0, 2])  # Examples; the last client drops out.
+OWN, NEAREST = np.array([0, 1, 2, 0, 1]), np.array([2, 1, 2, 1, 1])
+
+
+def a_chunk():
+  """Five clients, of whom three count, and three centers."""
+  rng = np.random.default_rng(0)
+  points = rng.normal(size=(5, 20)).astype(np.float32)
+  centers = rng.normal(size=(3, 20)).astype(np.float32)
+  arrived = jnp.arange(5) < 4
+  trained = Trained(
+    jnp.arange(5), helpers.as_stack(points), jnp.ones(5), jnp.asarray(COUNTS),
+    jnp.ones(5, bool), arrived, jnp.ones(5, jnp.int32),
+  )  # fmt: skip
+  weights = COUNTS * np.asarray(arrived)
+  return trained, points.astype(np.float64), centers.astype(np.float64), weights
+
+
+def squared(points, centers):
+  return np.square(points[:, None] - centers[None]).sum(axis=2)
+
+
+def test_sums_over_chunks_give_equation_6_before_and_after_each_step():
+  trained, points, centers, weights = a_chunk()
+  old = helpers.as_stack(centers.astype(np.float32))
+  apart, rows = squared(points, centers), np.arange(5)
+  nearest = jnp.asarray(apart[rows, NEAREST], jnp.float32)
+
+  @jax.jit
+  def twice(trained, nearest):
+    sums = em.Sums.zeros(old, by_step=True)
+    for _ in range(2):  # The same chunk again changes no mean.
+      sums = sums.add(trained, jnp.asarray(NEAREST), nearest, 'by_examples', old)
+      sums = sums.add_started(trained, jnp.asarray(OWN), 'by_examples', old)
+    new = em.sums.mean_of(sums.clients, old)
+    return sums, new, sums.objective(old, new)
+
+  sums, new, value = twice(trained, nearest)
+  means = reference.means(points, NEAREST, weights, centers)
+  np.testing.assert_allclose(matrix(new), means, rtol=1e-4, atol=1e-5)
+  after = squared(points, means)[rows, NEAREST]
+  np.testing.assert_allclose(value, np.average(after, weights=weights), rtol=1e-4)
+  np.testing.assert_allclose(
+    sums.by_step(),
+    [np.average(apart[rows, k], weights=weights) for k in (OWN, NEAREST)],
+    rtol=1e-5,
+  )
+  # By default, steps are not told apart.
+  plain = em.Sums.zeros(old)
+  assert plain.started is plain.by_step() is None
+  assert plain.add_started(trained, jnp.asarray(OWN), 'by_examples', old) is plain
+  # Without clients, Eq. 6 is 0.
+  assert plain.objective(old, old) == 0
+  assert em.Sums.zeros(old, by_step=True).by_step() == (0, 0)
+
+
+def test_each_cluster_adds_its_share_of_a_client():
+  trained, points, centers, weights = a_chunk()
+  old = helpers.as_stack(centers.astype(np.float32))
+  shares = np.random.default_rng(1).dirichlet(np.ones(3), 5)
+  sums = em.Sums.zeros(old).add_shares(
+    trained, jnp.asarray(shares, jnp.float32), 'by_examples', old
+  )
+  of_each = weights[:, None] * shares
+  np.testing.assert_allclose(sums.clients.weight, of_each.sum(axis=0), rtol=1e-5)
+  want = (of_each * squared(points, centers)).sum(axis=0)
+  np.testing.assert_allclose(sums.squared, want, rtol=1e-5)
+  got = matrix(em.sums.mean_of(sums.clients, old))
+  for k in range(3):
+    mean = np.average(points, axis=0, weights=of_each[:, k])
+    np.testing.assert_allclose(got[k], mean, rtol=1e-4, atol=1e-5)

@@ -160,3 +160,33 @@ def test_kmeans_with_fewer_sound_clients_than_centers(seeding, sound):
     apart = np.abs(points[:sound] - center).max(axis=1).min()
     mean = np.abs(points[:sound].mean(axis=0) - center).max()
     assert min(apart, mean) < 1e-5
+
+
+def test_restarts_see_all_clients_or_many_more_than_centers():
+  seen = [kmeans.clients_seen(m, k) for m, k in ((100, 4), (256, 4), (1000, 4))]
+  assert seen == [100, 256, 256]
+  assert [kmeans.clients_seen(1000, k) for k in (8, 9, 20, 40)] == [256, 288, 640, 1000]
+
+
+@pytest.mark.parametrize('limit', [512, 40])
+def test_centers_and_equation_6_are_means_by_weight(limit, monkeypatch):
+  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS', limit)
+  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS_PER_CLUSTER', 1)
+  points, truth = helpers.blobs()
+  exists, ids = np.arange(60) % 10 != 9, jnp.arange(60)
+  weights = np.arange(60) % 7 * exists * 0.25
+  run = jax.jit(
+    lambda stack, weights: kmeans.kmeans(
+      jax.random.key(0), stack, jnp.asarray(exists), 3, ids, weights=weights
+    )
+  )
+  got = run(helpers.as_stack(points), jnp.asarray(weights, jnp.float32))
+  # Those left out, too, get the nearest center.
+  assert adjusted_rand_score(truth, got.assignment) == 1.0
+  assignment, exact = np.asarray(got.assignment), points.astype(np.float64)
+  means = reference.means(exact, assignment, weights, np.zeros((3, 20)))
+  np.testing.assert_allclose(matrix(got.centers), means, rtol=1e-4, atol=1e-4)
+  apart = np.square(exact - means[assignment]).sum(axis=1)
+  np.testing.assert_allclose(
+    got.objective, np.average(apart, weights=weights), rtol=1e-4
+  )

@@ -57,3 +57,62 @@ def test_of_very_few_clients(count, clusters):
   vectors[:3] = [[0, 0, 0], [9, 0, 0], [9, 1, 0]]
   found = chosen(vectors, jnp.arange(28) < count, jnp.arange(28), MOST)
   assert len(set(np.asarray(found)[:count].tolist())) == clusters
+
+
+def test_the_score_is_scikit_learns():
+  rng = np.random.default_rng(0)
+  own = rng.normal(size=(12, 3))
+  distances = np.linalg.norm(own[:, None] - own[None], axis=2).astype(np.float32)
+  # Of five numbers, one is of a single point and one of none.
+  cluster = np.array([0, 3, 0, 1, 3, 1, 3, 0, 4, 3, 1, 4])
+  exists = np.arange(12) % 11 != 0  # Ten; 4 is alone since the last is left out.
+  score = jax.jit(silhouette.silhouette_score, static_argnums=3)
+  some = np.flatnonzero(exists)
+  want = silhouette_score(
+    distances[np.ix_(some, some)], cluster[some], metric='precomputed'
+  )
+  np.testing.assert_allclose(score(distances, cluster, exists, 5), want, rtol=1e-5)
+  # Scores do not depend on the unit.
+  tiny = score(1e-20 * distances, cluster, exists, 5)
+  np.testing.assert_allclose(tiny, want, rtol=1e-5)
+  # Without two clusters, in one point and in none there is nothing to score.
+  assert score(distances, 0 * cluster, exists, 5) == 0
+  assert score(0 * distances, cluster, exists, 5) == 0
+  assert score(distances, cluster, exists & False, 5) == 0
+
+
+def test_two_points_of_a_cluster_count():
+  # a = 1 for both, b = 4 and 3; the third is alone.
+  points = np.array([0.0, 1.0, 4.0], np.float32)
+  distances = np.abs(points[:, None] - points[None])
+  found = silhouette.silhouette_score(
+    distances, jnp.array([0, 0, 1]), jnp.ones(3, bool), 2
+  )
+  np.testing.assert_allclose(found, (3 / 4 + 2 / 3) / 3, rtol=1e-6)
+
+
+def test_numbers_follow_the_first_members():
+  exists = jnp.array([False, True, True, True, True, True])
+  first = jnp.array([0, 1, 2, 1, 4, 2])
+  found = silhouette.numbered(first, exists, 3)
+  # The one that is left out has any number that there is.
+  assert found[1:].tolist() == [0, 1, 0, 2, 1]
+  assert found[0] == 0
+  assert silhouette.numbered(first, exists, 2)[1:].tolist() == [0, 1, 0, 1, 1]
+  assert found.dtype == jnp.int32
+
+
+def test_clusters_are_refined_until_no_point_moves():
+  # From one point and the rest to 0, 1, 2 and 9, 10, 11, in several steps.
+  points = np.array([0, 1, 2, 9, 10, 11, -90], np.float32)[:, None]
+  exists = jnp.arange(7) < 6
+  found = silhouette.refined(points, jnp.array([0, 2, 2, 2, 2, 2, 0]), exists, 3)
+  # Nobody is in 1, which stays so; one that is left out draws no mean.
+  assert found[:6].tolist() == [0, 0, 0, 2, 2, 2]
+  assert found.dtype == jnp.int32
+  # A point as near to both means goes to the smaller number.
+  points = np.array([0, 2, 4], np.float32)[:, None]
+  tie = silhouette.refined(points, jnp.array([0, 1, 1]), jnp.ones(3, bool), 2)
+  assert tie.tolist() == [0, 1, 1]
+  middle = silhouette.refined(points, jnp.array([0, 2, 1]), jnp.arange(3) != 1, 3)
+  assert middle.tolist() == [0, 0, 1]

@@ -90,3 +90,84 @@ def test_examples_read_at_once_are_those_read_at_each_step(flat, steps, monkeypa
   assert at_once[0].shape == (6, 4, 3, 2, 3)
   # Nothing is read ahead of a few steps of many examples.
   assert not batching._reads_at_once(Schedule(batch_size=3, steps=2), data, ids)
+
+
+def test_by_default_all_examples_are_seen_once():
+  assert Schedule() == (0, 1, 0)
+  assert batching.batch_width(Schedule(), 9) == 9
+  assert batching.num_steps(Schedule(), jnp.array([0, 1, 9]), 9).tolist() == [0, 1, 1]
+
+
+def test_a_batch_is_no_wider_than_the_largest_client():
+  widths = [batching.batch_width(Schedule(b), 9) for b in (1, 8, 9, 10, 0)]
+  assert widths == [1, 8, 9, 9, 9]
+  full = [batching.is_full_batch(Schedule(b), 9) for b in (1, 8, 9, 10, 0)]
+  assert full == [False, False, True, True, True]
+
+
+def test_the_most_steps_are_those_of_the_largest_client():
+  assert batching.most_steps(Schedule(4, 3), 9) == 9
+  assert batching.most_steps(Schedule(3, 2), 9) == 6
+  assert batching.most_steps(Schedule(3, 2, 5), 9) == 5
+  assert batching.most_steps(Schedule(0, 2), 9) == 2
+  data = FederatedData.from_arrays(np.ones((7, 2)), np.zeros(7, int), [2, 0, 5])
+  counts = batching.batches_of(Schedule(2), data, np.array([2, 0, 1, 3]))
+  assert counts.tolist() == [3, 1, 0, 0]  # 3 is nobody.
+
+
+def test_a_client_without_examples_draws_an_order_of_nothing():
+  # All slots are behind the last example: a permutation all the same for small clients.
+  for largest in (9, 300):
+    one = batching.shuffle(jax.random.key(0), jnp.int32(1), largest)
+    assert one[0] == 0
+    assert one.dtype == jnp.int32
+    assert one.shape == (largest,)
+
+
+def test_orders_of_many_examples_are_drawn_from_24_bits():
+  # In float32 or fewer bits, ties would keep slots in their order.
+  key = jax.random.key(3)
+  bits = np.asarray(jax.random.bits(key, (3000,), jnp.uint32))
+  found = batching.shuffle(key, jnp.int32(2500), 3000)
+  np.testing.assert_array_equal(
+    found[:2500], np.argsort(bits[:2500] >> 8, kind='stable')
+  )
+
+
+@pytest.mark.parametrize(('batch_size', 'size', 'steps', 'reads'), [
+  (2, 4, 0, True), (2, 4, 2, True), (2, 4, 1, False), (4, 4, 0, False), (0, 4, 0, False)
+])  # fmt: skip
+def test_examples_are_read_at_once_if_all_are_seen(batch_size, size, steps, reads):
+  data = FederatedData.from_arrays(np.ones((8, 2)), np.zeros(8, int), [size, 8 - size])
+  schedule = Schedule(batch_size, 1, steps)
+  assert batching._reads_at_once(schedule, data, jnp.arange(2)) == reads
+  # One client has no others whose examples would be in the way.
+  assert not batching._reads_at_once(schedule, data, jnp.arange(1))
+
+
+@pytest.mark.parametrize(('limit', 'reads'), [(63, False), (64, True)])
+def test_few_bytes_are_read_at_once(limit, reads, monkeypatch):
+  # Two clients of at most four examples of two float32 numbers.
+  data = FederatedData.from_arrays(np.ones((7, 2)), np.zeros(7, int), [4, 3])
+  monkeypatch.setattr(batching, 'READ_AT_ONCE', limit)
+  assert batching._reads_at_once(Schedule(2), data, jnp.arange(2)) == reads
+
+
+def test_factors_of_losses_follow_the_examples():
+  data = FederatedData.from_arrays(
+    np.arange(10.0).reshape(10, 1), np.zeros(10, int), [4, 6]
+  )
+  factors = jnp.array([[0, 1, 2, 3, -1, -1], [4, 5, 6, 7, 8, 9]], jnp.float32)
+  keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(2)
+  orders, at = batching.step_by_step(Schedule(4, 2), data, ids, keys, jax.vmap, factors)
+  at, seen = jax.jit(at), []
+  for step in range(4):
+    orders, (x, _, weights, of_rows) = at(jnp.int32(step), orders)
+    counts = np.asarray(weights) > 0
+    np.testing.assert_array_equal(x[..., 0][counts], of_rows[counts])
+    # The first client has one batch an epoch, the second one two.
+    assert counts.sum(axis=1).tolist() == [4, [4, 2][step % 2]]
+    seen.append(of_rows[1][counts[1]].tolist())
+  first, second = seen[0] + seen[1], seen[2] + seen[3]
+  assert sorted(first) == sorted(second) == [4, 5, 6, 7, 8, 9]
+  assert first != second  # Each epoch has an order of its own.

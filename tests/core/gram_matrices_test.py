@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from fesem_jax.core import gram_matrices, sharding
-from fesem_jax.core.gram_matrices import centered_gram, inner_products
+from fesem_jax.core.gram_matrices import (
+  centered_gram,
+  cosines,
+  inner_products,
+  squared_distances,
+)
 from tests.support import helpers
+from tests.support.methods import matrix
 
 SHAPES = {'kernel': (3, 3, 5), 'bias': (7,), 'scale': (), 'wide': (2, 40)}
 ROWS = np.array([13, 2, 7, 7, 0])
@@ -66,3 +72,29 @@ def test_models_that_lie_close_together_keep_their_digits():
   got = centered_gram(helpers.as_stack(points), jnp.ones(6, bool))
   about = points.astype(np.float64) - points.astype(np.float64).mean(axis=0)
   np.testing.assert_allclose(got, about @ about.T, rtol=1e-5, atol=1e-4)
+
+
+def test_squared_distances_are_those_of_pairs_and_never_negative(stack):
+  flat = np.concatenate([x.reshape(16, -1) for x in stack.values()], axis=1)
+  flat = flat.astype(np.float64)
+  want = np.square(flat[:, None] - flat[None]).sum(axis=2)
+  np.testing.assert_allclose(squared_distances(stack), want, rtol=1e-4, atol=1e-3)
+  far = {name: x + np.float32(1000) for name, x in stack.items()}
+  found = squared_distances(far, None, jnp.int32(3))
+  np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-2)
+  same = squared_distances({'w': jnp.full((3, 7), 0.1)})
+  assert (same >= 0).all()
+  np.testing.assert_allclose(same, 0, atol=1e-6)
+
+
+def test_cosines_are_of_whole_models():
+  rng = np.random.default_rng(2)
+  ours, others = helpers.two_layers(rng, 4), helpers.two_layers(rng, 3)
+  ours['a'], ours['b'] = ours['a'].at[1].set(0), ours['b'].at[1].set(0)
+  found = cosines(ours, others)
+  u, v = (matrix(x).astype(np.float64) for x in (ours, others))
+  lengths = np.linalg.norm(u, axis=1)[:, None] * np.linalg.norm(v, axis=1)[None]
+  want = np.divide(u @ v.T, lengths, where=lengths > 0, out=np.zeros((4, 3)))
+  np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
+  tiny = {name: 1e-3 * x for name, x in ours.items()}
+  np.testing.assert_allclose(cosines(tiny, others), want, rtol=1e-4, atol=1e-6)

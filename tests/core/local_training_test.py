@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.local_training import local_training
+from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
 from fesem_jax.tasks.classification import cross_entropy
@@ -215,3 +215,58 @@ def test_a_loss_must_give_one_number_for_each_example():
   algorithm = algorithms.build('fed_avg', local)
   with pytest.raises(UserError, match='one number for each example'):
     run(algorithm, data, rounds=1)
+
+
+def test_defaults_of_local_training():
+  model, optimizer = helpers.local().model, optax.sgd(0.1)
+  found = local_training(model, optimizer, num_clients=6)
+  assert found.schedule == (10, 1, 0)
+  assert found.mesh.size == 2  # All devices.
+  assert found.clients_per_chunk == 3  # A small model: all clients of a device.
+  assert found.clients_per_shared_start == 0
+  assert found[5:] == (0.0, None, 'auto', 0, 'highest', None, None)
+  plain = LocalTraining(model, optimizer, found.schedule, 3, found.mesh)
+  assert plain == found
+  given = local_training(
+    model, optimizer, num_clients=6, batch_size=0, epochs=2, steps=4,
+    clients_per_chunk=5, dropout_rate=0.25, shared_start='off', precision='high',
+  )  # fmt: skip
+  assert given.schedule == (0, 2, 4)
+  assert (given.clients_per_chunk, given.clients_per_shared_start) == (5, 5)
+  assert given[5:] == (0.25, None, 'off', 5, 'high', None, None)
+
+
+def test_rates_of_rounds_and_steps_multiply():
+  local = helpers.local()._replace(lr_schedule=listed)
+  ids = np.arange(2)
+  during, outside = Cohort(ids, True, np.int32(1)), Cohort(ids, True)
+  assert local.rate(during) == 0.5
+  assert local.rate(outside) is helpers.local().rate(during) is None
+  assert local.rate_of_step(jnp.int32(2), jnp.float32(0.5)) == 0.5
+  both = local._replace(local_lr_schedule=lambda step: 1 / (1 + step))
+  assert both.rate_of_step(jnp.int32(3), jnp.float32(0.5)) == 1 / 8
+  assert both.rate_of_step(jnp.int32(3), None) == 1 / 4
+  np.testing.assert_allclose(both.sum_over_steps(jnp.int32(3), 5), 1 + 1 / 2 + 1 / 3)
+  np.testing.assert_allclose(both.sum_over_steps(jnp.int32(2), 2), 1 + 1 / 2)
+  assert local.sum_over_steps(jnp.int32(3), 5) == 3
+
+
+@pytest.mark.parametrize(
+  ('name', 'good', 'bad'),
+  [
+    ('batch_size', 0, -1),
+    ('clients_per_chunk', 0, -1),
+    ('steps', 0, -1),
+    ('epochs', 1, 0),
+    ('dropout_rate', 0.0, -0.1),
+    ('shared_start', 'on', 'yes'),
+    ('precision', 'default', 'low'),
+    ('lr_schedule', lambda number: 1e-9 + number, lambda number: 0.0 * number),
+    ('local_lr_schedule', lambda step: 2.0, lambda step: jnp.inf),
+  ],
+)
+def test_limits_of_settings(name, good, bad):
+  local = helpers.local()
+  local_training(local.model, local.optimizer, num_clients=2, **{name: good})
+  with pytest.raises(UserError, match=f'`{name}'):
+    local_training(local.model, local.optimizer, num_clients=2, **{name: bad})

@@ -228,3 +228,34 @@ def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path, name, options)
     rtol=1e-2,
     atol=1e-3,
   )
+
+
+def test_rows_of_a_device_are_taken_and_put():
+  stack, models = stack_of(5, 1)
+  for slots in ([4, 1, 9], [2], [*range(5)] * 14):  # 9 is an empty place.
+    slots = jnp.array(slots)
+    taken = jax.jit(lambda s, i: s.take(i))(stack, slots)
+    assert_equal(
+      taken, jax.tree.map(lambda x, i=slots: x.at[i].get(mode='clip'), models)
+    )
+  new = helpers.two_layers(np.random.default_rng(2), 3, size=130)
+  slots = jnp.array([3, 5, 0])  # The first one behind the end is empty, too.
+  put = jax.jit(lambda s, m: s.put(slots, m))(stack, new)
+  assert_equal(
+    put, jax.tree.map(lambda x, r: x.at[slots].set(r, mode='drop'), models, new)
+  )
+
+
+def test_rows_are_whole_tiles_in_which_each_layer_begins_a_line():
+  layers = {'a': jnp.arange(2 * 128.0).reshape(2, 128), 'b': 1 + jnp.arange(2.0)}
+  layers['c'] = jnp.arange(2 * 7 * 129.0).reshape(2, 7, 129)
+  rows = offloading.pack(layers)
+  assert rows.shape == (2, 16, 128)  # 1, 1 and 8 lines, and six of padding.
+  np.testing.assert_array_equal(rows[:, 0], layers['a'])
+  np.testing.assert_array_equal(rows[:, 1, 0], layers['b'])
+  assert not rows[:, 1, 1:].any()
+  assert not rows[:, 10:].any()
+  leaves, tree = jax.tree.flatten(layers)
+  form = offloading.Form(tree, tuple(x.shape[1:] for x in leaves))
+  assert form.size == 128 + 1 + 7 * 129
+  assert_equal(offloading.unpack(np.asarray(rows), form), layers)

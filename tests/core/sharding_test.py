@@ -1,5 +1,9 @@
 """Devices: their mesh, who gets which clients, and what runs on each."""
 
+import dataclasses
+import os
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +11,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fesem_jax.core import sharding
+from fesem_jax.core.types import FederatedData
+from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 
 RAGGED = np.random.default_rng(0).lognormal(sigma=1.2, size=400)
@@ -23,6 +29,7 @@ def test_a_mesh_has_as_many_devices_as_asked_for(asked, size):
   mesh = sharding.client_mesh(asked)
   assert mesh.axis_names == (sharding.CLIENTS,)
   assert mesh.devices.tolist() == jax.devices()[:size]
+  assert sharding.client_mesh().size == 2  # All, by default.
 
 
 @pytest.mark.parametrize(
@@ -42,6 +49,27 @@ def test_devices_are_set_up_before_their_first_use_or_not_at_all():
   with pytest.raises(UserError, match='before anything else uses JAX'):
     sharding.setup_devices(1)
   assert len(jax.devices()) == 2
+
+
+def test_processes_share_the_cpu_devices_that_are_asked_for(monkeypatch):
+  updated, groups = {}, []
+  monkeypatch.setattr(jax.config, 'update', updated.__setitem__)
+  monkeypatch.setattr(processes, 'initialize', groups.append)
+  monkeypatch.setattr(sharding, 'cores', lambda: 7)
+
+  def asked(*args):
+    sharding.setup_devices(*args)
+    return updated['jax_num_cpu_devices']
+
+  two = processes.Group(num_processes=2)
+  assert [asked(), asked(0, two), asked(3), asked(3, two), asked(4, two)] == [
+    7,
+    7,
+    3,
+    2,
+    2,
+  ]
+  assert groups == [processes.Group(), two, processes.Group(), two, two]
 
 
 @pytest.mark.parametrize('devices', [2, 4, 8])
@@ -76,10 +104,24 @@ def test_clients_of_equal_work_are_dealt_in_their_order():
   # By turns to two hands, and again by turns: their numbers with all bits reversed.
   reversed_bits = [int(f'{i:06b}'[::-1], 2) for i in range(64)]
   assert sharding.deal(np.full(64, 0.5)).tolist() == reversed_bits
+  # Those without work stay together.
+  assert sharding.deal(np.zeros(7)).tolist() == list(range(7))
   # The first of all begins the first half, the second one the second half.
   work = np.random.default_rng(0).integers(0, 3, 200)
   largest = np.flatnonzero(work == 2)
   assert sharding.deal(work)[[0, 100]].tolist() == largest[:2].tolist()
+
+
+def test_dealing_balances_up_to_1024_devices():
+  # Their numbers have ten bits; four clients of one of them stay in their order.
+  reversed_bits = [int(f'{i:010b}'[::-1], 2) for i in range(1024)]
+  on_each = sharding.deal(np.ones(4096)).reshape(1024, 4)
+  np.testing.assert_array_equal(on_each[:, 0], reversed_bits)
+  np.testing.assert_array_equal(np.diff(on_each, axis=1), 1024)
+
+
+def test_shards_are_eight_or_a_multiple_of_the_devices():
+  assert [sharding.num_shards(n) for n in (1, 2, 3, 6, 8, 12)] == [8, 8, 24, 24, 8, 24]
 
 
 @pytest.mark.parametrize('devices', [1, 2])
@@ -157,3 +199,152 @@ def test_devices_run_apart_without_any_exchange_but_sums():
   text = run.lower(x).compile().as_text()
   assert 'all-reduce' in text
   assert not any(word in text for word in ('all-gather', 'all-to-all', 'permute('))
+
+
+@pytest.fixture
+def two_processes(monkeypatch):
+  """As if this process were one of two."""
+  monkeypatch.setattr(processes, 'count', lambda: 2)
+
+
+def test_each_process_gives_equally_many_devices(two_processes, monkeypatch):
+  owners = [0, 0, 0, 1, 1, 1]
+  devices = [
+    types.SimpleNamespace(platform='cpu', process_index=p, id=i)
+    for i, p in enumerate(owners)
+  ]
+  monkeypatch.setattr(jax, 'devices', lambda: devices)
+  monkeypatch.setattr(sharding, 'Mesh', lambda chosen, names: (chosen, names))
+
+  def chosen(count):
+    found, names = sharding.client_mesh(count)
+    assert names == ('clients',)
+    return [d.id for d in found]
+
+  assert chosen(0) == [0, 1, 2, 3, 4, 5]
+  assert chosen(2) == [0, 3]
+  assert chosen(4) == [0, 1, 3, 4]
+  with pytest.raises(UserError, match='num_devices=3 must be a multiple of the 2'):
+    sharding.client_mesh(3)
+
+
+def test_processes_place_the_rows_of_their_devices(two_processes):
+  mesh = sharding.client_mesh(0)
+  split = NamedSharding(mesh, PartitionSpec(sharding.CLIENTS))
+  tree = {'a': np.arange(6.0).reshape(2, 3), 'key': jax.random.split(jax.random.key(0))}
+  placed = sharding.place(tree, split)
+  for name, want in (('a', tree['a']), ('key', jax.random.key_data(tree['key']))):
+    got = placed[name]
+    assert got.sharding.is_equivalent_to(split, got.ndim)
+    got = jax.random.key_data(got) if name == 'key' else got
+    np.testing.assert_array_equal(got, want)
+  assert jax.random.key_impl(placed['key']) == jax.random.key_impl(tree['key'])
+  # Each array by a sharding of its own; one that no program reads stays.
+  whole = NamedSharding(mesh, PartitionSpec())
+  placed = sharding.place(tree, {'a': whole, 'key': None})
+  assert placed['a'].sharding.is_fully_replicated
+  assert placed['key'] is tree['key']
+
+
+def test_a_device_is_asked_for_its_own_rows():
+  mesh, asked = sharding.client_mesh(2), []
+
+  def part(device):
+    asked.append(device)
+    return np.full((3, 2), device, np.float32)
+
+  rows = sharding.split_rows((6, 2), part, mesh)
+  assert sorted(set(asked)) == [0, 1]
+  np.testing.assert_array_equal(rows[:, 0], [0, 0, 0, 1, 1, 1])
+
+
+def test_only_data_that_are_split_have_rows_on_each_device():
+  data = FederatedData.from_arrays(np.ones((2, 3)), [0, 1], [1, 1])
+  whole, split = PartitionSpec(), PartitionSpec(sharding.CLIENTS)
+  first, model = sharding.specs_of((data, {'w': np.ones(3)}))
+  assert set(jax.tree.leaves((first, model))) == {whole}
+  held = dataclasses.replace(data, shard_rows=np.array([[0, 1], [1, 2]]))
+  found = sharding.specs_of(held)
+  assert found.x == found.y == found.shard_rows == split
+  assert found.offsets == found.client_ids == whole
+
+
+def fake_device(platform='gpu', kind='a card', stats=None):
+  def memory_stats():
+    if isinstance(stats, Exception):
+      raise stats
+    return stats
+
+  return types.SimpleNamespace(
+    platform=platform, device_kind=kind, memory_stats=memory_stats
+  )
+
+
+def test_memory_of_devices(monkeypatch):
+  monkeypatch.setattr(sharding, 'host_memory', lambda: 1001)
+  cpu, full = fake_device('cpu'), fake_device(stats={'bytes_limit': 600})
+  assert [sharding.memory(cpu), sharding.memory(cpu, 2)] == [1001, 500]
+  assert sharding.memory(full) == sharding.memory(full, 2) == 600
+  unknown = NotImplementedError()
+  assert sharding.memory(fake_device(kind='TPU v4', stats=unknown)) == 32 * 2**30
+  assert sharding.memory(fake_device(kind='TPU v4', stats={})) == 32 * 2**30
+  assert sharding.memory(fake_device()) is None
+  monkeypatch.setattr(sharding, 'host_memory', lambda: None)
+  assert sharding.memory(cpu) is None
+  # What a device has for itself.
+  assert sharding.own_memory(cpu) is None
+  assert sharding.own_memory(full) == 600
+  # A quarter is for clients; without a known memory, of 16 GiB.
+  assert sharding.memory_for_clients(full) == 150
+  assert sharding.memory_for_clients(fake_device()) == 4 * 2**30
+
+
+def test_processes_agree_on_the_memory_of_devices(two_processes, monkeypatch):
+  # None of them can ask all devices: a table of their kinds says it.
+  card = fake_device(kind='TPU v4', stats={'bytes_limit': 600})
+  assert sharding.memory_for_clients(card) == 8 * 2**30
+  assert sharding.memory_for_clients(fake_device(stats={'bytes_limit': 6})) == 2**32
+  monkeypatch.setattr(processes, 'from_first', lambda make: ('first', make()))
+  monkeypatch.setattr(jax, 'local_devices', lambda: [card])
+  assert sharding.own_memory(fake_device()) == ('first', 600)
+
+
+def test_as_many_clients_side_by_side_as_fit():
+  def count(clients, device, **shapes):
+    mesh = types.SimpleNamespace(size=2, devices=np.array([device]))
+    params = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
+    return sharding.default_clients_per_chunk(params, clients, mesh)
+
+  cpu = fake_device('cpu')
+  assert count(1000, cpu, a=(10, 10), b=(25,)) == 64
+  assert count(9, cpu, a=(10, 10), b=(25,)) == 5  # Of each of two devices.
+  assert count(1000, cpu, a=(100, 99), b=(100,)) == 20
+  assert count(1000, cpu, a=(1000, 201)) == count(0, cpu, a=(9,)) == 1
+  assert count(1000, cpu, a=(3, 3, 1, 8)) == 1  # A convolution.
+  # Six copies of each parameter in a quarter of the memory.
+  small = fake_device(stats={'bytes_limit': 4 * 24 * 125 * 7})
+  assert count(1000, small, a=(10, 10), b=(25,)) == 7
+  assert count(9, small, a=(10, 10), b=(25,)) == 5
+  assert count(9, small, a=(1000, 10)) == 1
+  patches = 120 * 2**20
+  large = fake_device(stats={'bytes_limit': 4 * 3 * (patches + 24 * 72)})
+  assert count(1000, large, a=(3, 3, 1, 8)) == 3
+
+
+def test_products_on_accelerators_are_of_full_precision(monkeypatch):
+  updated = {}
+  monkeypatch.setattr(jax.config, 'update', updated.__setitem__)
+  sharding.full_precision([fake_device('cpu')])
+  assert not updated
+  sharding.full_precision([fake_device('gpu')])
+  assert updated == {'jax_default_matmul_precision': 'highest'}
+
+
+def test_a_process_may_use_some_cores(monkeypatch):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {3, 5, 7}, raising=False)
+  assert sharding.cores() == 3
+  monkeypatch.delattr(os, 'sched_getaffinity')
+  monkeypatch.setattr(os, 'cpu_count', lambda: 5)
+  assert sharding.cores() == 5
+  monkeypatch.setattr(os, 'cpu_count', lambda: None)
+  assert sharding.cores() == 1

@@ -144,3 +144,62 @@ def test_weighted_mean_matches_reference_and_keeps_empty_clusters(devices, size)
   )
   np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-6)
   np.testing.assert_array_equal(got['a'][1], centers['a'][1])
+
+
+@pytest.mark.parametrize(('count', 'most'), [(0, 5), (1, 1), (300, 300), (260, 900)])
+def test_every_term_is_added_once_whatever_their_limit(count, most):
+  # Beyond 256 terms, sums are made in two levels.
+  def add(i, carry):
+    seen, (total, number) = carry
+    return seen.at[i].add(i), (total + i, number + 1)
+
+  @jax.jit
+  def run(count):
+    first = jnp.int32(7), jnp.int32(2)
+    return sums.add_up(count, add, jnp.zeros(most, jnp.int32), first, most)
+
+  seen, (total, number) = run(jnp.int32(count))
+  np.testing.assert_array_equal(
+    seen, np.where(np.arange(most) < count, np.arange(most), 0)
+  )
+  assert (int(total), int(number)) == (7 + sum(range(count)), 2 + count)
+
+
+@pytest.mark.parametrize('size', [4, 5000])
+def test_sums_go_on_from_those_of_other_rows(size):
+  rng = np.random.default_rng(3)
+  points, centers = helpers.two_layers(rng, 7, size), helpers.two_layers(rng, 3, size)
+  weights = jnp.array([2.0, 0.5, 0.0, 3.0, 1.0, 4.0, 0.25])
+  cluster = jnp.array([2, 0, 1, 2, 0, 2, 2])
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def in_two(first, points, centers):
+    found = sums.no_sums(centers)
+    for rows in (slice(0, first), slice(first, 7)):
+      some = jax.tree.map(lambda x, rows=rows: x[rows], points)
+      found = sums.add_rows(found, some, cluster[rows], weights[rows], centers)
+    return found, sums.mean_of(found, centers)
+
+  want = reference.means(matrix(points), np.asarray(cluster), weights, matrix(centers))
+  for first in (1, 4):
+    found, means = in_two(first, points, centers)
+    np.testing.assert_allclose(found.weight, [1.5, 0, 9.25])
+    np.testing.assert_allclose(matrix(means), want, rtol=1e-5, atol=1e-5)
+    apart = matrix(found.params)
+    np.testing.assert_allclose(
+      apart[0], (want[0] - matrix(centers)[0]) * 1.5, rtol=1e-3, atol=1e-5
+    )
+
+
+def test_rows_are_added_to_one_cluster_or_to_all():
+  rng = np.random.default_rng(4)
+  points, centers = helpers.two_layers(rng, 5), helpers.two_layers(rng, 2)
+  one = jax.tree.map(lambda x: x[:1], centers)
+  weights = jnp.array([[1.0, 0.0], [2.0, 0.5], [0.0, 3.0], [0.25, 1.0], [0.0, 0.0]])
+  found = sums.add_to_one(sums.no_sums(one), points, weights[:, 0], one)
+  both = sums.add_to_all(sums.no_sums(centers), points, weights, centers)
+  for got, origins, k in ((found, one, 0), (both, centers, 0), (both, centers, 1)):
+    mean = np.average(matrix(points), axis=0, weights=weights[:, k])
+    means = matrix(sums.mean_of(got, origins))
+    np.testing.assert_allclose(means[k], mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got.weight[k], weights[:, k].sum())

@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 
 from fesem_jax.core import tree
+from fesem_jax.core.types import Cohort
 from tests.support import helpers
+from tests.support.methods import matrix
 
 
 def test_take_and_put_are_rows():
@@ -58,3 +60,76 @@ def test_rows_of_few_models_are_the_rows_that_are_taken(models, monkeypatch):
   assert got.keys() == want.keys()
   for name in want:
     np.testing.assert_array_equal(got[name], want[name])
+
+
+def test_rows_of_a_cohort_are_read_and_written():
+  whole = helpers.two_layers(np.random.default_rng(5), 4)
+  everyone = Cohort(np.arange(4), everyone=True)
+  assert tree.rows_of(whole, everyone) is whole
+  some = Cohort(jnp.array([2, 0, 4]), everyone=False)  # 4 is nobody.
+  rows = tree.rows_of(whole, some)
+  np.testing.assert_array_equal(matrix(rows)[:2], matrix(whole)[[2, 0]])
+  new = tree.zeros_like(rows)
+  assert tree.with_rows(whole, everyone, new) is new
+  written = matrix(tree.with_rows(whole, some, new))
+  assert not written[[0, 2]].any()
+  np.testing.assert_array_equal(written[[1, 3]], matrix(whole)[[1, 3]])
+
+
+def test_stacks_of_one_model_and_of_equal_ones():
+  whole = helpers.two_layers(np.random.default_rng(6), 3)
+  one = tree.unstack(whole, 1)
+  np.testing.assert_array_equal(one['a'], whole['a'][1])
+  np.testing.assert_array_equal(tree.expand(one)['a'], whole['a'][1:2])
+  for row in tree.repeat(one, 5)['b']:
+    np.testing.assert_array_equal(row, whole['b'][1])
+  assert tree.repeat(one, 5)['a'].shape == (5, 3, 2)
+  assert not matrix(tree.zeros_like(whole)).any()
+
+
+def test_layers_that_one_stack_lacks_are_those_of_the_other():
+  a, b = {'x': 1, 'y': None}, {'x': None, 'y': 2}
+  assert tree.merge(a, b) == tree.merge(b, a) == {'x': 1, 'y': 2}
+
+
+def test_mixtures_and_choices_of_rows():
+  whole = helpers.two_layers(np.random.default_rng(7), 3)
+  other = helpers.two_layers(np.random.default_rng(8), 3)
+  shares = np.array([[0.5, 0.25, 0.25], [0, 1, 0]], np.float32)
+  want = shares @ matrix(whole)
+  np.testing.assert_allclose(matrix(tree.mixtures(shares, whole)), want, rtol=1e-5)
+  keep = jnp.array([True, False, True])
+  chosen = matrix(tree.where(keep, whole, other))
+  np.testing.assert_array_equal(chosen[[0, 2]], matrix(whole)[[0, 2]])
+  np.testing.assert_array_equal(chosen[1], matrix(other)[1])
+
+
+@pytest.mark.parametrize('backend', ['cpu', 'gpu'])
+def test_distances_are_of_all_layers(backend, monkeypatch):
+  rng = np.random.default_rng(9)
+  # From 8192 on, sums are of blocks of 4096, of 1024, and of the rest.
+  sizes = (5, 8191, 8192, 8192 + 4096 + 2048 + 7)
+  stack, centers = (
+    {str(s): jnp.asarray(rng.normal(size=(n, s)), jnp.float32) for s in sizes}
+    | {'matrix': jnp.asarray(rng.normal(size=(n, 3, 2)), jnp.float32)}
+    for n in (4, 3)
+  )
+  a, b = (matrix(x).astype(np.float64) for x in (stack, centers))
+  if backend == 'gpu':
+    monkeypatch.setattr(
+      tree.platforms, 'choose', lambda cpu, other, *args: other(*args)
+    )
+  got = tree.squared_distances(stack, centers)
+  want = np.square(a[:, None] - b[None]).sum(axis=2)
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+  for size in sizes:  # Each alone, so that none hides behind another.
+    x, y = (np.asarray(t[str(size)], np.float64) for t in (stack, centers))
+    got = tree.squared_distances({'w': stack[str(size)]}, {'w': centers[str(size)]})
+    want = np.square(x[:, None] - y[None]).sum(axis=2)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+  rows = tree.row_distances(stack, tree.take(centers, jnp.array([2, 0, 1, 1])))
+  np.testing.assert_allclose(
+    rows, np.square(a - b[[2, 0, 1, 1]]).sum(axis=1), rtol=1e-5
+  )
+  to_one = tree.row_distances(stack, tree.take(centers, jnp.array([1])))
+  np.testing.assert_allclose(to_one, np.square(a - b[1]).sum(axis=1), rtol=1e-5)

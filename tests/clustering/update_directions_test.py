@@ -1,0 +1,36 @@
+"""Directions of updates by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.clustering.update_directions import nearest_direction, toward_others
+
+
+def test_who_is_like_no_direction_is_in_none():
+  directions = {'w': jnp.array([[1.0, 0.0], [0.0, 0.0], [0.0, 5.0], [2.0, 0.0]])}
+  vectors = {'w': jnp.array([[3.0, 4.0], [-1.0, 0.0], [7.0, 0.0], [0.0, -2.0]])}
+  # Cosines of the first with the directions: 0.6, none, 0.8 and 0.6.
+  assert nearest_direction(vectors, directions).tolist() == [2, 2, 0, 0]
+  assert nearest_direction(vectors, directions, 0.7).tolist() == [2, 4, 0, 4]
+  assert nearest_direction(vectors, directions, 0.9).tolist() == [4, 4, 0, 4]
+  # A cosine that is just as large as asked for does.
+  found = nearest_direction(vectors, directions, 0.0)
+  assert found.tolist() == [2, 2, 0, 0]
+  assert found.dtype == jnp.int32
+  # By default, the least angle may be the straight one.
+  opposite = {'w': -directions['w'][:1]}
+  assert nearest_direction({'w': directions['w'][:1]}, opposite).tolist() == [0]
+
+
+def test_centers_move_toward_all_others_by_one_over_their_lengths():
+  centers = {'w': jnp.array([[3.0, 4.0], [0.0, 2.0], [1.0, 1.0], [0.0, 0.0]])}
+  exists = jnp.array([True, True, False, True])
+  found = np.asarray(toward_others(centers, exists, 0.5)['w'])
+  first, second = np.array([3.0, 4.0]), np.array([0.0, 2.0])
+  np.testing.assert_allclose(found[0], (first + second / 4) / 1.25, rtol=1e-6)
+  np.testing.assert_allclose(found[1], (second + first / 10) / 1.1, rtol=1e-6)
+  np.testing.assert_allclose(found[2], [1.0, 1.0], rtol=1e-6)
+  # One at the origin attracts nobody, but is attracted.
+  want = (first / 10 + second / 4) / 1.35
+  np.testing.assert_allclose(found[3], want, rtol=1e-6)
+  np.testing.assert_array_equal(toward_others(centers, exists, 0.0)['w'], centers['w'])

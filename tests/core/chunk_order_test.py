@@ -1,0 +1,72 @@
+"""Chunks of clients, by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.core.chunk_order import ChunkSize, in_chunks, size_of_parts
+
+
+@pytest.mark.parametrize(
+  ('count', 'most', 'size'),
+  [(6, 4, 3), (6, 6, 6), (6, 7, 6), (6, 2, 2), (6, 0, 1), (7, 6, 1), (1, 5, 1)],
+)  # fmt: skip
+def test_parts_have_the_largest_equal_size_up_to_a_limit(count, most, size):
+  assert size_of_parts(count, most) == size
+
+
+def test_clients_of_one_group_are_in_chunks_by_decreasing_work():
+  work = jnp.array([3, 0, 7, 2, 7], jnp.int32)
+  # Two chunks of three, not one of four and one of one.
+  chunks = in_chunks(work, None, ChunkSize(4, 2))
+  assert chunks.order.tolist() == [2, 4, 0, 3, 1, 5]
+  assert chunks.order.dtype == jnp.int32
+  assert chunks._replace(order=None) == (None, 2, 2, 3, 1, 5)
+  assert chunks.slots(1).tolist() == [3, 1, 5]
+  # By default, parts are of one client; a chunk has one at least.
+  four = in_chunks(work[:4], None, ChunkSize(2))
+  assert (four.order.tolist(), four.part) == ([2, 0, 3, 1], 1)
+  assert in_chunks(work[:4], None, ChunkSize(4, 2)).part == 2
+  for size in (0, 1):
+    alone = in_chunks(work, jnp.zeros(5, jnp.int32), ChunkSize(size))
+    assert (alone.order.tolist(), alone.number) == ([2, 4, 0, 3, 1], 5)
+  # Without a limit of groups there is one of them.
+  assert in_chunks(work, jnp.zeros(5, jnp.int32), ChunkSize(2)).order.size == 6
+
+
+def wanted(work, group, num_groups, size):
+  """Chunks of clients, which end where a third group would begin."""
+  chunks = [[]]
+  for g in range(num_groups):
+    mine = sorted(np.flatnonzero(group == g), key=lambda i: (-work[i], i))
+    if mine and len({group[i] for i in chunks[-1]}) == 2:
+      chunks.append([])
+    for i in mine:
+      if len(chunks[-1]) == size:
+        chunks.append([])
+      chunks[-1].append(i)
+  return [chunk for chunk in chunks if chunk]
+
+
+def test_chunks_are_of_two_groups_at_the_most():
+  rng, arranged = np.random.default_rng(0), jax.jit(in_chunks, static_argnums=2)
+  for size, num_groups, count in ((3, 5, 12), (2, 4, 8), (4, 7, 12), (5, 3, 10)):
+    for _ in range(12):
+      group = rng.choice(rng.permutation(num_groups)[: rng.integers(1, 8)], count)
+      work = rng.integers(0, 4, count)
+      chunks = arranged(work, group, ChunkSize(size, 1, num_groups))
+      want = wanted(work, group, num_groups, size)
+      rows = np.asarray(chunks.order).reshape(-1, size)
+      assert [[i for i in row if i < count] for row in rows[: len(want)]] == want
+      assert (rows[len(want) :] == count).all()
+      assert int(chunks.number) == len(want) <= chunks.most == len(rows)
+
+
+def test_there_is_room_for_every_start_of_a_chunk_before_it_is_full():
+  # Groups of one: every third starts a chunk, with one slot of three left free.
+  group = jnp.arange(6, dtype=jnp.int32)
+  chunks = in_chunks(jnp.ones(6, jnp.int32), group, ChunkSize(3, 1, 6))
+  assert chunks.order.reshape(-1, 3)[:3].tolist() == [[0, 1, 6], [2, 3, 6], [4, 5, 6]]
+  # Of 6 clients and 2 * 2 slots that may stay free.
+  assert (int(chunks.number), chunks.most) == (3, 4)

@@ -1,0 +1,193 @@
+"""Federated data on the host, by hand."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.core.types import (
+  ClientInfo,
+  Cohort,
+  Corruption,
+  FederatedData,
+  Groups,
+  check_targets,
+  scale_of,
+)
+from fesem_jax.data import corruption
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.stored_rows import StoredRows
+
+
+def some():
+  """Four clients with 2, 1, 0 and 3 examples of two numbers."""
+  names = np.array(['a', 'b', 'c', 'd'])
+  data = FederatedData.from_arrays(
+    np.arange(12.0).reshape(6, 2),
+    np.array([0, 1, 2, 0, 1, 1]),
+    np.array([2, 1, 0, 3]),
+    client_ids=np.array([4, 9, 2, 7]),
+    info=ClientInfo(names, np.array([1, 0, 0, 1]), ('even', 'odd')),
+  )
+  return dataclasses.replace(
+    data,
+    corruption=Corruption(np.array([False, True, False, True]), 'noise'),
+    groups=Groups(np.array([2, 0, 1, 2], np.int32), 3),
+  )
+
+
+def test_defaults_of_data_from_arrays():
+  data = FederatedData.from_arrays(np.ones((3, 2)), [0, 3, 1], [1, 0, 2])
+  assert (data.num_clients, data.num_classes, data.max_examples) == (3, 4, 2)
+  assert (data.scale, data.task) == (1, 'classification')
+  assert data.client_ids.tolist() == [0, 1, 2]
+  assert data.info.names.tolist() == ['0', '1', '2']
+  assert data.offsets.tolist() == [0, 1, 1, 3]
+  assert data.example_shape == (2,)
+  listed = FederatedData.from_arrays([[1.0, 2.0], [3.0, 4.0]], [0, 1], [2])
+  assert listed.x.tolist() == [[1, 2], [3, 4]]
+  assert data.x.dtype == np.float32
+  assert data.offsets.dtype == data.client_ids.dtype == data.y.dtype == np.int32
+  # Batches of data without examples have a row all the same.
+  none = FederatedData.from_arrays(np.ones((0, 2)), [], [], num_classes=2)
+  assert (none.num_clients, none.max_examples) == (0, 1)
+  empty = FederatedData.from_arrays(np.ones((0, 2)), [], [0, 0], num_classes=2)
+  assert (empty.num_clients, empty.max_examples) == (2, 1)
+
+
+def test_pixels_of_images_are_scaled():
+  assert scale_of(np.zeros((1, 2, 2), np.uint8), '`x`') == 1 / 255
+  assert scale_of(np.zeros((1, 2, 2)), '`x`') == scale_of(np.zeros((1, 2)), '`x`') == 1
+  with pytest.raises(UserError, match=r'`x` is uint8 of shape \(1, 2\)'):
+    scale_of(np.zeros((1, 2), np.uint8), '`x`')
+  bytes_of = np.zeros((2, 3), np.uint8)
+  data = FederatedData.from_arrays(bytes_of, [0, 1], [2], scale=0.5)
+  assert (data.scale, data.x.dtype) == (0.5, np.uint8)
+  assert FederatedData.from_arrays(bytes_of[None], [0], [1]).scale == 1 / 255
+
+
+def test_as_many_examples_as_row_numbers_fit_32_bits():
+  def given(count):
+    rows = StoredRows(np.broadcast_to(np.uint8(0), (count, 1, 1)))
+    return FederatedData.from_arrays(rows, np.zeros(1, int), [1])
+
+  with pytest.raises(UserError, match='2147483648 examples do not fit 32-bit'):
+    given(2**31)
+  with pytest.raises(UserError, match=r'2147483647 examples, 1 labels .* must agree'):
+    given(2**31 - 1)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_a_single_feature_that_is_not_finite_is_refused(value):
+  x = np.ones((3, 2))
+  x[1, 0] = value
+  with pytest.raises(UserError, match='hold values that are not finite'):
+    FederatedData.from_arrays(x, [0, 1, 0], [3])
+
+
+def test_programs_depend_on_numbers_and_names_and_see_arrays_only():
+  data = some()
+  leaves = [data.x, data.y, data.offsets, data.client_ids]
+  leaves += [data.corruption.bad, data.groups.ids]
+  for got, want in zip(jax.tree.leaves(data), leaves, strict=True):
+    assert got is want
+  ids = np.arange(4)
+  cohort = Cohort(ids, everyone=True)
+  assert cohort.round is None
+  assert [leaf is ids for leaf in jax.tree.leaves(cohort)] == [True]
+  # Inside of a program, sizes are traced.
+  sizes = jax.jit(lambda data: data.sizes())(data)
+  assert sizes.tolist() == [2, 1, 0, 3]
+  assert isinstance(data.sizes(), np.ndarray)
+
+
+def test_lengths_must_agree():
+  for labels, sizes in ((2, [3]), (3, [2]), (3, [2, 2])):
+    with pytest.raises(UserError, match=f'3 examples, {labels} labels'):
+      FederatedData.from_arrays(np.ones((3, 2)), np.zeros(labels, int), sizes)
+
+
+def test_sequences_have_a_target_at_every_position():
+  check_targets((4, 5), np.zeros((4, 5)), 'sequence', '`y`')
+  check_targets((4, 5), np.zeros(4), 'classification', '`y`')
+  check_targets((4, 5), np.zeros((4, 3)), 'regression', '`y`')
+  with pytest.raises(UserError, match=r'`y` has shape \(4, 3\), but with x of shape'):
+    check_targets((4, 5), np.zeros((4, 3)), 'sequence', '`y`')
+
+
+def test_infos_of_as_many_clients_share_programs():
+  one, other = ClientInfo(np.array(['a', 'b'])), ClientInfo(np.array(['c', 'd']))
+  assert one == other
+  assert hash(one) == hash(other)
+  assert one != ClientInfo(np.array(['a']))
+  assert one != 'ab'
+
+
+def test_bad_clients_send_other_models_in_two_kinds_of_corruption():
+  bad = np.array([True])
+  of_models = {kind for kind in corruption.KINDS if Corruption(bad, kind).of_models}
+  assert of_models == {'sign_flip', 'noise'}
+
+
+def test_sizes_are_of_all_or_of_some_clients():
+  data = some()
+  assert data.sizes().tolist() == [2, 1, 0, 3]
+  assert data.sizes(jnp.array([3, 0, 4])).tolist() == [3, 2, 0]  # 4 is nobody.
+
+
+def split(data):
+  """The data as on two devices: examples flat and padded, rows padded to four."""
+  x = np.pad(data.x, ((0, 0), (0, 1)), constant_values=-1)
+  rows, of_devices = np.array([0, 1, 2, 2, 3, 4, 5, 5]), np.array([[0, 3], [3, 6]])
+  return dataclasses.replace(
+    data, x=x[rows], y=data.y[rows], flat_from=(1, 2), shard_rows=of_devices
+  )
+
+
+def test_clients_of_split_data_have_their_own_rows():
+  data = some()
+  held = split(data)
+  assert held.example_shape == (1, 2)
+  for i in range(4):
+    (x, y), (want, labels) = held.client(i), data.client(i)
+    np.testing.assert_array_equal(x, want[:, None])
+    np.testing.assert_array_equal(y, labels)
+  np.testing.assert_array_equal(held.compact(held.y), data.y)
+  np.testing.assert_array_equal(data.compact(data.x), data.x)
+  # All know all sizes, but a device that sees its own rows those of its clients.
+  ids = jnp.arange(4)
+  assert held.sizes(ids).tolist() == [2, 1, 0, 3]
+  for device, own in enumerate(([2, 1, 0, 0], [0, 0, 0, 3])):
+    part = dataclasses.replace(held, shard_rows=held.shard_rows[device : device + 1])
+    assert part.sizes(ids).tolist() == own
+
+
+@pytest.mark.parametrize('held', [False, True])
+def test_reordered_clients_keep_what_is_theirs(held):
+  data = split(some()) if held else some()
+  found = data.reorder(np.array([3, 1]), num_clients=4)
+  assert found.offsets.tolist() == [0, 3, 4, 4, 4]
+  # Of two clients that pad, ids are beyond all others.
+  assert found.client_ids.tolist() == [7, 9, 10, 11]
+  assert found.offsets.dtype == found.client_ids.dtype == np.int32
+  for new, old in ((0, 3), (1, 1)):
+    for got, want in zip(found.client(new), data.client(old), strict=True):
+      np.testing.assert_array_equal(got, want)
+  assert found.client(3)[0].shape == (0, *data.example_shape)
+  assert found.info.names.tolist() == ['d', 'b']
+  assert found.info.clusters.tolist() == [1, 0]
+  assert found.info.cluster_names == ('even', 'odd')
+  assert found.corruption.bad.tolist() == [True, True, False, False]
+  assert found.corruption.kind == 'noise'
+  assert found.groups.ids.tolist() == [2, 0, 0, 0]
+  assert found.groups.count == 3
+  assert (found.num_classes, found.max_examples, found.task) == (3, 3, data.task)
+  assert found.shard_rows is None
+  # Without a number, nobody is added; without clusters, none are known.
+  plain = FederatedData.from_arrays(data.compact(data.x)[:2], [0, 1], [1, 1])
+  turned = plain.reorder(np.array([1, 0]))
+  assert turned.sizes().tolist() == [1, 1]
+  assert turned.client_ids.tolist() == [1, 0]
+  assert turned.info.clusters is turned.corruption is turned.groups is None
