@@ -37,6 +37,8 @@ def test_a_round_reports_who_failed_and_who_trained():
   info = TRAINED.info()
   assert (int(info.failed), int(info.trained), int(info.steps)) == (1, 2, 18)
   assert info.clusters is None
+  clusters = object()
+  assert TRAINED.info(clusters).clusters is clusters
   assert float(info.train_loss) == pytest.approx(3.5 / 4)
   assert info.clients.ids is TRAINED.ids
   assert info.clients.loss is TRAINED.loss
