@@ -36,13 +36,17 @@ def test_clients_are_dealt_by_their_steps_and_then_by_their_examples():
   assert placement.of(train) == 'replicated'
 
 
-def test_work_on_all_clients_finds_their_data_on_the_devices():
+def test_work_on_all_clients_finds_their_data_on_the_devices(monkeypatch):
   local, data = helpers.local(devices=2), helpers.federation(SIZES)
   whole, again = arrangement.arrange_all(local, data, data)
   assert placement.of(whole) == placement.of(again) == 'replicated'
   (split,) = arrangement.arrange_all(local, data, data_placement='sharded')[:1]
   assert placement.of(split) == 'sharded'
   np.testing.assert_array_equal(split.client_ids, whole.client_ids)
+  # A quarter of a device's memory is too much for all, where all take part.
+  memory = 4 * placement.bytes_of(data)
+  monkeypatch.setattr(sharding, 'own_memory', lambda device: memory)
+  assert placement.of(arrangement.arrange_all(local, data)[0]) == 'sharded'
 
 
 @pytest.mark.parametrize('process', [0, 1])
