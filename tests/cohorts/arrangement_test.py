@@ -121,7 +121,11 @@ def test_moved_clients_go_to_any_cluster_alike_and_others_stay():
 
 
 def test_all_clients_or_a_sample_of_more():
-  data, mesh, key = helpers.federation(SIZES), sharding.client_mesh(1), jax.random.key(0)
+  data, mesh, key = (
+    helpers.federation(SIZES),
+    sharding.client_mesh(1),
+    jax.random.key(0),
+  )
   for count in (0, 5, 6):
     found = sampling.all_or_sample(key, data, count, mesh)
     assert found.everyone

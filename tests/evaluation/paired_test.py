@@ -95,7 +95,9 @@ def test_the_least_error_is_the_best_and_differences_have_its_unit():
   a, c = found['deployed']
   assert (a['mean'], c['mean']) == (0.375, 1.0)
   lines = paired.as_markdown(found, honest=True).splitlines()
-  assert lines[0].startswith('Deployed micro RMSE, honest clients minus that of b: mean')
+  assert lines[0].startswith(
+    'Deployed micro RMSE, honest clients minus that of b: mean'
+  )
   # Half the interval is tan(0.475 pi) / 8.
   assert lines[4] == '| a | +0.3750 | -1.2133 to +1.9633 |'
   assert lines[5] == '| c | +1.0000 | one seed: no interval |'

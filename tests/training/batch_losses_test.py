@@ -9,7 +9,9 @@ from fesem_jax.training import batch_losses
 from fesem_jax.utils.errors import UserError
 
 # Outputs p x, and their squared distances from the targets as losses.
-MODEL = Model(lambda key: jnp.float32(1.0), lambda p, x: p * x, lambda z, y: (z - y) ** 2)
+MODEL = Model(
+  lambda key: jnp.float32(1.0), lambda p, x: p * x, lambda z, y: (z - y) ** 2
+)
 X, Y = jnp.array([1.0, 2.0, jnp.nan, 4.0]), jnp.array([0.0, 4.0, 1.0, jnp.inf])
 WEIGHTS = jnp.array([1.0, 1.0, 0.0, 0.0])
 
@@ -29,7 +31,9 @@ def test_factors_change_the_losses_but_not_their_number():
 
 def test_a_loss_that_is_no_number_for_each_example_is_refused():
   for wrong in (lambda z, y: ((z - y) ** 2).mean(), lambda z, y: z[:, None]):
-    with pytest.raises(UserError, match=r'one number for each example, of shape \(4,\)'):
+    with pytest.raises(
+      UserError, match=r'one number for each example, of shape \(4,\)'
+    ):
       batch_losses.losses_of(MODEL._replace(loss=wrong), jnp.float32(1.0), X, Y)
 
 

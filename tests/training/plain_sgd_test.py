@@ -88,8 +88,10 @@ OTHERS = {
   ),
   'fewer layers': optax.stateless(lambda g, _: {'logits': g['logits']}),
   'another layer': optax.stateless(
-    lambda g, _: jax.tree.map(lambda x: -0.1 * x, g)
-    | {'dense0': {n: -0.1 * g['logits'][n] for n in ('bias', 'kernel')}}
+    lambda g, _: (
+      jax.tree.map(lambda x: -0.1 * x, g)
+      | {'dense0': {n: -0.1 * g['logits'][n] for n in ('bias', 'kernel')}}
+    )
   ),
   'noise': optax.stateless(
     lambda g, _: jax.tree.map(

@@ -87,7 +87,9 @@ def test_noise_is_as_long_as_the_change_and_in_any_direction():
   assert np.abs(cosines).max() < 0.1
   parts = units[:, :1200], units[:, 1200:]  # Layers draw alike, but not the same.
   for part in parts:
-    np.testing.assert_allclose(np.square(part).sum(axis=1) * 1600, part.shape[1], rtol=0.2)
+    np.testing.assert_allclose(
+      np.square(part).sum(axis=1) * 1600, part.shape[1], rtol=0.2
+    )
   assert np.abs((parts[0][:, :400] * parts[1]).sum(axis=1)).max() < 0.05
 
 

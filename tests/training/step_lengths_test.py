@@ -45,7 +45,9 @@ def kernels_only(params):
   ],
 )
 def test_what_does_not_add_up_gradients_alike_is_refused(optimizer):
-  with pytest.raises(UserError, match='must be SGD of one learning rate, with or witho'):
+  with pytest.raises(
+    UserError, match='must be SGD of one learning rate, with or witho'
+  ):
     step_lengths.check_sums_of_gradients(local(optimizer))
 
 
