@@ -1,4 +1,4 @@
-"""Shares and targets of single examples; losses of examples are in client_losses_test."""
+"""Shares and targets of single examples; client_losses_test has their losses."""
 
 import dataclasses
 

@@ -48,7 +48,7 @@ def followed(local, width, start=None, **objective):
 
 
 def spelled_out(local, addition, factors=1.0, epochs=None, start=0):
-  """Losses, norms of gradients and distances of float64 SGD, and the model it ends at."""
+  """Losses, norms of gradients and distances of float64 SGD, and where it ends."""
   data, schedule = helpers.federation(SIZES), local.schedule
   if epochs is not None:
     schedule = schedule._replace(epochs=epochs)
