@@ -110,6 +110,25 @@ def test_a_cohort_of_the_host_has_every_client_and_no_padding():
       assert drawn.max() < 5
 
 
+def test_a_program_rounds_the_parts_of_devices_at_random():
+  draw, exists, mesh = (
+    jnp.linspace(0, 1, 16),
+    jnp.ones(16, bool),
+    sharding.client_mesh(),
+  )
+
+  def of_one(key):
+    ids = stratified.drawn_on_devices(key, 1, draw, exists, 1, mesh)
+    return ids.min()  # The other place is empty.
+
+  found = jax.jit(jax.vmap(of_one))(jax.random.split(jax.random.key(0), 100))
+  assert found.dtype == np.int32
+  # Of each of eight shards the client of the least number, each about as often.
+  ids, counts = np.unique(found, return_counts=True)
+  assert ids.tolist() == list(range(0, 16, 2))
+  np.testing.assert_allclose(counts, 100 / 8, atol=11)
+
+
 def test_a_device_has_no_more_places_than_some_cohort_needs():
   for (count, real, padded, devices), wanted in (
     ((5, 83, 88, 2), 3),  # 5 * 44 / 83, rounded up.
@@ -135,7 +154,7 @@ def test_a_device_has_no_more_places_than_some_cohort_needs():
 
 def test_parts_of_large_cohorts_are_exact_in_32_bits():
   whole, part = 999_983, np.array([1, 499_992, 999_983], np.int32)
-  for count in (7, 4096, 700_001, 999_983):
+  for count in (7, 4096, 700_001, 999_983, 2**30 + 12_345):
     for start in (0, 12_345, whole - 1):
       want = [(count * int(p) + start) // whole for p in part]
       for given in (count, jnp.int32(count)):
