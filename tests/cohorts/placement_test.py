@@ -104,14 +104,57 @@ def test_a_cohort_of_the_host_has_every_client_and_no_padding():
     rng, mesh = np.random.default_rng(seed), sharding.client_mesh()
     for count in (4, 5, 9):
       ids = stratified.drawn_on_host(rng, count, data, mesh)
+      assert ids.dtype == np.int32
       drawn = ids[ids < 8]
       assert len(set(drawn.tolist())) == len(drawn) == min(count, 5)
       assert drawn.max() < 5
 
 
+def test_a_program_rounds_the_parts_of_devices_at_random():
+  draw, exists, mesh = (
+    jnp.linspace(0, 1, 16),
+    jnp.ones(16, bool),
+    sharding.client_mesh(),
+  )
+
+  def of_one(key):
+    ids = stratified.drawn_on_devices(key, 1, draw, exists, 1, mesh)
+    return ids.min()  # The other place is empty.
+
+  found = jax.jit(jax.vmap(of_one))(jax.random.split(jax.random.key(0), 100))
+  assert found.dtype == np.int32
+  # Of each of eight shards the client of the least number, each about as often.
+  ids, counts = np.unique(found, return_counts=True)
+  assert ids.tolist() == list(range(0, 16, 2))
+  np.testing.assert_allclose(counts, 100 / 8, atol=11)
+
+
+def test_a_device_has_no_more_places_than_some_cohort_needs():
+  for (count, real, padded, devices), wanted in (
+    ((5, 83, 88, 2), 3),  # 5 * 44 / 83, rounded up.
+    ((6, 20, 24, 2), 4),
+    ((5, 20, 24, 2), 3),  # Just 3 of 12.
+    ((3, 3, 8, 1), 3),
+    ((2, 3, 8, 1), 2),
+    ((20, 20, 24, 2), 12),
+  ):
+    assert stratified.places_for(count, real, padded, devices) == wanted
+  data = types.SimpleNamespace(
+    info=types.SimpleNamespace(names=np.arange(20)), num_clients=24
+  )
+  mesh, some = sharding.client_mesh(2), Cohort(np.zeros(16, np.int32), everyone=False)
+  everyone = Cohort(np.arange(24), everyone=True)
+  for of in (None, everyone):  # Of 20 clients, however many are asked for.
+    for count, wanted in ((5, 3), (6, 4), (20, 12), (99, 12)):
+      assert stratified.places_of_sample(count, data, of, mesh) == wanted
+  # Eight places of a device are those of 12 clients or more.
+  for count, wanted in ((3, 2), (4, 3), (6, 4), (12, 8), (99, 8)):
+    assert stratified.places_of_sample(count, data, some, mesh) == wanted
+
+
 def test_parts_of_large_cohorts_are_exact_in_32_bits():
   whole, part = 999_983, np.array([1, 499_992, 999_983], np.int32)
-  for count in (7, 4096, 700_001, 999_983):
+  for count in (7, 4096, 700_001, 999_983, 2**30 + 12_345):
     for start in (0, 12_345, whole - 1):
       want = [(count * int(p) + start) // whole for p in part]
       for given in (count, jnp.int32(count)):
@@ -275,6 +318,65 @@ def test_large_data_are_split_by_themselves(
     assert placement.chosen(named, 1000, mesh, everyone) == named
   with pytest.raises(UserError, match='`data_placement=whole` is unknown'):
     placement.chosen('whole', 1000, mesh, everyone)
+
+
+def test_shares_of_the_memory_are_limits_that_data_may_reach(monkeypatch):
+  monkeypatch.setattr(sharding, 'own_memory', lambda device: 1000)
+  mesh = sharding.client_mesh(2)
+  for everyone, most in ((True, 125), (False, 500)):
+    assert placement.chosen('auto', most, mesh, everyone) == 'replicated'
+    assert placement.chosen('auto', most + 1, mesh, everyone) == 'sharded'
+  data = of_clients()
+  examples = sum(SIZES)  # Three pixels and a label of four bytes each.
+  assert placement.bytes_of(data) == 7 * examples
+  assert placement.bytes_of(data, data) == 14 * examples
+
+
+def mesh_of(platform):
+  device = types.SimpleNamespace(platform=platform)
+  return types.SimpleNamespace(devices=np.array([device]))
+
+
+def test_examples_fill_tiles_of_128_on_a_tpu_alone():
+  for shape, tiles in (((28, 28), 896), ((128,), 128), ((129,), 256), ((), 128)):
+    assert placement.width_of(shape, mesh_of('tpu')) == tiles
+    numbers = int(np.prod(shape))
+    for other in ('cpu', 'gpu'):
+      assert placement.width_of(shape, mesh_of(other)) == numbers
+
+
+@pytest.mark.parametrize('how', ['replicated', 'sharded'])
+def test_examples_keep_their_numbers_where_zeros_fill_their_tiles(how, monkeypatch):
+  narrow, _ = placed(2, how)
+  monkeypatch.setattr(placement, 'width_of', lambda shape, mesh: 5)
+  wide, _ = placed(2, how)
+  assert (narrow.x.shape[1:], wide.x.shape[1:]) == ((3,), (5,))
+  np.testing.assert_array_equal(wide.x[:, :3], narrow.x)
+  assert not np.asarray(wide.x[:, 3:]).any()
+  assert wide.x.dtype == narrow.x.dtype
+  assert wide.flat_from == narrow.flat_from == (3,)
+  for i in range(PADDED):
+    np.testing.assert_array_equal(wide.client(i)[0], narrow.client(i)[0])
+
+
+def test_the_placement_is_said_in_notes_and_configurations():
+  split, mesh = placed()
+  whole, _ = placed(how='replicated')
+  assert (placement.of(whole), placement.of(split)) == ('replicated', 'sharded')
+  assert placement.identity(whole, mesh) == {}
+  assert placement.identity(split, mesh) == {
+    'data_placement': 'sharded', 'data_shards': 8
+  }  # fmt: skip
+  local = helpers.local(devices=2, shape=(400, 500))
+  data = helpers.federation([3, 1, 1], shape=(400, 500))
+  on_devices = [
+    placement.place(s.reorder(np.arange(3), 8), local.mesh, 'sharded')
+    for s in (data, data)
+  ]
+  # Both splits lie on the first device, beside five rows of padding on the second.
+  held = 10 * 4 * (400 * 500 + 1) / 2**20
+  text = placement.note(local.mesh, *on_devices)
+  assert f'each of 2 device(s) holds {held:,.1f} MiB of examples, 50.0 % of it' in text
 
 
 def split_run(name='fesem', data_placement='sharded', **options):

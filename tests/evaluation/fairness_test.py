@@ -35,3 +35,9 @@ def test_what_is_not_defined_is_none():
   assert (zeros['worst_decile'], zeros['jain']) == (0.0, None)
   assert fairness(np.array([0.3, 0.3]), True)['jain'] == pytest.approx(1.0)
   assert fairness(np.array([1.0, 0.0, 0.0, 0.0]), True)['jain'] == pytest.approx(0.25)
+
+
+def test_values_that_are_not_finite_do_not_count():
+  found = fairness(np.array([np.inf, 1.0, 3.0, -np.inf]), False)
+  assert (found['clients'], found['worst_decile'], found['deviation']) == (2, 3.0, 1.0)
+  assert found['jain'] == pytest.approx(16 / 20)

@@ -72,3 +72,51 @@ def test_where_clients_are_bad_the_honest_ones_are_compared():
   summaries = {'a': [summary(0.9, honest=0.2)], 'b': [summary(0.1, honest=0.6)]}
   assert paired.best(summaries) == 'b'
   assert paired.against(summaries, 'b')[0]['mean'] == pytest.approx(-40)
+
+
+def test_of_equal_methods_the_first_is_the_best():
+  tied = {'a': [summary(0.5)], 'b': [summary(0.75), None], 'c': [summary(0.75)]}
+  assert paired.best(tied) == 'b'
+  by_finetuned = {'a': [summary(0.5, 0.9)], 'b': [summary(0.75, 0.8)]}
+  assert paired.best(by_finetuned, 'finetuned') == 'a'
+
+
+def of_rmse(*values):
+  return [
+    {'task': 'regression'} | {k: {'micro_rmse': v} for k in ('deployed', 'finetuned')}
+    for v in values
+  ]
+
+
+def test_the_least_error_is_the_best_and_differences_have_its_unit():
+  summaries = {'a': of_rmse(0.5, 0.75), 'b': of_rmse(0.25, 0.25), 'c': of_rmse(1.25)}
+  found = paired.differences(summaries)
+  assert (found['reference'], found['task']) == ('b', 'regression')
+  a, c = found['deployed']
+  assert (a['mean'], c['mean']) == (0.375, 1.0)
+  lines = paired.as_markdown(found, honest=True).splitlines()
+  assert lines[0].startswith(
+    'Deployed micro RMSE, honest clients minus that of b: mean'
+  )
+  # Half the interval is tan(0.475 pi) / 8.
+  assert lines[4] == '| a | +0.3750 | -1.2133 to +1.9633 |'
+  assert lines[5] == '| c | +1.0000 | one seed: no interval |'
+  assert 'honest' not in paired.as_markdown(found)
+
+
+def test_intervals_of_fewer_seeds_say_so():
+  summaries = {
+    'a': [summary(0.5), summary(0.6), None],
+    'b': [summary(0.7), summary(0.6), summary(0.5)],
+    'c': [summary(0.8), summary(0.8), summary(0.8)],
+    'not run': [],
+  }
+  text = paired.as_markdown(paired.differences(summaries))
+  deployed, finetuned = (part.splitlines()[4:] for part in text.split('\n\nFine'))
+  assert deployed == [
+    '| a | -25.00 | -88.53 to +38.53 (2 seeds) |',
+    '| b | -20.00 | -44.84 to +4.84 |',
+  ]
+  assert finetuned == [
+    '| a | +0.00 | +0.00 to +0.00 (2 seeds) |', '| b | +0.00 | +0.00 to +0.00 |'
+  ]  # fmt: skip

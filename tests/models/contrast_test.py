@@ -72,6 +72,28 @@ def test_a_layer_must_run_once_with_one_vector_for_each_example(model, layer, x)
     jax.eval_shape(lambda p: with_inputs_of(layer, model.apply, p, x), params)
 
 
+def test_the_contrast_is_between_the_cosines_to_two_models():
+  params = dict(zip((LEARNS, LIKE, UNLIKE), drawn(MLP, 0, 1, 2), strict=True))
+  model = contrasted(MLP, 'logits', 3.0, 0.5)
+  assert model.apply_train is None
+  z = {
+    name: np.asarray(with_inputs_of('logits', MLP.apply, p, X)[1], np.float64)
+    for name, p in params.items()
+  }
+  lengths = {name: np.linalg.norm(x, axis=1) for name, x in z.items()}
+  p, q = (
+    np.exp(
+      (z[LEARNS] * z[n]).sum(axis=1)
+      / np.maximum(lengths[LEARNS] * lengths[n], 1e-9)
+      / 0.5
+    )
+    for n in (LIKE, UNLIKE)
+  )
+  plain = MLP.loss(MLP.apply(params[LEARNS], X), Y)
+  got = model.loss(model.apply(params, X), Y)
+  np.testing.assert_allclose(got, plain - 3 * np.log(p / (p + q)), rtol=1e-4)
+
+
 def test_a_representation_of_zeros_is_like_no_other_and_has_a_gradient():
   own, like, unlike = drawn(MLP, 0, 1, 2)
   own['dense1'] = jax.tree.map(jnp.zeros_like, own['dense1'])

@@ -66,6 +66,17 @@ def test_the_last_axis_may_be_given_by_its_number():
   np.testing.assert_array_equal(*outputs)
 
 
+def test_groups_that_do_not_divide_the_channels_become_fewer():
+  key, x = jax.random.key(0), np.random.default_rng(0).normal(size=(2, *SHAPE))
+  outputs = [
+    models.with_group_norm(Net(), *groups).init_with_output(key, x)[0]
+    for groups in ((), (2,), (4,), (3,))  # Of six channels.
+  ]
+  np.testing.assert_array_equal(outputs[0], outputs[1])
+  np.testing.assert_array_equal(outputs[2], outputs[1])
+  assert np.abs(outputs[3] - outputs[1]).max() > 1e-3
+
+
 def test_the_message_on_batch_statistics_says_how_to_mend_it():
   with pytest.raises(UserError, match=r"keeps \['batch_stats'\].*with_group_norm\(mod"):
     models.from_flax(Net(), SHAPE)

@@ -11,6 +11,7 @@ from flax import nnx
 from fesem_jax import algorithms, models
 from fesem_jax.core import tree
 from fesem_jax.utils.errors import UserError
+from tests.models.resnet_test import convolve, normalize
 from tests.support import helpers, reference
 from tests.support.methods import federation, run
 
@@ -199,12 +200,76 @@ def test_models_of_tokens_have_logits_at_every_position_if_asked(name):
 
 
 @pytest.mark.parametrize(
-  ('name', 'least'), [('small_cnn', 4), ('emnist_cnn', 6), ('lenet5', 12),
-                      ('niid_bench_cnn', 16), ('resnet8', 1)]
+  ('name', 'least'), [('small_cnn', 4), ('mcmahan_cnn', 4), ('emnist_cnn', 6),
+                      ('celeba_cnn', 1), ('lenet5', 12), ('niid_bench_cnn', 16),
+                      ('resnet8', 1)]
 )  # fmt: skip
-def test_the_smallest_images_have_logits(name, least):
+def test_the_smallest_images_have_logits_and_smaller_ones_are_refused(name, least):
   model = models.build(name, (least, least, 2), 3)
   params = jax.eval_shape(model.init, jax.random.key(0))
   x = jax.ShapeDtypeStruct((4, least, least, 2), jnp.float32)
   assert jax.eval_shape(model.apply, params, x).shape == (4, 3)
   assert all(leaf.size for leaf in jax.tree.leaves(params))
+  for shape in ((least - 1, least), (least, least - 1, 2)):
+    with pytest.raises(UserError, match=f'needs images of at least {least} pixels a s'):
+      models.build(name, shape, 3)
+
+
+def pool(x, padded=False):
+  """The maximum of windows of 2x2; a row or column left over is dropped, or one."""
+  if padded:
+    rest = [(0, n % 2) for n in x.shape[1:3]]
+    x = np.pad(x, [(0, 0), *rest, (0, 0)], constant_values=-np.inf)
+  height, width = (n // 2 * 2 for n in x.shape[1:3])
+  x = x[:, :height, :width]
+  return np.max([x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)], axis=0)
+
+
+def in_numpy(name, params, x):
+  """Logits of a network of convolutions, from its description."""
+
+  def conv(i, x, padding):
+    layer = params[f'conv{i}']
+    return convolve(x, layer['kernel'], 1, padding) + layer['bias']
+
+  def dense(layer, x):
+    return x @ params[layer]['kernel'] + params[layer]['bias']
+
+  def relu(x):
+    return np.maximum(x, 0)
+
+  if name == 'small_cnn':
+    for i in (0, 1):
+      x = pool(relu(conv(i, x, 1)))
+    layers = ['dense']
+  elif name == 'emnist_cnn':
+    x = pool(relu(conv(1, relu(conv(0, x, 0)), 0)))
+    layers = ['dense']
+  elif name == 'celeba_cnn':
+    for i in range(4):
+      x = relu(pool(normalize(params[f'norm{i}'], conv(i, x, 1), 8, 1e-6), True))
+    layers = []
+  else:
+    for i in (0, 1):
+      x = pool(relu(conv(i, x, 2 if i == 0 and name == 'lenet5' else 0)))
+    layers = ['dense0', 'dense1']
+  x = x.reshape(len(x), -1)
+  for layer in layers:
+    x = relu(dense(layer, x))
+  return dense('logits', x)
+
+
+@pytest.mark.parametrize(
+  ('name', 'shape'), [('small_cnn', (9, 8)), ('emnist_cnn', (9, 8, 2)),
+                      ('celeba_cnn', (6, 5, 3)), ('lenet5', (13, 12)),
+                      ('niid_bench_cnn', (17, 16))]
+)  # fmt: skip
+def test_logits_are_those_of_the_description(name, shape):
+  model, rng = models.build(name, shape, 3), np.random.default_rng(0)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  params = jax.tree.map(lambda a: rng.normal(0, 0.2, a.shape), params)
+  x = rng.normal(size=(2, *shape))
+  images = x if x.ndim == 4 else x[..., None]
+  got = jax.jit(model.apply)(jax.tree.map(np.float32, params), x.astype(np.float32))
+  wanted = in_numpy(name, params, images)
+  np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)

@@ -1,5 +1,6 @@
 """Weights of PyTorch give the logits here that PyTorch's layers would give."""
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -139,3 +140,71 @@ def test_what_does_not_fit_is_named():
   assert 'bn1.running_mean' in message({'bn1.running_mean': np.ones(6)})
   with pytest.raises(UserError, match='The inputs have shape'):
     porting.inputs(np.ones((2, 3, 28, 28)), (28, 28))
+
+
+def test_inputs_may_be_of_either_order_of_axes():
+  images = RNG.random((2, 3, 4, 5))  # Three channels of 4 x 5 pixels.
+  moved = np.moveaxis(images, 1, 3).astype(np.float32)
+  for given in (images, moved):
+    found = porting.inputs(given, (4, 5, 3))
+    np.testing.assert_array_equal(found, moved)
+    assert found.dtype == np.float32
+  for shape in ((4, 5), (4, 5, 1)):
+    found = porting.inputs(images[:, :1], shape)
+    np.testing.assert_array_equal(found, moved[..., :1].reshape(2, *shape))
+  tokens = np.array([[1, 2], [3, 4]])
+  assert porting.inputs(tokens, (2,)).tolist() == tokens.tolist()
+  for wrong, shape in ((tokens, (3,)), (images, (5, 4, 3)), (images[:, :2], (4, 5))):
+    with pytest.raises(UserError, match='The inputs have shape'):
+      porting.inputs(wrong, shape)
+
+
+def test_norms_and_the_pixels_behind_them_take_their_places():
+  model = models.build('celeba_cnn', (20, 40, 3), 2)  # 2 x 3 pixels are left.
+  params = jax.tree.map(
+    lambda x: RNG.normal(size=x.shape).astype(np.float32),
+    jax.eval_shape(model.init, jax.random.key(0)),
+  )
+  state = {}
+  for i in range(4):
+    conv, norm = params[f'conv{i}'], params[f'norm{i}']
+    state[f'block{i}/conv/weight'] = np.transpose(conv['kernel'], (3, 2, 0, 1))
+    state[f'block{i}/conv/bias'] = conv['bias']
+    state[f'block{i}/norm/weight'] = norm['scale']
+    state[f'block{i}/norm/bias'] = norm['bias']
+  pixels = params['logits']['kernel'].reshape(2, 3, 32, 2)  # Channels last.
+  state['out/weight'] = pixels.transpose(3, 2, 0, 1).reshape(2, -1)
+  state['out/bias'] = params['logits']['bias']
+  found = porting.from_state_dict(model, state)
+  jax.tree.map(np.testing.assert_array_equal, found, params)
+  assert all(x.dtype == np.float32 for x in jax.tree.leaves(found))
+
+
+def test_dense_layers_behind_dense_ones_keep_the_order_of_their_inputs():
+  model = models.build('mlp', (4,), 6, (6, 6))
+  state = draw(
+    a__weight=(6, 4), a__bias=(6,), b__weight=(6, 6), b__bias=(6,),
+    c__weight=(6, 6), c__bias=(6,),
+  )  # fmt: skip
+  params = porting.from_state_dict(model, state)
+  for layer, module in (('dense0', 'a'), ('dense1', 'b'), ('logits', 'c')):
+    kernel = params[layer]['kernel']
+    np.testing.assert_allclose(kernel, state[f'{module}.weight'].T, rtol=1e-6)
+
+
+class TwoChannels(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    x = nn.Conv(2, (1, 1), use_bias=False, name='conv')(x)
+    return nn.Dense(3, name='logits')(x.reshape(x.shape[0], -1))
+
+
+def test_two_channels_are_turned_like_any_others():
+  model = networks.as_model(TwoChannels(), (1, 4, 1))
+  state = draw(conv__weight=(2, 1, 1, 1), fc__weight=(3, 8), fc__bias=(3,))
+  params = porting.from_state_dict(model, state)
+  x = RNG.random((2, 1, 1, 4))
+  flat = np.einsum('bchw,oc->bohw', x, state['conv.weight'][:, :, 0, 0]).reshape(2, -1)
+  wanted = flat @ state['fc.weight'].T + state['fc.bias']
+  got = model.apply(params, porting.inputs(x, (1, 4, 1)))
+  np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)

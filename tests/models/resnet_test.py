@@ -20,11 +20,11 @@ def convolve(x, kernel, strides, padding):
   return out
 
 
-def normalize(layer, x, groups=2):
+def normalize(layer, x, groups=2, epsilon=1e-5):
   parts = np.split(x, groups, axis=-1)
   parts = [
     (part - part.mean(axis=(1, 2, 3), keepdims=True))
-    / np.sqrt(part.var(axis=(1, 2, 3), keepdims=True) + 1e-5)
+    / np.sqrt(part.var(axis=(1, 2, 3), keepdims=True) + epsilon)
     for part in parts
   ]
   return np.concatenate(parts, axis=-1) * layer['scale'] + layer['bias']

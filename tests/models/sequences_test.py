@@ -9,6 +9,7 @@ from scipy import special
 from fesem_jax import models
 from fesem_jax.models import networks, recurrent
 from fesem_jax.models.recurrent import Recurrent
+from fesem_jax.models.tokens import Embedding
 from fesem_jax.models.transformer import Transformer
 
 TOKENS, LENGTH = 7, 5
@@ -182,6 +183,17 @@ def test_tokens_outside_of_the_vocabulary_are_its_ends():
   params, apply = start('gru'), jax.jit(model_of('gru').apply)
   beyond = np.where(X == TOKENS - 1, 99, np.where(X == 0, -3, X))
   np.testing.assert_array_equal(apply(params, X), apply(params, beyond))
+
+
+@pytest.mark.parametrize('vocabulary', [3, 1024, 1025])
+def test_tokens_are_looked_up_in_vocabularies_of_any_size(vocabulary):
+  table = np.random.default_rng(0).normal(size=(vocabulary, 2)).astype(np.float32)
+  x = np.array([[0.0, 1.0], [vocabulary - 1.0, vocabulary + 5.0], [-2.0, 2.0]])
+  module = Embedding(vocabulary, 2)
+  got = module.apply({'params': {'embedding': table}}, x.astype(np.float32))
+  last = vocabulary - 1
+  wanted = table[np.array([[0, 1], [last, last], [0, 2]])]
+  np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
 def test_a_forget_gate_starts_open():

@@ -82,6 +82,42 @@ def test_layers_that_do_not_train_are_constants():
   assert starting.whole_model(MODEL) is MODEL
 
 
+def test_layers_that_do_not_train_are_drawn_by_a_key_of_their_own():
+  x = X[:2]
+  for key, number in ((None, 0), (jax.random.key(0), 0), (jax.random.key(5), 5)):
+    model = starting.train_only(MODEL, ['log*'], key)
+    params = jax.jit(model.init)(jax.random.key(1))
+    drawn = jax.jit(MODEL.init)(jax.random.key(number))
+    wanted = jax.jit(MODEL.apply)(drawn | params, x)
+    np.testing.assert_array_equal(jax.jit(model.apply)(params, x), wanted)
+    assert model.layers == ()
+  assert starting.layers_named(MODEL, ['*'], 'train_layers') == ('dense0', 'logits')
+  with pytest.raises(UserError, match='`train_layers=Logits`: the model has no layer'):
+    starting.train_only(MODEL, ['Logits'])
+
+
+def test_layers_beside_constants_may_be_of_clients_and_centers():
+  model = models.build('mlp', helpers.SHAPE, 3, (5, 4))
+  model = starting.train_only(model, ['dense1', 'logits'])
+  start = jax.jit(starting.whole_model(model).init)(jax.random.key(0))
+  shared = {'dense1': jax.tree.map(lambda x: np.stack([x, x + 1]), start['dense1'])}
+  own = {'logits': jax.tree.map(lambda x: np.stack([x] * 3), start['logits'])}
+  used = ClientModels(
+    shared | {'logits': None}, np.array([1, 0, 1]), own | {'dense1': None}
+  )
+  whole = starting.with_constants(model, used)
+  assert whole.num_models() == 2
+  every = whole.params(3)
+  for i in range(3):
+    np.testing.assert_array_equal(
+      every['dense0']['kernel'][i], start['dense0']['kernel']
+    )
+  added = np.asarray(every['dense1']['bias']) - np.asarray(start['dense1']['bias'])
+  np.testing.assert_array_equal(added[:, 0], [1, 0, 1])
+  assert starting.with_constants(MODEL, used) is used
+  assert starting.trained_part(MODEL, start) is start
+
+
 @pytest.mark.parametrize('shared', [True, False])
 def test_what_clients_use_is_made_whole(shared):
   model, given = frozen()

@@ -62,6 +62,48 @@ def test_figures_match_scikit_learn(targets, parts):
   np.testing.assert_allclose(found['macro_rmse'], own['rmse'].mean(), rtol=1e-12)
 
 
+def test_examples_of_weight_0_do_not_count():
+  rng = np.random.default_rng(2)
+  y, outputs = rng.normal(size=(2, 5, 2)).astype(np.float32)
+  outputs[[1, 4]] = np.nan  # What is computed of padding may be anything.
+  y[1] = np.inf
+  kept = [0, 2, 3]
+  found = REGRESSION.measure(outputs, y, np.array([1, 0, 1, 1, 0], np.float32), 2)
+  y, outputs = (x[kept].astype(np.float64) for x in (y, outputs))
+  np.testing.assert_allclose(found.count, 3)
+  np.testing.assert_allclose(found.squared, np.square(outputs - y).sum(axis=0), 1e-5)
+  np.testing.assert_allclose(found.mean, y.mean(axis=0), rtol=1e-5)
+  np.testing.assert_allclose(found.scatter, 3 * y.var(axis=0), rtol=1e-5)
+
+
+def test_nothing_changes_the_sums_of_some_examples():
+  y = np.array([[1.0, 5.0], [4.0, 2.0]], np.float32)
+  some = REGRESSION.measure(y + 1, y, np.ones(2, np.float32), 2)
+  none = REGRESSION.measure(y, y, np.zeros(2, np.float32), 2)
+  assert [np.asarray(x).tolist() for x in none] == [0, [0, 0], [0, 0], [0, 0]]
+  for both in (REGRESSION.add(some, none), REGRESSION.add(none, some)):
+    jax.tree.map(np.testing.assert_array_equal, both, some)
+  nothing = REGRESSION.add(none, none)
+  jax.tree.map(np.testing.assert_array_equal, nothing, none)
+  assert np.asarray(REGRESSION.num_measured(some)).dtype == np.float64
+
+
+def test_the_r2_of_several_targets_is_their_mean_also_where_one_is_constant():
+  y = np.array([[3.0, 1.0], [3.0, 2.0], [3.0, 4.0]], np.float32)
+  right, wrong = y + np.array([0, 0.5], np.float32), y + np.float32(0.5)
+  found = evaluate.client_figures(totals_of([y, y], [right, wrong]), REGRESSION)
+  wanted = [r2_score(y, guess) for guess in (right, wrong)]
+  np.testing.assert_allclose(found['r2'], wanted, rtol=1e-5)
+  assert wanted[0] - wanted[1] == 0.5
+
+
+def test_a_mixture_has_the_weighted_mean_of_the_outputs():
+  outputs = np.random.default_rng(3).normal(size=(2, 5, 3)).astype(np.float32)
+  mixed = REGRESSION.mix(outputs, np.log(np.array([0.25, 0.75], np.float32)))
+  wanted = 0.25 * outputs[0] + 0.75 * outputs[1]
+  np.testing.assert_allclose(mixed, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_targets_about_a_large_mean_keep_their_spread():
   truths, guesses = drawn(1, shift=1e4)
   found = evaluate.client_figures(totals_of(truths, guesses, 4), REGRESSION)

@@ -1,9 +1,10 @@
 """Sequences: masked cross entropy, accuracy by token, perplexity."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from sklearn.metrics import accuracy_score, log_loss
 
 from fesem_jax import data
@@ -77,6 +78,36 @@ def test_examples_of_weight_0_do_not_count():
   some = SEQUENCE.measure(logits, y, weights, 5)
   kept = SEQUENCE.measure(logits[::2], y[::2], np.ones(2, np.float32), 5)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), some, kept)
+  assert (some.correct.dtype, some.tokens.dtype) == (np.int32, np.int32)
+  spoiled = logits.copy()
+  spoiled[1::2] = np.nan  # What is computed of padding may be anything.
+  again = SEQUENCE.measure(spoiled, y, weights, 5)
+  jax.tree.map(np.testing.assert_array_equal, again, some)
+
+
+def test_tokens_of_all_clients_count_alike():
+  # Clients of 1, 0 and 3 tokens, of which 1, 0 and 1 are right.
+  counts = SEQUENCE.measure(np.zeros((1, 2, 4)), np.array([[0, -1]]), np.ones(1), 4)
+  assert (int(counts.correct), int(counts.tokens)) == (1, 1)
+  counts = type(counts)(
+    np.array([1, 0, 1]), np.array([1, 0, 3]), np.log([4.0, 1.0, 8.0])
+  )
+  assert SEQUENCE.num_measured(counts).tolist() == [1, 0, 3]
+  own, micro = SEQUENCE.by_client(counts), SEQUENCE.micro(counts)
+  np.testing.assert_allclose(own['accuracy'], [1, np.nan, 1 / 3])
+  np.testing.assert_allclose(own['perplexity'], [4, np.nan, 2])
+  np.testing.assert_allclose(micro['accuracy'], 2 / 4)
+  np.testing.assert_allclose(micro['perplexity'], 32**0.25)
+
+
+def test_a_mixture_has_the_weighted_mean_of_the_probabilities():
+  outputs = np.random.default_rng(4).normal(size=(2, 3, 5, 4)).astype(np.float32)
+  shares = np.array([0.3, 0.7])
+  mixed = SEQUENCE.mix(outputs, jnp.log(jnp.asarray(shares)))
+  chances = softmax(outputs.astype(np.float64), axis=-1)
+  assert mixed.shape == (3, 5, 4)
+  wanted = np.einsum('r,rbsl->bsl', shares, chances)
+  np.testing.assert_allclose(jnp.exp(mixed), wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -150,11 +150,20 @@ def test_one_gradient_step_sees_augmented_images():
     ('flip,', GRAY, 'separated by commas'),
     ('cutout:0', GRAY, 'cutout:0 must be from 1 to 5, the least side of the images'),
     ('flip,crop:6', GRAY, 'crop:6 must be from 1 to 5'),
+    ('crop:99999', COLOR, 'crop:99999 must be from 1 to 5'),
+    ('crop:100000', COLOR, '`augment=crop:100000` must be crop:PADDING'),
+    ('flip', (2, *COLOR), 'needs images, but examples have shape'),
   ],
 )
 def test_what_is_no_augmentation_is_refused(text, shape, message):
   with pytest.raises(UserError, match=message):
     augmentation(text, shape)
+
+
+def test_no_text_is_no_augmentation():
+  assert augmentation('', (6,)) is None
+  made = augmentation('cutout:5,flip,crop:1', COLOR)
+  assert made.changes == (Cutout(5), Flip(), Crop(1))
 
 
 def test_the_flag_reaches_local_training(parse, tmp_path):

@@ -12,7 +12,13 @@ import fesem_jax as fj
 from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
-from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
+from fesem_jax.training.client_losses import (
+  cohort_gradients,
+  cohort_losses,
+  least_loss,
+  own_losses,
+  start_by_loss,
+)
 from fesem_jax.training.example_losses import example_losses
 from tests.support import helpers, reference
 
@@ -101,6 +107,56 @@ def test_losses_of_every_client_match_reference(devices, placement):
   if placement is not None:
     everyone = helpers.everyone(data)
     np.testing.assert_array_equal(got, measure(local, models, data, everyone))
+
+
+def test_clients_choose_the_first_of_the_models_of_least_loss():
+  data, local = helpers.federation([30, 7, 12, 1], groups=[0, 1, 0, 1]), helpers.local()
+  init = jax.jit(jax.vmap(local.model.init))
+  models = init(jax.random.split(jax.random.key(0), 3))
+  # The second is not a number, and the last the first again.
+  models = jax.tree.map(
+    lambda x: jnp.concatenate([x.at[1].set(jnp.nan), x[:1]]), models
+  )
+  cohort = Cohort(np.array([1, 0, 3, 2], np.int32), False)
+  losses = np.asarray(cohort_losses(local, models, data, cohort))
+  assert np.isinf(losses[:, 1]).all()
+  wanted = [0 if row[0] <= row[2] else 2 for row in losses]
+  assert set(wanted) == {0, 2}
+  found = least_loss(local, models, data, cohort)
+  assert (found.tolist(), found.dtype) == (wanted, np.int32)
+  own, some = jnp.array([3, 3, 1, 1]), jnp.array([True, False, True, False])
+  found = start_by_loss(local, models, own, some, data, cohort)
+  assert found.tolist() == [wanted[0], 3, wanted[2], 1]
+  none = start_by_loss(local, models, own, ~some & some, data, cohort)
+  assert none.tolist() == own.tolist()
+
+
+@pytest.mark.parametrize('chunk', [1, 3])
+def test_losses_of_own_models_match_reference(chunk):
+  data, local = helpers.federation([130, 7, 12]), helpers.local(chunk=chunk)
+  stack = jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(0), 4))
+  cohort = Cohort(np.array([2, 3, 0, 1], np.int32), False)  # 3 is an empty place.
+  got = np.asarray(own_losses(local, stack, data, cohort))
+  for row, i in ((0, 2), (2, 0), (3, 1)):
+    model = reference.from_params(stack, row)
+    loss, _ = reference.loss_and_gradient(model, *data.client(i))
+    np.testing.assert_allclose(got[row], loss, rtol=1e-4)
+  assert got[1] == 0
+
+
+def test_gradients_that_are_not_finite_count_for_nothing():
+  data, local = helpers.federation([3, 2, 4]), helpers.local(chunk=3)
+  x = np.array(data.x)
+  x[4] = np.inf  # Of the second client.
+  data = dataclasses.replace(data, x=x)
+  stack = tree.expand(local.model.init(jax.random.key(0)))
+  cohort, counts = helpers.everyone(data), jnp.array([True] * 3)
+  got, sums = cohort_gradients(local, stack, data, cohort, counts)
+  rows = reference.vectors(got)
+  assert not rows[1].any()
+  assert rows[0].any()
+  np.testing.assert_allclose(reference.vectors(sums.params)[0], rows[0] + rows[2], 1e-5)
+  assert sums.weight.tolist() == [2]
 
 
 @pytest.mark.parametrize('devices', [1, 2])

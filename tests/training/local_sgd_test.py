@@ -9,7 +9,7 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Correction
-from tests.support import helpers, reference
+from tests.support import draws, helpers, reference
 from tests.support.methods import assert_close, unflatten
 
 SIZES = [6, 3, 8, 5]
@@ -141,3 +141,29 @@ def test_what_is_not_of_the_cohort_is_refused():
   ):
     with pytest.raises(AssertionError, match='assert_tree_shape_prefix'):
       train(local, data, starts, **options)
+
+
+def test_a_correction_that_does_not_apply_adds_nothing():
+  data, local = helpers.federation(SIZES), helpers.local(chunk=3)
+  start = ClientModels(models(local, 1))
+  common, own = models(local, 1, seed=8), models(local, 4, seed=7)
+  free = train(local, data, start)
+  given = Correction(common, own, jnp.bool_(False))
+  off = train(local, data, start, correction=given)
+  assert_close(reference.vectors(off.params), reference.vectors(free.params))
+
+
+def test_clients_that_drop_out_keep_their_start_and_take_no_steps():
+  data = helpers.federation([4] * 12)
+  local = helpers.local(chunk=3)._replace(dropout_rate=0.5)
+  start = ClientModels(models(local, 1))
+  trained = train(local, data, start)
+  everyone = train(local._replace(dropout_rate=0.0), data, start)
+  gone = ~np.asarray(trained.arrived)
+  assert 0 < gone.sum() < 12
+  wanted = [draws.drops_out(KEY, data, i, 0.5) for i in range(12)]
+  np.testing.assert_array_equal(gone, wanted)
+  np.testing.assert_array_equal(trained.steps, np.where(gone, 0, 1))
+  found, whole = (reference.vectors(t.params) for t in (trained, everyone))
+  first = reference.vectors(start.shared)
+  assert_close(found, np.where(gone[:, None], first, whole))

@@ -100,6 +100,9 @@ def test_a_clipped_gradient_is_as_long_as_the_bound_over_all_parameters():
   np.testing.assert_allclose(short['b'], [[0.8]], rtol=1e-5)
   assert clip.update({'a': np.array([0.3])}, ())[0]['a'] == np.float32(0.3)
   assert not np.isfinite(clip.update({'a': np.array([np.inf])}, ())[0]['a']).any()
+  # PyTorch adds 1e-6 to the norm.
+  tiny = clip_by_norm(1e-6).update({'a': np.array([1e-6])}, ())[0]['a']
+  np.testing.assert_allclose(tiny, [0.5e-6], rtol=1e-5)
 
 
 def listed(step):
@@ -211,6 +214,8 @@ def test_defaults_are_the_optimizers_that_were_there():
     ('adamw', {}, '`optimizer=adamw` is Adam with decoupled `weight_decay`, of which'),
     ('sgd', {'weight_decay': -0.1}, '`weight_decay=-0.1` must be at least 0'),
     ('sgd', {'clip_norm': float('nan')}, '`clip_norm=nan` must be at least 0'),
+    ('sgd', {'momentum': -0.1}, r'`momentum=-0.1` must lie in'),
+    ('adam', {'adam': AdamOptions(beta1=1.0)}, '`adam_beta1=1.0` must lie in'),
     ('adam', {'adam': AdamOptions(beta2=1.0)}, '`adam_beta2=1.0` must lie in'),
     ('adam', {'adam': AdamOptions(epsilon=0.0)}, '`adam_epsilon=0.0` must be positive'),
   ],

@@ -15,7 +15,13 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.hyperparameters import optimizer as with_variables
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate, sgd_rate
+from fesem_jax.training.plain_sgd import (
+  is_plain_sgd,
+  learning_rate,
+  of_unit_rate,
+  sgd_rate,
+  variable_rate,
+)
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
@@ -72,6 +78,21 @@ OTHERS = {
   'other layers': optax.stateless(lambda g, _: jax.tree.map(lambda x: x[::-1], g)),
   'mean': optax.stateless(lambda g, _: jax.tree.map(lambda x: x - x.mean(), g)),
   'ascent': optax.scale(0.1),
+  'no step': optax.sgd(0.0),
+  'squares': optax.stateless(lambda g, _: jax.tree.map(lambda x: -0.1 * x * x, g)),
+  'inverses': optax.stateless(lambda g, _: jax.tree.map(lambda x: -0.1 / x, g)),
+  'rounded': optax.stateless(
+    lambda g, _: jax.tree.map(
+      lambda x: -0.1 * x.astype(jnp.bfloat16).astype(jnp.float32), g
+    )
+  ),
+  'fewer layers': optax.stateless(lambda g, _: {'logits': g['logits']}),
+  'another layer': optax.stateless(
+    lambda g, _: (
+      jax.tree.map(lambda x: -0.1 * x, g)
+      | {'dense0': {n: -0.1 * g['logits'][n] for n in ('bias', 'kernel')}}
+    )
+  ),
   'noise': optax.stateless(
     lambda g, _: jax.tree.map(
       lambda x: -0.1 * (x + jax.random.normal(jax.random.key(0), x.shape)), g
@@ -100,6 +121,7 @@ def test_plain_sgd_is_told_by_its_rate(name):
   np.testing.assert_allclose(sgd_rate(PLAIN[name], PARAMS), 0.1, rtol=1e-6)
   local = helpers.local(optimizer=PLAIN[name])
   assert learning_rate(local) == pytest.approx(0.1, rel=1e-6)
+  np.testing.assert_allclose(variable_rate(PLAIN[name], PARAMS), 0.1, rtol=1e-6)
 
 
 @pytest.mark.parametrize('name', OTHERS)
@@ -149,3 +171,19 @@ def test_only_sgd_of_the_optimizers_in_optax_is_plain():
   assert len(optimizers) > 20
   plain = {n for n, o in optimizers.items() if sgd_rate(o, PARAMS) is not None}
   assert plain == {'sgd', 'scale_by_learning_rate'}
+
+
+def test_gradients_of_steps_of_another_length_are_those_of_length_1():
+  moved = {'a': jnp.array([1.0, -3.0]), 'b': jnp.array([[2.0]])}
+  weight = jnp.array([4.0, 0.0])
+  found, kept = of_unit_rate(moved, weight, jnp.float32(0.5))
+  assert found['a'].tolist() == [2, -6]
+  assert found['b'].tolist() == [[4]]
+  assert kept.tolist() == [4, 0]
+  # Steps of no length tell nothing.
+  found, kept = of_unit_rate(moved, weight, jnp.float32(0.0))
+  chex.assert_trees_all_equal(found, moved)
+  assert kept.tolist() == [0, 0]
+  found, kept = of_unit_rate(moved, weight, None)
+  assert found is moved
+  assert kept is weight

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from fesem_jax import models
-from fesem_jax.core import tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import local_training
@@ -289,6 +289,91 @@ def test_a_kernel_near_the_end_of_float32_counts_as_not_finite():
   assert finite.tolist() == [True, False, False]
   ends = shared.models({'a': {}}, (change,), finite)['a']['kernel']
   np.testing.assert_array_equal(ends[1:], [weights] * 2)
+
+
+def pair():
+  """Clients of a center and of another one, beside an empty place."""
+  rng = np.random.default_rng(1)
+
+  def normal(*shape):
+    return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+  from_other = jnp.array([False, True, False])
+  kernel = shared_start.Kernel(('a',), 4, 1, 1)
+  centers = {'a': {'kernel': normal(3, 2, 5), 'bias': normal(3, 5)}}
+  first, other = centers['a']['kernel'][2], centers['a']['kernel'][0]
+  start = shared_start.Start(first, other, jnp.bool_(True))
+  blocks = [shared_start.Block(normal(3, 4, 2), normal(3, 4, 5), normal(3, 4))] * 2
+  change = shared_start.Change(tuple(blocks), from_other)
+  return kernel, centers, start, change, {'a': {'bias': normal(3, 5)}}
+
+
+def test_the_clients_of_two_centers_start_from_their_own():
+  _, _, start, _, _ = pair()
+  x, y = jnp.arange(6.0).reshape(3, 2), jnp.arange(15.0).reshape(3, 5)
+  close = {'rtol': 1e-6, 'atol': 1e-6}
+  for from_other, kernel in ((False, start.kernel), (True, start.other)):
+    found = start.times(x, jnp.bool_(from_other))
+    np.testing.assert_allclose(found, x @ kernel, **close)
+    found = start.times(y, jnp.bool_(from_other), turned=True)
+    np.testing.assert_allclose(found, y @ kernel.T, **close)
+  each = start.of_clients(jnp.array([False, True]))
+  np.testing.assert_array_equal(each, [start.kernel, start.other])
+  one = shared_start.Start(start.kernel)
+  np.testing.assert_array_equal(one.of_clients(None), [start.kernel])
+  assert float(one.largest()) == np.abs(start.kernel).max()
+  for pair_of in ((start.kernel, -9 * start.other), (-9 * start.other, start.kernel)):
+    both = shared_start.Start(*pair_of, jnp.bool_(True))
+    assert float(both.largest()) == 9 * np.abs(start.other).max()
+
+
+@pytest.mark.parametrize('two', [True, False])
+def test_sums_of_moves_are_those_of_the_whole_models(two):
+  kernel, centers, start, change, params = pair()
+  choice = jnp.array([2, 0, 2])
+  if not two:
+    choice, change = jnp.array([2, 2, 2]), change._replace(from_other=None)
+    start = shared_start.Start(start.kernel)
+  shared = shared_start.SharedStart((kernel,), (start,), change.from_other, 0.1)
+  finite, weights = jnp.array([True, True, False]), jnp.array([3.0, 2.0, 1.0])
+  whole = shared.models(params, (change,), finite)
+  moved = np.einsum(
+    'cri,cro->cio', change.blocks[0].inputs,
+    2 * change.blocks[0].gradients * change.blocks[0].shares[..., None],
+  )  # fmt: skip
+  begun = centers['a']['kernel'][choice]
+  wanted = np.where(finite[:, None, None], begun - moved, begun)
+  np.testing.assert_allclose(whole['a']['kernel'], wanted, rtol=1e-5, atol=1e-5)
+  first = sums.add_rows(sums.no_sums(centers), whole, choice, weights, centers)
+  total = shared.add_to(
+    sums.no_sums(centers), params, (change,), finite, weights, choice, centers
+  )
+  chex.assert_trees_all_close(total, first, rtol=1e-5, atol=1e-5)
+  twice = shared.add_to(total, params, (change,), finite, weights, choice, centers)
+  chex.assert_trees_all_close(
+    twice, jax.tree.map(lambda x: 2 * x, first), rtol=1e-5, atol=1e-5
+  )
+
+
+def test_a_penalty_shrinks_what_earlier_steps_changed():
+  kernel = shared_start.Kernel(('a',), 2, 3, 3)
+  start = shared_start.Start(jnp.zeros((1, 1)))
+  shared = shared_start.SharedStart((kernel,), (start,), rate=0.5)
+  changes, rows = shared.no_changes(None), ((jnp.ones((2, 1)), jnp.ones((2, 1))),)
+  yes, no = jnp.bool_(True), jnp.bool_(False)
+  changes = shared.append(changes, rows, jnp.int32(0), yes, prox=jnp.float32(0.25))
+  # The second step is half as long: 1 - 2 * 0.25 * 0.25 of the first one is left.
+  half, prox = jnp.float32(0.5), jnp.float32(0.25)
+  changes = shared.append(changes, rows, jnp.int32(1), yes, half, prox)
+  (block,) = changes[0].blocks
+  np.testing.assert_allclose(block.shares, [0.4375, 0.4375, 0.25, 0.25, 0, 0])
+  assert block.inputs.ravel().tolist() == [1, 1, 1, 1, 0, 0]
+  # A step that is not taken leaves nothing to be multiplied, and shrinks nothing.
+  changes = shared.append(changes, rows, jnp.int32(2), no, half, prox)
+  (block,) = changes[0].blocks
+  np.testing.assert_allclose(block.shares[:4], [0.4375, 0.4375, 0.25, 0.25])
+  assert block.inputs.ravel().tolist() == [1, 1, 1, 1, 0, 0]
+  assert block.gradients.ravel().tolist() == [1, 1, 1, 1, 0, 0]
 
 
 def test_fine_tuning_starts_from_shared_centers_too():

@@ -1,0 +1,88 @@
+"""Figures of models by hand: own metrics, empty clients, clients that are new."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.evaluation import evaluate
+from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.tasks.classification import Counts
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+
+# Of clients of 4, 0 and 1 examples, of which 1, 0 and 1 are right.
+COUNTS = Counts(
+  np.array([[1, 0], [0, 0], [0, 1]]),
+  np.array([[3, 1], [0, 0], [0, 1]]),
+  np.array([[2, 2], [0, 0], [0, 1]]),
+)
+TOTALS = evaluate.Totals(
+  np.array([4, 0, 1], np.uint8), COUNTS, {'margin': np.array([6.0, 0.0, -1.0])}
+)
+
+
+def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
+  with np.errstate(invalid='raise'):
+    own = evaluate.client_figures(TOTALS, CLASSIFICATION)
+    found = evaluate.scores(TOTALS, CLASSIFICATION)
+  np.testing.assert_array_equal(own['margin'], [1.5, np.nan, -1])
+  np.testing.assert_array_equal(own['accuracy'], [0.25, np.nan, 1])
+  assert list(found) == [*CLASSIFICATION.columns, 'micro_margin', 'macro_margin']
+  assert found['micro_margin'] == pytest.approx((6 - 1) / 5)
+  assert found['macro_margin'] == pytest.approx((1.5 - 1) / 2)
+  assert found['micro_accuracy'] == pytest.approx(2 / 5)
+  assert found['macro_accuracy'] == pytest.approx((0.25 + 1) / 2)
+  nobody = jax.tree.map(lambda x: x[1:2], TOTALS)
+  found = evaluate.scores(nobody, CLASSIFICATION)
+  assert np.isnan(list(found.values())).all()
+  assert len(found) == 6
+
+
+def test_metrics_need_names_of_their_own():
+  model = helpers.local().model
+  evaluate.check_metrics(model._replace(metrics=(('a', None), ('b', None))))
+  for names in (('a', 'b', 'a'), ('accuracy',), ('a', 'f1')):
+    metrics = tuple((name, None) for name in names)
+    with pytest.raises(UserError, match=f'The metric {names[-1]!r} of the model has'):
+      evaluate.check_metrics(model._replace(metrics=metrics))
+
+
+def test_examples_of_several_batches_are_each_measured_once():
+  sizes = [300, 0, 128, 129]
+  y = np.concatenate([np.arange(n) % 3 for n in sizes]).astype(np.int32)
+  data = FederatedData.from_arrays(
+    np.zeros((len(y), 2), np.float32), y, sizes, num_classes=3
+  )
+  model = Model(
+    lambda key: jnp.zeros(3),
+    lambda p, x: p[None] + x[:, :1],
+    metrics=(('label', lambda z, y: y + 1.0),),
+  )
+  params = jnp.array([[0.0, 1.0, 0.0]] * 4)
+  totals = evaluate.measure_chunk(model, params, data, jnp.arange(4))
+  assert totals.examples.tolist() == sizes
+  for i, n in enumerate(sizes):
+    labels = np.arange(n) % 3
+    counts = np.bincount(labels, minlength=3)
+    np.testing.assert_array_equal(totals.sums.actual[i], counts)
+    np.testing.assert_array_equal(totals.sums.correct[i], counts * [0, 1, 0])
+    np.testing.assert_array_equal(totals.sums.predicted[i], [0, n, 0])
+    assert float(totals.metrics['label'][i]) == (labels + 1).sum()
+
+
+def test_unseen_clients_take_the_first_of_equal_models_that_somebody_uses():
+  data, local = helpers.federation([5, 3, 4]), helpers.local()
+  one = jax.jit(local.model.init)(jax.random.key(0))
+  stack = jax.tree.map(lambda x: jnp.stack([x] * 4), one)
+  exists = jnp.array([False, True, True])
+  used = ClientModels(stack, jnp.array([0, 2, 3]))
+  found = evaluate.models_of_unseen(used, exists, local, data)
+  assert (found.choice.tolist(), found.choice.dtype) == ([2] * 3, np.int32)
+  assert found.shared is stack
+  # One that all share has no users to be counted.
+  alone = ClientModels(jax.tree.map(lambda x: x[None], one))
+  found = evaluate.models_of_unseen(alone, exists, local, data)
+  assert found.choice.tolist() == [0] * 3

@@ -1,0 +1,62 @@
+"""Classification: cross entropy, counts and mixtures; figures are in evaluate_test."""
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import log_softmax, softmax
+
+from fesem_jax.tasks import CLASSIFICATION, classification
+from fesem_jax.tasks.classification import Counts
+
+
+def test_the_loss_is_the_negative_logarithm_of_the_labels_probability():
+  logits = np.random.default_rng(0).normal(0, 2, (5, 3)).astype(np.float32)
+  y = np.array([2, 0, 1, 1, 2], np.int32)
+  wanted = -log_softmax(logits.astype(np.float64), axis=1)[np.arange(5), y]
+  np.testing.assert_allclose(classification.cross_entropy(logits, y), wanted, rtol=1e-5)
+
+
+def test_examples_of_weight_0_do_not_count():
+  # Predicted: 1, 0, 1 (the first of two equal logits), 2; the last does not count.
+  logits = jnp.array([[0, 2, 1], [3, 2, 1], [0, 4, 4], [0, 1, 2]], jnp.float32)
+  y, weights = jnp.array([1, 2, 1, 2]), jnp.array([1.0, 1.0, 1.0, 0.0])
+  found = CLASSIFICATION.measure(logits, y, weights, 3)
+  assert found.correct.tolist() == [0, 2, 0]
+  assert found.predicted.tolist() == [1, 2, 0]
+  assert found.actual.tolist() == [0, 2, 1]
+  assert {x.dtype for x in found} == {np.dtype(np.int32)}
+  twice = CLASSIFICATION.add(found, found)
+  assert [x.tolist() for x in twice] == [[0, 4, 0], [2, 4, 0], [0, 4, 2]]
+
+
+def test_clients_count_by_their_examples_and_not_at_all_without_any():
+  # Of 4, 0 and 1 examples.
+  counts = Counts(
+    np.array([[1, 0, 0], [0, 0, 0], [0, 0, 1]], np.uint8),
+    np.array([[2, 2, 0], [0, 0, 0], [0, 0, 1]], np.uint8),
+    np.array([[3, 1, 0], [0, 0, 0], [0, 0, 1]], np.uint8),
+  )
+  assert CLASSIFICATION.num_measured(counts).tolist() == [4, 0, 1]
+  own = CLASSIFICATION.by_client(counts)
+  np.testing.assert_allclose(own['accuracy'], [0.25, np.nan, 1])
+  # 2 * 1 / (2 + 3) of the first class, 0 of the second; the third does not occur.
+  np.testing.assert_allclose(own['f1'], [0.2, np.nan, 1])
+  micro = CLASSIFICATION.micro(counts)
+  np.testing.assert_allclose(micro['accuracy'], 2 / 5)
+  np.testing.assert_allclose(micro['f1'], (4 * 0.2 + 1) / 5)
+  nothing = CLASSIFICATION.micro(Counts(*(c[1:2] for c in counts)))
+  assert np.isnan(list(nothing.values())).all()
+
+
+def test_a_mixture_has_the_weighted_mean_of_the_probabilities():
+  outputs = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
+  shares = np.array([0.3, 0.7])
+  mixed = CLASSIFICATION.mix(outputs, jnp.log(jnp.asarray(shares)))
+  wanted = np.einsum('r,rbl->bl', shares, softmax(outputs.astype(np.float64), axis=2))
+  assert mixed.shape == (5, 3)
+  np.testing.assert_allclose(jnp.exp(mixed), wanted, rtol=1e-5)
+
+
+def test_counts_in_bytes_are_added_up_beyond_255():
+  counts = Counts(*np.full((3, 1, 2), 200, np.uint8))
+  assert CLASSIFICATION.num_measured(counts).tolist() == [400]
+  assert CLASSIFICATION.micro(counts) == {'accuracy': 1.0, 'f1': 1.0}

@@ -1,0 +1,90 @@
+"""What tasks say about their figures, and which task a record is of."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fesem_jax import tasks
+from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
+from fesem_jax.utils.errors import UserError
+
+ACCURACY, (RMSE, R2, LOSS) = CLASSIFICATION.primary, REGRESSION.figures
+
+
+def test_accuracies_are_shown_in_percent_and_errors_as_they_are():
+  assert (ACCURACY.factor, RMSE.factor) == (100, 1)
+  assert (ACCURACY.title, RMSE.title) == ('Micro accuracy (%)', 'Micro RMSE')
+  assert (ACCURACY.digits, RMSE.digits) == (1, 3)
+  assert (ACCURACY.text(0.94321), RMSE.text(0.52345)) == ('94.3%', '0.523')
+  assert (ACCURACY.target(0.975), RMSE.target(0.0625)) == ('97.5 %', '0.0625')
+
+
+def test_a_better_figure_is_larger_if_accuracy_and_smaller_if_error():
+  assert (ACCURACY.better(0.75), RMSE.better(0.75)) == (0.75, -0.75)
+  assert ACCURACY.better(math.nan) == RMSE.better(math.nan) == -math.inf
+  wanted = {
+    'accuracy': True, 'f1': True, 'rmse': False, 'r2': True, 'loss': False,
+    'perplexity': False,
+  }  # fmt: skip
+  for task in tasks.TASKS.values():
+    for figure in task.figures:
+      assert figure.higher_is_better == wanted[figure.name]
+      assert figure.percent == (figure.name in ('accuracy', 'f1'))
+
+
+def test_columns_are_the_micro_figures_and_then_the_macro_ones():
+  assert CLASSIFICATION.columns == (
+    'micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1',
+  )  # fmt: skip
+  for task, first in (
+    (CLASSIFICATION, 'micro_accuracy'),
+    (REGRESSION, 'micro_rmse'),
+    (SEQUENCE, 'micro_accuracy'),
+  ):
+    assert task.primary_column == task.columns[0] == first
+    assert task.primary is task.figure(first)
+  assert REGRESSION.figure('macro_r2') is R2
+  assert REGRESSION.figure('micro_loss') is LOSS
+
+
+def test_the_task_of_a_record_is_named_in_it_or_known_by_its_figures():
+  for task in tasks.TASKS.values():
+    assert tasks.of({'task': task.name}) is task
+    scores = dict.fromkeys(task.columns, 0.5)
+    assert tasks.of_scores(scores | {'micro_own': 1.0}) is task
+  assert tasks.of({}) is tasks.of_scores({}) is CLASSIFICATION  # Of older versions.
+  for name in ('ranking', ['regression']):
+    with pytest.raises(UserError, match='which this version does not have; it has cl'):
+      tasks.of({'task': name})
+
+
+def test_shapes_of_outputs_and_targets_follow_from_those_of_examples():
+  assert CLASSIFICATION.output_shape(7, (4, 5), 3) == (7, 3)
+  assert CLASSIFICATION.target_shape(7, (4, 5), 3) == (7,)
+  assert REGRESSION.output_shape(7, (4, 5), 3) == (7, 3)
+  assert REGRESSION.target_shape(7, (4, 5), 3) == (7, 3)
+  assert SEQUENCE.output_shape(7, (4, 5), 3) == (7, 4, 3)
+  assert SEQUENCE.target_shape(7, (4, 5), 3) == (7, 4)
+
+
+def test_outputs_are_counted_by_the_largest_label_or_the_columns_of_targets():
+  for task in (CLASSIFICATION, SEQUENCE):
+    y = np.array([[0, 4], [2, 1]], np.int32)
+    assert task.count_outputs(y) == 5
+    assert task.count_outputs(y[:0]) == 1
+    assert type(task.count_outputs(y)) is int
+    assert task.has_classes
+    assert task.target_dtype == np.int32
+  assert REGRESSION.count_outputs(np.zeros((2, 3))) == 3
+  assert not REGRESSION.has_classes
+  assert REGRESSION.target_dtype == np.float32
+
+
+def test_predictions_are_the_likeliest_classes_or_the_outputs_themselves():
+  logits = np.array([[0.0, 3.0, 1.0, 3.0], [2.0, -1.0, 1.0, 0.0]])
+  found = CLASSIFICATION.predict(logits)
+  assert (found.tolist(), found.dtype) == ([1, 0], np.int32)
+  found = SEQUENCE.predict(logits[None])
+  assert (found.tolist(), found.dtype) == ([[1, 0]], np.int32)
+  assert REGRESSION.predict(logits) is logits

@@ -1,0 +1,51 @@
+"""The loss of a batch, of which only the examples of weight 1 count."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.core.types import Model
+from fesem_jax.training import batch_losses
+from fesem_jax.utils.errors import UserError
+
+# Outputs p x, and their squared distances from the targets as losses.
+MODEL = Model(
+  lambda key: jnp.float32(1.0), lambda p, x: p * x, lambda z, y: (z - y) ** 2
+)
+X, Y = jnp.array([1.0, 2.0, jnp.nan, 4.0]), jnp.array([0.0, 4.0, 1.0, jnp.inf])
+WEIGHTS = jnp.array([1.0, 1.0, 0.0, 0.0])
+
+
+def test_the_mean_is_over_the_examples_of_weight_1():
+  loss = batch_losses.weighted_loss(MODEL, jnp.float32(3.0), X, Y, WEIGHTS)
+  assert float(loss) == ((3 - 0) ** 2 + (6 - 4) ** 2) / 2
+  none = batch_losses.weighted_loss(MODEL, jnp.float32(3.0), X, Y, jnp.zeros(4))
+  assert float(none) == 0
+
+
+def test_factors_change_the_losses_but_not_their_number():
+  factors = jnp.array([0.5, 3.0, 1.0, 1.0])
+  loss = batch_losses.weighted_loss(MODEL, jnp.float32(3.0), X, Y, WEIGHTS, factors)
+  assert float(loss) == (0.5 * 9 + 3 * 4) / 2
+
+
+def test_a_loss_that_is_no_number_for_each_example_is_refused():
+  for wrong in (lambda z, y: ((z - y) ** 2).mean(), lambda z, y: z[:, None]):
+    with pytest.raises(
+      UserError, match=r'one number for each example, of shape \(4,\)'
+    ):
+      batch_losses.losses_of(MODEL._replace(loss=wrong), jnp.float32(1.0), X, Y)
+
+
+def test_inactive_steps_change_and_count_nothing():
+  batch = (X, Y, WEIGHTS, None)
+  for active, wanted in ((True, (2.5 * 2, 2)), (False, (0, 0))):
+    active, loss = jnp.bool_(active), jnp.float32(2.5)
+    found = batch_losses.counted(active, loss, batch)
+    assert tuple(map(float, found)) == wanted
+  failed = batch_losses.counted(jnp.bool_(False), jnp.float32(jnp.nan), batch)
+  assert tuple(map(float, failed)) == (0, 0)
+  new, old = {'a': jnp.ones(2)}, {'a': jnp.zeros(2)}
+  for active in (True, False):
+    found = batch_losses.if_active(jnp.bool_(active), new, old)
+    np.testing.assert_array_equal(found['a'], [active, active])

@@ -1,0 +1,101 @@
+"""Bad clients turn their change around, or send noise as long as it."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import Corruption
+from fesem_jax.training.sent_models import as_sent
+
+IDS = np.array([2, 0, 3, 4])  # Of four clients; the last place is empty.
+BAD = np.array([True, False, True, False])
+KEYS = jax.random.split(jax.random.key(0), 4)
+
+
+def data_of(kind):
+  return types.SimpleNamespace(corruption=kind and Corruption(BAD, kind))
+
+
+def stack(seed, count, width=2):
+  """[count, ...] models of two layers."""
+  rng = np.random.default_rng(seed)
+  return {
+    'a': {'w': jnp.asarray(rng.normal(size=(count, 3, width)), jnp.float32)},
+    'b': {'w': jnp.asarray(rng.normal(size=(count, width)), jnp.float32)},
+  }
+
+
+START, ENDS = stack(0, 1), stack(1, 4)
+
+
+def assert_turned(found, layers):
+  """Clients 2 and 0 of the data are bad, the first two places."""
+  for name in ('a', 'b'):
+    start, end = START[name]['w'], ENDS[name]['w']
+    wanted = np.array(end)
+    if name in layers:
+      wanted[:2] = (2 * start - end)[:2]
+    np.testing.assert_allclose(found[name]['w'], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sign_flip_goes_as_far_to_the_other_side():
+  starts = ClientModels(START)
+  found = as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS)
+  assert_turned(found, ('a', 'b'))
+  assert_turned(as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS, ('b',)), ('b',))
+
+
+def test_layers_that_the_server_had_not_sent_are_sent_by_nobody():
+  starts = ClientModels({'a': START['a'], 'b': None}, own={'a': None, 'b': ENDS['b']})
+  found = as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS)
+  assert_turned(found, ('a',))
+  # Of layers that do not learn either, nothing is left.
+  assert as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS, ('b',)) is ENDS
+  assert as_sent(data_of('sign_flip'), IDS, ClientModels(own=ENDS), ENDS, KEYS) is ENDS
+
+
+def test_clients_start_from_the_center_of_their_choice():
+  centers = jax.tree.map(lambda a, b: jnp.concatenate([a + 5, b]), START, START)
+  starts = ClientModels(centers, jnp.array([1, 1, 0, 0]))
+  assert_turned(as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS), ('a', 'b'))
+
+
+@pytest.mark.parametrize('kind', [None, 'label_flip'])
+def test_others_send_what_they_trained(kind):
+  assert as_sent(data_of(kind), IDS, ClientModels(START), ENDS, KEYS) is ENDS
+
+
+def test_noise_is_as_long_as_the_change_and_in_any_direction():
+  start, ends = stack(2, 1, 400), stack(3, 4, 400)
+  found = as_sent(data_of('noise'), IDS, ClientModels(start), ends, KEYS)
+
+  def rows(models):
+    return np.concatenate([np.reshape(models[n]['w'], (4, -1)) for n in 'ab'], axis=1)
+
+  origin = np.concatenate([np.ravel(start[n]['w']) for n in 'ab'])
+  sent, trained = rows(found) - origin, rows(ends) - origin
+  np.testing.assert_array_equal(sent[2:], trained[2:])
+  lengths, wanted = (np.linalg.norm(x[:2], axis=1) for x in (sent, trained))
+  np.testing.assert_allclose(lengths, wanted, rtol=0.1)
+  # 1600 numbers: a cosine of 0.1 would be four standard deviations.
+  units = sent[:2] / lengths[:, None]
+  cosines = [units[0] @ units[1], *(units * trained[:2] / wanted[:, None]).sum(axis=1)]
+  assert np.abs(cosines).max() < 0.1
+  parts = units[:, :1200], units[:, 1200:]  # Layers draw alike, but not the same.
+  for part in parts:
+    np.testing.assert_allclose(
+      np.square(part).sum(axis=1) * 1600, part.shape[1], rtol=0.2
+    )
+  assert np.abs((parts[0][:, :400] * parts[1]).sum(axis=1)).max() < 0.05
+
+
+def test_a_lie_beyond_float32_is_not_told():
+  far = jax.tree.map(lambda x: x.at[0].set(-3e38), ENDS)
+  start = jax.tree.map(lambda x: x + 1e38, START)
+  found = as_sent(data_of('sign_flip'), IDS, ClientModels(start), far, KEYS)
+  np.testing.assert_array_equal(found['a']['w'][0], far['a']['w'][0])
+  assert (np.asarray(found['a']['w'][1]) > 1e38).all()

@@ -1,0 +1,185 @@
+"""Which kernels clients share the start of, and how many train side by side."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.core import sharding, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.training import shared_kernels
+from fesem_jax.training.shared_start import NONE, Kernel
+from tests.support import helpers
+
+SIZES = [7, 1, 12, 4, 9, 5]
+# Of three batches of four examples: of 6 inputs and 5 outputs.
+KERNEL = Kernel(('dense0',), 4, 3, 3)
+
+
+def centers(count):
+  init = jax.jit(jax.vmap(helpers.local().model.init))
+  return init(jax.random.split(jax.random.key(0), count))
+
+
+@pytest.mark.parametrize(
+  ('count', 'num_centers', 'on_each', 'wanted'),
+  [
+    (8, 1, 20, 1 + 1 / 8),
+    (1, 4, 20, 1 + 1 / 1),
+    # A quarter of the chunks is of two centers.
+    (2, 2, 8, 1 + 1 / 2 * 1.25 + 0.2 * 0.25),
+    # All of them are; and with the third center, 12 places for 8 clients.
+    (4, 3, 8, (1 + 1 / 4 * 2 + 0.2) * 12 / 8),
+    (2, 4, 8, 1 + 1 / 2 * 1.75 + 0.2 * 0.75),  # As many places as clients.
+    (3, 2, 5, (1 + 1 / 3 * 1.6 + 0.2 * 0.6) * 6 / 5),
+    (2, 5, 8, (1 + 1 / 2 * 2 + 0.2) * 10 / 8),
+  ],
+)
+def test_a_step_takes_longer_beside_few_clients_or_two_centers(
+  count, num_centers, on_each, wanted
+):
+  weights = {'w': np.zeros((num_centers, 2))}
+  assert shared_kernels._time(count, weights, on_each) == pytest.approx(wanted)
+
+
+def test_on_a_cpu_at_most_8_clients_whose_rows_fit_into_the_cache(monkeypatch):
+  def count(num_clients, num_centers=1, devices=1):
+    local = helpers.local(devices=devices)
+    weights = centers(num_centers)
+    return shared_kernels.side_by_side(local, (KERNEL,), weights, num_clients)
+
+  assert [count(1), count(3), count(20), count(9, devices=2)] == [1, 3, 8, 5]
+  # Two centers of four clients each are best one after the other.
+  assert count(8, 2) == 8
+  monkeypatch.setattr(shared_kernels, '_CACHED', 3 * 12 * (6 + 5))
+  assert count(20) == 3
+  monkeypatch.setattr(shared_kernels, '_CACHED', 0)
+  assert count(20) == 1
+
+
+def on_gpu(devices=1):
+  device = types.SimpleNamespace(platform='gpu')
+  mesh = types.SimpleNamespace(devices=np.array([device] * devices), size=devices)
+  return helpers.local()._replace(mesh=mesh)
+
+
+def test_on_accelerators_as_many_clients_as_fit_into_memory(monkeypatch):
+  each = 8 * 12 * (6 + 5) + 24 * (5 + 15 + 3)  # Rows, then all other weights.
+  weights = centers(1)
+  for free, clients, devices, wanted in (
+    (5 * each, 20, 1, 5),
+    (5 * each - 1, 20, 1, 4),
+    (5 * each, 3, 1, 3),
+    (5 * each, 7, 2, 4),
+    (0, 20, 1, 1),
+  ):
+    monkeypatch.setattr(sharding, 'memory_for_clients', lambda d, free=free: free)
+    local = on_gpu(devices)
+    found = shared_kernels.side_by_side(local, (KERNEL,), weights, clients)
+    assert found == wanted
+  # Patches of convolutions, too.
+  conv = {'dense0': {'kernel': np.zeros((1, 6, 5))}, 'conv': np.zeros((1, 3, 3, 1, 2))}
+  with_patches = 8 * 12 * 11 + 24 * 18 + 120 * 2**20
+  for free, wanted in ((2 * with_patches, 2), (2 * with_patches - 1, 1)):
+    monkeypatch.setattr(sharding, 'memory_for_clients', lambda d, free=free: free)
+    assert shared_kernels.side_by_side(on_gpu(), (KERNEL,), conv, 20) == wanted
+
+
+def test_a_number_of_clients_that_was_asked_for_is_taken():
+  local = helpers.local(chunk=3)._replace(clients_per_shared_start=5)
+  assert shared_kernels.side_by_side(local, (KERNEL,), centers(1), 2) == 5
+  assert shared_kernels.side_by_side(local, (), centers(1), 2) == 3
+
+
+def chosen(num_centers, clients, mode='auto', **changes):
+  local = helpers.local(chunk=3)._replace(shared_start=mode, **changes)
+  choice = jnp.arange(clients) % num_centers
+  start = ClientModels(centers(num_centers), choice)
+  return shared_kernels.choose(local, start, helpers.federation(SIZES), clients)
+
+
+def test_auto_keeps_kernels_where_clients_of_a_center_are_many(monkeypatch):
+  monkeypatch.setattr(shared_kernels, '_LARGE', 30)
+  monkeypatch.setattr(shared_kernels, '_ROWS_PER_KERNEL', 12 * (6 + 5) / 30)
+  many = chosen(1, 20)
+  assert many.kernels == (KERNEL,)
+  assert many.count == 8
+  few = chosen(6, 6)
+  assert (few.kernels, few.count) == ((), 3)
+  assert chosen(6, 6, clients_per_shared_start=2).kernels == (KERNEL,)
+  both = chosen(6, 6, 'on')
+  assert [k.path for k in both.kernels] == [('dense0',), ('logits',)]
+  # Side by side alone, one takes twice the time of many.
+  assert not chosen(1, 1).kernels
+  assert chosen(1, 2).kernels  # One and a half, as with kernels of its own.
+
+
+def test_auto_takes_kernels_up_to_its_limits(monkeypatch):
+  def paths():
+    start = ClientModels(centers(1))
+    data = helpers.federation(SIZES)
+    found = shared_kernels.kernels(helpers.local(), start, data)
+    return [kernel.path for kernel in found]
+
+  monkeypatch.setattr(shared_kernels, '_ROWS_PER_KERNEL', 12 * (6 + 5) / 30)
+  for large, wanted in ((30, [('dense0',)]), (31, [])):
+    monkeypatch.setattr(shared_kernels, '_LARGE', large)
+    assert paths() == wanted
+  monkeypatch.setattr(shared_kernels, '_LARGE', 30)
+  monkeypatch.setattr(shared_kernels, '_ROWS_PER_KERNEL', 12 * (6 + 5) / 30 - 0.01)
+  assert not paths()
+
+
+def test_the_kernels_of_two_centers_are_taken_out_of_the_models():
+  three, local = centers(3), helpers.local(rate=0.25)
+  side = shared_kernels.SideBySide(local, (KERNEL,), 4)
+  whole = np.asarray(three['dense0']['kernel'])
+  exist = jnp.array([True, True, True, False])
+  for choice, other, two in (([2, 0, 2, 1], 0, True), ([2, 2, 2, 1], None, False)):
+    start = ClientModels(three, jnp.array(choice))
+    rest, shared = side.split(start, exist)
+    assert set(rest.shared['dense0']) == {'bias'}
+    assert rest.shared['logits'].keys() == {'kernel', 'bias'}
+    assert rest.choice is start.choice
+    (found,) = shared.starts
+    np.testing.assert_array_equal(found.kernel, whole[2])
+    assert bool(found.two) == two
+    assert shared.from_other.tolist() == [False, two, False, False]
+    if two:
+      np.testing.assert_array_equal(found.other, whole[other])
+    assert float(shared.rate) == 0.25
+    assert shared.kernels == (KERNEL,)
+    assert side.group(start) is start.choice
+
+
+def test_one_center_or_one_client_has_one_start():
+  three, side = centers(3), shared_kernels.SideBySide(helpers.local(), (KERNEL,), 2)
+  whole = np.asarray(three['dense0']['kernel'])
+  exist = jnp.array([True, True])
+  first = jax.tree.map(lambda x: x[:1], three)
+  for start, here, wanted in (
+    (ClientModels(first), exist, 0),
+    (ClientModels(first, jnp.zeros(2, jnp.int32)), exist, 0),
+    (ClientModels(three, jnp.array([2])), exist[:1], 2),
+  ):
+    _, shared = side.split(start, here)
+    np.testing.assert_array_equal(shared.starts[0].kernel, whole[wanted])
+    assert shared.starts[0].other is shared.starts[0].two is shared.from_other is None
+  none, start = shared_kernels.SideBySide(helpers.local(), (), 2), ClientModels(three)
+  assert none.split(start, exist) == (start, NONE)
+  assert none.group(ClientModels(three, jnp.array([0, 1]))) is None
+
+
+def test_models_that_no_kernel_can_be_taken_of_keep_theirs():
+  data, local = helpers.federation(SIZES), helpers.local()._replace(shared_start='on')
+  start = ClientModels(centers(2), jnp.arange(6) % 2)
+  assert len(shared_kernels.kernels(local, start, data)) == 2
+  mixture = ClientModels(centers(2), mixture=jnp.full((6, 2), 0.5))
+  assert not shared_kernels.kernels(local, mixture, data)
+  for name, value in (('apply_with', None), ('apply_train', local.model.apply)):
+    other = local._replace(model=local.model._replace(**{name: value}))
+    assert not shared_kernels.kernels(other, start, data)
+  own = ClientModels(own=tree.repeat(tree.unstack(centers(1), 0), 6))
+  assert not shared_kernels.kernels(local, own, data)

@@ -1,0 +1,66 @@
+"""Who counts in a round and how much, worked out by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.training.reduction import Reduction, mean_of_models
+from fesem_jax.training.trained import WEIGHTINGS, Trained
+
+# One client that counts, one that failed, one that dropped out, an empty place, and
+# another one that counts.
+TRAINED = Trained(
+  ids=jnp.array([4, 0, 2, 9, 1]),
+  params=None,
+  loss=jnp.array([0.5, jnp.nan, 7.0, 0.0, 2.0]),
+  sizes=jnp.array([3, 5, 4, 0, 1]),
+  finite=jnp.array([True, False, True, True, True]),
+  arrived=jnp.array([True, True, False, True, True]),
+  steps=jnp.array([6, 10, 0, 0, 2]),
+)
+
+
+def test_clients_count_by_their_examples_or_alike():
+  assert TRAINED.took_part().tolist() == [True, False, False, False, True]
+  assert TRAINED.weights('by_examples').tolist() == [3, 0, 0, 0, 1]
+  assert TRAINED.weights('uniform').tolist() == [1, 0, 0, 0, 1]
+  assert {TRAINED.weights(w).dtype for w in WEIGHTINGS} == {np.dtype(np.float32)}
+
+
+def test_the_loss_of_a_round_is_that_of_the_examples_that_count():
+  assert float(TRAINED.mean_loss()) == pytest.approx((3 * 0.5 + 1 * 2) / 4)
+  nobody = TRAINED._replace(arrived=jnp.zeros(5, bool))
+  assert float(nobody.mean_loss()) == 0
+
+
+def test_a_round_reports_who_failed_and_who_trained():
+  info = TRAINED.info()
+  assert (int(info.failed), int(info.trained), int(info.steps)) == (1, 2, 18)
+  assert info.clusters is None
+  clusters = object()
+  assert TRAINED.info(clusters).clusters is clusters
+  assert float(info.train_loss) == pytest.approx(3.5 / 4)
+  assert info.clients.ids is TRAINED.ids
+  assert info.clients.loss is TRAINED.loss
+  # A place without examples has nothing that could fail.
+  empty = TRAINED._replace(finite=jnp.zeros(5, bool))
+  assert int(empty.info().failed) == 4
+
+
+def test_what_a_client_trains_beside_its_model_counts_too():
+  other = TRAINED._replace(
+    steps=jnp.array([1, 1, 1, 0, 1]),
+    finite=jnp.array([True, True, True, True, False]),
+  )
+  both = TRAINED.together_with(other)
+  assert both.steps.tolist() == [7, 11, 1, 0, 3]
+  assert both.finite.tolist() == [True, False, True, True, False]
+  assert both.sizes is TRAINED.sizes
+
+
+def test_models_are_kept_unless_only_their_mean_is_asked_for():
+  assert Reduction() == (None, None, None, '', True, None, 'shared')
+  mean = mean_of_models('uniform')
+  assert (mean.mean_by, mean.keep, mean.fold, mean.sent) == (
+    'uniform', False, None, 'shared',
+  )  # fmt: skip
