@@ -142,7 +142,8 @@ def test_krum_tells_models_apart_that_lie_close_together():
   # Distances of 1e-4 between models of size 1: |w|^2 - 2 w v + |v|^2 has no such digit.
   rng = np.random.default_rng(0)
   middle = rng.normal(size=(1, 500))
-  points = middle + 1e-4 * rng.normal(size=(12, 500)) * np.arange(1, 13)[:, None]
+  scales = np.roll(np.arange(1, 13), 5)  # The middle one is neither first nor last.
+  points = middle + 1e-4 * rng.normal(size=(12, 500)) * scales[:, None]
   points = points.astype(np.float32)
   args = np.zeros(12, np.int32), np.ones(12, bool), middle.astype(np.float32)
   got = jax.jit(Aggregation('krum', beta=0.25).aggregate())(points, *args)

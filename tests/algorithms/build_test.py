@@ -66,9 +66,7 @@ def test_notes_say_where_a_run_departs_from_the_publication():
   assert 'best of 20 draws' in of('hypo_cluster')
   assert of('hypo_cluster', init_restarts=1, init_rounds=0) == ''
   assert 'best of 2 draws' in of('hypo_cluster', init_restarts=2, init_rounds=0)
-  assert 'each tried for 1 rounds' in of(
-    'hypo_cluster', init_restarts=1, init_rounds=1
-  )
+  assert 'each tried for 1 rounds' in of('hypo_cluster', init_restarts=1, init_rounds=1)
   assert 'knows the true groups' in of('oracle')
   assert 'trim each coordinate at 0.05' in of('robust')
   assert 'eps1=0.4 (relative)' in of('fed_cluster')

@@ -165,6 +165,11 @@ def test_finds_planted_clusters_without_their_number(seed):
   here = np.isin(groups, groups[1::2])
   assert adjusted_rand_score(groups[here], used[here]) == 1.0
   assert (used[~here] == 9).all()  # The global model.
+  # Who has taken part stays in its cluster, be another one as similar as it may.
+  joined = np.asarray(state.clusters.joined)
+  moved = state.clusters._replace(assignment=jnp.where(joined, 5, 9))
+  used = jax.jit(planted().deployed)(state._replace(clusters=moved), data).choice
+  assert (np.asarray(used)[joined] == 5).all()
 
 
 def test_too_many_clusters_are_one_sentence():
