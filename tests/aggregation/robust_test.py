@@ -151,6 +151,13 @@ def test_krum_tells_models_apart_that_lie_close_together():
   np.testing.assert_allclose(got[0], want, rtol=0, atol=1e-6)
 
 
+def test_krum_of_three_counts_one_neighbor_and_of_equal_scores_takes_the_first():
+  # Squared distances to the nearest: 1, 1 and 4. With two, the second would be least.
+  points = np.array([[0.0], [1.0], [3.0]], np.float32)
+  args = np.zeros(3, np.int32), np.ones(3, bool), np.full((1, 1), 9, np.float32)
+  assert Aggregation('krum', beta=0.0).aggregate()(points, *args)[0, 0] == 0
+
+
 @pytest.mark.parametrize(
   ('aggregation', 'devices'), [('median', 1), ('median', 2), ('norm_bound', 1)]
 )

@@ -52,7 +52,7 @@ def learned(w, head, weights, batches, per_epoch):
 def test_matches_float64_reference(cohorts, steps, devices):
   # Weights are learned in epochs even where models are trained in steps.
   data = federation()
-  local = helpers.local(batch_size=2, steps=steps, devices=devices)
+  local = helpers.local(batch_size=2, epochs=2, steps=steps, devices=devices)
   algorithm = algorithms.build('fed_ala', local, **OPTIONS)
   w = reference.from_params(initial(algorithm, data).params, 0)
   heads, weights = [w[-1]] * 6, [[np.ones_like(part) for part in w[-1]]] * 6

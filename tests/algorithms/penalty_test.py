@@ -16,4 +16,5 @@ def test_a_client_with_few_examples_is_pulled_more_as_in_the_paper():
   assert_close(factors[:3], [2 / 8, 2, 2 / 3], rtol=1e-6)
   assert np.isfinite(factors).all()
   assert_close(Penalty(0.5).of(data, cohort), 0.5, rtol=1e-6)
+  assert_close(Penalty().of(data, cohort), 0.01, rtol=1e-6)
   assert Penalty(0.0, 'paper').of(data, cohort) is None
