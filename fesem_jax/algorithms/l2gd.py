@@ -21,7 +21,6 @@ from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.plain_sgd import learning_rate
-from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError, check_at_least
 
@@ -111,8 +110,7 @@ def l2gd(
 
   def trained(state, data, cohort, key):
     starts = ClientModels(own=tree.rows_of(state.client_params, cohort))
-    alone = Reduction(sent='nothing')
-    return train_cohort(local, starts, data, cohort, key, reduction=alone)
+    return train_cohort(local, starts, data, cohort, key)
 
   def step(state, data, cohort, key):
     # The key too is of the branch: what is noted of it is known to be within one.

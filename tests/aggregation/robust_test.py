@@ -142,12 +142,20 @@ def test_krum_tells_models_apart_that_lie_close_together():
   # Distances of 1e-4 between models of size 1: |w|^2 - 2 w v + |v|^2 has no such digit.
   rng = np.random.default_rng(0)
   middle = rng.normal(size=(1, 500))
-  points = middle + 1e-4 * rng.normal(size=(12, 500)) * np.arange(1, 13)[:, None]
+  scales = np.roll(np.arange(1, 13), 5)  # The middle one is neither first nor last.
+  points = middle + 1e-4 * rng.normal(size=(12, 500)) * scales[:, None]
   points = points.astype(np.float32)
   args = np.zeros(12, np.int32), np.ones(12, bool), middle.astype(np.float32)
   got = jax.jit(Aggregation('krum', beta=0.25).aggregate())(points, *args)
   want = krum(points.astype(np.float64), 0.25, 1)
   np.testing.assert_allclose(got[0], want, rtol=0, atol=1e-6)
+
+
+def test_krum_of_three_counts_one_neighbor_and_of_equal_scores_takes_the_first():
+  # Squared distances to the nearest: 1, 1 and 4. With two, the second would be least.
+  points = np.array([[0.0], [1.0], [3.0]], np.float32)
+  args = np.zeros(3, np.int32), np.ones(3, bool), np.full((1, 1), 9, np.float32)
+  assert Aggregation('krum', beta=0.0).aggregate()(points, *args)[0, 0] == 0
 
 
 @pytest.mark.parametrize(

@@ -39,16 +39,45 @@ def test_shared_properties_run_on_every_method():
   assert {name for name, _ in METHODS} == set(algorithms.METHODS)
 
 
+def test_methods_say_where_they_are_not_plain_local_training_and_the_like():
+  # Figures train clients by `train`, hosts call `between`, wrappers `with_centers`, and
+  # clients that never took part get a model by `of_unseen`.
+  local = helpers.local()
+  built = {name: algorithms.build(name, local) for name in algorithms.METHODS}
+  own = {
+    'train': {
+      'fed_dane', 'fed_prox', 'fesem', 'fesem_ma', 'scaffold', 'ditto', 'fed_soft',
+      'per_fed_avg', 'fed_amp', 'fed_nova', 'fed_dyn', 'fed_babu', 'fed_group',
+      'stocfl',
+    },
+    'between': {'fed_cluster', 'stocfl', 'flux'},
+    'with_centers': {'hypo_cluster', 'fesem', 'fesem_ma'},
+    'of_unseen': {'fed_group', 'stocfl', 'flux'},
+  }  # fmt: skip
+  for function, names in own.items():
+    found = {n for n, method in built.items() if getattr(method, function) is not None}
+    assert found == names, function
+
+
 def test_notes_say_where_a_run_departs_from_the_publication():
   def of(name, clients=80, **chosen):
     return ' '.join(algorithms.notes(name, algorithms.options(name) | chosen, clients))
 
   assert 'best of 20 draws' in of('hypo_cluster')
   assert of('hypo_cluster', init_restarts=1, init_rounds=0) == ''
+  assert 'best of 2 draws' in of('hypo_cluster', init_restarts=2, init_rounds=0)
+  assert 'each tried for 1 rounds' in of('hypo_cluster', init_restarts=1, init_rounds=1)
+  assert 'knows the true groups' in of('oracle')
   assert 'trim each coordinate at 0.05' in of('robust')
   assert 'eps1=0.4 (relative)' in of('fed_cluster')
   assert of('fesem') == of('fed_avg') == ''
   assert 'compare 256 of 1200 clients' in of('fesem', 1200)
   assert 'refined on 1200' in of('fesem', 1200)
   assert 'refined on 4096' in of('fesem', 9000, client_state='streamed')
+  assert 'refined on 3000' in of('fesem', 3000, client_state='streamed')
   assert 'compare 100 of 9000' in of('fesem', 9000, init_clients=100)
+  assert 'refined on 300.' in of('fesem', 9000, init_clients=300)
+  assert 'refined on 500.' in of('fesem', 500, init_clients=600)
+  # All 256 that k-means compares are there; one more is left out.
+  assert of('fesem', 256) == of('fesem', 500, init_models='by_loss') == ''
+  assert 'compare 256 of 257' in of('fesem', 257)

@@ -14,17 +14,19 @@ from tests.support import helpers
 
 
 def test_reseeding_takes_another_client_for_each_empty_center():
-  data = helpers.federation([4, 4, 4, 4])
+  # Clients of one example count; those without, which are in all clusters, do not.
+  data = helpers.federation([1, 1, 4, 4]).reorder(np.arange(4), num_clients=8)
   centers = {'w': jnp.arange(4.0)[:, None]}
   trained = {'w': jnp.array([[10.0], [40.0], [30.0], [20.0]])}
-  distance = jnp.array([1.0, 4.0, -1.0, 2.0])  # Client 2 failed.
+  # The client of row 2 failed; that of row 0 is where its center is.
+  distance = jnp.array([0.0, 4.0, -1.0, 2.0])
   ids = jnp.array([3, 2, 1, 0])
   cohort = Cohort(ids, everyone=False)
   moved, assignment = reseed_empty_centers(
-    centers, jnp.array([2, 2, 2, 2]), trained, distance, cohort, data
+    centers, jnp.array([2, 2, 2, 2, 0, 1, 2, 3]), trained, distance, cohort, data
   )
   # Rows 1, 3, 0 are the farthest, clients 2, 0 and 3.
-  np.testing.assert_array_equal(assignment, [1, 2, 0, 3])
+  np.testing.assert_array_equal(assignment, [1, 2, 0, 3, 0, 1, 2, 3])
   np.testing.assert_array_equal(moved['w'][:, 0], [40.0, 20.0, 2.0, 10.0])
 
 
@@ -46,6 +48,22 @@ def test_reseeding_leaves_no_cluster_empty():
     centers, both, trained, distance, helpers.everyone(data), data
   )
   np.testing.assert_array_equal(assignment, both)
+  # Nor where four centers are empty and their four clients share one.
+  centers, together = {'w': jnp.arange(5.0)[:, None]}, jnp.zeros(4, jnp.int32)
+  _, assignment = reseed_empty_centers(
+    centers, together, trained, distance, helpers.everyone(data), data
+  )
+  np.testing.assert_array_equal(assignment, together)
+
+
+def test_reseeding_fills_no_more_centers_than_clients_were_drawn():
+  data, cohort = helpers.federation([4] * 5), Cohort(np.array([4, 1]), everyone=False)
+  centers, trained = {'w': jnp.arange(4.0)[:, None]}, {'w': jnp.array([[7.0], [8.0]])}
+  moved, assignment = reseed_empty_centers(
+    centers, jnp.zeros(5, jnp.int32), trained, jnp.array([1.0, 2.0]), cohort, data
+  )
+  np.testing.assert_array_equal(assignment, [0, 1, 0, 0, 2])
+  np.testing.assert_array_equal(moved['w'][:, 0], [0.0, 8.0, 7.0, 3.0])
 
 
 def test_a_round_counts_clients_and_not_padding():

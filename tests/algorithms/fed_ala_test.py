@@ -46,10 +46,13 @@ def learned(w, head, weights, batches, per_epoch):
 
 
 @pytest.mark.parametrize(
-  ('cohorts', 'devices'), [([range(6)] * 4, 2), ([(0, 3), (3, 4), (1, 0), (0, 3)], 1)]
+  ('cohorts', 'steps', 'devices'),
+  [([range(6)] * 4, 0, 2), ([(0, 3), (3, 4), (1, 0), (0, 3)], 4, 1)],
 )
-def test_matches_float64_reference(cohorts, devices):
-  data, local = federation(), helpers.local(batch_size=2, devices=devices)
+def test_matches_float64_reference(cohorts, steps, devices):
+  # Weights are learned in epochs even where models are trained in steps.
+  data = federation()
+  local = helpers.local(batch_size=2, epochs=2, steps=steps, devices=devices)
   algorithm = algorithms.build('fed_ala', local, **OPTIONS)
   w = reference.from_params(initial(algorithm, data).params, 0)
   heads, weights = [w[-1]] * 6, [[np.ones_like(part) for part in w[-1]]] * 6
@@ -63,7 +66,7 @@ def test_matches_float64_reference(cohorts, devices):
       if number > 1:
         epochs = 1 if times[i] else START_EPOCHS
         times[i] += 1
-        longer = local.schedule._replace(epochs=epochs)
+        longer = local.schedule._replace(epochs=epochs, steps=0)
         of_weights = helpers.batches(data, longer, i, key)
         weights[i] = learned(w, heads[i], weights[i], of_weights, per_epoch)
         steps += len(of_weights)

@@ -7,7 +7,14 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.wrapped import inner, replaced
-from fesem_jax.algorithms.wrappers import with_shuffled_start
+from fesem_jax.algorithms.wrappers import (
+  with_late_joins,
+  with_loss_checks,
+  with_max_age,
+  with_reclustering,
+  with_reseeding,
+  with_shuffled_start,
+)
 from fesem_jax.clustering import em
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.types import Cohort
@@ -72,11 +79,11 @@ def test_assignments_older_than_max_age_are_made_anew(client_state):
   def right(state):
     return np.asarray(inner(state).assignment) == best
 
-  for number in (1, 2, 3):  # Clients 0 to 3 each time, 4 and 5 in round 3 only.
-    ids = np.arange(6) if number == 3 else np.array([0, 1, 2, 3, 6, 6])
-    cohort = Cohort(ids, everyone=False)
+  # Clients 0 to 3 each time, 5 after two rounds and 4 after three.
+  for number, more in ((1, [6, 6]), (2, [6, 5]), (3, [4, 5])):
+    cohort = Cohort(np.array([0, 1, 2, 3, *more]), everyone=False)
     state, _ = step(state, data, cohort, jax.random.key(number))
-    assert right(state).tolist() == [False] * 4 + [number == 3] * 2
+    assert right(state).tolist() == [False] * 4 + [number == 3, False]
   assert state.seen.tolist() == [3] * 6
 
 
@@ -121,16 +128,17 @@ def test_clients_that_join_late_choose_by_loss(client_state):
 
 def test_a_shuffled_start_moves_clients_and_their_centers():
   data = helpers.federation(np.full(40, 4), groups=np.arange(40) % 2)
-  states = {}
+  data, states = data.reorder(np.arange(40), num_clients=44), {}
   for share in (0.0, 0.5, 1.0):
     algorithm, _ = built()
     states[share] = initial(with_shuffled_start(algorithm, share), data)
-  right = np.asarray(states[0.0].assignment)
+  right = np.asarray(states[0.0].assignment)[:40]
   for share, state in states.items():
-    moved = (np.asarray(state.assignment) != right).mean()
+    own = np.asarray(state.assignment)[:40]
+    moved = (own != right).mean()
     assert abs(moved - share / 2) < 0.2  # Half of them go where they were.
     want = reference.means(
-      matrix(state.client_params), np.asarray(state.assignment), np.ones(40),
+      matrix(state.client_params)[:40], own, np.ones(40),
       np.zeros((2, 1)) + matrix(state.centers),
     )  # fmt: skip
     assert_close(matrix(state.centers), want, rtol=1e-3)
@@ -192,3 +200,47 @@ def test_a_sampled_start_matches_units_before_models_are_aggregated():
 def test_options_that_cannot_be_are_refused(options, said):
   with pytest.raises(UserError, match=said):
     built(**options)
+
+
+def test_wrappers_refuse_what_they_cannot_wrap():
+  fesem, local = built()
+  average = algorithms.build('fed_avg', local)
+  hypo = algorithms.build('hypo_cluster', local, num_clusters=2)
+  for wrap, option, trains in (
+    (with_max_age, 'max_age', True),
+    (with_late_joins, 'late_joins', True),
+    (with_loss_checks, 'loss_check_every', True),
+    (with_reclustering, 'recluster_every', False),
+    (with_shuffled_start, 'with_shuffled_start', False),
+  ):
+    wrap(fesem, 1)
+    with pytest.raises(UserError, match=f'`{option}` needs a method with centers'):
+      wrap(average, 1)
+    if trains:  # HypoCluster's clients choose for themselves.
+      with pytest.raises(UserError, match=r'such as fesem\.'):
+        wrap(hypo, 1)
+    else:
+      wrap(hypo, 1)
+  for wrap, option in (
+    (with_max_age, 'max_age'),
+    (with_loss_checks, 'loss_check_every'),
+    (with_reclustering, 'recluster_every'),
+  ):
+    with pytest.raises(UserError, match=f'`{option}=0` must be at least 1'):
+      wrap(fesem, 0)
+  with pytest.raises(UserError, match='`late_joins` needs the number of first clients'):
+    with_late_joins(fesem, 0)
+  for share in (-0.1, 1.1):
+    with pytest.raises(UserError, match=f'`probability={share}` must lie in'):
+      with_shuffled_start(fesem, share)
+  # What only the data or the state tell.
+  key, data = KEY, federation()
+  jax.eval_shape(with_late_joins(fesem, 2).init, key, data)
+  with pytest.raises(UserError, match='`init_clients=1` with `late_joins` is too few'):
+    jax.eval_shape(with_late_joins(fesem, 1).init, key, data)
+  with pytest.raises(UserError, match='`reseed_empty` needs a method that keeps'):
+    jax.eval_shape(with_reseeding(hypo).init, key, data)
+  jax.eval_shape(with_max_age(with_reclustering(fesem, 1), 1).init, key, data)
+  for inside in (with_max_age(fesem, 1), with_late_joins(fesem, 2)):
+    with pytest.raises(UserError, match='A check takes the place of a round'):
+      jax.eval_shape(with_reclustering(inside, 1).init, key, data)

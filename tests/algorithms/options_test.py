@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.clustering import kmeans
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import local_training
@@ -295,3 +296,8 @@ def test_kmeans_restarts_as_often_as_the_paper():
   defaults = inspect.signature(kmeans.kmeans).parameters
   assert defaults['restarts'].default == 20  # Section 6.1.4.
   assert defaults['trim'].default == 0
+  # Checks of clusters take those defaults, and train all clients once.
+  assert Clustering()._replace(comparison=None) == Clustering(
+    restarts=20, seeding='random', trim=0.0, weighting='uniform', comparison=None,
+    max_clients=0, keep=False, into=None, tolerance=0.0,
+  )  # fmt: skip

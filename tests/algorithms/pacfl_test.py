@@ -1,5 +1,6 @@
 """PACFL against float64, and the clusters that it finds."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -124,6 +125,19 @@ def test_recovers_planted_clusters_before_training(rule):
   np.testing.assert_array_equal(state.assignment, GROUPS)
   np.testing.assert_array_equal(state.numbers_sent, [3 * 12] * 8)
   assert (matrix(state.centers) == matrix(state.centers)[0]).all()
+
+
+def test_a_client_whose_examples_are_zero_has_no_directions_and_is_with_the_first():
+  data, local = planted(), helpers.local(shape=SHAPE, hidden=())
+  algorithm = algorithms.build('pacfl', local, num_vectors=1, proximity='entries')
+  x = np.array(data.x)
+  x[SIZES[:3].sum() : SIZES[:4].sum()] = 0
+  state = initial(algorithm, dataclasses.replace(data, x=x))
+  # The other client of its group is on its own.
+  np.testing.assert_array_equal(
+    state.assignment, np.where(np.arange(8) == 3, 0, GROUPS)
+  )
+  np.testing.assert_array_equal(state.numbers_sent, 36 * (np.arange(8) != 3))
 
 
 def test_rounds_are_fed_avg_within_clusters():

@@ -295,6 +295,34 @@ def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
   assert 0 < np.asarray(changed).sum() == moves.sum() < len(own) - 1
 
 
+def test_some_clients_use_more_centers_only_where_that_halves_their_variance():
+  local, own = helpers.local(), jnp.zeros(8, jnp.int32)
+  centers = tree.repeat(local.model.init(jax.random.key(0)), 2)
+  cohort = Cohort(np.arange(6), everyone=False)
+  every = helpers.federation([10] * 8)
+
+  def check(data):
+    found = reclustering.recluster(
+      local, centers, own, own[:6], data, cohort, jax.random.key(5),
+      first_clusters.Clustering(),
+    )  # fmt: skip
+    return found.changed, found.assignment, found.trained.params, found.objective
+
+  # The same six of eight clients, and of six: the other two have no examples.
+  (some, stay, models, present), (alone, new, _, least) = (
+    jax.jit(check)(data) for data in (every, every.reorder(np.arange(6), num_clients=8))
+  )
+  assert (bool(some), bool(alone)) == (False, True)
+  assert stay.tolist() == [0] * 6
+  points, second = matrix(models), np.asarray(new).astype(bool)
+  assert 0 < second.sum() < 6
+  whole = scatter(points, np.ones(6, bool), np.ones(6)) / 6
+  parts = sum(scatter(points, part, np.ones(6)) for part in (second, ~second)) / 6
+  assert_close([present, least], [whole, parts], rtol=1e-3)
+  assert 0.1 * second.mean() * whole < whole - parts
+  assert parts / 4 > 0.5 * whole / 5  # Of 6 - 2 and 6 - 1 degrees of freedom.
+
+
 def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):
   monkeypatch.setattr(reclustering, '_MARGIN', 2.0)  # No new clusters are ever taken.
   data = federation()

@@ -57,6 +57,8 @@ def reference_rounds(local, data, model, cohorts, server_rate):
 )
 def test_matches_float64_reference(cohorts, server_rate, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices)
+  if len(cohorts[0]) < 6:  # Clients without examples are not of the M.
+    data = data.reorder(np.arange(6), num_clients=8)
   algorithm = algorithms.build('scaffold', local, server_learning_rate=server_rate)
   model = reference.from_params(initial(algorithm, data).params, 0)
   x, c, own = reference_rounds(local, data, model, cohorts, server_rate)

@@ -145,13 +145,19 @@ def planted():
 def test_finds_planted_clusters_without_their_number(seed):
   groups = np.arange(16) % 4
   data = helpers.federation([60] * 16, seed=seed, groups=groups)
-  halves = [Cohort(np.arange(16, dtype=np.int32)[r::2], everyone=False) for r in (0, 1)]
-  state, _ = run(planted(), data, rounds=4, cohort=lambda r: halves[r % 2], seed=seed)
+  # The first cohort has three of four clients of two groups, and none of the others.
+  drawn = np.array([[1, 3, 5, 7, 9, 11], [0, 2, 4, 6, 8, 10], [12, 13, 14, 15, 0, 1]])
+  cohorts = [Cohort(ids.astype(np.int32), everyone=False) for ids in drawn]
+
+  def cohort_of(number):
+    return cohorts[(number - 1) % 3]
+
+  state, _ = run(planted(), data, rounds=4, cohort=cohort_of, seed=seed)
   own = np.asarray(state.clusters.assignment)
   assert adjusted_rand_score(groups, own) == 1.0
   assert int(state.clusters.number) == 4
   # After the first round, who has yet to take part deploys what is most similar.
-  state, _ = run(planted(), data, rounds=1, cohort=lambda r: halves[r % 2], seed=seed)
+  state, _ = run(planted(), data, rounds=1, cohort=cohort_of, seed=seed)
   used = np.asarray(jax.jit(planted().deployed)(state, data).choice)
   order = np.random.default_rng(seed).permutation(16)
   unseen = jax.jit(planted().of_unseen)(state, data.reorder(order, num_clients=16))
@@ -159,6 +165,11 @@ def test_finds_planted_clusters_without_their_number(seed):
   here = np.isin(groups, groups[1::2])
   assert adjusted_rand_score(groups[here], used[here]) == 1.0
   assert (used[~here] == 9).all()  # The global model.
+  # Who has taken part stays in its cluster, be another one as similar as it may.
+  joined = np.asarray(state.clusters.joined)
+  moved = state.clusters._replace(assignment=jnp.where(joined, 5, 9))
+  used = jax.jit(planted().deployed)(state._replace(clusters=moved), data).choice
+  assert (np.asarray(used)[joined] == 5).all()
 
 
 def test_too_many_clusters_are_one_sentence():

@@ -114,6 +114,42 @@ def test_every_method_of_the_package_says_what_it_sends():
   assert not traffic('hypo_cluster').whole_batches
 
 
+def test_words_name_first_what_goes_down_and_then_what_comes_up():
+  model = 'the global model', 'the local model'
+  center = "its cluster's center"
+  words = {
+    'non_fed': ('nothing', 'nothing'),
+    'fed_sgd': (model[0], 'the gradient'),
+    'fed_cluster': (center, 'the update'),
+    'fed_amp': ("the client's mean of models", model[1]),
+    'fed_nova': (model[0], 'the change of the model over a_i, and a_i'),
+    'fed_em': ('4 centers', '4 local models'),
+    'fed_rc': (
+      '4 centers and their shares of the classes',
+      '4 local models and their sums of the classes',
+    ),
+    'fed_soft': ('4 centers', 'the local model, its weight for each center'),
+    'hypo_cluster': ('4 centers', 'the local model, the number of its cluster'),
+    'scaffold': (
+      "the global model, the server's control variate",
+      "the local model, the change of the client's control variate",
+    ),
+    'lg_fed_avg': ('the head', "the client's head"),
+  }
+  words |= dict.fromkeys(
+    ['fed_per', 'fed_rep', 'fed_babu'], ('the body', "the client's body")
+  )
+  words |= dict.fromkeys(
+    ['robust', 'fesem', 'fesem_ma', 'pacfl', 'fed_group'], (center, model[1])
+  )
+  one_model = (
+    'fed_avg', 'fed_dist', 'fed_dws', 'fed_prox', 'fed_opt', 'ditto', 'apfl',
+    'p_fed_me', 'per_fed_avg', 'fed_ala', 'fed_dyn', 'moon', 'oracle',
+  )  # fmt: skip
+  words |= dict.fromkeys(one_model, model)
+  assert {name: traffic(name).words[:2] for name in words} == words
+
+
 def test_clove_sends_all_models_from_the_second_round_on():
   expected = [K * P + 4] * S, [P + 4 * K] * S, [K] * S
   assert sent('clove', number=2) == expected
@@ -183,6 +219,13 @@ def test_a_check_of_clusters_sends_one_model():
     [0] * S,
   )
   assert sent('hypo_cluster', (4, False, None), 3, **options)[0] == [K * P] * S
+  # Clients that join in the round of a check receive all centers beside their mean.
+  options |= {'late_joins': True, 'init_clients': 6}
+  joined = np.array([True, False, True, True, False])
+  down, up, passes = sent('fesem', (joined, (4, False, None)), 4, **options)
+  assert down == [P, P + K * P, P, P, P + K * P]
+  assert (up, passes) == ([P] * S, [0, K, 0, 0, K])
+  del options['late_joins'], options['init_clients']
   # After a change clients keep their clusters: each receives its own center.
   assert sent('hypo_cluster', (8, True, None), 5, **options)[0] == [P] * S
 
