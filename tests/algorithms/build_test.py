@@ -59,6 +59,17 @@ def test_methods_say_where_they_are_not_plain_local_training_and_the_like():
     assert found == names, function
 
 
+def test_wrappers_keep_the_training_of_their_method():
+  # Or figures would train its clients without the penalty.
+  wrappers = (
+    {'max_age': 2}, {'late_joins': True, 'init_clients': 3}, {'loss_check_every': 2},
+    {'recluster_every': 2}, {'reseed_empty': True}, {'temperature': 1.0},
+  )  # fmt: skip
+  for options in wrappers:
+    method = algorithms.build('fesem', helpers.local(), num_clusters=2, **options)
+    assert method.train is not None, options
+
+
 def test_notes_say_where_a_run_departs_from_the_publication():
   def of(name, clients=80, **chosen):
     return ' '.join(algorithms.notes(name, algorithms.options(name) | chosen, clients))

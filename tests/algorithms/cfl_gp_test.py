@@ -56,7 +56,7 @@ def test_matches_float64_reference(variant, weighting, dropout):
   own, counts = np.zeros(6, int), np.zeros((6, 2), int)
   means = np.zeros((6, 2, reference.flat(centers[0]).size))
   without = 0  # Clients that have yet to send a gradient.
-  for number in range(1, 7):  # Clusters in rounds 1, 3 and 5, by models 0, 1 and 0.
+  for number in range(1, 8):  # Clusters in rounds 1, 3 and 5, by models 0, 1 and 0.
     key = jax.random.fold_in(jax.random.key(9), number)
     state, info = step(state, data, helpers.everyone(data), key)
     here = ~np.asarray(dropped_of(key, data, dropout)) if dropout else np.ones(6, bool)

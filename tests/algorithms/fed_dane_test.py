@@ -49,3 +49,22 @@ def test_fed_dane_matches_float64_reference(name, same_cohort, places):
   got = reference.flat(reference.from_params(after.params, 0))
   assert_close(got, np.mean(ends, axis=0), rtol=1e-3)
   assert int(info.trained) == len(ids)
+
+
+def test_without_a_gradient_of_the_first_cohort_nothing_is_corrected():
+  data, rate = federation(), 0.5
+  local = helpers.local()._replace(dropout_rate=rate)
+  algorithm = algorithms.build('fed_dane', local, prox_mu=0.0)
+  average = algorithms.build('fed_avg', local, weighting='uniform')
+  cohort = Cohort(np.array([1], np.int32), everyone=False)
+  for key in jax.random.split(jax.random.key(0), 100):
+    (first,) = draws.first_cohort(key, data, 1)
+    first_drops = draws.drops_out(key, data, first, rate)
+    if first_drops and not draws.drops_out(key, data, 1, rate):
+      break
+  state = initial(algorithm, data)
+  got, info = jax.jit(algorithm.step)(state, data, cohort, key)
+  start = initial(average, data)._replace(params=state.params)
+  want, _ = jax.jit(average.step)(start, data, cohort, key)
+  assert int(info.trained) == 1
+  jax.tree.map(np.testing.assert_allclose, got.params, want.params)

@@ -8,7 +8,8 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
+from fesem_jax.algorithms.common import learners
+from fesem_jax.core.types import Cohort, FederatedData
 from tests.support import helpers, reference
 from tests.support.learners import assert_matches, em_round
 from tests.support.methods import SIZES, assert_close, federation, initial, run
@@ -40,6 +41,17 @@ def test_fed_em_matches_float64_reference(weighting):
     assert_close(info.train_loss, loss, rtol=1e-3)
     assert_matches(state, centers, mixture)
   assert np.ptp(mixture, axis=1).max() > 0.1
+
+
+def test_mixtures_are_means_over_examples_that_exist():
+  # Of one, two and no examples; what stands behind them does not count.
+  data = FederatedData.from_arrays(
+    np.zeros((3, 2), np.float32), np.zeros(3, int), [1, 2, 0], num_classes=2
+  )
+  shares = np.full((3, 2, 2), np.nan, np.float32)
+  shares[0, :, 0], shares[1] = [0.25, 0.75], [[0.5, 0.25], [0.5, 0.75]]
+  found = learners.mixture_of(shares, data, helpers.everyone(data))
+  np.testing.assert_allclose(found, [[0.25, 0.75], [0.375, 0.625], [0, 0]])
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.algorithms.common.soft_clusters import draw_for_centers
+from fesem_jax.algorithms.common.soft_clusters import draw_for_centers, pull_to_all
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference, runs
@@ -140,6 +140,16 @@ def test_clients_are_drawn_in_proportion_to_their_weights():
   # Where fewer have a weight than are wanted, all of them are drawn.
   all_of_them = draw_for_centers(jax.random.key(1), data, cohort, weights, 5)
   np.testing.assert_array_equal(all_of_them, weights > 0)
+
+
+def test_many_pulls_are_one_to_their_weighted_mean():
+  centers = {'w': np.array([[1.0, 2.0], [5.0, -2.0]], np.float32)}
+  # The last client, such as padding, is pulled nowhere.
+  pulls = np.array([[1, 3], [2, 0], [0, 0]], np.float32)
+  found = pull_to_all(centers, pulls, 0.5)
+  np.testing.assert_allclose(found.penalty, [1, 0.5, 0])
+  np.testing.assert_allclose(found.anchor.own['w'], [[4, -1], [1, 2], [0, 0]])
+  assert pull_to_all(centers, pulls, 0).penalty is None
 
 
 def test_records_have_the_clusters_of_greatest_weight():

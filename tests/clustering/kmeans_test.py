@@ -54,6 +54,19 @@ def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):
   np.testing.assert_allclose(matrix(got.centers), centers, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.optimized
+def test_the_clusters_of_a_sample_are_refined_on_all_until_none_moves(monkeypatch):
+  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS', 40)
+  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS_PER_CLUSTER', 1)
+  # Without any groups, as many iterations as it takes.
+  points = helpers.blobs(spread=50.0)[0]
+  exists = jnp.ones(len(points), bool)
+  got = run_kmeans(0, points, exists, 3, seeding='random')
+  again, centers = reference.lloyd(points.astype(np.float64), matrix(got.centers))
+  np.testing.assert_array_equal(again, got.assignment)
+  np.testing.assert_allclose(matrix(got.centers), centers, rtol=1e-4, atol=1e-4)
+
+
 def test_restarts_only_ever_improve():
   points, _ = helpers.blobs(k=6, spread=2.5, seed=3)
   exists = jnp.ones(len(points), bool)

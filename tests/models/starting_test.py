@@ -96,6 +96,18 @@ def test_layers_that_do_not_train_are_drawn_by_a_key_of_their_own():
     starting.train_only(MODEL, ['Logits'])
 
 
+def test_layers_that_do_not_train_are_constants_in_training_too():
+  def apply_train(params, x, key):
+    return MODEL.apply(params, x) + jax.random.uniform(key)
+
+  given, key = weights(), jax.random.key(3)
+  model = starting.start_from(MODEL, given, 'here')
+  drawing = starting.train_only(model._replace(apply_train=apply_train), ['logits'])
+  params = drawing.init(jax.random.key(1))
+  want = drawing.apply(params, X) + jax.random.uniform(key)
+  np.testing.assert_allclose(drawing.apply_train(params, X, key), want, rtol=1e-6)
+
+
 def test_layers_beside_constants_may_be_of_clients_and_centers():
   model = models.build('mlp', helpers.SHAPE, 3, (5, 4))
   model = starting.train_only(model, ['dense1', 'logits'])

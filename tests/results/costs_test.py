@@ -227,7 +227,8 @@ def test_a_check_of_clusters_sends_one_model():
   assert (up, passes) == ([P] * S, [0, K, 0, 0, K])
   del options['late_joins'], options['init_clients']
   # After a change clients keep their clusters: each receives its own center.
-  assert sent('hypo_cluster', (8, True, None), 5, **options)[0] == [P] * S
+  kept = [P] * S, [P + 4] * S, [0] * S  # Models up, and a loss each.
+  assert sent('hypo_cluster', (8, True, None), 5, **options) == kept
 
 
 def test_clients_that_were_absent_or_join_receive_all_centers():
