@@ -8,9 +8,10 @@ The first command records which test runs which line, and its seconds. The secon
 changes (`changes.py`) of the packages that compute results, and tries each in a process
 of its own, forked from one that has imported JAX but none of ours. The file on disk
 stays as it is. The tests of the same name run first, then all others that run the
-changed statement (the function, if none does), the quickest first, until one fails. A
-change survives if none fails or if `--seconds` have passed. One whose process ends, as
-a test hangs or crashes, does not count as caught either: look at it by hand.
+changed statement (the function, if none does; those of the folder, if the statement
+runs on import), the quickest first, until one fails. A change survives if none fails or
+if `--seconds` have passed. One whose process ends, as a test hangs or crashes, does not
+count as caught either: look at it by hand.
 """
 
 import argparse
@@ -78,24 +79,27 @@ def stages(
 ) -> list[dict[str, float]]:
   """The tests of a change and their seconds: first those of the same name.
 
-  Others follow until all of them together take `limit` seconds.
+  Others follow until all of them together take `limit` seconds: those that run the
+  statement, or the function if none does, and those of the same folder if it runs on
+  import, which no test does.
   """
   ran = lines.get(mutant.file, {})
   own = pathlib.PurePath(mutant.file)
-  mirrored = f'tests/{own.parts[1]}/{own.stem}_test.py'
+  folder = f'tests/{own.parts[1]}/'
   for first, last in (mutant.lines, mutant.scope):
-    found = sorted(
-      (seconds[test], test)
-      for test, at in ran.items()
-      if test in seconds and any(first <= line <= last for line in at)
-    )
+    found = {t for t, at in ran.items() if any(first <= line <= last for line in at)}
     if found:
       break
-  same = {t: s for s, t in found if t.startswith(f'{mirrored}::')}
-  others, total = {}, 0.0
-  for s, test in found:
+  on_import = mutant.scope[0] in (1, mutant.lines[0])
+  same = {
+    t: s for t, s in seconds.items() if t.startswith(f'{folder}{own.stem}_test.py')
+  }
+  others, total = {}, sum(same.values())
+  for s, test in sorted((s, test) for test, s in seconds.items()):
+    if test in same or not (test in found or (on_import and test.startswith(folder))):
+      continue
     total += s
-    if test not in same and total <= limit:
+    if total <= limit:
       others[test] = s
   return [stage for stage in (same, others) if stage]
 
