@@ -11,12 +11,14 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms.common.soft_clusters import draw_for_centers, pull_to_all
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Cohort
+from fesem_jax.data import corruption
 from tests.support import helpers, reference, runs
 from tests.support.methods import (
   SIZES,
   assert_close,
   federation,
   initial,
+  matrix,
   run,
   unflatten,
 )
@@ -150,6 +152,20 @@ def test_many_pulls_are_one_to_their_weighted_mean():
   np.testing.assert_allclose(found.penalty, [1, 0.5, 0])
   np.testing.assert_allclose(found.anchor.own['w'], [[4, -1], [1, 2], [0, 0]])
   assert pull_to_all(centers, pulls, 0).penalty is None
+
+
+def test_bad_clients_lie_about_the_models_that_they_send():
+  honest = federation()
+  algorithm = algorithms.build('fed_soft', helpers.local(), num_clusters=2)
+  state, step = initial(algorithm, honest), jax.jit(algorithm.step)
+  everyone, key = helpers.everyone(honest), jax.random.key(3)
+  want, _ = step(state, honest, everyone, key)
+  bad = corruption.corrupted(honest, 'sign_flip', 0.5)
+  found, _ = step(state, bad, everyone, key)
+  assert np.abs(matrix(found.centers) - matrix(want.centers)).max() > 1e-3
+  good = ~np.asarray(bad.corruption.bad)
+  own, wanted = matrix(found.client_params), matrix(want.client_params)
+  assert_close(own[good], wanted[good], rtol=1e-6)
 
 
 def test_records_have_the_clusters_of_greatest_weight():

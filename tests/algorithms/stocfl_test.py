@@ -10,6 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.clustering.similar_clusters import components, merge_similar
+from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.utils.errors import UserError
@@ -170,6 +171,15 @@ def test_finds_planted_clusters_without_their_number(seed):
   moved = state.clusters._replace(assignment=jnp.where(joined, 5, 9))
   used = jax.jit(planted().deployed)(state._replace(clusters=moved), data).choice
   assert (np.asarray(used)[joined] == 5).all()
+
+
+def test_every_client_may_be_a_cluster_of_its_own():
+  data = federation()
+  algorithm = algorithms.build('stocfl', helpers.local(), stocfl_tau=0.9999)
+  state, _ = run(algorithm, data, rounds=2)
+  models = matrix(state.centers)  # And the model of no cluster.
+  assert len(np.unique(models, axis=0)) == len(models) == data.num_clients + 1
+  assert_close(models[-1], matrix(tree.expand(state.params))[0], rtol=1e-6)
 
 
 def test_too_many_clusters_are_one_sentence():
