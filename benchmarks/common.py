@@ -185,6 +185,10 @@ class Method:
     """Bytes of the state and the data."""
     return sum(x.nbytes for x in jax.tree.leaves((self._state, self._rest[0])))
 
+  def state_bytes(self) -> int:
+    """Bytes of the state, without the data."""
+    return sum(x.nbytes for x in jax.tree.leaves(self._state))
+
   def round(self) -> RoundInfo:
     """Runs the next round, as `simulate` does."""
     self._done += 1

@@ -5,7 +5,8 @@ r"""Seconds of a whole round of each method, beside FedAvg on the same cohort.
 Each round of a method follows one of FedAvg; the ratio is the median over these
 pairs, and its quartiles say how far to trust it; pairs during which other processes
 used the cores are dropped. FedCluster compares clients in one
-round of five, from round 10 on; these rounds are not here.
+round of five, from round 10 on; these rounds are not here. `state_kib` is the state of
+the method, divided by the clients.
 """
 
 from typing import Any
@@ -18,6 +19,7 @@ from benchmarks import common
 from benchmarks.workloads import WORKLOADS, Workload
 from experiments.methods import parse_method
 from fesem_jax import algorithms
+from fesem_jax.utils.errors import UserError
 
 COLUMNS = (
   'workload',
@@ -29,6 +31,7 @@ COLUMNS = (
   'high',
   'pairs',
   'dropped',
+  'state_kib',
 )
 
 _ALL = ','.join(
@@ -72,44 +75,59 @@ def _ready(text: str, workload: Workload, num_clients: int, mesh: Any) -> common
 
 
 def measure(name: str, methods: list[str], mesh: Any) -> list[dict[str, Any]]:
-  """One row for each method on one work load."""
+  """One row for each method on one work load; no two of them are in memory at once."""
   workload = WORKLOADS[name]
   few = workload.network != 'mlp'
   num_clients = _CLIENTS.value or (40 if few else workload.num_clients)
-  ready = {m: _ready(m, workload, num_clients, mesh) for m in ['fed_avg', *methods]}
-  for warm in ready.values():  # The first round touches new memory.
-    jax.block_until_ready(warm.round())
-  calls = {m: common.calls_to_time(ready[m].round) for m in ready}
-  pairs: dict[str, list[list[float]]] = {m: [] for m in methods}
-  dropped = dict.fromkeys(methods, 0)
-  for _ in range(2 * _ROUNDS.value):
-    for method in methods:
-      if len(pairs[method]) == _ROUNDS.value:
-        continue
-      timed = [
-        common.repeat(ready[m].round, times=1, warmups=0, calls=calls[m])
-        for m in ('fed_avg', method)
-      ]
-      if all(t['quiet'] for t in timed):
-        pairs[method].append([t['median_seconds'] for t in timed])
-      else:
-        dropped[method] += 1
   case = {
     'workload': name, 'clients': num_clients, 'streamed': _STREAMED.value,
     'apart': _APART.value, 'local_epochs': _EPOCHS.value,
   }  # fmt: skip
+  fed_avg = _ready('fed_avg', workload, num_clients, mesh)
   rows = []
-  for method, kept in pairs.items():
-    row = case | {'method': method, 'pairs': len(kept), 'dropped': dropped[method]}
-    if kept:
-      base, own = np.array(kept).T
-      low, middle, high = np.percentile(own / base, (25, 50, 75)).tolist()
-      row |= {
-        'seconds': float(np.median(own)), 'fed_avg_seconds': float(np.median(base)),
-        'ratio': middle, 'low': low, 'high': high,
-      }  # fmt: skip
+  for text in methods:
+    row = case | {'method': text}
+    try:
+      row |= _paired(fed_avg, _ready(text, workload, num_clients, mesh), num_clients)
+    except UserError as e:
+      row['refused'] = str(e)
     rows.append(row)
+    print(common.table(rows[-1:], COLUMNS), flush=True)
   return rows
+
+
+def _paired(
+  fed_avg: common.Method, own: common.Method, num_clients: int
+) -> dict[str, Any]:
+  """Rounds of FedAvg and of a method by turns, and the memory of the method."""
+  both = fed_avg, own
+  for method in both:  # The first round touches new memory.
+    jax.block_until_ready(method.round())
+  calls = [common.calls_to_time(method.round) for method in both]
+  pairs: list[list[float]] = []
+  dropped = 0
+  while len(pairs) < _ROUNDS.value and len(pairs) + dropped < 2 * _ROUNDS.value:
+    timed = [
+      common.repeat(method.round, times=1, warmups=0, calls=count)
+      for method, count in zip(both, calls, strict=True)
+    ]
+    if all(t['quiet'] for t in timed):
+      pairs.append([t['median_seconds'] for t in timed])
+    else:
+      dropped += 1
+  row: dict[str, Any] = {
+    'pairs': len(pairs),
+    'dropped': dropped,
+    'state_kib': own.state_bytes() / num_clients / 2**10,
+  }
+  if pairs:
+    base, seconds = np.array(pairs).T
+    low, middle, high = np.percentile(seconds / base, (25, 50, 75)).tolist()
+    row |= {
+      'seconds': float(np.median(seconds)), 'fed_avg_seconds': float(np.median(base)),
+      'ratio': middle, 'low': low, 'high': high,
+    }  # fmt: skip
+  return row
 
 
 def main(argv: list[str]) -> None:
