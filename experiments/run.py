@@ -224,7 +224,7 @@ def run_unless_diverged(
   machine = experiment_flags.machine()
   try:
     made = run(config, machine, workdir, say=say, programs=programs, **options)
-    return relative_table.with_curve(made)
+    return relative_table.with_curve(made.summary, made.history)
   except Diverged as e:
     print(f'{what} diverged: {in_flags(str(e))}')
     return None

@@ -15,7 +15,7 @@ _SPEED = {
 }  # fmt: skip
 _KEPT_KEYWORDS = {'precision', 'mesh', 'strict'}
 # Calls whose arguments may change places.
-_SYMMETRIC = {'maximum', 'minimum', 'add', 'max', 'min', 'lcm'}
+_SYMMETRIC = {'maximum', 'minimum', 'add', 'max', 'min', 'lcm', 'gcd'}
 
 _OPERATORS = {
   ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,

@@ -168,6 +168,7 @@ def compare(
   seeds: Sequence[int] = range(5),
   choices: Mapping[str, Choice] | None = None,
   reference: str = '',
+  oracle: str = '',
   workdir: str | pathlib.Path | None = None,
   **options: Any,
 ) -> Comparison:
@@ -182,6 +183,7 @@ def compare(
     choices: see `tune`.
     reference: label of the method that others are compared with; by default that with
       the best deployed figure of the task.
+    oracle: label of the oracle among `methods`; '' where there is none.
     workdir: gets the tables and, in LABEL/seedN, the runs; the same call goes on where
       it stopped. None writes nothing.
     **options: further ones of `simulate`; portraits are made only for a workdir.
@@ -195,6 +197,8 @@ def compare(
   """
   chosen = dict(choices or {})
   paired.check_reference(reference, list(methods))
+  if oracle and oracle not in methods:
+    raise UserError(f'{argument("oracle", oracle)} is none of `methods`.')
   for label, choice in chosen.items():
     if label not in methods or isinstance(methods[label], Algorithm):
       raise UserError(
@@ -228,14 +232,14 @@ def compare(
 
   def after(summaries: Summaries) -> None:
     if folder is not None:
-      Comparison(summaries, rates, reference).write(folder)
+      Comparison(summaries, rates, reference, oracle=oracle).write(folder)
 
   def refuse(label: str, seed: int, error: UserError) -> None:
     logging.warning('%s, seed %d, cannot run: %s', label, seed, error)
 
   by_label = dict.fromkeys(methods, seeds)
   summaries, refused = run_each(by_label, run, refuse, after)
-  found = Comparison(summaries, rates, reference, refused)
+  found = Comparison(summaries, rates, reference, refused, oracle=oracle)
   if len(found.refused) == len(methods):
     found.check()
   return found
@@ -328,4 +332,4 @@ def _summary(
   except Diverged as e:
     logging.warning('A run with seed %d diverged: %s', seed, e)
     return None
-  return relative_table.with_curve(made)
+  return relative_table.with_curve(made.summary, made.history)

@@ -1,5 +1,6 @@
 """Rounds to a share of the oracle's accuracy, and costs as multiples of FedAvg's."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fesem_jax import tasks
@@ -7,7 +8,6 @@ from fesem_jax.analysis.tables import mean_and_std, over_seeds
 from fesem_jax.evaluation.paired import Summaries, task_of
 from fesem_jax.results.curves import deployed_curve, rounds_to
 from fesem_jax.results.records import Record
-from fesem_jax.results.result import Result
 from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.text_tables import markdown, mean_and_deviation
 
@@ -21,10 +21,10 @@ _COSTS = {'seconds_per_round': 'seconds a round', 'gigabytes': 'bytes'}
 Row = dict[str, Any]
 
 
-def with_curve(result: Result) -> Record:
+def with_curve(summary: Record, history: Sequence[Record]) -> Record:
   """The summary of a run, with the 'curve' that `rows` counts rounds by."""
-  by = tasks.of(result.summary).primary_column
-  return result.summary | {'curve': deployed_curve(result.history, by)}
+  by = tasks.of(summary).primary_column
+  return summary | {'curve': deployed_curve(history, by)}
 
 
 def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
@@ -38,10 +38,11 @@ def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
   Returns:
     A row for each method: 'method' and 'task'; 'rounds', (mean, standard deviation)
     over the seeds that reach `SHARE` times the last accuracy of the oracle with the
-    same seed; 'reached' and 'seeds', how many of them do; 'seconds_per_round' and
-    'gigabytes', as multiples of FedAvg's. Entries are None where they are not known:
-    rounds without an oracle, with fewer than two evaluations and for tasks without an
-    accuracy, multiples without FedAvg.
+    same seed; 'reached' and 'seeds', how many of them do, where one that diverges does
+    not; 'seconds_per_round' and 'gigabytes', as multiples of those of the method that
+    is called fed_avg, or of the first whose algorithm is FedAvg. Entries are None
+    where they are not known: rounds without an oracle, with fewer than two evaluations
+    and for tasks without an accuracy, multiples without FedAvg.
   """
   task = task_of(summaries.values())
   targets = [
@@ -50,14 +51,15 @@ def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
     if task.primary.percent
   ]
   table = {row['method']: row for row in over_seeds(summaries)}
-  base = next((table[la] for la, runs in summaries.items() if _is_fed_avg(runs)), {})
+  named = [la for la, runs in summaries.items() if la == 'fed_avg' or _is_fed_avg(runs)]
+  base = table[min(named, key=lambda la: la != 'fed_avg')] if named else {}
   found = []
   for label, runs in summaries.items():
     row: Row = {'method': label, 'task': task.name, 'rounds': None}
     taken = [
-      _rounds(s['curve'], target)
+      _rounds(s['curve'], target) if s else None
       for s, target in zip(runs, targets, strict=False)
-      if s and target is not None and len(s.get('curve', {}).get('rounds', ())) > 1
+      if target is not None and (s is None or _is_curve(s.get('curve')))
     ]
     known = [r for r in taken if r is not None]
     row |= {'reached': len(known), 'seeds': len(taken)}
@@ -67,6 +69,10 @@ def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
       row[name] = own / of_fed_avg if own is not None and of_fed_avg else None
     found.append(row)
   return found
+
+
+def _is_curve(curve: Record | None) -> bool:
+  return curve is not None and len(curve['rounds']) > 1
 
 
 def _is_fed_avg(runs: list[Any]) -> bool:

@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from fesem_jax.analysis import tables, tuning
+from fesem_jax.analysis import relative_table, tables, tuning
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.report import markup
 from fesem_jax.report.runs import ReportedRun, labels
 from fesem_jax.results import metrics_file
+from fesem_jax.results.records import Record
 
 # What summaries of older versions lack.
 _OLDER: dict[str, Any] = {
@@ -40,18 +41,20 @@ def compared(
   """
   found = {label: [r for r in runs if r.label == label] for label in labels(runs)}
   finished: Summaries = {
-    label: [_OLDER | run.summary for run in each if run.summary is not None]
+    label: [s for run in each if (s := _summary(run)) is not None]
     for label, each in found.items()
   }
   finished = {label: each for label, each in finished.items() if each}
   paired.check_reference(reference, list(finished) or [''])
   if not finished:
     return '<p>No run has finished; the table comes when one has.</p>'
-  whole = Comparison(finished, _rates(runs, list(finished)), reference, report=report)
+  oracle = next((la for la, [s, *_] in finished.items() if _is_oracle(s)), '')
+  rates = _rates(runs, list(finished))
+  whole = Comparison(finished, rates, reference, report=report, oracle=oracle)
   # Pairs are of one seed, and some runs may be missing.
   seeds = list(dict.fromkeys(run.seed for run in runs))
   by_seed = {
-    label: {r.seed: _OLDER | r.summary for r in each if r.summary is not None}
+    label: {r.seed: _summary(r) for r in each}
     for label, each in found.items()
     if label in finished
   }
@@ -60,11 +63,22 @@ def compared(
   parts = [markup.from_markdown(tables.as_markdown(whole.table), 'Methods over seeds')]
   if _data_differ(runs):
     parts.insert(0, f'<p>{_OF_DATA_TOO}</p>')
-  parts += [markup.from_markdown(text, 'Differences') for text in sections]
+  parts += [markup.from_markdown(text, 'Differences and costs') for text in sections]
   if whole.rates:
-    rates = markup.from_markdown(tuning.as_markdown(whole.rates), 'Rates')
-    parts.append(f'<div class="texts">{rates}</div>')
+    table = markup.from_markdown(tuning.as_markdown(whole.rates), 'Rates')
+    parts.append(f'<div class="texts">{table}</div>')
   return '\n'.join(parts)
+
+
+def _summary(run: ReportedRun) -> Record | None:
+  """The summary of a finished run, and the curve of its deployed models."""
+  if run.summary is None:
+    return None
+  return relative_table.with_curve(_OLDER | run.summary, run.history)
+
+
+def _is_oracle(summary: Record | None) -> bool:
+  return summary is not None and summary.get('algorithm') == 'oracle'
 
 
 def _data_differ(runs: Sequence[ReportedRun]) -> bool:

@@ -9,7 +9,7 @@ from scipy import stats
 
 import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.analysis import comparing
+from fesem_jax.analysis import comparing, relative_table
 from fesem_jax.utils.errors import Diverged, UserError
 from tests.support import helpers
 
@@ -43,7 +43,8 @@ def runs(monkeypatch):
         'deployed': figures, 'finetuned': figures, 'clusters': None,
         'timing': {'seconds_per_round': 0.1}, 'clients_without_test_examples': 0,
       }  # fmt: skip
-      return type('Result', (), {'summary': summary, 'history': []})
+      history = [{'round': r, 'deployed': figures} for r in (1, 2)]
+      return type('Result', (), {'summary': summary, 'history': history})
 
     monkeypatch.setattr(comparing, 'simulate', simulate)
     return seen
@@ -86,9 +87,19 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   assert [r['method'] for r in told.gaps['deployed']] == ['two', 'three']
   assert told.gaps['deployed'][0]['mean'] == pytest.approx(20)
   assert [str(told).count(f'minus that of {m}') for m in ('one', 'two')] == [2, 2]
-  assert str(dataclasses.replace(found, oracle='two')) == str(found)
+  same = dataclasses.replace(found, oracle='two')
+  assert str(same).count('minus that of') == str(found).count('minus that of')
   assert (tmp_path / 'table.md').read_text() == found.as_markdown()
   assert 'minus that of two' in str(found)
+  # 95 % of the oracle's accuracies are 0.475, 0.57 and 0.76.
+  both = {'fed_avg': one, 'two': lambda: two, 'three': three}
+  found = fj.compare(both, data, rounds=2, seeds=range(3), oracle='fed_avg')
+  assert [(r['rounds'], r['reached'], r['seeds']) for r in relative_table.rows(
+    found.summaries, found.oracle
+  )] == [((1, 0), 3, 3), ((1, 0), 3, 3), (None, 0, 3)]  # fmt: skip
+  assert 'seconds a round / FedAvg' in str(found)
+  with pytest.raises(UserError, match='`oracle=told` is none of `methods`'):
+    fj.compare(methods, data, rounds=1, oracle='told')
   named = fj.compare(methods, data(), rounds=2, seeds=[0, 2], reference='one')
   assert [r['method'] for r in named.differences['deployed']] == ['two', 'three']
   assert not seen[-1][-1]['make_portrait']  # There is no workdir for figures.

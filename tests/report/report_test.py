@@ -95,7 +95,7 @@ def test_differences_are_paired_by_seed_where_runs_are_missing(tmp_path):
   for seed in (1, 2):
     write_run(tmp_path / 'b' / f'seed{seed}', 'non_fed', seed, 0, gain=0.01 * seed**2)
   text = page(tmp_path, tmp_path, reference='a')
-  table, deployed, _ = cells(text[: text.index('id="curves"')])
+  table, deployed, _, relative = cells(text[: text.index('id="curves"')])
   a = np.array([value_of(s, ROUNDS, 0.03 * s) for s in (0, 1, 2)])
   b = np.array([value_of(s, ROUNDS, 0.01 * s**2) for s in (1, 2)])
   by_method = {line[0]: line for line in table}
@@ -103,6 +103,7 @@ def test_differences_are_paired_by_seed_where_runs_are_missing(tmp_path):
   assert by_method['a'][column] == f'{100 * a.mean():.1f} ± {100 * a.std(ddof=1):.1f}'
   assert deployed[1][:2] == ['b', f'{100 * (b - a[1:]).mean():+.2f}']
   assert 'diverged' not in text[: text.index('id="curves"')]
+  assert relative[0][:2] == ['method', 'seconds a round / FedAvg']
 
 
 def test_curves_are_the_records(comparison, compared):
