@@ -21,10 +21,10 @@ from fesem_jax.core import sharding, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.example_losses import shares_of_least_loss
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import check_at_least, check_share
 
 
@@ -118,14 +118,15 @@ def fed_soft(
     now = state._replace(
       importance=tree.with_rows(state.importance, cohort, found['importance'])
     )
-    trained = train(local, now, data, chosen, key, means_of_all(state, cohort, weights))
+    trained = train(local, now, data, chosen, key, Reduction(sent='own'))
+    counted = jnp.where(trained.took_part()[:, None], weights, 0.0)
     # Those that were not drawn have told their u, and send no model.
     state = own_models.kept(state, cohort, trained.took_part() | ~here, **found)
     trained = trained._replace(
       ids=jnp.asarray(cohort.ids), arrived=trained.arrived & here
     )
     return FedSoftState(
-      mean_of(trained.sums, state.centers),
+      means_of_all(trained.params, counted, state.centers, local.mesh),
       tree.with_rows(state.client_params, chosen, trained.params),
       state.importance,
       state.estimated,

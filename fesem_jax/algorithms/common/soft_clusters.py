@@ -1,11 +1,11 @@
 """Clients that belong to all centers, with a weight for each."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import prng_streams, sums, traffic, tree
@@ -14,7 +14,6 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
 from fesem_jax.training.objective import Objective
-from fesem_jax.training.reduction import Reduction
 
 
 def pull_to_all(centers: Params, pulls: jax.Array, strength: float) -> Objective:
@@ -74,26 +73,22 @@ def without(cohort: Cohort, left_out: jax.Array, data: FederatedData) -> Cohort:
   return dataclasses.replace(cohort, ids=ids, everyone=False)
 
 
-def means_of_all(state: Any, cohort: Cohort, weights: jax.Array) -> Reduction:
-  """Adds each local model to the sums of all centers about the old ones, and keeps it.
+def means_of_all(
+  models: Params, weights: jax.Array, centers: Params, mesh: Mesh | None
+) -> Params:
+  """[K, ...] means of models [S, ...] with weights [S, K], one center at a time.
 
-  Args:
-    state: with `centers` [K, ...] and `importance` [M, K].
-    cohort: S clients.
-    weights: [S, K] float32 of each client in the mean of each center; those that do not
-      take part count as 0.
+  A center without any weight stays where it is. Sums over the chunks of training would
+  have XLA copy the kept models at each chunk.
   """
+  only = jnp.zeros(weights.shape[0], jnp.int32)
 
-  def add(trained, starts, total, known):
-    del starts
-    weights, centers = known
-    own = tree.take(weights, trained.ids)
-    own = jnp.where(trained.took_part()[:, None], own, 0.0)
-    return None, sums.add_to_all(total, trained.params, own, centers)
+  def mean(k: int) -> Params:
+    own = tree.take(centers, jnp.array([k]))
+    return sums.weighted_mean(models, only, weights[:, k], own, mesh)
 
-  of_all = tree.with_rows(jnp.zeros_like(state.importance), cohort, weights)
-  none, known = sums.no_sums(state.centers), (of_all, state.centers)
-  return Reduction(add, none, known, sent='own')
+  means = map(mean, range(weights.shape[1]))
+  return jax.tree.map(lambda *each: jnp.concatenate(each), *means)
 
 
 def all_centers_and_weights(
