@@ -119,14 +119,13 @@ def fed_soft(
       importance=tree.with_rows(state.importance, cohort, found['importance'])
     )
     trained = train(local, now, data, chosen, key, Reduction(sent='own'))
-    counted = jnp.where(trained.took_part()[:, None], weights, 0.0)
     # Those that were not drawn have told their u, and send no model.
     state = own_models.kept(state, cohort, trained.took_part() | ~here, **found)
     trained = trained._replace(
       ids=jnp.asarray(cohort.ids), arrived=trained.arrived & here
     )
     return FedSoftState(
-      means_of_all(trained.params, counted, state.centers, local.mesh),
+      means_of_all(trained, weights, state.centers, local.mesh),
       tree.with_rows(state.client_params, chosen, trained.params),
       state.importance,
       state.estimated,

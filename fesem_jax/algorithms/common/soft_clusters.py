@@ -14,6 +14,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
 from fesem_jax.training.objective import Objective
+from fesem_jax.training.trained import Trained
 
 
 def pull_to_all(centers: Params, pulls: jax.Array, strength: float) -> Objective:
@@ -74,18 +75,19 @@ def without(cohort: Cohort, left_out: jax.Array, data: FederatedData) -> Cohort:
 
 
 def means_of_all(
-  models: Params, weights: jax.Array, centers: Params, mesh: Mesh | None
+  trained: Trained, weights: jax.Array, centers: Params, mesh: Mesh | None
 ) -> Params:
-  """[K, ...] means of models [S, ...] with weights [S, K], one center at a time.
+  """[K, ...] means of kept models with weights [S, K], one center at a time.
 
-  A center without any weight stays where it is. Sums over the chunks of training would
-  have XLA copy the kept models at each chunk.
+  Clients that did not take part do not count, and a center without any weight stays.
+  Sums over the chunks of training would have XLA copy the kept models at each chunk.
   """
+  weights = jnp.where(trained.took_part()[:, None], weights, 0.0)
   only = jnp.zeros(weights.shape[0], jnp.int32)
 
   def mean(k: int) -> Params:
     own = tree.take(centers, jnp.array([k]))
-    return sums.weighted_mean(models, only, weights[:, k], own, mesh)
+    return sums.weighted_mean(trained.params, only, weights[:, k], own, mesh)
 
   means = map(mean, range(weights.shape[1]))
   return jax.tree.map(lambda *each: jnp.concatenate(each), *means)
