@@ -183,7 +183,8 @@ class Method:
 
   def held(self) -> int:
     """Bytes of the state and the data."""
-    return sum(x.nbytes for x in jax.tree.leaves((self._state, self._rest[0])))
+    data = sum(x.nbytes for x in jax.tree.leaves(self._rest[0]))
+    return self.state_bytes() + data
 
   def state_bytes(self) -> int:
     """Bytes of the state, without the data."""

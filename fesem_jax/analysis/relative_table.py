@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fesem_jax import tasks
-from fesem_jax.analysis.tables import mean_and_std, over_seeds
+from fesem_jax.analysis.tables import mean_and_std, over_seeds, reached_text
 from fesem_jax.evaluation.paired import Summaries, task_of
 from fesem_jax.results.curves import deployed_curve, rounds_to
 from fesem_jax.results.records import Record
 from fesem_jax.utils.display import in_markdown
-from fesem_jax.utils.text_tables import markdown, mean_and_deviation
+from fesem_jax.utils.text_tables import markdown
 
 # Of the oracle's accuracy in the last round.
 SHARE = 0.95
@@ -25,6 +25,14 @@ def with_curve(summary: Record, history: Sequence[Record]) -> Record:
   """The summary of a run, with the 'curve' that `rows` counts rounds by."""
   by = tasks.of(summary).primary_column
   return summary | {'curve': deployed_curve(history, by)}
+
+
+def label_of(summaries: Summaries, algorithm: str) -> str:
+  """Label of the first method whose runs are of an algorithm; '' if none is."""
+  for label, runs in summaries.items():
+    if any(s is not None and s.get('algorithm') == algorithm for s in runs):
+      return label
+  return ''
 
 
 def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
@@ -51,13 +59,12 @@ def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
     if task.primary.percent
   ]
   table = {row['method']: row for row in over_seeds(summaries)}
-  named = [la for la, runs in summaries.items() if la == 'fed_avg' or _is_fed_avg(runs)]
-  base = table[min(named, key=lambda la: la != 'fed_avg')] if named else {}
+  base = table.get('fed_avg') or table.get(label_of(summaries, 'fed_avg'), {})
   found = []
   for label, runs in summaries.items():
     row: Row = {'method': label, 'task': task.name, 'rounds': None}
     taken = [
-      _rounds(s['curve'], target) if s else None
+      rounds_to(target, s['curve']['rounds'], s['curve']['deployed']) if s else None
       for s, target in zip(runs, targets, strict=False)
       if target is not None and (s is None or _is_curve(s.get('curve')))
     ]
@@ -73,23 +80,6 @@ def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
 
 def _is_curve(curve: Record | None) -> bool:
   return curve is not None and len(curve['rounds']) > 1
-
-
-def _is_fed_avg(runs: list[Any]) -> bool:
-  return any(s is not None and s.get('algorithm') == 'fed_avg' for s in runs)
-
-
-def _rounds(curve: dict[str, Any], target: float) -> float | None:
-  return rounds_to(target, curve['rounds'], curve['deployed'])
-
-
-def _rounds_cell(row: Row) -> str:
-  if row['rounds'] is None:
-    return 'not reached' if row['seeds'] else ''
-  of = (
-    '' if row['reached'] == row['seeds'] else f' ({row["reached"]} of {row["seeds"]})'
-  )
-  return mean_and_deviation(row['rounds']) + of
 
 
 def as_markdown(found: list[Row]) -> str:
@@ -113,7 +103,7 @@ def as_markdown(found: list[Row]) -> str:
   lines = [
     [
       in_markdown(row['method']),
-      *([_rounds_cell(row)] if counted else []),
+      *([reached_text(row, row['seeds']) if row['seeds'] else ''] if counted else []),
       *('' if row[name] is None else f'{row[name]:.2f}' for name in costs),
     ]
     for row in found

@@ -156,16 +156,25 @@ def _rounds_cells(
 ) -> list[str]:
   """Rounds to each target as text, with the seeds that reached it unless all did."""
   by_target = {r['target']: r for r in row['rounds_to']}
-  cells = []
-  for target in targets:
-    found = by_target.get(target)
-    done = row['seeds'] - row['diverged']
-    if found is None or found['rounds'] is None:
-      cells.append('' if found is None else 'not reached')
-      continue
-    reached = '' if found['reached'] == done else f' ({found["reached"]} of {done})'
-    cells.append(mean_and_deviation(found['rounds'], join=join) + reached)
-  return cells
+  done = row['seeds'] - row['diverged']
+  found = [by_target.get(target) for target in targets]
+  return ['' if f is None else reached_text(f, done, join) for f in found]
+
+
+def reached_text(found: dict[str, Any], seeds: int, join: str = ' ± ') -> str:
+  """Rounds to a target as text.
+
+  Args:
+    found: how many seeds 'reached' it, and (mean, standard deviation) of their
+      'rounds', None if none did.
+    seeds: of the method; the text says how many reached it, unless all did.
+    join: stands between mean and standard deviation.
+  """
+  if found['rounds'] is None:
+    return 'not reached'
+  reached = found['reached']
+  some = '' if reached == seeds else f' ({reached} of {seeds})'
+  return mean_and_deviation(found['rounds'], join=join) + some
 
 
 def _rounds_heads(targets: Sequence[float], task: Task) -> list[str]:

@@ -39,24 +39,21 @@ def compared(
   Raises:
     UserError: on a reference or a report that the runs do not have.
   """
-  found = {label: [r for r in runs if r.label == label] for label in labels(runs)}
+  summaries = [(r.label, r.seed, _with_curve(r.summary, r)) for r in runs if r.summary]
   finished: Summaries = {
-    label: [s for run in each if (s := _summary(run)) is not None]
-    for label, each in found.items()
+    label: [s for own, _, s in summaries if own == label] for label in labels(runs)
   }
   finished = {label: each for label, each in finished.items() if each}
   paired.check_reference(reference, list(finished) or [''])
   if not finished:
     return '<p>No run has finished; the table comes when one has.</p>'
-  oracle = next((la for la, [s, *_] in finished.items() if _is_oracle(s)), '')
+  oracle = relative_table.label_of(finished, 'oracle')
   rates = _rates(runs, list(finished))
   whole = Comparison(finished, rates, reference, report=report, oracle=oracle)
   # Pairs are of one seed, and some runs may be missing.
   seeds = list(dict.fromkeys(run.seed for run in runs))
   by_seed = {
-    label: {r.seed: _summary(r) for r in each}
-    for label, each in found.items()
-    if label in finished
+    label: {seed: s for own, seed, s in summaries if own == label} for label in finished
   }
   aligned = {label: [each.get(s) for s in seeds] for label, each in by_seed.items()}
   sections = dataclasses.replace(whole, summaries=aligned, rates=[]).sections
@@ -70,15 +67,9 @@ def compared(
   return '\n'.join(parts)
 
 
-def _summary(run: ReportedRun) -> Record | None:
+def _with_curve(summary: Record, run: ReportedRun) -> Record:
   """The summary of a finished run, and the curve of its deployed models."""
-  if run.summary is None:
-    return None
-  return relative_table.with_curve(_OLDER | run.summary, run.history)
-
-
-def _is_oracle(summary: Record | None) -> bool:
-  return summary is not None and summary.get('algorithm') == 'oracle'
+  return relative_table.with_curve(_OLDER | summary, run.history)
 
 
 def _data_differ(runs: Sequence[ReportedRun]) -> bool:

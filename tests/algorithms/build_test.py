@@ -39,7 +39,7 @@ def test_shared_properties_run_on_every_method():
   assert {name for name, _ in METHODS} == set(algorithms.METHODS)
 
 
-def test_methods_say_where_they_are_not_plain_local_training_and_the_like():
+def test_which_methods_have_training_a_step_between_rounds_and_the_rest():
   # Figures train clients by `train`, hosts call `between`, wrappers `with_centers`, and
   # clients that never took part get a model by `of_unseen`.
   local = helpers.local()

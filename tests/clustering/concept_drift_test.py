@@ -122,7 +122,7 @@ def test_distances_are_rises_of_mean_losses_by_weight():
   rng = np.random.default_rng(0)
   losses = rng.uniform(0, 2, (6, 4)).astype(np.float32)
   weights = rng.integers(0, 4, (6, 4)).astype(np.float32)
-  weights[:, 2] = 0  # A model that fits nobody.
+  weights[:, 2] = 0  # A model that fits no client.
   usable = np.array([True, True, False, True])
   losses[1, 2] = NONE
   found = concept_drift.distances(losses, weights, jnp.asarray(usable))

@@ -38,7 +38,7 @@ def test_who_drops_out_or_has_losses_that_are_not_finite_gets_the_model_of_least
       some += len(set(least[~late].tolist())) < (~late).sum()
   assert some > 0
   assert own.dtype == jnp.int32
-  # Of one model nobody's loss is finite, so that nobody is in a cluster.
+  # One model has no finite loss, so that no client is in a cluster.
   bad = jax.tree.map(lambda x: x.at[least[0]].set(jnp.nan), models)
   want = cohort_losses(local, bad, data, cohort).argmin(axis=1)
   np.testing.assert_array_equal(find(bad, key)[:4], want[:4])

@@ -107,7 +107,7 @@ def test_clusters_are_refined_until_no_point_moves():
   points = np.array([0, 1, 2, 9, 10, 11, -90], np.float32)[:, None]
   exists = jnp.arange(7) < 6
   found = silhouette.refined(points, jnp.array([0, 2, 2, 2, 2, 2, 0]), exists, 3)
-  # Nobody is in 1, which stays so; one that is left out draws no mean.
+  # No client is in 1, which stays so; one that is left out draws no mean.
   assert found[:6].tolist() == [0, 0, 0, 2, 2, 2]
   assert found.dtype == jnp.int32
   # A point as near to both means goes to the smaller number.

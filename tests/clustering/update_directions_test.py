@@ -30,7 +30,7 @@ def test_centers_move_toward_all_others_by_one_over_their_lengths():
   np.testing.assert_allclose(found[0], (first + second / 4) / 1.25, rtol=1e-6)
   np.testing.assert_allclose(found[1], (second + first / 10) / 1.1, rtol=1e-6)
   np.testing.assert_allclose(found[2], [1.0, 1.0], rtol=1e-6)
-  # One at the origin attracts nobody, but is attracted.
+  # One at the origin attracts no other, but is attracted.
   want = (first / 10 + second / 4) / 1.35
   np.testing.assert_allclose(found[3], want, rtol=1e-6)
   np.testing.assert_array_equal(toward_others(centers, exists, 0.0)['w'], centers['w'])

@@ -66,7 +66,7 @@ def test_rows_of_a_cohort_are_read_and_written():
   whole = helpers.two_layers(np.random.default_rng(5), 4)
   everyone = Cohort(np.arange(4), everyone=True)
   assert tree.rows_of(whole, everyone) is whole
-  some = Cohort(jnp.array([2, 0, 4]), everyone=False)  # 4 is nobody.
+  some = Cohort(jnp.array([2, 0, 4]), everyone=False)  # 4 is no client.
   rows = tree.rows_of(whole, some)
   np.testing.assert_array_equal(matrix(rows)[:2], matrix(whole)[[2, 0]])
   new = tree.zeros_like(rows)

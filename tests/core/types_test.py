@@ -134,7 +134,7 @@ def test_bad_clients_send_other_models_in_two_kinds_of_corruption():
 def test_sizes_are_of_all_or_of_some_clients():
   data = some()
   assert data.sizes().tolist() == [2, 1, 0, 3]
-  assert data.sizes(jnp.array([3, 0, 4])).tolist() == [3, 2, 0]  # 4 is nobody.
+  assert data.sizes(jnp.array([3, 0, 4])).tolist() == [3, 2, 0]  # 4 is no client.
 
 
 def split(data):
@@ -185,7 +185,7 @@ def test_reordered_clients_keep_what_is_theirs(held):
   assert found.groups.count == 3
   assert (found.num_classes, found.max_examples, found.task) == (3, 3, data.task)
   assert found.shard_rows is None
-  # Without a number, nobody is added; without clusters, none are known.
+  # Without a number, no client is added; without clusters, none are known.
   plain = FederatedData.from_arrays(data.compact(data.x)[:2], [0, 1], [1, 1])
   turned = plain.reorder(np.array([1, 0]))
   assert turned.sizes().tolist() == [1, 1]

@@ -35,8 +35,8 @@ def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
   assert found['macro_margin'] == pytest.approx((1.5 - 1) / 2)
   assert found['micro_accuracy'] == pytest.approx(2 / 5)
   assert found['macro_accuracy'] == pytest.approx((0.25 + 1) / 2)
-  nobody = jax.tree.map(lambda x: x[1:2], TOTALS)
-  found = evaluate.scores(nobody, CLASSIFICATION)
+  no_examples = jax.tree.map(lambda x: x[1:2], TOTALS)
+  found = evaluate.scores(no_examples, CLASSIFICATION)
   assert np.isnan(list(found.values())).all()
   assert len(found) == 6
 
@@ -73,7 +73,7 @@ def test_examples_of_several_batches_are_each_measured_once():
     assert float(totals.metrics['label'][i]) == (labels + 1).sum()
 
 
-def test_unseen_clients_take_the_first_of_equal_models_that_somebody_uses():
+def test_unseen_clients_take_the_first_of_equal_models_that_clients_use():
   data, local = helpers.federation([5, 3, 4]), helpers.local()
   one = jax.jit(local.model.init)(jax.random.key(0))
   stack = jax.tree.map(lambda x: jnp.stack([x] * 4), one)

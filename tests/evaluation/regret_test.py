@@ -4,7 +4,7 @@ import numpy as np
 
 from fesem_jax.evaluation import regret
 
-# Of five clients; nobody has the last center, which would be the best of all.
+# Of five clients; no client has the last center, which would be the best of all.
 LOSSES = np.array([
   [1.0, 3.0, 2.0, 0.0],  # Has the best one.
   [5.0, 2.5, 2.0, 0.0],  # Would lose 0.5 less with the third.
@@ -15,7 +15,7 @@ LOSSES = np.array([
 CHOICE = np.array([0, 1, 2, 1, 1])
 
 
-def test_regret_and_margin_are_to_the_best_center_that_somebody_has():
+def test_regret_and_margin_are_to_the_best_center_that_a_client_has():
   with np.errstate(invalid='raise'):
     found = regret.hindsight(LOSSES, CHOICE)
   assert (found.best.tolist(), found.best.dtype) == ([0, 2, 2, 0, 1], np.int32)

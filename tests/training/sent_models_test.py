@@ -49,7 +49,7 @@ def test_a_sign_flip_goes_as_far_to_the_other_side():
   assert_turned(as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS, ('b',)), ('b',))
 
 
-def test_layers_that_the_server_had_not_sent_are_sent_by_nobody():
+def test_layers_that_the_server_had_not_sent_are_sent_by_no_client():
   starts = ClientModels({'a': START['a'], 'b': None}, own={'a': None, 'b': ENDS['b']})
   found = as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS)
   assert_turned(found, ('a',))
