@@ -17,6 +17,7 @@ from fesem_jax.clustering.agglomerative import Merging, merge_while
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
+from tests.support.cluster_steps import fed_drift_step
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -29,60 +30,6 @@ from tests.support.methods import (
 )
 
 NONE = np.inf
-
-
-def reference_step(losses, own, before, last_used, weights, delta):
-  """A time step in words.
-
-  Args:
-    losses: [M, K] of all models.
-    own: [M] model of each client.
-    before: [M] loss of the step before.
-    last_used: [K] last time step of each model, -1 of those that are not in use.
-    weights: [M].
-    delta: threshold.
-
-  Returns:
-    Model that each client trains, its least loss, model -> the one that it starts as,
-    clusters of models, and their weights.
-  """
-  num_clients, count = losses.shape
-  in_use = [k for k in range(count) if last_used[k] >= 0]
-  best = np.array([min(in_use, key=lambda k: losses[i, k]) for i in range(num_clients)])
-  least = losses[np.arange(num_clients), best]
-  drifted = least > before + delta
-  free = sorted(set(range(count)) - set(best.tolist()), key=lambda k: (last_used[k], k))
-  new = dict(zip(np.flatnonzero(drifted), free, strict=False))
-  kept = [k for k in in_use if k not in new.values()]
-  members = {
-    k: [
-      i
-      for i in range(num_clients)
-      if (best[i] == k and not drifted[i])
-      or (own[i] == k and losses[i, k] <= before[i] + delta)
-    ]
-    for k in kept
-  }
-  seen = [k for k in kept if members[k]]
-
-  def on(j, k):
-    return np.average(losses[members[k], j], weights=weights[members[k]])
-
-  def apart(j, k):
-    return max(on(j, k) - on(j, j), on(k, j) - on(k, k), 0) * (j != k)
-
-  label = np.zeros(len(seen), int)
-  if len(seen) > 1:
-    table = np.array([[apart(j, k) for k in seen] for j in seen])
-    tree = hierarchy.linkage(squareform(table), 'complete')
-    label = hierarchy.fcluster(tree, delta, 'distance')
-  clusters = [
-    [k for k, c in zip(seen, label, strict=True) if c == g] for g in set(label)
-  ]
-  into = {k: min(cluster) for cluster in clusters for k in cluster}
-  after = np.array([new.get(i, into.get(k, k)) for i, k in enumerate(best)])
-  shares = {k: weights[members[k]].sum() for k in seen}
-  return after, least, {k: best[i] for i, k in new.items()}, clusters, shares
 
 
 @pytest.mark.parametrize(
@@ -116,7 +63,7 @@ def test_matches_float64_reference(alone, delta, weighting):
   for number in range(1, 7):
     data = first if number < 5 else second
     if number in (3, 5):
-      own, before, started, clusters, shares = reference_step(
+      own, before, started, clusters, shares = fed_drift_step(
         losses_of(data), own, before, last_used, weights, delta
       )
       old = [reference.flat(c) for c in centers]

@@ -15,6 +15,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
+from tests.support.cluster_steps import stocfl_merged
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -26,32 +27,6 @@ from tests.support.methods import (
   run,
   unflatten,
 )
-
-
-def merged(clusters, gradients, tau):
-  """Lists of clients: while two means are similar, all that hang together merge."""
-
-  def cosine(a, b):
-    u, v = gradients[a].mean(axis=0), gradients[b].mean(axis=0)
-    return u @ v / np.linalg.norm(u) / np.linalg.norm(v)
-
-  clusters = [list(c) for c in clusters]
-  while True:
-    similar = [
-      (i, j)
-      for j in range(len(clusters))
-      for i in range(j)
-      if cosine(clusters[i], clusters[j]) >= tau
-    ]
-    if not similar:
-      return clusters
-    own = np.arange(len(clusters))
-    for i, j in similar:
-      own[own == own[j]] = own[i]
-    clusters = [
-      [i for c, o in zip(clusters, own, strict=True) if o == k for i in c]
-      for k in dict.fromkeys(own)
-    ]
 
 
 def test_matches_float64_reference():
@@ -79,7 +54,7 @@ def test_matches_float64_reference():
     state, info = step(state, data, ids, key)
     seen = {i for c in clusters for i in c}
     before, begins = models, [[i] for i in cohort if i not in seen]
-    clusters = merged(clusters + begins, gradients, 0.75)
+    clusters = stocfl_merged(clusters + begins, gradients, 0.75)
     models = {}
     for cluster in clusters:  # Of the largest one; here no two are equally large.
       parts = [old for old in before if set(old) <= set(cluster)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.clustering import concept_drift
-from tests.algorithms import fed_drift_test
+from tests.support.cluster_steps import fed_drift_step
 
 NONE = np.inf
 decide = jax.jit(concept_drift.decide)
@@ -36,7 +36,7 @@ def test_a_time_step_is_the_one_in_words():
     own, before = rng.choice(in_use, 5), rng.uniform(0, 1.5, 5).astype(np.float32)
     weights, delta = rng.integers(1, 9, 5), rng.uniform(0.1, 0.6)
     found = decided(losses, own, before, last_used, delta=delta, weights=weights)
-    after, least, started, clusters, shares = fed_drift_test.reference_step(
+    after, least, started, clusters, shares = fed_drift_step(
       losses, own, before, last_used, weights, delta
     )
     np.testing.assert_array_equal(found.own, after)

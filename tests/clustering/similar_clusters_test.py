@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.clustering.similar_clusters import merge_similar
-from tests.algorithms import stocfl_test
+from tests.support.cluster_steps import stocfl_merged
 
 M, K, TAU = 9, 5, 0.9
 
@@ -14,7 +14,7 @@ def wanted(points, old, new):
   """Clusters of clients, and the number of each; None for a new one."""
   before = [np.flatnonzero(old == k).tolist() for k in range(K)]
   begins = [[int(i)] for i in np.flatnonzero(new)]
-  found = stocfl_test.merged([c for c in before if c] + begins, points, TAU)
+  found = stocfl_merged([c for c in before if c] + begins, points, TAU)
   numbers = []
   for cluster in found:
     sizes = [len(c) if c and set(c) <= set(cluster) else 0 for c in before]
