@@ -62,7 +62,7 @@ class Checkpoints:
     partial = self._dir / processes.from_first(lambda: name)
     with self._removed_on_failure(partial):
       processes.from_first(lambda: partial.mkdir())
-      items = self._orbax.args.StandardSave(state)
+      items = self._orbax.args.PyTreeSave(state)
       quietly(self._checkpointer.save, partial / 'state', args=items)
       processes.barrier('saved')
       processes.from_first(lambda: self._finish(partial, rounds_done, _kinds(state)))
@@ -165,7 +165,10 @@ class Checkpoints:
 
   @functools.cached_property
   def _checkpointer(self) -> Any:
-    return self._orbax.Checkpointer(self._orbax.StandardCheckpointHandler())
+    # One folder an array: TensorStore 0.1.86 does not free what it converts to write
+    # many arrays to one file (OCDBT), 4 KiB and more a checkpoint.
+    handler = self._orbax.PyTreeCheckpointHandler(use_ocdbt=False)
+    return self._orbax.Checkpointer(handler)
 
   def _none_left(self, reason: str) -> UserError:
     return UserError(
@@ -218,7 +221,8 @@ class Checkpoints:
     """The state of a checkpoint that was found sound."""
     folder = self._dir / str(rounds_done)
     abstract = jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like)
-    items = self._orbax.args.StandardRestore(abstract)
+    options = self._orbax.checkpoint_utils.construct_restore_args(abstract)
+    items = self._orbax.args.PyTreeRestore(abstract, restore_args=options)
     try:
       return quietly(self._checkpointer.restore, folder / 'state', args=items)
     except Unsound as e:  # Not for damage, but for lack of memory, say.
