@@ -122,6 +122,23 @@ def test_a_cluster_of_two_can_be_split():
   assert split_of([[1, 0]], min_size=0, eps1=1.1) == [0]
 
 
+def test_one_client_with_a_large_update_is_enough():
+  # Updates of length 2 and 1; the mean is 1/2.
+  options = {'min_size': 1, 'eps1': 0.5}
+  found = [split_of([[2, 0], [-1, 0]], eps2=e, **options) for e in (0.9, 1.5, 2.0)]
+  assert found == [[0, 1], [0, 1], [0, 0]]
+
+
+def test_a_cluster_with_one_update_beyond_float32_is_left_alone():
+  products = np.array(
+    [[4.0, -2.0, np.nan], [-2.0, 1.0, np.nan], [np.nan] * 2 + [np.inf]]
+  )
+  found, count = split_clusters(
+    products, np.ones(3), np.zeros(3, np.int32), 1, SplitRule(**OPTIONS)
+  )
+  assert (found.tolist(), int(count)) == ([0, 0, 0], 1)
+
+
 def test_the_separation_is_that_of_the_closest_clients_across_the_parts():
   # 40 degrees within the first part; 140 and 180 to the third client.
   def turn(degrees):
@@ -273,6 +290,7 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
   (0.1, 'relative', 1),
   (0.4, 'absolute', 2),
   (0.2, 'absolute', 1),
+  (0.25, 'relative', 2),  # The mean is a third of the smallest update.
 ])  # fmt: skip
 def test_fed_clusters_eps1_is_relative_or_absolute(eps1, scale, count):
   u = np.array([[1.5, 0.0], [1.5, 0.0], [-0.9, 0.0], [-0.9, 0.0]])
