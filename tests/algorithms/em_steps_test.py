@@ -69,7 +69,7 @@ def test_a_server_optimizer_moves_centers_of_one_client_and_none_without():
   centers = {'w': jnp.array([0.0, 10.0])}
   server = optax.TraceState({'w': jnp.array([8.0, 8.0])}), optax.EmptyState()
   trained = CHUNK._replace(
-    params={'w': jnp.array([4.0, 9.0, 9.0])}, folded=(None, None)
+    params={'w': jnp.array([6.0, 9.0, 9.0])}, folded=(None, None)
   )
   cluster = jnp.zeros(3, jnp.int32)
   counted = trained._replace(finite=jnp.array([True, False, False]))
@@ -77,6 +77,6 @@ def test_a_server_optimizer_moves_centers_of_one_client_and_none_without():
   found, after = own.centers(
     trained._replace(sums=total), cluster, centers, server, LOCAL.mesh
   )
-  # Delta is 4: 0 - 0.5 (0.5 * 8 - 4).
-  np.testing.assert_allclose(found['w'], [0.0, 10.0])
-  np.testing.assert_allclose(after[0].trace['w'], [0.0, 8.0])
+  # Delta is 6: 0 - 0.5 (0.5 * 8 - 6).
+  np.testing.assert_allclose(found['w'], [1.0, 10.0])
+  np.testing.assert_allclose(after[0].trace['w'], [-2.0, 8.0])
