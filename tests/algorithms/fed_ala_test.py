@@ -119,15 +119,15 @@ def test_bad_clients_keep_the_heads_that_they_trained():
   assert_close(matrix(b.params) - x, x - matrix(a.params))
 
 
-def after_a_round(algorithm, data):
-  """The state in which weights are learned for the first time."""
-  return run(algorithm, data, rounds=1)[0]
-
-
-def test_a_client_of_one_batch_learns_its_weights_on_it_in_every_epoch():
-  data, local = helpers.federation([2, 5]), helpers.local(batch_size=2)
+def test_a_bad_client_of_one_batch_learns_its_own_weights_in_every_epoch():
+  # Weights never leave the client, so that it has nothing to lie about.
+  honest, local = helpers.federation([2, 5]), helpers.local(batch_size=2, hidden=(3,))
+  bad = Corruption(np.ones(2, bool), 'noise')
+  data = dataclasses.replace(honest, corruption=bad)
   algorithm = algorithms.build('fed_ala', local, **OPTIONS)
-  before, key = after_a_round(algorithm, data), jax.random.key(7)
+  state, key = initial(algorithm, data), jax.random.key(7)
+  heads = jax.tree.map(lambda h: 0.5 * h + 0.1, state.heads)
+  before = state._replace(heads=heads, rounds=np.int32(1))
   after, _ = jax.jit(algorithm.step)(before, data, helpers.everyone(data), key)
   w, longer = reference.from_params(before.params, 0), Schedule(2, epochs=START_EPOCHS)
   head = [np.asarray(before.heads['logits'][name][0]) for name in ('kernel', 'bias')]
@@ -135,23 +135,9 @@ def test_a_client_of_one_batch_learns_its_weights_on_it_in_every_epoch():
   batches = helpers.batches(data, longer, 0, key)
   kernel, bias = learned(w, head, ones, batches, per_epoch=1)
   found = after.head_weights['logits']
-  assert kernel.min() < 0.99
+  assert ((kernel > 0) & (kernel < 0.99)).any()
   assert_close(found['kernel'][0], kernel, rtol=1e-3)
   assert_close(found['bias'][0], bias, rtol=1e-3)
-
-
-def test_weights_never_leave_their_clients_so_that_bad_ones_do_not_change_them():
-  honest, local = federation(), helpers.local(batch_size=2)
-  lying = dataclasses.replace(honest, corruption=Corruption(np.ones(6, bool), 'noise'))
-  algorithm = algorithms.build('fed_ala', local, **OPTIONS)
-  before, step = after_a_round(algorithm, honest), jax.jit(algorithm.step)
-  a, b = (
-    step(before, data, helpers.everyone(data), jax.random.key(7))[0]
-    for data in (honest, lying)
-  )
-  assert matrix(a.head_weights).min() < 0.9
-  assert_close(matrix(b.head_weights), matrix(a.head_weights), rtol=1e-6)
-  assert np.abs(matrix(b.params) - matrix(a.params)).max() > 1e-3
 
 
 def test_a_layer_must_be_left_for_all():
