@@ -148,6 +148,18 @@ def test_finds_planted_clusters_without_their_number(seed):
   assert (np.asarray(used)[joined] == 5).all()
 
 
+def test_one_example_is_enough_to_join_or_to_be_compared():
+  # With tau -1 all are one cluster; client 2, which is late, deploys its model.
+  data, local = helpers.federation([4, 1, 1, 0]), helpers.local(hidden=())
+  algorithm = algorithms.build('stocfl', local, stocfl_tau=-1.0, anchor_epochs=0)
+  cohort = Cohort(np.array([0, 1, 3], np.int32), everyone=False)
+  step = jax.jit(algorithm.step)
+  state, _ = step(initial(algorithm, data), data, cohort, jax.random.key(1))
+  assert state.clusters.joined.tolist() == [True, True, False, False]
+  used = jax.jit(algorithm.deployed)(state, data).choice
+  assert used[:3].tolist() == [0, 0, 0]
+
+
 def test_every_client_may_be_a_cluster_of_its_own():
   data = federation()
   algorithm = algorithms.build('stocfl', helpers.local(), stocfl_tau=0.9999)
