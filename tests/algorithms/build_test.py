@@ -19,6 +19,9 @@ def test_mistakes_name_the_argument():
     UserError, match='`prox_lambda` does not apply to `algorithm=fed_avg`'
   ):
     algorithms.build('fed_avg', local, prox_lambda=1.0)
+  for name, listed in (('fed_sgd', 'none'), ('fed_dist', '`server_learning_rate`')):
+    with pytest.raises(UserError, match=f'whose options are: {listed}.'):
+      algorithms.build(name, local, beta=0.2)
   with pytest.raises(UserError, match='`weighting=mean` is unknown'):
     algorithms.build('fed_avg', local, weighting='mean')
   with pytest.raises(

@@ -254,6 +254,7 @@ def test_fed_cluster_matches_float64_reference():
   assert counts == [int((i.clusters.sizes > 0).sum()) for i in infos]
   np.testing.assert_array_equal(state.assignment, assignment)
   assert sum(int(i.clusters.moved) for i in infos) > 0
+  assert all(info.updates is None for info in infos)
   for k in range(count):
     got = reference.flat(reference.from_params(state.centers, k))
     assert_close(got, reference.flat(centers[k]), rtol=1e-3)
