@@ -47,7 +47,7 @@ def test_matches_float64_reference(first, weighting):
   weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
   for number in (1, 2, 3):
     key = jax.random.fold_in(jax.random.key(9), number)
-    state, _ = step(state, data, helpers.everyone(data), key)
+    state, info = step(state, data, helpers.everyone(data), key)
     if number == 1 and first == 'random':
       own = np.asarray(state.assignment)
       assert set(own) == {0, 1}
@@ -64,6 +64,8 @@ def test_matches_float64_reference(first, weighting):
     new = reference.means(points, own, weights, old)
     centers = [unflatten(c, centers[0]) for c in new]
     assert_close(reference.vectors(state.centers), new, rtol=1e-3)
+    value = reference.objective(points, new, own, weights)
+    assert_close(info.clusters.objective, value, rtol=1e-3)
 
 
 def test_of_one_cluster_is_fed_avg():

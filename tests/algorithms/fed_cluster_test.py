@@ -233,7 +233,7 @@ def test_fed_cluster_matches_float64_reference():
   )
   state = initial(algorithm, data)
   centers = [reference.from_params(state.centers, k) for k in range(4)]
-  assignment, count, counts = np.zeros(9, int), 1, []
+  assignment, count, counts, values = np.zeros(9, int), 1, [], []
   for r in range(1, 9):
     key = jax.random.fold_in(jax.random.key(9), r)
     starts = [centers[k] for k in assignment]
@@ -242,6 +242,7 @@ def test_fed_cluster_matches_float64_reference():
     updates = points - np.stack([reference.flat(c) for c in starts])
     old = np.stack([reference.flat(c) for c in centers])
     new = reference.means(points, assignment, np.ones(9), old)
+    values.append(reference.objective(points, new, assignment))
     if r % 2 == 0:
       before = assignment
       assignment, count = reference.split(updates, before, count, **criteria)
@@ -255,6 +256,7 @@ def test_fed_cluster_matches_float64_reference():
   np.testing.assert_array_equal(state.assignment, assignment)
   assert sum(int(i.clusters.moved) for i in infos) > 0
   assert all(info.updates is None for info in infos)
+  assert_close([i.clusters.objective for i in infos], values, rtol=1e-3)
   for k in range(count):
     got = reference.flat(reference.from_params(state.centers, k))
     assert_close(got, reference.flat(centers[k]), rtol=1e-3)

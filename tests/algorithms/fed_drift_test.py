@@ -88,6 +88,8 @@ def test_matches_float64_reference(alone, delta, weighting):
     centers = [unflatten(c, centers[0]) for c in new]
     got = reference.vectors(state.centers)
     assert_close(got[in_use], new[in_use], rtol=1e-3)
+    value = reference.objective(points, new, own, weights)
+    assert_close(info.clusters.objective, value, rtol=1e-3)
   assert int(info.clusters.sizes.sum()) == 6
   assert max(started for started, _ in seen) > 0
   assert not alone or max(largest for _, largest in seen) > 1

@@ -74,7 +74,10 @@ def test_matches_float64_reference():
     models = reference_round(local, data, starts, range(6), key, penalties)
     points = np.stack([reference.flat(w) for w in models])
     old = np.stack([reference.flat(c) for c in centers])
-    new = mixed(reference.means(points, own, np.array(SIZES), old), 0.4)
+    means = reference.means(points, own, np.array(SIZES), old)
+    value = reference.objective(points, means, own, SIZES)  # Before groups are mixed.
+    assert_close(info.clusters.objective, value, rtol=1e-3)
+    new = mixed(means, 0.4)
     centers = [unflatten(c, start) for c in new]
     assert_close(reference.vectors(state.centers), new, rtol=1e-3)
     np.testing.assert_array_equal(info.clusters.sizes, np.bincount(own))

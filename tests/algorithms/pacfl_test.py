@@ -153,6 +153,8 @@ def test_rounds_are_fed_avg_within_clusters():
   old = np.stack([reference.flat(c) for c in centers])
   want = reference.means(points, GROUPS, SIZES, old)
   assert_close(reference.vectors(state.centers), want, rtol=1e-3)
+  value = reference.objective(points, want, GROUPS, SIZES)
+  assert_close(info.clusters.objective, value, rtol=1e-3)
   assert int(info.clusters.moved) == 0
   assert info.clusters.sizes.tolist() == [2] * 4
 

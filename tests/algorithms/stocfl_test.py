@@ -73,6 +73,7 @@ def test_matches_float64_reference():
     points = reference_round(local, data, [start] * len(cohort), cohort, key)
     points = np.stack([reference.flat(w) for w in points])
     average = np.average(points, axis=0, weights=weights[list(cohort)])
+    squared = 0.0
     for cluster in list(models):
       some = [i for i in cohort if i in cluster]
       if some:
@@ -80,10 +81,14 @@ def test_matches_float64_reference():
           pulled(local, data, models[cluster], old, i, key, first) for i in some
         ]
         models[cluster] = np.average(points, axis=0, weights=weights[some])
+        apart = np.square(np.array(points) - models[cluster]).sum(axis=1)
+        squared += weights[some] @ apart
       assert_close(
         reference.vectors(state.centers)[own[cluster[0]]], models[cluster], rtol=1e-3
       )
     assert_close(reference.vectors(state.params)[0], average, rtol=1e-3)
+    value = squared / weights[list(cohort)].sum()
+    assert_close(info.clusters.objective, value, rtol=1e-3)
   assert 1 < len(clusters) < 6
   assert int(info.clusters.sizes[-1]) == 0
 
