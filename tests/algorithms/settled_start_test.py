@@ -61,6 +61,10 @@ def test_training_is_repeated_while_the_loss_falls_by_the_tolerance(
   assert settled(monkeypatch, losses)[0] == times
 
 
+def test_a_fall_of_just_the_tolerance_is_none(monkeypatch):
+  assert settled(monkeypatch, [3.0, 2.0, 0.0, 0.0], tolerance=1.0)[0] == 2
+
+
 def test_training_is_repeated_ten_times_at_most(monkeypatch):
   losses = [20.0 - n for n in range(16)] + [5.0] * 4
   assert settled(monkeypatch, losses)[0] == first_clusters.MAX_REPETITIONS == 10
