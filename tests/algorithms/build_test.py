@@ -94,7 +94,7 @@ def test_two_draws_of_first_centers_are_compared_by_a_loss_of_each_client():
   [
     ({'max_age': 2}, 'all centers to clients absent for more than 2 rounds'),
     ({'late_joins': True, 'init_clients': 4}, 'all centers to clients that join'),
-    ({'loss_check_every': 3}, 'all centers in every 3th round'),
+    ({'loss_check_every': 3}, 'all centers in rounds that 3 divides'),
     ({'recluster_every': 3}, 'their mean where clusters are checked'),
   ],
 )
