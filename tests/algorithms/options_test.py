@@ -275,7 +275,8 @@ def test_fesems_first_clustering_is_as_its_options_say(monkeypatch):
       init_seeding='plusplus', cluster_on='logits', weighting='by_examples',
       client_state=client_state,
     )  # fmt: skip
-    jax.eval_shape(algorithm.init, jax.random.key(0), federation())
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), federation())
+    assert (state.client_params is None) == (client_state == 'streamed')
     epochs, steps, how = seen[-1]
     assert (epochs, steps) == (6, 0)
     assert (how.restarts, how.seeding, how.weighting) == (7, 'plusplus', 'by_examples')

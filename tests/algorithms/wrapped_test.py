@@ -12,15 +12,18 @@ from fesem_jax.algorithms.wrappers import (
   absent_clients,
   loss_checks,
   reclustering,
+  reseeding,
   shuffled_start,
 )
 from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
 from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
 from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
+from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.types import Cohort
 from fesem_jax.training.trained import Trained
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 DATA = helpers.federation([4, 4, 4, 4])
@@ -360,3 +363,12 @@ def test_a_shuffled_start_leaves_alone_who_has_yet_to_join(monkeypatch):
   assert seen[-1] == ('init', COHORT)
   assert state.assignment.tolist() == [1, 0, 0, 2]
   np.testing.assert_allclose(state.centers['w'], [[2.5], [1.0]])
+
+
+def test_wrappers_that_look_at_models_need_them_on_the_devices():
+  state = noting([]).init(KEY, DATA)
+  reseeding.check_stack(state, 'reseed_empty')
+  elsewhere = offloading.repeat({'w': jnp.ones(1)}, 4, LOCAL.mesh)
+  for models, said in ((None, 'streamed'), (elsewhere, 'offloaded')):
+    with pytest.raises(UserError, match=f'leave out `client_state={said}`'):
+      reseeding.check_stack(state._replace(client_params=models), 'reseed_empty')
