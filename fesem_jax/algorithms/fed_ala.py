@@ -105,7 +105,7 @@ def fed_ala(
     shared = {'global': state.params} | dict.fromkeys(own)
     starts = ClientModels(shared, own={'global': None} | own)
     objective = Objective(epochs=epochs, step=OwnStep(lambda params: (), take))
-    reduction = Reduction(_weights_alone, sums=(), keep=False, sent='nothing')
+    reduction = Reduction(_weights_alone, keep=False, sent='nothing')
     return train_cohort(once, starts, data, cohort, key, objective, reduction)
 
   def fold(trained, starts, total, w):
@@ -137,7 +137,7 @@ def fed_ala(
   return Algorithm(local, init, step, deployed, traffic=traffic.one_model(local))
 
 
-def _weights_alone(trained: Trained, starts: ClientModels, total: tuple) -> tuple:
+def _weights_alone(trained: Trained, starts: ClientModels, total: None) -> tuple:
   return trained.params['weights'], total
 
 

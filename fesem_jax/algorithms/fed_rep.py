@@ -58,7 +58,7 @@ def fed_rep(
     starts = personal_head.deployed(state, data).of(cohort)
     first = train_cohort(
       local._replace(schedule=schedule), starts, data, cohort, key,
-      Objective(layers=head_layers), Reduction(heads_only, sums=(), keep=False),
+      Objective(layers=head_layers), Reduction(heads_only, keep=False),
     )  # fmt: skip
     with_heads = starts._replace(own=first.folded)
     trained = train_cohort(

@@ -55,6 +55,7 @@ def test_matches_float64_reference(adapt, cohorts, devices):
   own, alphas = [w] * len(SIZES), [0.7] * len(SIZES)
   for number, cohort in enumerate(cohorts, 1):
     key, trained, losses = jax.random.fold_in(jax.random.key(9), number), [], []
+    steps = []
     for i in cohort:
       batches = helpers.batches(data, local.schedule, i, key)
       w_i, own[i], alphas[i], loss = local_training(
@@ -62,6 +63,7 @@ def test_matches_float64_reference(adapt, cohorts, devices):
       )
       trained.append(w_i)
       losses.append(loss)
+      steps.append(len(batches))
     w = np.average(trained, axis=0, weights=np.array(SIZES)[list(cohort)])
 
   def cohort_of(number):
@@ -78,6 +80,7 @@ def test_matches_float64_reference(adapt, cohorts, devices):
   assert_close(reference.vectors(used), np.stack(mixes), rtol=1e-3)
   sizes = np.array(SIZES)[list(cohorts[-1])]
   assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
+  assert int(infos[-1].steps) == 2 * sum(steps)  # Both models train.
 
 
 def test_alpha_stays_within_its_range():

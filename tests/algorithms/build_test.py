@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.core.traffic import bytes_of_model
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import METHODS, federation
@@ -19,6 +20,9 @@ def test_mistakes_name_the_argument():
     UserError, match='`prox_lambda` does not apply to `algorithm=fed_avg`'
   ):
     algorithms.build('fed_avg', local, prox_lambda=1.0)
+  for name, listed in (('fed_sgd', 'none'), ('fed_dist', '`server_learning_rate`')):
+    with pytest.raises(UserError, match=f'whose options are: {listed}.'):
+      algorithms.build(name, local, beta=0.2)
   with pytest.raises(UserError, match='`weighting=mean` is unknown'):
     algorithms.build('fed_avg', local, weighting='mean')
   with pytest.raises(
@@ -57,6 +61,47 @@ def test_which_methods_have_training_a_step_between_rounds_and_the_rest():
   for function, names in own.items():
     found = {n for n, method in built.items() if getattr(method, function) is not None}
     assert found == names, function
+
+
+def test_traffic_says_how_long_a_model_is_and_how_many_clients_choose_among():
+  # Wrappers by which clients choose by loss count by it.
+  local, three = helpers.local(), {'num_clusters': 3}
+  many = ('clove', 'fed_soft', 'fesem', 'hypo_cluster', 'pacfl', 'fed_group')
+  choices = dict.fromkeys(many, (three, 3))
+  one = ('fed_avg', 'fed_dane', 'l2gd', 'fed_rc', 'cfl_gp', 'fed_drift', 'flux')
+  choices |= dict.fromkeys(one, ({}, 1))
+  found = {
+    name: algorithms.build(name, local, **options).traffic
+    for name, (options, _) in choices.items()
+  }
+  assert {of.model for of in found.values()} == {bytes_of_model(local)}
+  assert {name: of.num_models for name, of in found.items()} == {
+    name: number for name, (_, number) in choices.items()
+  }
+
+
+def test_two_draws_of_first_centers_are_compared_by_a_loss_of_each_client():
+  local = helpers.local()
+  size = bytes_of_model(local)
+  options = {'num_clusters': 3, 'init_clients': 5, 'init_rounds': 0}
+  for draws, sent in ((1, (0, 0)), (2, (2 * 5 * 3 * size, 2 * 5 * 4))):
+    method = algorithms.build('hypo_cluster', local, init_restarts=draws, **options)
+    assert method.traffic.of_start(9) == sent
+
+
+@pytest.mark.parametrize(
+  ('options', 'said'),
+  [
+    ({'max_age': 2}, 'all centers to clients absent for more than 2 rounds'),
+    ({'late_joins': True, 'init_clients': 4}, 'all centers to clients that join'),
+    ({'loss_check_every': 3}, 'all centers in rounds that 3 divides'),
+    ({'recluster_every': 3}, 'their mean where clusters are checked'),
+  ],
+)
+def test_wrappers_say_what_is_sent_besides(options, said):
+  words = algorithms.build('fesem', helpers.local(), **options).traffic.words
+  assert words[0] == f"its cluster's center ({said})"
+  assert words[1] == 'the local model'
 
 
 def test_wrappers_keep_the_training_of_their_method():

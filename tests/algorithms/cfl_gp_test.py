@@ -81,6 +81,8 @@ def test_matches_float64_reference(variant, weighting, dropout):
     new = reference.means(points, own, sizes * here, old)
     centers = [unflatten(c, centers[0]) for c in new]
     assert_close(reference.vectors(state.centers), new, rtol=1e-3)
+    value = reference.objective(points, new, own, sizes * here)
+    assert_close(info.clusters.objective, value, rtol=1e-3)
   for k in (0, 1):
     stored = jax.tree.map(lambda g: g[:, k], state.gradients)  # noqa: B023
     assert_close(reference.vectors(stored), means[:, k], rtol=1e-3)

@@ -10,8 +10,9 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.clove import CloveState
 from fesem_jax.clustering.loss_vectors import cluster_and_match, clusters_at_random
-from fesem_jax.core.types import Cohort
+from fesem_jax.core.types import Cohort, FederatedData
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -46,7 +47,7 @@ def test_matches_float64_reference(first, weighting):
   weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
   for number in (1, 2, 3):
     key = jax.random.fold_in(jax.random.key(9), number)
-    state, _ = step(state, data, helpers.everyone(data), key)
+    state, info = step(state, data, helpers.everyone(data), key)
     if number == 1 and first == 'random':
       own = np.asarray(state.assignment)
       assert set(own) == {0, 1}
@@ -63,6 +64,8 @@ def test_matches_float64_reference(first, weighting):
     new = reference.means(points, own, weights, old)
     centers = [unflatten(c, centers[0]) for c in new]
     assert_close(reference.vectors(state.centers), new, rtol=1e-3)
+    value = reference.objective(points, new, own, weights)
+    assert_close(info.clusters.objective, value, rtol=1e-3)
 
 
 def test_of_one_cluster_is_fed_avg():
@@ -171,3 +174,20 @@ def test_who_has_yet_to_take_part_deploys_the_model_of_least_loss():
 def test_bad_options_are_refused(options, message):
   with pytest.raises(UserError, match=message):
     algorithms.build('clove', helpers.local(), **options)
+
+
+def test_late_clients_choose_by_one_example_and_without_any_the_first_model():
+  # Each model says its class.
+  x, sizes = np.zeros((4, *helpers.SHAPE), np.float32), [2, 1, 0, 1]
+  data = FederatedData.from_arrays(x, np.array([0, 0, 1, 2]), sizes, num_classes=3)
+  algorithm = algorithms.build('clove', helpers.local(hidden=()), num_clusters=3)
+  logits = {'kernel': jnp.zeros((3, *helpers.SHAPE, 3)), 'bias': jnp.eye(3)}
+  own = jnp.array([1, 3, 3, 3])  # The first client has taken part.
+  state = CloveState({'logits': logits}, own, jnp.int32(5))
+  used = jax.jit(algorithm.deployed)(state, data)
+  assert used.choice.tolist() == [1, 1, 0, 2]
+
+
+def test_the_number_of_clusters_may_be_chosen_between_two_and_two():
+  options = {'num_clusters': 2, 'choose_num_clusters': True}
+  algorithms.build('clove', helpers.local(), **options)

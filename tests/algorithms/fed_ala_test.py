@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.core.batching import Schedule
 from fesem_jax.core.types import Cohort, Corruption
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -116,6 +117,27 @@ def test_bad_clients_keep_the_heads_that_they_trained():
   a, b = (run(algorithm, data, rounds=1)[0] for data in (honest, lying))
   assert_close(matrix(b.heads), matrix(a.heads), rtol=1e-6, atol=1e-7)
   assert_close(matrix(b.params) - x, x - matrix(a.params))
+
+
+def test_a_bad_client_of_one_batch_learns_its_own_weights_in_every_epoch():
+  # Weights never leave the client, so that it has nothing to lie about.
+  honest, local = helpers.federation([2, 5]), helpers.local(batch_size=2, hidden=(3,))
+  bad = Corruption(np.ones(2, bool), 'noise')
+  data = dataclasses.replace(honest, corruption=bad)
+  algorithm = algorithms.build('fed_ala', local, **OPTIONS)
+  state, key = initial(algorithm, data), jax.random.key(7)
+  heads = jax.tree.map(lambda h: 0.5 * h + 0.1, state.heads)
+  before = state._replace(heads=heads, rounds=np.int32(1))
+  after, _ = jax.jit(algorithm.step)(before, data, helpers.everyone(data), key)
+  w, longer = reference.from_params(before.params, 0), Schedule(2, epochs=START_EPOCHS)
+  head = [np.asarray(before.heads['logits'][name][0]) for name in ('kernel', 'bias')]
+  ones = [np.ones_like(part) for part in head]
+  batches = helpers.batches(data, longer, 0, key)
+  kernel, bias = learned(w, head, ones, batches, per_epoch=1)
+  found = after.head_weights['logits']
+  assert ((kernel > 0) & (kernel < 0.99)).any()
+  assert_close(found['kernel'][0], kernel, rtol=1e-3)
+  assert_close(found['bias'][0], bias, rtol=1e-3)
 
 
 def test_a_layer_must_be_left_for_all():

@@ -35,7 +35,11 @@ def messages(models, alpha, sigma):
 
 @pytest.mark.parametrize(
   ('alpha', 'cohorts', 'devices'),
-  [(0.0, [range(6)] * 3, 2), (0.02, [(0, 3, 2), (3, 4, 1), (1, 0, 3)], 1)],
+  [
+    (0.0, [range(6)] * 3, 2),
+    (0.02, [(0, 3, 2), (3, 4, 1), (1, 0, 3)], 1),
+    (0.0, [(0, 3), (3, 0), (3,)], 1),
+  ],
 )
 def test_matches_float64_reference(alpha, cohorts, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices)
@@ -47,10 +51,10 @@ def test_matches_float64_reference(alpha, cohorts, devices):
   own, apart = np.stack([reference.flat(like)] * 6), 0.0
   for number, cohort in enumerate(cohorts, 1):
     key, losses = jax.random.fold_in(jax.random.key(9), number), []
-    step = alpha or sigma / (len(cohort) - 1)
+    step = alpha or sigma / max(len(cohort) - 1, 1)
     ids = list(cohort)
     received = messages(own[ids], step, sigma)
-    apart = np.abs(received - own[ids]).max()
+    apart = max(apart, np.abs(received - own[ids]).max())
     for i, u in zip(ids, received, strict=True):
       met, counts = [], []
       for x, y in helpers.batches(data, local.schedule, i, key):
@@ -104,3 +108,19 @@ def test_a_step_that_makes_weights_negative_is_refused():
   )
   with pytest.raises(UserError, match=r'`amp_alpha=0.21` must be at most.* 0.2:'):
     algorithm.init(jax.random.key(0), federation())
+
+
+@pytest.mark.parametrize(
+  ('clients', 'alpha', 'allowed'),
+  [(1, 1.0, True), (1, 1.1, False), (2, 1.0, True), (3, 0.5, True), (3, 0.6, False)],
+)
+def test_the_weights_of_all_others_add_up_to_one_at_most(clients, alpha, allowed):
+  algorithm = algorithms.build(
+    'fed_amp', helpers.local(), amp_sigma=1.0, amp_alpha=alpha
+  )
+  data = helpers.federation([2] * clients)
+  if allowed:
+    jax.eval_shape(algorithm.init, jax.random.key(0), data)
+    return
+  with pytest.raises(UserError, match='must be at most'):
+    jax.eval_shape(algorithm.init, jax.random.key(0), data)

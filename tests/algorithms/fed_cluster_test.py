@@ -122,6 +122,23 @@ def test_a_cluster_of_two_can_be_split():
   assert split_of([[1, 0]], min_size=0, eps1=1.1) == [0]
 
 
+def test_one_client_with_a_large_update_is_enough():
+  # Updates of length 2 and 1; the mean is 1/2.
+  options = {'min_size': 1, 'eps1': 0.5}
+  found = [split_of([[2, 0], [-1, 0]], eps2=e, **options) for e in (0.9, 1.5, 2.0)]
+  assert found == [[0, 1], [0, 1], [0, 0]]
+
+
+def test_a_cluster_with_one_update_beyond_float32_is_left_alone():
+  products = np.array(
+    [[4.0, -2.0, np.nan], [-2.0, 1.0, np.nan], [np.nan] * 2 + [np.inf]]
+  )
+  found, count = split_clusters(
+    products, np.ones(3), np.zeros(3, np.int32), 1, SplitRule(**OPTIONS)
+  )
+  assert (found.tolist(), int(count)) == ([0, 0, 0], 1)
+
+
 def test_the_separation_is_that_of_the_closest_clients_across_the_parts():
   # 40 degrees within the first part; 140 and 180 to the third client.
   def turn(degrees):
@@ -216,7 +233,7 @@ def test_fed_cluster_matches_float64_reference():
   )
   state = initial(algorithm, data)
   centers = [reference.from_params(state.centers, k) for k in range(4)]
-  assignment, count, counts = np.zeros(9, int), 1, []
+  assignment, count, counts, values = np.zeros(9, int), 1, [], []
   for r in range(1, 9):
     key = jax.random.fold_in(jax.random.key(9), r)
     starts = [centers[k] for k in assignment]
@@ -225,6 +242,7 @@ def test_fed_cluster_matches_float64_reference():
     updates = points - np.stack([reference.flat(c) for c in starts])
     old = np.stack([reference.flat(c) for c in centers])
     new = reference.means(points, assignment, np.ones(9), old)
+    values.append(reference.objective(points, new, assignment))
     if r % 2 == 0:
       before = assignment
       assignment, count = reference.split(updates, before, count, **criteria)
@@ -237,6 +255,8 @@ def test_fed_cluster_matches_float64_reference():
   assert counts == [int((i.clusters.sizes > 0).sum()) for i in infos]
   np.testing.assert_array_equal(state.assignment, assignment)
   assert sum(int(i.clusters.moved) for i in infos) > 0
+  assert all(info.updates is None for info in infos)
+  assert_close([i.clusters.objective for i in infos], values, rtol=1e-3)
   for k in range(count):
     got = reference.flat(reference.from_params(state.centers, k))
     assert_close(got, reference.flat(centers[k]), rtol=1e-3)
@@ -273,6 +293,7 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
   (0.1, 'relative', 1),
   (0.4, 'absolute', 2),
   (0.2, 'absolute', 1),
+  (0.25, 'relative', 2),  # The mean is a third of the smallest update.
 ])  # fmt: skip
 def test_fed_clusters_eps1_is_relative_or_absolute(eps1, scale, count):
   u = np.array([[1.5, 0.0], [1.5, 0.0], [-0.9, 0.0], [-0.9, 0.0]])

@@ -68,3 +68,20 @@ def test_without_a_gradient_of_the_first_cohort_nothing_is_corrected():
   want, _ = jax.jit(average.step)(start, data, cohort, key)
   assert int(info.trained) == 1
   jax.tree.map(np.testing.assert_allclose, got.params, want.params)
+
+
+def test_one_client_in_each_cohort_is_enough_to_correct_by():
+  # Of one full-batch step: c - rate * (g_2 + g_1 - g_2), g_1 of the first cohort.
+  data = helpers.federation([6, 4, 1])
+  local = helpers.local(batch_size=0, steps=1, hidden=())
+  algorithm = algorithms.build('fed_dane', local, prox_mu=0.0)
+  state = initial(algorithm, data)
+  model = reference.from_params(state.params, 0)
+  key = next(
+    k for k in map(jax.random.key, range(99)) if draws.first_cohort(k, data, 1) != [2]
+  )
+  cohort = Cohort(np.array([2], np.int32), everyone=False)
+  after, _ = jax.jit(algorithm.step)(state, data, cohort, key)
+  (first,) = draws.first_cohort(key, data, 1)
+  want = reference.flat(model) - 0.1 * reference_gradient(model, data, first)
+  assert_close(reference.flat(reference.from_params(after.params, 0)), want)

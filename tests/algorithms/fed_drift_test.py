@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax import algorithms
 from fesem_jax.clustering import concept_drift
 from fesem_jax.clustering.agglomerative import Merging, merge_while
-from fesem_jax.core.types import Cohort
+from fesem_jax.core.types import Cohort, FederatedData
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.cluster_steps import fed_drift_step
@@ -88,6 +88,8 @@ def test_matches_float64_reference(alone, delta, weighting):
     centers = [unflatten(c, centers[0]) for c in new]
     got = reference.vectors(state.centers)
     assert_close(got[in_use], new[in_use], rtol=1e-3)
+    value = reference.objective(points, new, own, weights)
+    assert_close(info.clusters.objective, value, rtol=1e-3)
   assert int(info.clusters.sizes.sum()) == 6
   assert max(started for started, _ in seen) > 0
   assert not alone or max(largest for _, largest in seen) > 1
@@ -205,6 +207,38 @@ def test_a_model_that_fits_nobody_any_more_is_kept_for_later():
   found = decided([[4.0, 0.5], [4.0, 0.5]], [0, 0], [0.5, 0.5], [8, 8])
   assert found.into.tolist() == [0, 1]
   assert found.last_used.tolist() == [8, 9]
+
+
+def test_who_has_no_losses_takes_no_part_in_the_begin_of_a_time_step():
+  # Models 0 to 2 say their class, model 3 nothing. All clients but one were in model 1.
+  y = np.array([0] * 4 + [2] + [1] * 4 + [0] * 2)
+  x, sizes = np.zeros((11, *helpers.SHAPE), np.float32), [4, 1, 0, 4, 2]
+  data = FederatedData.from_arrays(x, y, sizes, num_classes=3)
+  x[9] = np.nan  # Of client 4.
+  data = dataclasses.replace(data, x=x)
+  algorithm = algorithms.build(
+    'fed_drift', helpers.local(hidden=()), max_clusters=5, check_every=1,
+    drift_delta=0.01, weighting='uniform',
+  )  # fmt: skip
+  logits = {
+    'kernel': jnp.zeros((5, *helpers.SHAPE, 3)),
+    'bias': 5.0 * jnp.eye(5, 3),
+  }
+  state = initial(algorithm, data)._replace(
+    centers={'logits': logits},
+    assignment=jnp.array([1, 1, 3, 1, 1]),
+    client_losses=jnp.full(5, 10.0),
+    last_used=jnp.array([0, 0, 0, 0, -1]),
+    rounds=jnp.int32(1),
+  )
+  after, _ = jax.jit(algorithm.step)(
+    state, data, helpers.everyone(data), jax.random.key(0)
+  )
+  # One example is enough; without any, or a loss, a client stays where it was.
+  assert after.assignment.tolist() == [0, 2, 3, 1, 1]
+  fits = np.log(1 + 2 * np.exp(-5))
+  assert_close(after.client_losses, [fits, fits, 10, fits, 10])
+  assert after.last_used.tolist() == [1, 1, 1, 0, -1]
 
 
 def test_bad_options_and_runs_are_refused():

@@ -108,3 +108,16 @@ def test_what_bad_clients_keep_is_as_trained():
   a, b = (run(algorithm, data, rounds=1)[0] for data in (honest, lying))
   assert_close(matrix(a.client_gradients), matrix(b.client_gradients))
   assert_close(matrix(a.correction), -matrix(b.correction))
+
+
+def test_one_client_of_two_with_examples_moves_the_model_by_half_of_its_way_more():
+  # w = x - rate g; h = -alpha / 2 (w - x); x' = w - h / alpha.
+  data = helpers.federation([5, 1]).reorder(np.arange(2), num_clients=4)
+  local = helpers.local(batch_size=0, steps=1, hidden=())
+  algorithm = algorithms.build('fed_dyn', local, dyn_alpha=0.3)
+  state = initial(algorithm, data)
+  model = reference.from_params(state.params, 0)
+  cohort = Cohort(np.array([1], np.int32), everyone=False)
+  after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(1))
+  want = reference.flat(model) - 1.5 * 0.1 * reference_gradient(model, data, 1)
+  assert_close(reference.flat(reference.from_params(after.params, 0)), want)

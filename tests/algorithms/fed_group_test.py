@@ -1,6 +1,7 @@
 """FedGroup against float64, and the groups that it finds."""
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,10 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.fed_group import FedGroupState
 from fesem_jax.clustering.update_directions import nearest_direction, toward_others
 from fesem_jax.cohorts import sampling
-from fesem_jax.core import prng_streams
+from fesem_jax.core import prng_streams, tree
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -72,7 +74,10 @@ def test_matches_float64_reference():
     models = reference_round(local, data, starts, range(6), key, penalties)
     points = np.stack([reference.flat(w) for w in models])
     old = np.stack([reference.flat(c) for c in centers])
-    new = mixed(reference.means(points, own, np.array(SIZES), old), 0.4)
+    means = reference.means(points, own, np.array(SIZES), old)
+    value = reference.objective(points, means, own, SIZES)  # Before groups are mixed.
+    assert_close(info.clusters.objective, value, rtol=1e-3)
+    new = mixed(means, 0.4)
     centers = [unflatten(c, start) for c in new]
     assert_close(reference.vectors(state.centers), new, rtol=1e-3)
     np.testing.assert_array_equal(info.clusters.sizes, np.bincount(own))
@@ -123,6 +128,59 @@ def test_of_one_group_is_fed_avg():
   want, _ = run(average._replace(init=lambda key, data: begin), data)
   state, _ = run(method, data)
   assert_close(matrix(state.centers), matrix(want.params), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(('chosen', 'count'), [(0, 40), (3, 3)])
+def test_the_first_clustering_sees_twenty_clients_for_each_group(
+  chosen, count, monkeypatch
+):
+  seen, data = [], helpers.federation([2] * 50)
+
+  def sample(key, data, number, mesh):
+    seen.append(number)
+    return helpers.everyone(data)
+
+  monkeypatch.setattr(
+    sys.modules['fesem_jax.algorithms.fed_group'], 'all_or_sample', sample
+  )
+  local = helpers.local(hidden=())
+  method = algorithms.build('fed_group', local, num_clusters=2, init_clients=chosen)
+  jax.eval_shape(method.init, KEY, data)
+  assert seen == [count]
+
+
+def along(local, data, client, start):
+  """[2, ...] the gradient of a client's loss at a model [1, ...], and against it."""
+  x, y = data.client(client)
+  model = tree.unstack(start, 0)
+  found = jax.grad(lambda p: local.model.loss(local.model.apply(p, x), y).mean())(model)
+  return jax.tree.map(lambda g: jnp.stack([g, -g]), found)
+
+
+def test_clients_from_elsewhere_join_by_one_example_and_without_any_the_first_group():
+  data, local = helpers.federation([1, 0, 3]), helpers.local(hidden=())
+  method = algorithms.build('fed_group', local, num_clusters=2)
+  start = tree.expand(local.model.init(KEY))
+  own, directions = jnp.zeros(3, jnp.int32), along(local, data, 0, start)
+  state = FedGroupState(tree.repeat(tree.unstack(start, 0), 2), own, start, directions)
+  used = jax.jit(method.of_unseen)(state, data)
+  assert used.choice[:2].tolist() == [1, 0]  # It trains against its gradient.
+
+
+def test_groups_of_one_client_attract_and_those_of_none_do_not(monkeypatch):
+  def where_they_exist(centers, exist, rate):
+    ones = jax.tree.map(jnp.ones_like, centers)
+    return tree.where(exist, ones, tree.zeros_like(centers))
+
+  module = sys.modules['fesem_jax.algorithms.fed_group']
+  monkeypatch.setattr(module, 'toward_others', where_they_exist)
+  data, local = helpers.federation([3, 3, 3, 0]), helpers.local(hidden=())
+  method = algorithms.build('fed_group', local, num_clusters=4, inter_group_rate=0.5)
+  start = tree.expand(local.model.init(KEY))
+  centers = tree.repeat(tree.unstack(start, 0), 4)
+  state = FedGroupState(centers, jnp.array([0, 0, 1, 2]), start, centers)
+  after, _ = jax.jit(method.step)(state, data, helpers.everyone(data), KEY)
+  assert after.centers['logits']['bias'][:, 0].tolist() == [1, 1, 0, 0]
 
 
 def test_groups_without_clients_attract_nobody():

@@ -143,3 +143,12 @@ def biases_only(params):
 def test_steps_must_add_up_gradients(optimizer):
   with pytest.raises(UserError, match='`optimizer` must be SGD of one learning rate'):
     algorithms.build('fed_nova', helpers.local(optimizer=optimizer))
+
+
+def test_of_one_client_it_is_local_training():
+  data, local = helpers.federation([5]), helpers.local(epochs=2, hidden=())
+  found, want = (
+    run(algorithms.build(name, local, weighting='uniform'), data, rounds=1)[0]
+    for name in ('fed_nova', 'fed_avg')
+  )
+  assert_close(matrix(found.params), matrix(want.params), rtol=1e-5, atol=1e-6)

@@ -9,7 +9,10 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.aggregation import server_optimizers
+from fesem_jax.aggregation.robust import Aggregation
+from fesem_jax.algorithms.common import global_model
 from fesem_jax.core import sums
+from fesem_jax.training.trained import Trained
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -143,6 +146,39 @@ def test_a_whole_step_of_sgd_takes_the_mean(name, options):
     return s.params if name == 'fed_avg' else s.centers
 
   chex.assert_trees_all_close(models(a), models(b), rtol=1e-5, atol=1e-6)
+
+
+def moved_by(averaging, weight=1.0, finite=(True, True, True)):
+  """The model 1 after a round of momentum 8 whose clients have models 3, 5 and 9."""
+  trained = Trained(
+    ids=jnp.arange(3),
+    params={'w': jnp.array([[3.0], [5.0], [9.0]])},
+    loss=jnp.zeros(3),
+    sizes=jnp.ones(3, jnp.int32),
+    finite=jnp.array(finite),
+    arrived=jnp.ones(3, bool),
+    steps=jnp.ones(3, jnp.int32),
+    sums=sums.ClusterSums({'w': jnp.array([[2.0 * weight]])}, jnp.array([weight])),
+  )
+  state = global_model.GlobalState(
+    {'w': jnp.ones((1, 1))},
+    (optax.TraceState({'w': jnp.full((1, 1), 8.0)}), optax.EmptyState()),
+  )
+  after, _ = global_model.train_and_average(
+    helpers.local(), state, None, None, None, averaging, lambda *args: trained
+  )
+  return float(after.params['w'][0, 0])
+
+
+def test_one_client_is_enough_for_a_step_of_the_server_and_none_is_not():
+  averaging = global_model.Averaging('uniform', optax.sgd(1.0, momentum=0.5))
+  # 1 - (0.5 * 8 - 2), where the mean is 3.
+  assert moved_by(averaging) == -1
+  assert moved_by(averaging, weight=0.0) == 1
+  # By the median of two models where one client failed: 1 - (0.5 * 8 - 3).
+  median = averaging._replace(aggregation=Aggregation('median'))
+  assert moved_by(median, finite=(True, True, False)) == 0
+  assert moved_by(median, finite=(False, False, False)) == 1
 
 
 @pytest.mark.parametrize('name', ['momentum', 'yogi'])

@@ -112,3 +112,10 @@ def test_fed_per_of_one_client_is_fed_avg():
 def test_a_head_must_be_a_part_of_the_model(method, head, message):
   with pytest.raises(UserError, match=message):
     algorithms.build(method, helpers.local(), head_layers=head)
+
+
+def test_heads_train_in_epochs_even_where_bodies_train_in_steps():
+  data, local = federation(), helpers.local(steps=5)
+  algorithm = algorithms.build('fed_rep', local, head_epochs=3)
+  _, infos = run(algorithm, data, rounds=1)
+  assert int(infos[0].steps) == sum(3 * -(-size // 4) + 5 for size in SIZES)

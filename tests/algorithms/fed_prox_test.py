@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.common import stragglers
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -80,3 +81,11 @@ def test_fed_prox_penalty_is_not_zero_after_the_first_step():
     return np.linalg.norm(matrix(state.params) - start)
 
   assert moved(held) < 0.8 * moved(free)
+
+
+def test_where_all_straggle_each_draws_its_epochs_and_where_none_does_all_are_done():
+  data, local, key = federation(), helpers.local(epochs=4), jax.random.key(7)
+  everyone = helpers.everyone(data)
+  found = stragglers.epochs(local, data, everyone, key, 1.0)
+  assert found.tolist() == [draws.epochs_of(key, data, i, 1.0, 4) for i in range(6)]
+  assert stragglers.epochs(local, data, everyone, key, 0.0) is None

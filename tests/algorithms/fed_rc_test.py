@@ -3,11 +3,13 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.fed_rc import shares_of_classes
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -46,6 +48,15 @@ def test_fed_rc_matches_float64_reference():
     assert_matches(state, centers, mixture)
     assert_close(state.classes, classes, rtol=1e-3)
   assert np.ptp(share, axis=0).max() > 0.02  # The divisor differs between centers.
+
+
+def test_classes_of_a_center_have_shares_of_its_examples():
+  # Also of less than one example, and none of a center that has none.
+  sums = jnp.array(
+    [[[0.25, 0.0], [3.0, 0.0], [0.0, 0.0]]] + [[[0.0, 0.5], [0, 0], [0, 0]]]
+  )
+  want = [[1 / 3, 2 / 3], [1, 1e-8], [1e-8, 1e-8]]
+  np.testing.assert_allclose(shares_of_classes(sums), want, rtol=1e-6)
 
 
 @functools.cache

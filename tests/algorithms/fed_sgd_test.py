@@ -33,7 +33,19 @@ def test_fed_sgd_matches_float64_reference():
 
 @pytest.mark.parametrize('name', ['fed_sgd', 'hypo_cluster'])
 @pytest.mark.parametrize(
-  'optimizer', [optax.adam(0.1), optax.adam(1e-9), optax.adamw(0.1)]
+  'optimizer',
+  [
+    optax.adam(0.1),
+    optax.adam(1e-9),
+    optax.adamw(0.1),
+    # Short gradients are not clipped.
+    optax.chain(optax.clip_by_global_norm(1e3), optax.sgd(0.1)),
+    # Of one layer alone.
+    optax.partition(
+      {'sgd': optax.sgd(0.1), 'adam': optax.adam(0.1)},
+      {'dense0': 'sgd', 'logits': 'adam'},
+    ),
+  ],
 )
 def test_a_gradient_step_needs_an_optimizer_that_follows_the_gradient(name, optimizer):
   options = {'variant': 'gradient'} if name == 'hypo_cluster' else {}

@@ -22,6 +22,7 @@ from tests.support.methods import (
   run,
   unflatten,
 )
+from tests.support.random_federations import dropped_of
 
 LAMBDA, FLOOR, EVERY = 0.7, 0.05, 2
 
@@ -96,6 +97,7 @@ def test_fed_soft_matches_float64_reference(selection):
     centers = [unflatten(mean, like) for mean in means]
     state, info = step(state, data, Cohort(ids.astype(np.int32), everyone=False), key)
     assert int(info.trained) == len(losses)
+    np.testing.assert_array_equal(info.clients.ids, ids)
     assert_close(info.train_loss, np.average(losses, weights=counts), rtol=1e-3)
     assert_close(state.importance, importance)
     np.testing.assert_array_equal(state.estimated, estimated)
@@ -147,10 +149,10 @@ def test_clients_are_drawn_in_proportion_to_their_weights():
 def test_many_pulls_are_one_to_their_weighted_mean():
   centers = {'w': np.array([[1.0, 2.0], [5.0, -2.0]], np.float32)}
   # The last client, such as padding, is pulled nowhere.
-  pulls = np.array([[1, 3], [2, 0], [0, 0]], np.float32)
+  pulls = np.array([[1, 3], [2, 0], [0.25, 0.25], [0, 0]], np.float32)
   found = pull_to_all(centers, pulls, 0.5)
-  np.testing.assert_allclose(found.penalty, [1, 0.5, 0])
-  np.testing.assert_allclose(found.anchor.own['w'], [[4, -1], [1, 2], [0, 0]])
+  np.testing.assert_allclose(found.penalty, [1, 0.5, 0.125, 0])
+  np.testing.assert_allclose(found.anchor.own['w'], [[4, -1], [1, 2], [3, 0], [0, 0]])
   assert pull_to_all(centers, pulls, 0).penalty is None
 
 
@@ -166,6 +168,22 @@ def test_bad_clients_lie_about_the_models_that_they_send():
   good = ~np.asarray(bad.corruption.bad)
   own, wanted = matrix(found.client_params), matrix(want.client_params)
   assert_close(own[good], wanted[good], rtol=1e-6)
+
+
+def test_who_drops_out_keeps_its_weights_and_its_model():
+  data = federation()
+  local = helpers.local(hidden=())._replace(dropout_rate=0.4)
+  algorithm = algorithms.build('fed_soft', local, num_clusters=2, importance_every=1)
+  state, key = initial(algorithm, data), jax.random.key(3)
+  dropped = np.asarray(dropped_of(key, data, 0.4))
+  assert 0 < dropped.sum() < 6
+  after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
+  np.testing.assert_array_equal(after.importance[dropped], 0.5)
+  np.testing.assert_array_equal(after.estimated, np.where(dropped, -1, 0))
+  assert (np.asarray(after.importance)[~dropped] != 0.5).all()
+  moved = (matrix(after.client_params) != matrix(state.client_params)).any(axis=1)
+  np.testing.assert_array_equal(moved, ~dropped)
+  np.testing.assert_array_equal(info.clients.arrived, ~dropped)
 
 
 def test_records_have_the_clusters_of_greatest_weight():

@@ -1,5 +1,7 @@
 """Options of FeSEM beyond the paper: soft assignment, ages, late joins, starts."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -191,6 +193,8 @@ def test_a_sampled_start_matches_units_before_models_are_aggregated():
     ({'init_models': 'same'}, '`init_models=same`'),
     ({'temperature': -1.0}, '`temperature=-1.0`'),
     ({'temperature': 1.0, 'cluster_on': 'logits'}, '`temperature` compares all'),
+    ({'temperature': 1.0, 'aggregation': 'median'}, 'shares clients among centers'),
+    ({'aggregation': 'median', 'client_state': 'streamed'}, '`aggregation` needs'),
     ({'max_age': -1}, '`max_age=-1`'),
     ({'recluster_every': -1}, '`recluster_every=-1`'),
     ({'late_joins': True}, '`late_joins` needs'),
@@ -200,6 +204,28 @@ def test_a_sampled_start_matches_units_before_models_are_aggregated():
 def test_options_that_cannot_be_are_refused(options, said):
   with pytest.raises(UserError, match=said):
     built(**options)
+
+
+def test_checks_cluster_clients_as_the_start_does(monkeypatch):
+  seen, module = [], sys.modules['fesem_jax.algorithms.flat_options']
+
+  def wrap(method, every, clustering):
+    seen.append((every, clustering))
+    return method
+
+  monkeypatch.setattr(module, 'with_reclustering', wrap)
+  built(
+    recluster_every=3, init_restarts=7, init_seeding='plusplus', cluster_on='logits',
+    weighting='by_examples',
+  )  # fmt: skip
+  algorithms.build(
+    'hypo_cluster', helpers.local(), recluster_every=2, weighting='by_examples'
+  )
+  (every, fesem), (_, hypo) = seen
+  assert (every, fesem.restarts, fesem.seeding) == (3, 7, 'plusplus')
+  assert fesem.comparison.partial
+  assert not hypo.comparison.partial
+  assert fesem.weighting == hypo.weighting == 'by_examples'
 
 
 def test_wrappers_refuse_what_they_cannot_wrap():

@@ -1,11 +1,14 @@
 """How the clustered methods start, against float64, and NonFed."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.common.first_by_loss import train_and_choose
 from fesem_jax.core import prng_streams, tree
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
@@ -13,6 +16,7 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
+  matrix,
   reference_round,
   unflatten,
 )
@@ -85,6 +89,21 @@ def test_fesem_starts_by_the_losses_of_trained_random_models(devices):
   assert_close(reference.vectors(state.client_params), points, rtol=1e-3)
   want = reference.means(points, best, np.array(SIZES), old)
   assert_close(reference.vectors(state.centers), want, rtol=1e-3)
+
+
+def test_clients_that_no_model_trains_are_with_the_first_one():
+  # Client 1 has no examples, and those of client 2 are not numbers.
+  data, local = helpers.federation([3, 0, 2, 3]), helpers.local(hidden=())
+  x = np.array(data.x)
+  x[3:5] = np.nan
+  data = dataclasses.replace(data, x=x)
+  choose = jax.jit(
+    lambda key: train_and_choose(local, data, helpers.everyone(data), key, 3, 'uniform')
+  )
+  found = choose(jax.random.key(1))
+  assert found.assignment[1:3].tolist() == [0, 0]
+  assert found.trained.finite.tolist() == [True, True, False, True]
+  assert np.isfinite(matrix(found.centers)).all()
 
 
 @pytest.mark.parametrize('name', ['fesem', 'robust'])

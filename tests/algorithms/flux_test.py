@@ -4,16 +4,20 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.flux import FluxState
 from fesem_jax.clustering import density, descriptors
+from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, initial, matrix, run
+from tests.support.random_federations import dropped_of
 
 
 def reference_descriptors(model, data, num_classes, components):
@@ -124,6 +128,67 @@ def test_clients_without_labels_get_the_cluster_of_like_features():
   others = dataclasses.replace(others, y=others.y * 0)
   own = np.asarray(state.assignment)
   np.testing.assert_array_equal(algorithm.of_unseen(state, others).choice, own[groups])
+
+
+def decision(rounds, counts):
+  """State and report after the host's decision, which is due after two rounds.
+
+  Clients 4 and 5 dropped out, and client 5 is padding.
+  """
+  before, values = np.array([0, 0, 0, 0, 0, 2], np.int32), np.zeros((6, 4, 1))
+  values[:, 0, 0] = [0.0, 0.1, 5.0, 5.1, 4.9, 0.0]
+  exists, reach = np.arange(6) < 5, np.float32(3.5)
+  state = FluxState(
+    {'w': jnp.array([[1.0], [2.0], [3.0]])}, before, rounds, {'w': jnp.array([[9.0]])},
+    None, 0,
+  )  # fmt: skip
+  updates = values, reach, np.array(counts, bool), np.arange(6), exists, before
+  clusters = Clusters(before, np.array([5, 0, 0]), 0)
+  info = RoundInfo(1.0, 0, 4, 4, clusters, updates)
+  algorithm = algorithms.build('flux', helpers.local(), warmup_rounds=2)
+  return algorithm.between(state, info)
+
+
+def test_clusters_go_on_from_the_average_of_the_warmup():
+  state, info = decision(2, [1, 1, 1, 1, 0, 0])
+  assert state.centers['w'].tolist() == [[1.0], [1.0], [1.0]]
+  assert state.described_by['w'].tolist() == [[1.0]]
+  assert state.assignment.tolist() == [0, 0, 1, 1, 1, 2]
+  assert info.clusters.sizes.tolist() == [2, 3, 0]
+  assert (info.clusters.moved, info.updates) == (3, None)
+  np.testing.assert_array_equal(info.clusters.assignment, state.assignment)
+  assert state.placing.reach == np.float32(3.5)
+  assert state.placing.centroids.shape == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+  ('rounds', 'counts'), [(1, [1] * 6), (3, [1] * 6), (2, [0] * 6)]
+)
+def test_nothing_is_decided_in_other_rounds_or_without_clients(rounds, counts):
+  state, info = decision(rounds, counts)
+  assert state.centers['w'].tolist() == [[1.0], [2.0], [3.0]]
+  assert state.assignment.tolist() == [0] * 5 + [2]
+  assert (info.clusters.moved, info.updates) == (0, None)
+
+
+def test_clients_with_examples_count_that_did_not_fail_or_drop_out():
+  data = helpers.federation([4, 1, 0, 4, 4, 4])
+  x = np.array(data.x)
+  x[9:13] = np.nan  # Of client 4.
+  data = dataclasses.replace(data, x=x)
+  local = helpers.local()._replace(dropout_rate=0.3)
+  algorithm = algorithms.build('flux', local, warmup_rounds=1)
+  key = next(k for k in map(jax.random.key, range(99)) if drops(data, k) == [0, 5])
+  state = initial(algorithm, data)
+  _, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
+  *_, counts, ids, exists, own = info.updates
+  assert counts.tolist() == [False, True, False, True, False, False]
+  assert exists.tolist() == [True, True, False, True, True, True]
+  assert (ids.tolist(), own.tolist()) == (list(range(6)), [0] * 6)
+
+
+def drops(data, key):
+  return np.flatnonzero(dropped_of(key, data, 0.3)).tolist()
 
 
 def test_who_does_not_count_goes_to_the_nearest_mean():

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
+from fesem_jax.aggregation import server_optimizers
+from fesem_jax.algorithms.hypo_cluster import HypoClusterState
+from fesem_jax.core.types import Cohort, FederatedData
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
   federation,
   initial,
+  matrix,
   reference_gradient,
   reference_round,
   run,
@@ -100,3 +103,77 @@ def test_hypo_cluster_matches_float64_reference(weighting):
   for k in (0, 1):
     got = reference.flat(reference.from_params(state.centers, k))
     assert_close(got, reference.flat(centers[k]), rtol=1e-3)
+
+
+def three_centers():
+  """Centers that each say their class, and a federation that fits two of them.
+
+  Client 2 alone is of class 1, and nobody of class 2.
+  """
+  x, y = np.zeros((7, *helpers.SHAPE), np.float32), [0] * 5 + [1] * 2
+  data = FederatedData.from_arrays(x, y, [3, 2, 2], num_classes=3)
+  shape = 3, *helpers.SHAPE, 3
+  return data, {'logits': {'kernel': jnp.zeros(shape), 'bias': 2.0 * jnp.eye(3)}}
+
+
+def test_a_step_of_gradients_moves_centers_of_one_client_and_none_without():
+  local, optimizer = helpers.local(hidden=()), server_optimizers.momentum(1.0, 0.5)
+  data, centers = three_centers()
+  algorithm = algorithms.build(
+    'hypo_cluster',
+    local,
+    num_clusters=3,
+    variant='gradient',
+    server_optimizer=optimizer,
+  )
+  server = jax.tree.map(
+    lambda c: jnp.full_like(c, 0.25), server_optimizers.init(optimizer, centers)
+  )
+  own = jnp.zeros(3, jnp.int32)
+  state = HypoClusterState(centers, own, jnp.int32(0), server)
+  after, _ = jax.jit(algorithm.step)(
+    state, data, helpers.everyone(data), jax.random.key(1)
+  )
+  assert after.assignment.tolist() == [0, 0, 1]
+  # All of a cluster's examples are of its class: gradient p - y, of softmax p.
+  p = np.exp([2.0, 0.0, 0.0]) / (np.exp(2.0) + 2)
+  slope = p - [1, 0, 0]
+  bias = np.asarray(after.centers['logits']['bias'], np.float64)
+  # Momentum 0.5 * 0.25 comes before the step along two, and one, of three clients.
+  first = np.array([2.0, 0, 0]) - 0.1 * slope * 2 / 3 - 0.125
+  second = np.array([2.0, 0, 0]) - 0.1 * slope / 3 - 0.125
+  assert_close(bias[0], first)
+  assert_close(bias[1], second[[1, 0, 2]])
+  np.testing.assert_array_equal(bias[2], centers['logits']['bias'][2])
+  for x in jax.tree.leaves(after.server):
+    np.testing.assert_array_equal(x[2], 0.25)
+
+
+def test_clients_whose_clusters_hold_start_where_they_are_told():
+  local = helpers.local(hidden=())
+  data, centers = three_centers()
+  algorithm = algorithms.build('hypo_cluster', local, num_clusters=3)
+  state = HypoClusterState(centers, jnp.array([2, 2, 0]), jnp.int32(0))
+  cohort, starts = helpers.everyone(data), jnp.array([1, 2, 0])
+
+  @jax.jit
+  def clusters(hold):
+    found = [
+      algorithm.step(state, data, cohort, jax.random.key(1), starts=own, hold=hold)
+      for own in (starts, None)
+    ]
+    return [after.assignment for after, _ in found]
+
+  assert [own.tolist() for own in clusters(True)] == [[1, 2, 0], [2, 2, 0]]
+  assert [own.tolist() for own in clusters(False)] == [[0, 0, 1]] * 2
+
+
+def test_no_client_drops_out_before_the_first_round():
+  data, found = helpers.federation([3, 2, 4, 2]), []
+  for rate in (0.0, 0.7):
+    local = helpers.local(hidden=())._replace(dropout_rate=rate)
+    algorithm = algorithms.build(
+      'hypo_cluster', local, num_clusters=2, init_restarts=1, init_rounds=1
+    )
+    found.append(matrix(initial(algorithm, data).centers))
+  np.testing.assert_array_equal(*found)

@@ -260,6 +260,30 @@ def test_fesems_first_clustering_holds_so_many_models(options, most, monkeypatch
   assert kept == (options.get('client_state') != 'streamed')
 
 
+def test_fesems_first_clustering_is_as_its_options_say(monkeypatch):
+  module, seen = sys.modules['fesem_jax.algorithms.common.cluster_start'], []
+  real = module.train_and_cluster
+
+  def watched(local, starts, data, cohort, key, num_clusters, how):
+    seen.append((local.schedule.epochs, local.schedule.steps, how))
+    return real(local, starts, data, cohort, key, num_clusters, how)
+
+  monkeypatch.setattr(module, 'train_and_cluster', watched)
+  for client_state in ('stacked', 'streamed'):
+    algorithm = algorithms.build(
+      'fesem', helpers.local(steps=5), num_clusters=2, init_restarts=7, init_epochs=6,
+      init_seeding='plusplus', cluster_on='logits', weighting='by_examples',
+      client_state=client_state,
+    )  # fmt: skip
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), federation())
+    assert (state.client_params is None) == (client_state == 'streamed')
+    epochs, steps, how = seen[-1]
+    assert (epochs, steps) == (6, 0)
+    assert (how.restarts, how.seeding, how.weighting) == (7, 'plusplus', 'by_examples')
+    assert how.comparison.partial
+    assert how.keep == (client_state == 'stacked')
+
+
 def test_fed_sgd_takes_one_step_of_all_examples():
   # Whatever the schedule, and however small the rate.
   data = federation()

@@ -153,6 +153,8 @@ def test_rounds_are_fed_avg_within_clusters():
   old = np.stack([reference.flat(c) for c in centers])
   want = reference.means(points, GROUPS, SIZES, old)
   assert_close(reference.vectors(state.centers), want, rtol=1e-3)
+  value = reference.objective(points, want, GROUPS, SIZES)
+  assert_close(info.clusters.objective, value, rtol=1e-3)
   assert int(info.clusters.moved) == 0
   assert info.clusters.sizes.tolist() == [2] * 4
 
@@ -175,6 +177,39 @@ def test_the_order_of_clients_with_equal_examples_does_not_matter():
     own = np.asarray(initial(algorithm, federation).assignment)
     found.append(own[np.argsort(order)])
   np.testing.assert_array_equal(*found)
+
+
+def along(*axes, label=0):
+  """Examples of three numbers along these axes, and their labels."""
+  return 2.0 * np.eye(3, dtype=np.float32)[list(axes)], [label] * len(axes)
+
+
+def of_clients(*parts):
+  x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
+  return FederatedData.from_arrays(x, y, [len(own) for _, own in parts], num_classes=2)
+
+
+def test_a_client_is_described_by_the_labels_and_examples_that_it_has():
+  # One has both labels, one has a single example, and none has the third feature.
+  x, y = zip(along(0), along(1, label=1), strict=True)
+  both = np.concatenate(x), np.concatenate(y)
+  data = of_clients(along(0, 0), along(1), both, along(1, 1))
+  local = helpers.local(shape=(3,), classes=2, hidden=())
+  algorithm = algorithms.build(
+    'pacfl', local, num_clusters=2, num_vectors=1, proximity='entries'
+  )
+  state = initial(algorithm, data)
+  assert state.numbers_sent.tolist() == [3, 3, 6, 3]
+  own = state.assignment.tolist()
+  assert own[0] != own[1] == own[3]
+
+
+def test_clustered_clients_keep_their_clusters_though_others_span_their_directions():
+  # Each client spans those before it, so that all smallest angles are 0.
+  data = of_clients(along(0), along(0, 1), along(0, 1), along(0, 1, 2))
+  local = helpers.local(shape=(3,), classes=2, hidden=())
+  algorithm = algorithms.build('pacfl', local, num_clusters=3, init_clients=3)
+  assert set(initial(algorithm, data).assignment.tolist()) == {0, 1, 2}
 
 
 def test_of_one_cluster_is_fed_avg():

@@ -15,6 +15,7 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
+  reference_gradient,
   run,
   unflatten,
 )
@@ -150,3 +151,18 @@ def test_a_round_at_rate_0_leaves_everything_as_it_is():
 def numbered(data, number):
   ids = np.arange(data.num_clients, dtype=np.int32)
   return Cohort(ids, everyone=True, round=np.int32(number))
+
+
+def test_the_control_variate_is_the_mean_over_clients_with_examples():
+  # After one full-batch step each, c_i is client i's gradient.
+  data = helpers.federation([5, 1]).reorder(np.arange(2), num_clients=4)
+  local = helpers.local(batch_size=0, steps=1, hidden=())
+  algorithm = algorithms.build('scaffold', local)
+  state = initial(algorithm, data)
+  model = reference.from_params(state.params, 0)
+  after, _ = jax.jit(algorithm.step)(
+    state, data, helpers.everyone(data), jax.random.key(1)
+  )
+  own = np.stack([reference_gradient(model, data, i) for i in (0, 1)])
+  assert_close(reference.vectors(after.client_controls)[:2], own)
+  assert_close(reference.vectors(after.control)[0], own.mean(axis=0))

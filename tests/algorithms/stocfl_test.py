@@ -73,6 +73,7 @@ def test_matches_float64_reference():
     points = reference_round(local, data, [start] * len(cohort), cohort, key)
     points = np.stack([reference.flat(w) for w in points])
     average = np.average(points, axis=0, weights=weights[list(cohort)])
+    squared = 0.0
     for cluster in list(models):
       some = [i for i in cohort if i in cluster]
       if some:
@@ -80,10 +81,14 @@ def test_matches_float64_reference():
           pulled(local, data, models[cluster], old, i, key, first) for i in some
         ]
         models[cluster] = np.average(points, axis=0, weights=weights[some])
+        apart = np.square(np.array(points) - models[cluster]).sum(axis=1)
+        squared += weights[some] @ apart
       assert_close(
         reference.vectors(state.centers)[own[cluster[0]]], models[cluster], rtol=1e-3
       )
     assert_close(reference.vectors(state.params)[0], average, rtol=1e-3)
+    value = squared / weights[list(cohort)].sum()
+    assert_close(info.clusters.objective, value, rtol=1e-3)
   assert 1 < len(clusters) < 6
   assert int(info.clusters.sizes[-1]) == 0
 
@@ -146,6 +151,18 @@ def test_finds_planted_clusters_without_their_number(seed):
   moved = state.clusters._replace(assignment=jnp.where(joined, 5, 9))
   used = jax.jit(planted().deployed)(state._replace(clusters=moved), data).choice
   assert (np.asarray(used)[joined] == 5).all()
+
+
+def test_one_example_is_enough_to_join_or_to_be_compared():
+  # With tau -1 all are one cluster; client 2, which is late, deploys its model.
+  data, local = helpers.federation([4, 1, 1, 0]), helpers.local(hidden=())
+  algorithm = algorithms.build('stocfl', local, stocfl_tau=-1.0, anchor_epochs=0)
+  cohort = Cohort(np.array([0, 1, 3], np.int32), everyone=False)
+  step = jax.jit(algorithm.step)
+  state, _ = step(initial(algorithm, data), data, cohort, jax.random.key(1))
+  assert state.clusters.joined.tolist() == [True, True, False, False]
+  used = jax.jit(algorithm.deployed)(state, data).choice
+  assert used[:3].tolist() == [0, 0, 0]
 
 
 def test_every_client_may_be_a_cluster_of_its_own():

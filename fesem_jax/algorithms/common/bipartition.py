@@ -107,8 +107,7 @@ def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
   from scipy.cluster import hierarchy  # Slow to import.
   from scipy.spatial.distance import squareform
 
-  distance = 1 - (similarity + similarity.T) / 2
-  np.fill_diagonal(distance, 0)
+  distance = 1 - (similarity + similarity.T) / 2  # Its diagonal is not looked at.
   merges = hierarchy.linkage(squareform(distance, checks=False), _LINKAGES[linkage])
   part = hierarchy.fcluster(merges, 2, 'maxclust')
   return part != part[0]

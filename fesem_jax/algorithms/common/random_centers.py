@@ -80,8 +80,8 @@ def best_centers(
       return one_round(centers, sample, jax.random.fold_in(train_key, i))
 
     centers = jax.lax.fori_loop(0, start.rounds, again, centers)
-    best = cohort_losses(local, centers, data, sample).min(axis=1)
-    return jnp.where(data.sizes(sample.ids) > 0, best, 0.0).sum(), centers
+    best = cohort_losses(local, centers, data, sample).min(axis=1)  # Empty places: 0.
+    return best.sum(), centers
 
   keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), start.restarts)
   return _best_of(attempt, keys)

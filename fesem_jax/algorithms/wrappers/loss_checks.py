@@ -65,5 +65,5 @@ def _with_checks(traffic: Traffic | None, every: int) -> Traffic | None:
     return of_round(known, drawn.choosing(check))
 
   down, up, start = traffic.words
-  words = (f'{down} (all centers in every {every}th round)', up, start)
+  words = (f'{down} (all centers in rounds that {every} divides)', up, start)
   return traffic._replace(of_round=with_checks, words=words)

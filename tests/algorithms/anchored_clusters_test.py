@@ -1,0 +1,73 @@
+"""Clusters of clients by what describes them at one fixed model, by hand."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.algorithms.common.anchored_clusters import (
+  AnchoredClusters,
+  most_similar,
+  with_new_clients,
+)
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort
+from tests.support import helpers
+
+ANCHOR, KEY = {'w': jnp.array([[7.0, 7.0]])}, jax.random.key(0)
+
+
+class Described(NamedTuple):
+  """A rule by which clients are described as given."""
+
+  described: Any
+  seen: list[Any]
+  threshold: float = 0.5
+  local: LocalTraining = helpers.local()
+
+  def describe(self, anchor, data, cohort, counts, key):
+    """What is given, whoever asks."""
+    self.seen.append((anchor, np.asarray(counts).tolist()))
+    return {'w': jnp.array(self.described)}
+
+
+def test_clients_without_a_direction_join_another_time():
+  # Client 0 is described by 0, client 3 by numbers whose squares are infinite.
+  rule = Described([[1.0, 0.0], [0.0, 0.0], [3e19, 3e19]], [])
+  none = AnchoredClusters(
+    jnp.full(4, 3, jnp.int32), jnp.zeros(4, bool), {'w': jnp.zeros((4, 2))}, ANCHOR,
+    jnp.zeros(3, jnp.int32), jnp.int32(0),
+  )  # fmt: skip
+  data, cohort = helpers.federation([4] * 4), Cohort(np.array([2, 0, 3]), False)
+  found, fresh = with_new_clients(rule, none, data, cohort, jnp.ones(3, bool), KEY)
+  assert found.joined.tolist() == [False, False, True, False]
+  assert found.assignment.tolist() == [3, 3, 0, 3]
+  assert found.gradients['w'].tolist() == [[0, 0], [0, 0], [1, 0], [0, 0]]
+  assert found.sizes.tolist() == [1, 0, 0]
+  assert int(found.number) == 1
+  assert fresh.tolist() == [True, False, False]
+  # Later a second client of nearly the same direction.
+  later = rule._replace(described=[[9.0, 0.0], [2.0, 1.0], [0.0, 0.0]])
+  found, fresh = with_new_clients(
+    later, found, data, cohort, jnp.array([False, True, True]), KEY
+  )
+  assert found.joined.tolist() == [True, False, True, False]
+  assert found.assignment.tolist() == [0, 3, 0, 3]
+  assert found.gradients['w'].tolist() == [[2, 1], [0, 0], [1, 0], [0, 0]]
+  assert found.sizes.tolist() == [2, 0, 0]
+  assert fresh.tolist() == [False, False, False]
+
+
+def test_the_most_similar_cluster_is_that_of_the_nearest_mean_direction():
+  # Both clusters that there can be are in use; one client has yet to join.
+  rule = Described([[0.0, 3.0], [5.0, 1.0], [-1.0, -1.0]], [])
+  clusters = AnchoredClusters(
+    jnp.array([0, 1, 2, 1]), jnp.array([True, True, False, True]),
+    {'w': jnp.array([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0], [0.5, 1.0]])}, ANCHOR,
+    jnp.array([1, 2]), jnp.int32(2),
+  )  # fmt: skip
+  others = helpers.federation([1, 4]).reorder(np.arange(2), num_clients=3)
+  assert most_similar(rule, clusters, others).tolist() == [1, 0, 2]
+  # All with an example are described, at the model that all are compared at.
+  assert rule.seen == [(ANCHOR, [True, True, False])]

@@ -1,0 +1,138 @@
+"""Whether new clusters are taken, and what becomes of centers, by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax.algorithms.common.first_clusters import Clustering, Start
+from fesem_jax.algorithms.wrappers import reclustering
+from fesem_jax.core.types import Cohort
+from fesem_jax.training.trained import Trained
+from tests.support import helpers
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture
+def check(monkeypatch):
+  """A check whose clients' models, and new clusters, are given."""
+
+  def run(points, own, new, sizes=None, ids=None, others=(), weighting='uniform'):
+    starts, count = [], len(points)
+    ids = np.arange(count) if ids is None else np.array(ids)
+    sizes = np.array([2] * count if sizes is None else sizes)
+    real = np.flatnonzero(sizes).max() + 1
+    data = helpers.federation(sizes[:real]).reorder(np.arange(real), len(sizes))
+    params = {'w': jnp.array(points, jnp.float32)[:, None]}
+
+    def clustered(local, start, *args, **options):
+      starts.append(float(start.shared['w'][0, 0]))
+      trained = Trained(
+        ids=ids, params=params, loss=jnp.zeros(count), sizes=jnp.array(sizes[ids]),
+        finite=jnp.ones(count, bool), arrived=jnp.ones(count, bool),
+        steps=jnp.ones(count, jnp.int32),
+      )  # fmt: skip
+      seeds = {'w': jnp.zeros((2, 1))}
+      return Start(jnp.array(new), seeds, seeds, trained, params, params)
+
+    monkeypatch.setattr(reclustering, 'train_and_cluster', clustered)
+    centers = {'w': jnp.array([[1.0], [4.0]])}
+    assignment = np.zeros(len(sizes), np.int32)
+    assignment[ids] = own
+    for i, k in others:
+      assignment[i] = k
+    cohort = Cohort(ids, everyone=len(ids) == len(sizes))
+    found = reclustering.recluster(
+      helpers.local(), centers, jnp.array(assignment), jnp.array(own), data, cohort,
+      KEY, Clustering(weighting=weighting),
+    )  # fmt: skip
+    return starts[0], found
+
+  return run
+
+
+@pytest.mark.parametrize(('more', 'changed'), [(0.05, True), (0.02, False)])
+def test_each_client_that_moves_must_lower_eq_6_by_a_tenth_of_its_part(
+  more, changed, check
+):
+  # Two of three points are a cluster: at 0 and 2, Eq. 6 is 2/3; at 2 and 4 + x, it is
+  # 2 (1 + x/2)^2 / 3. One of three clients moves.
+  _, found = check([0.0, 2.0, 4.0 + more], [0, 1, 1], [0, 0, 1])
+  assert bool(found.changed) == changed
+  assert found.assignment.tolist() == ([0, 0, 1] if changed else [0, 1, 1])
+  want = 2 / 3 if changed else 2 * (1 + more / 2) ** 2 / 3
+  np.testing.assert_allclose(found.objective, want, rtol=1e-5)
+
+
+def left(share):
+  """Five points; if the last two leave, this share of Eq. 6 is left.
+
+  It is 2 a^2 of 2 a^2 + 1.2 10^2.
+  """
+  a = np.sqrt(60 * share / (1 - share))
+  return [-a, a, 0.0, 10.0, 10.0]
+
+
+ONE, TWO = [0] * 5, [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+  ('share', 'own', 'sizes', 'changed'),
+  [
+    # 5 - 2 of 5 - 1 degrees of freedom, and a half of that: 0.375.
+    (0.3, ONE, [2] * 6, True),
+    (0.45, ONE, [2] * 6, False),
+    # Where all clients take part, or as many clusters are used, there is no such rule.
+    (0.45, ONE, [2] * 5, True),
+    (0.45, ONE, [2] * 5 + [0], True),
+    (0.45, [0, 0, 1, 1, 1], [2] * 6, True),
+    (0.45, [0, 1, 1, 0, 0], [2] * 6, True),
+  ],
+)
+def test_a_part_of_the_clients_uses_more_clusters_only_where_variance_halves(
+  share, own, sizes, changed, check
+):
+  _, found = check(left(share), own, TWO, sizes, range(5))
+  assert bool(found.changed) == changed
+
+
+def test_checks_start_from_the_mean_of_centers_by_their_clients_with_examples(check):
+  # Two clients, one of a single example, and one; the fourth is padding.
+  start, _ = check([0, 0, 0], [0, 0, 1], [0, 0, 1], [1, 4, 4, 0], range(3), [(3, 1)])
+  assert start == 2.0  # (2 * 1 + 4) / 3
+
+
+@pytest.mark.parametrize(
+  ('weighting', 'mean'), [('uniform', 2.0), ('by_examples', 1.75)]
+)
+def test_new_centers_are_means_of_those_that_their_clients_had(weighting, mean, check):
+  # Clients 0 and 3, which is not in the round, were in cluster 0; client 1 joins them,
+  # and client 4 has no examples.
+  points, sizes = [0.0, 1.0, 50.0], [4, 2, 2, 2, 0]
+  _, found = check(
+    points, [0, 1, 1], [0, 0, 1], sizes, range(3), [(3, 0), (4, 0)], weighting
+  )
+  assert found.changed
+  np.testing.assert_allclose(found.centers['w'], [[mean], [4.0]])
+  assert found.stays.tolist() == [False, True]
+
+
+def test_a_cluster_of_one_client_has_the_center_that_the_client_had(check):
+  _, found = check([0.0, 1.0, 0.0, 50.0], [0] * 4, [0, 0, 0, 1])
+  assert found.assignment.tolist() == [0, 0, 0, 1]
+  np.testing.assert_allclose(found.centers['w'], [[1.0], [1.0]])
+  assert found.stays.tolist() == [True, False]
+
+
+def test_new_clusters_are_called_what_most_of_their_clients_were_called(check):
+  _, found = check([0.0, 0.0, 9.0, 9.0, 9.0], [0, 0, 1, 1, 0], [1, 1, 0, 0, 0])
+  assert found.assignment.tolist() == [0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+  ('counts', 'used'), [([1, 1, 1, 1], 2), ([1, 1, 1, 0], 1), ([0] * 4, 0)]
+)
+def test_a_cluster_is_used_where_a_client_counts(counts, used):
+  found = reclustering._number_used(jnp.array([0, 0, 0, 2]), jnp.array(counts, bool), 4)
+  assert int(found) == used
