@@ -54,7 +54,7 @@ def test_there_are_as_many_clusters_as_models_unless_their_number_is_to_be_chose
 
 
 def test_random_clusters_are_of_all_models():
-  data = helpers.federation([1, 2, 0, 4, 3, 5, 2, 1])
+  data = helpers.federation([1, 2, 0, 1, 3, 1, 2, 1])
   some = Cohort(np.array([6, 2, 0, 5, 8, 3], np.int32), everyone=False)
   draw = jax.jit(lambda key: loss_vectors.clusters_at_random(3, data, some, key))
   for seed in range(4):
@@ -64,3 +64,18 @@ def test_random_clusters_are_of_all_models():
   # With fewer clients than models, each has one of its own.
   few = loss_vectors.clusters_at_random(9, data, some, KEY)
   assert len(set(few.tolist())) == 6
+
+
+def test_chosen_numbers_of_clusters_are_at_most_those_of_models(monkeypatch):
+  asked = []
+
+  def best_number(losses, exists, ids, most):
+    asked.append(most)
+    return jnp.array([0, 1, 1])
+
+  monkeypatch.setattr(loss_vectors, 'clusters_of_best_number', best_number)
+  losses = jnp.array([[9.0, 1.0], [2.0, 3.0], [2.0, 3.0]])
+  find = loss_vectors.cluster_and_match
+  found = find(KEY, losses, jnp.ones(3, bool), jnp.arange(3), choose_number=True)
+  assert asked == [2]
+  assert found.tolist() == [1, 0, 0]

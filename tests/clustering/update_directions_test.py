@@ -34,3 +34,10 @@ def test_centers_move_toward_all_others_by_one_over_their_lengths():
   want = (first / 10 + second / 4) / 1.35
   np.testing.assert_allclose(found[3], want, rtol=1e-6)
   np.testing.assert_array_equal(toward_others(centers, exists, 0.0)['w'], centers['w'])
+
+
+def test_short_centers_attract_as_much_as_long_ones():
+  centers = {'w': jnp.array([[0.5, 0.0], [0.0, 0.25]])}
+  found = toward_others(centers, jnp.ones(2, bool), 0.5)
+  # Weights of 0.5 / 0.25 and 0.5 / 0.5 beside 1.
+  np.testing.assert_allclose(found['w'], [[0.5 / 3, 0.5 / 3], [0.25, 0.125]], rtol=1e-6)
