@@ -220,6 +220,17 @@ WEIGHTS = np.array([4, 4, 1, 4, 1, 4, 2, 2, 2, 0, 1, 0]) / 8
 VALID = np.arange(12) < 11
 
 
+def iterated(seeds, most):
+  """Weighted k-means of the points: centers, clusters, and iterations."""
+  centers, own = POINTS[seeds], reference.nearest(POINTS, POINTS[seeds])
+  for step in range(1, most + 1):
+    centers = reference.means(POINTS, own, WEIGHTS, centers)
+    before, own = own, reference.nearest(POINTS, centers)
+    if (before == own)[VALID].all():
+      break
+  return centers, own, step
+
+
 @pytest.mark.parametrize('most', [100, 3])
 def test_a_restart_is_weighted_k_means_until_no_client_moves(most, monkeypatch):
   monkeypatch.setattr(kmeans, 'MAX_ITERATIONS', most)
@@ -227,18 +238,29 @@ def test_a_restart_is_weighted_k_means_until_no_client_moves(most, monkeypatch):
   gram = jnp.asarray(POINTS @ POINTS.T, jnp.float32)
   args = jnp.asarray(VALID), jnp.asarray(WEIGHTS, jnp.float32), 3, 'random', 0.0
   shares, value = kmeans._lloyd(keys, gram, *args)
-  seeds = np.asarray(kmeans._seed(keys, gram, args[0], 3, 'random'))
-  assert seeds.tolist() == [1, 9, 5]  # The second center stays with that client.
-  centers, own, steps = POINTS[seeds], reference.nearest(POINTS, POINTS[seeds]), 0
-  while steps < most:
-    centers = reference.means(POINTS, own, WEIGHTS, centers)
-    before, own, steps = own, reference.nearest(POINTS, centers), steps + 1
-    if (before == own)[VALID].all():
-      break
+  seeds = kmeans._seed(keys, gram, args[0], 3, 'random').tolist()
+  assert seeds == [1, 9, 5]  # The second center stays with that client.
+  centers, own, steps = iterated(seeds, most)
   assert steps == min(most, 7)
   np.testing.assert_allclose(shares @ POINTS, centers, rtol=1e-4, atol=1e-4)
   apart = np.square(POINTS - centers[own]).sum(axis=1)
   np.testing.assert_allclose(value, np.average(apart, weights=WEIGHTS), rtol=1e-4)
+
+
+def test_of_more_iterations_than_the_most_half_see_all_clients(monkeypatch):
+  monkeypatch.setattr(kmeans, 'MAX_ITERATIONS', 2)
+  weights, ids = jnp.asarray(WEIGHTS, jnp.float32), jnp.arange(12)
+  find = jax.jit(
+    lambda stack, exists: kmeans.kmeans(
+      jax.random.key(19), stack, exists, 3, ids, restarts=1, weights=weights
+    )
+  )
+  found = find(jnp.asarray(POINTS, jnp.float32), jnp.asarray(VALID))
+  # Two after the restart, from seeds of which iterations would be seven.
+  centers, own, _ = iterated([9, 7, 5], 4)
+  assert iterated([9, 7, 5], 100)[2] == 7
+  np.testing.assert_allclose(found.centers, centers, rtol=1e-4, atol=1e-4)
+  np.testing.assert_array_equal(found.assignment, own)
 
 
 def test_trimming_goes_on_only_while_clients_move():
