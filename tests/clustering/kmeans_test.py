@@ -223,12 +223,12 @@ VALID = np.arange(12) < 11
 def iterated(seeds, most):
   """Weighted k-means of the points: centers, clusters, and iterations."""
   centers, own = POINTS[seeds], reference.nearest(POINTS, POINTS[seeds])
-  for step in range(1, most + 1):
+  moved, steps = True, 0
+  while moved and steps < most:
     centers = reference.means(POINTS, own, WEIGHTS, centers)
     before, own = own, reference.nearest(POINTS, centers)
-    if (before == own)[VALID].all():
-      break
-  return centers, own, step
+    moved, steps = (before != own)[VALID].any(), steps + 1
+  return centers, own, steps
 
 
 @pytest.mark.parametrize('most', [100, 3])
