@@ -93,3 +93,8 @@ def test_clusters_beyond_the_last_number_have_none():
   assert found.assignment == [*range(K), K, K]
   assert found.fresh.all()
   assert found.number == K + 2
+
+
+def test_opposite_clusters_stay_apart_at_a_threshold_of_0():
+  # Nor are they linked by places that no client has, whose cosines would be 0.
+  assert merged(np.array([[1, 0], [-1, 0]]), 0.0).assignment == [0, 1]
