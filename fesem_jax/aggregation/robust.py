@@ -198,7 +198,7 @@ def krum(
   nearest_first = jnp.sort(jnp.where(others, distances, jnp.inf), axis=1)
 
   bad = jnp.floor(variable(beta) * rows.sizes + 1e-4).astype(rows.sizes.dtype)
-  neighbors = jnp.minimum(jnp.maximum(rows.sizes - bad - 2, 1), rows.sizes - 1)
+  neighbors = jnp.maximum(rows.sizes - bad - 2, 1)
   counted = jnp.arange(num_rows)[None, :] < neighbors[rows.cluster][:, None]
   scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
 

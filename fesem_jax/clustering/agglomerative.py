@@ -78,7 +78,6 @@ def merge_while(
     linkage: see `agglomerate`; 'ward' merges those whose union raises the sum of
       squared distances to the means least, and takes squared distances.
   """
-  places = jnp.arange(len(merging.apart), dtype=jnp.int32)
 
   def more(loop: Merging) -> jax.Array:
     nearest = loop.apart.min()
@@ -96,8 +95,8 @@ def merge_while(
       new = (both - sizes * apart[i, j]) / (sizes[i] + sizes[j] + sizes)
     else:
       new = (sizes[i] * apart[i] + sizes[j] * apart[j]) / (sizes[i] + sizes[j])
-    gone = (places == i) | (places == j) | ~jnp.isfinite(apart[i])
-    new = jnp.where(gone, jnp.inf, new)
+    # That includes itself, and clusters that are gone.
+    new = jnp.where(jnp.isfinite(apart[i]), new, jnp.inf)
     apart = apart.at[i].set(new).at[:, i].set(new)
     apart = apart.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
     sizes = sizes.at[i].add(sizes[j])

@@ -142,8 +142,7 @@ def free_models(
   free = jnp.argsort(jnp.where(taken, most, last_used), stable=True)
   rank = jnp.argsort(jnp.argsort(jnp.where(wanted, client_ids, most), stable=True))
   found = wanted & (rank < (~taken).sum())
-  model = free[jnp.minimum(rank, num_models - 1)]
-  return jnp.where(found, model, num_models).astype(jnp.int32)
+  return jnp.where(found, free[rank], num_models).astype(jnp.int32)
 
 
 def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.Array:

@@ -25,7 +25,7 @@ def knee(values: np.ndarray) -> int | None:
     The position of the knee; None if there is none.
   """
   count, span = len(values), np.ptp(values)
-  if count < 3 or span <= _ROUNDING * values.max():
+  if span <= _ROUNDING * values.max():
     return None
   x = np.linspace(0, 1, count)
   # Turned by half, the curve is concave and increasing.

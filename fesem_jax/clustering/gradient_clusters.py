@@ -29,7 +29,8 @@ def add_to_means(
   Returns:
     Means and counts with these gradients.
   """
-  squared = tree.row_distances(gradients, jax.tree.map(lambda g: 0 * g[:1], gradients))
+  zeros = jax.tree.map(lambda g: jnp.zeros_like(g[:1]), gradients)
+  squared = tree.row_distances(gradients, zeros)
   sent = arrived & (squared > 0) & jnp.isfinite(squared)
   counts = counts.at[:, k].add(sent.astype(jnp.int32))
   share = jnp.where(sent, 1 / jnp.maximum(counts[:, k], 1), 0.0)

@@ -55,3 +55,13 @@ def test_yogi_keeps_a_second_moment_that_equals_the_square():
 def test_numbers_out_of_their_ranges_are_refused(name, options, message):
   with pytest.raises(UserError, match=message):
     getattr(server_optimizers, name)(**options)
+
+
+def test_only_centers_that_were_replaced_begin_anew():
+  optimizer = server_optimizers.adam()
+  centers = {'w': jnp.zeros((2, 3))}
+  state = server_optimizers.init(optimizer, centers)
+  old = state._replace(m={'w': jnp.ones((2, 3))}, v={'w': jnp.full((2, 3), 4.0)})
+  new = server_optimizers.renew(optimizer, old, jnp.array([True, False]), centers)
+  assert_close(new.m['w'][:, 0], [1.0, 0.0])
+  assert_close(new.v['w'][:, 0], [4.0, 1e-6], atol=0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.clustering import comparison
-from fesem_jax.core import tree
+from fesem_jax.core import sharding, tree
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import matrix
@@ -67,3 +67,16 @@ def test_layers_that_do_not_exist_are_refused():
   message = '`cluster_on=dense1` is unknown; choose one of all, matched, dense0, logits'
   with pytest.raises(UserError, match=message):
     comparison.build('dense1', MODEL)
+
+
+def test_two_devices_share_the_models_to_match():
+  by, mesh = comparison.build('matched', MODEL), sharding.client_mesh(2)
+
+  def found(stack, centers):
+    exists = jnp.ones(4, bool)
+    return *by.nearest(stack, by.known(centers), mesh), by.alike(stack, exists, mesh)
+
+  own, distance, *stacks = jax.eval_shape(found, STACK, CENTERS)
+  assert own.shape == distance.shape == (4,)
+  for stack in stacks:
+    assert jax.tree.map(jnp.shape, stack) == jax.tree.map(jnp.shape, STACK)

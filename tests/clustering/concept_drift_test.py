@@ -137,3 +137,23 @@ def test_distances_are_rises_of_mean_losses_by_weight():
       else:
         want = max(on(j, k) - on(j, j), on(k, j) - on(k, k), 0)
         np.testing.assert_allclose(found[j, k], want, rtol=1e-5, atol=1e-6)
+
+
+def test_distances_do_not_depend_on_the_unit_of_weights():
+  losses = jnp.array([[1.0, 1.5], [1.25, 1.0], [2.0, 3.0]])
+  weights = jnp.array([[3.0, 0.0], [0.0, 5.0], [1.0, 0.0]])
+  usable = jnp.ones(2, bool)
+  # Model 1 has a loss of (3 * 1.5 + 3) / 4 on cluster 0, and one of 1 on its own.
+  for unit in (1.0, 1 / 64):
+    found = concept_drift.distances(losses, unit * weights, usable)
+    np.testing.assert_allclose(found, [[NONE, 0.875], [0.875, NONE]])
+
+
+def test_every_client_may_start_a_model_where_no_client_keeps_one():
+  found = concept_drift.free_models(
+    jnp.ones(4, bool),
+    jnp.array([8, -1, 7], jnp.int32),
+    jnp.zeros(3, bool),
+    jnp.arange(4),
+  )
+  assert found.tolist() == [1, 2, 0, 3]

@@ -19,6 +19,10 @@ from fesem_jax.clustering.descriptors import FAR
     ([0, 0, 1, 3, 8, 10], 2),
     ([0, 3, 5, 6, 10, 11, 11], 3),  # A small knee behind a valley.
     ([5, 5, 5, 5], None),
+    ([0, 0, 0, 1, 4], 2),  # Of a flat top, the point of the smaller value.
+    # Behind a valley, however flat, a small knee counts once the curve is below 0 ...
+    ([0, 8, 26, 40, 50, 105, 125, 130, 160], 7),
+    ([0, 9, 17, 25, 34, 36, 46, 52, 64], 5),  # ... unless another comes before that.
   ],
 )
 def test_knees_of_small_curves(values, knee):
@@ -31,6 +35,16 @@ def test_values_that_differ_by_rounding_have_no_knee():
   bent = np.array([0.0, 0.0, 1.0, 3.0, 8.0, 10.0])
   assert density.knee(1 + 1e-8 * bent) is None
   assert density.knee(1 + 1e-6 * bent) == 2
+  # However large they are.
+  assert density.knee(1e3 * (1 + 1e-8 * bent)) is None
+  assert density.knee(2.0**-10 * (1 + 2.0**-18 * bent)) == 2
+
+
+def test_equal_points_are_one_cluster():
+  with np.errstate(all='raise'):
+    own, radius = density.clusters(np.full((4, 2), 3.0), np.arange(4))
+  assert own.tolist() == [0, 0, 0, 0]
+  assert radius < 1e-300
 
 
 def test_without_a_knee_the_radius_is_the_largest_distance_to_a_neighbor():

@@ -107,6 +107,11 @@ def test_before_there_are_clusters_all_are_in_the_first():
   found = placing.nearest(far)
   assert found.tolist() == [0, 0]
   assert found.dtype == jnp.int32
+  np.testing.assert_array_equal(placing.centroids[0], np.zeros((2, 2)))
+  np.testing.assert_array_equal(placing.least, [0, 0])
+  np.testing.assert_array_equal(placing.span, [1, 1])
+  assert placing.reach == 0
+  assert {x.dtype for x in placing} == {np.dtype(np.float32)}
 
 
 def test_features_are_inputs_of_a_dense_layer_one_row_an_example():

@@ -162,3 +162,16 @@ def test_each_cluster_adds_its_share_of_a_client():
   for k in range(3):
     mean = np.average(points, axis=0, weights=of_each[:, k])
     np.testing.assert_allclose(got[k], mean, rtol=1e-4, atol=1e-5)
+
+
+def test_of_a_single_client_of_one_example_equation_6_is_its_distance():
+  trained, points, centers, _ = a_chunk()
+  trained = jax.tree.map(lambda x: x[:1], trained)  # It has one example.
+  old = helpers.as_stack(centers.astype(np.float32))
+  apart = squared(points, centers)[0]
+  sums = em.Sums.zeros(old, by_step=True)
+  nearest = jnp.asarray(apart[2:], jnp.float32)
+  sums = sums.add(trained, jnp.array([2]), nearest, 'by_examples', old)
+  sums = sums.add_started(trained, jnp.array([0]), 'by_examples', old)
+  np.testing.assert_allclose(sums.by_step(), apart[[0, 2]], rtol=1e-5)
+  np.testing.assert_allclose(sums.objective(old, old), apart[2], rtol=1e-5)

@@ -160,6 +160,12 @@ def test_seeds_of_kmeans_plusplus_lie_in_different_groups():
     assert sorted(group[np.asarray(seeds)]) == [0, 1, 2]
     found.append(int(seeds[0]))
   assert len(set(found)) > 5  # The first seed is any client.
+  # The unit of length does not matter: the same ones, if all is 2^20 times shorter.
+  short = seeds_of(keys, gram * 2.0**-40, jnp.ones(12, bool), 3, 'plusplus')
+  np.testing.assert_array_equal(short, seeds)
+  # Of clients that coincide, different ones still.
+  same = seeds_of(keys, 0 * gram, jnp.ones(12, bool), 3, 'plusplus')
+  assert len(set(same.tolist())) == 3
 
 
 @pytest.mark.parametrize('seeding', ['random', 'plusplus'])
@@ -203,3 +209,72 @@ def test_centers_and_equation_6_are_means_by_weight(limit, monkeypatch):
   np.testing.assert_allclose(
     got.objective, np.average(apart, weights=weights), rtol=1e-4
   )
+
+
+# The client at (0, 99) has no weight, and the last one does not exist.
+POINTS = np.array(
+  [[7, 3], [-1, -1], [-1, 4], [-2, 0], [-3, 5], [-1, -3], [-6, 4], [-2, 0], [-2, -1],
+   [0, 99], [-4, 9], [7, 50]], float
+)  # fmt: skip
+WEIGHTS = np.array([4, 4, 1, 4, 1, 4, 2, 2, 2, 0, 1, 0]) / 8
+VALID = np.arange(12) < 11
+
+
+def iterated(seeds, most):
+  """Weighted k-means of the points: centers, clusters, and iterations."""
+  centers, own = POINTS[seeds], reference.nearest(POINTS, POINTS[seeds])
+  moved, steps = True, 0
+  while moved and steps < most:
+    centers = reference.means(POINTS, own, WEIGHTS, centers)
+    before, own = own, reference.nearest(POINTS, centers)
+    moved, steps = (before != own)[VALID].any(), steps + 1
+  return centers, own, steps
+
+
+@pytest.mark.parametrize('most', [100, 3])
+def test_a_restart_is_weighted_k_means_until_no_client_moves(most, monkeypatch):
+  monkeypatch.setattr(kmeans, 'MAX_ITERATIONS', most)
+  keys = jax.random.split(jax.random.key(24), 12)
+  gram = jnp.asarray(POINTS @ POINTS.T, jnp.float32)
+  args = jnp.asarray(VALID), jnp.asarray(WEIGHTS, jnp.float32), 3, 'random', 0.0
+  shares, value = kmeans._lloyd(keys, gram, *args)
+  seeds = kmeans._seed(keys, gram, args[0], 3, 'random').tolist()
+  assert seeds == [1, 9, 5]  # The second center stays with that client.
+  centers, own, steps = iterated(seeds, most)
+  assert steps == min(most, 7)
+  np.testing.assert_allclose(shares @ POINTS, centers, rtol=1e-4, atol=1e-4)
+  apart = np.square(POINTS - centers[own]).sum(axis=1)
+  np.testing.assert_allclose(value, np.average(apart, weights=WEIGHTS), rtol=1e-4)
+
+
+def test_of_more_iterations_than_the_most_half_see_all_clients(monkeypatch):
+  monkeypatch.setattr(kmeans, 'MAX_ITERATIONS', 2)
+  weights, ids = jnp.asarray(WEIGHTS, jnp.float32), jnp.arange(12)
+  find = jax.jit(
+    lambda stack, exists: kmeans.kmeans(
+      jax.random.key(19), stack, exists, 3, ids, restarts=1, weights=weights
+    )
+  )
+  found = find(jnp.asarray(POINTS, jnp.float32), jnp.asarray(VALID))
+  # Two after the restart, from seeds of which iterations would be seven.
+  centers, own, _ = iterated([9, 7, 5], 4)
+  assert iterated([9, 7, 5], 100)[2] == 7
+  np.testing.assert_allclose(found.centers, centers, rtol=1e-4, atol=1e-4)
+  np.testing.assert_array_equal(found.assignment, own)
+
+
+def test_trimming_goes_on_only_while_clients_move():
+  # All are in one cluster: a step from the seed, and one after the restarts.
+  points = 10 * (1 - 0.7 ** np.arange(12))
+  keys = [jax.random.fold_in(jax.random.key(2), i) for i in range(12)]
+  draws = [jax.random.uniform(jax.random.fold_in(key, 0)) for key in keys]
+  center = points[np.argmax(draws)]
+  centers = []
+  for _ in range(3):
+    nearest = np.argsort(np.abs(points - center))[:6]
+    center = points[nearest].mean()
+    centers.append(center)
+  assert len(set(np.round(centers, 2))) == 3
+  stack = np.pad(points[:, None], ((0, 0), (0, 19))).astype(np.float32)
+  found = run_kmeans(2, stack, jnp.ones(12, bool), 1, restarts=1, trim=0.5)
+  np.testing.assert_allclose(matrix(found.centers)[0, 0], centers[1], rtol=1e-5)

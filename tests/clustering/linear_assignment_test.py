@@ -58,3 +58,15 @@ def test_costs_beyond_float32_still_end(value):
   cost[::2, ::3] = value
   cost[3] = value
   assert sorted(np.asarray(jax.jit(solve)(cost))) == [*range(SIZE)]
+
+
+def test_rows_stay_where_each_has_no_better_column_though_others_are_as_good():
+  # As good are columns 0, 2 and 1.
+  cost = jnp.array([[0.0, 0.0, 1.0], [2.0, 2.0, 2.0], [3.0, 0.0, 0.0]])
+  assert jax.jit(solve)(cost).tolist() == [0, 1, 2]
+
+
+def test_costs_that_are_no_numbers_are_avoided():
+  cost = np.full((3, 3), np.nan, np.float32)
+  cost[[0, 1, 2, 1], [2, 0, 1, 1]] = 5.0
+  assert jax.jit(solve)(cost).tolist() == [2, 0, 1]

@@ -344,3 +344,59 @@ def test_other_models_are_refused():
   for name, shape in (('resnet8', (8, 8, 3)), ('gru', (5,)), ('transformer', (5,))):
     with pytest.raises(UserError, match='whose layers run one after the other'):
       hidden_units.layers_of(models.build(name, shape, 10))
+
+
+def test_one_model_alone_needs_no_separations(mlp, monkeypatch):
+  calls = []
+  monkeypatch.setattr(
+    matching, 'separations', lambda *args: calls.append(args) or mlp.apart
+  )
+  find = functools.partial(matching.nearest, mlp.layers)
+  one, two = (jax.tree.map(lambda x, n=n: x[:n], mlp.stack) for n in (1, 2))
+  jax.eval_shape(find, one, mlp.references)
+  jax.eval_shape(find, two, mlp.references, mlp.apart)
+  assert not calls
+  jax.eval_shape(find, two, mlp.references)
+  assert len(calls) == 1
+
+
+def test_units_farther_than_half_the_separation_are_matched():
+  # Units at 0 and 1, and those of a client at 0.55 and 0.45, which change places.
+  def with_units(*at):
+    return {
+      'dense0': {'kernel': jnp.array([[at]]), 'bias': jnp.zeros((1, 2))},
+      'logits': {'kernel': jnp.zeros((1, 2, 3)), 'bias': jnp.zeros((1, 3))},
+    }
+
+  layers = hidden_units.layers_of(models.build('mlp', (1,), 3, (2,)))
+  center, client = with_units(0.0, 1.0), with_units(0.55, 0.45)
+  apart = matching.separations(layers, center)
+  np.testing.assert_allclose(apart[0], [[1.0, 1.0]], rtol=1e-4)
+  _, distance, aligned = matching.nearest(layers, client, center, apart)
+  np.testing.assert_allclose(aligned['dense0']['kernel'], [[[0.45, 0.55]]])
+  np.testing.assert_allclose(distance, [2 * 0.45**2], rtol=1e-5)
+
+
+def test_outgoing_weights_tell_units_of_three_layers_apart():
+  model, rng = models.build('mlp', (6,), CLASSES, (7, 5, 4)), np.random.default_rng(0)
+  layers = hidden_units.layers_of(model)
+  names = [layer.name for layer in layers]
+  center = jax.tree.map(np.array, shaken(model.init(jax.random.key(0)), rng, 0.1))
+  for name in names[:-1]:  # Two units of each layer have the same inputs.
+    for part in center[name].values():
+      part[..., 1] = part[..., 0]
+  client = jax.tree.map(np.copy, center)
+  for name, following in itertools.pairwise(names):
+    order = rng.permutation(center[name]['bias'].size)
+    client[name] = {n: x[..., order] for n, x in client[name].items()}
+    client[following]['kernel'] = client[following]['kernel'][order]
+  found = matching.nearest(
+    layers, tree.expand(client), tree.expand(center), outgoing=True
+  )
+  assert found[1][0] < 1e-6
+
+
+def test_units_are_compared_in_all_their_parts():
+  one, two = [jnp.zeros((1, 2))], [jnp.zeros((1, 2)), jnp.ones((1, 2))]
+  with pytest.raises(ValueError, match='zip'):
+    hidden_units.distances(one, two)

@@ -36,7 +36,13 @@ def wanted(own, most):
 # The last two have a number of clusters whose score is higher, but not by a tenth.
 @pytest.mark.parametrize(
   ('seed', 'num_groups', 'spread', 'clusters', 'highest'),
-  [(1, 5, 0.2, 5, 5), (2, 4, 3.0, 2, 2), (3, 1, 1.0, 2, 5), (7, 1, 1.0, 4, 5)],
+  [
+    (1, 5, 0.2, 5, 5),
+    (1, 6, 0.2, 6, 6),
+    (2, 4, 3.0, 2, 2),
+    (3, 1, 1.0, 2, 5),
+    (7, 1, 1.0, 4, 5),
+  ],
 )
 def test_the_number_is_that_of_the_best_score_but_for_a_tenth(
   seed, num_groups, spread, clusters, highest
@@ -116,3 +122,17 @@ def test_clusters_are_refined_until_no_point_moves():
   assert tie.tolist() == [0, 1, 1]
   middle = silhouette.refined(points, jnp.array([0, 2, 1]), jnp.arange(3) != 1, 3)
   assert middle.tolist() == [0, 0, 1]
+
+
+def test_refining_ends_after_the_most_iterations(monkeypatch):
+  points = np.array([0, 4, 11, 13, 16, 20, 23, 54], np.float32)[:, None]
+  own, steps = np.arange(8) > 0, []
+  for _ in range(3):  # In each, points move to the first cluster.
+    means = [points[own == k].mean() for k in (0, 1)]
+    own = np.abs(points - means).argmin(axis=1)
+    steps.append(own.tolist())
+  assert steps[0] != steps[1] != steps[2]
+  monkeypatch.setattr(silhouette, 'MAX_ITERATIONS', 2)
+  start = jnp.array([0, 1, 1, 1, 1, 1, 1, 1])
+  found = silhouette.refined(points, start, jnp.ones(8, bool), 2)
+  assert found.tolist() == steps[1]

@@ -8,6 +8,7 @@ from fesem_jax.clustering.similar_clusters import merge_similar
 from tests.support.cluster_steps import stocfl_merged
 
 M, K, TAU = 9, 5, 0.9
+merge = jax.jit(merge_similar, static_argnums=4)
 
 
 def wanted(points, old, new):
@@ -23,7 +24,6 @@ def wanted(points, old, new):
 
 
 def test_clusters_merge_and_are_numbered_as_in_words():
-  merge = jax.jit(merge_similar, static_argnums=4)
   rng, merges, news = np.random.default_rng(0), 0, 0
   for _ in range(25):
     angles = rng.choice(3) + rng.normal(size=M) * rng.choice([0.3, 1.5])
@@ -55,3 +55,46 @@ def test_clusters_merge_and_are_numbered_as_in_words():
     news += bool(begun)
   assert min(merges, news) > 8
   assert own.dtype == np.int32
+
+
+def merged(points, threshold):
+  """Clusters of new clients alone, in the order of their ids."""
+  count = len(points)
+  points = np.pad(points, ((0, M - count), (0, 0)))
+  products, new = jnp.asarray(points @ points.T, jnp.float32), np.arange(M) < count
+  found = merge(products, np.full(M, K), new, jnp.arange(M), K, threshold)
+  return found._replace(assignment=found.assignment[:count].tolist())
+
+
+def test_a_cosine_as_large_as_the_threshold_is_similar():
+  points = np.array([[1, 1, 1, 1], [1, 1, 1, -1]])  # Their cosine is 2 / 4.
+  assert merged(points, 0.5).assignment == [0, 0]
+  assert merged(points, 0.5001).assignment == [0, 1]
+
+
+def test_a_description_of_length_0_is_at_right_angles_to_all_others():
+  points = np.array([[1, 0], [0, 0], [2, 0]])
+  assert merged(points, 0.9).assignment == [0, 1, 0]
+  assert merged(points, 0.0).assignment == [0, 0, 0]
+
+
+def test_what_is_similar_only_to_the_mean_of_two_clusters_joins_them_afterwards():
+  # Two at 12 degrees from the first axis, to either side; one at 24, upwards.
+  a, b = np.radians([12, 24])
+  points = np.array(
+    [[np.cos(a), np.sin(a), 0], [np.cos(a), -np.sin(a), 0], [np.cos(b), 0, np.sin(b)]]
+  )
+  assert points[0] @ points[2] < TAU < min(points[0] @ points[1], np.cos(b))
+  assert merged(points, TAU).assignment == [0, 0, 0]
+
+
+def test_clusters_beyond_the_last_number_have_none():
+  found = merged(np.eye(K + 2), 0.5)
+  assert found.assignment == [*range(K), K, K]
+  assert found.fresh.all()
+  assert found.number == K + 2
+
+
+def test_opposite_clusters_stay_apart_at_a_threshold_of_0():
+  # Nor are they linked by places that no client has, whose cosines would be 0.
+  assert merged(np.array([[1, 0], [-1, 0]]), 0.0).assignment == [0, 1]

@@ -98,3 +98,19 @@ def test_angles_of_two_clients_to_three_others(rule):
   # To oneself there is no angle, nor where neither has a vector.
   own = proximities(u, u, rule)
   np.testing.assert_allclose(np.diag(own), 0, atol=0.15)
+
+
+def test_the_rank_does_not_depend_on_the_unit_of_examples():
+  x = 128 * np.diag([1, 0.004, 0.002]).astype(np.float32)
+  found = of_labels(x, np.zeros(3, int), np.ones(3, bool), 1, 3)
+  assert found[0].any(axis=1).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+  ('rule', 'degrees'), [('smallest_angle', 90), ('entries', 90), ('sum_of_angles', 180)]
+)
+def test_a_client_without_vectors_is_at_right_angles_to_others(rule, degrees):
+  one = np.eye(3, dtype=np.float32)[None, None, :2]
+  none = np.zeros_like(one)
+  for u, v in ((one, none), (none, one)):
+    np.testing.assert_allclose(proximities(u, v, rule), [[degrees]], rtol=1e-5)
