@@ -127,11 +127,10 @@ def test_a_client_without_examples_draws_an_order_of_nothing():
 def test_orders_of_many_examples_are_drawn_from_24_bits():
   # In float32 or fewer bits, ties would keep slots in their order.
   key = jax.random.key(3)
-  bits = np.asarray(jax.random.bits(key, (3000,), jnp.uint32))
-  found = batching.shuffle(key, jnp.int32(2500), 3000)
-  np.testing.assert_array_equal(
-    found[:2500], np.argsort(bits[:2500] >> 8, kind='stable')
-  )
+  bits = np.asarray(jax.random.bits(key, (30_000,), jnp.uint32)) >> 8
+  assert len(np.unique(bits)) < 30_000
+  found = batching.shuffle(key, jnp.int32(30_000), 30_000)
+  np.testing.assert_array_equal(found, np.argsort(bits, kind='stable'))
 
 
 @pytest.mark.parametrize(('batch_size', 'size', 'steps', 'reads'), [
@@ -171,3 +170,19 @@ def test_factors_of_losses_follow_the_examples():
   first, second = seen[0] + seen[1], seen[2] + seen[3]
   assert sorted(first) == sorted(second) == [4, 5, 6, 7, 8, 9]
   assert first != second  # Each epoch has an order of its own.
+
+
+@pytest.mark.parametrize('size', [256, 257])
+def test_about_256_examples_are_each_in_the_order_once(size):
+  order = batching.shuffle(jax.random.key(0), jnp.int32(size), size)
+  assert sorted(order.tolist()) == list(range(size))
+
+
+def test_a_batch_of_nobody_has_finite_features_and_no_weight():
+  data = FederatedData.from_arrays(np.ones((5, 2)), [0, 1, 2, 1, 2], [2, 3, 0])
+  keys, nobody = jax.random.split(jax.random.key(0), 2), jnp.array([2, 3])
+  orders, at = batching.step_by_step(Schedule(2), data, nobody, keys, jax.vmap)
+  _, (x, y, weights, _) = at(jnp.int32(0), orders)
+  np.testing.assert_array_equal(x, np.ones((2, 2, 2)))
+  assert set(y.ravel().tolist()) <= {0, 1, 2}
+  assert not weights.any()

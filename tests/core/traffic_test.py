@@ -1,0 +1,100 @@
+"""Messages of methods, counted by hand."""
+
+import numpy as np
+import pytest
+
+from fesem_jax.core import traffic
+from fesem_jax.core.traffic import Drawn, Sent, Traffic
+from tests.support import helpers
+
+LOCAL = helpers.local()
+P = traffic.bytes_of_model(LOCAL)
+IDS = np.arange(3)
+
+
+def sent(of, number=1, known=None, **drawn):
+  return of.of_round(known, Drawn(number, IDS, everyone=False, **drawn))
+
+
+def test_by_default_there_is_one_model_and_nothing_before_the_first_round():
+  of = Traffic(('down', 'up', ''), lambda known, drawn: Sent(1, 2))
+  assert of.of_start(7) == (0, 0)
+  assert (of.model, of.num_models, of.whole_batches) == (0, 1, False)
+  assert of.known is of.start_up is None
+  assert Sent(1, 2).passes == 0
+  drawn = Drawn(1, IDS, everyone=True)
+  assert (drawn.by_loss, drawn.hold) == (False, False)
+
+
+def test_clients_choose_by_loss_beside_those_that_did_already():
+  first = Drawn(1, IDS, everyone=False, by_loss=np.array([True, False, False]))
+  assert first.choosing(np.array([False, False, True])).by_loss.tolist() == [
+    True,
+    False,
+    True,
+  ]
+  none = Drawn(1, IDS, everyone=False)
+  assert none.choosing(np.array([False, True, False])).by_loss.tolist() == [
+    False,
+    True,
+    False,
+  ]
+  assert none.choosing(False).by_loss.tolist() == [False] * 3
+
+
+def test_messages_that_are_the_same_for_all_differ_down_and_up():
+  of = traffic.same_for_all(('a', 'b'), 30.0, 20.0)
+  assert of.words == ('a', 'b', '')
+  assert sent(of) == (30, 20, 0)
+  assert sent(traffic.same_for_all(('a', 'b'), 30, 20, 5)) == (30, 20, 5)
+  assert (of.model, type(of.model)) == (30, int)
+
+
+@pytest.mark.parametrize(
+  ('of', 'num_models'),
+  [
+    (traffic.one_model(LOCAL), 1),
+    (traffic.own_center(LOCAL, 4), 4),
+    (traffic.all_in_use(LOCAL, 2, None), 1),
+    (traffic.with_extra_round(LOCAL, 2, None), 1),
+    (traffic.with_first_change(LOCAL, 1, None), 1),
+  ],
+)
+def test_the_size_of_one_model_and_their_number_are_known(of, num_models):
+  assert (of.model, of.num_models) == (P, num_models)
+
+
+def test_methods_without_messages_send_nothing():
+  of = traffic.nothing()
+  assert (sent(of), of.model) == ((0, 0, 0), 0)
+
+
+def test_clients_that_choose_by_loss_receive_and_pass_all_centers():
+  of = traffic.own_center(LOCAL, 4)
+  down, up, passes = sent(of, by_loss=np.array([False, True, False]))
+  assert (down.tolist(), up, passes.tolist()) == ([P, 4 * P, P], P, [0, 4, 0])
+
+
+def test_a_start_by_clustering_sends_a_model_up_and_a_common_one_down():
+  of = traffic.own_center(LOCAL, 4)
+  common = traffic.after_clustering(of)
+  assert common.of_start(7) == (7 * P, 7 * P)
+  assert common.words[2].startswith('a common first model down, the model')
+  apart = traffic.after_clustering(of, common=False, losses=2)
+  assert apart.of_start(7) == (0, 7 * (P + 8))
+  assert apart.words == (
+    *of.words[:2],
+    'the model that clusters are made from up, up to 2 training losses',
+  )
+  chosen = traffic.after_clustering(of, choices=3)
+  assert chosen.of_start(7) == (7 * 3 * P, 7 * (P + 4))
+  assert chosen.words[:2] == of.words[:2]
+  assert len(common.words) == len(chosen.words) == 3
+  assert sent(chosen, by_loss=True)[0].tolist() == 4 * P
+
+
+def test_models_in_use_are_compared_from_the_second_round_on():
+  of = traffic.all_in_use(LOCAL, 1, lambda state: state)
+  assert sent(of, 1, 3) == (P, P, 0)
+  assert sent(of, 2, 3) == sent(of, 3, 3) == (4 * P, P + 12, 3)
+  assert of.known(5) == 5
