@@ -66,8 +66,10 @@ def test_without_any_test_example_scores_are_nan():
   assert np.isnan(scores_of(nothing)).all()
 
 
-@pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (2, 2), (8, 1)])
-def test_models_are_measured_on_their_own_clients(chunk, devices):
+@pytest.mark.parametrize(
+  ('chunk', 'devices', 'epochs'), [(1, 1, 1), (2, 2, 2), (8, 1, 2)]
+)
+def test_models_are_measured_on_their_own_clients(chunk, devices, epochs):
   # 300 test examples need several batches; one client has none.
   train = helpers.federation([6, 5, 9, 4], seed=1)
   test = helpers.federation([300, 0, 7, 20], seed=2)
@@ -79,13 +81,13 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   key = jax.random.key(2)
   measure = jax.jit(
     lambda state, train, test: evaluate.evaluate_clients(
-      algorithm.deployed(state, train), local, train, test, key, 2
+      algorithm.deployed(state, train), local, train, test, key, epochs
     )
   )
   deployed, finetuned, failed = measure(state, train, test)
   assert not failed.any()
   models = algorithm.client_params(state, train, jnp.arange(4))
-  tuning = local._replace(schedule=Schedule(4, epochs=2))
+  tuning = local._replace(schedule=Schedule(4, epochs=epochs))
 
   @jax.jit
   def tune(models, train):
@@ -222,3 +224,23 @@ def test_counts_are_as_wide_as_the_largest_client_needs(most, dtype):
     np.testing.assert_array_equal(counts, [[most, 0], [3, 0]])
   assert evaluate.scores(totals, CLASSIFICATION)['micro_accuracy'] == 1
   assert CLASSIFICATION.num_measured(totals.sums).tolist() == [most, 3]
+
+
+def test_clients_of_one_training_example_are_fine_tuned_and_those_of_none_are_not():
+  train, test = helpers.federation([1, 0, 6]), helpers.federation([7] * 3, seed=1)
+  local = helpers.local(epochs=3, chunk=3, hidden=())
+  metrics = (('loss', classification.cross_entropy),)
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  params, key = local.model.init(jax.random.key(0)), jax.random.key(4)
+  one = jax.tree.map(lambda p: p[None], params)
+  deployed, tuned, failed = evaluate.evaluate_clients(
+    ClientModels(one), local, train, test, key, 1
+  )
+  assert not failed.any()
+  start = reference.from_params(one, 0)
+  for i in range(3):
+    batches = helpers.batches(train, Schedule(4, 1), i, key)
+    ends = start, reference.local_sgd(start, batches, 0.1)[0] if batches else start
+    for totals, model in zip((deployed, tuned), ends, strict=True):
+      loss = 7 * reference.loss_and_gradient(model, *test.client(i))[0]
+      np.testing.assert_allclose(totals.metrics['loss'][i], loss, rtol=1e-5)
