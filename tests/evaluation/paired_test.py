@@ -132,3 +132,10 @@ def test_methods_are_compared_with_the_reference_that_is_asked_for():
   found = paired.differences(summaries, 'a')
   assert found['reference'] == 'a'
   assert [(row['method'], row['mean']) for row in found['deployed']] == [('b', 25.0)]
+
+
+def test_a_reference_is_one_of_the_methods_or_none():
+  paired.check_reference('', ['a', 'b'])
+  paired.check_reference('b', ['a', 'b'])
+  with pytest.raises(UserError, match='`reference=c` is none of the methods'):
+    paired.check_reference('c', ['a', 'b'])
