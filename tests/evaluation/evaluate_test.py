@@ -244,3 +244,32 @@ def test_clients_of_one_training_example_are_fine_tuned_and_those_of_none_are_no
     for totals, model in zip((deployed, tuned), ends, strict=True):
       loss = 7 * reference.loss_and_gradient(model, *test.client(i))[0]
       np.testing.assert_allclose(totals.metrics['loss'][i], loss, rtol=1e-5)
+
+
+def test_fine_tuning_changes_the_models_of_a_mixture_and_not_their_weights():
+  train, test = helpers.federation([6]), helpers.federation([20], seed=1)
+  local = helpers.local(batch_size=0, rate=0.5, hidden=())
+  metrics = (('loss', classification.cross_entropy),)
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
+  weights = np.array([0.25, 0.75])
+  used = ClientModels(centers, mixture=jnp.asarray(weights[None], jnp.float32))
+  _, tuned, _ = evaluate.evaluate_clients(
+    used, local, train, test, jax.random.key(0), 1
+  )
+
+  def of_labels(models, x, y):
+    """[K, N, L] probabilities, [K, N] shares of the models in those of the labels."""
+    odds = np.exp([x @ kernel + bias for kernel, bias in models])
+    each = odds / odds.sum(axis=2, keepdims=True)
+    own = weights[:, None] * each[:, np.arange(len(y)), y]
+    return each, own
+
+  (x, y), new = train.client(0), []
+  models = [reference.from_params(centers, k)[0] for k in range(2)]
+  each, own = of_labels(models, x, y)
+  for k, (kernel, bias) in enumerate(models):
+    error = (own[k] / own.sum(axis=0))[:, None] * (each[k] - np.eye(3)[y]) / len(y)
+    new.append((kernel - 0.5 * x.T @ error, bias - 0.5 * error.sum(axis=0)))
+  loss = -np.log(of_labels(new, *test.client(0))[1].sum(axis=0)).sum()
+  np.testing.assert_allclose(tuned.metrics['loss'], [loss], rtol=1e-5)

@@ -379,8 +379,8 @@ def test_a_penalty_shrinks_what_earlier_steps_changed():
 def test_fine_tuning_starts_from_shared_centers_too():
   data, test = helpers.federation(SIZES), helpers.federation(SIZES, seed=1)
   local = on(chunk=4)
-  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
-  used = ClientModels(centers, jnp.array([0, 1, 1, 1, 0, 1]))
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  used = ClientModels(centers, jnp.array([0, 1, 2, 1, 0, 2]))
 
   def measure(local):
     run = jax.jit(
