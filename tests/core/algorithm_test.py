@@ -57,7 +57,8 @@ def test_the_cluster_of_a_mixture_is_the_one_of_greatest_weight():
 
 
 def test_parameters_of_some_clients_are_copies_of_what_they_deploy():
-  models = ClientModels(CENTERS, CHOICE)
-  algorithm = Algorithm(None, None, None, lambda state, data: models)
-  found = algorithm.client_params(None, None, np.array([3, 0]))
+  algorithm = Algorithm(
+    None, None, None, ClientModels
+  )  # State and data are the models.
+  found = algorithm.client_params(CENTERS, CHOICE, np.array([3, 0]))
   np.testing.assert_array_equal(found['a'], [[3, 4], [5, 6]])

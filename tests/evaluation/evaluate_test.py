@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
@@ -273,3 +274,17 @@ def test_fine_tuning_changes_the_models_of_a_mixture_and_not_their_weights():
     new.append((kernel - 0.5 * x.T @ error, bias - 0.5 * error.sum(axis=0)))
   loss = -np.log(of_labels(new, *test.client(0))[1].sum(axis=0)).sum()
   np.testing.assert_allclose(tuned.metrics['loss'], [loss], rtol=1e-5)
+
+
+def test_a_client_without_training_examples_takes_no_step_of_weight_decay():
+  train, test = helpers.federation([0, 3]), helpers.federation([5, 5], seed=1)
+  decay = optax.chain(optax.add_decayed_weights(0.5), optax.sgd(0.1))
+  local = helpers.local(optimizer=decay, hidden=())
+  metrics = (('loss', classification.cross_entropy),)
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  one = jax.tree.map(lambda p: p[None], local.model.init(jax.random.key(0)))
+  deployed, tuned, _ = evaluate.evaluate_clients(
+    ClientModels(one), local, train, test, jax.random.key(0), 1
+  )
+  same = np.asarray(tuned.metrics['loss'] == deployed.metrics['loss'])
+  assert same.tolist() == [True, False]
