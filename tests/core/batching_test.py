@@ -9,6 +9,7 @@ import pytest
 from fesem_jax.core import batching
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.types import FederatedData
+from tests.support import helpers
 
 
 @pytest.mark.parametrize(('size', 'width'), [(7, 3), (6, 3), (1, 3), (9, 9)])
@@ -186,3 +187,20 @@ def test_a_batch_of_nobody_has_finite_features_and_no_weight():
   np.testing.assert_array_equal(x, np.ones((2, 2, 2)))
   assert set(y.ravel().tolist()) <= {0, 1, 2}
   assert not weights.any()
+
+
+def test_clients_begin_their_epochs_each_at_its_own_step():
+  data = FederatedData.from_arrays(
+    np.arange(14.0)[:, None], np.zeros(14, int), [5, 9], num_classes=2
+  )
+  schedule, key, ids = Schedule(4, 3), jax.random.key(2), jnp.arange(2)
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, ids)
+  orders, at = batching.step_by_step(schedule, data, ids, keys, jax.vmap)
+  at, seen = jax.jit(at), [[], []]
+  for step in range(9):
+    orders, (x, _, weights, _) = at(jnp.int32(step), orders)
+    for i in range(2):
+      seen[i].append(x[i, np.asarray(weights[i]) > 0, 0].tolist())
+  for i, steps in ((0, 6), (1, 9)):
+    wanted = [b[:, 0].tolist() for b, _ in helpers.batches(data, schedule, i, key)]
+    assert seen[i][:steps] == wanted

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 import fesem_jax as fj
 from fesem_jax import algorithms
@@ -287,7 +288,7 @@ def test_shapes_of_a_state_say_which_stacks_are_in_host_memory():
   stack, other = offloading.placed(state, mesh)
   assert stack.rows.sharding == offloading.in_host_memory(mesh)
   assert stack.rows.sharding.memory_kind == 'pinned_host'
-  assert stack.rows.sharding.spec == (sharding.CLIENTS,)
+  assert stack.rows.sharding.spec == PartitionSpec(sharding.CLIENTS)
   assert stack.rows.shape == state[0].rows.shape
   assert other is state[1]
 
