@@ -1,5 +1,7 @@
 """Which clients a round has, and in what order devices hold them."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -149,3 +151,48 @@ def test_a_sample_of_a_cohort_has_no_others():
     assert set(found) < set(some.ids.tolist())
     fewer = sampling.sample_clients(key, data, 3, mesh, some, number=2).ids.tolist()
     assert fewer == [*found[:2], 9]
+
+
+def test_one_large_client_is_dealt_beside_fewer_others():
+  # Steps weigh more than examples: 10 * 9 + 9, and 10 * 9 + 1 for each other client.
+  data, by_steps = helpers.federation([9, 1, 1, 1, 1, 1]), helpers.local(steps=10)
+  order = arrangement.order_of_clients(by_steps, data)
+  # 99 | 91 91, then 91 to the lighter 99 and 91 to the lighter 182; the last has room.
+  assert order[:3].tolist() == [0, 5, 3]
+  assert order[3:].tolist() == [1, 4, 2]
+
+
+def test_a_round_may_have_a_single_client():
+  cohort = arrangement.draw_cohort(3, 1, 1, padded(), sharding.client_mesh(1))
+  rng = prng_streams.host_rng(3, prng_streams.COHORT, 1)
+  assert cohort.ids.tolist() == rng.choice(5, 1, replace=False).tolist()
+  assert not cohort.everyone
+
+
+def test_cohorts_fill_up_to_a_multiple_of_three_devices():
+  data, mesh = padded(), types.SimpleNamespace(size=3)
+  for count, places in ((1, 3), (2, 3), (3, 3), (4, 6)):
+    ids = arrangement.draw_cohort(3, 1, count, data, mesh).ids
+    assert (len(ids), (ids == 8).sum()) == (places, places - count)
+    ids = sampling.sample_clients(jax.random.key(0), data, count, mesh).ids
+    assert (len(ids), (ids == 8).sum()) == (places, places - count)
+
+
+def test_an_empty_place_is_no_more_work_than_a_client_without_examples():
+  data, mesh = helpers.federation([3, 0, 9, 5]), sharding.client_mesh(2)
+  found = 0
+  for number in range(1, 9):
+    ids = arrangement.draw_cohort(0, number, 3, data, mesh).ids
+    if 1 in ids:  # It goes to the lighter device first, the empty place to the other.
+      work = np.array([3, 0, 9, 5, 0])[ids].reshape(2, 2).max(axis=1)
+      assert 4 in ids.reshape(2, 2)[work.argmax()]
+      found += 1
+  assert found > 2
+
+
+def test_a_round_of_split_data_knows_its_number():
+  local, data = helpers.local(devices=2), helpers.federation(SIZES)
+  (train,) = arrangement.arrange_all(local, data, data_placement='sharded')
+  cohort = arrangement.draw_cohort(3, 5, 3, train, local.mesh)
+  assert (cohort.round, cohort.round.dtype) == (4, np.int32)
+  assert not cohort.everyone

@@ -379,6 +379,38 @@ def test_the_placement_is_said_in_notes_and_configurations():
   assert f'each of 2 device(s) holds {held:,.1f} MiB of examples, 50.0 % of it' in text
 
 
+def test_padding_is_what_follows_the_examples_of_each_device():
+  data, local = helpers.federation([1] * 7 + [5]), helpers.local(devices=2)
+  text = placement.note(local.mesh, placement.place(data, local.mesh, 'sharded'))
+  # 4 and 8 examples, in 8 rows of each device.
+  assert '25.0 % of it padding' in text
+
+
+def test_labels_of_several_numbers_are_split_whole():
+  sizes, y = [3, 1, 0, 2, 0, 0, 4, 1], np.arange(22.0).reshape(11, 2)
+  data = FederatedData.from_arrays(np.ones((11, 3)), y, sizes, task='regression')
+  held = placement.place(data, sharding.client_mesh(2), 'sharded')
+  assert held.y.shape == (12, 2)
+  np.testing.assert_array_equal(held.compact(held.y), y)
+
+
+def test_devices_hold_at_least_one_row_and_no_more_than_the_largest_needs():
+  mesh = sharding.client_mesh(2)
+  for sizes in ([0] * 8, [1] + [0] * 7):
+    data = FederatedData.from_arrays(
+      np.ones((sum(sizes), 3)), [0] * sum(sizes), sizes, num_classes=2
+    )
+    held = placement.place(data, mesh, 'sharded')
+    assert (held.x.shape, held.y.shape) == ((2, 3), (2,))
+
+
+def test_as_many_examples_as_numbers_of_each_are_padded_too(monkeypatch):
+  monkeypatch.setattr(placement, 'width_of', lambda shape, mesh: 5)
+  data = of_clients([1, 4])
+  held = placement.place(data, sharding.client_mesh(1), 'replicated')
+  np.testing.assert_array_equal(held.x, np.pad(data.x, ((0, 0), (0, 2))))
+
+
 def split_run(name='fesem', data_placement='sharded', **options):
   """The result of a run of cohorts of seven clients."""
   groups = np.arange(M) % 2

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.types import Cohort
 
 CENTERS = {'a': jnp.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])}
@@ -54,3 +54,11 @@ def test_the_cluster_of_a_mixture_is_the_one_of_greatest_weight():
   assert models.num_clusters() == 3
   with pytest.raises(ValueError, match='no single model'):
     models.params(4)
+
+
+def test_parameters_of_some_clients_are_copies_of_what_they_deploy():
+  algorithm = Algorithm(
+    None, None, None, ClientModels
+  )  # State and data are the models.
+  found = algorithm.client_params(CENTERS, CHOICE, np.array([3, 0]))
+  np.testing.assert_array_equal(found['a'], [[3, 4], [5, 6]])

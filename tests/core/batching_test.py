@@ -9,6 +9,7 @@ import pytest
 from fesem_jax.core import batching
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.types import FederatedData
+from tests.support import helpers
 
 
 @pytest.mark.parametrize(('size', 'width'), [(7, 3), (6, 3), (1, 3), (9, 9)])
@@ -127,11 +128,10 @@ def test_a_client_without_examples_draws_an_order_of_nothing():
 def test_orders_of_many_examples_are_drawn_from_24_bits():
   # In float32 or fewer bits, ties would keep slots in their order.
   key = jax.random.key(3)
-  bits = np.asarray(jax.random.bits(key, (3000,), jnp.uint32))
-  found = batching.shuffle(key, jnp.int32(2500), 3000)
-  np.testing.assert_array_equal(
-    found[:2500], np.argsort(bits[:2500] >> 8, kind='stable')
-  )
+  bits = np.asarray(jax.random.bits(key, (30_000,), jnp.uint32)) >> 8
+  assert len(np.unique(bits)) < 30_000
+  found = batching.shuffle(key, jnp.int32(30_000), 30_000)
+  np.testing.assert_array_equal(found, np.argsort(bits, kind='stable'))
 
 
 @pytest.mark.parametrize(('batch_size', 'size', 'steps', 'reads'), [
@@ -171,3 +171,36 @@ def test_factors_of_losses_follow_the_examples():
   first, second = seen[0] + seen[1], seen[2] + seen[3]
   assert sorted(first) == sorted(second) == [4, 5, 6, 7, 8, 9]
   assert first != second  # Each epoch has an order of its own.
+
+
+@pytest.mark.parametrize('size', [256, 257])
+def test_about_256_examples_are_each_in_the_order_once(size):
+  order = batching.shuffle(jax.random.key(0), jnp.int32(size), size)
+  assert sorted(order.tolist()) == list(range(size))
+
+
+def test_a_batch_of_nobody_has_finite_features_and_no_weight():
+  data = FederatedData.from_arrays(np.ones((5, 2)), [0, 1, 2, 1, 2], [2, 3, 0])
+  keys, nobody = jax.random.split(jax.random.key(0), 2), jnp.array([2, 3])
+  orders, at = batching.step_by_step(Schedule(2), data, nobody, keys, jax.vmap)
+  _, (x, y, weights, _) = at(jnp.int32(0), orders)
+  np.testing.assert_array_equal(x, np.ones((2, 2, 2)))
+  assert set(y.ravel().tolist()) <= {0, 1, 2}
+  assert not weights.any()
+
+
+def test_clients_begin_their_epochs_each_at_its_own_step():
+  data = FederatedData.from_arrays(
+    np.arange(14.0)[:, None], np.zeros(14, int), [5, 9], num_classes=2
+  )
+  schedule, key, ids = Schedule(4, 3), jax.random.key(2), jnp.arange(2)
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, ids)
+  orders, at = batching.step_by_step(schedule, data, ids, keys, jax.vmap)
+  at, seen = jax.jit(at), [[], []]
+  for step in range(9):
+    orders, (x, _, weights, _) = at(jnp.int32(step), orders)
+    for i in range(2):
+      seen[i].append(x[i, np.asarray(weights[i]) > 0, 0].tolist())
+  for i, steps in ((0, 6), (1, 9)):
+    wanted = [b[:, 0].tolist() for b, _ in helpers.batches(data, schedule, i, key)]
+    assert seen[i][:steps] == wanted

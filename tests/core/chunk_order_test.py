@@ -23,7 +23,7 @@ def test_clients_of_one_group_are_in_chunks_by_decreasing_work():
   assert chunks.order.tolist() == [2, 4, 0, 3, 1, 5]
   assert chunks.order.dtype == jnp.int32
   assert chunks._replace(order=None) == (None, 2, 2, 3, 1, 5)
-  assert chunks.slots(1).tolist() == [3, 1, 5]
+  assert [chunks.slots(i).tolist() for i in (0, 1)] == [[2, 4, 0], [3, 1, 5]]
   # By default, parts are of one client; a chunk has one at least.
   four = in_chunks(work[:4], None, ChunkSize(2))
   assert (four.order.tolist(), four.part) == ([2, 0, 3, 1], 1)
@@ -70,3 +70,27 @@ def test_there_is_room_for_every_start_of_a_chunk_before_it_is_full():
   assert chunks.order.reshape(-1, 3)[:3].tolist() == [[0, 1, 6], [2, 3, 6], [4, 5, 6]]
   # Of 6 clients and 2 * 2 slots that may stay free.
   assert (int(chunks.number), chunks.most) == (3, 4)
+
+
+@pytest.mark.parametrize(
+  ('count', 'size', 'groups', 'most'),
+  [
+    (8, 4, 3, 3),  # One start of a chunk leaves three slots free at the most.
+    (7, 3, 4, 3),  # Also one: the third group begins it, the fourth is the second.
+    (7, 3, 5, 4),  # Two of them.
+    (7, 3, 2, 3),  # None.
+  ],
+)
+def test_the_most_chunks_have_room_for_the_slots_that_groups_leave_free(
+  count, size, groups, most
+):
+  group = jnp.zeros(count, jnp.int32)
+  chunks = in_chunks(jnp.ones(count, jnp.int32), group, ChunkSize(size, 1, groups))
+  assert chunks.most == most
+  assert chunks.order.size == most * size
+
+
+def test_clients_that_are_alone_in_their_chunks_need_no_groups():
+  group = jnp.array([1, 0, 1, 0], jnp.int32)
+  chunks = in_chunks(jnp.array([1, 2, 4, 3]), group, ChunkSize(1, 1, 2))
+  assert (chunks.order.tolist(), chunks.number) == ([2, 3, 1, 0], 4)

@@ -98,7 +98,7 @@ def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
   assert total == want.sum()
 
 
-@pytest.mark.parametrize('size', [1, 3])
+@pytest.mark.parametrize('size', [1, 2, 3])
 def test_one_client_is_mapped_like_many(size):
   def fn(x, y):
     return {'sum': x + y, 'shape': jnp.int32(x.ndim)}
@@ -199,3 +199,25 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
   assert (np.asarray(below) >= 0).all()
   if clients_per_part == 1:
     assert parts == 5
+
+
+@pytest.mark.parametrize('clients_per_part', [1, 2])
+def test_no_part_of_empty_places_is_looked_at(clients_per_part):
+  def body(values, total):
+    return values + 1, total + 1
+
+  nobody = jnp.zeros(4, bool)
+  results, total = client_map.in_parts(
+    body, jnp.arange(4.0), clients_per_part, jnp.int32(0), nobody
+  )
+  assert total == 0
+  assert not results.any()
+
+
+def test_parts_give_results_of_several_axes():
+  def body(rows, sums):
+    return rows[:, None, :2] * jnp.ones((1, 3, 1)), sums
+
+  rows = jnp.arange(20.0).reshape(4, 5)
+  results, _ = client_map.in_parts(body, rows, 2)
+  np.testing.assert_array_equal(results, np.repeat(rows[:, None, :2], 3, axis=1))

@@ -98,3 +98,13 @@ def test_cosines_are_of_whole_models():
   np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
   tiny = {name: 1e-3 * x for name, x in ours.items()}
   np.testing.assert_allclose(cosines(tiny, others), want, rtol=1e-4, atol=1e-6)
+
+
+def test_products_about_the_mean_of_some_rows_are_of_these_alone():
+  points, _ = helpers.blobs(8)
+  rows, valid = np.array([6, 1, 4]), np.array([True, False, True])
+  got = centered_gram(helpers.as_stack(points), jnp.asarray(valid), None, rows)
+  apart = (points[6].astype(np.float64) - points[4]) / 2
+  want = np.zeros((3, 3))
+  want[np.ix_([0, 2], [0, 2])] = apart @ apart * np.array([[1, -1], [-1, 1]])
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)

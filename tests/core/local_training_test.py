@@ -139,6 +139,7 @@ def test_a_run_follows_its_schedule():
   ('schedule', 'message'),
   [
     (lambda number: 0.0, 'positive, but gives 0.0'),
+    (lambda number: 1.0 * number, 'positive, but gives 0.0 for the first'),
     (lambda number: float('nan'), 'positive'),
     (lambda number: jnp.ones(2), 'to one number'),
     (lambda: 1.0, 'to one number'),

@@ -1,14 +1,17 @@
 """Stacks in the host's memory: the same results as on the devices."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.cohorts import arrangement
-from fesem_jax.core import client_map, offloading, sharding
+from fesem_jax.core import client_map, offloading, sharding, tree
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
@@ -259,3 +262,39 @@ def test_rows_are_whole_tiles_in_which_each_layer_begins_a_line():
   form = offloading.Form(tree, tuple(x.shape[1:] for x in leaves))
   assert form.size == 128 + 1 + 7 * 129
   assert_equal(offloading.unpack(np.asarray(rows), form), layers)
+
+
+def test_an_empty_place_beside_a_single_row_changes_nothing():
+  stack, models = stack_of(5, 1)
+  new = helpers.two_layers(np.random.default_rng(2), 2, size=130)
+  put = jax.jit(lambda s, m: s.put(jnp.array([3, 5]), m))(stack, new)
+  assert_equal(put, jax.tree.map(lambda x, r: x.at[3].set(r[0]), models, new))
+
+
+def test_rows_of_a_cohort_that_devices_cannot_share_come_to_all_devices():
+  stack, models = stack_of(8, 2)
+  for ids in ([5, 0, 3, 6], [5, 0, 3]):
+    cohort = Cohort(jnp.array(ids), everyone=False)
+    rows = jax.jit(lambda s, c=cohort: tree.rows_of(s, c))(stack)
+    assert offloading.is_offloaded(rows) == (len(ids) == 4)
+    assert_equal(rows, jax.tree.map(lambda x, i=cohort.ids: x[i], models))
+
+
+def test_shapes_of_a_state_say_which_stacks_are_in_host_memory():
+  mesh = sharding.client_mesh(2)
+  state = jax.eval_shape(
+    lambda: (offloading.repeat({'w': jnp.ones(3)}, 4, mesh), jnp.ones(2))
+  )
+  stack, other = offloading.placed(state, mesh)
+  assert stack.rows.sharding == offloading.in_host_memory(mesh)
+  assert stack.rows.sharding.memory_kind == 'pinned_host'
+  assert stack.rows.sharding.spec == PartitionSpec(sharding.CLIENTS)
+  assert stack.rows.shape == state[0].rows.shape
+  assert other is state[1]
+
+
+def test_rows_are_read_ahead_on_accelerators_alone():
+  for platform, ahead in (('cpu', False), ('gpu', True), ('tpu', True)):
+    device = types.SimpleNamespace(platform=platform)
+    mesh = types.SimpleNamespace(devices=np.array([device]))
+    assert offloading.reads_ahead(mesh) == ahead

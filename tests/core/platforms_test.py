@@ -131,3 +131,14 @@ def test_processes_ask_nobody_for_the_memory_that_chunks_may_take(monkeypatch):
   monkeypatch.setattr(processes, 'from_first', lambda make: pytest.fail('it asks'))
   device = types.SimpleNamespace(platform='gpu', device_kind='some GPU')
   assert sharding.memory_for_clients(device) == 4 * 2**30  # A quarter of 16 GiB.
+
+
+def test_implementations_are_of_their_platforms_and_accelerators_share_one(monkeypatch):
+  def chosen(*args, **functions):
+    return args, functions
+
+  monkeypatch.setattr(jax.lax, 'platform_dependent', chosen)
+  two = platforms.choose(abs, max, 1, 2)
+  assert two == ((1, 2), {'cpu': abs, 'tpu': max, 'default': max})
+  three = platforms.choose(abs, max, 1, 2, tpu=min)
+  assert three == ((1, 2), {'cpu': abs, 'tpu': min, 'default': max})

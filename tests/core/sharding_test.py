@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import types
 
 import jax
@@ -341,10 +342,123 @@ def test_products_on_accelerators_are_of_full_precision(monkeypatch):
 
 
 def test_a_process_may_use_some_cores(monkeypatch):
-  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {3, 5, 7}, raising=False)
+  of_process = {0: {3, 5, 7}}  # 0 is this process.
+  monkeypatch.setattr(os, 'sched_getaffinity', of_process.__getitem__, raising=False)
   assert sharding.cores() == 3
   monkeypatch.delattr(os, 'sched_getaffinity')
   monkeypatch.setattr(os, 'cpu_count', lambda: 5)
   assert sharding.cores() == 5
   monkeypatch.setattr(os, 'cpu_count', lambda: None)
   assert sharding.cores() == 1
+
+
+def test_dealing_looks_at_the_work_of_all_clients():
+  # One of more work, and equal ones: 9 | 8 8, 8 to the lighter, and so on.
+  order = sharding.deal(np.array([9, 8, 8, 8, 8, 8]))
+  assert sorted(order[:3].tolist()) == [0, 3, 5]
+  # 3 | 2, then 1 to the lighter half, which is full with it.
+  assert sharding.deal(np.array([3, 2, 1, 1])).tolist() == [0, 3, 1, 2]
+
+
+def test_clients_of_equal_work_keep_their_order_among_many():
+  work = np.random.default_rng(1).integers(1, 3, 3000)
+  # Who is dealt first in its half is the first of the largest.
+  order, largest = sharding.deal(work), np.flatnonzero(work == 2)
+  assert order[[0, 1500]].tolist() == largest[:2].tolist()
+
+
+def test_a_device_may_have_a_single_row():
+  rows = sharding.split_rows(
+    (2, 3), lambda d: np.full((1, 3), d), sharding.client_mesh(2)
+  )
+  np.testing.assert_array_equal(rows[:, 0], [0, 1])
+
+
+def test_keys_of_another_kind_are_placed_as_such(two_processes):
+  whole = NamedSharding(sharding.client_mesh(2), PartitionSpec())
+  key = jax.random.key(0, impl='rbg')
+  placed = sharding.place(key, whole)
+  assert jax.random.key_impl(placed) == jax.random.key_impl(key)
+  np.testing.assert_array_equal(jax.random.key_data(placed), jax.random.key_data(key))
+
+
+def test_memory_of_the_machine_is_the_least_of_its_limits(monkeypatch):
+  pages = {'SC_PHYS_PAGES': 1000, 'SC_PAGE_SIZE': 4096}
+  monkeypatch.setattr(os, 'sysconf', pages.__getitem__)
+  for limit, bytes_of in (
+    ('max\n', 4_096_000),
+    ('5000\n', 5000),
+    ('9999999', 4_096_000),
+  ):
+    monkeypatch.setattr(pathlib.Path, 'read_text', lambda path, text=limit: text)
+    assert sharding.host_memory() == bytes_of
+
+  def fails(*args):
+    raise OSError
+
+  monkeypatch.setattr(os, 'sysconf', fails)
+  monkeypatch.setattr(pathlib.Path, 'read_text', fails)
+  assert sharding.host_memory() is None
+
+
+@pytest.fixture
+def settings(monkeypatch):
+  """Those of JAX as a user may have chosen them, and what is then updated."""
+
+  def chosen(**values):
+    updated = {}
+    of_jax = types.SimpleNamespace(values=values, update=updated.__setitem__)
+    monkeypatch.setattr(jax, 'config', of_jax)
+    return updated
+
+  return chosen
+
+
+def test_programs_are_kept_unless_the_user_says_where_and_which(
+  settings, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(processes, 'initialize', lambda group: None)
+  monkeypatch.setattr(pathlib.Path, 'home', lambda: tmp_path)
+  seconds = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
+  monkeypatch.delenv(seconds, raising=False)
+
+  def kept(folder):
+    updated = settings(
+      jax_compilation_cache_dir=folder, jax_default_matmul_precision=None
+    )
+    sharding.setup_devices(1)
+    assert updated.pop('jax_num_cpu_devices') == 1
+    return updated
+
+  at_once = {'jax_persistent_cache_min_compile_time_secs': 0.0}
+  folder = str(tmp_path / '.cache' / 'fesem_jax')
+  assert kept(None) == {'jax_compilation_cache_dir': folder} | at_once
+  assert kept('elsewhere') == at_once
+  monkeypatch.setenv(seconds, '2')
+  assert kept('elsewhere') == {}
+
+
+def test_a_precision_that_the_user_chose_stays(settings):
+  updated = settings(jax_default_matmul_precision='high')
+  sharding.full_precision([fake_device('gpu')])
+  assert not updated
+
+
+def test_limits_of_the_number_of_clients_side_by_side():
+  def count(device, *shape):
+    mesh = types.SimpleNamespace(size=1, devices=np.array([device]))
+    params = {'w': jax.ShapeDtypeStruct(shape, jnp.float32)}
+    return sharding.default_clients_per_chunk(params, 1000, mesh)
+
+  cpu = fake_device('cpu')
+  # 200,000 numbers at the most: 66,667 twice, and 64 models without any number.
+  assert (count(cpu, 66_667), count(cpu, 0)) == (2, 64)
+  assert (count(cpu, 100_000), count(cpu, 200_000)) == (2, 1)
+
+  def room_for(number, each):
+    """An accelerator a quarter of which is a byte too small for one more."""
+    return fake_device(stats={'bytes_limit': 4 * ((number + 1) * each - 1)})
+
+  assert count(room_for(7, 24 * 125), 125) == 7
+  assert count(room_for(7, 24), 1) == 7
+  assert count(room_for(2, 24 * 72 + 120 * 2**20), 3, 3, 1, 8) == 2

@@ -203,3 +203,54 @@ def test_rows_are_added_to_one_cluster_or_to_all():
     means = matrix(sums.mean_of(got, origins))
     np.testing.assert_allclose(means[k], mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got.weight[k], weights[:, k].sum())
+
+
+@pytest.mark.parametrize(('num_rows', 'num_clusters'), [(6, 3), (300, 2), (20, 17)])
+def test_large_layers_are_added_on_accelerators_too(
+  num_rows, num_clusters, monkeypatch
+):
+  monkeypatch.setattr(sums.platforms, 'choose', lambda cpu, other, *args: other(*args))
+  rng = np.random.default_rng(5)
+  points, centers = (
+    {'w': rng.normal(size=(n, 5, 1000)).astype(np.float32)}
+    for n in (num_rows, num_clusters)
+  )
+  cluster = rng.integers(0, num_clusters, num_rows).astype(np.int32)
+  weights = rng.random(num_rows).astype(np.float32)
+  got = jax.jit(sums.weighted_mean)(points, cluster, weights, centers)
+  want = reference.means(matrix(points), cluster, weights, matrix(centers))
+  np.testing.assert_allclose(matrix(got), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('at_once', [1, 2**24])
+def test_layers_of_any_size_are_added_in_blocks(at_once, monkeypatch):
+  # Of a layer larger than a block, one row at a time; a layer may have no numbers.
+  monkeypatch.setattr(sums, '_NUMBERS_AT_ONCE', at_once)
+  rng = np.random.default_rng(6)
+  points, centers = helpers.two_layers(rng, 5), helpers.two_layers(rng, 2)
+  cluster, weights = jnp.array([0, 1, 1, 0, 1]), jnp.array([1.0, 2, 3, 4, 5])
+  want = reference.means(matrix(points), cluster, weights, matrix(centers))
+  for stack in (points, centers):
+    stack['none'] = jnp.zeros((len(stack['b']), 0))
+  got = jax.jit(sums.weighted_mean)(points, cluster, weights, centers)
+  np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-6)
+
+
+def test_as_many_rows_as_clusters_are_added_to_their_own():
+  centers = {'w': jnp.array([[10.0], [20.0], [30.0]])}
+  for count in (1, 2, 3):
+    few = {'w': centers['w'][:count]}
+    rows = {'w': jnp.arange(1.0, count + 1)[:, None]}
+    cluster, weights = jnp.arange(count)[::-1], jnp.full(count, 0.25)
+    # Weights below 1 are divided by, too.
+    got = jax.jit(sums.weighted_mean)(rows, cluster, weights, few)
+    np.testing.assert_allclose(got['w'][:, 0], np.arange(count, 0, -1), rtol=1e-6)
+
+
+def test_fewer_rows_than_clusters_are_added_to_all():
+  origins = {'w': jnp.zeros((3, 1))}
+  weights = jnp.array([[1.0, 0.0, 0.5], [1.0, 2.0, 0.5]])
+  rows = {'w': jnp.array([[4.0], [8.0]])}
+  found = sums.add_to_all(sums.no_sums(origins), rows, weights, origins)
+  assert found.weight.tolist() == [2, 2, 1]
+  assert found.params['w'].tolist() == [[12], [16], [6]]

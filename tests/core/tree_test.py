@@ -133,3 +133,7 @@ def test_distances_are_of_all_layers(backend, monkeypatch):
   )
   to_one = tree.row_distances(stack, tree.take(centers, jnp.array([1])))
   np.testing.assert_allclose(to_one, np.square(a - b[1]).sum(axis=1), rtol=1e-5)
+
+
+def test_without_any_shared_layer_no_row_is_chosen():
+  assert tree.rows_of_few({'own': None}, jnp.array([0, 0])) == {'own': None}

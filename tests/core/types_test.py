@@ -191,3 +191,16 @@ def test_reordered_clients_keep_what_is_theirs(held):
   assert turned.sizes().tolist() == [1, 1]
   assert turned.client_ids.tolist() == [1, 0]
   assert turned.info.clusters is turned.corruption is turned.groups is None
+
+
+def test_reordered_clients_keep_their_task():
+  y = np.arange(4.0).reshape(4, 1)
+  data = FederatedData.from_arrays(np.ones((4, 2)), y, [1, 3], task='regression')
+  assert data.reorder(np.array([1, 0])).task == 'regression'
+
+
+def test_data_of_no_clients_stay_so_unless_they_are_padded():
+  data = FederatedData.from_arrays(np.ones((0, 2)), [], [], num_classes=2)
+  nobody = np.array([], int)
+  assert data.reorder(nobody).num_clients == 0
+  assert data.reorder(nobody, num_clients=2).client_ids.tolist() == [0, 1]

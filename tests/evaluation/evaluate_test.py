@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
@@ -66,8 +67,10 @@ def test_without_any_test_example_scores_are_nan():
   assert np.isnan(scores_of(nothing)).all()
 
 
-@pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (2, 2), (8, 1)])
-def test_models_are_measured_on_their_own_clients(chunk, devices):
+@pytest.mark.parametrize(
+  ('chunk', 'devices', 'epochs'), [(1, 1, 1), (2, 2, 2), (8, 1, 2)]
+)
+def test_models_are_measured_on_their_own_clients(chunk, devices, epochs):
   # 300 test examples need several batches; one client has none.
   train = helpers.federation([6, 5, 9, 4], seed=1)
   test = helpers.federation([300, 0, 7, 20], seed=2)
@@ -79,13 +82,13 @@ def test_models_are_measured_on_their_own_clients(chunk, devices):
   key = jax.random.key(2)
   measure = jax.jit(
     lambda state, train, test: evaluate.evaluate_clients(
-      algorithm.deployed(state, train), local, train, test, key, 2
+      algorithm.deployed(state, train), local, train, test, key, epochs
     )
   )
   deployed, finetuned, failed = measure(state, train, test)
   assert not failed.any()
   models = algorithm.client_params(state, train, jnp.arange(4))
-  tuning = local._replace(schedule=Schedule(4, epochs=2))
+  tuning = local._replace(schedule=Schedule(4, epochs=epochs))
 
   @jax.jit
   def tune(models, train):
@@ -222,3 +225,66 @@ def test_counts_are_as_wide_as_the_largest_client_needs(most, dtype):
     np.testing.assert_array_equal(counts, [[most, 0], [3, 0]])
   assert evaluate.scores(totals, CLASSIFICATION)['micro_accuracy'] == 1
   assert CLASSIFICATION.num_measured(totals.sums).tolist() == [most, 3]
+
+
+def test_clients_of_one_training_example_are_fine_tuned_and_those_of_none_are_not():
+  train, test = helpers.federation([1, 0, 6]), helpers.federation([7] * 3, seed=1)
+  local = helpers.local(epochs=3, chunk=3, hidden=())
+  metrics = (('loss', classification.cross_entropy),)
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  params, key = local.model.init(jax.random.key(0)), jax.random.key(4)
+  one = jax.tree.map(lambda p: p[None], params)
+  deployed, tuned, failed = evaluate.evaluate_clients(
+    ClientModels(one), local, train, test, key, 1
+  )
+  assert not failed.any()
+  start = reference.from_params(one, 0)
+  for i in range(3):
+    batches = helpers.batches(train, Schedule(4, 1), i, key)
+    ends = start, reference.local_sgd(start, batches, 0.1)[0] if batches else start
+    for totals, model in zip((deployed, tuned), ends, strict=True):
+      loss = 7 * reference.loss_and_gradient(model, *test.client(i))[0]
+      np.testing.assert_allclose(totals.metrics['loss'][i], loss, rtol=1e-5)
+
+
+def test_fine_tuning_changes_the_models_of_a_mixture_and_not_their_weights():
+  train, test = helpers.federation([6]), helpers.federation([20], seed=1)
+  local = helpers.local(batch_size=0, rate=0.5, hidden=())
+  metrics = (('loss', classification.cross_entropy),)
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
+  weights = np.array([0.25, 0.75])
+  used = ClientModels(centers, mixture=jnp.asarray(weights[None], jnp.float32))
+  _, tuned, _ = evaluate.evaluate_clients(
+    used, local, train, test, jax.random.key(0), 1
+  )
+
+  def of_labels(models, x, y):
+    """[K, N, L] probabilities, [K, N] shares of the models in those of the labels."""
+    odds = np.exp([x @ kernel + bias for kernel, bias in models])
+    each = odds / odds.sum(axis=2, keepdims=True)
+    own = weights[:, None] * each[:, np.arange(len(y)), y]
+    return each, own
+
+  (x, y), new = train.client(0), []
+  models = [reference.from_params(centers, k)[0] for k in range(2)]
+  each, own = of_labels(models, x, y)
+  for k, (kernel, bias) in enumerate(models):
+    error = (own[k] / own.sum(axis=0))[:, None] * (each[k] - np.eye(3)[y]) / len(y)
+    new.append((kernel - 0.5 * x.T @ error, bias - 0.5 * error.sum(axis=0)))
+  loss = -np.log(of_labels(new, *test.client(0))[1].sum(axis=0)).sum()
+  np.testing.assert_allclose(tuned.metrics['loss'], [loss], rtol=1e-5)
+
+
+def test_a_client_without_training_examples_takes_no_step_of_weight_decay():
+  train, test = helpers.federation([0, 3]), helpers.federation([5, 5], seed=1)
+  decay = optax.chain(optax.add_decayed_weights(0.5), optax.sgd(0.1))
+  local = helpers.local(optimizer=decay, hidden=())
+  metrics = (('loss', classification.cross_entropy),)
+  local = local._replace(model=local.model._replace(metrics=metrics))
+  one = jax.tree.map(lambda p: p[None], local.model.init(jax.random.key(0)))
+  deployed, tuned, _ = evaluate.evaluate_clients(
+    ClientModels(one), local, train, test, jax.random.key(0), 1
+  )
+  same = np.asarray(tuned.metrics['loss'] == deployed.metrics['loss'])
+  assert same.tolist() == [True, False]

@@ -8,7 +8,7 @@ import pytest
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.types import FederatedData, Model
 from fesem_jax.evaluation import evaluate
-from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
 from fesem_jax.tasks.classification import Counts
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -50,8 +50,8 @@ def test_metrics_need_names_of_their_own():
       evaluate.check_metrics(model._replace(metrics=metrics))
 
 
-def test_examples_of_several_batches_are_each_measured_once():
-  sizes = [300, 0, 128, 129]
+@pytest.mark.parametrize('sizes', [[300, 0, 128, 129], [3, 257, 1, 0]])
+def test_examples_of_several_batches_are_each_measured_once(sizes):
   y = np.concatenate([np.arange(n) % 3 for n in sizes]).astype(np.int32)
   data = FederatedData.from_arrays(
     np.zeros((len(y), 2), np.float32), y, sizes, num_classes=3
@@ -86,3 +86,17 @@ def test_unseen_clients_take_the_first_of_equal_models_that_clients_use():
   alone = ClientModels(jax.tree.map(lambda x: x[None], one))
   found = evaluate.models_of_unseen(alone, exists, local, data)
   assert found.choice.tolist() == [0] * 3
+
+
+def test_tokens_of_one_client_may_be_more_than_its_examples_and_a_byte_can_count():
+  y = np.ones((2, 200), np.int32)
+  data = FederatedData.from_arrays(
+    np.zeros((2, 200), np.float32), y, [2], num_classes=2, task='sequence'
+  )
+  model = Model(
+    lambda key: jnp.zeros(2),
+    lambda p, x: jnp.broadcast_to(p, (*x.shape, 2)),
+    task=SEQUENCE,
+  )
+  totals = evaluate.measure_chunk(model, jnp.array([[0.0, 1.0]]), data, jnp.arange(1))
+  assert SEQUENCE.num_measured(totals.sums).tolist() == [400]

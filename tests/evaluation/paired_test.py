@@ -120,3 +120,22 @@ def test_intervals_of_fewer_seeds_say_so():
   assert finetuned == [
     '| a | +0.00 | +0.00 to +0.00 (2 seeds) |', '| b | +0.00 | +0.00 to +0.00 |'
   ]  # fmt: skip
+
+
+def test_a_method_with_fewer_finished_seeds_may_be_the_best():
+  summaries = {'a': [summary(0.5), summary(0.75)], 'b': [summary(0.875), None]}
+  assert paired.best(summaries) == 'b'
+
+
+def test_methods_are_compared_with_the_reference_that_is_asked_for():
+  summaries = {'a': [summary(0.5)], 'b': [summary(0.75)]}
+  found = paired.differences(summaries, 'a')
+  assert found['reference'] == 'a'
+  assert [(row['method'], row['mean']) for row in found['deployed']] == [('b', 25.0)]
+
+
+def test_a_reference_is_one_of_the_methods_or_none():
+  paired.check_reference('', ['a', 'b'])
+  paired.check_reference('b', ['a', 'b'])
+  with pytest.raises(UserError, match='`reference=c` is none of the methods'):
+    paired.check_reference('c', ['a', 'b'])

@@ -67,3 +67,14 @@ def test_records_and_tables_have_the_clients_that_were_measured():
   assert columns['best_cluster'].tolist() == [0, 2, 2, 0]
   assert columns['regret'] is found.regret
   assert columns['margin'] is found.margin
+
+
+def test_of_two_centers_the_other_one_is_the_margin():
+  found = regret.hindsight(np.array([[1.0, 4.0], [3.0, 2.5]]), np.array([0, 1]))
+  assert found.margin.tolist() == [3, 0.5]
+
+
+def test_the_share_of_misassigned_clients_is_of_those_with_a_better_center():
+  found = regret.hindsight(LOSSES[:3], CHOICE[:3])
+  record = regret.as_record(found, found, CHOICE[:3], (np.ones(3), np.ones(3)), 0.0)
+  assert record['regret']['misassigned'] == 1 / 3
