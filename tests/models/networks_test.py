@@ -30,6 +30,12 @@ from tests.support.methods import federation, run
     ('celeba_cnn', (84, 84, 3), 2, 896 + 3 * 9248 + 4 * 64 + 6 * 6 * 32 * 2 + 2),
     ('lenet5', (28, 28), 10, 61_706),  # As published of LeNet-5, in a frame ...
     ('lenet5', (32, 32), 10, 61_706),  # ... and without.
+    ('lenet5', (31, 31), 10, 61_706),
+    # A frame that one side is too small for: 5 x 8 pixels of 16 channels are left.
+    ('lenet5', (28, 40), 10, 61_706 + (5 * 8 - 25) * 16 * 120),
+    ('lenet5', (40, 28), 10, 61_706 + (5 * 8 - 25) * 16 * 120),
+    ('lenet5', (12, 15), 10, 61_706 - 24 * 16 * 120),  # A single one.
+    ('lenet5', (15, 12), 10, 61_706 - 24 * 16 * 120),
     ('lenet5', (32, 32, 3), 10, 62_006),  # As PyTorch's tutorial on CIFAR-10.
     ('niid_bench_cnn', (28, 28), 10, 44_426),
     ('niid_bench_cnn', (32, 32, 3), 10, 62_006),
@@ -164,6 +170,8 @@ def test_nnx_modules_with_other_state_are_refused(part, message):
 def test_nnx_modules_are_given_as_functions_that_make_them():
   with pytest.raises(UserError, match='NnxNet is no Linen module: give from_flax a f'):
     models.from_flax(NnxNet((5,), 3, nnx.Rngs(0)), helpers.SHAPE)
+  with pytest.raises(UserError, match='int is no Linen module: give from_flax a f'):
+    models.from_flax(3, helpers.SHAPE)
   with pytest.raises(UserError, match='makes a int'):
     models.from_flax(lambda rngs: 3, helpers.SHAPE)
 
@@ -213,6 +221,22 @@ def test_the_smallest_images_have_logits_and_smaller_ones_are_refused(name, leas
   for shape in ((least - 1, least), (least, least - 1, 2)):
     with pytest.raises(UserError, match=f'needs images of at least {least} pixels a s'):
       models.build(name, shape, 3)
+
+
+@pytest.mark.parametrize('name', ['resnet20', 'resnet18'])
+def test_deep_residual_networks_take_images_of_one_pixel(name):
+  assert models.build(name, (1, 1), 3).apply is not None
+  with pytest.raises(UserError, match='needs images of at least 1 pixels a side'):
+    models.build(name, (0, 1), 3)
+
+
+@pytest.mark.parametrize(
+  'name', ['small_cnn', 'emnist_cnn', 'celeba_cnn', 'lenet5', 'niid_bench_cnn',
+           'resnet8', 'resnet20', 'resnet18']
+)  # fmt: skip
+def test_convolutions_are_computed_as_asked_for(name):
+  with pytest.raises(ValueError, match=r"method must be one of .* not 'winograd'"):
+    models.build(name, (16, 16), 3, conv_method='winograd')
 
 
 def pool(x, padded=False):
