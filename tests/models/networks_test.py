@@ -65,6 +65,16 @@ def test_layers_are_named_in_order():
   assert list(params) == ['dense0', 'dense1', 'logits']
 
 
+def test_layers_that_run_one_after_the_other_are_said():
+  for name, shape, layers in (
+    ('mlp', (4,), ('dense0', 'logits')),
+    ('niid_bench_cnn', (16, 16), ('conv0', 'conv1', 'dense0', 'dense1', 'logits')),
+    ('resnet8', (4, 4), ()),  # Its shortcuts skip some.
+  ):
+    assert models.build(name, shape, 3).layers == layers
+  assert models.from_flax(nn.Dense(3), (4,)).layers == ()
+
+
 def test_celeba_cnn_treats_examples_one_by_one():
   # LEAF's batch statistics would let a batch's other examples change the logits.
   model = models.build('celeba_cnn', (84, 84, 3), 2)
@@ -178,7 +188,17 @@ def test_nnx_modules_are_given_as_functions_that_make_them():
 
 def test_a_loss_goes_with_the_module():
   loss = optax.softmax_cross_entropy_with_integer_labels
-  assert models.from_flax(nn.Dense(3), (4,), loss).loss is loss
+  model = models.from_flax(nn.Dense(3), (4,), loss)
+  assert model.loss is loss
+  assert model.metrics == ()
+
+
+def test_metrics_go_with_the_module():
+  def top(logits, y):
+    return logits.max(axis=1)
+
+  model = models.from_flax(nn.Dense(3), (4,), metrics={'top': top})
+  assert model.metrics == (('top', top),)
 
 
 def test_mistakes_name_the_flag():

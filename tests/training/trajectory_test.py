@@ -184,6 +184,7 @@ def test_a_bad_client_is_followed_to_where_it_ends_and_not_to_what_it_sends():
   end = spelled_out(local, lambda t, w, first: 0.0 * w)[-1]
   np.testing.assert_allclose(vector(task.end), end, rtol=1e-3, atol=1e-5)
   assert int(steps.taken) == 3
+  assert {x.shape[0] for x in jax.tree.leaves((task.start, task.end))} == {1}
 
 
 def test_corrections_that_a_method_replaces_are_left_as_they_are():
