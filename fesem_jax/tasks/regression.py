@@ -79,7 +79,7 @@ def _figures(
   # Equal targets scatter by what float32 rounds off their mean.
   rounding = count[..., None] * np.square(4 * np.finfo(np.float32).eps * mean)
   scatter = np.where(scatter > rounding, scatter, 0.0)
-  with np.errstate(invalid='ignore', divide='ignore'):
+  with np.errstate(invalid='ignore'):
     loss = squared.mean(axis=-1) / count
     constant = np.where(squared > 0, 0.0, 1.0)
     r2 = np.where(

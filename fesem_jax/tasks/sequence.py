@@ -65,7 +65,7 @@ def _measure(
 
 def _by_client(counts: TokenCounts) -> dict[str, np.ndarray]:
   correct, tokens, loss = (np.asarray(x, np.float64) for x in counts)
-  with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
+  with np.errstate(invalid='ignore', over='ignore'):
     return {'accuracy': correct / tokens, 'perplexity': np.exp(loss / tokens)}
 
 

@@ -110,8 +110,7 @@ def _mean_losses(
       with jax.default_matmul_precision('highest'):
         return weighted_loss(local.model, model, x, y, weights)
 
-    count = weights.sum()
-    return jnp.where(count > 0, jax.lax.map(mean, models) * count, 0.0)
+    return jax.lax.map(mean, models) * weights.sum()
 
   def put(step: jax.Array, total: jax.Array, found: jax.Array) -> jax.Array:
     del step

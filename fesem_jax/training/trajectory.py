@@ -124,15 +124,14 @@ def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> Steps:
     ids, keys = ids[0], keys[0]
   taken = batching.num_steps(local.schedule, sizes, data.max_examples, task.epochs)[0]
   start = tree.unstack(task.start, 0)
-  names = start.keys() if layers is None else layers
   frozen = None
   if layers is not None:
     frozen = {name: x for name, x in start.items() if name not in layers}
 
   def learning(params: Params) -> Params:
-    if params is None or layers is None:
+    if layers is None:
       return params
-    return {name: params[name] for name in names}
+    return {name: params[name] for name in layers}
 
   anchor = task.start if task.anchor is None else task.anchor
   anchor = None if task.penalty is None else learning(tree.unstack(anchor, 0))

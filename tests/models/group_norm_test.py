@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -83,7 +84,29 @@ def test_the_message_on_batch_statistics_says_how_to_mend_it():
 
 
 def test_mistakes_are_named():
+  assert models.with_group_norm(Net(), 1) is not None
   with pytest.raises(UserError, match='`groups=0` must be at least 1'):
     models.with_group_norm(Net(), 0)
   with pytest.raises(UserError, match='norm normalizes axis 1'):
     models.from_flax(models.with_group_norm(Net(axis=1)), SHAPE)
+
+
+def alone(x, groups=1, **options):
+  """What a BatchNorm without parameters gives in groups."""
+  layer = nn.BatchNorm(True, use_scale=False, use_bias=False, **options)
+  return models.with_group_norm(layer, groups).init_with_output(jax.random.key(0), x)[0]
+
+
+def test_a_slow_variance_stays_exact_about_a_large_mean():
+  x = 3000 + np.random.default_rng(0).normal(size=(2, 4, 5, 2)).astype(np.float32)
+  wanted = x.astype(np.float64)
+  wanted -= wanted.mean(axis=(1, 2, 3), keepdims=True)
+  wanted /= wanted.std(axis=(1, 2, 3), keepdims=True)
+  found = alone(x, use_fast_variance=False)
+  np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_a_layer_computes_in_the_precision_that_it_had():
+  x = np.ones((1, 2, 2, 2), np.float32)
+  assert alone(x, dtype=jnp.bfloat16).dtype == jnp.bfloat16
+  assert alone(x).dtype == np.float32

@@ -2,10 +2,12 @@
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fesem_jax import models
+from fesem_jax.core.types import Model
 from fesem_jax.models.initializers import pytorch
 from fesem_jax.utils.errors import UserError
 
@@ -53,7 +55,8 @@ def test_recurrent_layers_and_embeddings_start_as_those_of_pytorch():
       assert 0.9 * bound < np.abs(own[name]).max() <= bound
     # Two biases that only add up have a triangular density; a new gate has one.
     sums, single = own['bias'][:-width], own['bias'][-width:]
-    assert bound < np.abs(sums).max() <= 2 * bound
+    for gate in np.split(sums, 2):
+      assert bound < np.abs(gate).max() <= 2 * bound
     assert sums.std() == pytest.approx(bound * (2 / 3) ** 0.5, rel=0.15)
     assert np.abs(single).max() <= bound
   assert after['embedding']['embedding'].std() == pytest.approx(1.0, rel=0.2)
@@ -62,3 +65,20 @@ def test_recurrent_layers_and_embeddings_start_as_those_of_pytorch():
   bias = after['lstm0']['bias']
   assert np.abs(bias).max() <= 2 * bound  # The forget gate too.
   assert bias.std() == pytest.approx(bound * (2 / 3) ** 0.5, rel=0.1)
+
+
+def test_each_kernel_and_then_each_table_is_drawn_from_a_key_of_its_own():
+  zeros, key = jnp.zeros, jax.random.key(7)
+  layers = {
+    'table': {'embedding': zeros((5, 3))},
+    'last': {'kernel': zeros((4, 5)), 'bias': zeros(5)},
+    'first': {'kernel': zeros((3, 4))},
+  }
+  found = pytorch(Model(lambda key: layers, lambda params, x: x)).init(key)
+  # In the order of names: first, last; then the table.
+  for i, (name, shape) in enumerate((('kernel', (4, 5)), ('bias', (5,)))):
+    own = jax.random.fold_in(jax.random.fold_in(key, 1), i)
+    wanted = jax.random.uniform(own, shape, minval=-0.5, maxval=0.5)
+    np.testing.assert_array_equal(found['last'][name], wanted)
+  wanted = jax.random.normal(jax.random.fold_in(key, 2), (5, 3))
+  np.testing.assert_array_equal(found['table']['embedding'], wanted)

@@ -99,3 +99,17 @@ def test_a_mixture_has_no_single_model():
   used = ClientModels(centers_of(local), mixture=jnp.asarray(WEIGHTS, jnp.float32))
   with pytest.raises(ValueError, match='mixture'):
     used.params(4)
+
+
+def test_a_mixture_that_is_drawn_weighs_its_models_alike():
+  local = helpers.local()
+  used = ClientModels(centers_of(local), mixture=jnp.asarray(WEIGHTS, jnp.float32))
+  model, _, _ = as_one_model(local.model, used)
+  params = jax.jit(model.init)(jax.random.key(0))
+  np.testing.assert_allclose(np.exp(params['log_weights']), [1 / 3] * 3, rtol=1e-6)
+  shapes = jax.tree.map(jnp.shape, (params['models'], used.shared))
+  assert shapes[0] == shapes[1]
+  first, second, _ = params['models']['dense0']['kernel']
+  assert (first != second).any()
+  # Its layers do not lie where products of dense layers are looked up.
+  assert model.apply_with is None

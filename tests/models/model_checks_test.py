@@ -57,6 +57,13 @@ BARE = Model(kernel, lambda params, x: x @ params)
       'apply gives tuple, not an array of float32 logits',
     ),
     (
+      Model(
+        lambda key: {'logits': {'kernel': kernel(key)}},
+        lambda params, x: (x @ params['logits']['kernel']).astype(jnp.int32),
+      ),
+      'apply gives int32, not an array of float32 logits',
+    ),
+    (
       with_part(lambda: jnp.ones(3))._replace(
         metrics=(('hits', lambda logits, y: (logits.argmax(axis=1) == y).mean()),)
       ),
@@ -87,7 +94,11 @@ def test_sound_models_pass():
   kernels = [x.ndim for x in jax.tree.leaves(flax.init(jax.random.key(0)))]
   assert 3 in kernels
   listed = Model(lambda key: [kernel(key)], lambda params, x: x @ params[0])
-  for model in (flax, listed, with_part(lambda: np.ones(3)), helpers.local().model):
+  measured = with_part(lambda: jnp.ones(3))._replace(
+    metrics=(('label', lambda logits, y: 1.0 * y),)
+  )
+  whole = with_part(lambda: np.ones(3))
+  for model in (flax, listed, whole, measured, helpers.local().model):
     check_model(model, helpers.SHAPE, helpers.CLASSES)
 
 
@@ -218,3 +229,6 @@ def test_dropout_of_rate_zero_is_no_dropout():
     return NnxNet(rngs, {'rngs': rngs}, rate=0.0)
 
   assert models.from_flax(none, helpers.SHAPE).apply_train is None
+  # It needs no random numbers either.
+  without = models.from_flax(lambda rngs: NnxNet(rngs, {}, rate=0.0), helpers.SHAPE)
+  assert without.apply_train is None

@@ -30,6 +30,12 @@ from tests.support.methods import federation, run
     ('celeba_cnn', (84, 84, 3), 2, 896 + 3 * 9248 + 4 * 64 + 6 * 6 * 32 * 2 + 2),
     ('lenet5', (28, 28), 10, 61_706),  # As published of LeNet-5, in a frame ...
     ('lenet5', (32, 32), 10, 61_706),  # ... and without.
+    ('lenet5', (31, 31), 10, 61_706),
+    # A frame that one side is too small for: 5 x 8 pixels of 16 channels are left.
+    ('lenet5', (28, 40), 10, 61_706 + (5 * 8 - 25) * 16 * 120),
+    ('lenet5', (40, 28), 10, 61_706 + (5 * 8 - 25) * 16 * 120),
+    ('lenet5', (12, 15), 10, 61_706 - 24 * 16 * 120),  # A single one.
+    ('lenet5', (15, 12), 10, 61_706 - 24 * 16 * 120),
     ('lenet5', (32, 32, 3), 10, 62_006),  # As PyTorch's tutorial on CIFAR-10.
     ('niid_bench_cnn', (28, 28), 10, 44_426),
     ('niid_bench_cnn', (32, 32, 3), 10, 62_006),
@@ -57,6 +63,16 @@ def test_layers_are_named_in_order():
   assert list(params) == ['conv0', 'conv1', 'dense', 'logits']
   params = models.build('mlp', (4,), 2, (7, 5)).init(jax.random.key(0))
   assert list(params) == ['dense0', 'dense1', 'logits']
+
+
+def test_layers_that_run_one_after_the_other_are_said():
+  for name, shape, layers in (
+    ('mlp', (4,), ('dense0', 'logits')),
+    ('niid_bench_cnn', (16, 16), ('conv0', 'conv1', 'dense0', 'dense1', 'logits')),
+    ('resnet8', (4, 4), ()),  # Its shortcuts skip some.
+  ):
+    assert models.build(name, shape, 3).layers == layers
+  assert models.from_flax(nn.Dense(3), (4,)).layers == ()
 
 
 def test_celeba_cnn_treats_examples_one_by_one():
@@ -164,13 +180,25 @@ def test_nnx_modules_with_other_state_are_refused(part, message):
 def test_nnx_modules_are_given_as_functions_that_make_them():
   with pytest.raises(UserError, match='NnxNet is no Linen module: give from_flax a f'):
     models.from_flax(NnxNet((5,), 3, nnx.Rngs(0)), helpers.SHAPE)
+  with pytest.raises(UserError, match='int is no Linen module: give from_flax a f'):
+    models.from_flax(3, helpers.SHAPE)
   with pytest.raises(UserError, match='makes a int'):
     models.from_flax(lambda rngs: 3, helpers.SHAPE)
 
 
 def test_a_loss_goes_with_the_module():
   loss = optax.softmax_cross_entropy_with_integer_labels
-  assert models.from_flax(nn.Dense(3), (4,), loss).loss is loss
+  model = models.from_flax(nn.Dense(3), (4,), loss)
+  assert model.loss is loss
+  assert model.metrics == ()
+
+
+def test_metrics_go_with_the_module():
+  def top(logits, y):
+    return logits.max(axis=1)
+
+  model = models.from_flax(nn.Dense(3), (4,), metrics={'top': top})
+  assert model.metrics == (('top', top),)
 
 
 def test_mistakes_name_the_flag():
@@ -213,6 +241,22 @@ def test_the_smallest_images_have_logits_and_smaller_ones_are_refused(name, leas
   for shape in ((least - 1, least), (least, least - 1, 2)):
     with pytest.raises(UserError, match=f'needs images of at least {least} pixels a s'):
       models.build(name, shape, 3)
+
+
+@pytest.mark.parametrize('name', ['resnet20', 'resnet18'])
+def test_deep_residual_networks_take_images_of_one_pixel(name):
+  assert models.build(name, (1, 1), 3).apply is not None
+  with pytest.raises(UserError, match='needs images of at least 1 pixels a side'):
+    models.build(name, (0, 1), 3)
+
+
+@pytest.mark.parametrize(
+  'name', ['small_cnn', 'emnist_cnn', 'celeba_cnn', 'lenet5', 'niid_bench_cnn',
+           'resnet8', 'resnet20', 'resnet18']
+)  # fmt: skip
+def test_convolutions_are_computed_as_asked_for(name):
+  with pytest.raises(ValueError, match=r"method must be one of .* not 'winograd'"):
+    models.build(name, (16, 16), 3, conv_method='winograd')
 
 
 def pool(x, padded=False):

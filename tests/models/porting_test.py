@@ -208,3 +208,18 @@ def test_two_channels_are_turned_like_any_others():
   wanted = flat @ state['fc.weight'].T + state['fc.bias']
   got = model.apply(params, porting.inputs(x, (1, 4, 1)))
   np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+class Averaged(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    x = nn.Conv(4, (1, 1), use_bias=False, name='conv')(x).mean(axis=-1)
+    return nn.Dense(3, name='logits')(x.reshape(x.shape[0], -1))
+
+
+def test_pixels_of_averaged_channels_keep_their_order():
+  model = networks.as_model(Averaged(), (3, 3, 1))
+  state = draw(conv__weight=(4, 1, 1, 1), fc__weight=(3, 9), fc__bias=(3,))
+  params = porting.from_state_dict(model, state)
+  kernel = params['logits']['kernel']
+  np.testing.assert_allclose(kernel, state['fc.weight'].T, rtol=1e-6)

@@ -4,6 +4,7 @@ import dataclasses
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -119,6 +120,7 @@ def test_layers_beside_constants_may_be_of_clients_and_centers():
   )
   whole = starting.with_constants(model, used)
   assert whole.num_models() == 2
+  assert whole.own.keys() == whole.shared.keys()
   every = whole.params(3)
   for i in range(3):
     np.testing.assert_array_equal(
@@ -165,3 +167,18 @@ def test_methods_train_as_if_only_these_layers_were_the_model(name):
   chex.assert_trees_all_close(
     jax.device_get(state), jax.device_get(want), rtol=1e-4, atol=1e-5
   )
+
+
+def test_products_of_all_dense_layers_can_be_given_beside_constants():
+  model, given = frozen()
+  params, seen = model.init(jax.random.key(1)), []
+
+  def multiply(path, x):
+    seen.append((path, x.shape))
+    return jnp.full((4, 3), 2.0) if path == ('logits',) else None
+
+  got = model.apply_with(params, X, multiply)
+  assert seen == [(('dense0',), (4, 6)), (('logits',), (4, 5))]
+  np.testing.assert_allclose(got, np.tile(2 + given['logits/bias'], (4, 1)), rtol=1e-6)
+  without = starting.train_only(MODEL._replace(apply_with=None), ['logits'])
+  assert without.apply_with is None

@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score, root_mean_squared_error
 from fesem_jax.data.pool import from_clients
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import REGRESSION
-from fesem_jax.tasks.regression import squared_error
+from fesem_jax.tasks.regression import Errors, squared_error
 from fesem_jax.utils.errors import UserError
 
 
@@ -83,6 +83,8 @@ def test_nothing_changes_the_sums_of_some_examples():
   assert [np.asarray(x).tolist() for x in none] == [0, [0, 0], [0, 0], [0, 0]]
   for both in (REGRESSION.add(some, none), REGRESSION.add(none, some)):
     jax.tree.map(np.testing.assert_array_equal, both, some)
+  one = REGRESSION.measure(y[:1] + 1, y[:1], np.ones(1, np.float32), 2)
+  jax.tree.map(np.testing.assert_array_equal, REGRESSION.add(none, one), one)
   nothing = REGRESSION.add(none, none)
   jax.tree.map(np.testing.assert_array_equal, nothing, none)
   assert np.asarray(REGRESSION.num_measured(some)).dtype == np.float64
@@ -179,3 +181,24 @@ def test_targets_of_a_loader_stay_numbers():
   clients = {'b': (x, np.array([0.5, 1.5, 2.5])), 'a': (x[:1], np.array([-0.25]))}
   pool = from_clients(clients, None, where='here', num_classes=1, scale=1.0)
   assert pool.y.tolist() == [-0.25, 0.5, 1.5, 2.5]
+
+
+def test_a_single_example_has_an_r2_of_1_or_0_and_counts_like_any_other():
+  one, two = np.full((1, 1), 2.0, np.float32), np.array([[0.0], [4.0]], np.float32)
+  own = evaluate.client_figures(totals_of([one, one], [one, one + 1]), REGRESSION)
+  assert own['r2'].tolist() == [1, 0]
+  # Errors of 0, 0 and 3, of targets that scatter by 8 about their mean.
+  found = REGRESSION.micro(totals_of([two, one], [two, one + 3]).sums)
+  np.testing.assert_allclose(found['loss'], 3)
+  np.testing.assert_allclose(found['r2'], 1 - 9 / 8)
+
+
+@pytest.mark.parametrize(
+  ('scatter', 'r2'), [(15.5, 0.0), (16.0, 0.0), (16.5, 1 - 33 / 16.5)]
+)
+def test_what_scatters_by_4_units_of_the_last_place_of_the_mean_is_constant(
+  scatter, r2
+):
+  mean = np.array([[2.0**23]])  # The next float32 is larger by 1.
+  errors = Errors(np.array([1.0]), np.array([[33.0]]), mean, np.array([[scatter]]))
+  np.testing.assert_allclose(REGRESSION.by_client(errors)['r2'], [r2])

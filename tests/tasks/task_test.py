@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from fesem_jax import tasks
-from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
+from fesem_jax.tasks import (
+  CLASSIFICATION,
+  REGRESSION,
+  SEQUENCE,
+  classification,
+  regression,
+  sequence,
+)
 from fesem_jax.utils.errors import UserError
 
 ACCURACY, (RMSE, R2, LOSS) = CLASSIFICATION.primary, REGRESSION.figures
@@ -53,6 +60,7 @@ def test_the_task_of_a_record_is_named_in_it_or_known_by_its_figures():
     assert tasks.of({'task': task.name}) is task
     scores = dict.fromkeys(task.columns, 0.5)
     assert tasks.of_scores(scores | {'micro_own': 1.0}) is task
+    assert tasks.of_scores(scores) is task
   assert tasks.of({}) is tasks.of_scores({}) is CLASSIFICATION  # Of older versions.
   for name in ('ranking', ['regression']):
     with pytest.raises(UserError, match='which this version does not have; it has cl'):
@@ -88,3 +96,21 @@ def test_predictions_are_the_likeliest_classes_or_the_outputs_themselves():
   found = SEQUENCE.predict(logits[None])
   assert (found.tolist(), found.dtype) == ([[1, 0]], np.int32)
   assert REGRESSION.predict(logits) is logits
+
+
+def test_names_of_figures_may_contain_what_stands_behind_micro():
+  top = ACCURACY._replace(name='top_5')
+  task = CLASSIFICATION._replace(figures=(ACCURACY, top))
+  assert task.figure('micro_top_5') is task.figure('macro_top_5') is top
+
+
+def test_figures_of_clients_without_examples_pass_where_errors_of_arithmetic_raise():
+  nothing = {
+    CLASSIFICATION: classification.Counts(*np.zeros((3, 2, 4), int)),
+    REGRESSION: regression.Errors(np.zeros(2), *np.zeros((3, 2, 1))),
+    SEQUENCE: sequence.TokenCounts(*np.zeros((3, 2))),
+  }
+  with np.errstate(all='raise'):
+    for task, sums in nothing.items():
+      for figures in (task.by_client(sums), task.micro(sums)):
+        assert all(np.isnan(x).all() for x in figures.values())

@@ -11,7 +11,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.core import tree
-from fesem_jax.core.types import Cohort
+from fesem_jax.core.types import Cohort, Model
 from fesem_jax.training.client_losses import (
   cohort_gradients,
   cohort_losses,
@@ -19,7 +19,7 @@ from fesem_jax.training.client_losses import (
   own_losses,
   start_by_loss,
 )
-from fesem_jax.training.example_losses import example_losses
+from fesem_jax.training.example_losses import example_losses, shares_of_least_loss
 from tests.support import helpers, reference
 
 
@@ -188,3 +188,21 @@ def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
   np.testing.assert_array_equal(sums.weight, [2])
   assert none is None
   chex.assert_trees_all_equal(sums, same)
+
+
+def test_losses_of_models_of_one_array_are_of_each_model():
+  def init(key):
+    return {'w': jax.random.normal(key, (6, 3))}
+
+  data = helpers.federation([4, 2, 3])
+  model = Model(init, lambda params, x: x @ params['w'])
+  local = helpers.local()._replace(model=model)
+  models = jax.vmap(init)(jax.random.split(jax.random.key(0), 2))
+  cohort = helpers.everyone(data)
+  for measure, shape in (
+    (cohort_losses, (3, 2)),
+    (shares_of_least_loss, (3, 2)),
+    (example_losses, (3, 2, 4)),
+  ):
+    found = jax.eval_shape(lambda m, of=measure: of(local, m, data, cohort), models)
+    assert found.shape == shape

@@ -180,6 +180,11 @@ def test_a_client_trains_alike_in_any_cohort():
   )
   assert some.sizes.tolist() == [9, 1, 0]  # Position 5 is nobody.
   assert some.took_part().tolist() == [True, True, False]
+  assert some.steps.tolist() == [3, 1, 0]
+  # Its loss is that of its only example, before its only step.
+  start = reference.from_params(start_of(), 0)
+  loss, _ = reference.loss_and_gradient(start, *data.client(1))
+  np.testing.assert_allclose(some.loss[1], loss, rtol=1e-4)
 
 
 def test_any_optax_optimizer_matches_its_own_loop():

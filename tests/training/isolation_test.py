@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -85,6 +86,14 @@ class Silent(nn.Module):
     return nn.Dense(3, kernel_init=nn.initializers.zeros)(centered)
 
 
+class Neighbors(nn.Module):
+  """Adds the next example to each."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(x + jnp.roll(x, -1, axis=0))
+
+
 class Running(nn.Module):
   """Keeps running statistics."""
 
@@ -102,7 +111,7 @@ class Alone(nn.Module):
 
 
 def test_models_that_mix_the_examples_of_a_batch_are_refused():
-  for module in (Shared(), Silent()):
+  for module in (Shared(), Silent(), Neighbors()):
     with pytest.raises(ValueError, match='lets the examples of a batch influence'):
       models.from_flax(module, (6,))
   with pytest.raises(ValueError, match=r"Running keeps \['batch_stats'\]"):

@@ -1,5 +1,7 @@
 """What methods change of the local step: its anchor, its correction, its layers."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,10 @@ import pytest
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.training.batch_losses import OwnStep
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.local_sgd import _together
 from fesem_jax.training.objective import Correction
 from tests.support import draws, helpers, reference
 from tests.support.methods import assert_close, unflatten
@@ -136,6 +141,10 @@ def test_what_is_not_of_the_cohort_is_refused():
     (ClientModels(four, jnp.array([0, 1, 2])), {}),
     (ClientModels(own=three), {}),
     (ClientModels(own=four), {'penalty': 0.1, 'anchor': ClientModels(own=three)}),
+    (
+      ClientModels(own=four),
+      {'penalty': 0.1, 'anchor': ClientModels(four, jnp.array([0, 1, 2]))},
+    ),
     (ClientModels(own=four), {'epochs': jnp.ones(3, jnp.int32)}),
     (ClientModels(own=four), {'correction': Correction(models(local, 1), three)}),
   ):
@@ -167,3 +176,45 @@ def test_clients_that_drop_out_keep_their_start_and_take_no_steps():
   found, whole = (reference.vectors(t.params) for t in (trained, everyone))
   first = reference.vectors(start.shared)
   assert_close(found, np.where(gone[:, None], first, whole))
+
+
+# Outputs w x, whose mean is the loss.
+LINEAR = Model(
+  lambda key: {'w': jnp.ones(())}, lambda p, x: p['w'] * x[:, 0], lambda z, y: z
+)
+
+
+def test_a_client_whose_loss_or_model_is_not_finite_has_failed_with_steps_of_its_own():
+  def take(params, memory, gradient, step, rate):
+    loss, _ = gradient(params)
+    return {'w': params['w'] + jnp.where(loss < 0, jnp.nan, 1.0)}, memory, loss
+
+  data = FederatedData.from_arrays(np.ones((3, 1)), np.zeros(3, int), [1, 1, 1])
+  x = np.array([[2.0], [np.inf], [-2.0]], np.float32)
+  data = dataclasses.replace(data, x=x)
+  local = helpers.local(chunk=3)._replace(model=LINEAR)
+  start = ClientModels({'w': jnp.ones(1)})
+  trained = train(local, data, start, step=OwnStep(lambda params: (), take))
+  assert trained.finite.tolist() == [True, False, False]
+  assert trained.params['w'].tolist() == [2, 1, 1]
+
+
+def test_what_folds_saw_of_clients_is_not_kept_beside_what_they_made():
+  data, local = helpers.federation(SIZES), helpers.local(chunk=3)
+  start, own = models(local, 1), models(local, 4)
+
+  def fold(trained, starts, total):
+    return jax.tree.map(jnp.add, trained.correction, trained.as_trained), total
+
+  options = {'correction': Correction(start, own, True, None, True), 'fold': fold}
+  trained = jax.eval_shape(lambda: train(local, data, ClientModels(start), **options))
+  assert trained.correction is trained.as_trained is None
+  shapes = jax.tree.map(jnp.shape, (trained.folded, trained.params, own))
+  assert shapes[0] == shapes[1] == shapes[2]
+
+
+def test_gradients_that_wait_for_each_other_stay_as_they_are():
+  grads = {'large': jnp.arange(5000.0), 'dead': jnp.zeros((70, 70)), 'b': jnp.ones(2)}
+  for first in (0.0, 3.0):
+    given = grads | {'large': grads['large'] + first}
+    jax.tree.map(np.testing.assert_array_equal, _together(given), given)

@@ -192,6 +192,17 @@ def test_one_gradient_step_needs_plain_sgd(options):
     algorithms.build('fed_sgd', local)
 
 
+def test_a_bound_is_none_if_gradients_of_a_million_a_parameter_fit():
+  length = 1e6 * (6 * 5 + 5 + 5 * 3 + 3) ** 0.5
+  wide, narrow = (
+    helpers.local(optimizer=local_optimizer('sgd', 0.1, clip_norm=share * length))
+    for share in (1.5, 0.9)
+  )
+  assert algorithms.build('fed_sgd', wide).local is wide
+  with pytest.raises(UserError, match='is not proportional to the gradient'):
+    algorithms.build('fed_sgd', narrow)
+
+
 def test_defaults_are_the_optimizers_that_were_there():
   data = helpers.federation([3, 4])
   for name, before in (
@@ -233,3 +244,12 @@ def test_a_schedule_over_steps_is_a_positive_number_of_jax():
   ):
     with pytest.raises(UserError, match=f'`local_lr_schedule` must be .*{message}'):
       local_training(model, optax.sgd(0.1), num_clients=6, local_lr_schedule=schedule)
+
+
+def test_a_learning_rate_of_0_is_refused():
+  with pytest.raises(UserError, match=r'`learning_rate=0\.0` must be positive'):
+    local_optimizer('sgd', 0.0)
+
+
+def test_numbers_of_adam_are_those_of_pytorch_by_default():
+  assert AdamOptions() == (0.9, 0.999, 1e-8)

@@ -43,6 +43,12 @@ def late(count):
   return jnp.where(count < 5, 0.1, 0.01)
 
 
+def as_weak(x):
+  """The same numbers of the same type, by an operation of its own."""
+  bind = jax.lax.convert_element_type_p.bind
+  return bind(x, new_dtype=np.dtype('float32'), weak_type=True, sharding=None)
+
+
 PLAIN = {
   'sgd': optax.sgd(0.1),
   'variable': with_variables(optax.sgd, 0.1),
@@ -52,6 +58,9 @@ PLAIN = {
     optax.sgd(0.1).init, jax.jit(optax.sgd(0.1).update)
   ),
   'same rate for each layer': by_layer(optax.sgd(0.1), optax.sgd(0.1)),
+  'same type': optax.stateless(
+    lambda g, _: jax.tree.map(lambda x: -0.1 * as_weak(x), g)
+  ),
   'division': optax.stateless(lambda g, _: jax.tree.map(lambda x: -x / 10.0, g)),
 }
 
@@ -79,6 +88,10 @@ OTHERS = {
   'mean': optax.stateless(lambda g, _: jax.tree.map(lambda x: x - x.mean(), g)),
   'ascent': optax.scale(0.1),
   'no step': optax.sgd(0.0),
+  'shift': optax.stateless(lambda g, _: jax.tree.map(lambda x: -0.1 * (x + 3.0), g)),
+  'sine of a constant': optax.stateless(
+    lambda g, _: jax.tree.map(lambda x: -x * jnp.sin(jnp.float32(0.1)), g)
+  ),
   'squares': optax.stateless(lambda g, _: jax.tree.map(lambda x: -0.1 * x * x, g)),
   'inverses': optax.stateless(lambda g, _: jax.tree.map(lambda x: -0.1 / x, g)),
   'rounded': optax.stateless(
@@ -122,6 +135,12 @@ def test_plain_sgd_is_told_by_its_rate(name):
   local = helpers.local(optimizer=PLAIN[name])
   assert learning_rate(local) == pytest.approx(0.1, rel=1e-6)
   np.testing.assert_allclose(variable_rate(PLAIN[name], PARAMS), 0.1, rtol=1e-6)
+
+
+def test_plain_sgd_of_a_single_number_is_told_too():
+  one = {'w': jnp.zeros(())}
+  np.testing.assert_allclose(sgd_rate(PLAIN['sgd'], one), 0.1, rtol=1e-6)
+  np.testing.assert_allclose(variable_rate(PLAIN['sgd'], one), 0.1, rtol=1e-6)
 
 
 @pytest.mark.parametrize('name', OTHERS)

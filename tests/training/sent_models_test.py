@@ -16,8 +16,8 @@ BAD = np.array([True, False, True, False])
 KEYS = jax.random.split(jax.random.key(0), 4)
 
 
-def data_of(kind):
-  return types.SimpleNamespace(corruption=kind and Corruption(BAD, kind))
+def data_of(kind, bad=BAD):
+  return types.SimpleNamespace(corruption=kind and Corruption(bad, kind))
 
 
 def stack(seed, count, width=2):
@@ -99,3 +99,25 @@ def test_a_lie_beyond_float32_is_not_told():
   found = as_sent(data_of('sign_flip'), IDS, ClientModels(start), far, KEYS)
   np.testing.assert_array_equal(found['a']['w'][0], far['a']['w'][0])
   assert (np.asarray(found['a']['w'][1]) > 1e38).all()
+
+
+def test_an_empty_place_is_no_bad_client():
+  data = data_of('sign_flip', np.array([True, False, True, True]))
+  found = as_sent(data, IDS, ClientModels(START), ENDS, KEYS)['b']['w']
+  wanted = np.array(2 * START['b']['w'] - ENDS['b']['w'])
+  wanted[3] = ENDS['b']['w'][3]
+  np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_noise_is_drawn_from_the_key_of_each_client():
+  found = as_sent(data_of('noise'), IDS, ClientModels(START), ENDS, KEYS)
+  for place in (0, 1):
+    change = np.concatenate(
+      [np.ravel(ENDS[n]['w'][place] - START[n]['w'][0]) for n in 'ab']
+    )
+    key = jax.random.fold_in(KEYS[place], 2**31 - 13)
+    for name, own in zip('ab', jax.random.split(key, 2), strict=True):
+      start = START[name]['w'][0]
+      draw = jax.random.normal(own, start.shape)
+      wanted = start + np.linalg.norm(change) / np.sqrt(8) * draw
+      np.testing.assert_allclose(found[name]['w'][place], wanted, rtol=1e-4, atol=1e-6)

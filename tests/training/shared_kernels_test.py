@@ -35,6 +35,12 @@ def centers(count):
     (2, 4, 8, 1 + 1 / 2 * 1.75 + 0.2 * 0.75),  # As many places as clients.
     (3, 2, 5, (1 + 1 / 3 * 1.6 + 0.2 * 0.6) * 6 / 5),
     (2, 5, 8, (1 + 1 / 2 * 2 + 0.2) * 10 / 8),
+    # Half of two and of four places that third centers leave empty, ...
+    (3, 3, 5, (1 + 1 / 3 * 2 + 0.2) * 6 / 5),
+    (8, 5, 16, (1 + 1 / 8 * 2 + 0.2) * 24 / 16),
+    # ... of three; and of two centers, none.
+    (4, 3, 7, (1 + 1 / 4 * 2 + 0.2) * 12 / 7),
+    (3, 2, 3, 1 + 1 / 3 * 2 + 0.2),
   ],
 )
 def test_a_step_takes_longer_beside_few_clients_or_two_centers(
@@ -93,8 +99,9 @@ def test_a_number_of_clients_that_was_asked_for_is_taken():
   assert shared_kernels.side_by_side(local, (), centers(1), 2) == 3
 
 
-def chosen(num_centers, clients, mode='auto', **changes):
-  local = helpers.local(chunk=3)._replace(shared_start=mode, **changes)
+def chosen(num_centers, clients, mode='auto', devices=1, **changes):
+  local = helpers.local(chunk=3, devices=devices)
+  local = local._replace(shared_start=mode, **changes)
   choice = jnp.arange(clients) % num_centers
   start = ClientModels(centers(num_centers), choice)
   return shared_kernels.choose(local, start, helpers.federation(SIZES), clients)
@@ -111,6 +118,9 @@ def test_auto_keeps_kernels_where_clients_of_a_center_are_many(monkeypatch):
   assert chosen(6, 6, clients_per_shared_start=2).kernels == (KERNEL,)
   both = chosen(6, 6, 'on')
   assert [k.path for k in both.kernels] == [('dense0',), ('logits',)]
+  # Eight of two centers fill a chunk, but not four on each of two devices.
+  assert chosen(2, 8).kernels
+  assert not chosen(2, 8, devices=2).kernels
   # Side by side alone, one takes twice the time of many.
   assert not chosen(1, 1).kernels
   assert chosen(1, 2).kernels  # One and a half, as with kernels of its own.

@@ -4,6 +4,8 @@ That local training matches the float64 reference both ways is in local_test, an
 every method's rounds do, for random federations, in properties_test.
 """
 
+from typing import NamedTuple
+
 import chex
 import flax.linen as nn
 import jax
@@ -264,12 +266,13 @@ def test_a_model_of_nothing_but_kernels_keeps_one():
 
 @pytest.mark.parametrize(
   ('batch_size', 'choice'),
-  # In chunks of three: two centers in one; a third one, which begins another.
-  [(4, [2, 0, 2, 2, 0, 2]), (0, [3, 0, 3, 3, 1, 3])],
+  # In chunks of three: two centers in one, although the three clients of most work are
+  # of three; a third one, which begins another.
+  [(4, [2, 1, 0, 2, 1, 2]), (0, [3, 0, 3, 3, 1, 3])],
 )
 def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
   data = helpers.federation(SIZES, shape=(8, 8))
-  local = on(model='small_cnn', shape=(8, 8), chunk=4, batch_size=batch_size)
+  local = on(model='small_cnn', shape=(8, 8), chunk=2, batch_size=batch_size)
   local = local._replace(clients_per_shared_start=3)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 4))
   starts = ClientModels(centers, jnp.array(choice))
@@ -399,3 +402,69 @@ def test_fine_tuning_starts_from_shared_centers_too():
   chex.assert_trees_all_close(
     measure(local), measure(local._replace(shared_start='off')), rtol=1e-5
   )
+
+
+def test_a_kernel_is_finite_below_half_of_what_float32_holds():
+  most = float(np.finfo(np.float32).max)
+  start = shared_start.Start(jnp.zeros((2, 3)))
+  shared = shared_start.SharedStart((shared_start.Kernel(('a',), 2, 1, 1),), (start,))
+  # Inputs [I] and gradients [O] of the two rows of each of four clients.
+  rows = [
+    (([1, 0.4 * most], [0, 0]), ([0, 1, 0], [0, 0, 0])),
+    (([0.5 * most, 0], [0, 0]), ([0, 0, 1], [0, 0, 0])),
+    (([0, 0.3 * most], [0, 0.3 * most]), ([1, 0, 0], [1, 0, 0])),
+    (([1, 0], [0, 0]), ([0, 0, 0.6 * most], [0, 0, 0])),
+  ]
+  inputs, gradients = (jnp.array(x, jnp.float32) for x in zip(*rows, strict=True))
+  change = shared_start.Change(
+    (shared_start.Block(inputs, gradients, jnp.ones((4, 2))),)
+  )
+  found = shared.finite((change,), jnp.array([True] * 4))
+  assert found.tolist() == [True, False, False, False]
+
+
+def test_moves_of_a_kernel_of_one_input_go_to_their_own_of_two_centers():
+  kernel = shared_start.Kernel(('a',), 1, 1, 1)
+  centers = {'a': {'kernel': jnp.ones((2, 1, 3)), 'bias': jnp.zeros((2, 3))}}
+  start = shared_start.Start(centers['a']['kernel'][1])
+  shared = shared_start.SharedStart((kernel,), (start,), None, 0.1)
+  block = shared_start.Block(
+    jnp.array([[[2.0]], [[3.0]]]), jnp.array([[[1.0, 2, 3]], [[1.0, 0, -1]]]),
+    jnp.array([[0.5], [1.0]]),
+  )  # fmt: skip
+  total = shared.add_to(
+    sums.no_sums(centers), {'a': {'bias': jnp.zeros((2, 3))}},
+    (shared_start.Change((block,)),), jnp.array([True, True]), jnp.array([1.0, 2.0]),
+    jnp.array([1, 1]), centers,
+  )  # fmt: skip
+  # 1 * 0.5 * 2 (1, 2, 3) + 2 * 1 * 3 (1, 0, -1).
+  moved = total.params['a']['kernel']
+  np.testing.assert_allclose(moved, [[[0, 0, 0]], [[-7, -2, 3]]], rtol=1e-5)
+
+
+class Loop(NamedTuple):
+  changes: tuple
+  steps: jax.Array
+
+
+@pytest.mark.parametrize('count', [0, 2, 3, 5])
+def test_each_step_of_one_kernel_fills_a_row_of_one_of_its_blocks(count):
+  kernel = shared_start.Kernel(('a',), 1, 5, 2)
+  start = shared_start.Start(jnp.zeros((1, 1)))
+  shared = shared_start.SharedStart((kernel,), (start,), None, 1.0)
+
+  def body(step, loop):
+    rows = (jnp.full((1, 1), 1.0 + step), jnp.ones((1, 1)))
+    changes = shared.append(loop.changes, (rows,), step, jnp.bool_(True))
+    return Loop(changes, loop.steps + 1)
+
+  first = Loop(shared.no_changes(None), jnp.int32(0))
+  last = jax.jit(lambda n: shared.over_steps(n, body, first))(jnp.int32(count))
+  assert int(last.steps) == count
+  blocks = last.changes[0].blocks
+  filled = sorted(float(x) for block in blocks for x in block.inputs.ravel())
+  assert filled == [0] * (6 - count) + list(range(1, count + 1))
+
+
+def test_no_kernels_are_shared_by_default():
+  assert shared_start.NONE == ((), (), None, 0.0)

@@ -29,6 +29,8 @@ def test_clients_count_by_their_examples_or_alike():
 
 def test_the_loss_of_a_round_is_that_of_the_examples_that_count():
   assert float(TRAINED.mean_loss()) == pytest.approx((3 * 0.5 + 1 * 2) / 4)
+  of_one = TRAINED._replace(arrived=jnp.arange(5) == 4)  # A single example.
+  assert float(of_one.mean_loss()) == 2
   none_arrived = TRAINED._replace(arrived=jnp.zeros(5, bool))
   assert float(none_arrived.mean_loss()) == 0
 

@@ -1,13 +1,15 @@
 """One client's local training again: its steps, and where they end."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import Cohort
-from fesem_jax.training.cohort import calls_noted, train_cohort
+from fesem_jax.core.types import Cohort, Corruption
+from fesem_jax.training.cohort import Call, calls_noted, train_cohort
 from fesem_jax.training.objective import Correction, Objective
 from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.training.trajectory import steps_of, task_of
@@ -28,9 +30,9 @@ def vector(stack, row=0):
   return reference.flat(reference.from_params(stack, row))
 
 
-def followed(local, width, start=None, **objective):
+def followed(local, width, start=None, corruption=None, **objective):
   """The steps of the client, and its task with the end that the round gives it."""
-  data = helpers.federation(SIZES)
+  data = dataclasses.replace(helpers.federation(SIZES), corruption=corruption)
   start = ClientModels(models(1)) if start is None else start
   alone = data.reorder(np.array([PLACE]))
 
@@ -116,6 +118,7 @@ def test_one_penalty_pulls_all_clients_to_their_own_starts():
   steps, task = followed(local, 3, start, penalty=0.3)
   np.testing.assert_allclose(task.penalty, [0.3], rtol=1e-6)
   assert task.anchor is None
+  assert {x.shape[0] for x in jax.tree.leaves((task.start, task.end))} == {1}
   check(steps, spelled_out(local, lambda t, w, first: 0.6 * (w - first), start=1))
 
 
@@ -172,3 +175,27 @@ def test_calls_are_noted_within_the_block_alone():
   assert outer[0].cohort is everyone
   assert outer[0].local is local
   assert outer[0].objective == Objective()
+
+
+def test_a_bad_client_is_followed_to_where_it_ends_and_not_to_what_it_sends():
+  bad = Corruption(np.arange(4) == PLACE, 'sign_flip')
+  local = helpers.local(chunk=3)
+  steps, task = followed(local, 3, corruption=bad)
+  end = spelled_out(local, lambda t, w, first: 0.0 * w)[-1]
+  np.testing.assert_allclose(vector(task.end), end, rtol=1e-3, atol=1e-5)
+  assert int(steps.taken) == 3
+  assert {x.shape[0] for x in jax.tree.leaves((task.start, task.end))} == {1}
+
+
+def test_corrections_that_a_method_replaces_are_left_as_they_are():
+  local, data = helpers.local(chunk=3), helpers.federation(SIZES)
+  given = Correction(models(1, 5), models(4, 6), True, None, True)
+  call = Call(
+    local,
+    ClientModels(models(1)),
+    helpers.everyone(data),
+    KEY,
+    Objective(None, None, given),
+  )
+  task = jax.eval_shape(lambda d: task_of(call, d, jnp.array([PLACE]), True), data)
+  assert {x.shape[0] for x in jax.tree.leaves((task.end, task.correction))} == {1}
