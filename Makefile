@@ -31,7 +31,8 @@ help:
 
 install: .venv/installed
 
-PIP := $(BIN)/python -m pip install --quiet
+# Modules are compiled when they are first imported: most never are.
+PIP := $(BIN)/python -m pip install --quiet --no-compile
 
 # Nothing is installed, or used to build, whose digest is not in requirements/.
 .venv/installed: setup.cfg setup.py requirements/build.txt $(REQUIREMENTS)
