@@ -148,6 +148,7 @@ def test_words_name_first_what_goes_down_and_then_what_comes_up():
   )  # fmt: skip
   words |= dict.fromkeys(one_model, model)
   assert {name: traffic(name).words[:2] for name in words} == words
+  assert traffic('pacfl').words[2] == 'principal vectors up'
 
 
 def test_clove_sends_all_models_from_the_second_round_on():
