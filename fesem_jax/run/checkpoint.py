@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ class Checkpoints:
     partial = self._dir / processes.from_first(lambda: name)
     with self._removed_on_failure(partial):
       processes.from_first(lambda: partial.mkdir())
-      items = self._orbax.args.PyTreeSave(state)
+      items = self._orbax.args.PyTreeSave(_by_folder(state))
       quietly(self._checkpointer.save, partial / 'state', args=items)
       processes.barrier('saved')
       processes.from_first(lambda: self._finish(partial, rounds_done, _kinds(state)))
@@ -221,12 +222,15 @@ class Checkpoints:
     """The state of a checkpoint that was found sound."""
     folder = self._dir / str(rounds_done)
     abstract = jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like)
+    if not (folder / 'state' / 'manifest.ocdbt').exists():  # In all but older ones.
+      abstract = _by_folder(abstract)
     options = self._orbax.checkpoint_utils.construct_restore_args(abstract)
     items = self._orbax.args.PyTreeRestore(abstract, restore_args=options)
     try:
-      return quietly(self._checkpointer.restore, folder / 'state', args=items)
+      found = quietly(self._checkpointer.restore, folder / 'state', args=items)
     except Unsound as e:  # Not for damage, but for lack of memory, say.
       raise UserError(f'Checkpoint {folder} is sound but cannot be read: {e}.') from e
+    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(found))
 
   def _set_aside(self, rounds_done: int) -> str:
     """Renames a checkpoint so that it is none, and says how it is called now."""
@@ -239,6 +243,15 @@ class Checkpoints:
         f'{e.strerror}.'
       ) from e
     return aside
+
+
+def _by_folder(state: Any) -> dict[str, Any]:
+  """Name of a folder -> array, in order; names of layers may hold any characters."""
+  named = {}
+  for i, (path, array) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
+    name = jax.tree_util.keystr(path, simple=True, separator='_')
+    named[f'{i:06}_{re.sub(r"[^A-Za-z0-9_]", "_", name)[:100]}'] = array
+  return named
 
 
 def _kinds(state: Any) -> dict[str, str]:

@@ -14,6 +14,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint
 import pytest
 
 import fesem_jax.run.workdir
@@ -162,6 +163,29 @@ def test_without_a_sound_checkpoint_nothing_is_touched(saved, tmp_path):
     ):
       restored(tmp_path)
   assert content(tmp_path) == before
+
+
+def test_layers_may_have_any_names(tmp_path):
+  (tmp_path / 'metrics.jsonl').touch()
+  names = ('a/b', 'a_b', '../c', 'd' * 300)
+  state = {name: jnp.full(2, i) for i, name in enumerate(names)}
+  Checkpoints(tmp_path, {}).save(1, state)
+  restored, _ = Checkpoints(tmp_path, {}).restore(state)
+  assert_same_state(restored, state)
+
+
+def test_older_checkpoints_of_one_database_are_restored(tmp_path, monkeypatch):
+  (tmp_path / 'metrics.jsonl').touch()
+  older = Checkpoints(tmp_path, {})
+  handler = orbax.checkpoint.StandardCheckpointHandler()
+  older._checkpointer = orbax.checkpoint.Checkpointer(handler)
+  whole = orbax.checkpoint.args.StandardSave(STATE)
+  monkeypatch.setattr(orbax.checkpoint.args, 'PyTreeSave', lambda _: whole)
+  older.save(1, STATE)
+  monkeypatch.undo()
+  assert (tmp_path / 'checkpoints/1/state/manifest.ocdbt').exists()
+  restored, _ = Checkpoints(tmp_path, {}).restore(STATE)
+  assert_same_state(restored, STATE)
 
 
 def test_arrays_split_over_devices_are_restored_on_one(tmp_path):

@@ -39,12 +39,3 @@ def test_a_checkpoint_keeps_no_lists_of_tensorstore(tmp_path):
   checkpoints.close()
   assert kept < 20  # TensorStore's counts of bytes would be 10 a save.
   assert tensorstore.experimental_collect_matching_metrics is collect
-
-
-def test_each_array_of_a_checkpoint_is_a_folder(tmp_path):
-  (tmp_path / 'metrics.jsonl').touch()
-  checkpoints = Checkpoints(tmp_path, {})
-  checkpoints.save(1, {'w': jnp.arange(6.0), 'n': jnp.arange(3)})
-  checkpoints.close()
-  folders = {p.name for p in (tmp_path / 'checkpoints/1/state').iterdir() if p.is_dir()}
-  assert folders >= {'w', 'n'}  # Not one OCDBT database, which keeps memory.
