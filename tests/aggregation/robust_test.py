@@ -236,7 +236,3 @@ def test_changes_too_long_for_float32_are_as_long_as_their_median():
   args = np.array([0, 0, 1]), np.ones(3, bool), np.zeros((2, 2), np.float32)
   got = Aggregation('norm_bound').aggregate()(points, *args)
   np.testing.assert_allclose(got, [[2e37, 1e37], [7, 7]], rtol=1e-6)
-
-
-def test_by_default_it_is_the_mean_and_a_tenth_is_trimmed():
-  assert Aggregation() == Aggregation('mean', 0.1, 0.0, 1)

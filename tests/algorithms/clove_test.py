@@ -173,7 +173,8 @@ def test_who_has_yet_to_take_part_deploys_the_model_of_least_loss():
 )
 def test_bad_options_are_refused(options, message):
   with pytest.raises(UserError, match=message):
-    algorithms.build('clove', helpers.local(), **options)
+    method = algorithms.build('clove', helpers.local(), **options)
+  assert method.traffic.num_models == 2
 
 
 def test_late_clients_choose_by_one_example_and_without_any_the_first_model():

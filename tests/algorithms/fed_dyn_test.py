@@ -110,7 +110,7 @@ def test_what_bad_clients_keep_is_as_trained():
   assert_close(matrix(a.correction), -matrix(b.correction))
 
 
-def test_one_client_of_two_with_examples_moves_the_model_by_half_of_its_way_more():
+def test_the_correction_adds_half_of_a_move_if_one_of_two_clients_takes_part():
   # w = x - rate g; h = -alpha / 2 (w - x); x' = w - h / alpha.
   data = helpers.federation([5, 1]).reorder(np.arange(2), num_clients=4)
   local = helpers.local(batch_size=0, steps=1, hidden=())

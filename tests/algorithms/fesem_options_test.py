@@ -206,7 +206,7 @@ def test_options_that_cannot_be_are_refused(options, said):
     built(**options)
 
 
-def test_checks_cluster_clients_as_the_start_does(monkeypatch):
+def test_checks_get_the_options_of_the_first_clustering(monkeypatch):
   seen, module = [], sys.modules['fesem_jax.algorithms.flat_options']
 
   def wrap(method, every, clustering):

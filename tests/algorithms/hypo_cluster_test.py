@@ -170,7 +170,7 @@ def test_clients_whose_clusters_hold_start_where_they_are_told():
 
 def test_no_client_drops_out_before_the_first_round():
   data, found = helpers.federation([3, 2, 4, 2]), []
-  for rate in (0.0, 0.7):
+  for rate in (0.0, 0.99):
     local = helpers.local(hidden=())._replace(dropout_rate=rate)
     algorithm = algorithms.build(
       'hypo_cluster', local, num_clusters=2, init_restarts=1, init_rounds=1

@@ -69,7 +69,7 @@ def test_layers_that_do_not_exist_are_refused():
     comparison.build('dense1', MODEL)
 
 
-def test_two_devices_share_the_models_to_match():
+def test_matching_is_traced_for_two_devices():
   by, mesh = comparison.build('matched', MODEL), sharding.client_mesh(2)
 
   def found(stack, centers):

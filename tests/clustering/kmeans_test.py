@@ -247,7 +247,7 @@ def test_a_restart_is_weighted_k_means_until_no_client_moves(most, monkeypatch):
   np.testing.assert_allclose(value, np.average(apart, weights=WEIGHTS), rtol=1e-4)
 
 
-def test_of_more_iterations_than_the_most_half_see_all_clients(monkeypatch):
+def test_refining_on_all_clients_has_a_limit_of_its_own(monkeypatch):
   monkeypatch.setattr(kmeans, 'MAX_ITERATIONS', 2)
   weights, ids = jnp.asarray(WEIGHTS, jnp.float32), jnp.arange(12)
   find = jax.jit(
@@ -263,7 +263,7 @@ def test_of_more_iterations_than_the_most_half_see_all_clients(monkeypatch):
   np.testing.assert_array_equal(found.assignment, own)
 
 
-def test_trimming_goes_on_only_while_clients_move():
+def test_trimmed_means_are_left_once_no_client_moves():
   # All are in one cluster: a step from the seed, and one after the restarts.
   points = 10 * (1 - 0.7 ** np.arange(12))
   keys = [jax.random.fold_in(jax.random.key(2), i) for i in range(12)]

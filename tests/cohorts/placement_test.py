@@ -404,7 +404,7 @@ def test_devices_hold_at_least_one_row_and_no_more_than_the_largest_needs():
     assert (held.x.shape, held.y.shape) == ((2, 3), (2,))
 
 
-def test_as_many_examples_as_numbers_of_each_are_padded_too(monkeypatch):
+def test_examples_are_padded_though_their_number_is_the_width(monkeypatch):
   monkeypatch.setattr(placement, 'width_of', lambda shape, mesh: 5)
   data = of_clients([1, 4])
   held = placement.place(data, sharding.client_mesh(1), 'replicated')

@@ -390,7 +390,10 @@ def test_memory_of_the_machine_is_the_least_of_its_limits(monkeypatch):
     ('5000\n', 5000),
     ('9999999', 4_096_000),
   ):
-    monkeypatch.setattr(pathlib.Path, 'read_text', lambda path, text=limit: text)
+    files = {'/sys/fs/cgroup/memory.max': limit}
+    monkeypatch.setattr(
+      pathlib.Path, 'read_text', lambda path, files=files: files[str(path)]
+    )
     assert sharding.host_memory() == bytes_of
 
   def fails(*args):

@@ -88,7 +88,7 @@ def test_unseen_clients_take_the_first_of_equal_models_that_clients_use():
   assert found.choice.tolist() == [0] * 3
 
 
-def test_tokens_of_one_client_may_be_more_than_its_examples_and_a_byte_can_count():
+def test_more_than_255_tokens_of_a_client_are_counted():
   y = np.ones((2, 200), np.int32)
   data = FederatedData.from_arrays(
     np.zeros((2, 200), np.float32), y, [2], num_classes=2, task='sequence'

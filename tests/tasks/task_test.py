@@ -98,7 +98,7 @@ def test_predictions_are_the_likeliest_classes_or_the_outputs_themselves():
   assert REGRESSION.predict(logits) is logits
 
 
-def test_names_of_figures_may_contain_what_stands_behind_micro():
+def test_a_figures_name_may_contain_underscores():
   top = ACCURACY._replace(name='top_5')
   task = CLASSIFICATION._replace(figures=(ACCURACY, top))
   assert task.figure('micro_top_5') is task.figure('macro_top_5') is top

@@ -199,7 +199,7 @@ def test_a_client_whose_loss_or_model_is_not_finite_has_failed_with_steps_of_its
   assert trained.params['w'].tolist() == [2, 1, 1]
 
 
-def test_what_folds_saw_of_clients_is_not_kept_beside_what_they_made():
+def test_corrections_and_trained_models_are_dropped_after_the_fold():
   data, local = helpers.federation(SIZES), helpers.local(chunk=3)
   start, own = models(local, 1), models(local, 4)
 
@@ -213,7 +213,7 @@ def test_what_folds_saw_of_clients_is_not_kept_beside_what_they_made():
   assert shapes[0] == shapes[1] == shapes[2]
 
 
-def test_gradients_that_wait_for_each_other_stay_as_they_are():
+def test_tying_large_gradients_together_changes_none():
   grads = {'large': jnp.arange(5000.0), 'dead': jnp.zeros((70, 70)), 'b': jnp.ones(2)}
   for first in (0.0, 3.0):
     given = grads | {'large': grads['large'] + first}

@@ -192,7 +192,7 @@ def test_one_gradient_step_needs_plain_sgd(options):
     algorithms.build('fed_sgd', local)
 
 
-def test_a_bound_is_none_if_gradients_of_a_million_a_parameter_fit():
+def test_a_clip_norm_beyond_gradients_of_1e6_a_parameter_is_plain_sgd():
   length = 1e6 * (6 * 5 + 5 + 5 * 3 + 3) ** 0.5
   wide, narrow = (
     helpers.local(optimizer=local_optimizer('sgd', 0.1, clip_norm=share * length))
@@ -252,4 +252,4 @@ def test_a_learning_rate_of_0_is_refused():
 
 
 def test_numbers_of_adam_are_those_of_pytorch_by_default():
-  assert AdamOptions() == (0.9, 0.999, 1e-8)
+  assert AdamOptions() == AdamOptions(beta1=0.9, beta2=0.999, epsilon=1e-8)

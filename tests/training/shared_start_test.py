@@ -464,7 +464,3 @@ def test_each_step_of_one_kernel_fills_a_row_of_one_of_its_blocks(count):
   blocks = last.changes[0].blocks
   filled = sorted(float(x) for block in blocks for x in block.inputs.ravel())
   assert filled == [0] * (6 - count) + list(range(1, count + 1))
-
-
-def test_no_kernels_are_shared_by_default():
-  assert shared_start.NONE == ((), (), None, 0.0)
