@@ -80,15 +80,6 @@ def test_traffic_says_how_long_a_model_is_and_how_many_clients_choose_among():
   }
 
 
-def test_two_draws_of_first_centers_are_compared_by_a_loss_of_each_client():
-  local = helpers.local()
-  size = bytes_of_model(local)
-  options = {'num_clusters': 3, 'init_clients': 5, 'init_rounds': 0}
-  for draws, sent in ((1, (0, 0)), (2, (2 * 5 * 3 * size, 2 * 5 * 4))):
-    method = algorithms.build('hypo_cluster', local, init_restarts=draws, **options)
-    assert method.traffic.of_start(9) == sent
-
-
 @pytest.mark.parametrize(
   ('options', 'said'),
   [

@@ -15,7 +15,7 @@ from fesem_jax.clustering.vector_clusters import numbered_by_clients
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.utils.errors import UserError
-from tests.support import helpers, reference
+from tests.support import draws, helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -27,7 +27,6 @@ from tests.support.methods import (
   run,
   unflatten,
 )
-from tests.support.random_federations import dropped_of
 
 
 def clustered(gradients, old):
@@ -59,7 +58,7 @@ def test_matches_float64_reference(variant, weighting, dropout):
   for number in range(1, 8):  # Clusters in rounds 1, 3 and 5, by models 0, 1 and 0.
     key = jax.random.fold_in(jax.random.key(9), number)
     state, info = step(state, data, helpers.everyone(data), key)
-    here = ~np.asarray(dropped_of(key, data, dropout)) if dropout else np.ones(6, bool)
+    here = ~draws.dropped(key, data, dropout) if dropout else np.ones(6, bool)
     if number in (1, 3, 5):
       k = 1 if number == 3 else 0
       for i in np.flatnonzero(here):

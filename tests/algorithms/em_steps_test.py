@@ -8,7 +8,6 @@ import pytest
 from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep
 from fesem_jax.clustering import comparison, em
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.training.trained import Trained
 from tests.support import helpers
 
 LOCAL = helpers.local(hidden=())
@@ -22,15 +21,10 @@ def models(first, last):
 # Client 0 is nearest to center 1 in its last layer, and to center 0 in both. Client 2
 # dropped out.
 CENTERS = models([0.0, 4.0], [0.0, 2.0])
-CHUNK = Trained(
-  ids=jnp.arange(3),
-  params=models([0.0, 3.0, 4.0], [1.5, 3.0, 2.0]),
-  loss=jnp.zeros(3),
-  sizes=jnp.array([1, 4, 4]),
-  finite=jnp.ones(3, bool),
+CHUNK = helpers.trained(
+  models([0.0, 3.0, 4.0], [1.5, 3.0, 2.0]), [1, 4, 4],
   arrived=jnp.array([True, True, False]),
-  steps=jnp.ones(3, jnp.int32),
-)
+)  # fmt: skip
 STARTS = ClientModels(CENTERS, jnp.array([0, 0, 0]))
 
 

@@ -210,7 +210,7 @@ def test_a_model_that_fits_nobody_any_more_is_kept_for_later():
 
 
 def test_who_has_no_losses_takes_no_part_in_the_begin_of_a_time_step():
-  # Models 0 to 2 say their class, model 3 nothing. All clients but one were in model 1.
+  # Models 0 to 2 say their class, model 3 none. All clients but one were in model 1.
   y = np.array([0] * 4 + [2] + [1] * 4 + [0] * 2)
   x, sizes = np.zeros((11, *helpers.SHAPE), np.float32), [4, 1, 0, 4, 2]
   data = FederatedData.from_arrays(x, y, sizes, num_classes=3)

@@ -12,7 +12,6 @@ from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.core import sums
-from fesem_jax.training.trained import Trained
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -150,14 +149,9 @@ def test_a_whole_step_of_sgd_takes_the_mean(name, options):
 
 def moved_by(averaging, weight=1.0, finite=(True, True, True)):
   """The model 1 after a round of momentum 8 whose clients have models 3, 5 and 9."""
-  trained = Trained(
-    ids=jnp.arange(3),
-    params={'w': jnp.array([[3.0], [5.0], [9.0]])},
-    loss=jnp.zeros(3),
-    sizes=jnp.ones(3, jnp.int32),
+  trained = helpers.trained(
+    {'w': jnp.array([[3.0], [5.0], [9.0]])},
     finite=jnp.array(finite),
-    arrived=jnp.ones(3, bool),
-    steps=jnp.ones(3, jnp.int32),
     sums=sums.ClusterSums({'w': jnp.array([[2.0 * weight]])}, jnp.array([weight])),
   )
   state = global_model.GlobalState(

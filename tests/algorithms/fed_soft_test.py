@@ -12,7 +12,7 @@ from fesem_jax.algorithms.common.soft_clusters import draw_for_centers, pull_to_
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
-from tests.support import helpers, reference, runs
+from tests.support import draws, helpers, reference, runs
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -22,7 +22,6 @@ from tests.support.methods import (
   run,
   unflatten,
 )
-from tests.support.random_federations import dropped_of
 
 LAMBDA, FLOOR, EVERY = 0.7, 0.05, 2
 
@@ -175,7 +174,7 @@ def test_who_drops_out_keeps_its_weights_and_its_model():
   local = helpers.local(hidden=())._replace(dropout_rate=0.4)
   algorithm = algorithms.build('fed_soft', local, num_clusters=2, importance_every=1)
   state, key = initial(algorithm, data), jax.random.key(3)
-  dropped = np.asarray(dropped_of(key, data, 0.4))
+  dropped = draws.dropped(key, data, 0.4)
   assert 0 < dropped.sum() < 6
   after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
   np.testing.assert_array_equal(after.importance[dropped], 0.5)

@@ -15,9 +15,8 @@ from fesem_jax.clustering import density, descriptors
 from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
-from tests.support import helpers, reference
+from tests.support import draws, helpers, reference
 from tests.support.methods import assert_close, federation, initial, matrix, run
-from tests.support.random_federations import dropped_of
 
 
 def reference_descriptors(model, data, num_classes, components):
@@ -188,7 +187,7 @@ def test_clients_with_examples_count_that_did_not_fail_or_drop_out():
 
 
 def drops(data, key):
-  return np.flatnonzero(dropped_of(key, data, 0.3)).tolist()
+  return np.flatnonzero(draws.dropped(key, data, 0.3)).tolist()
 
 
 def test_who_does_not_count_goes_to_the_nearest_mean():

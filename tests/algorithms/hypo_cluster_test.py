@@ -108,7 +108,7 @@ def test_hypo_cluster_matches_float64_reference(weighting):
 def three_centers():
   """Centers that each say their class, and a federation that fits two of them.
 
-  Client 2 alone is of class 1, and nobody of class 2.
+  Client 2 alone is of class 1, and no client of class 2.
   """
   x, y = np.zeros((7, *helpers.SHAPE), np.float32), [0] * 5 + [1] * 2
   data = FederatedData.from_arrays(x, y, [3, 2, 2], num_classes=3)

@@ -8,7 +8,6 @@ import pytest
 from fesem_jax.algorithms.common.first_clusters import Clustering, Start
 from fesem_jax.algorithms.wrappers import reclustering
 from fesem_jax.core.types import Cohort
-from fesem_jax.training.trained import Trained
 from tests.support import helpers
 
 KEY = jax.random.key(0)
@@ -28,11 +27,7 @@ def check(monkeypatch):
 
     def clustered(local, start, *args, **options):
       starts.append(float(start.shared['w'][0, 0]))
-      trained = Trained(
-        ids=ids, params=params, loss=jnp.zeros(count), sizes=jnp.array(sizes[ids]),
-        finite=jnp.ones(count, bool), arrived=jnp.ones(count, bool),
-        steps=jnp.ones(count, jnp.int32),
-      )  # fmt: skip
+      trained = helpers.trained(params, sizes[ids], ids=ids)
       seeds = {'w': jnp.zeros((2, 1))}
       return Start(jnp.array(new), seeds, seeds, trained, params, params)
 

@@ -7,7 +7,6 @@ import pytest
 from fesem_jax.algorithms.common import first_clusters
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
-from fesem_jax.training.trained import Trained
 from tests.support import helpers
 
 DATA, LOCAL = helpers.federation([4, 4, 4]), helpers.local(hidden=())
@@ -25,15 +24,10 @@ def settled(monkeypatch, losses, fails=((), (), ()), tolerance=0.1):
 
   def trained(number):
     failed = jnp.array([[n in own for n in range(len(losses))] for own in fails])
-    return Trained(
-      ids=jnp.arange(3),
-      params={'number': jnp.full((3, 1), number, jnp.float32)},
-      loss=jnp.full(3, jnp.array(losses)[number]),
-      sizes=jnp.full(3, 4),
-      finite=~failed[:, number],
-      arrived=jnp.ones(3, bool),
-      steps=jnp.ones(3, jnp.int32),
-    )
+    return helpers.trained(
+      {'number': jnp.full((3, 1), number, jnp.float32)}, [4] * 3,
+      loss=jnp.full(3, jnp.array(losses)[number]), finite=~failed[:, number],
+    )  # fmt: skip
 
   def train_again(local, starts, data, cohort, key):
     return trained(starts.own['number'][0, 0].astype(jnp.int32) + 1)

@@ -22,7 +22,6 @@ from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.types import Cohort
-from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
@@ -35,19 +34,14 @@ COHORT = Cohort(IDS, everyone=False)
 BEST = jnp.array([1, 1, 0, 1])
 OWN = jnp.array([0, 1, 1, 0])
 HERE = jnp.array([True, False, True])  # Client 0 dropped out.
-TRAINED = Trained(
-  ids=jnp.asarray(IDS),
-  params={'w': jnp.array([[33.0], [31.0], [32.0]])},
-  loss=jnp.ones(3),
-  sizes=jnp.full(3, 4),
-  finite=jnp.ones(3, bool),
-  arrived=HERE,
-  steps=jnp.full(3, 2),
-)
+TRAINED = helpers.trained(
+  {'w': jnp.array([[33.0], [31.0], [32.0]])}, [4] * 3,
+  ids=jnp.asarray(IDS), loss=jnp.ones(3), arrived=HERE, steps=jnp.full(3, 2),
+)  # fmt: skip
 
 
 class Notes(NamedTuple):
-  """State of a method that trains nobody: two centers of one number."""
+  """State of a method that trains no client: two centers of one number."""
 
   centers: Any
   assignment: jax.Array
@@ -148,7 +142,7 @@ def test_starts_that_are_given_take_the_place_of_the_clients_own_clusters(name):
   seen = []
   method = WRAPPED[name](noting(seen))
   state, given = state_of(method, seen), jnp.array([0, 0, 0])
-  if name == 'late_joins':  # Nobody chooses for itself.
+  if name == 'late_joins':  # No client chooses for itself.
     state = state._replace(joined=jnp.ones(4, bool))
   method.step(state, DATA, COHORT, KEY, starts=given)
   steps = [of for function, of in seen if function == 'step']
@@ -311,7 +305,7 @@ def test_a_wrapped_method_keeps_its_other_functions():
 
 def test_a_center_that_moved_to_a_client_begins_anew_and_the_report_counts_it():
   seen = []
-  # Nobody is left in cluster 0; client 3, in no round, is the farthest from cluster 1.
+  # Cluster 0 has no client left; client 3, in no round, is the farthest from cluster 1.
   method = with_reseeding(noting(seen, after=jnp.array([1, 1, 1, 1])))
   state = state_of(method, seen)
   state, info = method.step(state, DATA, COHORT, KEY)

@@ -179,10 +179,10 @@ def test_about_256_examples_are_each_in_the_order_once(size):
   assert sorted(order.tolist()) == list(range(size))
 
 
-def test_a_batch_of_nobody_has_finite_features_and_no_weight():
+def test_a_batch_of_empty_places_has_finite_features_and_no_weight():
   data = FederatedData.from_arrays(np.ones((5, 2)), [0, 1, 2, 1, 2], [2, 3, 0])
-  keys, nobody = jax.random.split(jax.random.key(0), 2), jnp.array([2, 3])
-  orders, at = batching.step_by_step(Schedule(2), data, nobody, keys, jax.vmap)
+  keys, empty = jax.random.split(jax.random.key(0), 2), jnp.array([2, 3])
+  orders, at = batching.step_by_step(Schedule(2), data, empty, keys, jax.vmap)
   _, (x, y, weights, _) = at(jnp.int32(0), orders)
   np.testing.assert_array_equal(x, np.ones((2, 2, 2)))
   assert set(y.ravel().tolist()) <= {0, 1, 2}

@@ -206,9 +206,9 @@ def test_no_part_of_empty_places_is_looked_at(clients_per_part):
   def body(values, total):
     return values + 1, total + 1
 
-  nobody = jnp.zeros(4, bool)
+  exist = jnp.zeros(4, bool)
   results, total = client_map.in_parts(
-    body, jnp.arange(4.0), clients_per_part, jnp.int32(0), nobody
+    body, jnp.arange(4.0), clients_per_part, jnp.int32(0), exist
   )
   assert total == 0
   assert not results.any()

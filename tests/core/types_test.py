@@ -201,6 +201,6 @@ def test_reordered_clients_keep_their_task():
 
 def test_data_of_no_clients_stay_so_unless_they_are_padded():
   data = FederatedData.from_arrays(np.ones((0, 2)), [], [], num_classes=2)
-  nobody = np.array([], int)
-  assert data.reorder(nobody).num_clients == 0
-  assert data.reorder(nobody, num_clients=2).client_ids.tolist() == [0, 1]
+  no_clients = np.array([], int)
+  assert data.reorder(no_clients).num_clients == 0
+  assert data.reorder(no_clients, num_clients=2).client_ids.tolist() == [0, 1]

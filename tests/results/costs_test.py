@@ -269,6 +269,12 @@ def test_the_wrapped_state_gives_what_its_traffic_looks_at():
     ('robust', {}, M * P, M * (P + 4 * 10)),
     ('robust', {'init_tolerance': 0.0}, M * P, M * P),
     ('hypo_cluster', {'init_restarts': 1, 'init_rounds': 0}, 0, 0),
+    (  # Two draws are compared by a loss of each client.
+      'hypo_cluster',
+      {'init_restarts': 2, 'init_rounds': 0, 'init_clients': 5},
+      2 * 5 * K * P,
+      2 * 5 * 4,
+    ),
     (
       'hypo_cluster',
       {'init_restarts': 3, 'init_rounds': 2, 'init_clients': 5},

@@ -19,6 +19,11 @@ def drops_out(key, data, i, rate):
   return bool(jax.random.bernoulli(own, rate))
 
 
+def dropped(key, data, rate):
+  """[M] bool: the clients that drop out of a round."""
+  return np.array([drops_out(key, data, i, rate) for i in range(data.num_clients)])
+
+
 def epochs_of(key, data, i, fraction, most):
   """FedProx: the epochs of client `i`, a straggler with probability `fraction`."""
   own = client_key(key, data, i)

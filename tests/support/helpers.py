@@ -15,6 +15,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Trained
 
 SHAPE, CLASSES = (6,), 3
 
@@ -113,6 +114,27 @@ def asks_host(program):
   """Whether a compiled program calls back or sends anything to the host."""
   words = ('callback', 'outfeed', 'infeed', 'send', 'recv')
   return any(word in program.as_text() for word in words)
+
+
+def trained(params, sizes=None, **changes):
+  """`Trained` of clients 0, 1, ... whose updates all count, after one step.
+
+  Args:
+    params: [S, ...] their models.
+    sizes: of their data; None is one example each.
+    **changes: other fields.
+  """
+  count = len(jax.tree.leaves(params)[0])
+  alike = Trained(
+    ids=jnp.arange(count),
+    params=params,
+    loss=jnp.zeros(count),
+    sizes=jnp.ones(count, jnp.int32) if sizes is None else jnp.asarray(sizes),
+    finite=jnp.ones(count, bool),
+    arrived=jnp.ones(count, bool),
+    steps=jnp.ones(count, jnp.int32),
+  )
+  return alike._replace(**changes)
 
 
 def blobs(num_clients=60, k=3, size=20, spread=1.0, seed=0):
