@@ -35,6 +35,28 @@ def text(result: Result, which: str = 'last') -> str:
   return '\n'.join(lines + _remarks(summary) + _costs(summary))
 
 
+def line(summary: Summary, seconds: float) -> str:
+  """One of many runs: 'deployed micro-accuracy 97.4 %, fine-tuned 96.1 %, 2.1 s'.
+
+  Args:
+    summary: of the run.
+    seconds: that it took.
+  """
+  task = tasks.of(summary)
+  figure, column = task.primary, task.primary_column
+  deployed, finetuned = (
+    f'{figure.factor * summary[kind][column]:.{figure.digits}f}'
+    f'{" %" if figure.percent else ""}'
+    for kind in ('deployed', 'finetuned')
+  )
+  agreement = (summary.get('clusters') or {}).get('ari')
+  truth = '' if agreement is None else f', ARI {agreement:.2f}'
+  return (
+    f'deployed micro-{figure.name} {deployed}, fine-tuned {finetuned}{truth}, '
+    f'{seconds:.1f} s'
+  )
+
+
 def _figures(summary: Summary, task: Task) -> list[str]:
   """A line for each kind of model, of all clients and of the honest ones."""
   columns = task.columns

@@ -10,6 +10,7 @@ where it stopped. Figures: fesem-figures WORKDIR.
 
 import json
 import pathlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -214,20 +215,34 @@ def run_unless_diverged(
   workdir: pathlib.Path,
   what: str,
   programs: Programs,
+  *,
+  describe: bool = True,
   **options: Any,
 ) -> dict[str, Any] | None:
-  """The summary and the curve of a run that lines call `what`; None if it diverged."""
+  """The summary and the curve of one of many runs; None if it diverged.
+
+  Args:
+    config: see `run`.
+    workdir: see `run`.
+    what: begins each line that is printed.
+    programs: see `run`.
+    describe: whether to print the data, the model and notes, as well as warnings.
+    **options: of `run`.
+  """
 
   def say(text):
     return print(f'[{what}] {text}')
 
-  machine = experiment_flags.machine()
+  machine, began = experiment_flags.machine(), time.monotonic()
+  about = say if describe else _only_warnings(say)
   try:
-    made = run(config, machine, workdir, say=say, programs=programs, **options)
-    return relative_table.with_curve(made.summary, made.history)
+    made = run(config, machine, workdir, say=about, programs=programs, **options)
   except Diverged as e:
     print(f'{what} diverged: {in_flags(str(e))}')
     return None
+  if not machine.get('quiet'):
+    say(outcome.line(made.summary, time.monotonic() - began))
+  return relative_table.with_curve(made.summary, made.history)
 
 
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:

@@ -1,9 +1,10 @@
 """Chooses flags' values for each method on validation examples (--tune)."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import flags
@@ -121,16 +122,8 @@ def tuned(
   for label, (config, *_) in by_label.items():
     if not tries[label]:
       continue
-
-    def run(values: Values, seed: int, label=label, config=config):
-      own = {'seed': seed, 'evaluate_on': 'validation', 'eval_every': 0}
-      point = in_words(values)
-      folder = workdir / 'tune' / label / point.replace('/', '_') / f'seed{seed}'
-      what = f'tuning {label}, {point}, seed {seed}'
-      return run_unless_diverged(
-        config | values | own, folder, what, programs, make_portrait=False
-      )
-
+    count = len(tries[label]) * len(search.seeds)
+    run = _runner(label, config, count, workdir, programs)
     try:
       found[label] = tuning.search(tries[label], search.seeds, run, search.by)
     except UserError as e:
@@ -138,6 +131,32 @@ def tuned(
     print('\n'.join(_described(label, found[label])))
     _write(found, workdir)
   return found
+
+
+def _runner(
+  label: str,
+  config: dict[str, Any],
+  count: int,
+  workdir: pathlib.Path,
+  programs: Programs,
+) -> Callable[[Values, int], dict[str, Any] | None]:
+  """(point, seed) -> the summary of one of `count` tuning runs of a method."""
+  numbers = itertools.count(1)
+
+  def run(values: Values, seed: int) -> dict[str, Any] | None:
+    own = {'seed': seed, 'evaluate_on': 'validation', 'eval_every': 0}
+    number, point = next(numbers), in_words(values)
+    folder = workdir / 'tune' / label / point.replace('/', '_') / f'seed{seed}'
+    return run_unless_diverged(
+      config | values | own,
+      folder,
+      f'tuning {label}, run {number} of {count}: {point}, seed {seed}',
+      programs,
+      describe=number == 1,
+      make_portrait=False,
+    )
+
+  return run
 
 
 def _described(label: str, found: Choice | UserError) -> list[str]:

@@ -23,8 +23,9 @@ def runs(monkeypatch):
   def use(score):
     seen = []
 
-    def run(config, folder, what, programs, *, make_portrait):
+    def run(config, folder, what, programs, *, describe, make_portrait):
       assert not make_portrait
+      assert describe == ('run 1 of ' in what)
       seen.append((config, folder))
       found = score(config)
       if found is None:
@@ -313,6 +314,16 @@ def test_tuning_looks_at_validation_examples_only(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   assert 'Warning: fesem(2): prox_lambda=0.01 is at the edge' in done.stdout
+  # The data are described once for each method and seed; each run has its score.
+  lines = done.stdout.splitlines()
+  tuning = [line for line in lines if line.startswith('[tuning fesem(2), run ')]
+  first = '[tuning fesem(2), run 1 of 2: prox_lambda=0.01, seed 10000]'
+  assert [line for line in tuning if ' on digits: ' in line] == [tuning[0]]
+  assert tuning[-1].startswith(f'{first} deployed micro-accuracy ')
+  assert tuning[-1].endswith(' s')
+  assert 'tuning fesem(2), run 2 of 2: prox_lambda=1e+30, seed 10000 diverged' in (
+    done.stdout
+  )
   tuned = json.loads((tmp_path / 't/tune.json').read_text())
   assert list(tuned) == ['fesem(2)']  # FedAvg has no lambda.
   assert tuned['fesem(2)']['chosen'] == {'prox_lambda': 0.01}
