@@ -5,11 +5,11 @@ r"""Long use of one process: memory, open files, threads and caches stay flat.
 A tiny run of FeSEM(2) with a checkpoint in every tenth round, an evaluation in every
 round, a history of its clients and callbacks; the same run, which drops the record of
 each round and returns freed memory to the system at each measurement, so that only
-memory that is never freed remains; then as many calls of `fj.compare`, whose methods are
-built anew each time, with a workdir. What the process holds is read from /proc (Linux)
-along the way. `slope_mib` is the growth of its resident memory, by least squares, over
-1,000 rounds or 100 comparisons, without the first fifth, in which caches fill.
-`records_mib` is what 1,000 records take, which a run keeps for its result.
+memory that is never freed remains; then calls of `fj.compare`, each with newly built
+methods and a workdir. What the process holds is read from /proc (Linux) along the way.
+`slope_mib` is the growth of its resident memory, by least squares, over 1,000 rounds or
+100 comparisons, without the first fifth, in which caches fill. `records_mib` is what
+1,000 records take, which a run keeps for its result.
 """
 
 import contextlib
