@@ -69,11 +69,17 @@ def _lasting(value: Any) -> Any:
 
 
 def _without_seconds(path: pathlib.Path) -> list[list[str]]:
-  """The cells of a table, without the column of seconds."""
+  """The cells of the tables of a file, without the columns of seconds."""
   apart = ',' if path.suffix == '.csv' else '|'
   rows = [line.split(apart) for line in path.read_text().splitlines()]
-  dropped = {i for i, cell in enumerate(rows[0]) if _SECONDS.search(cell)}
-  return [[c for i, c in enumerate(row) if i not in dropped] for row in rows]
+  found: list[list[str]] = []
+  dropped: set[int] = set()
+  for row, following in zip(rows, [*rows[1:], []], strict=True):
+    # The first row of a CSV file; in Markdown, what a row of dashes follows.
+    if not found or (len(following) > 1 and set(''.join(following)) <= set('-: ')):
+      dropped = {i for i, cell in enumerate(row) if _SECONDS.search(cell)}
+    found.append([c for i, c in enumerate(row) if i not in dropped])
+  return found
 
 
 def _text(array: np.ndarray) -> str:

@@ -77,6 +77,14 @@ def test_clocks_jump_and_locks_fail():
     hooks._no_locks(0, 0)
 
 
+def tables(seconds, bytes_sent=3):
+  """Two tables in Markdown, each with a column of seconds."""
+  return (
+    f'| a | s/round |\n|---|---|\n| 1 | {seconds} |\n\nCosts.\n\n'
+    f'| seconds a round / FedAvg | bytes |\n|---|---|\n| {seconds} | {bytes_sent} |\n'
+  )
+
+
 def test_figures_are_what_outlasts_the_clock(tmp_path):
   one, other = tmp_path / 'one', tmp_path / 'other'
   for folder, seconds in ((one, 1.0), (other, 2.0)):
@@ -87,9 +95,11 @@ def test_figures_are_what_outlasts_the_clock(tmp_path):
     summary = {'deployed': 0.5, 'timing': {'total_seconds': seconds}}
     (folder / 'summary.json').write_text(json.dumps(summary))
     (folder / 'config.json').write_text(json.dumps({'rounds': seconds, 'seed': 0}))
-    (folder / 'table.md').write_text(f'| a | s/round |\n|---|---|\n| 1 | {seconds} |\n')
+    (folder / 'table.md').write_text(tables(seconds))
     np.savez(folder / 'models.npz', w=np.zeros(3, np.float32))
   assert not figures.differences(figures.of(one), figures.of(other))
+  (other / 'table.md').write_text(tables(2.0, bytes_sent=4))
+  assert figures.differences(figures.of(one), figures.of(other)) == ['table.md']
   np.savez(other / 'models.npz', w=np.full(3, 1e-45, np.float32))
   (other / 'metrics.jsonl').write_text('{"round": 1, "loss": 0.50000001}\n')
   (other / '.x.partial').touch()
