@@ -50,6 +50,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
   'oracle': ('oracle', {}),
 }
 _FOLDER = pathlib.Path(__file__).parent / 'results'
+_OF_A_ROW = ('date', 'processor', 'commit')
 
 _STRENGTHS = flags.DEFINE_list('strengths', ['0', '0.15', '0.4', '1'], 'Values of s.')
 _EXAMPLES = flags.DEFINE_list('examples', ['10', '50', '200', '1000'], 'A client.')
@@ -106,9 +107,11 @@ def accuracy(
 def measured(mesh: Mesh) -> list[dict[str, Any]]:
   """A row for each strength, number of examples, seed and family; saved as it goes."""
   path = _FOLDER / f'{_SAVE.value}.json'
-  rows: list[dict[str, Any]] = []
+  where, rows = common.where(mesh), list[dict[str, Any]]()
   if _SAVE.value and path.is_file():
-    rows = json.loads(path.read_text())['rows']
+    held = json.loads(path.read_text())
+    # Rows of several runs say which of them they are of.
+    rows = [{name: held[name] for name in _OF_A_ROW} | row for row in held['rows']]
   keys = ('strength', 'examples', 'seed', 'family')
   known = {tuple(row[key] for key in keys) for row in rows}
   grid = itertools.product(
@@ -124,10 +127,11 @@ def measured(mesh: Mesh) -> list[dict[str, Any]]:
       shown = 'failed' if deployed is None else f'{deployed:.2f}'
       print(f'{examples:5} {strength:5.2f} {seed} {family:28} {shown}', flush=True)
       row = dict(zip(keys, (strength, examples, seed, family), strict=True))
-      rows.append(row | {'deployed': deployed, 'ari': ari})
+      row |= {'deployed': deployed, 'ari': ari}
+      rows.append({name: where[name] for name in _OF_A_ROW} | row)
       if _SAVE.value:
         of_run: dict[str, Any] = {'rounds': _ROUNDS.value, 'clients': _CLIENTS.value}
-        of_run |= {'learning_rate': _RATE.value, **common.where(mesh)}
+        of_run |= {'learning_rate': _RATE.value, **where}
         path.write_text(json.dumps(of_run | {'rows': rows}, indent=1) + '\n')
     jax.clear_caches()
   return rows
@@ -157,7 +161,8 @@ def draw(name: str) -> pathlib.Path:
         found[i, j] = np.mean(values) if values else np.nan
     return found
 
-  reference, *others = FAMILIES
+  measured = {row['family'] for row in rows}
+  reference, *others = (family for family in FAMILIES if family in measured)
   base = table(reference)
   panels = {reference: base} | {family: table(family) - base for family in others}
   with plt.rc_context({**STYLE, 'axes.grid': False}):

@@ -110,7 +110,7 @@ def method(name: str, train: fj.FederatedData, **options: Any) -> fj.Algorithm:
 
 @contextlib.contextmanager
 def records_dropped() -> Iterator[None]:
-  """Replaces the record of each round by the one of round 0 once it is written."""
+  """Replaces a record by that of round 0 when the next one is written."""
   write = metrics_file.MetricsWriter.write
 
   def write_only(self: metrics_file.MetricsWriter, record: dict[str, Any]) -> None:

@@ -216,7 +216,7 @@ def run_unless_diverged(
   what: str,
   programs: Programs,
   *,
-  describe: bool = True,
+  said: set[str] | None = None,
   **options: Any,
 ) -> dict[str, Any] | None:
   """The summary and the curve of one of many runs; None if it diverged.
@@ -226,17 +226,23 @@ def run_unless_diverged(
     workdir: see `run`.
     what: begins each line that is printed.
     programs: see `run`.
-    describe: whether to print the data, the model and notes, as well as warnings.
+    said: lines that earlier runs have printed on data, model and method, and that are
+      not repeated; those of this run are added. None repeats them.
     **options: of `run`.
   """
 
   def say(text):
     return print(f'[{what}] {text}')
 
+  def say_once(text):
+    if said is None or text not in said:
+      say(text)
+    if said is not None:
+      said.add(text)
+
   machine, began = experiment_flags.machine(), time.monotonic()
-  about = say if describe else _only_warnings(say)
   try:
-    made = run(config, machine, workdir, say=about, programs=programs, **options)
+    made = run(config, machine, workdir, say=say_once, programs=programs, **options)
   except Diverged as e:
     print(f'{what} diverged: {in_flags(str(e))}')
     return None

@@ -141,18 +141,18 @@ def _runner(
   programs: Programs,
 ) -> Callable[[Values, int], dict[str, Any] | None]:
   """(point, seed) -> the summary of one of `count` tuning runs of a method."""
-  numbers = itertools.count(1)
+  numbers, said = itertools.count(1), set[str]()
 
   def run(values: Values, seed: int) -> dict[str, Any] | None:
     own = {'seed': seed, 'evaluate_on': 'validation', 'eval_every': 0}
-    number, point = next(numbers), in_words(values)
+    point, number = in_words(values), next(numbers)
     folder = workdir / 'tune' / label / point.replace('/', '_') / f'seed{seed}'
     return run_unless_diverged(
       config | values | own,
       folder,
       f'tuning {label}, run {number} of {count}: {point}, seed {seed}',
       programs,
-      describe=number == 1,
+      said=said,
       make_portrait=False,
     )
 

@@ -1,6 +1,12 @@
 """Text on the outcome of runs."""
 
+import types
+
+import pytest
+
 from experiments import outcome
+from experiments import run as run_binary
+from fesem_jax.run.programs import Programs
 
 
 def test_one_of_many_runs_is_described_in_a_line():
@@ -16,3 +22,31 @@ def test_one_of_many_runs_is_described_in_a_line():
   errors = {'task': 'regression', 'deployed': {'micro_rmse': 0.12345}}
   errors |= {'finetuned': {'micro_rmse': 2.0}}
   assert outcome.line(errors, 1) == 'deployed micro-rmse 0.123, fine-tuned 2.000, 1.0 s'
+
+
+@pytest.mark.parametrize('quiet', [False, True])
+def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
+  quiet, monkeypatch, capsys, tmp_path
+):
+  scores = {'micro_accuracy': 0.5}
+  made = types.SimpleNamespace(
+    summary={'deployed': scores, 'finetuned': scores}, history=[]
+  )
+
+  def run(config, machine, workdir, *, say, programs):
+    say(f'Note: {config["note"]}')
+    return made
+
+  monkeypatch.setattr(run_binary, 'run', run)
+  monkeypatch.setattr(run_binary.experiment_flags, 'machine', lambda: {'quiet': quiet})
+  said = set()
+  for name, note in (('a', 'one'), ('b', 'one'), ('c', 'two')):
+    run_binary.run_unless_diverged(
+      {'note': note}, tmp_path, name, Programs(), said=said
+    )
+  lines = capsys.readouterr().out.splitlines()
+  notes = ['[a] Note: one', '[c] Note: two']
+  assert [line for line in lines if 'Note' in line] == notes
+  text = 'deployed micro-accuracy 50.0 %, fine-tuned 50.0 %, '
+  scored = [line.split(text)[0] for line in lines if text in line]
+  assert scored == ([] if quiet else ['[a] ', '[b] ', '[c] '])

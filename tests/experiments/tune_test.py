@@ -23,9 +23,8 @@ def runs(monkeypatch):
   def use(score):
     seen = []
 
-    def run(config, folder, what, programs, *, describe, make_portrait):
+    def run(config, folder, what, programs, *, said, make_portrait):
       assert not make_portrait
-      assert describe == ('run 1 of ' in what)
       seen.append((config, folder))
       found = score(config)
       if found is None:
@@ -314,7 +313,7 @@ def test_tuning_looks_at_validation_examples_only(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   assert 'Warning: fesem(2): prox_lambda=0.01 is at the edge' in done.stdout
-  # The data are described once for each method and seed; each run has its score.
+  # The data are described once for each method; each run has its score.
   lines = done.stdout.splitlines()
   tuning = [line for line in lines if line.startswith('[tuning fesem(2), run ')]
   first = '[tuning fesem(2), run 1 of 2: prox_lambda=0.01, seed 10000]'
