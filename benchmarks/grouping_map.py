@@ -168,7 +168,9 @@ def draw(name: str) -> pathlib.Path:
   with plt.rc_context({**STYLE, 'axes.grid': False}):
     figure, axes = plt.subplots(3, 4, figsize=(12.5, 8.5), layout='constrained')
     limit = max(np.nanmax(np.abs(panels[family])) for family in others)
-    for axis, (family, values) in zip(axes.flat, panels.items(), strict=True):
+    for axis in axes.flat[len(panels) :]:
+      axis.axis('off')
+    for axis, (family, values) in zip(axes.flat, panels.items(), strict=False):
       first = family == reference
       scale = {'cmap': 'Greys', 'vmin': 0, 'vmax': 150}
       if not first:
