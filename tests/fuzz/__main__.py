@@ -85,7 +85,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--mutations', type=int, default=500)
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--only', default='')
+  parser.add_argument('--only', default='', help='Names of formats; default: all.')
   parser.add_argument('--json', default='')
   parser.add_argument('--child', default='', help=argparse.SUPPRESS)
   parser.add_argument('--first', type=int, default=0, help=argparse.SUPPRESS)
@@ -98,6 +98,8 @@ def main():
   from tests.fuzz.trying import MEMORY, SECONDS
 
   names = options.only.split(',') if options.only else list(FORMATS)
+  if unknown := set(names) - FORMATS.keys():
+    parser.error(f'--only: {", ".join(sorted(unknown))}; known: {", ".join(FORMATS)}.')
   rows, faults = [], 0
   print(f'{"format":24}{"mutations":>10}{"sentences":>10}{"accepted":>10}{"faults":>8}'
         f'{"MiB":>6}{"s":>7}')  # fmt: skip
