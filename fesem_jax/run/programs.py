@@ -39,9 +39,10 @@ _AT_ONCE = max(1, sharding.cores() // 2)
 _FEW = 2**31
 
 
-# What `shared` holds at most: a run makes about six programs and shapes, of 30 MiB and
-# 950 of the 65,530 mappings of a process for a small model on a CPU.
-_MOST_SHARED = 48
+# What is held at most: a run makes about six programs and shapes, of 30 MiB and 950 of
+# the 65,530 mappings of a process for a small model on a CPU. A comparison of thirty
+# methods would need all of them, and the compiler ends a process that has none left.
+_MOST = 48
 
 # Constants of so many numbers, such as layers that do not train, are given to a program
 # at each call: they would make its text long, and its compilation slow.
@@ -140,10 +141,10 @@ class Programs:
 
   Args:
     most: how much is held, in programs and shapes; what was used least recently goes
-      first. None holds everything.
+      first.
   """
 
-  def __init__(self, most: int | None = None) -> None:
+  def __init__(self, most: int = _MOST) -> None:
     self._held: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
     # Alive as long as a `Program` that is held, or used, refers to it.
     self._by_text: weakref.WeakValueDictionary[
@@ -177,7 +178,7 @@ class Programs:
     made = make()
     with self._lock:
       self._held[full] = made
-      while self._most is not None and len(self._held) > self._most:
+      while len(self._held) > self._most:
         self._held.popitem(last=False)
     return made
 
@@ -265,7 +266,7 @@ def shared() -> Programs:
   They hold compiled code and methods, but neither data nor states, and the most
   recently used ones only; `shared().clear()` lets go of them.
   """
-  return Programs(_MOST_SHARED)
+  return Programs()
 
 
 def _kinds(args: tuple[Any, ...]) -> Hashable:

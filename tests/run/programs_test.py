@@ -102,6 +102,13 @@ def test_what_was_used_least_recently_is_let_go_of_first():
   assert programs.count == 0
 
 
+def test_programs_of_a_long_comparison_are_let_go_of():
+  programs, made = Programs(), []
+  for key in [*range(500), 499, 0]:
+    programs.once(key, lambda key=key: made.append(key) or key)
+  assert made == [*range(500), 0]
+
+
 def test_settings_of_jax_are_part_of_what_is_shared():
   programs, x = Programs(), np.ones((3, 3), np.float32)
   plain = programs.compiled('square', lambda x: x @ x, x)
