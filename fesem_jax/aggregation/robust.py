@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from fesem_jax.aggregation.trimmed_mean import trimmed_mean
 from fesem_jax.core import sharding, sums, tree
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
@@ -24,9 +25,6 @@ AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
 Aggregate: TypeAlias = Callable[
   [Params, jax.Array, jax.Array, Params, Mesh | None], Params
 ]
-
-# The trimmed mean sorts so many numbers of each device's clients at a time.
-_NUMBERS_AT_ONCE = 2**20
 
 
 class _Rows(NamedTuple):
@@ -206,92 +204,3 @@ def krum(
   taken = rows.between(0 * rows.sizes, jnp.minimum(rows.sizes, variable(models)))
   weights = jnp.zeros(num_rows).at[order].set(taken)
   return sums.weighted_mean(stack, cluster, weights, origins, mesh)
-
-
-def trimmed_mean(
-  stack: Params,
-  cluster: jax.Array,
-  counts: jax.Array,
-  beta: float,
-  origins: Params,
-  mesh: Mesh | None = None,
-) -> Params:
-  """Coordinate-wise trimmed mean of the rows of each cluster.
-
-  One sort by (cluster, value) puts every cluster's rows together, in the same
-  places for all coordinates; which rows are dropped is then known beforehand.
-  Coordinates are sorted in blocks, so that no second stack exists, and each device
-  sorts its share of a block for all clients.
-
-  Args:
-    stack: [S, ...] rows.
-    cluster: [S] int32 in 0..K-1.
-    counts: [S] bool, False for rows to leave out.
-    beta: of n rows, floor(beta * n) are dropped at each end, but never all;
-      0.5 gives the median.
-    origins: [K, ...] a point near each cluster; one without rows stays there.
-    mesh: devices that the rows are split over; None if they are whole here.
-
-  Returns:
-    [K, ...].
-  """
-  rows = _Rows.of(cluster, counts, origins)
-  if beta == 0:
-    weights = counts.astype(jnp.float32)
-    return sums.weighted_mean(stack, rows.cluster, weights, origins, mesh)
-  cut = jnp.minimum(
-    jnp.floor(variable(beta) * rows.sizes + 1e-4), (rows.sizes - 1) // 2
-  )
-  kept = rows.between(cut, rows.sizes - cut)
-  devices = 1 if mesh is None else mesh.size
-
-  def on_device(stack, origins, cluster, in_order, kept):
-    def mean_of_columns(columns: jax.Array, origin: jax.Array) -> jax.Array:
-      keys = jnp.broadcast_to(cluster[:, None], columns.shape)
-      columns = jax.lax.sort((keys, columns), dimension=0, num_keys=2)[1]
-      return sums.weighted_mean(columns, in_order, kept, origin)
-
-    def move(columns: jax.Array, about: jax.Array) -> jax.Array:
-      if devices == 1:
-        return mean_of_columns(columns, about) - about
-      # [S / D, D * w] of this device's clients -> [S, w] of this device's columns.
-      columns = jax.lax.all_to_all(columns, sharding.CLIENTS, 1, 0, tiled=True)
-      width = columns.shape[1]
-      at = jax.lax.axis_index(sharding.CLIENTS) * width
-      mine = jax.lax.dynamic_slice_in_dim(about, at, width, axis=1)
-      moved = mean_of_columns(columns, mine) - mine
-      whole = jnp.zeros_like(about)
-      return jax.lax.dynamic_update_slice_in_dim(whole, moved, at, axis=1)
-
-    def by_blocks(x: jax.Array, origin: jax.Array) -> jax.Array:
-      flat, about = x.reshape(x.shape[0], -1), origin.reshape(origin.shape[0], -1)
-      width = max(1, _NUMBERS_AT_ONCE // max(1, x.shape[0])) * devices
-      whole, rest = divmod(flat.shape[1], width)
-
-      def add_block(start: jax.Array | int, width: int, moves: jax.Array) -> jax.Array:
-        def part(a):
-          return jnp.pad(
-            jax.lax.dynamic_slice_in_dim(a, start, width, axis=1),
-            ((0, 0), (0, -width % devices)),
-          )
-
-        moved = move(part(flat), part(about))[:, :width]
-        return jax.lax.dynamic_update_slice_in_dim(moves, moved, start, axis=1)
-
-      moves = jnp.zeros_like(about)
-      if whole:
-
-        def block(i, moves):
-          return add_block(i * width, width, moves)
-
-        moves = jax.lax.fori_loop(0, whole, block, moves)
-      if rest:
-        moves = add_block(whole * width, rest, moves)
-      return moves.reshape(origin.shape)
-
-    return None, jax.tree.map(by_blocks, stack, origins)
-
-  _, moves = sharding.per_device(on_device, mesh, 1)(
-    stack, origins, rows.cluster, rows.in_order, kept
-  )
-  return jax.tree.map(jnp.add, origins, moves)

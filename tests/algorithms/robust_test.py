@@ -1,4 +1,4 @@
-"""Robust and its trimmed means against float64."""
+"""Robust against float64."""
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +7,7 @@ import pytest
 from scipy import stats
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import robust
-from fesem_jax.aggregation.robust import trimmed_mean
 from fesem_jax.algorithms.robust import RobustState
-from fesem_jax.core import sharding
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, initial, reference_round
 
@@ -37,47 +34,6 @@ def test_robust_round_matches_float64_reference(aggregation, beta):
     )
     got = reference.flat(reference.from_params(after.centers, k))
     assert_close(got, want, rtol=1e-3)
-
-
-@pytest.mark.parametrize('beta', [0.0, 0.1, 0.34, 0.49, 0.5])
-def test_trimmed_mean_matches_scipy(beta):
-  rng = np.random.default_rng(0)
-  points = rng.normal(size=(23, 4, 3)).astype(np.float32)
-  cluster = rng.integers(0, 3, 23)
-  counts = rng.random(23) < 0.8
-  empty = {'w': jnp.full((4, 4, 3), 7.0)}
-  got = trimmed_mean(
-    {'w': jnp.asarray(points)}, jnp.asarray(cluster), jnp.asarray(counts), beta, empty
-  )['w']
-  for k in range(3):
-    mine = points[(cluster == k) & counts].astype(np.float64)
-    want = np.median(mine, 0) if beta == 0.5 else stats.trim_mean(mine, beta)
-    assert_close(got[k], want)
-  np.testing.assert_array_equal(got[3], 7.0)
-
-
-@pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('numbers', [1, 60, 2**20])
-def test_trimmed_means_come_out_alike_in_blocks_of_any_size(
-  numbers, devices, monkeypatch
-):
-  monkeypatch.setattr(robust, '_NUMBERS_AT_ONCE', numbers)
-  rng = np.random.default_rng(0)
-  points = rng.normal(size=(24, 4, 7)).astype(np.float32)
-  cluster, counts = rng.integers(0, 3, 24), rng.random(24) < 0.8
-  origins = {'w': jnp.asarray(rng.normal(size=(4, 4, 7)), jnp.float32)}
-  got = jax.jit(trimmed_mean, static_argnums=(3, 5))(
-    {'w': jnp.asarray(points)},
-    jnp.asarray(cluster),
-    jnp.asarray(counts),
-    0.2,
-    origins,
-    sharding.client_mesh(devices),
-  )['w']
-  for k in range(3):
-    mine = points[(cluster == k) & counts].astype(np.float64)
-    np.testing.assert_allclose(got[k], stats.trim_mean(mine, 0.2), rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(got[3], origins['w'][3])
 
 
 def test_robust_trains_until_the_loss_settles():
