@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import robust
+from fesem_jax.aggregation import trimmed_mean
 from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.core import gram_matrices, sharding
 from fesem_jax.run.state_placement import placed_state
@@ -38,7 +38,7 @@ ROUNDS = [
 def test_stacks_of_models_that_a_round_needs(
   name, options, stacks, devices, monkeypatch
 ):
-  for module, most in ((robust, '_NUMBERS_AT_ONCE'), (gram_matrices, '_BLOCK')):
+  for module, most in ((trimmed_mean, '_NUMBERS_AT_ONCE'), (gram_matrices, '_BLOCK')):
     monkeypatch.setattr(module, most, 2**12)  # Small beside a stack.
   data = helpers.federation([4] * CLIENTS, shape=SHAPE)
   local = helpers.local(chunk=1, devices=devices, hidden=(250,), shape=SHAPE)
