@@ -90,9 +90,30 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
     )
   if config['model'] in models.OF_TOKENS:
     _check_tokens(config, train)
-  return models.build(
-    config['model'], train.example_shape, train.num_classes, hidden, task=train.task
+  model = models.build(
+    config['model'],
+    train.example_shape,
+    train.num_classes,
+    hidden,
+    task=train.task,
+    options=config['model_options'],
   )
+  _check_size(config, model)
+  return model
+
+
+def _check_size(config: dict[str, Any], model: Model) -> None:
+  """Raises `UserError` if --model_options makes a model too large for any device."""
+  shapes = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
+  size = sum(math.prod(x.shape) for x in shapes)
+  if config['model_options'] and size > _MAX_WEIGHTS:
+    given = ','.join(
+      f'{name}={value}' for name, value in config['model_options'].items()
+    )
+    raise UserError(
+      f'--model_options={given} makes {size:,} weights, more than {_MAX_WEIGHTS:,}; '
+      'choose smaller values.'
+    )
 
 
 def _check_tokens(config: dict[str, Any], train: FederatedData) -> None:

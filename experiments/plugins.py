@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax import models
 from fesem_jax.data import sources
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
@@ -161,17 +162,21 @@ def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]:
-  """All options of an own model or data set: those given, and the other defaults.
+  """All options of a model or data set: those given, and the other defaults.
 
   `kind` is the flag that names it, 'model' or 'dataset'; `text` is the value of
-  --model_options or --dataset_options.
+  --model_options or --dataset_options. A model of this package has none without text.
   """
+  flag = f'{kind}_options'
   if is_own(name):
     allowed = options(load(kind, name, *arguments))
-    return allowed | given(f'{kind}_options', text, allowed)
+    return allowed | given(flag, text, allowed)
+  if text and kind == 'model':
+    allowed = models.options(name)
+    return allowed | given(flag, text, allowed)
   if text:
     raise UserError(
-      f'{argument(f"{kind}_options", text)} is for `{kind}=MODULE:FUNCTION`, and not '
+      f'{argument(flag, text)} is for `{kind}=MODULE:FUNCTION`, and not '
       f'for {argument(kind, name)}.'
     )
   return {}

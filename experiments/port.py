@@ -24,6 +24,7 @@ from fesem_jax.results import export
 from fesem_jax.results.deployed_models import by_layer
 from fesem_jax.utils.errors import UserError, argument
 
+from . import plugins
 from .start import no_positional, start
 
 # Logits of float32 sums in another order differ by this share of the largest one.
@@ -39,7 +40,10 @@ def main(argv: list[str]) -> None:
   output = pathlib.Path(f.output)
   export.check(output)
   shape, hidden = _numbers('example_shape'), _numbers('hidden')
-  model = models.build(f.model, shape, f.num_classes, hidden, task=f.task)
+  options = plugins.resolved('model', f.model, f.model_options)
+  model = models.build(
+    f.model, shape, f.num_classes, hidden, task=f.task, options=options
+  )
   path = pathlib.Path(f.state_dict)
   state = export.read(path)
   params = porting.from_state_dict(model, state, path.suffix == '.npz')
@@ -89,6 +93,9 @@ def define_flags() -> None:
     'num_classes', 0, 'Classes, tokens, or targets of a regression.', lower_bound=0
   )
   flags.DEFINE_list('hidden', ['64'], "Widths of the mlp's hidden layers.")
+  flags.DEFINE_string(
+    'model_options', '', 'NAME=VALUE,...: see --model_options of fesem-run.'
+  )
   flags.DEFINE_enum(
     'task',
     tasks.CLASSIFICATION.name,

@@ -13,7 +13,9 @@ MODEL = (
     f'Model of every client, of {", ".join(models.NAMES)}; or MODULE:FUNCTION for one '
     'of your own: FUNCTION(example_shape, num_classes) returns a fesem_jax.Model.'),
   flag('string', 'model_options', '',
-    'NAME=VALUE,...: keyword-only arguments of --model=MODULE:FUNCTION.'),
+    'NAME=VALUE,...: widths, depths and groups of a model of this package, e.g. '
+    'groups=8 of resnet8 or width=128,depth=1 of lstm, gru and transformer; or '
+    'keyword-only arguments of --model=MODULE:FUNCTION.'),
   flag('list', 'hidden', ['64'], "Widths of the mlp's hidden layers."),
   flag('enum', 'initializer', 'flax',
     'Initialization of kernels and biases: as in Flax (kernels of variance 1 / '

@@ -3,7 +3,7 @@
 May import `core` and `utils`.
 """
 
-from fesem_jax.models.builders import NAMES, OF_TOKENS, build
+from fesem_jax.models.builders import NAMES, OF_TOKENS, build, options
 from fesem_jax.models.group_norm import with_group_norm
 from fesem_jax.models.layers import Conv
 from fesem_jax.models.networks import from_flax
@@ -17,6 +17,7 @@ __all__ = [
   'build',
   'from_flax',
   'from_state_dict',
+  'options',
   'start_from',
   'train_only',
   'with_group_norm',

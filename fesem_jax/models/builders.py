@@ -1,7 +1,8 @@
 """Models by their names."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 
@@ -13,6 +14,7 @@ from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
 from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.safe_files import first_line
 
 
 class _Asked(NamedTuple):
@@ -84,6 +86,38 @@ NAMES = tuple(_TABLE)
 OF_TOKENS = tuple(name for name, entry in _TABLE.items() if entry.takes == 'tokens')
 
 
+def options(model: str) -> dict[str, int]:
+  """Options of a model by its name, and their defaults: widths, depths, groups.
+
+  Raises:
+    UserError: on an unknown name.
+  """
+  check_choice('model', model, NAMES)
+  module = _TABLE[model].module(_Asked(1, (), None, False))
+  return {
+    field.name: getattr(module, field.name)
+    for field in dataclasses.fields(module)
+    if type(getattr(module, field.name)) is int and field.name != 'num_classes'
+  }
+
+
+def _with_options(name: str, module: nn.Module, given: Mapping[str, int]) -> nn.Module:
+  """The module with other values of its `options`."""
+  allowed = options(name)
+  for option, value in given.items():
+    if option not in allowed:
+      raise UserError(
+        f'{argument("model", name)} has no option {option}; its options are: '
+        f'{", ".join(allowed) or "none"}.'
+      )
+    if not value >= 1:
+      raise UserError(
+        f'{argument("model", name)}: {option} must be at least 1, but is {value}.'
+      )
+  others: dict[str, Any] = dict(given)
+  return module.clone(**others)
+
+
 def build(
   model: str,
   example_shape: Sequence[int],
@@ -91,6 +125,7 @@ def build(
   hidden: Sequence[int] = (200,),
   conv_method: str | None = None,
   task: str = CLASSIFICATION.name,
+  options: Mapping[str, int] | None = None,
 ) -> Model:
   """A model by its name.
 
@@ -112,12 +147,14 @@ def build(
     task: a key of `tasks.TASKS`, which decides the loss and the figures. For
       'sequence', models of tokens give logits [B, S, L] of the token that follows each
       position, else [B, L] of that which follows the last one.
+    options: other values of the model's `options`, such as {'groups': 8} of a ResNet or
+      {'width': 128, 'depth': 1} of a GRU.
 
   Returns:
     The model; its parameters are float32.
 
   Raises:
-    UserError: on an unknown name, or a model that does not fit the examples.
+    UserError: on an unknown name or option, or a model that does not fit the examples.
   """
   check_choice('model', model, NAMES)
   entry, shape = _TABLE[model], tuple(example_shape)
@@ -145,5 +182,14 @@ def build(
       f'{", ".join(OF_TOKENS)}.'
     )
   asked = _Asked(num_classes, tuple(hidden), conv_method, every_position)
-  loss = TASKS[task].loss
-  return as_model(entry.module(asked), shape)._replace(loss=loss, task=TASKS[task])
+  module = _with_options(model, entry.module(asked), options or {})
+  try:
+    built = as_model(module, shape)
+  except (TypeError, ValueError) as e:  # Heads or groups that do not divide a width.
+    if not options:
+      raise
+    given = ', '.join(f'{option}={value}' for option, value in options.items())
+    raise UserError(
+      f'{named} cannot be built with {given} ({first_line(e)}); choose other values.'
+    ) from e
+  return built._replace(loss=TASKS[task].loss, task=TASKS[task])

@@ -16,6 +16,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import build_local, build_model, load_data
 from fesem_jax import data
+from fesem_jax.core.types import FederatedData
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK, refuses
@@ -324,9 +325,27 @@ def test_own_models_that_cannot_be_used_are_one_sentence(folder, parse):
   parse('--model=own_net:absent')
   with refuses('--model=own_net:absent: the module own_net has no absent'):
     experiment_flags.configuration('fed_avg', {})
-  parse('--model_options=width=3')
-  with refuses('--model_options=width=3 is for --model=MODULE:FUNCTION, and not'):
+  parse('--dataset_options=width=3')
+  with refuses('--dataset_options=width=3 is for --dataset=MODULE:FUNCTION, and not'):
     experiment_flags.configuration('fed_avg', {})
+
+
+@pytest.mark.parametrize(
+  ('given', 'message'),
+  [
+    ('mlp --model_options=width=3', 'there is no option width; there are: none'),
+    ('gru --model_options=num_classes=3', 'there are: embedding, width, depth'),
+    ('gru --model_options=width=0', 'width must be at least 1, but is 0'),
+    ('gru --model_options=width=50000', 'makes 22,506,100,810 weights, more than 2,147,'),
+    ('transformer --model_options=heads=5', 'be built with width=128, depth=2, heads='),
+  ],
+)
+def test_options_of_models_of_the_package_are_checked(parse, given, message):
+  parse(*f'--model={given}'.split())
+  zeros = np.zeros((4, 8), np.float32)
+  tokens = FederatedData.from_arrays(zeros, np.zeros(4, int), [2, 2], num_classes=90)
+  with refuses(message):
+    build_model(experiment_flags.configuration('fed_avg', {}), tokens)
 
 
 def test_own_models_may_be_flax_modules(folder, parse):

@@ -212,8 +212,45 @@ def test_mistakes_name_the_flag():
     models.build('niid_bench_cnn', (15, 20), 10)
   with pytest.raises(UserError, match='`model=lstm` needs sequences of tokens, but'):
     models.build('lstm', (8, 8), 10)
+  with pytest.raises(UserError, match=r'`model=mlp` has no option width; .* none'):
+    models.build('mlp', (8,), 10, options={'width': 3})
   with pytest.raises(UserError, match='`model=mlp` has no logits at every position'):
     models.build('mlp', (8,), 10, task='sequence')
+
+
+@pytest.mark.parametrize(
+  ('name', 'shape', 'options', 'layer', 'want'),
+  [
+    ('gru', (5,), {'width': 12, 'depth': 1}, 'gru0', (12, 36)),
+    ('lstm', (5,), {'embedding': 4}, 'embedding', (7, 4)),
+    ('transformer', (5,), {'width': 16, 'heads': 2}, 'logits', (16, 7)),
+    ('small_cnn', (8, 8), {'window': 5, 'width': 9}, 'logits', (9, 7)),
+  ],
+)
+def test_options_change_widths_and_depths(name, shape, options, layer, want):
+  model = models.build(name, shape, 7, options=options)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  assert want in [x.shape for x in jax.tree.leaves(params[layer])]
+  defaults = jax.eval_shape(models.build(name, shape, 7).init, jax.random.key(0))
+  assert want not in [x.shape for x in jax.tree.leaves(defaults[layer])]
+  assert ('gru1' in params) == ('gru1' in defaults and 'depth' not in options)
+
+
+def test_groups_of_a_resnet_change_its_norms():
+  x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+  two, same, eight = (
+    models.build('resnet8', (8, 8, 3), 7, options=options)
+    for options in (None, {'groups': 2}, {'groups': 8})
+  )
+  params = two.init(jax.random.key(0))
+  np.testing.assert_array_equal(two.apply(params, x), same.apply(params, x))
+  assert np.abs(two.apply(params, x) - eight.apply(params, x)).max() > 0.01
+
+
+def test_options_are_those_of_the_module():
+  assert models.options('gru') == {'embedding': 8, 'width': 256, 'depth': 2}
+  assert models.options('resnet18') == {'groups': 2}
+  assert models.options('mlp') == {}
 
 
 @pytest.mark.parametrize('name', models.OF_TOKENS)
