@@ -36,10 +36,11 @@ def expected(stack, rows=None, origin=None):
 @pytest.mark.parametrize('devices', [1, 2])
 @pytest.mark.parametrize('block', [16, 200, 2**24])
 @pytest.mark.parametrize('options', [{}, {'origin': 3}, {'rows': ROWS, 'origin': 1}])
-def test_products_of_all_pairs(stack, devices, block, options, monkeypatch):
-  monkeypatch.setattr(
-    gram_matrices, '_BLOCK', block
-  )  # Numbers: parts of a layer, or all.
+@pytest.mark.parametrize('many', [6, 512])
+def test_products_of_all_pairs(stack, devices, block, options, many, monkeypatch):
+  # Numbers: parts of a layer, or all. Rows: 16 in parts of two, or not in parts.
+  monkeypatch.setattr(gram_matrices, '_BLOCK', block)
+  monkeypatch.setattr(gram_matrices, '_MANY', many)
   mesh = sharding.client_mesh(devices)
   given = {name: jnp.asarray(x) for name, x in options.items()}
 
@@ -50,6 +51,13 @@ def test_products_of_all_pairs(stack, devices, block, options, monkeypatch):
   np.testing.assert_allclose(
     products(stack), expected(stack, **options), rtol=1e-5, atol=1e-5
   )
+
+
+def test_many_rows_that_parts_do_not_divide():
+  points = np.random.default_rng(0).normal(size=(gram_matrices._MANY + 1, 3))
+  got = np.asarray(inner_products({'w': jnp.asarray(points, jnp.float32)}))
+  np.testing.assert_allclose(got, points @ points.T, rtol=1e-5, atol=1e-5)
+  np.testing.assert_array_equal(got, got.T)
 
 
 def test_products_are_about_the_mean_and_zero_where_not_valid():
