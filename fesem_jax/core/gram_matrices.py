@@ -20,8 +20,8 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 # Approximate number of values in a block of all rows.
 _BLOCK = 2**24
 
-# Matrices of at least _MANY rows are symmetric in _PARTS by _PARTS parts, of which those
-# below the diagonal are copied: 9 / 16 of the products of all.
+# With at least _MANY rows, the matrix has _PARTS by _PARTS parts, of which those below
+# the diagonal are copied: 9 / 16 of all products are computed.
 _MANY, _PARTS = 512, 8
 
 
@@ -131,7 +131,7 @@ def _of_layer(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
 
 
 def _products_with_itself(x: jax.Array) -> jax.Array:
-  """x x^T [n, n] of x [n, c], exactly symmetric from _MANY rows on."""
+  """The matrix x x^T [n, n] of x [n, c], exactly symmetric."""
   count = x.shape[0]
   if count < _MANY:
     return jnp.matmul(x, x.T, precision=_HIGHEST)
