@@ -98,7 +98,8 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
     task=train.task,
     options=config['model_options'],
   )
-  _check_size(config, model)
+  if config['model_options']:
+    _check_size(config, model)
   return model
 
 
@@ -106,7 +107,7 @@ def _check_size(config: dict[str, Any], model: Model) -> None:
   """Raises `UserError` if --model_options makes a model too large for any device."""
   shapes = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   size = sum(math.prod(x.shape) for x in shapes)
-  if config['model_options'] and size > _MAX_WEIGHTS:
+  if size > _MAX_WEIGHTS:
     given = ','.join(
       f'{name}={value}' for name, value in config['model_options'].items()
     )

@@ -165,7 +165,8 @@ def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]
   """All options of a model or data set: those given, and the other defaults.
 
   `kind` is the flag that names it, 'model' or 'dataset'; `text` is the value of
-  --model_options or --dataset_options. A model of this package has none without text.
+  --model_options or --dataset_options. Those of a
+  model of this package are left out if all have their defaults.
   """
   flag = f'{kind}_options'
   if is_own(name):
@@ -173,7 +174,8 @@ def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]
     return allowed | given(flag, text, allowed)
   if text and kind == 'model':
     allowed = models.options(name)
-    return allowed | given(flag, text, allowed)
+    chosen = allowed | given(flag, text, allowed)
+    return {} if chosen == allowed else chosen  # As in runs without the flag.
   if text:
     raise UserError(
       f'{argument(flag, text)} is for `{kind}=MODULE:FUNCTION`, and not '

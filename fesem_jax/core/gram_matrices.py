@@ -131,7 +131,7 @@ def _of_layer(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
 
 
 def _products_with_itself(x: jax.Array) -> jax.Array:
-  """The matrix x x^T [n, n] of x [n, c], exactly symmetric."""
+  """The matrix x x^T [n, n] of x [n, c]."""
   count = x.shape[0]
   if count < _MANY:
     return jnp.matmul(x, x.T, precision=_HIGHEST)

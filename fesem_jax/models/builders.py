@@ -1,6 +1,7 @@
 """Models by their names."""
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Mlp, as_model
 from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument, check_choice
 from fesem_jax.utils.safe_files import first_line
 
@@ -81,6 +83,9 @@ _TABLE = {
   ),
 }
 
+# A model is traced before its size is known.
+_MAX_DEPTH, _MAX_WIDTH = 100, 2**20
+
 NAMES = tuple(_TABLE)
 # Those that read tokens: whole numbers in 0..L-1, of which an example is a sequence.
 OF_TOKENS = tuple(name for name, entry in _TABLE.items() if entry.takes == 'tokens')
@@ -110,11 +115,14 @@ def _with_options(name: str, module: nn.Module, given: Mapping[str, int]) -> nn.
         f'{argument("model", name)} has no option {option}; its options are: '
         f'{", ".join(allowed) or "none"}.'
       )
-    if not value >= 1:
+    most = _MAX_DEPTH if option == 'depth' else _MAX_WIDTH
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= most:
       raise UserError(
-        f'{argument("model", name)}: {option} must be at least 1, but is {value}.'
+        f'{argument("model", name)}: {option} must be a whole number from 1 to '
+        f'{most:,}, but is {printable(value)}.'
       )
-  others: dict[str, Any] = dict(given)
+  others: dict[str, Any] = {option: int(value) for option, value in given.items()}
   return module.clone(**others)
 
 

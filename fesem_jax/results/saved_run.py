@@ -186,7 +186,12 @@ def _model_of(
   try:
     widths = [int(width) for width in config.get('hidden', [])]
     return builders.build(
-      config['model'], examples.shape, examples.num_classes, widths, task=examples.task
+      config['model'],
+      examples.shape,
+      examples.num_classes,
+      widths,
+      task=examples.task,
+      options=config.get('model_options'),
     )
   except Exception as e:
     raise UserError(

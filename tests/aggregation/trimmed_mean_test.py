@@ -79,6 +79,18 @@ def test_values_of_all_sizes_and_signs_are_in_order():
   np.testing.assert_allclose(of_one_cluster(points, 0.12), 3e38 / 7, rtol=1e-6)
 
 
+def test_values_that_are_no_numbers_harm_their_own_cluster_only():
+  rows = np.float32([1, np.inf, np.nan, 5, 6, 7, -np.inf, np.nan, 2, -np.inf, -3])
+  cluster = np.array([0, 0, 0, 1, 1, 1, 1, 1, 3, 3, 3])
+  counts = np.arange(11) != 7  # Nor do rows that do not count.
+  counts[6] = False
+  origins = jnp.full((5, 1), 4.0)
+  got = trimmed_mean(
+    jnp.asarray(rows[:, None]), jnp.asarray(cluster), jnp.asarray(counts), 0.1, origins
+  )
+  np.testing.assert_array_equal(got[:, 0], [np.nan, 6, 4, -np.inf, 4])
+
+
 @pytest.mark.parametrize('sign', [1, -1])
 def test_nan_is_larger_than_all_numbers(sign):
   points = np.float32([[3], [np.copysign(np.nan, sign)], [1], [np.inf], [2]])

@@ -54,10 +54,12 @@ def test_products_of_all_pairs(stack, devices, block, options, many, monkeypatch
 
 
 def test_many_rows_that_parts_do_not_divide():
-  points = np.random.default_rng(0).normal(size=(gram_matrices._MANY + 1, 3))
+  points = np.random.default_rng(0).normal(size=(gram_matrices._MANY + 1, 300))
   got = np.asarray(inner_products({'w': jnp.asarray(points, jnp.float32)}))
-  np.testing.assert_allclose(got, points @ points.T, rtol=1e-5, atol=1e-5)
-  np.testing.assert_array_equal(got, got.T)
+  np.testing.assert_allclose(got, points @ points.T, rtol=1e-5, atol=1e-4)
+  height = -(-len(got) // gram_matrices._PARTS)
+  first = got[:height, height:]
+  np.testing.assert_array_equal(got[height:, :height], first.T)
 
 
 def test_products_are_about_the_mean_and_zero_where_not_valid():

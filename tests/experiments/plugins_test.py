@@ -335,7 +335,10 @@ def test_own_models_that_cannot_be_used_are_one_sentence(folder, parse):
   [
     ('mlp --model_options=width=3', 'there is no option width; there are: none'),
     ('gru --model_options=num_classes=3', 'there are: embedding, width, depth'),
-    ('gru --model_options=width=0', 'width must be at least 1, but is 0'),
+    (
+      'gru --model_options=width=0',
+      'width must be a whole number from 1 to 1,048,576, but',
+    ),
     (
       'gru --model_options=width=50000',
       'makes 22,506,100,810 weights, more than 2,147,',

@@ -51,6 +51,17 @@ def test_a_file_to_start_from_is_written_once_logits_agree(files):
   np.testing.assert_allclose(model.apply(params, x), LOGITS, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+  ('args', 'message'),
+  [
+    (['--model=own:net'], '--model=own:net is unknown; choose one of logistic'),
+    (['--model=gru', '--model_options=wide=3'], 'there is no option wide; there are: '),
+  ],
+)
+def test_models_and_options_are_those_of_the_package(files, args, message):
+  assert message in port(files, *args).stderr
+
+
 def test_nothing_is_written_where_logits_differ(files):
   done = port(files, f'--check={files / "other.npz"}')
   assert done.returncode == 1
@@ -59,11 +70,11 @@ def test_nothing_is_written_where_logits_differ(files):
 
 
 def test_logits_at_every_position_are_compared(tmp_path):
-  shapes = {'embedding.weight': (5, 8), 'fc.weight': (5, 256), 'fc.bias': (5,)}
-  for layer, inputs in enumerate((8, 256)):
-    for of, width in (('ih', inputs), ('hh', 256)):
-      shapes[f'rnn.weight_{of}_l{layer}'] = (768, width)
-      shapes[f'rnn.bias_{of}_l{layer}'] = (768,)
+  shapes = {'embedding.weight': (5, 8), 'fc.weight': (5, 16), 'fc.bias': (5,)}
+  for layer, inputs in enumerate((8, 16)):
+    for of, width in (('ih', inputs), ('hh', 16)):
+      shapes[f'rnn.weight_{of}_l{layer}'] = (48, width)
+      shapes[f'rnn.bias_{of}_l{layer}'] = (48,)
   state = {name: RNG.normal(0, 0.1, shape) for name, shape in shapes.items()}
   x = np.array([[0, 3], [4, 1]])
   logits = [[recurrent('gru', state, row[: i + 1]) for i in range(2)] for row in x]
@@ -71,7 +82,7 @@ def test_logits_at_every_position_are_compared(tmp_path):
   np.savez(tmp_path / 'logits.npz', x=x, logits=logits)
   args = (
     '--model=gru', '--example_shape=2', '--num_classes=5', '--state_dict=net.npz',
-    '--check=logits.npz', '--output=net.msgpack',
+    '--check=logits.npz', '--output=net.msgpack', '--model_options=width=16',
   )  # fmt: skip
   done = call('port', *args, '--task=sequence', cwd=tmp_path)
   assert done.returncode == 0, done.stderr

@@ -71,6 +71,26 @@ def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
   assert 'init_digest' in run_with(*changed).stderr
 
 
+def test_runs_know_the_options_of_their_model(tmp_path):
+  workdir = tmp_path / 'run'
+  args = (
+    '--algorithm=fed_avg', '--rounds=1', '--model=small_cnn', f'--workdir={workdir}'
+  )  # fmt: skip
+  done = run_with(*args, '--model_options=width=9')
+  assert done.returncode == 0, done.stderr
+  run = fj.load_run(workdir)
+  assert run.params()['dense']['bias'].shape == (9,)
+  _, test = fj.data.load(
+    'digits', num_clients=6, partition='rotated', partition_groups=2
+  )
+  x, y = test.client(0)
+  name = test.info.names[0]
+  row = list(run.clients.names).index(name)
+  found = (run.predict(x, client=name) == y).mean()
+  assert found == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
+  assert 'model_options' in run_with(*args, '--model_options=width=10').stderr
+
+
 def test_a_run_starts_from_a_file(pretrained, tmp_path):
   file = tmp_path / 'model.msgpack'
   before = fj.load_run(pretrained / 'fed_avg')

@@ -233,7 +233,6 @@ def test_options_change_widths_and_depths(name, shape, options, layer, want):
   assert want in [x.shape for x in jax.tree.leaves(params[layer])]
   defaults = jax.eval_shape(models.build(name, shape, 7).init, jax.random.key(0))
   assert want not in [x.shape for x in jax.tree.leaves(defaults[layer])]
-  assert ('gru1' in params) == ('gru1' in defaults and 'depth' not in options)
 
 
 def test_groups_of_a_resnet_change_its_norms():
@@ -245,6 +244,18 @@ def test_groups_of_a_resnet_change_its_norms():
   params = two.init(jax.random.key(0))
   np.testing.assert_array_equal(two.apply(params, x), same.apply(params, x))
   assert np.abs(two.apply(params, x) - eight.apply(params, x)).max() > 0.01
+
+
+def test_depth_is_the_number_of_layers():
+  model = models.build('lstm', (5,), 7, options={'depth': np.int64(3)})
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  assert {name for name in params if 'lstm' in name} == {'lstm0', 'lstm1', 'lstm2'}
+
+
+@pytest.mark.parametrize('value', [True, 2.5, 12.0, '12', None, 0, 10**19])
+def test_options_are_whole_numbers_in_bounds(value):
+  with pytest.raises(UserError, match=r'`model=gru`: depth must be a whole .* to 100,'):
+    models.build('gru', (5,), 7, options={'depth': value})
 
 
 def test_options_are_those_of_the_module():
