@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.curves import labels_of, panels_of
+from fesem_jax.plots.curves import panels_of, ranked, style_of
 from fesem_jax.plots.runs import PlottedRun
-from fesem_jax.plots.style import STYLE, curve_style, legend_below
+from fesem_jax.plots.style import STYLE, legend_below
 from fesem_jax.results import costs
 from fesem_jax.utils.display import in_figure
 
@@ -23,7 +23,8 @@ def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
 
   Args:
     runs: each is a curve of both panels; all of one task. Of one that sends nothing,
-      or does not say what, there is none.
+      or does not say what, there is none. Of many, the best have colors; see
+      `curves.ranked`.
 
   Returns:
     The figure, with one panel for the fine-tuned and one for the deployed models.
@@ -33,15 +34,14 @@ def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout='constrained')
     axes[1].sharey(axes[0])
     for axis, (label, path, factor) in zip(axes, panels_of(task, False), strict=True):
-      for i, (run, name) in enumerate(zip(runs, labels_of(runs), strict=True)):
+      for run, name, place in ranked(runs):
         at, sent = costs.gigabytes(run.history)
         rounds, values = run.series(*path)
         shown = np.isin(rounds, at) & sends(run)
         if shown.any():
           x = np.interp(rounds[shown], at, sent)
-          axis.plot(
-            x, factor * values[shown], label=name, **curve_style(i, rounds[shown])
-          )
+          style = style_of(place, rounds[shown])
+          axis.plot(x, factor * values[shown], label=name, **style)
       axis.set_xlabel('Sent to and from clients (GB)')
       axis.set_title(label, fontsize=10)
     of = {run.dataset for run in runs} if len(runs) > 1 else {runs[0].name}

@@ -1,7 +1,9 @@
 """The first figure of the task and the objective over rounds, of one run or several."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
@@ -9,6 +11,9 @@ from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure
+
+# As many curves have a color and a marker that no other has.
+_MOST = 12
 
 # Title, path in a record, factor.
 _Panel = tuple[str, tuple[str, ...], float]
@@ -34,7 +39,8 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
   """Draws the first figure of the task and Eq. 6 over rounds (Fig. 3).
 
   Args:
-    runs: each is a curve of every panel; all of one task.
+    runs: each is a curve of every panel; all of one task. Of many, the best have
+      colors; see `ranked`.
 
   Returns:
     The figure; the panels of the fine-tuned and the deployed models, as of their
@@ -49,16 +55,11 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
     )
     axes[1].sharey(axes[0])
     for axis, (label, path, factor) in zip(axes, panels, strict=True):
-      for i, (run, name) in enumerate(zip(runs, labels_of(runs), strict=True)):
+      for run, name, place in ranked(runs):
         rounds, values = run.series(*path)
         if not len(rounds):  # An empty curve that is not clipped has no extent.
           continue
-        axis.plot(
-          rounds,
-          factor * values,
-          label=name,
-          **curve_style(i, rounds),
-        )
+        axis.plot(rounds, factor * values, label=name, **style_of(place, rounds))
       over_rounds(axis)
       axis.set_title(label, fontsize=10)
     if clustered:
@@ -72,6 +73,45 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
   return figure
 
 
+def ranked(
+  runs: Sequence[PlottedRun],
+) -> list[tuple[PlottedRun, str, int | None]]:
+  """Runs, their labels in a legend, and the numbers of their styles; None is gray.
+
+  More curves than `_MOST` cannot be told apart: those whose deployed models are the
+  best in the end have colors, in this order, and so has FedAvg; all others have one
+  label.
+  """
+  labels, places = labels_of(runs), range(len(runs))
+  if len(runs) <= _MOST:
+    return list(zip(runs, labels, places, strict=True))
+  figure, column = runs[0].task.primary, runs[0].task.primary_column
+
+  def last(i: int) -> float:
+    values = runs[i].series('deployed', column)[1]
+    return figure.better(values[-1]) if len(values) else -np.inf
+
+  order = sorted(places, key=last, reverse=True)
+  base = next((i for i in order if runs[i].config.get('algorithm') == 'fed_avg'), None)
+  best = order[:_MOST]
+  if base is not None and base not in best:
+    best[-1] = base
+  others = [i for i in order if i not in best]
+  found: list[tuple[PlottedRun, str, int | None]] = [
+    (runs[i], labels[i], place) for place, i in enumerate(best)
+  ]
+  name = f'the other {len(others)}'
+  # A label that begins with an underscore is in no legend.
+  return found + [(runs[i], '_' * (i != others[0]) + name, None) for i in others]
+
+
+def style_of(place: int | None, rounds: np.ndarray) -> dict[str, Any]:
+  """How a curve of `ranked` is drawn."""
+  if place is None:
+    return {'color': '0.75', 'linewidth': 0.8, 'zorder': 1}
+  return curve_style(place, rounds)
+
+
 def labels_of(runs: Sequence[PlottedRun]) -> list[str]:
   """Distinct labels: where methods repeat, what their configurations differ in."""
 
@@ -79,7 +119,7 @@ def labels_of(runs: Sequence[PlottedRun]) -> list[str]:
     same = [other.config for other in runs if other.name == run.name]
 
     def differs(k):
-      return any(c.get(k) != run.config[k] for c in same)
+      return run.config[k] is not None and any(c.get(k) != run.config[k] for c in same)
 
     details = {k: v for k, v in run.config.items() if differs(k)}
     return ', '.join(

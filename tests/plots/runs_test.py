@@ -151,6 +151,34 @@ def test_names_are_escaped_for_each_place():
   assert display.in_figure('$x$') == r'\$x\$'
 
 
+def test_of_many_runs_the_best_and_fed_avg_have_colors(workdir):
+  def ended_at(accuracy, name):
+    run = plots.PlottedRun(workdir)
+    run.name, run.config = name, {'algorithm': name}
+    scores = [{'micro_accuracy': r * accuracy} for r in (1, 2)]
+    run.history = [
+      {'round': r, 'deployed': found, 'finetuned': found}
+      for r, found in enumerate(scores, 1)
+    ]
+    return run
+
+  accuracies = np.random.default_rng(0).permutation(15) / 100
+  runs = [ended_at(a, f'run{i}') for i, a in enumerate(accuracies)]
+  runs[int(np.argmin(accuracies))] = ended_at(accuracies.min(), 'fed_avg')
+  figure = plots.convergence(runs)
+  labels = [text.get_text() for text in figure.legends[0].get_texts()]
+  best = [f'run{i}' for i in np.argsort(-accuracies)[:11]]
+  assert labels == [*best, 'fed_avg', 'the other 3']
+  lines = figure.axes[1].get_lines()
+  assert [line.get_color() == '0.75' for line in lines] == [False] * 12 + [True] * 3
+  assert len({(line.get_color(), line.get_marker()) for line in lines}) == 13
+  found = sorted(float(line.get_ydata()[-1]) for line in lines)
+  np.testing.assert_allclose(found, 200 * np.sort(accuracies))
+  few = plots.convergence(runs[:12])
+  assert len(few.legends[0].get_texts()) == 12
+  plt.close('all')
+
+
 def test_series_and_labels(workdir):
   run = plots.PlottedRun(workdir)
   rounds, values = run.series('finetuned', 'micro_accuracy')
