@@ -90,27 +90,26 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
     )
   if config['model'] in models.OF_TOKENS:
     _check_tokens(config, train)
+  options = config.get('model_options')  # Older configurations have none.
   model = models.build(
     config['model'],
     train.example_shape,
     train.num_classes,
     hidden,
     task=train.task,
-    options=config['model_options'],
+    options=options,
   )
-  if config['model_options']:
-    _check_size(config, model)
+  if options:
+    _check_size(options, model)
   return model
 
 
-def _check_size(config: dict[str, Any], model: Model) -> None:
+def _check_size(options: dict[str, int], model: Model) -> None:
   """Raises `UserError` if --model_options makes a model too large for any device."""
   shapes = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   size = sum(math.prod(x.shape) for x in shapes)
   if size > _MAX_WEIGHTS:
-    given = ','.join(
-      f'{name}={value}' for name, value in config['model_options'].items()
-    )
+    given = ','.join(f'{name}={value}' for name, value in options.items())
     raise UserError(
       f'--model_options={given} makes {size:,} weights, more than {_MAX_WEIGHTS:,}; '
       'choose smaller values.'

@@ -165,8 +165,8 @@ def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]
   """All options of a model or data set: those given, and the other defaults.
 
   `kind` is the flag that names it, 'model' or 'dataset'; `text` is the value of
-  --model_options or --dataset_options. Those of a
-  model of this package are left out if all have their defaults.
+  --model_options or --dataset_options. Options of a model of this package are left out
+  if all have their defaults.
   """
   flag = f'{kind}_options'
   if is_own(name):
