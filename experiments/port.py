@@ -22,7 +22,7 @@ from fesem_jax import models, tasks
 from fesem_jax.models import porting
 from fesem_jax.results import export
 from fesem_jax.results.deployed_models import by_layer
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, argument
 
 from . import plugins
 from .start import no_positional, start
@@ -40,7 +40,6 @@ def main(argv: list[str]) -> None:
   output = pathlib.Path(f.output)
   export.check(output)
   shape, hidden = _numbers('example_shape'), _numbers('hidden')
-  check_choice('model', f.model, models.NAMES)
   options = plugins.given('model_options', f.model_options, models.options(f.model))
   model = models.build(
     f.model, shape, f.num_classes, hidden, task=f.task, options=options

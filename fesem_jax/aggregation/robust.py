@@ -52,11 +52,10 @@ class _Rows(NamedTuple):
     rank = jnp.arange(cluster.size) - (jnp.cumsum(sizes) - sizes)[in_order]
     return cls(cluster, sizes, in_order, rank)
 
-  def between(self, first: jax.Array, last: jax.Array) -> jax.Array:
-    """[S] float32, in order: 1 for ranks from first to before last [K + 1], else 0."""
+  def first(self, count: jax.Array) -> jax.Array:
+    """[S] float32, in order: 1 for the first `count` [K + 1] rows of each, else 0."""
     of_cluster = self.in_order < self.sizes.size - 1
-    inside = (self.rank >= first[self.in_order]) & (self.rank < last[self.in_order])
-    return (inside & of_cluster).astype(jnp.float32)
+    return ((self.rank < count[self.in_order]) & of_cluster).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,6 +200,6 @@ def krum(
   scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
 
   order = jnp.lexsort((scores, rows.cluster))
-  taken = rows.between(0 * rows.sizes, jnp.minimum(rows.sizes, variable(models)))
+  taken = rows.first(jnp.minimum(rows.sizes, variable(models)))
   weights = jnp.zeros(num_rows).at[order].set(taken)
   return sums.weighted_mean(stack, cluster, weights, origins, mesh)

@@ -141,8 +141,8 @@ def _products_with_itself(x: jax.Array) -> jax.Array:
     part = jnp.matmul(x[first : first + height], x[first:].T, precision=_HIGHEST)
     right.append(jnp.pad(part, ((0, 0), (first, 0))))
   upper = jnp.concatenate(right)
-  part = jnp.arange(count) // height
-  return jnp.where(part[:, None] <= part[None], upper, upper.T)
+  number = jnp.arange(count) // height  # Of the part of each row.
+  return jnp.where(number[:, None] <= number[None], upper, upper.T)
 
 
 def _together(block: jax.Array, rows: Any, devices: int) -> jax.Array:

@@ -29,12 +29,12 @@ def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
   Returns:
     The figure, with one panel for the fine-tuned and one for the deployed models.
   """
-  task = runs[0].task
+  task, curves = runs[0].task, ranked(runs)
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout='constrained')
     axes[1].sharey(axes[0])
     for axis, (label, path, factor) in zip(axes, panels_of(task, False), strict=True):
-      for run, name, place in ranked(runs):
+      for run, name, place in curves:
         at, sent = costs.gigabytes(run.history)
         rounds, values = run.series(*path)
         shown = np.isin(rounds, at) & sends(run)

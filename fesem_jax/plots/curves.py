@@ -48,14 +48,14 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
   """
   clustered = any(len(run.series('objective')[0]) for run in runs)
   task = runs[0].task
-  panels = panels_of(task, clustered)
+  panels, curves = panels_of(task, clustered), ranked(runs)
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
       1, len(panels), figsize=(4.2 * len(panels), 3.6), layout='constrained'
     )
     axes[1].sharey(axes[0])
     for axis, (label, path, factor) in zip(axes, panels, strict=True):
-      for run, name, place in ranked(runs):
+      for run, name, place in curves:
         rounds, values = run.series(*path)
         if not len(rounds):  # An empty curve that is not clipped has no extent.
           continue

@@ -38,6 +38,18 @@ def error(*args):
   return done.stderr.strip().splitlines()[-1]
 
 
+def assert_predicts_what_it_measured(run):
+  """The first client's deployed accuracy is that of a run's predictions."""
+  _, test = fj.data.load(
+    'digits', num_clients=6, partition='rotated', partition_groups=2
+  )
+  x, y = test.client(0)
+  name = test.info.names[0]
+  row = list(run.clients.names).index(name)
+  found = (run.predict(x, client=name) == y).mean()
+  assert found == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
+
+
 def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
   center = fj.load_run(pretrained / 'fesem').params(cluster=1)
   workdir = tmp_path / 'heads'
@@ -56,15 +68,7 @@ def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
       params['dense0']['kernel'], center['dense0']['kernel']
     )
     assert np.any(params['logits']['kernel'] != center['logits']['kernel'])
-  # Saved models are whole, and predict what the run measured.
-  train, test = fj.data.load(
-    'digits', num_clients=6, partition='rotated', partition_groups=2
-  )
-  x, y = test.client(0)
-  name = train.info.names[0]
-  row = list(run.clients.names).index(name)
-  found = (run.predict(x, client=name) == y).mean()
-  assert found == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
+  assert_predicts_what_it_measured(run)  # Saved models are whole.
   # The same command goes on; with other weights it is another run.
   assert run_with(*args, '--rounds=3').returncode == 0
   changed = [a.replace('fesem:1', 'fesem:0') if 'init_from' in a else a for a in args]
@@ -80,14 +84,7 @@ def test_runs_know_the_options_of_their_model(tmp_path):
   assert done.returncode == 0, done.stderr
   run = fj.load_run(workdir)
   assert run.params()['dense']['bias'].shape == (9,)
-  _, test = fj.data.load(
-    'digits', num_clients=6, partition='rotated', partition_groups=2
-  )
-  x, y = test.client(0)
-  name = test.info.names[0]
-  row = list(run.clients.names).index(name)
-  found = (run.predict(x, client=name) == y).mean()
-  assert found == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
+  assert_predicts_what_it_measured(run)
   assert 'model_options' in run_with(*args, '--model_options=width=10').stderr
 
 
