@@ -79,7 +79,7 @@ test-fast: install
 bench: install
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 
-# TORTURE_SECONDS=60 is a short one.
+# The undisturbed runs alone take about two minutes: TORTURE_SECONDS=300 is a short one.
 TORTURE_SECONDS ?= $(if $(filter long,$(TORTURE)),0,1200)
 CLIENTS ?= 1000000
 
