@@ -26,7 +26,7 @@ from fesem_jax.evaluation.agreement import (
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.tasks import Task
 from fesem_jax.training import shared_kernels
-from fesem_jax.training.by_batches import EVALUATION_BATCH
+from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.local_sgd import Terms, Work, train_chunk
 from fesem_jax.utils.errors import UserError
@@ -61,7 +61,7 @@ def measure_chunk(
     `Totals` with leading axis C, whole numbers in the smallest dtype that holds them.
   """
   sizes = data.sizes(ids)
-  width = min(EVALUATION_BATCH, data.max_examples)
+  width = evaluation_width(data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def measure(params, client, size, step):
@@ -166,6 +166,7 @@ def evaluate_clients(
     tuning = tuning._replace(shared_start='off')
   together = shared_kernels.choose(tuning, used, train, test.num_clients, layers)
   steps = batching.num_steps(schedule, jnp.asarray(train.sizes()), train.max_examples)
+  width = evaluation_width(test.max_examples)
 
   def body(chunk, shared, _):
     steps, of_chunk = chunk.own
@@ -202,7 +203,7 @@ def evaluate_clients(
     body,
     client_map.Clients(
       ids,
-      steps + (test.sizes(ids) + EVALUATION_BATCH - 1) // EVALUATION_BATCH,
+      steps + batching.batches_per_epoch(test.sizes(ids), width),
       (steps, used._replace(shared=None)),
       group=together.group(used),
     ),

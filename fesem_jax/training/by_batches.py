@@ -11,8 +11,18 @@ from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
 
-# Examples that a model classifies at a time outside of training.
+# The most examples that a model classifies at a time outside of training.
 EVALUATION_BATCH = 128
+
+
+def evaluation_width(max_examples: int) -> int:
+  """Examples of a batch outside of training, so that the largest client fills its last.
+
+  Args:
+    max_examples: of a client.
+  """
+  batches = -(-max_examples // EVALUATION_BATCH)
+  return -(-max_examples // batches)
 
 
 class OfBatches(NamedTuple):
@@ -50,7 +60,7 @@ def batch_by_batch(
     of_batches: what is computed.
     own: [S, ...] a model of each client, in place of `models`.
   """
-  width = min(EVALUATION_BATCH, data.max_examples)
+  width = evaluation_width(data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(chunk, shared, _):

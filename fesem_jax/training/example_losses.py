@@ -10,7 +10,7 @@ from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, FederatedData, Params
 from fesem_jax.training.batch_losses import losses_of
-from fesem_jax.training.by_batches import EVALUATION_BATCH, OfBatches, batch_by_batch
+from fesem_jax.training.by_batches import OfBatches, batch_by_batch, evaluation_width
 
 
 def example_losses(
@@ -29,7 +29,7 @@ def example_losses(
     is not a number counts as infinite.
   """
   num_models = jax.tree.leaves(models)[0].shape[0]
-  width = min(EVALUATION_BATCH, data.max_examples)
+  width = evaluation_width(data.max_examples)
 
   def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     return jnp.where(weights > 0, _losses_by_model(local, models, x, y), 0.0)

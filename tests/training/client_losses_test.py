@@ -25,7 +25,7 @@ from tests.support import helpers, reference
 
 @pytest.mark.parametrize('chunk', [1, 2])
 def test_losses_of_each_model_on_each_client_match_reference(chunk):
-  data = helpers.federation([300, 7, 128, 1])  # Three, one, one and one batch.
+  data = helpers.federation([300, 7, 101, 1])  # Three, one, two and one batch.
   local = helpers.local(chunk=chunk)
   init = jax.jit(jax.vmap(local.model.init))
   models = init(jax.random.split(jax.random.key(0), 3))
@@ -42,7 +42,7 @@ def test_losses_of_each_model_on_each_client_match_reference(chunk):
 
 @pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (2, 1), (2, 2)])
 def test_losses_of_each_example_match_reference(chunk, devices):
-  data = helpers.federation([300, 7, 128, 1])
+  data = helpers.federation([300, 7, 101, 1])
   local = helpers.local(chunk=chunk, devices=devices)
   init = jax.jit(jax.vmap(local.model.init))
   models = init(jax.random.split(jax.random.key(0), 3))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.training.by_batches import EVALUATION_BATCH, evaluation_width
 from fesem_jax.training.example_losses import example_targets, shares_of_least_loss
 from tests.support import helpers, reference
 
@@ -59,3 +60,11 @@ def test_targets_of_the_cohort_are_in_order_and_0_behind_the_last(chunk):
   wanted = np.zeros((4, 3, 2))
   wanted[0, :2], wanted[2], wanted[3, 0] = y[3:5], y[:3], y[5]
   np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+  ('most', 'width'), [(1, 1), (128, 128), (129, 65), (200, 100), (257, 86), (300, 100)]
+)
+def test_batches_of_the_largest_client_are_of_one_size(most, width):
+  assert evaluation_width(most) == width
+  assert -(-most // width) == -(-most // EVALUATION_BATCH)
