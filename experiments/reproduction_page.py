@@ -238,13 +238,20 @@ def _has_curves(recipe: Recipe, kept: pathlib.Path) -> bool:
 
 
 def curves(recipe: Recipe, kept: pathlib.Path) -> list[tuple[Cell, ledger.Entry]]:
-  """Finished cells with curves and runs of their own."""
+  """Finished cells with curves; of those of the same runs, one of each axis."""
+  axes = {cell.name: _axis(cell) for cell in recipe.cells}
   found = []
   for cell in recipe.cells:
     of_cell = ledger.read(kept, recipe.name, cell.name)
-    if of_cell and len(of_cell['curve']) > 1 and not cell.runs_of:
+    drawn = axes.get(cell.runs_of) == axes[cell.name]
+    if of_cell and len(of_cell['curve']) > 1 and not drawn:
       found.append((cell, of_cell))
   return found
+
+
+def _axis(cell: Cell) -> str:
+  """The measure of the cell's curve: rounds and seconds are those of accuracy."""
+  return 'deployed' if cell.measure in ('rounds', 'seconds') else cell.measure
 
 
 def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> bool:

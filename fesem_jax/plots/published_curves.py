@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
@@ -15,6 +16,7 @@ from fesem_jax.utils.display import in_figure
 _LABELS = {
   'deployed': 'Test accuracy in %',
   'rounds': 'Test accuracy in %',
+  'seconds': 'Test accuracy in %',
   'finetuned': 'Test accuracy of fine-tuned models in %',
   'ari': 'Adjusted Rand index',
 }
@@ -40,28 +42,39 @@ def drawn(lines: Sequence[Line]) -> Figure:
   """Draws curves over rounds, and dashed lines at what is published.
 
   Args:
-    lines: of one measure.
+    lines: those whose vertical axes have other labels are drawn side by side.
 
   Returns:
     The figure. The axis of rounds is logarithmic where runs differ tenfold in length.
   """
   lengths = [line.points[-1][0] for line in lines]
+  labels = list(dict.fromkeys(_LABELS[line.measure] for line in lines))
   with plt.rc_context(STYLE):
-    figure, axis = plt.subplots(figsize=(8, 4.5), layout='constrained')
-    for i, line in enumerate(lines):
-      rounds, values = np.array(line.points, float).T
-      style = curve_style(i, rounds.astype(int))
-      axis.plot(rounds, values, label=in_figure(line.label), **style)
-      if line.published is not None:
-        axis.axhline(line.published, color=style['color'], ls='--', lw=1, alpha=0.7)
-    over_rounds(axis)
-    if max(lengths) >= 10 * min(lengths):
-      axis.set_xscale('log')
-    axis.set_ylabel(_LABELS[lines[0].measure])
+    size = (8 if len(labels) == 1 else 5 * len(labels), 4.5)
+    figure, axes = plt.subplots(
+      1, len(labels), figsize=size, layout='constrained', squeeze=False
+    )
+    for label, axis in zip(labels, axes[0], strict=True):
+      for i, line in enumerate(lines):
+        if _LABELS[line.measure] == label:
+          _add(axis, line, i)
+      over_rounds(axis)
+      if max(lengths) >= 10 * min(lengths):
+        axis.set_xscale('log')
+      axis.set_ylabel(label)
     if any(line.published is not None for line in lines):
-      axis.set_title('Solid: here. Dashed: published.', fontsize=10)
-    legend_below(figure, axis)
+      figure.suptitle('Solid: here. Dashed: published.', fontsize=10)
+    legend_below(figure, list(axes[0]))
   return figure
+
+
+def _add(axis: Axes, line: Line, number: int) -> None:
+  """Adds the number-th line of the figure, and what is published of it."""
+  rounds, values = np.array(line.points, float).T
+  style = curve_style(number, rounds.astype(int))
+  axis.plot(rounds, values, label=in_figure(line.label), **style)
+  if line.published is not None:
+    axis.axhline(line.published, color=style['color'], ls='--', lw=1, alpha=0.7)
 
 
 def write(lines: Sequence[Line], path: pathlib.Path) -> None:

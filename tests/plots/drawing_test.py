@@ -8,6 +8,7 @@ import pytest
 from tests.support.plotted import write_run
 
 plots = pytest.importorskip('fesem_jax.plots')
+published_curves = pytest.importorskip('fesem_jax.plots.published_curves')
 plt = pytest.importorskip('matplotlib.pyplot')
 
 
@@ -160,3 +161,20 @@ def test_images_of_any_channels_are_shown(workdir, channels, dtype):
     assert image.min() >= 0
     assert most / 2 < image.max() <= most
     assert 0.2 < image.mean() / most < 0.8
+
+
+def test_published_curves_of_two_measures_have_an_axis_each():
+  points = [(1, 0.2), (2, 0.9)]
+  lines = [
+    published_curves.Line('a', points, None, 'ari'),
+    published_curves.Line('b', points, 0.8, 'deployed'),
+    published_curves.Line('c', points, None, 'rounds'),
+  ]
+  figure = published_curves.drawn(lines)
+  names = [[line.get_label() for line in axis.lines] for axis in figure.axes]
+  assert [len(each) for each in names] == [1, 3]  # One is what was published.
+  assert names[0] == ['a']
+  assert {'b', 'c'} <= set(names[1])
+  (legend,) = figure.legends
+  assert [text.get_text() for text in legend.get_texts()] == ['a', 'b', 'c']
+  plt.close(figure)
