@@ -1,4 +1,5 @@
-# Every target below needs nothing but Python 3.11 or newer.
+# Every target below needs nothing but Python 3.11.5 or newer: the package runs on 3.11.0,
+# but packages that build the manual do not.
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 # Its versions with the digests of their files.
@@ -36,7 +37,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile
 
 # Nothing is installed, or used to build, whose digest is not in requirements/.
 .venv/installed: setup.cfg setup.py requirements/build.txt $(REQUIREMENTS)
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fesem_jax needs Python 3.11 or newer; pass PYTHON=python3.12, say.")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5) and "The pinned packages need Python 3.11.5 or newer; pass PYTHON=python3.12, say.")'
 	$(PYTHON) -m venv .venv
 	$(PIP) --require-hashes --requirement requirements/build.txt
 	$(PIP) --require-hashes --no-build-isolation --requirement $(REQUIREMENTS)
