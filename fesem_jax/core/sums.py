@@ -38,7 +38,8 @@ def add_up(
   About sqrt(count) terms are summed from zero before their sum is added to the total.
   The rounding error then grows with sqrt(count) instead of count: in float32, the sum
   of a million equal terms is 1 % too large if added sequentially, and 0.01 % in two
-  levels.
+  levels. Sums of K clusters are not formed of fewer than K terms at a time, since their
+  addition to the total reads all K.
 
   Args:
     count: number of terms, at most `most`.
@@ -49,9 +50,9 @@ def add_up(
     most: required if `count` is an array.
   """
   most = int(count) if most is None else most
-  if most <= _GROUP:
+  group = max(math.isqrt(most), _num_clusters(sums))
+  if most <= max(_GROUP, group):
     return jax.lax.fori_loop(0, count, add, (results, sums))
-  group = math.isqrt(most)
   nothing = jax.tree.map(jnp.zeros_like, sums)
 
   def add_group(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -61,6 +62,16 @@ def add_up(
     return results, jax.tree.map(jnp.add, sums, part)
 
   return jax.lax.fori_loop(0, -(-count // group), add_group, (results, sums))
+
+
+def _num_clusters(sums: Any) -> int:
+  """The most clusters that a tree has sums of; 1 if of none."""
+
+  def of_clusters(x: Any) -> bool:
+    return isinstance(x, ClusterSums)
+
+  found = filter(of_clusters, jax.tree.leaves(sums, is_leaf=of_clusters))
+  return max((each.weight.shape[0] for each in found), default=1)
 
 
 def total(x: jax.Array) -> jax.Array:
