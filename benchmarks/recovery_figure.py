@@ -65,5 +65,6 @@ def recovery(rows: list[dict[str, Any]]) -> Figure:
       axes[0, 1].set_xticks(shares)
     figure.tight_layout()
     where = ', left' if count == 2 else ''
-    legend_below(figure, axes[0, 0], f'Rule (seeds with ARI 1 at the end{where})')
+    title = f'Rule (seeds with ARI 1 at the end{where})'
+    legend_below(figure, axes[0, 0], title=title)
   return figure

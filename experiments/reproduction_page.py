@@ -239,14 +239,12 @@ def _has_curves(recipe: Recipe, kept: pathlib.Path) -> bool:
 
 def curves(recipe: Recipe, kept: pathlib.Path) -> list[tuple[Cell, ledger.Entry]]:
   """Finished cells with curves; of those of the same runs, one of each axis."""
-  axes = {cell.name: _axis(cell) for cell in recipe.cells}
-  found = []
+  found: dict[tuple[str, str], tuple[Cell, ledger.Entry]] = {}
   for cell in recipe.cells:
     of_cell = ledger.read(kept, recipe.name, cell.name)
-    drawn = axes.get(cell.runs_of) == axes[cell.name]
-    if of_cell and len(of_cell['curve']) > 1 and not drawn:
-      found.append((cell, of_cell))
-  return found
+    if of_cell and len(of_cell['curve']) > 1:
+      found.setdefault((cell.runs_of or cell.name, _axis(cell)), (cell, of_cell))
+  return list(found.values())
 
 
 def _axis(cell: Cell) -> str:
@@ -264,7 +262,7 @@ def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> bool:
   except UserError:  # Figures are optional.
     return (folder / f'paper_{recipe.name}.png').is_file()
   lines = [
-    published_curves.Line(cell.row, of_cell['curve'], _level(cell), cell.measure)
+    published_curves.Line(cell.row, of_cell['curve'], _level(cell), _axis(cell))
     for cell, of_cell in found
   ]
   published_curves.write(lines, folder / f'paper_{recipe.name}.png')
@@ -273,4 +271,4 @@ def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> bool:
 
 def _level(cell: Cell) -> float | None:
   """The published value, where it can be compared and is of the curve's axis."""
-  return None if cell.measure == 'rounds' or cell.comparable else cell.published
+  return None if cell.measure != _axis(cell) or cell.comparable else cell.published

@@ -49,5 +49,5 @@ def accuracy_by_examples(
     figure.tight_layout()
     spread = any(d for lines in panels.values() for f in lines.values() for _, d in f)
     bars = 'bars: one standard deviation over runs, to either side' if spread else None
-    legend_below(figure, axes[0, 0], bars)
+    legend_below(figure, axes[0, 0], title=bars)
   return figure

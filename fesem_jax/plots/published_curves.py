@@ -15,8 +15,6 @@ from fesem_jax.utils.display import in_figure
 
 _LABELS = {
   'deployed': 'Test accuracy in %',
-  'rounds': 'Test accuracy in %',
-  'seconds': 'Test accuracy in %',
   'finetuned': 'Test accuracy of fine-tuned models in %',
   'ari': 'Adjusted Rand index',
 }
@@ -50,11 +48,10 @@ def drawn(lines: Sequence[Line]) -> Figure:
   lengths = [line.points[-1][0] for line in lines]
   labels = list(dict.fromkeys(_LABELS[line.measure] for line in lines))
   with plt.rc_context(STYLE):
-    size = (8 if len(labels) == 1 else 5 * len(labels), 4.5)
-    figure, axes = plt.subplots(
-      1, len(labels), figsize=size, layout='constrained', squeeze=False
-    )
-    for label, axis in zip(labels, axes[0], strict=True):
+    size = (max(8, 5 * len(labels)), 4.5)
+    figure = plt.figure(figsize=size, layout='constrained')
+    axes = figure.subplots(1, len(labels), squeeze=False)[0]
+    for label, axis in zip(labels, axes, strict=True):
       for i, line in enumerate(lines):
         if _LABELS[line.measure] == label:
           _add(axis, line, i)
@@ -64,7 +61,7 @@ def drawn(lines: Sequence[Line]) -> Figure:
       axis.set_ylabel(label)
     if any(line.published is not None for line in lines):
       figure.suptitle('Solid: here. Dashed: published.', fontsize=10)
-    legend_below(figure, list(axes[0]))
+    legend_below(figure, *axes)
   return figure
 
 

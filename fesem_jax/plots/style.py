@@ -3,7 +3,6 @@
 Clusters differ by marker or position, never by color alone.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -60,17 +59,14 @@ def over_rounds(axis: Axes) -> None:
   axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def legend_below(
-  figure: Figure, axis: Axes | Sequence[Axes], title: str | None = None
-) -> None:
+def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
   """Puts a figure's legend below its axes, in as few rows as its width allows.
 
   Args:
     figure: whose legend it is.
-    axis: of the figure, or several; their curves have the labels.
+    *axes: of the figure; their curves have the labels.
     title: of the legend.
   """
-  axes = [axis] if isinstance(axis, Axes) else axis
   found = [one.get_legend_handles_labels() for one in axes]
   handles = [handle for handles, _ in found for handle in handles]
   labels = [label for _, labels in found for label in labels]

@@ -65,7 +65,7 @@ def by_value(
     figures = [f for of in panels.values() for curve in of.values() for f in curve]
     spread = any(f is not None and f[1] for f in figures)
     bands = 'bands: one standard deviation to either side' if spread else None
-    legend_below(figure, axes[0, 0], bands)
+    legend_below(figure, axes[0, 0], title=bands)
   return figure
 
 

@@ -54,6 +54,13 @@ def test_the_page_is_what_the_ledger_says():
   assert reproduction_page.text(every, _LEDGER) == _PAGE.read_text()
 
 
+def test_of_cells_that_share_runs_each_axis_has_a_curve():
+  drawn = reproduction_page.curves(recipes.read('clove'), _LEDGER)
+  assert [cell.name for cell, _ in drawn] == ['ari', 'accuracy', 'ifca']
+  drawn = reproduction_page.curves(recipes.read('fesem'), _LEDGER)
+  assert not any(cell.name.startswith('celeba') for cell, _ in drawn)
+
+
 def test_the_ledger_holds_the_values_that_its_recipes_publish():
   for path in _LEDGER.rglob('*.json'):
     cell = recipes.read(path.parent.name).cell(path.stem)

@@ -168,7 +168,7 @@ def test_published_curves_of_two_measures_have_an_axis_each():
   lines = [
     published_curves.Line('a', points, None, 'ari'),
     published_curves.Line('b', points, 0.8, 'deployed'),
-    published_curves.Line('c', points, None, 'rounds'),
+    published_curves.Line('c', points, None, 'deployed'),
   ]
   figure = published_curves.drawn(lines)
   names = [[line.get_label() for line in axis.lines] for axis in figure.axes]

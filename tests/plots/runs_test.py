@@ -207,7 +207,7 @@ def test_a_legend_below_takes_as_few_rows_as_the_figure_is_wide(length, columns)
   figure, axis = plt.subplots(figsize=(6, 4))
   for i in range(7):
     axis.plot([0, 1], [0, i], label=str(i) * length)
-  legend_below(figure, axis, 'Rule')
+  legend_below(figure, axis, title='Rule')
   (legend,) = figure.legends
   assert [len(text.get_text()) for text in legend.get_texts()] == [length] * 7
   assert legend._ncols == columns
