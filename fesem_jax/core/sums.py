@@ -32,14 +32,15 @@ def add_up(
   results: Any,
   sums: Any,
   most: int | None = None,
+  fewest: int | None = None,
 ) -> tuple[Any, Any]:
   """`jax.lax.fori_loop(0, count, add, (results, sums))` with sums in two levels.
 
   About sqrt(count) terms are summed from zero before their sum is added to the total.
   The rounding error then grows with sqrt(count) instead of count: in float32, the sum
   of a million equal terms is 1 % too large if added sequentially, and 0.01 % in two
-  levels. Sums of K clusters are not formed of fewer than K terms at a time, since their
-  addition to the total reads all K.
+  levels. Sums of K clusters are formed of at least K terms, since their addition to the
+  total reads all K.
 
   Args:
     count: number of terms, at most `most`.
@@ -48,9 +49,11 @@ def add_up(
     results: arrays to overwrite.
     sums: arrays to add to.
     most: required if `count` is an array.
+    fewest: terms that are summed from zero; None for the clusters of the `ClusterSums`
+      in `sums`.
   """
   most = int(count) if most is None else most
-  group = max(math.isqrt(most), _num_clusters(sums))
+  group = max(math.isqrt(most), fewest or _num_clusters(sums))
   if most <= max(_GROUP, group):
     return jax.lax.fori_loop(0, count, add, (results, sums))
   nothing = jax.tree.map(jnp.zeros_like, sums)
@@ -167,7 +170,7 @@ def add_rows(
       return None, carry[1] + of_block(i * block, block)
 
     def rows(sum_of):
-      return add_up(num_rows, one_by_one, None, sum_of)[1]
+      return add_up(num_rows, one_by_one, None, sum_of, fewest=num_clusters)[1]
 
     def blocks(sum_of):
       whole, rest = divmod(num_rows, block)

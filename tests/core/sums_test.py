@@ -276,3 +276,15 @@ def test_as_many_terms_as_clusters_are_added_before_the_total_is(num_clusters, l
   np.testing.assert_array_equal(whole(), want)
   traced = str(jax.make_jaxpr(whole)())
   assert traced.count('while[') + traced.count('scan[') == loops
+
+
+def test_means_of_hundreds_of_clusters_of_large_layers_are_those_of_numpy():
+  rng = np.random.default_rng(0)
+  rows = rng.normal(size=(600, 4096)).astype(np.float32)
+  cluster = rng.integers(0, 300, 600)
+  got = jax.jit(sums.weighted_mean)(rows, cluster, np.ones(600), rows[:300])
+  count = np.bincount(cluster, minlength=300)
+  want = np.zeros((300, 4096))
+  np.add.at(want, cluster, rows)
+  want = np.where(count[:, None], want / np.maximum(count, 1)[:, None], rows[:300])
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
