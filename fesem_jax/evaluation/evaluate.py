@@ -88,7 +88,7 @@ def measure_chunk(
 
   shapes = jax.eval_shape(each, params, ids, sizes, jnp.zeros_like(ids))
   nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-  num_batches = (sizes.max() + width - 1) // width
+  num_batches = batching.batches_per_epoch(sizes, width).max()
   totals = jax.lax.fori_loop(0, num_batches, body, nothing)
   return _narrowed(totals, data.max_examples * math.prod(data.y.shape[1:]))
 
