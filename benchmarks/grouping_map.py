@@ -178,7 +178,9 @@ def draw(name: str) -> pathlib.Path:
       axis.imshow(values, origin='lower', aspect='auto', **scale)
       for i, j in np.ndindex(values.shape):
         text = f'{values[i, j]:.1f}' if first else f'{values[i, j]:+.1f}'
-        axis.text(j, i, text, ha='center', va='center', fontsize=9)
+        dark = not first and abs(values[i, j]) > 0.7 * limit
+        color = 'white' if dark else 'black'
+        axis.text(j, i, text, ha='center', va='center', fontsize=9, color=color)
       axis.set_title(family if first else f'{family} minus FedAvg', fontsize=9)
       axis.set_xticks(range(len(strengths)), [f'{s:g}' for s in strengths])
       axis.set_yticks(range(len(sizes)), [str(size) for size in sizes])
