@@ -20,6 +20,7 @@ from absl import flags
 
 from fesem_jax import data
 from fesem_jax.core.types import FederatedData
+from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_counts, label_skew
 from fesem_jax.tasks import TASKS
 from fesem_jax.utils import progress_lines
@@ -71,7 +72,11 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
         f', {classes:g} classes at the median, label skew {label_skew(counts):.3f}'
       )
     print(line)
-  figure = plots.compared_partitions(panels, f'{dataset}: clients by partition')
+  figure = plots.compared_partitions(
+    panels,
+    f'{dataset}: clients by partition',
+    class_names(dataset, counts.shape[1]),
+  )
   _tell(plots.save(figure, output))
 
 

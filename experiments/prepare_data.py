@@ -18,6 +18,7 @@ from absl import flags
 from fesem_jax import data, tasks
 from fesem_jax.core.types import FederatedData
 from fesem_jax.data import arrays, label_skew
+from fesem_jax.data.class_names import class_names
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
 
@@ -133,7 +134,11 @@ def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> Non
   }
   if tasks.TASKS[train.task].has_classes:
     figures['classes'] = plots.classes_of_clients(
-      counts, title, train.info.clusters, train.info.cluster_names
+      counts,
+      title,
+      train.info.clusters,
+      train.info.cluster_names,
+      class_names(name, counts.shape[1]),
     )
   for what, figure in figures.items():
     print(f'{plots.save(figure, folder / what)[0]} (and .svg)')

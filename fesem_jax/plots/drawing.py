@@ -2,6 +2,7 @@
 
 import pathlib
 
+from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_skew as skew
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
@@ -45,6 +46,7 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
       f'{run.dataset}: classes of clients, label skew {skew(counts):.2f}',
       truth if len(truth) else None,
       names,
+      class_names(run.dataset, counts.shape[1]),
     )
     written += save(by_class, folder / 'classes')
   if 'sheet_images' in run.clients:

@@ -10,6 +10,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fesem_jax.data.class_names import class_names, most_frequent
 from fesem_jax.plots.style import STYLE
 from fesem_jax.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
@@ -25,6 +26,7 @@ def classes_of_clients(
   title: str,
   cluster: np.ndarray | None = None,
   cluster_names: Sequence[str] | np.ndarray | None = None,
+  names: Sequence[str] | None = None,
 ) -> Figure:
   """Draws the number of examples of each class on each client, as stacked bars.
 
@@ -35,14 +37,16 @@ def classes_of_clients(
       frequent class. Of more than 80 clients, 80 at even distances are shown; of more
       than 10 classes, the most frequent ten and the sum of the rest.
     cluster_names: what true clusters 0, 1, ... are called where `cluster` is int.
+    names: L names of the classes; numbers from 0 if None.
   """
   truth = None if cluster is None else true_clusters(cluster, cluster_names, in_figure)
   of_client = np.zeros(len(counts), int) if truth is None else truth.of_client
   order = np.lexsort([counts.argmax(axis=1), of_client])
   shown = order[np.linspace(0, len(order) - 1, min(len(order), 80)).astype(int)]
-  names = [str(label) for label in range(counts.shape[1])]
-  if len(names) > _MAX_CLASSES:
-    counts, names = _most_frequent(counts)
+  counts, names = most_frequent(
+    counts, names or class_names('', counts.shape[1]), _MAX_CLASSES
+  )
+  names = list(map(in_figure, names))
   with plt.rc_context(STYLE | {'axes.grid': False, 'hatch.linewidth': 0.8}):
     figure, axis = plt.subplots(figsize=(8, 3.4), layout='constrained')
     edges, bottom = np.arange(len(shown) + 1) - 0.5, np.zeros(len(shown))
@@ -98,15 +102,6 @@ def _mark_clusters(axis: Axes, cluster: np.ndarray, names: Sequence[str]) -> Non
         ha='center',
         fontsize=8,
       )
-
-
-def _most_frequent(counts: np.ndarray) -> tuple[np.ndarray, list[str]]:
-  """Counts [M, 11] of the most frequent ten classes and of all others, and names."""
-  order = np.argsort(-counts.sum(axis=0), kind='stable')
-  top, others = np.sort(order[:_MAX_CLASSES]), order[_MAX_CLASSES:]
-  rest = counts[:, others].sum(axis=1, keepdims=True)
-  names = [*map(str, top), f'{len(others)} others']
-  return np.concatenate([counts[:, top], rest], axis=1), names
 
 
 def client_sizes(sizes: np.ndarray, title: str) -> Figure:

@@ -12,6 +12,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_skew
 from fesem_jax.plots.style import STYLE
 from fesem_jax.results.pictures import as_pictures
@@ -22,6 +23,7 @@ from fesem_jax.utils.palette import PALETTE, color_of
 _ACROSS = 4  # Partitions in a row, at most.
 _SHOWN = 80  # More clients are narrower than a line.
 _NAMED = 8  # True clusters in a legend, as many as colors.
+_NAMED_CLASSES = 12  # Beside the rows.
 _PICTURED = 8  # True clusters with an image.
 
 
@@ -43,7 +45,9 @@ class DealtClients(NamedTuple):
   images: np.ndarray | None = None
 
 
-def compared_partitions(panels: Mapping[str, DealtClients], title: str) -> Figure:
+def compared_partitions(
+  panels: Mapping[str, DealtClients], title: str, names: Sequence[str] | None = None
+) -> Figure:
   """Draws classes, sizes and true clusters of clients, a panel for each partition.
 
   Above, the share of each class in a client's examples, and an image of each true
@@ -53,6 +57,7 @@ def compared_partitions(panels: Mapping[str, DealtClients], title: str) -> Figur
   Args:
     panels: name of each partition -> what it deals.
     title: heading.
+    names: L names of the classes; numbers from 0 if None.
   """
   lines = -(-len(panels) // _ACROSS)
   across = -(-len(panels) // lines)
@@ -67,8 +72,10 @@ def compared_partitions(panels: Mapping[str, DealtClients], title: str) -> Figur
       heats.append(figure.add_subplot(grid[2 * line, column]))
       sizes = figure.add_subplot(grid[2 * line + 1, column])
       image = _draw(heats[-1], sizes, name, dealt)
+      heats[-1].tick_params(labelleft=column == 0)
       if column == 0:
         heats[-1].set_ylabel('Class' if dealt.counts.shape[1] > 1 else '')
+        _name_classes(heats[-1], names or class_names('', dealt.counts.shape[1]))
         sizes.set_ylabel('Examples')
     figure.colorbar(
       image,
@@ -132,6 +139,16 @@ def _draw(heat: Axes, bars: Axes, name: str, dealt: DealtClients) -> AxesImage:
       bbox_to_anchor=(0.5, -0.18),
     )
   return image
+
+
+def _name_classes(heat: Axes, names: Sequence[str]) -> None:
+  """Names classes beside the rows, all of them where they have room."""
+  if 1 < len(names) <= _NAMED_CLASSES:
+    heat.set_yticks(range(len(names)), map(in_figure, names), fontsize=8)
+    return
+  heat.yaxis.set_major_formatter(  # Ticks reach beyond the rows.
+    lambda at, _: in_figure(names[int(at)]) if 0 <= at < len(names) else ''
+  )
 
 
 def _draw_images(heat: Axes, cluster: np.ndarray, images: np.ndarray | None) -> float:

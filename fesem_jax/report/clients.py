@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.data.class_names import class_names, most_frequent
 from fesem_jax.report.rounding import rounded
 from fesem_jax.report.runs import ReportedRun, first_of_each_method
 from fesem_jax.results.client_table import ClientTable
@@ -51,7 +52,10 @@ def clients(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
       continue
     held += len(shown)
     truth = _truth(run)
-    federation = _federation(table, truth, run.portrait.get('label_counts'), shown)
+    federation = _federation(table, truth, shown)
+    counts = run.portrait.get('label_counts')
+    if counts is not None and counts.shape[1] > 1 and len(counts) == len(table.names):
+      federation['labels'] = _labels(run.config.get('dataset', ''), counts, shown)
     key = repr(federation).encode()
     if key not in places:
       places[key] = len(federations)
@@ -88,7 +92,6 @@ def _truth(run: ReportedRun) -> TrueClusters | None:
 def _federation(
   table: ClientTable,
   truth: TrueClusters | None,
-  counts: np.ndarray | None,
   shown: np.ndarray,
 ) -> dict[str, Any]:
   """What runs on the same data have in common."""
@@ -102,26 +105,19 @@ def _federation(
     found['truth_names'] = truth.names
   if table.honest is not None:
     found['honest'] = table.honest[shown].astype(int).tolist()
-  if counts is not None and counts.shape[1] > 1 and len(counts) == len(table.names):
-    found['labels'] = _labels(counts, shown)
   return found
 
 
-def _labels(counts: np.ndarray, shown: np.ndarray) -> dict[str, Any]:
+def _labels(dataset: str, counts: np.ndarray, shown: np.ndarray) -> dict[str, Any]:
   """Shares of labels in percent, of clients at even distances.
 
   Args:
+    dataset: name of the data set.
     counts: [M, L] training examples.
     shown: places of the clients that the page holds; `clients` are places among them.
   """
   rows = np.unique(np.linspace(0, len(shown) - 1, _LABELED).astype(int))
-  names = [str(label) for label in range(counts.shape[1])]
-  if counts.shape[1] > _LABELS:
-    order = np.argsort(-counts.sum(axis=0), kind='stable')
-    top, others = np.sort(order[:_LABELS]), order[_LABELS:]
-    rest = counts[:, others].sum(axis=1, keepdims=True)
-    counts = np.concatenate([counts[:, top], rest], axis=1)
-    names = [*map(str, top), f'{len(others)} others']
+  counts, names = most_frequent(counts, class_names(dataset, counts.shape[1]), _LABELS)
   of_rows = counts[shown[rows]]
   shares = 100 * of_rows / np.maximum(of_rows.sum(axis=1, keepdims=True), 1)
   return {

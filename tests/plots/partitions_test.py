@@ -29,6 +29,21 @@ def test_panels_show_shares_sizes_and_clusters():
   assert named == ['here', 'there']
 
 
+def test_classes_have_their_names_beside_the_first_panel():
+  few, many = (plots.DealtClients(np.ones((3, n), int)) for n in (2, 40))
+  first, _, second = plots.compared_partitions(
+    {'a': few, 'b': few}, 'title', ('cat', 'dog')
+  ).axes[:3]
+  assert [t.get_text() for t in first.get_yticklabels()] == ['cat', 'dog']
+  assert not any(t.get_visible() for t in second.get_yticklabels())
+  names = [f'name{i}' for i in range(40)]
+  heat = plots.compared_partitions({'a': many}, 'title', names).axes[0]
+  heat.figure.canvas.draw()
+  places = heat.get_yticks()
+  shown = [t.get_text() for t in heat.get_yticklabels()]
+  assert shown == [names[int(i)] if 0 <= i < 40 else '' for i in places]
+
+
 def test_a_panel_without_classes_names_none():
   dealt = plots.DealtClients(np.array([[4], [2]]), np.array([0, 1]))
   heat, bars = plots.compared_partitions({'iid': dealt}, 'title').axes[:2]

@@ -301,6 +301,15 @@ def test_of_many_classes_the_most_frequent_ten_have_a_color():
   assert sorted(heights) == sorted(counts.sum(axis=1))  # No example is lost.
 
 
+def test_classes_of_a_known_data_set_have_its_names(workdir):
+  config = json.loads((workdir / 'config.json').read_text())
+  (workdir / 'config.json').write_text(json.dumps(config | {'dataset': 'cifar10'}))
+  arrays = dict(np.load(workdir / 'clients.npz'))
+  np.savez(workdir / 'clients.npz', label_counts=np.ones((30, 10), int), **arrays)
+  drawn = plots.draw_run(plots.PlottedRun(workdir))
+  assert 'frog' in next(p for p in drawn if p.name == 'classes.svg').read_text()
+
+
 def test_tight_clusters_are_drawn_again_at_their_own_scale(workdir):
   def panels(spread):
     arrays = dict(np.load(workdir / 'clients.npz'))

@@ -161,6 +161,18 @@ def test_clients_are_those_of_the_tables(compared):
   np.testing.assert_allclose(shares.sum(axis=1), 100, rtol=1e-2)
 
 
+def test_classes_of_a_known_data_set_have_its_names(tmp_path):
+  folder = write_run(tmp_path / 'run')
+  config = json.loads((folder / 'config.json').read_text())
+  (folder / 'config.json').write_text(json.dumps(config | {'dataset': 'cifar10'}))
+  with np.load(folder / 'clients.npz') as held_arrays:
+    arrays = dict(held_arrays)
+  arrays['label_counts'] = np.ones((len(arrays['label_counts']), 10), int)
+  np.savez(folder / 'clients.npz', **arrays)
+  labels = held(page(folder, tmp_path))['clients']['federations'][0]['labels']
+  assert labels['names'][6] == 'frog'
+
+
 @pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION, SEQUENCE])
 def test_worst_and_best_follow_the_task(tmp_path, task):
   folder = write_run(tmp_path / 'run', task=task)
