@@ -69,13 +69,18 @@ OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
 # A third worker on two cores is slower: it compiles programs that the others have too.
 WORKERS ?= 2
 
+# The compiler allocates small objects by the million. Debian's package libjemalloc2, where
+# it is installed, takes a sixth of the tests' time less than the allocator of glibc.
+JEMALLOC := $(firstword $(wildcard /usr/lib/*-linux-gnu/libjemalloc.so.2))
+PYTEST := $(if $(JEMALLOC),LD_PRELOAD=$(JEMALLOC) MALLOC_CONF=thp:always )$(BIN)/python \
+  -m pytest -n $(WORKERS) --dist worksteal
+
 test: install
-	FESEM_TEST_OPTIMIZED=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
-	  -m optimized $(OPTIMIZED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not optimized'
+	FESEM_TEST_OPTIMIZED=1 $(PYTEST) -m optimized $(OPTIMIZED)
+	$(PYTEST) -m 'not optimized'
 
 test-fast: install
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 bench: install
 	$(BIN)/python -m benchmarks.peers $(BENCH)

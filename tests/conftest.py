@@ -25,7 +25,7 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_traceback_in_locations_limit', 0)
 
 # Tracing makes objects by the million, of which few are garbage that only cycles hold.
-gc.set_threshold(200_000, 20, 100)
+gc.set_threshold(1_000_000, 20, 100)
 
 # Many tests compile the same programs.
 _CACHE = pathlib.Path(__file__).parent.parent / '.pytest_cache' / 'xla'

@@ -1,8 +1,7 @@
 """What holds for every method on random federations, for regression and sequences.
 
 The classification of tests/algorithms/properties_test.py has more cases and options:
-no method asks for the task, so few cases are enough here, of one task for methods whose
-rounds are like another's.
+no method asks for the task, so few cases of one task each are enough here.
 """
 
 import functools
@@ -26,7 +25,6 @@ from tests.support.methods import (
   ALL_CLIENTS,
   METHODS,
   ONCE,
-  SHAPES_OF_ROUND,
   assert_close,
   deployed,
   matrix,
@@ -101,13 +99,11 @@ REFUSED = {
 POSSIBLE = {
   name: [task for task in DATA if (name, task) not in REFUSED] for name in OPTIONS
 }
-# Both tasks of methods whose rounds differ, and one of all others, by turns.
+# One task of each method, by turns.
 ROWS = [
-  (name, task)
+  (name, found[at % len(found)])
   for at, (name, found) in enumerate(POSSIBLE.items())
-  for task in (
-    found if name in SHAPES_OF_ROUND or not found else [found[at % len(found)]]
-  )
+  if found
 ]
 TRACED = [
   (name, task) for name in POSSIBLE for task in POSSIBLE[name]
@@ -117,8 +113,6 @@ TRACED = [
 over_rows = pytest.mark.parametrize(
   'row', ROWS, ids=[f'{name}-{task}' for name, task in ROWS], scope='module'
 )
-# One of each method.
-SPLIT = [row for i, row in enumerate(ROWS) if row[0] not in dict(ROWS[:i])]
 
 
 @functools.lru_cache(maxsize=CASES)
@@ -166,9 +160,7 @@ def test_other_tasks_have_the_same_rounds(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'row', SPLIT, ids=[f'{name}-{task}' for name, task in SPLIT], scope='module'
-)
+@over_rows
 def test_data_split_by_client_change_memory_only(row):
   name, task = row
   changes = local(task, 2, 2)._replace(shared_start='on')
