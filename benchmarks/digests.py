@@ -24,8 +24,8 @@ from absl import app, flags
 from fesem_jax import algorithms, data, models
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.core import sharding
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import local_training
-from fesem_jax.core.types import FederatedData
 from fesem_jax.data import corruption
 from fesem_jax.run import figure_data
 from fesem_jax.run.simulation import simulate

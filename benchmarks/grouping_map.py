@@ -27,8 +27,8 @@ from benchmarks import common
 from fesem_jax import algorithms, data, models
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.core import sharding
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import local_training
-from fesem_jax.core.types import FederatedData
 from fesem_jax.data import Partition, with_true_groups
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import Diverged, UserError

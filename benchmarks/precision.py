@@ -31,8 +31,8 @@ from benchmarks.workloads import WORKLOADS
 from fesem_jax import algorithms, data, models
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import PRECISIONS, LocalTraining, local_training
-from fesem_jax.core.types import FederatedData
 from fesem_jax.planning import planner, topologies
 from fesem_jax.planning.data_shapes import DataSize, SplitSize
 from fesem_jax.results.result import Result

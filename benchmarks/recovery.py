@@ -35,8 +35,8 @@ from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
-from fesem_jax.core.types import FederatedData
 from fesem_jax.evaluation import evaluate
 from fesem_jax.training.cohort import train_cohort
 

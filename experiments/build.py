@@ -11,8 +11,9 @@ from jax.sharding import Mesh
 
 from fesem_jax import data, models
 from fesem_jax.core import sharding
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
-from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.core.types import Model
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import clients_per_chunk

@@ -19,7 +19,7 @@ import numpy as np
 from absl import flags
 
 from fesem_jax import data
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_counts, label_skew
 from fesem_jax.tasks import TASKS

@@ -9,7 +9,8 @@ import numpy as np
 
 from fesem_jax import data
 from fesem_jax.analysis.joining_rules import groups_of_clusters
-from fesem_jax.core.types import FederatedData, Model, Params
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model, Params
 from fesem_jax.models.starting import trained_part
 from fesem_jax.results.saved_run import Run, load_run
 from fesem_jax.run.resume import digest_of_data

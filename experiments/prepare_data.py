@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags
 
 from fesem_jax import data, tasks
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import arrays, label_skew
 from fesem_jax.data.class_names import class_names
 from fesem_jax.utils.atomic_files import replacing

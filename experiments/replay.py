@@ -18,7 +18,7 @@ from absl import flags
 from fesem_jax import data
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.results.metrics_file import read_config
 from fesem_jax.run.replayed import Replay, Training

@@ -22,8 +22,8 @@ from fesem_jax.analysis import relative_table
 from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import FederatedData
 from fesem_jax.data import label_skew
 from fesem_jax.data.corruption import corrupted, honest
 from fesem_jax.results import curves, result_files

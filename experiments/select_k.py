@@ -42,7 +42,7 @@ from absl import flags
 from fesem_jax import data, tasks
 from fesem_jax.analysis import common_start, num_clusters
 from fesem_jax.core import prng_streams, sharding
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.results import saved_client_table
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.resume import digest_of_data

@@ -16,11 +16,12 @@ from fesem_jax.cohorts.sampling import everyone, sample_clients
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.federated_data import ClientInfo, FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.traffic import Traffic
-from fesem_jax.core.types import ClientInfo, Cohort, FederatedData, Model
+from fesem_jax.core.types import Cohort, Model
 from fesem_jax.report.page import write_report
 from fesem_jax.results.client_comparison import ClientComparison, compare_clients
 from fesem_jax.results.client_table import ClientTable

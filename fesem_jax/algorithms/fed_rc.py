@@ -14,8 +14,9 @@ from fesem_jax.algorithms.common import learners, own_models
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.example_losses import example_losses, example_targets
 from fesem_jax.training.trained import WEIGHTINGS

@@ -12,8 +12,9 @@ from fesem_jax.algorithms.common.centers import round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import FederatedData, Groups, Params
+from fesem_jax.core.types import Params
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_choice
 

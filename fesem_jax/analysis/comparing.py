@@ -12,7 +12,7 @@ from absl import logging
 from fesem_jax.analysis import regret_table, relative_table, tables, tuning
 from fesem_jax.analysis.tuning import Choice, Values
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import hold_out
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries

@@ -14,8 +14,8 @@ import optax
 
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.analysis import common_start, num_clusters
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import FederatedData
 from fesem_jax.data.splits import halves
 from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.programs import Programs

@@ -10,7 +10,8 @@ import numpy as np
 
 from fesem_jax.callbacks.models_by_name import ModelsByName
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels
 from fesem_jax.results.records import Record

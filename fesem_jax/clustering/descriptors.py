@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core import tree
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData, Model, Params
+from fesem_jax.core.types import Cohort, Model, Params
 from fesem_jax.training.by_batches import OfBatches, batch_by_batch
 from fesem_jax.utils.errors import UserError, argument
 

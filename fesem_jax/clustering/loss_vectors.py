@@ -7,8 +7,9 @@ from fesem_jax.clustering.silhouette import clusters_of_best_number
 from fesem_jax.clustering.vector_clusters import clusters_of_vectors, match_clusters
 from fesem_jax.cohorts.sampling import client_keys, coin, first_at_random, shuffled
 from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.client_losses import cohort_losses
 
 

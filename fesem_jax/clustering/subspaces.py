@@ -5,8 +5,9 @@ import jax.numpy as jnp
 
 from fesem_jax.core import batching, client_map, platforms
 from fesem_jax.core.chunk_order import ChunkSize
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.types import Cohort
 
 PROXIMITIES = ('smallest_angle', 'sum_of_angles', 'entries')
 

@@ -7,8 +7,9 @@ from jax.sharding import Mesh
 from fesem_jax.cohorts import placement, stratified
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.batching import num_steps
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.utils import processes
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fesem_jax.core import sharding
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils.errors import check_choice
 from fesem_jax.utils.stored_rows import Rows, read
 

@@ -6,8 +6,9 @@ from jax.sharding import Mesh
 
 from fesem_jax.cohorts import stratified
 from fesem_jax.core import prng_streams
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.types import Cohort
 
 
 def everyone(data: FederatedData) -> Cohort:

@@ -12,7 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fesem_jax.core import prng_streams, sharding
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 
 
 def places_for(count: int, num_clients: int, padded: int, num_devices: int) -> int:

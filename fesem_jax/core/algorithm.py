@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core import offloading, tree
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traffic import Traffic
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 
 
 class ClientModels(NamedTuple):

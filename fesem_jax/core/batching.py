@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core import tree
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 
 # Up to this many bytes, the examples of clients side by side are first read in order,
 # so that later random reads hit the cache instead of memory.

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax.core.chips import memory_of
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 

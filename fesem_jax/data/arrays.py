@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fesem_jax.core.types import FederatedData, check_targets, scale_of
+from fesem_jax.core.federated_data import FederatedData, check_targets, scale_of
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
@@ -25,7 +25,7 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   `client` [T] integers or strings. Optional: `task` [], a name of `tasks.TASKS`;
   `num_classes` [], by default one more than the largest label or token of `y`;
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
-  see `types.scale_of`); `split` [T], 0 training and 1 test (without it each client is
+  see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each client is
   split 80/20); and `cluster` [T], the true cluster of the example's client, a number or
   a name that figures show.
 

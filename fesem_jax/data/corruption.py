@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 
 from fesem_jax.core import prng_streams
-from fesem_jax.core.types import Corruption, FederatedData
+from fesem_jax.core.federated_data import Corruption, FederatedData
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, argument, check_choice, check_share
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.tasks import TASKS
 
 _BLOCK = 2**15  # Clients that are looked at at once.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.core import prng_streams
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import deal, sources
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.partitions import Partition

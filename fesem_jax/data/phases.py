@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils.errors import UserError
 
 

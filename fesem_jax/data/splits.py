@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 
 from fesem_jax.core import prng_streams
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.partitions.rows import Rows, split
 from fesem_jax.utils.errors import UserError, check_at_least
 from fesem_jax.utils.stored_rows import take

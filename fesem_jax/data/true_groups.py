@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fesem_jax.core.types import FederatedData, Groups
+from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.data.phases import Phase
 from fesem_jax.utils.errors import UserError
 

@@ -14,7 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fesem_jax.cohorts import stratified
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.planning.data_shapes import DataSize, array_of, data_of
 from fesem_jax.run.evaluation import measure_with
 from fesem_jax.run.program_memory import (

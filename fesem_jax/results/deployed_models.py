@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import FederatedData, Model, Params
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model, Params
 from fesem_jax.models.mixture import LOG_WEIGHTS, MODELS, as_one_model
 from fesem_jax.results import export
 from fesem_jax.results.client_table import position_of

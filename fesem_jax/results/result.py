@@ -10,7 +10,8 @@ import numpy as np
 
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.results.records import Record

@@ -4,9 +4,9 @@ import numpy as np
 
 from fesem_jax.core.algorithm import ClientRound
 from fesem_jax.core.batching import batch_width
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traffic import Sent
-from fesem_jax.core.types import FederatedData
 from fesem_jax.results import device_profiles
 from fesem_jax.results.device_profiles import DeviceProfile, Speeds, Work
 

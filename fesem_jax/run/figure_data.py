@@ -14,8 +14,9 @@ import numpy as np
 from fesem_jax.cohorts import stratified
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.run.programs import Programs, run_once
 from fesem_jax.training.cohort import train_cohort

@@ -11,8 +11,9 @@ from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import draw_cohort, held_here
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model

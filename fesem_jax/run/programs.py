@@ -16,8 +16,8 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fesem_jax.core import sharding
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import FederatedData
 from fesem_jax.run.program_memory import compile_to_fit
 from fesem_jax.utils import processes, progress_lines
 

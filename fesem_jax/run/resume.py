@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.results.records import Record
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Program

@@ -9,7 +9,8 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.run.programs import Program, Programs, run_once
 from fesem_jax.run.state_placement import placed_state
 

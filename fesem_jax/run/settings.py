@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils.errors import UserError, argument, check_at_least
 
 

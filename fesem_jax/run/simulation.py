@@ -9,7 +9,7 @@ from typing import Any
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.phases import Phase
 from fesem_jax.results.result import Result
 from fesem_jax.run.ending import finish, read_finished

@@ -7,8 +7,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sharding import CLIENTS
-from fesem_jax.core.types import FederatedData
 
 
 def placed_state(algorithm: Algorithm, train: FederatedData, key: jax.Array) -> Any:

@@ -7,8 +7,8 @@ import numpy as np
 
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import arrange, order_of_clients
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import FederatedData
 from fesem_jax.data.phases import Phase
 
 

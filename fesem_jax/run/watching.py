@@ -14,7 +14,7 @@ from fesem_jax.callbacks.patience import Patience
 from fesem_jax.callbacks.progress import Progress
 from fesem_jax.callbacks.saving import SaveCheckpoints, SaveRecords
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.results.result import fetched

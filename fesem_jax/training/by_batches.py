@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from fesem_jax.core import batching, client_map, tree
 from fesem_jax.core.chunk_order import ChunkSize
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 
 # The most examples that a model classifies at a time outside of training.
 EVALUATION_BATCH = 128

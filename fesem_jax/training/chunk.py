@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import client_map
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import add_to_one
-from fesem_jax.core.types import FederatedData, Params
+from fesem_jax.core.types import Params
 from fesem_jax.training.local_sgd import Ends, Terms, Work, train_chunk
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction

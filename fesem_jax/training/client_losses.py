@@ -7,8 +7,9 @@ import jax.numpy as jnp
 
 from fesem_jax.core import batching, client_map, sums, tree
 from fesem_jax.core.chunk_order import ChunkSize
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.batch_losses import weighted_loss
 from fesem_jax.training.by_batches import OfBatches, batch_by_batch
 

@@ -13,9 +13,10 @@ from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import batching, client_map, prng_streams
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.chunk_order import ChunkSize
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import no_sums
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.training.chunk import Clients, Shared, plan
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import optax
 
 from fesem_jax.core import batching, tree
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import FederatedData, Params
+from fesem_jax.core.types import Params
 from fesem_jax.models import dense_layers
 from fesem_jax.training.batch_losses import (
   OwnStep,

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import FederatedData, Params
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Params
 
 
 def as_sent(

@@ -14,8 +14,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import batch_width, most_steps
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import FederatedData, Params
+from fesem_jax.core.types import Params
 from fesem_jax.training.plain_sgd import is_plain_sgd, variable_rate
 from fesem_jax.training.shared_start import (
   KERNEL,

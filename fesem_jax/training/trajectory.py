@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import batching, tree
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.batch_losses import augmented, in_training, weighted_loss
 from fesem_jax.training.cohort import Call, train_cohort
 from fesem_jax.training.local_sgd import Fixed, Learner, local_step

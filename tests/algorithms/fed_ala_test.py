@@ -8,7 +8,8 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.types import Cohort, Corruption
+from fesem_jax.core.federated_data import Corruption
+from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (

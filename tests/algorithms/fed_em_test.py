@@ -9,7 +9,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common import learners
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
 from tests.support.learners import assert_matches, em_round
 from tests.support.methods import SIZES, assert_close, federation, initial, run

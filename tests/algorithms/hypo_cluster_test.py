@@ -8,7 +8,8 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.algorithms.hypo_cluster import HypoClusterState
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,

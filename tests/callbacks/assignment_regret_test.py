@@ -10,7 +10,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.analysis import regret_table
-from fesem_jax.core.types import Groups
+from fesem_jax.core.federated_data import Groups
 from fesem_jax.evaluation.regret import hindsight, mean_over
 from fesem_jax.results import client_table, saved_client_table
 from tests.support import helpers, reference

@@ -8,7 +8,8 @@ import pytest
 from fesem_jax import models
 from fesem_jax.clustering import descriptors
 from fesem_jax.clustering.descriptors import FAR, Moments, Placing
-from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 

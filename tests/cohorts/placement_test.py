@@ -13,7 +13,8 @@ from fesem_jax.cohorts.arrangement import arrange, draw_cohort
 from fesem_jax.cohorts.sampling import sample_clients
 from fesem_jax.core import batching, client_map, sharding
 from fesem_jax.core.chunk_order import ChunkSize
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.data import label_skew
 from fesem_jax.run import figure_data, program_memory
 from fesem_jax.utils.errors import UserError

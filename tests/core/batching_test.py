@@ -8,7 +8,7 @@ import pytest
 
 from fesem_jax.core import batching
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from tests.support import helpers
 
 

@@ -10,7 +10,7 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.clustering import em
 from fesem_jax.core import sharding, sums
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from tests.support import helpers, reference
 from tests.support.methods import matrix
 

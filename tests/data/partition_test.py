@@ -6,7 +6,7 @@ from sklearn import datasets
 
 from fesem_jax import data
 from fesem_jax.core import batching
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import label_skew, partitions
 from fesem_jax.data.partitions import rotation
 from fesem_jax.utils.errors import UserError

@@ -8,7 +8,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from fesem_jax.algorithms import fed_avg, non_fed
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.simulation import simulate
 from fesem_jax.tasks import CLASSIFICATION, classification

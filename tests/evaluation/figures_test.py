@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
 from fesem_jax.tasks.classification import Counts

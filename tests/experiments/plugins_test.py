@@ -16,7 +16,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import build_local, build_model, load_data
 from fesem_jax import data
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK, refuses

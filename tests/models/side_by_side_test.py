@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.models import networks
 from fesem_jax.models.lenet import Lenet
 from fesem_jax.models.recurrent import Recurrent

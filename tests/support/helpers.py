@@ -11,8 +11,9 @@ import optax
 from fesem_jax import models
 from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule, batch_width
+from fesem_jax.core.federated_data import ClientInfo, FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import ClientInfo, Cohort, FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained

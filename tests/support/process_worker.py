@@ -19,7 +19,7 @@ import numpy as np
 from fesem_jax import algorithms, models
 from fesem_jax.cohorts import arrangement
 from fesem_jax.core import prng_streams, sharding
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run import rounds
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import processes, stored_rows

@@ -8,7 +8,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.metrics import accuracy_score, log_loss
 
 from fesem_jax import data
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import SEQUENCE
 from fesem_jax.tasks.sequence import NO_TOKEN, TokenCounts, token_cross_entropy

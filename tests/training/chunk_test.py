@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import Corruption
+from fesem_jax.core.federated_data import Corruption
 from fesem_jax.training.batch_losses import OwnStep
 from fesem_jax.training.chunk import plan
 from fesem_jax.training.objective import Correction, Objective

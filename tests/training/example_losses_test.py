@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.training.by_batches import EVALUATION_BATCH, evaluation_width
 from fesem_jax.training.example_losses import example_targets, shares_of_least_loss
 from tests.support import helpers, reference

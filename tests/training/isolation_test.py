@@ -9,7 +9,8 @@ import pytest
 from fesem_jax import algorithms, models
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from tests.support import helpers

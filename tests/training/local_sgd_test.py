@@ -9,7 +9,8 @@ import pytest
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import FederatedData, Model
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model
 from fesem_jax.training.batch_losses import OwnStep
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.local_sgd import _together

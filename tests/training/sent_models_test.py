@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import Corruption
+from fesem_jax.core.federated_data import Corruption
 from fesem_jax.training.sent_models import as_sent
 
 IDS = np.array([2, 0, 3, 4])  # Of four clients; the last place is empty.

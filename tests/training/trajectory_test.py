@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.types import Cohort, Corruption
+from fesem_jax.core.federated_data import Corruption
+from fesem_jax.core.types import Cohort
 from fesem_jax.training.cohort import Call, calls_noted, train_cohort
 from fesem_jax.training.objective import Correction, Objective
 from fesem_jax.training.reduction import mean_of_models

@@ -5,7 +5,7 @@ import pytest
 
 from fesem_jax import data
 from fesem_jax.cohorts.arrangement import arrange
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import cache as cache_module
 from fesem_jax.data.splits import first_examples, hold_out, hold_out_clients
 from fesem_jax.run.resume import digest_of_data

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core.algorithm import Clusters, RoundInfo
-from fesem_jax.core.types import FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError, check_at_least
 

@@ -14,8 +14,9 @@ from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.clustering import em
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import ClusterSums, mean_of
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import mean_of_models

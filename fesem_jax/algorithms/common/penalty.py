@@ -5,8 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.types import Cohort, FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 

@@ -28,10 +28,11 @@ from fesem_jax.algorithms.wrappers.reseeding import check_stack
 from fesem_jax.clustering import em
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traffic import Sent, Traffic
-from fesem_jax.core.types import Cohort, FederatedData, Params
+from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError, argument, check_at_least
 

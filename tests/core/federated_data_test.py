@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core.types import (
+from fesem_jax.core.federated_data import (
   ClientInfo,
-  Cohort,
   Corruption,
   FederatedData,
   Groups,
   check_targets,
   scale_of,
 )
+from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.stored_rows import StoredRows

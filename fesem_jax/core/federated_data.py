@@ -1,0 +1,340 @@
+"""The examples of all clients, with what is known of the clients."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax import tasks
+from fesem_jax.core.types import HostOrDeviceArray
+from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientInfo:
+  """Names and true clusters of the clients, on the host; never traced.
+
+  Two objects with equal numbers of clients are equal, so that data that differ in
+  content only share one compiled program.
+
+  Attributes:
+    names: [M] strings, e.g. writer ids.
+    clusters: [M] true cluster of each client, int or, if clusters have names, strings;
+      None if unknown.
+    cluster_names: names of clusters 0, 1, ... if `clusters` are int, e.g. '90 degrees';
+      None if they have no names. Figures show them.
+  """
+
+  names: np.ndarray
+  clusters: np.ndarray | None = None
+  cluster_names: tuple[str, ...] | None = None
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, ClientInfo) and len(self.names) == len(other.names)
+
+  def __hash__(self) -> int:
+    return hash(len(self.names))
+
+
+def scale_of(x: Rows, where: str) -> float:
+  """The default factor of features.
+
+  Args:
+    x: [T, ...] features.
+    where: source file or argument, for error messages.
+
+  Returns:
+    1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
+
+  Raises:
+    UserError: if `x` is uint8 and [T, F], which may be pixels or e.g. tokens.
+  """
+  if x.dtype != np.uint8:
+    return 1.0
+  if x.ndim < 3:
+    raise UserError(
+      f'{where} is uint8 of shape {x.shape}, which are pixels or numbers such as '
+      'tokens; give `scale`, what models see them multiplied by: 1/255 for pixels, 1 '
+      'for tokens.'
+    )
+  return 1 / 255
+
+
+def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) -> None:
+  """Raises `UserError` unless sequences have a target at every position.
+
+  Args:
+    shape: of x, [T, ...].
+    y: [T, ...] as `Task.targets` makes them.
+    task: a key of `tasks.TASKS`.
+    where: source file or argument of y, for error messages.
+  """
+  outputs = y.shape[1] if y.ndim > 1 else 1
+  wanted = tasks.TASKS[task].target_shape(len(y), shape[1:], outputs)
+  if y.shape != wanted:
+    raise UserError(
+      f'{where} has shape {y.shape}, but with x of shape {shape} the task {task} needs '
+      f'{wanted}: a next token, or -1, at every position.'
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Corruption:
+  """The bad clients, and the kind of their corruption.
+
+  Attributes:
+    bad: [M] bool, True for bad clients, in the order of the clients.
+    kind: one of `corruption.KINDS`, see `corruption.corrupted`.
+  """
+
+  bad: HostOrDeviceArray
+  kind: str = dataclasses.field(metadata={'static': True})
+
+  @property
+  def of_models(self) -> bool:
+    """Whether bad clients send models other than those that they trained."""
+    return self.kind in ('sign_flip', 'noise')
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Groups:
+  """The true group of each client, for a method that knows it.
+
+  Attributes:
+    ids: [M] int32 in 0..G-1, in the order of the clients.
+    count: G.
+  """
+
+  ids: HostOrDeviceArray
+  count: int = dataclasses.field(metadata={'static': True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FederatedData:
+  """One split (training or test) of the examples of all clients, concatenated.
+
+  Client i owns rows `offsets[i]:offsets[i + 1]` of `x` and `y`. Skewed client sizes
+  therefore need no padding, and a client may have no rows.
+
+  If the data are split by client over D devices (`placement`), `x` and `y` are
+  [D * R, ...]: each device holds the rows of its clients, followed by padding to R
+  rows. `offsets` do not count padding; `shard_rows` contains the range of rows of each
+  device. Within `sharding.per_device`, a device sees its own R rows and its own row of
+  `shard_rows`.
+
+  Attributes:
+    x: [T, ...] uint8 or float32 features; the input of a model is `x * scale`. On the
+      host they may be rows of a file (`stored_rows.StoredRows`), which `np.asarray`
+      reads.
+    y: [T] int32 labels in 0..L-1; for a regression [T, L] float32 targets; for
+      sequences [T, S] int32 tokens in 0..L-1, -1 at positions without a target.
+    offsets: [M + 1] int32 row boundaries.
+    client_ids: [M] int32 ids from which random keys are folded; a client keeps its id
+      when clients are reordered.
+    num_classes: L, number of outputs of a model: classes, targets or tokens.
+    scale: factor of `x`, e.g. 1 / 255.
+    max_examples: maximum number of rows of a client.
+    info: names and true clusters, on the host.
+    corruption: bad clients; None if all clients are honest. See `corruption`.
+    shard_rows: [D, 2] int32 first row of each device, and the row after its last,
+      counted as in `offsets`; None if all rows are on every device.
+    flat_from: shape of one example if `x` is flattened to [T, F], as on devices, with
+      zeros as padding (`placement.width_of`); None if `x` has the original shape.
+    task: name of the task of `y`, a key of `tasks.TASKS`.
+    groups: the true groups, which only the oracle uses; None for all other methods. See
+      `data.with_true_groups`.
+  """
+
+  x: HostOrDeviceArray
+  y: HostOrDeviceArray
+  offsets: HostOrDeviceArray
+  client_ids: HostOrDeviceArray
+  num_classes: int = dataclasses.field(metadata={'static': True})
+  scale: float = dataclasses.field(metadata={'static': True})
+  max_examples: int = dataclasses.field(metadata={'static': True})
+  info: ClientInfo = dataclasses.field(metadata={'static': True})
+  corruption: Corruption | None = None
+  shard_rows: HostOrDeviceArray = None
+  flat_from: tuple[int, ...] | None = dataclasses.field(
+    default=None, metadata={'static': True}
+  )
+  task: str = dataclasses.field(default=CLASSIFICATION.name, metadata={'static': True})
+  groups: Groups | None = None
+
+  @property
+  def num_clients(self) -> int:
+    """M, including clients without rows."""
+    return self.client_ids.shape[0]
+
+  @property
+  def example_shape(self) -> tuple[int, ...]:
+    """Shape of one example."""
+    return tuple(self.x.shape[1:]) if self.flat_from is None else self.flat_from
+
+  def sizes(self, ids: jax.Array | None = None) -> jax.Array:
+    """Number of examples of each client of `ids` ([S], default all M), int32.
+
+    The id M is an empty slot of size 0. If a device sees only its own rows, clients of
+    other devices also have size 0.
+    """
+    if ids is None:
+      offsets = self.offsets
+      if not isinstance(offsets, jax.core.Tracer):
+        offsets = np.asarray(offsets)  # Otherwise each operation would be compiled.
+      return offsets[1:] - offsets[:-1]
+    first = jnp.asarray(self.offsets).at[ids].get(mode='clip')
+    last = jnp.asarray(self.offsets).at[ids + 1].get(mode='clip')
+    if self.shard_rows is None or self.shard_rows.shape[0] > 1:
+      return last - first
+    begin, end = self.shard_rows[0, 0], self.shard_rows[0, 1]
+    return jnp.where((first >= begin) & (last <= end), last - first, 0)
+
+  def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of client `i` on the host: x [N, ...], y [N]."""
+    # Whole arrays: on a device, a slice would be compiled for every length.
+    y, offsets = np.asarray(self.y), np.asarray(self.offsets)
+    x = self.x if isinstance(self.x, StoredRows) else np.asarray(self.x)
+    first, last = offsets[i], offsets[i + 1]
+    if self.shard_rows is not None:
+      num_devices = len(self.shard_rows)
+      device = i * num_devices // self.num_clients
+      shift = device * (len(x) // num_devices) - np.asarray(self.shard_rows)[device, 0]
+      first, last = first + shift, last + shift
+    x = x[first:last]
+    if self.flat_from is not None:
+      x = x[:, : math.prod(self.flat_from)].reshape(len(x), *self.flat_from)
+    return x, y[first:last]
+
+  def compact(self, rows: HostOrDeviceArray) -> Rows:
+    """`x` or `y` on the host, without the padding of shards: [T, ...]."""
+    if isinstance(rows, StoredRows):
+      return rows
+    rows = np.asarray(rows)
+    if self.shard_rows is None:
+      return rows
+    held = np.asarray(self.shard_rows)
+    shards = np.split(rows, len(held))
+    return np.concatenate(
+      [part[: last - first] for part, (first, last) in zip(shards, held, strict=True)]
+    )
+
+  def reorder(self, order: np.ndarray, num_clients: int = 0) -> 'FederatedData':
+    """Reorders the clients, with their ids, names and clusters, on the host.
+
+    Args:
+      order: distinct positions of clients; others are removed.
+      num_clients: pads with clients without examples up to this number.
+    """
+    first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
+    sizes = (last - first)[order]
+    before = np.cumsum(sizes) - sizes  # Number of rows of the preceding clients.
+    rows = np.repeat(first[order] - before, sizes) + np.arange(sizes.sum())
+    ids = np.asarray(self.client_ids)
+    padding = max(0, num_clients - len(order))
+    truth = self.info.clusters
+    corruption = self.corruption
+    if corruption is not None:
+      bad = np.pad(np.asarray(corruption.bad)[order], (0, padding))
+      corruption = dataclasses.replace(corruption, bad=bad)
+    groups = self.groups
+    if groups is not None:
+      own = np.pad(np.asarray(groups.ids)[order], (0, padding))
+      groups = dataclasses.replace(groups, ids=own)
+    return FederatedData(
+      x=take(self.compact(self.x), rows),
+      y=take(self.compact(self.y), rows),
+      offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
+      client_ids=np.concatenate(
+        [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]
+      ).astype(np.int32),
+      num_classes=self.num_classes,
+      scale=self.scale,
+      max_examples=self.max_examples,
+      info=dataclasses.replace(
+        self.info,
+        names=self.info.names[order],
+        clusters=None if truth is None else truth[order],
+      ),
+      corruption=corruption,
+      flat_from=self.flat_from,
+      task=self.task,
+      groups=groups,
+    )
+
+  @classmethod
+  def from_arrays(
+    cls,
+    x: Rows,
+    y: np.ndarray,
+    sizes: np.ndarray,
+    *,
+    num_classes: int | None = None,
+    scale: float | None = None,
+    client_ids: np.ndarray | None = None,
+    info: ClientInfo | None = None,
+    task: str = CLASSIFICATION.name,
+  ) -> 'FederatedData':
+    """Builds a split from rows in the order of their clients.
+
+    Args:
+      x: [T, ...] features, also rows of a file; uint8 is kept, other types become
+        float32.
+      y: [T] integer labels, or other targets of the task; see the class.
+      sizes: [M] number of rows of each client, in order; they sum to T.
+      num_classes: L; by default one more than the largest label or token, or the
+        number of targets.
+      scale: see the class and, for the default, `scale_of`.
+      client_ids: [M]; 0..M-1 by default.
+      info: names and true clusters; by default, the client ids as names.
+      task: of `y`; see `tasks.TASKS`.
+
+    Raises:
+      UserError: if lengths disagree, `y` does not fit the task (e.g. labels that are
+        not whole numbers in 0..L-1, one for each example), a feature is not finite, or
+        uint8 features need a `scale`.
+    """
+    check_choice('task', task, tuple(tasks.TASKS))
+    try:
+      x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
+    except ValueError as e:
+      raise UserError('`x`: examples of different shapes.') from e
+    if x.dtype.kind not in 'biuf':
+      raise UserError(f'`x` is {x.dtype}; numbers are needed.')
+    if len(x) >= 2**31:
+      raise UserError(f'{len(x)} examples do not fit 32-bit row numbers.')
+    y = tasks.TASKS[task].targets(y, '`y`', num_classes)
+    sizes = np.asarray(sizes, np.int64)
+    if len(x) != len(y) or sizes.sum() != len(x):
+      raise UserError(
+        f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
+        f'{sizes.sum()} must agree.'
+      )
+    if x.dtype != np.uint8:
+      x = changed(x, lambda rows: rows.astype(np.float32))
+      if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
+        raise UserError('The features hold values that are not finite.')
+    check_targets(x.shape, y, task, '`y`')
+    if num_classes is None:
+      num_classes = tasks.TASKS[task].count_outputs(y)
+    if client_ids is None:
+      client_ids = np.arange(len(sizes))
+    if info is None:
+      info = ClientInfo(np.array([str(i) for i in client_ids]))
+    return cls(
+      x=x,
+      y=y,
+      offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+      client_ids=np.asarray(client_ids, np.int32),
+      num_classes=int(num_classes),
+      scale=scale_of(x, '`x`') if scale is None else scale,
+      max_examples=max(1, int(sizes.max(initial=0))),
+      info=info,
+      task=task,
+    )
