@@ -25,9 +25,9 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   `client` [T] integers or strings. Optional: `task` [], a name of `tasks.TASKS`;
   `num_classes` [], by default one more than the largest label or token of `y`;
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
-  see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each client is
-  split 80/20); and `cluster` [T], the true cluster of the example's client, a number or
-  a name that figures show.
+  see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
+  client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
+  number or a name that figures show.
 
   Args:
     path: of the file.

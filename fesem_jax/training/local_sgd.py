@@ -22,8 +22,9 @@ from fesem_jax.training.batch_losses import (
   in_training,
   weighted_loss,
 )
+from fesem_jax.training.kernel_change import Change, Rows
 from fesem_jax.training.penalty_step import with_pull
-from fesem_jax.training.shared_start import NONE, Change, Rows, SharedStart
+from fesem_jax.training.shared_start import NONE, SharedStart
 
 # (step [] int32, params, the client's correction) -> the correction at this step.
 Vary = Callable[[jax.Array, Params, Params], Params]

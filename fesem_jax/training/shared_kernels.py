@@ -17,15 +17,10 @@ from fesem_jax.core.batching import batch_width, most_steps
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
+from fesem_jax.models.dense_layers import KERNEL
+from fesem_jax.training.kernel_change import Kernel, Path, Start
 from fesem_jax.training.plain_sgd import is_plain_sgd, variable_rate
-from fesem_jax.training.shared_start import (
-  KERNEL,
-  NONE,
-  Kernel,
-  Path,
-  SharedStart,
-  Start,
-)
+from fesem_jax.training.shared_start import NONE, SharedStart
 
 # `auto` keeps the rows of a kernel of at least so many entries, ...
 _LARGE = 2**18

@@ -10,7 +10,8 @@ import pytest
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.training import shared_kernels
-from fesem_jax.training.shared_start import NONE, Kernel
+from fesem_jax.training.kernel_change import Kernel
+from fesem_jax.training.shared_start import NONE
 from tests.support import helpers
 
 SIZES = [7, 1, 12, 4, 9, 5]

@@ -21,7 +21,7 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import local_training
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks.classification import cross_entropy
-from fesem_jax.training import shared_kernels, shared_start
+from fesem_jax.training import kernel_change, shared_kernels, shared_start
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -47,18 +47,20 @@ def test_the_product_and_its_gradients_are_those_of_the_whole_kernel(center):
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
   x, kernel, dy = normal(4, 7), normal(7, 5), normal(4, 5)
-  blocks = [shared_start.Block(normal(9, 7), normal(9, 5), normal(9)) for _ in range(2)]
+  blocks = [
+    kernel_change.Block(normal(9, 7), normal(9, 5), normal(9)) for _ in range(2)
+  ]
   empty = jax.tree.map(lambda x: x * jnp.nan, blocks[0])  # Not to be read.
   rows = (jnp.zeros((4, 7)), jnp.zeros((4, 5)))
-  start, change = shared_start.Start(kernel), shared_start.Change((*blocks, empty))
+  start, change = kernel_change.Start(kernel), kernel_change.Change((*blocks, empty))
   if center is not None:
     other, kernel = kernel, normal(7, 5)
     pair = (kernel, other) if center == 0 else (other, kernel)
-    start = shared_start.Start(*pair, jnp.bool_(True))
+    start = kernel_change.Start(*pair, jnp.bool_(True))
     change = change._replace(from_other=jnp.bool_(center == 1))
 
   def shared(x, rows):
-    return (shared_start.product(x, start, change, jnp.int32(1), rows) * dy).sum()
+    return (kernel_change.product(x, start, change, jnp.int32(1), rows) * dy).sum()
 
   whole = kernel
   for inputs, gradients, shares in blocks:
@@ -283,12 +285,12 @@ def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
 
 def test_a_kernel_near_the_end_of_float32_counts_as_not_finite():
   weights = jnp.ones((2, 2))
-  kernel = shared_start.Kernel(('a',), 1, 1, 1)
-  start = shared_start.Start(weights)
+  kernel = kernel_change.Kernel(('a',), 1, 1, 1)
+  start = kernel_change.Start(weights)
   shared = shared_start.SharedStart((kernel,), (start,), rate=0.1)
   sizes = jnp.array([1e10, 1e20, jnp.nan])
   rows = jnp.ones((3, 1, 2)) * sizes[:, None, None]
-  change = shared_start.Change((shared_start.Block(rows, rows, jnp.ones((3, 1))),))
+  change = kernel_change.Change((kernel_change.Block(rows, rows, jnp.ones((3, 1))),))
   finite = shared.finite((change,), jnp.array([True] * 3))
   assert finite.tolist() == [True, False, False]
   ends = shared.models({'a': {}}, (change,), finite)['a']['kernel']
@@ -303,12 +305,12 @@ def pair():
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
   from_other = jnp.array([False, True, False])
-  kernel = shared_start.Kernel(('a',), 4, 1, 1)
+  kernel = kernel_change.Kernel(('a',), 4, 1, 1)
   centers = {'a': {'kernel': normal(3, 2, 5), 'bias': normal(3, 5)}}
   first, other = centers['a']['kernel'][2], centers['a']['kernel'][0]
-  start = shared_start.Start(first, other, jnp.bool_(True))
-  blocks = [shared_start.Block(normal(3, 4, 2), normal(3, 4, 5), normal(3, 4))] * 2
-  change = shared_start.Change(tuple(blocks), from_other)
+  start = kernel_change.Start(first, other, jnp.bool_(True))
+  blocks = [kernel_change.Block(normal(3, 4, 2), normal(3, 4, 5), normal(3, 4))] * 2
+  change = kernel_change.Change(tuple(blocks), from_other)
   return kernel, centers, start, change, {'a': {'bias': normal(3, 5)}}
 
 
@@ -323,11 +325,11 @@ def test_the_clients_of_two_centers_start_from_their_own():
     np.testing.assert_allclose(found, y @ kernel.T, **close)
   each = start.of_clients(jnp.array([False, True]))
   np.testing.assert_array_equal(each, [start.kernel, start.other])
-  one = shared_start.Start(start.kernel)
+  one = kernel_change.Start(start.kernel)
   np.testing.assert_array_equal(one.of_clients(None), [start.kernel])
   assert float(one.largest()) == np.abs(start.kernel).max()
   for pair_of in ((start.kernel, -9 * start.other), (-9 * start.other, start.kernel)):
-    both = shared_start.Start(*pair_of, jnp.bool_(True))
+    both = kernel_change.Start(*pair_of, jnp.bool_(True))
     assert float(both.largest()) == 9 * np.abs(start.other).max()
 
 
@@ -337,7 +339,7 @@ def test_sums_of_moves_are_those_of_the_whole_models(two):
   choice = jnp.array([2, 0, 2])
   if not two:
     choice, change = jnp.array([2, 2, 2]), change._replace(from_other=None)
-    start = shared_start.Start(start.kernel)
+    start = kernel_change.Start(start.kernel)
   shared = shared_start.SharedStart((kernel,), (start,), change.from_other, 0.1)
   finite, weights = jnp.array([True, True, False]), jnp.array([3.0, 2.0, 1.0])
   whole = shared.models(params, (change,), finite)
@@ -360,8 +362,8 @@ def test_sums_of_moves_are_those_of_the_whole_models(two):
 
 
 def test_a_penalty_shrinks_what_earlier_steps_changed():
-  kernel = shared_start.Kernel(('a',), 2, 3, 3)
-  start = shared_start.Start(jnp.zeros((1, 1)))
+  kernel = kernel_change.Kernel(('a',), 2, 3, 3)
+  start = kernel_change.Start(jnp.zeros((1, 1)))
   shared = shared_start.SharedStart((kernel,), (start,), rate=0.5)
   changes, rows = shared.no_changes(None), ((jnp.ones((2, 1)), jnp.ones((2, 1))),)
   yes, no = jnp.bool_(True), jnp.bool_(False)
@@ -406,8 +408,8 @@ def test_fine_tuning_starts_from_shared_centers_too():
 
 def test_a_kernel_is_finite_below_half_of_what_float32_holds():
   most = float(np.finfo(np.float32).max)
-  start = shared_start.Start(jnp.zeros((2, 3)))
-  shared = shared_start.SharedStart((shared_start.Kernel(('a',), 2, 1, 1),), (start,))
+  start = kernel_change.Start(jnp.zeros((2, 3)))
+  shared = shared_start.SharedStart((kernel_change.Kernel(('a',), 2, 1, 1),), (start,))
   # Inputs [I] and gradients [O] of the two rows of each of four clients.
   rows = [
     (([1, 0.4 * most], [0, 0]), ([0, 1, 0], [0, 0, 0])),
@@ -416,25 +418,25 @@ def test_a_kernel_is_finite_below_half_of_what_float32_holds():
     (([1, 0], [0, 0]), ([0, 0, 0.6 * most], [0, 0, 0])),
   ]
   inputs, gradients = (jnp.array(x, jnp.float32) for x in zip(*rows, strict=True))
-  change = shared_start.Change(
-    (shared_start.Block(inputs, gradients, jnp.ones((4, 2))),)
+  change = kernel_change.Change(
+    (kernel_change.Block(inputs, gradients, jnp.ones((4, 2))),)
   )
   found = shared.finite((change,), jnp.array([True] * 4))
   assert found.tolist() == [True, False, False, False]
 
 
 def test_moves_of_a_kernel_of_one_input_go_to_their_own_of_two_centers():
-  kernel = shared_start.Kernel(('a',), 1, 1, 1)
+  kernel = kernel_change.Kernel(('a',), 1, 1, 1)
   centers = {'a': {'kernel': jnp.ones((2, 1, 3)), 'bias': jnp.zeros((2, 3))}}
-  start = shared_start.Start(centers['a']['kernel'][1])
+  start = kernel_change.Start(centers['a']['kernel'][1])
   shared = shared_start.SharedStart((kernel,), (start,), None, 0.1)
-  block = shared_start.Block(
+  block = kernel_change.Block(
     jnp.array([[[2.0]], [[3.0]]]), jnp.array([[[1.0, 2, 3]], [[1.0, 0, -1]]]),
     jnp.array([[0.5], [1.0]]),
   )  # fmt: skip
   total = shared.add_to(
     sums.no_sums(centers), {'a': {'bias': jnp.zeros((2, 3))}},
-    (shared_start.Change((block,)),), jnp.array([True, True]), jnp.array([1.0, 2.0]),
+    (kernel_change.Change((block,)),), jnp.array([True, True]), jnp.array([1.0, 2.0]),
     jnp.array([1, 1]), centers,
   )  # fmt: skip
   # 1 * 0.5 * 2 (1, 2, 3) + 2 * 1 * 3 (1, 0, -1).
@@ -449,8 +451,8 @@ class Loop(NamedTuple):
 
 @pytest.mark.parametrize('count', [0, 2, 3, 5])
 def test_each_step_of_one_kernel_fills_a_row_of_one_of_its_blocks(count):
-  kernel = shared_start.Kernel(('a',), 1, 5, 2)
-  start = shared_start.Start(jnp.zeros((1, 1)))
+  kernel = kernel_change.Kernel(('a',), 1, 5, 2)
+  start = kernel_change.Start(jnp.zeros((1, 1)))
   shared = shared_start.SharedStart((kernel,), (start,), None, 1.0)
 
   def body(step, loop):

@@ -1,0 +1,221 @@
+"""Changes of a dense kernel as rows of inputs and gradients, and products with them.
+
+Of a dense layer with inputs x_s [B, I] and gradients d_s [B, O] of its outputs at step
+s, SGD from W_0 makes
+
+  W_t = W_0 - sum_{s < t} c_s x_s^T d_s,
+
+where c_s is the learning rate, which a penalty shrinks at each later step
+(`penalty_step`). With the rows x_s and d_s in X and D, in place of W_t,
+
+  x W_t = x W_0 - ((x X^T) * c) D    and    d W_t^T = d W_0^T - ((d D^T) * c) X.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import tree
+
+# A dense layer: its keys in the tree of parameters.
+Path = tuple[str, ...]
+# A step's inputs [B, I] and output gradients [B, O].
+Rows = tuple[jax.Array, jax.Array]
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+  """A dense layer whose kernel clients of a center start from.
+
+  Attributes:
+    path: of the layer.
+    rows: of one step, R.
+    steps: the most that a client takes, T.
+    block: steps whose rows are one block, b; the same for all kernels.
+    precision: of the products that stand for its gradient; see `LocalTraining`.
+  """
+
+  path: Path
+  rows: int
+  steps: int
+  block: int
+  precision: str = 'highest'
+
+
+class Block(NamedTuple):
+  """What some local steps changed in a kernel: -(shares * inputs)^T gradients.
+
+  Attributes:
+    inputs: [b R, I] float32 the layer's inputs, R rows for each of b steps.
+    gradients: [b R, O] float32 gradients of the layer's outputs.
+    shares: [b R] float32 c; 0 in rows that are not filled yet.
+  """
+
+  inputs: jax.Array
+  gradients: jax.Array
+  shares: jax.Array
+
+
+class Change(NamedTuple):
+  """What training changed in a kernel so far.
+
+  Attributes:
+    blocks: the one that is being filled, those that are full, and last those that are
+      empty yet.
+    from_other: [] bool whether the client started from the second of two centers;
+      None if all have one.
+  """
+
+  blocks: tuple[Block, ...]
+  from_other: jax.Array | None = None
+
+
+class Start(NamedTuple):
+  """What clients side by side start a kernel from.
+
+  Attributes:
+    kernel: [I, O] W_0.
+    other: [I, O] W_0 of the clients that are `from_other`; None if all have one center.
+    two: [] bool whether there are any of these.
+  """
+
+  kernel: jax.Array
+  other: jax.Array | None = None
+  two: jax.Array | None = None
+
+  def times(
+    self, x: jax.Array, from_other: jax.Array | None, turned: bool = False
+  ) -> jax.Array:
+    """The product x W_0, or x W_0^T if `turned`; two where there are two centers.
+
+    Args:
+      x: [R, I], or [R, O].
+      from_other: see `Change`.
+      turned: which.
+    """
+
+    def by(kernel: jax.Array, x: jax.Array) -> jax.Array:
+      return x @ (kernel.T if turned else kernel)
+
+    if self.other is None or self.two is None or from_other is None:
+      return by(self.kernel, x)
+    other = self.other
+
+    def by_both(x: jax.Array) -> jax.Array:
+      mine = by(self.kernel, jnp.where(from_other, 0.0, x))
+      return mine + by(other, jnp.where(from_other, x, 0.0))
+
+    return jax.lax.cond(self.two, by_both, lambda x: by(self.kernel, x), x)
+
+  def of_clients(self, from_other: jax.Array | None) -> jax.Array:
+    """W_0 of each client [C, I, O], or [1, I, O] of all; `from_other` is [C]."""
+    if self.other is None or from_other is None:
+      return self.kernel[None]
+    return jnp.where(from_other[:, None, None], self.other[None], self.kernel[None])
+
+  def largest(self) -> jax.Array:
+    """[] the largest absolute entry."""
+    largest = jnp.abs(self.kernel).max()
+    if self.other is None:
+      return largest
+    return jnp.maximum(largest, jnp.abs(self.other).max())
+
+
+@jax.custom_vjp
+def product(
+  x: jax.Array, start: Start, change: Change, full: jax.Array, rows: Rows
+) -> jax.Array:
+  """The product x W_t; its gradient by `rows` is what this step adds to `change`.
+
+  Args:
+    x: [R, I].
+    start: of the kernel.
+    change: of the kernel so far.
+    full: [] int32 how many blocks are.
+    rows: anything of the shapes of a step's rows.
+
+  Returns:
+    [R, O] float32.
+  """
+  del rows
+  own = _of_blocks(x, change, full, lambda block: block)
+  return start.times(x, change.from_other) - own
+
+
+def _of_blocks(x, change, full, sides):
+  """((x A^T) * shares) B, added up over the blocks, whose `sides` give A and B."""
+
+  def times(block, x):
+    a, b, shares = sides(block)
+    return ((x @ a.T) * shares[None]) @ b
+
+  first, *others = change.blocks
+  total = times(first, x)
+  for i, block in enumerate(others, 1):
+    none = jnp.zeros_like(total)
+    total += jax.lax.cond(i <= full, times, lambda *_, none=none: none, block, x)
+  return total
+
+
+def _forward(x, start, change, full, rows):
+  return product(x, start, change, full, rows), (x, start, change, full)
+
+
+def _backward(residuals, dy):
+  x, start, change, full = residuals
+  own = _of_blocks(dy, change, full, lambda b: (b.gradients, b.inputs, b.shares))
+  dx = start.times(dy, change.from_other, turned=True) - own
+  return dx, None, None, None, (x, dy)
+
+
+product.defvjp(_forward, _backward)
+
+
+def factors_of_moves(change: Change, finite: jax.Array) -> Rows:
+  """What a kernel [C, I, O] lost: inputs [C, R, I] and gradients [C, R, O]."""
+  blocks = tree.where(finite, change.blocks, tree.zeros_like(change.blocks))
+  inputs, gradients, shares = (
+    parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+    for parts in zip(*blocks, strict=True)
+  )
+  return inputs, gradients * shares[..., None]
+
+
+def add_moves(
+  kernel: Kernel,
+  sum_of: jax.Array,
+  start: Start,
+  change: Change,
+  finite: jax.Array,
+  weights: jax.Array,
+  choice: jax.Array,
+) -> jax.Array:
+  """The sums [K, I, O] of a kernel's moves with those of C clients."""
+  inputs, gradients = factors_of_moves(change, finite)
+
+  def add(sum_of: jax.Array, center: jax.Array, weights: jax.Array) -> jax.Array:
+    weighted = gradients * weights[:, None, None]
+    moved = jnp.einsum('cri,cro->io', inputs, weighted, precision=kernel.precision)
+    if sum_of.shape[0] == 1:
+      return sum_of - moved[None]
+    own = jax.lax.dynamic_index_in_dim(sum_of, center, keepdims=False)
+    return jax.lax.dynamic_update_index_in_dim(sum_of, own - moved, center, 0)
+
+  from_other = change.from_other
+  if from_other is None:
+    return add(sum_of, choice[0], weights)
+  sum_of = add(sum_of, choice[0], jnp.where(from_other, 0.0, weights))
+
+  def add_other(sum_of: jax.Array) -> jax.Array:
+    return add(sum_of, choice[from_other.argmax()], jnp.where(from_other, weights, 0.0))
+
+  return jax.lax.cond(start.two, add_other, lambda sum_of: sum_of, sum_of)
+
+
+def last_block_first(change: Change) -> Change:
+  """The change with its last block first."""
+  *others, last = change.blocks
+  return change._replace(blocks=(last, *others))
