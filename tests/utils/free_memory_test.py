@@ -10,8 +10,8 @@ import pytest
 from fesem_jax.utils import free_memory
 from tests.support.commands import ROOT
 
-# Frees 1,000 pieces of 50 kB, the last of which keeps the heap from shrinking, and prints
-# the bytes that the process then gives back.
+# Frees 1,000 pieces of 50 kB, but for the last, which keeps the heap from shrinking.
+# Prints the bytes that the process then gives back.
 _PROGRAM = """
 import ctypes, pathlib
 from fesem_jax.utils import free_memory
