@@ -32,7 +32,10 @@ help:
 
 install: .venv/installed
 
-# Modules are compiled when they are first imported: most never are.
+# Modules are compiled when they are first imported: most never are. Where this variable
+# is set, they would be compiled by every process, which takes it two seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 PIP := $(BIN)/python -m pip install --quiet --no-compile
 
 # Nothing is installed, or used to build, whose digest is not in requirements/.
