@@ -1,7 +1,8 @@
 """What holds for every method on random federations, for regression and sequences.
 
 The classification of tests/algorithms/properties_test.py has more cases and options:
-no method asks for the task, so few cases of one task each are enough here.
+no method asks for the task, so few cases are enough here, of one task for methods whose
+rounds are like another's.
 """
 
 import functools
@@ -25,6 +26,7 @@ from tests.support.methods import (
   ALL_CLIENTS,
   METHODS,
   ONCE,
+  SHAPES_OF_ROUND,
   assert_close,
   deployed,
   matrix,
@@ -99,11 +101,13 @@ REFUSED = {
 POSSIBLE = {
   name: [task for task in DATA if (name, task) not in REFUSED] for name in OPTIONS
 }
-# One task of each method, by turns.
+# Both tasks of methods whose rounds differ, and one of all others, by turns.
 ROWS = [
-  (name, found[at % len(found)])
+  (name, task)
   for at, (name, found) in enumerate(POSSIBLE.items())
-  if found
+  for task in (
+    found if name in SHAPES_OF_ROUND or not found else [found[at % len(found)]]
+  )
 ]
 TRACED = [
   (name, task) for name in POSSIBLE for task in POSSIBLE[name]
@@ -113,6 +117,8 @@ TRACED = [
 over_rows = pytest.mark.parametrize(
   'row', ROWS, ids=[f'{name}-{task}' for name, task in ROWS], scope='module'
 )
+# One of each method.
+SPLIT = [row for i, row in enumerate(ROWS) if row[0] not in dict(ROWS[:i])]
 
 
 @functools.lru_cache(maxsize=CASES)
@@ -153,14 +159,16 @@ def test_other_tasks_have_the_same_rounds(row):
   algorithm = algorithms.build(name, local(task), **OPTIONS[name])
   data, key = DATA[task](FULL), jax.random.key(0)
   state = jax.eval_shape(algorithm.init, key, data)
-  cohort = random_federations.cohort_of(range(CLIENTS), name in ALL_CLIENTS)
+  cohort = random_federations.cohort_of(range(CLIENTS))
   after, info = jax.eval_shape(algorithm.step, state, data, cohort, key)
   chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
   assert info.train_loss.shape == ()
 
 
 @pytest.mark.slow
-@over_rows
+@pytest.mark.parametrize(
+  'row', SPLIT, ids=[f'{name}-{task}' for name, task in SPLIT], scope='module'
+)
 def test_data_split_by_client_change_memory_only(row):
   name, task = row
   changes = local(task, 2, 2)._replace(shared_start='on')
