@@ -46,7 +46,7 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
       f'{run.dataset}: classes of clients, label skew {skew(counts):.2f}',
       truth if len(truth) else None,
       names,
-      class_names(run.dataset, counts.shape[1]),
+      class_names(str(run.dataset), counts.shape[1]),
     )
     written += save(by_class, folder / 'classes')
   if 'sheet_images' in run.clients:

@@ -52,10 +52,7 @@ def clients(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
       continue
     held += len(shown)
     truth = _truth(run)
-    federation = _federation(table, truth, shown)
-    counts = run.portrait.get('label_counts')
-    if counts is not None and counts.shape[1] > 1 and len(counts) == len(table.names):
-      federation['labels'] = _labels(run.config.get('dataset', ''), counts, shown)
+    federation = _federation(run, table, truth, shown)
     key = repr(federation).encode()
     if key not in places:
       places[key] = len(federations)
@@ -90,6 +87,7 @@ def _truth(run: ReportedRun) -> TrueClusters | None:
 
 
 def _federation(
+  run: ReportedRun,
   table: ClientTable,
   truth: TrueClusters | None,
   shown: np.ndarray,
@@ -105,6 +103,9 @@ def _federation(
     found['truth_names'] = truth.names
   if table.honest is not None:
     found['honest'] = table.honest[shown].astype(int).tolist()
+  counts = run.portrait.get('label_counts')
+  if counts is not None and counts.shape[1] > 1 and len(counts) == len(table.names):
+    found['labels'] = _labels(str(run.config.get('dataset')), counts, shown)
   return found
 
 

@@ -161,16 +161,19 @@ def test_clients_are_those_of_the_tables(compared):
   np.testing.assert_allclose(shares.sum(axis=1), 100, rtol=1e-2)
 
 
-def test_classes_of_a_known_data_set_have_its_names(tmp_path):
+@pytest.mark.parametrize(
+  ('dataset', 'name'), [('cifar10', 'frog'), ('other', '6'), (['a'], '6'), (None, '6')]
+)
+def test_classes_of_a_known_data_set_have_its_names(tmp_path, dataset, name):
   folder = write_run(tmp_path / 'run')
   config = json.loads((folder / 'config.json').read_text())
-  (folder / 'config.json').write_text(json.dumps(config | {'dataset': 'cifar10'}))
+  (folder / 'config.json').write_text(json.dumps(config | {'dataset': dataset}))
   with np.load(folder / 'clients.npz') as held_arrays:
     arrays = dict(held_arrays)
   arrays['label_counts'] = np.ones((len(arrays['label_counts']), 10), int)
   np.savez(folder / 'clients.npz', **arrays)
   labels = held(page(folder, tmp_path))['clients']['federations'][0]['labels']
-  assert labels['names'][6] == 'frog'
+  assert labels['names'][6] == name
 
 
 @pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION, SEQUENCE])
