@@ -32,10 +32,10 @@ help:
 
 install: .venv/installed
 
-# Modules are compiled when they are first imported: most never are. Where this variable
-# is set, they would be compiled by every process, which takes it two seconds.
+# Every process compiles all that it imports, two seconds of work, where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
+# Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --no-compile
 
 # Nothing is installed, or used to build, whose digest is not in requirements/.
@@ -72,8 +72,8 @@ OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
 # A third worker on two cores is slower: it compiles programs that the others have too.
 WORKERS ?= 2
 
-# The compiler allocates small objects by the million. Debian's package libjemalloc2, where
-# it is installed, takes a sixth of the tests' time less than the allocator of glibc.
+# The compiler allocates small objects by the million. With the allocator of Debian's
+# package libjemalloc2, used where it is installed, tests take a sixth less time.
 JEMALLOC := $(firstword $(wildcard /usr/lib/*-linux-gnu/libjemalloc.so.2))
 PYTEST := $(if $(JEMALLOC),LD_PRELOAD=$(JEMALLOC) MALLOC_CONF=thp:always )$(BIN)/python \
   -m pytest -n $(WORKERS) --dist worksteal

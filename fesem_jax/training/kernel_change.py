@@ -175,7 +175,10 @@ product.defvjp(_forward, _backward)
 
 
 def factors_of_moves(change: Change, finite: jax.Array) -> Rows:
-  """What a kernel [C, I, O] lost: inputs [C, R, I] and gradients [C, R, O]."""
+  """What a kernel [C, I, O] lost: inputs [C, R, I] and gradients [C, R, O].
+
+  Zeros for clients that are not `finite` ([C] bool).
+  """
   blocks = tree.where(finite, change.blocks, tree.zeros_like(change.blocks))
   inputs, gradients, shares = (
     parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
@@ -193,7 +196,17 @@ def add_moves(
   weights: jax.Array,
   choice: jax.Array,
 ) -> jax.Array:
-  """The sums [K, I, O] of a kernel's moves with those of C clients."""
+  """The sums of a kernel's moves with those of C clients.
+
+  Args:
+    kernel: whose moves.
+    sum_of: [K, I, O] the sums.
+    start: of the clients.
+    change: [C, ...] what training changed.
+    finite: [C] bool; False leaves a client's kernel as it was at the start.
+    weights: [C] float32; 0 in empty places.
+    choice: [C] int32 where each started.
+  """
   inputs, gradients = factors_of_moves(change, finite)
 
   def add(sum_of: jax.Array, center: jax.Array, weights: jax.Array) -> jax.Array:
