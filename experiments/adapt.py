@@ -165,7 +165,7 @@ def main(argv: list[str]) -> None:
   check(settings)
   sharding.setup_devices(f.num_devices)
   machine = experiment_flags.machine()
-  machine |= {'checkpoint_every': 10, 'resume': True, 'tensorboard': False}
+  machine |= {'checkpoint_every': 10, 'resume': True}
   machine |= {'save_models': True}
   workdirs = [pathlib.Path(folder) for folder in argv[1:]]
   out = pathlib.Path(f.out) if f.out else None

@@ -1,7 +1,7 @@
 """Calls of all callbacks of a run."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from absl import logging
@@ -30,10 +30,12 @@ class Callbacks:
     own: callbacks of the user.
 
   Raises:
-    UserError: if one of them is not a callback.
+    UserError: if they are no list of callbacks.
   """
 
   def __init__(self, own: Sequence[Callback]):
+    if not isinstance(own, Iterable):
+      raise UserError(f'`callbacks` must be a list; it is {type(own).__name__}.')
     self._own, self._first = list(own), list[Callback]()
     self._built_in: list[Callback] = []
     self._started: list[Callback] = []

@@ -20,7 +20,6 @@ class Settings:
   patience: int = 0
   checkpoint_every: int = 10
   resume: bool = True
-  tensorboard: bool = False
   make_portrait: bool = True
   save_models: bool | None = None
   progress: bool | None = None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fesem_jax.callbacks.callback import Callback
+from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.phases import Phase
@@ -18,7 +19,7 @@ from fesem_jax.run.preparation import prepare
 from fesem_jax.run.programs import CompileTime, Programs
 from fesem_jax.run.programs import shared as shared_programs
 from fesem_jax.run.settings import Settings
-from fesem_jax.run.watching import begin, callbacks_of
+from fesem_jax.run.watching import begin
 from fesem_jax.utils import processes, progress_lines
 
 
@@ -37,7 +38,6 @@ def simulate(
   config: dict[str, Any] | None = None,
   checkpoint_every: int = 10,
   resume: bool = True,
-  tensorboard: bool = False,
   make_portrait: bool = True,
   save_models: bool | None = None,
   progress: bool | None = None,
@@ -72,7 +72,6 @@ def simulate(
       method, its options, the model and the shapes of the data.
     checkpoint_every: rounds between checkpoints; 0 saves after the last only.
     resume: whether to continue the run that the workdir holds.
-    tensorboard: write scalars for TensorBoard, as the callback `loggers.TensorBoard`.
     make_portrait: describe the clients for the figures after the last round.
     save_models: whether the workdir gets the deployed models for `load_run`: all
       centers, or every client's own. None saves up to 1 GiB.
@@ -103,11 +102,11 @@ def simulate(
   began = time.perf_counter()
   settings = Settings(
     rounds, seed, clients_per_round, eval_every, finetune_epochs, patience,
-    checkpoint_every, resume, tensorboard, make_portrait, save_models,
+    checkpoint_every, resume, make_portrait, save_models,
     progress if processes.is_first() else False, data_placement,
   )  # fmt: skip
   folder = None if workdir is None else pathlib.Path(workdir)
-  told = callbacks_of(callbacks, settings)
+  told = Callbacks(callbacks)
   settings = dataclasses.replace(settings, tell_clients=told.wants_clients)
   with contextlib.ExitStack() as opened:
     opened.enter_context(progress_lines.shown(settings.progress))

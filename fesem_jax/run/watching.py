@@ -1,11 +1,10 @@
 """Events for callbacks, and the callbacks of the run itself."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from fesem_jax.callbacks import loggers
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.callbacks.costs import Costs
@@ -19,20 +18,6 @@ from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.results.result import fetched
 from fesem_jax.run.preparation import Prepared
-from fesem_jax.run.settings import Settings
-from fesem_jax.utils.errors import UserError
-
-
-def callbacks_of(own: Sequence[Callback], settings: Settings) -> Callbacks:
-  """The callbacks of the user, and the logger that the settings name.
-
-  Raises:
-    UserError: if the user's are no list of callbacks.
-  """
-  if not isinstance(own, Iterable):
-    raise UserError(f'`callbacks` must be a list; it is {type(own).__name__}.')
-  named = ['tensorboard'] if settings.tensorboard else []
-  return Callbacks([*own, *loggers.build(named)])
 
 
 def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | None:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, simulate
+from fesem_jax import algorithms, loggers, simulate
 from fesem_jax.cohorts.arrangement import arrange, draw_cohort
 from fesem_jax.core import sharding
 from fesem_jax.run.checkpoint import Checkpoints
@@ -379,7 +379,7 @@ def test_splits_must_belong_together():
 
 def test_tensorboard_scalars_can_be_read_back(tmp_path):
   pytest.importorskip('tensorboardX')
-  simulated(rounds=2, workdir=tmp_path, tensorboard=True)
+  simulated(rounds=2, workdir=tmp_path, callbacks=[loggers.TensorBoard()])
   events = list((tmp_path / 'tensorboard').iterdir())
   assert len(events) == 1
   assert b'finetuned/micro_accuracy' in events[0].read_bytes()
