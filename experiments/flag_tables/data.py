@@ -43,7 +43,7 @@ DATA = (
   flag('integer', 'partition_groups', 4,
     'Groups of clients, the true clusters, in the partitions '
     f'{", ".join(GROUPED)}. Group g of rotated is turned by g * 360 / groups degrees, '
-    'unless --rotations says it.'),
+    'unless --rotations sets the angles.'),
   flag('bool', 'disjoint_groups', False,
     'Whether the groups share the images without overlap; otherwise each group has '
     'all images.'),
@@ -79,7 +79,7 @@ DATA = (
     'which extends the border, or nearest, with black corners.',
     enum_values=rotation.SAMPLINGS),
   flag('list', 'image_corruptions', [],
-    'What each group of the corrupted partition does to its images, of '
+    'Corruption of the images of each group of the corrupted partition, of '
     f'{", ".join(image_corruptions.NAMES)}; default: the first of these, as many as '
     '--partition_groups.'),
   flag('integer', 'corruption_strength', 3,
@@ -109,8 +109,9 @@ DATA = (
     'Column that names the client of each example; default: the data has no clients.'),
   flag('string', 'hub_label_column', '',
     'Column of the labels; default: the only column of class labels.'),
-  flag('float', 'synthetic_alpha', 1.0, "How much synthetic clients' models differ."),
-  flag('float', 'synthetic_beta', 1.0, "How much synthetic clients' features differ."),
+  flag('float', 'synthetic_alpha', 1.0,
+    "Heterogeneity of the synthetic clients' models."),
+  flag('float', 'synthetic_beta', 1.0, "Heterogeneity of their features."),
   flag('float', 'synthetic_noise', 0.0,
     'Noise in the targets of synthetic_linear and synthetic_mixture, whose groups are '
     '--partition_groups.'),

@@ -41,7 +41,8 @@ RUN = (
   flag('float', 'unseen_fraction', 0.0,
     'Fraction of the clients that do not take part in training; after the last '
     'round each of them is evaluated with the center that has the lowest loss on '
-    'its training examples (not for methods with personal models or layers).',
+    'its training examples, or that the rule of flux, fed_group or stocfl chooses (not '
+    'for methods with personal models or layers).',
     lower_bound=0.0, upper_bound=1.0),
   flag('integer', 'patience', 0,
     'Stop after this many rounds in which no client changes its center and Eq. 6 '
@@ -66,7 +67,7 @@ RUN = (
     enum_values=('', *device_profiles.PROFILES)),
   flag('bool', 'tensorboard', False, 'The same as --log_to=tensorboard.'),
   flag('list', 'log_to', [],
-    'Where the numbers of each round go besides WORKDIR/metrics.jsonl, of '
+    'Loggers of the metrics of each round besides WORKDIR/metrics.jsonl, of '
     f'{", ".join(loggers.LOGGERS)}, separated by commas: WORKDIR/tensorboard/; '
     'WORKDIR/wandb/, offline unless WANDB_MODE is set; WORKDIR/mlflow.db unless '
     'MLFLOW_TRACKING_URI is set.'),
@@ -100,8 +101,8 @@ MACHINE = (
   flag('enum', 'data_placement', 'auto',
     'Where the examples lie. replicated: all on every device. sharded: those of a '
     "client on its device only, which takes less memory; then a round's clients "
-    '(--clients_per_round) and samples of clients are drawn from each device alike, so '
-    'that who is drawn depends on the number of devices, unless it divides 8. auto: '
+    '(--clients_per_round) and samples of clients are drawn equally from all devices, '
+    'so the drawn clients depend on the number of devices, unless it divides 8. auto: '
     'sharded on accelerators of which the examples would take more than an eighth of '
     'the memory, or more than half with --clients_per_round; else replicated.',
     enum_values=placement.PLACEMENTS),
@@ -113,10 +114,11 @@ PROCESSES = (
     'is given the same command with its own --process_id. auto: JAX finds the '
     'processes and their numbers by itself (TPU pods, Slurm, Open MPI). Empty: a '
     'single process. '
-    'Results do not depend on the number of processes. Process 0 writes and prints; '
-    '--workdir is a folder that all share. A process that misses at the start is '
-    f'reported after {processes.MEETING_SECONDS} s, and when one dies, the others end '
-    f'after about {processes.HEARTBEAT_SECONDS} s; the same command then goes on from '
+    'Results depend on the number of processes by rounding only. Process 0 writes and '
+    'prints; '
+    '--workdir is a folder that all processes share. A missing process is '
+    f'reported after {processes.MEETING_SECONDS} s; if one dies, the others end '
+    f'after about {processes.HEARTBEAT_SECONDS} s; the same command then resumes from '
     'the last checkpoint. On one machine, experiments.launch_local starts all.'),
   flag('integer', 'process_id', -1,
     'Number of this process, from 0; -1: detected by --coordinator_address=auto.',

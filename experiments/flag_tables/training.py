@@ -11,7 +11,8 @@ from .entry import flag
 MODEL = (
   flag('string', 'model', 'mlp',
     f'Model of every client, of {", ".join(models.NAMES)}; or MODULE:FUNCTION for one '
-    'of your own: FUNCTION(example_shape, num_classes) returns a fesem_jax.Model.'),
+    'of your own: FUNCTION(example_shape, num_classes) returns a fesem_jax.Model, a '
+    'Linen module or a function that makes an NNX module.'),
   flag('string', 'model_options', '',
     'NAME=VALUE,...: widths, depths and groups of a model of this package, e.g. '
     'groups=8 of resnet8 or width=128,depth=1 of lstm, gru and transformer; or '
@@ -58,10 +59,10 @@ TRAINING = (
     'this L2 norm over all its parameters; 0: no clipping.'),
   flag('float', 'learning_rate', 0.1, 'Local learning rate.'),
   flag('string', 'lr_schedule', 'constant',
-    f'How the local learning rate goes on from --learning_rate over rounds: '
+    f'Schedule of the local learning rate over rounds, from --learning_rate: '
     f'{schedules.FORMS}; cosine falls to 0 over --rounds.'),
   flag('string', 'local_lr_schedule', 'constant',
-    'How the learning rate goes on over the local steps of each round, of the same '
+    'Schedule of the learning rate over the local steps of each round, of the same '
     'forms with STEPS for ROUNDS; cosine falls to 0 over --local_steps. It multiplies '
     '--lr_schedule.'),
   flag('integer', 'batch_size', 10,
@@ -70,15 +71,15 @@ TRAINING = (
   flag('integer', 'local_steps', 0,
     'Local steps of a round; if positive, instead of --local_epochs.'),
   flag('string', 'augment', '',
-    f'What local steps do to images, of {augmentation.FORMS}, separated by commas, in '
+    f'Changes of images in local steps: {augmentation.FORMS}, separated by commas, in '
     'the order given: a window of the image with PADDING zeros on each side; half of '
     'the images mirrored left to right; a square of zeros. Drawn for each client, step '
-    'and image; off where models are measured or chosen by their losses.'),
+    'and image; off in evaluation and in losses that clients choose by.'),
   flag('enum', 'precision', 'highest',
     'Precision of the products of local training on accelerators: highest, as float32, '
     'takes six passes of a TPU; high three, with about 16 bits of each factor; default '
     'one, with 8 bits. On a GPU, high and default are TensorFloat-32. Sums, distances '
-    'between models, k-means, losses that clients choose by and measuring stay '
+    'between models, k-means, losses that clients choose by and evaluation stay '
     'float32. No effect on a CPU, which always multiplies in float32.',
     enum_values=local_training.PRECISIONS),
 )  # fmt: skip

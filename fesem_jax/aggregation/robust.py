@@ -60,7 +60,7 @@ class _Rows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Aggregation:
-  """What becomes of the models of each center's clients.
+  """The aggregation of the models of each center's clients.
 
   Attributes:
     rule: 'mean'; 'median' or 'trimmed_mean' of each coordinate; 'norm_bound', see

@@ -34,7 +34,7 @@ _T = TypeVar('_T')
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """What a comparison of methods came to; `print` shows it as text.
+  """The result of a comparison of methods; `print` shows it as text.
 
   Attributes:
     summaries: label of each method -> the summary of each seed, None for one that

@@ -22,7 +22,7 @@ _STABLE = 0.8
 
 
 class Figures(NamedTuple):
-  """What speaks for a number of clusters.
+  """The metrics of one number of clusters.
 
   Attributes:
     num_clusters: K.
@@ -162,7 +162,7 @@ def stability(assignments: Sequence[np.ndarray]) -> float | None:
 
 
 def recommend(figures: Sequence[Figures]) -> tuple[int | None, str]:
-  """The number of clusters that the figures speak for, and why.
+  """Recommends a number of clusters by their metrics, with the reason.
 
   A clustering is worth training if it is there (its silhouette is larger than those of
   one Gaussian cloud, p <= 0.05) and can be found again (the clusters of different

@@ -46,7 +46,7 @@ class Components(NamedTuple):
 
 
 class Separation(NamedTuple):
-  """How far apart K clusters of clients are.
+  """The separation of K clusters of clients.
 
   Attributes:
     num_clusters: K.
@@ -73,7 +73,7 @@ class Separation(NamedTuple):
 
 
 class Measured(NamedTuple):
-  """What the halves of clients say.
+  """The result of `separation`.
 
   Attributes:
     noise: share of the variance between half clients that is due to their examples: 1
@@ -297,7 +297,7 @@ def told_apart(row: Separation) -> bool:
 
 
 def verdict(found: Measured) -> str:
-  """A sentence or two: whether groups can be told apart, and at which K best."""
+  """States whether groups can be separated, and the best K."""
   if found.p_differ > MAX_P:
     return (
       'No groups can be told apart: clients differ by no more than their samples of '

@@ -39,7 +39,7 @@ class Tried(NamedTuple):
 
 
 class Choice(NamedTuple):
-  """What the search of one method came to.
+  """The hyperparameters chosen for one method.
 
   Attributes:
     values: that are chosen; empty where every point diverged with some seed.

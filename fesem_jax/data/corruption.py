@@ -21,7 +21,7 @@ KINDS = ('none', 'label_flip', 'sign_flip', 'noise')
 def corrupted(
   train: FederatedData, corrupt: str, corrupt_fraction: float, seed: int = 0
 ) -> FederatedData:
-  """The training split of a federation some of whose clients are bad.
+  """Makes a fraction of the clients of a training split bad.
 
   They are drawn once, by client id; those of a smaller share are among those of a
   larger one. Examples and clients that are to be set aside are to be taken before.

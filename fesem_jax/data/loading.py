@@ -32,7 +32,7 @@ def load(
   task: str = '',
   **options: Any,
 ) -> tuple[FederatedData, FederatedData]:
-  """Loads a data set and deals it to clients.
+  """Loads a data set and partitions it among clients.
 
   A data set with its own test split (MNIST) deals its training images to the
   clients' training splits and its test images to their test splits by the same

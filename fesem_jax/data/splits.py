@@ -124,7 +124,7 @@ def halves(train: FederatedData, seed: int = 0) -> tuple[FederatedData, np.ndarr
 
 
 def first_examples(train: FederatedData, count: int, seed: int = 0) -> FederatedData:
-  """Keeps a few examples of each client, as if it had just begun to collect them.
+  """Keeps a few random training examples of each client.
 
   Each client has one order, drawn from the seed by its id; more examples are those of
   fewer and further ones. All shapes stay as they are, so that compiled programs fit

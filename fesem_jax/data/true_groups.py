@@ -13,7 +13,7 @@ from fesem_jax.utils.errors import UserError
 def with_true_groups(
   train: FederatedData, names: np.ndarray | None = None
 ) -> FederatedData:
-  """The training split with its clients' true groups, which the oracle is told.
+  """Adds the clients' true groups to a training split, for the oracle.
 
   Other methods do not look at them.
 

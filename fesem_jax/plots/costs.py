@@ -14,7 +14,7 @@ from fesem_jax.utils.display import in_figure
 
 
 def sends(run: PlottedRun) -> bool:
-  """Whether it is known what a run sent, and that it sent anything."""
+  """Whether the records of a run count bytes sent."""
   return any(costs.gigabytes(run.history)[1])
 
 

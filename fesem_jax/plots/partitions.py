@@ -28,7 +28,7 @@ _PICTURED = 8  # True clusters with an image.
 
 
 class DealtClients(NamedTuple):
-  """What a partition deals to clients.
+  """The examples of each class on each client of a partition.
 
   Attributes:
     counts: [M, L] int training examples of each class on each client; L is 1 where

@@ -15,7 +15,7 @@ from fesem_jax.utils.errors import UserError
 
 
 class PlottedRun:
-  """A run as its workdir holds it.
+  """A run read from its workdir.
 
   Args:
     workdir: of `fesem-run` or `simulate`.

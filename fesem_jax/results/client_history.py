@@ -172,7 +172,7 @@ def _write_npz(path: pathlib.Path, names: np.ndarray, count: int, parts: Any) ->
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientHistory:
-  """What became of every client in the rounds that a run recorded; read when asked.
+  """The history of every client in the recorded rounds, read on access.
 
   Columns, one row a client and round: `round`; `client`, its name; `assignment`, its
   cluster, -1 where there is none; `loss`, the mean of its examples as local training

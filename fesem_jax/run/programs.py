@@ -261,7 +261,7 @@ class Programs:
 
 @functools.cache
 def shared() -> Programs:
-  """The programs of this process, which `simulate` uses unless it is given others.
+  """The compiled programs of this process, which `simulate` uses by default.
 
   They hold compiled code and methods, but neither data nor states, and the most
   recently used ones only; `shared().clear()` lets go of them.

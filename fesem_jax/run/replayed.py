@@ -36,7 +36,7 @@ class Training(NamedTuple):
 
 
 class Replay(NamedTuple):
-  """What `replay` found.
+  """The result of `replay`.
 
   Attributes:
     round: of the run.

@@ -80,7 +80,7 @@ Change = Crop | Flip | Cutout
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-  """Changes of images, each of its own draws, one after the other.
+  """A sequence of random changes of images.
 
   It is a value of `LocalTraining.augmentation`: (key, x) -> x.
 

@@ -17,7 +17,7 @@ BatchGradient = Callable[[Params], tuple[jax.Array, Params]]
 
 
 class OwnStep(NamedTuple):
-  """What a client does with a batch, where that is more than a step along a gradient.
+  """A local step on a batch, in place of a gradient step.
 
   What it trains is a dictionary of models and numbers, in place of one model.
 

@@ -12,7 +12,7 @@ from fesem_jax.training.local_sgd import Vary
 
 
 class Correction(NamedTuple):
-  """What is added to every gradient of client i: `common` - `own`[i].
+  """A correction of every gradient of client i: adds `common` - `own`[i].
 
   Attributes:
     common: [1, ...].
@@ -32,7 +32,7 @@ class Correction(NamedTuple):
 
 
 class Objective(NamedTuple):
-  """What client i minimizes, beside the mean loss of its examples.
+  """Terms that client i minimizes besides the mean loss of its examples.
 
     L_i(w) + penalty |w - anchor|^2 + <correction, w>
 

@@ -14,7 +14,7 @@ Fold = Callable[..., tuple[Any, Any]]
 
 
 class Reduction(NamedTuple):
-  """What becomes of the local models.
+  """The reduction of the local models of a cohort.
 
   Attributes:
     fold: called with a chunk's `Trained`, its starts, whose `shared` is whole, and

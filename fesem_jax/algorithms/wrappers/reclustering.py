@@ -109,7 +109,7 @@ def with_reclustering(
   every: int,
   clustering: Clustering = Clustering(),
 ) -> Algorithm:
-  """Clusters all clients anew from time to time, from a common start.
+  """Clusters all clients again at intervals, from a common start.
 
   After so many rounds, clients train from the mean of the centers and are clustered
   anew, see `recluster`; each time clusters are found right, the wait for the next check

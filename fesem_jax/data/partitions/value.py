@@ -54,7 +54,7 @@ _MAX_VARIANCE = 10.0**12
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-  """How examples are dealt to clients, and what becomes of them.
+  """How examples are partitioned among clients and changed.
 
   Attributes:
     name: one of `NAMES`, or two of them as 'rotated+dirichlet': clients in groups, and
