@@ -107,7 +107,7 @@ def main(argv: list[str]) -> None:
 
   nearest = jax.jit(functools.partial(matching.nearest, layers))
   in_order = jax.jit(functools.partial(hidden_units.in_order, layers))
-  match = jax.jit(functools.partial(matching.match, layers, outgoing=False))
+  match = jax.jit(functools.partial(matching.match, layers))
   compiled = {
     'ours': jax.jit(linear_assignment.solve),
     'Optax': jax.jit(lambda cost: optax.assignment.hungarian_algorithm(cost)[0]),

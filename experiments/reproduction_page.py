@@ -67,14 +67,6 @@ A cell may have these fields too:
 For data that a paper generates, `--dataset` names a function in `fesem_jax.papers`."""
 
 
-def shown(cell: Cell, value: float | None) -> str:
-  """A value with the digits and the unit of its measure."""
-  if value is None:
-    return '-'
-  digits, unit = MEASURES[cell.measure]
-  return f'{value:.{digits}f}{"" if unit == "ARI" else f" {unit}"}'
-
-
 def published(cell: Cell) -> str:
   """The published value of a cell."""
   if cell.published is None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from benchmarks.torture.trials import Outcome
+from fesem_jax.utils import text_tables
 
 _COUNTS = ('tried', 'unclear', 'lost', 'changed')
 _HEAD = ('fault', 'times tried', 'no message', 'runs lost', 'results changed')
@@ -34,17 +35,15 @@ def _counts(outcomes: list[Outcome]) -> dict[str, int]:
 
 def as_markdown(found: list[dict[str, Any]], commands: list[dict[str, Any]]) -> str:
   """Rows of faults, and of commands, as one table."""
-  lines = [' | '.join(('', *_HEAD, '')).strip(), '|---|---|---|---|---|']
   kills = [r for r in found if r['fault'].startswith('kill')]
   total = {name: sum(r[name] for r in kills) for name in _COUNTS}
-  for r in (
+  listed = (
     *found,
     *({'fault': f'all kills of {r["command"]}', **r} for r in commands),
     {'fault': 'all kills', **total},
-  ):
-    cells = (r['fault'], *(r[name] for name in _COUNTS))
-    lines.append(' | '.join(('', *map(str, cells), '')).strip())
-  return '\n'.join(lines)
+  )
+  cells = [[r['fault'], *(str(r[name]) for name in _COUNTS)] for r in listed]
+  return '\n'.join(text_tables.markdown(_HEAD, cells))
 
 
 def of_runs(runs: list[dict[str, Any]]) -> str:

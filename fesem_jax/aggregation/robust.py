@@ -7,7 +7,7 @@ centers [K, ...]. Clients weigh alike; a cluster without clients stays at its or
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,37 +25,6 @@ AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
 Aggregate: TypeAlias = Callable[
   [Params, jax.Array, jax.Array, Params, Mesh | None], Params
 ]
-
-
-class _Rows(NamedTuple):
-  """Rows in the order of their clusters, those that do not count behind all others.
-
-  Attributes:
-    cluster: [S] int32 of each row; K where it does not count.
-    sizes: [K + 1] int32 rows of each.
-    in_order: [S] int32 `cluster` in ascending order.
-    rank: [S] int32 how many rows of the same cluster stand before, in that order.
-  """
-
-  cluster: jax.Array
-  sizes: jax.Array
-  in_order: jax.Array
-  rank: jax.Array
-
-  @classmethod
-  def of(cls, cluster: jax.Array, counts: jax.Array, origins: Params) -> '_Rows':
-    """Rows [S] of clusters with origins [K, ...]; `counts` [S] is False for others."""
-    num_clusters = jax.tree.leaves(origins)[0].shape[0]
-    cluster = jnp.where(counts, cluster, num_clusters)
-    sizes = jnp.bincount(cluster, length=num_clusters + 1)
-    in_order = jnp.sort(cluster)
-    rank = jnp.arange(cluster.size) - (jnp.cumsum(sizes) - sizes)[in_order]
-    return cls(cluster, sizes, in_order, rank)
-
-  def first(self, count: jax.Array) -> jax.Array:
-    """[S] float32, in order: 1 for the first `count` [K + 1] rows of each, else 0."""
-    of_cluster = self.in_order < self.sizes.size - 1
-    return ((self.rank < count[self.in_order]) & of_cluster).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,17 +158,20 @@ def krum(
   distances = squares[:, None] + squares[None, :] - 2 * products
   distances = jnp.maximum(distances, distances.T)  # Equal to the last bit: ties.
   distances = jnp.where(jnp.isfinite(distances), jnp.maximum(distances, 0.0), jnp.inf)
-  rows = _Rows.of(cluster, counts, origins)
-  same = rows.cluster[:, None] == rows.cluster[None, :]
+  num_clusters = jax.tree.leaves(origins)[0].shape[0]
+  own = jnp.where(counts, cluster, num_clusters)  # [S]; K of rows that do not count.
+  sizes = jnp.bincount(own, length=num_clusters + 1)
+  same = own[:, None] == own[None, :]
   others = same & ~jnp.eye(num_rows, dtype=bool)
   nearest_first = jnp.sort(jnp.where(others, distances, jnp.inf), axis=1)
 
-  bad = jnp.floor(variable(beta) * rows.sizes + 1e-4).astype(rows.sizes.dtype)
-  neighbors = jnp.maximum(rows.sizes - bad - 2, 1)
-  counted = jnp.arange(num_rows)[None, :] < neighbors[rows.cluster][:, None]
+  bad = jnp.floor(variable(beta) * sizes + 1e-4).astype(sizes.dtype)
+  neighbors = jnp.maximum(sizes - bad - 2, 1)
+  counted = jnp.arange(num_rows)[None, :] < neighbors[own][:, None]
   scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
 
-  order = jnp.lexsort((scores, rows.cluster))
-  taken = rows.first(jnp.minimum(rows.sizes, variable(models)))
-  weights = jnp.zeros(num_rows).at[order].set(taken)
+  order, in_order = jnp.lexsort((scores, own)), jnp.sort(own)
+  rank = jnp.arange(num_rows) - (jnp.cumsum(sizes) - sizes)[in_order]
+  first = rank < jnp.minimum(sizes, variable(models))[in_order]
+  weights = jnp.zeros(num_rows).at[order].set(first & (in_order < num_clusters))
   return sums.weighted_mean(stack, cluster, weights, origins, mesh)

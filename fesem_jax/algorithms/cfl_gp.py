@@ -8,14 +8,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_num_clusters
+from fesem_jax.algorithms.common.centers import check_num_clusters, deployed
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.clustering.gradient_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, sharding, traffic, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
@@ -113,10 +113,6 @@ def cfl_gp(
       local, starts, before, data, cohort, key, weighting
     )
     return new._replace(centers=centers, rounds=state.rounds + 1), info
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
 
   sent = _traffic(local, cluster_every, cluster_updates, variant)
   return Algorithm(given, init, step, deployed, traffic=sent)

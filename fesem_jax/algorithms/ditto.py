@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fesem_jax.algorithms.common import global_model, own_models
 from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
+from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -79,10 +80,6 @@ def ditto(
     client_params = tree.with_rows(state.client_params, cohort, own.params)
     info = own.together_with(trained).info()
     return DittoState(shared.params, client_params), info
-
-  def deployed(state, data):
-    del data
-    return ClientModels(own=state.client_params)
 
   sent = traffic.one_model(local)  # The v_i stay with their clients.
   return Algorithm(local, init, step, deployed, train=train, traffic=sent)

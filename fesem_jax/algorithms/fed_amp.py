@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.gram_matrices import squared_distances
@@ -90,10 +91,6 @@ def fed_amp(
     trained = train(local, state, data, cohort, key, Reduction(sent='own'))
     own = tree.with_rows(state.client_params, cohort, trained.params)
     return FedAmpState(own), trained.info()
-
-  def deployed(state, data):
-    del data
-    return ClientModels(own=state.client_params)
 
   sent = traffic.one_model(local, "the client's mean of models")
   return Algorithm(local, init, step, deployed, train=train, traffic=sent)

@@ -12,10 +12,10 @@ import numpy as np
 from absl import logging
 
 from fesem_jax.algorithms.common.bipartition import SplitRule, split_clusters
-from fesem_jax.algorithms.common.centers import reassigned, round_info
+from fesem_jax.algorithms.common.centers import deployed, reassigned, round_info
 from fesem_jax.clustering import em
 from fesem_jax.core import sums, traffic, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -129,10 +129,6 @@ def fed_cluster(
     centers = tree.take(state.centers, jnp.asarray(parent))
     state = state._replace(centers=centers, assignment=after, num_clusters=count)
     return state, info._replace(clusters=reassigned(info.clusters, before, after))
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
 
   sent = traffic.one_model(local, "its cluster's center", 'the update')
   return Algorithm(local, init, step, deployed, between, traffic=sent)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_max_clusters
+from fesem_jax.algorithms.common.centers import check_max_clusters, deployed
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.clustering import concept_drift
 from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, sharding, sums, traffic, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
@@ -126,10 +126,6 @@ def fed_drift(
       local, deployed(state, data), before, data, cohort, key, weighting
     )
     return state._replace(centers=centers, rounds=state.rounds + 1), info
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
 
   sent = traffic.all_in_use(local, check_every, lambda s: (s.last_used >= 0).sum())
   return Algorithm(local, init, step, deployed, traffic=sent)

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import learners, own_models
+from fesem_jax.algorithms.common.learners import deployed
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import sharding, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.example_losses import example_losses
@@ -72,10 +73,6 @@ def fed_em(
     mixture = learners.mixture_of(shares, data, cohort)
     state = own_models.kept(state, cohort, trained.took_part(), mixture=mixture)
     return state._replace(centers=centers), trained.info()
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, mixture=state.mixture)
 
   sent = learners.all_centers(local, num_clusters)
   return Algorithm(local, init, step, deployed, traffic=sent)

@@ -9,7 +9,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_num_clusters, round_info, sizes_of
+from fesem_jax.algorithms.common.centers import (
+  check_num_clusters,
+  deployed,
+  round_info,
+  sizes_of,
+)
 from fesem_jax.algorithms.common.first_clusters import before_rounds
 from fesem_jax.algorithms.common.own_centers import sums_of_own
 from fesem_jax.clustering import em
@@ -128,10 +133,6 @@ def fed_group(
       exist = sizes_of(own, num_clusters, data) > 0
       centers = toward_others(centers, exist, variable(inter_group_rate))
     return state._replace(centers=centers), info
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
 
   def of_unseen(state, data):
     own = placed(state.start, state.directions, data, jax.random.key(0))

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.common import learners, own_models
+from fesem_jax.algorithms.common.learners import deployed
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import sharding, traffic, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
@@ -88,10 +89,6 @@ def fed_rc(
     }
     state = own_models.kept(state, cohort, trained.took_part(), **found)
     return state._replace(centers=centers), trained.info()
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, mixture=state.mixture)
 
   return Algorithm(local, init, step, deployed, traffic=_traffic(local, num_clusters))
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.aggregation import server_optimizers
-from fesem_jax.algorithms.common.centers import round_info
+from fesem_jax.algorithms.common.centers import deployed, round_info
 from fesem_jax.algorithms.common.cluster_start import ClusterStart, first_clusters
 from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep
 from fesem_jax.algorithms.common.kept_models import check_kept, room_for_models
@@ -120,10 +120,6 @@ def fesem(
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     rounds = state.rounds + 1
     return FesemState(centers, assignment, client_params, rounds, server), info
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
 
   def with_centers(state, centers, stays):
     server = server_optimizers.renew(

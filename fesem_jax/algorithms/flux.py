@@ -13,6 +13,7 @@ import numpy as np
 from fesem_jax.algorithms.common.centers import (
   check_found,
   check_max_clusters,
+  deployed,
   reassigned,
 )
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
@@ -126,10 +127,6 @@ def flux(
     state = state._replace(centers=centers, assignment=after, placing=placing)
     state = state._replace(described_by=tree.expand(average))
     return state, info._replace(clusters=reassigned(info.clusters, before, after))
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
 
   def of_unseen(state, data):
     model, cohort = state.described_by, everyone(data)

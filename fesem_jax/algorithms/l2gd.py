@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.clustering import em
 from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, traffic, tree
@@ -122,10 +123,6 @@ def l2gd(
     )
     own = tree.with_rows(state.client_params, cohort, found.params)
     return L2gdState(own, toss(key)), found.info()
-
-  def deployed(state, data):
-    del data
-    return ClientModels(own=state.client_params)
 
   return Algorithm(local, init, step, deployed, traffic=_traffic(local))
 

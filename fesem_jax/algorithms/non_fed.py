@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.core import traffic, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
@@ -43,9 +44,5 @@ def non_fed(local: LocalTraining, *, client_state: str = 'stacked') -> Algorithm
     trained = train_cohort(local, starts, data, cohort, key)
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     return NonFedState(client_params), trained.info()
-
-  def deployed(state, data):
-    del data
-    return ClientModels(own=state.client_params)
 
   return Algorithm(local, init, step, deployed, traffic=traffic.nothing())

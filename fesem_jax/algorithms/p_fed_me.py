@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -120,10 +121,6 @@ def p_fed_me(
     client_params = tree.with_rows(state.client_params, cohort, trained.folded)
     info = trained._replace(steps=inner_steps * trained.steps).info()
     return PFedMeState(params, client_params), info
-
-  def deployed(state, data):
-    del data
-    return ClientModels(own=state.client_params)
 
   sent = traffic.one_model(local)  # The theta_i stay with their clients.
   return Algorithm(local, init, step, deployed, traffic=sent)

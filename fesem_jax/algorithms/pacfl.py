@@ -9,13 +9,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.clustering import agglomerative, subspaces
 from fesem_jax.clustering.vector_clusters import numbered_by_clients
 from fesem_jax.cohorts.sampling import all_or_sample, everyone
 from fesem_jax.core import sharding, traffic, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
@@ -120,10 +120,6 @@ def pacfl(
     own = state.assignment
     info = round_info(trained, num_clusters, value, own, own, data)
     return state._replace(centers=centers), info
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
 
   sent = traffic.own_center(local, num_clusters)._replace(
     words=("its cluster's center", 'the local model', 'principal vectors up'),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 
 from fesem_jax.aggregation.robust import Aggregation
-from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
+from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, round_info
 from fesem_jax.algorithms.common.first_clusters import (
   MAX_REPETITIONS,
   Clustering,
@@ -19,7 +19,7 @@ from fesem_jax.algorithms.common.first_clusters import (
 from fesem_jax.clustering import em
 from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import traffic
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
@@ -95,6 +95,7 @@ def robust(
   def step(state, data, cohort, key):
     starts = deployed(state, data).of(cohort)
     own = starts.choice
+    assert own is not None  # There are centers.
     trained = train_cohort(local, starts, data, cohort, key)
     # The trimmed mean of w_i - c_k plus c_k is the trimmed mean of w_i.
     centers = aggregate(
@@ -106,10 +107,6 @@ def robust(
       trained, num_clusters, value, state.assignment, state.assignment, data
     )
     return RobustState(centers, state.assignment), info
-
-  def deployed(state, data):
-    del data
-    return ClientModels(state.centers, state.assignment)
 
   # How often the training is repeated is not known: the most numbers are counted.
   sent = traffic.after_clustering(

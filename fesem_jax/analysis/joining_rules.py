@@ -60,7 +60,7 @@ def join(
   local = local._replace(dropout_rate=0.0)
   everyone = Cohort(jnp.arange(data.num_clients, dtype=jnp.int32), everyone=True)
   count = jax.tree.leaves(centers)[0].shape[0]
-  mean = mean_of(centers)
+  mean = jax.tree.map(lambda c: c.mean(axis=0, keepdims=True), centers)
   # What a chunk needs of the centers has to come through the models to start from.
   models = jax.tree.map(lambda c, m: jnp.concatenate([c, m]), centers, mean)
   starts = ClientModels(models, jnp.full(data.num_clients, count, jnp.int32))
@@ -76,11 +76,6 @@ def join(
   nearest, alike = trained.folded
   losses = cohort_losses(local, centers, data, everyone)
   return Joined(nearest, alike, losses.argmin(axis=1).astype(jnp.int32), trained.finite)
-
-
-def mean_of(centers: Params) -> Params:
-  """[1, ...] mean of centers [K, ...], all alike."""
-  return jax.tree.map(lambda c: c.mean(axis=0, keepdims=True), centers)
 
 
 def most_alike(stack: Params, centers: Params, start: Params) -> jax.Array:

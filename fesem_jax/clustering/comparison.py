@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax.clustering import em, hidden_units, matching
@@ -60,23 +59,14 @@ class ModelComparison(NamedTuple):
     """
     align = self.align
     if align is None:
-      return _mixed(shares, centers)
+      return tree.mixtures(shares, centers)
 
     def one(each: tuple[jax.Array, Params]) -> Params:
       share, reference = each
       in_order = align(centers, tree.expand(reference), None)
-      return tree.unstack(_mixed(share[None], in_order), 0)
+      return tree.unstack(tree.mixtures(share[None], in_order), 0)
 
     return jax.lax.map(one, (shares, references))
-
-
-def _mixed(shares: jax.Array, centers: Params) -> Params:
-  """[N, ...] means of centers [K, ...] by shares [N, K], which add up to 1."""
-
-  def mix(x: jax.Array) -> jax.Array:
-    return jnp.einsum('nk,k...->n...', shares, x, precision=jax.lax.Precision.HIGHEST)
-
-  return jax.tree.map(mix, centers)
 
 
 def by_weights(layer: str = 'all') -> ModelComparison:

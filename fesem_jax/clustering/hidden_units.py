@@ -88,25 +88,6 @@ def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax
   return [kernel.reshape(-1, kernel.shape[-1]), *(v[None] for v in vectors)]
 
 
-def outgoing(
-  layers: Sequence[Layer], i: int, params: Params, following: jax.Array | None
-) -> jax.Array:
-  """What the units of a layer give to the next one: [R, U], a column for each unit.
-
-  Args:
-    layers: of `layers_of`.
-    i: which of them, not the last.
-    params: one model.
-    following: order of the units of the next layer; None leaves them as they are.
-  """
-  kernel = params[layers[i + 1].name]['kernel']
-  if following is not None:
-    kernel = kernel[..., following]
-  units = params[layers[i].name]['bias'].shape[0]
-  blocks = kernel.reshape(-1, units, kernel.shape[-1])
-  return blocks.transpose(0, 2, 1).reshape(-1, units)
-
-
 def _with_inputs(kernel: jax.Array, order: jax.Array) -> jax.Array:
   """A kernel whose inputs, in each of their blocks, are put in an order [I]."""
 

@@ -47,22 +47,13 @@ def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array,
   return tuple(jax.lax.map(of_one, references))
 
 
-def align(
-  layers: Sequence[Layer],
-  stack: Params,
-  references: Params,
-  *,
-  outgoing: bool = False,
-) -> Params:
+def align(layers: Sequence[Layer], stack: Params, references: Params) -> Params:
   """Puts the hidden units of models in the order of those of references.
 
   Args:
     layers: of `units.layers_of`.
     stack: [S, ...] models.
     references: [S, ...], or [1, ...] for all.
-    outgoing: whether, once every layer is in order, each is matched again by incoming
-      and outgoing weights, with its neighbors as they are. That never makes the
-      distance larger.
 
   Returns:
     [S, ...], the same functions.
@@ -72,14 +63,14 @@ def align(
     reference, separation = tree.unstack((references, separation), 0)
 
     def to_only(one):
-      orders, _ = match(layers, one, reference, separation, outgoing)
+      orders, _ = match(layers, one, reference, separation)
       return hidden_units.in_order(layers, one, orders)
 
     return _map(to_only, stack)
 
   def to_own(both):
     one, reference = both
-    orders, _ = match(layers, one, reference, None, outgoing)
+    orders, _ = match(layers, one, reference, None)
     return hidden_units.in_order(layers, one, orders)
 
   return _map(to_own, (stack, references))
@@ -90,8 +81,6 @@ def nearest(
   stack: Params,
   centers: Params,
   separation: tuple[jax.Array, ...] | None = None,
-  *,
-  outgoing: bool = False,
 ) -> tuple[jax.Array, jax.Array, Params]:
   """Assigns each model to the center that is nearest once their units are matched.
 
@@ -100,7 +89,6 @@ def nearest(
     stack: [S, ...] models.
     centers: [K, ...].
     separation: `separations(layers, centers)` where it is at hand.
-    outgoing: see `align`.
 
   Returns:
     [S] int32 in 0..K-1, ties go to the smallest; the squared distances [S]; and the
@@ -114,7 +102,7 @@ def nearest(
   def to_nearest(one):
     def to_center(center):
       reference, around = center
-      return match(layers, one, reference, around, outgoing)
+      return match(layers, one, reference, around)
 
     orders, distances = jax.lax.map(to_center, (centers, separation))
     cluster = distances.argmin().astype(jnp.int32)
@@ -138,7 +126,6 @@ def match(
   one: Params,
   reference: Params,
   separation: Sequence[jax.Array] | None,
-  outgoing: bool,
 ) -> tuple[list[jax.Array], jax.Array]:
   """Matches one model to one reference.
 
@@ -148,7 +135,6 @@ def match(
     reference: another.
     separation: for each hidden layer, [U] as `separations` gives them; None if not
       at hand.
-    outgoing: see `align`.
 
   Returns:
     For each hidden layer, [U] int32: the unit of `one` in each place; and the squared
@@ -169,37 +155,7 @@ def match(
     order, of_layer = jax.lax.cond(far, assign, stay)
     orders.append(order)
     distance += of_layer
-  if outgoing and orders:
-    orders = _again(layers, one, reference, orders)
-    distance = tree.row_distances(
-      tree.expand(hidden_units.in_order(layers, one, orders)), tree.expand(reference)
-    )[0]
   return orders, distance
-
-
-def _again(
-  layers: Sequence[Layer],
-  one: Params,
-  reference: Params,
-  orders: Sequence[jax.Array],
-) -> list[jax.Array]:
-  """`orders` after each layer is matched by incoming and outgoing weights."""
-  orders = list(orders)
-  for i, layer in enumerate(layers[:-1]):
-    theirs = [
-      *hidden_units.incoming(layer, reference, None),
-      hidden_units.outgoing(layers, i, reference, None),
-    ]
-    following = orders[i + 1] if i + 1 < len(orders) else None
-    ours = [
-      *hidden_units.incoming(layer, one, orders[i - 1] if i else None),
-      hidden_units.outgoing(layers, i, one, following),
-    ]
-    # About the places found, so that they stay where there is nothing to gain.
-    ours = [x[:, orders[i]] for x in ours]
-    order, _ = _assign(layer.groups, ours, theirs, hidden_units.distances(ours, theirs))
-    orders[i] = orders[i][order]
-  return orders
 
 
 def _stay(own: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -157,10 +157,6 @@ def _shakespeare_of_text(request: Request) -> Pool:
   return pool._replace(is_text=True)
 
 
-def _generated(make: Callable[[Request], Pool]) -> tuple[Source, ...]:
-  return (Source('generated', make),)
-
-
 DATASETS: Mapping[str, tuple[Source, ...]] = {
   'digits': (Source('scikit-learn', lambda r: digits.load()),),
   'diabetes': (Source('scikit-learn', lambda r: diabetes.load()),),
@@ -199,21 +195,21 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   'tfds': (Source('tfds', _named_in_tfds),),
   'hub': (Source('hub', _named_on_hub),),
   'wage_panel': (Source('linearmodels', lambda r: wage_panel.load()),),
-  'synthetic': _generated(
-    lambda r: synthetic.alpha_beta(
+  'synthetic': (
+    Source('generated', lambda r: synthetic.alpha_beta(
         r.rng, r.num_clients, r.examples, r.options.synthetic_alpha,
         r.options.synthetic_beta,
-    )
+    )),
   ),
-  'synthetic_linear': _generated(
-    lambda r: synthetic.linear_clusters(
+  'synthetic_linear': (
+    Source('generated', lambda r: synthetic.linear_clusters(
         r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise, r.task
-    )
+    )),
   ),
-  'synthetic_mixture': _generated(
-    lambda r: synthetic.mixture(
+  'synthetic_mixture': (
+    Source('generated', lambda r: synthetic.mixture(
         r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise
-    )
+    )),
   ),
 }  # fmt: skip
 

@@ -94,21 +94,20 @@ def figure(summary: dict[str, Any], kind: str) -> float:
   return task.primary.factor * scores[task.primary_column]
 
 
-def best(summaries: Summaries, kind: str = 'deployed') -> str | None:
-  """The method with the best mean figure, the first of equal ones.
+def best(summaries: Summaries) -> str | None:
+  """The method with the best mean deployed figure, the first of equal ones.
 
   Args:
     summaries: label of each method -> its summary of each seed.
-    kind: 'deployed' or 'finetuned'.
 
   Returns:
     Its label; None where no run has finished.
   """
   better = task_of(summaries.values()).primary.better
   means = {
-    label: float(np.mean([better(figure(s, kind)) for s in runs if s is not None]))
+    label: float(np.mean([better(figure(s, 'deployed')) for s in finished]))
     for label, runs in summaries.items()
-    if any(s is not None for s in runs)
+    if (finished := [s for s in runs if s is not None])
   }
   return max(means, key=lambda label: means[label]) if means else None
 

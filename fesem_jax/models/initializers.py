@@ -80,8 +80,7 @@ def _recurrent(params: _Flat, path: tuple[str, ...], key: jax.Array) -> _Flat:
   return out | {(*path, 'bias'): out[*path, 'bias'] + second}
 
 
-def _flax(model: Model) -> Model:
-  return model
-
-
-INITIALIZERS: dict[str, Callable[[Model], Model]] = {'flax': _flax, 'pytorch': pytorch}
+INITIALIZERS: dict[str, Callable[[Model], Model]] = {
+  'flax': lambda model: model,
+  'pytorch': pytorch,
+}

@@ -2,6 +2,8 @@
 Networks from Decentralized Data", AISTATS 2017, which count rounds to a target.
 """
 
+import functools
+
 from fesem_jax.callbacks.callback import Callback, Stop
 from fesem_jax.callbacks.events import Evaluation
 
@@ -22,11 +24,5 @@ class StopAt(Callback):
     return Stop('target reached') if reached else None
 
 
-def stop_at_97() -> Callback:
-  """Of the 2NN, with its 97 %."""
-  return StopAt(0.97)
-
-
-def stop_at_99() -> Callback:
-  """Of the CNN, with its 99 %."""
-  return StopAt(0.99)
+stop_at_97 = functools.partial(StopAt, 0.97)  # Of the 2NN.
+stop_at_99 = functools.partial(StopAt, 0.99)  # Of the CNN.

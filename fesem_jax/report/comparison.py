@@ -11,7 +11,6 @@ from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.report import markup
 from fesem_jax.report.runs import ReportedRun, labels
 from fesem_jax.results import metrics_file
-from fesem_jax.results.records import Record
 
 # What summaries of older versions lack.
 _OLDER: dict[str, Any] = {
@@ -39,7 +38,11 @@ def compared(
   Raises:
     UserError: on a reference or a report that the runs do not have.
   """
-  summaries = [(r.label, r.seed, _with_curve(r.summary, r)) for r in runs if r.summary]
+  summaries = [
+    (r.label, r.seed, relative_table.with_curve(_OLDER | r.summary, r.history))
+    for r in runs
+    if r.summary
+  ]
   finished: Summaries = {
     label: [s for own, _, s in summaries if own == label] for label in labels(runs)
   }
@@ -65,11 +68,6 @@ def compared(
     table = markup.from_markdown(tuning.as_markdown(whole.rates), 'Rates')
     parts.append(f'<div class="texts">{table}</div>')
   return '\n'.join(parts)
-
-
-def _with_curve(summary: Record, run: ReportedRun) -> Record:
-  """The summary of a finished run, and the curve of its deployed models."""
-  return relative_table.with_curve(_OLDER | summary, run.history)
 
 
 def _data_differ(runs: Sequence[ReportedRun]) -> bool:

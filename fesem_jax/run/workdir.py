@@ -118,7 +118,8 @@ def _claim(
   saved = saved_rounds(workdir)
   files = ('summary.json', 'clients.csv', 'clients.npz', 'models.npz')
   left = [f for f in files if (workdir / f).exists()]
-  if _has_content(workdir / 'metrics.jsonl'):
+  metrics = workdir / 'metrics.jsonl'
+  if metrics.is_file() and metrics.stat().st_size > 0:
     left.append('metrics.jsonl')
   if not resume and (old is not None or saved or left):
     raise UserError(
@@ -174,10 +175,6 @@ def remove_left_overs(workdir: pathlib.Path) -> None:
         file.unlink()
   for folder in (workdir / 'checkpoints').glob('.*.partial'):
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _has_content(path: pathlib.Path) -> bool:
-  return path.is_file() and path.stat().st_size > 0
 
 
 def _incomplete(workdir: pathlib.Path, left: list[str], missing: str) -> UserError:

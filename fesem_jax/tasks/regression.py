@@ -114,10 +114,6 @@ def _mix(outputs: jax.Array, log_weights: jax.Array) -> jax.Array:
   return (jnp.exp(log_weights)[:, None, None] * outputs).sum(axis=0)
 
 
-def _predict(outputs: np.ndarray) -> np.ndarray:
-  return outputs
-
-
 REGRESSION = Task(
   name='regression',
   loss=squared_error,
@@ -139,5 +135,5 @@ REGRESSION = Task(
   by_client=_by_client,
   micro=_micro,
   mix=_mix,
-  predict=_predict,
+  predict=lambda outputs: outputs,
 )

@@ -77,7 +77,11 @@ def losses_of(model: Model, params: Params, x: jax.Array, y: jax.Array) -> jax.A
 
 
 def gradient_of(
-  local: LocalTraining, key: jax.Array, step: jax.Array, batch: batching.Batch
+  local: LocalTraining,
+  key: jax.Array,
+  step: jax.Array,
+  batch: batching.Batch,
+  frozen: Params = None,
 ) -> BatchGradient:
   """The loss of a batch at a client's local step and its gradient, as a function.
 
@@ -87,12 +91,14 @@ def gradient_of(
     step: [] int32, counted from 0.
     batch: x [B, ...], y [B], weights [B], 1 or 0, and factors of the losses [B], or
       None.
+    frozen: layers that do not learn; None if all do.
   """
   x, y, weights, factors = batch
   x, model = augmented(local, key, step, x), in_training(local.model, key, step)
 
   def loss_of(params: Params) -> jax.Array:
-    return weighted_loss(model, params, x, y, weights, factors)
+    whole = params if frozen is None else frozen | params
+    return weighted_loss(model, whole, x, y, weights, factors)
 
   def gradient(params: Params) -> tuple[jax.Array, Params]:
     with jax.default_matmul_precision(local.precision):

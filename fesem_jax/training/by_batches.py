@@ -26,6 +26,15 @@ def evaluation_width(max_examples: int) -> int:
   return -(-max_examples // batches)
 
 
+def _add(step: jax.Array, total: jax.Array, found: jax.Array) -> jax.Array:
+  del step
+  return total + found
+
+
+def _mean(total: jax.Array, sizes: jax.Array) -> jax.Array:
+  return total / jnp.maximum(sizes, 1)[:, None]
+
+
 class OfBatches(NamedTuple):
   """What is computed of the examples of a client.
 
@@ -33,14 +42,16 @@ class OfBatches(NamedTuple):
     shape: of a client's result, which begins with zeros.
     of_batch: (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> what is found of
       a batch of one client. Weights are 0 behind its last example.
-    put: (number of the batch, results [C, ...], what was found [C, ...]) -> results.
-    finish: (results [C, ...], sizes [C]) -> results after the last batch.
+    put: (number of the batch, results [C, ...], what was found [C, ...]) -> results; by
+      default their sum.
+    finish: (results [C, ...], sizes [C]) -> results after the last batch; by default
+      [C, K] divided by the sizes.
   """
 
   shape: tuple[int, ...]
   of_batch: Callable[[Params, Any, Any, jax.Array], jax.Array]
-  put: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-  finish: Callable[[jax.Array, jax.Array], jax.Array]
+  put: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = _add
+  finish: Callable[[jax.Array, jax.Array], jax.Array] = _mean
 
 
 def batch_by_batch(

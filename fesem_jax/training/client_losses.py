@@ -113,15 +113,8 @@ def _mean_losses(
 
     return jax.lax.map(mean, models) * weights.sum()
 
-  def put(step: jax.Array, total: jax.Array, found: jax.Array) -> jax.Array:
-    del step
-    return total + found
-
-  def finish(total: jax.Array, sizes: jax.Array) -> jax.Array:
-    return total / jnp.maximum(sizes, 1)[:, None]
-
   shape = (1 if own is not None else jax.tree.leaves(models)[0].shape[0],)
-  of_batches = OfBatches(shape, of_batch, put, finish)
+  of_batches = OfBatches(shape, of_batch)
   losses = batch_by_batch(local, models, data, cohort, of_batches, own)
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 

@@ -70,14 +70,7 @@ def shares_of_least_loss(
     best = jnp.where(jnp.isnan(losses), jnp.inf, losses).argmin(axis=0)
     return (jax.nn.one_hot(best, num_models) * weights[:, None]).sum(axis=0)
 
-  def put(step: jax.Array, total: jax.Array, found: jax.Array) -> jax.Array:
-    del step
-    return total + found
-
-  def finish(total: jax.Array, sizes: jax.Array) -> jax.Array:
-    return total / jnp.maximum(sizes, 1)[:, None]
-
-  of_batches = OfBatches((num_models,), of_batch, put, finish)
+  of_batches = OfBatches((num_models,), of_batch)
   return batch_by_batch(local, models, data, cohort, of_batches)
 
 

@@ -9,9 +9,8 @@ from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import batching, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.batch_losses import augmented, in_training, weighted_loss
+from fesem_jax.training.batch_losses import gradient_of
 from fesem_jax.training.cohort import Call, train_cohort
 from fesem_jax.training.local_sgd import Fixed, Learner, local_step
 from fesem_jax.training.reduction import Reduction
@@ -170,7 +169,7 @@ def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> Steps:
       )[0]  # fmt: skip
 
     before, key, own = one_of((learner.params, keys, batch))
-    loss, gradient = _measured(local, frozen, before, key, step, own)
+    loss, gradient = gradient_of(local, key, step, own, frozen)(before)
     learner = each(one_step)(learner, batch, keys)
     after = one_of(learner.params)
     moved = jax.tree.map(jnp.subtract, after, learning(start))
@@ -188,36 +187,6 @@ def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> Steps:
   end = one_of(learner.params)
   end = end if frozen is None else frozen | end
   return Steps(losses, gradients, distances, finite, taken, start, end)
-
-
-def _measured(
-  local: LocalTraining,
-  frozen: Params,
-  params: Params,
-  key: jax.Array,
-  step: jax.Array,
-  batch: batching.Batch,
-) -> tuple[jax.Array, Params]:
-  """The loss of a batch as a local step sees it, and its gradient.
-
-  Args:
-    local: how clients train.
-    frozen: layers that do not learn; None if all do.
-    params: those that learn.
-    key: of the client in this round.
-    step: [] int32, counted from 0.
-    batch: of the client.
-  """
-  x, y, weights, factors = batch
-  x = augmented(local, key, step, x)
-  model = in_training(local.model, key, step)
-
-  def loss_of(params: Params) -> jax.Array:
-    whole = params if frozen is None else frozen | params
-    return weighted_loss(model, whole, x, y, weights, factors)
-
-  with jax.default_matmul_precision(local.precision):
-    return jax.value_and_grad(loss_of)(params)
 
 
 def _norm(params: Params) -> jax.Array:

@@ -267,32 +267,6 @@ def test_align_to_one_reference_or_to_one_each(mlp):
       assert squared_distance(row, with_orders('mlp', client, orders)) == 0
 
 
-def test_outgoing_weights_tell_units_of_equal_incoming_ones_apart(mlp):
-  center = jax.tree.map(np.array, mlp.centers[0])
-  for layer in ('dense0', 'dense1'):
-    for part in center[layer].values():
-      part[..., 1] = part[..., 0]
-  swapped = {'dense0': np.arange(7), 'dense1': np.array([1, 0, 2, 3, 4])}
-  client = with_orders('mlp', center, swapped)
-  find = jax.jit(functools.partial(matching.nearest, mlp.layers, outgoing=True))
-  _, distance, aligned = find(tree.expand(client), tree.expand(center))
-  assert distance[0] < 1e-6
-  assert squared_distance(tree.unstack(aligned, 0), center) < 1e-6
-  plain = matching.nearest(mlp.layers, tree.expand(client), tree.expand(center))
-  assert plain[1][0] > 1e-2
-
-
-def test_outgoing_weights_never_make_the_distance_larger(mlp):
-  find = jax.jit(functools.partial(matching.nearest, mlp.layers, outgoing=True))
-  _, distances, aligned = find(mlp.stack, mlp.references)
-  assert (distances <= mlp.found[1] * (1 + 1e-5)).all()
-  assert distances[UNLIKE] < mlp.found[1][UNLIKE]
-  x = jax.random.normal(jax.random.key(3), (5, 6))
-  for i, client in enumerate(mlp.clients):
-    got = mlp.model.apply(tree.unstack(aligned, i), x)
-    np.testing.assert_allclose(got, mlp.model.apply(client, x), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize('backend', ['cpu', 'gpu'])
 def test_devices_and_models_side_by_side_change_nothing(mlp, monkeypatch, backend):
   if backend == 'gpu':
@@ -375,25 +349,6 @@ def test_units_farther_than_half_the_separation_are_matched():
   _, distance, aligned = matching.nearest(layers, client, center, apart)
   np.testing.assert_allclose(aligned['dense0']['kernel'], [[[0.45, 0.55]]])
   np.testing.assert_allclose(distance, [2 * 0.45**2], rtol=1e-5)
-
-
-def test_outgoing_weights_tell_units_of_three_layers_apart():
-  model, rng = models.build('mlp', (6,), CLASSES, (7, 5, 4)), np.random.default_rng(0)
-  layers = hidden_units.layers_of(model)
-  names = [layer.name for layer in layers]
-  center = jax.tree.map(np.array, shaken(model.init(jax.random.key(0)), rng, 0.1))
-  for name in names[:-1]:  # Two units of each layer have the same inputs.
-    for part in center[name].values():
-      part[..., 1] = part[..., 0]
-  client = jax.tree.map(np.copy, center)
-  for name, following in itertools.pairwise(names):
-    order = rng.permutation(center[name]['bias'].size)
-    client[name] = {n: x[..., order] for n, x in client[name].items()}
-    client[following]['kernel'] = client[following]['kernel'][order]
-  found = matching.nearest(
-    layers, tree.expand(client), tree.expand(center), outgoing=True
-  )
-  assert found[1][0] < 1e-6
 
 
 def test_units_are_compared_in_all_their_parts():

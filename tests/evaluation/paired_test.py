@@ -77,8 +77,6 @@ def test_where_clients_are_bad_the_honest_ones_are_compared():
 def test_of_equal_methods_the_first_is_the_best():
   tied = {'a': [summary(0.5)], 'b': [summary(0.75), None], 'c': [summary(0.75)]}
   assert paired.best(tied) == 'b'
-  by_finetuned = {'a': [summary(0.5, 0.9)], 'b': [summary(0.75, 0.8)]}
-  assert paired.best(by_finetuned, 'finetuned') == 'a'
 
 
 def of_rmse(*values):

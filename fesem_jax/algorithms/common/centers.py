@@ -1,4 +1,4 @@
-"""Reported values of methods with K centers."""
+"""What methods with K centers deploy and report."""
 
 from typing import Any
 
@@ -6,13 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.core.algorithm import Clusters, RoundInfo
+from fesem_jax.core.algorithm import ClientModels, Clusters, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError, check_at_least
 
 # Beyond any use: a center is kept for each from the start.
 MAX_CLUSTERS = 10_000
+
+
+def deployed(state: Any, data: FederatedData) -> ClientModels:
+  """The `deployed` of a method whose clients use the center they are assigned to."""
+  del data
+  return ClientModels(state.centers, state.assignment)
 
 
 def check_max_clusters(least: int, max_clusters: int) -> None:

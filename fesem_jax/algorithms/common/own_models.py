@@ -5,9 +5,17 @@ from typing import Any
 import jax
 
 from fesem_jax.core import offloading, sharding, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.utils.errors import check_choice
+
+
+def deployed(state: Any, data: FederatedData) -> ClientModels:
+  """The `deployed` of a method whose clients use their models `client_params`."""
+  del data
+  return ClientModels(own=state.client_params)
 
 
 def check_client_state(client_state: str) -> None:

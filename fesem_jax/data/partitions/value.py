@@ -211,7 +211,10 @@ class Partition:
           f'{named}: {argument("partition", part)} is unknown; choose two of '
           f'{", ".join(NAMES[1:])}.'
         )
-    kinds = [_kind(part) for part in parts]
+    kinds = [
+      'dealt' if part in DEALT else 'grouped' if part in GROUPED else part
+      for part in parts
+    ]
     if len(parts) != 2 or kinds[0] == kinds[1] or 'natural' in parts:
       raise UserError(
         f'{named} must be a product of two of different kinds: groups '
@@ -310,7 +313,3 @@ class Partition:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Partition))
-
-
-def _kind(part: str) -> str:
-  return 'dealt' if part in DEALT else 'grouped' if part in GROUPED else part
