@@ -142,7 +142,7 @@ def decided(losses, own, before, last_used, delta=0.5, sent=None):
     jnp.ones(count),
     jnp.arange(count),
   )
-  found = concept_drift.decide(
+  found = jax.jit(concept_drift.decide)(
     clients, jnp.array(last_used, jnp.int32), jnp.int32(9), delta
   )
   return jax.tree.map(np.asarray, found)

@@ -66,7 +66,7 @@ def test_products_are_about_the_mean_and_zero_where_not_valid():
   points, _ = helpers.blobs(8)
   valid = np.arange(8) != 2
   points[2] = np.nan
-  got = np.asarray(centered_gram(helpers.as_stack(points), jnp.asarray(valid)))
+  got = np.asarray(jax.jit(centered_gram)(helpers.as_stack(points), jnp.asarray(valid)))
   kept = points[valid].astype(np.float64)
   kept -= kept.mean(axis=0)
   np.testing.assert_allclose(
@@ -79,7 +79,7 @@ def test_products_are_about_the_mean_and_zero_where_not_valid():
 def test_models_that_lie_close_together_keep_their_digits():
   rng = np.random.default_rng(1)
   points = 1000 + rng.normal(size=(6, 30)).astype(np.float32)
-  got = centered_gram(helpers.as_stack(points), jnp.ones(6, bool))
+  got = jax.jit(centered_gram)(helpers.as_stack(points), jnp.ones(6, bool))
   about = points.astype(np.float64) - points.astype(np.float64).mean(axis=0)
   np.testing.assert_allclose(got, about @ about.T, rtol=1e-5, atol=1e-4)
 
@@ -88,7 +88,9 @@ def test_squared_distances_are_those_of_pairs_and_never_negative(stack):
   flat = np.concatenate([x.reshape(16, -1) for x in stack.values()], axis=1)
   flat = flat.astype(np.float64)
   want = np.square(flat[:, None] - flat[None]).sum(axis=2)
-  np.testing.assert_allclose(squared_distances(stack), want, rtol=1e-4, atol=1e-3)
+  np.testing.assert_allclose(
+    jax.jit(squared_distances)(stack), want, rtol=1e-4, atol=1e-3
+  )
   far = {name: x + np.float32(1000) for name, x in stack.items()}
   found = squared_distances(far, None, jnp.int32(3))
   np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-2)
