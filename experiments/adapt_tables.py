@@ -78,8 +78,8 @@ def _notes(table: list[Row]) -> list[str]:
       said.append(f'{where}: training of {failed} clients was not finite.')
     if failed := row['finetuning_failed']:
       said.append(
-        f'{where}: fine-tuning of {failed} clients diverged; the model before counts '
-        'for them.'
+        f'{where}: fine-tuning of {failed} clients diverged; their models before '
+        'fine-tuning are used.'
       )
   return list(dict.fromkeys(said))
 

@@ -235,9 +235,9 @@ if __name__ == '__main__':
   flags.DEFINE_string(
     'reference',
     '',
-    'Method whose figures are subtracted from those of the others, paired over seeds, '
-    'as the table calls it, e.g. fed_avg or fesem(4); default: the method with the '
-    'best deployed figure: the highest micro accuracy, or the lowest RMSE.',
+    'Method whose metrics are subtracted from those of the others, paired over seeds, '
+    'named as in the table, e.g. fed_avg or fesem(4); default: the method with the '
+    'best deployed metric: the highest micro accuracy, or the lowest RMSE.',
   )
   flags.DEFINE_multi_string(
     'tune',
@@ -250,8 +250,8 @@ if __name__ == '__main__':
     'tune_by',
     'deployed',
     list(paired.KINDS),
-    'Whose micro accuracy (of a regression: RMSE) --tune ranks by: that of the '
-    'deployed or of the fine-tuned models.',
+    'Models whose micro accuracy (regression: RMSE) --tune compares: deployed or '
+    'fine-tuned.',
   )
   flags.DEFINE_integer(
     'tune_seeds',

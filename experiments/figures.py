@@ -114,7 +114,7 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
   _tell(written)
   for run in runs:
     if not run.clients:
-      print(f'{run.workdir} is not finished: the figures of its clients come later.')
+      print(f'{run.workdir} is not finished: figures of clients need a finished run.')
 
 
 def _tell(written: list[pathlib.Path]) -> None:

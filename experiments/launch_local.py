@@ -189,7 +189,7 @@ def main(argv: list[str]) -> int:
   for flag in _SET_HERE:
     if any(re.fullmatch(rf'--?{flag}(=.*)?', text) for text in given):
       raise UserError(
-        f'--{flag} after -- has no effect: it is set here, by the number of processes '
+        f'--{flag} after -- has no effect: launch_local sets it; give --num_processes '
         'before --.'
       )
   return launch(flags.FLAGS.num_processes, given)
@@ -200,8 +200,8 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     'num_processes',
     2,
-    'Processes to start, each with its share of the cores; more than there are cores '
-    'only slow each other down.',
+    'Processes to start, each with its share of the cores; more processes than '
+    'cores are slower.',
     lower_bound=1,
     upper_bound=256,
   )

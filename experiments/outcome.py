@@ -117,12 +117,10 @@ def _remarks(summary: Summary) -> list[str]:
   """Clients that are not in the figures, or not as one would expect."""
   lines = []
   if without := summary['clients_without_test_examples']:
-    lines.append(
-      f'{without} clients have nothing to be measured on and are left out above'
-    )
+    lines.append(f'{without} clients have no test examples and are omitted above')
   if failed := summary.get('finetuning_failed'):
     lines.append(
-      f'fine-tuning of {failed} clients diverged; the deployed model counts for them'
+      f'fine-tuning of {failed} clients diverged; their deployed models are used'
     )
   return lines
 

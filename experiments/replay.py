@@ -116,12 +116,12 @@ def _ending(training: Training) -> str:
   if training.first_bad_step is not None:
     return f'After step {training.first_bad_step} a parameter is not finite.'
   if training.difference is None:
-    return 'The end was not compared with that of the round.'
+    return 'The result was not compared with that of the round.'
   if training.difference == 0:
-    return 'It ends where it ended in the round, bit for bit.'
+    return 'The result equals that of the round, bit for bit.'
   return (
-    'It ends where it ended in the round, but for rounding: parameters differ by '
-    f'{training.difference:.2g} at most.'
+    'The result equals that of the round up to rounding: parameters differ by at most '
+    f'{training.difference:.2g}.'
   )
 
 

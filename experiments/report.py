@@ -34,8 +34,8 @@ if __name__ == '__main__':
   flags.DEFINE_string(
     'reference',
     '',
-    'Method whose figures are subtracted from those of the others, as the table calls '
-    'it; default: the method with the best deployed figure.',
+    'Method whose metrics are subtracted from those of the others, named as in the '
+    'table; default: the method with the best deployed metric.',
   )
   flags.DEFINE_enum(
     'report',

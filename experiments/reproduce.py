@@ -68,7 +68,7 @@ def carry_out(command: list[str], workdir: pathlib.Path) -> None:
   if done.returncode:
     raise UserError(
       f'The run in {workdir} ended with exit code {done.returncode}, see above; the '
-      'same command goes on after it.'
+      'same command resumes it.'
     )
 
 

@@ -137,7 +137,7 @@ def run(
   if own and unseen is not None and result.summary['unseen'] is None:
     say(
       f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
-      "measured: models, or layers, are each client's own."
+      'evaluated: the method has personal models or layers.'
     )
   return result
 
@@ -160,8 +160,8 @@ def _with_roles(
   unseen, fraction, seed = None, config['unseen_fraction'], config['seed']
   if fraction and len(phases) > 1:
     raise UserError(
-      f'`unseen_fraction={fraction:g}` cannot be had with `drift_rounds`: the data of '
-      'clients that take no part would change too; leave out one of them.'
+      f'`unseen_fraction={fraction:g}` excludes `drift_rounds`, which also changes the '
+      'data of clients that do not take part; leave out one of them.'
     )
   if fraction:
     seen, unseen = data.hold_out_clients(*phases[0][1:], fraction, seed)
@@ -204,9 +204,9 @@ def _describe(
   )
   if lacking:
     say(
-      f'Warning: {lacking} of {train.num_clients} clients are measured on classes that '
-      f'they have no training examples of, with {100 * share:.1f} % of all examples '
-      'that are measured on.'
+      f'Warning: {lacking} of {train.num_clients} clients are evaluated on classes of '
+      f'which they have no training examples; these are {100 * share:.1f} % of all '
+      'evaluated examples.'
     )
 
 

@@ -133,7 +133,7 @@ def main(argv: list[str]) -> None:
   f = flags.FLAGS
   list_of_k = parse_list(f.num_clusters_list)
   if list_of_k[0] < 2:
-    raise UserError('--num_clusters_list must begin with 2 or more: one is no group.')
+    raise UserError('--num_clusters_list must begin with 2 or more.')
   if 'num_clusters' in experiment_flags.chosen_options():
     raise UserError('--num_clusters does not apply; give --num_clusters_list.')
   sharding.setup_devices(f.num_devices)

@@ -47,7 +47,7 @@ def _learning(config: dict[str, Any], model: Model) -> tuple[str, ...]:
   train, freeze = (config.get(n, []) for n in ('train_layers', 'freeze_layers'))
   if train and freeze:
     raise UserError(
-      '--train_layers and --freeze_layers say the same; give one of them.'
+      '--train_layers and --freeze_layers exclude each other; give one of them.'
     )
   if train:
     return layers_named(model, train, 'train_layers')

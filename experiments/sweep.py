@@ -64,12 +64,10 @@ def configurations(
   """The configurations of a comparison at each value of a flag."""
   flag, corrupt = flags.FLAGS[name], flags.FLAGS.corrupt
   if name == 'corrupt_fraction' and corrupt == 'none':
-    raise UserError(
-      f'--vary={name} needs --corrupt, what bad clients do: {", ".join(KINDS[1:])}.'
-    )
+    raise UserError(f'--vary={name} needs --corrupt, one of {", ".join(KINDS[1:])}.')
   if name == 'corrupt' and not flags.FLAGS.corrupt_fraction:
     raise UserError(
-      '--vary=corrupt needs --corrupt_fraction, how many clients are bad.'
+      '--vary=corrupt needs --corrupt_fraction, the share of bad clients.'
     )
   found, before = [], flag.value
   try:

@@ -114,7 +114,7 @@ def tuned(
   for name in search.grid:
     if not any(name in point for each in tries.values() for point in each):
       raise UserError(
-        f'--tune={name}: none of --algorithms has this option and leaves it open.'
+        f'--tune={name}: every method either lacks this option or sets it itself.'
       )
   # Values of most flags are numbers, and run in the same compiled programs.
   programs = Programs()
@@ -164,7 +164,7 @@ def _described(label: str, found: Choice | UserError) -> list[str]:
   if isinstance(found, UserError):
     return [f'{label} cannot be tuned: {in_flags(str(found))}']
   if not found.values:
-    return [f'{label}: diverged with every {", ".join(found.grid)}; it stays as given.']
+    return [f'{label}: diverged with every {", ".join(found.grid)}; given values kept.']
   chosen = f'{label}: {in_words(found.values)}'
   by = f'by {KINDS[found.by]} micro {found.figure.label} on validation examples'
   return [

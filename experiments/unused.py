@@ -159,7 +159,7 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
   if config['unseen_fraction'] and name in _OWN_MODELS:
     said.append(
       f'the clients that {_named(config, "unseen_fraction")} sets aside are not '
-      f"measured: with {name}, models or layers are each client's own."
+      f'evaluated: {name} has personal models or layers.'
     )
   return said if plugins.is_own(name) else said + _notes_on_options(config, num_clients)
 

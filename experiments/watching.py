@@ -50,8 +50,8 @@ def notes(
   """
   said, rounds = [], result.summary['rounds']
   late = (
-    f'added nothing, as all {rounds} rounds were done before; raise --rounds to have '
-    'it in further rounds, or name another --workdir to run again with it.'
+    f'has no effect: all {rounds} rounds were already done; raise --rounds to record '
+    'further rounds, or name another --workdir to start again.'
   )
   for watcher in watchers:
     regrets = isinstance(watcher, AssignmentRegret) and watcher.applies
@@ -59,7 +59,7 @@ def notes(
       said.append(f'--regret {late}')
     if isinstance(watcher, ClientHistory) and not _recorded(workdir):
       named = argument('client_metrics_every', watcher.every)
-      early = f'recorded no round, as the run has {rounds}; lower it.'
+      early = f'recorded no round: the run has only {rounds}; lower it.'
       said.append(f'{named} {early if watcher.every > rounds else late}')
   return said
 

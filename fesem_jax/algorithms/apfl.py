@@ -69,8 +69,8 @@ def apfl(
   check_between(0, 1, apfl_alpha=apfl_alpha)
   if adapt_alpha and not is_plain_sgd(local):
     raise UserError(
-      '`adapt_alpha=True` needs plain SGD as local `optimizer`, whose learning rate '
-      'the shares have too; else give `adapt_alpha=False`.'
+      '`adapt_alpha=True` needs plain SGD as local `optimizer`, since the mixing '
+      'weights use its learning rate; otherwise give `adapt_alpha=False`.'
     )
   eta = learning_rate(local) if adapt_alpha else None
 

@@ -68,8 +68,8 @@ def fed_amp(
     if amp_alpha * others > amp_sigma:
       raise UserError(
         f'`amp_alpha={amp_alpha}` must be at most `amp_sigma={amp_sigma}` divided by '
-        f'the {others} other clients, {amp_sigma / others:.3g}: else a client could '
-        'have a negative weight in its own mean. 0 takes the largest that is allowed.'
+        f'the {others} other clients, {amp_sigma / others:.3g}, or a client could '
+        'have a negative weight in its own mean. 0 uses the largest allowed value.'
       )
     start = local.model.init(key)
     return FedAmpState(own_models.repeat(local, start, data.num_clients, 'stacked'))

@@ -44,7 +44,7 @@ def fed_drift(
 ) -> Algorithm:
   """Builds FedDrift.
 
-  A time step is `check_every` rounds. At the begin of each but the first,
+  A time step is `check_every` rounds. At the beginning of each except the first,
 
     r_i  <- argmin_k F_i(c_k);  l_i <- F_i(c_{r_i})             over the models in use
     r_i  <- a new model, which starts as c_{r_i}, if l_i > delta + the last step's l_i
@@ -57,11 +57,11 @@ def fed_drift(
     w_i  <- SGD from c_{r_i} on client i
     c_k  <- mean of w_i over the clients with r_i = k
 
-  A new model is its client's alone in its first time step: it is neither chosen nor
+  Only its client uses a new model in its first time step: it is neither chosen nor
   merged. It takes the place of one that is not in use, or else of the least recently
   used; where clients use all K, its client keeps r_i. See `concept_drift.decide` for
   the clusters that are compared. All clients take part in every round; one that drops
-  out at the begin of a time step keeps its model.
+  out at the beginning of a time step keeps its model.
 
   Args:
     local: how clients train.
@@ -85,8 +85,8 @@ def fed_drift(
     count = max_clusters or num_clients
     if start_alone and count < num_clients:
       raise UserError(
-        f'`max_clusters={count}` is fewer than the {num_clients} clients, which start '
-        'alone; raise it, or choose `start_alone=False`.'
+        f'`max_clusters={count}` is fewer than the {num_clients} clients, which begin '
+        'with separate models; raise it, or choose `start_alone=False`.'
       )
     begin = num_clients if start_alone else 1  # Models in use.
     own = jnp.argsort(jnp.argsort(jnp.asarray(data.client_ids)))

@@ -64,8 +64,8 @@ def fed_rc(
   check_choice('weighting', weighting, WEIGHTINGS)
   if local.model.task.name != CLASSIFICATION.name:
     raise UserError(
-      'fed_rc divides by shares of classes, which '
-      f'`task={local.model.task.name}` has not; fed_em is the same without them.'
+      'fed_rc divides by class shares, which '
+      f'`task={local.model.task.name}` does not have; fed_em does not need them.'
     )
 
   def init(key, data):

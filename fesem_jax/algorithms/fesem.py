@@ -56,9 +56,9 @@ def fesem(
   `init` does the first E-step and M-step, and a round is local training, E-step,
   M-step: the order of the paper's Algorithm 1, E, M, local, E, M, local, ...
 
-  A client that is not drawn keeps its assignment and deploys that center as it is
-  now. A client stays near the center that it starts from, so a wrong assignment can
-  last: `wrappers` holds what mends that, beyond the paper.
+  A client that is not drawn keeps its assignment and deploys the current value of
+  that center. A client stays near the center that it starts from, so a wrong
+  assignment can persist; `wrappers` has remedies beyond the paper.
 
   Args:
     local: how clients train.

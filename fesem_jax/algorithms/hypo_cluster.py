@@ -61,9 +61,9 @@ def hypo_cluster(
   analysis and its authors' code all clients take part in every round; here m counts
   those of the round, so that the step does not depend on how many are drawn.
 
-  Clients are assigned by their training examples, never by test ones. What a client
-  deploys is the center of least training loss as the centers are now, whether or
-  not it was drawn lately.
+  Clients are assigned by their training examples, never by test ones. A client deploys
+  the current center with the lowest training loss, even if it was not drawn
+  recently.
 
   Args:
     local: how clients train.

@@ -79,9 +79,9 @@ def l2gd(
   eta = learning_rate(local)
   if eta * l2gd_lambda * (1 - p) / p > 1 + 1e-6:
     raise UserError(
-      f'`l2gd_lambda={l2gd_lambda}` makes the step to the mean longer than the way to '
-      f'it; with this learning rate and `aggregation_probability={p}` it may be '
-      f'{p / (eta * (1 - p)):.3g} at most.'
+      f'`l2gd_lambda={l2gd_lambda}` overshoots the mean of the models; with this '
+      f'learning rate and `aggregation_probability={p}` it must be at most '
+      f'{p / (eta * (1 - p)):.3g}.'
     )
 
   def toss(key):

@@ -82,7 +82,7 @@ def pacfl(
   if local.model.task.name != CLASSIFICATION.name:
     raise UserError(
       'pacfl compares the examples of each label, which '
-      f'`task={local.model.task.name}` has not.'
+      f'`task={local.model.task.name}` does not have.'
     )
 
   def clustered(data, vectors, key):

@@ -202,7 +202,7 @@ def compare(
   for label, choice in chosen.items():
     if label not in methods or isinstance(methods[label], Algorithm):
       raise UserError(
-        f'{argument("choices")} is of {label}, which is no function of `methods`.'
+        f'{argument("choices")} has {label}, which is not a function in `methods`.'
       )
     if shared := sorted(set(choice.seeds) & set(seeds)):
       raise UserError(
@@ -267,9 +267,9 @@ def tune(
     data: see `compare`.
     grid: name of each hyperparameter -> its values.
     rounds: of each run.
-    seeds: of the runs, other ones than those that will be reported.
-    by: whose first figure of the task decides, as micro accuracy: that of the
-      'deployed' or of the 'finetuned' models.
+    seeds: of the runs; they must differ from those to be reported.
+    by: models whose first metric decides, as micro accuracy: the
+      'deployed' or the 'finetuned' ones.
     **options: further ones of `simulate`.
 
   Returns:

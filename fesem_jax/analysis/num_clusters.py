@@ -186,20 +186,20 @@ def recommend(figures: Sequence[Figures]) -> tuple[int | None, str]:
   ]
   if not known:
     return None, (
-      'No K is recommended: whether clusters can be found again shows only with two '
-      'seeds or more that finish, and more clients than clusters.'
+      'No K is recommended: stability can be measured only with at least two seeds '
+      'that finish, and with more clients than clusters.'
     )
   tight = [each for each in known if each[1] <= _MAX_P]
   if not tight:
     return 1, (
-      "K = 1: for no K tried are the clients' models in tighter clusters than one "
-      'Gaussian cloud of the same spread.'
+      "K = 1: for no K tried are the clusters of the clients' models tighter than "
+      'those of one Gaussian cloud of the same spread.'
     )
   stable = [each for each in tight if each[2] >= _STABLE]
   if not stable:
     best, *_ = max(tight, key=lambda each: each[2])
     return 1, (
-      f'K = 1: the clusters do not last from seed to seed. Of those that are tighter '
+      f'K = 1: the clusters are not stable across seeds. Of those that are tighter '
       f"than one Gaussian cloud's, the most stable are those of K = "
       f'{best.num_clusters}, of adjusted Rand index {best.stability:.2f} between '
       f'seeds, below {_STABLE}.'
@@ -207,8 +207,8 @@ def recommend(figures: Sequence[Figures]) -> tuple[int | None, str]:
   best, _, _, excess = max(stable, key=lambda each: each[3])
   reason = (
     f'K = {best.num_clusters}: its silhouette is {excess:.2f} above that of one '
-    f'Gaussian cloud of the same spread, the most of all K whose clusters last from '
-    f'seed to seed (adjusted Rand index {best.stability:.2f}, at least {_STABLE}).'
+    f'Gaussian cloud of the same spread, the most of all K with clusters stable across '
+    f'seeds (adjusted Rand index {best.stability:.2f}, at least {_STABLE}).'
   )
   if len(several) > 1 and best.num_clusters == max(f.num_clusters for f in several):
     reason += ' It is the largest K tried: try larger ones.'

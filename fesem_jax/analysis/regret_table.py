@@ -62,9 +62,9 @@ def as_markdown(found: list[Row]) -> str:
     for row in found
   ]
   said = (
-    'Regret of the assignments after the last round: training loss of the own center '
-    'less that of the best one; margin: that of the second-best less that of the own. '
-    'Test regret is the same of test losses, and the gain that of the first figure if '
-    'clients deployed the centers of least training loss; no client chooses by either.'
+    'Regret after the last round: training loss of the own center minus that of the '
+    'best one. Margin: loss of the second-best center minus that of the own one. '
+    'Test regret uses test losses. Gain: improvement of the first metric if clients '
+    'deployed the centers of lowest training loss. No client chooses by test data.'
   )
   return '\n'.join([said, '', *markdown(['method', *_COLUMNS], lines)]) + '\n'

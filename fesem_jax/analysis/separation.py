@@ -104,7 +104,7 @@ def separation(
   data_placement: str = 'auto',
   programs: Programs | None = None,
 ) -> Measured:
-  """Measures whether K groups of clients can be told apart.
+  """Measures whether K groups of clients can be separated.
 
   Args:
     local: how clients train.
@@ -300,22 +300,22 @@ def verdict(found: Measured) -> str:
   """States whether groups can be separated, and the best K."""
   if found.p_differ > MAX_P:
     return (
-      'No groups can be told apart: clients differ by no more than their samples of '
-      f'examples do (p = {found.p_differ:.2g}).'
+      'No groups can be separated: clients do not differ by more than sampling noise '
+      f'(p = {found.p_differ:.2g}).'
     )
-  of_samples = f'{100 * found.noise:.0f} % of the variance is that of samples'
+  of_samples = f'{100 * found.noise:.0f} % of the variance is sampling noise'
   apart = [row for row in found.rows if told_apart(row)]
   if not apart:
     return (
-      f'Clients differ ({of_samples}), but for no K tried in groups that are tighter '
-      'than one Gaussian cloud and found again in other examples.'
+      f'Clients differ ({of_samples}), but no K tried gives groups that are tighter '
+      'than one Gaussian cloud and recur in other examples.'
     )
   best = max(apart, key=lambda row: row.explained or 0.0)
   others = [str(row.num_clusters) for row in apart if row is not best]
-  also = f' So can those of K = {", ".join(others)}, less well.' if others else ''
+  also = f' Less well separated: K = {", ".join(others)}.' if others else ''
   return (
-    f'K = {best.num_clusters} groups can be told apart: they explain '
-    f'{100 * (best.explained or 0):.0f} % of what clients differ by, the ratio of '
+    f'K = {best.num_clusters} groups can be separated: they explain '
+    f'{100 * (best.explained or 0):.0f} % of client differences, the ratio of '
     f'variances is {best.pseudo_f:.1f} ({best.of_one_cloud:.1f} in one Gaussian '
     'cloud), and the clusters of either half of the examples agree (adjusted Rand '
     f'index {best.agreement:.2f}; {of_samples}).{also}'

@@ -81,8 +81,8 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
     row['notes'] = done[0].get('notes', []) if done else []
     if failed := sum(s.get('finetuning_failed') or 0 for s in done):
       row['notes'] = row['notes'] + [
-        f'fine-tuning of {failed} clients, in all seeds, diverged; the deployed model '
-        'counts for them.'
+        f'fine-tuning of {failed} clients, in all seeds, diverged; their deployed '
+        'models are used.'
       ]
     row['report'] = report
     row['rounds_to'] = _rounds_to(done)

@@ -31,8 +31,8 @@ class ModelsByName(Mapping[str, Params]):
     if self._held is None:
       if any(getattr(x, 'is_deleted', bool)() for x in jax.tree.leaves(self._state)):
         raise UserError(
-          'The models of a round are there until the callback returns; ask for '
-          '`models` before, and keep what is needed later.'
+          'The models of a round exist until the callback returns; access '
+          '`models` in the callback, and store what is needed later.'
         )
       self._held, self._state = self._fetch(self._state), None
     return self._held

@@ -45,8 +45,8 @@ def features_of(model: Model, layer: str) -> Callable[[Params, Any], jax.Array]:
       model.apply_with(params, x, multiply)
     if layer not in ('', *seen) or not seen:
       raise UserError(
-        f'{argument("latent_layer", layer)} is no dense layer whose inputs flux could '
-        f'describe clients by; the model has {", ".join(seen) or "none"}.'
+        f'{argument("latent_layer", layer)} is not a dense layer whose inputs flux can '
+        f'use; the model has {", ".join(seen) or "none"}.'
       )
     chosen = seen[layer or list(seen)[-1]]
     return chosen.reshape(chosen.shape[0], -1)

@@ -52,7 +52,7 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
   if not model.layers:
     raise UserError(
       f"{argument('cluster_on', 'matched')} needs one of fesem_jax's own models whose "
-      'layers run one after the other, e.g. mlp or femnist_cnn; leave it out else.'
+      'layers run in sequence, e.g. mlp or femnist_cnn; otherwise leave it out.'
     )
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   found: list[Layer] = []

@@ -58,7 +58,7 @@ def scale_of(x: Rows, where: str) -> float:
   if x.ndim < 3:
     raise UserError(
       f'{where} is uint8 of shape {x.shape}, which are pixels or numbers such as '
-      'tokens; give `scale`, what models see them multiplied by: 1/255 for pixels, 1 '
+      'tokens; give `scale`, the factor of the model inputs: 1/255 for pixels, 1 '
       'for tokens.'
     )
   return 1 / 255

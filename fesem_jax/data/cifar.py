@@ -119,8 +119,8 @@ def _read(path: pathlib.Path, kind: _Format) -> tuple[np.ndarray, np.ndarray]:
   size = columns + _PIXELS
   if not raw or len(raw) % size:
     raise UserError(
-      f'{path} has {len(raw)} bytes, which are no whole records of {size} as '
-      f"{kind.title}'s binary files have; fetch it again."
+      f'{path} has {len(raw)} bytes, not a multiple of {size}, the record length of '
+      f"{kind.title}'s binary files; download it again."
     )
   records = np.frombuffer(raw, np.uint8).reshape(-1, size)
   labels = records[:, :columns].astype(np.int32)

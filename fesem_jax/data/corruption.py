@@ -23,8 +23,8 @@ def corrupted(
 ) -> FederatedData:
   """Makes a fraction of the clients of a training split bad.
 
-  They are drawn once, by client id; those of a smaller share are among those of a
-  larger one. Examples and clients that are to be set aside are to be taken before.
+  Bad clients are drawn once, by client id; a larger fraction includes those of a
+  smaller one. Hold out examples and clients before calling this function.
 
   Args:
     train: training split of M clients, on the host.
@@ -45,8 +45,8 @@ def corrupted(
   if corrupt == 'none':
     if corrupt_fraction:
       raise UserError(
-        f'{argument("corrupt_fraction", corrupt_fraction)} needs `corrupt`: what bad '
-        f'clients do, one of {", ".join(KINDS[1:])}.'
+        f'{argument("corrupt_fraction", corrupt_fraction)} needs `corrupt`, '
+        f'one of {", ".join(KINDS[1:])}.'
       )
     return train
   if corrupt == 'label_flip' and train.task != CLASSIFICATION.name:

@@ -44,7 +44,7 @@ def natural_clients(
     counts = counts + [len(r) for r in given]
   kept = np.flatnonzero(counts >= max(1, min_examples))
   if num_clients > len(kept) or not len(kept):
-    needed = f'`num_clients={num_clients}` are asked for' if num_clients else 'lower it'
+    needed = f'lower it or `num_clients={num_clients}`' if num_clients else 'lower it'
     raise UserError(
       f'Only {len(kept)} clients have at least `min_examples={min_examples}` '
       f'examples; {needed}.'

@@ -124,7 +124,7 @@ def _blocks(path: pathlib.Path):
 
 
 def _damaged(path: pathlib.Path, e: Exception) -> UserError:
-  return UserError(f'{path} is not whole JSON ({first_line(e)}); fetch it again.')
+  return UserError(f'{path} is not complete JSON ({first_line(e)}); download it again.')
 
 
 def find_splits(

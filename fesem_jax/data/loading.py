@@ -41,16 +41,16 @@ def load(
 
   Args:
     name: one of `DATASETS`, 'leaf:FOLDER' or 'npz:FILE'.
-    partition: how examples are dealt, as a value, or its name beside its other fields
+    partition: a `Partition`, or its name with the other fields of a `Partition`
       as `options`: `load(name, partition='rotated', num_clients=8)` is
       `load(name, partition=Partition('rotated', num_clients=8))`.
     source: where it comes from, see `sources.DATASETS`; '' takes the first source
       whose files are in `data_dir`, or else the one that downloads.
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR.
-    seed: decides everything random.
-    arrays: data of one's own, by name as in an npz:FILE (see `arrays.load`): `x`
+    seed: of all random numbers.
+    arrays: your own data, named as in an npz:FILE (see `arrays.load`): `x`
       [T, ...], `y` [T], `client` [T] and optionally `split` and `cluster`; `name` is
-      then only what errors call it.
+      then used in error messages only.
     task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
       data, classification for most.
     **options: fields of `Partition`, and options of single data sets, see
@@ -101,8 +101,8 @@ def load_phases(
     **options: see `load`.
 
   Returns:
-    What `load` returns, from round 1 on, and the same from each later round on at which
-    it changes: clients keep their examples, which become those of other groups.
+    The splits of `load` from round 1 on, and the splits from each round on at which
+    groups change: clients keep their examples, transformed as the new group requires.
 
   Raises:
     UserError: see `load`.

@@ -126,8 +126,8 @@ def halves(train: FederatedData, seed: int = 0) -> tuple[FederatedData, np.ndarr
 def first_examples(train: FederatedData, count: int, seed: int = 0) -> FederatedData:
   """Keeps a few random training examples of each client.
 
-  Each client has one order, drawn from the seed by its id; more examples are those of
-  fewer and further ones. All shapes stay as they are, so that compiled programs fit
+  The seed and a client's id determine the order of its examples, so a larger count
+  only adds examples. Shapes do not change, so that compiled programs fit
   every count; the rows that are left over belong to no client.
 
   Args:

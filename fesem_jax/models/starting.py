@@ -51,7 +51,7 @@ def start_from(
   source: str = '`weights`',
   layers: Sequence[str] = (),
 ) -> Model:
-  """A model whose first parameters are given ones, in place of random ones.
+  """A model that is initialized with given parameters instead of random ones.
 
   Args:
     model: see `Model`; its parameters are a dict of layers.
@@ -114,7 +114,7 @@ class _Completed:
 def train_only(
   model: Model, layers: Sequence[str], key: jax.Array | None = None
 ) -> Model:
-  """A model of which only some layers are parameters; the others stay as they start.
+  """A model that trains only some layers; the others keep their initial values.
 
   Every method trains, averages, compares and keeps these layers alone. The others are
   constants of the model, the same for all clients and centers.

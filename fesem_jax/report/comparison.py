@@ -20,8 +20,8 @@ _OLDER: dict[str, Any] = {
 }
 
 _OF_DATA_TOO = (
-  'Not all runs of one seed have the same data: differences between them are of the '
-  'data as well as of the methods.'
+  'Some runs of one seed have different data: their differences are due to the data '
+  'as well as to the methods.'
 )
 
 
@@ -49,7 +49,7 @@ def compared(
   finished = {label: each for label, each in finished.items() if each}
   paired.check_reference(reference, list(finished) or [''])
   if not finished:
-    return '<p>No run has finished; the table comes when one has.</p>'
+    return '<p>No run has finished; the table appears when one finishes.</p>'
   oracle = relative_table.label_of(finished, 'oracle')
   rates = _rates(runs, list(finished))
   whole = Comparison(finished, rates, reference, report=report, oracle=oracle)

@@ -38,15 +38,15 @@ def compressed() -> bytes:
       if path.exists():
         return _whole(path.read_bytes())
   except UserError as e:
-    logging.warning('%s The library of figures is put together again.', e)
-  with progress_lines.waiting_for('putting the library of figures together'):
+    logging.warning('%s The figure library is rebuilt.', e)
+  with progress_lines.waiting_for('building the figure library'):
     text = vl_convert.javascript_bundle(_GLOBALS)
   made = gzip.compress(text.encode(), 9, mtime=0)
   try:
     with reading('The cache folder'), replacing(path) as file:
       file.write(made)
   except UserError as e:
-    logging.warning('%s The next report puts the library together again.', e)
+    logging.warning('%s The next report rebuilds the figure library.', e)
   return made
 
 

@@ -125,7 +125,7 @@ def _found(folder: pathlib.Path, several: bool) -> list[_Found]:
   table = metrics_file.read_object(folder / 'table.json') or {}
   methods = table.get('methods', [])
   if not (isinstance(methods, list) and all(isinstance(row, dict) for row in methods)):
-    raise metrics_file.damaged(folder / 'table.json', 'its methods are no rows')
+    raise metrics_file.damaged(folder / 'table.json', 'its methods are not rows')
   order = [row.get('method') for row in methods]
   inner = list(_below(folder, _DEPTH))
   inner.sort(key=lambda run: _place(run.relative_to(folder).parts, order))
@@ -188,7 +188,7 @@ def _read(found: _Found) -> ReportedRun:
     portrait = {}
   seed = config.get('seed', (summary or {}).get('seed'))
   if not (seed is None or isinstance(seed, int)):
-    raise metrics_file.damaged(folder / 'config.json', 'its seed is no whole number')
+    raise metrics_file.damaged(folder / 'config.json', 'its seed is not an integer')
   label = found.label or method_label(config) or folder.name
   return ReportedRun(
     folder,
@@ -206,7 +206,7 @@ def _check(folder: pathlib.Path, summary: dict[str, Any]) -> None:
   """Raises `UserError` if the entries of a summary that a page reads are others."""
   if 'deployed' not in summary:
     raise UserError(
-      f'{folder} holds no run of this package: its summary.json is other.'
+      f'{folder} holds no run of this package: summary.json has no entry deployed.'
     )
 
   def is_sound(name: str) -> bool:

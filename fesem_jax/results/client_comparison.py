@@ -34,8 +34,8 @@ class ClientComparison(NamedTuple):
   """A figure of each client in two runs, in the order of the first run's clients.
 
   `print` shows the mean difference and the clients, from those that lose most to those
-  that gain most. Less is better of RMSE, of the loss of a regression and of perplexity;
-  of all other figures, a model's own metrics too, more is.
+  that gain most. Lower is better for RMSE, the loss of a regression and perplexity;
+  higher is better for all other metrics, including a model's own.
 
   Attributes:
     figure: which one, a column of `ClientTable`.
@@ -101,8 +101,8 @@ def compare_clients(
   """Compares a figure of two runs, client by client.
 
   The interval is that of the mean over clients like these, at the models of these two
-  runs. Clients of a run share models: whether one method does better than another takes
-  several seeds.
+  runs. Clients of a run share models, so a comparison of methods needs several
+  seeds.
 
   Args:
     a: a run, or its table of clients.
@@ -149,7 +149,7 @@ def _check_data(a: object, b: object) -> None:
   digests = [(getattr(run, 'config', None) or {}).get('data_digest') for run in (a, b)]
   if None not in digests and digests[0] != digests[1]:
     raise UserError(
-      'The runs are of other data (`data_digest` of their config.json); compare runs '
+      'The data of the runs differ (`data_digest` in config.json); compare runs '
       'with the same data set, partition and seed of the data, or their tables '
       '`run.clients`.'
     )
@@ -162,7 +162,7 @@ def _places(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
   only = sorted(set(ours.tolist()) ^ set(theirs.tolist()))
   if only:
     raise UserError(
-      f'The runs are of other clients: {only[0]!r} is in one of them alone; compare '
+      f'The runs have different clients: {only[0]!r} is in only one of them; compare '
       'runs of the same clients.'
     )
   if len(set(ours.tolist())) < len(ours) or len(ours) != len(theirs):
@@ -183,6 +183,6 @@ def _check_same(ours: ClientTable, theirs: ClientTable, places: np.ndarray) -> N
     if len(differs):
       i = int(differs[0])
       raise UserError(
-        f'The runs are of other data: client {str(ours.names[i])!r} has {x[i]} {what} '
+        f'The data of the runs differ: client {str(ours.names[i])!r} has {x[i]} {what} '
         f'in one and {y[places][i]} in the other; compare runs on the same data.'
       )

@@ -14,15 +14,15 @@ from fesem_jax.utils.errors import UserError, argument, check_choice
 
 # How a table says which figures it has.
 REPORTS = {
-  'last': 'Figures are of the last round.',
+  'last': 'Metrics are from the last round.',
   'best': (
-    "Figures are of each run's best evaluated round by the first of them, chosen by "
-    'the examples that they are measured on; ARI, AMI and unseen clients are of the '
+    "Metrics are from each run's best evaluated round by the first metric, chosen on "
+    'the evaluated examples; ARI, AMI and the metrics of unseen clients are from the '
     'last round.'
   ),
   'mean10': (
-    'Figures are means over the last ten evaluated rounds of each run, or over all of '
-    'fewer; ARI, AMI and unseen clients are of the last round.'
+    'Metrics are means over the last ten evaluated rounds of each run, or over all if '
+    'fewer; ARI, AMI and the metrics of unseen clients are from the last round.'
   ),
 }
 

@@ -22,7 +22,7 @@ from fesem_jax.utils import processes
 class Result:
   """A finished run.
 
-  Clients are in the order of the training split that `simulate` was given, but for
+  Clients are in the order of the training split passed to `simulate`, except in
   `state` and `arranged`.
 
   Attributes:
@@ -53,9 +53,9 @@ class Result:
 
   @functools.cached_property
   def models(self) -> ClientModels:
-    """The models that the M clients deploy, on the host, made when first asked for.
+    """The models that the M clients deploy, on the host, computed on first access.
 
-    Several processes ask for them together.
+    With several processes, access them in every process.
     """
     return fetched(self.deploy(), self.places)
 

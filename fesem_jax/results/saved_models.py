@@ -170,13 +170,13 @@ def _check(
   """Raises `ValueError` unless arrays are what `write` writes."""
   sizes = [*examples.shape, examples.num_classes]
   if not all(type(n) is int and 0 < n < 2**31 for n in sizes):
-    raise ValueError('the shape of examples, or the number of classes, is none')
+    raise ValueError('the shape of examples or the number of classes is invalid')
   single, known = np.finfo(np.float32), ('uint8', 'float32')
   least, most = float(single.tiny), float(single.max)
   if not least <= examples.scale <= most or examples.dtype not in known:
-    raise ValueError('the scale or the dtype of examples is none')
+    raise ValueError('the scale or the dtype of examples is invalid')
   if examples.task not in TASKS or names.ndim != 1 or names.dtype.kind != 'U':
-    raise ValueError('the task or the names of clients are none')
+    raise ValueError('the task or the names of clients are invalid')
   count = len(next(iter(shared.values()), names))
   for of, arrays in ((count, shared), (len(names), own)):
     for name, x in arrays.items():
@@ -243,7 +243,7 @@ def _about(archive: zipfile.ZipFile) -> dict[str, Any]:
     (text,) = npy.read_array(file, allow_pickle=False)
   about = json.loads(str(text))
   if not isinstance(about, dict):
-    raise ValueError('`about` is no JSON object')
+    raise ValueError('`about` is not a JSON object')
   return about
 
 
@@ -255,6 +255,6 @@ def _mapped(file: BinaryIO, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
     if info.compress_type != zipfile.ZIP_STORED:
       raise ValueError(f'{name} is compressed')
     if name in arrays:
-      raise ValueError(f'{name} is there twice')
+      raise ValueError(f'{name} occurs twice')
     arrays[name] = mapped(file, archive, name)
   return arrays

@@ -57,7 +57,7 @@ class Run:
     if held is None:
       raise UserError(
         f'{self.workdir} holds no models (models.npz is missing): they were too large, '
-        'or not to be saved, or the run is of an older version; run the same command '
+        'saving was off, or the run is of an older version; run the same command '
         'again with `save_models=True`, which adds them.'
       )
     model, source = self.model, '`model`'
@@ -142,8 +142,8 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
     )
   if summary is None or config is None or 'deployed' not in summary:
     raise UserError(
-      f'{folder} holds no run of this package: config.json and summary.json are what '
-      'a finished run has.'
+      f'{folder} holds no run of this package: a finished run has config.json and '
+      'summary.json.'
     )
   rounds = summary.get('rounds')
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)

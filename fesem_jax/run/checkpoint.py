@@ -143,7 +143,7 @@ class Checkpoints:
         continue
       for bad, reason in damaged.items():
         logging.warning(
-          'Checkpoint %s is damaged (%s) and now %s; the run goes on from round %d.',
+          'Checkpoint %s is damaged (%s), renamed to %s; resuming from round %d.',
           self._dir / str(bad),
           reason,
           self._set_aside(bad),
@@ -215,7 +215,7 @@ class Checkpoints:
       raise UserError(
         f'Checkpoint {folder} holds arrays of other shapes than this run: the number '
         'of devices changed, and one of the two does not divide 8, or it belongs to '
-        'another version of this package. Go on with as many devices as before.'
+        'another version of this package. Resume with the original number of devices.'
       )
 
   def _load(self, rounds_done: int, like: Any) -> Any:

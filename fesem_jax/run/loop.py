@@ -122,7 +122,7 @@ def _kept(done: int, run: Prepared) -> str:
     return f'A callback raised this by round {done}; nothing was saved (no workdir).'
   return (
     f'A callback raised this. Round {done} is saved in {run.folder}; the same command '
-    'goes on after it.'
+    'continues after it.'
   )
 
 

@@ -97,7 +97,7 @@ def replay(
   if not 1 <= round <= last + (not finished):
     raise UserError(
       f'{argument("round", round)} is not in {folder}, which has rounds 1 to {last}'
-      f'{"" if finished else ", and the one after it, which did not end"}.'
+      f'{"" if finished else ", and the one after it, which did not finish"}.'
     )
   place = position_of(client, np.asarray(train.info.names))
   local = algorithm.local
@@ -130,7 +130,7 @@ def _of_run(config: dict[str, Any], name: str, given: int | None) -> int:
   """A number of the run, as its configuration has it or the caller."""
   held = config.get(name, given)
   if held is None:
-    raise UserError(f'config.json does not say {argument(name)}; give it to `replay`.')
+    raise UserError(f'config.json has no {argument(name)}; pass it to `replay`.')
   if given is not None and given != held:
     raise UserError(f'{argument(name, given)} differs from {held} of config.json.')
   return held
@@ -215,13 +215,13 @@ def _trainings(
     # Branches are traced apart from the round, or were before.
     if not noted or any(_trace(call.key) is not _trace(key) for call in noted):
       raise UserError(
-        'No client of this method can be followed: it decides within a round how '
+        'Clients of this method cannot be replayed: it decides within a round how '
         'clients train, as with `recluster_every`, trains several models of each '
         'client in a loop, as FedEM, or trains them without `train_cohort`.'
       )
     if any(call.objective.step is not None for call in noted):
       raise UserError(
-        'No client of this method can be followed: a local step is more than one '
+        'Clients of this method cannot be replayed: a local step uses more than one '
         'gradient of one model.'
       )
     calls[:] = noted

@@ -57,8 +57,8 @@ def simulate(
     algorithm: see `Algorithm`; its `local` is how clients train.
     train: training split.
     test: test split of the same clients.
-    rounds: communication rounds in all, those of a continued run included.
-    seed: decides everything random.
+    rounds: total number of rounds, including those before a resumption.
+    seed: of all random numbers.
     clients_per_round: S; 0 is every client.
     eval_every: rounds between evaluations; 0 evaluates after the last only.
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
@@ -67,7 +67,7 @@ def simulate(
       method measures it, changed by less than 0.1 %; 0 never stops early.
     workdir: where metrics, summary, checkpoints and the portrait go; None
       writes nothing.
-    config: what identifies the run; a workdir with another one is refused. By
+    config: identifies the run; a workdir with a different one is an error. By
       default the seed and a digest of the compiled round, which holds the
       method, its options, the model and the shapes of the data.
     checkpoint_every: rounds between checkpoints; 0 saves after the last only.
@@ -75,18 +75,18 @@ def simulate(
     make_portrait: describe the clients for the figures after the last round.
     save_models: whether the workdir gets the deployed models for `load_run`: all
       centers, or every client's own. None saves up to 1 GiB.
-    progress: None shows live lines on a terminal, and elsewhere lines on what takes
-      long; True shows lines on everything there; False shows nothing.
+    progress: None shows live lines on a terminal, and elsewhere lines for slow steps
+      only; True shows lines for all steps there; False shows nothing.
     programs: compiled by earlier runs of the same algorithm, e.g. with other seeds;
       by default those of this process, so that a second run of an algorithm on data of
       the same shapes compiles nothing. `programs.Programs()` keeps a run apart.
-    unseen: training and test split of clients that take no part, to measure on after
+    unseen: training and test split of clients that take no part, for evaluation after
       the last round; see `evaluate.models_of_unseen`.
     notes: sentences about the method that the summary keeps; see `algorithms.notes`.
     data_placement: where examples are, see `placement.chosen`: 'replicated' on every
       device, 'sharded' by client, or 'auto'.
-    later_phases: splits that take the place of `train` and `test` from later rounds on,
-      as of `data.load_phases`; they may differ from them in values alone.
+    later_phases: splits that replace `train` and `test` from later rounds on, from
+      `data.load_phases`; only their values may differ.
     callbacks: watch the run, and may end it; see `Callback`.
 
   Returns:

@@ -75,13 +75,13 @@ def train_cohort(
     cohort: S clients; S is a multiple of the device count.
     key: key of this round; each client folds its id into it.
     objective: what clients minimize; their loss alone by default.
-    reduction: what becomes of their models; all are kept by default.
+    reduction: of their models; all are kept by default.
 
   Returns:
     `Trained`, split over the mesh.
 
   Raises:
-    AssertionError: if something of the cohort's clients is not of S clients.
+    AssertionError: if an argument does not have one row for each of the S clients.
   """
   noted = _CALLS.get()
   if noted is not None:

@@ -67,7 +67,7 @@ def local_optimizer(
   `loss.backward()` and `optimizer.step()` of a PyTorch program whose loss has the
   penalty in it, and weight decay is neither clipped nor part of the reported loss.
   Sources: documentation of torch.optim.SGD, Adam, AdamW and
-  torch.nn.utils.clip_grad_norm_. State (b, m, v, t) starts anew in every round.
+  torch.nn.utils.clip_grad_norm_. State (b, m, v, t) is reset in every round.
 
   Args:
     optimizer: one of `NAMES`.
@@ -80,7 +80,7 @@ def local_optimizer(
 
   Returns:
     An Optax optimizer, whose learning rate, momentum, weight decay and bound may change
-    without compiling anew (`hyperparameters`).
+    without recompilation (`hyperparameters`).
 
   Raises:
     UserError: on an unknown name, a number out of range, `nesterov` without momentum,

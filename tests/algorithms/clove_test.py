@@ -112,19 +112,19 @@ def test_clusters_need_not_prefer_their_models():
   # All clients like model 0 best: IFCA would put all of them there.
   losses = np.array([[1.0, 2.0], [1.1, 2.1], [1.0, 4.0], [1.1, 4.2]], np.float32)
   ids = jnp.arange(4)
-  found = cluster_and_match(jax.random.key(0), losses, jnp.ones(4, bool), ids)
+  found = jax.jit(cluster_and_match)(jax.random.key(0), losses, jnp.ones(4, bool), ids)
   np.testing.assert_array_equal(found, [1, 1, 0, 0])
   # One that does not count has no say, whatever its losses are.
   more = np.vstack([losses, [[9.0, -90.0]]])
   exists, ids = jnp.array([True] * 4 + [False]), jnp.arange(5)
-  found = cluster_and_match(jax.random.key(0), more, exists, ids)
+  found = jax.jit(cluster_and_match)(jax.random.key(0), more, exists, ids)
   np.testing.assert_array_equal(found[:4], [1, 1, 0, 0])
 
 
 def test_fewer_clients_than_models_are_clusters_of_one():
   losses = np.array([[0.9, 2.0, 0.5, 3.0], [4.0, 1.5, 1.0, 6.0]], np.float32)
   ids = jnp.arange(2)
-  found = cluster_and_match(jax.random.key(0), losses, jnp.ones(2, bool), ids)
+  found = jax.jit(cluster_and_match)(jax.random.key(0), losses, jnp.ones(2, bool), ids)
   np.testing.assert_array_equal(found, [0, 2])  # 0.9 + 1.0 < 0.5 + 1.5
 
 

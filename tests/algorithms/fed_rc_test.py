@@ -78,5 +78,5 @@ def test_the_greatest_weights_are_the_planted_groups(seed):
 
 @pytest.mark.parametrize('task', ['regression', 'sequence'])
 def test_tasks_without_classes_are_refused_in_one_sentence(task):
-  with pytest.raises(UserError, match=f'`task={task}` has not; fed_em is the same'):
+  with pytest.raises(UserError, match=f'`task={task}` does not have; fed_em does not'):
     algorithms.build('fed_rc', properties_test.local(task))

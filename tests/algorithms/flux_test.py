@@ -245,7 +245,7 @@ def test_bad_options_and_runs_are_refused():
   data = federation()
   key = jax.random.key(0)
   lacking = algorithms.build('flux', helpers.local(), latent_layer='head')
-  with pytest.raises(UserError, match='`latent_layer=head` is no dense layer'):
+  with pytest.raises(UserError, match='`latent_layer=head` is not a dense layer'):
     lacking.init(key, data)
   algorithm = algorithms.build('flux', helpers.local())
   state = jax.eval_shape(algorithm.init, key, data)

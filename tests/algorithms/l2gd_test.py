@@ -149,10 +149,10 @@ def test_a_scheduled_rate_shortens_the_step_to_the_mean():
 
 def test_what_it_cannot_do_is_refused():
   local = helpers.local()
-  with pytest.raises(UserError, match=r'it may be 2\.5 at most'):
+  with pytest.raises(UserError, match=r'it must be at most 2\.5'):
     algorithms.build('l2gd', local, l2gd_lambda=2.6)
   algorithms.build('l2gd', local, l2gd_lambda=2.5 * (1 + 5e-7))  # Rounding.
-  with pytest.raises(UserError, match=r'it may be 2\.5 at most'):
+  with pytest.raises(UserError, match=r'it must be at most 2\.5'):
     algorithms.build('l2gd', local, l2gd_lambda=2.5 * (1 + 1.5e-6))
   with pytest.raises(UserError, match='must be plain SGD'):
     algorithms.build('l2gd', helpers.local(optimizer=optax.adam(0.1)))

@@ -76,7 +76,7 @@ def test_matches_float64_reference(variant, weighting, cohorts, devices):
 
   state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
-  used = reference.vectors(algorithm.deployed(state, data).own)
+  used = reference.vectors(jax.jit(algorithm.deployed)(state, data).own)
   adapted = [
     x - ADAPTATION * reference_gradient(unflatten(x, like), data, i)
     for i in range(len(SIZES))
@@ -154,7 +154,7 @@ def test_it_starts_where_one_step_helps_more():
   average, _ = run(algorithms.build('fed_avg', local), data, rounds=60)
 
   def loss(params):
-    used = meta.deployed(state._replace(params=params), data).own
+    used = jax.jit(meta.deployed)(state._replace(params=params), data).own
     losses = [
       reference.loss_and_gradient(reference.from_params(used, i), *data.client(i))[0]
       for i in range(8)

@@ -168,7 +168,7 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
   assert 'rate=0.2 is at the edge of its grid' in found.as_markdown()
   with pytest.raises(UserError, match='has 7, which sgd was tuned with'):
     fj.compare(methods, data(), rounds=1, seeds=[7], choices=choices)
-  with pytest.raises(UserError, match='is of sgd, which is no function of `methods`'):
+  with pytest.raises(UserError, match='has sgd, which is not a function in `methods`'):
     fj.compare({'sgd': tuned}, data(), rounds=1, choices=choices)
   with pytest.raises(UserError, match='`grid`: no method takes momentum'):
     fj.tune({'sgd': sgd}, data(), {'momentum': [0.9]}, rounds=1)

@@ -113,11 +113,11 @@ def test_gradients_are_those_of_a_float64_reference():
 @pytest.mark.parametrize(
   ('p_differ', 'rows', 'said'),
   [
-    (0.3, [(2, 9.0, 4.0, 0.05, 1.0, 0.8, 0.9)], 'no more than their samples'),
-    (0.001, [(2, 9.0, 4.0, 0.10, 1.0, 0.8, 0.9)], 'for no K tried in groups'),
-    (0.001, [(2, 9.0, 4.0, 0.05, 1.0, 0.8, 0.7)], 'for no K tried in groups'),
+    (0.3, [(2, 9.0, 4.0, 0.05, 1.0, 0.8, 0.9)], 'do not differ by more than sampling'),
+    (0.001, [(2, 9.0, 4.0, 0.10, 1.0, 0.8, 0.9)], 'no K tried gives groups'),
+    (0.001, [(2, 9.0, 4.0, 0.05, 1.0, 0.8, 0.7)], 'no K tried gives groups'),
     (0.001, [(2, 9.0, 4.0, 0.05, 1.0, 0.6, 0.9), (3, 8.0, 4.0, 0.05, 1.0, 0.8, 0.8)],
-     'K = 3 groups can be told apart: they explain 80 %.*So can those of K = 2'),
+     'K = 3 groups can be separated: they explain 80 %.*Less well separated: K = 2'),
   ],
 )  # fmt: skip
 def test_the_verdict(p_differ, rows, said):

@@ -39,9 +39,9 @@ FOUND = Comparison(
 @pytest.mark.parametrize(
   ('report', 'micro', 'said'),
   [
-    ('last', '37.5 ± 17.7', 'Figures are of the last round.'),
-    ('best', '62.5 ± 17.7', "Figures are of each run's best evaluated round"),
-    ('mean10', '45.8 ± 5.9', 'Figures are means over the last ten evaluated rounds'),
+    ('last', '37.5 ± 17.7', 'Metrics are from the last round.'),
+    ('best', '62.5 ± 17.7', "Metrics are from each run's best evaluated round"),
+    ('mean10', '45.8 ± 5.9', 'Metrics are means over the last ten evaluated rounds'),
   ],
 )
 def test_tables_show_a_report_and_say_which(report, micro, said, tmp_path):

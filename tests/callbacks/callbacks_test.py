@@ -137,7 +137,7 @@ def test_events_have_clients_in_the_order_of_the_data(watched):
   with pytest.raises(KeyError, match='`client=c9` is none of the 7 clients'):
     last.models['c9']
   early = watch.events['round', 3].models
-  with pytest.raises(UserError, match='there until the callback returns'):
+  with pytest.raises(UserError, match='exist until the callback returns'):
     early['c0']
 
 

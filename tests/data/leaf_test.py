@@ -111,8 +111,8 @@ ONE = np.ones((3, 784))
 @pytest.mark.parametrize(
   ('write', 'message'),
   [
-    (break_leaf(lambda c, _: json.dumps(c)[:-900]), 'all_data_0.*is not whole JSON'),
-    (break_leaf(lambda c, _: json.dumps(c)[:30]), 'all_data_0.*is not whole JSON'),
+    (break_leaf(lambda c, _: json.dumps(c)[:-900]), 'all_data_0.*is not complete JSON'),
+    (break_leaf(lambda c, _: json.dumps(c)[:30]), 'all_data_0.*is not complete JSON'),
     (break_leaf(lambda c, _: '[1, 2]'), 'users and num_samples must be lists'),
     (break_leaf(wrong_count), '3 examples and 3 labels, but num_samples says 4'),
     (break_leaf(lose_user), 'all_data_0.*user_data lacks user f0001_10'),

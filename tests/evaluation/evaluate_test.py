@@ -160,7 +160,7 @@ def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
   train = train.__class__(**{**vars(train), 'x': x})
   local = helpers.local()
   algorithm = fed_avg(local)
-  state = algorithm.init(jax.random.key(0), train)
+  state = jax.jit(algorithm.init)(jax.random.key(0), train)
   deployed, tuned, failed = evaluate.evaluate_clients(
     algorithm.deployed(state, train), local, train, test, jax.random.key(0), 3
   )

@@ -92,7 +92,7 @@ NONE = (None, None, None, None)
     # No clusters: no tighter than a cloud, or others with each seed.
     ([NONE, (0.08, 0.08, 0.60, 0.9), (0.07, 0.08, 0.80, 1.0)], 1, 'one Gaussian cloud'),
     ([NONE, (0.09, 0.08, 0.05, 0.1), (0.07, 0.06, 0.05, 0.3)], 1,
-     'do not last.*K = 3, of adjusted Rand index 0.30'),
+     'are not stable.*K = 3, of adjusted Rand index 0.30'),
     # One seed, a K that diverged, as many clusters as clients.
     ([NONE, (0.30, 0.10, 0.05, None)], None, 'two seeds'),
     ([NONE, NONE, (0.28, 0.1, 0.05, 1.0), (None, None, None, 1.0)], 3, 'K = 3'),

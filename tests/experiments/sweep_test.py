@@ -168,7 +168,7 @@ def test_all_clients_are_at_their_number_and_lines_break(monkeypatch, tmp_path):
 def test_tables_of_a_comparison_have_columns_of_honest_clients():
   table = tables.over_seeds({'fed_avg': [summary(0.1, 0.8)], 'non_fed': [None]})
   head, _, row, diverged, _, said = tables.as_markdown(table).splitlines()
-  assert said == 'Figures are of the last round.'
+  assert said == 'Metrics are from the last round.'
   assert head.startswith('| method | honest finetuned micro-acc |')
   assert row.startswith('| fed_avg | 80.0 | 80.0 |')
   assert '| 10.0 |' in row
@@ -214,8 +214,8 @@ def test_values_are_run_once_and_written_together(given, tmp_path, capsys):
     ([], '--vary= is not FLAG:VALUE,VALUE'),
     (['--vary=num_clusters:2,3'], r'is not FLAG:VALUE.*\(but seed and num_clusters\)'),
     (['--vary=rounds:1,x'], '--vary=rounds:1,x: '),
-    (['--vary=corrupt_fraction:0,0.1'], 'needs --corrupt, what bad clients do: label_'),
-    (['--vary=corrupt:none,noise'], 'needs --corrupt_fraction, how many'),
+    (['--vary=corrupt_fraction:0,0.1'], 'needs --corrupt, one of label_'),
+    (['--vary=corrupt:none,noise'], 'needs --corrupt_fraction, the share'),
     (['--corrupt=noise', '--vary=corrupt_fraction:0,0.01'], '0.01 makes 0 of'),
     (['--vary=clients_per_round:5,13'], '--clients_per_round=13 is more than the 12'),
     (['--vary=rounds:1,0'], '--rounds=0 must be at least 1'),

@@ -172,7 +172,7 @@ def test_a_flag_that_no_method_leaves_open_is_refused(parsed_flags, runs, tmp_pa
   seen = runs(lambda c: 1.0)
   for method in ('fed_avg', 'fesem(2)', 'scaffold(server_learning_rate=0.5)'):
     by_label = compare.configurations([method], 1, {})
-    with pytest.raises(UserError, match='--tune=server_learning_rate: none of'):
+    with pytest.raises(UserError, match='--tune=server_learning_rate: every method either'):
       tune.tuned(by_label, search_of(server_learning_rate=[0.1, 1.0]), tmp_path)
   assert not seen
 
@@ -192,7 +192,7 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   choices = tune.tuned(table, search_of(learning_rate=[0.2, 0.3]), tmp_path)
   said = capsys.readouterr().out
   assert 'tuned: It needs everyone, not --clients_per_round.' in said
-  assert 'fed_prox: diverged with every learning_rate; it stays as given.' in said
+  assert 'fed_prox: diverged with every learning_rate; given values kept.' in said
   assert 'Warning: fed_avg: learning_rate=0.3 is at the edge of its grid' in said
   chosen = tune.applied(table, choices)
   given = {la: configs[0]['learning_rate'] for la, configs in table.items()}

@@ -71,7 +71,7 @@ def parse():
     ),
     (
       ['--algorithm=ditto', '--unseen_fraction=0.25'],
-      'the clients that --unseen_fraction=0.25 sets aside are not measured',
+      'the clients that --unseen_fraction=0.25 sets aside are not evaluated',
     ),
   ],
 )
@@ -147,7 +147,7 @@ def test_numbers_of_processes_are_not_given_twice(monkeypatch):
   monkeypatch.setattr(launch_local, 'launch', lambda *_: 0)
   for text in ('--num_processes=3', '-process_id=1', '--coordinator_address'):
     flag = text.strip('-').partition('=')[0]
-    with refuses(f'--{flag} after -- has no effect: it is set here, by the number of'):
+    with refuses(f'--{flag} after -- has no effect: launch_local sets it'):
       launch_local.main(['launch_local', '--rounds=1', text])
 
 

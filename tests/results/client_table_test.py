@@ -181,13 +181,13 @@ def of_data(digest):
 
 
 @pytest.mark.parametrize(('b', 'sentence'), [
-    (table(5), "of other clients: 'c4' is in one of them alone"),
-    (table(names=np.array(['c0', 'c1', 'c2', 'x'])), "clients: 'c3' is in one of them"),
+    (table(5), "different clients: 'c4' is in only one of them"),
+    (table(names=np.array(['c0', 'c1', 'c2', 'x'])), "'c3' is in only one of them"),
     (table(examples=np.full(4, 11)), "'c0' has 10 training examples in one and 11"),
     (table(test_examples=np.arange(4)), "client 'c0' has 3 test examples in one and 0"),
     (table(true_cluster=np.array([1, 0, 0, 0])),
      "client 'c0' has 0 as its true cluster in one and 1"),
-    (of_data('other'), 'The runs are of other data .`data_digest` of their config'),
+    (of_data('other'), 'The data of the runs differ .`data_digest` in config'),
     (3, '`b=int` must be a `Result` of `simulate`'),
     (table(deployed_accuracy=np.full(4, np.nan)), 'No client has a deployed_accuracy'),
 ])  # fmt: skip

@@ -141,7 +141,7 @@ def test_no_file_missing_or_cut_short_gives_other_numbers(saved, tmp_path, caplo
       assert f'checkpoints/2 is damaged ({broken.name}' in warning or (
         broken.relative_to(folder / 'checkpoints/2').as_posix() in warning
       )
-      assert 'goes on from round 1' in warning
+      assert 'resuming from round 1' in warning
       assert restored(folder)[1] == 1  # It does not come back,
       assert len(caplog.messages) == 1  # and is told of once.
 
@@ -217,7 +217,7 @@ def test_a_run_with_a_damaged_newest_checkpoint_ends_as_if_it_were_sound(
   assert records(workdir) == records(finished)
   (warning,) = caplog.messages
   assert 'checkpoints/3 is damaged' in warning
-  assert 'goes on from round 2' in warning
+  assert 'resuming from round 2' in warning
 
 
 def test_two_runs_do_not_share_a_workdir(workdir):

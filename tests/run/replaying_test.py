@@ -95,7 +95,7 @@ def test_a_method_that_trains_several_models_of_each_client_is_refused(tmp_path)
 def test_steps_of_more_than_one_gradient_are_refused(tmp_path):
   method, (train, _) = runs.built('apfl'), runs.federation()
   runs.simulated('apfl', workdir=tmp_path, rounds=1, config=SPARSE)
-  with pytest.raises(fj.UserError, match='a local step is more than one gradient'):
+  with pytest.raises(fj.UserError, match='a local step uses more than one gradient'):
     fj.replay(method, train, tmp_path, round=1, client='c3')
 
 
@@ -106,7 +106,7 @@ def test_mistakes_end_in_one_sentence(run, tmp_path):
     ({'round': 5}, r'`round=5` is not in .*, which has rounds 1 to 4\.'),
     ({'round': 0}, '`round=0` is not in'),
     ({'client': 'x'}, '`client=x` is none of the 7 clients'),
-    ({'clients_per_round': None}, 'does not say `clients_per_round`; give it'),
+    ({'clients_per_round': None}, 'has no `clients_per_round`; pass it'),
     ({'seed': 1}, '`seed=1` differs from 0 of config.json'),
   ):
     with pytest.raises(fj.UserError, match=message):

@@ -19,8 +19,8 @@ def check_kept(
   robust = m_step.aggregation.rule != 'mean'
   if e_step.temperature and robust:
     raise UserError(
-      '`temperature` shares clients among centers: leave out '
-      f'`aggregation={m_step.aggregation.rule}`, to which a client counts or not.'
+      '`temperature` gives clients a weight for each center: leave out '
+      f'`aggregation={m_step.aggregation.rule}`, which does not use weights.'
     )
   for option, asked in (
     ('aggregation', robust),

@@ -111,8 +111,8 @@ def with_reclustering(
 ) -> Algorithm:
   """Clusters all clients again at intervals, from a common start.
 
-  After so many rounds, clients train from the mean of the centers and are clustered
-  anew, see `recluster`; each time clusters are found right, the wait for the next check
+  At intervals, clients train from the mean of the centers and are clustered
+  again, see `recluster`; each time a check confirms the clusters, the interval
   doubles. A check needs as much memory as the first clustering of FeSEM, and takes the
   place of a round.
 
@@ -257,7 +257,7 @@ def recluster(
   if not cohort.everyone and cohort.ids.shape[0] <= count:
     raise UserError(
       f'`recluster_every` clusters the clients of a round: raise `clients_per_round` '
-      f'above {argument("num_clusters", count)}, or leave it out.'
+      f'above {argument("num_clusters", count)}, or leave out `recluster_every`.'
     )
   exists = (data.sizes() > 0).astype(jnp.float32)
   assignment = tree.with_rows(assignment, cohort, own)

@@ -66,20 +66,20 @@ class Partition:
     min_examples: leaves out natural clients with fewer training and test examples
       together.
     partition_groups: k, the number of groups, unless `rotations`, `label_swaps` or
-      `image_corruptions` say it. Group g of 'rotated' is turned by g * 360 / k degrees.
+      `image_corruptions` set it. Group g of 'rotated' is turned by g * 360 / k degrees.
     disjoint_groups: whether the groups divide the examples among themselves; if
       False, each holds all of them.
     dirichlet_alpha: concentration of 'dirichlet' and 'unequal'; smaller is more
       skewed.
     dirichlet_min_examples: if positive, 'dirichlet' is NIID-Bench's: a client above
-      the mean size gets no more of later classes, and all is drawn again until each
-      client has so many examples, training (and test, where these are split off).
+      the mean size gets no more of later classes, and the draw is repeated until each
+      client has this many examples, training (and test, if these are split off).
     classes_per_client: label shards of each client under 'shards'.
     labels_per_client: labels of each client under 'labels' and 'power_law'.
     lognormal_sigma: of the sizes under 'lognormal', in proportion to exp(sigma z).
     power_law_sigma: the same of a client's examples of a label under 'power_law'.
     noise_variance: client i of 1..M under 'noisy' has Gaussian noise of i / M times
-      this variance on what models see.
+      this variance on its features.
     label_swaps: pairs of labels that the groups of 'label_swapped' swap; the first
       group has none. By default 1 and 2, 3 and 4, and so on.
     rotations: degrees of each group of 'rotated', counterclockwise.
@@ -88,12 +88,12 @@ class Partition:
     image_corruptions: of each group of 'corrupted', of `image_corruptions.NAMES`; by
       default the first k of these.
     corruption_strength: 1 to 5.
-    drift_rounds: rounds, from 2, from which each client is in a group drawn anew, as in
-      FedDrift's settings. Its examples stay, and become those of the new group.
+    drift_rounds: rounds, from 2, at which each client draws a random new group, as in
+      FedDrift's settings. It keeps its examples, transformed as the new group requires.
     drift_start: groups until then: 'groups' of equal size, or 'one' for all clients.
 
   Raises:
-    UserError: naming the field that makes no sense for any data.
+    UserError: on a value that is invalid for all data.
   """
 
   name: str = ''
