@@ -28,7 +28,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.run import rounds
 from fesem_jax.run.program_memory import memory_of
 from fesem_jax.run.programs import Programs
-from fesem_jax.utils import provenance
+from fesem_jax.utils import provenance, text_tables
 from fesem_jax.utils.atomic_files import write_atomically
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -298,12 +298,7 @@ def save(name: str, mesh: Any, rows: list[dict[str, Any]]) -> pathlib.Path:
 def table(rows: list[dict[str, Any]], columns: Sequence[str]) -> str:
   """Rows as aligned text."""
   shown = [[_text(row.get(c)) for c in columns] for row in rows]
-  widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
-
-  def line(cells):
-    return '  '.join(f'{c:>{w}}' for c, w in zip(cells, widths, strict=True))
-
-  return '\n'.join([line(columns), *map(line, shown)])
+  return '\n'.join(text_tables.aligned([columns, *shown]))
 
 
 def _text(value: Any) -> str:

@@ -21,8 +21,8 @@ import numpy as np
 import optax
 from absl import app, flags
 
+from experiments.methods import SERVER_OPTIMIZERS
 from fesem_jax import algorithms, data, models
-from fesem_jax.aggregation import server_optimizers
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import local_training
@@ -202,13 +202,6 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
   ],
 }  # fmt: skip
 
-_SERVER_OPTIMIZERS = {
-  'momentum': server_optimizers.momentum,
-  'adagrad': server_optimizers.adagrad,
-  'adam': server_optimizers.adam,
-  'yogi': server_optimizers.yogi,
-}
-
 # Settings in which every method runs, by what they exercise.
 _SETTINGS: dict[str, dict[str, Any]] = {
   'mlp, chunks of 5': {'clients_per_chunk': 5, 'epochs': 2},
@@ -286,7 +279,7 @@ def digest_of_run(
   )
   options = dict(options)
   if 'server_optimizer' in options:
-    options['server_optimizer'] = _SERVER_OPTIMIZERS[options['server_optimizer']]()
+    options['server_optimizer'] = SERVER_OPTIMIZERS[options['server_optimizer']]()
   algorithm = algorithms.build(name, local, **options)
   result = simulate(
     algorithm,

@@ -207,7 +207,7 @@ def main(argv: list[str]) -> None:
   )
   paired.check_reference(f.reference, list(by_label))
   reported = range(f.seed, f.seed + f.num_seeds)
-  watching.check(experiment_flags.machine())
+  watching.callbacks(experiment_flags.machine())  # Raises before the first run.
   search = tune.parse(f.tune, f.tune_by, f.tune_first_seed, f.tune_seeds, reported)
   check_groups(by_label)
   with locked(workdir) as alone:

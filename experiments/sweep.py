@@ -44,9 +44,6 @@ from .sweep_tables import (
   write,
 )
 
-# Label of each method -> its configuration for each seed.
-ByLabel = dict[str, list[dict[str, Any]]]
-
 
 def parse_vary(text: str) -> tuple[str, list[Any]]:
   """'rounds:20,10' -> ('rounds', [10, 20]); numbers in increasing order."""
@@ -60,7 +57,7 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
 
 def configurations(
   name: str, values: list[Any], listed: list[str], num_seeds: int
-) -> list[ByLabel]:
+) -> list[tune.ByLabel]:
   """The configurations of a comparison at each value of a flag."""
   flag, corrupt = flags.FLAGS[name], flags.FLAGS.corrupt
   if name == 'corrupt_fraction' and corrupt == 'none':
@@ -87,7 +84,7 @@ def configurations(
   return found
 
 
-def check(found: Iterable[ByLabel]) -> int:
+def check(found: Iterable[tune.ByLabel]) -> int:
   """Builds all that needs no training, at each value; returns the number of clients."""
   loaded: dict[str, Any] = {}
   machine = experiment_flags.machine() | {'clients_per_chunk': '0'}
@@ -117,7 +114,7 @@ def check(found: Iterable[ByLabel]) -> int:
 
 
 def run_all(
-  found: list[ByLabel],
+  found: list[tune.ByLabel],
   name: str,
   values: list[Any],
   num_clients: int,

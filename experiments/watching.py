@@ -70,11 +70,6 @@ def _recorded(workdir: pathlib.Path) -> bool:
   return held and client_history.read(workdir).rounds != [0]
 
 
-def check(machine: dict[str, Any]) -> None:
-  """Raises `UserError` as `callbacks` does, before several runs are begun."""
-  callbacks(machine)
-
-
 def _logs_to(machine: dict[str, Any]) -> list[str]:
   also = ['tensorboard'] if machine.get('tensorboard') else []
   return [*also, *(machine.get('log_to') or [])]

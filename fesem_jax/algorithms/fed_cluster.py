@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
+from fesem_jax.algorithms.common import own_centers
 from fesem_jax.algorithms.common.bipartition import SplitRule, split_clusters
 from fesem_jax.algorithms.common.centers import deployed, reassigned, round_info
 from fesem_jax.clustering import em
@@ -24,7 +25,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import check_at_least, check_choice
 
 
 class FedClusterState(NamedTuple):
@@ -92,11 +93,8 @@ def fed_cluster(
     )
 
   def step(state, data, cohort, key):
-    if not cohort.everyone:
-      raise UserError(
-        '`clients_per_round` must be 0 for fed_cluster: it compares the updates of all '
-        'clients.'
-      )
+    compared = 'it compares the updates of all clients'
+    own_centers.check_everyone(cohort, 'fed_cluster', compared)
     assignment, rounds = state.assignment, state.rounds + 1
     starts = deployed(state, data).of(cohort)
     reduction = Reduction(add, em.Sums.zeros(state.centers), keep=False)

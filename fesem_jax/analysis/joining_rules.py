@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.clustering import em
+from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, Params
+from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
@@ -58,7 +59,7 @@ def join(
     key: decides the order of their examples.
   """
   local = local._replace(dropout_rate=0.0)
-  everyone = Cohort(jnp.arange(data.num_clients, dtype=jnp.int32), everyone=True)
+  cohort = everyone(data)
   count = jax.tree.leaves(centers)[0].shape[0]
   mean = jax.tree.map(lambda c: c.mean(axis=0, keepdims=True), centers)
   # What a chunk needs of the centers has to come through the models to start from.
@@ -72,9 +73,9 @@ def join(
     return (nearest, most_alike(trained.params, centers, mean)), sums
 
   reduction = Reduction(compare, keep=False)
-  trained = train_cohort(local, starts, data, everyone, key, reduction=reduction)
+  trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
   nearest, alike = trained.folded
-  losses = cohort_losses(local, centers, data, everyone)
+  losses = cohort_losses(local, centers, data, cohort)
   return Joined(nearest, alike, losses.argmin(axis=1).astype(jnp.int32), trained.finite)
 
 
@@ -118,10 +119,10 @@ def alone(
     keeps the random model.
   """
   local = local._replace(dropout_rate=0.0)
-  everyone = Cohort(jnp.arange(data.num_clients, dtype=jnp.int32), everyone=True)
+  cohort = everyone(data)
   of_model, of_training = jax.random.split(key)
   random = tree.expand(local.model.init(of_model))
-  trained = train_cohort(local, ClientModels(random), data, everyone, of_training)
+  trained = train_cohort(local, ClientModels(random), data, cohort, of_training)
   return ClientModels(own=trained.params), trained.finite
 
 

@@ -66,12 +66,13 @@ def merge_similar(
     into = components(similar)
     return label, jnp.append(into, count)[label]
 
-  def moving(loop):
-    return (loop[0] != loop[1]).any()
-
   nothing = jnp.full_like(label, -1)
-  label = jax.lax.while_loop(moving, merge, (nothing, label))[1]
+  label = jax.lax.while_loop(_moving, merge, (nothing, label))[1]
   return _numbered(label, old, placed, num_clusters)
+
+
+def _moving(loop: tuple[jax.Array, jax.Array]) -> jax.Array:
+  return (loop[0] != loop[1]).any()
 
 
 def components(linked: jax.Array) -> jax.Array:
@@ -87,10 +88,7 @@ def components(linked: jax.Array) -> jax.Array:
     near = jnp.where(linked, first[None], len(linked)).min(axis=1)
     return first, jnp.minimum(first, near.astype(jnp.int32))
 
-  def moving(loop):
-    return (loop[0] != loop[1]).any()
-
-  return jax.lax.while_loop(moving, spread, (nodes - 1, nodes))[1]
+  return jax.lax.while_loop(_moving, spread, (nodes - 1, nodes))[1]
 
 
 def _numbered(

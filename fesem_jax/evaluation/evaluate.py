@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.cohorts.sampling import client_keys
+from fesem_jax.cohorts.sampling import client_keys, everyone
 from fesem_jax.core import batching, client_map
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, Model, Params
+from fesem_jax.core.types import Model, Params
 from fesem_jax.evaluation.agreement import (
   adjusted_mutual_information,
   adjusted_rand_index,
@@ -124,8 +124,7 @@ def models_of_unseen(
     train: training split of the unseen clients.
   """
   num_models, chosen = used.num_models(), used.clusters()
-  everyone = jnp.arange(train.num_clients, dtype=jnp.int32)
-  losses = cohort_losses(local, used.shared, train, Cohort(everyone, everyone=True))
+  losses = cohort_losses(local, used.shared, train, everyone(train))
   if chosen is not None:
     users = jnp.bincount(jnp.where(exists, chosen, num_models), length=num_models)
     losses = jnp.where(users > 0, losses, jnp.inf)

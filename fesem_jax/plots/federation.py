@@ -39,7 +39,7 @@ def classes_of_clients(
     cluster_names: what true clusters 0, 1, ... are called where `cluster` is int.
     names: L names of the classes; numbers from 0 if None.
   """
-  truth = None if cluster is None else true_clusters(cluster, cluster_names, in_figure)
+  truth = true_clusters(cluster, cluster_names, in_figure)
   of_client = np.zeros(len(counts), int) if truth is None else truth.of_client
   order = np.lexsort([counts.argmax(axis=1), of_client])
   shown = order[np.linspace(0, len(order) - 1, min(len(order), 80)).astype(int)]

@@ -90,12 +90,7 @@ def compared_partitions(
 
 def _draw(heat: Axes, bars: Axes, name: str, dealt: DealtClients) -> AxesImage:
   """Draws one partition: classes of clients, and their sizes."""
-  clusters = dealt.clusters
-  truth = (
-    None
-    if clusters is None
-    else true_clusters(clusters, dealt.cluster_names, in_figure)
-  )
+  truth = true_clusters(dealt.clusters, dealt.cluster_names, in_figure)
   of_client = np.zeros(len(dealt.counts), int) if truth is None else truth.of_client
   order = np.argsort(of_client, kind='stable')
   shown = order[np.linspace(0, len(order) - 1, min(len(order), _SHOWN)).astype(int)]

@@ -64,8 +64,5 @@ class PlottedRun:
 
   def truth(self) -> TrueClusters | None:
     """The true clusters of the clients; None where clients.npz has none."""
-    return true_clusters(
-      self.clients.get('truth', np.array([])),
-      self.clients.get('truth_names'),
-      in_figure,
-    )
+    held = self.clients
+    return true_clusters(held.get('truth'), held.get('truth_names'), in_figure)

@@ -51,7 +51,7 @@ def clients(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
       left_out += 1
       continue
     held += len(shown)
-    truth = _truth(run)
+    truth = true_clusters(table.true_cluster, run.portrait.get('truth_names'))
     federation = _federation(run, table, truth, shown)
     key = repr(federation).encode()
     if key not in places:
@@ -76,14 +76,6 @@ def _shown(run: ReportedRun) -> np.ndarray:
   mapped = run.portrait.get('sampled', np.array([], int))
   evenly = np.linspace(0, count - 1, _MOST_OF_RUN - len(mapped)).astype(int)
   return np.union1d(mapped, evenly)
-
-
-def _truth(run: ReportedRun) -> TrueClusters | None:
-  assert run.clients is not None
-  truth = run.clients.true_cluster
-  if truth is None:
-    return None
-  return true_clusters(truth, run.portrait.get('truth_names'))
 
 
 def _federation(

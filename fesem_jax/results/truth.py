@@ -21,14 +21,15 @@ class TrueClusters(NamedTuple):
 
 
 def true_clusters(
-  truth: np.ndarray,
+  truth: np.ndarray | None,
   names: Sequence[str] | np.ndarray | None = None,
   show: Callable[[str], str] = printable,
 ) -> TrueClusters | None:
   """Numbers the true clusters of clients from 0, in order, and names them.
 
   Args:
-    truth: [M] true cluster of each client, int or str; or [0] where none is known.
+    truth: [M] true cluster of each client, int or str; None or [0] where none is
+      known.
     names: what clusters 0, 1, ... are called where `truth` is int. A cluster without
       a name is called by its number.
     show: makes a name fit to be shown, e.g. `in_figure`.
@@ -36,9 +37,9 @@ def true_clusters(
   Returns:
     None where no true cluster is known.
   """
-  truth = np.asarray(truth)
-  if not len(truth):
+  if truth is None or not len(truth):
     return None
+  truth = np.asarray(truth)
   found, of_client = np.unique(truth, return_inverse=True)
   if truth.dtype.kind == 'U':
     return TrueClusters(of_client, [show(str(name)) for name in found])

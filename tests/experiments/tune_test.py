@@ -172,7 +172,7 @@ def test_a_flag_that_no_method_leaves_open_is_refused(parsed_flags, runs, tmp_pa
   seen = runs(lambda c: 1.0)
   for method in ('fed_avg', 'fesem(2)', 'scaffold(server_learning_rate=0.5)'):
     by_label = compare.configurations([method], 1, {})
-    with pytest.raises(UserError, match='--tune=server_learning_rate: every method either'):
+    with pytest.raises(UserError, match='--tune=server_learning_rate: every method'):
       tune.tuned(by_label, search_of(server_learning_rate=[0.1, 1.0]), tmp_path)
   assert not seen
 

@@ -26,9 +26,7 @@ def test_a_finished_run_says_what_it_has_not_recorded(tmp_path):
   assert 'Note: --regret has no effect: all 2 rounds were already done; raise' in late
   assert '--client_metrics_every=3 recorded no round: the run has only 2; lower' in late
   late = said(tmp_path, '--client_metrics_every=1')
-  assert (
-    '--client_metrics_every=1 has no effect: all 2 rounds were already' in late
-  )
+  assert '--client_metrics_every=1 has no effect: all 2 rounds were already' in late
   assert 'Note: --' not in said(tmp_path, *watched, '--rounds=3')
   assert 'Note: --' not in said(tmp_path, *watched, '--rounds=3')
 
