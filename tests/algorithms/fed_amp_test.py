@@ -106,7 +106,7 @@ def test_a_step_that_makes_weights_negative_is_refused():
   algorithm = algorithms.build(
     'fed_amp', helpers.local(), amp_sigma=1.0, amp_alpha=0.21
   )
-  with pytest.raises(UserError, match=r'`amp_alpha=0.21` must be at most.* 0.2:'):
+  with pytest.raises(UserError, match=r'`amp_alpha=0.21` must be at most.* 0.2, or'):
     algorithm.init(jax.random.key(0), federation())
 
 

@@ -249,5 +249,5 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_tasks_without_labels_are_refused_in_one_sentence():
-  with pytest.raises(UserError, match='`task=regression` has not'):
+  with pytest.raises(UserError, match='`task=regression` does not have'):
     algorithms.build('pacfl', properties_test.local('regression'))

@@ -316,7 +316,7 @@ def test_other_models_are_refused():
   with pytest.raises(UserError, match=r'`cluster_on=matched` needs .* leave it out'):
     hidden_units.layers_of(models.from_flax(nn.Dense(3), (4,)))
   for name, shape in (('resnet8', (8, 8, 3)), ('gru', (5,)), ('transformer', (5,))):
-    with pytest.raises(UserError, match='whose layers run one after the other'):
+    with pytest.raises(UserError, match='whose layers run in sequence'):
       hidden_units.layers_of(models.build(name, shape, 10))
 
 

@@ -61,6 +61,18 @@ def test_files_of_the_user_are_left_to_the_parser_of_flags(tmp_path, monkeypatch
     assert flagfiles.expand(argv) == argv
 
 
+def test_a_file_of_the_user_may_name_presets(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'my.flags').write_text('# Mine.\n--flagfile=demo\n\n--rounds=3\n')
+  (tmp_path / 'all.flags').write_text('--flagfile=demo\n--flagfile=all.flags\n')
+  of_demo = flagfiles.expand(['run', '--flagfile=demo'])[1:]
+  expanded = flagfiles.expand(['run', '--flagfile=my.flags', '--seed=1'])
+  assert expanded == ['run', *of_demo, '--rounds=3', '--seed=1']
+  # What names itself is left to absl, which says so.
+  expanded = flagfiles.expand(['run', '--flagfile', 'all.flags'])
+  assert expanded == ['run', *of_demo, '--flagfile=all.flags']
+
+
 @pytest.mark.parametrize(
   ('line', 'message'),
   [('--noresume=x', 'does not take an argument'), ('--seed=\xff', 'a file of text')],

@@ -212,5 +212,5 @@ def both(task):
 
 
 def test_matching_of_units_refuses_a_model_without_a_row_of_layers():
-  with pytest.raises(UserError, match='layers run one after the other'):
+  with pytest.raises(UserError, match='layers run in sequence'):
     algorithms.build('fesem_ma', local('sequence'), num_clusters=2)
