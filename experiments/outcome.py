@@ -50,7 +50,7 @@ def line(summary: Summary, seconds: float) -> str:
     for kind in ('deployed', 'finetuned')
   )
   agreement = (summary.get('clusters') or {}).get('ari')
-  truth = '' if agreement is None else f', ARI {agreement:.2f}'
+  truth = '' if agreement is None else f', ARI {agreement:z.2f}'
   return (
     f'deployed micro-{figure.name} {deployed}, fine-tuned {finetuned}{truth}, '
     f'{seconds:.1f} s'

@@ -194,7 +194,7 @@ def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:
 
 def _agreements_and_seconds(row: dict[str, Any]) -> list[str]:
   """ARI, AMI and the seconds of a round as text."""
-  found = ['' if row[name] is None else f'{row[name]:.2f}' for name in AGREEMENTS]
+  found = ['' if row[name] is None else f'{row[name]:z.2f}' for name in AGREEMENTS]
   seconds = row['seconds_per_round']
   return [*found, '' if seconds is None else f'{seconds:.3g}']
 

@@ -62,6 +62,12 @@ def test_tables_show_a_report_and_say_which(report, micro, said, tmp_path):
   assert other['mean'] == pytest.approx(want)
 
 
+def test_an_agreement_of_zero_has_no_sign():
+  run = summary([0.5]) | {'clusters': {'ari': -0.004, 'ami': -0.006}}
+  row = tables.as_markdown(tables.over_seeds({'a': [run]})).splitlines()[2]
+  assert '| 0.00 | -0.01 |' in row
+
+
 def test_rounds_to_a_target_are_means_over_seeds_that_reached_it():
   head, _, avg, fesem, none, *rest = tables.as_markdown(FOUND.table).splitlines()
   assert head.endswith('| s/round | rounds to 50 % | rounds to 90 % |')
