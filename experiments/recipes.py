@@ -143,6 +143,7 @@ def _recipe(path: pathlib.Path, content: dict[str, Any]) -> Recipe:
     for needed in ('name', 'row'):
       if needed not in known:
         raise UserError(f'{path}: a cell lacks {needed}.')
+    _check_texts(path, known, ('name', 'row', 'why', 'comparable'))
     known['flags'] = common + tuple(known.get('flags', ()))
     known['rates'] = tuple(known.get('rates', ()))
     made.append(Cell(**known))
@@ -158,8 +159,18 @@ def _recipe(path: pathlib.Path, content: dict[str, Any]) -> Recipe:
   content = {'why': ''} | content
   if unknown := set(content) - set(Recipe._fields):
     raise UserError(f'{path} has {min(unknown)}, which is unknown.')
+  _check_texts(path, content, ('title', 'reference', 'setting', 'facts', 'why'))
   content['small'] = tuple(content.get('small', ()))
   return Recipe(path.stem, cells=tuple(made), **content)
+
+
+def _check_texts(
+  path: pathlib.Path, fields: dict[str, Any], names: tuple[str, ...]
+) -> None:
+  """Raises `UserError` on a field that must be a string and is not."""
+  for name in names:
+    if not isinstance(fields.get(name, ''), str):
+      raise UserError(f'{path}: {name} must be a string.')
 
 
 def _check(path: pathlib.Path, cell: Cell, known: set[str]) -> None:

@@ -132,6 +132,8 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
     ('seeds = 2', 'measure = "mood"', 'measure'),
     ('seeds = 2', 'runs_of = "other"', 'other'),
     ('title = "T"', 'title = "T', 'TOML'),
+    ('facts = "F"', 'facts = "F"\nwhy = ["W"]', 'why must be a string'),
+    ('row = "FedAvg"', 'row = 1', 'row must be a string'),
   ],
 )
 def test_a_damaged_recipe_is_one_sentence(tmp_path, before, after, named):
