@@ -3,7 +3,6 @@
 import pathlib
 
 _FOLDER = pathlib.Path(__file__).parent / 'presets'
-_FLAGFILE = ('--flagfile', '-flagfile')
 
 
 def names() -> list[str]:
@@ -30,31 +29,33 @@ def expand(argv: list[str]) -> list[str]:
   Files of the user's may name presets too. absl reads all other flagfiles; it would
   look for presets in the current folder.
   """
-  expanded, left, opened = argv[:1], argv[1:], set[str]()
+  return argv[:1] + _expanded(argv[1:], ())
+
+
+def _expanded(given: list[str], within: tuple[str, ...]) -> list[str]:
+  """`expand` of the flags of a command line, or of a file inside of others."""
+  expanded, left = list[str](), given
   while left and left[0] != '--':
     flag, equals, value = left[0].partition('=')
-    named = flag in _FLAGFILE
+    named = flag in ('--flagfile', '-flagfile')
     count = 1 if equals or not named else 2  # `--flagfile demo` too.
     value = value if equals else ''.join(left[1:2])
-    lines = _flags_in_place(value) if named and value not in opened else None
-    if lines is None:
-      expanded += left[:count]
-      left = left[count:]
-    else:
-      opened |= {value} if preset(value) is None else set()  # Which may name itself.
-      left = lines + left[count:]
+    in_place = _flags_in_place(value, within) if named else None
+    expanded += left[:count] if in_place is None else in_place
+    left = left[count:]
   return expanded + left
 
 
-def _flags_in_place(named: str) -> list[str] | None:
+def _flags_in_place(named: str, within: tuple[str, ...]) -> list[str] | None:
   """The flags of a preset, or of a file that names one; None of all others."""
   path = preset(named)
+  if path is None and named in within:  # absl says that a file names itself.
+    return None
   try:
     lines = (path or pathlib.Path(named)).read_text().splitlines()
   except (OSError, ValueError):  # absl says what is wrong.
     return None
   lines = [line.strip() for line in lines]
   lines = [line for line in lines if line and not line.startswith(('#', '//'))]
-  parts = [line.partition('=') for line in lines]
-  names_one = any(flag in _FLAGFILE and preset(value) for flag, _, value in parts)
-  return lines if path is not None or names_one else None
+  expanded = _expanded(lines, (*within, named))
+  return expanded if path is not None or expanded != lines else None

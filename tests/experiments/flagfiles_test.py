@@ -71,6 +71,9 @@ def test_a_file_of_the_user_may_name_presets(tmp_path, monkeypatch):
   # What names itself is left to absl, which says so.
   expanded = flagfiles.expand(['run', '--flagfile', 'all.flags'])
   assert expanded == ['run', *of_demo, '--flagfile=all.flags']
+  (tmp_path / 'outer.flags').write_text('--flagfile=my.flags\n--seed=2\n')
+  expanded = flagfiles.expand(['run', '--flagfile=outer.flags'])
+  assert expanded == ['run', *of_demo, '--rounds=3', '--seed=2']
 
 
 @pytest.mark.parametrize(
