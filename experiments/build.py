@@ -106,14 +106,14 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
 
 
 def _check_size(options: dict[str, int], model: Model) -> None:
-  """Raises `UserError` if --model_options makes a model too large for any device."""
+  """Raises `UserError` if a model is too large for any device."""
   shapes = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
   size = sum(math.prod(x.shape) for x in shapes)
   if size > _MAX_WEIGHTS:
     given = ','.join(f'{name}={value}' for name, value in options.items())
+    of = f'--model_options={given} makes' if given else 'The model has'
     raise UserError(
-      f'--model_options={given} makes {size:,} weights, more than {_MAX_WEIGHTS:,}; '
-      'choose smaller values.'
+      f'{of} {size:,} weights, more than {_MAX_WEIGHTS:,}; choose smaller layers.'
     )
 
 
@@ -153,6 +153,7 @@ def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
       except UserError as e:
         raise UserError(f'{named}: {e}') from e
     check_model(model, train.example_shape, train.num_classes, train.task, named)
+  _check_size(config['model_options'], model)
   return model
 
 

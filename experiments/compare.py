@@ -152,7 +152,7 @@ def run_methods(
 
   def run(label: str, config: dict[str, Any]) -> dict[str, Any] | None:
     seed = config['seed']
-    folder = workdir / label / f'seed{seed}'
+    folder = workdir / methods.folder_of(label) / f'seed{seed}'
     summary = run_unless_diverged(config, folder, f'{label}, seed {seed}', programs)
     if summary is not None:
       folders[label].append(folder)
@@ -225,6 +225,7 @@ def main(argv: list[str]) -> None:
     print(no_figures or f'Figures: {workdir}/plots and, of each first seed, its plots/')
     print(pages.written(workdir, f.reference))
     found.check()
+    tune.check(choices)
 
 
 if __name__ == '__main__':

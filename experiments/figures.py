@@ -28,7 +28,9 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
+from . import unused
 from .build import check_numbers
+from .errors import in_flags
 from .start import start
 
 
@@ -43,12 +45,17 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
   f = flags.FLAGS
   if f.partition is not None:
     raise UserError('--partition is of one run; name it among --partitions.')
+  listed = printable(','.join(names))
+  if not all(names):
+    raise UserError(f'--partitions={listed} has an empty name; leave out its comma.')
   if len(set(names)) < len(names):
-    raise UserError(f'--partitions={printable(",".join(names))} names one twice.')
-  if not output.name:
+    raise UserError(f'--partitions={listed} names one twice.')
+  if not output.name or output.is_dir():
     raise UserError(f'--output={output} must name a file, e.g. partitions.png.')
   chosen = experiment_flags.data_choice()
   check_numbers(chosen)
+  for note in unused.notes_on_partitions(chosen | {'partition': '+'.join(names)}):
+    print(f'Note: {in_flags(note)}')
   dataset = chosen.pop('dataset')
   panels = {}
   for name in names:
@@ -134,6 +141,9 @@ def main(argv: list[str]) -> None:
       'Name at least one workdir, fesem-figures WORKDIR, or --partitions to draw.'
     )
   else:
+    for name in ('output', *experiment_flags.data_names()):
+      if f[name].present:
+        raise UserError(f'--{name} is for --partitions; runs are drawn as they are.')
     draw_runs(argv[1:], pathlib.Path(f.out))
 
 

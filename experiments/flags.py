@@ -155,6 +155,7 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
       or data set that cannot be used.
   """
   methods.check_options(algorithm, options)
+  options = methods.typed(algorithm, options)
   shared = common()
   for option in methods.options(algorithm):
     if option in shared or option in _NOT_CONFIGURATION:

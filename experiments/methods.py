@@ -63,6 +63,11 @@ def _own(name: str) -> Callable[..., Any]:
   return plugins.load('algorithm', name, 'local')
 
 
+def folder_of(label: str) -> str:
+  """The name of the folder of a method's runs: options may hold paths."""
+  return label.replace('/', '_')
+
+
 def check_name(name: str) -> None:
   """Raises `UserError` unless there is such a method, of ours or the user's own."""
   if plugins.is_own(name):
@@ -159,6 +164,22 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   known = algorithms.options(name)
   expanded = _SERVER_FLAGS if 'server_optimizer' in known else ()
   algorithms.check_options(name, {o: v for o, v in chosen.items() if o not in expanded})
+
+
+def typed(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+  """Values of flags, with the types that a method of the user's own gives its options.
+
+  Flags of this package with the name of such an option may have another type.
+  """
+  if not plugins.is_own(name):
+    return dict(chosen)
+  found, defaults = dict(chosen), options(name)
+  for option in found.keys() & defaults.keys():
+    try:
+      found[option] = plugins.value(str(found[option]), defaults[option])
+    except ValueError as e:
+      raise UserError(f'{argument("algorithm", name)}: {option}: {e}.') from e
+  return found
 
 
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:

@@ -59,7 +59,7 @@ def line(summary: Summary, seconds: float) -> str:
 
 def _figures(summary: Summary, task: Task) -> list[str]:
   """A line for each kind of model, of all clients and of the honest ones."""
-  columns = task.columns
+  columns = tasks.columns_of(task, tasks.own_metrics(task, [summary['deployed']]))
   width = max(16, 2 + max(map(len, columns)))
   lines = [' ' * 10 + ''.join(f'{c.replace("_", "-"):>{width}}' for c in columns)]
 

@@ -53,6 +53,12 @@ def main(argv: list[str]) -> None:
       raise UserError(
         f'{argument("check", f.check)} must hold the arrays x and logits.'
       )
+    for name in ('x', 'logits'):
+      if not arrays[name].size or not np.isfinite(arrays[name]).all():
+        raise UserError(
+          f'{argument("check", f.check)}: {name} has no values, or some that are not '
+          'finite; give finite inputs and logits.'
+        )
     x = porting.inputs(arrays['x'], shape)
     logits = np.asarray(jax.jit(model.apply)(params, x))
     print(_agreement(logits, arrays['logits']))

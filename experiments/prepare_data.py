@@ -23,7 +23,9 @@ from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
+from . import unused
 from .build import check_numbers
+from .errors import in_flags
 from .start import no_positional, start
 
 _BAR = 40  # Characters of the longest bar.
@@ -149,6 +151,8 @@ def main(argv: list[str]) -> None:
   f = flags.FLAGS
   chosen = experiment_flags.data_choice()
   check_numbers(chosen)
+  for note in unused.notes_on_partitions(chosen):
+    print(f'Note: {in_flags(note)}')
   train, test = data.load(chosen.pop('dataset'), data_dir=f.data_dir, **chosen)
   train, test = subsample(train, test, f.max_clients, f.seed)
   print(describe(train, test))

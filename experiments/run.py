@@ -130,7 +130,7 @@ def run(
   )
   for note in watching.notes(watchers, result, workdir):
     say(f'Note: {in_flags(note)}')
-  if targets:
+  if targets or result.summary.get('rounds_to_target'):
     _add_targets(workdir, result, targets, local.model.task)
   # `unused.notes` covers the methods of this package.
   own = plugins.is_own(name)
@@ -145,7 +145,7 @@ def run(
 def _add_targets(
   workdir: pathlib.Path, result: Result, targets: list[float], task: tasks.Task
 ) -> None:
-  """Adds the rounds that each target took to the summary."""
+  """Sets the rounds to each target in the summary, which may hold other targets."""
   better = task.primary.better
   reached = curves.rounds_to_targets(
     result.history, targets, task.primary_column, better

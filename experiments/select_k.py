@@ -77,6 +77,17 @@ def parse_list(values: Sequence[str]) -> list[int]:
   return found
 
 
+def check_left_out(**reasons: str) -> None:
+  """Raises `UserError` on flags that are not at their defaults.
+
+  Args:
+    **reasons: flag -> why this binary does not use it.
+  """
+  for name, reason in reasons.items():
+    if flags.FLAGS[name].value != flags.FLAGS[name].default:
+      raise UserError(f'--{name} does not apply: {reason}.')
+
+
 def choose_clients(
   config: dict[str, Any], data_dir: str, count: int
 ) -> tuple[FederatedData, FederatedData]:
@@ -226,7 +237,9 @@ def select(
     for place, k in enumerate(list_of_k):
       assignments[k] = [np.array(each['clusters'][place]) for each in silhouettes]
   rows = [
-    table.row_of(summaries[k], assignments[k], silhouettes, place, k)
+    table.row_of(
+      summaries[k], assignments[k], silhouettes, place, k, train.info.clusters
+    )
     for place, k in enumerate(list_of_k)
   ]
   recommended, reason = num_clusters.recommend(
@@ -263,17 +276,16 @@ def main(argv: list[str]) -> None:
   options = experiment_flags.chosen_options()
   if 'num_clusters' in options:
     raise UserError('--num_clusters does not apply; give --num_clusters_list.')
-  if f.unseen_fraction:
-    raise UserError('--unseen_fraction does not apply: all chosen clients take part.')
   if f['evaluate_on'].present and f.evaluate_on != 'validation':
     raise UserError(
       '--evaluate_on=test does not apply: choosing K never sees test examples.'
     )
-  for name in ('report', 'target'):
-    if f[name].value != f[name].default:
-      raise UserError(
-        f'--{name} does not apply: each K is measured after its last round.'
-      )
+  check_left_out(
+    unseen_fraction='all chosen clients take part',
+    corrupt='all clients are honest',
+    report='each K is measured after its last round',
+    target='each K is measured after its last round',
+  )
   sharding.setup_devices(f.num_devices)
   config = experiment_flags.configuration('fesem', options)
   check_numbers(config | experiment_flags.machine())

@@ -6,6 +6,7 @@ import numpy as np
 
 from fesem_jax import tasks
 from fesem_jax.analysis import num_clusters, tables
+from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.utils.text_tables import aligned, csv_text, mean_and_deviation
 
 Row = dict[str, Any]
@@ -17,6 +18,7 @@ def row_of(
   silhouettes: list[dict[str, Any]],
   place: int,
   k: int,
+  truth: np.ndarray | None = None,
 ) -> Row:
   """The figures of one K, as NAME_mean and NAME_std; accuracies in percent.
 
@@ -28,6 +30,7 @@ def row_of(
     silhouettes: from `select_k.silhouettes_of_seeds`.
     place: of K in the list.
     k: K.
+    truth: [S] true cluster of each client; None if unknown.
   """
   table = tables.over_seeds({str(k): summaries})[0]
   done = [s for s in summaries if s is not None]
@@ -52,6 +55,9 @@ def row_of(
   row['p_value'] = float(np.median(p_values)) if known else None
   row['stability'] = num_clusters.stability(assignments) if k > 1 else None
   row['ari'] = table['ari']
+  if not summaries and truth is not None:
+    of_seeds = [adjusted_rand_index(truth[a >= 0], a[a >= 0]) for a in assignments]
+    row['ari'] = float(np.mean(of_seeds))
   sizes = [s['clusters']['sizes'] for s in done]
   if not summaries:
     sizes = [np.bincount(a[a >= 0], minlength=k).tolist() for a in assignments]

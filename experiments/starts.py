@@ -17,7 +17,7 @@ from fesem_jax.results.saved_run import load_run
 from fesem_jax.utils.errors import UserError, argument
 
 # Methods whose centers start as several random models.
-_SEVERAL_STARTS = ('hypo_cluster',)
+_SEVERAL_STARTS = ('hypo_cluster', 'fed_em', 'fed_rc', 'fed_soft')
 
 
 def started(config: dict[str, Any], model: Model) -> Model:
@@ -29,7 +29,7 @@ def started(config: dict[str, Any], model: Model) -> Model:
     weights = _weights(source)
     model = start_from(model, weights, argument('init_from', source), only)
   learn = _learning(config, model)
-  if source and config['algorithm'] in _SEVERAL_STARTS:
+  if source and _draws_centers(config):
     given = layers_named(model, only or ['*'], 'init_layers')
     if set(learn) <= set(given):
       raise UserError(
@@ -40,6 +40,12 @@ def started(config: dict[str, Any], model: Model) -> Model:
   if len(learn) < len(check_parameters(model)):
     return train_only(model, learn, jax.random.key(config['seed']))
   return model
+
+
+def _draws_centers(config: dict[str, Any]) -> bool:
+  """Whether centers that start from one model would stay equal."""
+  by_loss = config.get('init_models') == 'by_loss'
+  return by_loss or config['algorithm'] in _SEVERAL_STARTS
 
 
 def _learning(config: dict[str, Any], model: Model) -> tuple[str, ...]:

@@ -134,7 +134,10 @@ def run_all(
     known = finished[0].reported | finished[-1].reported
     here = {label: known[label] for label in by_label}
     points += points_of(value, here, found_there.report)
-    write(points, called, workdir)
+    if any(here.values()):  # A table of an earlier command stays if nothing can run.
+      write(points, called, workdir)
+  if not any(runs for each in finished for runs in each.summaries.values()):
+    finished[0].check()
   print()
   print(as_markdown(points, called))
   print(f'Table: {workdir}/sweep.md, .csv, .json')
@@ -147,7 +150,9 @@ def run_all(
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  name, values = parse_vary(f.vary)
+  if len(f.vary) > 1:
+    raise UserError('--vary is given more than once; a sweep varies one flag.')
+  name, values = parse_vary(''.join(f.vary))
   sharding.setup_devices(f.num_devices)
   found = configurations(name, values, compare.listed_methods(), f.num_seeds)
   num_clients = check(found)
@@ -162,9 +167,9 @@ def define_flags() -> None:
   flags.adopt_module_key_flags(experiment_flags)
   compare.define_methods(['fed_avg', 'fesem(4)'], 3)
   flags.adopt_module_key_flags(compare)
-  flags.DEFINE_string(
+  flags.DEFINE_multi_string(
     'vary',
-    '',
+    [],
     'FLAG:VALUE,VALUE, e.g. clients_per_round:5,10,0 or prox_lambda:0,0.01: a flag of '
     'data, model, training, run or methods, and its values, each a comparison of its '
     'own.',

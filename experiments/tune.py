@@ -18,6 +18,7 @@ from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
 from . import methods
+from .build import check_numbers
 from .errors import in_flags
 from .run import run_unless_diverged
 
@@ -40,7 +41,8 @@ def parse_search(text: str, flag: str = 'tune') -> tuple[str, list[Any]]:
   if not values or name not in tunable or name in _NOT_TUNED:
     raise UserError(
       f'--{flag}={text} is not FLAG:VALUE,VALUE with a flag of data, model, training, '
-      'run or methods (but seed and num_clusters), e.g. learning_rate:0.1,1.'
+      'run or methods (but seed and num_clusters), e.g. learning_rate:0.1,1; for '
+      'options of a method of your own, list it with each value in --algorithms.'
     )
   parse, found = flags.FLAGS[name].parser.parse, []
   for value in values.split(','):
@@ -95,7 +97,8 @@ def points(
   """The points of a grid that a method is tried with; what its label sets stays."""
   has = experiment_flags.filled(config)
   own = {n: v for n, v in grid.items() if n in has and not methods.sets(label, n)}
-  return tuning.points(own, lambda values, name: methods.applies(config | values, name))
+  found = tuning.points(own, lambda values, n: methods.applies(config | values, n))
+  return [methods.typed(config['algorithm'], values) for values in found]
 
 
 def tuned(
@@ -116,6 +119,9 @@ def tuned(
       raise UserError(
         f'--tune={name}: every method either lacks this option or sets it itself.'
       )
+  for label, each in tries.items():
+    for values in each:
+      check_numbers(by_label[label][0] | values)
   # Values of most flags are numbers, and run in the same compiled programs.
   programs = Programs()
   found: dict[str, Choice | UserError] = {}
@@ -146,7 +152,8 @@ def _runner(
   def run(values: Values, seed: int) -> dict[str, Any] | None:
     own = {'seed': seed, 'evaluate_on': 'validation', 'eval_every': 0}
     point, number = in_words(values), next(numbers)
-    folder = workdir / 'tune' / label / point.replace('/', '_') / f'seed{seed}'
+    own_folder = workdir / 'tune' / methods.folder_of(label)
+    folder = own_folder / point.replace('/', '_') / f'seed{seed}'
     return run_unless_diverged(
       config | values | own,
       folder,
@@ -171,6 +178,13 @@ def _described(label: str, found: Choice | UserError) -> list[str]:
     f'{chosen}, {by}, seeds {seeds_as_text(found.seeds)}.',
     *tuning.warnings(label, found),
   ]
+
+
+def check(choices: dict[str, Choice | UserError]) -> None:
+  """Raises `UserError` if a method could not be tuned."""
+  for label, found in choices.items():
+    if isinstance(found, UserError):
+      raise UserError(f'{label} cannot be tuned: {found}') from found
 
 
 def applied(by_label: ByLabel, choices: dict[str, Choice | UserError]) -> ByLabel:

@@ -135,6 +135,15 @@ def check(
     )
 
 
+def notes_on_partitions(config: Config) -> list[str]:
+  """The `notes` on flags of partitions that the data of a configuration do not use."""
+  return [
+    _without_effect(config, flag, f'it is for {what}')
+    for flag, (what, fits) in _NEEDS.items()
+    if flag in OF and config[flag] != _DEFAULTS[flag] and not fits(config)
+  ]
+
+
 def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str]:
   """Sentences on flags that this run does not use.
 
@@ -144,13 +153,20 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
   config = experiment_flags.filled(config)
   name, said = config['algorithm'], []
   for flag, (what, fits) in _NEEDS.items():
-    if config[flag] != _DEFAULTS[flag] and not fits(config):
+    if flag not in OF and config[flag] != _DEFAULTS[flag] and not fits(config):
       said.append(_without_effect(config, flag, f'it is for {what}'))
-  if machine.get('report', 'last') != 'last' and not config['eval_every']:
+  said += notes_on_partitions(config)
+  if not config['eval_every']:
+    reason = 'with `eval_every=0` only the last round is measured'
+    if machine.get('report', 'last') != 'last':
+      said.append(_without_effect(machine, 'report', reason))
+    if machine.get('target'):
+      said.append(f'rounds to {_named(machine, "target")} are unknown: {reason}.')
+  late = [r for r in config['drift_rounds'] if int(r) > config['rounds']]
+  if late:
     said.append(
-      _without_effect(
-        machine, 'report', 'with `eval_every=0` only the last round counts'
-      )
+      f'{_named(config, "drift_rounds")} has changes after {_named(config, "rounds")}, '
+      'which no round sees.'
     )
   if machine['shared_start'] == 'on' and name in _UNSHARED:
     none = _UNSHARED[name].startswith('every client starts')

@@ -24,6 +24,10 @@ Peers live in environments of their own:
   python3.11 -m venv .venv-torch && .venv-torch/bin/pip install torch==2.13.0 pfl==0.6.0
   python3.11 -m venv .venv-fedjax && .venv-fedjax/bin/pip install \
       jax==0.4.30 jaxlib==0.4.30 dm-haiku==0.0.12 fedjax==0.0.17 'numpy<2'
+
+With --other_python, ours takes its turns with another version of JAX too:
+  make install CONSTRAINTS=constraints-newest.txt PYTHON=python3.13  (in a clone)
+  python -m benchmarks.peers --other_python=CLONE/.venv/bin/python
 """
 
 import sys
@@ -46,6 +50,9 @@ _TORCH = flags.DEFINE_string(
 _FEDJAX = flags.DEFINE_string(
   'fedjax_python', '.venv-fedjax/bin/python', 'Python with fedjax.'
 )
+_OTHER = flags.DEFINE_string(
+  'other_python', None, 'Python with another JAX, which runs ours as well.'
+)
 _CLIENTS = flags.DEFINE_list(
   'num_clients',
   ['W1=40', 'W2=40', 'W3=600', 'W4=10000', 'W5=40', 'W6=16', 'W7=8', 'W8=16'],
@@ -62,6 +69,7 @@ _INSTALL = {
 # Simulator, package, module, and for each arrangement its arguments.
 _ARRANGEMENTS = (
   (comparison.OURS, '', 'ours', {'device per core': ()}),
+  (comparison.OTHER_JAX, 'other', 'ours', {'device per core': ()}),
   ('pytorch', 'torch', 'pytorch',
    {'threads': (), '1 thread': ('1',), 'process per core': ('1',)}),
   ('fedjax', 'fedjax', 'fedjax_jit', {'threads': (), 'process per core': ()}),
@@ -93,16 +101,23 @@ Key = tuple[str, str]
 
 def start() -> dict[Key, processes.Peer]:
   """All simulators that are installed; says how to install the others."""
-  pythons = {'': sys.executable, 'torch': _TORCH.value, 'fedjax': _FEDJAX.value}
+  pythons = {
+    '': sys.executable,
+    'other': _OTHER.value,
+    'torch': _TORCH.value,
+    'fedjax': _FEDJAX.value,
+  }
   peers = {}
   for simulator, package, module, arrangements in _ARRANGEMENTS:
+    if (python := pythons[package]) is None:
+      continue
     for arrangement, arguments in arrangements.items():
-      command = [pythons[package], '-m', f'benchmarks.peers.{module}', *arguments]
+      command = [python, '-m', f'benchmarks.peers.{module}', *arguments]
       per_core = arrangement == 'process per core'
       try:
         peers[simulator, arrangement] = processes.Peer(command, per_core)
       except (OSError, RuntimeError) as e:
-        if simulator == comparison.OURS:
+        if package not in _INSTALL:
           raise
         print(
           f'{simulator} is left out ({command[0]}: {e}). To install it:\n'

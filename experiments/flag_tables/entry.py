@@ -1,5 +1,6 @@
 """An entry of a table of flags."""
 
+import functools
 from typing import Any, NamedTuple
 
 from fesem_jax import algorithms
@@ -30,12 +31,18 @@ def flag(kind: str, name: str, default: Any, text: str, **extra: Any) -> Flag:
   return Flag(kind, name, default, text, extra)
 
 
+@functools.cache
+def _options() -> dict[str, dict[str, Any]]:
+  """The options of each method; inspecting all their signatures takes a millisecond."""
+  return {method: methods.options(method) for method in algorithms.METHODS}
+
+
 def option(kind: str, name: str, text: str, **extra: Any) -> Flag:
   """A flag of method options; without a value, each method has its own default."""
   defaults = [
-    f'{method}: {methods.options(method)[name]}'
-    for method in algorithms.METHODS
-    if methods.options(method).get(name) is not None
+    f'{method}: {own[name]}'
+    for method, own in _options().items()
+    if own.get(name) is not None
   ]
   defaults += [
     f'{server}: {value}' for server, value in methods.server_defaults(name).items()

@@ -103,7 +103,7 @@ def as_markdown(found: list[Row]) -> str:
   lines = [
     [
       in_markdown(row['method']),
-      *([reached_text(row, row['seeds']) if row['seeds'] else ''] if counted else []),
+      *([reached_text(row) if row['seeds'] else ''] if counted else []),
       *('' if row[name] is None else f'{row[name]:.2f}' for name in costs),
     ]
     for row in found

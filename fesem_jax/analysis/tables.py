@@ -44,29 +44,33 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
     The table.
 
   Each row has the label ('method'), the name of the 'task', the number of 'seeds' and
-  how many 'diverged'; '{kind}_{column}' for each of `Task.columns`, (mean, standard
-  deviation), accuracies and F1 in percent, where kind is finetuned,
-  deployed, unseen, honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
+  how many 'diverged'; the names of the 'metrics' of the users' own;
+  '{kind}_{column}' for each column of `tasks.columns_of`, (mean, standard deviation),
+  accuracies and F1 in percent, where kind is finetuned, deployed, unseen,
+  honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
   median 'seconds_per_round'; the mean 'gigabytes' that a run sends, 10^9 bytes both
   ways, and 'simulated_hours' that it takes on devices of a profile, None where a seed
   does not say; 'untested', clients without test examples; 'notes', a list
   of sentences; 'report'; and 'rounds_to', for each target of `curves.rounds_to_targets`
-  the 'target', how many seeds 'reached' it with the deployed models, and (mean,
-  standard deviation) of their 'rounds'. Figures that no seed has are None.
+  the 'target', of how many 'seeds' it is known whether the deployed models 'reached'
+  it, how many did, and (mean, standard deviation) of their 'rounds'. Figures that no
+  seed has are None.
   """
   out = []
   task = task_of(summaries.values())
+  finished = [s for runs in summaries.values() for s in runs if s is not None]
+  metrics = tasks.own_metrics(task, (s['deployed'] for s in finished))
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None]
     row: dict[str, Any] = {'method': label, 'task': task.name, 'seeds': len(runs)}
-    row['diverged'] = len(runs) - len(done)
+    row |= {'diverged': len(runs) - len(done), 'metrics': metrics}
     honest = [s['honest'] for s in done if s.get('honest')]
     for of, scores, kinds in (
       ('', done, (*_KINDS, 'unseen')),
       ('honest_', honest, _KINDS),
     ):
-      for kind, column in itertools.product(kinds, task.columns):
-        values = [s[kind][column] for s in scores if s.get(kind)]
+      for kind, column in itertools.product(kinds, tasks.columns_of(task, metrics)):
+        values = [s[kind][column] for s in scores if column in (s.get(kind) or {})]
         factor = task.figure(column).factor
         row[f'{of}{kind}_{column}'] = mean_and_std(values, factor) if values else None
     for name in AGREEMENTS:
@@ -127,6 +131,11 @@ def _task(table: Table) -> Task:
   return tasks.of(table[0]) if table else tasks.CLASSIFICATION
 
 
+def _columns(table: Table) -> tuple[str, ...]:
+  """The columns of the task, then those of metrics of the user's own."""
+  return tasks.columns_of(_task(table), table[0]['metrics'] if table else ())
+
+
 def _heading(task: Task, column: str) -> str:
   """Heading of a column, e.g. 'micro-acc'."""
   return f'{column.split("_", 1)[0]}-{task.figure(column).heading}'
@@ -142,7 +151,8 @@ def _rounds_to(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
   for target, rounds in found.items():
     known = [r for r in rounds if r is not None]
     mean = mean_and_std(known, 1.0) if known else None
-    rows.append({'target': target, 'reached': len(known), 'rounds': mean})
+    of_seeds = {'reached': len(known), 'seeds': len(rounds)}
+    rows.append({'target': target, **of_seeds, 'rounds': mean})
   return rows
 
 
@@ -156,23 +166,21 @@ def _rounds_cells(
 ) -> list[str]:
   """Rounds to each target as text, with the seeds that reached it unless all did."""
   by_target = {r['target']: r for r in row['rounds_to']}
-  done = row['seeds'] - row['diverged']
   found = [by_target.get(target) for target in targets]
-  return ['' if f is None else reached_text(f, done, join) for f in found]
+  return ['' if f is None else reached_text(f, join) for f in found]
 
 
-def reached_text(found: dict[str, Any], seeds: int, join: str = ' ± ') -> str:
+def reached_text(found: dict[str, Any], join: str = ' ± ') -> str:
   """Rounds to a target as text.
 
   Args:
-    found: how many seeds 'reached' it, and (mean, standard deviation) of their
-      'rounds', None if none did.
-    seeds: of the method; the text says how many reached it, unless all did.
+    found: how many of the 'seeds' 'reached' it, which the text says unless all did,
+      and (mean, standard deviation) of their 'rounds', None if none did.
     join: stands between mean and standard deviation.
   """
   if found['rounds'] is None:
     return 'not reached'
-  reached = found['reached']
+  reached, seeds = found['reached'], found['seeds']
   some = '' if reached == seeds else f' ({reached} of {seeds})'
   return mean_and_deviation(found['rounds'], join=join) + some
 
@@ -224,7 +232,7 @@ def _notes(table: Table) -> list[str]:
 def as_markdown(table: Table) -> str:
   """The table as Markdown."""
   task = _task(table)
-  keys = [(kind, column) for kind in _kinds(table) for column in task.columns]
+  keys = [(kind, column) for kind in _kinds(table) for column in _columns(table)]
   heads = [f'{kind.replace("_", " ")} {_heading(task, c)}' for kind, c in keys]
   targets = _targets(table)
   rows = [
@@ -255,15 +263,16 @@ def as_latex(table: Table) -> str:
   """
   kind = _HONEST[0] if has_honest(table) else _KINDS[0]
   task = _task(table)
-  heads = ' & '.join(_heading(task, c).replace('m', 'M', 1) for c in task.columns)
+  columns = _columns(table)
+  heads = [in_latex(_heading(task, c)).replace('m', 'M', 1) for c in columns]
   lines = [
-    rf'\begin{{tabular}}{{l{"c" * len(task.columns)}}}',
+    rf'\begin{{tabular}}{{l{"c" * len(columns)}}}',
     r'\hline',
-    rf'Method & {heads} \\',
+    rf'Method & {" & ".join(heads)} \\',
     r'\hline',
   ]
   for row in table:
-    cells = ' & '.join(_cell(row, kind, c, r'$\pm$') for c in task.columns)
+    cells = ' & '.join(_cell(row, kind, c, r'$\pm$') for c in columns)
     lines.append(rf'{in_latex(row["method"])} & {cells} \\')
   notes = [rf'\par {{\footnotesize {in_latex(note)}}}' for note in _notes(table)]
   return '\n'.join([*lines, r'\hline', r'\end{tabular}', *notes]) + '\n'
@@ -271,8 +280,7 @@ def as_latex(table: Table) -> str:
 
 def as_csv(table: Table) -> str:
   """The table as CSV: means and standard deviations in columns of their own."""
-  columns = _task(table).columns
-  keys = [f'{kind}_{column}' for kind in _kinds(table) for column in columns]
+  keys = [f'{kind}_{column}' for kind in _kinds(table) for column in _columns(table)]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
   targets = _targets(table)
   rows = [
@@ -303,17 +311,17 @@ def as_text(table: Table) -> str:
   kinds = _HONEST if honest else _KINDS
   of_honest = ', honest' if honest else ''
   task, targets = _task(table), _targets(table)
-  costs = _cost_columns(table).values()
-  others = [''] * (len(task.columns) - 1)
+  costs, columns = _cost_columns(table).values(), _columns(table)
+  others = [''] * (len(columns) - 1)
   groups = ['', f'fine-tuned{of_honest}', *others, f'deployed{of_honest}', *others]
-  heads = ['method', *(_heading(task, c) for _ in kinds for c in task.columns)]
+  heads = ['method', *(_heading(task, c) for _ in kinds for c in columns)]
   rows = [
     groups + [''] * (3 + len(costs) + len(targets)),
     [*heads, 'ARI', 'AMI', 's/round', *costs, *_rounds_heads(targets, task)],
     *(
       [
         printable(row['method'], 255),
-        *(_cell(row, kind, c, '±') for kind in kinds for c in task.columns),
+        *(_cell(row, kind, c, '±') for kind in kinds for c in columns),
         *_agreements_and_seconds(row),
         *_cost_cells(row, table),
         *_rounds_cells(row, targets, '±'),

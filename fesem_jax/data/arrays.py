@@ -80,6 +80,14 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
       raise UserError(
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
       )
+  for name in ('client', 'cluster'):
+    if name in arrays and arrays[name].dtype.kind in 'fc':
+      bad = np.flatnonzero(~np.isfinite(arrays[name]))
+      if len(bad):
+        raise UserError(
+          f'{path}: {name} of row {bad[0]} is {arrays[name][bad[0]]}; give every row '
+          f'a {name}' + ('.' if name == 'client' else ', or leave out the array.')
+        )
   if len(x) == 0:
     raise UserError(f'{path} holds no examples.')
   if x.dtype.kind not in 'iuf':

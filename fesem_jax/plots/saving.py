@@ -8,13 +8,16 @@ from matplotlib.figure import Figure
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
 
+_SUFFIXES = ('.png', '.svg')
+
 
 def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
   """Writes a figure as PNG and as SVG, and closes it.
 
   Args:
     figure: to write.
-    path: of both files, whose suffixes are added; its folder is made if absent.
+    path: of both files, without a suffix or with one of theirs; its folder is made if
+      absent.
 
   Returns:
     The paths of both files.
@@ -22,7 +25,8 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
   Raises:
     UserError: if they cannot be written.
   """
-  written = [path.with_suffix('.png'), path.with_suffix('.svg')]
+  name = path.stem if path.suffix in _SUFFIXES else path.name
+  written = [path.with_name(name + suffix) for suffix in _SUFFIXES]
   file = path.parent
   try:
     file.mkdir(parents=True, exist_ok=True)

@@ -72,6 +72,8 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   if path.suffix not in (*SUFFIXES, '.npz'):
     raise UserError(f'{path} must end in .safetensors, .msgpack or .npz.')
   _check_package(path)
+  if not path.is_file():
+    raise UserError(f'{path} does not exist or is a folder; name a file.')
   with reading(path):
     if path.suffix == '.npz':
       arrays = read_npz(path)

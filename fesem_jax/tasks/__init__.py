@@ -3,13 +3,13 @@
 May import `utils`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fesem_jax.tasks.classification import CLASSIFICATION
 from fesem_jax.tasks.regression import REGRESSION
 from fesem_jax.tasks.sequence import SEQUENCE
-from fesem_jax.tasks.task import Figure, Loss, Task
+from fesem_jax.tasks.task import Figure, Loss, Task, columns
 from fesem_jax.utils.errors import UserError
 
 __all__ = [
@@ -20,8 +20,10 @@ __all__ = [
   'Figure',
   'Loss',
   'Task',
+  'columns_of',
   'of',
   'of_scores',
+  'own_metrics',
 ]
 
 TASKS: Mapping[str, Task] = {
@@ -42,6 +44,23 @@ def of(record: Mapping[str, Any]) -> Task:
       f'{", ".join(TASKS)}.'
     )
   return TASKS[name]
+
+
+def own_metrics(task: Task, scores: Iterable[Mapping[str, Any]]) -> list[str]:
+  """Names of the metrics of models, see `Model.metrics`, that some scores have.
+
+  Args:
+    task: of the scores.
+    scores: of models, as summaries hold them.
+  """
+  found = dict.fromkeys(column for each in scores for column in each)
+  own = [c for c in found if c.startswith('micro_') and c not in task.columns]
+  return [column.removeprefix('micro_') for column in own]
+
+
+def columns_of(task: Task, metrics: Sequence[str] = ()) -> tuple[str, ...]:
+  """The columns of a task, then those of metrics of a user's own."""
+  return (*task.columns, *columns(metrics))
 
 
 def of_scores(scores: Mapping[str, Any]) -> Task:

@@ -1,7 +1,7 @@
 """A task as one value: its loss, its metrics and their direction."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -60,6 +60,11 @@ class Figure(NamedTuple):
   def text(self, value: float) -> str:
     """A value for a reader, e.g. '94.3%' or '0.523'."""
     return f'{100 * value:.1f}%' if self.percent else f'{value:.3g}'
+
+
+def columns(names: Sequence[str]) -> tuple[str, ...]:
+  """Names in records of some figures: micro ones, then macro ones."""
+  return (*(f'micro_{name}' for name in names), *(f'macro_{name}' for name in names))
 
 
 def add(a: Sums, b: Sums) -> Sums:
@@ -127,8 +132,7 @@ class Task(NamedTuple):
   @property
   def columns(self) -> tuple[str, ...]:
     """Names of the figures in records: micro ones, then macro ones."""
-    names = [figure.name for figure in self.figures]
-    return (*(f'micro_{name}' for name in names), *(f'macro_{name}' for name in names))
+    return columns([figure.name for figure in self.figures])
 
   @property
   def primary_column(self) -> str:
@@ -136,6 +140,7 @@ class Task(NamedTuple):
     return f'micro_{self.primary.name}'
 
   def figure(self, column: str) -> Figure:
-    """The figure of a column of records."""
+    """The figure of a column of records; a metric of the user's own is a number."""
     name = column.split('_', 1)[1]
-    return next(figure for figure in self.figures if figure.name == name)
+    own = Figure(name, name, name, percent=False, higher_is_better=True)
+    return next((figure for figure in self.figures if figure.name == name), own)

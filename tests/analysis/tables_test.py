@@ -81,8 +81,31 @@ def test_rounds_to_a_target_are_means_over_seeds_that_reached_it():
   assert '| 1.8 (1 of 2) | not reached |' in tables.as_markdown(mixed)
   assert '1.8 (1 of 2)' in tables.as_text(mixed)
   assert '1.8 (1 of 2)' in tables.as_csv(mixed)
-  without = tables.over_seeds({'a': [summary([0.2], targets=())]})
-  assert 'rounds to' not in tables.as_markdown(without)
+  without = summary([0.9], targets=())
+  assert 'rounds to' not in tables.as_markdown(tables.over_seeds({'a': [without]}))
+  # A seed that was run without targets is not one that missed them.
+  assert '| 1.8 | not reached |' in tables.as_markdown(
+    tables.over_seeds({'a': [summary([0.2, 0.6]), without]})
+  )
+
+
+def test_metrics_of_the_users_own_follow_those_of_the_task():
+  def measured(value):
+    made = summary([0.5])
+    own = {'micro_top_3': value, 'macro_top_3': value / 2}
+    return made | {kind: made[kind] | own for kind in ('deployed', 'finetuned')}
+
+  found = tables.over_seeds({'a': [measured(0.25), measured(0.75)], 'b': [None]})
+  head, _, first, *_ = tables.as_markdown(found).splitlines()
+  names = [cell.strip() for cell in head.strip('|').split('|')]
+  cells = [cell.strip() for cell in first.strip('|').split('|')]
+  of_first = dict(zip(names, cells, strict=True))
+  assert of_first['deployed micro-top_3'] == '0.500 ± 0.354'
+  assert of_first['finetuned macro-top_3'] == '0.250 ± 0.177'
+  assert 'Micro-top\\_3' in tables.as_latex(found)
+  (row, *_) = csv.DictReader(tables.as_csv(found).splitlines())
+  assert row['deployed_micro_top_3_mean'] == '0.5'
+  assert 'micro-top_3' in tables.as_text(found)
 
 
 def test_tables_have_the_gigabytes_and_hours_that_are_known():

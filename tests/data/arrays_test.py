@@ -104,6 +104,11 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ({'x': np.full((12, 2), np.nan)}, 'row 0 of x holds values that are not finite'),
     ({'split': np.full(12, 2)}, 'split must hold 0'),
     ({'split': np.array([1, 0, 0] * 4)}, 'client b has no training examples'),
+    ({'cluster': np.r_[np.zeros(11), np.nan]}, 'cluster of row 11 is nan; give every'),
+    (
+      {'client': np.r_[np.zeros(11), np.inf]},
+      'client of row 11 is inf; give every row',
+    ),
     ({'cluster': np.arange(12)}, 'client .* has examples of several clusters'),
     ({'num_classes': np.array(2)}, r'label 2 is not in 0\.\.1'),
     ({'num_classes': np.array(10**9)}, 'num_classes is 1000000000; a whole number f'),

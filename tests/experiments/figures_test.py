@@ -16,17 +16,19 @@ def test_partitions_are_drawn_side_by_side(tmp_path):
     '--dataset=digits',
     '--num_clients=12',
     '--rotations=0,90',
-    '--output=out/partitions.png',
+    '--label_swaps=1-7',
+    '--output=out/partitions.v1.png',
     cwd=tmp_path,
   )
   assert done.returncode == 0, done.stderr
-  lines = done.stdout.splitlines()
+  note, *lines = done.stdout.splitlines()
+  assert note.startswith('Note: --label_swaps=1-7 has no effect: it is for --partit')
   assert lines[0].startswith('iid: 12 clients of 119 to 120 training examples')
   assert lines[1].startswith('labels: 12 clients of ')
   assert ', 2 classes at the median, ' in lines[1]
   assert lines[2].startswith('rotated+dirichlet: 12 clients of ')
-  assert lines[3] == 'out/partitions.png (and .svg)'
-  width, height = Image.open(tmp_path / 'out' / 'partitions.png').size
+  assert lines[3] == 'out/partitions.v1.png (and .svg)'
+  width, height = Image.open(tmp_path / 'out' / 'partitions.v1.png').size
   assert width > 2 * height / 1.5
 
 
@@ -47,6 +49,8 @@ def test_partitions_of_a_regression_have_no_classes(tmp_path):
   [
     ([], 'Name at least one workdir, fesem-figures WORKDIR, or --partitions'),
     (['--partitions=iid', 'runs/a'], '--partitions draws no runs; leave out the wo'),
+    (['--partitions=iid,'], '--partitions=iid, has an empty name'),
+    (['runs/a'], '--dataset is for --partitions; runs are drawn as they are'),
     (['--partitions=iid,iid'], '--partitions=iid,iid names one twice'),
     (['--partitions=iid,spiral'], '--partition=spiral is unknown; choose one of'),
     (['--partitions=iid', '--partition=iid'], '--partition is of one run; name it'),

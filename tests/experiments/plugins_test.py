@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from experiments import compare, methods, plugins, schedules, watching
+from experiments import compare, methods, plugins, schedules, tune, watching
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import build_local, build_model, load_data
@@ -289,6 +289,15 @@ def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
     methods.own_options('fesem', 'num_clusters=3')
   with refuses('--prox_lambda does not apply to --algorithm=own_fl:damped'):
     experiment_flags.configuration('own_fl:damped', {'prox_lambda': 0.1})
+  # Flags of this package may have another type.
+  config = experiment_flags.configuration('own_fl:damped', {'shift': 1, 'fatal': 2})
+  assert type(config['shift']) is float
+  with refuses("--algorithm=own_fl:damped: fatal: '0.5' is no int"):
+    tune.points('own_fl:damped', config, {'fatal': [0.5]})
+
+
+def test_an_option_that_holds_a_path_stays_in_the_workdir():
+  assert methods.folder_of('own:f(start=a/../b)') == 'own:f(start=a_.._b)'
 
 
 def test_own_methods_come_last_in_a_table(folder, parse):

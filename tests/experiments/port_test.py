@@ -95,3 +95,10 @@ def test_mistakes_are_named(files):
   assert 'must hold the arrays x and logits' in (
     port(files, f'--check={files / "net.npz"}').stderr
   )
+  np.savez(files / 'none.npz', x=X[:0], logits=LOGITS[:0])
+  np.savez(files / 'inf.npz', x=X, logits=np.full_like(LOGITS, np.inf))
+  for name, array in (('none', 'x'), ('inf', 'logits')):
+    done = port(files, f'--check={name}.npz')
+    assert f'--check={name}.npz: {array} has no values' in done.stderr
+  assert 'absent.npz does not exist' in port(files, '--check=absent.npz').stderr
+  assert not (files / 'net.msgpack').exists()

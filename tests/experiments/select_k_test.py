@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
-from sklearn.metrics import silhouette_score
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from experiments import flags as experiment_flags
 from experiments import select_k
@@ -162,6 +162,7 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_runs(
     ('--num_clusters=3', '--num_clusters does not apply; give --num_clusters_list'),
     ('--unseen_fraction=0.5', '--unseen_fraction does not apply'),
     ('--evaluate_on=test', '--evaluate_on=test does not apply'),
+    ('--corrupt=label_flip', '--corrupt does not apply: all clients are honest'),
     ('--report=best', '--report does not apply: each K is measured after its last'),
     ('--target=0.9', '--target does not apply'),
     ('--learning_rate=nan', '--learning_rate=nan must be a finite number'),
@@ -214,6 +215,7 @@ def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
   monkeypatch.setattr(select_k, 'run_unless_diverged', None)  # No FeSEM runs.
   given(
     *SMALL, '--select_rounds=0', '--num_clusters_list=1,2,3', '--num_seeds=2',
+    '--partition=rotated', '--partition_groups=2',
     '--seed=5', f'--workdir={tmp_path}',
   )  # fmt: skip
   made = json.loads((tmp_path / 'select_k.json').read_text())
@@ -226,6 +228,16 @@ def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
   assert two['stability'] == pytest.approx(num_clusters.stability(labels))
   assert two['silhouette_mean'] > two['silhouette_of_one_cloud']
   assert two['finetuned_mean'] is two['distance_mean'] is None
+  config = experiment_flags.configuration('fesem', {})
+  clusters = select_k.some_clients(config, '', 99).info.clusters
+  kept = np.arange(12) != 3
+  want = np.mean(
+    [
+      adjusted_rand_score(clusters, truth),
+      adjusted_rand_score(clusters[kept], truth[kept]),
+    ]
+  )
+  assert two['ari'] == pytest.approx(want)
 
 
 def test_silhouettes_are_those_of_the_file_behind_init_from(

@@ -204,8 +204,12 @@ def test_mistakes_are_named(pretrained, tmp_path):
   )
   assert 'give one of them' in error('--train_layers=logits', '--freeze_layers=dense0')
   assert '--freeze_layers=* leaves no layer to train' in error('--freeze_layers=*')
-  assert 'would start all centers of hypo_cluster from one model' in error(
-    '--algorithm=hypo_cluster', '--num_clusters=2', f'--init_from={fesem}:0'
+  for name in ('hypo_cluster', 'fed_em', 'fed_rc', 'fed_soft'):
+    assert f'would start all centers of {name} from one model' in error(
+      f'--algorithm={name}', '--num_clusters=2', f'--init_from={fesem}:0'
+    )
+  assert 'would start all centers of fesem from one model' in error(
+    '--num_clusters=2', f'--init_from={fesem}:0', '--init_models=by_loss'
   )
   own = {'x': np.full((9, 4), 7), 'y': np.arange(9) % 3, 'client': np.arange(9) % 3}
   np.savez(tmp_path / 'own.npz', **own)

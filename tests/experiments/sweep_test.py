@@ -55,6 +55,7 @@ def given(monkeypatch):
     monkeypatch.setattr(sharding, 'setup_devices', lambda count: None)
 
     def call(*arguments):
+      flags.FLAGS['vary'].unparse()
       flags.FLAGS(['sweep', *QUICK, *map(str, arguments)])
       sweep.main(['sweep'])
 
@@ -206,12 +207,18 @@ def test_values_are_run_once_and_written_together(given, tmp_path, capsys):
   with pytest.raises(UserError, match='Not all methods ran'):
     given(*arguments)
   assert path.stat().st_mtime_ns == before
+  # Where nothing can run, what an earlier command has written stays.
+  table = (tmp_path / 'sweep.md').read_text()
+  with pytest.raises(UserError, match='with another configuration'):
+    given(*arguments, '--learning_rate=0.2')
+  assert (tmp_path / 'sweep.md').read_text() == table
 
 
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
     ([], '--vary= is not FLAG:VALUE,VALUE'),
+    (['--vary=rounds:1', '--vary=hidden:3'], '--vary is given more than once'),
     (['--vary=num_clusters:2,3'], r'is not FLAG:VALUE.*\(but seed and num_clusters\)'),
     (['--vary=rounds:1,x'], '--vary=rounds:1,x: '),
     (['--vary=corrupt_fraction:0,0.1'], 'needs --corrupt, one of label_'),

@@ -140,7 +140,7 @@ def test_methods_of_a_table_may_have_their_own(parse):
 def test_reports_need_rounds_that_were_evaluated(parse):
   (said,) = unused.notes(*parse('--report=best', '--eval_every=0'), 12)
   assert in_flags(said) == (
-    '--report=best has no effect: with --eval_every=0 only the last round counts.'
+    '--report=best has no effect: with --eval_every=0 only the last round is measured.'
   )
   assert not unused.notes(*parse('--report=best'), 12)
 
@@ -172,6 +172,8 @@ def test_a_run_tells_its_report_and_when_it_reached_a_target(tmp_path):
   then = json.loads((tmp_path / 'w/summary.json').read_text())
   assert [r['target'] for r in then.pop('rounds_to_target')][1] == 0.999
   assert then == held
+  # Targets of an earlier command are not those of this one.
+  assert ' deployed after' not in call('run', *given, cwd=tmp_path).stdout
 
 
 def test_clients_of_several_models_have_no_global_accuracy(tmp_path):

@@ -177,6 +177,16 @@ def test_a_flag_that_no_method_leaves_open_is_refused(parsed_flags, runs, tmp_pa
   assert not seen
 
 
+def test_a_value_that_no_run_can_have_is_refused_before_the_first(
+  parsed_flags, runs, tmp_path  # noqa: F811
+):  # fmt: skip
+  seen = runs(lambda c: 1.0)
+  by_label = compare.configurations(['fed_avg'], 1, {})
+  with pytest.raises(UserError, match='learning_rate=nan` must be a finite number'):
+    tune.tuned(by_label, search_of(learning_rate=[0.1, float('nan')]), tmp_path)
+  assert not seen
+
+
 def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   parsed_flags, runs, capsys, tmp_path  # noqa: F811
 ):  # fmt: skip
@@ -194,6 +204,8 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   assert 'tuned: It needs everyone, not --clients_per_round.' in said
   assert 'fed_prox: diverged with every learning_rate; given values kept.' in said
   assert 'Warning: fed_avg: learning_rate=0.3 is at the edge of its grid' in said
+  with pytest.raises(UserError, match='fed_cluster cannot be tuned: It needs'):
+    tune.check(choices)
   chosen = tune.applied(table, choices)
   given = {la: configs[0]['learning_rate'] for la, configs in table.items()}
   values = {la: configs[0]['learning_rate'] for la, configs in chosen.items()}

@@ -42,6 +42,14 @@ def parse():
     (['--dirichlet_alpha=0.1'], 'it is for --partition=dirichlet or unequal.'),
     (['--classes_per_client=3'], 'it is for --partition=shards.'),
     (['--labels_per_client=3'], 'it is for --partition=labels or power_law.'),
+    (
+      ['--target=0.5', '--eval_every=0'],
+      'rounds to --target=0.5 are unknown: with --eval_every=0 only the last round is',
+    ),
+    (
+      ['--drift_rounds=2,9', '--rounds=3'],
+      '--drift_rounds=2,9 has changes after --rounds=3, which no round sees.',
+    ),
     (['--partition=iid', '--rotations=0,15'], '--rotations=0,15 has no effect: it is'),
     (
       ['--local_epochs=7', '--local_steps=3'],
