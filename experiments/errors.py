@@ -10,6 +10,7 @@ _FLAG_OF = {
   'beta2': 'server_beta2',
   'epochs': 'local_epochs',
   'fraction': 'unseen_fraction',
+  'layers': 'init_layers',
   'name': 'dataset',
   'path': 'output',
   'steps': 'local_steps',

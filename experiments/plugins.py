@@ -11,6 +11,7 @@ import inspect
 import json
 import math
 import os
+import pathlib
 import re
 import sys
 import traceback
@@ -21,6 +22,7 @@ import numpy as np
 
 from fesem_jax import models
 from fesem_jax.data import sources
+from fesem_jax.results import metrics_file
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 
@@ -87,6 +89,42 @@ def running(flag: str, name: str) -> Iterator[None]:
     ) from e
 
 
+def identity(
+  config: Mapping[str, Any], workdir: pathlib.Path, say: Callable[[str], None]
+) -> dict[str, dict[str, str]]:
+  """What says which files of the user's code a configuration runs.
+
+  A run goes on after a change of the code, with a warning: it may be that of a comment.
+
+  Args:
+    config: of a run.
+    workdir: that may hold the run already.
+    say: prints the warning.
+
+  Returns:
+    'own_code': flag -> digest of the file of the user's method, model or data; nothing
+    without any.
+  """
+  found = {}
+  for flag in ('algorithm', 'model', 'dataset'):
+    if is_own(config[flag]):
+      module = sys.modules.get(config[flag].partition(':')[0])
+      path = getattr(module, '__file__', None)
+      with contextlib.suppress(OSError):
+        code = pathlib.Path(path).read_bytes() if path else b''
+        found[flag] = hashlib.sha256(code).hexdigest()[:16]
+  if not found:
+    return {}
+  there = (metrics_file.read_config(workdir) or {}).get('own_code', found)
+  if names := [config[flag] for flag in found if there.get(flag) != found[flag]]:
+    say(
+      f'Warning: the file of {" and ".join(dict.fromkeys(names))} changed after the '
+      f'run in {workdir} had begun: its finished rounds are of the earlier code. '
+      'Choose another folder, or delete this one, to run the new code from the start.'
+    )
+  return {'own_code': found}
+
+
 _digests: dict[tuple[Any, ...], str] = {}
 
 
@@ -150,7 +188,7 @@ def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
     if not equals:
       raise UserError(f'{named} is not NAME=VALUE,NAME=VALUE.')
     if name not in allowed:
-      known = ', '.join(allowed) or 'none'
+      known = ', '.join(allowed) or 'none; they are the arguments after a bare *'
       raise UserError(f'{named}: there is no option {name}; there are: {known}.')
     if name in found:
       raise UserError(f'{named} sets {name} twice.')

@@ -1,6 +1,7 @@
 r"""Computes published figures again, one recipe a paper, and writes the page on them.
 
   fesem-reproduce --list
+  fesem-reproduce --list --paper=p_fed_me
   fesem-reproduce --paper=p_fed_me
   fesem-reproduce --paper=mc_mahan --cells=two_nn_iid_c10,two_nn_iid_c20
   fesem-reproduce --page
@@ -215,6 +216,17 @@ def listed(names: list[str], kept: pathlib.Path) -> str:
   return '\n'.join(text_tables.aligned(rows, left=(0, 5)))
 
 
+def cells_of(recipe: Recipe, kept: pathlib.Path) -> str:
+  """A table of the cells of a recipe: names for --cells, hours and whether done."""
+  rows = [['cell', 'published', 'done', 'hours', 'what']]
+  for cell in recipe.cells:
+    done = 'yes' if ledger.read(kept, recipe.name, cell.name) is not None else 'no'
+    published = '-' if cell.published is None else f'{cell.published:g}'
+    source = recipe.cell(cell.runs_of) if cell.runs_of else cell
+    rows.append([cell.name, published, done, f'{source.hours:.2g}', cell.row])
+  return '\n'.join([recipe.title, *text_tables.aligned(rows, left=(0, 4))])
+
+
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
@@ -223,6 +235,9 @@ def main(argv: list[str]) -> None:
     os.environ['FESEM_DATA_DIR'] = f.data_dir
   if f.cells and len(f.paper) != 1:
     raise UserError(f'{argument("cells", ",".join(f.cells))} needs one --paper.')
+  if f.list and f.paper not in ([], ['all']):
+    print('\n\n'.join(cells_of(recipes.read(name), kept) for name in f.paper))
+    return
   if f.list:
     print(listed(recipes.names(), kept))
     return
@@ -252,7 +267,11 @@ if __name__ == '__main__':
     f'Recipes: {", ".join(recipes.names())}; all; or a file NAME.toml of your own.',
   )
   flags.DEFINE_list('cells', [], 'Cells of one recipe; default: all of them.')
-  flags.DEFINE_bool('list', False, 'List the recipes, and what of them is done.')
+  flags.DEFINE_bool(
+    'list',
+    False,
+    'List the recipes, or the cells of --paper, and which of them --ledger holds.',
+  )
   flags.DEFINE_bool(
     'check', False, 'Only run the small cell of each recipe, a few seconds long.'
   )

@@ -19,10 +19,14 @@ runs (`benchmarks/results/papers/`) with the commands, versions, seeds and curve
 each cell.
 
 ```
-fesem-reproduce --list                 # recipes, cells, processor hours
-fesem-reproduce --paper=p_fed_me       # all cells of one paper; resumes
-fesem-reproduce --page                 # this page
+fesem-reproduce --list                   # recipes, processor hours
+fesem-reproduce --list --paper=p_fed_me  # the cells of one paper
+fesem-reproduce --paper=p_fed_me         # all of its cells; resumes
+fesem-reproduce --paper=cfl_gp --cells=clients_64
+fesem-reproduce --page                   # this page
 ```
+
+`--data_dir` or the environment variable `FESEM_DATA_DIR` names the folder of the data.
 
 In the source tree, `make reproduce PAPER=p_fed_me` runs the last two commands.
 

@@ -26,7 +26,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import label_skew
 from fesem_jax.data.corruption import corrupted, honest
-from fesem_jax.results import curves, result_files
+from fesem_jax.results import curves, metrics_file, result_files
 from fesem_jax.results.result import Result
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
@@ -85,7 +85,7 @@ def run(
   def build() -> Algorithm:
     return methods.configured(config, build_local(config, model, train, machine))
 
-  config |= starts.identity(config)
+  config |= plugins.identity(config, workdir, say) | starts.identity(config)
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if starts.depends_on_seed(config) else None
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
@@ -277,7 +277,10 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
+  before = metrics_file.read_summary(workdir) or {}
   result = run(config, experiment_flags.machine(), workdir, say=_say)
+  if before.get('rounds') == result.summary['rounds']:
+    _say('Note: the run had been finished before; nothing was trained.')
   _say(outcome.text(result, f.report))
   if f.regret and not f.quiet and not result.summary['clusters']:
     _say(

@@ -12,6 +12,7 @@ from fesem_jax.analysis.comparing import Comparison, compare, tune
 from fesem_jax.callbacks import loggers
 from fesem_jax.callbacks.callback import Callback, Stop
 from fesem_jax.clustering import em
+from fesem_jax.clustering.kmeans import kmeans
 from fesem_jax.cohorts.sampling import everyone, sample_clients
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
@@ -85,6 +86,7 @@ __all__ = [
   'em',
   'everyone',
   'initialize',
+  'kmeans',
   'load_run',
   'local_optimizer',
   'local_training',

@@ -27,11 +27,24 @@ class ClientInfo:
       None if unknown.
     cluster_names: names of clusters 0, 1, ... if `clusters` are int, e.g. '90 degrees';
       None if they have no names. Figures show them.
+
+  Raises:
+    UserError: unless `names` and `clusters` have one value for each client.
   """
 
   names: np.ndarray
   clusters: np.ndarray | None = None
   cluster_names: tuple[str, ...] | None = None
+
+  def __post_init__(self) -> None:
+    for field in ('names', 'clusters'):
+      if (value := getattr(self, field)) is not None:
+        object.__setattr__(self, field, np.asarray(value))
+        if getattr(self, field).shape != self.names.shape or self.names.ndim != 1:
+          raise UserError(
+            f'`ClientInfo`: {field} has shape {getattr(self, field).shape}; give '
+            f'each of the {self.names.size} clients in `names` one value.'
+          )
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, ClientInfo) and len(self.names) == len(other.names)
@@ -327,6 +340,12 @@ class FederatedData:
       client_ids = np.arange(len(sizes))
     if info is None:
       info = ClientInfo(np.array([str(i) for i in client_ids]))
+    elif not isinstance(info, ClientInfo) or len(info.names) != len(sizes):
+      given = f'{len(info.names)} clients' if isinstance(info, ClientInfo) else info
+      raise UserError(
+        f'`info` must be a ClientInfo of the {len(sizes)} clients of `sizes`, not '
+        f'{given}.'
+      )
     return cls(
       x=x,
       y=y,

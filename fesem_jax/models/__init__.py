@@ -5,6 +5,7 @@ May import `core` and `utils`.
 
 from fesem_jax.models.builders import NAMES, OF_TOKENS, build, options
 from fesem_jax.models.group_norm import with_group_norm
+from fesem_jax.models.initializers import with_pytorch_init
 from fesem_jax.models.layers import Conv
 from fesem_jax.models.networks import from_flax
 from fesem_jax.models.porting import from_state_dict
@@ -21,4 +22,5 @@ __all__ = [
   'start_from',
   'train_only',
   'with_group_norm',
+  'with_pytorch_init',
 ]

@@ -16,7 +16,7 @@ from fesem_jax.utils.errors import UserError
 _Flat = dict[tuple[str, ...], jax.Array]
 
 
-def pytorch(model: Model) -> Model:
+def with_pytorch_init(model: Model) -> Model:
   """A model whose layers start as those of PyTorch do by default.
 
   Kernels and biases of `torch.nn.Linear` and `torch.nn.Conv2d` are uniform in
@@ -82,5 +82,5 @@ def _recurrent(params: _Flat, path: tuple[str, ...], key: jax.Array) -> _Flat:
 
 INITIALIZERS: dict[str, Callable[[Model], Model]] = {
   'flax': lambda model: model,
-  'pytorch': pytorch,
+  'pytorch': with_pytorch_init,
 }

@@ -55,7 +55,8 @@ def start_from(
 
   Args:
     model: see `Model`; its parameters are a dict of layers.
-    weights: path of each parameter, as dense0/kernel -> its array.
+    weights: path of each parameter, as dense0/kernel -> its array; or nested dicts, as
+      `from_state_dict` gives them.
     source: where they come from, for errors.
     layers: names, or patterns such as stage0*, of the layers that start so; the others
       are drawn as before. Empty for all, and then `weights` must hold nothing else.
@@ -64,9 +65,10 @@ def start_from(
     UserError: naming the parameter that is missing, of another shape, not finite, or
       that the model lacks; or a layer that the model lacks.
   """
+  weights = flatten_dict(dict(weights), sep='/')
   only = layers_named(model, layers, 'init_layers')
   wanted = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
-  advice = 'name the layers to take with `init_layers`'
+  advice = 'name the layers to take with `layers`'
   taken: dict[str, jax.Array] = {}
   for path, shape in wanted.items():
     if layers and path.partition('/')[0] not in only:

@@ -6,10 +6,10 @@ from typing import Any
 from fesem_jax.utils.errors import UserError
 
 # What may change between two runs of one workdir: it decides where and how fast a
-# run happens, how long it is and what is reported, not its results.
+# run happens, how long it is and what is reported, not its results; or only warns.
 _FREE = {
   'workdir', 'data_dir', 'resume', 'rounds', 'clients_per_chunk', 'shared_start',
-  'num_devices', 'tensorboard', 'checkpoint_every', 'patience',
+  'num_devices', 'tensorboard', 'checkpoint_every', 'patience', 'own_code',
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.results import client_table, records
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError
 
 if TYPE_CHECKING:
   from fesem_jax.run.programs import Program, Programs
@@ -119,6 +120,13 @@ class Evaluation:
     measured, assignment = jax.tree.unflatten(whole, moved)
     deployed, finetuned, failed = measured
     count = self.num_models(state)
+    if assignment is not None:  # K of clients that have yet to join.
+      outside = np.flatnonzero((assignment < 0) | (assignment > count))
+      if len(outside):
+        raise UserError(
+          f'`deployed` of the method gives client {outside[0]} the model '
+          f'{assignment[outside[0]]}, but `choice` must lie in 0..{count - 1}.'
+        )
     return Measured(deployed, finetuned, failed, assignment, count)
 
   def record(self, measured: Measured) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,12 +21,18 @@ from fesem_jax.results import metrics_file
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.evaluation import Evaluation
 from fesem_jax.run.programs import Program, Programs, wait_for
-from fesem_jax.run.resume import begin, default_config, digest_of_data
+from fesem_jax.run.resume import (
+  begin,
+  default_config,
+  digest_of_data,
+  digest_of_programs,
+)
 from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehearse
 from fesem_jax.run.settings import Settings, check_splits
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
+from fesem_jax.utils.errors import UserError
 
 
 class Prepared(NamedTuple):
@@ -110,6 +116,11 @@ def prepare(
   Raises:
     UserError: see `simulate`.
   """
+  if not isinstance(algorithm, Algorithm):
+    raise UserError(
+      f'`algorithm` is a {type(algorithm).__name__}, not an Algorithm; a function that '
+      'builds one is called with `local` first.'
+    )
   free_memory.give_back()  # That of the caller, and of earlier runs.
   local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
   _check(algorithm, phases, unseen, settings, programs)
@@ -131,7 +142,10 @@ def prepare(
   checkpoints = None
   if folder is not None:
     with progress_lines.waiting_for('a digest of the data'):
-      identity = _identity(settings, phases, data, local, config, traced)
+      identity = _identity(
+        settings, phases, data, local, config,
+        lambda: digest_of_programs(algorithm, traced, like, data.train, init_key),
+      )  # fmt: skip
     checkpoints = opened.enter_context(claim_workdir(folder, identity, settings.resume))
   evaluation = Evaluation(
     algorithm, data.train, data.test, settings.finetune_epochs,
@@ -199,7 +213,7 @@ def _identity(
   data: Data,
   local: LocalTraining,
   config: dict[str, Any] | None,
-  traced: jax.stages.Traced,
+  program: Callable[[], str],
 ) -> dict[str, Any]:
   """What a workdir must have in common with the run that continues it."""
   identity = config
@@ -209,7 +223,7 @@ def _identity(
       settings.clients_per_round,
       settings.finetune_epochs,
       data.unseen,
-      traced,
+      program(),
     )
   pairs = [(train, test) for _, train, test in phases]
   if data.unseen is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.results.records import Record
 from fesem_jax.run.checkpoint import Checkpoints
@@ -22,15 +23,14 @@ def default_config(
   clients_per_round: int,
   finetune_epochs: int,
   unseen: tuple[FederatedData, FederatedData] | None,
-  traced: jax.stages.Traced,
+  program: str,
 ) -> Record:
   """What identifies a run whose caller gave no `config`.
 
-  A digest of the program of a round stands for the algorithm, its options, the model
-  and the shapes of the data.
+  A digest of the method's programs, see `digest_of_programs`, stands for the algorithm,
+  its options, the model and the shapes of the data.
   """
   ids = None if unseen is None else np.asarray(unseen[0].client_ids).tolist()
-  program = hashlib.sha256(traced.lower().as_text().encode()).hexdigest()[:16]
   return {
     'seed': seed,
     'clients_per_round': clients_per_round,
@@ -38,6 +38,32 @@ def default_config(
     'unseen': ids,
     'program': program,
   }
+
+
+def digest_of_programs(
+  algorithm: Algorithm,
+  step: jax.stages.Traced,
+  state: Any,
+  data: FederatedData,
+  key: jax.Array,
+) -> str:
+  """A digest that differs when the start, a round or the deployed models do.
+
+  Args:
+    algorithm: see `Algorithm`.
+    step: its traced round.
+    state: shapes and shardings of its state, from `rehearse`.
+    data: training split on the devices.
+    key: the stream of the initialization.
+  """
+  digest = hashlib.sha256()
+  for lowered in (
+    step.lower(),
+    jax.jit(algorithm.init).lower(key, data),
+    jax.jit(algorithm.deployed).lower(state, data),
+  ):
+    digest.update(lowered.as_text().encode())
+  return digest.hexdigest()[:16]
 
 
 def digest_of_data(

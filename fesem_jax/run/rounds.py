@@ -13,6 +13,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.programs import Program, Programs, run_once
 from fesem_jax.run.state_placement import placed_state
+from fesem_jax.utils.errors import UserError
 
 # A `Program`, or the function itself.
 Step = Callable[..., Any]
@@ -53,7 +54,10 @@ def step_of(algorithm: Algorithm, clients: bool = False) -> Step:
 @functools.lru_cache(1)  # One trace for the rehearsal and the program.
 def _without_clients(with_clients: Step) -> Step:
   def step(*args: Any) -> tuple[Any, RoundInfo]:  # Digests of runs hold its name.
-    state, info = with_clients(*args)
+    made = with_clients(*args)
+    if not (isinstance(made, tuple) and isinstance(made[-1], RoundInfo)):
+      raise UserError('`step` of the method must return the new state and a RoundInfo.')
+    state, info = made
     return state, info._replace(clients=None)
 
   return step
@@ -82,7 +86,27 @@ def rehearse(
     UserError: if the algorithm cannot be run on this data.
   """
   state = placed_state(algorithm, data, init_key)
-  return state, jax.jit(step_of(algorithm)).trace(state, data, cohort, round_key)
+  traced = jax.jit(step_of(algorithm)).trace(state, data, cohort, round_key)
+  _check_state(state, traced.out_info[0])
+  return state, traced
+
+
+def _check_state(before: Any, after: Any) -> None:
+  """Raises `UserError` unless a round leaves the structure of the state as it was."""
+  old, new = (
+    {jax.tree_util.keystr(path): x for path, x in jax.tree.leaves_with_path(state)}
+    for state in (before, after)
+  )
+  for name in old | new:
+    a, b = (
+      f'{x[name].dtype}{list(x[name].shape)}' if name in x else 'nothing'
+      for x in (new, old)
+    )
+    if a != b:
+      raise UserError(
+        f'`step` of the method returns a state with {a} at {name or "its root"}, where '
+        f'`init` has {b}; shapes and dtypes must stay the same.'
+      )
 
 
 def compile_start(

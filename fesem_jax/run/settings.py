@@ -47,6 +47,15 @@ def check_splits(train: FederatedData, test: FederatedData) -> None:
   """Raises `UserError` on splits that are not of the same clients, or empty ones."""
   if not np.array_equal(train.client_ids, test.client_ids):
     raise UserError('The training and the test split must have the same clients.')
+  for name in ('names', 'clusters'):
+    of_train, of_test = getattr(train.info, name), getattr(test.info, name)
+    if of_train is None or of_test is None or np.array_equal(of_train, of_test):
+      continue
+    i = int(np.flatnonzero(of_train != of_test)[0])
+    raise UserError(
+      f'`info.{name}` of client {i} is {of_train[i]} in the training split and '
+      f'{of_test[i]} in the test split; give both splits the clients in the same order.'
+    )
   for name in ('task', 'num_classes', 'scale', 'example_shape'):
     a, b = getattr(train, name), getattr(test, name)
     if a != b:

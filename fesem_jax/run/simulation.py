@@ -68,7 +68,7 @@ def simulate(
     workdir: where metrics, summary, checkpoints and the portrait go; None
       writes nothing.
     config: identifies the run; a workdir with a different one is an error. By
-      default the seed and a digest of the compiled round, which holds the
+      default the seed and a digest of the compiled programs, which hold the
       method, its options, the model and the shapes of the data.
     checkpoint_every: rounds between checkpoints; 0 saves after the last only.
     resume: whether to continue the run that the workdir holds.

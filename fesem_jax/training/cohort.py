@@ -21,6 +21,7 @@ from fesem_jax.training.chunk import Clients, Shared, plan
 from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained
+from fesem_jax.utils.errors import UserError
 
 _PLAIN = Objective()
 _KEEP = Reduction()
@@ -81,23 +82,31 @@ def train_cohort(
     `Trained`, split over the mesh.
 
   Raises:
-    AssertionError: if an argument does not have one row for each of the S clients.
+    UserError: if `starts` are those of other clients than the cohort's.
+    AssertionError: if another argument does not have one row for each of the S clients.
   """
   noted = _CALLS.get()
   if noted is not None:
     noted.append(Call(local, starts, cohort, key, objective))
   penalty, anchor, correction, epochs, _, factors, _ = objective
+  count = cohort.ids.shape[0]
+  for x in jax.tree.leaves(starts[1:]):
+    if x.shape[:1] != (count,):
+      raise UserError(
+        f'`starts` has an array of shape {x.shape}, but the cohort {count} clients; '
+        'of the models of all clients, `starts.of(cohort)` takes those of the cohort.'
+      )
   parts = (
     starts[1:], anchor and anchor[1:], correction and correction.own, epochs, factors
   )  # fmt: skip
-  chex.assert_tree_shape_prefix(parts, cohort.ids.shape)
+  chex.assert_tree_shape_prefix(parts, (count,))
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
   if penalty is not None:
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), sizes.shape)
-  chosen = plan(local, starts, data, cohort.ids.shape[0], objective, reduction)
+  chosen = plan(local, starts, data, count, objective, reduction)
 
   own_start, own_correction = (
     starts._replace(shared=None),

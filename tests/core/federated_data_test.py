@@ -117,6 +117,16 @@ def test_sequences_have_a_target_at_every_position():
     check_targets((4, 5), np.zeros((4, 3)), 'sequence', '`y`')
 
 
+def test_an_info_has_one_value_for_each_client():
+  info = ClientInfo(['a', 'b'], [0, 1])
+  assert info.clusters.tolist() == [0, 1]
+  with pytest.raises(UserError, match=r'clusters has shape \(3,\); give each of the 2'):
+    ClientInfo(['a', 'b'], [0, 1, 2])
+  for wrong, named in ((info, '2 clients'), ({'names': ['a']}, r"\{'names'")):
+    with pytest.raises(UserError, match=f'ClientInfo of the 1 clients .* not {named}'):
+      FederatedData.from_arrays(np.ones((3, 2)), np.zeros(3, int), [3], info=wrong)
+
+
 def test_infos_of_as_many_clients_share_programs():
   one, other = ClientInfo(np.array(['a', 'b'])), ClientInfo(np.array(['c', 'd']))
   assert one == other

@@ -200,6 +200,26 @@ def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
   assert '(there: 0.25, now: 0.5)' in other.stderr
 
 
+def test_code_that_changed_since_a_run_began_is_warned_of(folder, tmp_path):
+  config = {'algorithm': 'own_fl:damped', 'model': 'mlp', 'dataset': 'digits'}
+  methods.check_name('own_fl:damped')
+  said = []
+  first = plugins.identity(config, tmp_path, said.append)
+  assert list(first['own_code']) == ['algorithm']
+  (tmp_path / 'config.json').write_text(json.dumps(config | first))
+  assert plugins.identity(config, tmp_path, said.append) == first
+  assert said == []
+  path = folder / 'own_fl.py'
+  code = path.read_text()
+  path.write_text(code + '# Changed.\n')
+  try:
+    assert plugins.identity(config, tmp_path, said.append) != first
+  finally:
+    path.write_text(code)
+  assert said[0].startswith('Warning: the file of own_fl:damped changed after the run')
+  assert plugins.identity(config | {'algorithm': 'fesem'}, tmp_path, None) == {}
+
+
 def test_own_callbacks_come_before_loggers(folder):
   found = watching.callbacks(
     {'callbacks': ['own_watch:both', 'own_watch:watch'], 'log_to': ['tensorboard'],

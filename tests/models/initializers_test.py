@@ -8,13 +8,15 @@ import pytest
 
 from fesem_jax import models
 from fesem_jax.core.types import Model
-from fesem_jax.models.initializers import pytorch
+from fesem_jax.models.initializers import with_pytorch_init
 from fesem_jax.utils.errors import UserError
 
 
 def layer_starts(name, shape, **options):
   model = models.build(name, shape, 10, **options)
-  return jax.device_get([m.init(jax.random.key(1)) for m in (model, pytorch(model))])
+  return jax.device_get(
+    [m.init(jax.random.key(1)) for m in (model, with_pytorch_init(model))]
+  )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def test_parameters_without_layers_are_refused():
   model = models.build('logistic', (4,), 3)
   listed = model._replace(init=lambda key: list(model.init(key).values()))
   with pytest.raises(UserError, match='`initializer=pytorch` needs'):
-    pytorch(listed)
+    with_pytorch_init(listed)
 
 
 def test_normalizations_keep_their_start():
@@ -74,7 +76,7 @@ def test_each_kernel_and_then_each_table_is_drawn_from_a_key_of_its_own():
     'last': {'kernel': zeros((4, 5)), 'bias': zeros(5)},
     'first': {'kernel': zeros((3, 4))},
   }
-  found = pytorch(Model(lambda key: layers, lambda params, x: x)).init(key)
+  found = with_pytorch_init(Model(lambda key: layers, lambda params, x: x)).init(key)
   # In the order of names: first, last; then the table.
   for i, (name, shape) in enumerate((('kernel', (4, 5)), ('bias', (5,)))):
     own = jax.random.fold_in(jax.random.fold_in(key, 1), i)

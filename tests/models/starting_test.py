@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax import algorithms, models
 from fesem_jax.core.algorithm import ClientModels
@@ -30,6 +30,8 @@ def test_a_model_starts_from_given_weights_whole_or_by_layer():
   given = weights()
   whole = jax.jit(starting.start_from(MODEL, given, 'here').init)(jax.random.key(0))
   chex.assert_trees_all_equal(flatten_dict(jax.device_get(whole), sep='/'), given)
+  nested = starting.start_from(MODEL, unflatten_dict(given, sep='/')).init
+  chex.assert_trees_all_equal(jax.jit(nested)(jax.random.key(1)), whole)
   some = starting.start_from(MODEL, given, 'here', ['dense*'])
   mixed = jax.device_get(jax.jit(some.init)(jax.random.key(0)))
   drawn = jax.device_get(jax.jit(MODEL.init)(jax.random.key(0)))

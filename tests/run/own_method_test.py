@@ -13,7 +13,7 @@ from fesem_jax.callbacks.scalars import scalars
 from fesem_jax.results import records
 from fesem_jax.run.programs import Programs
 from tests.support import helpers
-from tests.support.runs import simulated
+from tests.support.runs import federation, simulated
 
 # The cluster of each client at the start and after each of three rounds.
 CHOICES = [[0] * 7, [0] * 7, [0, 1, 0, 1, 0, 1, 0], [0, 1, 2, 1, 0, 1, 0]]
@@ -147,6 +147,61 @@ def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
   assert tags['moved'] == 2
 
 
+def changed(**parts):
+  """The method with another `init`, `step` or `deployed`, made of the old one."""
+  algorithm = scripted()
+  made = {name: part(getattr(algorithm, name)) for name, part in parts.items()}
+  return algorithm._replace(**made)
+
+
+def then(change):
+  """A function that changes what another returns."""
+  return lambda old: lambda *args: change(old(*args))
+
+
+@pytest.mark.parametrize(('algorithm', 'message'), [
+    (changed(step=then(lambda made: (made[0]._replace(round=1.0), made[1]))),
+     r'`step` .* float32\[\] at \.round, where `init` has int32\[\]'),
+    (changed(step=then(lambda made: (made[0]._replace(models={}), made[1]))),
+     r"a state with nothing at \.models\['dense0'\]"),
+    (changed(step=then(lambda made: made[0])), 'the new state and a RoundInfo'),
+    (changed(step=then(lambda made: (made[0], 0.5))), 'the new state and a RoundInfo'),
+    (changed(deployed=then(lambda used: used._replace(choice=used.choice + 4))),
+     r'gives client 0 the model 5, but `choice` must lie in 0\.\.2'),
+])  # fmt: skip
+def test_mistakes_of_a_method_are_one_sentence(algorithm, message):
+  with pytest.raises(fj.UserError, match=message):
+    scripted_run(algorithm)
+
+
+def test_a_function_that_builds_a_method_is_none():
+  with pytest.raises(fj.UserError, match='`algorithm` is a function, not an Algorithm'):
+    fj.simulate(scripted, *federation(), rounds=1)
+
+
+def test_models_of_all_clients_are_no_start_of_a_cohort():
+  local = helpers.local()
+  algorithm = fj.algorithms.build('fesem', local, num_clusters=2)
+
+  def step(state, data, cohort, key):
+    starts = fj.ClientModels(state.centers, state.assignment)
+    trained = fj.train_cohort(local, starts, data, cohort, key)
+    return state, trained.info()
+
+  with pytest.raises(fj.UserError, match=r'shape \(8,\), but the cohort 4 clients; of'):
+    scripted_run(algorithm._replace(step=step), clients_per_round=4)
+
+
+def test_a_workdir_is_of_the_start_the_rounds_and_what_is_deployed(tmp_path):
+  scripted_run(scripted(), workdir=tmp_path)
+  for other in (
+    changed(init=then(lambda s: s._replace(models=jax.tree.map(jnp.zeros_like, s[0])))),
+    changed(deployed=then(lambda used: used._replace(choice=used.choice * 0))),
+  ):
+    with pytest.raises(fj.UserError, match='another configuration: `program`'):
+      scripted_run(other, workdir=tmp_path)
+
+
 def history(moves, trained=1, **entries):
   of_rounds = [{'moved': m, 'trained': trained, **entries} for m in moves]
   return [{'cluster_sizes': [7]}, *of_rounds]
@@ -172,4 +227,4 @@ def test_the_package_shows_its_public_names_only():
   for name in fj.__all__:
     assert getattr(fj, name) is not None
   assert {'Clusters', 'train_cohort', 'cohort_losses', 'compare_clients'} <= {*dir(fj)}
-  assert not {'kmeans', 'sharding', 'writer', '__file__'} & {*dir(fj)}
+  assert not {'matching', 'sharding', 'writer', '__file__'} & {*dir(fj)}

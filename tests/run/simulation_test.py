@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -368,6 +369,10 @@ def test_splits_must_belong_together():
   algorithm = algorithms.build('fed_avg', local)
   with pytest.raises(UserError, match='same clients'):
     simulate(algorithm, train, test.reorder(np.arange(7)[::-1]), rounds=1)
+  reversed_info = dataclasses.replace(test.info, names=test.info.names[::-1])
+  renamed = dataclasses.replace(test, info=reversed_info)
+  with pytest.raises(UserError, match='client 0 is c0 in the training split and c6 in'):
+    simulate(algorithm, train, renamed, rounds=1)
   with pytest.raises(UserError, match='Client c1 has no training examples'):
     simulate(
       algorithm,
