@@ -176,7 +176,7 @@ def _described(label: str, found: Choice | UserError) -> list[str]:
   by = f'by {KINDS[found.by]} micro {found.figure.label} on validation examples'
   return [
     f'{chosen}, {by}, seeds {seeds_as_text(found.seeds)}.',
-    *tuning.warnings(label, found),
+    *map(in_flags, tuning.warnings(label, found)),
   ]
 
 
@@ -235,4 +235,5 @@ def row(
     if methods.applies(config, name)
   }
   found = tuning.row(label, values, choice)
-  return found | {'chosen': in_flags(found['chosen'])}
+  warnings = [in_flags(text) for text in found['warnings']]
+  return found | {'chosen': in_flags(found['chosen']), 'warnings': warnings}

@@ -43,10 +43,11 @@ class Choice(NamedTuple):
 
   Attributes:
     values: that are chosen; empty where every point diverged with some seed.
-    tried: every point of the grid.
+    tried: every point of the grid that the method can run with.
     seeds: that each point ran with.
     by: one of `paired.KINDS`.
     figure: what the scores are.
+    refused: the other points, and why the method cannot run with them.
   """
 
   values: Values
@@ -54,6 +55,7 @@ class Choice(NamedTuple):
   seeds: list[int]
   by: str
   figure: Figure = CLASSIFICATION.primary
+  refused: tuple[tuple[Values, UserError], ...] = ()
 
   @property
   def runs(self) -> int:
@@ -116,25 +118,33 @@ def search(
     tries: see `points`.
     seeds: of the runs; they should not be those that are reported.
     run: (point, seed) -> the summary of a run, None if it diverged; a point that
-      diverged with one seed is not chosen.
+      diverged with one seed, or raises a `UserError`, is not chosen.
     by: which models' first figure of the task decides, one of `paired.KINDS`.
 
   Raises:
-    UserError: without points or seeds.
+    UserError: without points or seeds, or if no point can run.
   """
   if not tries or not seeds:
     raise UserError('There is nothing to choose from: no values, or no seeds.')
-  found = [[run(point, seed) for seed in seeds] for point in tries]
+  ran, found, refused = [], [], []
+  for point in tries:
+    try:
+      found.append([run(point, seed) for seed in seeds])
+      ran.append(point)
+    except UserError as e:
+      refused.append((point, e))
+  if not ran:
+    raise refused[0][1]
   task = task_of(found)
   figure, column = task.primary, task.primary_column
   tried = [
     Tried(point, [None if s is None else s[by][column] for s in each])
-    for point, each in zip(tries, found, strict=True)
+    for point, each in zip(ran, found, strict=True)
   ]
   means = [-np.inf if t.mean is None else figure.better(t.mean) for t in tried]
   best = int(np.argmax(means))
   values = {} if means[best] == -np.inf else tried[best].values
-  return Choice(values, tried, list(seeds), by, figure)
+  return Choice(values, tried, list(seeds), by, figure, tuple(refused))
 
 
 def in_words(values: Values) -> str:
@@ -156,8 +166,12 @@ def grid_as_text(values: Iterable[Any]) -> str:
 
 
 def warnings(label: str, choice: Choice) -> list[str]:
-  """Sentences on chosen values of a method that are at the edge of their grid."""
-  return [
+  """Sentences on points that cannot run, and values at the edge of their grid."""
+  refused = [
+    f'Warning: {label} cannot run with {in_words(point)}: {reason}'
+    for point, reason in choice.refused
+  ]
+  return refused + [
     f'Warning: {label}: {name}={text_of(choice.values[name])} is at the edge of its '
     f'grid {grid_as_text(choice.grid[name])}; extend the grid.'
     for name in choice.at_edge

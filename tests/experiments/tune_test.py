@@ -104,6 +104,22 @@ def test_a_search_takes_the_best_mean_over_its_seeds():
       tuning.search(points, seeds, score)
 
 
+def test_points_that_cannot_run_leave_the_others_to_choose_from():
+  def run(values, seed):
+    if values['rate'] > 1:
+      raise UserError(f'rate {values["rate"]} is too large.')
+    return summary_of(values['rate'])
+
+  tries = [{'rate': rate} for rate in (0.5, 1, 3)]
+  found = tuning.search(tries, [0], run)
+  assert found.values == {'rate': 1}
+  assert [t.values['rate'] for t in found.tried] == [0.5, 1]
+  (said, _) = tuning.warnings('a', found)
+  assert said == 'Warning: a cannot run with rate=3: rate 3 is too large.'
+  with pytest.raises(UserError, match='rate 3 is too large'):
+    tuning.search(tries[2:], [0], run)
+
+
 @pytest.mark.parametrize(
   ('values', 'best', 'at_edge'),
   [
