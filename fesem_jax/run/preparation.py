@@ -144,7 +144,12 @@ def prepare(
     with progress_lines.waiting_for('a digest of the data'):
       identity = _identity(
         settings, phases, data, local, config,
-        lambda: digest_of_programs(algorithm, traced, like, data.train, init_key),
+        lambda: programs.once(
+          ('digest', algorithm),
+          lambda: digest_of_programs(algorithm, traced, like, data.train, init_key),
+          data.train,
+          first,
+        ),
       )  # fmt: skip
     checkpoints = opened.enter_context(claim_workdir(folder, identity, settings.resume))
   evaluation = Evaluation(
