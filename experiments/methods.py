@@ -13,6 +13,7 @@ from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError, argument, check_choice
 
 from . import plugins
@@ -175,8 +176,10 @@ def typed(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return dict(chosen)
   found, defaults = dict(chosen), options(name)
   for option in found.keys() & defaults.keys():
+    given = found[option]
+    text = given if isinstance(given, str) else text_of(given)
     try:
-      found[option] = plugins.value(str(found[option]), defaults[option])
+      found[option] = plugins.value(text, defaults[option])
     except ValueError as e:
       raise UserError(f'{argument("algorithm", name)}: {option}: {e}.') from e
   return found

@@ -52,7 +52,7 @@ class NewClients(NamedTuple):
   def config(self) -> dict[str, Any]:
     """The run's configuration as `run.run` takes it, with the rounds that were done."""
     config = self.run.config | {'rounds': self.run.summary['rounds']}
-    return {k: v for k, v in config.items() if k != 'data_digest'}
+    return {k: v for k, v in config.items() if k not in ('data_digest', 'own_code')}
 
 
 def load(workdir: pathlib.Path, data_dir: str) -> NewClients:

@@ -89,10 +89,20 @@ def running(flag: str, name: str) -> Iterator[None]:
     ) from e
 
 
+@functools.cache
+def _code(name: str) -> str:
+  """Digest of the file of MODULE:FUNCTION when this process first ran it."""
+  path = getattr(sys.modules.get(name.partition(':')[0]), '__file__', None)
+  code = b''
+  with contextlib.suppress(OSError):
+    code = pathlib.Path(path).read_bytes() if path else b''
+  return hashlib.sha256(code).hexdigest()[:16]
+
+
 def identity(
   config: Mapping[str, Any], workdir: pathlib.Path, say: Callable[[str], None]
 ) -> dict[str, dict[str, str]]:
-  """What says which files of the user's code a configuration runs.
+  """Digests of the files of the user's own code that a configuration runs.
 
   A run goes on after a change of the code, with a warning: it may be that of a comment.
 
@@ -105,18 +115,14 @@ def identity(
     'own_code': flag -> digest of the file of the user's method, model or data; nothing
     without any.
   """
-  found = {}
-  for flag in ('algorithm', 'model', 'dataset'):
-    if is_own(config[flag]):
-      module = sys.modules.get(config[flag].partition(':')[0])
-      path = getattr(module, '__file__', None)
-      with contextlib.suppress(OSError):
-        code = pathlib.Path(path).read_bytes() if path else b''
-        found[flag] = hashlib.sha256(code).hexdigest()[:16]
+  flags = ('algorithm', 'model', 'dataset')
+  found = {flag: _code(config[flag]) for flag in flags if is_own(config[flag])}
   if not found:
     return {}
-  there = (metrics_file.read_config(workdir) or {}).get('own_code', found)
-  if names := [config[flag] for flag in found if there.get(flag) != found[flag]]:
+  old = metrics_file.read_config(workdir) or {}
+  there = old.get('own_code', found)
+  same = [flag for flag in found if old.get(flag) == config[flag]]
+  if names := [config[flag] for flag in same if there.get(flag) != found[flag]]:
     say(
       f'Warning: the file of {" and ".join(dict.fromkeys(names))} changed after the '
       f'run in {workdir} had begun: its finished rounds are of the earlier code. '
@@ -188,7 +194,7 @@ def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
     if not equals:
       raise UserError(f'{named} is not NAME=VALUE,NAME=VALUE.')
     if name not in allowed:
-      known = ', '.join(allowed) or 'none; they are the arguments after a bare *'
+      known = ', '.join(allowed) or 'none (options are keyword-only arguments)'
       raise UserError(f'{named}: there is no option {name}; there are: {known}.')
     if name in found:
       raise UserError(f'{named} sets {name} twice.')

@@ -28,7 +28,8 @@ fesem-reproduce --page                   # this page
 
 `--data_dir` or the environment variable `FESEM_DATA_DIR` names the folder of the data.
 
-In the source tree, `make reproduce PAPER=p_fed_me` runs the last two commands.
+In the source tree, `make reproduce PAPER=p_fed_me` runs all cells of a paper and writes
+this page.
 
 Each cell shows the mean over its seeds and, with several seeds, the standard
 deviation. The verdict is *within noise* if the difference lies inside a 95 % interval

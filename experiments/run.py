@@ -277,10 +277,10 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
-  before = metrics_file.read_summary(workdir) or {}
+  before = metrics_file.saved_rounds(workdir)
   result = run(config, experiment_flags.machine(), workdir, say=_say)
-  if before.get('rounds') == result.summary['rounds']:
-    _say('Note: the run had been finished before; nothing was trained.')
+  if result.summary['rounds'] in before and not f.quiet:
+    _say('Note: this run was already finished; nothing was trained.')
   _say(outcome.text(result, f.report))
   if f.regret and not f.quiet and not result.summary['clusters']:
     _say(

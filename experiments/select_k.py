@@ -53,8 +53,8 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
+from . import plugins, starts, unused
 from . import select_k_table as table
-from . import starts, unused
 from .build import build_local, build_model, check_numbers, load_data
 from .run import run_unless_diverged
 from .start import no_positional, start
@@ -129,7 +129,7 @@ def silhouettes_of_seeds(
   for config in configs:
     without = ('num_clusters', 'rounds')
     own = {k: v for k, v in config.items() if k not in without}
-    own |= starts.identity(config)
+    own |= plugins.identity(config, workdir, print) | starts.identity(config)
     identity = own | {'num_clusters_list': list_of_k, 'data_digest': digest}
     path = workdir / 'silhouettes' / f'seed{config["seed"]}.json'
     held = _read(path)

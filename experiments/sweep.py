@@ -124,6 +124,7 @@ def run_all(
   points: list[Point] = []
   called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
   finished: list[Comparison] = []
+  ran = False
   for value, by_label in zip(values, found, strict=True):
     place = f'{name}={text_of(value)}'
     print(f'{printable(place, 255)}:')
@@ -134,9 +135,10 @@ def run_all(
     known = finished[0].reported | finished[-1].reported
     here = {label: known[label] for label in by_label}
     points += points_of(value, here, found_there.report)
-    if any(here.values()):  # A table of an earlier command stays if nothing can run.
+    ran = ran or any(here.values())
+    if ran:  # A table of an earlier command stays if nothing can run.
       write(points, called, workdir)
-  if not any(runs for each in finished for runs in each.summaries.values()):
+  if not ran:
     finished[0].check()
   print()
   print(as_markdown(points, called))

@@ -170,21 +170,26 @@ def _described(label: str, found: Choice | UserError) -> list[str]:
   """What is printed of one method's search."""
   if isinstance(found, UserError):
     return [f'{label} cannot be tuned: {in_flags(str(found))}']
+  warnings = [in_flags(text) for text in tuning.warnings(label, found)]
   if not found.values:
-    return [f'{label}: diverged with every {", ".join(found.grid)}; given values kept.']
+    grid = ', '.join(found.grid)
+    return [f'{label}: diverged with every {grid}; given values kept.', *warnings]
   chosen = f'{label}: {in_words(found.values)}'
   by = f'by {KINDS[found.by]} micro {found.figure.label} on validation examples'
   return [
     f'{chosen}, {by}, seeds {seeds_as_text(found.seeds)}.',
-    *map(in_flags, tuning.warnings(label, found)),
+    *warnings,
   ]
 
 
 def check(choices: dict[str, Choice | UserError]) -> None:
   """Raises `UserError` if a method could not be tuned."""
   for label, found in choices.items():
-    if isinstance(found, UserError):
-      raise UserError(f'{label} cannot be tuned: {found}') from found
+    refused = [(found, found)] if isinstance(found, UserError) else found.refused
+    for _, e in refused:
+      # Points of a grid may be impossible; folders of other runs are a mistake.
+      if e is found or str(e).startswith(('`workdir', 'The workdir')):
+        raise UserError(f'{label} cannot be tuned: {e}') from e
 
 
 def applied(by_label: ByLabel, choices: dict[str, Choice | UserError]) -> ByLabel:

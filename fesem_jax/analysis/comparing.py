@@ -274,10 +274,12 @@ def tune(
 
   Returns:
     Label of each method that takes some of the hyperparameters -> `tuning.Choice`, for
-    `compare`. A warning names chosen values at the edge of their grid.
+    `compare`. Warnings name values that a method cannot run with, and chosen ones at
+    the edge of their grid.
 
   Raises:
-    UserError: on a hyperparameter that no method takes, or a method that cannot run.
+    UserError: on a hyperparameter that no method takes, or a method that can run with
+      none of the values.
   """
   check_choice('by', by, tuple(paired.KINDS))
   for name in grid:

@@ -192,7 +192,7 @@ def _rounds_heads(targets: Sequence[float], task: Task) -> list[str]:
 def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:
   """A figure as text, its mean and standard deviation on either side of `join`."""
   task, value = tasks.of(row), row[f'{kind}_{column}']
-  if value is None and kind == 'unseen' and row[f'finetuned_{task.primary_column}']:
+  if value is None and row[f'finetuned_{task.primary_column}']:
     return ''
   if value is None:
     return 'diverged' if row['diverged'] else 'not run'
@@ -233,7 +233,9 @@ def as_markdown(table: Table) -> str:
   """The table as Markdown."""
   task = _task(table)
   keys = [(kind, column) for kind in _kinds(table) for column in _columns(table)]
-  heads = [f'{kind.replace("_", " ")} {_heading(task, c)}' for kind, c in keys]
+  heads = [
+    in_markdown(f'{kind.replace("_", " ")} {_heading(task, c)}') for kind, c in keys
+  ]
   targets = _targets(table)
   rows = [
     [

@@ -341,7 +341,9 @@ class FederatedData:
     if info is None:
       info = ClientInfo(np.array([str(i) for i in client_ids]))
     elif not isinstance(info, ClientInfo) or len(info.names) != len(sizes):
-      given = f'{len(info.names)} clients' if isinstance(info, ClientInfo) else info
+      given = type(info).__name__
+      if isinstance(info, ClientInfo):
+        given = f'one of {len(info.names)}'
       raise UserError(
         f'`info` must be a ClientInfo of the {len(sizes)} clients of `sizes`, not '
         f'{given}.'

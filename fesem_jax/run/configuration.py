@@ -6,7 +6,8 @@ from typing import Any
 from fesem_jax.utils.errors import UserError
 
 # What may change between two runs of one workdir: it decides where and how fast a
-# run happens, how long it is and what is reported, not its results; or only warns.
+# run happens, how long it is and what is reported, not its results. A change of
+# `own_code` only gives a warning.
 _FREE = {
   'workdir', 'data_dir', 'resume', 'rounds', 'clients_per_chunk', 'shared_start',
   'num_devices', 'tensorboard', 'checkpoint_every', 'patience', 'own_code',

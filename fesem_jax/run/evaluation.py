@@ -120,12 +120,13 @@ class Evaluation:
     measured, assignment = jax.tree.unflatten(whole, moved)
     deployed, finetuned, failed = measured
     count = self.num_models(state)
-    if assignment is not None:  # K of clients that have yet to join.
-      outside = np.flatnonzero((assignment < 0) | (assignment > count))
+    if assignment is not None:
+      real = assignment[: self.num_clients]  # Without the clients that pad the data.
+      outside = np.flatnonzero((real < 0) | (real >= count))
       if len(outside):
         raise UserError(
-          f'`deployed` of the method gives client {outside[0]} the model '
-          f'{assignment[outside[0]]}, but `choice` must lie in 0..{count - 1}.'
+          f'`deployed` of the method gives client {self._train.info.names[outside[0]]} '
+          f'the model {real[outside[0]]}, but `choice` must lie in 0..{count - 1}.'
         )
     return Measured(deployed, finetuned, failed, assignment, count)
 

@@ -55,7 +55,9 @@ def step_of(algorithm: Algorithm, clients: bool = False) -> Step:
 def _without_clients(with_clients: Step) -> Step:
   def step(*args: Any) -> tuple[Any, RoundInfo]:  # Digests of runs hold its name.
     made = with_clients(*args)
-    if not (isinstance(made, tuple) and isinstance(made[-1], RoundInfo)):
+    if not (
+      isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], RoundInfo)
+    ):
       raise UserError('`step` of the method must return the new state and a RoundInfo.')
     state, info = made
     return state, info._replace(clients=None)

@@ -93,8 +93,8 @@ def train_cohort(
   for x in jax.tree.leaves(starts[1:]):
     if x.shape[:1] != (count,):
       raise UserError(
-        f'`starts` has an array of shape {x.shape}, but the cohort {count} clients; '
-        'of the models of all clients, `starts.of(cohort)` takes those of the cohort.'
+        f'`starts` has an array of shape {x.shape}, but the cohort has {count} '
+        'clients; if it holds the models of all clients, pass `starts.of(cohort)`.'
       )
   parts = (
     starts[1:], anchor and anchor[1:], correction and correction.own, epochs, factors

@@ -122,7 +122,7 @@ def test_an_info_has_one_value_for_each_client():
   assert info.clusters.tolist() == [0, 1]
   with pytest.raises(UserError, match=r'clusters has shape \(3,\); give each of the 2'):
     ClientInfo(['a', 'b'], [0, 1, 2])
-  for wrong, named in ((info, '2 clients'), ({'names': ['a']}, r"\{'names'")):
+  for wrong, named in ((info, 'one of 2'), ({'names': ['a']}, 'dict')):
     with pytest.raises(UserError, match=f'ClientInfo of the 1 clients .* not {named}'):
       FederatedData.from_arrays(np.ones((3, 2)), np.zeros(3, int), [3], info=wrong)
 

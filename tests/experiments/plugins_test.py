@@ -212,10 +212,12 @@ def test_code_that_changed_since_a_run_began_is_warned_of(folder, tmp_path):
   path = folder / 'own_fl.py'
   code = path.read_text()
   path.write_text(code + '# Changed.\n')
+  plugins._code.cache_clear()
   try:
     assert plugins.identity(config, tmp_path, said.append) != first
   finally:
     path.write_text(code)
+    plugins._code.cache_clear()
   assert said[0].startswith('Warning: the file of own_fl:damped changed after the run')
   assert plugins.identity(config | {'algorithm': 'fesem'}, tmp_path, None) == {}
 

@@ -166,8 +166,9 @@ def then(change):
      r"a state with nothing at \.models\['dense0'\]"),
     (changed(step=then(lambda made: made[0])), 'the new state and a RoundInfo'),
     (changed(step=then(lambda made: (made[0], 0.5))), 'the new state and a RoundInfo'),
+    (changed(step=then(lambda made: (*made, made[1]))), 'new state and a RoundInfo'),
     (changed(deployed=then(lambda used: used._replace(choice=used.choice + 4))),
-     r'gives client 0 the model 5, but `choice` must lie in 0\.\.2'),
+     r'gives client c\d the model 5, but `choice` must lie in 0\.\.2'),
 ])  # fmt: skip
 def test_mistakes_of_a_method_are_one_sentence(algorithm, message):
   with pytest.raises(fj.UserError, match=message):
@@ -188,7 +189,7 @@ def test_models_of_all_clients_are_no_start_of_a_cohort():
     trained = fj.train_cohort(local, starts, data, cohort, key)
     return state, trained.info()
 
-  with pytest.raises(fj.UserError, match=r'shape \(8,\), but the cohort 4 clients; of'):
+  with pytest.raises(fj.UserError, match=r'shape \(8,\), but the cohort has 4 clients'):
     scripted_run(algorithm._replace(step=step), clients_per_round=4)
 
 
