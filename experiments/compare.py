@@ -208,7 +208,8 @@ def main(argv: list[str]) -> None:
   paired.check_reference(f.reference, list(by_label))
   reported = range(f.seed, f.seed + f.num_seeds)
   watching.callbacks(experiment_flags.machine())  # Raises before the first run.
-  search = tune.parse(f.tune, f.tune_by, f.tune_first_seed, f.tune_seeds, reported)
+  own = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
+  search = tune.parse(f.tune, f.tune_by, f.tune_first_seed, f.tune_seeds, reported, own)
   check_groups(by_label)
   with locked(workdir) as alone:
     if alone:
@@ -244,8 +245,9 @@ if __name__ == '__main__':
     'tune',
     [],
     'FLAG:VALUE,VALUE, e.g. learning_rate:0.01,0.03,0.1: for each method the value '
-    'that is best on validation examples held out of the training split. Given for '
-    'several flags, every combination of the values that a method has is tried.',
+    'that is best on validation examples held out of the training split. FLAG may be '
+    'an option of a method of your own. Given for several flags, every combination of '
+    'the values that a method has is tried.',
   )
   flags.DEFINE_enum(
     'tune_by',

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from absl import flags
@@ -62,6 +62,12 @@ def options(name: str) -> dict[str, Any]:
 def _own(name: str) -> Callable[..., Any]:
   """The factory of a method of the user's own."""
   return plugins.load('algorithm', name, 'local')
+
+
+def options_of_own(names: Iterable[str]) -> dict[str, Any]:
+  """Options, with their defaults, of those methods that are the user's own."""
+  own = [options(name) for name in names if plugins.is_own(name)]
+  return {option: default for each in own for option, default in each.items()}
 
 
 def folder_of(label: str) -> str:

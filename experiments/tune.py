@@ -1,10 +1,12 @@
 """Chooses flags' values for each method on validation examples (--tune)."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from absl import flags
@@ -17,7 +19,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from . import methods
+from . import methods, plugins
 from .build import check_numbers
 from .errors import in_flags
 from .run import run_unless_diverged
@@ -34,17 +36,26 @@ _NOT_TUNED = (
 MOST_SEEDS = 10_000
 
 
-def parse_search(text: str, flag: str = 'tune') -> tuple[str, list[Any]]:
-  """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --vary."""
+def parse_search(
+  text: str, flag: str = 'tune', own: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[str, list[Any]]:
+  """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --vary.
+
+  Args:
+    text: the value.
+    flag: that has it.
+    own: options of methods of the user's own, with their defaults.
+  """
   name, _, values = text.partition(':')
   tunable = (*experiment_flags.common(), *methods.all_options())
-  if not values or name not in tunable or name in _NOT_TUNED:
+  if not values or name not in (*tunable, *own) or name in _NOT_TUNED:
     raise UserError(
       f'--{flag}={text} is not FLAG:VALUE,VALUE with a flag of data, model, training, '
-      'run or methods (but seed and num_clusters), e.g. learning_rate:0.1,1; for '
-      'options of a method of your own, list it with each value in --algorithms.'
+      'run or methods (but seed and num_clusters), e.g. learning_rate:0.1,1.'
     )
-  parse, found = flags.FLAGS[name].parser.parse, []
+  of_own = functools.partial(plugins.value, default=own.get(name))
+  parse = flags.FLAGS[name].parser.parse if name in tunable else of_own
+  found = []
   for value in values.split(','):
     try:
       found.append(parse(value))
@@ -71,14 +82,19 @@ class Search:
 
 
 def parse(
-  texts: Iterable[str], by: str, first: int | None, count: int, reported: range
+  texts: Iterable[str],
+  by: str,
+  first: int | None,
+  count: int,
+  reported: range,
+  own: Mapping[str, Any] = MappingProxyType({}),
 ) -> Search | None:
   """The search that --tune, --tune_by, --tune_first_seed and --tune_seeds ask for.
 
   None without --tune. Of two searches of one flag, the later counts. Tuning seeds may
-  not be among the reported ones.
+  not be among the reported ones. `own` is that of `parse_search`.
   """
-  grid = dict(parse_search(text) for text in texts if text)
+  grid = dict(parse_search(text, own=own) for text in texts if text)
   if not grid:
     return None
   start = reported.start + MOST_SEEDS if first is None else first

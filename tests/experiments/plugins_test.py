@@ -316,6 +316,14 @@ def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
   assert type(config['shift']) is float
   with refuses("--algorithm=own_fl:damped: fatal: '0.5' is no int"):
     tune.points('own_fl:damped', config, {'fatal': [0.5]})
+  # They are tuned as options of this package are.
+  own = methods.options_of_own(['fesem', 'own_fl:damped'])
+  assert tune.parse_search('shift:1,0.5', own=own) == ('shift', [1.0, 0.5])
+  assert tune.points('own_fl:damped', config, {'shift': [0.5]}) == [{'shift': 0.5}]
+  with refuses("--tune=fatal:x: 'x' is no value of --fatal"):
+    tune.parse_search('fatal:x', own=own)
+  with refuses('--tune=shift:1 is not FLAG:VALUE'):
+    tune.parse_search('shift:1')
 
 
 def test_an_option_that_holds_a_path_stays_in_the_workdir():
