@@ -177,6 +177,8 @@ def differences(summaries: Summaries, reference: str = '') -> Differences:
 def as_markdown(found: Differences, honest: bool = False) -> str:
   """A table for each kind of figures; empty where there is nothing to compare.
 
+  Differences in favor of a method whose interval excludes zero are bold.
+
   Args:
     found: see `differences`.
     honest: whether figures are of the honest clients.
@@ -191,18 +193,21 @@ def as_markdown(found: Differences, honest: bool = False) -> str:
     lines = [
       f'{name.capitalize()} micro {of.label}{of_honest} minus that of '
       f'{in_markdown(found["reference"])}{unit}: mean of the differences of each seed, '
-      'and their 95 % interval (Student t; not adjusted for the number of methods)',
+      'and their 95 % interval (Student t; not adjusted for the number of methods); '
+      'bold where it excludes zero in favor of the method',
       '',
     ]
     rows, digits = [], of.digits + 1
     most = max(row['pairs'] for row in found[kind])
     for row in found[kind]:
-      interval = 'one seed: no interval'
+      interval, difference = 'one seed: no interval', f'{row["mean"]:+.{digits}f}'
       if row['low'] is not None:
+        if (row['low'] > 0) if of.higher_is_better else (row['high'] < 0):
+          difference = f'**{difference}**'
         interval = f'{row["low"]:+.{digits}f} to {row["high"]:+.{digits}f}'
         if row['pairs'] < most:
           interval += f' ({row["pairs"]} seeds)'
-      rows.append((in_markdown(row['method']), f'{row["mean"]:+.{digits}f}', interval))
+      rows.append((in_markdown(row['method']), difference, interval))
     lines += markdown(['method', 'difference', '95 % interval'], rows)
     parts.append('\n'.join(lines) + '\n')
   return '\n'.join(parts)

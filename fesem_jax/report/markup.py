@@ -14,7 +14,7 @@ def escaped(value: object, limit: int = 255) -> str:
 
 
 def from_markdown(text: str, name: str) -> str:
-  """Tables and paragraphs of Markdown as HTML; wide tables scroll on their own.
+  """Tables, paragraphs and bold text of Markdown as HTML; wide tables scroll alone.
 
   Args:
     text: as `text_tables.markdown` writes it.
@@ -22,7 +22,8 @@ def from_markdown(text: str, name: str) -> str:
   """
   from markdown_it import MarkdownIt  # An optional dependency.
 
-  parser = MarkdownIt('zero', {'html': False}).enable(['table', 'escape', 'entity'])
+  rules = ['table', 'escape', 'entity', 'emphasis', 'balance_pairs']
+  parser = MarkdownIt('zero', {'html': False}).enable(rules)
   scrolled = (
     f'<div class="wide" tabindex="0" role="region" aria-label="{escaped(name)}"><table>'
   )

@@ -120,6 +120,24 @@ def test_intervals_of_fewer_seeds_say_so():
   ]  # fmt: skip
 
 
+def test_differences_that_favor_a_method_beyond_its_interval_are_bold():
+  def lines(**runs):
+    found = paired.differences(runs, 'a')
+    return paired.as_markdown(found).split('\n\nFine')[0].splitlines()[4:]
+
+  accuracies = {
+    'a': [summary(0.5), summary(0.5)],
+    'b': [summary(0.61), summary(0.6)],
+    'c': [summary(0.41), summary(0.4)],
+  }
+  better, worse = lines(**accuracies)
+  assert better.startswith('| b | **+10.50** | +4.15 to +16.85 |')
+  assert worse.startswith('| c | -9.50 | -15.85 to -3.15 |')
+  better, worse = lines(a=of_rmse(0.5, 0.5), b=of_rmse(0.41, 0.4), c=of_rmse(0.61, 0.6))
+  assert better.startswith('| b | **-0.0950** |')
+  assert worse.startswith('| c | +0.1050 |')
+
+
 def test_a_method_with_fewer_finished_seeds_may_be_the_best():
   summaries = {'a': [summary(0.5), summary(0.75)], 'b': [summary(0.875), None]}
   assert paired.best(summaries) == 'b'
