@@ -17,7 +17,7 @@ from fesem_jax.utils.palette import PALETTE, color_of
 def draw(file: pathlib.Path) -> None:
   """Draws the last run of a file of results, as .png and .svg beside it."""
   run = json.loads(file.read_text())['runs'][-1]
-  for path in save(recovery(run['rows']), file):
+  for path in save(recovery(run['rows']), file.with_suffix('')):
     print(f'{path}: {run["flags"]}')
 
 

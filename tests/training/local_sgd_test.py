@@ -15,6 +15,7 @@ from fesem_jax.training.batch_losses import OwnStep
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.local_sgd import _together
 from fesem_jax.training.objective import Correction
+from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
 from tests.support.methods import assert_close, unflatten
 
@@ -138,9 +139,10 @@ def test_folds_know_whose_models_they_get():
 def test_what_is_not_of_the_cohort_is_refused():
   data, local = helpers.federation(SIZES), helpers.local()
   three, four = models(local, 3), models(local, 4)
+  for starts in (ClientModels(four, jnp.array([0, 1, 2])), ClientModels(own=three)):
+    with pytest.raises(UserError, match='but the cohort has 4 clients'):
+      train(local, data, starts)
   for starts, options in (
-    (ClientModels(four, jnp.array([0, 1, 2])), {}),
-    (ClientModels(own=three), {}),
     (ClientModels(own=four), {'penalty': 0.1, 'anchor': ClientModels(own=three)}),
     (
       ClientModels(own=four),
