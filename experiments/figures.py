@@ -54,7 +54,7 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
     raise UserError(f'--output={output} must name a file, e.g. partitions.png.')
   chosen = experiment_flags.data_choice()
   check_numbers(chosen)
-  for note in unused.notes_on_partitions(chosen | {'partition': '+'.join(names)}):
+  for note in unused.notes_on_needs(chosen | {'partition': '+'.join(names)}):
     print(f'Note: {in_flags(note)}')
   dataset = chosen.pop('dataset')
   panels = {}

@@ -151,7 +151,7 @@ def main(argv: list[str]) -> None:
   f = flags.FLAGS
   chosen = experiment_flags.data_choice()
   check_numbers(chosen)
-  for note in unused.notes_on_partitions(chosen):
+  for note in unused.notes_on_needs(chosen):
     print(f'Note: {in_flags(note)}')
   train, test = data.load(chosen.pop('dataset'), data_dir=f.data_dir, **chosen)
   train, test = subsample(train, test, f.max_clients, f.seed)

@@ -99,6 +99,10 @@ class Recipe(NamedTuple):
       raise UserError(f'{argument("cells", name)} is none of {self.name}: {known}.')
     return found
 
+  def source_of(self, cell: Cell) -> Cell:
+    """The cell whose runs a cell reads, mostly itself."""
+    return self.cell(cell.runs_of) if cell.runs_of else cell
+
   def small_flags(self) -> list[str]:
     """Flags of the run that `small_value` is of."""
     return [*self.cell(self.small_cell).flags, *self.small, '--seed=0']

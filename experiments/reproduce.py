@@ -161,7 +161,7 @@ def reproduce(
   """
   wanted = [recipe.cell(name) for name in chosen] if chosen else list(recipe.cells)
   for cell in wanted:
-    source = recipe.cell(cell.runs_of) if cell.runs_of else cell
+    source = recipe.source_of(cell)
     folder = workdir / recipe.name / source.name
     finished = ledger.read(kept, recipe.name, source.name) is not None
     if source.hours > budget and not finished:
@@ -222,8 +222,8 @@ def cells_of(recipe: Recipe, kept: pathlib.Path) -> str:
   for cell in recipe.cells:
     done = 'yes' if ledger.read(kept, recipe.name, cell.name) is not None else 'no'
     published = '-' if cell.published is None else f'{cell.published:g}'
-    source = recipe.cell(cell.runs_of) if cell.runs_of else cell
-    rows.append([cell.name, published, done, f'{source.hours:.2g}', cell.row])
+    hours = f'{recipe.source_of(cell).hours:.2g}'
+    rows.append([cell.name, published, done, hours, cell.row])
   return '\n'.join([recipe.title, *text_tables.aligned(rows, left=(0, 4))])
 
 
@@ -235,11 +235,10 @@ def main(argv: list[str]) -> None:
     os.environ['FESEM_DATA_DIR'] = f.data_dir
   if f.cells and len(f.paper) != 1:
     raise UserError(f'{argument("cells", ",".join(f.cells))} needs one --paper.')
-  if f.list and f.paper not in ([], ['all']):
-    print('\n\n'.join(cells_of(recipes.read(name), kept) for name in f.paper))
-    return
   if f.list:
-    print(listed(recipes.names(), kept))
+    of_all = f.paper in ([], ['all'])
+    tables = [cells_of(recipes.read(name), kept) for name in f.paper if not of_all]
+    print('\n\n'.join(tables or [listed(recipes.names(), kept)]))
     return
   if not f.paper and not f.page and not f.check:
     raise UserError('Name a --paper (--list shows them), or ask for the --page.')

@@ -77,17 +77,6 @@ def parse_list(values: Sequence[str]) -> list[int]:
   return found
 
 
-def check_left_out(**reasons: str) -> None:
-  """Raises `UserError` on flags that are not at their defaults.
-
-  Args:
-    **reasons: flag -> why this binary does not use it.
-  """
-  for name, reason in reasons.items():
-    if flags.FLAGS[name].value != flags.FLAGS[name].default:
-      raise UserError(f'--{name} does not apply: {reason}.')
-
-
 def choose_clients(
   config: dict[str, Any], data_dir: str, count: int
 ) -> tuple[FederatedData, FederatedData]:
@@ -280,7 +269,7 @@ def main(argv: list[str]) -> None:
     raise UserError(
       '--evaluate_on=test does not apply: choosing K never sees test examples.'
     )
-  check_left_out(
+  unused.check_left_out(
     unseen_fraction='all chosen clients take part',
     corrupt='all clients are honest',
     report='each K is measured after its last round',

@@ -36,7 +36,7 @@ from fesem_jax.utils.text_tables import aligned
 from . import flags as experiment_flags
 from . import unused
 from .build import build_local, build_model, check_numbers
-from .select_k import check_left_out, parse_list, some_clients
+from .select_k import parse_list, some_clients
 from .start import no_positional, start
 
 # Column of the printed table -> field of a row, and the digits that are shown.
@@ -136,7 +136,7 @@ def main(argv: list[str]) -> None:
     raise UserError('--num_clusters_list must begin with 2 or more.')
   if 'num_clusters' in experiment_flags.chosen_options():
     raise UserError('--num_clusters does not apply; give --num_clusters_list.')
-  check_left_out(
+  unused.check_left_out(
     unseen_fraction='all chosen clients are compared',
     corrupt='all clients are honest',
     report='no model is trained',

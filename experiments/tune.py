@@ -201,11 +201,8 @@ def _described(label: str, found: Choice | UserError) -> list[str]:
 def check(choices: dict[str, Choice | UserError]) -> None:
   """Raises `UserError` if a method could not be tuned."""
   for label, found in choices.items():
-    refused = [(found, found)] if isinstance(found, UserError) else found.refused
-    for _, e in refused:
-      # Points of a grid may be impossible; folders of other runs are a mistake.
-      if e is found or str(e).startswith(('`workdir', 'The workdir')):
-        raise UserError(f'{label} cannot be tuned: {e}') from e
+    if isinstance(found, UserError):
+      raise UserError(f'{label} cannot be tuned: {found}') from found
 
 
 def applied(by_label: ByLabel, choices: dict[str, Choice | UserError]) -> ByLabel:

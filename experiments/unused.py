@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from absl import flags
+
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.partitions.value import OF
 from fesem_jax.training.plain_sgd import is_plain_sgd
@@ -135,12 +137,23 @@ def check(
     )
 
 
-def notes_on_partitions(config: Config) -> list[str]:
-  """The `notes` on flags of partitions that the data of a configuration do not use."""
+def check_left_out(**reasons: str) -> None:
+  """Raises `UserError` on flags that are not at their defaults.
+
+  Args:
+    **reasons: flag -> why this binary does not use it.
+  """
+  for name, reason in reasons.items():
+    if flags.FLAGS[name].value != flags.FLAGS[name].default:
+      raise UserError(f'--{name} does not apply: {reason}.')
+
+
+def notes_on_needs(config: Config) -> list[str]:
+  """The `notes` on flags that are for other values of the flags in a configuration."""
   return [
     _without_effect(config, flag, f'it is for {what}')
     for flag, (what, fits) in _NEEDS.items()
-    if flag in OF and config[flag] != _DEFAULTS[flag] and not fits(config)
+    if flag in config and config[flag] != _DEFAULTS[flag] and not fits(config)
   ]
 
 
@@ -151,11 +164,7 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
   they are no mistakes.
   """
   config = experiment_flags.filled(config)
-  name, said = config['algorithm'], []
-  for flag, (what, fits) in _NEEDS.items():
-    if flag not in OF and config[flag] != _DEFAULTS[flag] and not fits(config):
-      said.append(_without_effect(config, flag, f'it is for {what}'))
-  said += notes_on_partitions(config)
+  name, said = config['algorithm'], notes_on_needs(config)
   if not config['eval_every']:
     reason = 'with `eval_every=0` only the last round is measured'
     if machine.get('report', 'last') != 'last':

@@ -17,7 +17,8 @@ from fesem_jax.cohorts.sampling import everyone, sample_clients
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.federated_data import ClientInfo, FederatedData
+from fesem_jax.core.client_info import ClientInfo
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients

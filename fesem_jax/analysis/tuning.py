@@ -9,7 +9,7 @@ import numpy as np
 from fesem_jax.evaluation.paired import KINDS, task_of
 from fesem_jax.tasks import CLASSIFICATION, Figure
 from fesem_jax.utils.display import in_markdown, text_of
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, WorkdirError
 from fesem_jax.utils.text_tables import markdown
 
 # Values by the name of what is tuned.
@@ -118,11 +118,11 @@ def search(
     tries: see `points`.
     seeds: of the runs; they should not be those that are reported.
     run: (point, seed) -> the summary of a run, None if it diverged; a point that
-      diverged with one seed, or raises a `UserError`, is not chosen.
+      diverged with one seed, or raises a `UserError` about it, is not chosen.
     by: which models' first figure of the task decides, one of `paired.KINDS`.
 
   Raises:
-    UserError: without points or seeds, or if no point can run.
+    UserError: without points or seeds, if no point can run, or a `WorkdirError`.
   """
   if not tries or not seeds:
     raise UserError('There is nothing to choose from: no values, or no seeds.')
@@ -131,6 +131,8 @@ def search(
     try:
       found.append([run(point, seed) for seed in seeds])
       ran.append(point)
+    except WorkdirError:  # Says nothing of the point.
+      raise
     except UserError as e:
       refused.append((point, e))
   if not ran:

@@ -1,4 +1,4 @@
-"""The examples of all clients, with what is known of the clients."""
+"""The examples of all clients."""
 
 import dataclasses
 import math
@@ -8,49 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax import tasks
+from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.types import HostOrDeviceArray
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ClientInfo:
-  """Names and true clusters of the clients, on the host; never traced.
-
-  Two objects with equal numbers of clients are equal, so that data that differ in
-  content only share one compiled program.
-
-  Attributes:
-    names: [M] strings, e.g. writer ids.
-    clusters: [M] true cluster of each client, int or, if clusters have names, strings;
-      None if unknown.
-    cluster_names: names of clusters 0, 1, ... if `clusters` are int, e.g. '90 degrees';
-      None if they have no names. Figures show them.
-
-  Raises:
-    UserError: unless `names` and `clusters` have one value for each client.
-  """
-
-  names: np.ndarray
-  clusters: np.ndarray | None = None
-  cluster_names: tuple[str, ...] | None = None
-
-  def __post_init__(self) -> None:
-    for field in ('names', 'clusters'):
-      if (value := getattr(self, field)) is not None:
-        object.__setattr__(self, field, np.asarray(value))
-        if getattr(self, field).shape != self.names.shape or self.names.ndim != 1:
-          raise UserError(
-            f'`ClientInfo`: {field} has shape {getattr(self, field).shape}; give '
-            f'each of the {self.names.size} clients in `names` one value.'
-          )
-
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, ClientInfo) and len(self.names) == len(other.names)
-
-  def __hash__(self) -> int:
-    return hash(len(self.names))
 
 
 def scale_of(x: Rows, where: str) -> float:

@@ -3,7 +3,8 @@
 import numpy as np
 
 from fesem_jax.core import prng_streams
-from fesem_jax.core.federated_data import ClientInfo, FederatedData
+from fesem_jax.core.client_info import ClientInfo
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.partitions import Partition, changes, dealers
 from fesem_jax.data.partitions import rows as rows_of
 from fesem_jax.data.partitions.changes import Change

@@ -202,7 +202,7 @@ def as_markdown(found: Differences, honest: bool = False) -> str:
     for row in found[kind]:
       interval, difference = 'one seed: no interval', f'{row["mean"]:+.{digits}f}'
       if row['low'] is not None:
-        if (row['low'] > 0) if of.higher_is_better else (row['high'] < 0):
+        if min(of.better(row['low']), of.better(row['high'])) > 0:
           difference = f'**{difference}**'
         interval = f'{row["low"]:+.{digits}f} to {row["high"]:+.{digits}f}'
         if row['pairs'] < most:

@@ -66,7 +66,7 @@ def start_from(
       that the model lacks; or a layer that the model lacks.
   """
   weights = flatten_dict(dict(weights), sep='/')
-  only = layers_named(model, layers, 'init_layers')
+  only = layers_named(model, layers, 'layers')
   wanted = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
   advice = 'name the layers to take with `layers`'
   taken: dict[str, jax.Array] = {}

@@ -9,7 +9,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax.cohorts.arrangement import padded_clients
 from fesem_jax.cohorts.placement import width_of
-from fesem_jax.core.federated_data import ClientInfo, FederatedData, Groups
+from fesem_jax.core.client_info import ClientInfo
+from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.core.sharding import CLIENTS
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 

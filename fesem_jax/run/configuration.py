@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any
 
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import WorkdirError
 
 # What may change between two runs of one workdir: it decides where and how fast a
 # run happens, how long it is and what is reported, not its results. A change of
@@ -17,7 +17,7 @@ _FREE = {
 def check_same(
   workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
 ) -> None:
-  """Raises `UserError` naming each entry that differs and may not."""
+  """Raises `WorkdirError` naming each entry that differs and may not."""
   differing = []
   for name in sorted((old.keys() | config.keys()) - _FREE):
     # Configurations name the placement only where it is not this one.
@@ -33,7 +33,7 @@ def check_same(
       else f'`{name}` (there: {there}, now: {now})'
     )
   if differing:
-    raise UserError(
+    raise WorkdirError(
       f'`workdir={workdir}` holds a run with another configuration: '
       f'{"; ".join(differing)}. Choose another folder or delete this one.'
     )

@@ -15,7 +15,7 @@ from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Program
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import WorkdirError, argument
 
 
 def default_config(
@@ -143,7 +143,7 @@ def begin(
       state = jax.block_until_ready(init(key, train))
     return state, 0, time.perf_counter() - began
   if latest > rounds:
-    raise UserError(
+    raise WorkdirError(
       f'The workdir holds {latest} rounds, more than {argument("rounds", rounds)}; '
       'choose another folder or more rounds.'
     )

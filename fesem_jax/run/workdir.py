@@ -17,7 +17,7 @@ from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import check_same
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, WorkdirError
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def locked(folder: pathlib.Path) -> Iterator[bool]:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = _open_lock(folder / '.lock')
   except OSError as e:
-    raise UserError(f'Cannot write to `workdir={folder}`: {e.strerror}.') from e
+    raise WorkdirError(f'Cannot write to `workdir={folder}`: {e.strerror}.') from e
   if descriptor is None:
     yield False
     return
@@ -45,7 +45,7 @@ def locked(folder: pathlib.Path) -> Iterator[bool]:
   except BlockingIOError as e:
     owner = os.pread(descriptor, 20, 0).decode(errors='replace') or 'unknown'
     os.close(descriptor)
-    raise UserError(
+    raise WorkdirError(
       f'`workdir={folder}` is in use by another run, process {owner}; wait for its '
       'end or choose another folder.'
     ) from e
@@ -122,7 +122,7 @@ def _claim(
   if metrics.is_file() and metrics.stat().st_size > 0:
     left.append('metrics.jsonl')
   if not resume and (old is not None or saved or left):
-    raise UserError(
+    raise WorkdirError(
       f'`workdir={workdir}` already holds a run and `resume` is off; choose '
       'another folder or delete this one.'
     )
@@ -177,8 +177,8 @@ def remove_left_overs(workdir: pathlib.Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _incomplete(workdir: pathlib.Path, left: list[str], missing: str) -> UserError:
-  return UserError(
+def _incomplete(workdir: pathlib.Path, left: list[str], missing: str) -> WorkdirError:
+  return WorkdirError(
     f'`workdir={workdir}` holds {", ".join(sorted(left))} of a run but {missing}: '
     'the run cannot go on, and another would overwrite it; put back what is missing, '
     'or choose another folder.'

@@ -96,9 +96,7 @@ def train_cohort(
         f'`starts` has an array of shape {x.shape}, but the cohort has {count} '
         'clients; if it holds the models of all clients, pass `starts.of(cohort)`.'
       )
-  parts = (
-    starts[1:], anchor and anchor[1:], correction and correction.own, epochs, factors
-  )  # fmt: skip
+  parts = (anchor and anchor[1:], correction and correction.own, epochs, factors)
   chex.assert_tree_shape_prefix(parts, (count,))
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)

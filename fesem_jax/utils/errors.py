@@ -13,6 +13,10 @@ class UserError(ValueError):
   """
 
 
+class WorkdirError(UserError):
+  """A workdir that a run cannot use, e.g. since it holds another run."""
+
+
 class Diverged(UserError):  # noqa: N818 - the outcome of a run.
   """A round without any finite update, or whose loss or Eq. 6 is not finite."""
 

@@ -10,7 +10,7 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.algorithms.hypo_cluster import HypoClusterState
 from fesem_jax.algorithms.oracle import OracleState
-from fesem_jax.core.federated_data import ClientInfo
+from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import hold_out, with_true_groups
 from fesem_jax.utils.errors import UserError

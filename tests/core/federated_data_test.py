@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import (
-  ClientInfo,
   Corruption,
   FederatedData,
   Groups,

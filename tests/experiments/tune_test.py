@@ -7,7 +7,7 @@ import pytest
 from experiments import compare, tune
 from fesem_jax.analysis import tuning
 from fesem_jax.evaluation import paired
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, WorkdirError
 from tests.experiments.binaries_test import QUICK, parsed_flags, summary  # noqa: F401
 from tests.support.commands import call
 
@@ -118,6 +118,12 @@ def test_points_that_cannot_run_leave_the_others_to_choose_from():
   assert said == 'Warning: a cannot run with rate=3: rate 3 is too large.'
   with pytest.raises(UserError, match='rate 3 is too large'):
     tuning.search(tries[2:], [0], run)
+
+  def of_another_run(values, seed):
+    raise WorkdirError('`workdir=runs` holds another run.')
+
+  with pytest.raises(WorkdirError):  # It says nothing of the point.
+    tuning.search(tries, [0], of_another_run)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from fesem_jax import algorithms, simulate
 from fesem_jax.core import sharding
-from fesem_jax.core.federated_data import ClientInfo
+from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.run import programs as programs_module
 from fesem_jax.run.programs import CompileTime, Programs, run_once, wait_for
 from fesem_jax.utils.errors import UserError

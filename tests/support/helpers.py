@@ -11,7 +11,8 @@ import optax
 from fesem_jax import models
 from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule, batch_width
-from fesem_jax.core.federated_data import ClientInfo, FederatedData
+from fesem_jax.core.client_info import ClientInfo
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
 from fesem_jax.training.objective import Objective

@@ -9,7 +9,8 @@ import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.federated_data import ClientInfo, FederatedData
+from fesem_jax.core.client_info import ClientInfo
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
