@@ -247,7 +247,7 @@ if __name__ == '__main__':
     'FLAG:VALUE,VALUE, e.g. learning_rate:0.01,0.03,0.1: for each method the value '
     'that is best on validation examples held out of the training split. FLAG may be '
     'an option of a method of your own. Given for several flags, every combination of '
-    'the values that a method has is tried.',
+    'the values that a method has is tried; an empty --tune= drops those of a preset.',
   )
   flags.DEFINE_enum(
     'tune_by',

@@ -91,10 +91,13 @@ def parse(
 ) -> Search | None:
   """The search that --tune, --tune_by, --tune_first_seed and --tune_seeds ask for.
 
-  None without --tune. Of two searches of one flag, the later counts. Tuning seeds may
-  not be among the reported ones. `own` is that of `parse_search`.
+  None without --tune. Of two searches of one flag, the later counts, and an empty text
+  drops those before it, e.g. of a preset. Tuning seeds may not be among the reported
+  ones. `own` is that of `parse_search`.
   """
-  grid = dict(parse_search(text, own=own) for text in texts if text)
+  grid: dict[str, list[Any]] = {}
+  for text in texts:
+    grid = grid | dict([parse_search(text, own=own)]) if text else {}
   if not grid:
     return None
   start = reported.start + MOST_SEEDS if first is None else first

@@ -76,6 +76,14 @@ def summary_of(accuracy):
   return None if accuracy is None else {'deployed': {'micro_accuracy': accuracy}}
 
 
+def test_an_empty_search_drops_those_of_a_preset(parsed_flags):  # noqa: F811
+  def parsed(*texts):
+    return tune.parse(texts, 'deployed', None, 1, range(1))
+
+  assert parsed('learning_rate:1', '') is None
+  assert parsed('learning_rate:1', '', 'batch_size:5').grid == {'batch_size': [5]}
+
+
 def test_the_lowest_error_of_a_regression_is_chosen():
   def run(values, seed):
     errors = {'micro_rmse': abs(values['x'] - 2.0), 'micro_r2': 0.0}
