@@ -1,6 +1,5 @@
 """What new clients get, by rule and by the number of their examples."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,6 @@ from fesem_jax.cohorts import arrangement, placement
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.data import first_examples
@@ -62,18 +60,7 @@ def check(settings: Settings) -> None:
 # Compiled once for all rules, numbers of examples and seeds of like shapes.
 _join = jax.jit(joining_rules.join, static_argnums=0)
 _alone = jax.jit(joining_rules.alone, static_argnums=0)
-
-
-@functools.partial(jax.jit, static_argnames=('local', 'epochs'))
-def _scores_of(
-  used: ClientModels,
-  local: LocalTraining,
-  train: FederatedData,
-  test: FederatedData,
-  key: jax.Array,
-  epochs: int,
-) -> Any:
-  return evaluate.evaluate_clients(used, local, train, test, key, epochs)
+_scores_of = jax.jit(evaluate.evaluate_clients, static_argnums=(1, 5))
 
 
 def measure(

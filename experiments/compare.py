@@ -97,9 +97,8 @@ def check_groups(by_label: tune.ByLabel) -> None:
   """
   for config in (each[0] for each in by_label.values()):
     if config['algorithm'] == 'oracle':
-      with (
-        progress_lines.shown(experiment_flags.progress()),
-        progress_lines.waiting_for(f'loading {config["dataset"]}'),
+      with progress_lines.shown(
+        experiment_flags.progress(), f'loading {config["dataset"]}'
       ):
         phases = load_phases(config, flags.FLAGS.data_dir)
       data.phases_with_true_groups(phases)
@@ -112,9 +111,8 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
   except UserError as e:  # Figures are optional, the table is not.
     return str(e)
   runs = [plots.PlottedRun(finished[0]) for finished in folders.values() if finished]
-  with (
-    progress_lines.shown(experiment_flags.progress()),
-    progress_lines.waiting_for(f'drawing figures of {len(runs)} runs'),
+  with progress_lines.shown(
+    experiment_flags.progress(), f'drawing figures of {len(runs)} runs'
   ):
     for run in runs:
       plots.draw_run(run)

@@ -59,10 +59,7 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
   dataset = chosen.pop('dataset')
   panels = {}
   for name in names:
-    with (
-      progress_lines.shown(None),
-      progress_lines.waiting_for(f'loading {dataset}, {name}'),
-    ):
+    with progress_lines.shown(None, f'loading {dataset}, {name}'):
       train, _ = data.load(dataset, data_dir=f.data_dir, **chosen | {'partition': name})
     counts, sizes = label_counts(train), np.asarray(train.sizes())
     info = train.info
@@ -112,7 +109,7 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   runs = [plots.PlottedRun(folder) for folder in workdirs]
-  with progress_lines.shown(None), progress_lines.waiting_for('drawing'):
+  with progress_lines.shown(None, 'drawing'):
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
     written += plots.save(plots.convergence(runs), out / 'convergence')

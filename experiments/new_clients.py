@@ -91,7 +91,7 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
   centers = [trained_part(model, params) for params in whole]
   truth, groups = train.info.clusters, None
   if truth is not None:
-    groups = groups_of_clusters(truth, assignment, len(in_use))
+    groups = groups_of_clusters(truth, assignment)
   stack = jax.tree.map(lambda *layers: np.stack(layers), *centers)
   return NewClients(run, model, stack, groups, *unseen)
 

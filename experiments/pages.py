@@ -30,10 +30,7 @@ def written(workdir: pathlib.Path, reference: str = '') -> str:
     return f'Report: fesem-report {workdir} writes it.'
   path = workdir / 'report.html'
   try:
-    with (
-      progress_lines.shown(experiment_flags.progress()),
-      progress_lines.waiting_for('writing the report'),
-    ):
+    with progress_lines.shown(experiment_flags.progress(), 'writing the report'):
       report.write_report(workdir, path, reference, flags.FLAGS.report)
   except UserError as e:  # A page is optional, the results are not.
     return f'No report: {in_flags(str(e))}'

@@ -134,47 +134,35 @@ def read(name: str) -> Recipe:
 
 def _recipe(path: pathlib.Path, content: dict[str, Any]) -> Recipe:
   """A recipe from its file; a field of the recipe is the default of its cells."""
-  cells = content.pop('cells', [])
-  common = tuple(content.pop('flags', ()))
+  cells, common = content.pop('cells', []), content.pop('flags', [])
   shared = {
     k: content.pop(k) for k in list(content) if k in Cell._fields and k != 'why'
   }
   made: list[Cell] = []
   for fields in cells:
-    known = shared | fields
-    if unknown := set(known) - set(Cell._fields):
-      raise UserError(f'{path}: a cell has {min(unknown)}, which is unknown.')
-    for needed in ('name', 'row'):
-      if needed not in known:
-        raise UserError(f'{path}: a cell lacks {needed}.')
-    _check_texts(path, known, ('name', 'row', 'why', 'comparable'))
-    known['flags'] = common + tuple(known.get('flags', ()))
-    known['rates'] = tuple(known.get('rates', ()))
-    made.append(Cell(**known))
+    known = shared | fields | {'flags': [*common, *fields.get('flags', [])]}
+    made.append(_made(path, Cell, known, 'a cell'))
   for cell in made:
     _check(path, cell, {c.name for c in made})
   if len({cell.name for cell in made}) < len(made) or not made:
     raise UserError(
       f'{path}: each cell needs a name of its own, and there must be one.'
     )
-  for needed in ('title', 'reference', 'setting', 'facts'):
-    if needed not in content:
-      raise UserError(f'{path} lacks {needed}.')
-  content = {'why': ''} | content
-  if unknown := set(content) - set(Recipe._fields):
-    raise UserError(f'{path} has {min(unknown)}, which is unknown.')
-  _check_texts(path, content, ('title', 'reference', 'setting', 'facts', 'why'))
-  content['small'] = tuple(content.get('small', ()))
-  return Recipe(path.stem, cells=tuple(made), **content)
+  own = {'name': path.stem, 'cells': made, 'why': ''}
+  return _made(path, Recipe, own | content, 'the recipe')
 
 
-def _check_texts(
-  path: pathlib.Path, fields: dict[str, Any], names: tuple[str, ...]
-) -> None:
-  """Raises `UserError` on a field that must be a string and is not."""
-  for name in names:
-    if not isinstance(fields.get(name, ''), str):
+def _made(path: pathlib.Path, kind: Any, fields: dict[str, Any], what: str) -> Any:
+  """A cell or a recipe; raises `UserError` on fields that do not make one."""
+  if unknown := set(fields) - set(kind._fields):
+    raise UserError(f'{path}: {what} has {min(unknown)}, which is unknown.')
+  for name, of_type in kind.__annotations__.items():
+    if name not in fields and name not in kind._field_defaults:
+      raise UserError(f'{path}: {what} lacks {name}.')
+    if of_type is str and not isinstance(fields.get(name, ''), str):
       raise UserError(f'{path}: {name} must be a string.')
+  values = {n: tuple(x) if isinstance(x, list) else x for n, x in fields.items()}
+  return kind(**values)
 
 
 def _check(path: pathlib.Path, cell: Cell, known: set[str]) -> None:

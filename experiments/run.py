@@ -68,10 +68,7 @@ def run(
   watchers = watching.callbacks(machine, config)
   targets = curves.targets(machine.get('target') or [])
   config = experiment_flags.with_whole_schedules(config)
-  with (
-    progress_lines.shown(progress),
-    progress_lines.waiting_for(f'loading {config["dataset"]}'),
-  ):
+  with progress_lines.shown(progress, f'loading {config["dataset"]}'):
     phases = (
       [data.Phase(1, *splits)] if splits else load_phases(config, machine['data_dir'])
     )
@@ -146,10 +143,7 @@ def _add_targets(
   workdir: pathlib.Path, result: Result, targets: list[float], task: tasks.Task
 ) -> None:
   """Sets the rounds to each target in the summary, which may hold other targets."""
-  better = task.primary.better
-  reached = curves.rounds_to_targets(
-    result.history, targets, task.primary_column, better
-  )
+  reached = curves.rounds_to_targets(result.history, targets, task)
   result_files.add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
 
 

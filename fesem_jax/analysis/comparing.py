@@ -39,7 +39,7 @@ class Comparison:
   Attributes:
     summaries: label of each method -> the summary of each seed, None for one that
       diverged; a method that could not run has fewer. Each has the deployed models'
-      'curve', see `curves.deployed_curve`.
+      'curve', their first figure by round.
     rates: how the hyperparameters of each method were chosen, see `tuning.Row`.
     reference: label of the method that others are compared with; '' takes that with
       the best deployed figure, as micro accuracy.

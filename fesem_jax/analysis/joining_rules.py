@@ -17,6 +17,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
+from fesem_jax.evaluation.agreement import contingency
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
@@ -126,17 +127,11 @@ def alone(
   return ClientModels(own=trained.params), trained.finite
 
 
-def groups_of_clusters(
-  truth: np.ndarray, assignment: np.ndarray, num_clusters: int
-) -> np.ndarray:
+def groups_of_clusters(truth: np.ndarray, assignment: np.ndarray) -> np.ndarray:
   """[K] true group of most of each cluster's clients, of equally many the first.
 
   Args:
     truth: [M] true group of each client that took part, int or names.
-    assignment: [M] int its cluster.
-    num_clusters: K, each of which has clients.
+    assignment: [M] int its cluster; each of the K clusters has clients.
   """
-  groups, number = np.unique(truth, return_inverse=True)
-  counts = np.zeros((num_clusters, len(groups)), np.int64)
-  np.add.at(counts, (assignment, number), 1)
-  return groups[counts.argmax(axis=1)]
+  return np.unique(truth)[contingency(assignment, truth).argmax(axis=1)]

@@ -6,7 +6,7 @@ from typing import Any
 from fesem_jax import tasks
 from fesem_jax.analysis.tables import mean_and_std, over_seeds, reached_text
 from fesem_jax.evaluation.paired import Summaries, task_of
-from fesem_jax.results.curves import deployed_curve, rounds_to
+from fesem_jax.results.curves import rounds_to
 from fesem_jax.results.records import Record
 from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.text_tables import markdown
@@ -23,8 +23,10 @@ Row = dict[str, Any]
 
 def with_curve(summary: Record, history: Sequence[Record]) -> Record:
   """The summary of a run, with the 'curve' that `rows` counts rounds by."""
-  by = tasks.of(summary).primary_column
-  return summary | {'curve': deployed_curve(history, by)}
+  column = tasks.of(summary).primary_column
+  measured = {r['round']: r['deployed'][column] for r in history if 'deployed' in r}
+  curve = {'rounds': list(measured), 'deployed': list(measured.values())}
+  return summary | {'curve': curve}
 
 
 def label_of(summaries: Summaries, algorithm: str) -> str:

@@ -30,21 +30,6 @@ MAX_P = 0.05
 _AGREE = 0.8
 
 
-class Components(NamedTuple):
-  """The variance of clients in clusters, taken apart (one-way analysis of variance).
-
-  Attributes:
-    between: mean square between clusters, sum_k m_k |b_k - b|^2 / (K - 1), where b is
-      the mean of all clients, b_k that of the m_k clients of cluster k.
-    within: mean square within clusters, sum_i |b_i - b_{r_i}|^2 / (M - K).
-    size: (M - sum_k m_k^2 / M) / (K - 1), the clients of a cluster, on average.
-  """
-
-  between: float
-  within: float
-  size: float
-
-
 class Separation(NamedTuple):
   """The separation of K clusters of clients.
 
@@ -201,28 +186,31 @@ def _spread(first: np.ndarray, second: np.ndarray) -> float:
   return float(np.mean(found))
 
 
-def components(points: np.ndarray, labels: np.ndarray) -> Components:
-  """The mean squares between and within clusters; see `Components`.
+def components(points: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
+  """The variance of clients in clusters, taken apart (one-way analysis of variance).
 
   Args:
     points: [M, D] float64.
-    labels: [M] int cluster of each; K of them occur. Nothing is between and within
-      clusters unless 1 < K < M.
+    labels: [M] int cluster of each; K of them occur.
+
+  Returns:
+    Mean square between clusters, sum_k m_k |b_k - b|^2 / (K - 1), where b is the mean
+    of all clients, b_k that of the m_k clients of cluster k; mean square within
+    clusters, sum_i |b_i - b_{r_i}|^2 / (M - K); and (M - sum_k m_k^2 / M) / (K - 1),
+    the clients of a cluster, on average. Nothing is between and within clusters unless
+    1 < K < M.
   """
   _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
   count, k = len(points), len(sizes)
   if not 1 < k < count:
-    return Components(0.0, 0.0, 1.0)
+    return 0.0, 0.0, 1.0
   centers = np.zeros((k, points.shape[1]))
   np.add.at(centers, labels, points)
   centers /= sizes[:, None]
   away = np.square(centers - points.mean(axis=0)).sum(axis=1)
   within = np.square(points - centers[labels]).sum()
-  return Components(
-    float(sizes @ away / (k - 1)),
-    float(within / (count - k)),
-    float((count - np.square(sizes).sum() / count) / (k - 1)),
-  )
+  size = (count - np.square(sizes).sum() / count) / (k - 1)
+  return float(sizes @ away / (k - 1)), float(within / (count - k)), float(size)
 
 
 def separations(
@@ -252,10 +240,12 @@ def separations(
       rows.append(Separation(k))
       continue
     others = num_clusters.k_means(second, k, seed, _RESTARTS)
-    parts = [components(second, labels), components(first, others)]
-    between, within, size = np.mean(parts, axis=0)
+    between, within, size = _crossed(first, second, labels, others)
     found = _ratio(between, within)
-    of_clouds = [_pseudo_f(*halves_of, k, seed) for halves_of in clouds]
+    of_clouds = []
+    for halves_of in clouds:
+      own = [num_clusters.k_means(half, k, seed, _RESTARTS) for half in halves_of]
+      of_clouds.append(_ratio(*_crossed(*halves_of, *own)[:2]))
     apart = max(0.0, (between - within) / size)
     inside = max(0.0, within - of_noise)
     rows.append(
@@ -272,14 +262,11 @@ def separations(
   return rows, clusters
 
 
-def _pseudo_f(first: np.ndarray, second: np.ndarray, k: int, seed: int) -> float:
-  """The pseudo-F of each half in the clusters of the other one."""
-  parts = [
-    components(measured, num_clusters.k_means(clustered, k, seed, _RESTARTS))
-    for clustered, measured in ((first, second), (second, first))
-  ]
-  between, within, _ = np.mean(parts, axis=0)
-  return _ratio(between, within)
+def _crossed(
+  first: np.ndarray, second: np.ndarray, labels: np.ndarray, others: np.ndarray
+) -> np.ndarray:
+  """`components` of each half in the clusters of the other one, their mean."""
+  return np.mean([components(second, labels), components(first, others)], axis=0)
 
 
 def _ratio(a: float, b: float) -> float:

@@ -96,34 +96,21 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
 
 def _costs(done: list[dict[str, Any]]) -> dict[str, float | None]:
   """The entries 'gigabytes' and 'simulated_hours' of a method's finished runs."""
-  costs = [s.get('costs') or {} for s in done]
-  sent = [_sum_of(c, ('bytes_down', 'bytes_up'), 1e9) for c in costs]
-  hours = [_sum_of(c, ('simulated_seconds',), 3600.0) for c in costs]
-  return {'gigabytes': _mean_of_all(sent), 'simulated_hours': _mean_of_all(hours)}
 
+  def mean(names: Sequence[str], divisor: float) -> float | None:
+    each = [[(s.get('costs') or {}).get(name) for name in names] for s in done]
+    if not each or any(None in of_run for of_run in each):
+      return None
+    return float((np.array(each, float).sum(axis=1) / divisor).mean())
 
-def _sum_of(
-  costs: dict[str, Any], names: Sequence[str], divisor: float
-) -> float | None:
-  known = [costs[name] for name in names if costs.get(name) is not None]
-  return sum(known) / divisor if len(known) == len(names) else None
-
-
-def _mean_of_all(values: list[float | None]) -> float | None:
-  known = [v for v in values if v is not None]
-  return float(np.mean(known)) if known and len(known) == len(values) else None
+  sent = mean(('bytes_down', 'bytes_up'), 1e9)
+  return {'gigabytes': sent, 'simulated_hours': mean(('simulated_seconds',), 3600.0)}
 
 
 def _cost_columns(table: Table) -> dict[str, str]:
   """Costs that some method of a table has -> the heading of their column."""
   heads = {'gigabytes': 'GB', 'simulated_hours': 'simulated h'}
   return {k: head for k, head in heads.items() if any(r.get(k) for r in table)}
-
-
-def _cost_cells(row: dict[str, Any], table: Table) -> list[str]:
-  """Costs as text, in three digits."""
-  values = [row.get(name) for name in _cost_columns(table)]
-  return ['' if v is None else f'{v:.3g}' for v in values]
 
 
 def _task(table: Table) -> Task:
@@ -161,12 +148,10 @@ def _targets(table: Table) -> list[float]:
   return list(dict.fromkeys(r['target'] for row in table for r in row['rounds_to']))
 
 
-def _rounds_cells(
-  row: dict[str, Any], targets: Sequence[float], join: str
-) -> list[str]:
+def _rounds_cells(row: dict[str, Any], table: Table, join: str) -> list[str]:
   """Rounds to each target as text, with the seeds that reached it unless all did."""
   by_target = {r['target']: r for r in row['rounds_to']}
-  found = [by_target.get(target) for target in targets]
+  found = [by_target.get(target) for target in _targets(table)]
   return ['' if f is None else reached_text(f, join) for f in found]
 
 
@@ -185,8 +170,23 @@ def reached_text(found: dict[str, Any], join: str = ' ± ') -> str:
   return mean_and_deviation(found['rounds'], join=join) + some
 
 
-def _rounds_heads(targets: Sequence[float], task: Task) -> list[str]:
-  return [f'rounds to {task.primary.target(target)}' for target in targets]
+def _rounds_heads(table: Table) -> list[str]:
+  figure = _task(table).primary
+  return [f'rounds to {figure.target(target)}' for target in _targets(table)]
+
+
+def _last_heads(table: Table) -> list[str]:
+  """Headings of `_last_cells`."""
+  costs = _cost_columns(table).values()
+  return ['ARI', 'AMI', 's/round', *costs, *_rounds_heads(table)]
+
+
+def _last_cells(row: dict[str, Any], table: Table, join: str) -> list[str]:
+  """ARI, AMI, seconds of a round, costs and rounds to targets as text."""
+  found = ['' if row[name] is None else f'{row[name]:z.2f}' for name in AGREEMENTS]
+  costs = [row.get(name) for name in ('seconds_per_round', *_cost_columns(table))]
+  found += ['' if v is None else f'{v:.3g}' for v in costs]
+  return found + _rounds_cells(row, table, join)
 
 
 def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:
@@ -198,13 +198,6 @@ def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:
     return 'diverged' if row['diverged'] else 'not run'
   text = mean_and_deviation(value, task.figure(column).digits, join)
   return text + ('*' if row['diverged'] else '')
-
-
-def _agreements_and_seconds(row: dict[str, Any]) -> list[str]:
-  """ARI, AMI and the seconds of a round as text."""
-  found = ['' if row[name] is None else f'{row[name]:z.2f}' for name in AGREEMENTS]
-  seconds = row['seconds_per_round']
-  return [*found, '' if seconds is None else f'{seconds:.3g}']
 
 
 def _kinds(table: Table) -> tuple[str, ...]:
@@ -236,20 +229,15 @@ def as_markdown(table: Table) -> str:
   heads = [
     in_markdown(f'{kind.replace("_", " ")} {_heading(task, c)}') for kind, c in keys
   ]
-  targets = _targets(table)
   rows = [
     [
       in_markdown(row['method']),
       *(_cell(row, kind, column, ' ± ') for kind, column in keys),
-      *_agreements_and_seconds(row),
-      *_cost_cells(row, table),
-      *_rounds_cells(row, targets, ' ± '),
+      *_last_cells(row, table, ' ± '),
     ]
     for row in table
   ]
-  last = ['ARI', 'AMI', 's/round', *_cost_columns(table).values()]
-  last += _rounds_heads(targets, task)
-  lines = markdown(['method', *heads, *last], rows)
+  lines = markdown(['method', *heads, *_last_heads(table)], rows)
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('\n\\* without the seeds that diverged.')
   if untested := max(row['untested'] for row in table):
@@ -284,7 +272,6 @@ def as_csv(table: Table) -> str:
   """The table as CSV: means and standard deviations in columns of their own."""
   keys = [f'{kind}_{column}' for kind in _kinds(table) for column in _columns(table)]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
-  targets = _targets(table)
   rows = [
     [
       printable(row['method'], 255),
@@ -295,12 +282,12 @@ def as_csv(table: Table) -> str:
       ' '.join(row['notes']),
       row['report'],
       *(row.get(name) for name in _cost_columns(table)),
-      *_rounds_cells(row, targets, ' ± '),
+      *_rounds_cells(row, table, ' ± '),
     ]
     for row in table
   ]
   last = [*AGREEMENTS, 'seconds_per_round', 'clients_without_test_examples', 'notes']
-  last += ['report', *_cost_columns(table), *_rounds_heads(targets, _task(table))]
+  last += ['report', *_cost_columns(table), *_rounds_heads(table)]
   return csv_text(['method', 'seeds', 'diverged', *heads, *last], rows)
 
 
@@ -312,21 +299,18 @@ def as_text(table: Table) -> str:
   honest = has_honest(table)
   kinds = _HONEST if honest else _KINDS
   of_honest = ', honest' if honest else ''
-  task, targets = _task(table), _targets(table)
-  costs, columns = _cost_columns(table).values(), _columns(table)
+  task, columns, last = _task(table), _columns(table), _last_heads(table)
   others = [''] * (len(columns) - 1)
   groups = ['', f'fine-tuned{of_honest}', *others, f'deployed{of_honest}', *others]
   heads = ['method', *(_heading(task, c) for _ in kinds for c in columns)]
   rows = [
-    groups + [''] * (3 + len(costs) + len(targets)),
-    [*heads, 'ARI', 'AMI', 's/round', *costs, *_rounds_heads(targets, task)],
+    groups + [''] * len(last),
+    [*heads, *last],
     *(
       [
         printable(row['method'], 255),
         *(_cell(row, kind, c, '±') for kind in kinds for c in columns),
-        *_agreements_and_seconds(row),
-        *_cost_cells(row, table),
-        *_rounds_cells(row, targets, '±'),
+        *_last_cells(row, table, '±'),
       ]
       for row in table
     ),

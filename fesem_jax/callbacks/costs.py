@@ -8,7 +8,6 @@ from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, Round, Start
 from fesem_jax.core.traffic import Drawn, Traffic
 from fesem_jax.results import costs, device_profiles
-from fesem_jax.results.simulated_devices import SimulatedDevices
 from fesem_jax.utils import processes
 
 
@@ -36,7 +35,9 @@ class Costs(Callback):
     self._real, self._traffic = len(train.info.names), start.algorithm.traffic
     self._look(start.state)
     if self._profile is not None:
-      self._devices = SimulatedDevices(self._profile, start.seed, local, train)
+      self._devices = device_profiles.SimulatedDevices(
+        self._profile, start.seed, local, train
+      )
 
   def on_round(self, event: Round) -> None:
     """Counts the bytes of a round."""

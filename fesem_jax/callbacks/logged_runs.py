@@ -1,8 +1,9 @@
-"""The logger's run of a workdir, which a resumed run continues."""
+"""What loggers need: their run of a workdir, which goes on, and a record's numbers."""
 
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
@@ -46,3 +47,20 @@ def logged_run(
 def run_name(workdir: pathlib.Path | None) -> str | None:
   """The name of a run in loggers: the last two folders of its path."""
   return None if workdir is None else '/'.join(workdir.absolute().parts[-2:])
+
+
+def scalars(value: Any, prefix: str = '') -> Iterator[tuple[str, float]]:
+  """Every number of a nested record except the round, as ('deployed/micro_f1', 0.9).
+
+  Args:
+    value: a record, or a value in it.
+    prefix: path of the value.
+  """
+  if isinstance(value, dict):
+    for key, inner in value.items():
+      yield from scalars(inner, f'{prefix}/{key}' if prefix else key)
+  elif isinstance(value, list):
+    for i, inner in enumerate(value):
+      yield from scalars(inner, f'{prefix}/{i}')
+  elif isinstance(value, int | float) and prefix != 'round':
+    yield prefix, value

@@ -1,5 +1,6 @@
 """Scalars of a run for MLflow."""
 
+import logging
 import os
 import re
 import time
@@ -7,8 +8,7 @@ from typing import Any
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, RoundEnd, Start
-from fesem_jax.callbacks.ml_flow_runs import opened
-from fesem_jax.callbacks.scalars import scalars
+from fesem_jax.callbacks.logged_runs import logged_run, run_name, scalars
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.interrupts import Stopped
@@ -49,7 +49,7 @@ class MLflow(Callback):
     if not processes.is_first():
       return
     if self._client is None:
-      self._client, self._run, self._logged = opened(self._connect, self._start)
+      self._open()
     if event.number <= self._logged:
       return
     now = int(time.time() * 1000)
@@ -71,3 +71,28 @@ class MLflow(Callback):
       stopped = isinstance(error, Stopped | KeyboardInterrupt)
       status = 'KILLED' if stopped else 'FAILED'
       self._client.set_terminated(self._run, status if error else 'FINISHED')
+
+  def _open(self) -> None:
+    """Makes an MLflow run, or opens that which a resumed run continues."""
+    for chatty in ('mlflow', 'alembic'):
+      logging.getLogger(chatty).setLevel(logging.WARNING)
+    folder, config = self._start.workdir, self._start.config or {}
+    local = None if folder is None else f'sqlite:///{folder.absolute()}/mlflow.db'
+    client = self._connect(os.environ.get('MLFLOW_TRACKING_URI', local))
+    name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fesem_jax')
+    known = client.get_experiment_by_name(name)
+    experiment = known.experiment_id if known else client.create_experiment(name)
+
+    def create() -> str:
+      run = client.create_run(experiment, run_name=run_name(folder)).info.run_id
+      for key, value in ({'seed': self._start.seed} | config).items():
+        client.log_param(run, key, str(value)[:500])
+      return run
+
+    self._client = client
+    self._run, was_there = logged_run(folder, 'mlflow', create)
+    self._logged = -1  # The last round that the run has.
+    if was_there:
+      client.update_run(self._run, status='RUNNING')
+      history = client.get_metric_history(self._run, 'seconds')
+      self._logged = max((metric.step for metric in history), default=-1)

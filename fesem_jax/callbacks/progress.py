@@ -25,7 +25,7 @@ class Progress(Callback):
     measured = [r for r in start.records if 'finetuned' in r]
     self._measured = measured[-1] if measured else {}
     self._ends: deque[float] = deque([time.monotonic()], _RECENT + 1)
-    if self._display is not None and start.done < start.rounds:
+    if start.done < start.rounds:
       self._display.rounds(Rounds(start.done, start.rounds))
 
   def on_evaluation(self, event: Evaluation) -> None:
@@ -34,7 +34,7 @@ class Progress(Callback):
 
   def on_round_end(self, event: RoundEnd) -> None:
     """Shows the round."""
-    if self._display is None or not event.number:
+    if not event.number:
       return
     self._ends.append(time.monotonic())
     each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)

@@ -6,8 +6,7 @@ from typing import Any
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, RoundEnd, Start
-from fesem_jax.callbacks.logged_runs import logged_run, run_name
-from fesem_jax.callbacks.scalars import scalars
+from fesem_jax.callbacks.logged_runs import logged_run, run_name, scalars
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 

@@ -9,10 +9,9 @@ except ImportError as e:
 
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
-from fesem_jax.plots.cluster_numbers import choosing_k
+from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
 from fesem_jax.plots.clusters import clusters_over_rounds
-from fesem_jax.plots.costs import by_gigabytes, sends
-from fesem_jax.plots.curves import convergence
+from fesem_jax.plots.curves import by_gigabytes, convergence, sends
 from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
@@ -20,7 +19,6 @@ from fesem_jax.plots.objective import objective
 from fesem_jax.plots.partitions import DealtClients, compared_partitions
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.saving import save
-from fesem_jax.plots.separation import separation_by_k
 from fesem_jax.plots.sweep import by_value
 from fesem_jax.results.labels import method_label
 from fesem_jax.utils.palette import PALETTE

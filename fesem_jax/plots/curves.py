@@ -1,6 +1,6 @@
 """The first figure of the task and the objective over rounds, of one run or several."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
+from fesem_jax.results import costs
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure
 
@@ -47,8 +48,51 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
     accuracy, have one range, and there is a panel for Eq. 6 if any run has clusters.
   """
   clustered = any(len(run.series('objective')[0]) for run in runs)
-  task = runs[0].task
-  panels, curves = panels_of(task, clustered), ranked(runs)
+  what = f'{runs[0].task.primary.label}{" and Eq. 6" * clustered} over rounds'
+  figure = _drawn(runs, clustered, what, lambda run, rounds: rounds)
+  for axis in figure.axes:
+    over_rounds(axis)
+  if clustered:
+    figure.axes[2].set_ylim(bottom=0)
+  return figure
+
+
+def sends(run: PlottedRun) -> bool:
+  """Whether the records of a run count bytes sent."""
+  return any(costs.gigabytes(run.history)[1])
+
+
+def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
+  """Draws the first figure of the task over 10^9 bytes sent, both ways together.
+
+  Args:
+    runs: each is a curve of both panels; all of one task. Of one that sends nothing,
+      or does not say what, there is none. Of many, the best have colors; see
+      `ranked`.
+
+  Returns:
+    The figure, with one panel for the fine-tuned and one for the deployed models.
+  """
+
+  def sent(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
+    at, total = costs.gigabytes(run.history)
+    known = np.isin(rounds, at) & sends(run)
+    return np.where(known, np.interp(rounds, at or [0], total or [0]), np.nan)
+
+  figure = _drawn(runs, False, f'{runs[0].task.primary.label} by what was sent', sent)
+  for axis in figure.axes:
+    axis.set_xlabel('Sent to and from clients (GB)')
+  return figure
+
+
+def _drawn(
+  runs: Sequence[PlottedRun],
+  clustered: bool,
+  what: str,
+  places: Callable[[PlottedRun, np.ndarray], np.ndarray],
+) -> Figure:
+  """Draws the panels of runs; `places` are those of rounds [R], NaN for none."""
+  panels, curves = panels_of(runs[0].task, clustered), ranked(runs)
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
       1, len(panels), figsize=(4.2 * len(panels), 3.6), layout='constrained'
@@ -57,17 +101,15 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
     for axis, (label, path, factor) in zip(axes, panels, strict=True):
       for run, name, place in curves:
         rounds, values = run.series(*path)
-        if not len(rounds):  # An empty curve that is not clipped has no extent.
-          continue
-        axis.plot(rounds, factor * values, label=name, **style_of(place, rounds))
-      over_rounds(axis)
+        x = places(run, rounds)
+        there = np.isfinite(x)
+        if there.any():  # An empty curve that is not clipped has no extent.
+          style = style_of(place, rounds[there])
+          axis.plot(x[there], factor * values[there], label=name, **style)
       axis.set_title(label, fontsize=10)
-    if clustered:
-      axes[2].set_ylim(bottom=0)
-    what = f'{task.primary.label} and Eq. 6' if clustered else task.primary.label
     of = {run.dataset for run in runs} if len(runs) > 1 else {runs[0].name}
     shown = in_figure(of.pop()) if len(of) == 1 else f'{len(runs)} runs'
-    figure.suptitle(f'{shown}: {what} over rounds')
+    figure.suptitle(f'{shown}: {what}')
     if len(runs) > 1:
       legend_below(figure, axes[0])
   return figure

@@ -7,8 +7,7 @@ from fesem_jax.data.label_skew import label_skew as skew
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
-from fesem_jax.plots.costs import by_gigabytes, sends
-from fesem_jax.plots.curves import convergence
+from fesem_jax.plots.curves import by_gigabytes, convergence, sends
 from fesem_jax.plots.federation import classes_of_clients
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.runs import PlottedRun

@@ -4,12 +4,12 @@ Papers report the last round, the best one or a mean of the last few, and how ma
 rounds a target took. All are computed from the records of the rounds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fesem_jax.tasks import Figure
+from fesem_jax.tasks import CLASSIFICATION, Figure, Task
 from fesem_jax.utils.errors import UserError, argument, check_choice
 
 # How a table says which figures it has.
@@ -29,25 +29,16 @@ REPORTS = {
 _KINDS = ('deployed', 'finetuned')
 # Evaluations of which `mean10` is the mean, at most.
 _LAST = 10
-# The score that decides which round is the best, and that reaches targets.
-_BY = 'micro_accuracy'
 
 Record = dict[str, Any]
 
 
-def _itself(value: float) -> float:
-  return value
-
-
-def reports(
-  history: Sequence[Record], by: str = _BY, better: Callable[[float], float] = _itself
-) -> Record:
+def reports(history: Sequence[Record], task: Task = CLASSIFICATION) -> Record:
   """The best round and the mean of the last ten evaluations of a run.
 
   Args:
     history: records of rounds, of which those with scores count.
-    by: name of the score that decides which round is the best.
-    better: that score -> a number that is higher the better it is.
+    task: whose first figure decides which round is the best.
 
   Returns:
     'best' and 'mean10', each with `deployed` and `finetuned` scores and, where some
@@ -56,34 +47,30 @@ def reports(
   """
   found: Record = {}
   for report in ('best', 'mean10'):
-    of_all = _of_records(history, report, by, better)
+    of_all = _of_records(history, report, task)
     honest = [r['honest'] | {'round': r['round']} for r in history if 'honest' in r]
     found[report] = of_all | (
-      {'honest': _of_records(honest, report, by, better)} if honest else {}
+      {'honest': _of_records(honest, report, task)} if honest else {}
     )
   return found
 
 
-def _of_records(
-  records: Sequence[Record], report: str, by: str, better: Callable[[float], float]
-) -> Record:
+def _of_records(records: Sequence[Record], report: str, task: Task) -> Record:
   """One of `reports` of records with the scores of some clients."""
   measured = [r for r in records if _KINDS[0] in r]
   if report == 'best':
-    return {kind: _best(measured, kind, by, better) for kind in _KINDS}
+    return {kind: _best(measured, kind, task) for kind in _KINDS}
   last = measured[-_LAST:]
   means: Record = {kind: _mean([r[kind] for r in last]) for kind in _KINDS}
   return means | {'evaluations': len(last)}
 
 
-def _best(
-  measured: Sequence[Record], kind: str, by: str, better: Callable[[float], float]
-) -> Record:
-  of_rounds = np.array([r[kind][by] for r in measured], np.float64)
+def _best(measured: Sequence[Record], kind: str, task: Task) -> Record:
+  of_rounds = np.array([r[kind][task.primary_column] for r in measured], np.float64)
   # Without examples to measure on, no figure is a number.
   chosen = len(measured) - 1
   if not np.isnan(of_rounds).all():
-    chosen = int(np.nanargmax([better(value) for value in of_rounds]))
+    chosen = int(np.nanargmax([task.primary.better(value) for value in of_rounds]))
   return measured[chosen][kind] | {'round': measured[chosen]['round']}
 
 
@@ -152,18 +139,14 @@ def rounds_to(
 
 
 def rounds_to_targets(
-  history: Sequence[Record],
-  targets: Sequence[float],
-  by: str = _BY,
-  better: Callable[[float], float] = _itself,
+  history: Sequence[Record], targets: Sequence[float], task: Task = CLASSIFICATION
 ) -> list[Record]:
-  """Rounds until a score of a run reaches each target.
+  """Rounds until the first figure of the task reaches each target in a run.
 
   Args:
     history: see `reports`.
-    targets: values of the score.
-    by: see `reports`.
-    better: see `reports`.
+    targets: values of the figure.
+    task: of the run.
 
   Returns:
     For each target a dict of the `target` and, of the `deployed` and the `finetuned`
@@ -171,31 +154,14 @@ def rounds_to_targets(
   """
   measured = [r for r in history if _KINDS[0] in r]
   rounds = [r['round'] for r in measured]
-  found = []
+  found, better = [], task.primary.better
   for target in targets:
     reached: Record = {'target': target}
     for kind in _KINDS:
-      values = [better(r[kind][by]) for r in measured]
+      values = [better(r[kind][task.primary_column]) for r in measured]
       reached[kind] = rounds_to(better(target), rounds, values)
     found.append(reached)
   return found
-
-
-def deployed_curve(history: Sequence[Record], by: str = _BY) -> Record:
-  """A score of the deployed models by round.
-
-  Args:
-    history: see `reports`.
-    by: name of the score.
-
-  Returns:
-    `rounds` in which it was measured, increasing, and the `deployed` values.
-  """
-  measured = [r for r in history if _KINDS[0] in r]
-  return {
-    'rounds': [r['round'] for r in measured],
-    'deployed': [r[_KINDS[0]][by] for r in measured],
-  }
 
 
 def targets(texts: Sequence[str]) -> list[float]:

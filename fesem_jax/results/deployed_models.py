@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -26,18 +27,6 @@ def by_layer(params: Params) -> dict[str, Any]:
   """Path of each array, as `dense0/kernel`, -> the array; layers that are None lack."""
   leaves = jax.tree_util.tree_leaves_with_path(params)
   return {jax.tree_util.keystr(p, simple=True, separator='/'): x for p, x in leaves}
-
-
-def _nested(flat: dict[str, np.ndarray]) -> Params:
-  """Arrays by path as the nested dicts of Flax."""
-  out: dict[str, Any] = {}
-  for path, x in flat.items():
-    *folders, last = path.split('/')
-    inner = out
-    for folder in folders:
-      inner = inner.setdefault(folder, {})
-    inner[last] = x
-  return out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +133,7 @@ class DeployedModels:
 
     Layers of clients' own are not in it.
     """
-    return _nested(self.shared) if self.shared else None
+    return unflatten_dict(self.shared, sep='/') if self.shared else None
 
   def params(self, *, client: str | None = None, cluster: int | None = None) -> Params:
     """One model.
@@ -290,7 +279,7 @@ class DeployedModels:
   def _as_model(self, flat: dict[str, np.ndarray]) -> Params:
     """Layers by path as the model's own pytree."""
     if self.model is None:
-      return _nested(flat)
+      return unflatten_dict(flat, sep='/')
     shapes = jax.eval_shape(self.model.init, jax.random.key(0))
     wanted = [flat[path] for path in by_layer(shapes)]
     return jax.tree.unflatten(jax.tree.structure(shapes), wanted)

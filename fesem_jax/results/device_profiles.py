@@ -8,6 +8,11 @@ import jax
 import numpy as np
 
 from fesem_jax.core import prng_streams
+from fesem_jax.core.algorithm import ClientRound
+from fesem_jax.core.batching import batch_width
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.traffic import Sent
 from fesem_jax.core.types import Model
 from fesem_jax.utils.errors import check_choice
 
@@ -103,38 +108,43 @@ def operations(model: Model, example_shape: tuple[int, ...]) -> float:
   return float(counted.get('flops', 0.0))
 
 
-class Work(NamedTuple):
-  """What each client of a round did, [S] each or the same for all.
-
-  Attributes:
-    down: bytes received.
-    up: bytes sent.
-    trained: examples of its local steps, each as often as it was visited.
-    passed: examples of forward passes beside them.
-  """
-
-  down: np.ndarray
-  up: np.ndarray
-  trained: np.ndarray
-  passed: np.ndarray
-
-
-def seconds(of: DeviceProfile, own: Speeds, work: Work, per_example: float) -> float:
-  """Seconds of a round, which takes as long as its slowest client.
+class SimulatedDevices:
+  """A device for each client, drawn once.
 
   Args:
-    of: profile of all clients.
-    own: speeds of the S clients whose updates arrive; 0 without any.
-    work: that they did.
-    per_example: see `operations`.
+    profile: that they are drawn from.
+    seed: of the run.
+    local: how clients train.
+    train: training split as arranged.
   """
-  if not len(own.compute):
-    return 0.0
-  count = GRADIENT * work.trained + work.passed
-  each = (
-    of.overhead
-    + work.down / own.download
-    + per_example * count / own.compute
-    + work.up / own.upload
-  )
-  return float(np.max(each))
+
+  def __init__(
+    self, profile: DeviceProfile, seed: int, local: LocalTraining, train: FederatedData
+  ):
+    self._overhead = profile.overhead
+    self._speeds = speeds(profile, seed, np.asarray(train.client_ids))
+    self._per_example = operations(local.model, train.example_shape)
+    self._width = batch_width(local.schedule, train.max_examples)
+    self._sizes, self._real = np.asarray(train.sizes()), len(train.info.names)
+
+  def seconds(self, sent: Sent, clients: ClientRound, whole_batches: bool) -> float:
+    """Seconds of a round, which takes as long as its slowest client; 0 without any.
+
+    Args:
+      sent: by each client of the round.
+      clients: what became of them.
+      whole_batches: whether a step is on all examples of a client.
+    """
+    exist = np.asarray(clients.ids) < self._real
+    here = np.asarray(clients.arrived)[exist]
+    ids, steps = np.asarray(clients.ids)[exist], np.asarray(clients.steps)[exist]
+    sizes, own = self._sizes[ids], Speeds(*(x[ids] for x in self._speeds))
+    batch = sizes if whole_batches else np.minimum(self._width, sizes)
+    count = GRADIENT * (steps * batch) + sent.passes * sizes
+    each = (
+      self._overhead
+      + np.asarray(sent.down, float) / own.download
+      + self._per_example * count / own.compute
+      + np.asarray(sent.up, float) / own.upload
+    )
+    return float(each[here].max(initial=0.0))

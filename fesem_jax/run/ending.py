@@ -113,9 +113,7 @@ def _result(
     summary
     | {
       'clients_digest': client_table.digest(clients),
-      'reports': curves.reports(
-        run.out.records, task.primary_column, task.primary.better
-      ),
+      'reports': curves.reports(run.out.records, task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(
         run.out.records[-1], state

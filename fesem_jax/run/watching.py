@@ -8,10 +8,9 @@ import numpy as np
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.callbacks.costs import Costs
-from fesem_jax.callbacks.events import Arranged, Start
+from fesem_jax.callbacks.events import Arranged, RoundEnd, Start
 from fesem_jax.callbacks.patience import Patience
 from fesem_jax.callbacks.progress import Progress
-from fesem_jax.callbacks.saving import SaveCheckpoints, SaveRecords
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.models.starting import whole_model, with_constants
@@ -45,12 +44,24 @@ def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | Non
     state=run.state,
     arranged=arranged(run),
   )
-  built_in: list[Callback] = [Patience(settings.patience), SaveRecords(run.out.write)]
+  built_in = [Patience(settings.patience), _Saving(run), Progress()]
   first = [] if callbacks.includes(Costs) else [Costs()]
-  if run.checkpoints is not None:
-    every = settings.checkpoint_every
-    built_in.append(SaveCheckpoints(run.checkpoints.save, every))
-  return callbacks.on_start(start, first, [*built_in, Progress()])
+  return callbacks.on_start(start, first, built_in)
+
+
+class _Saving(Callback):
+  """Saves each round: its record, and the state where a checkpoint is due."""
+
+  def __init__(self, run: Prepared):
+    self._run = run
+
+  def on_round_end(self, event: RoundEnd) -> None:
+    """Saves the round."""
+    run, every = self._run, self._run.settings.checkpoint_every
+    run.out.write(event.record)
+    due = event.last or (every and event.number % every == 0)
+    if run.checkpoints is not None and event.number and due:
+      run.checkpoints.save(event.number, event.state)
 
 
 def arranged(run: Prepared) -> Arranged:

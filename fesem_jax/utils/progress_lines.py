@@ -6,46 +6,25 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
-from fesem_jax.utils.progress_text import Rounds, in_words
+from fesem_jax.utils.progress_text import Display, Rounds, in_words
 
 # Seconds after which a wait gets a line, and seconds between lines on rounds.
 _LONG, _EVERY = 2.0, 30.0
-
-
-class Display(Protocol):
-  """A display of progress."""
-
-  def waiting_for(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """Shows the operation of a block."""
-    ...
-
-  def within_a_round(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """Shows the operation of a block without a separate line for it."""
-    ...
-
-  def rounds(self, rounds: Rounds, over: bool = False) -> None:
-    """Shows the progress of the rounds; `over` after the last one."""
-    ...
-
-  def close(self) -> None:
-    """Ends the display."""
-    ...
-
-
-_SHOWN = contextvars.ContextVar[Display | None]('shown', default=None)
+_NOTHING = Display()
+_SHOWN = contextvars.ContextVar[Display]('shown', default=_NOTHING)
 
 
 @contextlib.contextmanager
-def shown(progress: bool | None) -> Iterator[None]:
+def shown(progress: bool | None, what: str = '') -> Iterator[None]:
   """Shows the progress of a block on standard error.
 
   Args:
     progress: False shows nothing; None shows a panel on a terminal, and elsewhere lines
       on operations that take long; True shows lines on all operations there.
+    what: the operation of the block, if it is a single one; see `waiting_for`.
   """
-  display: Display | None = None
+  display = Display()
   if progress is not False and sys.stderr.isatty():
     from fesem_jax.utils.progress_panel import Panel  # Slow to import.
 
@@ -54,35 +33,29 @@ def shown(progress: bool | None) -> Iterator[None]:
     display = Lines(0.0, 1.0) if progress else Lines(_LONG, _EVERY)
   token = _SHOWN.set(display)
   try:
-    yield
+    with waiting_for(what) if what else contextlib.nullcontext():
+      yield
   finally:
     _SHOWN.reset(token)
-    if display is not None:
-      display.close()
+    display.close()
 
 
-def display() -> Display | None:
-  """The current display; None if progress is not shown."""
+def display() -> Display:
+  """The current display."""
   return _SHOWN.get()
 
 
-@contextlib.contextmanager
-def waiting_for(what: str) -> Iterator[None]:
+def waiting_for(what: str) -> contextlib.AbstractContextManager[None]:
   """Shows the operation of a block, and its duration if it is long."""
-  shown_in = display()
-  with contextlib.nullcontext() if shown_in is None else shown_in.waiting_for(what):
-    yield
+  return display().waiting_for(what)
 
 
-@contextlib.contextmanager
-def within_a_round(what: str) -> Iterator[None]:
+def within_a_round(what: str) -> contextlib.AbstractContextManager[None]:
   """Shows the operation of a block on a terminal; a log does not mention it."""
-  shown_in = display()
-  with contextlib.nullcontext() if shown_in is None else shown_in.within_a_round(what):
-    yield
+  return display().within_a_round(what)
 
 
-class Lines:
+class Lines(Display):
   """Progress as lines, for a log.
 
   Args:
@@ -116,11 +89,6 @@ class Lines:
     if said.is_set():
       _say(f'{what}: {time.monotonic() - began:.1f} s')
 
-  def within_a_round(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """See `Display`."""
-    del what
-    return contextlib.nullcontext()
-
   def rounds(self, rounds: Rounds, over: bool = False) -> None:
     """See `Display`."""
     now = time.monotonic()
@@ -128,9 +96,6 @@ class Lines:
     if due or (over and self._said):
       self._last, self._said = now, True
       _say(in_words(rounds, over))
-
-  def close(self) -> None:
-    """See `Display`."""
 
 
 def _say(text: str) -> None:

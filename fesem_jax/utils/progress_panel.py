@@ -12,12 +12,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fesem_jax.utils.progress_text import Rounds, duration, in_words
+from fesem_jax.utils.progress_text import Display, Rounds, duration, in_words
 
 _A_SECOND = 4  # Refreshes per second.
 
 
-class Panel:
+class Panel(Display):
   """Live lines: pending operations, a progress bar and the last round's metrics.
 
   Args:
@@ -40,7 +40,7 @@ class Panel:
 
   @contextlib.contextmanager
   def waiting_for(self, what: str) -> Iterator[None]:
-    """See `progress_lines.Display`."""
+    """See `Display`."""
     began = time.monotonic()
     with self.within_a_round(what):
       yield
@@ -49,7 +49,7 @@ class Panel:
 
   @contextlib.contextmanager
   def within_a_round(self, what: str) -> Iterator[None]:
-    """See `progress_lines.Display`."""
+    """See `Display`."""
     wait = (what, time.monotonic(), Spinner('dots'))
     self._waits.append(wait)
     self._live.start()
@@ -59,7 +59,7 @@ class Panel:
       self._waits.remove(wait)
 
   def rounds(self, rounds: Rounds, over: bool = False) -> None:
-    """See `progress_lines.Display`."""
+    """See `Display`."""
     if self._rounds is None:
       self._began = time.monotonic()
     self._rounds = None if over else rounds
@@ -69,7 +69,7 @@ class Panel:
       self._console.print(Text(f'{in_words(rounds, over)}, {took} in all'))
 
   def close(self) -> None:
-    """See `progress_lines.Display`."""
+    """See `Display`."""
     self._live.stop()
 
   def _drawn(self) -> RenderableType:

@@ -158,7 +158,7 @@ def test_the_order_of_examples_goes_by_client_id_and_seed(data):
 
 def test_a_cluster_is_of_the_group_of_most_of_its_clients():
   truth = np.array(['b', 'a', 'a', 'c', 'b', 'b'])
-  groups = joining_rules.groups_of_clusters(truth, np.array([0, 0, 0, 1, 2, 2]), 3)
+  groups = joining_rules.groups_of_clusters(truth, np.array([0, 0, 0, 1, 2, 2]))
   assert groups.tolist() == ['a', 'c', 'b']
-  tied = joining_rules.groups_of_clusters(np.array([5, 3]), np.array([0, 0]), 1)
+  tied = joining_rules.groups_of_clusters(np.array([5, 3]), np.array([0, 0]))
   assert tied.tolist() == [3]

@@ -9,11 +9,11 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.callbacks import ClientHistory, Costs
+from fesem_jax.callbacks.client_history import part_of
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.results import client_history, device_profiles
 from fesem_jax.results.client_history import COLUMNS
-from fesem_jax.results.client_rounds import part_of
 from tests.support import runs
 
 SIZES, M = np.array(runs.SIZES), len(runs.SIZES)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.traffic import Drawn, bytes_of_model
+from fesem_jax.core.algorithm import ClientRound
+from fesem_jax.core.traffic import Drawn, Sent, bytes_of_model
 from fesem_jax.results import costs, device_profiles
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -345,19 +346,24 @@ def test_speeds_depend_on_the_seed_and_the_client_alone():
   assert abs(np.corrcoef(logs)[0, 1]) < 0.1
 
 
-def test_a_round_takes_as_long_as_its_slowest_client():
+def test_a_round_takes_as_long_as_its_slowest_client(monkeypatch):
   of = device_profiles.DeviceProfile(100.0, 10.0, 1000.0, 1.0, 0.0, '')
   own = device_profiles.Speeds(
     np.array([100.0, 50.0]), np.array([10.0, 10.0]), np.array([1000.0, 500.0])
   )
-  work = device_profiles.Work(
-    np.array([200.0, 100.0]), np.array([30.0, 30.0]), np.array([4.0, 3.0]), 2.0
-  )
-  # 1 + 2 + 10 * (3 * 4 + 2) / 1000 + 3 and 1 + 2 + 10 * (3 * 3 + 2) / 500 + 3.
-  found = device_profiles.seconds(of, own, work, per_example=10.0)
-  np.testing.assert_allclose(found, max(6.14, 6.22))
-  none = device_profiles.Speeds(*[np.array([])] * 3)
-  assert device_profiles.seconds(of, none, work, 10.0) == 0.0
+  monkeypatch.setattr(device_profiles, 'speeds', lambda *_: own)
+  monkeypatch.setattr(device_profiles, 'operations', lambda *_: 10.0)
+  devices = device_profiles.SimulatedDevices(of, 0, LOCAL, helpers.federation([4, 3]))
+  sent = Sent(np.array([200.0, 100.0]), 30.0, passes=0.5)
+
+  def seconds(*arrived):
+    ids, steps, nothing = np.array([0, 1, 2]), np.array([1, 1, 0]), np.zeros(3)
+    clients = ClientRound(ids, nothing, nothing, np.array([*arrived, False]), steps)
+    return devices.seconds(sent, clients, whole_batches=True)
+
+  # 1 + 2 + 10 * (3 * 4 + 2) / 1000 + 3 and 1 + 2 + 10 * (3 * 3 + 1.5) / 500 + 3.
+  np.testing.assert_allclose([seconds(True, True), seconds(True, False)], [6.21, 6.14])
+  assert seconds(False, False) == 0.0
   with pytest.raises(UserError, match=r'`device_profile=watch` is unknown'):
     device_profiles.profile('watch')
 

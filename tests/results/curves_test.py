@@ -78,9 +78,7 @@ def test_the_mean_is_of_the_last_ten_evaluations():
 
 def test_without_examples_to_measure_on_the_last_round_counts():
   history = [record(r, math.nan, math.nan) for r in (1, 2)]
-  for better in (float, CLASSIFICATION.primary.better):
-    found = curves.reports(history, better=better)
-    assert found['best']['deployed']['round'] == 2
+  assert curves.reports(history)['best']['deployed']['round'] == 2
 
 
 def test_a_summary_shows_what_is_reported():
@@ -116,10 +114,14 @@ def test_targets_are_looked_for_in_both_curves():
 
 
 def test_less_may_be_better():
-  history = [record(r, x, 9.0) for r, x in enumerate([4.0, 1.0, 2.0], 1)]
-  best = curves.reports(history, 'macro_f1', lambda x: -x)['best']['deployed']
-  assert best == {'micro_accuracy': 1.0, 'macro_f1': 0.5, 'round': 2}
-  (found,) = curves.rounds_to_targets(history, [2.5], 'micro_accuracy', lambda x: -x)
+  errors = [(4.0, 9.0), (1.0, 9.0), (2.0, 9.0)]
+  history = [
+    {'round': r, 'deployed': {'micro_rmse': a}, 'finetuned': {'micro_rmse': b}}
+    for r, (a, b) in enumerate(errors, 1)
+  ]
+  best = curves.reports(history, REGRESSION)['best']['deployed']
+  assert best == {'micro_rmse': 1.0, 'round': 2}
+  (found,) = curves.rounds_to_targets(history, [2.5], REGRESSION)
   assert found == {'target': 2.5, 'deployed': 1.5, 'finetuned': None}
 
 

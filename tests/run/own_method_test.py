@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.callbacks.scalars import scalars
+from fesem_jax.callbacks.logged_runs import scalars
 from fesem_jax.results import records
 from fesem_jax.run.programs import Programs
 from tests.support import helpers
