@@ -56,15 +56,10 @@ def adapt(
 ) -> list[adapt_tables.Row]:
   """Measures the new clients of finished runs, and writes tables and a figure.
 
-  Args:
-    workdirs: of seeds of one configuration.
-    out: folder of the results; None is WORKDIR/adapt of the only one.
-    settings: how new clients are measured.
-    machine: from `flags.machine`.
-    global_runs: workdirs of FedAvg, one for each of `workdirs`; None trains it.
-
-  Returns:
-    A row for each run, number of examples and rule.
+  The runs in `workdirs` are seeds of one configuration. `out` is the folder of the
+  results; None is WORKDIR/adapt of the only run. `global_runs` are workdirs of FedAvg,
+  one for each of `workdirs`; None trains it. Returns a row for each run, number of
+  examples and rule.
   """
   check(settings)
   if not workdirs:

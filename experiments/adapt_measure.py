@@ -21,19 +21,12 @@ from .new_clients import NewClients
 
 
 class Settings(NamedTuple):
-  """How new clients are measured; see the flags of `experiments.adapt`.
+  """How new clients are measured; see the flags of `experiments.adapt`."""
 
-  Attributes:
-    num_examples: numbers as text, or 'all'.
-    join_epochs: 0 is as much as in a round of the run.
-    alone_epochs: 0 is as much as a client of the run did in all rounds.
-    finetune_epochs: None is those of the run.
-  """
-
-  num_examples: tuple[str, ...] = ('5', '10', '20', '50', ALL)
-  join_epochs: int = 0
-  alone_epochs: int = 0
-  finetune_epochs: int | None = None
+  num_examples: tuple[str, ...] = ('5', '10', '20', '50', ALL)  # numbers, or 'all'
+  join_epochs: int = 0  # 0 is as much as in a round of the run
+  alone_epochs: int = 0  # 0 is as much as a client of the run did in all rounds
+  finetune_epochs: int | None = None  # None is those of the run
 
   def counts(self) -> list[int | None]:
     """The numbers of examples, the smallest first; None is all."""

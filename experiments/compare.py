@@ -49,10 +49,9 @@ def configurations(
 ) -> dict[str, list[dict[str, Any]]]:
   """The configurations of a comparison, in the order of the paper.
 
-  Args:
-    listed: methods as `methods.parse_method` takes them.
-    num_seeds: seeds of each.
-    chosen: options of the command line, for the methods that have them.
+  `listed` are methods as `methods.parse_method` takes them, `chosen` the options of the
+  command line, for the methods that have them. Returns label -> the configuration of
+  each seed.
   """
   if not listed:
     raise UserError('--algorithms is empty; name a method, such as fesem(4).')
@@ -131,11 +130,8 @@ def run_methods(
 ) -> tuple[Comparison, dict[str, list[pathlib.Path]]]:
   """Runs what is missing of a comparison, and writes the table after every method.
 
-  Tables show what --report names.
-
-  Returns:
-    The comparison, and label of each method -> folders of its runs that did not
-    diverge.
+  Tables show what --report names. Returns the comparison, and label of each method ->
+  folders of its runs that did not diverge.
   """
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
   which = flags.FLAGS.report

@@ -37,8 +37,7 @@ from .start import start
 def draw_partitions(names: list[str], output: pathlib.Path) -> None:
   """Draws the named partitions of --dataset; prints a line on each.
 
-  Raises:
-    UserError: if one is named twice or does not fit the data.
+  Raises `UserError` if one is named twice or does not fit the data.
   """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
@@ -87,9 +86,8 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
 def images_of_clusters(train: FederatedData) -> np.ndarray | None:
   """An image of each true cluster, of one class where all have it.
 
-  Returns:
-    [G, H, W] or [G, H, W, C], clusters in ascending order; None without clusters, or
-    where examples are no images.
+  [G, H, W] or [G, H, W, C], clusters in ascending order; None without clusters, or
+  where examples are no images.
   """
   clusters = train.info.clusters
   if clusters is None or len(train.example_shape) not in (2, 3):

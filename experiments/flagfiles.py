@@ -14,9 +14,8 @@ def names() -> list[str]:
 def preset(named: str) -> pathlib.Path | None:
   """The file of the preset that a value of --flagfile names; None for other files.
 
-  Args:
-    named: a preset's name, or experiments/presets/NAME.flags, as presets name each
-      other: that file exists in the source tree only.
+  The value is a preset's name, or experiments/presets/NAME.flags, as presets name each
+  other: that file exists in the source tree only.
   """
   name = named.removeprefix('experiments/presets/').removesuffix('.flags')
   own = pathlib.Path(named).is_file() or name not in names()

@@ -150,9 +150,8 @@ def chosen_options() -> dict[str, Any]:
 def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   """A whole configuration, the method's defaults filled in.
 
-  Raises:
-    UserError: on an option that the method does not have, or on an own method, model
-      or data set that cannot be used.
+  Raises `UserError` on an option that the method does not have, or on an own method,
+  model or data set that cannot be used.
   """
   methods.check_options(algorithm, options)
   options = methods.typed(algorithm, options)

@@ -134,7 +134,6 @@ def _signals_for(started: list[Launched]) -> Iterator[list[int]]:
   received: list[int] = []
 
   def hand_on(number: int, frame: FrameType | None) -> None:
-    del frame
     received.append(number)
     for process in started:
       process.send_signal(number)

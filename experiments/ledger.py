@@ -27,11 +27,7 @@ def path(folder: pathlib.Path, recipe: str, cell: str) -> pathlib.Path:
 
 
 def read(folder: pathlib.Path, recipe: str, cell: str) -> Entry | None:
-  """The entry of a cell; None if it was not run.
-
-  Raises:
-    UserError: if the file is damaged.
-  """
+  """The entry of a cell, None if it was not run; a damaged file raises `UserError`."""
   file = path(folder, recipe, cell)
   if not file.is_file():
     return None

@@ -30,23 +30,15 @@ _SAME_START = ('initializer', 'init_from', 'init_layers', 'init_digest')
 
 
 class NewClients(NamedTuple):
-  """A finished run of a clustered method, and the clients that took no part in it.
-
-  Attributes:
-    run: see `load_run`.
-    model: of every client.
-    centers: [K, ...] the centers that clients of the run deploy.
-    groups: [K] true group of most of each center's clients; None where none is known.
-    train: training split of the new clients, on the host.
-    test: test split of the same clients.
-  """
+  """A finished run of a clustered method, and the clients that took no part in it."""
 
   run: Run
-  model: Model
-  centers: Params
+  model: Model  # of every client
+  centers: Params  # [K, ...] the centers that clients of the run deploy
+  # [K] true group of most of each center's clients; None where none is known.
   groups: np.ndarray | None
-  train: FederatedData
-  test: FederatedData
+  train: FederatedData  # training split of the new clients, on the host
+  test: FederatedData  # test split of the same clients
 
   @property
   def config(self) -> dict[str, Any]:

@@ -15,9 +15,7 @@ Summary = Mapping[str, Any]
 def text(result: Result, which: str = 'last') -> str:
   """What a run found, what it cost and how it ended.
 
-  Args:
-    result: of the run.
-    which: of `curves.REPORTS`, the figures that are shown.
+  `which`, one of `curves.REPORTS`, says what figures are shown.
   """
   summary = curves.as_reported(result.summary, which)
   task = tasks.of(summary)
@@ -36,12 +34,7 @@ def text(result: Result, which: str = 'last') -> str:
 
 
 def line(summary: Summary, seconds: float) -> str:
-  """One of many runs: 'deployed micro-accuracy 97.4 %, fine-tuned 96.1 %, 2.1 s'.
-
-  Args:
-    summary: of the run.
-    seconds: that it took.
-  """
+  """One of many runs: 'deployed micro-accuracy 97.4 %, fine-tuned 96.1 %, 2.1 s'."""
   task = tasks.of(summary)
   figure, column = task.primary, task.primary_column
   deployed, finetuned = (

@@ -22,9 +22,7 @@ def define() -> None:
 def written(workdir: pathlib.Path, reference: str = '') -> str:
   """Writes the page of a workdir; a line that names it, or says why there is none.
 
-  Args:
-    workdir: of a run or a comparison.
-    reference: see `write_report`.
+  The workdir is of a run or a comparison; `reference` is that of `write_report`.
   """
   if not flags.FLAGS.report_html:
     return f'Report: fesem-report {workdir} writes it.'

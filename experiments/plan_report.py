@@ -21,12 +21,8 @@ def report(
 ) -> dict[str, Any]:
   """A plan as JSON can hold it.
 
-  Args:
-    plan: of a run.
-    num_clients: M.
-    topology: name of the devices.
-    mesh: the devices.
-    memory: bytes of each; None if it is not known.
+  `topology` names the devices of `mesh`; `memory` is the bytes of each, None if it is
+  not known.
   """
   advice = None if memory is None else fit_advice.advice(plan, memory, mesh.size)
   programs = {

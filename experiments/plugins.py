@@ -40,10 +40,8 @@ def is_own(name: str) -> bool:
 def load(flag: str, name: str, *arguments: str) -> Callable[..., Any]:
   """Imports MODULE:FUNCTION, with the current directory on the path.
 
-  Args:
-    flag: whose value it is.
-    name: MODULE:FUNCTION.
-    *arguments: names of the positional arguments that it must take.
+  `name` is the value of `flag`, `arguments` are the names of the positional arguments
+  that the function must take.
   """
   named = argument(flag, name)
   module_name, _, function_name = name.partition(':')
@@ -104,16 +102,9 @@ def identity(
 ) -> dict[str, dict[str, str]]:
   """Digests of the files of the user's own code that a configuration runs.
 
-  A run goes on after a change of the code, with a warning: it may be that of a comment.
-
-  Args:
-    config: of a run.
-    workdir: that may hold the run already.
-    say: prints the warning.
-
-  Returns:
-    'own_code': flag -> digest of the file of the user's method, model or data; nothing
-    without any.
+  A run that `workdir` already holds goes on after a change of the code, with a warning
+  that `say` prints: the change may be that of a comment. Returns 'own_code': flag ->
+  digest of the file of the user's method, model or data; nothing without any.
   """
   flags = ('algorithm', 'model', 'dataset')
   found = {flag: _code(config[flag]) for flag in flags if is_own(config[flag])}

@@ -25,71 +25,41 @@ REPORTS = ('last', 'best', 'first')
 
 
 class Cell(NamedTuple):
-  """One published figure and how it is computed here.
+  """One published figure and how it is computed here."""
 
-  Attributes:
-    name: name of the folder of its runs and of its entry in the ledger.
-    row: name in tables.
-    flags: flags of `experiments.run`, after those of the recipe.
-    runs_of: name of the cell whose runs this one reads; '' if it has its own runs.
-    published: the published value; None if only a curve is published.
-    deviation: its standard deviation over seeds, if published.
-    rounding: half of the last published digit, or half the width of an "about" value.
-    published_seeds: number of seeds of the published mean.
-    measure: one of `MEASURES`.
-    report: `last`, `best` or `first` evaluation.
-    rates: learning rates, of which the best counts; empty: the rate of the flags.
-    seeds: number of seeds, which are 0, 1, ...
-    hours: approximate processor hours of all its runs.
-    comparable: why the cell cannot be compared; '' if it can.
-    why: known reasons for a difference.
-  """
-
-  name: str
-  row: str
-  flags: tuple[str, ...] = ()
-  runs_of: str = ''
-  published: float | None = None
-  deviation: float | None = None
+  name: str  # of the folder of its runs and of its entry in the ledger
+  row: str  # name in tables
+  flags: tuple[str, ...] = ()  # of `experiments.run`, after those of the recipe
+  runs_of: str = ''  # name of the cell whose runs this one reads; '' if it has its own
+  published: float | None = None  # None if only a curve is published
+  deviation: float | None = None  # its standard deviation over seeds, if published
+  # Half of the last published digit, or half the width of an "about" value.
   rounding: float = 0.0
-  published_seeds: int = 1
-  measure: str = 'deployed'
-  report: str = 'last'
+  published_seeds: int = 1  # number of seeds of the published mean
+  measure: str = 'deployed'  # one of `MEASURES`
+  report: str = 'last'  # which evaluation, one of `REPORTS`
+  # Learning rates, of which the best counts; empty: the rate of the flags.
   rates: tuple[float, ...] = ()
-  seeds: int = 1
-  hours: float = 0.0
-  comparable: str = ''
-  why: str = ''
+  seeds: int = 1  # number of seeds, which are 0, 1, ..
+  hours: float = 0.0  # approximate processor hours of all its runs
+  comparable: str = ''  # why the cell cannot be compared; '' if it can
+  why: str = ''  # known reasons for a difference
 
 
 class Recipe(NamedTuple):
-  """A published table, or part of one.
+  """A published table, or part of one."""
 
-  Attributes:
-    name: name of the file.
-    title: title of the section.
-    reference: authors, title, venue, table.
-    setting: the setting that all cells share.
-    facts: sources of the setting and of the published values.
-    why: known reasons for differences in several cells.
-    own_data: how to run the published setting, if a recipe uses substitute data.
-    cells: cells in the order of the page.
-    small_cell: name of the cell that `small` reduces to a run of a few seconds.
-    small: flags after those of that cell.
-    small_value: deployed accuracy of the small run, in percent.
-  """
-
-  name: str
-  title: str
-  reference: str
-  setting: str
-  facts: str
-  why: str
-  cells: tuple[Cell, ...]
-  small_cell: str = ''
-  small: tuple[str, ...] = ()
-  small_value: float | None = None
-  own_data: str = ''
+  name: str  # of the file
+  title: str  # of the section
+  reference: str  # authors, title, venue, table
+  setting: str  # what all cells share
+  facts: str  # sources of the setting and of the published values
+  why: str  # known reasons for differences in several cells
+  cells: tuple[Cell, ...]  # in the order of the page
+  small_cell: str = ''  # name of the cell that `small` reduces to a run of seconds
+  small: tuple[str, ...] = ()  # flags after those of that cell
+  small_value: float | None = None  # deployed accuracy of the small run, in percent
+  own_data: str = ''  # how to run the published setting where the data are substitutes
 
   def cell(self, name: str) -> Cell:
     """The cell of a name; raises `UserError` if there is none."""
@@ -116,8 +86,7 @@ def names() -> list[str]:
 def read(name: str) -> Recipe:
   """The recipe of a name, or of a file NAME.toml.
 
-  Raises:
-    UserError: if there is none, or it is damaged.
+  Raises `UserError` if there is none, or it is damaged.
   """
   path = pathlib.Path(name) if name.endswith('.toml') else FOLDER / f'{name}.toml'
   try:

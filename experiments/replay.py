@@ -42,12 +42,7 @@ _SHOWN = 8
 def rebuilt(
   workdir: pathlib.Path, machine: dict[str, Any]
 ) -> tuple[Algorithm, FederatedData]:
-  """The method and the training split of a run, from its configuration.
-
-  Args:
-    workdir: of `fesem-run`.
-    machine: from `flags.machine`.
-  """
+  """The method and the training split of a run of `fesem-run`, from its config.json."""
   held = read_config(workdir)
   if held is None:
     raise UserError(f'{workdir} holds no run: there is no config.json.')

@@ -51,8 +51,7 @@ def run_flags(cell: Cell, rate: float | None, seed: int) -> list[str]:
 def carry_out(command: list[str], workdir: pathlib.Path) -> None:
   """Runs fesem-run in a process of its own, and adds its processor time to a file.
 
-  Raises:
-    UserError: if it fails.
+  Raises `UserError` if it fails.
   """
   more = [
     f'--workdir={workdir}',
@@ -80,15 +79,10 @@ def _processor_seconds() -> float:
 
 
 def run_cell(cell: Cell, folder: pathlib.Path) -> tuple[list[pathlib.Path], Any]:
-  """Runs what is missing of a cell.
+  """Runs what is missing of a cell with runs of its own, in the folder of the cell.
 
-  Args:
-    cell: with runs of its own.
-    folder: of the cell.
-
-  Returns:
-    Workdir of each seed, and (chosen rate, value by rate); None where there is none to
-    choose. Of several rates all seeds take the one that is best with seed 0.
+  Returns the workdir of each seed, and (chosen rate, value by rate), None where there
+  is none to choose. Of several rates all seeds take the one that is best with seed 0.
   """
 
   def of(rate: float | None, seed: int) -> pathlib.Path:
@@ -109,13 +103,7 @@ def run_cell(cell: Cell, folder: pathlib.Path) -> tuple[list[pathlib.Path], Any]
 
 
 def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
-  """What the ledger keeps of a finished cell.
-
-  Args:
-    cell: what was run.
-    workdirs: of each seed.
-    tuned: see `run_cell`.
-  """
+  """What the ledger keeps of a finished cell, from what `run_cell` returns."""
   summary = json.loads((workdirs[0] / 'summary.json').read_text())
   rate = tuned[0] if tuned else None
   times = list(workdirs[0].parent.glob(f'*.{_TIME}'))
@@ -149,15 +137,9 @@ def reproduce(
 ) -> float:
   """Runs cells of a recipe and enters them in the ledger.
 
-  Args:
-    recipe: the paper.
-    chosen: names of cells; empty for all.
-    workdir: of all papers.
-    kept: the folder of the ledger.
-    budget: processor hours that may be spent.
-
-  Returns:
-    Processor hours that are left.
+  `chosen` are names of cells; empty for all. `workdir` is the folder of all papers,
+  `kept` that of the ledger. `budget` is how many processor hours may be spent; returns
+  those that are left.
   """
   wanted = [recipe.cell(name) for name in chosen] if chosen else list(recipe.cells)
   for cell in wanted:
@@ -184,12 +166,7 @@ def reproduce(
 def checked(recipe: Recipe, workdir: pathlib.Path) -> str:
   """Runs the small cell of a recipe anew, and says that it came out as recorded.
 
-  Args:
-    recipe: with a small cell.
-    workdir: of all papers.
-
-  Raises:
-    UserError: if it did not.
+  `workdir` is the folder of all papers. Raises `UserError` if it came out differently.
   """
   folder = workdir / 'small' / recipe.name
   shutil.rmtree(folder, ignore_errors=True)

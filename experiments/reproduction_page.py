@@ -117,10 +117,8 @@ def in_words(cell: Cell, found: ledger.Entry | None) -> str:
 def write(every: Sequence[Recipe], kept: pathlib.Path, file: pathlib.Path) -> str:
   """Writes the page and its figures; a line that names it.
 
-  Args:
-    every: all recipes.
-    kept: folder of the ledger.
-    file: of the page; figures go to figures/ beside it.
+  `every` are all recipes, `kept` is the folder of the ledger. Figures go to figures/
+  beside `file`, the page.
   """
   file.parent.mkdir(parents=True, exist_ok=True)
   drawn = {}
@@ -133,12 +131,10 @@ def write(every: Sequence[Recipe], kept: pathlib.Path, file: pathlib.Path) -> st
 def text(
   every: Sequence[Recipe], kept: pathlib.Path, figures: set[str] | None = None
 ) -> str:
-  """The page as Markdown.
+  """The page as Markdown, of all recipes and `kept`, the folder of the ledger.
 
-  Args:
-    every: all recipes.
-    kept: folder of the ledger.
-    figures: names of recipes that have a figure; None takes those with finished cells.
+  `figures` are the names of recipes that have a figure; None takes those with finished
+  cells.
   """
   parts = [_INTRODUCTION, _overview(every, kept)]
   for recipe in every:

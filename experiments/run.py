@@ -215,14 +215,9 @@ def run_unless_diverged(
 ) -> dict[str, Any] | None:
   """The summary and the curve of one of many runs; None if it diverged.
 
-  Args:
-    config: see `run`.
-    workdir: see `run`.
-    what: begins each line that is printed.
-    programs: see `run`.
-    said: lines that earlier runs have printed on data, model and method, and that are
-      not repeated; those of this run are added. None repeats them.
-    **options: of `run`.
+  `what` begins each line that is printed. `said` are lines that earlier runs have
+  printed on data, model and method, and that are not repeated; those of this run are
+  added. None repeats them. See `run` for all other arguments.
   """
 
   def say(text):

@@ -22,8 +22,7 @@ def resolved(text: str, rounds: int) -> str:
 def resolved_local(text: str, local_steps: int) -> str:
   """The schedule over local steps likewise: cosine becomes cosine:STEPS.
 
-  Raises:
-    UserError: on cosine without a number of steps that all clients take.
+  Raises `UserError` on cosine without a number of steps that all clients take.
   """
   if text == 'cosine' and not local_steps:
     raise UserError(
@@ -38,11 +37,7 @@ def build(text: str, flag: str = 'lr_schedule') -> Callable[[Any], Any] | None:
   """The schedule that `resolved` or `resolved_local` names; None is constant.
 
   It gives the multiplier of --learning_rate in round or step r, counted from 0:
-  (1 + cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY).
-
-  Args:
-    text: the schedule.
-    flag: that it is of, for errors.
+  (1 + cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY). Errors name `flag`.
   """
   name, *numbers = text.split(':')
   try:

@@ -103,11 +103,9 @@ def silhouettes_of_seeds(
 ) -> list[dict[str, Any]]:
   """Silhouettes of models from one common start, of each seed.
 
-  Finished seeds are read from workdir/silhouettes/.
-
-  Returns:
-    For each configuration `silhouette` by K, `of_clouds`, a list of the same for each
-    cloud, and `clusters` by K, of each client; -1 of one whose model is not finite.
+  Finished seeds are read from workdir/silhouettes/. Returns for each configuration
+  `silhouette` by K, `of_clouds`, a list of the same for each cloud, and `clusters` by
+  K, of each client; -1 of one whose model is not finite.
   """
   programs = Programs()
   machine = experiment_flags.machine()
@@ -188,15 +186,9 @@ def select(
 ) -> dict[str, Any]:
   """Runs what is missing, writes the tables and recommends a K.
 
-  Args:
-    config: of FeSEM on the chosen clients, but for K; its seed is the first.
-    list_of_k: each K.
-    num_seeds: seeds of each K.
-    splits: training and validation split of the chosen clients.
-    workdir: folder of the runs and tables.
-
-  Returns:
-    What select_k.json holds.
+  `config` is of FeSEM on the chosen clients, but for K; its seed is the first of each
+  K. `splits` are the training and the validation split of the chosen clients. Returns
+  what select_k.json holds.
   """
   train, _ = splits
   seeds = [config['seed'] + i for i in range(num_seeds)]

@@ -51,13 +51,7 @@ _COLUMNS = {
 
 
 def measure(config: dict[str, Any], list_of_k: list[int], by: str) -> dict[str, Any]:
-  """What separation.json holds.
-
-  Args:
-    config: of a run.
-    list_of_k: each K.
-    by: one of `separation.BY`.
-  """
+  """What separation.json holds of a configuration; `by` is one of `separation.BY`."""
   f = flags.FLAGS
   train = some_clients(config, f.data_dir, f.separation_clients)
   if list_of_k[-1] >= train.num_clients:

@@ -30,10 +30,8 @@ def are_numbers(values: list[Any]) -> bool:
 def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Point]:
   """What each method came to at one value; where all are honest, all count.
 
-  Args:
-    value: of the flag.
-    summaries: label of each method -> its summary of each seed.
-    report: what their figures are, of `curves.REPORTS`.
+  `value` is that of the flag; `report`, one of `curves.REPORTS`, says what the figures
+  are.
   """
   found = []
   for label, runs in summaries.items():

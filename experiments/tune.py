@@ -41,10 +41,8 @@ def parse_search(
 ) -> tuple[str, list[Any]]:
   """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --vary.
 
-  Args:
-    text: the value.
-    flag: that has it.
-    own: options of methods of the user's own, with their defaults.
+  Errors name `flag`, which has the value; `own` are options of methods of the user's
+  own, with their defaults.
   """
   name, _, values = text.partition(':')
   tunable = (*experiment_flags.common(), *methods.all_options())
@@ -68,17 +66,11 @@ def parse_search(
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """What the flags of --tune ask for.
+  """What the flags of --tune ask for."""
 
-  Attributes:
-    grid: flag -> its candidates.
-    seeds: of the tuning runs.
-    by: one of `paired.KINDS`, whose first figure of the task decides.
-  """
-
-  grid: dict[str, list[Any]]
-  seeds: list[int]
-  by: str = 'deployed'
+  grid: dict[str, list[Any]]  # flag -> its candidates
+  seeds: list[int]  # of the tuning runs
+  by: str = 'deployed'  # one of `paired.KINDS`, whose first figure of the task decides
 
 
 def parse(
@@ -125,10 +117,8 @@ def tuned(
 ) -> dict[str, Choice | UserError]:
   """Searches each method's values on validation examples.
 
-  Runs go to workdir/tune/, the figures behind each choice to workdir/tune.json.
-
-  Returns:
-    Label of each method that has flags to be tuned -> its choice, or why it cannot run.
+  Runs go to workdir/tune/, the figures behind each choice to workdir/tune.json. Returns
+  label of each method that has flags to be tuned -> its choice, or why it cannot run.
   """
   tries = {
     label: points(label, configs[0], search.grid) for label, configs in by_label.items()

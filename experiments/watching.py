@@ -18,13 +18,9 @@ def callbacks(
 ) -> list[Callback]:
   """New callbacks for a run: those of the user's own, then what it records and logs.
 
-  Args:
-    machine: from `flags.machine`.
-    config: from `flags.configuration`.
-
-  Raises:
-    UserError: on a function that cannot be used, an unknown logger or one whose package
-      is not installed.
+  `machine` and `config` are from `flags.machine` and `flags.configuration`. Raises
+  `UserError` on a function that cannot be used, an unknown logger or one whose package
+  is not installed.
   """
   found: list[Callback] = []
   for name in machine.get('callbacks') or []:
@@ -41,13 +37,7 @@ def callbacks(
 def notes(
   watchers: Sequence[Callback], result: Result, workdir: pathlib.Path
 ) -> list[str]:
-  """Sentences on what a run that was finished before has not recorded.
-
-  Args:
-    watchers: from `callbacks`.
-    result: of the run.
-    workdir: of the run.
-  """
+  """Sentences on what the `callbacks` of an already finished run have not recorded."""
   said, rounds = [], result.summary['rounds']
   late = (
     f'has no effect: all {rounds} rounds were already done; raise --rounds to record '

@@ -1,7 +1,9 @@
 """Aggregation of clients' models: means, and rules that are robust to bad clients.
 
 Every rule maps (stack [S, ...], cluster [S], counts [S], origins [K, ...], mesh) to
-centers [K, ...]. Clients weigh alike; a cluster without clients stays at its origin.
+centers [K, ...]. Rows are finite, clusters int32 in 0..K-1, and counts bool, False for
+rows to leave out. Clients weigh alike; a cluster without clients stays at its origin.
+The mesh has the devices that the rows are split over; None if they are whole here.
 """
 
 import dataclasses
@@ -90,16 +92,8 @@ def bounded_mean(
 
     c_k <- c_k + mean_i (w_i - c_k) min(1, bound / |w_i - c_k|)
 
-  Args:
-    bound: L2 length; 0 is the median length of the cluster's changes.
-    stack: [S, ...] finite rows.
-    cluster: [S] int32 in 0..K-1.
-    counts: [S] bool, False for rows to leave out.
-    origins: [K, ...]; a cluster without rows stays there.
-    mesh: devices that the rows are split over; None if they are whole here.
-
-  Returns:
-    [K, ...].
+  The bound is an L2 length; 0 is the median length of the cluster's changes. For the
+  other arguments, see the module.
   """
   num_clusters = jax.tree.leaves(origins)[0].shape[0]
 
@@ -137,18 +131,9 @@ def krum(
   the model of least score is the center. Of equal scores the first counts, as in
   clusters of two.
 
-  Args:
-    beta: share of a cluster's rows that are taken to be bad.
-    models: take the mean of so many models of least score (multi-Krum); of all, where
-      a cluster has fewer.
-    stack: [S, ...] finite rows; their products are one array [S, S].
-    cluster: [S] int32 in 0..K-1.
-    counts: [S] bool, False for rows to leave out.
-    origins: [K, ...]; a cluster without rows stays there.
-    mesh: devices that the rows are split over; None if they are whole here.
-
-  Returns:
-    [K, ...].
+  With `models` above 1, the center is the mean of so many of least score (multi-Krum);
+  of all, where a cluster has fewer. The products of rows are one array [S, S]. For the
+  other arguments, see the module.
   """
   num_rows = cluster.shape[0]
   # Of models themselves, which lie close together, the expansion has no digits.

@@ -120,7 +120,6 @@ def _adaptive(
     return AdaptiveState(tree.zeros_like(params), v)
 
   def update(gradient, state, params=None):
-    del params
     old, new = variable(beta1), variable(1 - beta1)
     rate, floor = variable(learning_rate), variable(tau)
     m = jax.tree.map(lambda m, g: old * m - new * g, state.m, gradient)

@@ -119,15 +119,9 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
 
 
 def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
-  """What a reader of figures should know: where a run departs from the publication.
+  """Where a run departs from the publication, in sentences for a reader of figures.
 
-  Args:
-    name: of the method.
-    chosen: all its options.
-    num_clients: M.
-
-  Returns:
-    Sentences.
+  `chosen` are all options of the method `name`.
   """
   said = []
   if name == 'hypo_cluster' and (chosen['init_restarts'] > 1 or chosen['init_rounds']):

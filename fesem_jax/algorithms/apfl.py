@@ -84,7 +84,6 @@ def apfl(
     return {name: local.optimizer.init(params[name]) for name in ('w', 'v')}
 
   def take(params, memory, gradient, step, rate):
-    del step
     w, v, alpha = params['w'], params['v'], params['alpha']
     _, of_w = gradient(w)
     loss, of_mix = gradient(_mix(alpha, v, w))
@@ -118,7 +117,6 @@ def apfl(
     return ApflState(params, own['v'], own['alpha']), info
 
   def deployed(state, data):
-    del data
     return ClientModels(
       own=_mix(state.client_alphas, state.client_params, state.params)
     )

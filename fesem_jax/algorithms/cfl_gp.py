@@ -125,7 +125,6 @@ def _traffic(
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):
-    del known
     turn, rest = divmod(drawn.number - 1, every)
     more = int(rest == 0 and turn < updates)
     return traffic.Sent((1 + more) * size, (1 + more) * size, 3 * more)

@@ -130,7 +130,6 @@ def _traffic(
   up = size + num_clusters * traffic.NUMBER
 
   def of_round(known, drawn):
-    del known
     if drawn.number == 1 and first_assignment == 'random':
       return traffic.Sent(size, size)
     return traffic.Sent(down, up, num_clusters)

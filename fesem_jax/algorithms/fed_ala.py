@@ -87,7 +87,6 @@ def fed_ala(
     return FedAlaState(tree.expand(start), heads, ones, never, rounds)
 
   def take(params, memory, gradient, step, rate):
-    del rate
     w, head, weights = params['global'], params['head'], params['weights']
     loss, found = gradient(tree.merge(_mix(top(w), head, weights), w))
 
@@ -129,7 +128,6 @@ def fed_ala(
     return state._replace(params=params, rounds=rounds), both.info()
 
   def deployed(state, data):
-    del data
     body, head = personal_head.parts(state.params, head_layers)
     return ClientModels(body, own=_mix(head, state.heads, state.head_weights))
 

@@ -104,11 +104,9 @@ def attention(
 ) -> jax.Array:
   """[S, S] float32: xi, whose rows add up to 1.
 
-  Args:
-    distances: [S, S] squared distances of models.
-    exists: [S] bool; the others have no part in any mean but their own.
-    alpha: [] see `fed_amp`.
-    sigma: [] see `fed_amp`.
+  `distances` [S, S] are squared distances of models; the scalars alpha and sigma are
+  those of `fed_amp`. Clients where `exists` [S] bool is False have no part in any mean
+  but their own.
   """
   others = exists[:, None] & exists[None] & ~jnp.eye(exists.shape[0], dtype=bool)
   xi = jnp.where(others, alpha * jnp.exp(-distances / sigma) / sigma, 0.0)

@@ -98,7 +98,6 @@ def _two_passes(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):
-    del known
     passes = 1 if same_cohort or drawn.everyone else 2
     return traffic.Sent((passes + 1) * size, 2 * size, 3 * passes)
 

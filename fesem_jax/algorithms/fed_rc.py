@@ -118,7 +118,6 @@ def _traffic(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):
-    del drawn
     both = num_clusters * (size + int(known) * traffic.NUMBER)
     return traffic.Sent(both, both, num_clusters)
 

@@ -51,7 +51,6 @@ def fed_rep(
   schedule = local.schedule._replace(epochs=head_epochs, steps=0)
 
   def heads_only(trained, starts, total):
-    del starts
     return personal_head.parts(trained.params, head_layers)[1], total
 
   def step(state, data, cohort, key):

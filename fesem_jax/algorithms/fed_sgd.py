@@ -39,12 +39,8 @@ def fed_sgd(local: LocalTraining) -> Algorithm:
 def one_gradient_step(local: LocalTraining) -> LocalTraining:
   """Local training of one step along the gradient of all the client's examples.
 
-  Args:
-    local: how clients train otherwise.
-
-  Raises:
-    UserError: if the optimizer's first step is not proportional to the gradient,
-      as that of Adam is not: means of models are then not means of gradients.
+  Raises `UserError` if the optimizer's first step is not proportional to the gradient,
+  as that of Adam is not: means of models are then not means of gradients.
   """
   shapes = jax.eval_shape(local.model.init, jax.random.key(0))
 

@@ -133,7 +133,6 @@ def fed_soft(
     ), trained.info()
 
   def deployed(state, data):
-    del data
     return ClientModels(own=state.client_params, membership=state.importance)
 
   sent = all_centers_and_weights(local, num_clusters, importance_every)

@@ -64,8 +64,7 @@ def options(factory: Factory) -> dict[str, Any]:
 def arguments(factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
   """The arguments of a method that some of its options make.
 
-  Raises:
-    UserError: on an option that a value does not allow.
+  Raises `UserError` on an option that a value does not allow.
   """
   found = {}
   for parameter in inspect.signature(factory).parameters.values():
@@ -79,15 +78,9 @@ def arguments(factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
 def wrapped(
   method: Algorithm, local: LocalTraining, own: Mapping[str, Any]
 ) -> Algorithm:
-  """A method with the wrappers that its options ask for.
+  """A method with the wrappers that its options ask for; `own` are all its options.
 
-  Args:
-    method: without them.
-    local: how clients train.
-    own: all options of the method.
-
-  Raises:
-    UserError: on an option out of range, or one that excludes another.
+  Raises `UserError` on an option out of range, or one that excludes another.
   """
   asked = {name: value for name, value in own.items() if name in FESEM_WRAPPERS}
   check_at_least(0, **asked)

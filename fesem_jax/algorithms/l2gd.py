@@ -132,7 +132,6 @@ def _traffic(local: LocalTraining) -> traffic.Traffic:
   size = traffic.bytes_of_model(local)
 
   def of_round(aggregates, drawn):
-    del drawn
     return traffic.Sent(size, size) if aggregates else traffic.Sent(0, 0)
 
   words = (

@@ -136,14 +136,10 @@ def run_each(
 ) -> tuple[Summaries, dict[str, UserError]]:
   """Runs methods one after the other; one that cannot run does not stop the others.
 
-  Args:
-    by_label: label of each method -> what to run, e.g. seeds.
-    run: gives the summary of one of them, None if it diverged.
-    refuse: is called for a method that cannot run.
-    after: is called with all summaries after each method, if there are any.
-
-  Returns:
-    Summaries, and why methods could not run.
+  `by_label` has what to run of each method, e.g. seeds, and `run` gives the summary of
+  one of them, None if it diverged. `refuse` is called for a method that cannot run,
+  `after` with all summaries after each method, if there are any. Returns the summaries,
+  and why methods could not run.
   """
   summaries: Summaries = {label: [] for label in by_label}
   refused: dict[str, UserError] = {}

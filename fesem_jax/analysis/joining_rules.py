@@ -26,20 +26,16 @@ RULES = ('weights', 'direction', 'loss')
 
 
 class Joined(NamedTuple):
-  """The center that each new client joins, by each rule: ties go to the smallest.
+  """The center that each new client joins, by each rule: ties go to the smallest."""
 
-  Attributes:
-    weights: [M] int32 nearest to the model that the client trained (Eq. 8).
-    direction: [M] int32 that of the largest cosine between the client's update and the
-      way from the mean of the centers to the center.
-    loss: [M] int32 of least loss on the client's training examples, IFCA's rule.
-    finite: [M] bool, False for a client whose training was not finite: its model is the
-      mean of the centers, and `weights` and `direction` go by that.
-  """
-
-  weights: jax.Array
+  weights: jax.Array  # [M] int32 nearest to the model that the client trained (Eq. 8)
+  # [M] int32 that of the largest cosine between the client's update and the way from
+  # the mean of the centers to the center.
   direction: jax.Array
+  # [M] int32 of least loss on the client's training examples, IFCA's rule.
   loss: jax.Array
+  # [M] bool, False for a client whose training was not finite: its model is the mean of
+  # the centers, and `weights` and `direction` go by that.
   finite: jax.Array
 
 
@@ -108,16 +104,11 @@ def most_alike(stack: Params, centers: Params, start: Params) -> jax.Array:
 def alone(
   local: LocalTraining, data: FederatedData, key: jax.Array
 ) -> tuple[ClientModels, jax.Array]:
-  """Trains every client by itself, from one random model.
+  """Trains every client by itself, from one random model, at the full learning rate.
 
-  Args:
-    local: how they train; all of them, at the full learning rate.
-    data: training split of M clients, as for `join`.
-    key: decides the random model and the order of examples.
-
-  Returns:
-    Their models, and [M] bool, False for a client whose training was not finite: it
-    keeps the random model.
+  `data` is the training split of M clients, as for `join`; `key` decides the random
+  model and the order of examples. Returns their models, and [M] bool, False for a
+  client whose training was not finite: it keeps the random model.
   """
   local = local._replace(dropout_rate=0.0)
   cohort = everyone(data)
@@ -130,8 +121,7 @@ def alone(
 def groups_of_clusters(truth: np.ndarray, assignment: np.ndarray) -> np.ndarray:
   """[K] true group of most of each cluster's clients, of equally many the first.
 
-  Args:
-    truth: [M] true group of each client that took part, int or names.
-    assignment: [M] int its cluster; each of the K clusters has clients.
+  `truth` [M] is the true group of each client that took part, int or names,
+  `assignment` [M] int its cluster; each of the K clusters has clients.
   """
   return np.unique(truth)[contingency(assignment, truth).argmax(axis=1)]

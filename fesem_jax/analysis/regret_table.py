@@ -26,11 +26,7 @@ Row = dict[str, Any]
 def rows(summaries: Summaries) -> list[Row]:
   """The regret of each method, shares and accuracies in percent.
 
-  Args:
-    summaries: label of each method -> its summary of each seed.
-
-  Returns:
-    A row for each method that has some, with means and standard deviations over seeds.
+  A row for each method that has some, with means and standard deviations over seeds.
   """
   task = task_of(summaries.values())
   factors = {'misassigned': 100.0, 'test_gain': task.primary.factor}

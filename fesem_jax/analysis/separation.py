@@ -152,9 +152,7 @@ def noise(first: np.ndarray, second: np.ndarray) -> float:
 
     nu^2 = sum_i |a_i - b_i|^2 / (2 M)
 
-  Args:
-    first: [M, D] float64 points a_i of the first halves.
-    second: [M, D] points b_i of the second halves.
+  of the points a_i (`first`, [M, D] float64) and b_i (`second`, [M, D]) of the halves.
   """
   return float(np.square(first - second).sum(axis=1).mean() / 2)
 
@@ -165,13 +163,8 @@ def p_of_differences(first: np.ndarray, second: np.ndarray, seed: int) -> float:
   The two halves of a client agree by sum_i (a_i - a) (b_i - b), about the means a and b
   of all. If clients do not differ, halves that are matched at random agree as much.
 
-  Args:
-    first: [M, D] float64.
-    second: [M, D].
-    seed: decides the matchings.
-
-  Returns:
-    The share of the matchings, the true one among them, that agree as much.
+  The a_i are `first`, the b_i `second`, [M, D] float64 each. Returns the share of the
+  matchings, the true one among them, that agree as much.
   """
   rng = np.random.default_rng(seed)
   products = (first - first.mean(axis=0)) @ (second - second.mean(axis=0)).T
@@ -218,14 +211,9 @@ def separations(
 ) -> tuple[list[Separation], list[np.ndarray]]:
   """How far apart K clusters are, for each K, beside clouds without clusters.
 
-  Args:
-    first: [M, D] float64 points of the first halves of M clients.
-    second: [M, D] of the second halves.
-    list_of_k: each K.
-    seed: decides k-means and the clouds.
-
-  Returns:
-    `Separation` for each K, and the clusters [M] of the first halves.
+  `first` and `second`, [M, D] float64, are the points of the halves of M clients;
+  `seed` decides k-means and the clouds. Returns `Separation` for each K, and the
+  clusters [M] of the first halves.
   """
   rng, width = np.random.default_rng(seed), first.shape[1]
   pairs = np.hstack([first, second])  # A client's halves stay together.

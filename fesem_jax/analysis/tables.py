@@ -34,14 +34,7 @@ def mean_and_std(
 
 
 def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
-  """Aggregates the seeds of each method.
-
-  Args:
-    summaries: label of each method -> its summary of each seed.
-    report: what their figures are, of `curves.REPORTS`; tables say so.
-
-  Returns:
-    The table.
+  """Aggregates the seeds of each method; figures are of `report`, see `curves.REPORTS`.
 
   Each row has the label ('method'), the name of the 'task', the number of 'seeds' and
   how many 'diverged'; the names of the 'metrics' of the users' own;
@@ -156,12 +149,10 @@ def _rounds_cells(row: dict[str, Any], table: Table, join: str) -> list[str]:
 
 
 def reached_text(found: dict[str, Any], join: str = ' ± ') -> str:
-  """Rounds to a target as text.
+  """Rounds to a target as text, with `join` between mean and standard deviation.
 
-  Args:
-    found: how many of the 'seeds' 'reached' it, which the text says unless all did,
-      and (mean, standard deviation) of their 'rounds', None if none did.
-    join: stands between mean and standard deviation.
+  `found` has how many of the 'seeds' 'reached' it, which the text says unless all did,
+  and (mean, standard deviation) of their 'rounds', None if none did.
   """
   if found['rounds'] is None:
     return 'not reached'

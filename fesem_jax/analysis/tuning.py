@@ -21,15 +21,10 @@ Row = dict[str, Any]
 
 
 class Tried(NamedTuple):
-  """What one point of the grid came to.
+  """What one point of the grid came to."""
 
-  Attributes:
-    values: of each hyperparameter.
-    scores: of each seed, None where the run diverged.
-  """
-
-  values: Values
-  scores: list[float | None]
+  values: Values  # of each hyperparameter
+  scores: list[float | None]  # of each seed, None where the run diverged
 
   @property
   def mean(self) -> float | None:

@@ -26,14 +26,9 @@ _NAMES = 'added_by_callbacks'  # Entry of a summary: the names of theirs.
 def checked(name: str, record: Record) -> Iterator[None]:
   """Checks the entries that a block adds to a record; if it raises, none is added.
 
-  Numbers and arrays of NumPy and JAX are converted to Python numbers and lists.
-
-  Args:
-    name: of the callback's method, for error messages.
-    record: modified in place.
-
-  Raises:
-    UserError: if an entry was changed or removed, or if JSON cannot hold a new one.
+  Numbers and arrays of NumPy and JAX become Python numbers and lists in the record
+  itself. Raises `UserError`, about the callback's method `name`, if an entry was
+  changed or removed, or if JSON cannot hold a new one.
   """
   before, text = dict(record), json.dumps(record)
   try:
@@ -55,11 +50,8 @@ def checked(name: str, record: Record) -> Iterator[None]:
 def renewed(summary: Record) -> Iterator[None]:
   """Lets callbacks replace the entries that they added to a finished run's summary.
 
-  The summary lists the names of these entries. Entries that are not added again keep
-  their values.
-
-  Args:
-    summary: modified in place.
+  The summary, which is modified in place, lists the names of these entries. Entries
+  that are not added again keep their values.
   """
   named = summary.pop(_NAMES, None)
   names = [n for n in named if isinstance(n, str)] if isinstance(named, list) else []

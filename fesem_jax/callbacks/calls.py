@@ -24,13 +24,8 @@ class Callbacks:
   """The callbacks of a run: the user's, and the run's own before and after them.
 
   If a callback of the user raises, it is not called again, and its error is raised
-  after the round is saved.
-
-  Args:
-    own: callbacks of the user.
-
-  Raises:
-    UserError: if they are no list of callbacks.
+  after the round is saved. Raises `UserError` if `own`, those of the user, are no list
+  of callbacks.
   """
 
   def __init__(self, own: Sequence[Callback]):
@@ -60,15 +55,10 @@ class Callbacks:
   def on_start(
     self, start: Start, first: Sequence[Callback], built_in: Sequence[Callback]
   ) -> str | None:
-    """Calls `on_start` of all callbacks.
+    """Calls `on_start` of all; returns the reason why no round follows, or None.
 
-    Args:
-      start: of the run.
-      first: measurements of the run, called before the user's; they never end a run.
-      built_in: files and progress of the run; their errors end it immediately.
-
-    Returns:
-      The reason why no round follows, or None.
+    `first` are measurements of the run, called before the user's; they never end a run.
+    `built_in` are files and progress of the run; their errors end it immediately.
     """
     self._rounds, stops = start.rounds, []
     self._first, self._built_in = list(first), list(built_in)
@@ -99,12 +89,7 @@ class Callbacks:
   def on_round_end(self, event: RoundEnd, interrupted: bool) -> bool:
     """Calls `on_round_end` of all, which also saves the round.
 
-    Args:
-      event: of the round.
-      interrupted: whether Ctrl-C was pressed.
-
-    Returns:
-      Whether the run ends here because of Ctrl-C or an error.
+    Returns whether the run ends here because of Ctrl-C (`interrupted`) or an error.
     """
     self._call('on_round_end', event, event.record)
     halted = processes.any_of(interrupted or self._error is not None)

@@ -17,13 +17,8 @@ def logged_run(
 ) -> tuple[str, bool]:
   """The id of the logger's run, and whether it existed already.
 
-  Args:
-    workdir: of the run; None creates a new logged run each time.
-    logger: its name.
-    make: creates a logged run and returns its id.
-
-  Raises:
-    UserError: if the file is damaged.
+  `make` creates a logged run and returns its id; without a workdir, each time. Raises
+  `UserError` if the file is damaged.
   """
   if workdir is None:
     return make(), False
@@ -52,9 +47,7 @@ def run_name(workdir: pathlib.Path | None) -> str | None:
 def scalars(value: Any, prefix: str = '') -> Iterator[tuple[str, float]]:
   """Every number of a nested record except the round, as ('deployed/micro_f1', 0.9).
 
-  Args:
-    value: a record, or a value in it.
-    prefix: path of the value.
+  `value` is a record, or the value in it whose path is `prefix`.
   """
   if isinstance(value, dict):
     for key, inner in value.items():

@@ -15,13 +15,9 @@ LOGGERS: Mapping[str, Callable[[], Callback]] = MappingProxyType(
 
 
 def build(names: Iterable[str]) -> list[Callback]:
-  """The loggers with these names, each once.
+  """The loggers with these names, keys of `LOGGERS`, each once.
 
-  Args:
-    names: keys of `LOGGERS`.
-
-  Raises:
-    UserError: on an unknown name, or if a package is not installed.
+  Raises `UserError` on an unknown name, or if a package is not installed.
   """
   for name in names:
     check_choice('log_to', name, tuple(LOGGERS))

@@ -10,8 +10,7 @@ from fesem_jax.results import records
 class Patience(Callback):
   """Ends a run after some rounds in which no client moved and Eq. 6 did not change.
 
-  Args:
-    rounds: number of such rounds; 0 never ends a run. See `records.settled`.
+  `rounds` is the number of such rounds, see `records.settled`; 0 never ends a run.
   """
 
   def __init__(self, rounds: int):

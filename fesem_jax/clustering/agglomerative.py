@@ -41,20 +41,15 @@ def agglomerate(
 
 
 class Merging(NamedTuple):
-  """Clusters that are being merged.
+  """Clusters that are being merged."""
 
-  Attributes:
-    apart: [n, n] float32 distances of clusters, symmetric; infinite on the diagonal, in
-      the rows of clusters that are merged into others, and of what is not clustered.
-    sizes: [n] float32 members of the cluster whose first member is at this place.
-    first: [n] int32 first member of each one's cluster.
-    merges: [] int32 how many merges there were.
-  """
-
+  # [n, n] float32 distances of clusters, symmetric; infinite on the diagonal, in the
+  # rows of clusters that are merged into others, and of what is not clustered.
   apart: jax.Array
+  # [n] float32 members of the cluster whose first member is at this place.
   sizes: jax.Array
-  first: jax.Array
-  merges: jax.Array
+  first: jax.Array  # [n] int32 first member of each one's cluster
+  merges: jax.Array  # [] int32 how many merges there were
 
   @classmethod
   def of(cls, apart: jax.Array) -> 'Merging':
@@ -70,13 +65,11 @@ def merge_while(
 ) -> Merging:
   """Merges the two nearest clusters while a rule says so, and there are two.
 
-  Of pairs as near as each other, the one that comes first is merged.
+  Of pairs as near as each other, the one that comes first is merged. The rule `goes_on`
+  maps the least distance of two clusters and the number of merges so far to [] bool.
 
-  Args:
-    merging: where to begin.
-    goes_on: (least distance of two clusters, merges so far) -> [] bool.
-    linkage: see `agglomerate`; 'ward' merges those whose union raises the sum of
-      squared distances to the means least, and takes squared distances.
+  For `linkage`, see `agglomerate`; 'ward' merges those whose union raises the sum of
+  squared distances to the means least, and takes squared distances.
   """
 
   def more(loop: Merging) -> jax.Array:

@@ -17,24 +17,19 @@ MATCHED = 'matched'
 
 
 class ModelComparison(NamedTuple):
-  """How clients' models are compared with centers, and what of them is averaged.
+  """How clients' models are compared with centers, and what of them is averaged."""
 
-  Attributes:
-    partial: whether distances are of less than all parameters.
-    part: the part of a stack [S, ...] that distances are of.
-    align: (stack [S, ...], references [S, ...] or [1, ...], mesh) -> the stack with the
-      units of each model in the order of its reference; None where units stay.
-    known: parts of centers [K, ...] -> what `nearest` wants to know of them, made once
-      a round.
-    nearest: (stack [S, ...], known, mesh=None) -> each client's nearest center [S]
-      int32, the squared distance of the parts [S] float32, and the stack as it is to
-      be averaged with those centers.
-  """
-
-  partial: bool
+  partial: bool  # whether distances are of less than all parameters
+  # The part of a stack [S, ...] that distances are of.
   part: Callable[[Params], Params]
+  # (stack [S, ...], references [S, ...] or [1, ...], mesh) -> the stack with the units
+  # of each model in the order of its reference; None where units stay.
   align: Callable[[Params, Params, Mesh | None], Params] | None
+  # Parts of centers [K, ...] -> what `nearest` needs of them, made once a round.
   known: Callable[[Params], Any]
+  # (stack [S, ...], known, mesh=None) -> each client's nearest center [S] int32, the
+  # squared distance of the parts [S] float32, and the stack as it is to be averaged
+  # with those centers.
   nearest: Callable[..., tuple[jax.Array, jax.Array, Params]]
 
   def alike(self, stack: Params, exists: jax.Array, mesh: Mesh | None) -> Params:
@@ -47,15 +42,10 @@ class ModelComparison(NamedTuple):
     return self.align(stack, tree.take(stack, exists.argmax()[None]), mesh)
 
   def mixed(self, shares: jax.Array, centers: Params, references: Params) -> Params:
-    """Means of centers whose units are in the order of a reference for each mean.
+    """Means [N, ...] of centers, with units in the order of a reference for each mean.
 
-    Args:
-      shares: [N, K] float32; each row adds up to 1.
-      centers: [K, ...].
-      references: [N, ...] whose units' order each mean has.
-
-    Returns:
-      [N, ...].
+    Each row of `shares` [N, K] float32 adds up to 1; centers are [K, ...], references
+    [N, ...].
     """
     align = self.align
     if align is None:
@@ -88,7 +78,7 @@ def by_matching(model: Model) -> ModelComparison:
   """Models are compared and averaged with their hidden units matched (Section 5.1).
 
   Raises:
-    UserError: on a model whose units `units.layers_of` does not know.
+    UserError: on a model whose units `hidden_units.layers_of` does not know.
   """
   layers = hidden_units.layers_of(model)
 
@@ -114,11 +104,7 @@ def by_matching(model: Model) -> ModelComparison:
 
 
 def build(cluster_on: str, model: Model) -> ModelComparison:
-  """The comparison that an option names.
-
-  Args:
-    cluster_on: 'all' layers, the name of one, or 'matched' units.
-    model: of the clients.
+  """The comparison of 'all' layers, of the one of a name, or of 'matched' units.
 
   Raises:
     UserError: on a layer that the model does not have, units that cannot be matched, or

@@ -11,60 +11,38 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class Clients(NamedTuple):
-  """What is known of M clients at the begin of a time step.
+  """What is known of M clients at the begin of a time step."""
 
-  Attributes:
-    losses: [M, K] float32 of all models; infinite for those that are not in use.
-    own: [M] int32 model of each client in the time step before.
-    before: [M] float32 least loss at the begin of the time step before.
-    sent: [M] bool, clients whose losses count; others keep their models.
-    weights: [M] float32 in means; 0 for clients without examples.
-    ids: [M] int32.
-  """
-
+  # [M, K] float32 of all models; infinite for those that are not in use.
   losses: jax.Array
-  own: jax.Array
-  before: jax.Array
-  sent: jax.Array
-  weights: jax.Array
-  ids: jax.Array
+  own: jax.Array  # [M] int32 model of each client in the time step before
+  before: jax.Array  # [M] float32 least loss at the begin of the time step before
+  sent: jax.Array  # [M] bool, clients whose losses count; others keep their models
+  weights: jax.Array  # [M] float32 in means; 0 for clients without examples
+  ids: jax.Array  # [M] int32
 
 
 class Decision(NamedTuple):
-  """What becomes of clients and models in a time step.
+  """What becomes of clients and models in a time step."""
 
-  Attributes:
-    best: [M] int32 model of least loss, before models merge.
-    loss: [M] float32 that loss.
-    new: [M] int32 model that a client starts as a copy of its best one; K for none.
-    weights: [K] float32 of the models in their means.
-    into: [K] int32 model that each is merged into.
-    own: [M] int32 model that each client trains.
-    last_used: [K] int32 last time step of each model; -1: not in use.
-  """
-
-  best: jax.Array
-  loss: jax.Array
+  best: jax.Array  # [M] int32 model of least loss, before models merge
+  loss: jax.Array  # [M] float32 that loss
+  # [M] int32 model that a client starts as a copy of its best one; K for none.
   new: jax.Array
-  weights: jax.Array
-  into: jax.Array
-  own: jax.Array
-  last_used: jax.Array
+  weights: jax.Array  # [K] float32 of the models in their means
+  into: jax.Array  # [K] int32 model that each is merged into
+  own: jax.Array  # [M] int32 model that each client trains
+  last_used: jax.Array  # [K] int32 last time step of each model; -1: not in use
 
 
 class Choice(NamedTuple):
-  """What clients make of the models in use.
+  """What clients make of the models in use."""
 
-  Attributes:
-    best: [M] int32 model of least loss.
-    loss: [M] float32 that loss; the one of the step before where none was sent.
-    drifted: [M] bool, clients whose least loss has risen by more than delta.
-    stays: [M] bool, clients on whose examples their own model's loss has not.
-  """
-
-  best: jax.Array
+  best: jax.Array  # [M] int32 model of least loss
+  # [M] float32 that loss; the one of the step before where none was sent.
   loss: jax.Array
-  drifted: jax.Array
+  drifted: jax.Array  # [M] bool, clients whose least loss has risen by more than delta
+  # [M] bool, clients on whose examples their own model's loss has not.
   stays: jax.Array
 
 
@@ -73,11 +51,8 @@ def decide(
 ) -> Decision:
   """Detects drift, gives new models, and merges those that are alike.
 
-  Args:
-    clients: all M.
-    last_used: [K] int32, see `Decision`.
-    step: [] int32 number of the time step.
-    delta: threshold.
+  For `last_used` [K] int32, see `Decision`. `step` [] int32 is the number of the time
+  step, and `delta` the threshold.
   """
   num_models, exists = last_used.shape[0], clients.weights > 0
 

@@ -16,13 +16,8 @@ def knee(values: np.ndarray) -> int | None:
   """Where an increasing, convex curve of points 0, 1, ... bends the most (Kneedle).
 
   Satopaa et al., "Finding a Kneedle in a Haystack", ICDCS Workshops 2011, with
-  sensitivity 1.
-
-  Args:
-    values: [n] in increasing order.
-
-  Returns:
-    The position of the knee; None if there is none.
+  sensitivity 1. Returns the position of the knee of values [n], which are in increasing
+  order; None if there is none.
   """
   count, span = len(values), np.ptp(values)
   if span <= _ROUNDING * values.max():
@@ -53,13 +48,8 @@ def clusters(
   The radius is the knee of the sorted distances of the points to their nearest
   neighbors, times `scaling`; where there is no knee, the largest of these distances.
 
-  Args:
-    points: [n, P].
-    ids: [n] of the points: clusters are numbered by their least id.
-    scaling: of the radius.
-
-  Returns:
-    [n] int cluster of each point, from 0 on, and the radius.
+  Returns [n] int, the cluster of each of points [n, P] from 0 on, and the radius.
+  Clusters are numbered by the least of the `ids` [n] of their points.
   """
   from sklearn.cluster import DBSCAN  # Slow to import.
   from sklearn.neighbors import NearestNeighbors
@@ -84,19 +74,13 @@ def clusters(
 
 
 class Found(NamedTuple):
-  """Clusters of clients by their descriptors.
+  """Clusters of clients by their descriptors."""
 
-  Attributes:
-    assignment: [M] int32 cluster of each client.
-    centroids: [K, 2, C] mean of the first two groups of each cluster's descriptors.
-    least: [G] least value of each group of descriptors.
-    span: [G] greatest value less the least one; 1 where that is 0.
-  """
-
-  assignment: np.ndarray
+  assignment: np.ndarray  # [M] int32 cluster of each client
+  # [K, 2, C] mean of the first two groups of each cluster's descriptors.
   centroids: np.ndarray
-  least: np.ndarray
-  span: np.ndarray
+  least: np.ndarray  # [G] least value of each group of descriptors
+  span: np.ndarray  # [G] greatest value less the least one; 1 where that is 0
 
   def placing(self, num_clusters: int, reach: np.ndarray) -> Placing:
     """What places further clients; of clusters that do not exist none is near."""
@@ -111,11 +95,9 @@ def by_descriptors(
 ) -> Found:
   """Clusters some clients by all groups of their descriptors, others by the first two.
 
-  Args:
-    values: [M, G, C] finite where counted; each group is scaled to the range 0 to 1.
-    counted: [M] bool, at least one. Others go to the nearest of the centroids.
-    ids: [M] of the clients.
-    scaling: see `clusters`.
+  The descriptors `values` [M, G, C] are finite where counted; each group is scaled to
+  the range 0 to 1. `counted` [M] bool is True for at least one client; others go to the
+  nearest of the centroids. For `ids` [M] and `scaling`, see `clusters`.
   """
   chosen = np.asarray(values, np.float64)[counted]
   least = chosen.min(axis=(0, 2))

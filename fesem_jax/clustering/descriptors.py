@@ -27,12 +27,8 @@ FAR = 1e15
 def features_of(model: Model, layer: str) -> Callable[[Params, Any], jax.Array]:
   """(params, x [B, ...]) -> [B, D] inputs of a dense layer.
 
-  Args:
-    model: whose `apply_with` tells the inputs.
-    layer: its name; '' is the last dense layer.
-
-  Raises:
-    UserError: when called, if there is no such layer.
+  `layer` is its name; '' is the last dense layer. The model's `apply_with` tells the
+  inputs; if there is no such layer, calling the function raises `UserError`.
   """
 
   def features(params: Params, x: Any) -> jax.Array:
@@ -70,20 +66,14 @@ def projection(num_features: int, components: int) -> tuple[np.ndarray, np.ndarr
 
 
 class Moments(NamedTuple):
-  """What is known of the projected features of S clients.
+  """What is known of the projected features of S clients."""
 
-  Attributes:
-    values: [S, G, C] float32 with G = 2 (L + 1): the mean of all examples, their
-      deviation, the mean of each class, and the deviation of each class.
-    counts: [S, L + 1] float32 examples of all classes, and of each.
-    largest: [S] float32 largest feature.
-    middle: [C] float32, see `projection`.
-  """
-
+  # [S, G, C] float32 with G = 2 (L + 1): the mean of all examples, their deviation, the
+  # mean of each class, and the deviation of each class.
   values: jax.Array
-  counts: jax.Array
-  largest: jax.Array
-  middle: jax.Array
+  counts: jax.Array  # [S, L + 1] float32 examples of all classes, and of each
+  largest: jax.Array  # [S] float32 largest feature
+  middle: jax.Array  # [C] float32, see `projection`
 
   def reach(self, counted: jax.Array) -> jax.Array:
     """[] float32: how far random points reach for some clients [S] bool."""
@@ -118,12 +108,8 @@ def moments(
 ) -> Moments:
   """Means and standard deviations of each client's projected features.
 
-  Args:
-    local: whose model has the features.
-    layer: see `features_of`.
-    model: [1, ...].
-    data: of a classification; its labels tell the classes.
-    cohort: S clients.
+  For `layer`, see `features_of`. `model` is [1, ...], and the labels of `data`, those
+  of a classification, tell the classes.
   """
   features, num_classes = features_of(local.model, layer), data.num_classes
   size, count = size_of_features(local, layer, data)
@@ -143,11 +129,9 @@ def moments(
     return jnp.concatenate([sums, largest])
 
   def put(step: jax.Array, total: jax.Array, new: jax.Array) -> jax.Array:
-    del step
     return jnp.where(is_largest, jnp.maximum(total, new), total + new)
 
   def finish(total: jax.Array, sizes: jax.Array) -> jax.Array:
-    del sizes
     return total
 
   shape = (num_classes + 2, 2 * count + 1)
@@ -164,19 +148,13 @@ def moments(
 
 
 class Placing(NamedTuple):
-  """What places clients by the moments of all their examples, which need no labels.
+  """What places clients by the moments of all their examples, which need no labels."""
 
-  Attributes:
-    centroids: [K, 2, C] mean of each cluster; `FAR` where it does not exist.
-    least: [2] float32 least mean and deviation of the clients that were clustered.
-    span: [2] float32 the greatest ones less the least ones.
-    reach: [] float32, see `Moments.reach`.
-  """
-
-  centroids: jax.Array
+  centroids: jax.Array  # [K, 2, C] mean of each cluster; `FAR` where it does not exist
+  # [2] float32 least mean and deviation of the clients that were clustered.
   least: jax.Array
-  span: jax.Array
-  reach: jax.Array
+  span: jax.Array  # [2] float32 the greatest ones less the least ones
+  reach: jax.Array  # [] float32, see `Moments.reach`
 
   @classmethod
   def nowhere(cls, num_clusters: int, components: int) -> 'Placing':

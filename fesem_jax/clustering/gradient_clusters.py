@@ -75,18 +75,11 @@ def clusters_of_gradients(
 
 
 def leading_coordinates(products: jax.Array, count: int) -> jax.Array:
-  """Coordinates of vectors along their first left singular vectors.
+  """[M, K] float32 coordinates of M vectors along their first K left singular vectors.
 
-  With G = U S V^T, whose columns are the vectors, U_K^T G = S_K V_K^T follows from
-  G^T G alone. Signs are arbitrary, as are axes of equal singular values; distances are
-  not.
-
-  Args:
-    products: [M, M] float32 G^T G, inner products of the vectors.
-    count: K, at most M.
-
-  Returns:
-    [M, K] float32, one row for each vector.
+  With G = U S V^T, whose columns are the vectors, U_K^T G = S_K V_K^T follows from the
+  inner products G^T G [M, M] float32 alone. `count` is K, at most M. Signs are
+  arbitrary, as are axes of equal singular values; distances are not.
   """
   values, vectors = jnp.linalg.eigh(products)
   lengths = jnp.sqrt(jnp.maximum(values[-count:], 0.0))

@@ -22,29 +22,21 @@ _ROUNDING = 1e-5
 
 
 class Layer(NamedTuple):
-  """A convolution or dense layer, and what normalizes its units.
+  """A convolution or dense layer, and what normalizes its units."""
 
-  Attributes:
-    name: of the layer that holds the kernel, whose last axis are the units and whose
-      inputs repeat those before it in blocks: a window's pixels, or an image's.
-    norm: name of its GroupNorm, '' without one.
-    groups: of the GroupNorm, 1 without one. Units of one group share a mean and a
-      variance: only as whole groups, and within their group, may they change places.
-  """
-
+  # Of the layer that holds the kernel, whose last axis are the units and whose inputs
+  # repeat those before it in blocks: a window's pixels, or an image's.
   name: str
-  norm: str
+  norm: str  # name of its GroupNorm, '' without one
+  # Of the GroupNorm, 1 without one. Units of one group share a mean and a variance:
+  # only as whole groups, and within their group, may they change places.
   groups: int
 
 
 def layers_of(model: Model) -> tuple[Layer, ...]:
-  """Says how the units of a model are connected.
+  """The layers of a model of `models.build` and their norms, from the input on.
 
-  Args:
-    model: of `models.build`.
-
-  Returns:
-    The layers from the input on; the last one gives the logits.
+  The last one gives the logits.
 
   Raises:
     UserError: if the model's layers are not known to run one after the other.
@@ -74,10 +66,8 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
 def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax.Array]:
   """What leads to the units of a layer: arrays [R, U], a column for each unit.
 
-  Args:
-    layer: the layer.
-    params: one model.
-    before: order of the units of the layer before; None leaves them as they are.
+  `params` are those of one model, and `before` is the order of the units of the layer
+  before; None leaves them as they are.
   """
   kernel = params[layer.name]['kernel']
   if before is not None:
@@ -106,15 +96,9 @@ def _stays(order: jax.Array) -> jax.Array:
 def in_order(
   layers: Sequence[Layer], one: Params, orders: Sequence[jax.Array]
 ) -> Params:
-  """One model with its hidden units in other places.
+  """One model with its hidden units in other places, which is the same function.
 
-  Args:
-    layers: of `layers_of`.
-    one: a model.
-    orders: for each hidden layer, [U] int32: the unit that comes to each place.
-
-  Returns:
-    The same function.
+  `orders` has [U] int32 for each hidden layer: the unit that comes to each place.
   """
   if not orders:
     return one

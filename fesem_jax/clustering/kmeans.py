@@ -133,12 +133,9 @@ def keep_nearest(
 ) -> jax.Array:
   """[S] bool: clients left when each cluster drops its farthest ones.
 
-  Args:
-    distance: [S] float32 of each client to its center.
-    assignment: [S] int32.
-    exists: [S] bool, False for clients that never count.
-    num_clusters: K.
-    trim: share in [0, 1); a cluster of n clients drops floor(trim * n).
+  A cluster of n clients drops floor(trim * n), with `trim` in [0, 1). `distance` [S]
+  float32 is that of each client to its center, `assignment` is [S] int32, and clients
+  where `exists` [S] bool is False never count.
   """
   if trim == 0:
     return exists

@@ -24,18 +24,10 @@ def clusters_by_loss(
   """Clusters a cohort by its loss vectors, and gives each cluster a model of its own.
 
   Clients that drop out of the round, or whose losses are not all finite, are in no
-  cluster: they get the model of least loss.
+  cluster: they get the model of least loss. The round's `key` decides the seeds of
+  k-means and who drops out; for `choose_number`, see `cluster_and_match`.
 
-  Args:
-    local: how clients train.
-    models: [K, ...].
-    data: training split.
-    cohort: S clients.
-    key: of the round; decides the seeds of k-means and who drops out.
-    choose_number: see `cluster_and_match`.
-
-  Returns:
-    [S] int32 in 0..K-1, the model of each client.
+  Returns [S] int32 in 0..K-1, which of the models [K, ...] each client gets.
   """
   losses = cohort_losses(local, models, data, cohort)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
@@ -83,16 +75,9 @@ def cluster_and_match(
 def clusters_at_random(
   num_models: int, data: FederatedData, cohort: Cohort, key: jax.Array
 ) -> jax.Array:
-  """A random model for each client, and a client for each model.
+  """[S] int32 in 0..K-1: a random model for each client, and a client for each model.
 
-  Args:
-    num_models: K.
-    data: training split.
-    cohort: S clients.
-    key: of the round.
-
-  Returns:
-    [S] int32 in 0..K-1; with at least K clients, every model has one.
+  With at least K clients, every model has one. `key` is that of the round.
   """
   zeros = jnp.zeros(cohort.ids.shape, jnp.int32)
   drawn = shuffled(key, data, cohort, zeros, num_models, 1.0)

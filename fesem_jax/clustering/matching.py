@@ -25,19 +25,14 @@ _SIDE_BY_SIDE = 16
 
 
 def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array, ...]:
-  """How far separation the units of each reference lie.
+  """How far apart the units of each reference lie.
 
   A model whose every unit is closer to its own place than half this distance needs no
   matching: no other place can be closer. Made once for a round's centers, it saves
   nearly all cost matrices, which take most of the time.
 
-  Args:
-    layers: of `units.layers_of`.
-    references: [K, ...].
-
-  Returns:
-    For each hidden layer, [K, U] float32: at most the squared distance of a unit to the
-    nearest other one of its layer.
+  Of references [K, ...], it returns [K, U] float32 for each hidden layer: at most the
+  squared distance of a unit to the nearest other one of its layer.
   """
 
   def of_one(reference: Params) -> list[jax.Array]:
@@ -48,15 +43,9 @@ def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array,
 
 
 def align(layers: Sequence[Layer], stack: Params, references: Params) -> Params:
-  """Puts the hidden units of models in the order of those of references.
+  """Puts the hidden units of models [S, ...] in the order of those of references.
 
-  Args:
-    layers: of `units.layers_of`.
-    stack: [S, ...] models.
-    references: [S, ...], or [1, ...] for all.
-
-  Returns:
-    [S, ...], the same functions.
+  References are [S, ...], or [1, ...] for all. The models remain the same functions.
   """
   if jax.tree.leaves(references)[0].shape[0] == 1:
     separation = separations(layers, references)
@@ -84,15 +73,9 @@ def nearest(
 ) -> tuple[jax.Array, jax.Array, Params]:
   """Assigns each model to the center that is nearest once their units are matched.
 
-  Args:
-    layers: of `units.layers_of`.
-    stack: [S, ...] models.
-    centers: [K, ...].
-    separation: `separations(layers, centers)` where it is at hand.
-
-  Returns:
-    [S] int32 in 0..K-1, ties go to the smallest; the squared distances [S]; and the
-    models in the order of that center's units, [S, ...].
+  `separation` is `separations(layers, centers)` where it is at hand. Of models [S, ...]
+  and centers [K, ...], it returns [S] int32 in 0..K-1, ties go to the smallest; the
+  squared distances [S]; and the models in the order of that center's units, [S, ...].
   """
   if separation is None and jax.tree.leaves(stack)[0].shape[0] > 1:
     separation = separations(
@@ -129,12 +112,7 @@ def match(
 ) -> tuple[list[jax.Array], jax.Array]:
   """Matches one model to one reference.
 
-  Args:
-    layers: L layers.
-    one: a model.
-    reference: another.
-    separation: for each hidden layer, [U] as `separations` gives them; None if not
-      at hand.
+  `separation` has [U] for each hidden layer, see `separations`; None if not at hand.
 
   Returns:
     For each hidden layer, [U] int32: the unit of `one` in each place; and the squared
@@ -169,16 +147,11 @@ def _assign(
   theirs: Sequence[jax.Array],
   own: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-  """Matches the units of one layer.
+  """Matches the units of one layer, the columns of arrays [R, U].
 
-  Args:
-    groups: see `Layer`.
-    ours: arrays [R, U] whose columns are units.
-    theirs: the same of the reference.
-    own: [U] squared distances of units that stay in their places.
-
-  Returns:
-    [U] int32, our unit in each place, and the sum [] of squared distances.
+  `theirs` are those of the reference, and `own` [U] the squared distances of units that
+  stay in their places; for `groups`, see `Layer`. Returns [U] int32, our unit in each
+  place, and the sum [] of squared distances.
   """
   cost = hidden_units.costs(theirs, ours)
   # Units that stay are compared by differences, as products lose digits.

@@ -63,10 +63,8 @@ def clusters_of_best_number(
 def numbered(first: jax.Array, exists: jax.Array, most: int) -> jax.Array:
   """[S] int32: clusters by the first of their members, numbered 0, 1, ...
 
-  Args:
-    first: [S] int32.
-    exists: [S] bool, who counts.
-    most: how many there are at most; what is beyond has the last number.
+  `first` [S] int32 is that member; `exists` [S] bool says who counts. There are at most
+  `most` clusters; what is beyond has the last number.
   """
   heads = exists & (first == jnp.arange(len(first)))
   return jnp.clip(jnp.cumsum(heads)[first] - 1, 0, most - 1).astype(jnp.int32)
@@ -75,19 +73,12 @@ def numbered(first: jax.Array, exists: jax.Array, most: int) -> jax.Array:
 def silhouette_score(
   distances: jax.Array, cluster: jax.Array, exists: jax.Array, num_clusters: int
 ) -> jax.Array:
-  """Mean over points of (b - a) / max(a, b).
+  """[] float32: mean over points of (b - a) / max(a, b).
 
   a is a point's mean distance to the others of its cluster, b the least mean distance
-  to those of another one. A point that is alone counts as 0.
-
-  Args:
-    distances: [S, S] float32.
-    cluster: [S] int32 in 0..K-1.
-    exists: [S] bool, points that count.
-    num_clusters: K.
-
-  Returns:
-    [] float32.
+  to those of another one. A point that is alone counts as 0. With distances [S, S]
+  float32, `cluster` is [S] int32 in 0..K-1, and `exists` [S] bool says which points
+  count.
   """
   members = jax.nn.one_hot(cluster, num_clusters) * exists[:, None]
   sizes = members.sum(axis=0)[None]
@@ -106,14 +97,8 @@ def refined(
 ) -> jax.Array:
   """Lloyd's algorithm from given clusters; those without members stay without.
 
-  Args:
-    vectors: [S, N] float32.
-    cluster: [S] int32 in 0..K-1.
-    exists: [S] bool, who counts.
-    num_clusters: K.
-
-  Returns:
-    [S] int32.
+  Vectors are [S, N] float32 and clusters [S] int32 in 0..K-1; `exists` [S] bool says
+  who counts.
   """
 
   def again(loop):

@@ -9,17 +9,11 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class Merged(NamedTuple):
-  """Clusters after new clients came and similar ones were merged.
+  """Clusters after new clients came and similar ones were merged."""
 
-  Attributes:
-    assignment: [M] int32 in 0..K-1, or K of clients in no cluster.
-    fresh: [K] bool, clusters of new clients alone.
-    number: [] int32 how many there are; more than K where numbers ran out.
-  """
-
-  assignment: jax.Array
-  fresh: jax.Array
-  number: jax.Array
+  assignment: jax.Array  # [M] int32 in 0..K-1, or K of clients in no cluster
+  fresh: jax.Array  # [K] bool, clusters of new clients alone
+  number: jax.Array  # [] int32 how many there are; more than K where numbers ran out
 
 
 def merge_similar(
@@ -78,8 +72,7 @@ def _moving(loop: tuple[jax.Array, jax.Array]) -> jax.Array:
 def components(linked: jax.Array) -> jax.Array:
   """[N] int32: the first node of each node's connected component.
 
-  Args:
-    linked: [N, N] bool, symmetric.
+  `linked` [N, N] bool is symmetric.
   """
   nodes = jnp.arange(len(linked), dtype=jnp.int32)
 
@@ -96,11 +89,8 @@ def _numbered(
 ) -> Merged:
   """Gives clusters the number of their largest old cluster, or else one not in use.
 
-  Args:
-    label: [M] int32 clusters by the rank of their first client; M of none.
-    old: [M] int32 numbers so far.
-    placed: [M] bool, clients that have one.
-    num_clusters: K.
+  `label` [M] int32 are clusters by the rank of their first client, M of none; `old` [M]
+  int32 are the numbers so far, and `placed` [M] bool the clients that have one.
   """
   count = len(label)
   nodes = jnp.arange(count)

@@ -22,17 +22,10 @@ def principal_vectors(
 ) -> jax.Array:
   """The first left singular vectors of each client's examples, label by label.
 
-  The columns of the matrix of a label are its examples, as they are.
-
-  Args:
-    local: its mesh and chunks.
-    data: training split of a classification task.
-    cohort: S clients.
-    count: p, vectors of each label.
-
-  Returns:
-    [S, L, p, F] float32 of length 1; 0 where a label has examples of fewer dimensions,
-    or none, or those of a client are not finite.
+  The columns of the matrix of a label are its examples, as they are; the data are those
+  of a classification task. Returns [S, L, p, F] float32 with p = `count` vectors of
+  each label, of length 1; 0 where a label has examples of fewer dimensions, or none, or
+  those of a client are not finite.
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
@@ -65,12 +58,7 @@ def of_labels(
   is of one label: one decomposition does for all. A factor for each label keeps equal
   values of two labels apart.
 
-  Args:
-    x: [N, F] float32.
-    y: [N] int32 labels.
-    exists: [N] bool.
-    num_labels: L.
-    count: p.
+  x is [N, F] float32, y [N] int32 are labels, and `exists` is [N] bool.
   """
   x = jnp.where(exists[:, None], x, 0.0)
   labels = jax.nn.one_hot(y, num_labels).T * exists[None]  # [L, N]

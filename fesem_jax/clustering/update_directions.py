@@ -75,10 +75,8 @@ def toward_others(
 ) -> Params:
   """[K, ...] centers after FedGroup's inter-group aggregation.
 
-  Args:
-    centers: [K, ...].
-    exists: [K] bool, centers that have clients.
-    rate: weight of a center of length 1 beside a weight of 1 for the own one.
+  Centers have clients where `exists` [K] bool is True. `rate` is the weight of a center
+  of length 1 beside a weight of 1 for the own one.
   """
   squares = tree.row_distances(centers, tree.zeros_like(centers))
   own = jnp.eye(len(exists), dtype=bool)

@@ -14,11 +14,9 @@ from fesem_jax.utils import processes
 
 
 def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
-  """[M] the clients in the order that `arrange` puts them in.
+  """[M] the clients in the order that `arrange` puts them in, by their work.
 
-  Args:
-    local: how clients train, which decides their work.
-    train: training split of M clients, on the host.
+  `train` is the training split of the M clients, on the host.
   """
   work = num_steps(local.schedule, train.sizes(), train.max_examples)
   return sharding.deal(
@@ -31,14 +29,8 @@ def held_here(
 ) -> np.ndarray | None:
   """[M] bool, the clients whose examples this process puts on its devices.
 
-  Args:
-    local: see `arrange`.
-    train: training split of M clients, on the host, in the order that it is given to
-      `arrange`.
-    data_placement: 'replicated' or 'sharded'.
-
-  Returns:
-    None where it puts those of all clients there.
+  None where it puts those of all clients there. `train` is on the host, in the order
+  that it is given to `arrange`, and `data_placement` is 'replicated' or 'sharded'.
   """
   if data_placement == 'replicated' or processes.count() == 1:
     return None
@@ -64,18 +56,13 @@ def arrange(
 ) -> tuple[FederatedData, FederatedData]:
   """Deals clients so that devices have like work, and puts the data on them.
 
-  Clients without examples are added to make the devices' shares equal; they
-  change nothing. Names, ids and true clusters travel with the clients.
+  The splits are those of the same M clients in the same order, on the host;
+  `data_placement` is 'replicated' or 'sharded'. Clients without examples are added to
+  make the devices' shares equal; they change nothing. Names, ids and true clusters
+  travel with the clients.
 
-  Args:
-    local: how clients train, which decides their work, and the devices.
-    train: training split of M clients, on the host.
-    test: test split of the same clients in the same order.
-    data_placement: 'replicated' or 'sharded'.
-
-  Returns:
-    Both splits in the new order, whole on every device or split by client; M is a
-    multiple of 8 and of the number of devices.
+  Returns both splits in the new order, whole on every device or split by client; M is
+  then a multiple of 8 and of the number of devices.
   """
   on_host = ordered(local, train, test)
   train, test = (placement.place(s, local.mesh, data_placement) for s in on_host)
@@ -85,9 +72,7 @@ def arrange(
 def ordered(local: LocalTraining, *splits: FederatedData) -> list[FederatedData]:
   """Splits of the same clients as `arrange` orders and pads them, on the host.
 
-  Args:
-    local: see `arrange`.
-    *splits: on the host; the first decides the work.
+  The first one decides the work.
   """
   order = order_of_clients(local, splits[0])
   padded = padded_clients(len(order), local.mesh)
@@ -99,10 +84,8 @@ def arrange_all(
 ) -> list[FederatedData]:
   """Splits as `arrange` puts them on the devices, for work on all clients.
 
-  Args:
-    local: see `arrange`.
-    *splits: on the host; the first decides the work.
-    data_placement: see `simulate`.
+  They are given on the host, and the first one decides the work. For `data_placement`,
+  see `simulate`.
   """
   size = placement.bytes_of(*splits)
   chosen = placement.chosen(data_placement, size, local.mesh, everyone=True)
@@ -114,20 +97,13 @@ def draw_cohort(
 ) -> Cohort:
   """The clients of a round, dealt so that devices have like work.
 
-  They are drawn without replacement, by client id, from the seed and the number of
-  the round, so that neither the clients' order nor the device count matters; where data
-  are split by client, of each device's clients alike (`evenly`).
+  They are drawn without replacement, by client id, from the seed and the number of the
+  round, so that neither the clients' order nor the device count matters; where data are
+  split by client, of each device's clients alike (`evenly`).
 
-  Args:
-    seed: of the run.
-    number: of the round, counted from 1; `Cohort.round` is one less.
-    clients_per_round: S; 0 or all clients is full participation.
-    train: training split as arranged.
-    mesh: devices the cohort is split over.
-
-  Returns:
-    A cohort of [S] int32 positions in `train`, with empty places that make S a
-    multiple of the number of devices.
+  `number` is counted from 1; `Cohort.round` is one less. A `clients_per_round` of 0 or
+  of all clients is full participation. Returns [S] int32 positions in `train`, which is
+  as arranged, with empty places that make S a multiple of the number of devices.
   """
   real = len(train.info.names)
   before = np.int32(number - 1)

@@ -20,18 +20,14 @@ _MOST_OF_ALL, _MOST_OF_SOME = 1 / 8, 1 / 2
 
 
 def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> str:
-  """'replicated' or 'sharded'.
+  """'replicated' or 'sharded', as `data_placement`, one of `PLACEMENTS`, says.
 
-  Args:
-    data_placement: one of `PLACEMENTS`. 'auto' splits data between accelerators that
-      would take more than an eighth of the memory of each; more than half where rounds
-      are of some clients, as then another placement draws others. CPU devices,
-      which share the machine's memory, get all data. With 'sharded', rounds of some
-      clients draw of each device alike, so that their clients depend on the number of
-      devices, unless it divides 8.
-    num_bytes: of both splits; see `bytes_of`.
-    mesh: the devices.
-    everyone: whether every client takes part in every round.
+  'auto' splits data between accelerators that would take more than an eighth of the
+  memory of each; more than half where rounds are of some clients (not `everyone`), as
+  then another placement draws others. CPU devices, which share the machine's memory,
+  get all data. With 'sharded', rounds of some clients draw of each device alike, so
+  that their clients depend on the number of devices, unless it divides 8. `num_bytes`
+  are those of both splits; see `bytes_of`.
 
   Raises:
     UserError: on another `data_placement`.
@@ -62,15 +58,12 @@ def width_of(example_shape: tuple[int, ...], mesh: Mesh) -> int:
 
 
 def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData:
-  """A split on the devices.
+  """A split on the devices, from `data` on the host.
 
-  Args:
-    data: M clients on the host, in the order that they get; M is a multiple of
-      `sharding.num_shards`.
-    mesh: the devices.
-    data_placement: 'replicated' puts all of it on every device; 'sharded' puts only
-      the examples of a device's clients there, the d-th part of the clients on the
-      d-th device. Of several processes each reads those of its own devices.
+  Its M clients are in the order that they get; M is a multiple of
+  `sharding.num_shards`. 'replicated' puts all of it on every device; 'sharded' puts
+  only the examples of a device's clients there, the d-th part of the clients on the
+  d-th device. Of several processes each reads those of its own devices.
   """
   shape = data.example_shape
   width = width_of(shape, mesh)
@@ -119,15 +112,10 @@ def of(data: FederatedData) -> str:
 
 
 def identity(data: FederatedData, mesh: Mesh) -> dict[str, str | int]:
-  """What the placement adds to the configuration of a run.
+  """What the placement of `data` on the devices adds to the configuration of a run.
 
-  Args:
-    data: training split on the devices.
-    mesh: the devices.
-
-  Returns:
-    Nothing where data are whole on every device; else how many parts of the clients
-    are drawn from alike, on which the cohorts depend.
+  Nothing where data are whole on every device; else how many parts of the clients are
+  drawn from alike, on which the cohorts depend.
   """
   if data.shard_rows is None:
     return {}

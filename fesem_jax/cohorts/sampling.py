@@ -46,13 +46,8 @@ def shuffled(
 ) -> jax.Array:
   """[S] int32: an assignment [S] where some clients went to a random cluster.
 
-  Args:
-    key: of the start.
-    data: training split.
-    cohort: S clients.
-    assignment: [S] int32.
-    num_clusters: K; each is as likely as the others, the old one too.
-    probability: for each client to be moved.
+  Each client is moved with `probability`; each of K clusters is as likely as the
+  others, the old one too. `key` is that of the start.
   """
   key = prng_streams.fold(key, prng_streams.SHUFFLE)
   moves = coin(key, data, cohort.ids, probability, prng_streams.SHUFFLE)
@@ -107,11 +102,7 @@ def all_or_sample(
 ) -> Cohort:
   """Everyone, or `count` random clients if there are more and it is not 0.
 
-  Args:
-    key: of the run's start.
-    data: training split.
-    count: how many at most; 0 is all.
-    mesh: see `sample_clients`.
+  `key` is that of the run's start.
   """
   if not 0 < count < data.num_clients:
     return everyone(data)
@@ -122,10 +113,7 @@ def all_or_sample(
 def first_at_random(keys: jax.Array, exists: jax.Array, count: int) -> jax.Array:
   """[min(count, S)] int32 positions that come first in a random order.
 
-  Args:
-    keys: [S] one for each client.
-    exists: [S] bool; those that do not exist come last.
-    count: how many are wanted.
+  `keys` [S] has one for each client; those where `exists` [S] bool is False come last.
   """
   draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
   # A sort of all would be the same, but for a million clients TPUs compile it slowly.

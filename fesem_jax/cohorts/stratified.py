@@ -17,13 +17,10 @@ from fesem_jax.core.types import Cohort
 
 
 def places_for(count: int, num_clients: int, padded: int, num_devices: int) -> int:
-  """The most clients that a device has in a cohort.
+  """The most clients that a device has in a cohort of `count`, without empty places.
 
-  Args:
-    count: S, without empty places.
-    num_clients: M that are drawn from.
-    padded: M with those that are there to make devices equal.
-    num_devices: D.
+  They are drawn from `num_clients`; `padded` also counts clients that make devices
+  equal.
   """
   on_each = min(padded // num_devices, num_clients)
   return min(on_each, -(-count * on_each // num_clients))
@@ -85,11 +82,8 @@ def drawn_on_host(
 ) -> np.ndarray:
   """[S] int32 positions of clients, with empty places; drawn by client id.
 
-  Args:
-    rng: decides which.
-    count: clients to draw; all if there are fewer.
-    data: split by client over the mesh.
-    mesh: the devices.
+  `count` clients are drawn, or all if there are fewer. `data` are split by client over
+  the mesh.
   """
   real, count = len(data.info.names), min(count, len(data.info.names))
   draw = np.ones(data.num_clients)
@@ -109,13 +103,9 @@ def drawn_on_devices(
 ) -> jax.Array:
   """[D * places] int32 positions of clients, drawn within a program.
 
-  Args:
-    key: decides how parts are rounded.
-    count: clients to draw; all if there are fewer.
-    draw: [M] random numbers in [0, 1] that decide who.
-    exists: [M] bool, who can be drawn.
-    places: see `evenly`.
-    mesh: the devices.
+  `count` clients are drawn, or all if there are fewer. `key` decides how parts are
+  rounded, `draw` [M] are random numbers in [0, 1] that decide who is drawn, and
+  `exists` [M] bool says who can be. For `places`, see `evenly`.
   """
   start_key = prng_streams.fold(key, prng_streams.ROUNDING)
   start = jax.random.randint(start_key, (), 0, jnp.maximum(exists.sum(), 1))
@@ -128,11 +118,8 @@ def places_of_sample(
 ) -> int:
   """The most clients of a device among `count` that are drawn of a cohort.
 
-  Args:
-    count: clients to draw.
-    data: split by client over the mesh.
-    of: the cohort, drawn by this module; None is everyone.
-    mesh: the devices.
+  The cohort was drawn by this module; None is everyone. `data` are split by client over
+  the mesh.
   """
   real = len(data.info.names)
   if of is None or of.everyone:

@@ -114,21 +114,13 @@ class Clusters(NamedTuple):
 
 
 class ClientRound(NamedTuple):
-  """The outcome of each client of a round.
+  """The outcome of each client of a round."""
 
-  Attributes:
-    ids: [S] int32 positions in the data; M for an empty slot.
-    loss: [S] float32 mean loss of the examples during local training.
-    finite: [S] bool, False for a client whose update was not finite.
-    arrived: [S] bool, False for a client that dropped out.
-    steps: [S] int32 local steps.
-  """
-
-  ids: jax.Array
-  loss: jax.Array
-  finite: jax.Array
-  arrived: jax.Array
-  steps: jax.Array
+  ids: jax.Array  # [S] int32 positions in the data; M for an empty slot
+  loss: jax.Array  # [S] float32 mean loss of the examples during local training
+  finite: jax.Array  # [S] bool, False for a client whose update was not finite
+  arrived: jax.Array  # [S] bool, False for a client that dropped out
+  steps: jax.Array  # [S] int32 local steps
 
 
 class RoundInfo(NamedTuple):

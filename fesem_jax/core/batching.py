@@ -68,13 +68,10 @@ def num_steps(
   max_examples: int,
   epochs: jax.Array | None = None,
 ) -> jax.Array:
-  """Local steps of each client, [S] int32; 0 for clients without examples.
+  """[S] int32 local steps of each client; 0 for clients without examples.
 
-  Args:
-    schedule: the local work.
-    sizes: [S] int32 examples of each client.
-    max_examples: see `FederatedData`.
-    epochs: [S] int32 in place of `schedule.epochs`, for stragglers.
+  `sizes` [S] int32 counts the examples of each client. `epochs` [S] int32 takes the
+  place of `schedule.epochs`, for stragglers.
   """
   if schedule.steps:
     return jnp.where(sizes > 0, schedule.steps, 0).astype(jnp.int32)
@@ -103,11 +100,8 @@ def batch_rows(
 ) -> tuple[jax.Array, jax.Array]:
   """Rows within one client of batch `step` of an epoch: [B] int32, weights [B] float32.
 
-  Args:
-    order: [N_max] from `shuffle`.
-    step: [] int32 in 0..batches_per_epoch-1.
-    size: [] int32 examples of the client.
-    width: B.
+  `order` [N_max] is from `shuffle`, `step` [] int32 is in 0..batches_per_epoch-1,
+  `size` [] int32 is the number of examples of the client, and `width` is B.
   """
   first = step * width
   slots = first + jnp.arange(width, dtype=jnp.int32)

@@ -6,17 +6,11 @@ _GIB = 2**30
 
 
 class Chip(NamedTuple):
-  """One chip.
+  """One chip."""
 
-  Attributes:
-    memory: bytes.
-    kind: its name in JAX.
-    example: a topology of these chips.
-  """
-
-  memory: int
-  kind: str
-  example: str
+  memory: int  # bytes
+  kind: str  # its name in JAX
+  example: str  # A topology of these chips
 
 
 # https://cloud.google.com/tpu/docs/system-architecture-tpu-vm

@@ -7,38 +7,22 @@ import jax.numpy as jnp
 
 
 class ChunkSize(NamedTuple):
-  """The number of clients in a chunk; it changes results by rounding only.
+  """The number of clients in a chunk; it changes results by rounding only."""
 
-  Attributes:
-    clients: C, clients side by side.
-    part: c, the maximum number of clients for which `finish` is called at a time; parts
-      have equal sizes.
-    num_groups: an upper bound of the number of groups of clients.
-  """
-
-  clients: int
-  part: int = 1
-  num_groups: int = 1
+  clients: int  # C, clients side by side
+  part: int = 1  # c, the most clients per call of `finish`; parts have equal sizes
+  num_groups: int = 1  # an upper bound of the number of groups of clients
 
 
 class Chunks(NamedTuple):
-  """Clients of a device in chunks.
+  """Clients of a device in chunks."""
 
-  Attributes:
-    order: [most * C] int32 positions of clients; S for an empty slot.
-    number: of chunks, [] int32 if it depends on the groups.
-    most: upper bound of the number of chunks.
-    size: C.
-    part: clients of a part, a divisor of C.
-    num_clients: S.
-  """
-
-  order: jax.Array
-  number: jax.Array | int
-  most: int
-  size: int
-  part: int
-  num_clients: int
+  order: jax.Array  # [most * C] int32 positions of clients; S for an empty slot
+  number: jax.Array | int  # of chunks, [] int32 if it depends on the groups
+  most: int  # upper bound of the number of chunks
+  size: int  # C
+  part: int  # clients of a part, a divisor of C
+  num_clients: int  # S
 
   def slots(self, i: jax.Array | int) -> jax.Array:
     """[C] slots of the i-th chunk."""
@@ -46,12 +30,9 @@ class Chunks(NamedTuple):
 
 
 def in_chunks(work: jax.Array, group: jax.Array | None, size: ChunkSize) -> Chunks:
-  """Clients by group and decreasing work, in chunks.
+  """Clients by `group` and decreasing `work`, both [S] int32, in chunks.
 
-  Args:
-    work: [S] int32 work of each client.
-    group: [S] int32; None for a single group.
-    size: of the chunks.
+  A `group` of None puts all clients into one group.
   """
   count = work.shape[0]
   most = -(-count // max(1, size.clients))
@@ -79,15 +60,8 @@ def _by_group(
 ) -> tuple[jax.Array, jax.Array]:
   """Clients in chunks of at most two groups, by decreasing work.
 
-  Args:
-    work: [S].
-    group: [S] int32.
-    num_groups: number of groups.
-    chunk: C.
-    most: upper bound of the number of chunks.
-
-  Returns:
-    [most * C] int32 clients, S for an empty slot; and the number of chunks [] int32.
+  With `work` [S], `group` [S] int32 and `chunk` C, the result is [most * C] int32
+  clients, S for an empty slot, and the number of chunks [] int32, at most `most`.
   """
   order = jnp.lexsort((-work, group)).astype(jnp.int32)
   sizes = jnp.bincount(group, length=num_groups)

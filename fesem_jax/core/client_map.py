@@ -13,37 +13,26 @@ from fesem_jax.core.sums import add_up
 
 
 class Clients(NamedTuple):
-  """The clients to map over.
+  """The clients to map over."""
 
-  Attributes:
-    ids: [S] int32 positions in the data.
-    work: [S] int32 work of each client.
-    own: tree of [S, ...], the data of each client.
-    into: arrays [S, ...] to overwrite, a prefix of the tree of results; None for new
-      arrays. Allocating memory takes longer than filling it.
-    group: [S] int32 below `ChunkSize.num_groups`; a chunk contains clients of at most
-      two groups, one after the other. None for a single group.
-  """
-
-  ids: jax.Array
-  work: jax.Array
-  own: Any = None
+  ids: jax.Array  # [S] int32 positions in the data
+  work: jax.Array  # [S] int32 work of each client
+  own: Any = None  # tree of [S, ...], the data of each client
+  # Arrays [S, ...] to overwrite, a prefix of the tree of results; None for new arrays.
+  # Allocating memory takes longer than filling it.
   into: Any = None
+  # [S] int32 below `ChunkSize.num_groups`; a chunk contains clients of at most two
+  # groups, one after the other. None for a single group.
   group: jax.Array | None = None
 
 
 class Chunk(NamedTuple):
-  """Clients that are processed side by side.
+  """Clients that are processed side by side."""
 
-  Attributes:
-    ids: [C] int32 positions in the data; M for an empty slot.
-    own: tree of [C, ...], the data of each client.
-    into: tree of [C, ...], the values that the results overwrite; None if `body` does
-      not read them.
-  """
-
-  ids: jax.Array
-  own: Any
+  ids: jax.Array  # [C] int32 positions in the data; M for an empty slot
+  own: Any  # tree of [C, ...], the data of each client
+  # Tree of [C, ...], the values that the results overwrite; None if `body` does not
+  # read them.
   into: Any
 
 
@@ -113,19 +102,12 @@ def _is_leaf(x: Any) -> bool:
 
 
 class _ClientRows(NamedTuple):
-  """Reads and writes of the rows of a chunk's clients, also in host memory.
+  """Reads and writes of the rows of a chunk's clients, also in host memory."""
 
-  Attributes:
-    own: see `Clients`.
-    into: see `Clients`.
-    replaces: see `map_clients`.
-    size: C.
-  """
-
-  own: Any
-  into: Any
-  replaces: bool
-  size: int
+  own: Any  # see `Clients`
+  into: Any  # see `Clients`
+  replaces: bool  # see `map_clients`
+  size: int  # C
 
   def _old(self, results: Any) -> Any:
     """The results that a chunk reads before it overwrites them."""

@@ -16,17 +16,11 @@ from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
 
 
 def scale_of(x: Rows, where: str) -> float:
-  """The default factor of features.
+  """The default factor of features x [T, ...].
 
-  Args:
-    x: [T, ...] features.
-    where: source file or argument, for error messages.
-
-  Returns:
-    1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
-
-  Raises:
-    UserError: if `x` is uint8 and [T, F], which may be pixels or e.g. tokens.
+  It is 1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
+  Raises `UserError` if x is uint8 and [T, F], which may be pixels or e.g. tokens;
+  `where` is the source file or argument, for this message.
   """
   if x.dtype != np.uint8:
     return 1.0
@@ -42,11 +36,8 @@ def scale_of(x: Rows, where: str) -> float:
 def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) -> None:
   """Raises `UserError` unless sequences have a target at every position.
 
-  Args:
-    shape: of x, [T, ...].
-    y: [T, ...] as `Task.targets` makes them.
-    task: a key of `tasks.TASKS`.
-    where: source file or argument of y, for error messages.
+  x has `shape` [T, ...], y [T, ...] is as `Task.targets` makes it, and `task` is a key
+  of `tasks.TASKS`. `where` is the source file or argument of y, for the message.
   """
   outputs = y.shape[1] if y.ndim > 1 else 1
   wanted = tasks.TASKS[task].target_shape(len(y), shape[1:], outputs)
@@ -60,14 +51,10 @@ def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Corruption:
-  """The bad clients, and the kind of their corruption.
+  """The bad clients, and the kind of their corruption."""
 
-  Attributes:
-    bad: [M] bool, True for bad clients, in the order of the clients.
-    kind: one of `corruption.KINDS`, see `corruption.corrupted`.
-  """
-
-  bad: HostOrDeviceArray
+  bad: HostOrDeviceArray  # [M] bool, True for bad clients, in the order of the clients
+  # One of `corruption.KINDS`, see `corruption.corrupted`.
   kind: str = dataclasses.field(metadata={'static': True})
 
   @property
@@ -79,15 +66,10 @@ class Corruption:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Groups:
-  """The true group of each client, for a method that knows it.
+  """The true group of each client, for a method that knows it."""
 
-  Attributes:
-    ids: [M] int32 in 0..G-1, in the order of the clients.
-    count: G.
-  """
-
-  ids: HostOrDeviceArray
-  count: int = dataclasses.field(metadata={'static': True})
+  ids: HostOrDeviceArray  # [M] int32 in 0..G-1, in the order of the clients
+  count: int = dataclasses.field(metadata={'static': True})  # G
 
 
 @jax.tree_util.register_dataclass

@@ -55,13 +55,8 @@ def squared_distances(
 ) -> jax.Array:
   """[S, S] float32: squared L2 distance of each pair of rows, never negative.
 
-  Computed from inner products. Pass an origin, because rows differ much less than
-  their norms.
-
-  Args:
-    stack: [S, ...].
-    mesh: devices that the rows are split over; None if they are not split.
-    origin: [] int32 which row is subtracted from all rows; None for none.
+  Computed from inner products; the arguments are those of `inner_products`. Pass an
+  origin, because rows differ much less than their norms.
   """
   gram = inner_products(stack, mesh, origin=origin)
   squares = jnp.diagonal(gram)
@@ -77,13 +72,9 @@ def centered_gram(
   """[n, n] inner products of clients about their mean; 0 if not valid.
 
   One client is subtracted before multiplying, because clients differ much less than
-  their norms; then the mean is subtracted from the products, which are small.
-
-  Args:
-    stack: [S, ...] client models.
-    valid: [n] bool, False for clients to exclude.
-    mesh: devices that the stack is split over; None if it is not split.
-    rows: [n] int32 positions of the clients; None for all S.
+  their norms; then the mean is subtracted from the products, which are small. `valid`
+  [n] bool is False for clients to exclude; the other arguments are those of
+  `inner_products`.
   """
   gram = inner_products(stack, mesh, rows=rows, origin=valid.argmax())
   both = valid[:, None] & valid[None]
@@ -98,11 +89,8 @@ def centered_gram(
 def _of_layer(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
   """[n, n]: this device's share of the inner products of one layer.
 
-  Args:
-    x: [S / D, ...] the rows of this device.
-    rows: see `inner_products`.
-    origin: see `inner_products`.
-    devices: D.
+  `x` [S / D, ...] are the rows of this device, one of D `devices`; for `rows` and
+  `origin`, see `inner_products`.
   """
   x = x[:, None] if x.ndim == 1 else x
   count = x.shape[0] * devices if rows is None else rows.shape[0]
@@ -148,10 +136,8 @@ def _products_with_itself(x: jax.Array) -> jax.Array:
 def _together(block: jax.Array, rows: Any, devices: int) -> jax.Array:
   """[n, h / D, ...]: this device's share of a block of all rows.
 
-  Args:
-    block: [S / D, h, ...] of this device's rows.
-    rows: see `inner_products`.
-    devices: D.
+  `block` [S / D, h, ...] is that of the rows of this device, one of D `devices`; for
+  `rows`, see `inner_products`.
   """
   if devices == 1:
     return block if rows is None else block.at[rows].get(mode='clip')

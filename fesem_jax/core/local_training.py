@@ -187,12 +187,8 @@ def local_training(
 def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -> None:
   """Raises `UserError` unless a schedule returns a positive number for 0.
 
-  The argument is traced, as in training, so that branches on it in Python fail.
-
-  Args:
-    name: of the argument.
-    schedule: None for no schedule.
-    of: 'round' or 'step', for error messages.
+  Its argument is traced, as in training, so that branches on it in Python fail. None is
+  no schedule; the schedule's `name` and `of`, 'round' or 'step', are for messages.
   """
   if schedule is None:
     return

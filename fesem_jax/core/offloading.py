@@ -42,16 +42,10 @@ class Form(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Offloaded:
-  """A stack of models [M, ...] in host memory, split over the mesh.
+  """A stack of models [M, ...] in host memory, split over the mesh."""
 
-  Attributes:
-    rows: [M, B, 128] float32, a row for each model.
-    form: of one model.
-    mesh: the devices.
-  """
-
-  rows: jax.Array
-  form: Form = dataclasses.field(metadata={'static': True})
+  rows: jax.Array  # [M, B, 128] float32, a row for each model
+  form: Form = dataclasses.field(metadata={'static': True})  # of one model
   mesh: Mesh = dataclasses.field(metadata={'static': True})
 
   def take(self, slots: jax.Array) -> Params:
@@ -88,9 +82,7 @@ class Offloaded:
   def rows_of(self, ids: jax.Array) -> 'Offloaded':
     """The rows [S, ...] of a cohort, each on the device that trains the client.
 
-    Args:
-      ids: [S] int32, S a multiple of the number of devices. Ids beyond the end return
-        zeros.
+    S is a multiple of the number of devices. Ids [S] int32 beyond the end return zeros.
     """
     number = self.mesh.size
 
@@ -112,9 +104,7 @@ class Offloaded:
   def with_rows(self, ids: jax.Array, models: 'Offloaded | Params') -> 'Offloaded':
     """The stack with a cohort's models [S, ...] at `ids`; the inverse of `rows_of`.
 
-    Args:
-      ids: see `rows_of`; ids beyond the end are dropped.
-      models: in host memory, or on the devices.
+    The models are in host memory or on the devices. Ids beyond the end are dropped.
     """
     number = self.mesh.size
 
@@ -148,13 +138,8 @@ class Offloaded:
 def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
   """A stack of `count` equal models, created in host memory.
 
-  Args:
-    model: one model, without a leading axis.
-    count: M, a multiple of the number of devices.
-    mesh: the devices.
-
-  Raises:
-    UserError: if the parameters are not float32.
+  `model` has no leading axis, and `count` is a multiple of the number of devices.
+  Raises `UserError` if the parameters are not float32.
   """
   leaves, form = jax.tree.flatten(model)
   if any(x.dtype != jnp.float32 for x in leaves):
@@ -204,13 +189,10 @@ def fetch(stacks: Any, slots: jax.Array) -> Any:
 def with_rest(
   stacks: Any, fetched: Any, slots: jax.Array, read: Callable[..., Any]
 ) -> Any:
-  """Rows [C, ...] of all stacks of a tree.
+  """Rows [C, ...] of all stacks [S, ...] of a tree, for `slots` [C] int32.
 
-  Args:
-    stacks: tree of [S, ...].
-    fetched: from `fetch`.
-    slots: [C] int32.
-    read: (array [S, ...], slots) -> rows [C, ...], for stacks on the device.
+  Rows of stacks in host memory are those that `fetch` returned; for arrays [S, ...] on
+  the device, `read(array, slots)` returns them.
   """
 
   def rows(x: Any, found: Any) -> Any:

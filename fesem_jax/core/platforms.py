@@ -14,14 +14,12 @@ def choose(
 ) -> Any:
   """`cpu(*args)` or `accelerator(*args)`, depending on the platform of the program.
 
+  The two are equal up to rounding; `tpu` is for TPUs, if they need another
+  implementation than GPUs. Arguments are trees of arrays; the functions may close over
+  other values.
+
   The platform is chosen at lowering: tracing does not depend on the devices of this
   machine, so that a program can be compiled for others.
-
-  Args:
-    cpu: implementation for CPUs; equals `accelerator` up to rounding.
-    accelerator: implementation for GPUs and TPUs.
-    *args: trees of arrays; the functions may close over other values.
-    tpu: implementation for TPUs, if it differs from the one for GPUs.
   """
   functions = {'cpu': cpu, 'tpu': tpu or accelerator}
   return jax.lax.platform_dependent(*args, **functions, default=accelerator)

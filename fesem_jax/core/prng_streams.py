@@ -41,21 +41,13 @@ ROUNDING = 2**31 - 14  # Of the number of clients of each device in a cohort.
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:
-  """The key of a stream.
-
-  Args:
-    key: parent key, e.g. of the run or of a round.
-    stream: a stream for devices.
-  """
+  """The key of a stream for devices; `key` is e.g. that of the run or of a round."""
   return jax.random.fold_in(key, stream)
 
 
 def host_rng(seed: int, stream: int, number: int = 0) -> np.random.Generator:
-  """The random number generator of a stream on the host.
+  """The random number generator of a stream for the host, from the seed of a run.
 
-  Args:
-    seed: of the run.
-    stream: a stream for the host.
-    number: distinguishes several uses of one stream, e.g. the number of the round.
+  `number` distinguishes several uses of one stream, e.g. the number of the round.
   """
   return np.random.default_rng([seed, stream, number])

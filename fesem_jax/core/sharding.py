@@ -69,17 +69,11 @@ def client_mesh(num_devices: int = 0) -> Mesh:
 
 
 def deal(work: np.ndarray) -> np.ndarray:
-  """An order of clients with equal work in contiguous halves, quarters, ...
+  """An order of clients, [M] int64 positions, with equal work in halves, quarters, ...
 
-  Clients are assigned in order of decreasing work to two halves of equal count, each
-  to the half with less work; then each half is divided in the same way. The order, and
-  therefore a checkpoint, does not depend on the device count.
-
-  Args:
-    work: [M] work of each client.
-
-  Returns:
-    [M] int64 positions.
+  Clients are assigned in order of decreasing work [M] to two contiguous halves of equal
+  count, each to the half with less work; then each half is divided in the same way. The
+  order, and therefore a checkpoint, does not depend on the device count.
   """
   work = np.asarray(work, np.float64)
 
@@ -114,12 +108,10 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def place(tree: Any, shardings: Any) -> Any:
-  """The tree's arrays, placed on devices.
+  """The tree's arrays, the same in every process, placed on devices.
 
-  Args:
-    tree: of arrays, the same in every process. Arrays that are already distributed over
-      processes stay on their devices.
-    shardings: one for all arrays, or a tree with one for each, or None for any.
+  `shardings` is one for all arrays, or a tree with one for each, or None for any.
+  Arrays that are already distributed over processes stay on their devices.
   """
   if processes.count() == 1:
     return jax.device_put(tree, shardings)
@@ -147,11 +139,9 @@ def split_rows(
 ) -> jax.Array:
   """An array whose leading axis is split over the devices of the mesh.
 
-  Args:
-    shape: of the whole array; its first axis is a multiple of the number of devices D.
-    part: number of a device, 0..D-1 -> its rows; called for the devices of this process
-      only.
-    mesh: the devices.
+  The first axis of `shape`, that of the whole array, is a multiple of the number of
+  devices D. `part` returns the rows of a device, from its number in 0..D-1; it is
+  called for the devices of this process only.
   """
   on_each = shape[0] // mesh.size
 
@@ -272,16 +262,12 @@ def full_precision(devices: Sequence[jax.Device]) -> None:
 
 
 def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
-  """Number of clients to train side by side on a device.
+  """Number of a cohort's clients to train side by side on a device.
 
   On a CPU, convolutions mapped over clients become grouped convolutions, which are
   slow, and one large dense model fills the cache; only small dense models are faster
   side by side. On an accelerator, as many clients as fit into a quarter of its memory.
-
-  Args:
-    params: one model (shapes suffice).
-    num_clients: S.
-    mesh: devices that the cohort is split over.
+  `params` is one model (shapes suffice), and `num_clients` the size S of the cohort.
   """
   leaves = jax.tree.leaves(params)
   size = max(1, sum(x.size for x in leaves))
@@ -307,11 +293,9 @@ def memory_for_clients(device: jax.Device) -> int:
 
 
 def memory(device: jax.Device, beside: int = 1) -> int | None:
-  """Memory of a device in bytes; None if unknown.
+  """Memory in bytes of a device of this process; None if unknown.
 
-  Args:
-    device: a device of this process.
-    beside: devices of a run on this machine; CPU devices share the machine's memory.
+  `beside` counts the devices of the run on this machine; CPU devices share its memory.
   """
   if device.platform == 'cpu':
     total = host_memory()

@@ -98,15 +98,10 @@ def same_for_all(
 ) -> Traffic:
   """Traffic of a method with equal messages for all clients and rounds.
 
-  Args:
-    words: see `Traffic`, without a start.
-    down: bytes to each client.
-    up: bytes from each client.
-    passes: see `Sent`.
+  `words` are those of `Traffic` without a start; for the numbers, see `Sent`.
   """
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
-    del known, drawn
     return Sent(down, up, passes)
 
   return Traffic((*words, ''), of_round, model=int(down))
@@ -133,7 +128,6 @@ def own_center(local: LocalTraining, num_clusters: int) -> Traffic:
   size = bytes_of_model(local)
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
-    del known
     down = np.where(drawn.by_loss, num_clusters * size, size)
     return Sent(down, size, np.where(drawn.by_loss, num_clusters, 0))
 
@@ -177,12 +171,9 @@ def all_in_use(
 ) -> Traffic:
   """Traffic of a method whose clients compare all models in use every few rounds.
 
-  Before the first round, each client sends its loss of the first model.
-
-  Args:
-    local: local training.
-    check_every: number of rounds from one comparison to the next.
-    in_use: state -> the number of models in use.
+  `check_every` is the number of rounds from one comparison to the next, and `in_use`
+  maps the state to the number of models in use. Before the first round, each client
+  sends its loss of the first model.
   """
   size = bytes_of_model(local)
 
@@ -207,10 +198,8 @@ def with_extra_round(
 ) -> Traffic:
   """Traffic of one model, and of a descriptor of each client in one round.
 
-  Args:
-    local: local training.
-    number: of the round in which clients send it, after a pass over their examples.
-    known: state -> length of the descriptor.
+  Clients send the descriptor in round `number`, after a pass over their examples;
+  `known` maps the state to its length.
   """
   size = bytes_of_model(local)
 
@@ -232,10 +221,8 @@ def with_first_change(
 ) -> Traffic:
   """Traffic of two models, and of a third and its change for new clients.
 
-  Args:
-    local: local training.
-    epochs: local epochs of that change; 0 for a gradient.
-    joined: state -> [M] bool, True for clients that are not new.
+  The change takes `epochs` local epochs; 0 for a gradient. `joined` maps the state to
+  [M] bool, True for clients that are not new.
   """
   size, passes = bytes_of_model(local), 3 * max(1, epochs)
 

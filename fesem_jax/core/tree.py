@@ -175,13 +175,9 @@ def _distances_of_row(
   """[K] float32: squared L2 distance of one row to each of [K, ...], on CPU.
 
   XLA's CPU compiler sums a layer sequentially; several partial sums are vectorized.
-  Large layers are sliced from the stack, since `one` would be a copy.
-
-  Args:
-    stack: [S, P] in each leaf.
-    row: [] int32 position of the row.
-    one: [P] in each leaf, that row.
-    centers: [K, P] in each leaf.
+  Leaves of `stack` are [S, P], those of `centers` [K, P]; `one` [P] is the row of the
+  stack at position `row` [] int32. Large layers are sliced from the stack, since `one`
+  would be a copy.
   """
 
   def distances(x: jax.Array, one: jax.Array, c: jax.Array) -> jax.Array:

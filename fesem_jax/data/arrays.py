@@ -29,13 +29,9 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
   number or a name that figures show.
 
-  Args:
-    path: of the file.
-    task: what `y` is for; '' takes what the file says, or else classification.
-
-  Raises:
-    UserError: if the file is absent, damaged, holds pickled objects (which are
-      never unpickled), or its arrays do not fit.
+  The argument `task` says what `y` is for; '' takes what the file says, or else
+  classification. Raises `UserError` if the file is absent, damaged, holds pickled
+  objects (which are never unpickled), or its arrays do not fit.
   """
   with reading(path):
     if not path.is_file():
@@ -47,13 +43,7 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
 def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') -> Pool:
   """Natural clients from arrays that are named as in a file; see `load`.
 
-  Args:
-    path: how errors call where they are from.
-    arrays: by name.
-    task: see `load`.
-
-  Raises:
-    UserError: if they do not fit.
+  Raises `UserError`, naming `path` as where they are from, if they do not fit.
   """
   if unknown := [str(name) for name in arrays if name not in NAMES]:
     raise UserError(
@@ -171,8 +161,7 @@ def _task(path: object, arrays: Mapping[str, np.ndarray], asked: str) -> str:
 def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
   """Writes two splits of the same clients, on the host, for `load`.
 
-  Raises:
-    UserError: if the file cannot be written.
+  Raises `UserError` if the file cannot be written.
   """
   sizes = [np.asarray(s.sizes()) for s in (train, test)]
   client = np.concatenate([np.repeat(train.info.names, n) for n in sizes])

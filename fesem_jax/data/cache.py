@@ -40,12 +40,9 @@ def digest(files: Iterable[pathlib.Path], salt: str = '') -> str:
 def cache_path(folder: pathlib.Path, name: str) -> pathlib.Path:
   """Where the arrays of a data set are kept: in the user's own cache folder.
 
-  Not beside the data, which may come from another person, with links or a forged cache
-  in it, or lie on a read-only disk. Each user of shared data parses them once.
-
-  Args:
-    folder: of the data.
-    name: of the data set; two data sets of one folder have separate caches.
+  Not beside the data in `folder`, which may come from another person, with links or a
+  forged cache in it, or lie on a read-only disk. Each user of shared data parses them
+  once. Two data sets of one folder have separate caches, by `name`.
   """
   which = hashlib.sha256(f'{name}\0{folder.resolve()}'.encode(errors='surrogateescape'))
   return user_cache.folder() / 'data' / f'{which.hexdigest()[:32]}.npz'

@@ -73,11 +73,8 @@ def _key(name: str, sources: list[pathlib.Path], images: pathlib.Path) -> str:
 def load_leaf(folder: pathlib.Path) -> Pool:
   """CelebA as LEAF's scripts leave it: a client per celebrity.
 
-  `folder` holds train/ and test/ (or all_data/), and img_align_celeba/, also
-  below raw/.
-
-  Raises:
-    UserError: naming file and user.
+  `folder` holds train/ and test/ (or all_data/), and img_align_celeba/, also below
+  raw/. A `UserError` names file and user.
   """
   images = _images_folder(folder)
   train, test = leaf.find_splits(folder)
@@ -109,12 +106,9 @@ def _names(x: list[Any], where: str) -> np.ndarray:
 def load_raw(folder: pathlib.Path) -> Pool:
   """CelebA as it is published, without LEAF's scripts.
 
-  `folder` holds identity_CelebA.txt, list_attr_celeba.txt and
-  img_align_celeba/. Celebrities with fewer than 5 images are left out; the
-  others are split 80/20.
-
-  Raises:
-    UserError: naming file and line or image.
+  `folder` holds identity_CelebA.txt, list_attr_celeba.txt and img_align_celeba/.
+  Celebrities with fewer than 5 images are left out; the others are split 80/20. A
+  `UserError` names file and line or image.
   """
   images = _images_folder(folder)
   sources = [folder / _IDENTITIES, folder / _ATTRIBUTES]

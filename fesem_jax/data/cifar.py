@@ -22,22 +22,14 @@ _PIXELS = _SIDE * _SIDE * _CHANNELS
 
 
 class _Format(NamedTuple):
-  """The files of a data set.
+  """The files of a data set."""
 
-  Attributes:
-    title: of the data set.
-    archive: what to download.
-    folder: what the archive unpacks to.
-    train: names of the training files.
-    test: name of the test file.
-    classes: name and number of classes of each label byte of a record.
-  """
-
-  title: str
-  archive: str
-  folder: str
-  train: tuple[str, ...]
-  test: str
+  title: str  # of the data set
+  archive: str  # what to download
+  folder: str  # what the archive unpacks to
+  train: tuple[str, ...]  # names of the training files
+  test: str  # name of the test file
+  # Name and number of classes of each label byte of a record.
   classes: tuple[tuple[str, int], ...]
 
 

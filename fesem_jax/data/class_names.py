@@ -18,14 +18,9 @@ _NAMES: Mapping[str, Sequence[str]] = {
 
 
 def class_names(dataset: str, num_classes: int) -> Sequence[str]:
-  """Names of the L classes of a data set.
+  """Names of the L classes of a data set, which is named as for `data.load`.
 
-  Args:
-    dataset: its name, as `data.load` knows it.
-    num_classes: L.
-
-  Returns:
-    L names; numbers from 0 where the data set has no names or another L.
+  Numbers from 0 where the data set has no names or another L.
   """
   names = _NAMES.get(dataset, ())
   return names if len(names) == num_classes else [str(i) for i in range(num_classes)]

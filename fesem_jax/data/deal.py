@@ -18,19 +18,12 @@ from fesem_jax.utils.stored_rows import read, take
 def natural_clients(
   pool: Pool, partition: Partition, seed: int
 ) -> tuple[FederatedData, FederatedData]:
-  """The clients that the data set has itself.
+  """The training and the test split of the clients that the data set has itself.
 
-  Args:
-    pool: examples with natural clients.
-    partition: 'natural': how many clients to draw, the most training examples of each,
-      and the fewest of a client that is kept.
-    seed: decides which clients, and how their examples are split.
-
-  Returns:
-    (training split, test split), clients in the same order.
-
-  Raises:
-    UserError: if too few clients are large enough, or one cannot be split.
+  The partition, 'natural', says how many clients to draw, the most training examples of
+  each, and the fewest of a client that is kept. `seed` decides which clients, and how
+  their examples are split. Both splits have the clients in the same order. Raises
+  `UserError` if too few clients are large enough, or one cannot be split.
   """
   num_clients, min_examples = partition.num_clients, partition.min_examples
   examples_per_client = partition.examples_per_client
@@ -81,20 +74,13 @@ def natural_clients(
 def dealt_clients(
   pool: Pool, partition: Partition, seed: int, groups: np.ndarray
 ) -> tuple[FederatedData, FederatedData]:
-  """Clients that the examples are dealt to.
+  """The training and the test split of clients that the examples are dealt to.
 
-  Args:
-    pool: examples, whose natural clients do not matter here.
-    partition: any but 'natural'.
-    seed: decides everything random.
-    groups: [M] group of each client, if there are groups. They are dealt examples by
-      the partition's own groups, whatever these are.
-
-  Returns:
-    (training split, test split), clients in the same order.
-
-  Raises:
-    UserError: if there are too few examples.
+  The partition is any but 'natural', and natural clients of the pool do not matter
+  here. `groups` [M] is the group of each client, if there are groups; clients are dealt
+  examples by the partition's own groups, whatever these are; `seed` decides everything
+  random. Both splits have the clients in the same order. Raises `UserError` if there
+  are too few examples.
   """
   train_rows, test_rows = _deal(pool, partition, seed)
   width = len(str(partition.count - 1))

@@ -21,10 +21,8 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b'[]{}'))
 class JsonReader(BoundedReader):
   """JSON text whose tokens and depth are bounded before a parser sees them.
 
-  A token that lies in two reads may be twice as long.
-
-  Raises:
-    UserError: as `BoundedReader`; on reading beyond `MAX_TOKEN` or `MAX_DEPTH`.
+  A token that lies in two reads may be twice as long. Raises `UserError` as
+  `BoundedReader` does, and on reading beyond `MAX_TOKEN` or `MAX_DEPTH`.
   """
 
   def __init__(self, path: pathlib.Path):

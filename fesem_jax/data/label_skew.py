@@ -30,12 +30,10 @@ def label_counts(data: FederatedData) -> np.ndarray:
 def label_skew(counts: np.ndarray) -> float:
   """Mean total-variation distance of clients' label distributions to all data's.
 
-  0 if all clients have the same mixture of classes, towards 1 - 1 / L if each
-  has a single one of L equally frequent classes. Clients weigh alike; those
-  without examples are left out; NaN if none has any, as sequences without tokens.
-
-  Args:
-    counts: [M, L].
+  0 if all clients have the same mixture of classes, towards 1 - 1 / L if each has a
+  single one of L equally frequent classes. Clients weigh alike; those without examples
+  are left out; NaN if none has any, as sequences without tokens. `counts` [M, L] are
+  examples of each class on each client.
   """
   sizes = counts.sum(axis=1)
   kept = np.flatnonzero(sizes > 0)
@@ -53,12 +51,9 @@ def label_skew(counts: np.ndarray) -> float:
 def classes_never_trained(train: np.ndarray, test: np.ndarray) -> tuple[int, float]:
   """How much clients are tested on classes that they have no training examples of.
 
-  Args:
-    train: [M, L] int training examples of each class on each client.
-    test: [M, L] int test examples.
-
-  Returns:
-    Clients with such test examples, and the share of all test examples that are such.
+  `train` and `test` [M, L] int are the examples of each class on each client. Returns
+  the number of clients with such test examples, and the share of all test examples that
+  are such.
   """
   absent = np.where(train == 0, test, 0)
   return int(absent.any(axis=1).sum()), float(absent.sum() / max(test.sum(), 1))

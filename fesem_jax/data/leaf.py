@@ -45,16 +45,11 @@ def read_clients(
   num_classes: int | None = None,
   convert_labels: Convert | None = None,
 ) -> dict[str, Examples]:
-  """Examples of each user in some shards.
+  """Examples of each user in some shards, which are JSON files.
 
-  Args:
-    paths: JSON files.
-    convert: turns a user's x into features.
-    num_classes: labels must lie below it, if given.
-    convert_labels: turns a user's y into numbers, where they are none.
-
-  Raises:
-    UserError: naming file and user.
+  `convert` turns a user's x into features, and `convert_labels` a user's y into
+  numbers, where they are none; labels must lie below `num_classes`, if given. A
+  `UserError` names file and user.
   """
   clients: dict[str, Examples] = {}
   origin: dict[str, pathlib.Path] = {}
@@ -132,10 +127,8 @@ def find_splits(
 ) -> tuple[list[pathlib.Path], list[pathlib.Path] | None]:
   """Shards of the training and of the test split.
 
-  A folder with `all_data/` instead is not split; the test shards are None.
-
-  Raises:
-    UserError: if there are none.
+  A folder with `all_data/` instead is not split; the test shards are None. Raises
+  `UserError` if there are none.
   """
   train, test = shards(folder / 'train'), shards(folder / 'test')
   if train and test:

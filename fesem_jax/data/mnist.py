@@ -21,17 +21,10 @@ _HSF_SERIES = 8  # NIST numbers its series of forms from 0 to 7.
 
 
 def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
-  """Reads an idx file, plain or gzipped.
+  """The uint8 or int32 array with `ndim` axes of an idx file, plain or gzipped.
 
-  Args:
-    path: with or without `.gz`; whichever exists is read.
-    ndim: the number of axes it must have.
-
-  Returns:
-    uint8 or int32 array.
-
-  Raises:
-    UserError: if the file is absent, truncated or not such an idx file.
+  `path` is with or without `.gz`; whichever exists is read. Raises `UserError` if the
+  file is absent, truncated or not such an idx file.
   """
   found = [p for p in (path, path.with_name(path.name + '.gz')) if p.is_file()]
   if not found:
@@ -84,8 +77,7 @@ def _read_split(folder: pathlib.Path, prefix: str) -> tuple[np.ndarray, np.ndarr
 def load(data_dir: pathlib.Path) -> Pool:
   """MNIST from `data_dir/mnist`: 60,000 training and 10,000 test images 28x28.
 
-  Raises:
-    UserError: if a file is absent or damaged, or images and labels do not match.
+  Raises `UserError` if a file is absent or damaged, or images and labels do not match.
   """
   x, y = _read_split(data_dir / 'mnist', 'train')
   test_x, test_y = _read_split(data_dir / 'mnist', 't10k')
@@ -95,12 +87,10 @@ def load(data_dir: pathlib.Path) -> Pool:
 def load_writers(data_dir: pathlib.Path) -> Pool:
   """MNIST by writer: a client per NIST writer, true cluster = HSF series.
 
-  Joins `data_dir/mnist` with `data_dir/qmnist/qmnist-{train,test}-labels-idx2-int`
-  row by row. MNIST's own split separates writers, so both halves are pooled
-  and each writer is split on its own.
-
-  Raises:
-    UserError: as `load`, or if the QMNIST rows do not belong to these images.
+  Joins `data_dir/mnist` with `data_dir/qmnist/qmnist-{train,test}-labels-idx2-int` row
+  by row. MNIST's own split separates writers, so both halves are pooled and each writer
+  is split on its own. Raises `UserError` as `load`, or if the QMNIST rows do not belong
+  to these images.
   """
   xs, ys, rows = [], [], []
   for prefix, name in (('train', 'train'), ('t10k', 'test')):

@@ -27,8 +27,7 @@ class Phase(NamedTuple):
 def check_phases(phases: Sequence[Phase]) -> None:
   """Raises `UserError` unless phases follow each other and differ in values alone.
 
-  Args:
-    phases: from that of round 1 on.
+  The first of them is that of round 1.
   """
   firsts = [phase.first_round for phase in phases]
   if firsts[0] != 1 or any(b <= a for a, b in itertools.pairwise(firsts)):

@@ -53,15 +53,9 @@ def as_task(pool: Pool, task: str, named: str) -> Pool:
   """A pool for another task than its own, where its data say what that means.
 
   Text of which only the character behind each window is to be predicted also has the
-  next character at every position of the window.
-
-  Args:
-    pool: of the data set.
-    task: a name of `tasks.TASKS`; '' leaves the pool as it is.
-    named: what errors call the data set.
-
-  Raises:
-    UserError: on an unknown task, or one that the data are not for.
+  next character at every position of the window. `task` is a name of `tasks.TASKS`; ''
+  leaves the pool as it is. Raises `UserError`, which calls the data set `named`, on an
+  unknown task, or one that the data are not for.
   """
   if not task:
     return pool
@@ -173,9 +167,6 @@ def cached_pool(
     read: reads the training and test examples of each client.
     paths: files that are read.
     key: digest of what is read; by default of the files' contents.
-
-  Returns:
-    The pool.
 
   Raises:
     UserError: as `from_clients`, or if a file is absent.

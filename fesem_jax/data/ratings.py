@@ -31,12 +31,8 @@ def load(by: str = 'lecturer') -> Pool:
 
   Features are the student's semester and the lecture's age as shares of the most,
   whether it is a service lecture, and the department, one of 15 by ones and zeros.
-
-  Args:
-    by: one of `BY`, who is a client.
-
-  Raises:
-    UserError: if pydataset is not installed, or its file is not what it should be.
+  `by`, one of `BY`, says who is a client. Raises `UserError` if pydataset is not
+  installed, or its file is not what it should be.
   """
   try:
     package = importlib.metadata.distribution('pydataset')

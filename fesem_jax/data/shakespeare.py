@@ -38,14 +38,10 @@ def tokens(text: str) -> np.ndarray:
 
 
 def windows(text: np.ndarray, stride: int) -> Examples:
-  """Examples of a text.
+  """Examples of a text [N] uint8: 80 tokens and the token after them.
 
-  Args:
-    text: [N] uint8 tokens.
-    stride: between the first characters of two examples.
-
-  Returns:
-    [T, 80] uint8 and the token after each, [T] int32; T is 0 for a short text.
+  `stride` is between the first characters of two examples. Returns [T, 80] uint8 and
+  [T] int32; T is 0 for a short text.
   """
   if len(text) <= LENGTH:
     return np.empty((0, LENGTH), np.uint8), np.empty(0, np.int32)
@@ -56,9 +52,8 @@ def windows(text: np.ndarray, stride: int) -> Examples:
 def load_leaf(folder: pathlib.Path) -> Pool:
   """LEAF's JSON: a client per role of a play.
 
-  Raises:
-    UserError: if a file is absent or damaged, or an example is not of 80 characters
-      and a label of one.
+  Raises `UserError` if a file is absent or damaged, or an example is not of 80
+  characters and a label of one.
   """
   train, test = leaf.find_splits(folder)
 
@@ -88,14 +83,9 @@ def load_text(path: pathlib.Path, stride: int) -> Pool:
 
   A speaker's speeches are joined, line breaks and spaces as LEAF treats them. The first
   80 % of these characters are for training, the others for testing, and no example
-  reaches over the border. Speakers without an example of both are left out.
-
-  Args:
-    path: of the text.
-    stride: see `windows`; 1 takes all windows, as LEAF does.
-
-  Raises:
-    UserError: if the file is absent, is no text, or has no speaker with enough text.
+  reaches over the border. Speakers without an example of both are left out. `stride` is
+  that of `windows`; 1 takes all windows, as LEAF does. Raises `UserError` if the file
+  is absent, is no text, or has no speaker with enough text.
   """
   if not path.is_file():
     raise UserError(

@@ -247,13 +247,9 @@ def check(
 ) -> None:
   """Raises `UserError` on an unknown data set or source, or an option it lacks.
 
-  Args:
-    name: see `load`.
-    source: see `load`.
-    options: of single data sets.
-    num_clients: M of generated data.
-    num_groups: planted groups of generated data.
-    own: whether the data is the caller's own, whatever its name.
+  `name` and `source` are those of `load`, `options` those of single data sets, and
+  `num_clients` and the planted `num_groups` those of generated data. If `own`, the data
+  is the caller's own, whatever its name.
   """
   named = argument('name', name)
   prefix, colon, place = name.partition(':')
@@ -289,16 +285,11 @@ def check(
 
 
 def load(name: str, source: str, request: Request) -> Pool:
-  """Reads a data set.
+  """Reads a data set, whose name is a key of `DATASETS`, or PREFIX:PLACE.
 
-  Args:
-    name: key of `DATASETS`, or PREFIX:PLACE.
-    source: name of one of its sources; '' takes the first one whose folder
-      exists, or else the one that downloads.
-    request: what is asked for.
-
-  Raises:
-    UserError: naming the argument or file at fault.
+  `source` is the name of one of its sources; '' takes the first one whose folder
+  exists, or else the one that downloads. A `UserError` names the argument or file at
+  fault.
   """
   named = argument('name', name)
   prefix, colon, place = name.partition(':')

@@ -90,16 +90,12 @@ def halves(train: FederatedData, seed: int = 0) -> tuple[FederatedData, np.ndarr
   """Splits each client's training examples in two halves, a client each.
 
   How far apart the halves of a client are tells how much of the differences between
-  clients is due to the examples that they happen to have.
+  clients is due to the examples that they happen to have. The training split of M
+  clients is on the host; `seed` decides which half an example goes to.
 
-  Args:
-    train: training split of M clients, on the host.
-    seed: decides which half an example goes to.
-
-  Returns:
-    A split of 2 C clients, the first halves of all and then the second ones, and which
-    C clients these are, [C] int positions: those of at least two examples. Of an odd
-    number one example is left out, so that halves weigh alike.
+  Returns a split of 2 C clients, the first halves of all and then the second ones, and
+  which C clients these are, [C] int positions: those of at least two examples. Of an
+  odd number one example is left out, so that halves weigh alike.
   """
   rng = prng_streams.host_rng(seed, prng_streams.HALVES)
   offsets = np.asarray(train.offsets)

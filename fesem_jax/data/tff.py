@@ -41,8 +41,7 @@ _ROW_BYTES = 2**28  # Most that one client's compressed row may expand to.
 def load_femnist(folder: pathlib.Path) -> Pool:
   """FEMNIST from the first of the three formats that the folder holds.
 
-  Raises:
-    UserError: if it holds none, or a file is damaged.
+  Raises `UserError` if it holds none, or a file is damaged.
   """
   formats: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
     ([_HDF5.format(s) for s in _SPLITS], _read_hdf5),
@@ -101,7 +100,6 @@ _Client = tuple[Any, np.ndarray, np.ndarray, int | None]
 def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[_Client]:
   import h5py
 
-  del split
   with h5py.File(path) as file:
     if not isinstance(file.get('examples'), h5py.Group):
       raise UserError(f'{path} has no group examples; it is not fed_emnist.')
@@ -142,7 +140,6 @@ def _rows(path: pathlib.Path, table: str, query: str, *values: str) -> Iterator[
 
 
 def _read_fedjax(path: pathlib.Path, split: str) -> Iterator[_Client]:
-  del split
   columns = 'client_id, data, num_examples'
   for client_id, blob, count in _rows(
     path, 'federated_data', f'SELECT {columns} FROM federated_data'

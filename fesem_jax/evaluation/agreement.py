@@ -1,4 +1,4 @@
-"""Agreement between two clusterings of the same clients.
+"""Agreement between two clusterings of the same clients, each [M] int or names.
 
 The figures are scikit-learn's, whose import takes longer than a small run's rounds.
 """
@@ -10,12 +10,7 @@ import numpy as np
 
 
 def contingency(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-  """[A, B] int64: how many clients are in each cluster of one and of the other.
-
-  Args:
-    first: [M] int or names.
-    second: [M] int or names.
-  """
+  """[A, B] int64: how many clients are in each cluster of one and of the other."""
   rows, row = np.unique(first, return_inverse=True)
   columns, column = np.unique(second, return_inverse=True)
   cells = row * len(columns) + column
@@ -24,12 +19,7 @@ def contingency(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def adjusted_rand_index(first: np.ndarray, second: np.ndarray) -> float:
-  """Agreement on which pairs of clients belong together; 1 if all, 0 as by chance.
-
-  Args:
-    first: [M] int or names.
-    second: [M] int or names.
-  """
+  """Agreement on which pairs of clients belong together; 1 if all, 0 as by chance."""
   counts = contingency(first, second)
   size = int(counts.sum())
   # Ordered pairs together in both, in the first only, in the second only, in neither.
@@ -48,12 +38,7 @@ def adjusted_rand_index(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def normalized_mutual_information(first: np.ndarray, second: np.ndarray) -> float:
-  """Mutual information over the mean of both entropies, in [0, 1].
-
-  Args:
-    first: [M] int or names.
-    second: [M] int or names.
-  """
+  """Mutual information over the mean of both entropies, in [0, 1]."""
   counts = contingency(first, second)
   if _same(counts):
     return 1.0
@@ -67,10 +52,6 @@ def adjusted_mutual_information(first: np.ndarray, second: np.ndarray) -> float:
 
   Unlike `normalized_mutual_information`, it does not grow with the number of clusters
   (Vinh, Epps and Bailey, 2010; the normalizer is the mean of both entropies).
-
-  Args:
-    first: [M] int or names.
-    second: [M] int or names.
   """
   counts = contingency(first, second)
   if _same(counts):

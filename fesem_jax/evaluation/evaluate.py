@@ -34,32 +34,21 @@ from fesem_jax.utils.errors import UserError
 
 
 class Totals(NamedTuple):
-  """What models came to on each client's examples.
+  """What models came to on each client's examples."""
 
-  Attributes:
-    examples: [M] int examples of each client.
-    sums: from which the figures of the task follow; see `Task.measure`.
-    metrics: name -> [M] float32, sum over examples; see `Model.metrics`.
-  """
-
-  examples: jax.Array
-  sums: Any
+  examples: jax.Array  # [M] int examples of each client
+  sums: Any  # from which the figures of the task follow; see `Task.measure`
+  # Name -> [M] float32, sum over examples; see `Model.metrics`.
   metrics: dict[str, jax.Array]
 
 
 def measure_chunk(
   model: Model, params: Params, data: FederatedData, ids: jax.Array
 ) -> Totals:
-  """Measures C clients' own models on all their examples, in float32.
+  """Measures C clients' own models [C, ...] on all their examples, in float32.
 
-  Args:
-    model: see `Model`.
-    params: [C, ...].
-    data: the split to measure on.
-    ids: [C] int32.
-
-  Returns:
-    `Totals` with leading axis C, whole numbers in the smallest dtype that holds them.
+  `data` is the split to measure on, `ids` are [C] int32. Returns `Totals` with leading
+  axis C, whole numbers in the smallest dtype that holds them.
   """
   sizes = data.sizes(ids)
   width = evaluation_width(data.max_examples)
@@ -115,13 +104,9 @@ def models_of_unseen(
   """What clients use that took no part in training.
 
   Each takes, of the models that others deploy, the one with the least loss on its
-  training examples; test examples are not looked at.
-
-  Args:
-    used: global model or centers, and who uses which; nothing of a client's own.
-    exists: [M] bool, False for padding among those clients.
-    local: how clients train.
-    train: training split of the unseen clients.
+  training examples, which `train` has; test examples are not looked at. `used` are a
+  global model or centers, and who uses which; nothing of a client's own. `exists` [M]
+  bool is False for padding among those clients.
   """
   num_models, chosen = used.num_models(), used.clusters()
   losses = cohort_losses(local, used.shared, train, everyone(train))
@@ -218,12 +203,7 @@ def evaluate_clients(
 def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
   """Each client's figures and its means of the model's own metrics.
 
-  Args:
-    totals: of M clients, on the host.
-    task: of the model.
-
-  Returns:
-    Name -> [M] float64, NaN for clients without examples.
+  Name -> [M] float64, NaN for clients without examples; the totals are on the host.
   """
   size = np.asarray(totals.examples, np.float64)
   found = task.by_client(totals.sums)
@@ -251,15 +231,10 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   "Micro" is over all examples: the mean of the clients' figures by their examples, for
   figures of which that is the figure of all examples together, and for F1. "Macro" is
   the mean of the clients' figures. Clients of which there is nothing to measure, as
-  sequences without tokens, are left out.
+  sequences without tokens, are left out. The totals are of M clients, on the host.
 
-  Args:
-    totals: of M clients, on the host.
-    task: of the model.
-
-  Returns:
-    The columns of the task, then `micro_NAME` and `macro_NAME` of each of the model's
-    own metrics; NaN if no client has examples.
+  Returns the columns of the task, then `micro_NAME` and `macro_NAME` of each of the
+  model's own metrics; NaN if no client has examples.
   """
   own, micro = client_figures(totals, task), task.micro(totals.sums)
   size = np.asarray(totals.examples, np.float64)
@@ -285,9 +260,7 @@ def agreement(
 ) -> dict[str, float | None]:
   """ARI, NMI and AMI of an assignment with the true clusters; None without truth.
 
-  Args:
-    truth: [M] int or names, or None.
-    assignment: [M] int.
+  `truth` is [M] int or names, or None; `assignment` is [M] int.
   """
   if truth is None:
     return {'ari': None, 'nmi': None, 'ami': None}

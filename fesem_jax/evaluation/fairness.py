@@ -9,10 +9,8 @@ import numpy as np
 def fairness(values: np.ndarray, higher_is_better: bool) -> dict[str, Any]:
   """The worst tenth of the clients, the deviation over clients, and Jain's index.
 
-  Args:
-    values: [M] of each client; NaN for clients that were not measured, which do not
-      count.
-    higher_is_better: of the figure.
+  `values` [M] are a figure of each client; NaN for clients that were not measured,
+  which do not count.
 
   Returns:
     `clients`: how many count. `worst_decile`: mean of the worst tenth of them, rounded

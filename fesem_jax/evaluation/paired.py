@@ -15,35 +15,22 @@ _LEVEL = 0.95
 
 
 class Difference(NamedTuple):
-  """A mean difference and its 95 % interval.
+  """A mean difference and its 95 % interval."""
 
-  Attributes:
-    mean: of the differences.
-    low: lower end of the interval; None for a single pair.
-    high: upper end.
-  """
-
-  mean: float
-  low: float | None
-  high: float | None
+  mean: float  # of the differences
+  low: float | None  # lower end of the interval; None for a single pair
+  high: float | None  # upper end
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   """The mean of a - b with Student's 95 % interval, in float64.
 
   The pairs are the independent repeats of an experiment, such as its seeds. Clients of
-  one run share models and are no independent repeats.
+  one run share models and are no independent repeats. `a` and `b` are [N] figures of
+  two methods in the same order.
 
-  Args:
-    a: [N] figures of one method.
-    b: [N] figures of the other, in the same order.
-
-  Returns:
-    The same interval as `scipy.stats.ttest_rel(a, b).confidence_interval()`; with one
-    pair there is none.
-
-  Raises:
-    UserError: without pairs, or if the lengths differ.
+  The interval is that of `scipy.stats.ttest_rel(a, b).confidence_interval()`; with one
+  pair there is none. Raises `UserError` without pairs, or if the lengths differ.
   """
   first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
   if first.shape != second.shape or first.ndim != 1 or not len(first):
@@ -95,13 +82,9 @@ def figure(summary: dict[str, Any], kind: str) -> float:
 
 
 def best(summaries: Summaries) -> str | None:
-  """The method with the best mean deployed figure, the first of equal ones.
+  """Label of the method with the best mean deployed figure, the first of equal ones.
 
-  Args:
-    summaries: label of each method -> its summary of each seed.
-
-  Returns:
-    Its label; None where no run has finished.
+  None where no run has finished.
   """
   better = task_of(summaries.values()).primary.better
   means = {
@@ -121,16 +104,9 @@ def task_of(runs: Iterable[Sequence[Mapping[str, Any] | None]]) -> Task:
 def against(summaries: Summaries, reference: str, kind: str = 'deployed') -> list[Row]:
   """Each method minus a reference method, paired over seeds.
 
-  A pair is a seed with which both methods finished.
-
-  Args:
-    summaries: label of each method -> its summary of each seed, of the same seeds in
-      the same order.
-    reference: label of one of them.
-    kind: 'deployed' or 'finetuned'.
-
-  Returns:
-    A `Row` for each other method, in the order of `summaries`.
+  The seeds of all methods are the same, in the same order; a pair is a seed with which
+  both methods finished. `reference` is a label of `summaries`, `kind` 'deployed' or
+  'finetuned'. Returns a `Row` for each other method, in the order of `summaries`.
   """
   rows = []
   for label, runs in summaries.items():
@@ -162,9 +138,7 @@ def check_reference(reference: str, labels: Sequence[str]) -> None:
 def differences(summaries: Summaries, reference: str = '') -> Differences:
   """Each method minus a reference method, for the deployed and the fine-tuned models.
 
-  Args:
-    summaries: label of each method -> its summary of each seed.
-    reference: label of one; by default that with the best deployed figure.
+  `reference` is the label of one; by default that with the best deployed figure.
   """
   chosen = reference or best(summaries)
   found: Differences = {'reference': chosen, 'task': task_of(summaries.values()).name}
@@ -177,11 +151,8 @@ def differences(summaries: Summaries, reference: str = '') -> Differences:
 def as_markdown(found: Differences, honest: bool = False) -> str:
   """A table for each kind of figures; empty where there is nothing to compare.
 
-  Differences in favor of a method whose interval excludes zero are bold.
-
-  Args:
-    found: see `differences`.
-    honest: whether figures are of the honest clients.
+  Differences in favor of a method whose interval excludes zero are bold. `found` is
+  made by `differences`; `honest` says whether figures are of the honest clients.
   """
   parts = []
   for kind, name in KINDS.items():

@@ -12,18 +12,14 @@ from fesem_jax.training.client_losses import cohort_losses
 
 
 class Hindsight(NamedTuple):
-  """Clients' assignments beside the best ones in hindsight.
+  """Clients' assignments beside the best ones in hindsight."""
 
-  Attributes:
-    best: [M] int32 center of least loss, of those that some client is assigned to; of
-      equal ones the client's own, then the first.
-    regret: [M] float64 loss of the own center less that of the best, not negative.
-    margin: [M] float64 least loss of the other centers less that of the own: negative
-      where another one is better. NaN where all clients have one center.
-  """
-
+  # [M] int32 center of least loss, of those that some client is assigned to; of equal
+  # ones the client's own, then the first.
   best: np.ndarray
-  regret: np.ndarray
+  regret: np.ndarray  # [M] float64 loss of the own center less that of the best, >= 0
+  # [M] float64 least loss of the other centers less that of the own: negative where
+  # another one is better. NaN where all clients have one center.
   margin: np.ndarray
 
 
@@ -37,10 +33,8 @@ def hindsight(losses: np.ndarray, assignment: np.ndarray) -> Hindsight:
   Lugosi, "Prediction, Learning, and Games", 2006), and the margin that of multiclass
   classification (Crammer and Singer, JMLR 2001) with -F_i(c_k) as the score of k.
 
-  Args:
-    losses: [M, K] mean loss of each center on each client's examples; infinite where it
-      is not finite.
-    assignment: [M] int center of each client.
+  `losses` [M, K] are the mean loss of each center on each client's examples, infinite
+  where it is not finite; `assignment` [M] int is the center of each client.
   """
   losses = np.asarray(losses, np.float64)
   count, num_centers = losses.shape
@@ -62,9 +56,7 @@ def hindsight(losses: np.ndarray, assignment: np.ndarray) -> Hindsight:
 def mean_over(values: np.ndarray, weights: np.ndarray) -> float | None:
   """The mean of finite values by weights; None where no weight is positive.
 
-  Args:
-    values: [M] float64.
-    weights: [M], 0 for clients that do not count.
+  `values` are [M] float64; `weights` are [M], 0 for clients that do not count.
   """
   kept = np.isfinite(values) & (weights > 0)
   return float(np.average(values[kept], weights=weights[kept])) if kept.any() else None
@@ -100,12 +92,9 @@ def as_record(
 ) -> dict[str, dict[str, Any]]:
   """The entries `regret` and `margin` of a record.
 
-  Args:
-    found: by losses on training examples.
-    tested: by losses on test examples.
-    assignment: [M] int center of each client.
-    sizes: [M] training and [M] test examples of each client.
-    gain: `test_gain`; see `callbacks.AssignmentRegret`.
+  `found` is by losses on training examples, `tested` by losses on test examples;
+  `assignment` [M] int is the center of each client, and `sizes` are [M] training and
+  [M] test examples of each. `gain` is `test_gain`; see `callbacks.AssignmentRegret`.
   """
   everyone, (train_sizes, test_sizes) = np.ones(len(assignment)), sizes
   return {

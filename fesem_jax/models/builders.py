@@ -29,17 +29,11 @@ class _Asked(NamedTuple):
 
 
 class _Entry(NamedTuple):
-  """How a model is built, and what examples it takes.
-
-  Attributes:
-    module: builds it.
-    takes: 'any' shape, 'images' or 'tokens'.
-    least: pixels that each side of an image must have.
-  """
+  """How a model is built, and what examples it takes."""
 
   module: Callable[[_Asked], nn.Module]
-  takes: str = 'any'
-  least: int = 1
+  takes: str = 'any'  # 'any' shape, 'images' or 'tokens'
+  least: int = 1  # pixels that each side of an image must have
 
 
 def _images(module: Callable[[_Asked], nn.Module], least: int) -> _Entry:

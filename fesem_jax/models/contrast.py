@@ -25,17 +25,9 @@ def contrasted(model: Model, layer: str, mu: float, temperature: float) -> Model
                                 p = exp(cos(R_w(s), R_like(s)) / temperature)
                                 q = exp(cos(R_w(s), R_unlike(s)) / temperature)
 
-  R_w(s) is what `layer` of model w gets of s. The cosine with a representation that is
-  all zeros is 0. `like` and `unlike` draw no random numbers.
-
-  Args:
-    model: of one.
-    layer: see `with_inputs_of`.
-    mu: factor of the contrast.
-    temperature: of the cosines.
-
-  Returns:
-    The model, for local training alone; its `init` is that of one.
+  R_w(s) is what `layer` of model w gets of s, see `with_inputs_of`. The cosine with a
+  representation that is all zeros is 0. `like` and `unlike` draw no random numbers. The
+  model is for local training alone; its `init` is that of one.
   """
 
   def outputs(run: Callable[..., jax.Array], params: Params, x: jax.Array) -> _Outputs:

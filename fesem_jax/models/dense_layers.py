@@ -46,14 +46,8 @@ def dot_general(
 ) -> jax.Array:
   """`jax.lax.dot_general` for `flax.linen.Dense(dot_general=...)`.
 
-  Args:
-    x: [B, I].
-    kernel: [I, O].
-    *args: see `jax.lax.dot_general`.
-    **kwargs: see `jax.lax.dot_general`.
-
-  Returns:
-    [B, O], equal to `x @ kernel`; gradients too, up to rounding.
+  x [B, I] and kernel [I, O] give [B, O], equal to `x @ kernel`; gradients too, up to
+  rounding. Further arguments are those of `jax.lax.dot_general`.
   """
   if x.ndim == 2 and kernel.size <= SMALL:
     return _small_product(x, kernel)

@@ -12,15 +12,10 @@ from fesem_jax.utils.errors import UserError, check_at_least
 
 
 class _GroupNormalized(nn.Module):
-  """A module whose BatchNorm layers normalize in groups; its layers keep their names.
-
-  Attributes:
-    module: the module.
-    groups: see `with_group_norm`.
-  """
+  """A module whose BatchNorm layers normalize in groups; layers keep their names."""
 
   module: nn.Module
-  groups: int
+  groups: int  # see `with_group_norm`
 
   def setup(self) -> None:
     nn.share_scope(self, self.module)

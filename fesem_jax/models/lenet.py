@@ -17,18 +17,14 @@ class Lenet(nn.Module):
   today call LeNet-5; LeCun et al. (1998) had tanh, trained averages, and a second
   convolution that did not see all channels. Their sizes remain: 61,706 parameters for
   digits and 62,006 for CIFAR-10.
-
-  Attributes:
-    num_classes: L.
-    framed: whether images of fewer than 32 pixels a side get 2 more on each side
-      (LeNet-5); without them this is the `SimpleCNN` of Li et al. (2022, NIID-Bench):
-      44,426 parameters for digits, as LeNet-5 for CIFAR-10.
-    conv_method: see `conv.conv2d`.
   """
 
   num_classes: int
+  # Whether images of fewer than 32 pixels a side get 2 more on each side (LeNet-5);
+  # without them this is the `SimpleCNN` of Li et al. (2022, NIID-Bench): 44,426
+  # parameters for digits, as LeNet-5 for CIFAR-10.
   framed: bool = True
-  conv_method: str | None = None
+  conv_method: str | None = None  # see `conv.conv2d`
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:

@@ -19,15 +19,11 @@ def as_one_model(
   """What evaluation and training need of clients, whether they use mixtures or not.
 
   The outputs of a mixture are those that the task says (`Task.mix`), as the logarithms
-  of its class probabilities; the model's own loss is applied to them.
+  of its class probabilities; the model's own loss is applied to them. `model` is that
+  of every client, or of the R models of a mixture.
 
-  Args:
-    model: of every client, or of the R models of a mixture.
-    used: what clients use.
-
-  Returns:
-    A model; what clients use of it; and the names of the layers that training is to
-    change, None for all: the weights of a mixture stay as they are.
+  Returns a model; what clients use of it; and the names of the layers that training is
+  to change, None for all: the weights of a mixture stay as they are.
   """
   if used.mixture is None:
     return model, used, None

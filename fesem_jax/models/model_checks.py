@@ -24,18 +24,10 @@ def check_model(
 ) -> None:
   """Raises `UserError` unless a model fits data of one shape and task.
 
-  Its functions are traced with two examples; nothing is computed.
-
-  Args:
-    model: see `Model`.
-    example_shape: shape of one example.
-    num_classes: L, outputs that the data need.
-    task: of the data.
-    named: how errors call the model.
-
-  Raises:
-    UserError: as `check_parameters`; if the model is for another task; if the outputs
-      are not floats of the shape that the task needs; or if a metric does not give [B].
+  Its functions are traced with two examples; nothing is computed. Besides what
+  `check_parameters` checks, the model must be for the task, its outputs floats of the
+  shape that the task needs for L = `num_classes`, and what each metric gives [B].
+  Errors call the model `named`.
   """
   if model.task.name != task:
     raise UserError(
@@ -76,13 +68,8 @@ def check_model(
 def check_parameters(model: Model, named: str = '`model`') -> Params:
   """The shapes and dtypes of a model's parameters.
 
-  Args:
-    model: see `Model`.
-    named: how errors call the model.
-
-  Raises:
-    UserError: if there are none; if they are a bare array; or if one of them is no
-      array, not float32, or holds no numbers.
+  Raises `UserError`, which calls the model `named`, if there are none; if they are a
+  bare array; or if one of them is no array, not float32, or holds no numbers.
   """
 
   def made(key: jax.Array) -> Params:
@@ -132,13 +119,9 @@ def _by_name(params: Params) -> list[tuple[str, Any]]:
 def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
   """What a Linen module is called with, if it is a function that clients can train.
 
-  Args:
-    module: that maps [B, *example_shape] to logits.
-    example_shape: shape of one example.
-
-  Raises:
-    UserError: if it needs arguments but the examples and whether it trains, keeps state
-      besides its parameters, or draws random numbers in evaluation.
+  The module maps [B, *example_shape] to logits. Raises `UserError` if it needs
+  arguments but the examples and whether it trains, keeps state besides its parameters,
+  or draws random numbers in evaluation.
   """
   name = type(module).__name__
   modes = training_modes.of_call(name, module.__call__)

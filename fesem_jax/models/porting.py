@@ -174,12 +174,8 @@ def _converted(arrays: Arrays, shapes: Shapes, channels: int) -> dict[str, Any]:
 def inputs(x: np.ndarray, example_shape: tuple[int, ...]) -> np.ndarray:
   """Inputs of a PyTorch module as examples of the model here, float32.
 
-  Args:
-    x: [B, C, H, W] images, or [B, ...] of the examples' own shape.
-    example_shape: shape of one example.
-
-  Raises:
-    UserError: if they are neither.
+  `x` are images [B, C, H, W], or [B, ...] of the examples' own shape. Raises
+  `UserError` if they are neither.
   """
   x = np.asarray(x)
   if x.ndim == 4:

@@ -27,19 +27,13 @@ Step = Callable[[Carry, Any, jax.Array], Carry]
 
 
 class Cell(NamedTuple):
-  """What a recurrent layer does at a step.
+  """What a recurrent layer does at a step."""
 
-  Attributes:
-    gates: G / H.
-    carries: number of arrays in the carry, which start at zero.
-    step: see `Step`.
-    added: whether inputs and product matter as their sum only; `step` then gets it as
-      the product, and None as inputs. Their gradients are the same.
-  """
-
-  gates: int
-  carries: int
+  gates: int  # G / H
+  carries: int  # number of arrays in the carry, which start at zero
   step: Step
+  # Whether inputs and product matter as their sum only; `step` then gets it as the
+  # product, and None as inputs. Their gradients are the same.
   added: bool
 
 
@@ -133,14 +127,10 @@ class Recurrence(nn.Module):
   Of an LSTM they are input, forget, new and output; of a GRU reset, update and new,
   whose new gate resets what the recurrent kernel gives, as in cuDNN. A GRU has a second
   bias for that; PyTorch's further biases, which add to these, are not needed.
-
-  Attributes:
-    kind: 'lstm' or 'gru'.
-    width: H.
   """
 
-  kind: str
-  width: int
+  kind: str  # 'lstm' or 'gru'
+  width: int  # H
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -166,22 +156,14 @@ class Recurrent(nn.Module):
   al., 2019): embedding 8, two LSTM layers of 256, a dense layer; 817,872 parameters for
   its 80 characters, and 820,522 for TFF's 90, as Reddi et al. (2021) report. With
   'gru', of the same widths: 619,216.
-
-  Attributes:
-    kind: 'lstm' or 'gru'.
-    num_classes: L, also the number of tokens.
-    embedding: width of the vectors of tokens.
-    width: of each layer.
-    depth: number of layers.
-    every_position: whether logits are [B, S, L], of each position, in place of [B, L].
   """
 
-  kind: str
-  num_classes: int
-  embedding: int = 8
-  width: int = 256
-  depth: int = 2
-  every_position: bool = False
+  kind: str  # 'lstm' or 'gru'
+  num_classes: int  # L, also the number of tokens
+  embedding: int = 8  # width of the vectors of tokens
+  width: int = 256  # of each layer
+  depth: int = 2  # number of layers
+  every_position: bool = False  # logits [B, S, L], of each position, in place of [B, L]
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:

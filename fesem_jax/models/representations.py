@@ -13,19 +13,12 @@ from fesem_jax.utils.errors import UserError
 def with_inputs_of(
   layer: str, apply: Callable[..., jax.Array], *args: Any
 ) -> tuple[jax.Array, jax.Array]:
-  """A model's outputs, and what one of its layers gets.
+  """A model's outputs, and the inputs [B, F] that one of its layers gets.
 
-  Args:
-    layer: name of a layer of a Linen module.
-    apply: of a `Model`, or its `apply_train`.
-    *args: of that function.
-
-  Returns:
-    The outputs, and the inputs [B, F] of the layer.
-
-  Raises:
-    UserError: unless the model is a Linen module that calls the layer once, outside of
-      loops, with one vector for each example.
+  `layer` is the name of a layer of a Linen module; `apply` is that of a `Model`, or its
+  `apply_train`, and `args` are its arguments. Raises `UserError` unless the model is a
+  Linen module that calls the layer once, outside of loops, with one vector for each
+  example.
   """
   outside, found = current_trace(), list[Any]()
 

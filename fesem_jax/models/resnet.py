@@ -14,23 +14,16 @@ _PADDING: conv.Padding = ((1, 1), (1, 1))
 
 
 class Block(nn.Module):
-  """Two 3x3 convolutions, each normalized, beside a shortcut.
+  """Two 3x3 convolutions, each normalized, beside a shortcut."""
 
-  Attributes:
-    features: channels that it gives.
-    strides: of the first convolution, and of the shortcut.
-    groups: of each GroupNorm.
-    projected: what the shortcut does where its sizes differ: a 1x1 convolution with a
-      norm (option B of He et al.), else zeros for the channels that are new and every
-      other pixel, without parameters (option A).
-    conv_method: see `conv.conv2d`.
-  """
-
-  features: int
-  strides: int
-  groups: int
+  features: int  # channels that it gives
+  strides: int  # of the first convolution, and of the shortcut
+  groups: int  # of each GroupNorm
+  # What the shortcut does where its sizes differ: a 1x1 convolution with a norm (option
+  # B of He et al.), else zeros for the channels that are new and every other pixel,
+  # without parameters (option A).
   projected: bool
-  conv_method: str | None = None
+  conv_method: str | None = None  # see `conv.conv2d`
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -64,22 +57,14 @@ class ResNet(nn.Module):
   a GroupNorm (Wu and He, 2018) in place of BatchNorm, with as many parameters: a scale
   and a bias for each channel. Publications of federated learning choose from 2 to 32
   groups.
-
-  Attributes:
-    blocks: number of blocks of each stage.
-    features: channels of each stage; each but the first halves the sides.
-    num_classes: L.
-    projected: see `Block`.
-    groups: of each GroupNorm; they must divide the channels.
-    conv_method: see `conv.conv2d`.
   """
 
-  blocks: Sequence[int]
-  features: Sequence[int]
-  num_classes: int
-  projected: bool
-  groups: int = 2
-  conv_method: str | None = None
+  blocks: Sequence[int]  # number of blocks of each stage
+  features: Sequence[int]  # channels of each stage; each but the first halves the sides
+  num_classes: int  # L
+  projected: bool  # see `Block`
+  groups: int = 2  # of each GroupNorm; they must divide the channels
+  conv_method: str | None = None  # see `conv.conv2d`
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:

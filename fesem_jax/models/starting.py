@@ -20,18 +20,10 @@ from fesem_jax.utils.errors import UserError, argument
 
 
 def layers_named(model: Model, names: Sequence[str], flag: str) -> tuple[str, ...]:
-  """Layers of a model that names or patterns such as stage0* choose.
+  """Layers of a model that names or patterns of `fnmatch`, such as stage0*, choose.
 
-  Args:
-    model: whose parameters are a dict of layers.
-    names: of layers, or patterns of `fnmatch`.
-    flag: that holds them, for errors.
-
-  Returns:
-    Their names, in the order of the model's.
-
-  Raises:
-    UserError: on a name that no layer has.
+  They come in the order of the model, whose parameters are a dict of layers. Raises
+  `UserError`, naming the `flag` that holds the names, on one that no layer has.
   """
   params = check_parameters(model)
   if not isinstance(params, dict):
@@ -99,15 +91,10 @@ def start_from(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Completed:
-  """The `apply` of a model whose parameters are only some layers of another one.
+  """The `apply` of a model whose parameters are only some layers of another one."""
 
-  Attributes:
-    whole: the other model.
-    constants: its further layers.
-  """
-
-  whole: Model
-  constants: Params
+  whole: Model  # the other model
+  constants: Params  # its further layers
 
   def __call__(self, params: Params, x: jax.Array) -> jax.Array:
     return self.whole.apply(self.constants | params, x)

@@ -17,14 +17,10 @@ class Embedding(nn.Module):
 
   Tokens come as the numbers that examples hold, float32 too. Numbers beyond the
   vocabulary are taken as its last token or, below 0, as its first.
-
-  Attributes:
-    vocabulary: V, how many tokens there are.
-    width: of the vectors.
   """
 
-  vocabulary: int
-  width: int
+  vocabulary: int  # V, how many tokens there are
+  width: int  # of the vectors
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:

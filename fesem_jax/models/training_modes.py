@@ -11,15 +11,11 @@ _ARGUMENTS = {'train': True, 'training': True, 'deterministic': False}
 
 
 class Modes(NamedTuple):
-  """What a module's call is given beside the examples.
+  """What a module's call is given beside the examples."""
 
-  Attributes:
-    evaluate: keyword arguments where it does not train.
-    train: keyword arguments where it trains; None if it is the same function there,
-      which draws no random numbers.
-  """
-
-  evaluate: dict[str, Any]
+  evaluate: dict[str, Any]  # keyword arguments where it does not train
+  # Keyword arguments where it trains; None if it is the same function there, which
+  # draws no random numbers.
   train: dict[str, Any] | None = None
 
 
@@ -29,8 +25,7 @@ ALWAYS_THE_SAME = Modes({})
 def of_call(name: str, call: Callable[..., Any]) -> Modes:
   """The modes that the arguments of module `name`'s call allow.
 
-  Raises:
-    UserError: if the call needs other arguments than the examples and those.
+  Raises `UserError` if the call needs other arguments than the examples and those.
   """
   signature = inspect.signature(call)
   named = {

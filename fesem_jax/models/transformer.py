@@ -18,13 +18,9 @@ class Positions(nn.Module):
 
 
 class Attention(nn.Module):
-  """Each position looks at itself and those before it.
+  """Each position looks at itself and those before it."""
 
-  Attributes:
-    heads: that look, which divide the width.
-  """
-
-  heads: int
+  heads: int  # that look, which divide the width
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -43,13 +39,9 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-  """Attention and two dense layers, each normalized before and added to its input.
+  """Attention and two dense layers, each normalized before and added to its input."""
 
-  Attributes:
-    heads: see `Attention`.
-  """
-
-  heads: int
+  heads: int  # see `Attention`
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -65,20 +57,13 @@ class Transformer(nn.Module):
   A model of this package, of no publication: pre-norm blocks as in GPT-2, without
   dropout, and with an output kernel of its own. 427,600 parameters for 80 positions of
   80 characters.
-
-  Attributes:
-    num_classes: L, also the number of tokens.
-    width: of the vectors.
-    depth: number of blocks.
-    heads: of each attention; they divide the width.
-    every_position: whether logits are [B, S, L], of each position, in place of [B, L].
   """
 
-  num_classes: int
-  width: int = 128
-  depth: int = 2
-  heads: int = 4
-  every_position: bool = False
+  num_classes: int  # L, also the number of tokens
+  width: int = 128  # of the vectors
+  depth: int = 2  # number of blocks
+  heads: int = 4  # of each attention; they divide the width
+  every_position: bool = False  # logits [B, S, L], of each position, in place of [B, L]
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:

@@ -22,10 +22,8 @@ def mnist_power_law(*, seed: int = 0) -> dict[str, np.ndarray]:
 
   Client u has labels u and u + 1 modulo 10: five images of each, and shares of the rest
   in proportion to exp(N(0, 2^2)). Pixels are standardized over all images. Nine tenths
-  of a client's images are for training. The authors' generator has no seed.
-
-  Args:
-    seed: of all draws.
+  of a client's images are for training. The authors' generator has no seed; here `seed`
+  is that of all draws.
   """
   rng = np.random.default_rng(seed)
   images, y = mnist_blocks.all_images()

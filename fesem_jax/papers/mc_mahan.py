@@ -9,11 +9,7 @@ from fesem_jax.callbacks.events import Evaluation
 
 
 class StopAt(Callback):
-  """Ends a run whose deployed accuracy has reached a target.
-
-  Args:
-    target: share of the examples.
-  """
+  """Ends a run whose deployed accuracy, a share of examples, has reached a target."""
 
   def __init__(self, target: float):
     self._target = target

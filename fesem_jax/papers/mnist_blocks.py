@@ -13,13 +13,8 @@ _FLOOR = 0.001  # Added to the deviation of a pixel, as many are always 0.
 def all_images() -> tuple[np.ndarray, np.ndarray]:
   """Training images, then test images, in the order of their files.
 
-  The files lie in the folder mnist/ of FESEM_DATA_DIR.
-
-  Returns:
-    (x [70000, 28, 28] uint8, y [70000] int32).
-
-  Raises:
-    UserError: if a file is absent or damaged.
+  x [70000, 28, 28] uint8 and y [70000] int32, from the folder mnist/ of FESEM_DATA_DIR.
+  Raises `UserError` if a file is absent or damaged.
   """
   folder = pathlib.Path(os.environ.get('FESEM_DATA_DIR', '') or 'data')
   pool = mnist.load(folder)
@@ -38,11 +33,8 @@ def standardized(x: np.ndarray) -> np.ndarray:
 def dealt(blocks: list[list[tuple[int, int]]], y: np.ndarray) -> list[np.ndarray]:
   """Rows of each client from blocks of labels, which are dealt in turn.
 
-  A block that would not leave at least one image of its label is left out.
-
-  Args:
-    blocks: of each client in turn, (label, number of images).
-    y: [N] labels.
+  `blocks` are (label, number of images), of each client in turn; `y` are [N] labels. A
+  block that would not leave at least one image of its label is left out.
   """
   rows = [np.flatnonzero(y == label) for label in range(10)]
   used, found = [0] * 10, []
@@ -61,13 +53,8 @@ def divided(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Each client's rows in a random order, the first of which are for training.
 
-  Args:
-    rng: random state.
-    rows: of each client.
-    share: of its rows for training, rounded down.
-
-  Returns:
-    (rows [T], client [T], split [T]: 0 training, 1 test).
+  `share` of a client's rows, rounded down, are for training. Returns (rows [T],
+  client [T], split [T]: 0 training, 1 test).
   """
   shuffled = [rng.permutation(r) for r in rows]
   split = [np.arange(len(r)) >= int(share * len(r)) for r in shuffled]

@@ -45,10 +45,8 @@ def synthetic(*, seed: int = 0) -> dict[str, np.ndarray]:
 
   `fed_prox.synthetic` draws other clients with the same distribution. Nine tenths of a
   client's examples are for training, which ones is drawn anew here: their code splits
-  them with a generator that has no seed.
-
-  Args:
-    seed: of NumPy's legacy generator; theirs is 0.
+  them with a generator that has no seed. `seed` is that of NumPy's legacy generator;
+  theirs is 0.
   """
   rng = np.random.RandomState(seed)
   sizes = (rng.lognormal(4, 2, _CLIENTS).astype(int) + 50) * 5
@@ -74,10 +72,9 @@ def mnist_two_labels(*, seed: int = 1) -> dict[str, np.ndarray]:
   the four gets the first images of the digit: clients share images, and what one tests
   on, others train on. Labels lag behind images by one at the start of a client's second
   label. Three quarters are for training; pixels are standardized over all images.
-
-  Args:
-    seed: of sizes and of the order in which images are split, with the generators that
-      their code takes (NumPy's legacy one and Python's), so that 1 gives their sizes.
+  `seed` is that of sizes and of the order in which images are split, with the
+  generators that their code takes (NumPy's legacy one and Python's), so that 1 gives
+  their sizes.
   """
   rng = np.random.RandomState(seed)
   images, y = mnist_blocks.all_images()
@@ -106,10 +103,7 @@ def mnist_two_labels_of_2021(*, seed: int = 1) -> dict[str, np.ndarray]:
 
   Clients share no images. Sizes come from the numbers of images of digits 0 and 1
   alone, split into 20 parts each; a block of a label that has too few images left is
-  dropped, so that most clients have few.
-
-  Args:
-    seed: see `mnist_two_labels`.
+  dropped, so that most clients have few. `seed` is that of `mnist_two_labels`.
   """
   rng = np.random.RandomState(seed)
   images, y = mnist_blocks.all_images()

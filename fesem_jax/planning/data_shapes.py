@@ -16,39 +16,23 @@ from fesem_jax.tasks import CLASSIFICATION, TASKS
 
 
 class SplitSize(NamedTuple):
-  """Size of one split.
+  """Size of one split."""
 
-  Attributes:
-    examples: T, of all clients together.
-    most: N_max, the most examples of one client.
-  """
-
-  examples: int
-  most: int
+  examples: int  # T, of all clients together
+  most: int  # N_max, the most examples of one client
 
 
 class DataSize(NamedTuple):
-  """Size of a run's data.
+  """Size of a run's data."""
 
-  Attributes:
-    num_clients: M.
-    train: training split.
-    test: test split.
-    example_shape: of one example.
-    dtype: of features, uint8 or float32.
-    num_classes: L.
-    task: see `FederatedData`.
-    num_groups: G, if the data contain the true groups; 0 otherwise.
-  """
-
-  num_clients: int
+  num_clients: int  # M
   train: SplitSize
   test: SplitSize
   example_shape: tuple[int, ...]
-  dtype: Any
-  num_classes: int
-  task: str = CLASSIFICATION.name
-  num_groups: int = 0
+  dtype: Any  # of features, uint8 or float32
+  num_classes: int  # L
+  task: str = CLASSIFICATION.name  # see `FederatedData`
+  num_groups: int = 0  # G, if the data contain the true groups; 0 otherwise
 
   @property
   def bytes(self) -> int:

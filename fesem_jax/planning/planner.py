@@ -35,49 +35,28 @@ PARTS = ('start', 'round', 'evaluation')
 
 
 class PlannedProgram(NamedTuple):
-  """One compiled program of a run.
+  """One compiled program of a run."""
 
-  Attributes:
-    name: one of `PARTS`.
-    memory: of each device.
-    seconds: compile time.
-    refused: whether the compiler refused it because of its memory.
-    text: of the compiled program; '' if it was refused.
-  """
-
-  name: str
-  memory: ProgramMemory
-  seconds: float
-  refused: bool = False
-  text: str = ''
+  name: str  # one of `PARTS`
+  memory: ProgramMemory  # of each device
+  seconds: float  # compile time
+  refused: bool = False  # whether the compiler refused it because of its memory
+  text: str = ''  # of the compiled program; '' if it was refused
 
 
 class Plan(NamedTuple):
-  """Memory and programs of a run on each device.
-
-  Attributes:
-    programs: of the run.
-    model_bytes: of one model.
-    stack_bytes: of the clients' models; 0 if the device keeps none.
-    state_bytes: of the method's state, including the stack.
-    offloaded_bytes: of the clients' models in the host's memory.
-    data_bytes: of both splits.
-    test_bytes: of the test split, an argument of the evaluation only.
-    clients_per_chunk: C, clients that train side by side.
-    clients_per_device: clients of a round on each device.
-    data_placement: 'replicated' or 'sharded'.
-  """
+  """Memory and programs of a run on each device."""
 
   programs: tuple[PlannedProgram, ...]
-  model_bytes: int
-  stack_bytes: int
-  state_bytes: int
-  offloaded_bytes: int
-  data_bytes: int
-  test_bytes: int
-  clients_per_chunk: int
-  clients_per_device: int
-  data_placement: str = 'replicated'
+  model_bytes: int  # of one model
+  stack_bytes: int  # of the clients' models; 0 if the device keeps none
+  state_bytes: int  # of the method's state, including the stack
+  offloaded_bytes: int  # of the clients' models in the host's memory
+  data_bytes: int  # of both splits
+  test_bytes: int  # of the test split, an argument of the evaluation only
+  clients_per_chunk: int  # C, clients that train side by side
+  clients_per_device: int  # clients of a round on each device
+  data_placement: str = 'replicated'  # or 'sharded'
 
   @property
   def round(self) -> PlannedProgram:

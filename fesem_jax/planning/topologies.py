@@ -27,13 +27,10 @@ HERE = ('local', 'cpu', 'gpu')
 def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
   """A mesh of chips for compilation ahead of time.
 
-  Args:
-    topology: 'KIND:SHAPE' of TPU chips, e.g. 'v5e:2x4'; one of `HERE` for the devices
-      of this machine, which can also run the programs.
-    num_devices: number of chips, taken from the first; 0 uses all.
-
-  Raises:
-    UserError: on an unknown topology, too many chips, or without libtpu.
+  `topology` is 'KIND:SHAPE' of TPU chips, e.g. 'v5e:2x4', or one of `HERE` for the
+  devices of this machine, which can also run the programs. The mesh has the first
+  `num_devices` chips; 0 uses all. Raises `UserError` on an unknown topology, too many
+  chips, or without libtpu.
   """
   if topology in HERE:
     mesh = client_mesh(num_devices)

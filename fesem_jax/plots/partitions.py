@@ -149,8 +149,7 @@ def _name_classes(heat: Axes, names: Sequence[str]) -> None:
 def _draw_images(heat: Axes, cluster: np.ndarray, images: np.ndarray | None) -> float:
   """Draws an image over the clients of each true cluster ([S], ascending).
 
-  Returns:
-    Points that they need above the axes.
+  Returns the points that the images need above the axes.
   """
   first, sizes = np.unique(cluster, return_index=True, return_counts=True)[1:]
   if images is None or not 1 < len(first) <= _PICTURED:

@@ -21,29 +21,19 @@ _LABELS = {
 
 
 class Line(NamedTuple):
-  """One run.
+  """One run."""
 
-  Attributes:
-    label: of the legend.
-    points: (round, value) of each evaluated round.
-    published: value of a dashed line; None for none.
-    measure: a key of the labels of the vertical axis.
-  """
-
-  label: str
-  points: Sequence[Sequence[float]]
-  published: float | None
-  measure: str
+  label: str  # in the legend
+  points: Sequence[Sequence[float]]  # (round, value) of each evaluated round
+  published: float | None  # value of a dashed line; None for none
+  measure: str  # A key of `_LABELS`
 
 
 def drawn(lines: Sequence[Line]) -> Figure:
   """Draws curves over rounds, and dashed lines at what is published.
 
-  Args:
-    lines: those whose vertical axes have other labels are drawn side by side.
-
-  Returns:
-    The figure. The axis of rounds is logarithmic where runs differ tenfold in length.
+  Lines whose vertical axes have other labels are drawn side by side. The axis of rounds
+  is logarithmic where runs differ tenfold in length.
   """
   lengths = [line.points[-1][0] for line in lines]
   labels = list(dict.fromkeys(_LABELS[line.measure] for line in lines))

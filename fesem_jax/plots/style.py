@@ -62,10 +62,7 @@ def over_rounds(axis: Axes) -> None:
 def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
   """Puts a figure's legend below its axes, in as few rows as its width allows.
 
-  Args:
-    figure: whose legend it is.
-    *axes: of the figure; their curves have the labels.
-    title: of the legend.
+  The curves of `axes` have the labels; `title` is that of the legend.
   """
   found = [one.get_legend_handles_labels() for one in axes]
   handles = [handle for handles, _ in found for handle in handles]

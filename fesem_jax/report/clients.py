@@ -24,19 +24,14 @@ _KNOWN = ('names', 'examples', 'test_examples', 'true_cluster', 'cluster', 'hone
 
 
 def clients(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
-  """The clients of the finished runs.
+  """The clients of the finished runs, which are of one task.
 
   Runs with the same clients share their names, sizes, true clusters and labels. The
   first seed of each method comes first; the others are there while `_MOST` clients are
   not reached.
 
-  Args:
-    runs: of one task.
-    task: of them.
-
-  Returns:
-    `federations` and `runs`, each with the place of its federation, its figures, map
-    and extremes; and `left_out`, the number of runs that had no room.
+  Returns `federations` and `runs`, each with the place of its federation, its figures,
+  map and extremes; and `left_out`, the number of runs that had no room.
   """
   federations: list[dict[str, Any]] = []
   places: dict[bytes, int] = {}
@@ -104,10 +99,8 @@ def _federation(
 def _labels(dataset: str, counts: np.ndarray, shown: np.ndarray) -> dict[str, Any]:
   """Shares of labels in percent, of clients at even distances.
 
-  Args:
-    dataset: name of the data set.
-    counts: [M, L] training examples.
-    shown: places of the clients that the page holds; `clients` are places among them.
+  `counts` [M, L] are of training examples, `shown` are the places of the clients that
+  the page holds; `clients` are places among them.
   """
   rows = np.unique(np.linspace(0, len(shown) - 1, _LABELED).astype(int))
   counts, names = most_frequent(counts, class_names(dataset, counts.shape[1]), _LABELS)

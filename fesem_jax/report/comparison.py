@@ -30,13 +30,8 @@ def compared(
 ) -> str:
   """The table and what `fesem-compare` writes below it, as HTML.
 
-  Args:
-    runs: of one task.
-    reference: see `Comparison.reference`.
-    report: see `Comparison.report`.
-
-  Raises:
-    UserError: on a reference or a report that the runs do not have.
+  All runs are of one task; for `reference` and `report` see `Comparison`. Raises
+  `UserError` on a reference or a report that the runs do not have.
   """
   summaries = [
     (r.label, r.seed, relative_table.with_curve(_OLDER | r.summary, r.history))

@@ -44,17 +44,12 @@ _KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
 
 
 def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
-  """The curves of all runs.
+  """The curves of all runs, which are of one task.
 
-  Args:
-    runs: whose records are read.
-    task: of the runs.
-
-  Returns:
-    `figures`, a list of the `key`, `title` and `percent` of each; `axes`, what there is
-    to draw them over; and for each run in `runs` its `rounds`, `axes` (name -> [R]
-    numbers) and `series` (key -> [places, values], places None where all rounds have a
-    value).
+  Returns `figures`, a list of the `key`, `title` and `percent` of each; `axes`, what
+  there is to draw them over; and for each run in `runs` its `rounds`, `axes` (name ->
+  [R] numbers) and `series` (key -> [places, values], places None where all rounds have
+  a value).
   """
   held = [_by_key(run.history) for run in runs]
   keys = sorted({key for each in held for key in each}, key=lambda k: _order(k, task))

@@ -52,8 +52,7 @@ def flows(
 def _shown(moved: np.ndarray) -> np.ndarray:
   """Places of the rounds that are shown.
 
-  Args:
-    moved: [R - 1] clients that move from each round to the next.
+  `moved` [R - 1] counts the clients that move from each round to the next.
   """
   moves, last = np.flatnonzero(moved), len(moved)
   shown = np.unique([0, *moves, *(moves + 1), last])

@@ -16,9 +16,8 @@ def escaped(value: object, limit: int = 255) -> str:
 def from_markdown(text: str, name: str) -> str:
   """Tables, paragraphs and bold text of Markdown as HTML; wide tables scroll alone.
 
-  Args:
-    text: as `text_tables.markdown` writes it.
-    name: of the table, for those who do not see it.
+  `text` is as `text_tables.markdown` writes it; `name` is that of the table, for those
+  who do not see it.
   """
   from markdown_it import MarkdownIt  # An optional dependency.
 

@@ -31,27 +31,17 @@ _ENTRIES = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReportedRun:
-  """A run, finished or not.
+  """A run, finished or not."""
 
-  Attributes:
-    folder: its workdir.
-    label: what the page calls its method.
-    seed: of the run; None where it is not known.
-    config: what config.json holds; empty where there is none.
-    summary: what summary.json holds; None while the run goes on, or if it diverged.
-    history: records of metrics.jsonl.
-    clients: figures of each client; None where clients.csv is absent.
-    portrait: arrays of clients.npz; empty where there is none.
-  """
-
-  folder: pathlib.Path
-  label: str
-  seed: int | None
-  config: dict[str, Any]
+  folder: pathlib.Path  # its workdir
+  label: str  # what the page calls its method
+  seed: int | None  # None where it is not known
+  config: dict[str, Any]  # what config.json holds; empty where there is none
+  # What summary.json holds; None while the run goes on, or if it diverged.
   summary: dict[str, Any] | None
-  history: list[dict[str, Any]]
-  clients: ClientTable | None
-  portrait: dict[str, np.ndarray]
+  history: list[dict[str, Any]]  # records of metrics.jsonl
+  clients: ClientTable | None  # None where clients.csv is absent
+  portrait: dict[str, np.ndarray]  # arrays of clients.npz; empty where there is none
 
   @property
   def task(self) -> Task | None:
@@ -87,18 +77,11 @@ class _Found(NamedTuple):
 
 
 def read_runs(workdirs: Sequence[pathlib.Path]) -> list[ReportedRun]:
-  """The runs of workdirs, and of folders that hold such.
+  """The runs of workdirs, each of a single run or of a comparison.
 
-  Args:
-    workdirs: of single runs or of comparisons.
-
-  Returns:
-    The runs, in the order of the workdirs; those of a comparison in the order of its
-    table, then by seed.
-
-  Raises:
-    UserError: if a folder holds no run, a file of it is damaged, or the runs are of
-      several tasks.
+  They are in the order of the workdirs, those of a comparison in the order of its
+  table, then by seed. Raises `UserError` if a folder holds no run, a file of it is
+  damaged, or the runs are of several tasks.
   """
   found = [each for folder in workdirs for each in _found(folder, len(workdirs) > 1)]
   unique = list({each.folder.resolve(): each for each in found}.values())

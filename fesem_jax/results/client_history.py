@@ -55,8 +55,7 @@ def write_part(folder: pathlib.Path, number: int, part: Part) -> None:
 def begin(folder: pathlib.Path, done: int) -> None:
   """Deletes the rounds that a resumed run does again.
 
-  Raises:
-    UserError: if an earlier file, to which the run's end adds, cannot be read.
+  Raises `UserError` if an earlier file, to which the run's end adds, cannot be read.
   """
   _held(folder, names=np.array([]))
   for number in _parts(folder):
@@ -72,12 +71,9 @@ def _parts(folder: pathlib.Path) -> list[int]:
 def finish(folder: pathlib.Path, names: np.ndarray, since: int, done: int) -> None:
   """Makes one file of the rounds that are kept, and of an earlier file's.
 
-  Args:
-    folder: the workdir.
-    names: [M] of the clients.
-    since: rounds that were done when the run went on; what an earlier file has of
-      later ones was done again.
-    done: rounds of the run.
+  `names` [M] are those of the clients. `done` are the rounds of the run, of which
+  `since` were done when it went on; what an earlier file has of later ones was done
+  again.
   """
   new = [number for number in _parts(folder) if number <= done]
   old = _held(folder, names)
@@ -280,10 +276,8 @@ def _held(
 ) -> ClientHistory | None:
   """The history that a workdir holds; None where there is none.
 
-  Args:
-    folder: the workdir.
-    names: [M] of the clients, where they are known or not needed; None reads them,
-      which takes 200 bytes a client.
+  `names` [M] are those of the clients, where they are known or not needed; None reads
+  them, which takes 200 bytes a client.
   """
   path = next((p for n in (_PARQUET, _NPZ) if (p := folder / n).exists()), None)
   if path is None:
@@ -316,8 +310,7 @@ def _held(
 def read(folder: pathlib.Path) -> ClientHistory:
   """The history that the workdir of a finished run holds.
 
-  Raises:
-    UserError: if there is none, or it is damaged.
+  Raises `UserError` if there is none, or it is damaged.
   """
   held = _held(folder)
   if held is None:

@@ -16,10 +16,8 @@ _BYTES = ('bytes_down', 'bytes_up')
 def of_round(sent: Sent, drawn: Drawn, arrived: int) -> Record:
   """Bytes of all clients of a round.
 
-  Args:
-    sent: by each of them.
-    drawn: clients of the round; one that drops out has received what it needs.
-    arrived: how many sent their updates.
+  `sent` is by each of them. Of those `drawn`, one that drops out has received what it
+  needs; `arrived` is how many sent their updates.
   """
   down = np.broadcast_to(np.asarray(sent.down, np.float64), drawn.ids.shape)
   return {
@@ -31,10 +29,7 @@ def of_round(sent: Sent, drawn: Drawn, arrived: int) -> Record:
 def of_start(traffic: Traffic, num_clients: int, known: Any = None) -> Record:
   """Bytes before the first round, as the record of round 1 holds them; {} if none.
 
-  Args:
-    traffic: of the method.
-    num_clients: M.
-    known: what `Traffic.known` gives of the first state.
+  `known` is what `Traffic.known` gives of the first state.
   """
   down, up = traffic.of_start(num_clients)
   if traffic.start_up is not None:
@@ -54,15 +49,10 @@ def summary(
 ) -> Record:
   """The entry `costs` of a summary.
 
-  Args:
-    history: records of all rounds.
-    traffic: of the method.
-    device_profile: that rounds were timed with; '' if they were not.
-
-  Returns:
-    `bytes_down`, `bytes_up` and, with a profile, `simulated_seconds` of the whole run,
-    the start's bytes among them: None where a round's are not known. `start`: bytes
-    before the first round. `sent`: in words, None if that is not known.
+  `device_profile` is the one that rounds were timed with; '' if they were not. Returns
+  `bytes_down`, `bytes_up` and, with a profile, `simulated_seconds` of the whole run,
+  the start's bytes among them: None where a round's are not known. `start`: bytes
+  before the first round. `sent`: in words, None if that is not known.
   """
   rounds = [r for r in history if r['round']]
   parts = {n: [r.get(f'start_{n}') for r in rounds] for n in _BYTES}

@@ -80,15 +80,10 @@ def _mean(scores: Sequence[Record]) -> Record:
 
 
 def as_reported(summary: Record, report: str) -> Record:
-  """A summary whose scores are those of a report.
+  """A summary whose scores are those of a report, one of `REPORTS`.
 
-  Args:
-    summary: of a run.
-    report: one of `REPORTS`.
-
-  Raises:
-    UserError: if the summary, of an older version, has none but those of the last
-      round.
+  Raises `UserError` if the summary, of an older version, has none but those of the last
+  round.
   """
   check_choice('report', report, tuple(REPORTS))
   if report == 'last':
@@ -143,14 +138,8 @@ def rounds_to_targets(
 ) -> list[Record]:
   """Rounds until the first figure of the task reaches each target in a run.
 
-  Args:
-    history: see `reports`.
-    targets: values of the figure.
-    task: of the run.
-
-  Returns:
-    For each target a dict of the `target` and, of the `deployed` and the `finetuned`
-    models, the rounds or None; see `rounds_to`.
+  For each target a dict of the `target` and, of the `deployed` and the `finetuned`
+  models, the rounds or None; see `rounds_to`.
   """
   measured = [r for r in history if _KINDS[0] in r]
   rounds = [r['round'] for r in measured]
@@ -165,11 +154,7 @@ def rounds_to_targets(
 
 
 def targets(texts: Sequence[str]) -> list[float]:
-  """Targets from texts such as '0.97'.
-
-  Raises:
-    UserError: unless each is a positive number.
-  """
+  """Targets from texts such as '0.97'; raises `UserError` unless all are positive."""
   try:
     found = [float(text) for text in texts if text]
   except ValueError:

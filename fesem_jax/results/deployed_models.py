@@ -31,21 +31,13 @@ def by_layer(params: Params) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-  """What the examples are that models take.
+  """What the examples are that models take."""
 
-  Attributes:
-    shape: of one example.
-    dtype: 'uint8' or 'float32', as in `FederatedData`.
-    scale: multiplier that brings them to the models' range.
-    num_classes: L.
-    task: what the models are for; see `tasks.TASKS`.
-  """
-
-  shape: tuple[int, ...]
-  dtype: str
-  scale: float
-  num_classes: int
-  task: str = CLASSIFICATION.name
+  shape: tuple[int, ...]  # of one example
+  dtype: str  # 'uint8' or 'float32', as in `FederatedData`
+  scale: float  # multiplier that brings them to the models' range
+  num_classes: int  # L
+  task: str = CLASSIFICATION.name  # what the models are for; see `tasks.TASKS`
 
   @classmethod
   def of(cls, data: FederatedData) -> 'Examples':

@@ -28,22 +28,14 @@ class DeviceProfile:
   The speeds are medians. Each client's own are drawn once, from (seed, client id):
   those of computing, receiving and sending times exp(spread z), z standard normal and
   drawn for each of the three.
-
-  Attributes:
-    download: bytes a second from the server to a client.
-    upload: bytes a second from a client to the server.
-    compute: floating point operations a second that training reaches.
-    overhead: seconds that each client needs in a round whatever it does.
-    spread: of the logarithm of the clients' speeds.
-    source: where the numbers come from.
   """
 
-  download: float
-  upload: float
-  compute: float
-  overhead: float
-  spread: float
-  source: str
+  download: float  # bytes a second from the server to a client
+  upload: float  # bytes a second from a client to the server
+  compute: float  # floating point operations a second that training reaches
+  overhead: float  # seconds that each client needs in a round whatever it does
+  spread: float  # of the logarithm of the clients' speeds
+  source: str  # where the numbers come from
 
 
 PROFILES: Mapping[str, DeviceProfile] = {
@@ -84,10 +76,7 @@ class Speeds(NamedTuple):
 def speeds(of: DeviceProfile, seed: int, client_ids: np.ndarray) -> Speeds:
   """The speeds of M clients, which depend on the seed and a client's id alone.
 
-  Args:
-    of: what they are drawn from.
-    seed: of the run.
-    client_ids: [M] int32.
+  `client_ids` is [M] int32.
   """
   key = prng_streams.fold(jax.random.key(seed), prng_streams.DEVICES)
 
@@ -109,14 +98,7 @@ def operations(model: Model, example_shape: tuple[int, ...]) -> float:
 
 
 class SimulatedDevices:
-  """A device for each client, drawn once.
-
-  Args:
-    profile: that they are drawn from.
-    seed: of the run.
-    local: how clients train.
-    train: training split as arranged.
-  """
+  """A device for each client of `train` as arranged, drawn once by profile and seed."""
 
   def __init__(
     self, profile: DeviceProfile, seed: int, local: LocalTraining, train: FederatedData
@@ -130,10 +112,8 @@ class SimulatedDevices:
   def seconds(self, sent: Sent, clients: ClientRound, whole_batches: bool) -> float:
     """Seconds of a round, which takes as long as its slowest client; 0 without any.
 
-    Args:
-      sent: by each client of the round.
-      clients: what became of them.
-      whole_batches: whether a step is on all examples of a client.
+    `sent` is by each client of the round; `whole_batches` is whether a step is on all
+    examples of a client.
     """
     exist = np.asarray(clients.ids) < self._real
     here = np.asarray(clients.arrived)[exist]

@@ -39,13 +39,10 @@ def write(
   layers: dict[str, np.ndarray],
   about: dict[str, str],
 ) -> None:
-  """Writes one model in the format that the ending of the path names.
+  """Writes one model in the format that the path's ending, one of `SUFFIXES`, names.
 
-  Args:
-    path: ends in one of `SUFFIXES`.
-    params: the model.
-    layers: the same, path of each layer as `dense0/kernel` -> its array.
-    about: metadata of the file (safetensors only).
+  `layers` is the same model as `params`, path of each layer as `dense0/kernel` -> its
+  array. `about` is metadata of the file (safetensors only).
   """
   check(path)
   if path.suffix == '.safetensors':
@@ -62,12 +59,9 @@ def write(
 def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of a file, by their paths, as dense0/kernel; dots count as slashes.
 
-  Args:
-    path: ends in `.safetensors`, `.msgpack` (nested dicts of arrays) or `.npz`.
-
-  Raises:
-    UserError: on another ending, or if the file is absent, damaged or holds anything
-      but arrays.
+  The path ends in `.safetensors`, `.msgpack` (nested dicts of arrays) or `.npz`. Raises
+  `UserError` on another ending, or if the file is absent, damaged or holds anything but
+  arrays.
   """
   if path.suffix not in (*SUFFIXES, '.npz'):
     raise UserError(f'{path} must end in .safetensors, .msgpack or .npz.')

@@ -131,12 +131,7 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
 
 
 def keep_records(workdir: pathlib.Path, checkpoint: pathlib.Path) -> None:
-  """Copies metrics.jsonl into a checkpoint, in case that it is damaged later.
-
-  Args:
-    workdir: of the run.
-    checkpoint: folder that is to become one of its checkpoints.
-  """
+  """Copies metrics.jsonl into a new checkpoint, in case that it is damaged later."""
   with contextlib.suppress(FileNotFoundError):
     text = (workdir / 'metrics.jsonl').read_bytes()
     packed = gzip.compress(text, compresslevel=1, mtime=0)
@@ -184,17 +179,12 @@ def _agree(found: list[dict[str, Any]], kept: list[dict[str, Any]]) -> bool:
 
 
 class MetricsWriter:
-  """Keeps the records of a run, one per round, and appends them to files.
+  """Keeps the records of a run, one per round, in `records`, and appends them to files.
 
-  Of several processes, all keep the records and the first one writes.
-
-  Args:
-    workdir: existing folder that gets `metrics.jsonl`; None keeps them in memory only.
-    rounds_done: records of later rounds, left by a run that was stopped after its last
-      checkpoint, are dropped; 0 drops all.
-
-  Attributes:
-    records: all records so far.
+  Of several processes, all keep the records and the first one writes. `workdir` is an
+  existing folder that gets `metrics.jsonl`; None keeps them in memory only. Records of
+  rounds after `rounds_done`, left by a run that was stopped after its last checkpoint,
+  are dropped; 0 drops all.
   """
 
   def __init__(self, workdir: pathlib.Path | None, rounds_done: int = 0):

@@ -21,13 +21,9 @@ def as_pictures(images: np.ndarray, there: np.ndarray) -> np.ndarray:
 def laid_out(images: np.ndarray) -> np.ndarray:
   """The sheets of clusters, the images of each client side by side.
 
-  Args:
-    images: [K, R, I, H, W] or [K, R, I, H, W, C], I images of R clients of each
-      cluster; those that are missing are zero.
-
-  Returns:
-    [K, R * (H + 2 * gap), I * (W + 2)] in gray, or the same with 3 colors, where gap is
-    a tenth of H, at least 1.
+  `images` [K, R, I, H, W] or [K, R, I, H, W, C] are I images of R clients of each
+  cluster; those that are missing are zero. Returns [K, R * (H + 2 * gap), I * (W + 2)]
+  in gray, or the same with 3 colors, where gap is a tenth of H, at least 1.
   """
   if images.ndim == 5:
     images = images[..., None]

@@ -84,10 +84,7 @@ def settled(history: Sequence[Record], patience: int) -> bool:
 def progress(record: Record, measured: Record, task: Task) -> str:
   """What is shown of a round: 'loss 0.523, accuracy 91.4 %, clusters 4/3'.
 
-  Args:
-    record: of the round.
-    measured: of the last round with an evaluation; empty before the first.
-    task: of the model.
+  `measured` is the record of the last round with an evaluation; empty before the first.
   """
   shown = []
   if record.get('train_loss') is not None:

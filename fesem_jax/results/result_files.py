@@ -128,10 +128,7 @@ def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) ->
 def _has_clients(folder: pathlib.Path, result: Result, same: bool) -> bool:
   """Whether the workdir has the table, or one of an older version that says the same.
 
-  Args:
-    folder: the workdir.
-    result: of the run.
-    same: whether the workdir has the summary of the result.
+  `same` is whether the workdir has the summary of the result.
   """
   if client_table.is_written(folder, result.clients):
     return True
@@ -140,13 +137,7 @@ def _has_clients(folder: pathlib.Path, result: Result, same: bool) -> bool:
 
 
 def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> None:
-  """Adds entries to the summary of a finished run, and to its file if they are new.
-
-  Args:
-    folder: the workdir.
-    summary: of the `Result`, which is changed.
-    addition: further entries.
-  """
+  """Adds entries to the summary of a `Result` in place, and new ones to its file."""
   if all(name in summary and summary[name] == x for name, x in addition.items()):
     return
   summary |= addition

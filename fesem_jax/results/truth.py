@@ -9,15 +9,10 @@ from fesem_jax.utils.display import printable
 
 
 class TrueClusters(NamedTuple):
-  """The true clusters of a federation.
+  """The true clusters of a federation."""
 
-  Attributes:
-    of_client: [M] int true cluster of each client, 0..G-1.
-    names: [G] what readers are shown.
-  """
-
-  of_client: np.ndarray
-  names: list[str]
+  of_client: np.ndarray  # [M] int true cluster of each client, 0..G-1
+  names: list[str]  # [G] what readers are shown
 
 
 def true_clusters(

@@ -35,11 +35,8 @@ class Checkpoints:
   into it.
 
   Several processes save and restore together, each its own rows; the first one writes
-  and checks everything beside the state.
-
-  Args:
-    workdir: existing folder, the same in all processes.
-    config: of the run, saved with each checkpoint and compared with it.
+  and checks everything beside the state. `workdir` is an existing folder, the same in
+  all processes. The run's `config` is saved with each checkpoint and compared with it.
   """
 
   def __init__(self, workdir: pathlib.Path, config: dict[str, Any]):

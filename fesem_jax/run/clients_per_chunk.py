@@ -30,15 +30,9 @@ def clients_per_chunk(
 ) -> int:
   """The fastest of 1, 2, 4, ... clients per chunk, by a few steps of training.
 
-  Args:
-    local: how clients train; its own `clients_per_chunk` does not matter.
-    train: training split, of which the first clients of each device are trained; what
-      they learn is not kept.
-    clients_per_round: S; 0 is all clients.
-    data_placement: see `simulate`.
-
-  Returns:
-    C. It changes the speed of a run, never its results.
+  It changes the speed of a run, never its results. The first clients of each device are
+  trained; what they learn is not kept, and `local.clients_per_chunk` does not matter.
+  `clients_per_round` is S; 0 is all clients. For `data_placement`, see `simulate`.
   """
   most = -(-(clients_per_round or train.num_clients) // local.mesh.size)
   (train,) = arrange_all(local, train, data_placement=data_placement)

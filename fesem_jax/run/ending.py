@@ -29,14 +29,10 @@ def finish(
   compiling: CompileTime,
   began: float,
 ) -> Result:
-  """The result of a run, written into its workdir.
+  """The result of a run, written into its workdir; callbacks are told of its end.
 
-  Args:
-    run: before its rounds.
-    finished: after them.
-    callbacks: of the run, which are told of its end.
-    compiling: counts what is compiled.
-    began: when the run began, by `time.perf_counter`.
+  `run` is the run before its rounds, and `finished` after them. `compiling` counts what
+  is compiled, and `began` is when the run began, by `time.perf_counter`.
   """
   free_memory.give_back()  # That of the last evaluation.
   settings, data, state = run.settings, run.data, finished.state
@@ -75,10 +71,7 @@ def finish(
 def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | None:
   """The result that the workdir of a finished run holds; None if it is not whole.
 
-  Args:
-    run: of which no round is left.
-    reason: why it ended.
-    callbacks: of the run, which are told of its end.
+  No round of `run` is left, for `reason`. Callbacks are told of its end.
   """
   if run.folder is None:
     return None

@@ -23,29 +23,19 @@ if TYPE_CHECKING:
 
 
 class Measured(NamedTuple):
-  """What was measured after a round, on the host, of the clients as arranged.
+  """What was measured after a round, on the host, of the clients as arranged."""
 
-  Attributes:
-    deployed: `evaluate.Totals` of the deployed models.
-    finetuned: `evaluate.Totals` of the fine-tuned models.
-    failed: [M] bool clients whose fine-tuning was not finite.
-    assignment: [M] int32 cluster that each client deploys from, or None.
-    num_models: how many models clients choose from.
-  """
-
-  deployed: evaluate.Totals
-  finetuned: evaluate.Totals
-  failed: np.ndarray
-  assignment: np.ndarray | None
-  num_models: int
+  deployed: evaluate.Totals  # of the deployed models
+  finetuned: evaluate.Totals  # of the fine-tuned models
+  failed: np.ndarray  # [M] bool clients whose fine-tuning was not finite
+  assignment: np.ndarray | None  # [M] int32 cluster that each deploys from, or None
+  num_models: int  # how many models clients choose from
 
 
 def measure_with(algorithm: Algorithm, epochs: int) -> Callable[..., Any]:
   """(state, train, test, key) -> what is measured after a round, and the clusters.
 
-  Args:
-    algorithm: see `Algorithm`.
-    epochs: local epochs before the `finetuned` scores.
+  `epochs` are the local epochs before the `finetuned` scores.
   """
 
   def measure(state: Any, train: FederatedData, test: FederatedData, key: jax.Array):
@@ -60,17 +50,10 @@ def measure_with(algorithm: Algorithm, epochs: int) -> Callable[..., Any]:
 class Evaluation:
   """Measures the deployed models of a run, in programs that other seeds share.
 
-  Args:
-    algorithm: see `Algorithm`.
-    train: training split as arranged.
-    test: test split as arranged.
-    finetune_epochs: local epochs before the `finetuned` scores.
-    key: the stream of fine-tuning.
-    programs: compiled so far.
-    state: shapes and shardings of the algorithm's state.
-
-  Attributes:
-    num_clients: M without the clients that pad the data.
+  The splits are as arranged, `finetune_epochs` are the local epochs before the
+  `finetuned` scores, `key` is the stream of fine-tuning, and `state` has shapes and
+  shardings of the algorithm's state. `num_clients` is M without the clients that pad
+  the data.
   """
 
   def __init__(
@@ -109,9 +92,7 @@ class Evaluation:
   def measure(self, state: Any, number: int) -> Measured:
     """Measures every client's deployed model, as it is and fine-tuned.
 
-    Args:
-      state: the algorithm's, after the round.
-      number: of the round, counted from 1.
+    `state` is that after the round `number`, counted from 1.
     """
     key = jax.random.fold_in(self._key, number)
     found, whole = jax.tree.flatten(self.compile()(state, self._train, self._test, key))
@@ -174,9 +155,7 @@ class Evaluation:
   def clients(self, measured: Measured, places: np.ndarray) -> ClientTable:
     """What was measured, client by client.
 
-    Args:
-      measured: after the last round.
-      places: [M] position of the table's first, second, ... client as arranged.
+    `places` [M] is the position of the table's first, second, ... client as arranged.
     """
     truth, chosen = self._train.info.clusters, measured.assignment
     kept = honest(self._train)
@@ -201,11 +180,7 @@ class Evaluation:
     return self._programs.compiled(key, deployed, *args)(*args)
 
   def assignment(self, state: Any) -> np.ndarray | None:
-    """[M] int32 cluster that each client deploys from; None without clusters.
-
-    Args:
-      state: the algorithm's.
-    """
+    """[M] int32 cluster that each client deploys from; None without clusters."""
     algorithm, args = self._algorithm, (state, self._train)
     if not self._shapes(state).has_clusters():
       return None
@@ -217,14 +192,7 @@ class Evaluation:
     return processes.on_host(program(*args))
 
   def clusters(self, state: Any) -> dict[str, Any]:
-    """The clusters that clients deploy from.
-
-    Args:
-      state: the algorithm's.
-
-    Returns:
-      See `records.clusters`; empty where there are no clusters.
-    """
+    """`records.clusters` of those that clients deploy from; empty without clusters."""
     assignment = self.assignment(state)
     if assignment is None:
       return {}
@@ -237,14 +205,9 @@ class Evaluation:
   def of_one_model(self, record: dict[str, Any], state: Any) -> float | None:
     """The first figure of the one model that all clients deploy, on the test split.
 
-    It is their micro figure, which is over all test examples.
-
-    Args:
-      record: with the deployed scores after the last round.
-      state: the algorithm's.
-
-    Returns:
-      None where clients deploy several models, or layers of their own.
+    It is their micro figure, which is over all test examples; `record` has the deployed
+    scores after the last round. None where clients deploy several models, or layers of
+    their own.
     """
     used = self._shapes(state)
     one = used.own is None and used.mixture is None and used.num_models() == 1
@@ -253,15 +216,11 @@ class Evaluation:
   def unseen(
     self, state: Any, unseen: tuple[FederatedData, FederatedData]
   ) -> dict[str, Any] | None:
-    """Scores of clients that took no part.
+    """Scores of clients that took no part, with the state after the last round.
 
-    Args:
-      state: the algorithm's, after the last round.
-      unseen: their training and test split, on the host.
-
-    Returns:
-      Their scores with the deployed models of least training loss, or those that the
-      method chooses (`Algorithm.of_unseen`); None where layers are clients' own.
+    They use the deployed models of least training loss, or those that the method
+    chooses (`Algorithm.of_unseen`); None where layers are clients' own. `unseen` are
+    their training and test split, on the host.
     """
     algorithm, local = self._algorithm, self._algorithm.local
     if self._shapes(state).own is not None:
@@ -294,10 +253,8 @@ class Evaluation:
 class DerivedClusters:
   """Clusters of a method that reports none: those that clients deploy from.
 
-  Args:
-    evaluation: of the run.
-    info: of any round, or its shapes, as the method reports it.
-    state: the algorithm's, before the first round that is asked for.
+  `info` is that of any round, or its shapes, as the method reports it, and `state` that
+  before the first round that is asked for.
   """
 
   def __init__(self, evaluation: Evaluation, info: RoundInfo, state: Any):
@@ -306,14 +263,10 @@ class DerivedClusters:
     self._before = evaluation.assignment(state) if info.clusters is None else None
 
   def added_to(self, info: RoundInfo, state: Any) -> RoundInfo:
-    """What a round reports, with its clusters.
+    """What a round reports, `info` on the host, with its clusters.
 
-    Args:
-      info: of the round, on the host.
-      state: the algorithm's, after the round.
-
-    Returns:
-      The same if it has clusters, or if clients deploy from none.
+    The same if it has clusters, or if clients deploy from none. `state` is that after
+    the round.
     """
     if info.clusters is not None or self._before is None:
       return info

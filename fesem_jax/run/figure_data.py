@@ -42,18 +42,11 @@ def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
 def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
   """Local models less a common origin, in few numbers that keep their geometry.
 
-  Of models of more than 16,381 parameters, random signs are multiplied on and every
-  16,381st parameter is added up: inner products are kept on average, and distances
-  within a few percent where models differ in many parameters. Smaller models stay as
-  they are.
-
-  Args:
-    key: decides the signs.
-    stack: [C, ...] models.
-    origin: [1, ...].
-
-  Returns:
-    [C, min(P, 16381)] float32.
+  Of models of more than 16,381 parameters, random signs, which `key` decides, are
+  multiplied on and every 16,381st parameter is added up: inner products are kept on
+  average, and distances within a few percent where models differ in many parameters.
+  Smaller models stay as they are. The result for models [C, ...] and the origin
+  [1, ...] is [C, min(P, 16381)] float32.
   """
   shifted = jax.tree.leaves(jax.tree.map(jnp.subtract, stack, origin))
   size = sum(x[0].size for x in shifted)
@@ -86,12 +79,8 @@ def draw(
   penalty (methods of one gradient step train as `algorithm.local` says). The principal
   components of their weights are kept. Of large models only a sketch is held.
 
-  Args:
-    algorithm: see `Algorithm`.
-    state: the algorithm's.
-    train: training split, as `simulate` arranged it.
-    key: decides the order of examples and the choice of clients.
-    programs: compiled so far.
+  The training split is as `simulate` arranged it; `key` decides the order of examples
+  and the choice of clients.
 
   Returns:
     Arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
@@ -117,7 +106,6 @@ def draw(
     signs_key = prng_streams.fold(key, prng_streams.SIGNS)
 
     def describe(trained, starts, total):
-      del starts
       return sketch(signs_key, trained.params, origin), total
 
     reduction = Reduction(describe, sums=(), keep=False)
@@ -185,9 +173,7 @@ def sheets(
 ) -> dict[str, np.ndarray]:
   """Images of the clients nearest to the mean of their cluster.
 
-  Args:
-    picture: from `draw`, positions as those in `train`.
-    train: training split on the host.
+  `picture` is from `draw`, with positions as in `train`, which is on the host.
 
   Returns:
     `sheet_images` [K, 6, 12, H, W, ...] and `sheet_clients` [K, 6] positions, -1 where

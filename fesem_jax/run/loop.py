@@ -22,34 +22,19 @@ from fesem_jax.utils.interrupts import Stopped, interruptible
 
 
 class Finished(NamedTuple):
-  """A run after its last round.
+  """A run after its last round."""
 
-  Attributes:
-    state: of the method.
-    measured: the models that it deploys.
-    reason: why it ended; see `End`.
-    seconds: of each round of this process.
-    steps: SGD steps of these rounds.
-  """
-
-  state: Any
-  measured: Measured
-  reason: str
-  seconds: list[float]
-  steps: int
+  state: Any  # of the method
+  measured: Measured  # the models that it deploys
+  reason: str  # why it ended; see `End`
+  seconds: list[float]  # of each round of this process
+  steps: int  # SGD steps of these rounds
 
 
 def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finished:
-  """Runs all rounds that are left.
+  """Runs all rounds that are left; `reason` is why none is, or None.
 
-  Args:
-    run: before its next round.
-    callbacks: of the run.
-    reason: why no round is left, or None.
-
-  Raises:
-    Diverged: see `simulate`.
-    Stopped: see `simulate`.
+  Raises `Diverged` and `Stopped`; see `simulate`.
   """
   settings, evaluation, history = run.settings, run.evaluation, run.out.records
   step, _ = wait_for(*run.step())

@@ -36,43 +36,24 @@ from fesem_jax.utils.errors import UserError
 
 
 class Prepared(NamedTuple):
-  """A run before its next round.
-
-  Attributes:
-    algorithm: see `simulate`.
-    settings: of the run.
-    timeline: the data of the run.
-    config: what identifies the run, as the user gave it.
-    notes: sentences that the summary keeps.
-    folder: the workdir; None writes nothing.
-    keys: of each random stream.
-    programs: compiled ones.
-    evaluation: measures models.
-    checkpoints: of the workdir.
-    out: writes the metrics.
-    step: gives the compiled round and evaluation, which are made once.
-    like: shapes of what a round reports.
-    state: of the method.
-    done: rounds that are done.
-    init_seconds: that the start took.
-  """
+  """A run before its next round."""
 
   algorithm: Algorithm
   settings: Settings
   timeline: Timeline
-  config: dict[str, Any] | None
-  notes: Sequence[str]
-  folder: pathlib.Path | None
-  keys: dict[int, jax.Array]
+  config: dict[str, Any] | None  # what identifies the run, as the user gave it
+  notes: Sequence[str]  # sentences that the summary keeps
+  folder: pathlib.Path | None  # the workdir; None writes nothing
+  keys: dict[int, jax.Array]  # of each random stream
   programs: Programs
   evaluation: Evaluation
   checkpoints: Checkpoints | None
   out: metrics_file.MetricsWriter
-  step: Any
-  like: Any
-  state: Any
-  done: int
-  init_seconds: float
+  step: Any  # gives the compiled round and evaluation, which are made once
+  like: Any  # shapes of what a round reports
+  state: Any  # of the method
+  done: int  # rounds that are done
+  init_seconds: float  # that the start took
 
   @property
   def data(self) -> Data:
@@ -103,18 +84,9 @@ def prepare(
 ) -> Prepared:
   """Does what a run does before its first round, or the one it continues with.
 
-  Args:
-    algorithm: see `simulate`.
-    phases: training and test split, as the user gave them, from round 1 on.
-    unseen: see `simulate`.
-    settings: of the run.
-    folder: the workdir.
-    config: see `simulate`.
-    programs: compiled by earlier runs.
-    opened: closes what the run has opened.
-
-  Raises:
-    UserError: see `simulate`.
+  `phases` are the splits as the user gave them, from round 1 on, `folder` is the
+  workdir, and `opened` closes what the run has opened. For the other arguments and the
+  `UserError` that it raises, see `simulate`.
   """
   if not isinstance(algorithm, Algorithm):
     raise UserError(

@@ -33,21 +33,13 @@ _REMEDIES = (
 
 
 class ProgramMemory(NamedTuple):
-  """Memory that a program takes of each device, in bytes.
-
-  Attributes:
-    arguments: of its arguments.
-    outputs: of its results.
-    aliased: of results that lie in the memory of arguments.
-    temporaries: of everything else while it runs.
-    on_host: of the host's memory for this device, arguments included.
-  """
+  """Memory that a program takes of each device, in bytes."""
 
   arguments: int
-  outputs: int
-  aliased: int
-  temporaries: int
-  on_host: int = 0
+  outputs: int  # of its results
+  aliased: int  # of results that lie in the memory of arguments
+  temporaries: int  # of everything else while it runs
+  on_host: int = 0  # of the host's memory for this device, arguments included
 
   @property
   def peak(self) -> int:
@@ -68,15 +60,10 @@ class TooLarge(UserError):  # noqa: N818 - what a program is.
 
 
 class Collective(NamedTuple):
-  """An exchange between devices; one in a loop counts once.
+  """An exchange between devices; one in a loop counts once."""
 
-  Attributes:
-    kind: e.g. 'all-reduce'.
-    bytes: of its result on each device.
-  """
-
-  kind: str
-  bytes: int
+  kind: str  # e.g. 'all-reduce'
+  bytes: int  # of its result on each device
 
 
 def memory_of(compiled: jax.stages.Compiled) -> ProgramMemory:

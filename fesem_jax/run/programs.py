@@ -80,15 +80,9 @@ def run_once(local: LocalTraining, data: FederatedData) -> dict[str, Any]:
 class Program:
   """A compiled function, with the numbers that it reads besides its arguments.
 
-  Args:
-    what: it does, for messages.
-    compiling: gives the compiled function, which takes the arguments and then the tuple
-      of numbers.
-    numbers: arrays [], and large constants, in the order in which the function reads
-      them.
-
-  Attributes:
-    awaited: whether a caller has waited for it.
+  `compiling` gives the compiled function, which takes the arguments and then the tuple
+  of `numbers`: arrays [], and large constants, in the order in which it reads them.
+  `what` it does is for messages, and `awaited` says whether a caller has waited for it.
   """
 
   def __init__(
@@ -296,7 +290,6 @@ class CompileTime:
     jax.monitoring.unregister_event_duration_listener(self._listen)
 
   def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-    del kwargs
     if event.startswith(self._EVENTS):
       now = time.perf_counter()
       self._spans.append((now - duration_secs, now))

@@ -31,25 +31,15 @@ MOST_BYTES = 2**31
 
 
 class _Again(NamedTuple):
-  """A run that is done again.
-
-  Attributes:
-    algorithm: its method.
-    workdir: of the run.
-    train: training split as arranged.
-    keys: of its random streams.
-    cohort: number of a round -> its clients.
-    step: a round, compiled.
-    history: round -> its record.
-  """
+  """A run that is done again."""
 
   algorithm: Algorithm
   workdir: pathlib.Path
-  train: FederatedData
-  keys: dict[int, jax.Array]
-  cohort: Any
-  step: Any
-  history: dict[int, records.Record]
+  train: FederatedData  # as arranged
+  keys: dict[int, jax.Array]  # of its random streams
+  cohort: Any  # number of a round -> its clients
+  step: Any  # a round, compiled
+  history: dict[int, records.Record]  # round -> its record
 
 
 def replay(

@@ -49,12 +49,9 @@ def digest_of_programs(
 ) -> str:
   """A digest that differs when the start, a round or the deployed models do.
 
-  Args:
-    algorithm: see `Algorithm`.
-    step: its traced round.
-    state: shapes and shardings of its state, from `rehearse`.
-    data: training split on the devices.
-    key: the stream of the initialization.
+  `step` is the traced round, `state` has the shapes and shardings from `rehearse`,
+  `data` is the training split on the devices, and `key` the stream of the
+  initialization.
   """
   digest = hashlib.sha256()
   for lowered in (
@@ -71,10 +68,9 @@ def digest_of_data(
 ) -> str:
   """A digest that differs when any example, label or client does.
 
-  Args:
-    *splits: on the host, as they were loaded.
-    here: for each split, [M] bool, the clients whose examples this process has; others
-      have the rest, and all call this. None where every process has all.
+  Splits are on the host, as they were loaded. For each, `here` is [M] bool, the clients
+  whose examples this process has; others have the rest, and all call this. None where
+  every process has all.
   """
   digest = hashlib.sha256()
   for split in splits:
@@ -121,19 +117,12 @@ def begin(
   checkpoints: Checkpoints | None,
   rounds: int,
 ) -> tuple[Any, int, float]:
-  """The state that a run starts from or continues from.
+  """The state that a run starts from or continues from, and the rounds done before.
 
-  Args:
-    start: compiles the start.
-    key: the stream of the initialization.
-    train: training split as arranged.
-    like: shapes and shardings of the state, from `rehearse`.
-    checkpoints: of the workdir; None without one.
-    rounds: of the whole run.
-
-  Returns:
-    The state, the rounds done before, and the seconds that the initialization took
-    besides compiling.
+  The third result is the seconds that the initialization took besides compiling.
+  `start` compiles it, `key` is its stream, and `train` is as arranged. `like` has
+  shapes and shardings of the state, from `rehearse`; `checkpoints` are None without a
+  workdir, and `rounds` those of the whole run.
   """
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:

@@ -20,15 +20,7 @@ Step = Callable[..., Any]
 
 
 def keys_of_run(seed: int, mesh: Mesh) -> dict[int, jax.Array]:
-  """The key of each random stream of a run.
-
-  Args:
-    seed: of the run.
-    mesh: devices that get the keys.
-
-  Returns:
-    Stream (see `prng_streams`) -> key, whole on every device.
-  """
+  """The key of each random stream (`prng_streams`) of a run, whole on every device."""
   named = (
     prng_streams.INIT,
     prng_streams.ROUNDS,
@@ -42,11 +34,8 @@ def keys_of_run(seed: int, mesh: Mesh) -> dict[int, jax.Array]:
 def step_of(algorithm: Algorithm, clients: bool = False) -> Step:
   """A round of an algorithm, which tells of each client only where that is asked for.
 
-  What is not asked for is no part of the compiled program.
-
-  Args:
-    algorithm: see `Algorithm`.
-    clients: whether to keep `RoundInfo.clients`.
+  `clients` asks for `RoundInfo.clients`. What is not asked for is no part of the
+  compiled program.
   """
   return algorithm.step if clients else _without_clients(algorithm.step)
 
@@ -74,18 +63,10 @@ def rehearse(
 ) -> tuple[Any, jax.stages.Traced]:
   """Traces the initialization and a round without computing anything.
 
-  Args:
-    algorithm: see `Algorithm`.
-    data: training split on the devices.
-    cohort: the clients of any round.
-    init_key: the stream of the initialization.
-    round_key: the stream of the rounds.
-
-  Returns:
-    Shapes and shardings of the state, and the traced round.
-
-  Raises:
-    UserError: if the algorithm cannot be run on this data.
+  `data` are on the devices, `cohort` has the clients of any round, and the keys are the
+  streams of the initialization and of the rounds. Returns shapes and shardings of the
+  state, and the traced round. Raises `UserError` if the algorithm cannot be run on this
+  data.
   """
   state = placed_state(algorithm, data, init_key)
   traced = jax.jit(step_of(algorithm)).trace(state, data, cohort, round_key)
@@ -120,18 +101,10 @@ def compile_start(
   *,
   wait: bool = True,
 ) -> Program:
-  """Compiles the start, unless a program of the same shapes is held already.
+  """`algorithm.init`, compiled unless a program of the same shapes is held already.
 
-  Args:
-    programs: compiled so far.
-    algorithm: see `Algorithm`.
-    state: shapes and shardings of its state, from `rehearse`.
-    data: training split on the devices.
-    key: the stream of the initialization.
-    wait: see `Programs.compiled`.
-
-  Returns:
-    `algorithm.init` compiled.
+  `state` has the shapes and shardings from `rehearse`, `data` are on the devices, and
+  `key` is the stream of the initialization. For `wait`, see `Programs.compiled`.
   """
   return programs.compiled(
     ('init', algorithm),
@@ -155,21 +128,12 @@ def compile_step(
   wait: bool = True,
   clients: bool = False,
 ) -> Program:
-  """Compiles a round, unless a program of the same shapes is held already.
+  """`algorithm.step`, compiled unless a program of the same shapes is held already.
 
-  Args:
-    programs: compiled so far.
-    algorithm: see `Algorithm`.
-    state: its state on the devices, or the shapes of it.
-    data: training split on the devices.
-    cohort: the clients of any round.
-    key: the stream of the rounds.
-    wait: see `Programs.compiled`.
-    clients: see `step_of`.
-
-  Returns:
-    `algorithm.step` compiled. Each call takes over the memory of the state that it
-    is given and leaves the new state on the same devices.
+  Each call takes over the memory of the state that it is given and leaves the new state
+  on the same devices. `state` is on the devices, or the shapes of it; `data` are on the
+  devices, `cohort` has the clients of any round, and `key` is the stream of the rounds.
+  For `wait`, see `Programs.compiled`, and for `clients`, `step_of`.
   """
   return programs.compiled(
     ('step', algorithm, clients) if clients else ('step', algorithm),
@@ -195,17 +159,10 @@ def run_round(
 ) -> tuple[Any, RoundInfo]:
   """Runs one round, and what the algorithm decides on the host after it.
 
-  Args:
-    algorithm: see `Algorithm`.
-    step: `algorithm.step`, compiled by `compile_step` or `jax.jit`.
-    state: before the round; a step of `compile_step` takes over its memory.
-    data: training split on the devices.
-    cohort: the clients of the round.
-    key: the stream of the rounds, from which each round folds its own key.
-    number: of the round, counted from 1.
-
-  Returns:
-    The state after the round, sharded as the step left it, and the round's info.
+  `step` is `algorithm.step`, compiled by `jax.jit`, or by `compile_step`, whose
+  programs take over the memory of the state. `data` are on the devices. Round `number`,
+  counted from 1, folds its key from `key`, the stream of the rounds. Returns the state
+  after the round, sharded as the step left it, and the round's info.
   """
   round_key = jax.random.fold_in(key, number)
   state, info = step(state, data, cohort, round_key)

@@ -13,38 +13,22 @@ from fesem_jax.data.phases import Phase
 
 
 class Data(NamedTuple):
-  """The data of a run, as of a round.
+  """The data of a run, as of a round."""
 
-  Attributes:
-    train: training split on the devices.
-    test: test split on the devices.
-    on_host: training split as the user gave it.
-    unseen: both splits of clients that take no part, as the user gave them, or None.
-    places: [M] position on the devices of each client in the user's order.
-    placement: 'replicated' or 'sharded'.
-  """
-
-  train: FederatedData
-  test: FederatedData
-  on_host: FederatedData
+  train: FederatedData  # training split on the devices
+  test: FederatedData  # test split on the devices
+  on_host: FederatedData  # training split as the user gave it
+  # Both splits of clients that take no part, as the user gave them, or None.
   unseen: tuple[FederatedData, FederatedData] | None
-  places: np.ndarray
-  placement: str
+  places: np.ndarray  # [M] position on the devices of each client in the user's order
+  placement: str  # 'replicated' or 'sharded'
 
 
 class Timeline:
   """The data of the present round; those of other phases are on the host.
 
-  Args:
-    local: how clients train, which decides their order, and the devices.
-    phases: of the run, from that of round 1 on.
-    unseen: see `Data`.
-    data_placement: see `simulate`.
-    clients_per_round: see `simulate`.
-
-  Attributes:
-    phases: of the run.
-    data: of the present round.
+  `local` decides the clients' order and the devices, and `phases` begin with that of
+  round 1. For `unseen`, see `Data`, and for the other arguments, `simulate`.
   """
 
   def __init__(

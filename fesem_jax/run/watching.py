@@ -20,15 +20,9 @@ from fesem_jax.run.preparation import Prepared
 
 
 def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | None:
-  """Tells callbacks of a run.
+  """Tells callbacks of a run; returns why no round is to follow, or None.
 
-  Args:
-    run: before its next round.
-    callbacks: of the run.
-    test: test split as the user gave it.
-
-  Returns:
-    Why no round is to follow, or None.
+  `run` is as before its next round, and `test` is the test split as the user gave it.
   """
   settings = run.settings
   start = Start(

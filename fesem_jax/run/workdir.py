@@ -86,15 +86,10 @@ def claim_workdir(
 ) -> Iterator[Checkpoints]:
   """Locks a workdir until the block ends, and checks that this run may use it.
 
-  Of several processes, the first one does; they need a folder that all can see.
-
-  Args:
-    workdir: made if absent.
-    config: name -> value, as JSON would give it back.
-    resume: whether an existing run may be continued.
-
-  Yields:
-    The checkpoints of the workdir.
+  Of several processes, the first one does; they need a folder that all can see, which
+  is made if absent. `config` maps names to values as JSON would give them back, and
+  `resume` says whether an existing run may be continued. Yields the checkpoints of the
+  workdir.
   """
   with contextlib.ExitStack() as held:
     processes.from_first(

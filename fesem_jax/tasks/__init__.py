@@ -34,8 +34,7 @@ TASKS: Mapping[str, Task] = {
 def of(record: Mapping[str, Any]) -> Task:
   """The task of a summary; runs of older versions classify.
 
-  Raises:
-    UserError: on a task of another version.
+  Raises `UserError` on a task of another version.
   """
   name = record.get('task', CLASSIFICATION.name)
   if not isinstance(name, str) or name not in TASKS:
@@ -49,9 +48,7 @@ def of(record: Mapping[str, Any]) -> Task:
 def own_metrics(task: Task, scores: Iterable[Mapping[str, Any]]) -> list[str]:
   """Names of the metrics of models, see `Model.metrics`, that some scores have.
 
-  Args:
-    task: of the scores.
-    scores: of models, as summaries hold them.
+  `scores` are those of models of the task, as summaries hold them.
   """
   found = dict.fromkeys(column for each in scores for column in each)
   own = [c for c in found if c.startswith('micro_') and c not in task.columns]

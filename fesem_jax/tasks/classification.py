@@ -12,14 +12,9 @@ from fesem_jax.utils import array_checks
 
 
 def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """Softmax cross entropy of integer labels, example by example.
+  """Softmax cross entropy of integer labels, example by example: [B] float32.
 
-  Args:
-    logits: [B, L] float32.
-    y: [B] int32 labels in 0..L-1.
-
-  Returns:
-    [B] float32.
+  `logits` are [B, L] float32, `y` [B] int32 labels in 0..L-1.
   """
   # With integer labels the gradient would be a scatter, which is slow.
   return optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
@@ -29,17 +24,11 @@ _BLOCK = 2**15  # Clients whose figures are computed at once.
 
 
 class Counts(NamedTuple):
-  """Outcome of classifying each client's examples.
+  """Outcome of classifying each client's examples."""
 
-  Attributes:
-    correct: [M, L] int examples of each class that were classified right.
-    predicted: [M, L] int examples classified as each class.
-    actual: [M, L] int examples of each class.
-  """
-
-  correct: Any
-  predicted: Any
-  actual: Any
+  correct: Any  # [M, L] int examples of each class that were classified right
+  predicted: Any  # [M, L] int examples classified as each class
+  actual: Any  # [M, L] int examples of each class
 
 
 def _measure(

@@ -11,38 +11,25 @@ from fesem_jax.utils import array_checks
 
 
 def squared_error(outputs: jax.Array, y: jax.Array) -> jax.Array:
-  """Squared error of each example, the mean over its targets.
+  """[B] float32 squared error of each example, the mean over its targets.
 
-  Args:
-    outputs: [B, D] float32.
-    y: [B, D] float32 targets.
-
-  Returns:
-    [B] float32.
+  `outputs` and the targets `y` are [B, D] float32.
   """
   return jnp.square(outputs - y).mean(axis=-1)
 
 
 class Errors(NamedTuple):
-  """Errors of the predictions for each client's examples.
+  """Errors of the predictions for each client's examples."""
 
-  Attributes:
-    count: [M] float32 examples.
-    squared: [M, D] float32 sum of squared errors.
-    mean: [M, D] float32 mean of the targets.
-    scatter: [M, D] float32 sum of squared differences of the targets from their mean.
-  """
-
-  count: Any
-  squared: Any
-  mean: Any
-  scatter: Any
+  count: Any  # [M] float32 examples
+  squared: Any  # [M, D] float32 sum of squared errors
+  mean: Any  # [M, D] float32 mean of the targets
+  scatter: Any  # [M, D] float32 sum of squared differences of targets from their mean
 
 
 def _measure(
   outputs: jax.Array, y: jax.Array, weights: jax.Array, num_targets: int
 ) -> Errors:
-  del num_targets
   each, count = weights[:, None] > 0, weights.sum()
   mean = jnp.where(each, y, 0.0).sum(axis=0) / jnp.maximum(count, 1.0)
   scatter = jnp.where(each, jnp.square(y - mean[None]), 0.0).sum(axis=0)

@@ -21,40 +21,28 @@ def _cross_entropies(logits: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def token_cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """Mean softmax cross entropy of the tokens of each sequence.
+  """[B] float32 mean softmax cross entropy of the tokens of each sequence.
 
   A batch is a number of sequences, each of which counts alike however many tokens it
-  has; where all have as many, that is the mean over tokens.
-
-  Args:
-    logits: [B, S, L] float32.
-    y: [B, S] int32 tokens in 0..L-1, or -1 where none is to be predicted.
-
-  Returns:
-    [B] float32; 0 for a sequence without tokens.
+  has; where all have as many, that is the mean over tokens. A sequence without tokens
+  has 0. `logits` are [B, S, L] float32, `y` [B, S] int32 tokens in 0..L-1, or -1 where
+  none is to be predicted.
   """
   count = (y >= 0).sum(axis=-1)
   return _cross_entropies(logits, y).sum(axis=-1) / jnp.maximum(count, 1)
 
 
 class TokenCounts(NamedTuple):
-  """Outcome of predicting the tokens of each client's sequences.
+  """Outcome of predicting the tokens of each client's sequences."""
 
-  Attributes:
-    correct: [M] int tokens that were predicted right.
-    tokens: [M] int tokens.
-    loss: [M] float32 sum of their cross entropies.
-  """
-
-  correct: Any
-  tokens: Any
-  loss: Any
+  correct: Any  # [M] int tokens that were predicted right
+  tokens: Any  # [M] int tokens
+  loss: Any  # [M] float32 sum of their cross entropies
 
 
 def _measure(
   logits: jax.Array, y: jax.Array, weights: jax.Array, num_tokens: int
 ) -> TokenCounts:
-  del num_tokens
   counted = (weights[:, None] > 0) & (y >= 0)
   loss = jnp.where(counted, _cross_entropies(logits, y), 0.0)
   correct = counted & (logits.argmax(axis=-1) == y)

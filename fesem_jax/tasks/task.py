@@ -16,21 +16,13 @@ Sums = Any
 
 
 class Figure(NamedTuple):
-  """A figure of merit.
+  """A figure of merit."""
 
-  Attributes:
-    name: as in records and columns, e.g. 'rmse'.
-    label: as in sentences and figures, e.g. 'RMSE'.
-    heading: as in tables, e.g. 'acc'.
-    percent: whether tables and plots multiply it by 100.
-    higher_is_better: which of two models it prefers.
-  """
-
-  name: str
-  label: str
-  heading: str
-  percent: bool
-  higher_is_better: bool
+  name: str  # as in records and columns, e.g. 'rmse'
+  label: str  # as in sentences and figures, e.g. 'RMSE'
+  heading: str  # as in tables, e.g. 'acc'
+  percent: bool  # whether tables and plots multiply it by 100
+  higher_is_better: bool  # which of two models it prefers
 
   @property
   def factor(self) -> float:

@@ -18,17 +18,12 @@ FORMS = 'crop:PADDING, flip and cutout:SIZE'
 
 
 class Crop(NamedTuple):
-  """A window of the image's own size, out of the image with zeros around it.
+  """A window of the image's own size, out of the image with zeros around it."""
 
-  Attributes:
-    padding: zeros on each side.
-  """
-
-  padding: int
+  padding: int  # zeros on each side
 
   def draw(self, key: jax.Array, shape: Sequence[int]) -> jax.Array:
     """[2] int32: the window's first row and column, each in 0..2 padding."""
-    del shape
     return jax.random.randint(key, (2,), 0, 2 * self.padding + 1)
 
   def changed(self, image: jax.Array, first: jax.Array) -> jax.Array:
@@ -43,7 +38,6 @@ class Flip(NamedTuple):
 
   def draw(self, key: jax.Array, shape: Sequence[int]) -> jax.Array:
     """[] bool."""
-    del shape
     return jax.random.bernoulli(key)
 
   def changed(self, image: jax.Array, flips: jax.Array) -> jax.Array:
@@ -52,13 +46,9 @@ class Flip(NamedTuple):
 
 
 class Cutout(NamedTuple):
-  """A square of zeros, whose center is any pixel; beyond the edge, it is cut off.
+  """A square of zeros, whose center is any pixel; beyond the edge, it is cut off."""
 
-  Attributes:
-    size: of its side.
-  """
-
-  size: int
+  size: int  # of its side
 
   def draw(self, key: jax.Array, shape: Sequence[int]) -> jax.Array:
     """[2] int32: row and column of the center."""

@@ -43,17 +43,9 @@ def weighted_loss(
 ) -> jax.Array:
   """[] float32: mean loss of a batch over the examples of weight 1.
 
-  Args:
-    model: see `Model`.
-    params: of one model.
-    x: [B, ...].
-    y: [B, ...].
-    weights: [B] float32, 1 or 0.
-    factors: [B] float32 of the losses, over whose number the mean is still taken;
-      None if all are 1.
-
-  Raises:
-    UserError: see `losses_of`.
+  x and y are [B, ...], and `weights` [B] float32 are 1 or 0. `factors` [B] float32
+  multiply the losses, over whose number the mean is still taken; None if all are 1.
+  Raises `UserError` like `losses_of`.
   """
   losses = losses_of(model, params, x, y)
   for factor in jax.tree.leaves(factors):  # One, or none.
@@ -85,13 +77,9 @@ def gradient_of(
 ) -> BatchGradient:
   """The loss of a batch at a client's local step and its gradient, as a function.
 
-  Args:
-    local: see `LocalTraining`.
-    key: of the client in this round.
-    step: [] int32, counted from 0.
-    batch: x [B, ...], y [B], weights [B], 1 or 0, and factors of the losses [B], or
-      None.
-    frozen: layers that do not learn; None if all do.
+  `key` is that of the client in this round, `step` [] int32 is counted from 0, and
+  `batch` is a `batching.Batch` of one client, without the axis C. Layers in `frozen` do
+  not learn; None if all do.
   """
   x, y, weights, factors = batch
   x, model = augmented(local, key, step, x), in_training(local.model, key, step)

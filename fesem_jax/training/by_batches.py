@@ -17,17 +17,12 @@ EVALUATION_BATCH = 128
 
 
 def evaluation_width(max_examples: int) -> int:
-  """Examples of a batch outside of training, so that the largest client fills its last.
-
-  Args:
-    max_examples: of a client.
-  """
+  """Examples of a batch outside of training; the largest client fills its last one."""
   batches = -(-max_examples // EVALUATION_BATCH)
   return -(-max_examples // batches)
 
 
 def _add(step: jax.Array, total: jax.Array, found: jax.Array) -> jax.Array:
-  del step
   return total + found
 
 
@@ -36,21 +31,17 @@ def _mean(total: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 class OfBatches(NamedTuple):
-  """What is computed of the examples of a client.
+  """What is computed of the examples of a client."""
 
-  Attributes:
-    shape: of a client's result, which begins with zeros.
-    of_batch: (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> what is found of
-      a batch of one client. Weights are 0 behind its last example.
-    put: (number of the batch, results [C, ...], what was found [C, ...]) -> results; by
-      default their sum.
-    finish: (results [C, ...], sizes [C]) -> results after the last batch; by default
-      [C, K] divided by the sizes.
-  """
-
-  shape: tuple[int, ...]
+  shape: tuple[int, ...]  # of a client's result, which begins with zeros
+  # (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> what is found of a batch
+  # of one client. Weights are 0 behind its last example.
   of_batch: Callable[[Params, Any, Any, jax.Array], jax.Array]
+  # (number of the batch, results [C, ...], what was found [C, ...]) -> results; by
+  # default their sum.
   put: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = _add
+  # (results [C, ...], sizes [C]) -> results after the last batch; by default [C, K]
+  # divided by the sizes.
   finish: Callable[[jax.Array, jax.Array], jax.Array] = _mean
 
 
@@ -64,13 +55,7 @@ def batch_by_batch(
 ) -> jax.Array:
   """[S, ...] what models make of the examples of a cohort's S clients.
 
-  Args:
-    local: how clients train.
-    models: [K, ...] that all clients use; None where each uses its own.
-    data: training split.
-    cohort: S clients.
-    of_batches: what is computed.
-    own: [S, ...] a model of each client, in place of `models`.
+  All clients use `models` [K, ...]; where it is None, each uses its `own` [S, ...].
   """
   width = evaluation_width(data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)

@@ -23,104 +23,59 @@ from fesem_jax.training.trained import Trained
 
 
 class Clients(NamedTuple):
-  """What belongs to each client of a cohort or chunk; None where there is none.
+  """What belongs to each client of a cohort or chunk; None where there is none."""
 
-  Attributes:
-    steps: [C] int32 local steps.
-    arrived: [C] bool, False for a client that dropped out.
-    penalty: [C] float32.
-    correction: [C, ...] its own part.
-    start: its choice, or its own model or layers.
-    anchor: likewise.
-    factors: [C, N_max] float32 of the losses of its examples.
-  """
-
-  steps: jax.Array
-  arrived: jax.Array
-  penalty: jax.Array | None
-  correction: Params
-  start: ClientModels
-  anchor: ClientModels | None
-  factors: jax.Array | None
+  steps: jax.Array  # [C] int32 local steps
+  arrived: jax.Array  # [C] bool, False for a client that dropped out
+  penalty: jax.Array | None  # [C] float32
+  correction: Params  # [C, ...] its own part
+  start: ClientModels  # its choice, or its own model or layers
+  anchor: ClientModels | None  # likewise
+  factors: jax.Array | None  # [C, N_max] float32 of the losses of its examples
 
 
 class Shared(NamedTuple):
-  """What all clients of a cohort see.
+  """What all clients of a cohort see."""
 
-  Attributes:
-    starts: [R, ...] shared models to start from.
-    anchors: [R', ...] shared models that the penalty pulls to.
-    correction: the common part, and whether it applies.
-    data: training split.
-    key: of the round.
-    rate: see `LocalTraining.rate`.
-    known: see `Reduction`.
-  """
-
-  starts: Params
-  anchors: Params
-  correction: tuple[Params, Any] | None
-  data: FederatedData
-  key: jax.Array
-  rate: jax.Array | None
-  known: Any
+  starts: Params  # [R, ...] shared models to start from
+  anchors: Params  # [R', ...] shared models that the penalty pulls to
+  correction: tuple[Params, Any] | None  # the common part, and whether it applies
+  data: FederatedData  # training split
+  key: jax.Array  # of the round
+  rate: jax.Array | None  # see `LocalTraining.rate`
+  known: Any  # see `Reduction`
 
 
 class _Done(NamedTuple):
-  """Clients that have trained, before anything became of their models.
+  """Clients that have trained, before anything became of their models."""
 
-  Attributes:
-    trained: without models.
-    params: [C, ...] local models but for the kernels that are kept as changes.
-    changes: [C, ...] of these kernels.
-    start: see `Clients`.
-    keys: [C] of the clients in this round.
-  """
-
-  trained: Trained
-  params: Params
-  changes: Any
-  start: ClientModels
-  keys: jax.Array
+  trained: Trained  # without models
+  params: Params  # [C, ...] local models but for the kernels that are kept as changes
+  changes: Any  # [C, ...] of these kernels
+  start: ClientModels  # see `Clients`
+  keys: jax.Array  # [C] of the clients in this round
 
 
 class _OfAll(NamedTuple):
-  """What is known of a chunk's clients together.
+  """What is known of a chunk's clients together."""
 
-  Attributes:
-    together: the kernels that they start from.
-    starts: see `Shared`.
-    data: see `Shared`.
-    known: see `Shared`.
-  """
-
-  together: SharedStart
-  starts: Params
-  data: FederatedData
-  known: Any
+  together: SharedStart  # the kernels that they start from
+  starts: Params  # see `Shared`
+  data: FederatedData  # see `Shared`
+  known: Any  # see `Shared`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-  """How a cohort is trained: what is decided before any client is looked at.
-
-  Attributes:
-    local: how clients train.
-    objective: what they minimize.
-    reduction: what becomes of their models.
-    together: clients of a chunk.
-    at_a_time: clients of a chunk whose whole models exist at once.
-    in_place: whether local models take the memory of those they start from.
-    unformed: whether models are summed up without being formed.
-  """
+  """How a cohort is trained: what is decided before any client is looked at."""
 
   local: LocalTraining
   objective: Objective
   reduction: Reduction
-  together: SideBySide
-  at_a_time: int
-  in_place: bool
-  unformed: bool
+  together: SideBySide  # clients of a chunk
+  at_a_time: int  # clients of a chunk whose whole models exist at once
+  in_place: bool  # whether local models take the memory of those they start from
+  unformed: bool  # whether models are summed up without being formed
 
   @property
   def replaces_correction(self) -> bool:

@@ -34,14 +34,9 @@ def start_by_loss(
 ) -> jax.Array:
   """[S] int32: the center of least training loss of some clients, others' own.
 
-  Args:
-    local: how clients train.
-    centers: [K, ...].
-    own: [S] int32 centers of the cohort.
-    by_loss: [S] bool, who starts from the center of least loss. Losses are computed
-      only where there are any.
-    data: training split.
-    cohort: S clients.
+  Clients with `by_loss` [S] bool start from the center of least loss among [K, ...];
+  losses are computed only where there are any. `own` [S] int32 are the cohort's
+  centers.
   """
 
   def choose():
@@ -85,14 +80,7 @@ def cohort_losses(
 def own_losses(
   local: LocalTraining, stack: Params, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
-  """[S] float32: mean training loss of each client's own model; see `cohort_losses`.
-
-  Args:
-    local: how clients train.
-    stack: [S, ...] a model of each client of the cohort.
-    data: training split.
-    cohort: S clients.
-  """
+  """[S] float32: `cohort_losses` of each client's own model in a stack [S, ...]."""
   return _mean_losses(local, None, data, cohort, stack)[:, 0]
 
 

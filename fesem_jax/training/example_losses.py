@@ -17,17 +17,10 @@ from fesem_jax.training.by_batches import OfBatches, batch_by_batch, evaluation_
 def example_losses(
   local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
-  """Training loss of each of K models on each example of the cohort's clients.
+  """[S, K, N_max] float32: training loss of models [K, ...] on each client's examples.
 
-  Args:
-    local: see `cohort_losses`.
-    models: [K, ...].
-    data: training split.
-    cohort: S clients.
-
-  Returns:
-    [S, K, N_max] float32, in the order of each client's rows, 0 behind the last. What
-    is not a number counts as infinite.
+  Examples are in the order of each client's rows; behind the last, losses are 0. What
+  is not a number counts as infinite.
   """
   num_models = jax.tree.leaves(models)[0].shape[0]
   width = evaluation_width(data.max_examples)
@@ -39,7 +32,6 @@ def example_losses(
     return jax.lax.dynamic_update_slice_in_dim(whole, found, step * width, 2)
 
   def finish(whole: jax.Array, sizes: jax.Array) -> jax.Array:
-    del sizes
     return whole[:, :, : data.max_examples]
 
   shape = (num_models, -(-data.max_examples // width) * width)
@@ -51,17 +43,10 @@ def example_losses(
 def shares_of_least_loss(
   local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
-  """The share of each client's examples on which each of K models has the least loss.
+  """[S, K] float32: share of a client's examples on which a model has the least loss.
 
-  Args:
-    local: see `cohort_losses`.
-    models: [K, ...].
-    data: training split.
-    cohort: S clients.
-
-  Returns:
-    [S, K] float32 that sum to 1 over K, or to 0 in an empty place. Of equal losses the
-    smallest number has the least; what is not a number counts as infinite.
+  Shares of the models [K, ...] sum to 1 over K, or to 0 in an empty place. Of equal
+  losses the smallest number has the least; what is not a number counts as infinite.
   """
   num_models = jax.tree.leaves(models)[0].shape[0]
 
@@ -79,10 +64,7 @@ def example_targets(
 ) -> jax.Array:
   """[S, N_max, ...] y of the cohort's examples, in the order of `example_losses`.
 
-  Args:
-    local: whose `mesh` the data may be split over.
-    data: training split.
-    cohort: S clients; 0 behind each one's last example.
+  Behind each client's last example they are 0. The data may be split over `local.mesh`.
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 

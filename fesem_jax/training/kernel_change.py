@@ -28,73 +28,47 @@ Rows = tuple[jax.Array, jax.Array]
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-  """A dense layer whose kernel clients of a center start from.
+  """A dense layer whose kernel clients of a center start from."""
 
-  Attributes:
-    path: of the layer.
-    rows: of one step, R.
-    steps: the most that a client takes, T.
-    block: steps whose rows are one block, b; the same for all kernels.
-    precision: of the products that stand for its gradient; see `LocalTraining`.
-  """
-
-  path: Path
-  rows: int
-  steps: int
-  block: int
+  path: Path  # of the layer
+  rows: int  # of one step, R
+  steps: int  # the most that a client takes, T
+  block: int  # steps whose rows are one block, b; the same for all kernels
+  # Of the products that stand for its gradient; see `LocalTraining`.
   precision: str = 'highest'
 
 
 class Block(NamedTuple):
-  """What some local steps changed in a kernel: -(shares * inputs)^T gradients.
+  """What some local steps changed in a kernel: -(shares * inputs)^T gradients."""
 
-  Attributes:
-    inputs: [b R, I] float32 the layer's inputs, R rows for each of b steps.
-    gradients: [b R, O] float32 gradients of the layer's outputs.
-    shares: [b R] float32 c; 0 in rows that are not filled yet.
-  """
-
-  inputs: jax.Array
-  gradients: jax.Array
-  shares: jax.Array
+  inputs: jax.Array  # [b R, I] float32 the layer's inputs, R rows for each of b steps
+  gradients: jax.Array  # [b R, O] float32 gradients of the layer's outputs
+  shares: jax.Array  # [b R] float32 c; 0 in rows that are not filled yet
 
 
 class Change(NamedTuple):
-  """What training changed in a kernel so far.
+  """What training changed in a kernel so far."""
 
-  Attributes:
-    blocks: the one that is being filled, those that are full, and last those that are
-      empty yet.
-    from_other: [] bool whether the client started from the second of two centers;
-      None if all have one.
-  """
-
+  # The one being filled, those that are full, and last those that are empty yet.
   blocks: tuple[Block, ...]
+  # [] bool: the client started from the second of two centers; None if all have one.
   from_other: jax.Array | None = None
 
 
 class Start(NamedTuple):
-  """What clients side by side start a kernel from.
+  """What clients side by side start a kernel from."""
 
-  Attributes:
-    kernel: [I, O] W_0.
-    other: [I, O] W_0 of the clients that are `from_other`; None if all have one center.
-    two: [] bool whether there are any of these.
-  """
-
-  kernel: jax.Array
+  kernel: jax.Array  # [I, O] W_0
+  # [I, O] W_0 of the clients that are `from_other`; None if all have one center.
   other: jax.Array | None = None
-  two: jax.Array | None = None
+  two: jax.Array | None = None  # [] bool whether there are any of these
 
   def times(
     self, x: jax.Array, from_other: jax.Array | None, turned: bool = False
   ) -> jax.Array:
     """The product x W_0, or x W_0^T if `turned`; two where there are two centers.
 
-    Args:
-      x: [R, I], or [R, O].
-      from_other: see `Change`.
-      turned: which.
+    x is [R, I], or [R, O] if turned; for `from_other`, see `Change`.
     """
 
     def by(kernel: jax.Array, x: jax.Array) -> jax.Array:
@@ -130,17 +104,9 @@ def product(
 ) -> jax.Array:
   """The product x W_t; its gradient by `rows` is what this step adds to `change`.
 
-  Args:
-    x: [R, I].
-    start: of the kernel.
-    change: of the kernel so far.
-    full: [] int32 how many blocks are.
-    rows: anything of the shapes of a step's rows.
-
-  Returns:
-    [R, O] float32.
+  x is [R, I] and the product [R, O] float32. `full` [] int32 is the number of full
+  blocks, and `rows` are anything of the shapes of a step's rows.
   """
-  del rows
   own = _of_blocks(x, change, full, lambda block: block)
   return start.times(x, change.from_other) - own
 

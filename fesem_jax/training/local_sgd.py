@@ -31,35 +31,21 @@ Vary = Callable[[jax.Array, Params, Params], Params]
 
 
 class Learner(NamedTuple):
-  """What a local step of one client changes.
+  """What a local step of one client changes."""
 
-  Attributes:
-    params: one model, or the layers of it that learn.
-    opt_state: of the local optimizer, or what an `OwnStep` remembers.
-    changes: of the kernels that the client shares the start of.
-  """
-
-  params: Params
-  opt_state: optax.OptState
-  changes: tuple[Change, ...]
+  params: Params  # one model, or the layers of it that learn
+  opt_state: optax.OptState  # of the local optimizer, or what an `OwnStep` remembers
+  changes: tuple[Change, ...]  # of the kernels that the client shares the start of
 
 
 class Fixed(NamedTuple):
-  """What stays as it is during the local steps of one client; None where there is none.
+  """What stays during the local steps of one client; None where there is none."""
 
-  Attributes:
-    frozen: the layers that do not learn.
-    anchor: like `Learner.params`, what `prox` pulls to.
-    prox: [] float32.
-    correction: like `Learner.params`, added to every gradient.
-    key: of the client in this round.
-  """
-
-  frozen: Params
-  anchor: Params
-  prox: jax.Array | None
-  correction: Params
-  key: jax.Array
+  frozen: Params  # the layers that do not learn
+  anchor: Params  # like `Learner.params`, what `prox` pulls to
+  prox: jax.Array | None  # [] float32
+  correction: Params  # like `Learner.params`, added to every gradient
+  key: jax.Array  # of the client in this round
 
 
 def local_step(
@@ -77,20 +63,12 @@ def local_step(
   The optimizer gets the gradient of all of it, so that its weight decay, clipping and
   moments see the penalty and the correction too.
 
-  Args:
-    local: see `LocalTraining`.
-    shared: the kernels that clients share the start of.
-    step: [] int32, counted from 0.
-    rate: [] float32 what the update is multiplied by; None is 1.
-    fixed: what stays.
-    learner: what changes.
-    batch: x [B, ...], y [B], weights [B], 1 or 0, and factors of the losses [B], or
-      None.
-    active: [] bool; False changes nothing.
+  `step` [] int32 is counted from 0, `rate` [] float32 multiplies the update (None is
+  1), and `batch` is a `batching.Batch` of one client, without the axis C. If `active`
+  [] bool is False, nothing changes.
 
-  Returns:
-    The learner, and the sum [] of the losses and the number [] of the batch's examples,
-    both 0 unless active.
+  Returns the learner, and the sum [] of the losses and the number [] of the batch's
+  examples, both 0 unless active.
   """
   x, y, weights, factors = batch
   params, opt_state, changes = learner
@@ -139,54 +117,37 @@ class _Loop(NamedTuple):
 
 
 class Ends(NamedTuple):
-  """Where local training of C clients ended.
+  """Where local training of C clients ended."""
 
-  Attributes:
-    params: [C, ...] local models, without the kernels that they shared the start of.
-    changes: [C, ...] of those kernels; see `SharedStart.models`.
-    loss: see `local.Trained`.
-    finite: see `local.Trained`.
-  """
-
+  # [C, ...] local models, without the kernels that they shared the start of.
   params: Params
-  changes: tuple[Change, ...]
-  loss: jax.Array
-  finite: jax.Array
+  changes: tuple[Change, ...]  # [C, ...] of those kernels; see `SharedStart.models`
+  loss: jax.Array  # [C] float32, see `Trained`
+  finite: jax.Array  # [C] bool, see `Trained`
 
 
 class Work(NamedTuple):
-  """Which clients of a chunk train, and how much.
+  """Which clients of a chunk train, and how much."""
 
-  Attributes:
-    ids: [C] int32 positions in the data.
-    steps: [C] int32 local steps.
-    keys: [C] keys of the clients in this round.
-  """
-
-  ids: jax.Array
-  steps: jax.Array
-  keys: jax.Array
+  ids: jax.Array  # [C] int32 positions in the data
+  steps: jax.Array  # [C] int32 local steps
+  keys: jax.Array  # [C] keys of the clients in this round
 
 
 class Terms(NamedTuple):
-  """What clients of a chunk minimize beside their loss; see `Objective`.
+  """What clients of a chunk minimize beside their loss; see `Objective`."""
 
-  Attributes:
-    anchor: [C, ...] what `prox` pulls to; None is the start.
-    prox: [C] float32, adds `prox * |w - anchor|^2` to the loss (Eq. 7), or None.
-    correction: [C, ...] added to every gradient, or None.
-    vary: gives the correction of each step, counted from 0; None leaves it as it is.
-    layers: names of the layers that learn; None is all. The others stay as they are.
-    factors: [C, N_max] float32 of the losses of their examples; None if all are 1.
-    own: what clients do with a batch; None is `local_step`. It minimizes no other term.
-  """
-
-  anchor: Params = None
+  anchor: Params = None  # [C, ...] what `prox` pulls to; None is the start
+  # [C] float32, adds `prox * |w - anchor|^2` to the loss (Eq. 7), or None.
   prox: jax.Array | None = None
-  correction: Params = None
+  correction: Params = None  # [C, ...] added to every gradient, or None
+  # Gives the correction of each step, counted from 0; None leaves it as it is.
   vary: Vary | None = None
+  # Names of the layers that learn; None is all. The others stay as they are.
   layers: Sequence[str] | None = None
+  # [C, N_max] float32 of the losses of their examples; None if all are 1.
   factors: jax.Array | None = None
+  # What clients do with a batch; None is `local_step`. It minimizes no other term.
   own: OwnStep | None = None
 
 
@@ -205,15 +166,9 @@ def train_chunk(
 ) -> Ends:
   """Trains C clients side by side for as long as the longest of them takes.
 
-  Args:
-    local: see `LocalTraining`.
-    data: training split.
-    starts: [C, ...] where each client starts.
-    work: of each client.
-    shared: kernels of one center or two that they start from, which `starts` is
-      without; `terms` must be without anchor and correction if there are any.
-    terms: what they minimize beside their loss.
-    rate: [] float32, see `LocalTraining.rate`.
+  `starts` [C, ...] is where each client starts, without the kernels in `shared`, which
+  are those of one center or two; if there are any, `terms` must be without anchor and
+  correction. For `rate` [] float32, see `LocalTraining.rate`.
   """
   ids, steps, keys = work
   anchor, prox, correction, vary, layers, factors, own = terms

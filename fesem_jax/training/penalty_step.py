@@ -22,11 +22,7 @@ def with_pull(
 ) -> Params:
   """Gradients of the loss with the penalty, from those of the loss alone.
 
-  Args:
-    grads: like `params`.
-    params: w.
-    anchor: a.
-    prox: [] float32 lambda; None is 0.
+  `params` are w, `anchor` is a, and `prox` [] float32 is lambda; None is 0.
   """
   if prox is None:
     return grads
@@ -36,8 +32,6 @@ def with_pull(
 def kept_share(rate: jax.Array | float, prox: jax.Array | None) -> jax.Array | float:
   """What a step of plain SGD leaves of w - a.
 
-  Args:
-    rate: [] float32 eta.
-    prox: [] float32 lambda; None is 0.
+  `rate` [] float32 is eta, and `prox` [] float32 is lambda; None is 0.
   """
   return 1.0 if prox is None else 1 - 2 * rate * prox

@@ -31,15 +31,10 @@ _CALLS = {'jit': 'jaxpr', 'pjit': 'jaxpr', 'closed_call': 'call_jaxpr'}
 
 
 class _Scaled(NamedTuple):
-  """A gradient times a number.
+  """A gradient times a number."""
 
-  Attributes:
-    leaf: position of the gradient among the leaves.
-    factor: that number.
-  """
-
-  leaf: int
-  factor: Any
+  leaf: int  # position of the gradient among the leaves
+  factor: Any  # the number
 
 
 # A number that does not depend on gradients, parameters or state; a `_Scaled` gradient;
@@ -50,9 +45,7 @@ _Value = Any
 def sgd_rate(optimizer: optax.GradientTransformation, params: Params) -> Any:
   """The learning rate [] of an optimizer that is plain SGD; None if it is not.
 
-  Args:
-    optimizer: any Optax optimizer.
-    params: a model's parameters, or their shapes.
+  `params` are a model's parameters, or their shapes.
   """
   like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
   try:
@@ -108,9 +101,7 @@ def variable_rate(
 ) -> jax.Array | float:
   """The rate [] of plain SGD as the traced function reads it; see `hyperparameters`.
 
-  Args:
-    optimizer: one with a `sgd_rate`.
-    params: see `sgd_rate`.
+  The optimizer must have a `sgd_rate` for `params`, or for their shapes.
   """
   ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), params)
   updates, _ = optimizer.update(ones, optimizer.init(ones), ones)
@@ -182,14 +173,10 @@ def of_unit_rate(
 ) -> tuple[Params, jax.Array]:
   """Gradients that were found from the moves of steps of a scheduled length.
 
-  Args:
-    gradients: moves over the steps' number and the optimizer's learning rate.
-    weight: of the clients that have them.
-    rate: [] float32 what the steps' length was multiplied by (`LocalTraining.rate`);
-      None is 1.
-
-  Returns:
-    The gradients, and the weight: 0 where steps had length 0, which tell nothing.
+  `gradients` are moves over the steps' number and the optimizer's learning rate; `rate`
+  [] float32 is what the steps' length was multiplied by (`LocalTraining.rate`), None is
+  1. Returns the gradients, and the weight of the clients that have them: 0 where steps
+  had length 0, which tell nothing.
   """
   if rate is None:
     return gradients, weight

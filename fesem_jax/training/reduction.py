@@ -44,7 +44,6 @@ class Reduction(NamedTuple):
 def mean_of_models(weighting: str) -> Reduction:
   """Adds up the models of clients that all start from one; keeps none of them.
 
-  Args:
-    weighting: see `Trained.weights`.
+  For `weighting`, see `Trained.weights`.
   """
   return Reduction(mean_by=weighting, keep=False)

@@ -24,18 +24,10 @@ def as_sent(
   """The models that clients send back, those of bad ones in place of the trained.
 
   Only layers that the server had sent are sent back, the shared ones of the starts, and
-  of these only such that learn.
+  of these only such that learn, those in `layers`; None is all.
 
-  Args:
-    data: training split.
-    ids: [C] int32 positions in `data`.
-    starts: what the C clients started from.
-    trained: [C, ...] finite models.
-    keys: [C] keys of the clients in this round.
-    layers: names of the layers that learn; None is all.
-
-  Returns:
-    [C, ...] finite models.
+  The clients are at positions `ids` [C] int32 of the data, and `keys` [C] are theirs in
+  this round. The models `trained` [C, ...] and those returned are finite.
   """
   corruption: Any = data.corruption
   if corruption is None or not corruption.of_models or starts.shared is None:

@@ -45,17 +45,12 @@ _BLOCK = 128
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SideBySide:
-  """How clients train side by side on a device.
-
-  Attributes:
-    local: how clients train.
-    kernels: that they keep as changes to a shared start; () if each has its own.
-    count: how many clients, C.
-  """
+  """How clients train side by side on a device."""
 
   local: LocalTraining
+  # That they keep as changes to a shared start; () if each has its own.
   kernels: tuple[Kernel, ...]
-  count: int
+  count: int  # how many clients, C
 
   def group(self, starts: ClientModels) -> jax.Array | None:
     """[S] int32, the centers whose clients are to be neighbors; None if all may be."""
@@ -66,9 +61,8 @@ class SideBySide:
   ) -> tuple[ClientModels, SharedStart]:
     """Takes the shared kernels out of the models that clients side by side start from.
 
-    Args:
-      start: of C clients with one `choice`, or two.
-      exist: [C] bool, False in empty places; of the first one only the choice counts.
+    `start` is that of C clients with one `choice`, or two. `exist` [C] bool is False in
+    empty places; of the first one only the choice counts.
     """
     if not self.kernels:
       return start, NONE
@@ -97,14 +91,9 @@ def choose(
   num_clients: int,
   layers: Sequence[str] | None = None,
 ) -> SideBySide:
-  """Which kernels clients keep as changes, and how many train side by side.
+  """Which kernels clients keep as changes, and how many of S train side by side.
 
-  Args:
-    local: how clients train.
-    start: models that they start from.
-    data: training split.
-    num_clients: S.
-    layers: see `kernels`.
+  `start` has the models that they start from; for `layers`, see `kernels`.
   """
   found = kernels(local, start, data, layers)
   count = side_by_side(local, found, start.shared, num_clients)
@@ -134,13 +123,10 @@ def _time(count: int, weights: Params, on_each: int) -> float:
 def side_by_side(
   local: LocalTraining, kernels: tuple[Kernel, ...], weights: Params, num_clients: int
 ) -> int:
-  """How many clients of a center or two to train side by side on a device, C.
+  """How many of S clients of a center or two to train side by side on a device, C.
 
-  Args:
-    local: how clients train.
-    kernels: that they keep changes to; without any, C is `clients_per_chunk`.
-    weights: [R, ...] models that clients start from.
-    num_clients: S.
+  They keep changes to `kernels`; without any, C is `clients_per_chunk`. `weights`
+  [R, ...] are the models that they start from.
   """
   chosen = local.clients_per_shared_start if kernels else local.clients_per_chunk
   if chosen:
@@ -169,17 +155,10 @@ def kernels(
 ) -> tuple[Kernel, ...]:
   """The dense layers that clients may keep as changes to a shared start.
 
-  Args:
-    local: how clients train.
-    start: models that they start from.
-    data: training split.
-    layers: names of the layers that learn; None is all.
-
-  Returns:
-    None of them unless the local optimizer is plain SGD, the model draws no random
-    numbers in training and `local.shared_start` says so: 'on' takes every dense layer
-    that the clients share and that learns, 'auto' the large ones whose rows stay small
-    beside the kernel.
+  None of them unless the local optimizer is plain SGD, the model draws no random
+  numbers in training and `local.shared_start` says so: 'on' takes every dense layer
+  that the clients share and that learns, 'auto' the large ones whose rows stay small
+  beside the kernel. `layers` are the names of those that learn; None is all.
   """
   model, mode, apply_with = local.model, local.shared_start, local.model.apply_with
   if mode == 'off' or apply_with is None or start.shared is None:
@@ -215,12 +194,7 @@ def _products(
   """The inputs [..., I] of dense layers whose kernel [I, O] one product alone reads.
 
   A kernel that runs twice, is normalized first, or is read elsewhere too (tied weights)
-  is not among them.
-
-  Args:
-    apply_with: of a `Model`.
-    params: shapes of its parameters.
-    batch: shape of what it is applied to.
+  is not among them. `params` and `batch` are the shapes of what `apply_with` takes.
   """
   kernels = {
     path[:-1]: x

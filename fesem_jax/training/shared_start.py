@@ -36,20 +36,13 @@ Loop = Any  # What a loop over local steps carries, a NamedTuple.
 
 
 class SharedStart(NamedTuple):
-  """The kernels that clients side by side start from together; none by default.
-
-  Attributes:
-    kernels: what they are.
-    starts: of each.
-    from_other: [C] bool, the clients that start from the second of two centers; None
-      if all have one.
-    rate: [] float32 learning rate.
-  """
+  """The kernels that clients side by side start from together; none by default."""
 
   kernels: tuple[Kernel, ...] = ()
-  starts: tuple[Start, ...] = ()
+  starts: tuple[Start, ...] = ()  # of each kernel
+  # [C] bool, clients that start from the second of two centers; None if all have one.
   from_other: jax.Array | None = None
-  rate: jax.Array | float = 0.0
+  rate: jax.Array | float = 0.0  # [] float32 learning rate
 
   def no_changes(self, num_clients: int | None) -> tuple[Change, ...]:
     """What clients changed before their first step, [C, ...]; of one if None."""
@@ -112,13 +105,9 @@ class SharedStart(NamedTuple):
   ) -> tuple[Change, ...]:
     """`changes` after one more step of a client.
 
-    Args:
-      changes: so far.
-      rows: of the step.
-      step: [] int32 number of the step, counted from 0.
-      active: [] bool; False changes nothing.
-      rate: [] float32 multiplies the learning rate; None is 1.
-      prox: [] float32 lambda of the penalty lambda |W - W_0|^2, or None.
+    `step` [] int32 is counted from 0; if `active` [] bool is False, nothing changes.
+    `rate` [] float32 multiplies the learning rate; None is 1. `prox` [] float32 is
+    lambda of the penalty lambda |W - W_0|^2, or None.
     """
     of_step = self.rate if rate is None else self.rate * rate
 
@@ -154,14 +143,10 @@ class SharedStart(NamedTuple):
     return jax.lax.fori_loop(0, (count + every - 1) // every, of_block, loop)
 
   def finite(self, changes: tuple[Change, ...], others: jax.Array) -> jax.Array:
-    """Which clients' kernels are finite, by a bound on their entries.
+    """[C] bool: which clients' kernels are finite, by a bound on their entries.
 
-    Args:
-      changes: [C, ...].
-      others: [C] bool, whether the rest of each model is finite.
-
-    Returns:
-      [C] bool. False too where a kernel comes close to what float32 can hold.
+    False too where a kernel comes close to what float32 can hold, and where `others`
+    [C] bool says that the rest of the model is not finite. `changes` are [C, ...].
     """
     most = jnp.finfo(jnp.float32).max / 2
     for start, change in zip(self.starts, changes, strict=True):
@@ -177,10 +162,9 @@ class SharedStart(NamedTuple):
   ) -> Params:
     """Whole local models, [C, ...].
 
-    Args:
-      params: [C, ...] all but these kernels.
-      changes: [C, ...] of these kernels.
-      finite: [C] bool; False leaves a client's kernels as they were at the start.
+    `params` [C, ...] are all but these kernels, and `changes` [C, ...] are of these.
+    Where `finite` [C] bool is False, a client's kernels are left as they were at the
+    start.
     """
     if not self.kernels:
       return params  # Any tree; those with kernels to share are dicts.
@@ -203,16 +187,10 @@ class SharedStart(NamedTuple):
   ) -> ClusterSums:
     """`sums.add_rows` of the local models to the sums of where they started.
 
-    One product for each center, which forms none of the models.
-
-    Args:
-      total: of all centers.
-      params: see `models`.
-      changes: see `models`.
-      finite: see `models`.
-      weights: [C] float32; 0 in empty places.
-      choice: [C] int32 where each started.
-      centers: [K, ...] whole models, the origins of the sums.
+    One product for each center, which forms none of the models. For `params`, `changes`
+    and `finite`, see `models`. `weights` [C] float32 are 0 in empty places, `choice`
+    [C] int32 is where each client started, and `centers` [K, ...] are whole models, the
+    origins of the sums in `total`.
     """
     flat, origins = flatten_dict(total.params), flatten_dict(centers)
     paths = [(*kernel.path, KERNEL) for kernel in self.kernels]

@@ -33,9 +33,7 @@ def check_sums_of_gradients(local: LocalTraining) -> None:
 def of_steps(local: LocalTraining, most: int) -> jax.Array:
   """[most + 1] float32: how far 0, 1, ... local steps lead along a gradient of 1.
 
-  Args:
-    local: how clients train; see `check_sums_of_gradients`.
-    most: see `batching.most_steps`.
+  For `local`, see `check_sums_of_gradients`, and for `most`, `batching.most_steps`.
   """
   return jax.tree.leaves(_of_layers(local, most))[0]
 

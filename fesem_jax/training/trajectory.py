@@ -18,40 +18,24 @@ from fesem_jax.training.shared_start import NONE
 
 
 class Task(NamedTuple):
-  """What a client is to train on in a round, [1, ...] each.
+  """What a client is to train on in a round, [1, ...] each."""
 
-  Attributes:
-    start: the model that it starts from.
-    anchor: what the penalty pulls to; None is the start.
-    penalty: [1] float32, or None.
-    correction: added to every gradient, or None.
-    epochs: [1] int32, or None.
-    factors: [1, N_max] float32 of the losses of its examples, or None.
-    key: [] of the round.
-    end: the model that it ends at, as the whole cohort trains; None if not computed.
-    loss: [] float32 what it then reports.
-  """
-
-  start: Params
-  anchor: Params
-  penalty: jax.Array | None
-  correction: Params
-  epochs: jax.Array | None
-  factors: jax.Array | None
-  key: jax.Array
-  end: Params
-  loss: jax.Array | None
+  start: Params  # the model that it starts from
+  anchor: Params  # what the penalty pulls to; None is the start
+  penalty: jax.Array | None  # [1] float32
+  correction: Params  # added to every gradient, or None
+  epochs: jax.Array | None  # [1] int32
+  factors: jax.Array | None  # [1, N_max] float32 of the losses of its examples
+  key: jax.Array  # [] of the round
+  end: Params  # where it ends, as the whole cohort trains; None if not computed
+  loss: jax.Array | None  # [] float32 what it then reports
 
 
 def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Task:
-  """What one client of a cohort is to train on.
+  """What the client at place `row` [1] int32 of a cohort is to train on.
 
-  Args:
-    call: of `train_cohort`.
-    data: training split.
-    row: [1] int32 place of the client in the cohort.
-    whole: whether to train the whole cohort too, which gives the end as the round's
-      arithmetic does; all local models then exist at once.
+  `whole` trains the whole cohort too, which gives the end as the round's arithmetic
+  does; all local models then exist at once.
   """
   objective, one = call.objective, Cohort(row, everyone=False)
 
@@ -83,38 +67,24 @@ def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Tas
 
 
 class Steps(NamedTuple):
-  """A client's local training by step; those that it does not take are 0.
+  """A client's local training by step; those that it does not take are 0."""
 
-  Attributes:
-    loss: [T] float32 mean loss of the step's batch, before the step.
-    gradient: [T] float32 L2 norm of that loss's gradient.
-    distance: [T] float32 L2 distance from the start, after the step.
-    finite: [T] bool whether all parameters are finite after the step.
-    taken: [] int32 steps.
-    start: the model that it starts from.
-    end: the model after the last step, finite or not.
-  """
-
-  loss: jax.Array
-  gradient: jax.Array
-  distance: jax.Array
-  finite: jax.Array
-  taken: jax.Array
-  start: Params
-  end: Params
+  loss: jax.Array  # [T] float32 mean loss of the step's batch, before the step
+  gradient: jax.Array  # [T] float32 L2 norm of that loss's gradient
+  distance: jax.Array  # [T] float32 L2 distance from the start, after the step
+  finite: jax.Array  # [T] bool whether all parameters are finite after the step
+  taken: jax.Array  # [] int32 steps
+  start: Params  # the model that it starts from
+  end: Params  # the model after the last step, finite or not
 
 
 def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> Steps:
   """Trains a client again, and measures each step.
 
-  The same client trains in all places of a chunk, so that each step is computed as it
-  was beside others.
-
-  Args:
-    call: of `train_cohort`, of which only what is no array is used.
-    task: see `Task`.
-    data: training split of this client alone, of the `max_examples` of all.
-    width: clients side by side in the round.
+  The same client trains in all places of a chunk, as many as `width` in the round, so
+  that each step is computed as it was beside others. Of `call`, only what is no array
+  is used; `data` is the training split of this client alone, with the `max_examples` of
+  all.
   """
   local, layers = call.local, call.objective.layers
   ids, alone = jnp.zeros(width, jnp.int32), width == 1

@@ -13,8 +13,7 @@ MAX_CLASSES = 2**20
 def numbers(values: Any, where: str, what: str) -> np.ndarray:
   """Parsed JSON as a float64 array.
 
-  Raises:
-    UserError: if it holds anything but numbers, or rows of different lengths.
+  Raises `UserError` if it holds anything but numbers, or rows of different lengths.
   """
   try:
     array = np.asarray(values)
@@ -26,16 +25,11 @@ def numbers(values: Any, where: str, what: str) -> np.ndarray:
 
 
 def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
-  """Labels of a classifier: [N] int32 in 0..L-1.
+  """Labels of a classifier: [N] int32 in 0..L-1, where L is `num_classes` if known.
 
-  Args:
-    y: one whole number for each example, of any dtype.
-    where: source file or argument, for error messages.
-    num_classes: L, if known.
-
-  Raises:
-    UserError: if they are anything else, such as targets of a regression or several
-      labels per example.
+  `y` has one whole number for each example, of any dtype. Raises `UserError`, naming
+  the file or argument `where`, if they are anything else, such as targets of a
+  regression or several labels per example.
   """
   numbered = numbers(y, where, 'labels')
   if numbered.ndim != 1 or not _are_whole(numbered, 0):
@@ -63,15 +57,10 @@ def _below(
 
 
 def targets(y: Any, where: str, num_targets: int | None) -> np.ndarray:
-  """Targets of a regression: [N, D] float32.
+  """Targets of a regression: [N, D] float32, where D is `num_targets` if known.
 
-  Args:
-    y: [N] or [N, D] numbers, of any dtype.
-    where: source file or argument, for error messages.
-    num_targets: D, if known.
-
-  Raises:
-    UserError: if they are anything else, or not finite.
+  `y` has [N] or [N, D] numbers, of any dtype. Raises `UserError`, naming the file or
+  argument `where`, if they are anything else, or not finite.
   """
   numbered = numbers(y, where, 'targets')
   if numbered.ndim == 1:
@@ -95,13 +84,8 @@ def targets(y: Any, where: str, num_targets: int | None) -> np.ndarray:
 def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:
   """Next tokens of sequences: [N, S] int32 in 0..L-1, or -1 for no token.
 
-  Args:
-    y: [N, S] whole numbers, of any dtype.
-    where: source file or argument, for error messages.
-    num_tokens: L, if known.
-
-  Raises:
-    UserError: if they are anything else.
+  `y` has [N, S] whole numbers, of any dtype; L is `num_tokens` if known. Raises
+  `UserError`, naming the file or argument `where`, if they are anything else.
   """
   numbered = numbers(y, where, 'tokens')
   if numbered.ndim != 2 or not _are_whole(numbered, -1):

@@ -16,15 +16,11 @@ from fesem_jax.utils.errors import UserError
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
   """Opens a new file for writing that replaces `path` when it is complete.
 
-  The file is in the folder of `path`, with a random new name
+  The file is in the folder of `path`, which must exist, with a random new name
   (`.NAME.RANDOM.partial`), so an existing link is never followed. If `path` is a link,
   the link is replaced and not its target. The attribute `name` of the file is its path.
-
-  Args:
-    path: to write or replace; its folder must exist.
-
-  Raises:
-    UserError: if it cannot be written, e.g. on a full disk; `path` does not change.
+  Raises `UserError` if it cannot be written, e.g. on a full disk; `path` does not
+  change.
   """
   # Names have at most 255 bytes, and characters at most 4.
   partial = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(8)}.partial')

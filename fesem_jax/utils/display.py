@@ -16,14 +16,9 @@ _MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 
 
 def printable(value: object, limit: int = 40) -> str:
-  """A value as one line of printable characters.
+  """A value, converted by `str`, as one line of at most `limit` printable characters.
 
-  Args:
-    value: anything, converted by `str`.
-    limit: maximum number of characters; longer text loses its middle.
-
-  Returns:
-    At most `limit` characters.
+  Longer text loses its middle.
   """
   text = str(value)
   if len(text) > limit:

@@ -31,15 +31,13 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
 def interruptible() -> Iterator[Callable[[], bool]]:
   """Defers the first Ctrl-C; a second one interrupts immediately.
 
-  Yields:
-    A function that returns whether Ctrl-C was pressed. It is always False outside the
-    main thread, since only the main thread receives signals.
+  Yields a function that returns whether Ctrl-C was pressed. It is always False outside
+  the main thread, since only the main thread receives signals.
   """
   requested, speaks = False, processes.is_first()
 
   def request(signum: int, frame: Any) -> None:
     nonlocal requested
-    del signum, frame
     requested = True
     signal.signal(signal.SIGINT, before)
     if speaks:

@@ -19,10 +19,9 @@ _SHOWN = contextvars.ContextVar[Display]('shown', default=_NOTHING)
 def shown(progress: bool | None, what: str = '') -> Iterator[None]:
   """Shows the progress of a block on standard error.
 
-  Args:
-    progress: False shows nothing; None shows a panel on a terminal, and elsewhere lines
-      on operations that take long; True shows lines on all operations there.
-    what: the operation of the block, if it is a single one; see `waiting_for`.
+  If `progress` is False, it shows nothing; None shows a panel on a terminal, and
+  elsewhere lines on operations that take long; True shows lines on all operations
+  there. `what` is the operation of the block, if it is a single one; see `waiting_for`.
   """
   display = Display()
   if progress is not False and sys.stderr.isatty():
@@ -58,9 +57,7 @@ def within_a_round(what: str) -> contextlib.AbstractContextManager[None]:
 class Lines(Display):
   """Progress as lines, for a log.
 
-  Args:
-    long: seconds after which a wait gets a line.
-    every: seconds between lines on rounds.
+  A wait gets a line after `long` seconds; lines on rounds are `every` seconds apart.
   """
 
   def __init__(self, long: float, every: float):

@@ -20,8 +20,7 @@ _A_SECOND = 4  # Refreshes per second.
 class Panel(Display):
   """Live lines: pending operations, a progress bar and the last round's metrics.
 
-  Args:
-    long: seconds after which a wait leaves a permanent line.
+  A wait leaves a permanent line after `long` seconds.
   """
 
   def __init__(self, long: float):

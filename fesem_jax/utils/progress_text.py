@@ -5,19 +5,12 @@ from typing import NamedTuple
 
 
 class Rounds(NamedTuple):
-  """Progress of the rounds of a run.
+  """Progress of the rounds of a run."""
 
-  Attributes:
-    done: finished rounds.
-    total: all rounds.
-    figures: metrics of the last round, as text.
-    left: seconds until the last round, or None.
-  """
-
-  done: int
-  total: int
-  figures: str = ''
-  left: float | None = None
+  done: int  # finished rounds
+  total: int  # all rounds
+  figures: str = ''  # metrics of the last round
+  left: float | None = None  # seconds until the last round, or None
 
 
 def duration(seconds: float) -> str:

@@ -45,9 +45,8 @@ def reading(where: object) -> Iterator[None]:
 class BoundedReader:
   """A binary file, gzipped or not, that never expands beyond the bounds above.
 
-  Raises:
-    UserError: on opening, if it cannot be read; on reading, if it is damaged or
-      expands too much.
+  Raises `UserError` on opening, if it cannot be read, and on reading, if it is damaged
+  or expands too much.
   """
 
   def __init__(self, path: pathlib.Path):
@@ -107,14 +106,10 @@ def check_pixels(size: tuple[int, int], where: object) -> None:
 def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]:
   """The arrays of an .npz file.
 
-  Args:
-    path: of the file.
-    stored: names of arrays that stay in the file, as `StoredRows`, unless they are
-      compressed; such a file may be replaced, but not modified.
-
-  Raises:
-    UserError: if it is damaged, expands beyond the bounds, or holds pickled
-      objects, which are never unpickled.
+  Arrays named in `stored` stay in the file, as `StoredRows`, unless they are
+  compressed; such a file may be replaced, but not modified. Raises `UserError` if it is
+  damaged, expands beyond the bounds, or holds pickled objects, which are never
+  unpickled.
   """
   # Opened once, as it may be replaced between two openings.
   with reading(path), path.open('rb') as file, zipfile.ZipFile(file) as archive:

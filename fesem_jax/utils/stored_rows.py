@@ -108,11 +108,7 @@ def changed(x: Rows, change: Callable[[np.ndarray], np.ndarray]) -> Rows:
 
 
 def blocks(x: Rows) -> Iterator[tuple[int, np.ndarray]]:
-  """All rows in blocks of limited size.
-
-  Yields:
-    Number of the first row, and the rows.
-  """
+  """All rows in blocks of limited size: number of the first row, and the rows."""
   on_each = max(1, _BLOCK_BYTES // max(1, x.nbytes // max(1, len(x))))
   for first in range(0, len(x), on_each):
     yield first, x[first : first + on_each]
@@ -129,14 +125,10 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def mapped(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> np.ndarray:
   """An array of an .npz file, mapped into memory.
 
-  Args:
-    file: opened for reading; it may be replaced afterwards, but not modified.
-    archive: the same file, opened as a zip archive.
-    name: of the array, which is stored without compression.
-
-  Raises:
-    ValueError: if it holds Python objects, or if its length differs from its header.
-    zipfile.BadZipFile: if its checksum is wrong.
+  `file`, opened for reading, may be replaced afterwards, but not modified; `archive` is
+  the same file, opened as a zip archive, which has the array `name` without
+  compression. Raises `ValueError` if the array holds Python objects, or if its length
+  differs from its header, and `zipfile.BadZipFile` if its checksum is wrong.
   """
   member = archive.getinfo(f'{name}.npy')
   with archive.open(member) as held:

@@ -22,9 +22,7 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
   """Lines of cells, each column as wide as its widest cell.
 
-  Args:
-    rows: of cells, the head first.
-    left: numbers of the left-aligned columns.
+  The head comes first in `rows`; `left` are numbers of the left-aligned columns.
   """
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   return [

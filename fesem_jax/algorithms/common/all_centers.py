@@ -10,21 +10,15 @@ from fesem_jax.core.local_training import LocalTraining
 def all_centers_sent(
   local: LocalTraining, num_clusters: int, variant: str, start: RandomCenters
 ) -> traffic.Traffic:
-  """Traffic of clients that receive all centers and choose among them.
+  """Traffic of clients that receive all K centers and choose among them.
 
-  One draw of the first centers is compared with none, so that no loss is sent for it.
-
-  Args:
-    local: how clients train.
-    num_clusters: K.
-    variant: 'model' if clients send models, 'gradient' if gradients.
-    start: how the first centers are drawn and tried.
+  Clients send models if `variant` is 'model', gradients if it is 'gradient'. One draw
+  of the first centers is compared with none, so that no loss is sent for it.
   """
   size = traffic.bytes_of_model(local)
   all_of_them, answer = num_clusters * size, size + traffic.NUMBER
 
   def of_round(known, drawn):
-    del known
     chosen_before = drawn.hold & ~np.asarray(drawn.by_loss)
     down = np.where(chosen_before, size, all_of_them)
     return traffic.Sent(down, answer, np.where(chosen_before, 0, num_clusters))

@@ -22,18 +22,13 @@ from fesem_jax.training.cohort import train_cohort
 
 
 class Rule(NamedTuple):
-  """How clients are described, and which clusters are alike.
-
-  Attributes:
-    local: how clients train.
-    epochs: local epochs from the anchor, whose change describes a client; 0 takes the
-      gradient of its whole loss there.
-    threshold: tau, the least cosine of clusters that merge.
-  """
+  """How clients are described, and which clusters are alike."""
 
   local: LocalTraining
+  # Local epochs from the anchor, whose change describes a client; 0 takes the gradient
+  # of its whole loss there.
   epochs: int
-  threshold: float
+  threshold: float  # tau, the least cosine of clusters that merge
 
   def describe(
     self,
@@ -61,23 +56,14 @@ class Rule(NamedTuple):
 
 
 class AnchoredClusters(NamedTuple):
-  """Clusters of the clients that have taken part.
+  """Clusters of the clients that have taken part."""
 
-  Attributes:
-    assignment: [M] int32; K of clients that have yet to join.
-    joined: [M] bool, clients that are in a cluster.
-    gradients: [M, ...] what describes clients; 0 of those that have yet to join.
-    anchor: [1, ...] a random model.
-    sizes: [K] int32 clients of each cluster.
-    number: [] int32 how many clusters there are; more than K where some lacked one.
-  """
-
-  assignment: jax.Array
-  joined: jax.Array
-  gradients: Params
-  anchor: Params
-  sizes: jax.Array
-  number: jax.Array
+  assignment: jax.Array  # [M] int32; K of clients that have yet to join
+  joined: jax.Array  # [M] bool, clients that are in a cluster
+  gradients: Params  # [M, ...] what describes clients; 0 of those that have yet to join
+  anchor: Params  # [1, ...] a random model
+  sizes: jax.Array  # [K] int32 clients of each cluster
+  number: jax.Array  # [] int32 number of clusters; more than K where some lacked one
 
   @property
   def most(self) -> int:
@@ -88,14 +74,7 @@ class AnchoredClusters(NamedTuple):
 def no_clusters(
   local: LocalTraining, data: FederatedData, key: jax.Array, most: int
 ) -> AnchoredClusters:
-  """Nobody has taken part.
-
-  Args:
-    local: how clients train.
-    data: training split.
-    key: of the run's start.
-    most: K.
-  """
+  """The clusters before anybody has taken part; `most` is K."""
   anchor = tree.expand(local.model.init(prng_streams.fold(key, prng_streams.DRAWS)))
   zeros = jax.tree.map(lambda a: jnp.zeros((data.num_clients, *a.shape[1:])), anchor)
   return AnchoredClusters(
@@ -118,17 +97,9 @@ def with_new_clients(
 ) -> tuple[AnchoredClusters, jax.Array]:
   """Lets new clients begin clusters, and merges clusters; see `merge_similar`.
 
-  Args:
-    rule: see `Rule`.
-    old: the clusters so far.
-    data: training split.
-    cohort: S clients.
-    new: [S] bool, those that have yet to join. One whose description is not finite, or
-      0, joins another time.
-    key: of the round.
-
-  Returns:
-    The clusters, and [K] bool which of them have new clients alone.
+  `new` [S] bool are those that have yet to join. One whose description is not finite,
+  or 0, joins another time. Returns the clusters, and [K] bool which of them have new
+  clients alone.
   """
   mesh, most = rule.local.mesh, old.most
   found = rule.describe(old.anchor, data, cohort, new, key)
@@ -150,16 +121,10 @@ def with_new_clients(
 def most_similar(
   rule: Rule, clusters: AnchoredClusters, data: FederatedData
 ) -> jax.Array:
-  """The cluster that each of some clients would join.
+  """[N] int32: the cluster that each of the N clients of `data` would join.
 
-  Args:
-    rule: see `Rule`.
-    clusters: of clients that have taken part.
-    data: training split of N clients, these or others.
-
-  Returns:
-    [N] int32; K of clients whose cosine with the mean of each cluster is less than the
-    threshold.
+  It is K for clients whose cosine with the mean of each cluster is less than the
+  threshold. The N clients may be others than those in `clusters`.
   """
   anchor, most, counts = clusters.anchor, clusters.most, data.sizes() > 0
   key = jax.random.key(0)

@@ -100,9 +100,8 @@ def split_clusters(
 def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
   """[n] bool: which clients are not in the first one's part.
 
-  Args:
-    similarity: [n, n] cosine similarities, n >= 2.
-    linkage: a key of `_LINKAGES`.
+  `similarity` [n, n] are cosine similarities, n >= 2; `linkage` is a key of
+  `_LINKAGES`.
   """
   from scipy.cluster import hierarchy  # Slow to import.
   from scipy.spatial.distance import squareform

@@ -17,7 +17,6 @@ MAX_CLUSTERS = 10_000
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
   """The `deployed` of a method whose clients use the center they are assigned to."""
-  del data
   return ClientModels(state.centers, state.assignment)
 
 
@@ -82,10 +81,7 @@ def sizes_of(
 ) -> jax.Array:
   """[K] int32 clients of each cluster; clients without examples do not count.
 
-  Args:
-    assignment: [M] int32; K of clients in none.
-    num_clusters: K.
-    data: training split.
+  `assignment` [M] int32 is K for clients in none.
   """
   members = jax.nn.one_hot(assignment, num_clusters, dtype=jnp.int32)
   return (members * (data.sizes() > 0)[:, None]).sum(axis=0)
@@ -94,11 +90,8 @@ def sizes_of(
 def reassigned(found: Clusters, before: np.ndarray, after: Any) -> Clusters:
   """A round's report where `Algorithm.between` moved clients.
 
-  Args:
-    found: what the round reported.
-    before: [M] int32 assignment that the round left, of all clients that exist and
-      others that do not move.
-    after: [M] int32 assignment after the decision.
+  `before` [M] int32 is the assignment that the round left, of all clients that exist
+  and others that do not move; `after` [M] int32 is that after the decision.
   """
   moved = after != before
   gained, lost = (

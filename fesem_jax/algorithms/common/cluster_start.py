@@ -56,17 +56,11 @@ class ClusterStart:
 
 
 class FirstClusters(NamedTuple):
-  """Where the first round goes on from.
+  """Where the first round goes on from."""
 
-  Attributes:
-    centers: [K, ...].
-    assignment: [M] int32; K of clients outside of the first cohort.
-    client_params: [M, ...], or None if they are not kept.
-  """
-
-  centers: Params
-  assignment: jax.Array
-  client_params: Params
+  centers: Params  # [K, ...]
+  assignment: jax.Array  # [M] int32; K of clients outside of the first cohort
+  client_params: Params  # [M, ...], or None if they are not kept
 
 
 def first_clusters(
@@ -79,20 +73,11 @@ def first_clusters(
   client_state: str,
   cohort: Cohort | None = None,
 ) -> FirstClusters:
-  """Makes the first clusters and centers.
+  """Makes the first clusters and centers of a cohort; None takes all clients.
 
-  Args:
-    local: how clients train.
-    data: training split.
-    key: of the start.
-    num_clusters: K.
-    start: how.
-    steps: the E-step, which says what is compared, and the M-step.
-    client_state: whether and where the models of all clients are kept; see `fesem`.
-    cohort: the clients that take part; None is all of them.
-
-  Raises:
-    UserError: if there are more clusters than clients.
+  The E-step of `steps` says what is compared; `client_state` says whether and where the
+  models of all clients are kept, see `fesem`. Raises `UserError` if there are more
+  clusters than clients.
   """
   check_num_clusters(num_clusters, data)
   most, count = start.clients, data.num_clients

@@ -81,52 +81,35 @@ class MStep:
 
 
 class Known(NamedTuple):
-  """What the E-step wants to know of the centers, made once a round.
+  """What the E-step wants to know of the centers, made once a round."""
 
-  Attributes:
-    centers: see `ModelComparison.known`.
-    hold: [] bool, whether clients keep the clusters that they start from; None if no
-      round is so.
-  """
-
-  centers: Any
+  centers: Any  # see `ModelComparison.known`
+  # [] bool, whether clients keep the clusters that they start from; None if never.
   hold: jax.Array | None
 
 
 class Assigned(NamedTuple):
-  """The E-step's outcome for a chunk.
+  """The E-step's outcome for a chunk."""
 
-  Attributes:
-    cluster: [C] int32 new cluster of each client.
-    distance: [C] float32 squared distance of all parameters to the old center.
-    models: [C, ...] as they are averaged.
-  """
-
-  cluster: jax.Array
+  cluster: jax.Array  # [C] int32 new cluster of each client
+  # [C] float32 squared distance of all parameters to that cluster's center before the
+  # M-step.
   distance: jax.Array
-  models: Params
+  models: Params  # [C, ...] as they are averaged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EMSteps:
-  """The E-step and the M-step of a run.
-
-  Attributes:
-    e_step: how clients are assigned.
-    m_step: what becomes of centers.
-    compare: what of the models is compared.
-  """
+  """The E-step and the M-step of a run."""
 
   e_step: EStep
   m_step: MStep
-  compare: ModelComparison
+  compare: ModelComparison  # what of the models is compared
 
   def reduction(self, centers: Params, hold: jax.Array | None) -> Reduction:
     """`Reduction` but for `fold`, and for what is kept.
 
-    Args:
-      centers: [K, ...] of the round.
-      hold: see `Known`.
+    `centers` [K, ...] are those of the round; for `hold` see `Known`.
     """
     return Reduction(
       sums=em.Sums.zeros(centers, self.m_step.track_objective),

@@ -40,17 +40,8 @@ def train_and_choose(
   Losses are divided by K, as a client that does not yet know its cluster counts for
   each with the weight 1 / K. All models visit a client's examples in one order. A model
   that fails on a client is not chosen by it; a center without clients stays as it is.
-
-  Args:
-    local: how clients train.
-    data: training split.
-    cohort: S clients.
-    key: of the run's start.
-    num_clusters: K.
-    weighting: of clients in the means; see `Trained.weights`.
-
-  Returns:
-    `Start`, without seeds and what k-means compared.
+  `weighting` is that of clients in the means, see `Trained.weights`. The `Start` has
+  neither seeds nor what k-means compared.
   """
   own_key = prng_streams.fold(key, prng_streams.DRAWS)
   models = random_models(local, own_key, num_clusters)

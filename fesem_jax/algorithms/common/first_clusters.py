@@ -30,24 +30,17 @@ _ALL = by_weights()
 
 
 class Start(NamedTuple):
-  """Clusters of clients that trained from a common start.
+  """Clusters of clients that trained from a common start."""
 
-  Attributes:
-    assignment: [S] int32.
-    seeds: [K, ...] centers of the k-means, of the compared part of the models.
-    centers: [K, ...] mean of each cluster's clients.
-    trained: the clients after that training; its `params` are None unless kept.
-    models: [S, ...] their models as they are averaged, see `ModelComparison`; None
-      unless kept on the devices.
-    compared: [S, ...] what k-means compared: parts of the models, with their units in
-      one order; None unless kept, or where k-means saw a sample.
-  """
-
-  assignment: jax.Array
-  seeds: Params
-  centers: Params
-  trained: Trained
+  assignment: jax.Array  # [S] int32
+  seeds: Params  # [K, ...] centers of the k-means, of the compared part of the models
+  centers: Params  # [K, ...] mean of each cluster's clients
+  trained: Trained  # the clients after that training; its `params` are None unless kept
+  # [S, ...] their models as they are averaged, see `ModelComparison`; None unless kept
+  # on the devices.
   models: Params
+  # [S, ...] what k-means compared: parts of the models, with their units in one order;
+  # None unless kept, or where k-means saw a sample.
   compared: Params
 
 
@@ -91,12 +84,8 @@ def random_start(
 ) -> ClientModels:
   """Random models of all clients before their first training.
 
-  Args:
-    local: how clients train.
-    data: training split.
-    key: of the run's start.
-    init_models: 'random', one for each client, of its id; else one for all (Section
-      6.1.4).
+  If `init_models` is 'random', each client has one of its own, of its id; else there is
+  one for all (Section 6.1.4).
   """
   key = prng_streams.fold(key, prng_streams.MODEL)
   if init_models != 'random':
@@ -118,17 +107,9 @@ def train_and_cluster(
   """Clients train from starts that are alike, then k-means (Section 6.1.4).
 
   With more than `how.max_clients` clients, k-means sees a random sample; all clients
-  then go to the nearest of its centers.
-
-  Args:
-    local: how clients train.
-    starts: of all M clients; see `random_start`.
-    data: training split.
-    cohort: S clients.
-    key: decides the seeds, and the order of examples unless `train_key` does.
-    num_clusters: K.
-    how: the clustering.
-    train_key: of the training, where that is a round's.
+  then go to the nearest of its centers. `starts` are those of all M clients, see
+  `random_start`. `key` decides the seeds, and the order of examples unless `train_key`
+  does, which is given where the training is a round's.
   """
   if train_key is None:
     train_key = prng_streams.fold(key, prng_streams.LOCAL)
@@ -199,14 +180,8 @@ def _until_settled(
 ) -> Trained:
   """Repeats the training of all clients; see `Clustering.tolerance`.
 
-  Args:
-    local: how clients train.
-    first: the clients after the first training, which have sent nothing yet.
-    starts: where they started.
-    data: training split.
-    cohort: S clients.
-    key: of the first training.
-    tolerance: of the mean training loss.
+  `first` are the clients after the first training, from `starts` and with `key`, which
+  have sent nothing yet.
   """
 
   def falling(loop):

@@ -34,7 +34,6 @@ def init(
   """The `init` of a method that starts from one random model."""
 
   def init(key, data):
-    del data
     params = tree.expand(local.model.init(key))
     return GlobalState(params, server_optimizers.init(optimizer, params))
 
@@ -43,22 +42,16 @@ def init(
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
   """The `deployed` of a method whose clients all use `state.params`."""
-  del data
   return ClientModels(state.params)
 
 
 class Averaging(NamedTuple):
-  """What the server makes of its clients' models.
+  """What the server makes of its clients' models."""
 
-  Attributes:
-    weighting: of clients in the mean; see `Trained.weights`.
-    optimizer: moves the model along their mean change; None takes the mean.
-    aggregation: rule in place of the mean.
-  """
-
-  weighting: str = 'by_examples'
+  weighting: str = 'by_examples'  # of clients in the mean; see `Trained.weights`
+  # Moves the model along their mean change; None takes the mean.
   optimizer: ServerOptimizer = None
-  aggregation: Aggregation = Aggregation()
+  aggregation: Aggregation = Aggregation()  # rule in place of the mean
 
 
 def train(
@@ -86,17 +79,8 @@ def train_and_average(
 ) -> tuple[GlobalState, Trained]:
   """Trains the cohort from one model and moves it to, or towards, their mean.
 
-  Args:
-    local: how clients train.
-    state: a `GlobalState`; it stays as it is if no client's update counts.
-    data: training split.
-    cohort: S clients.
-    key: key of this round.
-    averaging: what the server does.
-    train: see `Algorithm`.
-
-  Returns:
-    The new state, and what training reports.
+  `state` is a `GlobalState`, which stays as it is if no client's update counts; `train`
+  is that of an `Algorithm`. Returns the new state, and what training reports.
   """
   rule, old = averaging.aggregation.in_place_of_mean(), state.params
   reduction = mean_of_models(averaging.weighting) if rule is None else Reduction()

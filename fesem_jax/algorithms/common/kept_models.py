@@ -43,14 +43,8 @@ def room_for_models(
 ) -> Params:
   """Where the cohort's new models are put: in the old ones' memory, or the host's.
 
-  Args:
-    state: with `client_params` [M, ...] and `centers` [K, ...].
-    cohort: S clients.
-    client_state: see `fesem`.
-    mesh: the devices.
-
-  Returns:
-    [S, ...] to overwrite, or None.
+  The state has `client_params` [M, ...] and `centers` [K, ...]; `client_state` is that
+  of `fesem`. Returns [S, ...] to overwrite, or None.
   """
   if cohort.everyone:
     return state.client_params

@@ -19,7 +19,6 @@ from fesem_jax.training.trained import Trained
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
   """The `deployed` of a method whose clients mix all centers."""
-  del data
   return ClientModels(state.centers, mixture=state.mixture)
 
 
@@ -61,21 +60,13 @@ def train(
 ) -> tuple[Params, Trained]:
   """Every client trains every center on its weighted loss; centers become the means.
 
-  The centers take their turns in one compiled loop. All visit a client's examples in
-  the same order.
+  The centers [K, ...] take their turns in one compiled loop. All visit a client's
+  examples in the same order. `shares` [S, K, N_max] float32 are the weights q_s(k) of
+  the examples' losses; `weighting` is that of clients in the means, see
+  `Trained.weights`.
 
-  Args:
-    local: how clients train.
-    centers: [K, ...].
-    shares: [S, K, N_max] float32 weights q_s(k) of the examples' losses.
-    data: training split.
-    cohort: S clients.
-    key: key of this round.
-    weighting: of clients in the means; see `Trained.weights`.
-
-  Returns:
-    The new centers, and what training reports of each client, of its local models
-    together: the sums of their losses and steps, and whether all are finite.
+  Returns the new centers, and what training reports of each client, of its local models
+  together: the sums of their losses and steps, and whether all are finite.
   """
 
   def of_center(own: Any) -> Trained:

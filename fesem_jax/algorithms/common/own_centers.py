@@ -32,16 +32,9 @@ def train_from_own(
 ) -> Trained:
   """Trains each client from its center, and adds up the models of each center.
 
-  Args:
-    local: how clients train.
-    starts: centers [K, ...], and the choice [S] of the cohort's clients.
-    data: training split.
-    cohort: S clients.
-    key: of the round.
-    weighting: of the clients in the sums; see `Trained.weights`.
-
-  Returns:
-    `Trained` without local models, whose `sums` are `em.Sums` about the centers.
+  `starts` are centers [K, ...], and the choice [S] of the cohort's clients; `weighting`
+  is theirs in the sums, see `Trained.weights`. Returns `Trained` without local models,
+  whose `sums` are `em.Sums` about the centers.
   """
   reduction = sums_of_own(starts.shared, weighting)
   return train_cohort(local, starts, data, cohort, key, reduction=reduction)
@@ -56,19 +49,12 @@ def train_and_average(
   key: jax.Array,
   weighting: str,
 ) -> tuple[Params, Trained, RoundInfo]:
-  """Trains all clients from their centers, which become the means of their models.
+  """Trains all M clients from their centers, which become the means of their models.
 
-  Args:
-    local: how clients train.
-    starts: centers [K, ...] and the choice [M] of each client.
-    before: [M] int32 choice in the round before.
-    data: training split.
-    cohort: all M clients.
-    key: of the round.
-    weighting: of the clients in means, see `Trained.weights`.
-
-  Returns:
-    The new centers, what became of the clients, and the round's report.
+  `starts` are centers [K, ...] and the choice [M] of each client, `before` [M] int32
+  the choices in the round before; `weighting` is that of clients in means, see
+  `Trained.weights`. Returns the new centers, what became of the clients, and the
+  round's report.
   """
   old = starts.shared
   assert starts.choice is not None

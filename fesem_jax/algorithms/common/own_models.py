@@ -14,7 +14,6 @@ from fesem_jax.utils.errors import check_choice
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
   """The `deployed` of a method whose clients use their models `client_params`."""
-  del data
   return ClientModels(own=state.client_params)
 
 
@@ -26,17 +25,10 @@ def check_client_state(client_state: str) -> None:
 def repeat(
   local: LocalTraining, model: Params, num_clients: int, client_state: str
 ) -> Any:
-  """A stack of equal models, one for each client.
+  """A stack [M, ...] of equal models, one for each client, split over the devices.
 
-  Args:
-    local: how clients train, and on which devices.
-    model: one model, without a leading axis.
-    num_clients: M.
-    client_state: 'stacked' keeps them on the devices, 'offloaded' in the memory of
-      their host.
-
-  Returns:
-    [M, ...], split over the devices; an `offloading.Offloaded` if in the host's memory.
+  `model` has no leading axis. If `client_state` is 'stacked', the models are on the
+  devices; if 'offloaded', in the memory of their host, as an `offloading.Offloaded`.
   """
   if client_state == 'offloaded':
     return offloading.repeat(model, num_clients, local.mesh)
@@ -46,11 +38,8 @@ def repeat(
 def kept(state: Any, cohort: Cohort, counts: jax.Array, **found: jax.Array) -> Any:
   """The state with what a round found of its clients.
 
-  Args:
-    state: with fields [M, ...].
-    cohort: S clients.
-    counts: [S] bool, of whom it is kept; all others keep what they have.
-    **found: field -> [S, ...].
+  `found` has [S, ...] for some fields [M, ...] of the state. Clients where `counts` [S]
+  bool is False keep what they have.
   """
 
   def put(name: str, new: jax.Array) -> jax.Array:

@@ -71,7 +71,6 @@ def init(
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
   """The `deployed` of such a method."""
-  del data
   return ClientModels(shared=state.body, own=state.heads)
 
 

@@ -62,13 +62,7 @@ def best_centers(
 ) -> Params:
   """The centers [K, ...] of the best draw, after the rounds it was tried for.
 
-  Args:
-    local: how clients train.
-    data: training split.
-    key: of the start.
-    num_clusters: K.
-    start: how many draws are made, and how they are tried.
-    one_round: of the method, without dropped clients.
+  `one_round` is a round of the method, without dropped clients.
   """
   sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
   sample = sample_clients(sample_key, data, start.clients, local.mesh)
@@ -91,11 +85,9 @@ def best_centers(
 def _best_of(
   attempt: Callable[[jax.Array], tuple[jax.Array, Params]], keys: jax.Array
 ) -> Params:
-  """The centers of least loss of several attempts, of equal ones the last.
+  """The centers [K, ...] of least loss of several attempts, of equal ones the last.
 
-  Args:
-    attempt: key -> its loss [] float32 and its centers [K, ...].
-    keys: one for each attempt.
+  `attempt` takes one of the keys and gives its loss [] float32 and its centers.
   """
 
   def better(best, key):

@@ -45,17 +45,11 @@ def draw_for_centers(
   """Draws clients for each center, in proportion to weights, without replacement.
 
   The largest of log weight + Gumbel noise are such a draw (Plackett-Luce). It does not
-  depend on the order of the clients.
+  depend on the order of the clients. Each center gets `count` clients, or all of a
+  positive weight if these are fewer; clients whose weight in `weights` [S, K] float32
+  is 0 are never drawn.
 
-  Args:
-    key: of the round.
-    data: training split.
-    cohort: S clients.
-    weights: [S, K] float32; clients of weight 0 are never drawn.
-    count: clients for each center, or all of a positive weight if these are fewer.
-
-  Returns:
-    [S, K] float32, 1 for clients that are drawn and 0 for all others.
+  Returns [S, K] float32, 1 for clients that are drawn and 0 for all others.
   """
   keys = client_keys(key, data, jnp.asarray(cohort.ids))
 
@@ -99,10 +93,7 @@ def all_centers_and_weights(
 ) -> traffic.Traffic:
   """Traffic of clients that receive K centers, and send a model and its K weights.
 
-  Args:
-    local: how clients train.
-    num_clusters: K.
-    every: rounds after which a client computes the losses of all centers anew.
+  After `every` rounds, a client computes the losses of all centers anew.
   """
   size = traffic.bytes_of_model(local)
 

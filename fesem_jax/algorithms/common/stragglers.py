@@ -27,15 +27,8 @@ def epochs(
 ) -> jax.Array | None:
   """[S] int32 local epochs of a cohort: a random number from 1 to E of stragglers.
 
-  Args:
-    local: how clients train; E are its epochs.
-    data: training split.
-    cohort: S clients.
-    key: key of this round.
-    straggler_fraction: probability that a client straggles.
-
-  Returns:
-    Epochs; None where all clients do all of them.
+  E are the epochs of `local`; the result is None where all clients do all of them. A
+  client straggles with the probability `straggler_fraction`.
   """
   if straggler_fraction == 0:
     return None

@@ -47,12 +47,9 @@ def took_part(info: RoundInfo) -> jax.Array:
 
 
 def check_wrappable(method: Algorithm, option: str, trains: bool = False) -> None:
-  """Raises `UserError` unless a wrapper may wrap a method.
+  """Raises `UserError` unless a wrapper that an option asks for may wrap a method.
 
-  Args:
-    method: to be wrapped.
-    option: that asks for it.
-    trains: whether clients must train from the centers that they are given.
+  `trains` says whether clients must train from the centers that they are given.
   """
   if method.with_centers is None or (trains and method.train is None):
     raise UserError(
@@ -64,10 +61,7 @@ def check_wrappable(method: Algorithm, option: str, trains: bool = False) -> Non
 def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
   """A method in a state that nests its own in `method`, with another step.
 
-  Args:
-    method: the method.
-    step: of the wrapped method.
-    **changes: other functions of the wrapped method, in place of the method's own.
+  `changes` are further functions, which replace the method's own.
   """
 
   def deployed(state, data):

@@ -137,7 +137,6 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
   local = method.local
 
   def init(key, data, cohort=None):
-    del cohort
     sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
     cohort = sample_clients(sample_key, data, first_clients, local.mesh)
     count = num_clusters(jax.eval_shape(method.init, key, data))

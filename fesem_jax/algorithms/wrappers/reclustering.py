@@ -48,17 +48,12 @@ _MARGIN_OF_PART = 0.5
 
 
 class Checks(NamedTuple):
-  """When clusters are checked.
+  """When clusters are checked."""
 
-  Attributes:
-    due: [] int32 round of the next check, counted from 1.
-    wait: [] int32 rounds between the last check and that one.
-    hold: [] bool whether clients keep their clusters in the next round: after a
-      change, new clusters may have one center in common, which that round parts.
-  """
-
-  due: jax.Array
-  wait: jax.Array
+  due: jax.Array  # [] int32 round of the next check, counted from 1
+  wait: jax.Array  # [] int32 rounds between the last check and that one
+  # [] bool whether clients keep their clusters in the next round: after a change, new
+  # clusters may have one center in common, which that round parts.
   hold: jax.Array
 
   @classmethod
@@ -77,24 +72,16 @@ class Checks(NamedTuple):
 
 
 class Reclustered(NamedTuple):
-  """What a check found.
+  """What a check found."""
 
-  Attributes:
-    centers: [K, ...].
-    stays: [K] bool whether a center is the same as before.
-    assignment: [S] int32 of the cohort.
-    trained: the cohort after training from the common start.
-    objective: [] float32 Eq. 6 of that training about the means of its clusters, with
-      the units of all models in one order where they are matched.
-    changed: [] bool whether the new clusters were taken.
-  """
-
-  centers: Params
-  stays: jax.Array
-  assignment: jax.Array
-  trained: Trained
+  centers: Params  # [K, ...]
+  stays: jax.Array  # [K] bool whether a center is the same as before
+  assignment: jax.Array  # [S] int32 of the cohort
+  trained: Trained  # the cohort after training from the common start
+  # [] float32 Eq. 6 of that training about the means of its clusters, with the units of
+  # all models in one order where they are matched.
   objective: jax.Array
-  changed: jax.Array
+  changed: jax.Array  # [] bool whether the new clusters were taken
 
 
 class ReclusteringState(NamedTuple):
@@ -142,7 +129,6 @@ def with_reclustering(
     return ReclusteringState(state, Checks.first(every))
 
   def step(state, data, cohort, key, *, starts=None, hold=None):
-    del hold
 
     def check(state, data, cohort, key):
       here = inner(state)

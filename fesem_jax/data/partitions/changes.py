@@ -18,14 +18,9 @@ OfLabels = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Change(NamedTuple):
-  """What a partition makes of examples.
+  """What a partition makes of examples; None leaves them."""
 
-  Attributes:
-    features: may write to the array that it is given; None leaves them.
-    labels: None leaves them.
-  """
-
-  features: OfFeatures | None = None
+  features: OfFeatures | None = None  # may write to the array that it is given
   labels: OfLabels | None = None
 
 
@@ -38,15 +33,9 @@ def of_partition(
 ) -> Change | None:
   """What a partition makes of the examples; None if they stay as they are.
 
-  Args:
-    partition: any but 'natural'.
-    of_clients: [M] group of each client.
-    num_classes: L.
-    scale: see `Pool`.
-    seed: decides everything random.
-
-  Raises:
-    UserError: if there are too few classes.
+  The partition is any but 'natural'; `of_clients` [M] is the group of each client,
+  `scale` that of the `Pool`, and `seed` decides everything random. Raises `UserError`
+  if there are too few classes.
   """
   features: list[OfFeatures] = []
   labels: OfLabels | None = None
@@ -65,7 +54,6 @@ def of_partition(
   elif kind == 'rotated':
 
     def turned(x: np.ndarray, group: int, split: int) -> np.ndarray:
-      del split
       return rotate(x, partition.degrees[group], partition.rotation_sampling)
 
     features.append(functools.partial(_by_group, of_clients, turned))

@@ -22,15 +22,10 @@ def dealer(
 ) -> Dealer:
   """What deals examples to clients without groups, or to those of one group.
 
-  Args:
-    rng: random state, also of each deal.
-    partition: see `Partition.dealing`.
-    labels: [T] of the training examples.
-    num_classes: L.
-    num_clients: M, or the clients of the group.
-
-  Raises:
-    UserError: if there are too few examples for such clients.
+  The rule is `Partition.dealing`. `rng` is also the random state of each deal,
+  `labels` [T] are those of the training examples, and `num_clients` is M, or the
+  clients of the group. Raises `UserError` if there are too few examples for such
+  clients.
   """
   kind, alpha = partition.dealing, partition.dirichlet_alpha
   of_classes, dealt = _first_draws(rng, partition, num_classes, num_clients)
@@ -82,11 +77,8 @@ def grouped_dealer(
 ) -> Dealer:
   """What deals examples to groups of clients, and within each to its clients.
 
-  Args:
-    rng: random state, also of each deal.
-    partition: with groups.
-    num_classes: L.
-    need: rows of each client on average where sizes differ; 0 deals all.
+  `rng` is also the random state of each deal; `need` are the rows of each client on
+  average where sizes differ; 0 deals all.
   """
   _first_draws(rng, partition, num_classes, partition.count)
   of_clients = partition.groups_of_clients()

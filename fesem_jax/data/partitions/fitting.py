@@ -13,10 +13,7 @@ from fesem_jax.utils.errors import UserError, argument
 def check_fits(partition: Partition, pool: Pool, name: str) -> None:
   """Raises `UserError` on a partition that makes no sense for these examples.
 
-  Args:
-    partition: whose name is known.
-    pool: examples.
-    name: of the data set.
+  The name of the partition is known; `name` is that of the data set.
   """
   named, wanted = argument('name', name), argument('partition', partition.name)
   shape = pool.x.shape[1:]

@@ -60,8 +60,7 @@ def label_permutations(
 ) -> np.ndarray:
   """[k, L] a different relabeling for each group; the first is the identity.
 
-  Raises:
-    UserError: if there are fewer permutations than groups.
+  Raises `UserError` if there are fewer permutations than groups.
   """
   # A dict, as it keeps the order and finds repeated draws at once.
   chosen: dict[tuple[int, ...], None] = {tuple(range(num_classes)): None}
@@ -79,14 +78,8 @@ def label_swaps(pairs: Sequence[tuple[int, int]], num_classes: int) -> np.ndarra
   """[k, L] relabeling of each group, which swaps a pair; the first is the identity.
 
   Groups whose goals contradict each other, as Sattler et al. (2020) and FedDrift
-  (Jothimurugesan et al. 2023) make them.
-
-  Args:
-    pairs: of each group but the first.
-    num_classes: L.
-
-  Raises:
-    UserError: if there are too few labels.
+  (Jothimurugesan et al. 2023) make them. `pairs` are those of each group but the first.
+  Raises `UserError` if there are too few labels.
   """
   most = max((max(pair) for pair in pairs), default=0)
   if most >= num_classes:

@@ -41,7 +41,6 @@ def _speckle_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndar
 
 
 def _gaussian_blur(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
-  del rng
   from scipy import ndimage  # Slow to import.
 
   return ndimage.gaussian_filter(x, (0, c, c, 0), mode='nearest')
@@ -51,7 +50,6 @@ def _defocus_blur(
   x: np.ndarray, c: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
   """A disk of a radius, whose edge is smoothed by a Gaussian of three pixels."""
-  del rng
   from scipy import ndimage  # Slow to import.
 
   radius, smoothing = c
@@ -67,7 +65,6 @@ def _defocus_blur(
 
 def _zoom_blur(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
   """The mean of the image and of zooms by 1, 1.01, ... below c."""
-  del rng
   factors = np.arange(1, c, 0.01)
   pairs = [[_zoomed_axis(side, f) for side in x.shape[1:3]] for f in factors]
   return (x + _along_axes(x, pairs)) / (len(factors) + 1)
@@ -87,21 +84,18 @@ def _zoomed_axis(side: int, factor: float) -> np.ndarray:
 
 def _brightness(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
   """Adds to the value of HSV, the largest channel; hue and saturation stay."""
-  del rng
   value = x.max(axis=-1, keepdims=True)
   brighter = np.clip(value + c, 0, 1)
   return np.where(value > 0, x * (brighter / np.maximum(value, 1e-12)), brighter)
 
 
 def _contrast(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
-  del rng
   means = x.mean(axis=(1, 2), keepdims=True)
   return (x - means) * c + means
 
 
 def _pixelate(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
   """Fewer pixels a side, by the factor c, and back to the old size."""
-  del rng
   matrices = []
   for side in x.shape[1:3]:
     few = max(1, int(side * c))
@@ -122,7 +116,6 @@ def _saturate(
   x: np.ndarray, c: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
   """Multiplies the saturation of HSV, and adds to it."""
-  del rng
   factor, added = c
   value, least = x.max(axis=-1, keepdims=True), x.min(axis=-1, keepdims=True)
   saturation = (value - least) / np.maximum(value, 1e-12)
@@ -169,15 +162,9 @@ def corrupted(
 ) -> np.ndarray:
   """Images [N, H, W] or [N, H, W, C], of the same dtype, corrupted.
 
-  Args:
-    x: `x * scale` are pixels between 0 and 1.
-    name: one of `NAMES`; 'none' leaves them.
-    strength: 1 to 5.
-    scale: see above.
-    rng: random state of noise.
-
-  Raises:
-    UserError: if a pixel lies outside of these bounds.
+  `name` is one of `NAMES`, of which 'none' leaves them; `strength` is 1 to 5.
+  `x * scale` are pixels between 0 and 1; raises `UserError` if one lies outside of
+  these bounds.
   """
   if name == 'none':
     return x

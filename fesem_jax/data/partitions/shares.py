@@ -17,15 +17,9 @@ def equal_labels(
 ) -> np.ndarray:
   """[L, M]: each label's examples are dealt equally among the clients that have it.
 
-  Client i has label i mod L and random others, as in NIID-Bench's quantity-based label
-  imbalance (Li et al., "Federated Learning on Non-IID Data Silos", 2022). Examples of
-  a label that no client has are not dealt.
-
-  Args:
-    rng: random state.
-    num_classes: L.
-    num_clients: M.
-    per_client: labels of each client, at most L.
+  Client i has label i mod L and random others, `per_client` in all and at most L, as in
+  NIID-Bench's quantity-based label imbalance (Li et al., "Federated Learning on Non-IID
+  Data Silos", 2022). Examples of a label that no client has are not dealt.
   """
   order = rng.random((num_clients, num_classes))
   everyone = np.arange(num_clients)
@@ -48,18 +42,8 @@ def capped_dirichlet(
 
   As NIID-Bench does (Li et al. 2022): classes are dealt one after another, a client
   with T / M examples or more gets none of later classes, and all is repeated until each
-  client has `least` examples.
-
-  Args:
-    rng: random state.
-    labels: [T] of the training examples.
-    num_classes: L.
-    num_clients: M.
-    alpha: concentration.
-    least: examples of each client.
-
-  Raises:
-    UserError: if no draw of 1,000 is such.
+  client has `least` examples. `labels` [T] are those of the training examples, and
+  alpha is the concentration. Raises `UserError` if no draw of 1,000 is such.
   """
   counts = np.bincount(labels, minlength=num_classes)
   concentration = np.full(num_clients, alpha)
@@ -101,17 +85,10 @@ def power_law(
 ) -> np.ndarray:
   """[L, M]: FedProx's MNIST (Li et al. 2020): few labels, sizes of a power law.
 
-  Client i has labels i, i + 1, ... mod L: 5 examples of each, and of the others of a
-  label a share in proportion to exp(sigma z), with sigma 2 there. FedProx leaves out
-  what rounding leaves over; here all examples are dealt.
-
-  Args:
-    rng: random state.
-    labels: [T] of the training examples.
-    num_classes: L.
-    num_clients: M.
-    per_client: labels of each client, at most L.
-    sigma: see above.
+  Client i has labels i, i + 1, ... mod L, `per_client` in all and at most L: 5 examples
+  of each, and of the others of a label a share in proportion to exp(sigma z), with
+  sigma 2 there. FedProx leaves out what rounding leaves over; here all examples are
+  dealt. `labels` [T] are those of the training examples.
   """
   shares = np.zeros((num_classes, num_clients))
   first = np.arange(num_clients) % num_classes
