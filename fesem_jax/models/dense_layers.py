@@ -41,14 +41,27 @@ def _sum_of_outer(x, dy):
 _small_product.defvjp(_fwd, _bwd)
 
 
+def product(x: jax.Array, kernel: jax.Array, **kwargs: Any) -> jax.Array:
+  """[..., O], the product of x [..., I] and a kernel [I, O].
+
+  All rows lie along one axis, since XLA's CPU compiler transposes x for a kernel's
+  gradient over several axes, which takes 1.5 to 7 times as long. `kwargs` are those of
+  `jax.lax.dot_general`.
+  """
+  rows = x.reshape(-1, x.shape[-1])
+  y = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())), **kwargs)
+  return y.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
 def dot_general(
-  x: jax.Array, kernel: jax.Array, *args: Any, **kwargs: Any
+  x: jax.Array, kernel: jax.Array, dimensions: Any, **kwargs: Any
 ) -> jax.Array:
   """`jax.lax.dot_general` for `flax.linen.Dense(dot_general=...)`.
 
-  x [B, I] and kernel [I, O] give [B, O], equal to `x @ kernel`; gradients too, up to
-  rounding. Further arguments are those of `jax.lax.dot_general`.
+  x [..., I] and kernel [I, O] give [..., O], equal to `x @ kernel`; gradients too, up
+  to rounding. Further arguments are those of `jax.lax.dot_general`.
   """
+  del dimensions  # Those of a dense layer.
   if x.ndim == 2 and kernel.size <= SMALL:
     return _small_product(x, kernel)
-  return jax.lax.dot_general(x, kernel, *args, **kwargs)
+  return product(x, kernel, **kwargs)
