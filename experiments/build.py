@@ -49,8 +49,8 @@ def load_data(
   if rounds := experiment_flags.filled(config)['drift_rounds']:
     raise UserError(
       f'{argument("drift_rounds", ",".join(rounds))} gives data that change over '
-      'rounds, which fesem-run, fesem-compare, fesem-sweep and fesem-tune take; this '
-      'command does not.'
+      'rounds, which fesem-run, fesem-compare and fesem-sweep take; this command does '
+      'not.'
     )
   [(_, train, test)] = load_phases(config, data_dir)
   return train, test

@@ -1,4 +1,4 @@
-"""Runs whose data change at the begin of some rounds."""
+"""Runs whose data change at the beginning of some rounds."""
 
 import dataclasses
 
