@@ -58,8 +58,8 @@ def adapt(
 
   The runs in `workdirs` are seeds of one configuration. `out` is the folder of the
   results; None is WORKDIR/adapt of the only run. `global_runs` are workdirs of FedAvg,
-  one for each of `workdirs`; None trains it. Returns a row for each run, number of
-  examples and rule.
+  one for each of `workdirs`; None trains it. `machine` is from `flags.machine`. Returns
+  a row for each run, number of examples and rule.
   """
   check(settings)
   if not workdirs:

@@ -86,8 +86,8 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
 def images_of_clusters(train: FederatedData) -> np.ndarray | None:
   """An image of each true cluster, of one class where all have it.
 
-  [G, H, W] or [G, H, W, C], clusters in ascending order; None without clusters, or
-  where examples are no images.
+  Returns [G, H, W] or [G, H, W, C], clusters in ascending order; None without clusters,
+  or where examples are no images.
   """
   clusters = train.info.clusters
   if clusters is None or len(train.example_shape) not in (2, 3):

@@ -31,8 +31,8 @@ class Cell(NamedTuple):
   row: str  # name in tables
   flags: tuple[str, ...] = ()  # of `experiments.run`, after those of the recipe
   runs_of: str = ''  # name of the cell whose runs this one reads; '' if it has its own
-  published: float | None = None  # None if only a curve is published
-  deviation: float | None = None  # its standard deviation over seeds, if published
+  published: float | None = None  # the published value; None if only a curve is
+  deviation: float | None = None  # standard deviation of that value over seeds
   # Half of the last published digit, or half the width of an "about" value.
   rounding: float = 0.0
   published_seeds: int = 1  # number of seeds of the published mean
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
   report: str = 'last'  # which evaluation, one of `REPORTS`
   # Learning rates, of which the best counts; empty: the rate of the flags.
   rates: tuple[float, ...] = ()
-  seeds: int = 1  # number of seeds, which are 0, 1, ..
+  seeds: int = 1  # number of seeds, which are 0, 1, ...
   hours: float = 0.0  # approximate processor hours of all its runs
   comparable: str = ''  # why the cell cannot be compared; '' if it can
   why: str = ''  # known reasons for a difference

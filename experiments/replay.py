@@ -42,7 +42,10 @@ _SHOWN = 8
 def rebuilt(
   workdir: pathlib.Path, machine: dict[str, Any]
 ) -> tuple[Algorithm, FederatedData]:
-  """The method and the training split of a run of `fesem-run`, from its config.json."""
+  """The method and the training split of a run of `fesem-run`, from its config.json.
+
+  `machine` is from `flags.machine`.
+  """
   held = read_config(workdir)
   if held is None:
     raise UserError(f'{workdir} holds no run: there is no config.json.')

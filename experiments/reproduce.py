@@ -79,7 +79,7 @@ def _processor_seconds() -> float:
 
 
 def run_cell(cell: Cell, folder: pathlib.Path) -> tuple[list[pathlib.Path], Any]:
-  """Runs what is missing of a cell with runs of its own, in the folder of the cell.
+  """Runs what is missing of a cell that has runs of its own; `folder` is the cell's.
 
   Returns the workdir of each seed, and (chosen rate, value by rate), None where there
   is none to choose. Of several rates all seeds take the one that is best with seed 0.

@@ -131,7 +131,7 @@ def write(every: Sequence[Recipe], kept: pathlib.Path, file: pathlib.Path) -> st
 def text(
   every: Sequence[Recipe], kept: pathlib.Path, figures: set[str] | None = None
 ) -> str:
-  """The page as Markdown, of all recipes and `kept`, the folder of the ledger.
+  """The page as Markdown; `every` are all recipes, `kept` is the folder of the ledger.
 
   `figures` are the names of recipes that have a figure; None takes those with finished
   cells.

@@ -103,9 +103,9 @@ def silhouettes_of_seeds(
 ) -> list[dict[str, Any]]:
   """Silhouettes of models from one common start, of each seed.
 
-  Finished seeds are read from workdir/silhouettes/. Returns for each configuration
+  Finished seeds are read from workdir/silhouettes/. Returns, for each configuration,
   `silhouette` by K, `of_clouds`, a list of the same for each cloud, and `clusters` by
-  K, of each client; -1 of one whose model is not finite.
+  K, the cluster of each client, -1 for one whose model is not finite.
   """
   programs = Programs()
   machine = experiment_flags.machine()

@@ -118,7 +118,8 @@ def tuned(
   """Searches each method's values on validation examples.
 
   Runs go to workdir/tune/, the figures behind each choice to workdir/tune.json. Returns
-  label of each method that has flags to be tuned -> its choice, or why it cannot run.
+  the label of each method that has flags to be tuned -> its choice, or why it cannot
+  run.
   """
   tries = {
     label: points(label, configs[0], search.grid) for label, configs in by_label.items()

@@ -140,7 +140,7 @@ def check(
 def check_left_out(**reasons: str) -> None:
   """Raises `UserError` on flags that are not at their defaults.
 
-  `reasons` has for each flag why this binary does not use it.
+  `reasons` says for each flag why this binary does not use it.
   """
   for name, reason in reasons.items():
     if flags.FLAGS[name].value != flags.FLAGS[name].default:

@@ -28,7 +28,7 @@ class FedDriftState(NamedTuple):
 
   centers: Params  # [K, ...] c_k; rows of models that are not in use do not matter
   assignment: jax.Array  # [M] int32 r_i
-  client_losses: jax.Array  # [M] float32 least loss at the begin of the time step
+  client_losses: jax.Array  # [M] float32 least loss at the beginning of the time step
   last_used: jax.Array  # [K] int32 last time step of each model; -1: not in use
   rounds: jax.Array  # [] int32 rounds done
 

@@ -26,7 +26,8 @@ Row = dict[str, Any]
 def rows(summaries: Summaries) -> list[Row]:
   """The regret of each method, shares and accuracies in percent.
 
-  A row for each method that has some, with means and standard deviations over seeds.
+  Returns a row for each method that has some, with means and standard deviations over
+  seeds.
   """
   task = task_of(summaries.values())
   factors = {'misassigned': 100.0, 'test_gain': task.primary.factor}

@@ -152,7 +152,7 @@ def noise(first: np.ndarray, second: np.ndarray) -> float:
 
     nu^2 = sum_i |a_i - b_i|^2 / (2 M)
 
-  of the points a_i (`first`, [M, D] float64) and b_i (`second`, [M, D]) of the halves.
+  The a_i (`first`) and b_i (`second`), [M, D] float64, are the points of the halves.
   """
   return float(np.square(first - second).sum(axis=1).mean() / 2)
 

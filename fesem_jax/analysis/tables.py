@@ -34,7 +34,9 @@ def mean_and_std(
 
 
 def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
-  """Aggregates the seeds of each method; figures are of `report`, see `curves.REPORTS`.
+  """Aggregates the seeds of each method into a table.
+
+  The figures are those of `report`, one of `curves.REPORTS`; tables say so.
 
   Each row has the label ('method'), the name of the 'task', the number of 'seeds' and
   how many 'diverged'; the names of the 'metrics' of the users' own;

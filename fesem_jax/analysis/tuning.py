@@ -23,7 +23,7 @@ Row = dict[str, Any]
 class Tried(NamedTuple):
   """What one point of the grid came to."""
 
-  values: Values  # of each hyperparameter
+  values: Values
   scores: list[float | None]  # of each seed, None where the run diverged
 
   @property

@@ -17,8 +17,8 @@ def logged_run(
 ) -> tuple[str, bool]:
   """The id of the logger's run, and whether it existed already.
 
-  `make` creates a logged run and returns its id; without a workdir, each time. Raises
-  `UserError` if the file is damaged.
+  `make` creates a logged run and returns its id; without a workdir, it is called each
+  time. Raises `UserError` if the file is damaged.
   """
   if workdir is None:
     return make(), False

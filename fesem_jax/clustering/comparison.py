@@ -104,11 +104,10 @@ def by_matching(model: Model) -> ModelComparison:
 
 
 def build(cluster_on: str, model: Model) -> ModelComparison:
-  """The comparison of 'all' layers, of the one of a name, or of 'matched' units.
+  """The comparison that `cluster_on` names: 'all', a layer of the model, or 'matched'.
 
-  Raises:
-    UserError: on a layer that the model does not have, units that cannot be matched, or
-      parameters that cannot be trained.
+  Raises `UserError` on a layer that the model does not have, units that cannot be
+  matched, or parameters that cannot be trained.
   """
   layers = check_parameters(model)
   check_choice('cluster_on', cluster_on, ('all', MATCHED, *layers))

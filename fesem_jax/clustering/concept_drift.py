@@ -11,12 +11,12 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class Clients(NamedTuple):
-  """What is known of M clients at the begin of a time step."""
+  """What is known of M clients at the beginning of a time step."""
 
   # [M, K] float32 of all models; infinite for those that are not in use.
   losses: jax.Array
   own: jax.Array  # [M] int32 model of each client in the time step before
-  before: jax.Array  # [M] float32 least loss at the begin of the time step before
+  before: jax.Array  # [M] float32 least loss at the beginning of the time step before
   sent: jax.Array  # [M] bool, clients whose losses count; others keep their models
   weights: jax.Array  # [M] float32 in means; 0 for clients without examples
   ids: jax.Array  # [M] int32
@@ -42,7 +42,7 @@ class Choice(NamedTuple):
   # [M] float32 that loss; the one of the step before where none was sent.
   loss: jax.Array
   drifted: jax.Array  # [M] bool, clients whose least loss has risen by more than delta
-  # [M] bool, clients on whose examples their own model's loss has not.
+  # [M] bool, clients on whose examples their own model's loss has not risen so.
   stays: jax.Array
 
 

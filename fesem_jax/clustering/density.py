@@ -48,7 +48,7 @@ def clusters(
   The radius is the knee of the sorted distances of the points to their nearest
   neighbors, times `scaling`; where there is no knee, the largest of these distances.
 
-  Returns [n] int, the cluster of each of points [n, P] from 0 on, and the radius.
+  Returns the cluster of each of the `points` [n, P], [n] int from 0 on, and the radius.
   Clusters are numbered by the least of the `ids` [n] of their points.
   """
   from sklearn.cluster import DBSCAN  # Slow to import.

@@ -108,8 +108,8 @@ def moments(
 ) -> Moments:
   """Means and standard deviations of each client's projected features.
 
-  For `layer`, see `features_of`. `model` is [1, ...], and the labels of `data`, those
-  of a classification, tell the classes.
+  For `layer`, see `features_of`. `model` is [1, ...]. The data are of a classification;
+  their labels tell the classes.
   """
   features, num_classes = features_of(local.model, layer), data.num_classes
   size, count = size_of_features(local, layer, data)

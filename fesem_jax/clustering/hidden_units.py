@@ -24,22 +24,21 @@ _ROUNDING = 1e-5
 class Layer(NamedTuple):
   """A convolution or dense layer, and what normalizes its units."""
 
-  # Of the layer that holds the kernel, whose last axis are the units and whose inputs
-  # repeat those before it in blocks: a window's pixels, or an image's.
+  # Name of the layer that holds the kernel. The kernel's last axis are the units; its
+  # inputs repeat the units of the layer before in blocks: a window's pixels, or an
+  # image's.
   name: str
   norm: str  # name of its GroupNorm, '' without one
-  # Of the GroupNorm, 1 without one. Units of one group share a mean and a variance:
-  # only as whole groups, and within their group, may they change places.
+  # Groups of the GroupNorm, 1 without one. Units of one group share a mean and a
+  # variance: only as whole groups, and within their group, may they change places.
   groups: int
 
 
 def layers_of(model: Model) -> tuple[Layer, ...]:
   """The layers of a model of `models.build` and their norms, from the input on.
 
-  The last one gives the logits.
-
-  Raises:
-    UserError: if the model's layers are not known to run one after the other.
+  The last one gives the logits. Raises `UserError` if the model's layers are not known
+  to run one after the other.
   """
   if not model.layers:
     raise UserError(

@@ -14,8 +14,8 @@ _LARGEST = 1e30
 def solve(cost: jax.Array) -> jax.Array:
   """Gives each row a column of its own such that the sum of their costs is least.
 
-  Of costs [n, n] float32, it returns [n] int32, the column of each row; row i's is i
-  wherever that is optimal for all.
+  `cost` is [n, n] float32. Returns [n] int32, the column of each row; that of row i is
+  i wherever that is optimal for all.
 
   Every column first offers itself to the row that it suits best; the rows that are left
   look for shortest augmenting paths one by one (Jonker and Volgenant, 1987).

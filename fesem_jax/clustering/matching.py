@@ -31,7 +31,7 @@ def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array,
   matching: no other place can be closer. Made once for a round's centers, it saves
   nearly all cost matrices, which take most of the time.
 
-  Of references [K, ...], it returns [K, U] float32 for each hidden layer: at most the
+  References are [K, ...]. Returns [K, U] float32 for each hidden layer: at most the
   squared distance of a unit to the nearest other one of its layer.
   """
 
@@ -73,9 +73,10 @@ def nearest(
 ) -> tuple[jax.Array, jax.Array, Params]:
   """Assigns each model to the center that is nearest once their units are matched.
 
-  `separation` is `separations(layers, centers)` where it is at hand. Of models [S, ...]
-  and centers [K, ...], it returns [S] int32 in 0..K-1, ties go to the smallest; the
-  squared distances [S]; and the models in the order of that center's units, [S, ...].
+  Models are [S, ...] and centers [K, ...]; `separation` is
+  `separations(layers, centers)` where it is at hand. Returns [S] int32 in 0..K-1 (ties
+  go to the smallest), the squared distances [S], and the models [S, ...] in the order
+  of that center's units.
   """
   if separation is None and jax.tree.leaves(stack)[0].shape[0] > 1:
     separation = separations(
@@ -113,10 +114,8 @@ def match(
   """Matches one model to one reference.
 
   `separation` has [U] for each hidden layer, see `separations`; None if not at hand.
-
-  Returns:
-    For each hidden layer, [U] int32: the unit of `one` in each place; and the squared
-    distance [] of the two models with the units in these places.
+  Returns for each hidden layer [U] int32, the unit of `one` in each place, and the
+  squared distance [] of the two models with the units in these places.
   """
   orders: list[jax.Array] = []
   distance = jnp.float32(0)

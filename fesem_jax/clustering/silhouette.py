@@ -76,7 +76,7 @@ def silhouette_score(
   """[] float32: mean over points of (b - a) / max(a, b).
 
   a is a point's mean distance to the others of its cluster, b the least mean distance
-  to those of another one. A point that is alone counts as 0. With distances [S, S]
+  to those of another one. A point that is alone counts as 0. Distances are [S, S]
   float32, `cluster` is [S] int32 in 0..K-1, and `exists` [S] bool says which points
   count.
   """

@@ -29,8 +29,9 @@ def held_here(
 ) -> np.ndarray | None:
   """[M] bool, the clients whose examples this process puts on its devices.
 
-  None where it puts those of all clients there. `train` is on the host, in the order
-  that it is given to `arrange`, and `data_placement` is 'replicated' or 'sharded'.
+  Returns None where it puts those of all clients there. `train` is on the host, in the
+  order that it is given to `arrange`, and `data_placement` is 'replicated' or
+  'sharded'.
   """
   if data_placement == 'replicated' or processes.count() == 1:
     return None
@@ -102,8 +103,9 @@ def draw_cohort(
   split by client, of each device's clients alike (`evenly`).
 
   `number` is counted from 1; `Cohort.round` is one less. A `clients_per_round` of 0 or
-  of all clients is full participation. Returns [S] int32 positions in `train`, which is
-  as arranged, with empty places that make S a multiple of the number of devices.
+  of all clients is full participation. `train` is as arranged. Returns a cohort of [S]
+  int32 positions in it, with empty places that make S a multiple of the number of
+  devices.
   """
   real = len(train.info.names)
   before = np.int32(number - 1)

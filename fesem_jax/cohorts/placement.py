@@ -27,10 +27,8 @@ def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> s
   then another placement draws others. CPU devices, which share the machine's memory,
   get all data. With 'sharded', rounds of some clients draw of each device alike, so
   that their clients depend on the number of devices, unless it divides 8. `num_bytes`
-  are those of both splits; see `bytes_of`.
-
-  Raises:
-    UserError: on another `data_placement`.
+  are those of both splits; see `bytes_of`. Raises `UserError` on another
+  `data_placement`.
   """
   check_choice('data_placement', data_placement, PLACEMENTS)
   if data_placement != 'auto':
@@ -61,9 +59,10 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
   """A split on the devices, from `data` on the host.
 
   Its M clients are in the order that they get; M is a multiple of
-  `sharding.num_shards`. 'replicated' puts all of it on every device; 'sharded' puts
-  only the examples of a device's clients there, the d-th part of the clients on the
-  d-th device. Of several processes each reads those of its own devices.
+  `sharding.num_shards`. A `data_placement` of 'replicated' puts all of it on every
+  device; 'sharded' puts only the examples of a device's clients there, the d-th part of
+  the clients on the d-th device. Of several processes each reads those of its own
+  devices.
   """
   shape = data.example_shape
   width = width_of(shape, mesh)
@@ -114,8 +113,8 @@ def of(data: FederatedData) -> str:
 def identity(data: FederatedData, mesh: Mesh) -> dict[str, str | int]:
   """What the placement of `data` on the devices adds to the configuration of a run.
 
-  Nothing where data are whole on every device; else how many parts of the clients are
-  drawn from alike, on which the cohorts depend.
+  Returns nothing where data are whole on every device; else how many parts of the
+  clients are drawn from alike, on which the cohorts depend.
   """
   if data.shard_rows is None:
     return {}

@@ -47,7 +47,7 @@ def shuffled(
   """[S] int32: an assignment [S] where some clients went to a random cluster.
 
   Each client is moved with `probability`; each of K clusters is as likely as the
-  others, the old one too. `key` is that of the start.
+  others, the old one too. `key` is that of the start, or of a round.
   """
   key = prng_streams.fold(key, prng_streams.SHUFFLE)
   moves = coin(key, data, cohort.ids, probability, prng_streams.SHUFFLE)

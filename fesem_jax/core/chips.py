@@ -10,7 +10,7 @@ class Chip(NamedTuple):
 
   memory: int  # bytes
   kind: str  # its name in JAX
-  example: str  # A topology of these chips
+  example: str  # a topology of these chips
 
 
 # https://cloud.google.com/tpu/docs/system-architecture-tpu-vm

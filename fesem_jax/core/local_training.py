@@ -188,7 +188,7 @@ def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -
   """Raises `UserError` unless a schedule returns a positive number for 0.
 
   Its argument is traced, as in training, so that branches on it in Python fail. None is
-  no schedule; the schedule's `name` and `of`, 'round' or 'step', are for messages.
+  no schedule; the argument's `name`, and `of`, 'round' or 'step', are for messages.
   """
   if schedule is None:
     return

@@ -82,7 +82,8 @@ class Offloaded:
   def rows_of(self, ids: jax.Array) -> 'Offloaded':
     """The rows [S, ...] of a cohort, each on the device that trains the client.
 
-    S is a multiple of the number of devices. Ids [S] int32 beyond the end return zeros.
+    The ids are [S] int32, S a multiple of the number of devices; those beyond the end
+    return zeros.
     """
     number = self.mesh.size
 

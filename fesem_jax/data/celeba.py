@@ -74,7 +74,7 @@ def load_leaf(folder: pathlib.Path) -> Pool:
   """CelebA as LEAF's scripts leave it: a client per celebrity.
 
   `folder` holds train/ and test/ (or all_data/), and img_align_celeba/, also below
-  raw/. A `UserError` names file and user.
+  raw/. Raises a `UserError` that names file and user if a file is damaged.
   """
   images = _images_folder(folder)
   train, test = leaf.find_splits(folder)
@@ -107,8 +107,8 @@ def load_raw(folder: pathlib.Path) -> Pool:
   """CelebA as it is published, without LEAF's scripts.
 
   `folder` holds identity_CelebA.txt, list_attr_celeba.txt and img_align_celeba/.
-  Celebrities with fewer than 5 images are left out; the others are split 80/20. A
-  `UserError` names file and line or image.
+  Celebrities with fewer than 5 images are left out; the others are split 80/20. Raises
+  a `UserError` that names file and line or image if one is damaged.
   """
   images = _images_folder(folder)
   sources = [folder / _IDENTITIES, folder / _ATTRIBUTES]

@@ -20,7 +20,7 @@ _NAMES: Mapping[str, Sequence[str]] = {
 def class_names(dataset: str, num_classes: int) -> Sequence[str]:
   """Names of the L classes of a data set, which is named as for `data.load`.
 
-  Numbers from 0 where the data set has no names or another L.
+  Returns numbers from 0 where the data set has no names or another L.
   """
   names = _NAMES.get(dataset, ())
   return names if len(names) == num_classes else [str(i) for i in range(num_classes)]

@@ -84,7 +84,7 @@ def honest(train: FederatedData) -> np.ndarray | None:
 def check_models_only(train: FederatedData, method: str, sent: str) -> None:
   """Raises `UserError` if bad clients would have to lie about other things than models.
 
-  `sent` says in words what else the clients of `method` send.
+  `sent` says in words what the clients of `method` send.
   """
   if train.corruption is not None and train.corruption.of_models:
     raise UserError(

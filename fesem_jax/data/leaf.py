@@ -48,8 +48,8 @@ def read_clients(
   """Examples of each user in some shards, which are JSON files.
 
   `convert` turns a user's x into features, and `convert_labels` a user's y into
-  numbers, where they are none; labels must lie below `num_classes`, if given. A
-  `UserError` names file and user.
+  numbers, where they are none; labels must lie below `num_classes`, if given. Raises a
+  `UserError` that names file and user if a file is damaged.
   """
   clients: dict[str, Examples] = {}
   origin: dict[str, pathlib.Path] = {}

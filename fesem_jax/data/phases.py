@@ -1,4 +1,4 @@
-"""Data that change at the begin of some rounds, as under concept drift."""
+"""Data that change at the beginning of some rounds, as under concept drift."""
 
 import itertools
 from collections.abc import Sequence

@@ -40,8 +40,8 @@ def tokens(text: str) -> np.ndarray:
 def windows(text: np.ndarray, stride: int) -> Examples:
   """Examples of a text [N] uint8: 80 tokens and the token after them.
 
-  `stride` is between the first characters of two examples. Returns [T, 80] uint8 and
-  [T] int32; T is 0 for a short text.
+  `stride` is the distance between the first characters of two examples. Returns [T, 80]
+  uint8 and [T] int32; T is 0 for a short text.
   """
   if len(text) <= LENGTH:
     return np.empty((0, LENGTH), np.uint8), np.empty(0, np.int32)

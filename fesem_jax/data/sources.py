@@ -288,8 +288,8 @@ def load(name: str, source: str, request: Request) -> Pool:
   """Reads a data set, whose name is a key of `DATASETS`, or PREFIX:PLACE.
 
   `source` is the name of one of its sources; '' takes the first one whose folder
-  exists, or else the one that downloads. A `UserError` names the argument or file at
-  fault.
+  exists, or else the one that downloads. Raises a `UserError` that names the argument
+  or file at fault.
   """
   named = argument('name', name)
   prefix, colon, place = name.partition(':')

@@ -49,10 +49,10 @@ def alpha_beta(
   """Synthetic(alpha, beta) of Li et al., "Federated Optimization in Heterogeneous
   Networks" (FedProx), Section 5.1.
 
-  Client k: y = argmax(W x + b), W and b ~ N(u_k, 1), u_k ~ N(0, alpha); x ~ N(v_k,
-  diag(j^-1.2)), v_k ~ N(B_k, 1), B_k ~ N(0, beta). As in its authors' code, alpha and
-  beta are standard deviations: of clients' models, and of their features. Each client
-  has `examples` of them; 0 draws 50 + lognormal(4, 2).
+  Client k: y = argmax(W x + b), W and b ~ N(u_k, 1), u_k ~ N(0, alpha);
+  x ~ N(v_k, diag(j^-1.2)), v_k ~ N(B_k, 1), B_k ~ N(0, beta). As in its authors' code,
+  alpha and beta are standard deviations: of clients' models, and of their features.
+  Each client has `examples` examples; 0 draws 50 + lognormal(4, 2).
   """
   deviation = np.arange(1, _DIMENSION + 1) ** -0.6
   xs, ys = [], []

@@ -24,9 +24,10 @@ _MOST = 2**24  # Bytes of the text.
 def load() -> Pool:
   """The panel of Vella and Verbeek (1998) that the package linearmodels ships.
 
-  x [4360, 9] and the logarithm of the hourly wage y [4360, 1], float32, both
-  standardized over all examples; men are clients, with eight years each. Raises
-  `UserError` if linearmodels is not installed, or its file is damaged.
+  Features x are [4360, 9], and the target y [4360, 1] is the logarithm of the hourly
+  wage; both are float32, standardized over all examples. Men are clients, with eight
+  years each. Raises `UserError` if linearmodels is not installed, or its file is
+  damaged.
   """
   try:
     package = importlib.metadata.distribution(_PACKAGE)

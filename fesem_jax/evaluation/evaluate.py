@@ -203,7 +203,8 @@ def evaluate_clients(
 def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
   """Each client's figures and its means of the model's own metrics.
 
-  Name -> [M] float64, NaN for clients without examples; the totals are on the host.
+  Returns name -> [M] float64, NaN for clients without examples; the totals are on the
+  host.
   """
   size = np.asarray(totals.examples, np.float64)
   found = task.by_client(totals.sums)

@@ -12,11 +12,10 @@ def fairness(values: np.ndarray, higher_is_better: bool) -> dict[str, Any]:
   `values` [M] are a figure of each client; NaN for clients that were not measured,
   which do not count.
 
-  Returns:
-    `clients`: how many count. `worst_decile`: mean of the worst tenth of them, rounded
-    up. `deviation`: their standard deviation. `jain`: Jain's index (Jain et al., 1984),
-    (sum x)^2 / (n sum x^2), between 1 / n and 1, where all have the same. Figures are
-    None where no client counts, the index where all values are 0 too.
+  Returns `clients`, how many count; `worst_decile`, the mean of the worst tenth of
+  them, rounded up; `deviation`, their standard deviation; and `jain`, Jain's index
+  (Jain et al., 1984), (sum x)^2 / (n sum x^2), between 1 / n and 1, where all have the
+  same. Figures are None where no client counts, the index where all values are 0 too.
   """
   known = np.sort(np.asarray(values, np.float64))
   known = known[np.isfinite(known)]

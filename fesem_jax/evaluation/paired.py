@@ -17,7 +17,7 @@ _LEVEL = 0.95
 class Difference(NamedTuple):
   """A mean difference and its 95 % interval."""
 
-  mean: float  # of the differences
+  mean: float
   low: float | None  # lower end of the interval; None for a single pair
   high: float | None  # upper end
 

@@ -25,8 +25,8 @@ def check_model(
   """Raises `UserError` unless a model fits data of one shape and task.
 
   Its functions are traced with two examples; nothing is computed. Besides what
-  `check_parameters` checks, the model must be for the task, its outputs floats of the
-  shape that the task needs for L = `num_classes`, and what each metric gives [B].
+  `check_parameters` checks, the model must be for the task, its outputs must be floats
+  of the shape that the task needs for L = `num_classes`, and each metric must give [B].
   Errors call the model `named`.
   """
   if model.task.name != task:

@@ -20,7 +20,7 @@ class Positions(nn.Module):
 class Attention(nn.Module):
   """Each position looks at itself and those before it."""
 
-  heads: int  # that look, which divide the width
+  heads: int  # their number divides the width
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -63,7 +63,8 @@ class Transformer(nn.Module):
   width: int = 128  # of the vectors
   depth: int = 2  # number of blocks
   heads: int = 4  # of each attention; they divide the width
-  every_position: bool = False  # logits [B, S, L], of each position, in place of [B, L]
+  # Whether logits are [B, S, L], of each position, in place of [B, L].
+  every_position: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:

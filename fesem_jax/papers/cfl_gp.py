@@ -14,8 +14,8 @@ DEGREES = (0, 15, 90, 105, 180, 195, 270, 275)
 def eight_angles(*, clients: int = 128) -> dict[str, np.ndarray]:
   """All of MNIST in file order, in eight parts that are turned by an angle each.
 
-  The number of clients is a multiple of 8. They are contiguous, with 70 % of their
-  images for training. Corners are black.
+  `clients`, their number, is a multiple of 8. Clients are contiguous, with 70 % of
+  their images for training. Corners are black.
   """
   images, y = mnist_blocks.all_images()
   parts = np.array_split(images, len(DEGREES))

@@ -13,8 +13,8 @@ _FLOOR = 0.001  # Added to the deviation of a pixel, as many are always 0.
 def all_images() -> tuple[np.ndarray, np.ndarray]:
   """Training images, then test images, in the order of their files.
 
-  x [70000, 28, 28] uint8 and y [70000] int32, from the folder mnist/ of FESEM_DATA_DIR.
-  Raises `UserError` if a file is absent or damaged.
+  Returns x [70000, 28, 28] uint8 and y [70000] int32, from the folder mnist/ of
+  FESEM_DATA_DIR. Raises `UserError` if a file is absent or damaged.
   """
   folder = pathlib.Path(os.environ.get('FESEM_DATA_DIR', '') or 'data')
   pool = mnist.load(folder)

@@ -26,14 +26,14 @@ class Line(NamedTuple):
   label: str  # in the legend
   points: Sequence[Sequence[float]]  # (round, value) of each evaluated round
   published: float | None  # value of a dashed line; None for none
-  measure: str  # A key of `_LABELS`
+  measure: str  # a key of `_LABELS`
 
 
 def drawn(lines: Sequence[Line]) -> Figure:
   """Draws curves over rounds, and dashed lines at what is published.
 
-  Lines whose vertical axes have other labels are drawn side by side. The axis of rounds
-  is logarithmic where runs differ tenfold in length.
+  Lines whose vertical axes have different labels are drawn side by side. The axis of
+  rounds is logarithmic where runs differ tenfold in length.
   """
   lengths = [line.points[-1][0] for line in lines]
   labels = list(dict.fromkeys(_LABELS[line.measure] for line in lines))

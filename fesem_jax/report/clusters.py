@@ -22,8 +22,8 @@ _SHEET_BYTES, _WIDTH = 1_000_000, 480
 def clusters(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
   """The clusters of the runs that have any.
 
-  For each run its place as `run`, the `rounds` and the `sizes` [R, K] of clusters; and,
-  where they are known, `moves` and `sheets`.
+  Returns for each run its place as `run`, the `rounds` and the `sizes` [R, K] of
+  clusters; and, where they are known, `moves` and `sheets`.
   """
   found, room = [], _SHEET_BYTES
   for i in first_of_each_method(runs):

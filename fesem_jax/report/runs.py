@@ -73,7 +73,7 @@ class ReportedRun:
 
 class _Found(NamedTuple):
   folder: pathlib.Path
-  label: str  # Of the folders of a comparison; '' elsewhere.
+  label: str  # of the folders of a comparison; '' elsewhere
 
 
 def read_runs(workdirs: Sequence[pathlib.Path]) -> list[ReportedRun]:

@@ -16,8 +16,8 @@ _BYTES = ('bytes_down', 'bytes_up')
 def of_round(sent: Sent, drawn: Drawn, arrived: int) -> Record:
   """Bytes of all clients of a round.
 
-  `sent` is by each of them. Of those `drawn`, one that drops out has received what it
-  needs; `arrived` is how many sent their updates.
+  `sent` is what each of them receives and sends. One of those `drawn` that drops out
+  has received what it needs; `arrived` is how many sent their updates.
   """
   down = np.broadcast_to(np.asarray(sent.down, np.float64), drawn.ids.shape)
   return {
@@ -51,8 +51,9 @@ def summary(
 
   `device_profile` is the one that rounds were timed with; '' if they were not. Returns
   `bytes_down`, `bytes_up` and, with a profile, `simulated_seconds` of the whole run,
-  the start's bytes among them: None where a round's are not known. `start`: bytes
-  before the first round. `sent`: in words, None if that is not known.
+  the start's bytes among them: None where a round's are not known. `start` has the
+  bytes before the first round, and `sent` the messages in words; both are None if the
+  method does not say what it sends.
   """
   rounds = [r for r in history if r['round']]
   parts = {n: [r.get(f'start_{n}') for r in rounds] for n in _BYTES}

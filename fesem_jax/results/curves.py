@@ -138,8 +138,8 @@ def rounds_to_targets(
 ) -> list[Record]:
   """Rounds until the first figure of the task reaches each target in a run.
 
-  For each target a dict of the `target` and, of the `deployed` and the `finetuned`
-  models, the rounds or None; see `rounds_to`.
+  Returns for each target a dict of the `target` and, of the `deployed` and the
+  `finetuned` models, the rounds or None; see `rounds_to`.
   """
   measured = [r for r in history if _KINDS[0] in r]
   rounds = [r['round'] for r in measured]

@@ -112,8 +112,8 @@ class SimulatedDevices:
   def seconds(self, sent: Sent, clients: ClientRound, whole_batches: bool) -> float:
     """Seconds of a round, which takes as long as its slowest client; 0 without any.
 
-    `sent` is by each client of the round; `whole_batches` is whether a step is on all
-    examples of a client.
+    `sent` is what each client of the round receives and sends; `whole_batches` says
+    whether a step is on all examples of a client.
     """
     exist = np.asarray(clients.ids) < self._real
     here = np.asarray(clients.arrived)[exist]

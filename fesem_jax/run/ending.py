@@ -71,7 +71,7 @@ def finish(
 def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | None:
   """The result that the workdir of a finished run holds; None if it is not whole.
 
-  No round of `run` is left, for `reason`. Callbacks are told of its end.
+  No round of `run` is left; `reason` says why it ended. Callbacks are told of its end.
   """
   if run.folder is None:
     return None

@@ -52,8 +52,8 @@ class Evaluation:
 
   The splits are as arranged, `finetune_epochs` are the local epochs before the
   `finetuned` scores, `key` is the stream of fine-tuning, and `state` has shapes and
-  shardings of the algorithm's state. `num_clients` is M without the clients that pad
-  the data.
+  shardings of the algorithm's state. The attribute `num_clients` is M without the
+  clients that pad the data.
   """
 
   def __init__(
@@ -263,10 +263,10 @@ class DerivedClusters:
     self._before = evaluation.assignment(state) if info.clusters is None else None
 
   def added_to(self, info: RoundInfo, state: Any) -> RoundInfo:
-    """What a round reports, `info` on the host, with its clusters.
+    """Adds the clusters of a round to `info`, what the method reports, on the host.
 
-    The same if it has clusters, or if clients deploy from none. `state` is that after
-    the round.
+    Returns the same if it has clusters, or if clients deploy from none. `state` is that
+    after the round.
     """
     if info.clusters is not None or self._before is None:
       return info

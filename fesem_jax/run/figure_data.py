@@ -80,12 +80,10 @@ def draw(
   components of their weights are kept. Of large models only a sketch is held.
 
   The training split is as `simulate` arranged it; `key` decides the order of examples
-  and the choice of clients.
-
-  Returns:
-    Arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
-    `sampled` [S] positions, `coordinates` [S, <=50]; `variance` [<=50] share of
-    each component; `truth_names` [G] if the true clusters are numbers with names.
+  and the choice of clients. Returns arrays by name: `names` [M], `truth` [M] or [0],
+  `assignment` [M] or [0], `sampled` [S] positions, `coordinates` [S, <=50], `variance`
+  [<=50], the share of each component, and `truth_names` [G] if the true clusters are
+  numbers with names.
   """
   names = train.info.names
   local = algorithm.local._replace(dropout_rate=0.0)
@@ -173,11 +171,9 @@ def sheets(
 ) -> dict[str, np.ndarray]:
   """Images of the clients nearest to the mean of their cluster.
 
-  `picture` is from `draw`, with positions as in `train`, which is on the host.
-
-  Returns:
-    `sheet_images` [K, 6, 12, H, W, ...] and `sheet_clients` [K, 6] positions, -1 where
-    a cluster has fewer; nothing where examples are no images or there are no clusters.
+  `picture` is from `draw`, with positions as in `train`, which is on the host. Returns
+  `sheet_images` [K, 6, 12, H, W, ...] and `sheet_clients` [K, 6] positions, -1 where a
+  cluster has fewer; nothing where examples are no images or there are no clusters.
   """
   assignment, sampled, coordinates = (
     picture[name] for name in ('assignment', 'sampled', 'coordinates')

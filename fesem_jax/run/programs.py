@@ -82,7 +82,8 @@ class Program:
 
   `compiling` gives the compiled function, which takes the arguments and then the tuple
   of `numbers`: arrays [], and large constants, in the order in which it reads them.
-  `what` it does is for messages, and `awaited` says whether a caller has waited for it.
+  `what` says in words what it does, for messages. The attribute `awaited` says whether
+  a caller has waited for it.
   """
 
   def __init__(

@@ -69,8 +69,8 @@ def digest_of_data(
   """A digest that differs when any example, label or client does.
 
   Splits are on the host, as they were loaded. For each, `here` is [M] bool, the clients
-  whose examples this process has; others have the rest, and all call this. None where
-  every process has all.
+  whose examples this process has; other processes have the rest, and all of them call
+  this. None where every process has all.
   """
   digest = hashlib.sha256()
   for split in splits:
@@ -120,9 +120,9 @@ def begin(
   """The state that a run starts from or continues from, and the rounds done before.
 
   The third result is the seconds that the initialization took besides compiling.
-  `start` compiles it, `key` is its stream, and `train` is as arranged. `like` has
-  shapes and shardings of the state, from `rehearse`; `checkpoints` are None without a
-  workdir, and `rounds` those of the whole run.
+  `start` compiles the initialization, `key` is its stream, and `train` is as arranged.
+  `like` has shapes and shardings of the state, from `rehearse`; `checkpoints` is None
+  without a workdir, and `rounds` is the number of rounds of the whole run.
   """
   latest = None if checkpoints is None else checkpoints.latest_round()
   if checkpoints is None or latest is None:

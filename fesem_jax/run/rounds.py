@@ -131,9 +131,9 @@ def compile_step(
   """`algorithm.step`, compiled unless a program of the same shapes is held already.
 
   Each call takes over the memory of the state that it is given and leaves the new state
-  on the same devices. `state` is on the devices, or the shapes of it; `data` are on the
-  devices, `cohort` has the clients of any round, and `key` is the stream of the rounds.
-  For `wait`, see `Programs.compiled`, and for `clients`, `step_of`.
+  on the same devices. `state` is the state on the devices, or its shapes; `data` are on
+  the devices, `cohort` has the clients of any round, and `key` is the stream of the
+  rounds. For `wait`, see `Programs.compiled`, and for `clients`, `step_of`.
   """
   return programs.compiled(
     ('step', algorithm, clients) if clients else ('step', algorithm),

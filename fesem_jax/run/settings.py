@@ -24,7 +24,7 @@ class Settings:
   save_models: bool | None = None
   progress: bool | None = None
   data_placement: str = 'auto'
-  tell_clients: bool = False  # A callback wants `RoundInfo.clients`.
+  tell_clients: bool = False  # whether a callback wants `RoundInfo.clients`
 
   def check(self, train: FederatedData, test: FederatedData) -> None:
     """Raises `UserError` on numbers out of range, or data that do not fit them."""

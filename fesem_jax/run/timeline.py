@@ -1,4 +1,4 @@
-"""The data of a run on the devices, which may change at the begin of some rounds."""
+"""A run's data on the devices, which may change at the beginning of some rounds."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

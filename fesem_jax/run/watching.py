@@ -22,7 +22,7 @@ from fesem_jax.run.preparation import Prepared
 def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | None:
   """Tells callbacks of a run; returns why no round is to follow, or None.
 
-  `run` is as before its next round, and `test` is the test split as the user gave it.
+  `run` is before its next round, and `test` is the test split as the user gave it.
   """
   settings = run.settings
   start = Start(

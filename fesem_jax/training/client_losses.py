@@ -34,9 +34,9 @@ def start_by_loss(
 ) -> jax.Array:
   """[S] int32: the center of least training loss of some clients, others' own.
 
-  Clients with `by_loss` [S] bool start from the center of least loss among [K, ...];
-  losses are computed only where there are any. `own` [S] int32 are the cohort's
-  centers.
+  Clients with `by_loss` [S] bool start from the one of least loss among `centers`
+  [K, ...]; losses are computed only where there are any such clients. `own` [S] int32
+  are the cohort's centers.
   """
 
   def choose():

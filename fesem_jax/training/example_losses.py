@@ -46,7 +46,8 @@ def shares_of_least_loss(
   """[S, K] float32: share of a client's examples on which a model has the least loss.
 
   Shares of the models [K, ...] sum to 1 over K, or to 0 in an empty place. Of equal
-  losses the smallest number has the least; what is not a number counts as infinite.
+  losses, that of the model with the smallest number counts as the least; what is not a
+  number counts as infinite.
   """
   num_models = jax.tree.leaves(models)[0].shape[0]
 

@@ -30,11 +30,11 @@ Rows = tuple[jax.Array, jax.Array]
 class Kernel:
   """A dense layer whose kernel clients of a center start from."""
 
-  path: Path  # of the layer
+  path: Path
   rows: int  # of one step, R
   steps: int  # the most that a client takes, T
   block: int  # steps whose rows are one block, b; the same for all kernels
-  # Of the products that stand for its gradient; see `LocalTraining`.
+  # Precision of the products that stand for its gradient; see `LocalTraining`.
   precision: str = 'highest'
 
 

@@ -34,7 +34,7 @@ class _Scaled(NamedTuple):
   """A gradient times a number."""
 
   leaf: int  # position of the gradient among the leaves
-  factor: Any  # the number
+  factor: Any
 
 
 # A number that does not depend on gradients, parameters or state; a `_Scaled` gradient;
@@ -101,7 +101,7 @@ def variable_rate(
 ) -> jax.Array | float:
   """The rate [] of plain SGD as the traced function reads it; see `hyperparameters`.
 
-  The optimizer must have a `sgd_rate` for `params`, or for their shapes.
+  The optimizer must have a `sgd_rate`; for `params`, see there.
   """
   ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), params)
   updates, _ = optimizer.update(ones, optimizer.init(ones), ones)

@@ -48,7 +48,7 @@ class SideBySide:
   """How clients train side by side on a device."""
 
   local: LocalTraining
-  # That they keep as changes to a shared start; () if each has its own.
+  # The kernels that clients keep as changes to a shared start; () if each has its own.
   kernels: tuple[Kernel, ...]
   count: int  # how many clients, C
 
@@ -91,9 +91,9 @@ def choose(
   num_clients: int,
   layers: Sequence[str] | None = None,
 ) -> SideBySide:
-  """Which kernels clients keep as changes, and how many of S train side by side.
+  """Which kernels to keep as changes, and how many of `num_clients` go side by side.
 
-  `start` has the models that they start from; for `layers`, see `kernels`.
+  `start` has the models that clients start from; for `layers`, see `kernels`.
   """
   found = kernels(local, start, data, layers)
   count = side_by_side(local, found, start.shared, num_clients)
@@ -123,10 +123,10 @@ def _time(count: int, weights: Params, on_each: int) -> float:
 def side_by_side(
   local: LocalTraining, kernels: tuple[Kernel, ...], weights: Params, num_clients: int
 ) -> int:
-  """How many of S clients of a center or two to train side by side on a device, C.
+  """How many of `num_clients` clients to train side by side on a device, C.
 
-  They keep changes to `kernels`; without any, C is `clients_per_chunk`. `weights`
-  [R, ...] are the models that they start from.
+  They are of a center or two, and keep changes to `kernels`; without any, C is
+  `clients_per_chunk`. `weights` [R, ...] are the models that they start from.
   """
   chosen = local.clients_per_shared_start if kernels else local.clients_per_chunk
   if chosen:
@@ -155,7 +155,7 @@ def kernels(
 ) -> tuple[Kernel, ...]:
   """The dense layers that clients may keep as changes to a shared start.
 
-  None of them unless the local optimizer is plain SGD, the model draws no random
+  There are none unless the local optimizer is plain SGD, the model draws no random
   numbers in training and `local.shared_start` says so: 'on' takes every dense layer
   that the clients share and that learns, 'auto' the large ones whose rows stay small
   beside the kernel. `layers` are the names of those that learn; None is all.

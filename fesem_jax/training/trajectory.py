@@ -81,7 +81,7 @@ class Steps(NamedTuple):
 def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> Steps:
   """Trains a client again, and measures each step.
 
-  The same client trains in all places of a chunk, as many as `width` in the round, so
+  The same client trains in all `width` places of a chunk, as many as in the round, so
   that each step is computed as it was beside others. Of `call`, only what is no array
   is used; `data` is the training split of this client alone, with the `max_examples` of
   all.

@@ -8,7 +8,7 @@ class Rounds(NamedTuple):
   """Progress of the rounds of a run."""
 
   done: int  # finished rounds
-  total: int  # all rounds
+  total: int
   figures: str = ''  # metrics of the last round
   left: float | None = None  # seconds until the last round, or None
 

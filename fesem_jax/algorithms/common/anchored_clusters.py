@@ -74,7 +74,10 @@ class AnchoredClusters(NamedTuple):
 def no_clusters(
   local: LocalTraining, data: FederatedData, key: jax.Array, most: int
 ) -> AnchoredClusters:
-  """The clusters before anybody has taken part; `most` is K."""
+  """The clusters before anybody has taken part.
+
+  `most` is K, and `key` is that of the run's start.
+  """
   anchor = tree.expand(local.model.init(prng_streams.fold(key, prng_streams.DRAWS)))
   zeros = jax.tree.map(lambda a: jnp.zeros((data.num_clients, *a.shape[1:])), anchor)
   return AnchoredClusters(
@@ -97,9 +100,9 @@ def with_new_clients(
 ) -> tuple[AnchoredClusters, jax.Array]:
   """Lets new clients begin clusters, and merges clusters; see `merge_similar`.
 
-  `new` [S] bool are those that have yet to join. One whose description is not finite,
-  or 0, joins another time. Returns the clusters, and [K] bool which of them have new
-  clients alone.
+  `new` [S] bool is True for clients of the cohort that have yet to join. One whose
+  description is not finite, or 0, joins another time. `key` is that of the round.
+  Returns the clusters, and [K] bool which of them have new clients alone.
   """
   mesh, most = rule.local.mesh, old.most
   found = rule.describe(old.anchor, data, cohort, new, key)

@@ -76,8 +76,8 @@ def first_clusters(
   """Makes the first clusters and centers of a cohort; None takes all clients.
 
   The E-step of `steps` says what is compared; `client_state` says whether and where the
-  models of all clients are kept, see `fesem`. Raises `UserError` if there are more
-  clusters than clients.
+  models of all clients are kept, see `fesem`. `key` is that of the run's start. Raises
+  `UserError` if there are more clusters than clients.
   """
   check_num_clusters(num_clusters, data)
   most, count = start.clients, data.num_clients

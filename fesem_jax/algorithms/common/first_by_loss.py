@@ -40,8 +40,8 @@ def train_and_choose(
   Losses are divided by K, as a client that does not yet know its cluster counts for
   each with the weight 1 / K. All models visit a client's examples in one order. A model
   that fails on a client is not chosen by it; a center without clients stays as it is.
-  `weighting` is that of clients in the means, see `Trained.weights`. The `Start` has
-  neither seeds nor what k-means compared.
+  `weighting` is that of clients in the means, see `Trained.weights`, and `key` is that
+  of the run's start. The `Start` has neither seeds nor what k-means compared.
   """
   own_key = prng_streams.fold(key, prng_streams.DRAWS)
   models = random_models(local, own_key, num_clusters)

@@ -84,8 +84,8 @@ def random_start(
 ) -> ClientModels:
   """Random models of all clients before their first training.
 
-  If `init_models` is 'random', each client has one of its own, of its id; else there is
-  one for all (Section 6.1.4).
+  If `init_models` is 'random', each client has a model of its own, drawn by its id;
+  else there is one for all (Section 6.1.4). `key` is that of the run's start.
   """
   key = prng_streams.fold(key, prng_streams.MODEL)
   if init_models != 'random':
@@ -180,8 +180,8 @@ def _until_settled(
 ) -> Trained:
   """Repeats the training of all clients; see `Clustering.tolerance`.
 
-  `first` are the clients after the first training, from `starts` and with `key`, which
-  have sent nothing yet.
+  `first` are the clients after the first training, which began at `starts` with `key`;
+  they have sent nothing yet.
   """
 
   def falling(loop):

@@ -80,7 +80,8 @@ def train_and_average(
   """Trains the cohort from one model and moves it to, or towards, their mean.
 
   `state` is a `GlobalState`, which stays as it is if no client's update counts; `train`
-  is that of an `Algorithm`. Returns the new state, and what training reports.
+  is that of an `Algorithm`. `key` is that of the round. Returns the new state, and what
+  training reports.
   """
   rule, old = averaging.aggregation.in_place_of_mean(), state.params
   reduction = mean_of_models(averaging.weighting) if rule is None else Reduction()

@@ -63,7 +63,7 @@ def train(
   The centers [K, ...] take their turns in one compiled loop. All visit a client's
   examples in the same order. `shares` [S, K, N_max] float32 are the weights q_s(k) of
   the examples' losses; `weighting` is that of clients in the means, see
-  `Trained.weights`.
+  `Trained.weights`. `key` is that of the round.
 
   Returns the new centers, and what training reports of each client, of its local models
   together: the sums of their losses and steps, and whether all are finite.

@@ -33,8 +33,8 @@ def train_from_own(
   """Trains each client from its center, and adds up the models of each center.
 
   `starts` are centers [K, ...], and the choice [S] of the cohort's clients; `weighting`
-  is theirs in the sums, see `Trained.weights`. Returns `Trained` without local models,
-  whose `sums` are `em.Sums` about the centers.
+  is that of the clients in the sums, see `Trained.weights`. `key` is that of the round.
+  Returns `Trained` without local models, whose `sums` are `em.Sums` about the centers.
   """
   reduction = sums_of_own(starts.shared, weighting)
   return train_cohort(local, starts, data, cohort, key, reduction=reduction)
@@ -53,8 +53,8 @@ def train_and_average(
 
   `starts` are centers [K, ...] and the choice [M] of each client, `before` [M] int32
   the choices in the round before; `weighting` is that of clients in means, see
-  `Trained.weights`. Returns the new centers, what became of the clients, and the
-  round's report.
+  `Trained.weights`. `key` is that of the round. Returns the new centers, what became of
+  the clients, and the round's report.
   """
   old = starts.shared
   assert starts.choice is not None

@@ -62,7 +62,8 @@ def best_centers(
 ) -> Params:
   """The centers [K, ...] of the best draw, after the rounds it was tried for.
 
-  `one_round` is a round of the method, without dropped clients.
+  `one_round` is a round of the method, without dropped clients. `key` is that of the
+  run's start.
   """
   sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
   sample = sample_clients(sample_key, data, start.clients, local.mesh)

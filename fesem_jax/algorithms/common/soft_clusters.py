@@ -47,7 +47,7 @@ def draw_for_centers(
   The largest of log weight + Gumbel noise are such a draw (Plackett-Luce). It does not
   depend on the order of the clients. Each center gets `count` clients, or all of a
   positive weight if these are fewer; clients whose weight in `weights` [S, K] float32
-  is 0 are never drawn.
+  is 0 are never drawn. `key` is that of the round.
 
   Returns [S, K] float32, 1 for clients that are drawn and 0 for all others.
   """
@@ -93,7 +93,7 @@ def all_centers_and_weights(
 ) -> traffic.Traffic:
   """Traffic of clients that receive K centers, and send a model and its K weights.
 
-  After `every` rounds, a client computes the losses of all centers anew.
+  A client computes the losses of all centers anew `every` rounds after it last did.
   """
   size = traffic.bytes_of_model(local)
 

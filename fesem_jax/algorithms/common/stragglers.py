@@ -27,8 +27,9 @@ def epochs(
 ) -> jax.Array | None:
   """[S] int32 local epochs of a cohort: a random number from 1 to E of stragglers.
 
-  E are the epochs of `local`; the result is None where all clients do all of them. A
-  client straggles with the probability `straggler_fraction`.
+  E is the number of epochs of `local`; the result is None where all clients do all of
+  them. A client straggles with the probability `straggler_fraction`. `key` is that of
+  the round.
   """
   if straggler_fraction == 0:
     return None

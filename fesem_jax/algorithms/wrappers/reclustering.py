@@ -129,7 +129,6 @@ def with_reclustering(
     return ReclusteringState(state, Checks.first(every))
 
   def step(state, data, cohort, key, *, starts=None, hold=None):
-
     def check(state, data, cohort, key):
       here = inner(state)
       own = own_of(state, cohort) if starts is None else starts
