@@ -1,8 +1,8 @@
 """Bad clients: their selection, their attacks, and metrics of the honest clients.
 
 A bad client lies about its labels or about its model. It lies in the same way to every
-method, as `local.train_cohort` is where local models come from. What it keeps for
-itself (layers of its own, and whole models that no server receives) stays as it was
+method, as `training.cohort.train_cohort` is where local models come from. What it keeps
+for itself (layers of its own, and whole models that no server receives) stays as it was
 trained, and so do the test examples of all clients.
 """
 
