@@ -49,7 +49,7 @@ def parse_search(
   if not values or name not in (*tunable, *own) or name in _NOT_TUNED:
     raise UserError(
       f'--{flag}={text} is not FLAG:VALUE,VALUE with a flag of data, model, training, '
-      'run or methods (but seed and num_clusters), e.g. learning_rate:0.1,1.'
+      f'run or methods (but {", ".join(_NOT_TUNED)}), e.g. learning_rate:0.1,1.'
     )
   of_own = functools.partial(plugins.value, default=own.get(name))
   parse = flags.FLAGS[name].parser.parse if name in tunable else of_own

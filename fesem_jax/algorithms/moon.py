@@ -105,8 +105,12 @@ def moon(
     own = tree.with_rows(state.client_params, cohort, trained.folded)
     return MoonState(sums.mean_of(trained.sums, x), own), trained.info()
 
-  # Beside the local one, two models see each example; they stay as they are.
+  def of_round(known, drawn):
+    # Beside the local one, two models see each batch; they stay as they are.
+    return traffic.Sent(size, size, passes_of_step=2)
+
   size = traffic.bytes_of_model(local)
-  words = 'the global model', 'the local model'
-  sent = traffic.same_for_all(words, size, size, passes=2)
+  sent = traffic.Traffic(
+    ('the global model', 'the local model', ''), of_round, model=size
+  )
   return Algorithm(local, init, step, global_model.deployed, traffic=sent)

@@ -46,11 +46,13 @@ class Sent(NamedTuple):
       of the others counts the mean over all clients.
     passes: [] or [S] forward passes over the client's own examples in addition to local
       training, e.g. for losses; a gradient counts as three.
+    passes_of_step: forward passes of other models over the batch of each local step.
   """
 
   down: Any
   up: Any
   passes: Any = 0
+  passes_of_step: int = 0
 
 
 class Traffic(NamedTuple):

@@ -71,8 +71,8 @@ def load(
     rounds = ','.join(str(phase.first_round) for phase in phases[1:])
     raise UserError(
       f'{argument("drift_rounds", rounds)} gives data that change over rounds, which '
-      'fesem-run and fesem-compare take, and `simulate` as `later_phases` '
-      '(`data.load_phases`); leave it out here.'
+      'fesem-run, fesem-compare and fesem-sweep take, and `simulate` as '
+      '`later_phases` (`data.load_phases`); leave it out here.'
     )
   return wanted.train, wanted.test
 

@@ -76,7 +76,7 @@ class DataSize(NamedTuple):
 def data_of(
   size: DataSize, split: SplitSize, mesh: Mesh, data_placement: str = 'replicated'
 ) -> FederatedData:
-  """Shapes of a split after `cohorts.arrange`, without the padding of shards."""
+  """Shapes of a split after `arrangement.arrange`, without the padding of shards."""
   whole = NamedSharding(mesh, PartitionSpec())
   count = padded_clients(size.num_clients, mesh)
   rows, examples, shards, groups = whole, split.examples, None, None

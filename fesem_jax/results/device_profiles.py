@@ -120,7 +120,7 @@ class SimulatedDevices:
     ids, steps = np.asarray(clients.ids)[exist], np.asarray(clients.steps)[exist]
     sizes, own = self._sizes[ids], Speeds(*(x[ids] for x in self._speeds))
     batch = sizes if whole_batches else np.minimum(self._width, sizes)
-    count = GRADIENT * (steps * batch) + sent.passes * sizes
+    count = (GRADIENT + sent.passes_of_step) * (steps * batch) + sent.passes * sizes
     each = (
       self._overhead
       + np.asarray(sent.down, float) / own.download

@@ -27,7 +27,8 @@ def sent(name, known=None, number=1, count=S, **options):
   """(bytes down of each client, bytes up of each, passes of each)."""
   of = traffic(name, **options)
   drawn = Drawn(number, np.arange(count), count == M)
-  return tuple(np.broadcast_to(x, count).tolist() for x in of.of_round(known, drawn))
+  numbers = of.of_round(known, drawn)[:3]
+  return tuple(np.broadcast_to(x, count).tolist() for x in numbers)
 
 
 def test_a_model_is_counted_by_its_parameters():
@@ -69,7 +70,7 @@ def test_a_model_is_counted_by_its_parameters():
     ('fed_dyn', {}, P, P, 0),
     ('fed_babu', {}, P - HEAD, P - HEAD, 0),
     ('lg_fed_avg', {}, HEAD, HEAD, 0),
-    ('moon', {}, P, P, 2),
+    ('moon', {}, P, P, 0),
     ('cfl_gp', {}, 2 * P, 2 * P, 3),  # A round that clusters.
     ('pacfl', {}, P, P, 0),
     ('fed_group', {}, P, P, 0),
@@ -82,6 +83,12 @@ def test_a_model_is_counted_by_its_parameters():
 )
 def test_each_method_counts_what_it_sends(name, options, down, up, passes):
   assert sent(name, **options) == ([down] * S, [up] * S, [passes] * S)
+
+
+def test_two_more_models_of_moon_see_the_batch_of_each_local_step():
+  drawn = Drawn(1, np.arange(S), everyone=False)
+  assert traffic('moon').of_round(None, drawn).passes_of_step == 2
+  assert traffic('fed_avg').of_round(None, drawn).passes_of_step == 0
 
 
 def test_fed_rc_sends_a_number_for_each_center_and_class():
@@ -364,6 +371,9 @@ def test_a_round_takes_as_long_as_its_slowest_client(monkeypatch):
   # 1 + 2 + 10 * (3 * 4 + 2) / 1000 + 3 and 1 + 2 + 10 * (3 * 3 + 1.5) / 500 + 3.
   np.testing.assert_allclose([seconds(True, True), seconds(True, False)], [6.21, 6.14])
   assert seconds(False, False) == 0.0
+  # 1 + 2 + 10 * (5 * 4 + 2) / 1000 + 3: two passes more of each of the step's examples.
+  sent = sent._replace(passes_of_step=2)
+  np.testing.assert_allclose(seconds(True, False), 6.22)
   with pytest.raises(UserError, match=r'`device_profile=watch` is unknown'):
     device_profiles.profile('watch')
 
