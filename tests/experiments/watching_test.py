@@ -4,6 +4,7 @@ import pytest
 
 from fesem_jax import report
 from fesem_jax.utils import progress_lines
+from fesem_jax.utils.progress_text import Display
 from tests.support.commands import call
 
 QUICK = (
@@ -45,7 +46,7 @@ def test_quiet_shows_no_progress_of_the_report(tmp_path, monkeypatch, quiet):
     report, 'write_report', lambda *_: seen.append(progress_lines.display())
   )
   said(tmp_path, *(['--quiet'] if quiet else []), '--report_html=true')
-  assert [display is None for display in seen] == [quiet]
+  assert [type(display) is Display for display in seen] == [quiet]
 
 
 def test_a_run_that_a_callback_ended_says_why(tmp_path):
