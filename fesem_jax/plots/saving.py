@@ -30,13 +30,17 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
   file = path.parent
   try:
     file.mkdir(parents=True, exist_ok=True)
+    # Laid out and measured once: each would take as long as the drawing of a file.
+    figure.draw_without_rendering()
+    figure.set_layout_engine(None)
+    extent = figure.get_tightbbox().padded(plt.rcParams['savefig.pad_inches'])
     # The same figure gives the same file: no date, no random ids.
     with plt.rc_context({'svg.hashsalt': 'fesem_jax'}):
       for file in written:
         dated = {'Date': None} if file.suffix == '.svg' else None
         with replacing(file) as out:
           figure.savefig(
-            out, format=file.suffix[1:], bbox_inches='tight', metadata=dated
+            out, format=file.suffix[1:], bbox_inches=extent, metadata=dated
           )
   except OSError as e:
     raise UserError(f'Cannot write {file}: {e.strerror}.') from e
