@@ -12,6 +12,7 @@ Ctrl-C lets them finish the round and save. When one ends early, the others are 
 and the same command continues from the last checkpoint.
 """
 
+import collections
 import contextlib
 import os
 import re
@@ -19,10 +20,11 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
+from typing import IO
 
 from absl import flags
 
@@ -40,24 +42,50 @@ _SET_HERE = ('coordinator_address', 'process_id', 'num_processes')
 _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Launched(subprocess.Popen[bytes]):
-  """A process of the run; what others than the first print is kept in a file."""
+class Launched:
+  """A process of the run.
+
+  Attributes:
+    process_id: its number.
+    lines: the last that it printed; none of the first process, which prints itself.
+  """
 
   def __init__(self, process_id: int, command: list[str], environment: dict[str, str]):
-    self.process_id, self._log = process_id, tempfile.TemporaryFile()  # noqa: SIM115
-    super().__init__(
+    self.process_id = process_id
+    self.lines: collections.deque[str] = collections.deque(maxlen=_LINES)
+    out = None if process_id == 0 else subprocess.PIPE
+    self._popen = subprocess.Popen(
       command,
       env=environment,
       stdin=subprocess.DEVNULL,
-      stdout=self._log if process_id else None,
-      stderr=self._log if process_id else None,
+      stdout=out,
+      stderr=None if out is None else subprocess.STDOUT,
       start_new_session=True,  # Ctrl-C comes from here alone, once.
     )
+    self._reader: threading.Thread | None = None
+    if self._popen.stdout is not None:
+      args = (self._popen.stdout,)
+      self._reader = threading.Thread(target=self._read, args=args, daemon=True)
+      self._reader.start()
 
-  def lines(self) -> list[str]:
-    """The last that it printed; none of the first process, which prints itself."""
-    self._log.seek(0)
-    return self._log.read().decode(errors='replace').splitlines()[-_LINES:]
+  def _read(self, out: IO[bytes]) -> None:
+    for line in out:
+      self.lines.append(line.decode(errors='replace').rstrip())
+
+  def code(self) -> int | None:
+    """The exit code, negative for a signal; None while it runs."""
+    return self._popen.poll()
+
+  def send(self, number: int) -> None:
+    """Sends a signal, if the process is still there."""
+    with contextlib.suppress(ProcessLookupError):
+      self._popen.send_signal(number)
+
+  def finish(self) -> None:
+    """Waits for the process and for what it printed."""
+    self._popen.wait()
+    if self._reader is not None:
+      self._reader.join(1.0)
 
 
 def launch(num_processes: int, given: list[str]) -> int:
@@ -81,8 +109,8 @@ def launch(num_processes: int, given: list[str]) -> int:
       first = _wait(started)
     finally:
       for process in started:
-        process.kill()  # Nothing to those that have ended.
-        process.wait()
+        process.send(signal.SIGKILL)  # Nothing to those that have ended.
+        process.finish()
   for number in (signal.SIGTERM, signal.SIGHUP):
     if number in received:
       return 128 + number
@@ -95,22 +123,22 @@ def _wait(started: list[Launched]) -> Launched | None:
   """Waits until all have ended; the one whose failure ended the others, if any."""
   failed: list[Launched] = []
   deadline = float('inf')
-  while any(p.poll() is None for p in started) and time.monotonic() < deadline:
+  while any(p.code() is None for p in started) and time.monotonic() < deadline:
     time.sleep(_POLL_SECONDS)
-    failed += [p for p in started if p.poll() and p not in failed]
+    failed += [p for p in started if p.code() and p not in failed]
     if failed:
       deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-  failed += [p for p in started if p.poll() and p not in failed]
-  by_itself = [p for p in failed if p.poll() not in (LOST_OTHERS, -signal.SIGABRT)]
+  failed += [p for p in started if p.code() and p not in failed]
+  by_itself = [p for p in failed if p.code() not in (LOST_OTHERS, -signal.SIGABRT)]
   by_itself.sort(key=lambda p: p.process_id)  # The first one has said what all found.
   return next(iter(by_itself + failed), None)
 
 
 def _report(process: Launched) -> int:
   """Says which process failed, and how, unless it has said so; its exit code."""
-  code = process.poll() or 1
+  code = process.code() or 1
   name = f'process {process.process_id}'
-  for line in process.lines():
+  for line in process.lines:
     print(f'[{name}] {line}', file=sys.stderr)
   if code < 0:
     how = f'was ended by {signal.Signals(-code).name}'
@@ -136,7 +164,7 @@ def _signals_for(started: list[Launched]) -> Iterator[list[int]]:
   def hand_on(number: int, frame: FrameType | None) -> None:
     received.append(number)
     for process in started:
-      process.send_signal(number)
+      process.send(number)
 
   before = {n: signal.signal(n, hand_on) for n in _HANDED_ON}
   try:

@@ -7,7 +7,7 @@ its `row` is called, `flags` of its own, and what is `published`.
 
 import pathlib
 import tomllib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 from fesem_jax.utils.errors import UserError, argument
 
@@ -104,13 +104,15 @@ def read(name: str) -> Recipe:
 def _recipe(path: pathlib.Path, content: dict[str, Any]) -> Recipe:
   """A recipe from its file; a field of the recipe is the default of its cells."""
   cells, common = content.pop('cells', []), content.pop('flags', [])
+  if not isinstance(common, list):
+    raise UserError(f'{path}: flags must be a list.')
   shared = {
     k: content.pop(k) for k in list(content) if k in Cell._fields and k != 'why'
   }
   made: list[Cell] = []
   for fields in cells:
-    known = shared | fields | {'flags': [*common, *fields.get('flags', [])]}
-    made.append(_made(path, Cell, known, 'a cell'))
+    cell = _made(path, Cell, shared | fields, 'a cell')
+    made.append(cell._replace(flags=(*common, *cell.flags)))
   for cell in made:
     _check(path, cell, {c.name for c in made})
   if len({cell.name for cell in made}) < len(made) or not made:
@@ -130,6 +132,8 @@ def _made(path: pathlib.Path, kind: Any, fields: dict[str, Any], what: str) -> A
       raise UserError(f'{path}: {what} lacks {name}.')
     if of_type is str and not isinstance(fields.get(name, ''), str):
       raise UserError(f'{path}: {name} must be a string.')
+    if get_origin(of_type) is tuple and not isinstance(fields.get(name, []), list):
+      raise UserError(f'{path}: {name} must be a list.')
   values = {n: tuple(x) if isinstance(x, list) else x for n, x in fields.items()}
   return kind(**values)
 

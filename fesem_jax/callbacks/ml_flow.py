@@ -89,8 +89,8 @@ class MLflow(Callback):
         client.log_param(run, key, str(value)[:500])
       return run
 
-    self._client = client
     self._run, was_there = logged_run(folder, 'mlflow', create)
+    self._client = client  # `close` ends the run of a client that it finds.
     self._logged = -1  # The last round that the run has.
     if was_there:
       client.update_run(self._run, status='RUNNING')

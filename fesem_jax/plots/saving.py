@@ -30,12 +30,17 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
   file = path.parent
   try:
     file.mkdir(parents=True, exist_ok=True)
-    # Laid out and measured once: each would take as long as the drawing of a file.
-    figure.draw_without_rendering()
-    figure.set_layout_engine(None)
-    extent = figure.get_tightbbox().padded(plt.rcParams['savefig.pad_inches'])
-    # The same figure gives the same file: no date, no random ids.
-    with plt.rc_context({'svg.hashsalt': 'fesem_jax'}):
+    # The same figure gives the same file: no date, no random ids, and no layout that a
+    # user's settings ask for.
+    with plt.rc_context({
+      'svg.hashsalt': 'fesem_jax',
+      'figure.autolayout': False,
+      'figure.constrained_layout.use': False,
+    }):  # fmt: skip
+      # Laid out and measured once: each would take as long as the drawing of a file.
+      figure.draw_without_rendering()
+      figure.set_layout_engine(None)
+      extent = figure.get_tightbbox().padded(plt.rcParams['savefig.pad_inches'])
       for file in written:
         dated = {'Date': None} if file.suffix == '.svg' else None
         with replacing(file) as out:

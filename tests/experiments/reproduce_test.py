@@ -134,6 +134,9 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
     ('title = "T"', 'title = "T', 'TOML'),
     ('facts = "F"', 'facts = "F"\nwhy = ["W"]', 'why must be a string'),
     ('row = "FedAvg"', 'row = 1', 'row must be a string'),
+    ('rates = [0.01, 0.2]', 'rates = 0.1', 'rates must be a list'),
+    ('flags = ["--algorithm=fed_avg"]', 'flags = "--a"', 'flags must be a list'),
+    ('facts = "F"', 'facts = "F"\nsmall = "--a"', 'small must be a list'),
   ],
 )
 def test_a_damaged_recipe_is_one_sentence(tmp_path, before, after, named):

@@ -1,6 +1,7 @@
 """The figure of several partitions shows what clients have."""
 
 import numpy as np
+from matplotlib import pyplot as plt
 
 from fesem_jax import plots
 
@@ -81,3 +82,14 @@ def test_an_image_of_each_true_cluster_is_above_its_clients():
   np.testing.assert_allclose(
     [(m - whole.x0) / whole.width for m in middles], [1 / 6, 4 / 6], atol=0.02
   )
+
+
+def test_settings_of_the_user_leave_the_layout_of_a_file(tmp_path):
+  def saved(name, **settings):
+    with plt.rc_context(settings):
+      figure = plots.compared_partitions({'a': plots.DealtClients(np.eye(3))}, 'title')
+      return plt.imread(plots.save(figure, tmp_path / name)[0])
+
+  own = saved('own')
+  for setting in ('figure.autolayout', 'figure.constrained_layout.use'):
+    np.testing.assert_array_equal(saved(setting, **{setting: True}), own)
