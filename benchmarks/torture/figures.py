@@ -55,6 +55,7 @@ def _of_arrays(path: pathlib.Path) -> str:
   try:
     with np.load(path) as held:
       return _digest({n: _text(held[n]) for n in sorted(held.files)})
+  # Of a damaged archive, zipfile may find a version or method that it does not have.
   except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as e:
     return f'damaged: {type(e).__name__}'
 

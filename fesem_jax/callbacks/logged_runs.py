@@ -1,4 +1,4 @@
-"""What loggers need: their run of a workdir, which goes on, and a record's numbers."""
+"""The logged run of a workdir, which a resumed run continues; numbers of a record."""
 
 import json
 import pathlib

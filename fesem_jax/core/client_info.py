@@ -31,12 +31,13 @@ class ClientInfo:
 
   def __post_init__(self) -> None:
     for field in ('names', 'clusters'):
-      if (value := getattr(self, field)) is not None:
-        object.__setattr__(self, field, np.asarray(value))
-        if getattr(self, field).shape != self.names.shape or self.names.ndim != 1:
+      if (given := getattr(self, field)) is not None:
+        values = np.asarray(given)
+        object.__setattr__(self, field, values)
+        if values.shape != self.names.shape or values.ndim != 1:
           raise UserError(
-            f'`ClientInfo`: {field} has shape {getattr(self, field).shape}; give '
-            f'each of the {self.names.size} clients in `names` one value.'
+            f'`ClientInfo`: {field} has shape {values.shape}; give each of the '
+            f'{self.names.size} clients in `names` one value.'
           )
 
   def __eq__(self, other: object) -> bool:

@@ -96,7 +96,11 @@ def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:
 
 
 def same_for_all(
-  words: tuple[str, str], down: float, up: float, passes: float = 0
+  words: tuple[str, str],
+  down: float,
+  up: float,
+  passes: float = 0,
+  passes_of_step: int = 0,
 ) -> Traffic:
   """Traffic of a method with equal messages for all clients and rounds.
 
@@ -104,7 +108,7 @@ def same_for_all(
   """
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
-    return Sent(down, up, passes)
+    return Sent(down, up, passes, passes_of_step)
 
   return Traffic((*words, ''), of_round, model=int(down))
 

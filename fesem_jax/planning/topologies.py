@@ -58,6 +58,7 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
       os.environ[name] = value
   try:
     found = topologies.get_topology_desc(platform='tpu', topology_name=topology)
+  # libtpu and JAX raise one or another of these on a name that they do not know.
   except (RuntimeError, ImportError, ValueError, NotImplementedError) as e:
     reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
     raise UserError(

@@ -79,13 +79,11 @@ def _by_k(rows: Sequence[Mapping[str, Any]], panels: _Panels, title: str) -> Fig
     for axis, (label, curves) in zip(axes, panels.items(), strict=True):
       for i, (name, key) in enumerate(curves.items()):
         known = [row for row in rows if row[key] is not None]
-        spread = [row.get(key.replace('_mean', '_std'), 0.0) for row in known]
+        spread = [row.get(f'{key.removesuffix("_mean")}_std') or 0.0 for row in known]
         axis.errorbar(
           [row['num_clusters'] for row in known],
           [row[key] for row in known],
-          yerr=[d or 0.0 for d in spread]
-          if key.endswith('_mean') and any(spread)
-          else None,
+          yerr=spread if any(spread) else None,
           linestyle='--' if i else '-',
           capsize=3,
           label=name or None,

@@ -76,7 +76,7 @@ def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
 
   def sent(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
     at, total = costs.gigabytes(run.history)
-    known = np.isin(rounds, at) & sends(run)
+    known = np.isin(rounds, at) & any(total)
     return np.where(known, np.interp(rounds, at or [0], total or [0]), np.nan)
 
   figure = _drawn(runs, False, f'{runs[0].task.primary.label} by what was sent', sent)

@@ -31,7 +31,7 @@ def by_layer(params: Params) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-  """What the examples are that models take."""
+  """The kind of examples that a model takes."""
 
   shape: tuple[int, ...]  # of one example
   dtype: str  # 'uint8' or 'float32', as in `FederatedData`

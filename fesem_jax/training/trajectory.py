@@ -18,7 +18,7 @@ from fesem_jax.training.shared_start import NONE
 
 
 class Task(NamedTuple):
-  """What a client is to train on in a round, [1, ...] each."""
+  """The local training of one client in a round; its own arrays are [1, ...]."""
 
   start: Params  # the model that it starts from
   anchor: Params  # what the penalty pulls to; None is the start

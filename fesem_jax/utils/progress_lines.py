@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from fesem_jax.utils.progress_text import Display, Rounds, in_words
+from fesem_jax.utils.progress_display import Display
+from fesem_jax.utils.progress_text import Rounds, in_words
 
 # Seconds after which a wait gets a line, and seconds between lines on rounds.
 _LONG, _EVERY = 2.0, 30.0

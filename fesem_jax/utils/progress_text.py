@@ -1,6 +1,5 @@
-"""The progress of a run's rounds, as text, and what displays of it do."""
+"""The progress of a run's rounds, as text."""
 
-import contextlib
 from typing import NamedTuple
 
 
@@ -27,21 +26,3 @@ def in_words(rounds: Rounds, over: bool = False) -> str:
     parts.append(f'{duration(rounds.left)} left')
   said = f'round {rounds.done}/{rounds.total}'
   return f'{said}: {", ".join(parts)}' if parts else said
-
-
-class Display:
-  """A display of progress; this one shows nothing."""
-
-  def waiting_for(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """Shows the operation of a block, and its duration if it is long."""
-    return contextlib.nullcontext()
-
-  def within_a_round(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """Shows the operation of a block without a separate line for it."""
-    return contextlib.nullcontext()
-
-  def rounds(self, rounds: Rounds, over: bool = False) -> None:
-    """Shows the progress of the rounds; `over` after the last one."""
-
-  def close(self) -> None:
-    """Ends the display."""
