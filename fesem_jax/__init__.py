@@ -34,10 +34,10 @@ from fesem_jax.run.replayed import Replay
 from fesem_jax.run.replaying import replay
 from fesem_jax.run.simulation import simulate
 from fesem_jax.training.augmentation import Augmentation, augmentation
-from fesem_jax.training.batch_losses import OwnStep
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Correction, Objective
+from fesem_jax.training.cohort import for_each_client, train_cohort
+from fesem_jax.training.local_sgd import local_sgd, plus, toward
+from fesem_jax.training.one_client import Client, for_each_batch
 from fesem_jax.training.optimizers import AdamOptions, local_optimizer
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained
@@ -51,6 +51,7 @@ __all__ = [
   'Algorithm',
   'Augmentation',
   'Callback',
+  'Client',
   'ClientComparison',
   'ClientInfo',
   'ClientModels',
@@ -58,13 +59,10 @@ __all__ = [
   'Clusters',
   'Cohort',
   'Comparison',
-  'Correction',
   'DeployedModels',
   'FederatedData',
   'LocalTraining',
   'Model',
-  'Objective',
-  'OwnStep',
   'Reduction',
   'Replay',
   'Result',
@@ -86,13 +84,17 @@ __all__ = [
   'data',
   'em',
   'everyone',
+  'for_each_batch',
+  'for_each_client',
   'initialize',
   'kmeans',
   'load_run',
   'local_optimizer',
+  'local_sgd',
   'local_training',
   'loggers',
   'models',
+  'plus',
   'replay',
   'sample_clients',
   'server_optimizers',
@@ -101,6 +103,7 @@ __all__ = [
   'split_clients',
   'sums',
   'tasks',
+  'toward',
   'train_cohort',
   'tree',
   'tune',

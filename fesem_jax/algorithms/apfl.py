@@ -14,11 +14,10 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.batch_losses import OwnStep, descend
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_between, check_choice
 
@@ -80,41 +79,37 @@ def apfl(
     alphas = jnp.full(count, variable(apfl_alpha), jnp.float32)
     return ApflState(tree.expand(start), own, alphas)
 
-  def begin(params):
-    return {name: local.optimizer.init(params[name]) for name in ('w', 'v')}
+  def one(client):
+    w, (v, alpha) = client.received, client.state
 
-  def take(params, memory, gradient, step, rate):
-    w, v, alpha = params['w'], params['v'], params['alpha']
-    _, of_w = gradient(w)
-    loss, of_mix = gradient(_mix(alpha, v, w))
-    of_v = jax.tree.map(lambda g: alpha * g, of_mix)
-    new_w, memory_w = descend(local, of_w, memory['w'], w, rate)
-    new_v, memory_v = descend(local, of_v, memory['v'], v, rate)
-    if eta is not None:
-      slope = jax.tree.map(lambda g, v, w: (g * (v - w)).sum(), of_mix, v, w)
-      length = variable(eta) * (1.0 if rate is None else rate)
-      alpha = jnp.clip(alpha - length * sum(jax.tree.leaves(slope)), 0.0, 1.0)
-    new = {'w': new_w, 'v': new_v, 'alpha': alpha}
-    return new, {'w': memory_w, 'v': memory_v}, loss
+    def local_step(t, params, memory, gradient_of):
+      (w, v, alpha), (memory_w, memory_v) = params, memory
+      _, of_w = gradient_of(w)
+      loss, of_mix = gradient_of(_mix(alpha, v, w))
+      of_v = jax.tree.map(lambda g: alpha * g, of_mix)
+      new_w, memory_w = client.descend(t, of_w, memory_w, w)
+      new_v, memory_v = client.descend(t, of_v, memory_v, v)
+      if eta is not None:
+        slope = jax.tree.map(lambda g, v, w: (g * (v - w)).sum(), of_mix, v, w)
+        rate = local.rate_of_step(t, client.rate)
+        length = variable(eta) * (1.0 if rate is None else rate)
+        alpha = jnp.clip(alpha - length * sum(jax.tree.leaves(slope)), 0.0, 1.0)
+      return (new_w, new_v, alpha), (memory_w, memory_v), loss
 
-  def fold(trained, starts, total):
-    weights, shared = trained.weights(weighting), starts.shared['w']
-    own = {name: trained.params[name] for name in ('v', 'alpha')}
-    return own, sums.add_to_one(total, trained.params['w'], weights, shared)
+    first = local.optimizer.init(w), local.optimizer.init(v)
+    trained = for_each_batch(client, (w, v, alpha), first, local_step)
+    w, v, alpha = trained.params
+    return trained, client.send(trained.of(w), client.received), (v, alpha)
 
   def step(state, data, cohort, key):
-    own = {'v': state.client_params, 'alpha': state.client_alphas}
-    starts = ClientModels(
-      shared={'w': state.params, 'v': None, 'alpha': None},
-      own={'w': None, **tree.rows_of(own, cohort)},
-    )
-    objective = Objective(step=OwnStep(begin, take))
-    reduction = Reduction(fold, sums.no_sums(state.params), keep=False)
-    trained = train_cohort(local, starts, data, cohort, key, objective, reduction)
-    own = tree.with_rows(own, cohort, trained.folded)
-    params = sums.mean_of(trained.sums, state.params)
+    w, all_own = state.params, (state.client_params, state.client_alphas)
+    trained = for_each_client(
+      one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
+      state=tree.rows_of(all_own, cohort), shares_start=False,
+    )  # fmt: skip
+    own = tree.with_rows(all_own, cohort, trained.folded)
     info = trained._replace(steps=2 * trained.steps).info()  # Both models train.
-    return ApflState(params, own['v'], own['alpha']), info
+    return ApflState(sums.mean_of(trained.sums, w), *own), info
 
   def deployed(state, data):
     return ClientModels(

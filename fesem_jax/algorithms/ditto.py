@@ -6,17 +6,16 @@ ICML 2021.
 
 from typing import NamedTuple
 
-from fesem_jax.algorithms.common import global_model, own_models
-from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
+from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.own_models import deployed
-from fesem_jax.core import traffic, tree
+from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.local_sgd import local_sgd, toward
+from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
@@ -64,22 +63,34 @@ def ditto(
     own = own_models.repeat(local, start, data.num_clients, client_state)
     return DittoState(tree.expand(start), own)
 
+  def train_own(client, v, w):
+    pull = [toward(w, variable(ditto_lambda / 2))] if ditto_lambda else []
+    return local_sgd(client, *pull, start=v)
+
   def train(local, state, data, cohort, key, reduction):
+    def one(client):
+      model = train_own(client, client.start, tree.unstack(client.broadcast, 0))
+      return model, client.send(model, client.received), None
+
     starts = deployed(state, data).of(cohort)
-    objective = Objective(
-      penalty=variable(ditto_lambda / 2) if ditto_lambda else None,
-      anchor=ClientModels(state.params),
-    )
-    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+    return for_each_client(
+      one, local, starts, data, cohort, key, reduction, broadcast=state.params,
+      shares_start=False,
+    )  # fmt: skip
+
+  def one(client):
+    w = local_sgd(client)
+    v = train_own(client, client.state, client.received)
+    return v.after(w), client.send(w, client.received), v.params
 
   def step(state, data, cohort, key):
-    shared, trained = global_model.train_and_average(
-      local, GlobalState(state.params), data, cohort, key, Averaging(weighting)
-    )
-    own = train(local, state, data, cohort, key, Reduction())
-    client_params = tree.with_rows(state.client_params, cohort, own.params)
-    info = own.together_with(trained).info()
-    return DittoState(shared.params, client_params), info
+    w, own = state.params, tree.rows_of(state.client_params, cohort)
+    trained = for_each_client(
+      one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
+      state=own,
+    )  # fmt: skip
+    own = tree.with_rows(state.client_params, cohort, trained.folded)
+    return DittoState(sums.mean_of(trained.sums, w), own), trained.info()
 
   sent = traffic.one_model(local)  # The v_i stay with their clients.
   return Algorithm(local, init, step, deployed, train=train, traffic=sent)

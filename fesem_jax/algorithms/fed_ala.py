@@ -17,11 +17,11 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.batch_losses import OwnStep, if_active
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS, Trained
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.local_sgd import local_sgd
+from fesem_jax.training.one_client import for_each_batch, where
+from fesem_jax.training.reduction import mean_of_models
+from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 
@@ -76,7 +76,6 @@ def fed_ala(
   check_at_least(0, ala_rate=ala_rate)
   if not 0 < ala_sample <= 1:  # NaN neither.
     raise UserError(f'`ala_sample={ala_sample}` must lie in (0, 1].')
-  once = local._replace(schedule=local.schedule._replace(epochs=1, steps=0))
   top = functools.partial(personal_head.head_of, head_layers)
 
   def init(key, data):
@@ -86,46 +85,44 @@ def fed_ala(
     never, rounds = jnp.zeros(count, bool), jnp.int32(0)
     return FedAlaState(tree.expand(start), heads, ones, never, rounds)
 
-  def take(params, memory, gradient, step, rate):
-    w, head, weights = params['global'], params['head'], params['weights']
-    loss, found = gradient(tree.merge(_mix(top(w), head, weights), w))
-
-    def learn(weight, g, h, slope):
-      return jnp.clip(weight - variable(ala_rate) * (g - h) * slope, 0.0, 1.0)
-
-    sampled = step % jnp.maximum(params['batches'], 1) < params['sampled']
-    new = jax.tree.map(learn, weights, top(w), head, top(found))
-    return params | {'weights': if_active(sampled, new, weights)}, memory, loss
-
-  def learn_weights(state, heads, weights, epochs, data, cohort, key):
-    batches = batching.batches_of(once.schedule, data, cohort.ids)
+  def learn_weights(client, w, h, a):
+    width = batching.batch_width(local.schedule, client.data.max_examples)
+    batches = batching.batches_per_epoch(client.size, width)
     sampled = jnp.ceil(variable(ala_sample) * batches - 1e-4).astype(jnp.int32)
-    own = {'head': heads, 'weights': weights, 'sampled': sampled, 'batches': batches}
-    shared = {'global': state.params} | dict.fromkeys(own)
-    starts = ClientModels(shared, own={'global': None} | own)
-    objective = Objective(epochs=epochs, step=OwnStep(lambda params: (), take))
-    reduction = Reduction(_weights_alone, keep=False, sent='nothing')
-    return train_cohort(once, starts, data, cohort, key, objective, reduction)
 
-  def fold(trained, starts, total, w):
-    weights = trained.weights(weighting)
-    return top(trained.as_trained), sums.add_to_one(total, trained.params, weights, w)
+    def local_step(t, weights, memory, gradient_of):
+      loss, found = gradient_of(tree.merge(_mix(top(w), h, weights), w))
+
+      def learn(weight, g, h, slope):
+        return jnp.clip(weight - variable(ala_rate) * (g - h) * slope, 0.0, 1.0)
+
+      new = jax.tree.map(learn, weights, top(w), h, top(found))
+      return where(t % jnp.maximum(batches, 1) < sampled, new, weights), memory, loss
+
+    learning = client.with_epochs(ala_start_epochs, client.given)
+    return for_each_batch(learning, a, (), local_step)
+
+  def one(client):
+    w, (h, a) = client.received, client.state
+    learned = learn_weights(client, w, h, a)
+    start = tree.merge(_mix(top(w), h, learned.params), w)
+    model = local_sgd(client, start=start)
+    sent = client.send(model, start)
+    return model.after(learned), sent, (top(model.params), learned.params)
 
   def step(state, data, cohort, key):
-    heads, weights, learned = tree.rows_of(state[1:4], cohort)
+    w, learned = state.params, tree.rows_of(state.learned, cohort)
     epochs = jnp.where(learned, 1, ala_start_epochs) * (state.rounds > 0)
-    found = learn_weights(state, heads, weights, epochs, data, cohort, key)
-    w, now = state.params, state._replace(heads=heads, head_weights=found.folded)
-    starts = ClientModels(own=deployed(now, data).params(cohort.ids.shape[0]))
-    reduction = Reduction(fold, sums.no_sums(w), w, keep=False, sent='own')
-    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
-    both = trained.together_with(found)
-    state = own_models.kept(
-      state, cohort, both.took_part(), heads=trained.folded,
-      head_weights=found.folded, learned=epochs > 0,
+    own = state.heads, state.head_weights
+    trained = for_each_client(
+      one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
+      state=tree.rows_of(own, cohort), given=epochs, shares_start=False,
     )  # fmt: skip
-    params, rounds = sums.mean_of(trained.sums, w), state.rounds + 1
-    return state._replace(params=params, rounds=rounds), both.info()
+    heads, weights = tree.with_rows(own, cohort, trained.folded)
+    state = own_models.kept(state, cohort, trained.took_part(), learned=epochs > 0)
+    return FedAlaState(
+      sums.mean_of(trained.sums, w), heads, weights, state.learned, state.rounds + 1
+    ), trained.info()
 
   def deployed(state, data):
     body, head = personal_head.parts(state.params, head_layers)
@@ -133,10 +130,6 @@ def fed_ala(
 
   # The A_i stay with their clients.
   return Algorithm(local, init, step, deployed, traffic=traffic.one_model(local))
-
-
-def _weights_alone(trained: Trained, starts: ClientModels, total: None) -> tuple:
-  return trained.params['weights'], total
 
 
 def _mix(g: Params, heads: Params, weights: Params) -> Params:

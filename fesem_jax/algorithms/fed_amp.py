@@ -12,13 +12,12 @@ import jax.numpy as jnp
 from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.core import traffic, tree
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import squared_distances
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
+from fesem_jax.training.cohort import train_cohort, train_pulled
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError, check_at_least, check_positive
 
@@ -77,15 +76,15 @@ def fed_amp(
   def train(local, state, data, cohort, key, reduction):
     starts = deployed(state, data).of(cohort)
     if not amp_lambda:
-      return train_cohort(local, starts, data, cohort, key, reduction=reduction)
+      return train_cohort(local, starts, data, cohort, key, reduction)
     exists = data.sizes(jnp.asarray(cohort.ids)) > 0
     distances = squared_distances(starts.own, local.mesh, exists.argmax())
     most = variable(amp_sigma) / jnp.maximum(exists.sum() - 1, 1)
     alpha = variable(amp_alpha) if amp_alpha else most
     xi = attention(distances, exists, alpha, variable(amp_sigma))
-    cloud = ClientModels(own=tree.mixtures(xi, starts.own))
-    objective = Objective(penalty=variable(amp_lambda / 2) / alpha, anchor=cloud)
-    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+    factors = jnp.broadcast_to(variable(amp_lambda / 2) / alpha, exists.shape)
+    pull = tree.mixtures(xi, starts.own), factors
+    return train_pulled(local, starts, data, cohort, key, reduction, pull)
 
   def step(state, data, cohort, key):
     trained = train(local, state, data, cohort, key, Reduction(sent='own'))

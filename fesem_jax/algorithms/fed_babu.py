@@ -10,7 +10,6 @@ from fesem_jax.algorithms.common import global_model, personal_head
 from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_choice
 
@@ -43,8 +42,9 @@ def fed_babu(
   body_layers = personal_head.other_layers(local, head_layers)
 
   def train(local, state, data, cohort, key, reduction):
-    objective = Objective(layers=body_layers)
-    return global_model.train(local, state, data, cohort, key, reduction, objective)
+    return global_model.train(
+      local, state, data, cohort, key, reduction, layers=body_layers
+    )
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

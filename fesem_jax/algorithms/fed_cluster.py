@@ -98,7 +98,7 @@ def fed_cluster(
     assignment, rounds = state.assignment, state.rounds + 1
     starts = deployed(state, data).of(cohort)
     reduction = Reduction(add, em.Sums.zeros(state.centers), keep=False)
-    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
+    trained = train_cohort(local, starts, data, cohort, key, reduction)
     centers = sums.mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, max_clusters, value, assignment, assignment, data)

@@ -3,17 +3,21 @@
 Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
 """
 
+import jax
+import jax.numpy as jnp
+
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.cohorts.sampling import coin, sample_clients
 from fesem_jax.core import prng_streams, traffic, tree
-from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
-from fesem_jax.training.objective import Correction, Objective
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.utils.errors import check_at_least
 
 
@@ -65,11 +69,22 @@ def fed_dane(
     # Without any gradient of the first cohort there is nothing to correct by.
     known = sums.weight[0] > 0
     g = mean_of(sums, tree.zeros_like(state.params))
-    objective = Objective(
-      penalty=variable(prox_mu / 2) if prox_mu else None,
-      correction=Correction(g, own, known),
-    )
-    return global_model.train(local, state, data, cohort, key, reduction, objective)
+    penalty = variable(prox_mu / 2) if prox_mu else None
+
+    def one(client):
+      (g, known), own = client.broadcast, client.given
+
+      def difference(g, own):
+        return jnp.where(known, g[0] - own, 0.0)
+
+      correction = plus(jax.tree.map(difference, g, own))
+      model = local_sgd(client, correction, penalty=penalty)
+      return model, client.send(model, client.received), None
+
+    return for_each_client(
+      one, local, ClientModels(state.params), data, cohort, key, reduction,
+      given=own, broadcast=(g, known), shares_start=False,
+    )  # fmt: skip
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

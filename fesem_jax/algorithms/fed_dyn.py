@@ -7,15 +7,17 @@ Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model, own_models
 from fesem_jax.core import sums, traffic, tree
-from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.objective import Correction, Objective
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.local_sgd import local_sgd, plus
+from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.utils.errors import check_positive
 
 
@@ -63,30 +65,28 @@ def fed_dyn(
     own = own_models.repeat(local, one, data.num_clients, client_state)
     return FedDynState(start, zero, own)
 
-  def train(local, state, data, cohort, key, reduction, replaced=False):
-    own = tree.rows_of(state.client_gradients, cohort)
-    none = tree.zeros_like(state.params)
-    objective = Objective(
-      penalty=variable(dyn_alpha / 2),
-      correction=Correction(none, own, replaced=replaced),
-    )
-    return global_model.train(local, state, data, cohort, key, reduction, objective)
-
-  def change_gradients(trained, starts, total):
-    ones = trained.weights('uniform')
-    total = sums.add_to_one(total, trained.params, ones, starts.shared)
-    old, alpha = trained.correction, variable(dyn_alpha)
+  def one(client):
+    alpha, h_i = variable(dyn_alpha), client.state
+    less = plus(jax.tree.map(jnp.negative, h_i))
+    model = local_sgd(client, less, penalty=alpha / 2)
 
     def changed(h, w, x):
       return h - alpha * (w - x)
 
-    new = jax.tree.map(changed, old, trained.as_trained, starts.shared)
-    return tree.where(trained.took_part(), new, old), total
+    new = jax.tree.map(changed, h_i, model.params, client.received)
+    return model, client.send(model, client.received), new
+
+  def train(local, state, data, cohort, key, reduction):
+    own = tree.rows_of(state.client_gradients, cohort)
+    return for_each_client(
+      one, local, ClientModels(state.params), data, cohort, key, reduction,
+      state=own, shares_start=False,
+    )  # fmt: skip
 
   def step(state, data, cohort, key):
     x, h, _ = state
-    reduction = Reduction(change_gradients, sums.no_sums(x), keep=False)
-    trained = train(local, state, data, cohort, key, reduction, replaced=True)
+    reduction = mean_of_models('uniform', x)
+    trained = train(local, state, data, cohort, key, reduction)
     mean, alpha = sums.mean_of(trained.sums, x), variable(dyn_alpha)
     share = alpha / (data.sizes() > 0).sum()
     h = jax.tree.map(lambda h, change: h - share * change, h, trained.sums.params)

@@ -31,7 +31,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS, Trained
 from fesem_jax.utils.errors import check_at_least, check_choice
@@ -94,7 +93,7 @@ def fed_group(
   def placed(start, directions, data, key):
     reduction = Reduction(nearest, (), directions, keep=False)
     starts, all_clients = ClientModels(start), everyone(data)
-    trained = train_cohort(shortly, starts, data, all_clients, key, reduction=reduction)
+    trained = train_cohort(shortly, starts, data, all_clients, key, reduction)
     return jnp.where(data.sizes() > 0, trained.folded, 0).astype(jnp.int32)
 
   def init(key, data):
@@ -120,8 +119,8 @@ def fed_group(
 
   def train(local, state, data, cohort, key, reduction):
     starts = deployed(state, data).of(cohort)
-    objective = Objective(penalty=variable(prox_mu / 2) if prox_mu else None)
-    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+    penalty = variable(prox_mu / 2) if prox_mu else None
+    return train_cohort(local, starts, data, cohort, key, reduction, penalty=penalty)
 
   def step(state, data, cohort, key):
     own, reduction = state.assignment, sums_of_own(state.centers, weighting)

@@ -13,7 +13,6 @@ from fesem_jax.core import batching, sums, traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.training import step_lengths
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_choice
@@ -51,8 +50,7 @@ def fed_nova(
 
   def train(local, state, data, cohort, key, reduction):
     epochs = stragglers.epochs(local, data, cohort, key, straggler_fraction)
-    objective = Objective(epochs=epochs)
-    return global_model.train(local, state, data, cohort, key, reduction, objective)
+    return global_model.train(local, state, data, cohort, key, reduction, epochs=epochs)
 
   def normalize(trained, starts, total, lengths):
     own = lengths[trained.steps]

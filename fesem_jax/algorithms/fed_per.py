@@ -40,7 +40,7 @@ def fed_per(
   def step(state, data, cohort, key):
     starts = personal_head.deployed(state, data).of(cohort)
     reduction = personal_head.sum_up_bodies(state.body, head_layers, weighting)
-    trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
+    trained = train_cohort(local, starts, data, cohort, key, reduction)
     body = sums.mean_of(trained.sums, state.body)
     heads = tree.with_rows(state.heads, cohort, trained.folded)
     return PersonalHeadState(body, heads), trained.info()

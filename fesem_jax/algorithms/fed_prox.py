@@ -9,7 +9,6 @@ from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
@@ -43,11 +42,11 @@ def fed_prox(
   stragglers.check(local, straggler_fraction)
 
   def train(local, state, data, cohort, key, reduction):
-    objective = Objective(
-      penalty=variable(prox_mu / 2) if prox_mu else None,
-      epochs=stragglers.epochs(local, data, cohort, key, straggler_fraction),
+    penalty = variable(prox_mu / 2) if prox_mu else None
+    epochs = stragglers.epochs(local, data, cohort, key, straggler_fraction)
+    return global_model.train(
+      local, state, data, cohort, key, reduction, penalty=penalty, epochs=epochs
     )
-    return global_model.train(local, state, data, cohort, key, reduction, objective)
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

@@ -12,7 +12,6 @@ from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
@@ -57,12 +56,13 @@ def fed_rep(
     starts = personal_head.deployed(state, data).of(cohort)
     first = train_cohort(
       local._replace(schedule=schedule), starts, data, cohort, key,
-      Objective(layers=head_layers), Reduction(heads_only, keep=False),
+      Reduction(heads_only, keep=False), layers=head_layers,
     )  # fmt: skip
     with_heads = starts._replace(own=first.folded)
     trained = train_cohort(
-      local, with_heads, data, cohort, key, Objective(layers=body_layers),
+      local, with_heads, data, cohort, key,
       personal_head.sum_up_bodies(state.body, head_layers, weighting),
+      layers=body_layers,
     )  # fmt: skip
     body = sums.mean_of(trained.sums, state.body)
     both = trained.together_with(first)

@@ -22,7 +22,7 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.cohort import train_pulled
 from fesem_jax.training.example_losses import shares_of_least_loss
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import check_at_least, check_share
@@ -105,8 +105,8 @@ def fed_soft(
   def train(local, state, data, cohort, key, reduction):
     starts = ClientModels(own=state.client_params).of(cohort)
     pulls = tree.rows_of(state.importance, cohort)
-    objective = pull_to_all(state.centers, pulls, soft_lambda)
-    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+    pull = pull_to_all(state.centers, pulls, soft_lambda)
+    return train_pulled(local, starts, data, cohort, key, reduction, pull)
 
   def step(state, data, cohort, key):
     found, chosen = estimate(state, data, cohort), cohort

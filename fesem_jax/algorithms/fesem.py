@@ -23,7 +23,6 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
 from fesem_jax.utils.errors import check_at_least
 
 
@@ -87,9 +86,10 @@ def fesem(
 
   def train(local, state, data, cohort, key, reduction, starts=None):
     own = tree.rows_of(state.assignment, cohort) if starts is None else starts
-    objective = Objective(penalty=penalty.of(data, cohort))  # Eq. 7
-    models = ClientModels(state.centers, own)
-    return train_cohort(local, models, data, cohort, key, objective, reduction)
+    return train_cohort(
+      local, ClientModels(state.centers, own), data, cohort, key, reduction,
+      penalty=penalty.of(data, cohort),  # Eq. 7
+    )  # fmt: skip
 
   def e_and_m_step(chunk, starts, sums, known):
     assigned = steps.nearest(chunk, starts, known)  # Eq. 8

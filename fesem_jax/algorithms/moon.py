@@ -13,12 +13,12 @@ from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.models.contrast import LEARNS, LIKE, UNLIKE, contrasted
+from fesem_jax.models.contrast import contrasted
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.models.starting import whole_model
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.local_sgd import local_sgd
+from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import (
   UserError,
@@ -77,31 +77,30 @@ def moon(
       f'`features_before={features_before}` names the only layer of the model, which '
       'gets the examples themselves; choose a model with a hidden layer.'
     )
-  model = contrasted(local.model, features_before, moon_mu, moon_temperature)
-  of_three = local._replace(model=model)
+
+  def contrast(like, unlike):
+    return contrasted(
+      local.model, features_before, moon_mu, moon_temperature, like, unlike
+    )
 
   def init(key, data):
     start = local.model.init(key)
     x = jax.ShapeDtypeStruct((2, *data.example_shape), jnp.float32)
-    jax.eval_shape(model.apply, dict.fromkeys((LEARNS, LIKE, UNLIKE), start), x)
+    jax.eval_shape(contrast(start, start).apply, start, x)
     own = own_models.repeat(local, start, data.num_clients, 'stacked')
     return MoonState(tree.expand(start), own)
 
-  def fold(trained, starts, total):
-    own, weights = trained.as_trained[LEARNS], trained.weights(weighting)
-    last = tree.where(trained.took_part(), own, starts.own[UNLIKE])
-    sent, origin = trained.params[LEARNS], starts.shared[LEARNS]
-    return last, sums.add_to_one(total, sent, weights, origin)
+  def one(client):
+    contrasting = client.with_model(contrast(client.received, client.state))
+    model = local_sgd(contrasting)
+    return model, client.send(model, client.received), model.params
 
   def step(state, data, cohort, key):
     x, last = state.params, tree.rows_of(state.client_params, cohort)
-    starts = ClientModels(
-      shared={LEARNS: x, LIKE: x, UNLIKE: None},
-      own={LEARNS: None, LIKE: None, UNLIKE: last},
-    )
-    objective = Objective(layers=(LEARNS,))
-    reduction = Reduction(fold, sums.no_sums(x), keep=False)
-    trained = train_cohort(of_three, starts, data, cohort, key, objective, reduction)
+    trained = for_each_client(
+      one, local, ClientModels(x), data, cohort, key, mean_of_models(weighting, x),
+      state=last, shares_start=False,
+    )  # fmt: skip
     own = tree.with_rows(state.client_params, cohort, trained.folded)
     return MoonState(sums.mean_of(trained.sums, x), own), trained.info()
 

@@ -7,7 +7,6 @@ Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 20
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.own_models import deployed
@@ -16,10 +15,9 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.batch_losses import OwnStep, descend
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.one_client import for_each_batch, where
+from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice, check_positive
 
@@ -81,43 +79,39 @@ def p_fed_me(
     own = own_models.repeat(local, start, data.num_clients, 'stacked')
     return PFedMeState(tree.expand(start), own)
 
-  def begin(params):
-    return local.optimizer.init(params['w'])
+  def one(client):
+    x, pull = client.received, variable(pfedme_lambda)
+    length = variable(inner_learning_rate)
 
-  def take(params, opt_state, gradient, step, rate):
-    w, theta = params['w'], params['theta']
-    pull, length = variable(pfedme_lambda), variable(inner_learning_rate)
+    def local_step(t, params, state, gradient_of):
+      def toward(theta, _):
+        loss, found = gradient_of(theta)
 
-    def toward(theta, _):
-      loss, found = gradient(theta)
+        def moved(t, g, w):
+          return t - length * (g + pull * (t - w))
 
-      def moved(t, g, w):
-        return t - length * (g + pull * (t - w))
+        return jax.tree.map(moved, theta, found, w), loss
 
-      return jax.tree.map(moved, theta, found, w), loss
+      w, theta = params
+      theta = where(t == 0, w, theta)
+      theta, losses = jax.lax.scan(toward, theta, None, length=inner_steps)
+      envelope = jax.tree.map(lambda w, t: pull * (w - t), w, theta)
+      w, state = client.descend(t, envelope, state, w)
+      return (w, theta), state, losses[0]
 
-    theta = jax.tree.map(lambda t, x: jnp.where(step == 0, x, t), theta, w)
-    theta, losses = jax.lax.scan(toward, theta, None, length=inner_steps)
-    envelope = jax.tree.map(lambda w, t: pull * (w - t), w, theta)
-    w, opt_state = descend(local, envelope, opt_state, w, rate)
-    return {'w': w, 'theta': theta}, opt_state, losses[0]
-
-  def fold(trained, starts, total):
-    weights, shared = trained.weights(weighting), starts.shared['w']
-    total = sums.add_to_one(total, trained.params['w'], weights, shared)
-    return trained.params['theta'], total
+    first = local.optimizer.init(x)
+    trained = for_each_batch(client, (x, client.state), first, local_step)
+    w, theta = trained.params
+    return trained, client.send(trained.of(w), x), theta
 
   def step(state, data, cohort, key):
-    own = tree.rows_of(state.client_params, cohort)
-    starts = ClientModels(
-      {'w': state.params, 'theta': None}, own={'w': None, 'theta': own}
-    )
-    objective = Objective(step=OwnStep(begin, take))
-    reduction = Reduction(fold, sums.no_sums(state.params), keep=False)
-    trained = train_cohort(local, starts, data, cohort, key, objective, reduction)
-    mean = sums.mean_of(trained.sums, state.params)
-    beta = variable(server_learning_rate)
-    params = jax.tree.map(lambda x, w: x + beta * (w - x), state.params, mean)
+    x, own = state.params, tree.rows_of(state.client_params, cohort)
+    trained = for_each_client(
+      one, local, ClientModels(x), data, cohort, key, mean_of_models(weighting, x),
+      state=own, shares_start=False,
+    )  # fmt: skip
+    mean, beta = sums.mean_of(trained.sums, x), variable(server_learning_rate)
+    params = jax.tree.map(lambda x, w: x + beta * (w - x), x, mean)
     client_params = tree.with_rows(state.client_params, cohort, trained.folded)
     info = trained._replace(steps=inner_steps * trained.steps).info()
     return PFedMeState(params, client_params), info

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.cohorts.sampling import everyone
-from fesem_jax.core import batching, traffic
+from fesem_jax.core import batching, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.training.batch_losses import OwnStep, descend
 from fesem_jax.training.client_losses import cohort_gradients
-from fesem_jax.training.objective import Objective
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import (
   UserError,
@@ -76,41 +76,46 @@ def per_fed_avg(
     _check_batches(batching.most_steps(local.schedule, data.max_examples), batches)
     return global_model.init(local)(key, data)
 
-  def begin(w):
-    kept = {'optimizer': local.optimizer.init(w), 'adapted': w}
-    return kept if batches == 2 else kept | {'outer': jax.tree.map(jnp.zeros_like, w)}
+  def one(client):
+    start, a, d = client.start, variable(adaptation_rate), variable(hessian_delta)
 
-  def take(w, memory, gradient, step, rate):
-    a, d = variable(adaptation_rate), variable(hessian_delta)
+    def local_step(t, w, memory, gradient_of):
+      def along(meta, loss):
+        new, state = client.descend(t, meta, memory['optimizer'], w)
+        return new, memory | {'optimizer': state}, loss
 
-    def along(meta, loss):
-      new, state = descend(local, meta, memory['optimizer'], w, rate)
-      return new, memory | {'optimizer': state}, loss
+      def adapt():
+        loss, found = gradient_of(w)
+        adapted = jax.tree.map(lambda w, g: w - a * g, w, found)
+        return w, memory | {'adapted': adapted}, loss
 
-    def adapt():
-      loss, found = gradient(w)
-      adapted = jax.tree.map(lambda w, g: w - a * g, w, found)
-      return w, memory | {'adapted': adapted}, loss
+      def outer():
+        loss, found = gradient_of(memory['adapted'])
+        kept = w, memory | {'outer': found}, loss
+        return along(found, loss) if batches == 2 else kept
 
-    def outer():
-      loss, found = gradient(memory['adapted'])
-      kept = w, memory | {'outer': found}, loss
-      return along(found, loss) if batches == 2 else kept
+      def correct():
+        g = memory['outer']
+        loss, ahead = gradient_of(jax.tree.map(lambda w, g: w + d * g, w, g))
+        other, behind = gradient_of(jax.tree.map(lambda w, g: w - d * g, w, g))
+        between = jax.tree.map(lambda x, y: (x - y) / (2 * d), ahead, behind)
+        meta = jax.tree.map(lambda g, h: g - a * h, g, between)
+        return along(meta, (loss + other) / 2)
 
-    def correct():
-      g = memory['outer']
-      loss, ahead = gradient(jax.tree.map(lambda w, g: w + d * g, w, g))
-      other, behind = gradient(jax.tree.map(lambda w, g: w - d * g, w, g))
-      between = jax.tree.map(lambda x, y: (x - y) / (2 * d), ahead, behind)
-      meta = jax.tree.map(lambda g, h: g - a * h, g, between)
-      return along(meta, (loss + other) / 2)
+      # All clients are at the same batch, so one branch runs for a whole chunk.
+      return jax.lax.switch(t % batches, [adapt, outer, correct][:batches])
 
-    # All clients are at the same batch, so one branch runs for a whole chunk.
-    return jax.lax.switch(step % batches, [adapt, outer, correct][:batches])
+    memory = {'optimizer': local.optimizer.init(start), 'adapted': start}
+    if batches == 3:
+      memory['outer'] = tree.zeros_like(start)
+    model = for_each_batch(client, start, memory, local_step)
+    return model, client.send(model, client.received), None
 
   def train(local, state, data, cohort, key, reduction):
-    objective = Objective(step=OwnStep(begin, take))
-    return global_model.train(local, state, data, cohort, key, reduction, objective)
+    return for_each_client(
+      one, local, ClientModels(state.params), data, cohort, key, reduction,
+      shares_start=False,
+    )  # fmt: skip
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

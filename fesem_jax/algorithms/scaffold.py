@@ -4,7 +4,6 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020, option II.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -12,12 +11,14 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model, own_models
 from fesem_jax.core import batching, sums, traffic, tree
-from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
-from fesem_jax.training.objective import Correction, Objective
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.local_sgd import local_sgd, plus
+from fesem_jax.training.one_client import where
 from fesem_jax.training.plain_sgd import learning_rate, of_unit_rate
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import check_positive
@@ -71,43 +72,55 @@ def scaffold(
     own = own_models.repeat(local, one, data.num_clients, client_state)
     return ScaffoldState(start, zero, own)
 
-  def train(local, state, data, cohort, key, reduction, replaced=False):
+  def corrected(client):
+    c, c_i = tree.unstack(client.broadcast, 0), client.state
+    return local_sgd(client, plus(jax.tree.map(jnp.subtract, c, c_i)))
+
+  def one(client):
+    c, c_i, model = tree.unstack(client.broadcast, 0), client.state, corrected(client)
+    most = batching.most_steps(local.schedule, client.data.max_examples)
+    length = variable(eta) * local.sum_over_steps(jnp.maximum(client.steps, 1), most)
+
+    def mean_gradient(x, w):
+      return (x - w) / length
+
+    gradient = jax.tree.map(mean_gradient, client.received, model.params)
+    found, known = of_unit_rate(gradient, jnp.float32(1.0), client.rate)
+    new = jax.tree.map(lambda c_i, c, g: c_i - c + g, c_i, c, found)
+    return model, (model.params, gradient), where(known > 0, new, c_i)
+
+  def run(one, local, state, data, cohort, key, reduction):
     own = tree.rows_of(state.client_controls, cohort)
-    objective = Objective(correction=Correction(state.control, own, replaced=replaced))
-    return global_model.train(local, state, data, cohort, key, reduction, objective)
+    return for_each_client(
+      one, local, ClientModels(state.params), data, cohort, key, reduction,
+      state=own, broadcast=state.control, shares_start=False,
+    )  # fmt: skip
 
-  def change_controls(most, trained, starts, total, known):
-    c, rate = known
+  def train(local, state, data, cohort, key, reduction):
+    def model_alone(client):
+      model = corrected(client)
+      return model, client.send(model, client.received), None
 
-    def mean_gradient(steps, params):
-      length = variable(eta) * local.sum_over_steps(jnp.maximum(steps, 1), most)
-      return jax.tree.map(lambda x, w: (x[0] - w) / length, starts.shared, params)
+    return run(model_alone, local, state, data, cohort, key, reduction)
 
-    gradients = jax.vmap(mean_gradient)(trained.steps, trained.params)
+  def add_up(trained, starts, total):
+    (models, gradients), x = trained.params, starts.shared
     ones = trained.weights('uniform')
-    zero = tree.zeros_like(starts.shared)
-    total = (
-      sums.add_to_one(total[0], trained.params, ones, starts.shared),
-      sums.add_to_one(total[1], gradients, ones, zero),
+    return trained.kept, (
+      sums.add_to_one(total[0], models, ones, x),
+      sums.add_to_one(total[1], gradients, ones, tree.zeros_like(x)),
     )
-    own, changes = of_unit_rate(gradients, trained.took_part(), rate)
-    old = trained.correction
-    new = jax.tree.map(lambda o, c, g: o - c + g, old, c, own)
-    return tree.where(changes > 0, new, old), total
 
   def step(state, data, cohort, key):
     x, c, _ = state
     none = sums.no_sums(x)
-    rate = local.rate(cohort)
-    change = functools.partial(
-      change_controls, batching.most_steps(local.schedule, data.max_examples)
-    )
-    reduction = Reduction(change, (none, none), known=(c, rate), keep=False)
-    trained = train(local, state, data, cohort, key, reduction, replaced=True)
+    reduction = Reduction(add_up, (none, none), keep=False)
+    trained = run(one, local, state, data, cohort, key, reduction)
     models, gradients = trained.sums
     mean = sums.mean_of(models, x)
     eta_g = variable(server_learning_rate)
     x = jax.tree.map(lambda x, w: x + eta_g * (w - x), x, mean)
+    rate = local.rate(cohort)
     total, weight = of_unit_rate(gradients.params, gradients.weight, rate)
     num_clients = (data.sizes() > 0).sum()
 

@@ -24,8 +24,8 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
+from fesem_jax.training.cohort import for_each_client, train_cohort
+from fesem_jax.training.local_sgd import local_sgd, toward
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_between, check_choice
 
@@ -99,9 +99,17 @@ def stocfl(
 
   def train(local, state, data, cohort, key, reduction):
     starts = ClientModels(state.centers, state.clusters.assignment).of(cohort)
-    penalty = variable(stocfl_lambda / 2) if stocfl_lambda else None
-    objective = Objective(penalty=penalty, anchor=ClientModels(state.params))
-    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+    if not stocfl_lambda:
+      return train_cohort(local, starts, data, cohort, key, reduction)
+
+    def one(client):
+      w = tree.unstack(client.models.shared, -1)
+      model = local_sgd(client, toward(w, variable(stocfl_lambda / 2)))
+      return model, client.send(model, client.received), None
+
+    return for_each_client(
+      one, local, starts, data, cohort, key, reduction, shares_start=False
+    )
 
   def step(state, data, cohort, key):
     before = state.clusters.assignment

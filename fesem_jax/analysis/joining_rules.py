@@ -70,7 +70,7 @@ def join(
     return (nearest, most_alike(trained.params, centers, mean)), sums
 
   reduction = Reduction(compare, keep=False)
-  trained = train_cohort(local, starts, data, cohort, key, reduction=reduction)
+  trained = train_cohort(local, starts, data, cohort, key, reduction)
   nearest, alike = trained.folded
   losses = cohort_losses(local, centers, data, cohort)
   return Joined(nearest, alike, losses.argmin(axis=1).astype(jnp.int32), trained.finite)

@@ -19,6 +19,13 @@ from fesem_jax.core.federated_data import FederatedData
 # so that later random reads hit the cache instead of memory.
 READ_AT_ONCE = 2**20
 
+# Up to this many numbers, the orders of a client's examples in all of its epochs are
+# drawn before its first step.
+MOST_ORDERS = 2**16
+
+# The axis of clients side by side; functions of one client are mapped over it.
+SIDE = 'side_by_side'
+
 
 class Schedule(NamedTuple):
   """The amount of local training of a client in a round.
@@ -151,73 +158,78 @@ def _scaled(data: FederatedData, x: jax.Array) -> jax.Array:
   return x.astype(jnp.float32) * data.scale
 
 
-# x [C, B, ...], y [C, B], weights [C, B] of 0 or 1, and factors [C, B] of the losses or
-# None.
+# x [B, ...], y [B, ...], weights [B] of 0 or 1, and factors [B] of the losses or None.
 Batch = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]
 
 
-def step_by_step(
+def batches_of_client(
   schedule: Schedule,
   data: FederatedData,
-  ids: jax.Array,
-  keys: jax.Array,
-  each: Callable[..., Any],
+  client: jax.Array,
+  size: jax.Array,
+  key: jax.Array,
   factors: jax.Array | None = None,
+  any_epochs: bool = False,
 ) -> tuple[jax.Array, Callable[[jax.Array, jax.Array], tuple[jax.Array, Batch]]]:
-  """The batches of C clients side by side, or of one client without the axis C.
+  """The batches of one client, to be mapped over the axis `SIDE`.
 
   Args:
     schedule: the local work.
     data: training split.
-    ids: [C] int32 positions in `data`.
-    keys: [C] keys of the clients in this round.
-    each: maps a function over clients, like `jax.vmap`.
-    factors: [C, N_max] float32 factors of the examples' losses; None if all are 1.
+    client: [] int32 position in `data`.
+    size: [] int32 examples of the client.
+    key: of the client in this round.
+    factors: [N_max] float32 factors of the examples' losses; None if all are 1.
+    any_epochs: whether steps may go beyond those of `schedule`.
 
   Returns:
-    Initial orders [C, N_max] int32 of the examples, and a function
-    (step [] int32, orders) -> the orders and the batch of this step.
+    The first order of the examples, and a function (step [] int32, order) -> the order
+    and the batch of this step. Clients side by side count their steps together.
   """
-  sizes = data.sizes(ids)
-  width = batch_width(schedule, data.max_examples)
-  per_epoch = jnp.maximum(batches_per_epoch(sizes, width), 1)
-  in_order = jnp.broadcast_to(
-    jnp.arange(data.max_examples, dtype=jnp.int32), (*ids.shape, data.max_examples)
-  )
+  most = data.max_examples
+  width, in_order = batch_width(schedule, most), jnp.arange(most, dtype=jnp.int32)
+  read: Callable[..., Any] = functools.partial(gather, data, client)
+  if _reads_at_once(schedule, data, jax.lax.axis_size(SIDE)):
+    read = functools.partial(_of_held, data, _stored(data, client, in_order))
 
-  clients: Any = ids
-  read: Callable[..., Any] = functools.partial(gather, data)
-  if _reads_at_once(schedule, data, ids):
-    clients = each(functools.partial(_stored, data))(ids, in_order)
-    read = functools.partial(_of_held, data)
-
-  def batch(client, order, step, size, factors):
-    rows, weights = batch_rows(order, step, size, width)
-    return *read(client, rows), weights, tree.take(factors, rows)
+  def batch(order, place):
+    rows, weights = batch_rows(order, place, size, width)
+    return *read(rows), weights, tree.take(factors, rows)
 
   # With one batch per epoch the order is immaterial: gather once, never shuffle.
-  if is_full_batch(schedule, data.max_examples):
-    whole = each(batch)(clients, in_order, jnp.zeros_like(sizes), sizes, factors)
-    return in_order, lambda step, orders: (orders, whole)
+  if is_full_batch(schedule, most):
+    whole = batch(in_order, jnp.int32(0))
+    return jnp.int32(0), lambda step, order: (order, whole)
 
-  def new_orders(epoch):
-    epoch_keys = each(jax.random.fold_in)(keys, epoch)
-    return each(shuffle, (0, 0, None))(epoch_keys, sizes, data.max_examples)
+  def of_epoch(epoch):
+    return shuffle(jax.random.fold_in(key, epoch), size, most)
 
-  def at(step, orders):
-    epoch, position = jnp.divmod(step, per_epoch)
-    orders = jax.lax.cond((position == 0).any(), new_orders, lambda _: orders, epoch)
-    return orders, each(batch)(clients, orders, position, sizes, factors)
+  per_epoch = jnp.maximum(batches_per_epoch(size, width), 1)
+  epochs = schedule.steps or schedule.epochs
+  if not any_epochs and epochs * most <= MOST_ORDERS:
+    orders = jax.vmap(of_epoch)(jnp.arange(epochs))
 
-  return in_order, at
+    def known(step, order):
+      epoch, place = jnp.divmod(step, per_epoch)
+      return order, batch(orders[epoch], place)
+
+    return jnp.int32(0), known
+
+  def drawn(step, order):
+    epoch, place = jnp.divmod(step, per_epoch)
+    anew = jax.lax.pmax((place == 0).astype(jnp.int32), SIDE) > 0
+    order = jax.lax.cond(anew, of_epoch, lambda _: order, epoch)
+    return order, batch(order, place)
+
+  return in_order, drawn
 
 
-def _reads_at_once(schedule: Schedule, data: FederatedData, ids: jax.Array) -> bool:
+def _reads_at_once(schedule: Schedule, data: FederatedData, side_by_side: int) -> bool:
   """Whether all examples of clients side by side are read before the first step."""
-  if ids.size == 1 or is_full_batch(schedule, data.max_examples):
+  if side_by_side == 1 or is_full_batch(schedule, data.max_examples):
     return False
   width = batch_width(schedule, data.max_examples)
   seen = width * most_steps(schedule, data.max_examples) >= data.max_examples
   bytes_each = data.x.dtype.itemsize * math.prod(data.x.shape[1:])
-  all_bytes = ids.size * data.max_examples * bytes_each
+  all_bytes = side_by_side * data.max_examples * bytes_each
   return seen and all_bytes <= READ_AT_ONCE

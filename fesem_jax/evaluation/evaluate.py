@@ -29,7 +29,9 @@ from fesem_jax.tasks import Task
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.local_sgd import Terms, Work, train_chunk
+from fesem_jax.training.local_sgd import local_sgd
+from fesem_jax.training.one_client import Client, map_side_by_side
+from fesem_jax.training.shared_start import whole_models
 from fesem_jax.utils.errors import UserError
 
 
@@ -164,24 +166,26 @@ def evaluate_clients(
     steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
     keys = client_keys(key, train, chunk.ids)
     exist = chunk.ids < test.num_clients
-    rest, shared_start = together.split(start, exist)
-    ends = train_chunk(
-      tuning,
-      train,
-      rest.params(count),
-      Work(chunk.ids, steps, keys),
-      shared=shared_start,
-      terms=Terms(layers=layers),
-    )
+
+    def tune(id, size, steps, key, start):
+      start = start._replace(shared=models)
+      client = Client(
+        tuning, train, id, size, steps, key, start, kernels=together.kernels
+      )
+      tuned = local_sgd(client, layers=layers)
+      return tuned.held, tuned.finite
+
+    each = map_side_by_side(tune, count)
+    tuned = each(chunk.ids, train.sizes(chunk.ids), steps, keys, of_chunk)
 
     def measure(clients, _):
-      ids, of_clients, ends = clients
+      ids, of_clients, (held, finite) = clients
       params = of_clients._replace(shared=models).params(ids.shape[0])
-      tuned = shared_start.models(ends.params, ends.changes, ends.finite)
+      tuned = whole_models(held, models, of_clients.choice, tuning.precision)
       deployed = measure_chunk(model, params, test, ids)
-      return (deployed, measure_chunk(model, tuned, test, ids), ~ends.finite), None
+      return (deployed, measure_chunk(model, tuned, test, ids), ~finite), None
 
-    clients = chunk.ids, of_chunk, ends
+    clients = chunk.ids, of_chunk, tuned
     return client_map.in_parts(measure, clients, local.clients_per_chunk, exist=exist)
 
   counts, _ = client_map.map_clients(

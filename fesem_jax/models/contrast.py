@@ -1,4 +1,4 @@
-"""A model beside two others that it is contrasted with, as one model with a loss."""
+"""A model whose loss contrasts its representations with those of two others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,31 +10,31 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.representations import with_inputs_of
 
-# Names of the three models among the parameters: the one that learns, and the two that
-# its representations are to be like and unlike.
-LEARNS, LIKE, UNLIKE = 'learns', 'like', 'unlike'
-
 # Logits [B, L], and cosines [B] to the representations of either model.
 _Outputs = tuple[jax.Array, jax.Array, jax.Array]
 
 
-def contrasted(model: Model, layer: str, mu: float, temperature: float) -> Model:
-  """A model of three, whose loss of an example s has a contrast of representations.
+def contrasted(
+  model: Model, layer: str, mu: float, temperature: float, like: Params, unlike: Params
+) -> Model:
+  """The model with a loss of example s that contrasts its representation of s.
 
     loss(w; s) + mu l(s)        l(s) = -log(p / (p + q))
                                 p = exp(cos(R_w(s), R_like(s)) / temperature)
                                 q = exp(cos(R_w(s), R_unlike(s)) / temperature)
 
   R_w(s) is what `layer` of model w gets of s, see `with_inputs_of`. The cosine with a
-  representation that is all zeros is 0. `like` and `unlike` draw no random numbers. The
-  model is for local training alone; its `init` is that of one.
+  representation that is all zeros is 0. The models `like` and `unlike` draw no random
+  numbers. The result is for local training alone.
   """
 
   def outputs(run: Callable[..., jax.Array], params: Params, x: jax.Array) -> _Outputs:
-    logits, own = with_inputs_of(layer, run, params[LEARNS], x)
-    _, like = with_inputs_of(layer, model.apply, params[LIKE], x)
-    _, unlike = with_inputs_of(layer, model.apply, params[UNLIKE], x)
-    return logits, _cosine(own, like), _cosine(own, unlike)
+    logits, own = with_inputs_of(layer, run, params, x)
+    cosines = [
+      _cosine(own, with_inputs_of(layer, model.apply, other, x)[1])
+      for other in (like, unlike)
+    ]
+    return logits, *cosines
 
   def apply(params: Params, x: jax.Array) -> Any:
     return outputs(model.apply, params, x)

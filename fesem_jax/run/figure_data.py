@@ -20,7 +20,6 @@ from fesem_jax.core.types import Cohort, Params
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.run.programs import Programs, run_once
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils import processes, progress_lines
 
@@ -110,9 +109,8 @@ def draw(
     if algorithm.train is None:
       of_models = local._replace(model=model)
       starts = used.of(cohort)
-      objective = Objective(layers=layers)
       trained = train_cohort(
-        of_models, starts, train, cohort, key, objective, reduction
+        of_models, starts, train, cohort, key, reduction, layers=layers
       )
     else:
       trained = algorithm.train(local, state, train, cohort, key, reduction)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from fesem_jax.core.types import Params
-from fesem_jax.training.trajectory import Steps, Task
+from fesem_jax.training.one_client import Record
 
 
 class Training(NamedTuple):
@@ -59,17 +59,14 @@ class Replay(NamedTuple):
   same_state: bool | None
 
 
-def training_of(steps: Steps, task: Task) -> Training:
-  """What is told of a local training."""
-  taken = int(steps.taken)
-  bad = np.flatnonzero(~np.asarray(steps.finite)[:taken])
-  end, difference = steps.end, None
-  if task.end is not None and not len(bad):
-    end = jax.tree.map(lambda x: x[0], task.end)
-    gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(initial=0), steps.end, end)
+def training_of(taken: int, again: Record, in_round: Params = None) -> Training:
+  """A local training of `taken` steps, and where it ended in the round, if known."""
+  loss, gradient, distance, finite = np.asarray(again.steps)[:taken].T
+  bad = np.flatnonzero(finite == 0)
+  end, difference = again.last, None
+  if in_round is not None and not len(bad):
+    end = in_round
+    gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(initial=0), again.last, end)
     difference = float(max(jax.tree.leaves(gaps), default=0.0))
-  loss, gradient, distance = (
-    np.asarray(x)[:taken] for x in (steps.loss, steps.gradient, steps.distance)
-  )
   first = int(bad[0]) + 1 if len(bad) else None
-  return Training(loss, gradient, distance, steps.start, end, first, difference)
+  return Training(loss, gradient, distance, again.start, end, first, difference)

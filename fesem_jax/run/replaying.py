@@ -202,24 +202,21 @@ def _trainings(
   def tasks(state: Any, train: FederatedData, cohort: Cohort, key: Any, row: Any):
     with calls_noted() as noted:
       run.algorithm.step(state, train, cohort, key)
-    # Branches are traced apart from the round, or were before.
-    if not noted or any(_trace(call.key) is not _trace(key) for call in noted):
-      raise UserError(
-        'Clients of this method cannot be replayed: it decides within a round how '
-        'clients train, as with `recluster_every`, trains several models of each '
-        'client in a loop, as FedEM, or trains them without `train_cohort`.'
-      )
-    if any(call.objective.step is not None for call in noted):
-      raise UserError(
-        'Clients of this method cannot be replayed: a local step uses more than one '
-        'gradient of one model.'
-      )
     calls[:] = noted
     return [task_of(call, train, row, whole) for call in noted]
 
   key = jax.random.fold_in(run.keys[prng_streams.ROUNDS], number)
   args = (state, run.train, cohort, key, np.asarray(rows, np.int32))
-  found = jax.jit(tasks)(*args)
+  try:
+    found = jax.jit(tasks)(*args)
+  except jax.errors.UnexpectedTracerError:  # Of a branch, or a loop.
+    calls.clear()
+  if not calls:  # Branches may have been traced before.
+    raise UserError(
+      'Clients of this method cannot be replayed: it decides within a round how '
+      'clients train, as with `recluster_every`, trains several models of each '
+      'client in a loop, as FedEM, or trains them without `for_each_client`.'
+    )
   on_each = -(-len(cohort.ids) // local.mesh.size)
   width = math.ceil(on_each / math.ceil(on_each / local.clients_per_chunk))
   device = local.mesh.devices.flat[0]
@@ -230,14 +227,13 @@ def _trainings(
   for call, task in zip(calls, jax.device_get(found), strict=True):
     round_of = dataclasses.replace(cohort, ids=np.zeros(1, np.int32))
     single = call._replace(cohort=round_of)
-    steps = jax.jit(lambda task, data, c=single: steps_of(c, task, data, width))
-    made.append(training_of(jax.device_get(steps(task, alone)), task))
+    again = jax.jit(lambda task, data, c=single: steps_of(c, task, data, width))
+    taken, trainings = jax.device_get(again(task, alone))
+    ends = [end for end, _ in task.ends or ()] or [None] * len(trainings)
+    made += [
+      training_of(int(taken), *both) for both in zip(trainings, ends, strict=True)
+    ]
   return made
-
-
-def _trace(x: Any) -> Any:
-  """What an array is traced in."""
-  return getattr(x, '_trace', None)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -1,40 +1,48 @@
-"""Local training of a cohort: one compiled loop over chunks of clients."""
+"""Local training of a cohort: a function of one client, mapped over its clients."""
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.cohorts.sampling import coin
-from fesem_jax.core import batching, client_map, prng_streams
+from fesem_jax.cohorts.sampling import client_keys, coin
+from fesem_jax.core import batching, client_map, prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sums import no_sums
-from fesem_jax.core.types import Cohort
-from fesem_jax.training.chunk import Clients, Shared, plan
-from fesem_jax.training.objective import Objective
+from fesem_jax.core.types import Cohort, Params
+from fesem_jax.training import shared_kernels
+from fesem_jax.training.local_sgd import local_sgd, toward
+from fesem_jax.training.one_client import Client, LocalModel, map_side_by_side
 from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.shared_start import whole_models
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
 
-_PLAIN = Objective()
+# `Client` -> its `LocalModel`, the model that it sends or None, and what it keeps.
+OneClient = Callable[[Client], tuple[LocalModel, Params, Any]]
+
 _KEEP = Reduction()
 
 
 class Call(NamedTuple):
-  """Arguments of a call of `train_cohort`; see there."""
+  """Arguments of a call of `for_each_client`; see there."""
 
+  one: OneClient
   local: LocalTraining
   starts: ClientModels
   cohort: Cohort
   key: jax.Array
-  objective: Objective
+  state: Any
+  given: Any
+  broadcast: Any
+  epochs: jax.Array | None
+  shares_start: bool
 
 
 _CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
@@ -44,7 +52,7 @@ _CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def calls_noted() -> Iterator[list[Call]]:
-  """Notes the calls of `train_cohort` within the block, to train one client again.
+  """Notes the calls of `for_each_client` within the block, to train one client again.
 
   What a round traces is noted as it is traced: a caller within the same trace can
   compute with it. Nothing changes in what is trained.
@@ -57,26 +65,41 @@ def calls_noted() -> Iterator[list[Call]]:
     _CALLS.reset(token)
 
 
-def train_cohort(
+def for_each_client(
+  one: OneClient,
   local: LocalTraining,
   starts: ClientModels,
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
-  objective: Objective = _PLAIN,
   reduction: Reduction = _KEEP,
+  *,
+  state: Any = None,
+  given: Any = None,
+  broadcast: Any = None,
+  epochs: jax.Array | None = None,
+  shares_start: bool = True,
 ) -> Trained:
-  """Trains every client of the cohort from its start.
+  """Maps a function of one client over a cohort, and reduces what clients send.
+
+  A client that drops out takes no step; one that does, or whose training fails, keeps
+  its state and does not count.
 
   Args:
-    local: see `LocalTraining`.
-    starts: the cohort's S models to start from. Where they are the clients' own, the
-      local models take their memory.
+    one: what a client does; see `OneClient`. It must not close over arrays of a mesh:
+      pass those by `broadcast`.
+    local: how clients train.
+    starts: the models that the server sends, and the S clients' own.
     data: training split.
     cohort: S clients; S is a multiple of the device count.
     key: key of this round; each client folds its id into it.
-    objective: what clients minimize; their loss alone by default.
-    reduction: of their models; all are kept by default.
+    reduction: of what clients send; all is kept by default.
+    state: [S, ...] `Client.state`; what `one` keeps takes its place in memory.
+    given: [S, ...] `Client.given`.
+    broadcast: `Client.broadcast`, whole on every device.
+    epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
+    shares_start: whether clients side by side are to have one center or two, so that
+      `local_sgd` can use a shared start; without effect on results but for rounding.
 
   Returns:
     `Trained`, split over the mesh.
@@ -87,8 +110,11 @@ def train_cohort(
   """
   noted = _CALLS.get()
   if noted is not None:
-    noted.append(Call(local, starts, cohort, key, objective))
-  penalty, anchor, correction, epochs, _, factors, _ = objective
+    noted.append(
+      Call(
+        one, local, starts, cohort, key, state, given, broadcast, epochs, shares_start
+      )
+    )
   count = cohort.ids.shape[0]
   for x in jax.tree.leaves(starts[1:]):
     if x.shape[:1] != (count,):
@@ -96,54 +122,151 @@ def train_cohort(
         f'`starts` has an array of shape {x.shape}, but the cohort has {count} '
         'clients; if it holds the models of all clients, pass `starts.of(cohort)`.'
       )
-  parts = (anchor and anchor[1:], correction and correction.own, epochs, factors)
-  chex.assert_tree_shape_prefix(parts, (count,))
+  chex.assert_tree_shape_prefix((given, epochs), (count,))
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
-  if penalty is not None:
-    penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), sizes.shape)
-  chosen = plan(local, starts, data, count, objective, reduction)
+  if not shares_start or epochs is not None:
+    local = local._replace(shared_start='off')
+  side = shared_kernels.choose(local, starts, data, count)
 
-  own_start, own_correction = (
-    starts._replace(shared=None),
-    correction and correction.own,
-  )
-  into, replaced = reduction.into, Trained._make([None] * len(Trained._fields))
-  if chosen.in_place:  # The clients' own models: read, then replaced.
-    into, own_start = starts.own, own_start._replace(own=None)
-  if chosen.replaces_correction:  # Likewise.
-    own_correction, replaced = None, replaced._replace(folded=own_correction)
-  own = Clients(
-    steps, arrived, penalty, own_correction, own_start,
-    anchor and anchor._replace(shared=None), factors,
-  )  # fmt: skip
-  shared = Shared(
-    starts.shared,
-    anchor and anchor.shared,
-    None if correction is None else (correction.common, correction.applies),
-    data,
-    key,
-    local.rate(cohort),
-    reduction.known,
-  )
-  sums = no_sums(starts.shared) if reduction.mean_by else reduction.sums
+  # The clients' own models are read, then replaced.
+  in_place = reduction.keep and starts.shared is None
+  into, rows = reduction.into, starts._replace(shared=None)
+  if in_place:
+    into, rows = starts.own, rows._replace(own=None)
+  replaced = Trained._make([None] * len(Trained._fields))._replace(folded=state)
+
+  def body(chunk: client_map.Chunk, shared: Any, sums: Any) -> Any:
+    (models, broadcast, data, key, rate), _ = shared
+    (steps, arrived), given, starts = chunk.own
+    if in_place:
+      starts = starts._replace(own=chunk.into[0])
+    state = None if chunk.into is None else chunk.into[1].folded
+    sizes = data.sizes(chunk.ids)
+
+    def of_client(id, size, steps, key, starts, state, given):
+      client = Client(
+        local, data, id, size, steps, key, starts._replace(shared=models), rate,
+        state, given, broadcast, side.kernels, epochs is not None,
+      )  # fmt: skip
+      model, sent, kept = one(client)
+      return sent, kept, (model.loss, model.finite, model.steps)
+
+    # No steps in empty places, and where a device lacks a client's rows.
+    steps = jnp.where(sizes > 0, steps, 0)
+    keys = client_keys(key, data, chunk.ids)
+    each = map_side_by_side(of_client, sizes.shape[0])
+    found = each(chunk.ids, sizes, steps, keys, starts, state, given)
+    rest = chunk.ids, sizes, arrived, state, starts
+    return ((*found, rest), shared), sums
+
+  def finish(found: Any, shared: Any, sums: Any) -> Any:
+    sent, kept, (loss, finite, steps), (ids, sizes, arrived, state, starts) = found
+    (models, *_), known = shared
+    sent = whole_models(sent, models, starts.choice, local.precision)
+    trained = Trained(ids, sent, loss, sizes, finite, arrived, steps, kept=kept)
+    folded = kept
+    if reduction.fold is not None:
+      starts, more = starts._replace(shared=models), () if known is None else (known,)
+      folded, sums = reduction.fold(trained, starts, sums, *more)
+    if state is not None:
+      folded = tree.where(trained.took_part(), folded, state)
+    # What the cohort knows is left out. XLA cannot compile a loop for a CPU that copies
+    # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
+    trained = trained._replace(
+      ids=None, params=None, arrived=None, kept=None, folded=folded
+    )
+    return (sent if reduction.keep else None, trained), sums
+
   (params, trained), sums = client_map.map_clients(
-    chosen.train,
+    body,
     client_map.Clients(
       cohort.ids,
       steps,
-      own,
+      ((steps, arrived), given, rows),
       into=(into, replaced),
-      group=chosen.together.group(starts),
+      group=side.group(starts),
     ),
-    shared,
-    ChunkSize(chosen.together.count, chosen.at_a_time, starts.num_models()),
+    ((starts.shared, broadcast, data, key, local.rate(cohort)), reduction.known),
+    ChunkSize(side.count, local.clients_per_chunk, starts.num_models()),
     empty=data.num_clients,
     mesh=local.mesh,
-    sums=sums,
-    finish=chosen.finish,
-    replaces=chosen.in_place or chosen.replaces_correction,
+    sums=reduction.sums,
+    finish=finish,
+    replaces=in_place or state is not None,
   )
-  return trained._replace(ids=cohort.ids, params=params, sums=sums)
+  return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
+
+
+def train_cohort(
+  local: LocalTraining,
+  starts: ClientModels,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  reduction: Reduction = _KEEP,
+  *,
+  penalty: jax.Array | float | None = None,
+  layers: Sequence[str] | None = None,
+  factors: jax.Array | None = None,
+  epochs: jax.Array | None = None,
+) -> Trained:
+  """Trains every client of the cohort from its start by `local_sgd`.
+
+  Args:
+    local: see `for_each_client`, as for `starts`, `data`, `cohort`, `key`, `reduction`
+      and `epochs`. Where `starts` are the clients' own, the local models take their
+      memory.
+    starts: the models to start from.
+    data: training split.
+    cohort: S clients.
+    key: of this round.
+    reduction: of the local models.
+    penalty: [] or [S] float32 factor of the squared distance to the start (Eq. 7 of
+      Long et al.: lambda; FedProx: mu / 2). None leaves the term out.
+    layers: names of the layers that learn; None is all of them.
+    factors: [S, N_max] float32 of the examples' losses, in the order of each client's
+      rows; the mean is over the number of examples, whatever their factors.
+    epochs: [S] int32 local epochs in place of the schedule's.
+  """
+  if penalty is not None:
+    shape = cohort.ids.shape
+    penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)
+
+  def one(client):
+    penalty, factors = client.given
+    model = local_sgd(client, penalty=penalty, layers=layers, factors=factors)
+    return model, reduction.sent_by(client, model, layers), None
+
+  return for_each_client(
+    one, local, starts, data, cohort, key, reduction, given=(penalty, factors),
+    epochs=epochs,
+  )  # fmt: skip
+
+
+def train_pulled(
+  local: LocalTraining,
+  starts: ClientModels,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  reduction: Reduction,
+  pull: tuple[Params, jax.Array] | None,
+) -> Trained:
+  """`train_cohort` of clients that are each pulled to a model of their own.
+
+  `pull` are these models [S, ...] and the factors [S] float32 of the squared distances
+  to them; None leaves the term out.
+  """
+
+  def one(client):
+    pulls = () if client.given is None else (toward(*client.given),)
+    model = local_sgd(client, *pulls)
+    return model, reduction.sent_by(client, model), None
+
+  return for_each_client(
+    one, local, starts, data, cohort, key, reduction, given=pull,
+    shares_start=pull is None,
+  )  # fmt: skip

@@ -17,8 +17,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.core import tree
-
 # A dense layer: its keys in the tree of parameters.
 Path = tuple[str, ...]
 # A step's inputs [B, I] and output gradients [B, O].
@@ -84,12 +82,6 @@ class Start(NamedTuple):
 
     return jax.lax.cond(self.two, by_both, lambda x: by(self.kernel, x), x)
 
-  def of_clients(self, from_other: jax.Array | None) -> jax.Array:
-    """W_0 of each client [C, I, O], or [1, I, O] of all; `from_other` is [C]."""
-    if self.other is None or from_other is None:
-      return self.kernel[None]
-    return jnp.where(from_other[:, None, None], self.other[None], self.kernel[None])
-
   def largest(self) -> jax.Array:
     """[] the largest absolute entry."""
     largest = jnp.abs(self.kernel).max()
@@ -138,60 +130,6 @@ def _backward(residuals, dy):
 
 
 product.defvjp(_forward, _backward)
-
-
-def factors_of_moves(change: Change, finite: jax.Array) -> Rows:
-  """What a kernel [C, I, O] lost: inputs [C, R, I] and gradients [C, R, O].
-
-  Zeros for clients that are not `finite` ([C] bool).
-  """
-  blocks = tree.where(finite, change.blocks, tree.zeros_like(change.blocks))
-  inputs, gradients, shares = (
-    parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
-    for parts in zip(*blocks, strict=True)
-  )
-  return inputs, gradients * shares[..., None]
-
-
-def add_moves(
-  kernel: Kernel,
-  sum_of: jax.Array,
-  start: Start,
-  change: Change,
-  finite: jax.Array,
-  weights: jax.Array,
-  choice: jax.Array,
-) -> jax.Array:
-  """The sums of a kernel's moves with those of C clients.
-
-  Args:
-    kernel: whose moves.
-    sum_of: [K, I, O] the sums.
-    start: of the clients.
-    change: [C, ...] what training changed.
-    finite: [C] bool; False leaves a client's kernel as it was at the start.
-    weights: [C] float32; 0 in empty places.
-    choice: [C] int32 where each started.
-  """
-  inputs, gradients = factors_of_moves(change, finite)
-
-  def add(sum_of: jax.Array, center: jax.Array, weights: jax.Array) -> jax.Array:
-    weighted = gradients * weights[:, None, None]
-    moved = jnp.einsum('cri,cro->io', inputs, weighted, precision=kernel.precision)
-    if sum_of.shape[0] == 1:
-      return sum_of - moved[None]
-    own = jax.lax.dynamic_index_in_dim(sum_of, center, keepdims=False)
-    return jax.lax.dynamic_update_index_in_dim(sum_of, own - moved, center, 0)
-
-  from_other = change.from_other
-  if from_other is None:
-    return add(sum_of, choice[0], weights)
-  sum_of = add(sum_of, choice[0], jnp.where(from_other, 0.0, weights))
-
-  def add_other(sum_of: jax.Array) -> jax.Array:
-    return add(sum_of, choice[from_other.argmax()], jnp.where(from_other, weights, 0.0))
-
-  return jax.lax.cond(start.two, add_other, lambda sum_of: sum_of, sum_of)
 
 
 def last_block_first(change: Change) -> Change:

@@ -4,46 +4,59 @@ A method that needs only sums of the local models adds each chunk's as soon as i
 trained, while it is in the cache; then no array of S models exists.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from fesem_jax.core.sums import add_to_one, no_sums
 from fesem_jax.core.types import Params
+from fesem_jax.training.one_client import Client, LocalModel
 
 # (a chunk's Trained, its starts, sums) -> tree of [C, ...] to keep, sums.
 Fold = Callable[..., tuple[Any, Any]]
 
 
 class Reduction(NamedTuple):
-  """The reduction of the local models of a cohort.
+  """The reduction of what the clients of a cohort send.
 
   Attributes:
     fold: called with a chunk's `Trained`, its starts, whose `shared` is whole, and
       sums; returns a tree of [C, ...] to keep, which must not depend on the sums, and
-      the sums with the chunk's added. `Trained.ids` says whose the chunk is.
+      the sums with the chunk's added. `Trained.ids` says whose the chunk is. None keeps
+      what the function of one client keeps.
     sums: what `fold` adds to, all zeros.
     known: arrays, whole on every device, that `fold` gets as a fourth argument; None
       if it takes three.
-    mean_by: a weighting, in place of `fold`: adds up the models of clients that all
-      start from one, less that one, in `Trained.sums`, a `sums.ClusterSums`.
     keep: whether the local models are returned too.
     into: [S, ...] old models whose memory they may take.
-    sent: what clients send, about which bad ones may lie (`sent_models.as_sent`): the
-      layers that they received ('shared'), models of their own too ('own'), or
-      'nothing'.
+    sent: what clients send, about which bad ones may lie: the layers that they received
+      ('shared'), models of their own too ('own'), or 'nothing'.
   """
 
   fold: Fold | None = None
   sums: Any = None
   known: Any = None
-  mean_by: str = ''
   keep: bool = True
   into: Params | None = None
   sent: str = 'shared'
 
+  def sent_by(
+    self, client: Client, model: LocalModel, layers: Sequence[str] | None = None
+  ) -> Params:
+    """The model that a client sends, of which `layers` learned; see `Client.send`."""
+    if self.sent == 'nothing':
+      return model.held
+    received = client.start if self.sent == 'own' else client.received
+    return client.send(model, received, layers)
 
-def mean_of_models(weighting: str) -> Reduction:
-  """Adds up the models of clients that all start from one; keeps none of them.
+
+def mean_of_models(weighting: str, origin: Params) -> Reduction:
+  """Adds up models about `origin` [1, ...], where they start; keeps none of them.
 
   For `weighting`, see `Trained.weights`.
   """
-  return Reduction(mean_by=weighting, keep=False)
+
+  def fold(trained, starts, total):
+    weights = trained.weights(weighting)
+    return trained.kept, add_to_one(total, trained.params, weights, starts.shared)
+
+  return Reduction(fold, no_sums(origin), keep=False)

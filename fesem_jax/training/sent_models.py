@@ -1,4 +1,4 @@
-"""The models that clients send; bad clients falsify theirs."""
+"""The models that bad clients send in place of those that they trained."""
 
 import math
 from collections.abc import Sequence
@@ -8,64 +8,63 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core import prng_streams, tree
-from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Params
 
 
 def as_sent(
   data: FederatedData,
-  ids: jax.Array,
-  starts: ClientModels,
+  client: jax.Array,
+  key: jax.Array,
+  received: Params,
   trained: Params,
-  keys: jax.Array,
   layers: Sequence[str] | None = None,
 ) -> Params:
-  """The models that clients send back, those of bad ones in place of the trained.
+  """The model that a client sends, which a bad client falsifies.
 
-  Only layers that the server had sent are sent back, the shared ones of the starts, and
+  Only layers that the server had sent are sent back, those that `received` holds, and
   of these only such that learn, those in `layers`; None is all.
 
-  The clients are at positions `ids` [C] int32 of the data, and `keys` [C] are theirs in
-  this round. The models `trained` [C, ...] and those returned are finite.
+  The client is at position `client` [] int32 of the data, and `key` is its own in this
+  round. The model `trained` and the one returned are finite.
   """
   corruption: Any = data.corruption
-  if corruption is None or not corruption.of_models or starts.shared is None:
-    return trained
-  received, changed = starts._replace(own=None).params(ids.shape[0]), trained
-  some_layers = starts.own is not None or layers is not None
-  if some_layers:
-    received = {
-      n: layer
+  names, changed = None, trained
+  if layers is not None or _lacks_layers(received):
+    names = [
+      n
       for n, layer in received.items()
       if layer is not None and (layers is None or n in layers)
-    }
-    changed = {n: trained[n] for n in received}
+    ]
+    received = {n: received[n] for n in names}
+    changed = {n: trained[n] for n in names}
   if not jax.tree.leaves(received):
     return trained
-  bad = jnp.asarray(corruption.bad).at[ids].get(mode='fill', fill_value=False)
+  bad = jnp.asarray(corruption.bad).at[client].get(mode='fill', fill_value=False)
   change = jax.tree.map(jnp.subtract, changed, received)
   if corruption.kind == 'sign_flip':
     lie = jax.tree.map(jnp.subtract, received, change)
   else:
-    lie = jax.tree.map(jnp.add, received, _noise(change, keys))
+    lie = jax.tree.map(jnp.add, received, _noise(change, key))
   # A lie beyond float32 would stop the run as a client that failed does not.
-  changed = tree.where(bad & tree.all_finite(lie), lie, changed)
-  return trained | changed if some_layers else changed
+  finite = tree.all_finite(tree.expand(lie))[0]
+  changed = jax.tree.map(lambda a, b: jnp.where(bad & finite, a, b), lie, changed)
+  return changed if names is None else trained | changed
 
 
-def _noise(change: Params, keys: jax.Array) -> Params:
-  """[C, ...] random directions, in expectation of each change's squared length."""
+def _lacks_layers(received: Params) -> bool:
+  return isinstance(received, dict) and any(x is None for x in received.values())
+
+
+def _noise(change: Params, key: jax.Array) -> Params:
+  """A random direction, in expectation of the change's squared length."""
   leaves, structure = jax.tree.flatten(change)
-  size = sum(x[0].size for x in leaves)
-  squares = tree.row_distances(change, tree.zeros_like(change))
-  scale = jnp.sqrt(squares) / math.sqrt(size)
-
-  def draw(key: jax.Array, scale: jax.Array) -> list[jax.Array]:
-    own = jax.random.split(prng_streams.fold(key, prng_streams.NOISE), len(leaves))
-    shapes = [x.shape[1:] for x in leaves]
-    return [
-      scale * jax.random.normal(k, shape) for k, shape in zip(own, shapes, strict=True)
-    ]
-
-  return jax.tree.unflatten(structure, jax.vmap(draw)(keys, scale))
+  squares = tree.row_distances(
+    tree.expand(change), tree.expand(tree.zeros_like(change))
+  )
+  scale = jnp.sqrt(squares[0]) / math.sqrt(sum(x.size for x in leaves))
+  keys = jax.random.split(prng_streams.fold(key, prng_streams.NOISE), len(leaves))
+  drawn = [
+    scale * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)
+  ]
+  return jax.tree.unflatten(structure, drawn)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import ClientModels
@@ -18,9 +18,8 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.models.dense_layers import KERNEL
-from fesem_jax.training.kernel_change import Kernel, Path, Start
-from fesem_jax.training.plain_sgd import is_plain_sgd, variable_rate
-from fesem_jax.training.shared_start import NONE, SharedStart
+from fesem_jax.training.kernel_change import Kernel, Path
+from fesem_jax.training.plain_sgd import is_plain_sgd
 
 # `auto` keeps the rows of a kernel of at least so many entries, ...
 _LARGE = 2**18
@@ -55,33 +54,6 @@ class SideBySide:
   def group(self, starts: ClientModels) -> jax.Array | None:
     """[S] int32, the centers whose clients are to be neighbors; None if all may be."""
     return starts.choice if self.kernels else None
-
-  def split(
-    self, start: ClientModels, exist: jax.Array
-  ) -> tuple[ClientModels, SharedStart]:
-    """Takes the shared kernels out of the models that clients side by side start from.
-
-    `start` is that of C clients with one `choice`, or two. `exist` [C] bool is False in
-    empty places; of the first one only the choice counts.
-    """
-    if not self.kernels:
-      return start, NONE
-    shared = flatten_dict(start.shared)
-    whole = [shared.pop((*kernel.path, KERNEL)) for kernel in self.kernels]
-    from_other = None
-    if start.choice is None or start.num_models() == 1:
-      starts = tuple(Start(x[0]) for x in whole)
-    elif exist.shape[0] == 1:
-      starts = tuple(Start(x[start.choice[0]]) for x in whole)
-    else:
-      first = start.choice[0]
-      from_other = exist & (start.choice != first)
-      other = start.choice[from_other.argmax()]
-      starts = tuple(Start(x[first], x[other], from_other.any()) for x in whole)
-    params = jax.eval_shape(self.local.model.init, jax.random.key(0))
-    rate = variable_rate(self.local.optimizer, params)
-    rest = start._replace(shared=unflatten_dict(shared))
-    return rest, SharedStart(self.kernels, starts, from_other, rate)
 
 
 def choose(

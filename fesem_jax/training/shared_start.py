@@ -4,18 +4,19 @@ All clients of a center begin a round with the same weights W_0. So a client kee
 changes of a dense kernel (`kernel_change`) instead of a kernel of its own. The products
 with W_0 are one product for all clients side by side, which reads W_0 once, or two
 where they are of two centers; the kernel's gradient is never formed, and W_t once, when
-training ends.
+training ends. Which kernels those are, `shared_kernels` decides.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax.core import sums, tree
-from fesem_jax.core.sums import ClusterSums
+from fesem_jax.core import tree
+from fesem_jax.core.batching import SIDE
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
 from fesem_jax.training.kernel_change import (
@@ -25,185 +26,258 @@ from fesem_jax.training.kernel_change import (
   Path,
   Rows,
   Start,
-  add_moves,
-  factors_of_moves,
   last_block_first,
   product,
 )
-from fesem_jax.training.penalty_step import kept_share
+from fesem_jax.training.one_client import (
+  Client,
+  LocalModel,
+  all_finite,
+  over_batches,
+  together,
+  where,
+)
+from fesem_jax.training.penalty_step import kept_share, with_pull
+from fesem_jax.training.plain_sgd import variable_rate
 
-Loop = Any  # What a loop over local steps carries, a NamedTuple.
+
+class Moves(NamedTuple):
+  """What a client's kernel lost in training: inputs^T gradients."""
+
+  inputs: jax.Array  # [R, I]
+  gradients: jax.Array  # [R, O], times the shares of the steps
 
 
-class SharedStart(NamedTuple):
-  """The kernels that clients side by side start from together; none by default."""
+def kernels_of(client: Client, layers: Sequence[str] | None) -> tuple[Kernel, ...]:
+  """The kernels that a client keeps as changes where `layers` learn; None is all."""
+  chosen = [k for k in client.kernels if layers is None or k.path[0] in layers]
+  if not chosen:
+    return ()
+  learn = {
+    path
+    for path, x in flatten_dict(client.start).items()
+    if x is not None and (layers is None or path[0] in layers)
+  }
+  if len(chosen) == len(learn):  # A client keeps something of its own to be trained.
+    chosen.pop()
+  return tuple(chosen)
 
-  kernels: tuple[Kernel, ...] = ()
-  starts: tuple[Start, ...] = ()  # of each kernel
-  # [C] bool, clients that start from the second of two centers; None if all have one.
-  from_other: jax.Array | None = None
-  rate: jax.Array | float = 0.0  # [] float32 learning rate
 
-  def no_changes(self, num_clients: int | None) -> tuple[Change, ...]:
-    """What clients changed before their first step, [C, ...]; of one if None."""
+def local_sgd(
+  client: Client,
+  kernels: tuple[Kernel, ...],
+  penalty: jax.Array | float | None = None,
+  layers: Sequence[str] | None = None,
+  factors: jax.Array | None = None,
+) -> LocalModel:
+  """Trains a client as `local_sgd.local_sgd` does, but for the rounding.
 
-    def empty(kernel: Kernel, start: Start) -> Change:
-      count, (inputs, outputs) = kernel.rows * kernel.block, start.kernel.shape
-      block = Block(
-        jnp.zeros((count, inputs)), jnp.zeros((count, outputs)), jnp.zeros(count)
-      )
-      if num_clients is not None:
-        block = tree.repeat(block, num_clients)
-      return Change((block,) * -(-kernel.steps // kernel.block), self.from_other)
+  `kernels` are those that it keeps as changes, see `kernels_of`.
+  """
+  local, shared = client.local, flatten_dict(client.models.shared)
+  starts, from_other = _starts(client, [shared[*k.path, KERNEL] for k in kernels])
+  flat = flatten_dict(client.start)
+  for kernel in kernels:
+    del flat[*kernel.path, KERNEL]
+  whole, frozen = unflatten_dict(flat), None
+  if layers is not None:
+    frozen = {name: x for name, x in whole.items() if name not in layers}
+    whole = {name: x for name, x in whole.items() if name in layers}
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  rate = variable_rate(local.optimizer, params)
 
-    return tuple(map(empty, self.kernels, self.starts))
+  def step(t, carry, batch):
+    params, state, changes = carry
 
-  def no_rows(self) -> tuple[Rows, ...]:
-    """Rows of the shapes of a step's."""
+    def loss_of(params, rows):
+      model = _with_changes(batch.model, kernels, starts, changes, t, rows)
+      return batch.loss(params if frozen is None else frozen | params, model)
 
-    def empty(kernel: Kernel, start: Start) -> Rows:
-      inputs, outputs = start.kernel.shape
-      return jnp.zeros((kernel.rows, inputs)), jnp.zeros((kernel.rows, outputs))
-
-    return tuple(map(empty, self.kernels, self.starts))
-
-  def model(
-    self,
-    model: Model,
-    changes: tuple[Change, ...],
-    step: jax.Array,
-    rows: tuple[Rows, ...],
-  ) -> Model:
-    """The model with these kernels as they are after `changes`, before a step."""
-    apply_with = model.apply_with
-    if not self.kernels or apply_with is None:
-      return model
-    index = {kernel.path: i for i, kernel in enumerate(self.kernels)}
-
-    def multiply(path: Path, x: jax.Array) -> jax.Array | None:
-      if path not in index:
-        return None
-      i = index[path]
-      flat = x.reshape(-1, x.shape[-1])
-      full = step // self.kernels[i].block
-      y = product(flat, self.starts[i], changes[i], full, rows[i])
-      return y.reshape(*x.shape[:-1], -1)
-
-    def apply(params: Params, x: jax.Array) -> jax.Array:
-      return apply_with(params, x, multiply)
-
-    return model._replace(apply=apply)
-
-  def append(
-    self,
-    changes: tuple[Change, ...],
-    rows: tuple[Rows, ...],
-    step: jax.Array,
-    active: jax.Array,
-    rate: jax.Array | None = None,
-    prox: jax.Array | None = None,
-  ) -> tuple[Change, ...]:
-    """`changes` after one more step of a client.
-
-    `step` [] int32 is counted from 0; if `active` [] bool is False, nothing changes.
-    `rate` [] float32 multiplies the learning rate; None is 1. `prox` [] float32 is
-    lambda of the penalty lambda |W - W_0|^2, or None.
-    """
-    of_step = self.rate if rate is None else self.rate * rate
-
-    def add(kernel: Kernel, change: Change, own: Rows) -> Change:
-      kept = jnp.where(active, kept_share(of_step, prox), 1.0)
-      first, *others = [b._replace(shares=b.shares * kept) for b in change.blocks]
-      inputs, gradients = (jnp.where(active, x, 0.0) for x in own)
-      new = inputs, gradients, jnp.full(kernel.rows, of_step)
-      place = step % kernel.block * kernel.rows
-
-      def put(whole: jax.Array, part: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_update_slice_in_dim(whole, part, place, 0)
-
-      return change._replace(blocks=(Block(*map(put, first, new)), *others))
-
-    return tuple(map(add, self.kernels, changes, rows))
-
-  def over_steps(
-    self, count: jax.Array, body: Callable[[jax.Array, Loop], Loop], loop: Loop
-  ) -> Loop:
-    """`jax.lax.fori_loop(0, count, body, loop)`, where `loop.changes` are changes."""
-    if all(len(change.blocks) == 1 for change in loop.changes):
-      return jax.lax.fori_loop(0, count, body, loop)
-    every = self.kernels[0].block
-
-    # Blocks change places between the loops over their steps: within one, they stay.
-    def of_block(i: jax.Array, loop: Loop) -> Loop:
-      empty_first = tuple(map(last_block_first, loop.changes))
-      changes = jax.lax.cond(i > 0, lambda: empty_first, lambda: loop.changes)
-      last = jnp.minimum((i + 1) * every, count)
-      return jax.lax.fori_loop(i * every, last, body, loop._replace(changes=changes))
-
-    return jax.lax.fori_loop(0, (count + every - 1) // every, of_block, loop)
-
-  def finite(self, changes: tuple[Change, ...], others: jax.Array) -> jax.Array:
-    """[C] bool: which clients' kernels are finite, by a bound on their entries.
-
-    False too where a kernel comes close to what float32 can hold, and where `others`
-    [C] bool says that the rest of the model is not finite. `changes` are [C, ...].
-    """
-    most = jnp.finfo(jnp.float32).max / 2
-    for start, change in zip(self.starts, changes, strict=True):
-      bound = start.largest()
-      for block in change.blocks:
-        inputs, gradients = (jnp.abs(x).max(axis=-1) for x in block[:2])
-        bound += (jnp.abs(block.shares) * inputs * gradients).sum(axis=-1)
-      others &= bound < most  # Not if one is not a number.
-    return others
-
-  def models(
-    self, params: Params, changes: tuple[Change, ...], finite: jax.Array
-  ) -> Params:
-    """Whole local models, [C, ...].
-
-    `params` [C, ...] are all but these kernels, and `changes` [C, ...] are of these.
-    Where `finite` [C] bool is False, a client's kernels are left as they were at the
-    start.
-    """
-    if not self.kernels:
-      return params  # Any tree; those with kernels to share are dicts.
-    flat = flatten_dict(params)
-    for kernel, start, change in zip(self.kernels, self.starts, changes, strict=True):
-      factors = factors_of_moves(change, finite)
-      moved = jnp.einsum('cri,cro->cio', *factors, precision=kernel.precision)
-      flat[*kernel.path, KERNEL] = start.of_clients(change.from_other) - moved
-    return unflatten_dict(flat)
-
-  def add_to(
-    self,
-    total: ClusterSums,
-    params: Params,
-    changes: tuple[Change, ...],
-    finite: jax.Array,
-    weights: jax.Array,
-    choice: jax.Array,
-    centers: Params,
-  ) -> ClusterSums:
-    """`sums.add_rows` of the local models to the sums of where they started.
-
-    One product for each center, which forms none of the models. For `params`, `changes`
-    and `finite`, see `models`. `weights` [C] float32 are 0 in empty places, `choice`
-    [C] int32 is where each client started, and `centers` [K, ...] are whole models, the
-    origins of the sums in `total`.
-    """
-    flat, origins = flatten_dict(total.params), flatten_dict(centers)
-    paths = [(*kernel.path, KERNEL) for kernel in self.kernels]
-    of_kernels = [flat.pop(path) for path in paths]
-    rest = unflatten_dict({path: x for path, x in origins.items() if path in flat})
-    added = sums.add_rows(
-      total._replace(params=unflatten_dict(flat)), params, choice, weights, rest
+    both = jax.value_and_grad(loss_of, argnums=(0, 1))
+    with jax.default_matmul_precision(local.precision):
+      loss, (grads, rows) = both(params, _no_rows(kernels, starts))
+    grads, rows = together((grads, rows))
+    of_step = local.rate_of_step(t, client.rate)
+    of_step = rate if of_step is None else rate * of_step
+    changes = tuple(
+      _appended(kernel, change, own, t, batch.active, of_step, penalty)
+      for kernel, change, own in zip(kernels, changes, rows, strict=True)
     )
-    flat = flatten_dict(added.params)
-    parts = zip(self.kernels, of_kernels, self.starts, changes, strict=True)
-    for path, part in zip(paths, parts, strict=True):
-      flat[path] = add_moves(*part, finite, weights, choice)
-    return added._replace(params=unflatten_dict(flat))
+    grads = with_pull(grads, params, whole, penalty)
+    new = client.descend(t, grads, state, params)
+    return (*where(batch.active, new, (params, state)), changes), loss
+
+  changes = tuple(map(_no_change, kernels, starts))
+  if from_other is not None:
+    changes = tuple(change._replace(from_other=from_other) for change in changes)
+  carry = whole, local.optimizer.init(whole), changes
+  over_steps = functools.partial(_over_steps, kernels[0].block)
+  (last, _, changes), loss = over_batches(client, carry, step, factors, over_steps)
+  finite = all_finite(last) & _bounded(starts, changes)
+  params = where(finite, last, whole)
+  held = flatten_dict(params if frozen is None else frozen | params)
+  for kernel, change in zip(kernels, changes, strict=True):
+    held[*kernel.path, KERNEL] = _moves(change, finite)
+
+  def form(held):
+    return whole_models(
+      held, client.models.shared, client.models.choice, local.precision
+    )
+
+  return LocalModel(unflatten_dict(held), loss, finite, client.steps, form)
 
 
-NONE = SharedStart()
+def _starts(
+  client: Client, kernels: Sequence[jax.Array]
+) -> tuple[list[Start], jax.Array | None]:
+  """What clients side by side start `kernels` [R, I, O] from, those of two at most.
+
+  Returns also [] bool, whether the client starts from the second; None if all start
+  from one.
+  """
+  choice, count = client.models.choice, kernels[0].shape[0]
+  if choice is None or count == 1:
+    return [Start(x[0]) for x in kernels], None
+  if jax.lax.axis_size(SIDE) == 1:
+    return [Start(x[choice]) for x in kernels], None
+  exists = client.id < client.data.num_clients  # Of an empty place, no choice counts.
+  first = jax.lax.pmin(jnp.where(exists, choice, count - 1), SIDE)
+  other = jax.lax.pmax(jnp.where(exists, choice, first), SIDE)
+  two = first != other
+  return [Start(x[first], x[other], two) for x in kernels], exists & (choice != first)
+
+
+def _no_change(kernel: Kernel, start: Start) -> Change:
+  """What a client changed before its first step."""
+  count, (inputs, outputs) = kernel.rows * kernel.block, start.kernel.shape
+  block = Block(
+    jnp.zeros((count, inputs)), jnp.zeros((count, outputs)), jnp.zeros(count)
+  )
+  return Change((block,) * -(-kernel.steps // kernel.block))
+
+
+def _no_rows(kernels: Sequence[Kernel], starts: Sequence[Start]) -> tuple[Rows, ...]:
+  """Rows of the shapes of a step's."""
+
+  def empty(kernel: Kernel, start: Start) -> Rows:
+    inputs, outputs = start.kernel.shape
+    return jnp.zeros((kernel.rows, inputs)), jnp.zeros((kernel.rows, outputs))
+
+  return tuple(map(empty, kernels, starts))
+
+
+def _with_changes(
+  model: Model,
+  kernels: Sequence[Kernel],
+  starts: Sequence[Start],
+  changes: Sequence[Change],
+  t: jax.Array,
+  rows: tuple[Rows, ...],
+) -> Model:
+  """The model with kernels as they are after `changes`, before step `t`."""
+  index, apply_with = {k.path: i for i, k in enumerate(kernels)}, model.apply_with
+  assert apply_with is not None
+
+  def multiply(path: Path, x: jax.Array) -> jax.Array | None:
+    if path not in index:
+      return None
+    i = index[path]
+    flat, full = x.reshape(-1, x.shape[-1]), t // kernels[i].block
+    y = product(flat, starts[i], changes[i], full, rows[i])
+    return y.reshape(*x.shape[:-1], -1)
+
+  return model._replace(apply=lambda params, x: apply_with(params, x, multiply))
+
+
+def _appended(
+  kernel: Kernel,
+  change: Change,
+  rows: Rows,
+  t: jax.Array,
+  active: jax.Array,
+  rate: jax.Array | float,
+  penalty: jax.Array | float | None,
+) -> Change:
+  """The change after step `t` [], whose update is `rate` [] times the gradient.
+
+  `penalty` [] is lambda of lambda |W - W_0|^2, or None.
+  """
+  kept = jnp.where(active, kept_share(rate, penalty), 1.0)
+  first, *others = [b._replace(shares=b.shares * kept) for b in change.blocks]
+  inputs, gradients = (jnp.where(active, x, 0.0) for x in rows)
+  new = inputs, gradients, jnp.full(kernel.rows, rate)
+  place = t % kernel.block * kernel.rows
+
+  def put(whole: jax.Array, part: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(whole, part, place, 0)
+
+  return change._replace(blocks=(Block(*map(put, first, new)), *others))
+
+
+def _over_steps(every: int, first: int, count: jax.Array, body: Any, loop: Any) -> Any:
+  """`jax.lax.fori_loop(first, count, body, loop)`, in blocks of `every` steps.
+
+  The loop's carry has the changes last.
+  """
+  (*_, changes), *_ = loop
+  if all(len(change.blocks) == 1 for change in changes):
+    return jax.lax.fori_loop(first, count, body, loop)
+
+  # Blocks change places between the loops over their steps: within one, they stay.
+  def of_block(i: jax.Array, loop: Any) -> Any:
+    (*carry, changes), *rest = loop
+    empty_first = tuple(map(last_block_first, changes))
+    changes = jax.lax.cond(i > 0, lambda: empty_first, lambda: changes)
+    last = jnp.minimum((i + 1) * every, count)
+    loop = (*carry, changes), *rest
+    return jax.lax.fori_loop(i * every, last, body, loop)
+
+  return jax.lax.fori_loop(first, (count + every - 1) // every, of_block, loop)
+
+
+def _bounded(starts: Sequence[Start], changes: Sequence[Change]) -> jax.Array:
+  """[] bool: whether kernels are finite, by a bound on their entries.
+
+  False too where a kernel comes close to what float32 can hold.
+  """
+  most, bounded = jnp.finfo(jnp.float32).max / 2, jnp.bool_(True)
+  for start, change in zip(starts, changes, strict=True):
+    bound = start.largest()
+    for block in change.blocks:
+      inputs, gradients = (jnp.abs(x).max(axis=-1) for x in block[:2])
+      bound += (jnp.abs(block.shares) * inputs * gradients).sum(axis=-1)
+    bounded &= bound < most  # Not if one is not a number.
+  return bounded
+
+
+def _moves(change: Change, finite: jax.Array) -> Moves:
+  """What a kernel lost, nothing where the training was not `finite` [] bool."""
+  blocks = where(finite, change.blocks, tree.zeros_like(change.blocks))
+  inputs, gradients, shares = (
+    parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+    for parts in zip(*blocks, strict=True)
+  )
+  return Moves(inputs, gradients * shares[:, None])
+
+
+def whole_models(
+  held: Params, shared: Params, choice: jax.Array | None, precision: str
+) -> Params:
+  """Models whose kernels are formed from the `Moves` in `held`, if there are any.
+
+  `shared` [R, ...] are the models that clients start from. `held` is of one client and
+  `choice` [] its model of these, or [C, ...] and [C]; a choice of None is the first.
+  """
+  if not any(isinstance(x, Moves) for x in jax.tree.leaves(held, is_leaf=_is_moves)):
+    return held  # Any tree; those with kernels to share are dicts.
+  flat, starts = flatten_dict(held), flatten_dict(shared)
+  for path, x in flat.items():
+    if isinstance(x, Moves):
+      moved = jnp.einsum('...ri,...ro->...io', *x, precision=precision)
+      start = starts[path][0] if choice is None else tree.take(starts[path], choice)
+      flat[path] = start - moved
+  return unflatten_dict(flat)
+
+
+def _is_moves(x: Any) -> bool:
+  return isinstance(x, Moves)

@@ -48,7 +48,7 @@ def _of_layers(local: LocalTraining, most: int) -> Params:
   def step(carry: Any, number: jax.Array) -> Any:
     moved, state = carry
     rate = local.rate_of_step(number, None)
-    carry = descend(local, one, state, moved, rate)
+    carry = descend(local.optimizer, one, state, moved, rate)
     return carry, carry[0]
 
   first = zero, local.optimizer.init(zero)

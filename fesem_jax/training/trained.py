@@ -26,10 +26,7 @@ class Trained(NamedTuple):
     steps: [S] int32 SGD steps taken.
     folded: tree of [S, ...], what `fold` made of each client; see `Reduction`.
     sums: what `fold` added up.
-    correction: [C, ...] own part of each client's `Correction` where `fold` is to
-      replace it; None elsewhere.
-    as_trained: [C, ...] local models before bad clients lie about them, for what `fold`
-      keeps of them; None elsewhere.
+    kept: [C, ...] what the function of one client keeps, for `fold`; None elsewhere.
   """
 
   ids: jax.Array
@@ -41,8 +38,7 @@ class Trained(NamedTuple):
   steps: jax.Array
   folded: Any = None
   sums: Any = None
-  correction: Params = None
-  as_trained: Params = None
+  kept: Any = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""

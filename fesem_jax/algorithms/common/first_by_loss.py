@@ -19,7 +19,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
 from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.trained import Trained
 
 
@@ -47,11 +46,11 @@ def train_and_choose(
   models = random_models(local, own_key, num_clusters)
   train_key = prng_streams.fold(key, prng_streams.LOCAL)
   shape = cohort.ids.shape[0], data.max_examples
-  shared_out = Objective(factors=jnp.full(shape, 1 / num_clusters))
+  factors = jnp.full(shape, 1 / num_clusters)
 
   def train(model: Any) -> Trained:
     starts = ClientModels(tree.expand(model))
-    return train_cohort(local, starts, data, cohort, train_key, shared_out)
+    return train_cohort(local, starts, data, cohort, train_key, factors=factors)
 
   def better(best: Any, numbered: Any) -> tuple[Any, None]:
     number, model = numbered

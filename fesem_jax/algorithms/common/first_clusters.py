@@ -118,9 +118,7 @@ def train_and_cluster(
   def train(cohort, reduction=Reduction()):
     if starts.shared is None and reduction.sent != 'nothing':
       reduction = reduction._replace(sent='own')
-    return train_cohort(
-      local, starts.of(cohort), data, cohort, train_key, reduction=reduction
-    )
+    return train_cohort(local, starts.of(cohort), data, cohort, train_key, reduction)
 
   def any_model(trained):
     return jax.tree.map(lambda x: x[:1], trained.params)
@@ -198,9 +196,15 @@ def _until_settled(
 
   last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
   # Clients send their models once, after the last repetition.
+  if starts.shared is None or data.corruption is None or not data.corruption.of_models:
+    return last
+  received = tree.unstack(starts.shared, 0)
+
+  def send(client, key, params):
+    return as_sent(data, client, key, received, params)
+
   keys = client_keys(key, data, cohort.ids)
-  sent = as_sent(data, cohort.ids, starts.of(cohort), last.params, keys)
-  return last._replace(params=sent)
+  return last._replace(params=jax.vmap(send)(cohort.ids, keys, last.params))
 
 
 def _clustered(

@@ -16,7 +16,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import Reduction, mean_of_models
 from fesem_jax.training.trained import Trained
 
@@ -61,11 +60,11 @@ def train(
   cohort: Cohort,
   key: jax.Array,
   reduction: Reduction,
-  objective: Objective = Objective(),
+  **options: Any,
 ) -> Trained:
   """Trains the cohort from `state.params` [1, ...]; see `train_cohort`."""
   starts = ClientModels(state.params)
-  return train_cohort(local, starts, data, cohort, key, objective, reduction)
+  return train_cohort(local, starts, data, cohort, key, reduction, **options)
 
 
 def train_and_average(
@@ -84,7 +83,7 @@ def train_and_average(
   training reports.
   """
   rule, old = averaging.aggregation.in_place_of_mean(), state.params
-  reduction = mean_of_models(averaging.weighting) if rule is None else Reduction()
+  reduction = Reduction() if rule else mean_of_models(averaging.weighting, old)
   trained = train(local, state, data, cohort, key, reduction)
   if rule is None:
     means, any_client = mean_of(trained.sums, old), trained.sums.weight > 0

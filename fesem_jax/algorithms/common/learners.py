@@ -12,7 +12,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import ClusterSums, mean_of
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.training.trained import Trained
 
@@ -71,9 +70,9 @@ def train(
 
   def of_center(own: Any) -> Trained:
     center, factors, key = own
-    starts, objective = ClientModels(tree.expand(center)), Objective(factors=factors)
-    reduction = mean_of_models(weighting)
-    return train_cohort(local, starts, data, cohort, key, objective, reduction)
+    center = tree.expand(center)
+    reduction, starts = mean_of_models(weighting, center), ClientModels(center)
+    return train_cohort(local, starts, data, cohort, key, reduction, factors=factors)
 
   # The key too is of the loop: what is noted of it is known to be within one.
   keys = tree.repeat(key, shares.shape[1])

@@ -37,7 +37,7 @@ def train_from_own(
   Returns `Trained` without local models, whose `sums` are `em.Sums` about the centers.
   """
   reduction = sums_of_own(starts.shared, weighting)
-  return train_cohort(local, starts, data, cohort, key, reduction=reduction)
+  return train_cohort(local, starts, data, cohort, key, reduction)
 
 
 def train_and_average(

@@ -9,17 +9,19 @@ from jax.sharding import Mesh
 
 from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import prng_streams, sums, traffic, tree
-from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.objective import Objective
 from fesem_jax.training.trained import Trained
 
 
-def pull_to_all(centers: Params, pulls: jax.Array, strength: float) -> Objective:
-  """What clients minimize whose models are pulled to all centers.
+def pull_to_all(
+  centers: Params, pulls: jax.Array, strength: float
+) -> tuple[Params, jax.Array] | None:
+  """One pull m [S, ...], factor [S] for each client that is pulled to all centers.
+
+  It minimizes
 
     F_i(w) + strength / 2 sum_k u_ik |w - c_k|^2
 
@@ -32,11 +34,10 @@ def pull_to_all(centers: Params, pulls: jax.Array, strength: float) -> Objective
     strength: 0 leaves the pull out.
   """
   if not strength:
-    return Objective()
+    return None
   total = pulls.sum(axis=1)
   shares = pulls / jnp.where(total > 0, total, 1.0)[:, None]
-  anchor = ClientModels(own=tree.mixtures(shares, centers))
-  return Objective(penalty=variable(strength / 2) * total, anchor=anchor)
+  return tree.mixtures(shares, centers), variable(strength / 2) * total
 
 
 def draw_for_centers(

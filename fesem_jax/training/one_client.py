@@ -1,0 +1,300 @@
+"""A client in a round, and its steps on the batches of its examples.
+
+What a client does in a round is a function of one client in plain JAX, which
+`cohort.for_each_client` maps over the clients of the round:
+
+  def one(client):
+    model = local_sgd(client)          # from the model that the client received
+    return model, client.send(model), None
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fesem_jax.core import batching, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Model, Params
+from fesem_jax.models import dense_layers
+from fesem_jax.training import sent_models
+from fesem_jax.training.batch_losses import (
+  augmented,
+  descend,
+  in_training,
+  weighted_loss,
+)
+from fesem_jax.training.kernel_change import Kernel
+from fesem_jax.utils.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Client:
+  """A client in a round, as the function that is mapped over the cohort sees it.
+
+  Its arrays exist within the map alone: functions close over a client and never return
+  it.
+  """
+
+  local: LocalTraining
+  data: FederatedData  # training split
+  id: jax.Array  # [] int32 position in the data; M in an empty place
+  size: jax.Array  # [] int32 training examples
+  steps: jax.Array  # [] int32 local steps; 0 where it drops out
+  key: jax.Array  # of this client in this round
+  models: (
+    ClientModels  # `shared` [R, ...] of all clients, `choice` [] and `own` its own
+  )
+  rate: jax.Array | None = None  # [] float32, see `LocalTraining.rate`
+  state: Any = None  # what it keeps between rounds
+  given: Any = None  # what else it has in this round
+  broadcast: Any = None  # what all clients receive beside models
+  kernels: tuple[Kernel, ...] = ()  # see `shared_start`
+  any_epochs: bool = False  # whether it may take more steps than the schedule's
+  # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
+  record: 'list[Record] | None' = None
+  of_steps: bool = False  # whether each step is noted too
+
+  @functools.cached_property
+  def received(self) -> Params:
+    """The model that the server sent, None in place of the client's own layers."""
+    shared, choice = self.models.shared, self.models.choice
+    if choice is None or shared is None:
+      return None if shared is None else tree.unstack(shared, 0)
+    return tree.unstack(tree.rows_of_few(shared, choice[None]), 0)
+
+  @functools.cached_property
+  def start(self) -> Params:
+    """The complete model: what the server sent, with the client's own layers."""
+    own, received = self.models.own, self.received
+    if own is None or received is None:
+      return received if own is None else own
+    return tree.merge(received, own)
+
+  def with_epochs(self, most: int, epochs: jax.Array | None = None) -> 'Client':
+    """The client with other local epochs: `most`, or `epochs` [] int32 of these."""
+    schedule = self.local.schedule._replace(epochs=most, steps=0)
+    steps = batching.num_steps(schedule, self.size, self.data.max_examples, epochs)
+    steps = jnp.where(self.steps > 0, steps, 0)
+    local = self.local._replace(schedule=schedule)
+    return dataclasses.replace(self, local=local, steps=steps, kernels=())
+
+  def descend(
+    self,
+    t: jax.Array,
+    grads: Params,
+    state: optax.OptState,
+    params: Params,
+    optimizer: optax.GradientTransformation | None = None,
+  ) -> tuple[Params, optax.OptState]:
+    """A step of the local optimizer, or another, at the rate of the step `t` []."""
+    optimizer = self.local.optimizer if optimizer is None else optimizer
+    rate = self.local.rate_of_step(t, self.rate)
+    return descend(optimizer, grads, state, params, rate)
+
+  def with_model(self, model: Model) -> 'Client':
+    """The client with another model, of the same parameters."""
+    local = self.local._replace(model=model)
+    return dataclasses.replace(self, local=local, kernels=())
+
+  def send(
+    self,
+    model: 'LocalModel',
+    received: Params,
+    layers: Sequence[str] | None = None,
+  ) -> Params:
+    """The model that the server gets: `model`, or what a bad client says in its place.
+
+    Bad clients lie about the layers that they `received`, where that is not None, and
+    that learn, `layers`; None is all.
+    """
+    corruption = self.data.corruption
+    if corruption is None or not corruption.of_models or received is None:
+      return model.held
+    return sent_models.as_sent(
+      self.data, self.id, self.key, received, model.params, layers
+    )
+
+
+class Record(NamedTuple):
+  """A local training, as `Client.record` has it."""
+
+  start: Params  # the model that it starts from
+  end: Params  # where it ends; the start, if that is not finite
+  loss: jax.Array  # [] float32 as it is reported
+  last: Params = None  # where it ends, finite or not
+  # [T, 4] float32 of each step: loss and L2 norm of its gradient before the step, L2
+  # distance from the start and whether all is finite (1 or 0) after it; else None.
+  steps: jax.Array | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LocalModel:
+  """The outcome of a client's local training."""
+
+  held: Params  # the model; kernels of a shared start as `shared_start.Moves`
+  loss: jax.Array  # [] float32 mean loss of the examples as they were visited
+  finite: jax.Array  # [] bool, False where the training failed: `params` is its start
+  steps: jax.Array  # [] int32 local steps taken
+  whole: Callable[[Params], Params] = lambda held: held  # forms the kernels of `held`
+
+  @functools.cached_property
+  def params(self) -> Params:
+    """The model after training."""
+    return self.whole(self.held)
+
+  def of(self, params: Params) -> 'LocalModel':
+    """The same of `params`, one of several models that trained together."""
+    return LocalModel(params, self.loss, self.finite, self.steps)
+
+  def after(self, first: 'LocalModel') -> 'LocalModel':
+    """The same of a client that trained `first` before in this round."""
+    finite, steps = self.finite & first.finite, self.steps + first.steps
+    return dataclasses.replace(self, finite=finite, steps=steps)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+  """The examples of a local step of one client, as its model sees them in training."""
+
+  model: Model  # draws the random numbers of this step
+  x: jax.Array  # [B, ...] float32
+  y: jax.Array  # [B, ...]
+  weights: jax.Array  # [B] float32, 0 in the places behind the client's last example
+  factors: jax.Array | None  # [B] float32 of the losses
+  active: jax.Array  # [] bool, False after the client's last step
+
+  def loss(self, params: Params, model: Model | None = None) -> jax.Array:
+    """[] float32: mean loss of the examples."""
+    model = self.model if model is None else model
+    return weighted_loss(model, params, self.x, self.y, self.weights, self.factors)
+
+
+# (step [] int32, params, memory, params -> loss [] and gradient of the step's batch)
+# -> params, memory, loss [] to report.
+Step = Callable[..., tuple[Any, Any, jax.Array]]
+
+
+def for_each_batch(
+  client: Client,
+  params: Params,
+  memory: Any,
+  step: Step,
+  factors: jax.Array | None = None,
+) -> LocalModel:
+  """Takes a client's local steps: `step` for each batch of its examples.
+
+  Every local step that is not one of SGD is a `step`. Clients side by side count their
+  steps together: `step` gets the same number for all of them, counted from 0 in each
+  round, so that `jax.lax.cond` on it takes one branch. All gradients of a step are of
+  one batch and draw the same random numbers.
+
+  Args:
+    client: who trains.
+    params: what it trains, one model or a dictionary of models and numbers.
+    memory: what it remembers from step to step, such as moments.
+    step: see `Step`.
+    factors: [N_max] float32 of the losses of the client's examples; None is 1.
+
+  Returns:
+    `LocalModel`, whose training failed if `params` or the loss are not finite.
+
+  Raises:
+    UserError: where each step is to be noted.
+  """
+  if client.of_steps:
+    raise UserError(
+      'Clients of this method cannot be replayed: a local step uses more than one '
+      'gradient of one model.'
+    )
+
+  def one_step(t, carry, batch):
+    def gradient_of(params):
+      with jax.default_matmul_precision(client.local.precision):
+        return jax.value_and_grad(batch.loss)(params)
+
+    *new, loss = step(t, *carry, gradient_of)
+    return where(batch.active, tuple(new), carry), loss
+
+  (last, _), loss = over_batches(client, (params, memory), one_step, factors)
+  finite = all_finite(last) & jnp.isfinite(loss)
+  return LocalModel(where(finite, last, params), loss, finite, client.steps)
+
+
+def over_batches(
+  client: Client,
+  carry: Any,
+  step: Callable[[jax.Array, Any, Batch], tuple[Any, jax.Array]],
+  factors: jax.Array | None = None,
+  over_steps: Callable[..., Any] = jax.lax.fori_loop,
+) -> tuple[Any, jax.Array]:
+  """The carry after a client's local steps, and the mean loss [] of its examples.
+
+  A step of which `Batch.active` is False must leave the carry as it is. The carry comes
+  first in the loop that `over_steps` is called for.
+  """
+  local, key = client.local, client.key
+  order, batch_at = batching.batches_of_client(
+    local.schedule, client.data, client.id, client.size, key, factors,
+    client.any_epochs,
+  )  # fmt: skip
+
+  def body(t: jax.Array, loop: Any) -> Any:
+    carry, order, total, seen = loop
+    order, (x, y, weights, own) = batch_at(t, order)
+    model, active = in_training(local.model, key, t), t < client.steps
+    x = augmented(local, key, t, x)
+    carry, loss = step(t, carry, Batch(model, x, y, weights, own, active))
+    count = jnp.where(active, weights.sum(), 0.0)
+    total += jnp.where(active, loss * weights.sum(), 0.0)
+    return carry, order, total, seen + count
+
+  loop = carry, order, jnp.float32(0.0), jnp.float32(0.0)
+  most = jax.lax.pmax(client.steps, batching.SIDE)
+  carry, _, total, seen = over_steps(0, most, body, loop)
+  return carry, total / jnp.maximum(seen, 1.0)
+
+
+def where(condition: jax.Array, a: Any, b: Any) -> Any:
+  """The tree a if the condition [] holds, else b."""
+  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+def all_finite(params: Params) -> jax.Array:
+  """[] bool: whether every parameter of a model is finite."""
+  return tree.all_finite(tree.expand(params))[0]
+
+
+def together(grads: Any) -> Any:
+  """The same gradients, but no large one is ready before all large ones are.
+
+  An update can then overwrite the parameters in place.
+  """
+  leaves, form = jax.tree.flatten(grads)
+  large = [g.size > dense_layers.SMALL for g in leaves]
+  # An element by its index: `ravel` would copy the whole gradient on a TPU.
+  tie = sum(0 * g[(0,) * g.ndim] for g, wait in zip(leaves, large, strict=True) if wait)
+  leaves = [g + tie if wait else g for g, wait in zip(leaves, large, strict=True)]
+  return jax.tree.unflatten(form, leaves)
+
+
+def map_side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
+  """`jax.vmap(fn)` over `size` clients, which share the axis name `batching.SIDE`.
+
+  The arrays of a single client have no batch axis, which would turn convolutions into
+  grouped ones and keep the loop from overwriting parameters in place.
+  """
+  if size > 1:
+    return jax.vmap(fn, axis_name=batching.SIDE)
+
+  def one(*args: Any) -> Any:
+    args = tree.unstack(args, 0)
+    return jax.vmap(lambda: fn(*args), axis_name=batching.SIDE, axis_size=1)()
+
+  return one
