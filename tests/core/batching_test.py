@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -62,6 +63,23 @@ def test_examples_are_scaled_and_padding_repeats_the_first_of_the_batch():
   np.testing.assert_array_equal(second, x[4:] / 4)
 
 
+def side_by_side(schedule, data, ids, keys, steps, factors=None, any_epochs=False):
+  """The batches [steps, C, ...] of clients side by side."""
+
+  @functools.partial(jax.jit, static_argnames='any_epochs')
+  def run(data, keys, factors, any_epochs):
+    def one(id, key, factors):
+      order, at = batching.batches_of_client(
+        schedule, data, id, data.sizes(id), key, factors, any_epochs
+      )
+      return jax.lax.scan(lambda held, i: at(i, held), order, jnp.arange(steps))[1]
+
+    mapped = jax.vmap(one, axis_name=batching.SIDE, out_axes=1)
+    return mapped(ids, keys, factors)
+
+  return run(data, keys, factors, any_epochs)
+
+
 @pytest.mark.parametrize('flat', [False, True])
 @pytest.mark.parametrize('steps', [0, 7])
 def test_examples_read_at_once_are_those_read_at_each_step(flat, steps, monkeypatch):
@@ -77,20 +95,15 @@ def test_examples_read_at_once_are_those_read_at_each_step(flat, steps, monkeypa
 
   def batches(limit):
     monkeypatch.setattr(batching, 'READ_AT_ONCE', limit)
-    assert batching._reads_at_once(schedule, data, ids) == (limit > 0)
+    assert batching._reads_at_once(schedule, data, 4) == (limit > 0)
 
-    @jax.jit
-    def steps_of(data, keys):
-      orders, at = batching.step_by_step(schedule, data, ids, keys, jax.vmap)
-      return jax.lax.scan(lambda held, i: at(i, held), orders, jnp.arange(6))[1]
-
-    return steps_of(data, keys)
+    return side_by_side(schedule, data, ids, keys, 6)
 
   at_once, at_each_step = batches(2**20), batches(0)
   chex.assert_trees_all_equal(at_once, at_each_step)
   assert at_once[0].shape == (6, 4, 3, 2, 3)
   # Nothing is read ahead of a few steps of many examples.
-  assert not batching._reads_at_once(Schedule(batch_size=3, steps=2), data, ids)
+  assert not batching._reads_at_once(Schedule(batch_size=3, steps=2), data, 4)
 
 
 def test_by_default_all_examples_are_seen_once():
@@ -140,9 +153,9 @@ def test_orders_of_many_examples_are_drawn_from_24_bits():
 def test_examples_are_read_at_once_if_all_are_seen(batch_size, size, steps, reads):
   data = FederatedData.from_arrays(np.ones((8, 2)), np.zeros(8, int), [size, 8 - size])
   schedule = Schedule(batch_size, 1, steps)
-  assert batching._reads_at_once(schedule, data, jnp.arange(2)) == reads
+  assert batching._reads_at_once(schedule, data, 2) == reads
   # One client has no others whose examples would be in the way.
-  assert not batching._reads_at_once(schedule, data, jnp.arange(1))
+  assert not batching._reads_at_once(schedule, data, 1)
 
 
 @pytest.mark.parametrize(('limit', 'reads'), [(63, False), (64, True)])
@@ -150,7 +163,7 @@ def test_few_bytes_are_read_at_once(limit, reads, monkeypatch):
   # Two clients of at most four examples of two float32 numbers.
   data = FederatedData.from_arrays(np.ones((7, 2)), np.zeros(7, int), [4, 3])
   monkeypatch.setattr(batching, 'READ_AT_ONCE', limit)
-  assert batching._reads_at_once(Schedule(2), data, jnp.arange(2)) == reads
+  assert batching._reads_at_once(Schedule(2), data, 2) == reads
 
 
 def test_factors_of_losses_follow_the_examples():
@@ -159,10 +172,9 @@ def test_factors_of_losses_follow_the_examples():
   )
   factors = jnp.array([[0, 1, 2, 3, -1, -1], [4, 5, 6, 7, 8, 9]], jnp.float32)
   keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(2)
-  orders, at = batching.step_by_step(Schedule(4, 2), data, ids, keys, jax.vmap, factors)
-  at, seen = jax.jit(at), []
-  for step in range(4):
-    orders, (x, _, weights, of_rows) = at(jnp.int32(step), orders)
+  seen = []
+  batches = side_by_side(Schedule(4, 2), data, ids, keys, 4, factors)
+  for step, (x, _, weights, of_rows) in enumerate(zip(*batches, strict=True)):
     counts = np.asarray(weights) > 0
     np.testing.assert_array_equal(x[..., 0][counts], of_rows[counts])
     # The first client has one batch an epoch, the second one two.
@@ -182,25 +194,39 @@ def test_about_256_examples_are_each_in_the_order_once(size):
 def test_a_batch_of_empty_places_has_finite_features_and_no_weight():
   data = FederatedData.from_arrays(np.ones((5, 2)), [0, 1, 2, 1, 2], [2, 3, 0])
   keys, empty = jax.random.split(jax.random.key(0), 2), jnp.array([2, 3])
-  orders, at = batching.step_by_step(Schedule(2), data, empty, keys, jax.vmap)
-  _, (x, y, weights, _) = at(jnp.int32(0), orders)
+  x, y, weights, _ = side_by_side(Schedule(2), data, empty, keys, 1)
+  x, y, weights = x[0], y[0], weights[0]
   np.testing.assert_array_equal(x, np.ones((2, 2, 2)))
   assert set(y.ravel().tolist()) <= {0, 1, 2}
   assert not weights.any()
 
 
-def test_clients_begin_their_epochs_each_at_its_own_step():
+@pytest.mark.parametrize('in_loop', [False, True])
+def test_clients_begin_their_epochs_each_at_its_own_step(in_loop, monkeypatch):
+  if in_loop:
+    monkeypatch.setattr(batching, 'MOST_ORDERS', 0)
   data = FederatedData.from_arrays(
     np.arange(14.0)[:, None], np.zeros(14, int), [5, 9], num_classes=2
   )
   schedule, key, ids = Schedule(4, 3), jax.random.key(2), jnp.arange(2)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, ids)
-  orders, at = batching.step_by_step(schedule, data, ids, keys, jax.vmap)
-  at, seen = jax.jit(at), [[], []]
-  for step in range(9):
-    orders, (x, _, weights, _) = at(jnp.int32(step), orders)
-    for i in range(2):
-      seen[i].append(x[i, np.asarray(weights[i]) > 0, 0].tolist())
+  x, _, weights, _ = side_by_side(schedule, data, ids, keys, 9)
+  seen = [
+    [x[t, i, np.asarray(weights[t, i]) > 0, 0].tolist() for t in range(9)]
+    for i in range(2)
+  ]
   for i, steps in ((0, 6), (1, 9)):
     wanted = [b[:, 0].tolist() for b, _ in helpers.batches(data, schedule, i, key)]
     assert seen[i][:steps] == wanted
+
+
+def test_epochs_that_the_schedule_does_not_count_have_orders_of_their_own():
+  data = FederatedData.from_arrays(np.arange(9.0)[:, None], np.zeros(9, int), [9])
+  ids, keys = jnp.arange(1), jax.random.key(2)[None]
+  x, _, weights, _ = side_by_side(Schedule(4, 1), data, ids, keys, 9, None, True)
+  batches = [x[t, 0, np.asarray(weights[t, 0]) > 0, 0].tolist() for t in range(9)]
+  more, *_ = side_by_side(Schedule(4, 3), data, ids, keys, 9)
+  np.testing.assert_array_equal(x, more)
+  epochs = [np.concatenate(batches[i : i + 3]).tolist() for i in (0, 3, 6)]
+  assert [sorted(epoch) for epoch in epochs] == [list(range(9))] * 3
+  assert epochs[0] != epochs[1] != epochs[2]

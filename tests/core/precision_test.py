@@ -107,7 +107,7 @@ def test_every_form_of_a_layer_takes_it(chunk, shared_start):
     used = ClientModels(start)
     cohort = helpers.everyone(data)
     return train_cohort(
-      local, used, data, cohort, key, reduction=mean_of_models('uniform')
+      local, used, data, cohort, key, mean_of_models('uniform', used.shared)
     )
 
   start = expand(local.model.init(jax.random.key(0)))

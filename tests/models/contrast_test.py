@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import models
-from fesem_jax.models.contrast import LEARNS, LIKE, UNLIKE, _cosine, contrasted
+from fesem_jax.models.contrast import _cosine, contrasted
 from fesem_jax.models.representations import with_inputs_of
 from fesem_jax.models.starting import train_only
 from fesem_jax.utils.errors import UserError
@@ -16,6 +16,9 @@ SHAPE, CLASSES = (6,), 3
 X = np.random.default_rng(0).normal(size=(4, *SHAPE)).astype(np.float32)
 Y = np.array([0, 2, 1, 1])
 MLP = models.build('mlp', SHAPE, CLASSES, (5, 4))
+
+
+LEARNS, LIKE, UNLIKE = 'learns', 'like', 'unlike'
 
 
 def drawn(model, *seeds):
@@ -83,7 +86,7 @@ def test_a_layer_must_run_once_with_one_vector_for_each_example(model, layer, x)
 
 def test_the_contrast_is_between_the_cosines_to_two_models():
   params = dict(zip((LEARNS, LIKE, UNLIKE), drawn(MLP, 0, 1, 2), strict=True))
-  model = contrasted(MLP, 'logits', 3.0, 0.5)
+  model = contrasted(MLP, 'logits', 3.0, 0.5, params[LIKE], params[UNLIKE])
   assert model.apply_train is None
   z = {
     name: np.asarray(with_inputs_of('logits', MLP.apply, p, X)[1], np.float64)
@@ -99,22 +102,21 @@ def test_the_contrast_is_between_the_cosines_to_two_models():
     for n in (LIKE, UNLIKE)
   )
   plain = MLP.loss(MLP.apply(params[LEARNS], X), Y)
-  got = model.loss(model.apply(params, X), Y)
+  got = model.loss(model.apply(params[LEARNS], X), Y)
   np.testing.assert_allclose(got, plain - 3 * np.log(p / (p + q)), rtol=1e-4)
 
 
 def test_a_representation_of_zeros_is_like_no_other_and_has_a_gradient():
   own, like, unlike = drawn(MLP, 0, 1, 2)
   own['dense1'] = jax.tree.map(jnp.zeros_like, own['dense1'])
-  model = contrasted(MLP, 'logits', 3.0, 0.5)
-  three = {LEARNS: own, LIKE: like, UNLIKE: unlike}
+  model = contrasted(MLP, 'logits', 3.0, 0.5, like, unlike)
 
   def losses(params):
     return model.loss(model.apply(params, X), Y)
 
   plain = MLP.loss(MLP.apply(own, X), Y)
-  np.testing.assert_allclose(losses(three), plain + 3 * np.log(2), rtol=1e-6)
-  found = jax.grad(lambda p: losses(p).sum())(three)[LEARNS]
+  np.testing.assert_allclose(losses(own), plain + 3 * np.log(2), rtol=1e-6)
+  found = jax.grad(lambda p: losses(p).sum())(own)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
 
 
@@ -132,7 +134,8 @@ def test_models_that_stay_draw_no_random_numbers():
   one = models.from_flax(Dropping(), SHAPE)
   params = dict(zip((LEARNS, LIKE, UNLIKE), drawn(one, 0, 1, 2), strict=True))
   key = jax.random.key(5)
-  found = contrasted(one, 'head', 1.0, 0.5).apply_train(params, X, key)
+  model = contrasted(one, 'head', 1.0, 0.5, params[LIKE], params[UNLIKE])
+  found = model.apply_train(params[LEARNS], X, key)
 
   def cosines(other):
     _, a = with_inputs_of('head', one.apply_train, params[LEARNS], X, key)

@@ -44,7 +44,7 @@ def test_components_are_those_of_the_models_as_the_method_trains_them(prox_lambd
     data,
     helpers.everyone(data),
     KEY,
-    *helpers.values(penalty=prox_lambda),
+    penalty=prox_lambda,
   )
   points = matrix(trained.params)
   points -= points.mean(axis=0)

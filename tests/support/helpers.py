@@ -15,7 +15,7 @@ from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
-from fesem_jax.training.objective import Objective
+from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained
 
@@ -177,11 +177,12 @@ def free_address():
     return f'127.0.0.1:{listener.getsockname()[1]}'
 
 
-def values(**fields):
-  """The `Objective` and the `Reduction` of `train_cohort` that have these fields."""
-  own = {name: x for name, x in fields.items() if name in Objective._fields}
-  rest = {name: x for name, x in fields.items() if name not in own}
-  return Objective(**own), Reduction(**rest)
+def trained_cohort(local, starts, data, cohort, key, **fields):
+  """`train_cohort` with a `Reduction` of those of the fields that it has."""
+  reduced = {name: x for name, x in fields.items() if name in Reduction._fields}
+  rest = {name: x for name, x in fields.items() if name not in reduced}
+  reduction = Reduction(**reduced)
+  return train_cohort(local, starts, data, cohort, key, reduction, **rest)
 
 
 # Instructions that leave the device in the middle of a program.

@@ -15,8 +15,8 @@ from fesem_jax.core.local_training import local_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.models import dense_layers
 from fesem_jax.run import clients_per_chunk
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.objective import Correction
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.local_sgd import local_sgd, plus
 from tests.support import helpers, reference
 
 SIZES = [7, 1, 12, 4, 9]
@@ -39,8 +39,8 @@ def train(local, data, key=None, starts=None, cohort=None, **kwargs):
   starts = ClientModels(start_of()) if starts is None else starts
   key = jax.random.key(3) if key is None else key
   run = jax.jit(
-    lambda starts, data, key: train_cohort(
-      local, starts, data, cohort, key, *helpers.values(**kwargs)
+    lambda starts, data, key: helpers.trained_cohort(
+      local, starts, data, cohort, key, **kwargs
     )
   )
   return run(starts, data, key)
@@ -98,13 +98,17 @@ def test_penalty_and_correction_per_client_match_reference():
     lambda x: jnp.asarray(0.1 * rng.normal(size=(3, *x.shape[1:])), jnp.float32),
     start_of(),
   )
-  given = Correction(
-    tree.expand(tree.unstack(correction, 0)),
-    jax.tree.map(lambda x: x[:1] - x, correction),
-    True,
-  )
   key = jax.random.key(3)
-  trained = train(local, data, key, penalty=jnp.asarray(prox), correction=given)
+
+  def one(client):
+    penalty, added = client.given
+    model = local_sgd(client, plus(added), penalty=penalty)
+    return model, model.params, None
+
+  trained = for_each_client(
+    one, local, ClientModels(start_of()), data, helpers.everyone(data), key,
+    given=(jnp.asarray(prox), correction), shares_start=False,
+  )  # fmt: skip
   start = reference.from_params(start_of(), 0)
   for i in range(3):
     batches = helpers.batches(data, local.schedule, i, key)

@@ -1,20 +1,21 @@
-"""What methods change of the local step: its anchor, its correction, its layers."""
+"""Local training of one client: transformations, layers, steps of its own."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model
-from fesem_jax.training.batch_losses import OwnStep
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.local_sgd import _together
-from fesem_jax.training.objective import Correction
+from fesem_jax.training.cohort import for_each_client, train_pulled
+from fesem_jax.training.local_sgd import local_sgd
+from fesem_jax.training.one_client import for_each_batch, together
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
 from tests.support.methods import assert_close, unflatten
@@ -29,8 +30,8 @@ def models(local, count, seed=0):
 
 def train(local, data, starts, **options):
   run = jax.jit(
-    lambda data: train_cohort(
-      local, starts, data, helpers.everyone(data), KEY, *helpers.values(**options)
+    lambda data: helpers.trained_cohort(
+      local, starts, data, helpers.everyone(data), KEY, **options
     )
   )
   return run(data)
@@ -61,12 +62,9 @@ def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
   own, anchors = models(local, 4), models(local, 2, seed=5)
   choice = jnp.array([1, 0, 0, 1])
   prox = np.array([0.1, 0.5, 0.0, 0.3], np.float32)
-  trained = train(
-    local,
-    data,
-    ClientModels(own=own),
-    anchor=ClientModels(anchors, choice),
-    penalty=jnp.asarray(prox),
+  pull = tree.take(anchors, choice), jnp.asarray(prox)
+  trained = train_pulled(
+    local, ClientModels(own=own), data, helpers.everyone(data), KEY, Reduction(), pull
   )
 
   def addition_of(i):
@@ -77,24 +75,38 @@ def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
 
 
 @pytest.mark.parametrize('chunk', [1, 3])
-def test_a_correction_may_vary_from_step_to_step(chunk):
+def test_transformations_of_gradients_come_before_the_optimizer_in_their_order(chunk):
   data, local = helpers.federation(SIZES), helpers.local(epochs=2, chunk=chunk)
   start, own = models(local, 1), models(local, 4, seed=7)
-  common = models(local, 1, seed=8)
 
-  def vary(step, params, correction):
-    fade = 1.0 / (1.0 + step)
-    return jax.tree.map(lambda c, w: fade * c + 0.1 * w, correction, params)
+  def fading(correction):
+    def update(grads, step, params):
+      def add(g, c, w):
+        return g + c / (1.0 + step) + 0.1 * w
 
-  given = Correction(common, own, True, vary)
-  trained = train(local, data, ClientModels(start), correction=given)
-  c = reference.flat(reference.from_params(common, 0))
+      return jax.tree.map(add, grads, correction, params), step + 1
 
-  def addition_of(i):
+    return optax.GradientTransformation(lambda params: jnp.int32(0), update)
+
+  def one(client):
+    model = local_sgd(client, fading(client.given), optax.scale(2.0))
+    return model, model.params, None
+
+  trained = for_each_client(
+    one, local, ClientModels(start), data, helpers.everyone(data), KEY, given=own
+  )
+
+  def want(i, step, w, gradient):
     mine = reference.flat(reference.from_params(own, i))
-    return lambda step, w: (c - mine) / (1 + step) + 0.1 * w
+    return 2 * (gradient + mine / (1 + step) + 0.1 * w)
 
-  check(trained, local, data, lambda i: reference.from_params(start, 0), addition_of)
+  for i in range(len(SIZES)):
+    model = reference.from_params(start, 0)
+    w = reference.flat(model)
+    for step, (x, y) in enumerate(helpers.batches(data, local.schedule, i, KEY)):
+      _, gradient = reference.loss_and_gradient(unflatten(w, model), x, y)
+      w = w - 0.1 * want(i, step, w, reference.flat(gradient))
+    assert_close(reference.flat(reference.from_params(trained.params, i)), w, rtol=1e-3)
 
 
 @pytest.mark.parametrize('chunk', [1, 3])
@@ -142,27 +154,25 @@ def test_what_is_not_of_the_cohort_is_refused():
   for starts in (ClientModels(four, jnp.array([0, 1, 2])), ClientModels(own=three)):
     with pytest.raises(UserError, match='but the cohort has 4 clients'):
       train(local, data, starts)
-  for starts, options in (
-    (ClientModels(own=four), {'penalty': 0.1, 'anchor': ClientModels(own=three)}),
-    (
-      ClientModels(own=four),
-      {'penalty': 0.1, 'anchor': ClientModels(four, jnp.array([0, 1, 2]))},
-    ),
-    (ClientModels(own=four), {'epochs': jnp.ones(3, jnp.int32)}),
-    (ClientModels(own=four), {'correction': Correction(models(local, 1), three)}),
-  ):
+  for options in ({'epochs': jnp.ones(3, jnp.int32)}, {'factors': jnp.ones((3, 8))}):
     with pytest.raises(AssertionError, match='assert_tree_shape_prefix'):
-      train(local, data, starts, **options)
+      train(local, data, ClientModels(own=four), **options)
 
 
-def test_a_correction_that_does_not_apply_adds_nothing():
-  data, local = helpers.federation(SIZES), helpers.local(chunk=3)
-  start = ClientModels(models(local, 1))
-  common, own = models(local, 1, seed=8), models(local, 4, seed=7)
-  free = train(local, data, start)
-  given = Correction(common, own, jnp.bool_(False))
-  off = train(local, data, start, correction=given)
-  assert_close(reference.vectors(off.params), reference.vectors(free.params))
+def test_epochs_beyond_the_schedules_are_all_trained():
+  data, epochs = helpers.federation(SIZES), jnp.array([5, 1, 2, 4])
+  for mode in ('off', 'on'):
+    local = helpers.local(chunk=3)._replace(shared_start=mode)
+    start = models(local, 1)
+    trained = train(local, data, ClientModels(start), epochs=epochs)
+    assert trained.steps.tolist() == [2 * 5, 1, 2 * 2, 2 * 4]
+    for i, count in enumerate(epochs):
+      schedule = local.schedule._replace(epochs=int(count))
+      batches = helpers.batches(data, schedule, i, KEY)
+      model = reference.from_params(start, 0)
+      want = reference_sgd(model, batches, lambda step, w: 0)
+      got = reference.flat(reference.from_params(trained.params, i))
+      assert_close(got, want, rtol=1e-3)
 
 
 def test_clients_that_drop_out_keep_their_start_and_take_no_steps():
@@ -188,36 +198,44 @@ LINEAR = Model(
 
 
 def test_a_client_whose_loss_or_model_is_not_finite_has_failed_with_steps_of_its_own():
-  def take(params, memory, gradient, step, rate):
+  def take(step, params, memory, gradient):
     loss, _ = gradient(params)
     return {'w': params['w'] + jnp.where(loss < 0, jnp.nan, 1.0)}, memory, loss
+
+  def one(client):
+    model = for_each_batch(client, client.start, (), take)
+    return model, model.params, None
 
   data = FederatedData.from_arrays(np.ones((3, 1)), np.zeros(3, int), [1, 1, 1])
   x = np.array([[2.0], [np.inf], [-2.0]], np.float32)
   data = dataclasses.replace(data, x=x)
   local = helpers.local(chunk=3)._replace(model=LINEAR)
   start = ClientModels({'w': jnp.ones(1)})
-  trained = train(local, data, start, step=OwnStep(lambda params: (), take))
+  everyone = helpers.everyone(data)
+  trained = for_each_client(one, local, start, data, everyone, KEY)
   assert trained.finite.tolist() == [True, False, False]
   assert trained.params['w'].tolist() == [2, 1, 1]
 
 
-def test_corrections_and_trained_models_are_dropped_after_the_fold():
-  data, local = helpers.federation(SIZES), helpers.local(chunk=3)
-  start, own = models(local, 1), models(local, 4)
+def test_a_client_that_does_not_count_keeps_its_state():
+  data = helpers.federation([4] * 12)
+  local = helpers.local(chunk=3)._replace(dropout_rate=0.5)
+  start, old = models(local, 1), jnp.arange(12.0)
 
-  def fold(trained, starts, total):
-    return jax.tree.map(jnp.add, trained.correction, trained.as_trained), total
+  def one(client):
+    model = local_sgd(client)
+    return model, model.params, client.state + 100
 
-  options = {'correction': Correction(start, own, True, None, True), 'fold': fold}
-  trained = jax.eval_shape(lambda: train(local, data, ClientModels(start), **options))
-  assert trained.correction is trained.as_trained is None
-  shapes = jax.tree.map(jnp.shape, (trained.folded, trained.params, own))
-  assert shapes[0] == shapes[1] == shapes[2]
+  trained = for_each_client(
+    one, local, ClientModels(start), data, helpers.everyone(data), KEY, state=old
+  )
+  np.testing.assert_array_equal(trained.folded, old + 100 * trained.took_part())
+  assert 0 < trained.took_part().sum() < 12
+  assert trained.kept is None
 
 
 def test_tying_large_gradients_together_changes_none():
   grads = {'large': jnp.arange(5000.0), 'dead': jnp.zeros((70, 70)), 'b': jnp.ones(2)}
   for first in (0.0, 3.0):
     given = grads | {'large': grads['large'] + first}
-    jax.tree.map(np.testing.assert_array_equal, _together(given), given)
+    jax.tree.map(np.testing.assert_array_equal, together(given), given)

@@ -2,6 +2,7 @@
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -11,9 +12,10 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.local_training import local_training
 from fesem_jax.training import shared_kernels
-from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.cohort import train_cohort, train_pulled
 from fesem_jax.training.optimizers import AdamOptions, clip_by_norm, local_optimizer
 from fesem_jax.training.plain_sgd import is_plain_sgd
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, initial, run, unflatten
@@ -26,10 +28,9 @@ RATE = 0.05
 def trained(local, data, penalty=None):
   """The cohort's models after local training from one model, and that model."""
   start = tree.expand(jax.jit(local.model.init)(jax.random.key(0)))
-  values = helpers.values(penalty=penalty)
   compiled = jax.jit(
     lambda p, d: train_cohort(
-      local, ClientModels(p), d, helpers.everyone(d), KEY, *values
+      local, ClientModels(p), d, helpers.everyone(d), KEY, penalty=penalty
     )
   )
   return reference.from_params(start, 0), compiled(start, data).params
@@ -153,10 +154,10 @@ def test_a_penalty_and_a_correction_are_clipped_too():
   local = helpers.local(steps=1, optimizer=local_optimizer('sgd', 1.0, clip_norm=0.01))
   start = tree.expand(local.model.init(jax.random.key(0)))
   far = jax.tree.map(lambda x: x + 10.0, start)
-  values = helpers.values(penalty=1.0, anchor=ClientModels(far))
+  pull = tree.repeat(tree.unstack(far, 0), len(SIZES)), jnp.ones(len(SIZES))
   once = jax.jit(
-    lambda p, d: train_cohort(
-      local, ClientModels(p), d, helpers.everyone(d), KEY, *values
+    lambda p, d: train_pulled(
+      local, ClientModels(p), d, helpers.everyone(d), KEY, Reduction(), pull
     )
   )
   moved = tree.row_distances(once(start, data).params, start)

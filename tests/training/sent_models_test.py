@@ -2,14 +2,14 @@
 
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Corruption
-from fesem_jax.training.sent_models import as_sent
+from fesem_jax.training.one_client import Client, LocalModel
 
 IDS = np.array([2, 0, 3, 4])  # Of four clients; the last place is empty.
 BAD = np.array([True, False, True, False])
@@ -18,6 +18,22 @@ KEYS = jax.random.split(jax.random.key(0), 4)
 
 def data_of(kind, bad=BAD):
   return types.SimpleNamespace(corruption=kind and Corruption(bad, kind))
+
+
+def as_sent(data, ids, received, ends, keys, layers=None):
+  """What clients send that `received` models [4, ...], or one for all [1, ...]."""
+
+  def send(id, key, received, end):
+    one = jnp.int32(1)
+    client = Client(None, data, id, one, one, key, None)
+    model = LocalModel(end, None, None, None)
+    return client.send(model, received, layers)
+
+  count = len(ids)
+  received = jax.tree.map(
+    lambda x: jnp.broadcast_to(x, (count, *x.shape[1:])), received
+  )
+  return jax.vmap(send)(jnp.asarray(ids), keys, received, ends)
 
 
 def stack(seed, count, width=2):
@@ -43,35 +59,36 @@ def assert_turned(found, layers):
 
 
 def test_a_sign_flip_goes_as_far_to_the_other_side():
-  starts = ClientModels(START)
-  found = as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS)
+  found = as_sent(data_of('sign_flip'), IDS, START, ENDS, KEYS)
   assert_turned(found, ('a', 'b'))
-  assert_turned(as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS, ('b',)), ('b',))
+  assert_turned(as_sent(data_of('sign_flip'), IDS, START, ENDS, KEYS, ('b',)), ('b',))
 
 
 def test_layers_that_the_server_had_not_sent_are_sent_by_no_client():
-  starts = ClientModels({'a': START['a'], 'b': None}, own={'a': None, 'b': ENDS['b']})
-  found = as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS)
+  received = {'a': START['a'], 'b': None}
+  found = as_sent(data_of('sign_flip'), IDS, received, ENDS, KEYS)
   assert_turned(found, ('a',))
   # Of layers that do not learn either, nothing is left.
-  assert as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS, ('b',)) is ENDS
-  assert as_sent(data_of('sign_flip'), IDS, ClientModels(own=ENDS), ENDS, KEYS) is ENDS
+  for model, layers in ((received, ('b',)), (None, None)):
+    found = as_sent(data_of('sign_flip'), IDS, model, ENDS, KEYS, layers)
+    chex.assert_trees_all_equal(found, ENDS)
 
 
-def test_clients_start_from_the_center_of_their_choice():
-  centers = jax.tree.map(lambda a, b: jnp.concatenate([a + 5, b]), START, START)
-  starts = ClientModels(centers, jnp.array([1, 1, 0, 0]))
-  assert_turned(as_sent(data_of('sign_flip'), IDS, starts, ENDS, KEYS), ('a', 'b'))
+def test_each_client_lies_about_the_model_that_it_received():
+  far = jax.tree.map(lambda x: x + 5, START)
+  received = jax.tree.map(lambda a, b: jnp.concatenate([a, a, b, b]), START, far)
+  found = as_sent(data_of('sign_flip'), IDS, received, ENDS, KEYS)
+  assert_turned(found, ('a', 'b'))
 
 
 @pytest.mark.parametrize('kind', [None, 'label_flip'])
 def test_others_send_what_they_trained(kind):
-  assert as_sent(data_of(kind), IDS, ClientModels(START), ENDS, KEYS) is ENDS
+  chex.assert_trees_all_equal(as_sent(data_of(kind), IDS, START, ENDS, KEYS), ENDS)
 
 
 def test_noise_is_as_long_as_the_change_and_in_any_direction():
   start, ends = stack(2, 1, 400), stack(3, 4, 400)
-  found = as_sent(data_of('noise'), IDS, ClientModels(start), ends, KEYS)
+  found = as_sent(data_of('noise'), IDS, start, ends, KEYS)
 
   def rows(models):
     return np.concatenate([np.reshape(models[n]['w'], (4, -1)) for n in 'ab'], axis=1)
@@ -96,21 +113,21 @@ def test_noise_is_as_long_as_the_change_and_in_any_direction():
 def test_a_lie_beyond_float32_is_not_told():
   far = jax.tree.map(lambda x: x.at[0].set(-3e38), ENDS)
   start = jax.tree.map(lambda x: x + 1e38, START)
-  found = as_sent(data_of('sign_flip'), IDS, ClientModels(start), far, KEYS)
+  found = as_sent(data_of('sign_flip'), IDS, start, far, KEYS)
   np.testing.assert_array_equal(found['a']['w'][0], far['a']['w'][0])
   assert (np.asarray(found['a']['w'][1]) > 1e38).all()
 
 
 def test_an_empty_place_is_no_bad_client():
   data = data_of('sign_flip', np.array([True, False, True, True]))
-  found = as_sent(data, IDS, ClientModels(START), ENDS, KEYS)['b']['w']
+  found = as_sent(data, IDS, START, ENDS, KEYS)['b']['w']
   wanted = np.array(2 * START['b']['w'] - ENDS['b']['w'])
   wanted[3] = ENDS['b']['w'][3]
   np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_noise_is_drawn_from_the_key_of_each_client():
-  found = as_sent(data_of('noise'), IDS, ClientModels(START), ENDS, KEYS)
+  found = as_sent(data_of('noise'), IDS, START, ENDS, KEYS)
   for place in (0, 1):
     change = np.concatenate(
       [np.ravel(ENDS[n]['w'][place] - START[n]['w'][0]) for n in 'ab']

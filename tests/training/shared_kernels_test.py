@@ -11,7 +11,6 @@ from fesem_jax.core import sharding, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.kernel_change import Kernel
-from fesem_jax.training.shared_start import NONE
 from tests.support import helpers
 
 SIZES = [7, 1, 12, 4, 9, 5]
@@ -143,44 +142,10 @@ def test_auto_takes_kernels_up_to_its_limits(monkeypatch):
   assert not paths()
 
 
-def test_the_kernels_of_two_centers_are_taken_out_of_the_models():
-  three, local = centers(3), helpers.local(rate=0.25)
-  side = shared_kernels.SideBySide(local, (KERNEL,), 4)
-  whole = np.asarray(three['dense0']['kernel'])
-  exist = jnp.array([True, True, True, False])
-  for choice, other, two in (([2, 0, 2, 1], 0, True), ([2, 2, 2, 1], None, False)):
-    start = ClientModels(three, jnp.array(choice))
-    rest, shared = side.split(start, exist)
-    assert set(rest.shared['dense0']) == {'bias'}
-    assert rest.shared['logits'].keys() == {'kernel', 'bias'}
-    assert rest.choice is start.choice
-    (found,) = shared.starts
-    np.testing.assert_array_equal(found.kernel, whole[2])
-    assert bool(found.two) == two
-    assert shared.from_other.tolist() == [False, two, False, False]
-    if two:
-      np.testing.assert_array_equal(found.other, whole[other])
-    assert float(shared.rate) == 0.25
-    assert shared.kernels == (KERNEL,)
-    assert side.group(start) is start.choice
-
-
-def test_one_center_or_one_client_has_one_start():
-  three, side = centers(3), shared_kernels.SideBySide(helpers.local(), (KERNEL,), 2)
-  whole = np.asarray(three['dense0']['kernel'])
-  exist = jnp.array([True, True])
-  first = jax.tree.map(lambda x: x[:1], three)
-  for start, here, wanted in (
-    (ClientModels(first), exist, 0),
-    (ClientModels(first, jnp.zeros(2, jnp.int32)), exist, 0),
-    (ClientModels(three, jnp.array([2])), exist[:1], 2),
-  ):
-    _, shared = side.split(start, here)
-    np.testing.assert_array_equal(shared.starts[0].kernel, whole[wanted])
-    assert shared.starts[0].other is shared.starts[0].two is shared.from_other is None
-  none, start = shared_kernels.SideBySide(helpers.local(), (), 2), ClientModels(three)
-  assert none.split(start, exist) == (start, NONE)
-  assert none.group(ClientModels(three, jnp.array([0, 1]))) is None
+def test_clients_are_neighbors_by_the_center_that_they_share():
+  start, local = ClientModels(centers(3), jnp.array([2, 0, 2, 1])), helpers.local()
+  assert shared_kernels.SideBySide(local, (KERNEL,), 4).group(start) is start.choice
+  assert shared_kernels.SideBySide(local, (), 2).group(start) is None
 
 
 def test_models_that_no_kernel_can_be_taken_of_keep_theirs():

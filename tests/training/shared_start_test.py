@@ -4,7 +4,7 @@ That local training matches the float64 reference both ways is in local_test, an
 every method's rounds do, for random federations, in properties_test.
 """
 
-from typing import NamedTuple
+import types
 
 import chex
 import flax.linen as nn
@@ -15,9 +15,9 @@ import optax
 import pytest
 
 from fesem_jax import models
-from fesem_jax.core import sums, tree
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.batching import Schedule
+from fesem_jax.core.batching import SIDE, Schedule
 from fesem_jax.core.local_training import local_training
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks.classification import cross_entropy
@@ -119,12 +119,7 @@ def trained(local, data, prox=0.1, starts=None, layers=None):
     starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
   run = jax.jit(
     lambda starts, data, key: train_cohort(
-      local,
-      starts,
-      data,
-      helpers.everyone(data),
-      key,
-      *helpers.values(penalty=prox, layers=layers),
+      local, starts, data, helpers.everyone(data), key, penalty=prox, layers=layers
     )
   )
   return run(starts, data, jax.random.key(3))
@@ -283,103 +278,75 @@ def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
   chex.assert_trees_all_close(got, want, rtol=1e-3, atol=1e-5)
 
 
-def test_a_kernel_near_the_end_of_float32_counts_as_not_finite():
-  weights = jnp.ones((2, 2))
-  kernel = kernel_change.Kernel(('a',), 1, 1, 1)
-  start = kernel_change.Start(weights)
-  shared = shared_start.SharedStart((kernel,), (start,), rate=0.1)
-  sizes = jnp.array([1e10, 1e20, jnp.nan])
-  rows = jnp.ones((3, 1, 2)) * sizes[:, None, None]
-  change = kernel_change.Change((kernel_change.Block(rows, rows, jnp.ones((3, 1))),))
-  finite = shared.finite((change,), jnp.array([True] * 3))
-  assert finite.tolist() == [True, False, False]
-  ends = shared.models({'a': {}}, (change,), finite)['a']['kernel']
-  np.testing.assert_array_equal(ends[1:], [weights] * 2)
+def moves_of(change, finite):
+  """The moves of clients side by side."""
+  return jax.vmap(shared_start._moves)(change, finite)
 
 
-def pair():
-  """Clients of a center and of another one, beside an empty place."""
+def test_the_clients_of_two_centers_start_from_their_own():
+  rng = np.random.default_rng(1)
+  first, other = jnp.asarray(rng.normal(size=(2, 2, 5)), jnp.float32)
+  start = kernel_change.Start(first, other, jnp.bool_(True))
+  x, y = jnp.arange(6.0).reshape(3, 2), jnp.arange(15.0).reshape(3, 5)
+  close = {'rtol': 1e-6, 'atol': 1e-6}
+  for from_other, kernel in ((False, first), (True, other)):
+    found = start.times(x, jnp.bool_(from_other))
+    np.testing.assert_allclose(found, x @ kernel, **close)
+    found = start.times(y, jnp.bool_(from_other), turned=True)
+    np.testing.assert_allclose(found, y @ kernel.T, **close)
+  one = kernel_change.Start(first)
+  assert float(one.largest()) == np.abs(first).max()
+  for pair_of in ((first, -9 * other), (-9 * other, first)):
+    both = kernel_change.Start(*pair_of, jnp.bool_(True))
+    assert float(both.largest()) == 9 * np.abs(other).max()
+
+
+@pytest.mark.parametrize('choice', [None, [2, 0, 2]])
+def test_models_are_formed_from_the_centers_that_clients_start_from(choice):
   rng = np.random.default_rng(1)
 
   def normal(*shape):
     return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-  from_other = jnp.array([False, True, False])
-  kernel = kernel_change.Kernel(('a',), 4, 1, 1)
   centers = {'a': {'kernel': normal(3, 2, 5), 'bias': normal(3, 5)}}
-  first, other = centers['a']['kernel'][2], centers['a']['kernel'][0]
-  start = kernel_change.Start(first, other, jnp.bool_(True))
   blocks = [kernel_change.Block(normal(3, 4, 2), normal(3, 4, 5), normal(3, 4))] * 2
-  change = kernel_change.Change(tuple(blocks), from_other)
-  return kernel, centers, start, change, {'a': {'bias': normal(3, 5)}}
-
-
-def test_the_clients_of_two_centers_start_from_their_own():
-  _, _, start, _, _ = pair()
-  x, y = jnp.arange(6.0).reshape(3, 2), jnp.arange(15.0).reshape(3, 5)
-  close = {'rtol': 1e-6, 'atol': 1e-6}
-  for from_other, kernel in ((False, start.kernel), (True, start.other)):
-    found = start.times(x, jnp.bool_(from_other))
-    np.testing.assert_allclose(found, x @ kernel, **close)
-    found = start.times(y, jnp.bool_(from_other), turned=True)
-    np.testing.assert_allclose(found, y @ kernel.T, **close)
-  each = start.of_clients(jnp.array([False, True]))
-  np.testing.assert_array_equal(each, [start.kernel, start.other])
-  one = kernel_change.Start(start.kernel)
-  np.testing.assert_array_equal(one.of_clients(None), [start.kernel])
-  assert float(one.largest()) == np.abs(start.kernel).max()
-  for pair_of in ((start.kernel, -9 * start.other), (-9 * start.other, start.kernel)):
-    both = kernel_change.Start(*pair_of, jnp.bool_(True))
-    assert float(both.largest()) == 9 * np.abs(start.other).max()
-
-
-@pytest.mark.parametrize('two', [True, False])
-def test_sums_of_moves_are_those_of_the_whole_models(two):
-  kernel, centers, start, change, params = pair()
-  choice = jnp.array([2, 0, 2])
-  if not two:
-    choice, change = jnp.array([2, 2, 2]), change._replace(from_other=None)
-    start = kernel_change.Start(start.kernel)
-  shared = shared_start.SharedStart((kernel,), (start,), change.from_other, 0.1)
-  finite, weights = jnp.array([True, True, False]), jnp.array([3.0, 2.0, 1.0])
-  whole = shared.models(params, (change,), finite)
+  change, finite = kernel_change.Change(tuple(blocks)), jnp.array([True, True, False])
+  held = {'a': {'kernel': moves_of(change, finite), 'bias': normal(3, 5)}}
+  choice = None if choice is None else jnp.array(choice)
+  whole = shared_start.whole_models(held, centers, choice, 'highest')
   moved = np.einsum(
-    'cri,cro->cio', change.blocks[0].inputs,
-    2 * change.blocks[0].gradients * change.blocks[0].shares[..., None],
+    'cri,cro->cio', blocks[0].inputs,
+    2 * blocks[0].gradients * blocks[0].shares[..., None],
   )  # fmt: skip
-  begun = centers['a']['kernel'][choice]
+  begun = centers['a']['kernel'][np.zeros(3, int) if choice is None else choice]
   wanted = np.where(finite[:, None, None], begun - moved, begun)
   np.testing.assert_allclose(whole['a']['kernel'], wanted, rtol=1e-5, atol=1e-5)
-  first = sums.add_rows(sums.no_sums(centers), whole, choice, weights, centers)
-  total = shared.add_to(
-    sums.no_sums(centers), params, (change,), finite, weights, choice, centers
-  )
-  chex.assert_trees_all_close(total, first, rtol=1e-5, atol=1e-5)
-  twice = shared.add_to(total, params, (change,), finite, weights, choice, centers)
-  chex.assert_trees_all_close(
-    twice, jax.tree.map(lambda x: 2 * x, first), rtol=1e-5, atol=1e-5
-  )
+  np.testing.assert_array_equal(whole['a']['bias'], held['a']['bias'])
+  assert shared_start.whole_models(centers, None, choice, 'highest') is centers
 
 
 def test_a_penalty_shrinks_what_earlier_steps_changed():
   kernel = kernel_change.Kernel(('a',), 2, 3, 3)
-  start = kernel_change.Start(jnp.zeros((1, 1)))
-  shared = shared_start.SharedStart((kernel,), (start,), rate=0.5)
-  changes, rows = shared.no_changes(None), ((jnp.ones((2, 1)), jnp.ones((2, 1))),)
-  yes, no = jnp.bool_(True), jnp.bool_(False)
-  changes = shared.append(changes, rows, jnp.int32(0), yes, prox=jnp.float32(0.25))
+  change = shared_start._no_change(kernel, kernel_change.Start(jnp.zeros((1, 1))))
+  rows, yes, no = (
+    (jnp.ones((2, 1)), jnp.ones((2, 1))),
+    jnp.bool_(True),
+    jnp.bool_(False),
+  )
+
+  def append(change, t, active, rate):
+    return shared_start._appended(
+      kernel, change, rows, jnp.int32(t), active, jnp.float32(rate), jnp.float32(0.25)
+    )
+
   # The second step is half as long: 1 - 2 * 0.25 * 0.25 of the first one is left.
-  half, prox = jnp.float32(0.5), jnp.float32(0.25)
-  changes = shared.append(changes, rows, jnp.int32(1), yes, half, prox)
-  (block,) = changes[0].blocks
-  np.testing.assert_allclose(block.shares, [0.4375, 0.4375, 0.25, 0.25, 0, 0])
-  assert block.inputs.ravel().tolist() == [1, 1, 1, 1, 0, 0]
+  change = append(append(change, 0, yes, 0.5), 1, yes, 0.25)
   # A step that is not taken leaves nothing to be multiplied, and shrinks nothing.
-  changes = shared.append(changes, rows, jnp.int32(2), no, half, prox)
-  (block,) = changes[0].blocks
-  np.testing.assert_allclose(block.shares[:4], [0.4375, 0.4375, 0.25, 0.25])
-  assert block.inputs.ravel().tolist() == [1, 1, 1, 1, 0, 0]
-  assert block.gradients.ravel().tolist() == [1, 1, 1, 1, 0, 0]
+  for each in (change, append(change, 2, no, 0.25)):
+    (block,) = each.blocks
+    np.testing.assert_allclose(block.shares[:4], [0.4375, 0.4375, 0.25, 0.25])
+    assert block.inputs.ravel().tolist() == [1, 1, 1, 1, 0, 0]
+    assert block.gradients.ravel().tolist() == [1, 1, 1, 1, 0, 0]
 
 
 def test_fine_tuning_starts_from_shared_centers_too():
@@ -406,63 +373,88 @@ def test_fine_tuning_starts_from_shared_centers_too():
   )
 
 
+def bounded(start, change):
+  """Of clients side by side, which kernels are bounded."""
+  return jax.vmap(lambda change: shared_start._bounded([start], [change]))(change)
+
+
 def test_a_kernel_is_finite_below_half_of_what_float32_holds():
   most = float(np.finfo(np.float32).max)
   start = kernel_change.Start(jnp.zeros((2, 3)))
-  shared = shared_start.SharedStart((kernel_change.Kernel(('a',), 2, 1, 1),), (start,))
-  # Inputs [I] and gradients [O] of the two rows of each of four clients.
+  # Inputs [I] and gradients [O] of the two rows of each of five clients.
   rows = [
     (([1, 0.4 * most], [0, 0]), ([0, 1, 0], [0, 0, 0])),
     (([0.5 * most, 0], [0, 0]), ([0, 0, 1], [0, 0, 0])),
     (([0, 0.3 * most], [0, 0.3 * most]), ([1, 0, 0], [1, 0, 0])),
     (([1, 0], [0, 0]), ([0, 0, 0.6 * most], [0, 0, 0])),
+    (([np.nan, 0], [0, 0]), ([0, 0, 1], [0, 0, 0])),
   ]
   inputs, gradients = (jnp.array(x, jnp.float32) for x in zip(*rows, strict=True))
   change = kernel_change.Change(
-    (kernel_change.Block(inputs, gradients, jnp.ones((4, 2))),)
+    (kernel_change.Block(inputs, gradients, jnp.ones((5, 2))),)
   )
-  found = shared.finite((change,), jnp.array([True] * 4))
-  assert found.tolist() == [True, False, False, False]
-
-
-def test_moves_of_a_kernel_of_one_input_go_to_their_own_of_two_centers():
-  kernel = kernel_change.Kernel(('a',), 1, 1, 1)
-  centers = {'a': {'kernel': jnp.ones((2, 1, 3)), 'bias': jnp.zeros((2, 3))}}
-  start = kernel_change.Start(centers['a']['kernel'][1])
-  shared = shared_start.SharedStart((kernel,), (start,), None, 0.1)
-  block = kernel_change.Block(
-    jnp.array([[[2.0]], [[3.0]]]), jnp.array([[[1.0, 2, 3]], [[1.0, 0, -1]]]),
-    jnp.array([[0.5], [1.0]]),
-  )  # fmt: skip
-  total = shared.add_to(
-    sums.no_sums(centers), {'a': {'bias': jnp.zeros((2, 3))}},
-    (kernel_change.Change((block,)),), jnp.array([True, True]), jnp.array([1.0, 2.0]),
-    jnp.array([1, 1]), centers,
-  )  # fmt: skip
-  # 1 * 0.5 * 2 (1, 2, 3) + 2 * 1 * 3 (1, 0, -1).
-  moved = total.params['a']['kernel']
-  np.testing.assert_allclose(moved, [[[0, 0, 0]], [[-7, -2, 3]]], rtol=1e-5)
-
-
-class Loop(NamedTuple):
-  changes: tuple
-  steps: jax.Array
+  assert bounded(start, change).tolist() == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize('count', [0, 2, 3, 5])
 def test_each_step_of_one_kernel_fills_a_row_of_one_of_its_blocks(count):
   kernel = kernel_change.Kernel(('a',), 1, 5, 2)
-  start = kernel_change.Start(jnp.zeros((1, 1)))
-  shared = shared_start.SharedStart((kernel,), (start,), None, 1.0)
+  none = shared_start._no_change(kernel, kernel_change.Start(jnp.zeros((1, 1))))
 
-  def body(step, loop):
-    rows = (jnp.full((1, 1), 1.0 + step), jnp.ones((1, 1)))
-    changes = shared.append(loop.changes, (rows,), step, jnp.bool_(True))
-    return Loop(changes, loop.steps + 1)
+  def body(t, loop):
+    (number, (change,)), total = loop
+    rows = (jnp.full((1, 1), 1.0 + t), jnp.ones((1, 1)))
+    change = shared_start._appended(kernel, change, rows, t, jnp.bool_(True), 1.0, None)
+    return (number + 1, (change,)), total + t
 
-  first = Loop(shared.no_changes(None), jnp.int32(0))
-  last = jax.jit(lambda n: shared.over_steps(n, body, first))(jnp.int32(count))
-  assert int(last.steps) == count
-  blocks = last.changes[0].blocks
-  filled = sorted(float(x) for block in blocks for x in block.inputs.ravel())
+  @jax.jit
+  def run(count):
+    loop = (jnp.int32(0), (none,)), jnp.int32(0)
+    return shared_start._over_steps(kernel.block, 0, count, body, loop)
+
+  (number, (change,)), total = run(jnp.int32(count))
+  assert int(number) == count
+  assert int(total) == count * (count - 1) // 2
+  filled = sorted(float(x) for block in change.blocks for x in block.inputs.ravel())
   assert filled == [0] * (6 - count) + list(range(1, count + 1))
+
+
+def starts_of(models, choice, ids, kernel=('dense0',)):
+  """[C] what clients side by side start a kernel from, and who from the second."""
+
+  def one(id, choice):
+    client = types.SimpleNamespace(
+      models=ClientModels(models, choice), id=id,
+      data=types.SimpleNamespace(num_clients=3),
+    )  # fmt: skip
+    starts, other = shared_start._starts(client, [models[kernel[0]]['kernel']])
+    return starts[0], other
+
+  return jax.vmap(one, axis_name=SIDE)(jnp.array(ids), choice)
+
+
+def test_clients_side_by_side_start_from_the_two_centers_among_them():
+  init = jax.vmap(helpers.local().model.init)
+  three = init(jax.random.split(jax.random.key(0), 3))
+  whole = np.asarray(three['dense0']['kernel'])
+  for choice, first, other in (([2, 0, 2, 1], 0, 2), ([2, 2, 2, 1], 2, None)):
+    # The last place is empty, whatever its choice.
+    start, from_other = starts_of(three, jnp.array(choice), [0, 1, 2, 3])
+    np.testing.assert_array_equal(start.kernel[0], whole[first])
+    assert start.two.tolist() == [other is not None] * 4
+    wanted = [other is not None and c == other for c in choice[:3]]
+    assert from_other.tolist() == [*wanted, False]
+    if other is not None:
+      np.testing.assert_array_equal(start.other[0], whole[other])
+
+
+def test_one_center_or_one_client_has_one_start():
+  init = jax.vmap(helpers.local().model.init)
+  three = init(jax.random.split(jax.random.key(0), 3))
+  whole, first = np.asarray(three['dense0']['kernel']), tree.take(three, jnp.array([0]))
+  for stack, choice, wanted in (
+    (first, jnp.zeros(2, jnp.int32), 0), (three, jnp.array([2]), 2),
+  ):  # fmt: skip
+    start, from_other = starts_of(stack, choice, range(len(choice)))
+    np.testing.assert_array_equal(start.kernel[0], whole[wanted])
+    assert start.other is start.two is from_other is None

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.training.reduction import Reduction, mean_of_models
 from fesem_jax.training.trained import WEIGHTINGS, Trained
 
 # One client that counts, one that failed, one that dropped out, an empty place, and
@@ -58,11 +57,3 @@ def test_what_a_client_trains_beside_its_model_counts_too():
   assert both.steps.tolist() == [7, 11, 1, 0, 3]
   assert both.finite.tolist() == [True, False, True, True, False]
   assert both.sizes is TRAINED.sizes
-
-
-def test_models_are_kept_unless_only_their_mean_is_asked_for():
-  assert Reduction() == (None, None, None, '', True, None, 'shared')
-  mean = mean_of_models('uniform')
-  assert (mean.mean_by, mean.keep, mean.fold, mean.sent) == (
-    'uniform', False, None, 'shared',
-  )  # fmt: skip

@@ -10,15 +10,16 @@ import pytest
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Corruption
 from fesem_jax.core.types import Cohort
-from fesem_jax.training.cohort import Call, calls_noted, train_cohort
-from fesem_jax.training.objective import Correction, Objective
-from fesem_jax.training.reduction import mean_of_models
+from fesem_jax.training.cohort import calls_noted, for_each_client, train_cohort
+from fesem_jax.training.local_sgd import local_sgd, plus
+from fesem_jax.training.one_client import for_each_batch
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trajectory import steps_of, task_of
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import unflatten
 
 SIZES = [7, 3, 12, 4]
-NOTHING = mean_of_models('uniform')
 KEY, PLACE = jax.random.key(3), 2  # Of the client with 12 examples.
 
 
@@ -31,32 +32,36 @@ def vector(stack, row=0):
   return reference.flat(reference.from_params(stack, row))
 
 
-def followed(local, width, start=None, corruption=None, **objective):
-  """The steps of the client, and its task with the end that the round gives it."""
+def followed(local, width, start=None, corruption=None, one=None, **options):
+  """Steps taken, trainings of the client, and where they end in the round."""
   data = dataclasses.replace(helpers.federation(SIZES), corruption=corruption)
   start = ClientModels(models(1)) if start is None else start
   alone = data.reorder(np.array([PLACE]))
 
   def again(data, alone):
     with calls_noted() as calls:
-      everyone, wanted = helpers.everyone(data), Objective(**objective)
-      train_cohort(local, start, data, everyone, KEY, wanted, NOTHING)
+      args = local, start, data, helpers.everyone(data), KEY
+      reduction = Reduction(keep=False)
+      if one is None:
+        train_cohort(*args, reduction, **options)
+      else:
+        for_each_client(one, *args, reduction, **options)
     row = jnp.array([PLACE])
     task, without = (task_of(calls[0], data, row, whole) for whole in (True, False))
-    assert without.end is without.loss is None
+    assert without.ends is None
     call = calls[0]._replace(cohort=Cohort(np.zeros(1, np.int32), everyone=False))
-    return steps_of(call, task, alone, width), task
+    return *steps_of(call, task, alone, width), task.ends
 
   return jax.jit(again)(data, alone)
 
 
-def spelled_out(local, addition, factors=1.0, epochs=None, start=0):
+def spelled_out(local, addition, factors=1.0, epochs=None, start=0, begin=None):
   """Losses, norms of gradients and distances of float64 SGD, and where it ends."""
   data, schedule = helpers.federation(SIZES), local.schedule
   if epochs is not None:
     schedule = schedule._replace(epochs=epochs)
   model = reference.from_params(models(1 + start), start)
-  w = first = reference.flat(model)
+  w = first = reference.flat(model) if begin is None else begin
   losses, norms, distances = [], [], []
   for x, y in helpers.batches(data, schedule, PLACE, KEY):
     loss, gradient = reference.loss_and_gradient(unflatten(w, model), x, y, factors)
@@ -68,99 +73,88 @@ def spelled_out(local, addition, factors=1.0, epochs=None, start=0):
   return losses, norms, distances, w
 
 
-def check(steps, wanted, rtol=1e-3):
+def check(taken, again, wanted, rtol=1e-3):
   losses, norms, distances, end = wanted
-  taken = len(losses)
-  assert int(steps.taken) == taken
-  for found, values in (
-    (steps.loss, losses), (steps.gradient, norms), (steps.distance, distances),
-  ):  # fmt: skip
+  assert int(taken) == len(losses)
+  for found, values in zip(again.steps.T, (losses, norms, distances), strict=False):
     np.testing.assert_allclose(found[:taken], values, rtol=rtol)
     assert not np.asarray(found[taken:]).any()
-  assert steps.finite.all()
-  ends = reference.flat(reference.from_params(steps.end))
+  assert again.steps[:taken, 3].all()
+  ends = reference.flat(reference.from_params(again.last))
   np.testing.assert_allclose(ends, end, rtol=rtol, atol=1e-5)
 
 
-@pytest.mark.parametrize('applies', [True, False])
-def test_a_correction_changes_each_step_if_it_applies(applies):
-  local, common, own = helpers.local(epochs=2, chunk=3), models(1, 5), models(4, 6)
-
-  given = Correction(common, own, jnp.bool_(applies))
-  steps, task = followed(local, 3, correction=given)
-  added = applies * (vector(common) - vector(own, PLACE))
-  wanted = spelled_out(local, lambda t, w, first: added)
-  check(steps, wanted)
-  close = {'rtol': 1e-3, 'atol': 1e-5}
-  np.testing.assert_allclose(vector(task.correction), added, **close)
-  # The round corrects as much, or as little.
-  np.testing.assert_allclose(vector(task.end), wanted[-1], **close)
-  np.testing.assert_allclose(task.loss, np.mean(wanted[0]), rtol=1e-3)
+def own_of(stack):
+  return reference.flat(reference.from_params(stack))
 
 
-def test_penalty_anchor_and_epochs_are_those_of_the_client():
-  local, anchors = helpers.local(epochs=2, chunk=3), models(2, 7)
-  steps, task = followed(
-    local,
-    1,
-    penalty=jnp.array([0.0, 0.1, 0.4, 0.2]),
-    anchor=ClientModels(anchors, jnp.array([0, 0, 1, 0])),
-    epochs=jnp.array([2, 2, 1, 2]),
+def test_a_client_with_two_trainings_of_which_the_second_is_corrected():
+  local, own = helpers.local(epochs=2, chunk=3), models(4, 6)
+
+  def one(client):
+    first = local_sgd(client)
+    second = local_sgd(client, plus(client.given), start=client.state)
+    return second.after(first), first.params, client.state
+
+  state = models(4, 9)
+  taken, again, ends = followed(local, 3, one=one, given=own, state=state)
+  for training, (end, loss), (addition, start) in zip(
+    again, ends, ((0.0, None), (vector(own, PLACE), vector(state, PLACE))), strict=True
+  ):
+    wanted = spelled_out(local, lambda t, w, first, a=addition: a, begin=start)
+    check(taken, training, wanted)
+    # The round ends where the steps do.
+    np.testing.assert_allclose(own_of(end), wanted[-1], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(loss, np.mean(wanted[0]), rtol=1e-3)
+
+
+def test_penalty_and_epochs_are_those_of_the_client():
+  local = helpers.local(epochs=2, chunk=3)
+  taken, (again,), _ = followed(
+    local, 1, penalty=jnp.array([0.0, 0.1, 0.4, 0.2]), epochs=jnp.array([2, 2, 1, 2])
   )
-  to = vector(anchors, 1)
-  check(steps, spelled_out(local, lambda t, w, first: 0.8 * (w - to), epochs=1))
-  np.testing.assert_allclose(task.penalty, [0.4])
-  np.testing.assert_allclose(vector(task.anchor), to, rtol=1e-6)
+  wanted = spelled_out(local, lambda t, w, first: 0.8 * (w - first), epochs=1)
+  check(taken, again, wanted)
 
 
 def test_one_penalty_pulls_all_clients_to_their_own_starts():
   local = helpers.local(epochs=1, chunk=3)
   start = ClientModels(models(2), jnp.array([0, 0, 1, 0]))
-  steps, task = followed(local, 3, start, penalty=0.3)
-  np.testing.assert_allclose(task.penalty, [0.3], rtol=1e-6)
-  assert task.anchor is None
-  assert {x.shape[0] for x in jax.tree.leaves((task.start, task.end))} == {1}
-  check(steps, spelled_out(local, lambda t, w, first: 0.6 * (w - first), start=1))
-
-
-def vary(step, params, correction):
-  return jax.tree.map(lambda c, w: c / (1.0 + step) + 0.1 * w, correction, params)
+  taken, (again,), _ = followed(local, 3, start, penalty=0.3)
+  np.testing.assert_array_equal(own_of(again.start), vector(models(2), 1))
+  wanted = spelled_out(local, lambda t, w, first: 0.6 * (w - first), start=1)
+  check(taken, again, wanted)
 
 
 @pytest.mark.parametrize('width', [1, 3])
-def test_corrections_that_vary_and_factors_of_examples(width):
+def test_factors_of_examples_are_those_of_the_client(width):
   local = helpers.local(batch_size=0, epochs=3, chunk=3)  # The order is known.
-  common, own = models(1, 5), models(4, 6)
   factors = np.random.default_rng(0).uniform(size=(4, 12)).astype(np.float32)
-  correction = Correction(common, own, True, vary)
-  steps, task = followed(local, width, correction=correction, factors=factors)
-  np.testing.assert_array_equal(task.factors, factors[PLACE : PLACE + 1])
-  difference = vector(common) - vector(own, PLACE)
-
-  def addition(step, w, _):
-    return difference / (1 + step) + 0.1 * w
-
-  check(steps, spelled_out(local, addition, factors[PLACE]))
+  taken, (again,), _ = followed(local, width, factors=factors)
+  wanted = spelled_out(local, lambda t, w, first: 0.0 * w, factors[PLACE])
+  check(taken, again, wanted)
 
 
 def test_layers_that_do_not_learn_stay_where_they_are():
   local, learns = helpers.local(epochs=1, chunk=3), ('logits',)
-  steps, task = followed(local, 3, layers=learns)
+  taken, (again,), ((in_round, _),) = followed(local, 3, layers=learns)
   for name in ('dense0', 'logits'):
     for part in ('kernel', 'bias'):
-      end, start = steps.end[name][part], task.start[name][part][0]
-      np.testing.assert_allclose(end, task.end[name][part][0], rtol=1e-4, atol=1e-6)
+      end, start = again.last[name][part], again.start[name][part]
+      np.testing.assert_allclose(end, in_round[name][part], rtol=1e-4, atol=1e-6)
       stays = (np.asarray(end) == np.asarray(start)).all()
       assert stays == (name not in learns)
-  moved = reference.flat(reference.from_params(steps.end)) - vector(task.start)
-  np.testing.assert_allclose(steps.distance[-1], np.linalg.norm(moved), rtol=1e-4)
+  moved = own_of(again.last) - own_of(again.start)
+  np.testing.assert_allclose(
+    again.steps[taken - 1, 2], np.linalg.norm(moved), rtol=1e-4
+  )
 
 
 def test_steps_that_are_not_finite_are_said():
-  steps, _ = followed(helpers.local(epochs=2, rate=1e38), 1)
-  assert not bool(steps.finite[-1])
-  ends = [np.isfinite(x).all() for x in jax.tree.leaves(steps.end)]
-  assert not all(ends)
+  taken, (again,), _ = followed(helpers.local(epochs=2, rate=1e38), 1)
+  assert again.steps[taken - 1, 3] == 0
+  assert not all(np.isfinite(x).all() for x in jax.tree.leaves(again.last))
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(again.end))
 
 
 def test_calls_are_noted_within_the_block_alone():
@@ -175,28 +169,21 @@ def test_calls_are_noted_within_the_block_alone():
   assert outer[0].starts is start
   assert outer[0].cohort is everyone
   assert outer[0].local is local
-  assert outer[0].objective == Objective()
 
 
 def test_a_bad_client_is_followed_to_where_it_ends_and_not_to_what_it_sends():
   bad = Corruption(np.arange(4) == PLACE, 'sign_flip')
   local = helpers.local(chunk=3)
-  steps, task = followed(local, 3, corruption=bad)
+  taken, _, ((in_round, _),) = followed(local, 3, corruption=bad)
   end = spelled_out(local, lambda t, w, first: 0.0 * w)[-1]
-  np.testing.assert_allclose(vector(task.end), end, rtol=1e-3, atol=1e-5)
-  assert int(steps.taken) == 3
-  assert {x.shape[0] for x in jax.tree.leaves((task.start, task.end))} == {1}
+  np.testing.assert_allclose(own_of(in_round), end, rtol=1e-3, atol=1e-5)
+  assert int(taken) == 3
 
 
-def test_corrections_that_a_method_replaces_are_left_as_they_are():
-  local, data = helpers.local(chunk=3), helpers.federation(SIZES)
-  given = Correction(models(1, 5), models(4, 6), True, None, True)
-  call = Call(
-    local,
-    ClientModels(models(1)),
-    helpers.everyone(data),
-    KEY,
-    Objective(None, None, given),
-  )
-  task = jax.eval_shape(lambda d: task_of(call, d, jnp.array([PLACE]), True), data)
-  assert {x.shape[0] for x in jax.tree.leaves((task.end, task.correction))} == {1}
+def test_steps_of_more_than_one_gradient_are_refused():
+  def one(client):
+    model = for_each_batch(client, client.start, (), lambda t, w, m, g: (w, m, g(w)[0]))
+    return model, model.params, None
+
+  with pytest.raises(UserError, match='cannot be replayed'):
+    followed(helpers.local(), 1, one=one)
