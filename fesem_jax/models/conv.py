@@ -80,14 +80,20 @@ def _patches_times_kernel(x, kernel, strides, padding):
   return patches @ flat
 
 
-def _forward(x, kernel, strides, padding, kernel_dilation=(1, 1), x_dilation=(1, 1)):
+def _forward(
+  x, kernel, strides, padding, kernel_dilation=(1, 1), x_dilation=(1, 1), precision=None
+):
   return jax.lax.conv_general_dilated(
-    x, kernel, strides, padding, x_dilation, kernel_dilation, _LAYOUT
-  )
+    x, kernel, strides, padding, x_dilation, kernel_dilation, _LAYOUT,
+    precision=precision,
+  )  # fmt: skip
 
 
 def _one_by_one(x, kernel, *args, **kwargs):
   """`_forward`, but clients that are mapped over take turns."""
+  # Where they are mapped over from outside of a loop, the function is traced again
+  # after the precision that is asked for here has ended.
+  kwargs['precision'] = jax.config.jax_default_matmul_precision
 
   @jax.custom_batching.sequential_vmap
   def convolve(x, kernel):

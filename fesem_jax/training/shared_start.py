@@ -275,7 +275,7 @@ def whole_models(
     if isinstance(x, Moves):
       moved = jnp.einsum('...ri,...ro->...io', *x, precision=precision)
       start = starts[path][0] if choice is None else tree.take(starts[path], choice)
-      flat[path] = start - moved
+      flat[path] = jnp.broadcast_to(start, moved.shape) - moved
   return unflatten_dict(flat)
 
 
