@@ -129,6 +129,9 @@ def run(
     say(f'Note: {in_flags(note)}')
   if targets or result.summary.get('rounds_to_target'):
     _add_targets(workdir, result, targets, local.model.task)
+  earlier = plugins.changed(config, workdir)
+  if earlier or result.summary.get('earlier_code'):
+    result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})
   # `unused.notes` covers the methods of this package.
   own = plugins.is_own(name)
   if own and unseen is not None and result.summary['unseen'] is None:

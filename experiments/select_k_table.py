@@ -94,7 +94,10 @@ def as_text(rows: list[Row]) -> str:
       cells.append(mean_and_deviation(value, digits, '±') or '-')
     sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
     lines.append([*cells, sizes])
-  return '\n'.join(aligned(lines, [len(_COLUMNS) + 1]))
+  found = aligned(lines, [len(_COLUMNS) + 1])
+  if (seeds := max(row['seeds'] for row in rows)) > 1:
+    found.append(f'± is the sample standard deviation over {seeds} seeds.')
+  return '\n'.join(found)
 
 
 def as_csv(rows: list[Row]) -> str:
