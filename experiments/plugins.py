@@ -110,7 +110,7 @@ def identity(
   found = {flag: _code(config[flag]) for flag in flags if is_own(config[flag])}
   if not found:
     return {}
-  if names := changed(config | {'own_code': found}, workdir):
+  if names := changed({**config, 'own_code': found}, workdir):
     say(
       f'Warning: the file of {" and ".join(names)} changed after the '
       f'run in {workdir} had begun: its finished rounds are of the earlier code. '

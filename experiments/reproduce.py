@@ -10,10 +10,10 @@ A recipe, presets/papers/NAME.toml, has a cell for each figure of a table. Each 
 (and each learning rate, where the best of several counts) of a cell is one run of
 fesem-run in WORKDIR/PAPER/CELL, so the same command goes on where it stopped. A
 finished cell is an entry of the ledger, LEDGER/PAPER/CELL.json: commands, commit,
-versions, machine, seeds, values, curves and processor hours. --page writes the page
-with all entries, what is published and a verdict, and a picture of the curves of each
-paper. --budget leaves out cells that take more processor hours than are left. Data are
-found in FESEM_DATA_DIR, or in --data_dir.
+versions, machine, seeds, values, curves and processor hours. A cell with an entry is
+not run again. --page writes the page with all entries, what is published and a verdict,
+and, where curves of a paper changed, its picture. --budget leaves out cells that take
+more processor hours than are left. Data are found in FESEM_DATA_DIR, or in --data_dir.
 """
 
 import json
@@ -142,6 +142,7 @@ def reproduce(
   those that are left.
   """
   wanted = [recipe.cell(name) for name in chosen] if chosen else list(recipe.cells)
+  held = 0
   for cell in wanted:
     source = recipe.source_of(cell)
     folder = workdir / recipe.name / source.name
@@ -153,13 +154,23 @@ def reproduce(
       )
       continue
     found = ledger.read(kept, recipe.name, cell.name)
+    told = ''
     if found is None:
       print(f'{recipe.name}/{cell.name}: {cell.row}')
       workdirs, tuned = run_cell(source, folder)
       found = entry(cell._replace(flags=source.flags), workdirs, tuned)
       ledger.write(kept, recipe.name, cell.name, found)
       budget -= (found['processor_hours'] or 0) if not finished else 0
-    print(f'{recipe.name}/{cell.name}: {reproduction_page.in_words(cell, found)}')
+    else:
+      held += 1
+      told = f'not run now, the ledger has it (commit {str(found.get("commit"))[:8]}): '
+    words = reproduction_page.in_words(cell, found)
+    print(f'{recipe.name}/{cell.name}: {told}{words}')
+  if held:
+    print(
+      f'{recipe.name}: {held} of {len(wanted)} cells were not run, as {kept} has them; '
+      'to measure them now, name new folders: --ledger=DIR --workdir=DIR/runs'
+    )
   return budget
 
 

@@ -46,8 +46,8 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   return Difference(mean, mean - half, mean + half)
 
 
-def student_quantile(count: int) -> float:
-  """Of the 95 % interval of a mean of so many values, at least 2."""
+def student_quantile(count: float) -> float:
+  """Of the 95 % interval of a mean of so many values: degrees of freedom plus 1."""
   from scipy import special  # Slow to import.
 
   return float(special.stdtrit(count - 1, (1 + _LEVEL) / 2))
