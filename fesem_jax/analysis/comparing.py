@@ -254,8 +254,9 @@ def tune(
   """Chooses hyperparameters of methods on a part of their clients' training examples.
 
   Every combination of the values runs with every seed on 80 % of each client's training
-  examples and is measured on the others (`data.hold_out`); test examples are not
-  looked at. The best mean over seeds is chosen.
+  examples and is measured on the others (`data.hold_out`); test examples of that seed
+  are not looked at. If `data` divides the same examples anew for each seed, tuning sees
+  test examples of the reported seeds. The best mean over seeds is chosen.
 
   Args:
     methods: label of each method -> a function of hyperparameters, by the names of

@@ -221,5 +221,11 @@ def as_markdown(rows: Sequence[Row]) -> str:
   ]
   escaped = [[in_markdown(cell, 500) for cell in line] for line in cells]
   lines = markdown(['method', 'rates', 'chosen', 'tuning runs'], escaped)
+  if any(each['runs'] for each in rows):
+    lines.append(
+      '\nTuning uses no test examples of its own seeds. Unless the data have a test '
+      'split of their own, each seed divides the same examples anew: those that '
+      'reported seeds test on were then seen in tuning.'
+    )
   lines += [f'\n{in_markdown(text, 500)}' for each in rows for text in each['warnings']]
   return '\n'.join(lines) + '\n'

@@ -164,8 +164,9 @@ def as_markdown(found: Differences, honest: bool = False) -> str:
     lines = [
       f'{name.capitalize()} micro {of.label}{of_honest} minus that of '
       f'{in_markdown(found["reference"])}{unit}: mean of the differences of each seed, '
-      'and their 95 % interval (Student t; not adjusted for the number of methods); '
-      'bold where it excludes zero in favor of the method',
+      'and their 95 % interval (Student t; not adjusted for the number of methods; of '
+      'repetitions with the same examples, not of other data); bold where it excludes '
+      'zero in favor of the method',
       '',
     ]
     rows, digits = [], of.digits + 1

@@ -342,6 +342,17 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
 
 
 @pytest.mark.slow
+def test_tables_say_which_examples_tuning_and_intervals_are_of():
+  row = {'method': 'a', 'values': {}, 'chosen': 'as given', 'runs': 0, 'warnings': []}
+  said = (
+    'Tuning uses no test examples of its own seeds. Unless the data have a test split'
+  )
+  assert said in tuning.as_markdown([row | {'runs': 3}])
+  assert said not in tuning.as_markdown([row])
+  found = paired.as_markdown(paired.differences({'a': [summary(1)], 'b': [summary(2)]}))
+  assert 'of repetitions with the same examples, not of other data' in found
+
+
 def test_tuning_looks_at_validation_examples_only(tmp_path):
   done = call(
     'compare',
