@@ -26,7 +26,7 @@ from absl import flags
 
 from fesem_jax import algorithms, data
 from fesem_jax.analysis import tables
-from fesem_jax.analysis.comparing import Comparison, run_each
+from fesem_jax.analysis.comparing import Comparison, run_each, unlisted
 from fesem_jax.analysis.tuning import Choice
 from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
@@ -164,9 +164,15 @@ def run_methods(
     tune.row(label, each[0], choices.get(label)) for label, each in by_label.items()
   ]
 
+  def folder_of(label: str, seed: int) -> pathlib.Path:
+    return workdir / methods.folder_of(label) / f'seed{seed}'
+
+  own = (folder_of(label, c['seed']) for label, each in by_label.items() for c in each)
+  others = unlisted(workdir, own)
+
   def run(label: str, config: dict[str, Any]) -> dict[str, Any] | None:
     seed = config['seed']
-    folder = workdir / methods.folder_of(label) / f'seed{seed}'
+    folder = folder_of(label, seed)
     summary = run_unless_diverged(config, folder, f'{label}, seed {seed}', programs)
     if summary is not None:
       folders[label].append(folder)
@@ -179,7 +185,7 @@ def run_methods(
   def compared(
     summaries: Summaries, refused: Mapping[str, UserError] = MappingProxyType({})
   ) -> Comparison:
-    return Comparison(summaries, rates, reference, dict(refused), which, oracle)
+    return Comparison(summaries, rates, reference, dict(refused), which, oracle, others)
 
   def after(summaries: Summaries) -> None:
     compared(summaries).write(workdir)
