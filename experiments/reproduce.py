@@ -128,6 +128,18 @@ def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
   }
 
 
+def is_stale(source: Cell, found: ledger.Entry) -> bool:
+  """Whether an entry is of other flags, rates or seeds than its cell has now.
+
+  `source` is the cell whose runs the entry is of.
+  """
+  rates = source.rates or (None,)
+  commands = [['fesem-run', *run_flags(source, rate, 0)] for rate in rates]
+  tried = {f'{rate:g}' for rate in source.rates}
+  same = found.get('command') in commands and set(found.get('rates', ())) == tried
+  return not same or len(found['values']) != source.seeds
+
+
 def reproduce(
   recipe: Recipe,
   chosen: list[str],
@@ -161,6 +173,12 @@ def reproduce(
       found = entry(cell._replace(flags=source.flags), workdirs, tuned)
       ledger.write(kept, recipe.name, cell.name, found)
       budget -= (found['processor_hours'] or 0) if not finished else 0
+    elif is_stale(source, found):
+      file = ledger.path(kept, recipe.name, cell.name)
+      raise UserError(
+        f'{file} is of other flags, rates or seeds than {cell.name} of the recipe has '
+        'now; delete it to run the cell again.'
+      )
     else:
       held += 1
       told = f'not run now, the ledger has it (commit {str(found.get("commit"))[:8]}): '

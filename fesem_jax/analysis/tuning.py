@@ -224,8 +224,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
   if any(each['runs'] for each in rows):
     lines.append(
       '\nTuning uses no test examples of its own seeds. Unless the data have a test '
-      'split of their own, each seed divides the same examples anew: those that '
-      'reported seeds test on were then seen in tuning.'
+      'split of their own, each seed divides the same examples anew, and tuning sees '
+      'most of those that reported seeds test on.'
     )
   lines += [f'\n{in_markdown(text, 500)}' for each in rows for text in each['warnings']]
   return '\n'.join(lines) + '\n'

@@ -8,7 +8,7 @@ from scipy import stats
 
 from experiments import ledger, recipes, reproduction_page
 from experiments.recipes import Cell
-from experiments.reproduce import SMALL_TOLERANCE
+from experiments.reproduce import SMALL_TOLERANCE, is_stale
 from fesem_jax import algorithms
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
@@ -74,6 +74,8 @@ def test_the_ledger_holds_the_values_that_its_recipes_publish():
     assert entry['measure'] == cell.measure
     assert len(entry['values']) == len(entry['seeds']) == cell.seeds
     assert entry['commit']
+    recipe = recipes.read(path.parent.name)
+    assert not is_stale(recipe.source_of(cell), entry)
 
 
 def _check_small(name, tmp_path):
@@ -129,6 +131,10 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   assert '): published 90.00, here' in first
   assert last.startswith('own: 1 of 1 cells were not run')
   assert 'not run' not in done.stdout
+  path.write_text(_OWN.replace('--rounds=2', '--rounds=3'))
+  other = commands.spawn('reproduce', *flags, cwd=commands.ROOT)
+  assert other.returncode == 1
+  assert 'fed_avg.json is of other flags, rates or seeds than fed_avg' in other.stderr
 
 
 @pytest.mark.parametrize(
