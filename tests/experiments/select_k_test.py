@@ -12,6 +12,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from experiments import flags as experiment_flags
 from experiments import select_k
+from experiments import select_k_table as table
 from experiments.build import load_data
 from experiments.errors import in_flags
 from fesem_jax.analysis import common_start, num_clusters
@@ -105,6 +106,19 @@ def test_the_recommended_k_and_its_reason(figures, recommended, why):
     assert found == recommended
     assert re.search(why, reason)
     assert ('larger ones' in reason) == ('larger ones' in why)
+
+
+def test_the_table_says_what_deviations_are_and_marks_earlier_code():
+  numbers = dict.fromkeys(('silhouette_mean', 'silhouette_std', 'p_value'), 0.1)
+  row = {'num_clusters': 2, 'task': 'classification', 'seeds': 3, 'sizes': [[2, 1]]}
+  row |= numbers | {'earlier_code': 0}
+  text = table.as_text([row, row | {'num_clusters': 3, 'earlier_code': 1}])
+  lines = text.splitlines()
+  assert lines[1].split()[0] == '2'
+  assert lines[2].split()[:2] == ['3', '†']
+  assert lines[3] == '± is the sample standard deviation over 3 seeds.'
+  assert lines[4].startswith('† Some runs are of earlier code')
+  assert '†' not in table.as_text([row])
 
 
 def test_the_inner_products_are_those_of_the_models_that_start_fesem():
