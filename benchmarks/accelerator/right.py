@@ -47,6 +47,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
   'p_fed_me': {'pfedme_lambda': 2.0},
 }
 
+# Methods whose clients train convolutions, which all others would train alike.
+_CONVOLVE = ('fed_avg', 'fesem', 'hypo_cluster', 'ditto', 'fed_em', 'scaffold')
+
 _CLIENTS = 16
 # Seconds that a method may take in all.
 _MOST = 60
@@ -70,7 +73,7 @@ def measure(watch: Watch) -> None:
   todo: queue.Queue[tuple[str, str]] = queue.Queue()
   for task in tasks:
     todo.put(task)
-  count = 1 if watch.small else min(8, max(1, sharding.cores() // 2))
+  count = 1 if watch.small else min(12, max(1, sharding.cores() * 3 // 4))
   threads = [threading.Thread(target=_serve, args=(todo, watch)) for _ in range(count)]
   for thread in threads:
     thread.start()
@@ -155,8 +158,9 @@ class _Case:
 
   def __init__(self, name: str, mesh: Mesh, precision: str, **options: Any):
     train = _digits()[0]
+    network = 'small_cnn' if name in _CONVOLVE else 'mlp'
     local = local_training(
-      models.build('small_cnn', train.example_shape, train.num_classes),
+      models.build(network, train.example_shape, train.num_classes, (32,)),
       optax.sgd(0.05), num_clients=_CLIENTS, batch_size=10, clients_per_chunk=8,
       mesh=mesh, precision=precision,
     )  # fmt: skip
