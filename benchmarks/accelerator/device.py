@@ -1,5 +1,6 @@
 """Part a: the device, and the peaks that other figures are compared with."""
 
+import functools
 import importlib.metadata
 import os
 import subprocess

@@ -10,6 +10,7 @@ comparison.
 import multiprocessing
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,6 +21,8 @@ from benchmarks.peers import comparison
 # Clients of each work load.
 _CLIENTS = {'W1': 100, 'W3': 600, 'W7': 32, 'W8': 64, 'W2': 100, 'W4': 2000}
 _SMALL = {'W3': 4}
+# Those also trained with products whose factors are rounded.
+_ROUNDED = ('W1', 'W3', 'W7')
 
 
 def measure(watch: Watch) -> None:
@@ -75,8 +78,8 @@ def _say(row: Row, ours: dict[tuple[str, str], Row], watch: Watch) -> None:
   watch.say(row)
 
 
-def _row(runner: Any, name: str, clients: int, most: float) -> Row:
-  """The speed of a runner, and the norms of a step and of a round."""
+def _prepared(runner: Any, name: str, clients: int) -> tuple[Any, Row]:
+  """A worker after its first round, and the norms of a step and of that round."""
   from benchmarks.peers import worker
 
   norms, began = [], time.time()
@@ -85,11 +88,17 @@ def _row(runner: Any, name: str, clients: int, most: float) -> Row:
     steps = held.load(name, count)['steps']
     held.round()
     norms.append(held.norms())
-  ready = time.time() - began
-  found = measuring.timed(lambda: held.round() or (), most=most, repeats=7)
-  row = {'workload': name, 'clients': clients, 'norms': norms}
-  rate = steps / found['seconds']
-  return row | {'steps_per_second': rate, 'ready_seconds': ready, **found}
+  return held, {
+    'workload': name, 'clients': clients, 'client_steps': steps, 'norms': norms,
+    'ready_seconds': time.time() - began,
+  }  # fmt: skip
+
+
+def _row(prepared: tuple[Any, Row]) -> Row:
+  """The speed of a worker."""
+  held, row = prepared
+  found = measuring.timed(lambda: held.round() or (), most=0.8, repeats=7)
+  return row | {'steps_per_second': row['client_steps'] / found['seconds']} | found
 
 
 def _ours(pipe: Connection, loads: dict[str, int], deadline: float) -> None:
@@ -101,11 +110,19 @@ def _ours(pipe: Connection, loads: dict[str, int], deadline: float) -> None:
   class Fast(ours.Ours):
     precision = 'default'
 
-  for runner, precision in ((ours.Ours, 'highest'), (Fast, 'default')):
-    for name, clients in loads.items():
-      case = {'simulator': 'ours', 'precision': precision}
+  # Compiled at the same time, and then timed one after the other.
+  with ThreadPoolExecutor(8) as threads:
+    cases = [(ours.Ours, name) for name in loads]
+    cases += [(Fast, name) for name in loads if name in _ROUNDED]
+    preparing = {
+      case: threads.submit(_prepared, *case, loads[case[1]]) for case in cases
+    }
+    for future in preparing.values():
+      future.exception()
+    for (runner, name), future in preparing.items():
+      case = {'simulator': 'ours', 'precision': runner.precision}
       row = watch.tried(
-        lambda: _row(runner, name, clients, 1.0),  # noqa: B023
+        lambda: _row(future.result()),  # noqa: B023
         workload=name, **case,
       )  # fmt: skip
       if row:
@@ -126,11 +143,14 @@ def _torch(pipe: Connection, loads: dict[str, int], deadline: float) -> None:
   for arrangement, runner in arrangements.items():
     for precision in ('highest', 'default'):
       pytorch_rounds.set_precision(precision == 'default')
+      # Launches take a loop's time, not products.
       slow = 'compile' in arrangement or arrangement == 'loop'
       if slow and precision == 'default':
-        continue  # Launches take the time, not products.
+        continue
       for name, clients in loads.items():
-        if 'compile' in arrangement and name not in ('W1', 'W3'):
+        if precision == 'default' and name not in _ROUNDED:
+          continue
+        if 'compile' in arrangement and name != 'W1' and clients > 4:
           continue
         case = {
           'simulator': 'PyTorch',
@@ -140,7 +160,7 @@ def _torch(pipe: Connection, loads: dict[str, int], deadline: float) -> None:
         if not watch.has(30 if 'compile' in arrangement else 4, workload=name, **case):
           continue
         row = watch.tried(
-          lambda: _row(runner, name, clients, 0.7),  # noqa: B023
+          lambda: _row(_prepared(runner, name, clients)),  # noqa: B023
           workload=name, **case,
         )  # fmt: skip
         if row:
