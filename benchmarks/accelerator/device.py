@@ -29,7 +29,7 @@ def measure(watch: Watch) -> None:
   mesh = measuring.chip()
   watch.say(_described(mesh))
   for fn in (_products, _bandwidth, _loops, _transfers):
-    watch.tried(lambda fn=fn: fn(watch), what=fn.__name__)
+    watch.tried(functools.partial(fn, watch), what=fn.__name__)
 
 
 def _described(mesh: Any) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _loops(watch: Watch) -> None:
 
   for name, unroll in (('of unknown length', None), ('of known length', 1)):
     loop = loop_of(body, unroll)
-    found = measuring.timed(lambda loop=loop: loop(x, steps))
+    found = measuring.timed(functools.partial(loop, x, steps))
     each = found['seconds'] / steps
     watch.say({'what': f'step of a loop {name}', 'value': each, 'unit': 's', **found})
 
@@ -151,6 +151,6 @@ def _transfers(watch: Watch) -> None:
     ('to the host', on_device, there),
     ('from the host', on_host, sharding),
   ):
-    found = measuring.timed(lambda x=x, to=to: jax.device_put(x, to))
+    found = measuring.timed(functools.partial(jax.device_put, x, to))
     speed = on_device.nbytes / found['seconds']
     watch.say({'what': f'{name}, pinned', 'value': speed, 'unit': 'bytes/s', **found})

@@ -168,6 +168,8 @@ class _Case:
     self.algorithm: Algorithm = algorithms.build(
       name, local, **_options(name), **options
     )
+    if name == 'oracle':
+      train = data.with_true_groups(train)
     self.train = placement.place(train, mesh, 'replicated')
     keys = rounds.keys_of_run(0, mesh)
     self.keys = keys[prng_streams.INIT], keys[prng_streams.ROUNDS]

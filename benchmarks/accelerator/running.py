@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import threading
 import time
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -45,7 +46,13 @@ def _child(
   os.setpgrp()  # Ended together with the processes that it starts.
   descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
   os.dup2(descriptor, 2)
-  watch = measuring.Watch(pipe.send, deadline, **options)
+  lock = threading.Lock()
+
+  def say(row: measuring.Row) -> None:
+    with lock:
+      pipe.send(row)
+
+  watch = measuring.Watch(say, deadline, **options)
   watch.tried(lambda: importlib.import_module(module).measure(watch))
   pipe.close()
 
