@@ -13,7 +13,7 @@ from absl import app, flags, logging
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import Diverged, UserError
-from fesem_jax.utils.interrupts import Stopped
+from fesem_jax.utils.interrupts import Stopped, raise_interrupts
 from fesem_jax.utils.safe_files import first_line
 from fesem_jax.utils.version import __version__
 
@@ -46,6 +46,7 @@ def main_with_clear_errors(
       logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
     # Tracing makes objects by the million, hardly any of them garbage in cycles.
     gc.set_threshold(100_000, 20, 100)
+    raise_interrupts()
     try:
       return main(argv)
     except SystemExit as e:
@@ -91,7 +92,7 @@ def main_with_clear_errors(
 
 
 def _interrupted(sentence: str) -> NoReturn:
-  """Ends the process after Ctrl-C."""
+  """Ends the process after Ctrl-C or another of `interrupts.SIGNALS`."""
   if processes.is_first():
     print(sentence, file=sys.stderr)
   sys.exit(130)
