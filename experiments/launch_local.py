@@ -8,8 +8,8 @@ one process. Each process gets an equal share of the cores, and a CPU device for
 On an accelerator one process drives all chips of a machine, so that this is not needed.
 
 What the first process prints is shown as it is, of the others what they fail with.
-Ctrl-C, SIGTERM or SIGUSR1 lets them finish the round and save. When one ends early, the others are ended,
-and the same command continues from the last checkpoint.
+Ctrl-C, SIGTERM or SIGUSR1 lets them finish the round and save. When one ends early,
+the others are ended, and the same command continues from the last checkpoint.
 """
 
 import collections

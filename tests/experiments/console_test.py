@@ -44,8 +44,9 @@ def test_every_binary_is_a_command():
   assert {called.split(':')[1] for called in _scripts().values()} == binaries
 
 
-@pytest.mark.parametrize('unbuffered', ['', '1'])
-@pytest.mark.parametrize('given', [['report', '--help'], ['prepare_data']])
+@pytest.mark.parametrize(
+  ('given', 'unbuffered'), [(['report', '--help'], ''), (['prepare_data'], '1')]
+)
 def test_a_pipe_that_nobody_reads_ends_a_binary_without_a_word(given, unbuffered):
   name, *arguments = given
   read, write = os.pipe()
