@@ -163,7 +163,7 @@ def summary(
     timing: from `timing`.
     local: how clients train, with the task of the model and the devices.
   """
-  num_clients, task = len(label_counts), local.model.task
+  num_clients, task = len(label_counts), local.model.measured_as
   return {
     **{name: config.get(name) for name in ('algorithm', 'dataset', 'partition')},
     'num_clients': num_clients,

@@ -49,7 +49,7 @@ def finish(
   unseen = None
   if data.unseen is not None:
     unseen = run.evaluation.unseen(state, data.unseen)
-  task = run.algorithm.local.model.task
+  task = run.algorithm.local.model.measured_as
   summary = records.summary(
     run.out.records,
     run.config or {},
@@ -100,7 +100,7 @@ def _result(
   clients: ClientTable,
 ) -> Result:
   model = run.algorithm.local.model
-  task = model.task
+  task = model.measured_as
   return Result(
     clients,
     summary

@@ -19,8 +19,8 @@ def test_the_package_is_imported_without_modules_of_posix():
 
 def test_a_workdir_without_locks_is_refused_in_a_sentence(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'fcntl', None)
-  with pytest.raises(UserError, match='use Linux, macOS or the Windows Subsystem'):
-    with locked(tmp_path / 'run'):
-      pass
+  sentence = 'use Linux, macOS or the Windows Subsystem'
+  with pytest.raises(UserError, match=sentence), locked(tmp_path / 'run'):
+    pass
   monkeypatch.setitem(sys.modules, 'resource', None)
   assert provenance.peak_host_bytes() is None
