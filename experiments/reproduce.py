@@ -31,6 +31,7 @@ from absl import flags
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import provenance, text_tables
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.interrupts import Stopped, handed_on
 
 from . import ledger, recipes, reproduction_page
 from .recipes import Cell, Recipe
@@ -51,7 +52,7 @@ def run_flags(cell: Cell, rate: float | None, seed: int) -> list[str]:
 def carry_out(command: list[str], workdir: pathlib.Path) -> None:
   """Runs fesem-run in a process of its own, and adds its processor time to a file.
 
-  Raises `UserError` if it fails.
+  Raises `UserError` if it fails, and `Stopped` if it was interrupted.
   """
   more = [
     f'--workdir={workdir}',
@@ -60,14 +61,20 @@ def carry_out(command: list[str], workdir: pathlib.Path) -> None:
     '--quiet',
   ]
   before = _processor_seconds()
-  done = subprocess.run([sys.executable, '-m', _MODULE, *command, *more], check=False)
+  command = [sys.executable, '-m', _MODULE, *command, *more]
+  # In a session of its own, Ctrl-C comes to it from here alone, once.
+  process = subprocess.Popen(command, start_new_session=True)
+  with handed_on(process.send_signal) as received:
+    process.wait()
   spent = workdir.with_name(f'{workdir.name}.{_TIME}')
   if workdir.is_dir():
     earlier = float(spent.read_text()) if spent.is_file() else 0.0
     spent.write_text(f'{earlier + _processor_seconds() - before:.1f}\n')
-  if done.returncode:
+  if received and process.returncode:
+    raise Stopped('Stopped; run the same command again to continue.')
+  if process.returncode:
     raise UserError(
-      f'The run in {workdir} ended with exit code {done.returncode}, see above; the '
+      f'The run in {workdir} ended with exit code {process.returncode}, see above; the '
       'same command resumes it.'
     )
 

@@ -88,7 +88,7 @@ def run(
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
   algorithm = programs.once(but_seed, build, train)
   local = algorithm.local
-  curves.check_targets(targets, local.model.task.primary)
+  curves.check_targets(targets, local.model.measured_as.primary)
   unused.check(config, machine, local, train.num_clients)
   placed = placement.chosen(
     machine['data_placement'],
@@ -128,7 +128,7 @@ def run(
   for note in watching.notes(watchers, result, workdir):
     say(f'Note: {in_flags(note)}')
   if targets or result.summary.get('rounds_to_target'):
-    _add_targets(workdir, result, targets, local.model.task)
+    _add_targets(workdir, result, targets, local.model.measured_as)
   earlier = plugins.changed(config, workdir)
   if earlier or result.summary.get('earlier_code'):
     result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})

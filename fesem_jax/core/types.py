@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fesem_jax import tasks
 from fesem_jax.tasks import CLASSIFICATION, Loss, Task
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
@@ -55,6 +56,11 @@ class Model(NamedTuple):
   apply_with: Callable[..., jax.Array] | None = None
   apply_train: Callable[[Params, jax.Array, jax.Array], jax.Array] | None = None
   task: Task = CLASSIFICATION
+
+  @property
+  def measured_as(self) -> Task:
+    """The task by whose figures the model is measured and ranked."""
+    return tasks.with_loss(self.task, self.loss)
 
 
 @jax.tree_util.register_dataclass

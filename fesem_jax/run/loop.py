@@ -4,6 +4,7 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from fesem_jax.callbacks.calls import FINISHED, Callbacks
 from fesem_jax.callbacks.events import Evaluation, Round, RoundEnd
@@ -44,6 +45,9 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
     record = {'round': 0, **clusters, 'seconds': run.init_seconds}
     start = RoundEnd(number=0, record=record, records=(), state=state, arranged=placed)
     callbacks.on_round_end(start, interrupted=False)
+    warning = records.lopsided(clusters['cluster_sizes'], clusters['ari'])
+    if warning and processes.is_first():
+      logging.warning('Before the first round: %s', warning)
   derived = DerivedClusters(evaluation, run.like, state)
   measured: Measured | None = None
   with interruptible() as interrupted:

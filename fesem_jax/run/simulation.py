@@ -97,7 +97,7 @@ def simulate(
       workdir.
     Diverged: when no client of a round came back with a finite update, or when
       the training loss or Eq. 6 are not finite.
-    Stopped: after Ctrl-C, once the round is done and saved.
+    Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is done and saved.
   """
   began = time.perf_counter()
   settings = Settings(

@@ -254,6 +254,35 @@ def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
   assert two['ari'] == pytest.approx(want)
 
 
+def test_a_result_says_what_the_data_can_show_and_is_not_replaced_unasked(
+  given, tmp_path, monkeypatch
+):
+  points = np.random.default_rng(0).normal(size=(12, 5))  # One cloud.
+  monkeypatch.setattr(common_start, 'inner_products', lambda *_, **__: gram_of(points))
+  path = tmp_path / 'select_k.json'
+  arguments = [*SMALL, '--select_rounds=0', '--num_seeds=2', f'--workdir={tmp_path}']
+  given(*arguments, '--num_clusters_list=1,2,3')
+  made = json.loads(path.read_text())
+  assert made['recommended'] == 1
+  assert 'training examples a client (median) show; groups may exist' in made['reason']
+  for others, message in (
+    (['--num_clusters_list=1,2'], r'leaves out K = 3 of .*select_k\.json'),
+    (['--num_clusters_list=1,2,3', '--num_seeds=1'], 'is of 2 seeds; give'),
+    (['--num_clusters_list=1,2,3', '--learning_rate=1'], 'another configuration'),
+    (['--num_clusters_list=1,2,3', '--select_rounds=2'], 'select_rounds'),
+  ):
+    with pytest.raises(UserError, match=message):
+      given(*arguments, *others)
+    assert json.loads(path.read_text()) == made
+  arguments.append('--learning_rate=0.1')  # Flags stay as they were last.
+  arguments.append('--select_rounds=0')
+  given(*arguments, '--num_clusters_list=1,2,3,4', '--num_seeds=3')
+  assert len(json.loads(path.read_text())['rows']) == 4
+  path.write_text('{"rows": []}')
+  with pytest.raises(UserError, match='of an older version'):
+    given(*arguments)
+
+
 def test_silhouettes_are_those_of_the_file_behind_init_from(
   given, tmp_path, monkeypatch
 ):

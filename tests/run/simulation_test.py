@@ -232,7 +232,8 @@ def test_cohorts_follow_seed_round_and_client_ids_only():
   assert len(found) == 3
 
 
-def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_signals_save_and_say_how_to_continue(number, tmp_path):
   timer = None
 
   def press():
@@ -241,7 +242,7 @@ def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
       (tmp_path / 'metrics.jsonl').read_text().count('\n') < 3
     ):
       pass
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), number)
 
   timer = threading.Thread(target=press)
   timer.start()
