@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax import tasks
+from fesem_jax.core import feature_range
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.types import HostOrDeviceArray
-from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
 from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
 
@@ -273,6 +274,8 @@ class FederatedData:
         f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
         f'{sizes.sum()} must agree.'
       )
+    if isinstance(x, np.ndarray):
+      feature_range.warn_of_rounding(x, '`x`')
     if x.dtype != np.uint8:
       x = changed(x, lambda rows: rows.astype(np.float32))
       if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
@@ -292,13 +295,17 @@ class FederatedData:
         f'`info` must be a ClientInfo of the {len(sizes)} clients of `sizes`, not '
         f'{given}.'
       )
+    if scale is None:
+      scale = scale_of(x, '`x`')
+      if task != SEQUENCE.name:
+        feature_range.warn_of_range(x, scale, '`x`')
     return cls(
       x=x,
       y=y,
       offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
       client_ids=np.asarray(client_ids, np.int32),
       num_classes=int(num_classes),
-      scale=scale_of(x, '`x`') if scale is None else scale,
+      scale=scale,
       max_examples=max(1, int(sizes.max(initial=0))),
       info=info,
       task=task,

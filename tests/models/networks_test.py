@@ -362,3 +362,12 @@ def test_logits_are_those_of_the_description(name, shape):
   got = jax.jit(model.apply)(jax.tree.map(np.float32, params), x.astype(np.float32))
   wanted = in_numpy(name, params, images)
   np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('name', ['small_cnn', 'resnet8', 'celeba_cnn'])
+def test_images_with_channels_first_are_refused(name):
+  for shape in ((3, 32, 32), (1, 28, 28), (3, 32, 48)):
+    with pytest.raises(UserError, match=rf'`model={name}` needs .* move the channels'):
+      models.build(name, shape, 10)
+  for shape in ((32, 32, 3), (28, 28, 1), (8, 8), (16, 16, 16), (4, 4, 3)):
+    models.build(name, shape, 10)
