@@ -118,10 +118,11 @@ def warn_of_rounding(x: np.ndarray, where: str) -> None:
   if not x.size or max(x.max(), -float(x.min())) <= _MOST_WHOLE:
     return
   large = x[np.abs(x) > _MOST_WHOLE]
-  # Of floats, all must be whole; beyond 2^53 all are.
-  if not np.array_equal(large, np.round(large)) or large.max() > 2**53:
+  # Floats are whole on purpose if all are; beyond 2^53 they must be.
+  odd = (large != np.round(large)).any() or np.abs(large).max(initial=0) > 2**53
+  if x.dtype.kind == 'f' and odd:
     return
-  if not np.array_equal(large.astype(np.float32).astype(np.float64), large):
+  if (large.astype(np.float32).astype(large.dtype) != large).any():
     warn_once(
       f'{where} holds whole numbers beyond 2^24, up to {float(x.max()):.4g}, which '
       'become float32 and are rounded; subtract an offset, or number them from 0.'

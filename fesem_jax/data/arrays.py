@@ -72,8 +72,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
       )
   for name in ('client', 'cluster'):
-    missing = np.flatnonzero(_is_missing(arrays[name])) if name in arrays else []
-    if len(missing):
+    if name in arrays and (missing := np.flatnonzero(_is_missing(arrays[name]))).size:
       raise UserError(
         f'{path}: {name} of row {missing[0]} is '
         f'{str(arrays[name][missing[0]]).strip() or "empty"}; give '

@@ -114,9 +114,10 @@ def test_whole_numbers_beyond_float32_are_told_of(caplog):
     (2**24 + np.arange(12), True),
     (2**24 + np.arange(12.0), True),
     (2**25 + 2 * np.arange(12), True),
+    (-(2**60) - np.arange(12), True),
     (2**24 - np.arange(12), False),
     (2**25 + 4 * np.arange(12), False),  # Exact all the same.
-    (1e9 + np.arange(12) / 7, False),  # Measurements are rounded anyway.
+    (1e9 + np.arange(12) / 8, False),  # Measurements are rounded anyway.
   ):
     caplog.clear()
     warn_once.cache_clear()
