@@ -48,8 +48,9 @@ DATA = (
     'Whether the groups share the images without overlap; otherwise each group has '
     'all images.'),
   flag('float', 'dirichlet_alpha', 0.5,
-    "Concentration of the dirichlet partition (clients' labels) and of the unequal one "
-    '(their sizes, with i.i.d. labels); smaller is more skewed.'),
+    "Concentration of the partitions dirichlet (clients' labels and sizes), "
+    'dirichlet_labels (labels alone) and unequal (sizes alone); smaller is more '
+    'skewed.'),
   flag('integer', 'dirichlet_min_examples', 0,
     "If positive, the dirichlet partition is NIID-Bench's: a client above the mean "
     'size gets no examples of later classes, and the draw is repeated until each '

@@ -69,10 +69,12 @@ class Cohort:
   """The clients that take part in a round.
 
   Attributes:
-    ids: [S] int32 positions in the data; M is an empty slot, so that S can be padded
-      to a multiple of the device count. If data are split by client, device d trains
-      the d-th part of `ids`, which must be clients that it holds; it treats others as
-      empty slots. See `stratified.evenly`.
+    ids: [S] int32 positions in the data, which a run orders by size:
+      `data.client_ids[ids]` are the clients in the order in which the user gave them,
+      and `cohort_of` makes a cohort of these. M is an empty slot, so that S can be
+      padded to a multiple of the device count. If data are split by client, device d
+      trains the d-th part of `ids`, which must be clients that it holds; it treats
+      others as empty slots. See `stratified.evenly`.
     everyone: True if `ids` is 0..M-1 (full participation), which needs no gather.
     round: [] int32 number of the round, counted from 0, for schedules over rounds
       (`LocalTraining.rate`); None outside of rounds, e.g. before the first.

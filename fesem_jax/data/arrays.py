@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData, check_targets, scale_of
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
@@ -71,17 +72,18 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
       )
   for name in ('client', 'cluster'):
-    if name in arrays and arrays[name].dtype.kind in 'fc':
-      bad = np.flatnonzero(~np.isfinite(arrays[name]))
-      if len(bad):
-        raise UserError(
-          f'{path}: {name} of row {bad[0]} is {arrays[name][bad[0]]}; give every row '
-          f'a {name}' + ('.' if name == 'client' else ', or leave out the array.')
-        )
+    if name in arrays and (missing := np.flatnonzero(_is_missing(arrays[name]))).size:
+      raise UserError(
+        f'{path}: {name} of row {missing[0]} is '
+        f'{str(arrays[name][missing[0]]).strip() or "empty"}; give '
+        f'every row a {name}'
+        + ('.' if name == 'client' else ', or leave out the array.')
+      )
   if len(x) == 0:
     raise UserError(f'{path} holds no examples.')
   if x.dtype.kind not in 'iuf':
     raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
+  feature_range.warn_of_rounding(x, f'{path}: x')
   if x.dtype != np.uint8:
     with np.errstate(over='ignore'):  # Told of below.
       x = x.astype(np.float32)
@@ -112,6 +114,8 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   whole = Pool(
     x, y, classes, scale, client=client, names=names, clusters=clusters,
     task=chosen.name,
+    # What models see are the numbers as they are, on purpose.
+    are_tokens=x.ndim == 2 and arrays.get('scale') == 1 and bool((x % 1 == 0).all()),
   )  # fmt: skip
   if 'split' not in arrays:
     return whole
@@ -130,6 +134,18 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     test_y=y[test],
     test_client=client[test],
   )
+
+
+def _is_missing(values: np.ndarray) -> np.ndarray:
+  """[T] bool: rows without a client or a cluster, as tables mark them."""
+  if values.dtype.kind in 'fc':
+    return ~np.isfinite(values)
+  if values.dtype.kind in 'mM':
+    return np.isnat(values)
+  if values.dtype.kind in 'OSU':  # NaN, None and NA of pandas become such texts.
+    texts = np.char.strip(values.astype(str))
+    return np.isin(texts, ['', 'nan', 'NaN', 'None', '<NA>', 'NaT'])
+  return np.zeros(len(values), bool)
 
 
 def _num_classes(path: object, value: np.ndarray) -> int:

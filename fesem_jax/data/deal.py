@@ -10,6 +10,7 @@ from fesem_jax.data.partitions import rows as rows_of
 from fesem_jax.data.partitions.changes import Change
 from fesem_jax.data.partitions.rows import Rows
 from fesem_jax.data.pool import Pool
+from fesem_jax.utils import notices
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.stored_rows import Rows as Examples
 from fesem_jax.utils.stored_rows import read, take
@@ -42,6 +43,11 @@ def natural_clients(
     raise UserError(
       f'Only {len(kept)} clients have at least `min_examples={min_examples}` '
       f'examples; {needed}.'
+    )
+  if 0 < num_clients < len(kept):
+    notices.warn_once(
+      f'num_clients={num_clients} draws {num_clients:,} of the {len(kept):,} natural '
+      f'clients by the seed and leaves out {len(kept) - num_clients:,}.'
     )
   if num_clients:
     select = prng_streams.host_rng(seed, prng_streams.SELECT)
@@ -84,11 +90,12 @@ def dealt_clients(
   """
   train_rows, test_rows = _deal(pool, partition, seed)
   width = len(str(partition.count - 1))
-  info = ClientInfo(
-    np.array([f'client{i:0{width}d}' for i in range(partition.count)]),
-    groups if partition.grouping else None,
-    partition.names_of_groups(),
-  )
+  names = np.array([f'client{i:0{width}d}' for i in range(partition.count)])
+  if partition.grouping:
+    info = ClientInfo(names, groups, partition.names_of_groups())
+  else:
+    clusters = _clusters_of(pool, partition, train_rows, test_rows)
+    info = ClientInfo(names, clusters, pool.cluster_names)
   change = changes.of_partition(partition, groups, pool.num_classes, pool.scale, seed)
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info, change, 0),
@@ -145,6 +152,29 @@ def _deal(pool: Pool, partition: Partition, seed: int) -> tuple[Rows, Rows]:
     return rows, deal(pool.test_y, 0)
   pairs = [rows_of.split(divide, r) for r in rows]
   return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _clusters_of(
+  pool: Pool, partition: Partition, train_rows: Rows, test_rows: Rows
+) -> np.ndarray | None:
+  """[M] true cluster of each dealt client, if the examples of each are of one."""
+  if pool.clusters is None or pool.client is None:
+    return None
+  clusters, of_client = np.unique(pool.clusters, return_inverse=True)
+  train = [of_client[pool.client[rows]] for rows in train_rows]
+  source = pool.client if pool.test_y is None else pool.test_client
+  test = [train[0][:0] if source is None else of_client[source[r]] for r in test_rows]
+  mixed = sum(
+    bool((np.concatenate(both) != both[0][0]).any())
+    for both in zip(train, test, strict=True)
+  )
+  if mixed:
+    notices.warn_once(
+      f'partition={partition.name} drops the known clusters: {mixed} of '
+      f'{partition.count} clients are dealt examples of several.'
+    )
+    return None
+  return clusters[[own[0] for own in train]]
 
 
 def _assemble(

@@ -10,7 +10,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import deal, sources
+from fesem_jax.data import deal, examples_checks, sources
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.partitions.fitting import check_fits
@@ -135,13 +135,18 @@ def load_phases(
   else:
     pool = from_arrays(argument('name', name), arrays, task)
   pool = as_task(pool, task, argument('name', name))
+  examples_checks.warn_of_features(pool, name)
   if not wanted.name:
     known = 'natural' if pool.client is not None else 'iid'
     wanted = dataclasses.replace(wanted, name=known)
   check_fits(wanted, pool, name)
   if wanted.name == 'natural':
-    return [Phase(1, *deal.natural_clients(pool, wanted, seed))]
-  return [
-    Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
-    for first_round, groups in wanted.groups_over_rounds(seed)
-  ]
+    phases = [Phase(1, *deal.natural_clients(pool, wanted, seed))]
+  else:
+    phases = [
+      Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
+      for first_round, groups in wanted.groups_over_rounds(seed)
+    ]
+  if not wanted.grouping or wanted.disjoint_groups:  # Else groups share all examples.
+    examples_checks.warn_of_repeated(*phases[0][1:], name)
+  return phases

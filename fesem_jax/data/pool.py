@@ -32,6 +32,7 @@ class Pool(NamedTuple):
     cluster_names: see `ClientInfo`.
     task: what `y` is for; see `tasks.TASKS`.
     is_text: whether x [T, S] are tokens and y the one that follows them.
+    are_tokens: whether x [T, S] are tokens, of whatever targets.
   """
 
   x: Rows
@@ -47,6 +48,7 @@ class Pool(NamedTuple):
   cluster_names: tuple[str, ...] | None = None
   task: str = CLASSIFICATION.name
   is_text: bool = False
+  are_tokens: bool = False
 
 
 def as_task(pool: Pool, task: str, named: str) -> Pool:

@@ -116,12 +116,19 @@ def _by_name(params: Params) -> list[tuple[str, Any]]:
   ]
 
 
-def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
+def as_taken(x: jax.Array, dtype: Any) -> jax.Array:
+  """Examples as a module takes them: float32 as they are, or rounded to integers."""
+  return x if dtype == jnp.float32 else jnp.round(x).astype(dtype)
+
+
+def check_linen(
+  module: nn.Module, example_shape: Sequence[int], dtype: Any = jnp.float32
+) -> Modes:
   """What a Linen module is called with, if it is a function that clients can train.
 
-  The module maps [B, *example_shape] to logits. Raises `UserError` if it needs
-  arguments but the examples and whether it trains, keeps state besides its parameters,
-  or draws random numbers in evaluation.
+  The module maps [B, *example_shape] of `dtype` to logits. Raises `UserError` if it
+  needs arguments but the examples and whether it trains, keeps state besides its
+  parameters, or draws random numbers in evaluation.
   """
   name = type(module).__name__
   modes = training_modes.of_call(name, module.__call__)
@@ -141,7 +148,7 @@ def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
     except ValueError as e:  # It was not told.
       raise training_modes.always_random(name) from e
 
-  x = jax.ShapeDtypeStruct((1, *example_shape), jnp.float32)
+  x = jax.ShapeDtypeStruct((1, *example_shape), dtype)
 
   def called(variables: Any, mode: dict[str, Any]) -> Any:
     return jax.eval_shape(lambda v, x: module.apply(v, x, **mode), variables, x)

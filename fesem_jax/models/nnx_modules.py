@@ -9,12 +9,14 @@ from flax import nnx
 
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import training_modes
-from fesem_jax.models.model_checks import check_only_parameters
+from fesem_jax.models.model_checks import as_taken, check_only_parameters
 from fesem_jax.utils.errors import UserError
 
 
 def as_nnx_model(
-  make: Callable[[nnx.Rngs], nnx.Module], example_shape: Sequence[int]
+  make: Callable[[nnx.Rngs], nnx.Module],
+  example_shape: Sequence[int],
+  dtype: Any = jnp.float32,
 ) -> tuple[str, Model]:
   """What makes an NNX module, as the module's name and a `Model`; see `from_flax`."""
   if isinstance(make, nnx.Module) or not callable(make):
@@ -45,7 +47,8 @@ def as_nnx_model(
     def run(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
       state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
       nnx.replace_by_pure_dict(state, params)
-      return jnp.asarray(nnx.merge(graph, state, _filled(streams, key))(x, **kwargs))
+      module = nnx.merge(graph, state, _filled(streams, key))
+      return jnp.asarray(module(as_taken(x, dtype), **kwargs))
 
     return run
 

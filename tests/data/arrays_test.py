@@ -3,6 +3,7 @@
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments import prepare_data
@@ -109,6 +110,10 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
       {'client': np.r_[np.zeros(11), np.inf]},
       'client of row 11 is inf; give every row',
     ),
+    ({'client': np.array(['a', ' '] * 6)}, 'client of row 1 is empty; give every row'),
+    ({'client': np.array(['a', '<NA>'] * 6)}, 'client of row 1 is <NA>; give every'),
+    ({'client': np.array([0, 'NaT'], 'M8[s]').repeat(6)}, 'client of row 6 is NaT; gi'),
+    ({'cluster': np.array(['a', 'nan'] * 6)}, 'cluster of row 1 is nan; give every'),
     ({'cluster': np.arange(12)}, 'client .* has examples of several clusters'),
     ({'num_classes': np.array(2)}, r'label 2 is not in 0\.\.1'),
     ({'num_classes': np.array(10**9)}, 'num_classes is 1000000000; a whole number f'),
@@ -125,6 +130,17 @@ def test_bad_arrays_are_named(tmp_path, changes, message):
   np.savez(tmp_path / 'mine.npz', **own_arrays(**changes))
   with pytest.raises(UserError, match=message):
     data.load(f'npz:{tmp_path}/mine.npz')
+
+
+@pytest.mark.parametrize('missing', [None, np.nan, pd.NA, pd.NaT, '', 'nan'])
+@pytest.mark.parametrize('name', ['client', 'cluster'])
+def test_missing_clients_are_no_client_called_nan(missing, name):
+  column = pd.Series(['a', 'b', 'c'] * 4, dtype=object)
+  column[3] = missing
+  with pytest.raises(
+    UserError, match=f'{name} of row 3 is .*; give every row a {name}'
+  ):
+    data.load('mine', arrays=own_arrays(**{name: column}))
 
 
 def test_pickled_objects_are_never_unpickled(tmp_path):

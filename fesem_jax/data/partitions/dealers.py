@@ -47,6 +47,11 @@ def dealer(
         rng, labels, num_classes, num_clients, alpha, least
       )
     return lambda labels, minimum: rows.by_shares(rng, labels, of_classes, minimum)
+  if kind == 'dirichlet_labels':
+    own = shares.labels_of_clients(rng, labels, num_classes, num_clients, alpha)
+    return lambda labels, minimum: rows.by_counts(
+      rng, labels, shares.equal_sizes(rng, labels, own)
+    )
   per_client = partition.labels_per_client
   if kind == 'labels':
     few = shares.equal_labels(rng, num_classes, num_clients, per_client)

@@ -10,12 +10,16 @@ from fesem_jax.data.partitions import groups, image_corruptions, lists, rotation
 from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
 
 # How examples are dealt.
-DEALT = ('iid', 'unequal', 'lognormal', 'power_law', 'dirichlet', 'labels', 'shards')
+DEALT = (
+  'iid', 'unequal', 'lognormal', 'power_law', 'dirichlet', 'dirichlet_labels', 'labels',
+  'shards',
+)  # fmt: skip
 # Clients come in groups, which are the true clusters.
 GROUPED = ('rotated', 'label_permuted', 'label_swapped', 'corrupted')
 # They look at the labels of examples.
 BY_LABEL = (
-  'dirichlet', 'labels', 'shards', 'power_law', 'label_permuted', 'label_swapped',
+  'dirichlet', 'dirichlet_labels', 'labels', 'shards', 'power_law', 'label_permuted',
+  'label_swapped',
 )  # fmt: skip
 NAMES = ('natural', *DEALT, 'noisy', *GROUPED)
 
@@ -26,7 +30,7 @@ OF = {
   'min_examples': ('natural',),
   'partition_groups': GROUPED,
   'disjoint_groups': GROUPED,
-  'dirichlet_alpha': ('dirichlet', 'unequal'),
+  'dirichlet_alpha': ('dirichlet', 'dirichlet_labels', 'unequal'),
   'dirichlet_min_examples': ('dirichlet',),
   'classes_per_client': ('shards',),
   'labels_per_client': ('labels', 'power_law'),
@@ -69,8 +73,8 @@ class Partition:
       `image_corruptions` set it. Group g of 'rotated' is turned by g * 360 / k degrees.
     disjoint_groups: whether the groups divide the examples among themselves; if
       False, each holds all of them.
-    dirichlet_alpha: concentration of 'dirichlet' and 'unequal'; smaller is more
-      skewed.
+    dirichlet_alpha: concentration of 'dirichlet', 'dirichlet_labels' and 'unequal';
+      smaller is more skewed.
     dirichlet_min_examples: if positive, 'dirichlet' is NIID-Bench's: a client above
       the mean size gets no more of later classes, and the draw is repeated until each
       client has this many examples, training (and test, if these are split off).
