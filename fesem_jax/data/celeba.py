@@ -79,11 +79,13 @@ def load_leaf(folder: pathlib.Path) -> Pool:
   images = _images_folder(folder)
   train, test = leaf.find_splits(folder)
 
-  def read(paths: list[pathlib.Path] | None) -> dict[str, Examples] | None:
-    if paths is None:
-      return None
-    named = leaf.read_clients(paths, _names, CLASSES)
-    return _decode({n: (list(x), y) for n, (x, y) in named.items()}, images, folder)
+  def read() -> tuple[dict[str, Examples], dict[str, Examples] | None]:
+    named = leaf.read_folder(folder, _names, CLASSES)
+
+    def decoded(clients: dict[str, Examples]) -> dict[str, Examples]:
+      return _decode({n: (list(x), y) for n, (x, y) in clients.items()}, images, folder)
+
+    return decoded(named[0]), None if named[1] is None else decoded(named[1])
 
   sources = [*train, *(test or [])]
   return cached_pool(
@@ -91,7 +93,7 @@ def load_leaf(folder: pathlib.Path) -> Pool:
     'celeba leaf',
     CLASSES,
     1 / 255,
-    lambda: (read(train) or {}, read(test)),
+    read,
     [*sources, *images.iterdir()],
     lambda: _key('celeba leaf 1', sources, images),
   )

@@ -215,7 +215,7 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
 
 # Data sets that are named with their place, as in npz:FILE.
 PREFIXES: Mapping[str, Callable[[pathlib.Path, str], Pool]] = {
-  'leaf': lambda path, _: leaf.load_folder(path),
+  'leaf': leaf.load_folder,
   'npz': arrays.load,
 }
 
