@@ -122,7 +122,8 @@ def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
       values['arrays'] = arrays = plugins.load('dataset', name)(**options)
     if not isinstance(arrays, Mapping):
       raise UserError(
-        f'--dataset={name} must return a dict of arrays x, y and client; it returns '
+        f'--dataset={name} must return a dict of arrays such as x, y and client; it '
+        'returns '
         f'{type(arrays).__name__}.'
       )
     with plugins.running('dataset', name):

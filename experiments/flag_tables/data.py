@@ -15,7 +15,7 @@ _SOURCES = '; '.join(
 DATA = (
   flag('string', 'dataset', 'digits',
     f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
-    'layout; npz:FILE for arrays x, y, client and optionally split and cluster; '
+    'layout; npz:FILE for arrays x, y and optionally client, split and cluster; '
     'MODULE:FUNCTION for data of your own, a function that returns such arrays.'),
   flag('string', 'dataset_options', '',
     'NAME=VALUE,...: keyword-only arguments of --dataset=MODULE:FUNCTION.'),

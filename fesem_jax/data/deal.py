@@ -64,7 +64,7 @@ def natural_clients(
     train_rows.append(train[: examples_per_client or None])
     test_rows.append(test)
   clusters = None if pool.clusters is None else pool.clusters[kept]
-  info = ClientInfo(pool.names[kept], clusters, pool.cluster_names)
+  info = ClientInfo(pool.names[kept], clusters, pool.cluster_names, pool.class_names)
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info),
     _assemble(pool, *_test_examples(pool, given is not None), test_rows, info),
@@ -88,6 +88,7 @@ def dealt_clients(
     np.array([f'client{i:0{width}d}' for i in range(partition.count)]),
     groups if partition.grouping else None,
     partition.names_of_groups(),
+    pool.class_names,
   )
   change = changes.of_partition(partition, groups, pool.num_classes, pool.scale, seed)
   return (

@@ -49,8 +49,8 @@ def load(
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR.
     seed: of all random numbers.
     arrays: your own data, named as in an npz:FILE (see `arrays.load`): `x`
-      [T, ...], `y` [T], `client` [T] and optionally `split` and `cluster`; `name` is
-      then used in error messages only.
+      [T, ...], `y` [T], and optionally `client` [T], without which a partition deals
+      them, `split` and `cluster`; `name` is then used in error messages only.
     task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
       data, classification for most.
     **options: fields of `Partition`, and options of single data sets, see

@@ -31,6 +31,7 @@ class Pool(NamedTuple):
       does not split its clients' examples itself.
     cluster_names: see `ClientInfo`.
     task: what `y` is for; see `tasks.TASKS`.
+    class_names: see `ClientInfo`.
     is_text: whether x [T, S] are tokens and y the one that follows them.
   """
 
@@ -46,6 +47,7 @@ class Pool(NamedTuple):
   test_client: np.ndarray | None = None
   cluster_names: tuple[str, ...] | None = None
   task: str = CLASSIFICATION.name
+  class_names: tuple[str, ...] | None = None
   is_text: bool = False
 
 

@@ -200,7 +200,7 @@ def test_an_empty_user_that_is_not_listed_is_left_out(tmp_path):
 def test_splits_of_other_users_name_the_remedy(tmp_path):
   for split, user in (('train', 'a'), ('test', 'b')):
     write_numbers(tmp_path / split, {user: [0, 1]})
-  with pytest.raises(UserError, match='all_data/.* with `unseen_fraction`'):
+  with pytest.raises(UserError, match=r'all_data/.* with `unseen_fraction`'):
     data.load(f'leaf:{tmp_path}')
   (tmp_path / 'all_data').mkdir()
   for split in ('train', 'test'):
