@@ -29,7 +29,8 @@ _NOT_CONFIGURATION = (
 _ONLY_WHERE_GIVEN = (
   'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma', 'power_law_sigma',
   'noise_variance', 'label_swaps', 'rotations', 'rotation_sampling',
-  'image_corruptions', 'corruption_strength', 'cifar100_labels', 'text_stride', 'task',
+  'image_corruptions', 'corruption_strength', 'cifar100_labels', 'emnist_split',
+  'text_stride', 'task',
   'init_from', 'init_layers', 'train_layers', 'freeze_layers', 'momentum', 'nesterov',
   'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
   'local_lr_schedule', 'augment', 'ratings_by', 'device_profile', 'drift_rounds',

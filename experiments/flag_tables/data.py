@@ -1,7 +1,7 @@
 """Flags of data: sources, partitions, corruption, clients that are set aside."""
 
 from fesem_jax import data, tasks
-from fesem_jax.data import cifar, partitions, ratings
+from fesem_jax.data import cifar, mnist, partitions, ratings
 from fesem_jax.data.partitions import image_corruptions, rotation
 from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED
 
@@ -94,6 +94,9 @@ DATA = (
   flag('enum', 'cifar100_labels', 'fine',
     'Labels of CIFAR-100: 100 fine classes or 20 coarse ones.',
     enum_values=cifar.LABELS),
+  flag('enum', 'emnist_split', 'byclass',
+    'Split of --dataset=emnist: its classes and their balance.',
+    enum_values=tuple(mnist.EMNIST_SPLITS)),
   flag('enum', 'background', 'white',
     "Background of FEMNIST's images; in the files it is white.",
     enum_values=('white', 'black')),

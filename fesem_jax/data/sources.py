@@ -37,6 +37,7 @@ class Options(NamedTuple):
   hub_client_column: str = ''
   hub_label_column: str = ''
   cifar100_labels: str = 'fine'
+  emnist_split: str = 'byclass'
   text_stride: int = 1
   ratings_by: str = 'lecturer'
   synthetic_alpha: float = 1.0
@@ -112,11 +113,35 @@ def _tfds(name: str) -> Source:
   return Source('tfds', lambda r: tfds.load(name, r.data_dir))
 
 
+def _torchvision(folder: str) -> Source:
+  return Source('torchvision', lambda r: mnist.load(r.data_dir, folder), folder)
+
+
+def _emnist(request: Request, folder: str) -> Pool:
+  return mnist.load_emnist(request.data_dir / folder, request.options.emnist_split)
+
+
+def _emnist_of_tfds(request: Request) -> Pool:
+  split = request.options.emnist_split
+  return tfds.load(
+    'emnist' if split == 'byclass' else f'emnist/{split}', request.data_dir
+  )
+
+
+def _python(name: str) -> Source:
+  def load(r: Request) -> Pool:
+    labels = r.options.cifar100_labels if name == 'cifar100' else ''
+    return cifar.load_python(name, r.data_dir, labels)
+
+  return Source('python', load, cifar.PYTHON_FOLDERS[name])
+
+
 def _cifar10() -> tuple[Source, ...]:
   return (
     Source(
       'binary', lambda r: cifar.load('cifar10', r.data_dir), cifar.FOLDERS['cifar10']
     ),
+    _python('cifar10'),
     _tfds('cifar10'),
     Source('hub', lambda r: hub.load('uoft-cs/cifar10', r.data_dir)),
   )
@@ -136,6 +161,7 @@ def _cifar100() -> tuple[Source, ...]:
 
   return (
     Source('binary', binary, cifar.FOLDERS['cifar100']),
+    _python('cifar100'),
     Source('tfds', prepared),
     Source('hub', on_hub),
   )
@@ -160,7 +186,10 @@ def _shakespeare_of_text(request: Request) -> Pool:
 DATASETS: Mapping[str, tuple[Source, ...]] = {
   'digits': (Source('scikit-learn', lambda r: digits.load()),),
   'diabetes': (Source('scikit-learn', lambda r: diabetes.load()),),
-  'mnist': (Source('idx', lambda r: mnist.load(r.data_dir), 'mnist'), _tfds('mnist')),
+  'mnist': (
+    Source('idx', lambda r: mnist.load(r.data_dir), 'mnist'),
+    _torchvision(mnist.TORCHVISION), _tfds('mnist'),
+  ),
   'mnist_writers': (Source('idx', lambda r: mnist.load_writers(r.data_dir), 'qmnist'),),
   'femnist': (
     Source(
@@ -183,8 +212,15 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
     Source('original', lambda r: celeba.load_raw(r.data_dir / 'celeba'), 'celeba'),
     Source('hub', lambda r: hub.load(_CELEBA, r.data_dir, 'celeb_id', 'Smiling')),
   ),
-  'emnist': (_tfds('emnist'),),
-  'fashion_mnist': (_tfds('fashion_mnist'),),
+  'emnist': (
+    Source('idx', lambda r: _emnist(r, 'emnist'), 'emnist'),
+    Source('torchvision', lambda r: _emnist(r, 'EMNIST/raw'), 'EMNIST/raw'),
+    Source('tfds', _emnist_of_tfds),
+  ),
+  'fashion_mnist': (
+    Source('idx', lambda r: mnist.load(r.data_dir, 'fashion_mnist'), 'fashion_mnist'),
+    _torchvision('FashionMNIST/raw'), _tfds('fashion_mnist'),
+  ),
   'cifar10': _cifar10(),
   'cifar100': _cifar100(),
   'shakespeare': (
@@ -226,6 +262,7 @@ _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 
 _APPLY: Mapping[str, tuple[str, ...]] = {
   'cifar100': ('cifar100_labels',),
+  'emnist': ('emnist_split',),
   'ratings': ('ratings_by',),
   'shakespeare': ('text_stride',),
   'femnist': ('background',),
@@ -271,6 +308,7 @@ def check(
     if getattr(options, option) != default and option not in _APPLY.get(name, ()):
       raise UserError(f'`{option}` does not apply to {named}.')
   check_choice('background', options.background, leaf.BACKGROUNDS)
+  check_choice('emnist_split', options.emnist_split, tuple(mnist.EMNIST_SPLITS))
   check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
   check_choice('ratings_by', options.ratings_by, ratings.BY)
   check_at_least(1, text_stride=options.text_stride)
