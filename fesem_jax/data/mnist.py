@@ -124,7 +124,8 @@ def load_writers(data_dir: pathlib.Path) -> Pool:
   Joins `data_dir/mnist` (or `data_dir/MNIST/raw`) with
   `data_dir/qmnist/qmnist-{train,test}-labels-idx2-int` row by row. MNIST's own split
   separates writers, so both halves are pooled and each writer is split on its own.
-  Raises `UserError` as `load` does, or if the QMNIST rows do not belong to these images.
+  Raises `UserError` as `load` does, or if the QMNIST rows do not belong to these
+  images.
   """
   xs, ys, rows = [], [], []
   for prefix, name in (('train', 'train'), ('t10k', 'test')):
