@@ -27,7 +27,8 @@ _NOT_CONFIGURATION = (
 # A configuration names these only where they are not the default: those of runs before
 # there were such flags are then equal to those of today.
 _ONLY_WHERE_GIVEN = (
-  'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma', 'power_law_sigma',
+  'client_rows', 'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma',
+  'power_law_sigma',
   'noise_variance', 'label_swaps', 'rotations', 'rotation_sampling',
   'image_corruptions', 'corruption_strength', 'cifar100_labels', 'emnist_split',
   'text_stride', 'task',

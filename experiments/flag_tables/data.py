@@ -40,6 +40,11 @@ DATA = (
     'Training examples of each client; 0: all examples.'),
   flag('integer', 'min_examples', 0,
     'Omits natural clients with fewer examples (training and test).'),
+  flag('string', 'client_rows', '',
+    'File of the examples of each client for --partition=rows: JSON, a list of row '
+    'numbers for each client or an object with such a list by name, or two lists, '
+    "train and test; FedML's or NIID-Bench's net_dataidx_map.txt; FL-bench's "
+    "partition.pkl; FedScale's .csv. Rows count from 0, training examples first."),
   flag('integer', 'partition_groups', 4,
     'Groups of clients, the true clusters, in the partitions '
     f'{", ".join(GROUPED)}. Group g of rotated is turned by g * 360 / groups degrees, '

@@ -97,6 +97,78 @@ def dealt_clients(
   )
 
 
+def listed_clients(
+  pool: Pool, partition: Partition, seed: int
+) -> tuple[FederatedData, FederatedData]:
+  """The training and the test split of clients whose rows are listed.
+
+  The partition is 'rows'. Where it does not say which rows are for testing, these are
+  the rows of the data set's own test split that are listed. If none is, its test
+  examples are dealt like the training examples of their class; without a test split,
+  each client's rows are split 80/20. Clients keep the order of their rows. Raises
+  `UserError` on a row that does not exist, or a client that cannot be split.
+  """
+  names, train, test = partition.listed
+  count, own = len(pool.y), 0 if pool.test_y is None else len(pool.test_y)
+  most = max(int(rows.max(initial=0)) for rows in [*train, *(test or [])])
+  if most >= count + own:
+    raise UserError(
+      f'`client_rows` has row {most}; there are {count + own}, counted from 0.'
+    )
+  if test is None and own and most >= count:
+    train, test = [r[r < count] for r in train], [r[r >= count] for r in train]
+  elif test is None and own:
+    test = [rows + count for rows in _like_training(pool, train, seed)]
+  elif test is None:
+    if single := [i for i, rows in enumerate(train) if len(rows) < 2]:
+      raise UserError(
+        f'`client_rows`: client {single[0]} has 1 row, which cannot be split into '
+        'training and test; leave it out, or list train and test.'
+      )
+    divide = prng_streams.host_rng(seed, prng_streams.SPLIT)
+    pairs = [rows_of.split(divide, np.arange(len(rows))) for rows in train]
+    test = [rows[np.sort(b)] for rows, (_, b) in zip(train, pairs, strict=True)]
+    train = [rows[np.sort(a)] for rows, (a, _) in zip(train, pairs, strict=True)]
+  short = [i for i, rows in enumerate(train) if not len(rows)]
+  if short or not sum(map(len, test)):
+    raise UserError(
+      f'`client_rows` leaves client {short[0]} without training rows.'
+      if short
+      else '`client_rows` has no test rows.'
+    )
+  width = len(str(len(train) - 1))
+  numbered = [f'client{i:0{width}d}' for i in range(len(train))]
+  info = ClientInfo(
+    np.array(names or numbered), None, pool.cluster_names, pool.class_names
+  )
+  return _listed(pool, train, info), _listed(pool, test, info)
+
+
+def _like_training(pool: Pool, train: Rows, seed: int) -> Rows:
+  """Rows of the test split, each class dealt as the clients have it for training."""
+  assert pool.test_y is not None
+  labels, tested = pool.y, pool.test_y
+  if labels.ndim > 1:  # Of a regression or sequences: one class.
+    labels, tested = (np.zeros(len(y), np.int32) for y in (labels, tested))
+  counts = np.stack(
+    [np.bincount(labels[rows], minlength=pool.num_classes) for rows in train], axis=1
+  )
+  shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+  rng = prng_streams.host_rng(seed, prng_streams.PARTITION)
+  return rows_of.by_shares(rng, tested, shares, 0)
+
+
+def _listed(pool: Pool, rows: Rows, info: ClientInfo) -> FederatedData:
+  """One split from rows that count on from the training to the test examples."""
+  count, flat = len(pool.y), np.concatenate(rows)
+  if pool.test_x is None or pool.test_y is None or flat.max() < count:
+    return _assemble(pool, pool.x, pool.y, rows, info)
+  if flat.min() >= count:
+    return _assemble(pool, pool.test_x, pool.test_y, [r - count for r in rows], info)
+  x = np.concatenate([read(pool.x), read(pool.test_x)])
+  return _assemble(pool, x, np.concatenate([pool.y, pool.test_y]), rows, info)
+
+
 def with_test(train: int) -> int:
   """Examples of which an 80/20 split leaves `train` for training; 0 for 0."""
   return max(train + 1, round(train / 0.8)) if train else 0

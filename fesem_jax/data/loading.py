@@ -141,6 +141,8 @@ def load_phases(
   check_fits(wanted, pool, name)
   if wanted.name == 'natural':
     return [Phase(1, *deal.natural_clients(pool, wanted, seed))]
+  if wanted.name == 'rows':
+    return [Phase(1, *deal.listed_clients(pool, wanted, seed))]
   return [
     Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
     for first_round, groups in wanted.groups_over_rounds(seed)

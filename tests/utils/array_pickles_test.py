@@ -91,6 +91,6 @@ def test_damaged_pickles_are_named(tmp_path):
     path.write_bytes(each)
     with contextlib.suppress(UserError):
       array_pickles.read_pickle(path)
+  path.write_bytes(raw[:40])
   with pytest.raises(UserError, match=r'a\.pkl is damaged'):
-    path.write_bytes(raw[:40])
     array_pickles.read_pickle(path)

@@ -28,7 +28,7 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
     raise UserError(
       f'`min_examples` chooses natural clients; it does not apply to {wanted}.'
     )
-  if partition.name == 'natural':
+  if partition.name in ('natural', 'rows'):
     return
   by_label = [part for part in partition.parts if part in BY_LABEL]
   if by_label and pool.task != CLASSIFICATION.name:
