@@ -16,6 +16,7 @@ DATA = (
   flag('string', 'dataset', 'digits',
     f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
     'layout; npz:FILE for arrays x, y and optionally client, split and cluster; '
+    'pfllib:FOLDER and flbench:FOLDER for what PFLlib and FL-bench generate; '
     'MODULE:FUNCTION for data of your own, a function that returns such arrays.'),
   flag('string', 'dataset_options', '',
     'NAME=VALUE,...: keyword-only arguments of --dataset=MODULE:FUNCTION.'),

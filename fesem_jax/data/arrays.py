@@ -39,9 +39,20 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   objects (which are never unpickled), or its arrays do not fit.
   """
   with reading(path):
+    if path.is_dir():
+      raise UserError(
+        f"{path} is a folder; `npz:` names a file. PFLlib's folder is `name=pfllib:"
+        f"{path}`, FL-bench's `name=flbench:{path}`."
+      )
     if not path.is_file():
       raise UserError(f'{path} does not exist.')
-    arrays = read_npz(path)
+    try:
+      arrays = read_npz(path)
+    except UserError as e:
+      if path.parent.name in ('train', 'test') and path.stem.isdecimal():
+        folder = path.parent.parent
+        raise UserError(f"{e} PFLlib's folder is `name=pfllib:{folder}`.") from e
+      raise
     return from_arrays(path, arrays, task)
 
 

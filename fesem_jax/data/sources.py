@@ -8,6 +8,7 @@ import numpy as np
 
 from fesem_jax.data import (
   arrays,
+  benchmark_folders,
   celeba,
   cifar,
   diabetes,
@@ -253,6 +254,8 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
 PREFIXES: Mapping[str, Callable[[pathlib.Path, str], Pool]] = {
   'leaf': leaf.load_folder,
   'npz': arrays.load,
+  'pfllib': benchmark_folders.load_pfllib,
+  'flbench': benchmark_folders.load_fl_bench,
 }
 
 # Far beyond any use; features of much larger ones are not finite.
@@ -296,8 +299,8 @@ def check(
     known = tuple(s.name for s in DATASETS[name])
   else:
     raise UserError(
-      f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER or '
-      'npz:FILE.'
+      f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER, '
+      'npz:FILE, pfllib:FOLDER or flbench:FOLDER.'
     )
   if source and source not in known:
     choices = f'one of {", ".join(known)}' if known else 'none'
