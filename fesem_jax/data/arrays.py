@@ -112,7 +112,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
     if len(bad):
       raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
-  names = client = clusters = None
+  names = client = clusters = first = None
   if 'client' in arrays:
     names, first, client = np.unique(
       arrays['client'].astype(str), return_index=True, return_inverse=True
@@ -123,6 +123,9 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
       cluster = cluster.astype(str)
     if cluster.dtype.kind != 'U':  # Names stay; numbers go from 0 in their order.
       cluster = np.unique(cluster, return_inverse=True)[1]
+    assert first is not None
+    assert client is not None
+    assert names is not None
     clusters = cluster[first]
     bad = np.flatnonzero(clusters[client] != cluster)
     if len(bad):

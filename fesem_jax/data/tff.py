@@ -111,8 +111,8 @@ _Client = tuple[Any, np.ndarray, np.ndarray, int | None]
 
 
 def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[_Client]:
-  for name, arrays in hdf5_clients(path, 'pixels', 'label'):
-    yield name, *arrays, None
+  for name, (pixels, labels) in hdf5_clients(path, 'pixels', 'label'):
+    yield name, pixels, labels, None
 
 
 def hdf5_clients(

@@ -4,7 +4,7 @@ import io
 import pathlib
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,7 +18,7 @@ class _Dtype:
 
   def __init__(self, code: Any, *_: Any):
     self._code = code.decode() if isinstance(code, bytes) else code
-    self._order = '='
+    self._order: Any = '='
 
   def __setstate__(self, state: tuple[Any, ...]) -> None:
     order = state[1]
@@ -60,22 +60,20 @@ def _from_buffer(content: Any, dtype: _Dtype, shape: Any, order: str) -> _Array:
 
 
 # What may be called, by its name in pickles, and what is called in its place.
-_ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
+_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
   ('numpy', 'ndarray'): _Array,
   ('numpy', 'dtype'): _Dtype,
   ('_codecs', 'encode'): lambda text, encoding='latin1': str.encode(text, 'latin1'),
   ('collections', 'OrderedDict'): OrderedDict,
   ('__builtin__', 'bytes'): lambda: b'',
   ('builtins', 'bytes'): lambda: b'',
-} | {
-  (f'numpy.{core}.{module}', name): call
-  for core in ('core', '_core')
-  for module, name, call in (
-    ('multiarray', '_reconstruct', lambda *_: _Array()),
-    ('multiarray', 'scalar', lambda dtype, raw: _filled(raw, dtype, ()).item()),
-    ('numeric', '_frombuffer', _from_buffer),
-  )
 }
+for _core in ('numpy.core', 'numpy._core'):
+  _ALLOWED[f'{_core}.multiarray', '_reconstruct'] = lambda *_: _Array()
+  _ALLOWED[f'{_core}.multiarray', 'scalar'] = lambda dtype, raw: (
+    _filled(raw, dtype, ()).item()
+  )
+  _ALLOWED[f'{_core}.numeric', '_frombuffer'] = _from_buffer
 
 
 # Python's own, as the one in C allocates as much memory as a damaged memo asks for.
