@@ -10,7 +10,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import deal, sources
+from fesem_jax.data import deal, source_checks, sources
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.partitions.fitting import check_fits
@@ -120,7 +120,7 @@ def load_phases(
   check_at_least(0, seed=seed)
   own = arrays is not None
   groups = wanted.partition_groups
-  sources.check(name, source, chosen, wanted.count, groups, own)
+  source_checks.check(name, source, chosen, wanted.count, groups, own)
   folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
   request = sources.Request(
     folder,

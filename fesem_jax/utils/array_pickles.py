@@ -70,9 +70,9 @@ _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
 }
 for _core in ('numpy.core', 'numpy._core'):
   _ALLOWED[f'{_core}.multiarray', '_reconstruct'] = lambda *_: _Array()
-  _ALLOWED[f'{_core}.multiarray', 'scalar'] = lambda dtype, raw: (
-    _filled(raw, dtype, ()).item()
-  )
+  _ALLOWED[f'{_core}.multiarray', 'scalar'] = lambda dtype, raw: _filled(
+    raw, dtype, ()
+  ).item()
   _ALLOWED[f'{_core}.numeric', '_frombuffer'] = _from_buffer
 
 
