@@ -147,7 +147,7 @@ def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> Non
       title,
       train.info.clusters,
       train.info.cluster_names,
-      class_names(name, counts.shape[1]),
+      class_names(name, counts.shape[1], train.info.class_names),
     )
   for what, figure in figures.items():
     print(f'{plots.save(figure, folder / what)[0]} (and .svg)')

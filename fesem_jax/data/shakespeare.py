@@ -52,6 +52,11 @@ def windows(text: np.ndarray, stride: int) -> Examples:
   return np.ascontiguousarray(spans[:, :LENGTH]), spans[:, LENGTH].astype(np.int32)
 
 
+def joined(speeches: list[str]) -> np.ndarray:
+  """[N] tokens of all speeches, with one space for line breaks, as LEAF does."""
+  return tokens(re.sub('  +', ' ', ' '.join(speeches).replace('\n', ' ')))
+
+
 def load_leaf(folder: pathlib.Path) -> Pool:
   """LEAF's JSON: a client per role of a play.
 
@@ -65,7 +70,7 @@ def load_leaf(folder: pathlib.Path) -> Pool:
 
   paths = [*train, *(test or [])]
   pool = cached_pool(folder, 'shakespeare 1', len(VOCABULARY), 1.0, read, paths)
-  _check_vocabulary(pool, folder)
+  check_vocabulary(pool, folder)
   return pool
 
 
@@ -110,7 +115,7 @@ def load_text(path: pathlib.Path, stride: int) -> Pool:
     speeches.setdefault(named[1].strip(), []).append(block[named.end() :])
   train, test = {}, {}
   for name, said in speeches.items():
-    whole = tokens(re.sub('  +', ' ', ' '.join(said).replace('\n', ' ')))
+    whole = joined(said)
     cut = round(_TRAIN_SHARE * len(whole))
     parts = windows(whole[:cut], stride), windows(whole[cut:], stride)
     if all(len(y) for _, y in parts):
@@ -120,11 +125,11 @@ def load_text(path: pathlib.Path, stride: int) -> Pool:
       f'{path}: no speaker has enough text for {LENGTH + 1} characters of both splits.'
     )
   pool = from_clients(train, test, where=path, num_classes=len(VOCABULARY), scale=1.0)
-  _check_vocabulary(pool, path)
+  check_vocabulary(pool, path)
   return pool
 
 
-def _check_vocabulary(pool: Pool, where: object) -> None:
+def check_vocabulary(pool: Pool, where: object) -> None:
   """Says once if characters are outside the vocabulary; raises `UserError` if many.
 
   Models see them as one and the same character, which is easy to predict.

@@ -82,8 +82,8 @@ def draw(
   The training split is as `simulate` arranged it; `key` decides the order of examples
   and the choice of clients. Returns arrays by name: `names` [M], `truth` [M] or [0],
   `assignment` [M] or [0], `sampled` [S] positions, `coordinates` [S, <=50], `variance`
-  [<=50], the share of each component, and `truth_names` [G] if the true clusters are
-  numbers with names.
+  [<=50], the share of each component, and, if they have names, `truth_names` [G] of
+  the true clusters that are numbers and `class_names` [L].
   """
   names = train.info.names
   local = algorithm.local._replace(dropout_rate=0.0)
@@ -144,6 +144,8 @@ def draw(
   }
   if train.info.cluster_names is not None:
     out['truth_names'] = np.array(train.info.cluster_names)
+  if train.info.class_names is not None:
+    out['class_names'] = np.array(train.info.class_names)
   if clusters is not None:
     out['assignment'] = np.asarray(clusters)[: len(names)]
   return out

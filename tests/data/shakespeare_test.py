@@ -171,7 +171,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 def test_a_stride_is_for_text(tmp_path):
   leaf_file(tmp_path / 'leaf_shakespeare', {'someone': windows_of(_WORDS * 2)})
-  with pytest.raises(UserError, match='`text_stride=3` is for `source=text`'):
+  with pytest.raises(UserError, match='`text_stride=3` is for other sources'):
     data.load('shakespeare', data_dir=tmp_path, text_stride=3)
   with pytest.raises(UserError, match=r'`text_stride` does not apply to .*digits'):
     data.load('digits', text_stride=3)

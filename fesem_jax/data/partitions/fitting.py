@@ -29,7 +29,7 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
     raise UserError(
       f'`min_examples` chooses natural clients; it does not apply to {wanted}.'
     )
-  if partition.name == 'natural':
+  if partition.name in ('natural', 'rows'):
     return
   by_label = [part for part in partition.parts if part in BY_LABEL]
   if by_label and pool.task != CLASSIFICATION.name:
@@ -41,10 +41,10 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
   if partition.grouping:
     check_groups(partition.count, partition.num_groups)
   few = partition.dealing in ('labels', 'power_law')
-  if few and partition.labels_per_client > pool.num_classes:
+  if few and partition.labels_per_client > len(occur := np.unique(pool.y)):
     raise UserError(
       f'`labels_per_client={partition.labels_per_client}` is more than the '
-      f'{pool.num_classes} labels of {named}; lower it.'
+      f'{len(occur)} labels of the training examples of {named}; lower it.'
     )
   # Groups that each hold all examples have as many copies of them.
   copied = partition.grouping and not partition.disjoint_groups
