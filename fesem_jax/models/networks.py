@@ -164,8 +164,10 @@ def from_flax(
     x = jax.random.normal(jax.random.key(1), (3, *example_shape))
 
     def first(x: jax.Array) -> jax.Array:
-      logits = model.apply(params, x)[0]
-      return logits.ravel() @ jnp.cos(jnp.arange(logits.size))
+      outputs = [model.apply(params, x)[0]]
+      if model.apply_train is not None:
+        outputs.append(model.apply_train(params, x, jax.random.key(2))[0])
+      return sum(out.ravel() @ jnp.cos(jnp.arange(out.size)) for out in outputs)
 
     # How the first example's logits change with the other examples of the batch.
     others = jax.grad(first)(x)[1:]

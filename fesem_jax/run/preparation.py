@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from absl import logging
 
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import draw_cohort, held_here
-from fesem_jax.core import prng_streams
+from fesem_jax.core import local_optimizers, prng_streams
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -148,6 +149,10 @@ def prepare(
   opened.callback(out.close)
   sharded = data.placement == 'sharded'
   notes = [placement.note(local.mesh, data.train, data.test)] if sharded else []
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  for note in local_optimizers.notes(local.optimizer, params):
+    logging.warning('Note: %s', note)
+    notes.append(note)
   run = Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, out, step_and_evaluation, traced.out_info[1], state, done,
