@@ -165,7 +165,7 @@ def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
       return modes
     once = not modes.train or same_function(
       lambda v, x: module.apply(v, x, **modes.evaluate),
-      lambda v, x: module.apply(v, x, **modes.train),
+      lambda v, x: module.apply(v, x, **(modes.train or {})),
       variables,
       x,
     )

@@ -164,10 +164,11 @@ def from_flax(
     x = jax.random.normal(jax.random.key(1), (3, *example_shape))
 
     def first(x: jax.Array) -> jax.Array:
-      outputs = [model.apply(params, x)[0]]
+      outputs = model.apply(params, x)[0].ravel()
       if model.apply_train is not None:
-        outputs.append(model.apply_train(params, x, jax.random.key(2))[0])
-      return sum(out.ravel() @ jnp.cos(jnp.arange(out.size)) for out in outputs)
+        trained = model.apply_train(params, x, jax.random.key(2))[0]
+        outputs = jnp.concatenate([outputs, trained.ravel()])
+      return outputs @ jnp.cos(jnp.arange(outputs.size))
 
     # How the first example's logits change with the other examples of the batch.
     others = jax.grad(first)(x)[1:]

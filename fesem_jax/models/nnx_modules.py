@@ -55,9 +55,10 @@ def as_nnx_model(
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   as_made = function(training_modes.of_one_function(modes, module.__call__).evaluate)
   module.train()
-  train: Callable[..., jax.Array] | None = function(modes.train or {})
+  train = function(modes.train or {})
   module.eval()
   evaluate = function(modes.evaluate)
+  other = True  # In training another function.
   params, key = jax.eval_shape(lambda key: (init(key), key), jax.random.key(0))
   if _draws(train, params, x, key):
     if _draws(evaluate, params, x, key):
@@ -65,16 +66,15 @@ def as_nnx_model(
   elif _has_dropout(module):  # It would have no effect, unsaid.
     raise training_modes.always_random(name)
   elif same_function(train, evaluate, params, x, key):
-    evaluate, train = as_made, None
+    evaluate, other = as_made, False
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
     return evaluate(params, x, jax.random.key(0))
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
-    assert train is not None
     return train(params, x, key)
 
-  return name, Model(init, apply, apply_train=apply_train if train else None)
+  return name, Model(init, apply, apply_train=apply_train if other else None)
 
 
 def _check_state(name: str, module: nnx.Module) -> None:

@@ -167,7 +167,7 @@ def _within_bound(
     raise UserError('`epochs` of an objective need a schedule of epochs, not of steps.')
   known = not isinstance(epochs, jax.core.Tracer)
   if not most and known and getattr(epochs, 'is_fully_addressable', True):
-    most = max(1, int(np.max(epochs, initial=0)))
+    most = max(1, int(np.asarray(epochs).max(initial=0)))
   if not most:
     return local._replace(shared_start='off'), objective
   objective = objective._replace(epochs=jnp.minimum(epochs, most), most_epochs=most)
