@@ -115,9 +115,9 @@ def test_what_a_run_uses_is_not_noted(given, parse):
   assert not unused.notes(*parse(*given), 12)
 
 
-def test_patience_without_clusters_is_refused_of_one_run():
+def test_patience_without_clusters_is_refused_of_one_run(tmp_path):
   flags = ('--dataset=digits', '--num_clients=8', '--model=logistic', '--rounds=1')
-  made = call('run', *flags, '--algorithm=fed_avg', '--patience=3')
+  made = call('run', *flags, '--algorithm=fed_avg', '--patience=3', cwd=tmp_path)
   assert made.returncode
   assert made.stderr.startswith('error: --patience=3 would never end the run: it waits')
 
