@@ -110,7 +110,8 @@ def run(
     clients_per_round=config['clients_per_round'],
     eval_every=config['eval_every'],
     finetune_epochs=config['finetune_epochs'],
-    patience=config['patience'],
+    # A note says so; it may be for other methods of a comparison.
+    patience=config['patience'] if unused.has_clusters(config) else 0,
     workdir=workdir,
     config=config,
     checkpoint_every=machine['checkpoint_every'],
@@ -268,6 +269,11 @@ def main(argv: list[str]) -> None:
   if not processes.is_first():
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
+  if config['patience'] and not unused.has_clusters(config):
+    raise UserError(
+      f'--patience={config["patience"]} would never end the run: it waits for clusters '
+      f'that settle, and {config["algorithm"]} has none; leave it out.'
+    )
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   before = metrics_file.saved_rounds(workdir)
   result = run(config, experiment_flags.machine(), workdir, say=_say)

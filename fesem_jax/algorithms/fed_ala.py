@@ -105,7 +105,9 @@ def fed_ala(
     starts = ClientModels(shared, own={'global': None} | own)
     objective = Objective(epochs=epochs, step=OwnStep(lambda params: (), take))
     reduction = Reduction(_weights_alone, keep=False, sent='nothing')
-    return train_cohort(once, starts, data, cohort, key, objective, reduction)
+    found = train_cohort(once, starts, data, cohort, key, objective, reduction)
+    # Its loop also passes over batches that are not sampled.
+    return found._replace(steps=jnp.where(found.steps > 0, epochs * sampled, 0))
 
   def fold(trained, starts, total, w):
     weights = trained.weights(weighting)

@@ -51,7 +51,7 @@ def fed_nova(
 
   def train(local, state, data, cohort, key, reduction):
     epochs = stragglers.epochs(local, data, cohort, key, straggler_fraction)
-    objective = Objective(epochs=epochs)
+    objective = Objective(epochs=epochs, most_epochs=local.schedule.epochs)
     return global_model.train(local, state, data, cohort, key, reduction, objective)
 
   def normalize(trained, starts, total, lengths):

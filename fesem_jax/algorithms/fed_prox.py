@@ -46,6 +46,7 @@ def fed_prox(
     objective = Objective(
       penalty=variable(prox_mu / 2) if prox_mu else None,
       epochs=stragglers.epochs(local, data, cohort, key, straggler_fraction),
+      most_epochs=local.schedule.epochs,
     )
     return global_model.train(local, state, data, cohort, key, reduction, objective)
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from fesem_jax.algorithms.common import global_model, own_models
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.local_optimizers import of_layer
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.models.contrast import LEARNS, LIKE, UNLIKE, contrasted
@@ -78,7 +79,7 @@ def moon(
       'gets the examples themselves; choose a model with a hidden layer.'
     )
   model = contrasted(local.model, features_before, moon_mu, moon_temperature)
-  of_three = local._replace(model=model)
+  of_three = local._replace(model=model, optimizer=of_layer(local.optimizer, LEARNS))
 
   def init(key, data):
     start = local.model.init(key)

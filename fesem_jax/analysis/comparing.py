@@ -22,7 +22,13 @@ from fesem_jax.results.records import Record
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_markdown
-from fesem_jax.utils.errors import Diverged, UserError, argument, check_choice
+from fesem_jax.utils.errors import (
+  Diverged,
+  NeverPatient,
+  UserError,
+  argument,
+  check_choice,
+)
 
 # Training and test split; or a function of the seed that gives them.
 Splits = tuple[FederatedData, FederatedData]
@@ -360,7 +366,11 @@ def _summary(
 ) -> Record | None:
   """The summary of a run; None if it diverged."""
   try:
-    made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
+    try:
+      made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
+    except NeverPatient:  # It is for other methods of the comparison.
+      options = options | {'patience': 0}
+      made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
   except Diverged as e:
     logging.warning('A run with seed %d diverged: %s', seed, e)
     return None

@@ -16,13 +16,29 @@ import jax
 
 from fesem_jax import tasks
 from fesem_jax.tasks import CLASSIFICATION, Loss, Task
+from fesem_jax.utils.errors import UserError
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
 HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
 
 
-class Model(NamedTuple):
+class _Functions(NamedTuple):
+  init: Callable[[jax.Array], Params]
+  apply: Callable[[Params, jax.Array], jax.Array]
+  loss: Loss = CLASSIFICATION.loss
+  metrics: tuple[tuple[str, Loss], ...] = ()
+  layers: tuple[str, ...] = ()
+  apply_with: Callable[..., jax.Array] | None = None
+  apply_train: Callable[[Params, jax.Array, jax.Array], jax.Array] | None = None
+  task: Task = CLASSIFICATION
+
+
+class Model(_Functions):
   """A model as pure functions.
+
+  `_replace(apply=...)` makes another function, which `layers` and `apply_with` of the
+  old one do not describe: they are dropped unless they are replaced too. A model with
+  `apply_train`, which trains in place of `apply`, needs a new one, or None.
 
   Attributes:
     init: key -> params.
@@ -48,14 +64,20 @@ class Model(NamedTuple):
     task: of the model, which must be the task of the data.
   """
 
-  init: Callable[[jax.Array], Params]
-  apply: Callable[[Params, jax.Array], jax.Array]
-  loss: Loss = CLASSIFICATION.loss
-  metrics: tuple[tuple[str, Loss], ...] = ()
-  layers: tuple[str, ...] = ()
-  apply_with: Callable[..., jax.Array] | None = None
-  apply_train: Callable[[Params, jax.Array, jax.Array], jax.Array] | None = None
-  task: Task = CLASSIFICATION
+  __slots__ = ()
+
+  def _replace(self, **changes: Any) -> 'Model':
+    if 'apply' in changes:
+      if self.apply_train is not None and 'apply_train' not in changes:
+        raise UserError(
+          'Local training uses `apply_train` of the model, which belongs to the '
+          '`apply` that is replaced; replace both, or give `apply_train=None` to train '
+          'with the new `apply`.'
+        )
+      changes = {'layers': (), 'apply_with': None} | changes
+    return super()._replace(**changes)
+
+  __replace__ = _replace
 
   @property
   def measured_as(self) -> Task:

@@ -24,7 +24,7 @@ from fesem_jax.evaluation.agreement import (
   adjusted_rand_index,
   normalized_mutual_information,
 )
-from fesem_jax.models.mixture import as_one_model
+from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.tasks import OWN_LOSS, Loss, Task
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.by_batches import evaluation_width
@@ -150,7 +150,8 @@ def evaluate_clients(
   model, used, layers = as_one_model(local.model, used)
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
-  tuning = local._replace(model=model, schedule=schedule)
+  optimizer = optimizer_of(local.optimizer, layers)
+  tuning = local._replace(model=model, schedule=schedule, optimizer=optimizer)
   if finetune_epochs == 0:
     tuning = tuning._replace(shared_start='off')
   together = shared_kernels.choose(tuning, used, train, test.num_clients, layers)

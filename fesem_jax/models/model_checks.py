@@ -6,6 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import errors
 
 from fesem_jax.core.types import Model, Params
@@ -169,9 +170,27 @@ def check_linen(
       raise training_modes.always_random(name)
     if modes.train and draws(variables, modes.train):
       return modes
+    once = not modes.train or same_function(
+      lambda v, x: module.apply(v, x, **modes.evaluate),
+      lambda v, x: module.apply(v, x, **(modes.train or {})),
+      variables,
+      x,
+    )
   if drops:  # Deterministic in training as well: it would have no effect, unsaid.
     raise training_modes.always_random(name)
+  if not once:  # Another function in training, although it draws nothing.
+    return modes
   return training_modes.of_one_function(modes, module.__call__)
+
+
+def same_function(
+  one: Callable[..., Any], other: Callable[..., Any], *args: Any
+) -> bool:
+  """Whether two functions compute the same, operation by operation."""
+  a, b = (jax.make_jaxpr(fn)(*args) for fn in (one, other))
+  return str(a) == str(b) and all(
+    x is y or np.array_equal(x, y) for x, y in zip(a.consts, b.consts, strict=True)
+  )
 
 
 def check_only_parameters(name: str, extra: set[str]) -> None:

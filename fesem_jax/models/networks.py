@@ -173,8 +173,11 @@ def from_flax(
     x = jax.random.normal(jax.random.key(1), (3, *example_shape))
 
     def first(x: jax.Array) -> jax.Array:
-      logits = model.apply(params, x)[0]
-      return logits.ravel() @ jnp.cos(jnp.arange(logits.size))
+      outputs = model.apply(params, x)[0].ravel()
+      if model.apply_train is not None:
+        trained = model.apply_train(params, x, jax.random.key(2))[0]
+        outputs = jnp.concatenate([outputs, trained.ravel()])
+      return outputs @ jnp.cos(jnp.arange(outputs.size))
 
     # How the first example's logits change with the other examples of the batch.
     others = jax.grad(first)(x)[1:]

@@ -17,7 +17,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.models.mixture import as_one_model
+from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.run.programs import Programs, run_once
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.objective import Objective
@@ -108,7 +108,8 @@ def draw(
 
     reduction = Reduction(describe, sums=(), keep=False)
     if algorithm.train is None:
-      of_models = local._replace(model=model)
+      optimizer = optimizer_of(local.optimizer, layers)
+      of_models = local._replace(model=model, optimizer=optimizer)
       starts = used.of(cohort)
       objective = Objective(layers=layers)
       trained = train_cohort(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import batching, client_map, prng_streams
@@ -82,13 +83,15 @@ def train_cohort(
     `Trained`, split over the mesh.
 
   Raises:
-    UserError: if `starts` are those of other clients than the cohort's.
+    UserError: if `starts` are those of other clients than the cohort's, or `epochs` of
+      the objective come with a schedule of steps.
     AssertionError: if another argument does not have one row for each of the S clients.
   """
+  local, objective = _within_bound(local, objective)
   noted = _CALLS.get()
   if noted is not None:
     noted.append(Call(local, starts, cohort, key, objective))
-  penalty, anchor, correction, epochs, _, factors, _ = objective
+  penalty, anchor, correction, epochs, _, factors, *_ = objective
   count = cohort.ids.shape[0]
   for x in jax.tree.leaves(starts[1:]):
     if x.shape[:1] != (count,):
@@ -147,3 +150,25 @@ def train_cohort(
     replaces=chosen.in_place or chosen.replaces_correction,
   )
   return trained._replace(ids=cohort.ids, params=params, sums=sums)
+
+
+def _within_bound(
+  local: LocalTraining, objective: Objective
+) -> tuple[LocalTraining, Objective]:
+  """Settings that have room for all epochs of an objective, and it with their bound.
+
+  What is sized by the schedule (rows of a shared start, steps of a replay) would be too
+  small for more epochs than the schedule's.
+  """
+  epochs, most = objective.epochs, objective.most_epochs
+  if epochs is None:
+    return local, objective
+  if local.schedule.steps:
+    raise UserError('`epochs` of an objective need a schedule of epochs, not of steps.')
+  known = not isinstance(epochs, jax.core.Tracer)
+  if not most and known and getattr(epochs, 'is_fully_addressable', True):
+    most = max(1, int(np.asarray(epochs).max(initial=0)))
+  if not most:
+    return local._replace(shared_start='off'), objective
+  objective = objective._replace(epochs=jnp.minimum(epochs, most), most_epochs=most)
+  return local._replace(schedule=local.schedule._replace(epochs=most)), objective

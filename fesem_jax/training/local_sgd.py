@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, tree
+from fesem_jax.core import batching, local_optimizers, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
@@ -100,7 +100,9 @@ def _together(grads: Any) -> Any:
   leaves, form = jax.tree.flatten(grads)
   large = [g.size > dense_layers.SMALL for g in leaves]
   # An element by its index: `ravel` would copy the whole gradient on a TPU.
-  tie = sum(0 * g[(0,) * g.ndim] for g, wait in zip(leaves, large, strict=True) if wait)
+  zeros = (0 * g[(0,) * g.ndim] for g, wait in zip(leaves, large, strict=True) if wait)
+  # One that is not finite must not spoil the other layers: optimizers may mend it.
+  tie = sum(jnp.where(jnp.isnan(zero), 0.0, zero) for zero in zeros)
   leaves = [g + tie if wait else g for g, wait in zip(leaves, large, strict=True)]
   return jax.tree.unflatten(form, leaves)
 
@@ -224,9 +226,12 @@ def train_chunk(
     params, opt_state, changes = learner
     return _Loop(params, opt_state, changes, orders, loss, visited)
 
+  def remembered(params: Params, key: jax.Array) -> Any:
+    return local_optimizers.with_keys((own or local.optimizer).init(params), key)
+
   first = _Loop(
     params=learning(starts),
-    opt_state=each((own or local.optimizer).init)(learning(starts)),
+    opt_state=each(remembered)(learning(starts), keys),
     changes=shared.no_changes(None if one else ids.shape[0]),
     orders=in_order,
     loss=jnp.zeros(ids.shape),

@@ -44,7 +44,11 @@ class Objective(NamedTuple):
       than 0.
     anchor: the cohort's S models that the penalty pulls to; None is where they start.
     correction: see `Correction`; None adds nothing.
-    epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
+    epochs: [S] int32 local epochs in place of the schedule's, for stragglers. It needs
+      a schedule of epochs, not of steps.
+    most_epochs: upper bound of `epochs`, to which greater ones are cut. 0 takes the
+      greatest of `epochs`; where these are computed within a compiled round, which does
+      not know it, clients then use no shared start and cannot be replayed.
     layers: names of the layers that learn; None is all of them.
     factors: [S, N_max] float32 of the examples' losses, in the order of each client's
       rows; the mean is over the number of examples, whatever their factors. None is 1,
@@ -60,3 +64,4 @@ class Objective(NamedTuple):
   layers: Sequence[str] | None = None
   factors: jax.Array | None = None
   step: OwnStep | None = None
+  most_epochs: int = 0

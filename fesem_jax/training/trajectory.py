@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.cohorts.sampling import client_keys
-from fesem_jax.core import batching, tree
+from fesem_jax.core import batching, local_optimizers, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort, Params
@@ -15,6 +15,7 @@ from fesem_jax.training.cohort import Call, train_cohort
 from fesem_jax.training.local_sgd import Fixed, Learner, local_step
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.shared_start import NONE
+from fesem_jax.utils.errors import UserError
 
 
 class Task(NamedTuple):
@@ -87,6 +88,11 @@ def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> Steps:
   all.
   """
   local, layers = call.local, call.objective.layers
+  if call.objective.epochs is not None and not call.objective.most_epochs:
+    raise UserError(
+      'The method computes `epochs` of its `Objective` within the round; give the '
+      'objective `most_epochs`, their upper bound, to replay a client.'
+    )
   ids, alone = jnp.zeros(width, jnp.int32), width == 1
   keys = client_keys(task.key, data, ids)
   sizes = data.sizes(ids[:1])
@@ -149,7 +155,11 @@ def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> Steps:
     return (learner, orders), (*figures, finite)
 
   copies = learning(start) if alone else tree.repeat(learning(start), width)
-  first = Learner(copies, each(local.optimizer.init)(copies), ())
+
+  def remembered(params: Params, key: jax.Array) -> Any:
+    return local_optimizers.with_keys(local.optimizer.init(params), key)
+
+  first = Learner(copies, each(remembered)(copies, keys), ())
   most = batching.most_steps(local.schedule, data.max_examples)
   (learner, _), (losses, gradients, distances, finite) = jax.lax.scan(
     body, (first, orders), jnp.arange(most, dtype=jnp.int32)

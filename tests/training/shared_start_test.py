@@ -4,6 +4,7 @@ That local training matches the float64 reference both ways is in local_test, an
 every method's rounds do, for random federations, in properties_test.
 """
 
+import functools
 from typing import NamedTuple
 
 import chex
@@ -23,6 +24,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks.classification import cross_entropy
 from fesem_jax.training import kernel_change, shared_kernels, shared_start
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.objective import Objective
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
@@ -466,3 +468,57 @@ def test_each_step_of_one_kernel_fills_a_row_of_one_of_its_blocks(count):
   blocks = last.changes[0].blocks
   filled = sorted(float(x) for block in blocks for x in block.inputs.ravel())
   assert filled == [0] * (6 - count) + list(range(1, count + 1))
+
+
+@pytest.mark.parametrize('chunk', [1, 4])
+@pytest.mark.parametrize('most_epochs', [0, 3])
+def test_more_epochs_than_the_schedule_has_end_alike(chunk, most_epochs):
+  data, local = helpers.federation(SIZES), on(chunk=chunk)
+  starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+  epochs = np.array([3, 1, 2, 3, 1, 3, 2, 1], np.int32)[: len(SIZES)]
+
+  @functools.partial(jax.jit, static_argnums=(0, 1))
+  def run(known, mode, epochs):
+    epochs = np.asarray(known) if known else epochs
+    objective = Objective(epochs=epochs, most_epochs=most_epochs)
+    settings, cohort = local._replace(shared_start=mode), helpers.everyone(data)
+    return train_cohort(settings, starts, data, cohort, jax.random.key(3), objective)
+
+  want = run(tuple(epochs), 'off', epochs)
+  assert want.steps[0] == 3 * -(-SIZES[0] // local.schedule.batch_size)
+  for known in (tuple(epochs), ()):  # Also where a compiled round computes them.
+    got = run(known, 'on', epochs)
+    chex.assert_trees_all_close(got.params, want.params, rtol=1e-4, atol=1e-6)
+    chex.assert_trees_all_close(got.loss, want.loss, rtol=1e-4)
+    assert got.finite.all()
+
+
+def test_epochs_above_their_bound_are_cut_and_none_go_with_steps():
+  data, local = helpers.federation(SIZES), on()
+  starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+
+  def steps(local, **objective):
+    objective = Objective(**objective)
+    cohort, key = helpers.everyone(data), jax.random.key(3)
+    return train_cohort(local, starts, data, cohort, key, objective).steps
+
+  many = np.full(len(SIZES), 9, np.int32)
+  twice = steps(local, epochs=np.full(len(SIZES), 2, np.int32))
+  np.testing.assert_array_equal(steps(local, epochs=many, most_epochs=2), twice)
+  with pytest.raises(UserError, match='`epochs` of an objective need a schedule of'):
+    steps(on(steps=3), epochs=many)
+
+
+def test_another_function_of_the_same_parameters_is_the_one_that_trains():
+  data, local = helpers.federation(SIZES), on()
+  blind = local.model._replace(apply=lambda p, x: local.model.apply(p, 0.0 * x))
+  assert (blind.apply_with, blind.layers) == (None, ())
+  got = trained(local._replace(model=blind), data)
+  want = trained(local._replace(model=blind, shared_start='off'), data)
+  chex.assert_trees_all_equal(got, want)
+  # A kernel whose inputs are all zero stays.
+  start = local.model.init(jax.random.key(0))
+  (first, *_) = paths(local, data)
+  np.testing.assert_array_equal(
+    got.params[first[0]]['kernel'], [start[first[0]]['kernel']] * len(SIZES)
+  )

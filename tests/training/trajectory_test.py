@@ -14,6 +14,7 @@ from fesem_jax.training.cohort import Call, calls_noted, train_cohort
 from fesem_jax.training.objective import Correction, Objective
 from fesem_jax.training.reduction import mean_of_models
 from fesem_jax.training.trajectory import steps_of, task_of
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import unflatten
 
@@ -111,6 +112,27 @@ def test_penalty_anchor_and_epochs_are_those_of_the_client():
   check(steps, spelled_out(local, lambda t, w, first: 0.8 * (w - to), epochs=1))
   np.testing.assert_allclose(task.penalty, [0.4])
   np.testing.assert_allclose(vector(task.anchor), to, rtol=1e-6)
+
+
+def test_epochs_beyond_the_schedule_are_all_followed():
+  local = helpers.local(epochs=1, chunk=3)
+  steps, _ = followed(local, 1, epochs=jnp.array([1, 1, 3, 2]))
+  check(steps, spelled_out(local, lambda *_: 0.0, epochs=3))
+
+
+def test_epochs_that_a_round_computes_need_a_bound():
+  local, data = helpers.local(), helpers.federation(SIZES)
+
+  @jax.jit
+  def again(epochs):
+    with calls_noted() as calls:
+      everyone, start = helpers.everyone(data), ClientModels(models(1))
+      train_cohort(local, start, data, everyone, KEY, Objective(epochs=epochs), NOTHING)
+    task = task_of(calls[0], data, jnp.array([PLACE]), whole=False)
+    return steps_of(calls[0], task, data, 1)
+
+  with pytest.raises(UserError, match='give the objective `most_epochs`'):
+    again(jnp.array([1, 1, 3, 2]))
 
 
 def test_one_penalty_pulls_all_clients_to_their_own_starts():
