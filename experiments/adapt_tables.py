@@ -31,13 +31,14 @@ def over_runs(rows: list[Row]) -> list[Row]:
   """Mean and deviation over runs, for each number of examples and rule.
 
   Figures go by the names of `_headings`, shares and accuracies in percent, None where
-  no run has them; the counts of clients are sums over runs.
+  no run has them; the counts of clients are sums over 'runs', so many.
   """
   table = []
   for number, rule in dict.fromkeys((r['num_examples'], r['rule']) for r in rows):
     runs = [r for r in rows if (r['num_examples'], r['rule']) == (number, rule)]
     task = tasks.of_scores(runs[0]['joined'])
     out: Row = {'num_examples': number, 'rule': rule, 'task': task.name}
+    out['runs'] = len(runs)
     for kind in ('joined', 'finetuned'):
       for name in (f'{over}_{task.primary.name}' for over in ('micro', 'macro')):
         values = [r[kind][name] for r in runs]
@@ -64,7 +65,9 @@ def _cell(row: Row, key: str, join: str) -> str:
 
 def _notes(table: list[Row]) -> list[str]:
   """What a reader should know of a table."""
-  said = []
+  said, runs = [], max(row['runs'] for row in table)
+  if runs > 1:
+    said.append(f'Metrics are mean and sample standard deviation over {runs} runs.')
   for row in table:
     number, clients = row['num_examples'], row['clients']
     if fewer := row['with_fewer']:

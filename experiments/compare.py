@@ -17,6 +17,7 @@ runs only what is missing.
 """
 
 import pathlib
+import shutil
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,7 @@ from absl import flags
 
 from fesem_jax import algorithms, data
 from fesem_jax.analysis import tables
-from fesem_jax.analysis.comparing import Comparison, run_each
+from fesem_jax.analysis.comparing import Comparison, run_each, unlisted
 from fesem_jax.analysis.tuning import Choice
 from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
@@ -103,6 +104,25 @@ def check_groups(by_label: tune.ByLabel) -> None:
       data.phases_with_true_groups(phases)
 
 
+def check_redo(by_label: tune.ByLabel) -> None:
+  """Raises `UserError` if --redo names none of the methods."""
+  known = {name for la, [c, *_] in by_label.items() for name in (la, c['algorithm'])}
+  for name in flags.FLAGS.redo:
+    if name not in known:
+      raise UserError(
+        f'--redo={name} is none of the methods of the table: {", ".join(by_label)}.'
+      )
+
+
+def remove_redone(by_label: tune.ByLabel, workdir: pathlib.Path) -> None:
+  """Deletes the runs of the methods that --redo names, also those that tuned them."""
+  for label, [config, *_] in by_label.items():
+    if {label, config['algorithm']} & set(flags.FLAGS.redo):
+      for folder in (workdir, workdir / 'tune'):
+        if (found := folder / methods.folder_of(label)).is_dir():
+          shutil.rmtree(found)
+
+
 def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str | None:
   """Draws each finished run and, of each method's first seed, the convergence."""
   try:
@@ -144,9 +164,15 @@ def run_methods(
     tune.row(label, each[0], choices.get(label)) for label, each in by_label.items()
   ]
 
+  def folder_of(label: str, seed: int) -> pathlib.Path:
+    return workdir / methods.folder_of(label) / f'seed{seed}'
+
+  own = (folder_of(label, c['seed']) for label, each in by_label.items() for c in each)
+  others = unlisted(workdir, own)
+
   def run(label: str, config: dict[str, Any]) -> dict[str, Any] | None:
     seed = config['seed']
-    folder = workdir / methods.folder_of(label) / f'seed{seed}'
+    folder = folder_of(label, seed)
     summary = run_unless_diverged(config, folder, f'{label}, seed {seed}', programs)
     if summary is not None:
       folders[label].append(folder)
@@ -159,7 +185,7 @@ def run_methods(
   def compared(
     summaries: Summaries, refused: Mapping[str, UserError] = MappingProxyType({})
   ) -> Comparison:
-    return Comparison(summaries, rates, reference, dict(refused), which, oracle)
+    return Comparison(summaries, rates, reference, dict(refused), which, oracle, others)
 
   def after(summaries: Summaries) -> None:
     compared(summaries).write(workdir)
@@ -169,7 +195,7 @@ def run_methods(
 
 
 def define_methods(listed: list[str], num_seeds: int) -> None:
-  """Defines --algorithms and --num_seeds with these defaults, and --oracle."""
+  """Defines --algorithms and --num_seeds with these defaults, --oracle and --redo."""
   flags.DEFINE_list(
     'algorithms',
     listed,
@@ -181,6 +207,12 @@ def define_methods(listed: list[str], num_seeds: int) -> None:
     False,
     'Also run the oracle (FedAvg within the true groups of the clients), and compare '
     'every method with it.',
+  )
+  flags.DEFINE_list(
+    'redo',
+    [],
+    'Methods whose runs in --workdir are deleted and run again, e.g. after a change of '
+    'their code: named as in the table, or as NAME for all rows of NAME.',
   )
   flags.DEFINE_integer(
     'num_seeds',
@@ -200,6 +232,7 @@ def main(argv: list[str]) -> None:
     listed_methods(), f.num_seeds, experiment_flags.chosen_options()
   )
   paired.check_reference(f.reference, list(by_label))
+  check_redo(by_label)
   reported = range(f.seed, f.seed + f.num_seeds)
   watching.callbacks(experiment_flags.machine())  # Raises before the first run.
   own = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
@@ -208,6 +241,7 @@ def main(argv: list[str]) -> None:
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)
+    remove_redone(by_label, workdir)
     choices = tune.tuned(by_label, search, workdir) if search else {}
     by_label = tune.applied(by_label, choices)
     found, folders = run_methods(by_label, workdir, choices, f.reference)
@@ -216,8 +250,16 @@ def main(argv: list[str]) -> None:
     print(f'\n{tables.as_text(found.table)}')
     print('', *found.sections, sep='\n')
     print(f'Table: {workdir}/table.md, .csv, .tex, .json')
+    if old := [row['method'] for row in found.table if row['earlier_code']]:
+      print(
+        f'--redo={",".join(old)} runs what is marked by † again, with the new code.'
+      )
     no_figures = draw(folders, workdir)
-    print(no_figures or f'Figures: {workdir}/plots and, of each first seed, its plots/')
+    print(
+      no_figures
+      or f'Figures: {workdir}/plots and, in the folder of each first seed, plots/: of '
+      'one seed each, unlike the table.'
+    )
     print(pages.written(workdir, f.reference))
     found.check()
     tune.check(choices)

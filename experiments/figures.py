@@ -78,7 +78,7 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
   figure = plots.compared_partitions(
     panels,
     f'{dataset}: clients by partition',
-    class_names(dataset, counts.shape[1]),
+    class_names(dataset, counts.shape[1], info.class_names),
   )
   _tell(plots.save(figure, output))
 

@@ -27,13 +27,15 @@ _NOT_CONFIGURATION = (
 # A configuration names these only where they are not the default: those of runs before
 # there were such flags are then equal to those of today.
 _ONLY_WHERE_GIVEN = (
-  'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma', 'power_law_sigma',
+  'client_rows', 'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma',
+  'power_law_sigma',
   'noise_variance', 'label_swaps', 'rotations', 'rotation_sampling',
-  'image_corruptions', 'corruption_strength', 'cifar100_labels', 'text_stride', 'task',
+  'image_corruptions', 'corruption_strength', 'cifar100_labels', 'emnist_split',
+  'text_stride', 'task',
   'init_from', 'init_layers', 'train_layers', 'freeze_layers', 'momentum', 'nesterov',
   'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
   'local_lr_schedule', 'augment', 'ratings_by', 'device_profile', 'drift_rounds',
-  'drift_start',
+  'drift_start', 'hub_image_side',
 )  # fmt: skip
 
 # What a model of the user's own is called with.
@@ -122,7 +124,8 @@ def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
       values['arrays'] = arrays = plugins.load('dataset', name)(**options)
     if not isinstance(arrays, Mapping):
       raise UserError(
-        f'--dataset={name} must return a dict of arrays x, y and client; it returns '
+        f'--dataset={name} must return a dict of arrays such as x, y and client; it '
+        'returns '
         f'{type(arrays).__name__}.'
       )
     with plugins.running('dataset', name):

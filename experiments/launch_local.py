@@ -8,8 +8,8 @@ one process. Each process gets an equal share of the cores, and a CPU device for
 On an accelerator one process drives all chips of a machine, so that this is not needed.
 
 What the first process prints is shown as it is, of the others what they fail with.
-Ctrl-C lets them finish the round and save. When one ends early, the others are ended,
-and the same command continues from the last checkpoint.
+Ctrl-C, SIGTERM or SIGUSR1 lets them finish the round and save. When one ends early,
+the others are ended, and the same command continues from the last checkpoint.
 """
 
 import collections
@@ -22,14 +22,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from types import FrameType
 from typing import IO
 
 from absl import flags
 
 from fesem_jax.core import sharding
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.interrupts import handed_on
 
 from .start import LOST_OTHERS, start
 
@@ -39,7 +38,6 @@ _POLL_SECONDS = 0.05
 _LINES = 40  # Kept of what a process prints that is not the first.
 _INTERRUPTED = 130
 _SET_HERE = ('coordinator_address', 'process_id', 'num_processes')
-_HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Launched:
@@ -91,7 +89,7 @@ class Launched:
 def launch(num_processes: int, given: list[str]) -> int:
   """Runs the processes to their end, with flags of `fesem-run`.
 
-  Returns the exit code of the run: 0, 130 after Ctrl-C, or that of the process that
+  Returns the exit code of the run: 0, 130 after a signal, or that of the process that
   failed.
   """
   share = max(1, sharding.cores() // num_processes)
@@ -102,7 +100,12 @@ def launch(num_processes: int, given: list[str]) -> int:
   command += [f'--num_devices={share * num_processes}', *given]
   command += [f'--coordinator_address={address}', f'--num_processes={num_processes}']
   started: list[Launched] = []
-  with _signals_for(started) as received:
+
+  def send(number: int) -> None:
+    for process in started:
+      process.send(number)
+
+  with handed_on(send) as received:
     try:
       for i in range(num_processes):
         started.append(Launched(i, [*command, f'--process_id={i}'], environment))
@@ -111,10 +114,7 @@ def launch(num_processes: int, given: list[str]) -> int:
       for process in started:
         process.send(signal.SIGKILL)  # Nothing to those that have ended.
         process.finish()
-  for number in (signal.SIGTERM, signal.SIGHUP):
-    if number in received:
-      return 128 + number
-  if signal.SIGINT in received and first is not None:
+  if received and first is not None:
     return _INTERRUPTED
   return 0 if first is None else _report(first)
 
@@ -154,24 +154,6 @@ def _report(process: Launched) -> int:
 def _say(what: str) -> None:
   again = 'Run the same command again to continue from the last checkpoint.'
   print(f'error: {what} {again}', file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _signals_for(started: list[Launched]) -> Iterator[list[int]]:
-  """Hands signals on to the processes; yields what has come."""
-  received: list[int] = []
-
-  def hand_on(number: int, frame: FrameType | None) -> None:
-    received.append(number)
-    for process in started:
-      process.send(number)
-
-  before = {n: signal.signal(n, hand_on) for n in _HANDED_ON}
-  try:
-    yield received
-  finally:
-    for number, handler in before.items():
-      signal.signal(number, handler)
 
 
 def _free_port() -> int:

@@ -12,10 +12,14 @@ from fesem_jax.evaluation.paired import student_quantile
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 
-from .recipes import MEASURES, Cell
+from .recipes import Cell
 
 # What a cell's file holds; see `entry`.
 Entry = dict[str, Any]
+
+# Inside the interval of `half_interval`, and outside of it.
+VERDICTS = ('no difference detected at this precision', 'different')
+NO_VERDICT = ('published spread unknown', 'target not reached')
 
 # At most so many points of a curve.
 _POINTS = 60
@@ -101,25 +105,27 @@ def mean(values: Sequence[float | None]) -> float | None:
 def half_interval(cell: Cell, values: Sequence[float]) -> float | None:
   """Half of the 95 % interval of the difference to what is published.
 
-  Student's interval of the mean over our seeds, and the published deviation over the
-  published seeds, in squares; with one seed of ours, the published deviation stands for
-  it. None where neither is known.
+  Welch's interval of the difference of two means, ours and the published one. With one
+  seed of ours, Student's with the published deviation, which stands for ours. Half the
+  width of an "about" value is added. None unless both the published deviation and the
+  number of its seeds are known.
   """
-  count, published = len(values), (cell.deviation or 0) ** 2
-  if count > 1:
-    ours = float(np.std(values, ddof=1)) ** 2
-    deviation = math.sqrt(ours / count + published / cell.published_seeds)
-    return student_quantile(count) * deviation + cell.rounding
-  if not published:
-    return cell.rounding or None
-  return 2 * math.sqrt(published * (1 + 1 / cell.published_seeds)) + cell.rounding
+  if cell.deviation is None or cell.published_seeds < 2:
+    return None
+  n, m = len(values), cell.published_seeds
+  published = cell.deviation**2
+  ours = float(np.var(values, ddof=1)) if n > 1 else published
+  variance, freedom = ours / n + published / m, m - 1.0
+  if n > 1 and variance:
+    of_ours, of_theirs = (ours / n) ** 2 / (n - 1), (published / m) ** 2 / (m - 1)
+    freedom = variance**2 / (of_ours + of_theirs)
+  return student_quantile(freedom + 1) * math.sqrt(variance) + cell.rounding
 
 
 def verdict(cell: Cell, entry: Entry | None) -> str:
-  """What a cell shows, in a few words.
+  """What a cell shows, in a few words: 'not run', one of `VERDICTS` or of `NO_VERDICT`.
 
-  'within noise', 'different', 'one seed: no interval', 'not comparable', 'target not
-  reached', 'no published number' or 'not run'.
+  'no published number' is neither.
   """
   if entry is None:
     return 'not run'
@@ -130,10 +136,7 @@ def verdict(cell: Cell, entry: Entry | None) -> str:
     return 'not comparable'
   if found is None:
     return 'target not reached'
-  digits = MEASURES[cell.measure][0]
-  if round(found, digits) == round(cell.published, digits):
-    return 'within noise'
-  half = half_interval(cell, [v for v in entry['values'] if v is not None])
+  half = half_interval(cell, entry['values'])
   if half is None:
-    return 'one seed: no interval'
-  return 'within noise' if abs(found - cell.published) <= half else 'different'
+    return 'published spread unknown'
+  return VERDICTS[abs(found - cell.published) > half]

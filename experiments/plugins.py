@@ -110,16 +110,21 @@ def identity(
   found = {flag: _code(config[flag]) for flag in flags if is_own(config[flag])}
   if not found:
     return {}
-  old = metrics_file.read_config(workdir) or {}
-  there = old.get('own_code', found)
-  same = [flag for flag in found if old.get(flag) == config[flag]]
-  if names := [config[flag] for flag in same if there.get(flag) != found[flag]]:
+  if names := changed({**config, 'own_code': found}, workdir):
     say(
-      f'Warning: the file of {" and ".join(dict.fromkeys(names))} changed after the '
+      f'Warning: the file of {" and ".join(names)} changed after the '
       f'run in {workdir} had begun: its finished rounds are of the earlier code. '
       'Choose another folder, or delete this one, to run the new code from the start.'
     )
   return {'own_code': found}
+
+
+def changed(config: Mapping[str, Any], workdir: pathlib.Path) -> list[str]:
+  """Names of the user's own code that changed after the run in a workdir had begun."""
+  old, found = metrics_file.read_config(workdir) or {}, config.get('own_code', {})
+  there = old.get('own_code', found)
+  same = (flag for flag in found if old.get(flag) == config[flag])
+  return list(dict.fromkeys(config[f] for f in same if there.get(f) != found[f]))
 
 
 _digests: dict[tuple[Any, ...], str] = {}

@@ -16,8 +16,9 @@ import numpy as np
 from absl import flags
 
 from fesem_jax import data, tasks
+from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import arrays, label_skew
+from fesem_jax.data import arrays, examples_checks, label_skew
 from fesem_jax.data.class_names import class_names
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
@@ -50,9 +51,15 @@ def describe(train: FederatedData, test: FederatedData) -> str:
       f'targets: {y.shape[1]} an example, from {y.min():.4g} to {y.max():.4g}, mean '
       f'{y.mean():.4g}, standard deviation {y.std():.4g}'
     ]
+  features = feature_range.of_features(train.x, train.scale)
+  repeated = examples_checks.repeated(train, test)
   lines = [
     f'{train.num_clients:,} clients, {len(train.y):,} training and {len(test.y):,} '
     f'test examples of {shape} {train.x.dtype}, values times {train.scale:.6g}',
+    f'values that models see: {features.in_words()}; root mean square of a column '
+    f'{features.size.min():.3g} to {features.size.max():.3g}',
+    f'{repeated.in_words()}; {100 * repeated.inside:.3g} % of the training examples '
+    'occur several times',
     *classes[:1],
     f'examples of a client: {sizes.min()} to {sizes.max()}, median '
     f'{np.median(sizes):g}, mean {sizes.mean():.1f}, standard deviation '
@@ -140,7 +147,7 @@ def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> Non
       title,
       train.info.clusters,
       train.info.cluster_names,
-      class_names(name, counts.shape[1]),
+      class_names(name, counts.shape[1], train.info.class_names),
     )
   for what, figure in figures.items():
     print(f'{plots.save(figure, folder / what)[0]} (and .svg)')

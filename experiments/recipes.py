@@ -35,7 +35,7 @@ class Cell(NamedTuple):
   deviation: float | None = None  # standard deviation of that value over seeds
   # Half of the last published digit, or half the width of an "about" value.
   rounding: float = 0.0
-  published_seeds: int = 1  # number of seeds of the published mean
+  published_seeds: int = 1  # number of seeds of the published mean; 1 if unknown
   measure: str = 'deployed'  # one of `MEASURES`
   report: str = 'last'  # which evaluation, one of `REPORTS`
   # Learning rates, of which the best counts; empty: the rate of the flags.

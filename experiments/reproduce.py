@@ -10,10 +10,10 @@ A recipe, presets/papers/NAME.toml, has a cell for each figure of a table. Each 
 (and each learning rate, where the best of several counts) of a cell is one run of
 fesem-run in WORKDIR/PAPER/CELL, so the same command goes on where it stopped. A
 finished cell is an entry of the ledger, LEDGER/PAPER/CELL.json: commands, commit,
-versions, machine, seeds, values, curves and processor hours. --page writes the page
-with all entries, what is published and a verdict, and a picture of the curves of each
-paper. --budget leaves out cells that take more processor hours than are left. Data are
-found in FESEM_DATA_DIR, or in --data_dir.
+versions, machine, seeds, values, curves and processor hours. A cell with an entry is
+not run again. --page writes the page with all entries, what is published and a verdict,
+and, where curves of a paper changed, its picture. --budget leaves out cells that take
+more processor hours than are left. Data are found in FESEM_DATA_DIR, or in --data_dir.
 """
 
 import json
@@ -31,6 +31,7 @@ from absl import flags
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import provenance, text_tables
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.interrupts import Stopped, handed_on
 
 from . import ledger, recipes, reproduction_page
 from .recipes import Cell, Recipe
@@ -51,7 +52,7 @@ def run_flags(cell: Cell, rate: float | None, seed: int) -> list[str]:
 def carry_out(command: list[str], workdir: pathlib.Path) -> None:
   """Runs fesem-run in a process of its own, and adds its processor time to a file.
 
-  Raises `UserError` if it fails.
+  Raises `UserError` if it fails, and `Stopped` if it was interrupted.
   """
   more = [
     f'--workdir={workdir}',
@@ -60,14 +61,20 @@ def carry_out(command: list[str], workdir: pathlib.Path) -> None:
     '--quiet',
   ]
   before = _processor_seconds()
-  done = subprocess.run([sys.executable, '-m', _MODULE, *command, *more], check=False)
+  command = [sys.executable, '-m', _MODULE, *command, *more]
+  # In a session of its own, Ctrl-C comes to it from here alone, once.
+  process = subprocess.Popen(command, start_new_session=True)
+  with handed_on(process.send_signal) as received:
+    process.wait()
   spent = workdir.with_name(f'{workdir.name}.{_TIME}')
   if workdir.is_dir():
     earlier = float(spent.read_text()) if spent.is_file() else 0.0
     spent.write_text(f'{earlier + _processor_seconds() - before:.1f}\n')
-  if done.returncode:
+  if received and process.returncode:
+    raise Stopped('Stopped; run the same command again to continue.')
+  if process.returncode:
     raise UserError(
-      f'The run in {workdir} ended with exit code {done.returncode}, see above; the '
+      f'The run in {workdir} ended with exit code {process.returncode}, see above; the '
       'same command resumes it.'
     )
 
@@ -128,6 +135,18 @@ def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
   }
 
 
+def is_stale(source: Cell, found: ledger.Entry) -> bool:
+  """Whether an entry is of other flags, rates or seeds than its cell has now.
+
+  `source` is the cell whose runs the entry is of.
+  """
+  rates = source.rates or (None,)
+  commands = [['fesem-run', *run_flags(source, rate, 0)] for rate in rates]
+  tried = {f'{rate:g}' for rate in source.rates}
+  same = found.get('command') in commands and set(found.get('rates', ())) == tried
+  return not same or len(found['values']) != source.seeds
+
+
 def reproduce(
   recipe: Recipe,
   chosen: list[str],
@@ -142,6 +161,7 @@ def reproduce(
   those that are left.
   """
   wanted = [recipe.cell(name) for name in chosen] if chosen else list(recipe.cells)
+  held = 0
   for cell in wanted:
     source = recipe.source_of(cell)
     folder = workdir / recipe.name / source.name
@@ -153,13 +173,29 @@ def reproduce(
       )
       continue
     found = ledger.read(kept, recipe.name, cell.name)
+    told = ''
     if found is None:
       print(f'{recipe.name}/{cell.name}: {cell.row}')
       workdirs, tuned = run_cell(source, folder)
       found = entry(cell._replace(flags=source.flags), workdirs, tuned)
       ledger.write(kept, recipe.name, cell.name, found)
       budget -= (found['processor_hours'] or 0) if not finished else 0
-    print(f'{recipe.name}/{cell.name}: {reproduction_page.in_words(cell, found)}')
+    elif is_stale(source, found):
+      file = ledger.path(kept, recipe.name, cell.name)
+      raise UserError(
+        f'{file} is of other flags, rates or seeds than {cell.name} of the recipe has '
+        'now; delete it to run the cell again.'
+      )
+    else:
+      held += 1
+      told = f'not run now, the ledger has it (commit {str(found.get("commit"))[:8]}): '
+    words = reproduction_page.in_words(cell, found)
+    print(f'{recipe.name}/{cell.name}: {told}{words}')
+  if held:
+    print(
+      f'{recipe.name}: {held} of {len(wanted)} cells were not run, as {kept} has them; '
+      'to measure them now, name new folders: --ledger=DIR --workdir=DIR/runs'
+    )
   return budget
 
 

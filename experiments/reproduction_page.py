@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
@@ -10,7 +11,7 @@ from fesem_jax.utils.text_tables import markdown
 from . import ledger, recipes
 from .recipes import MEASURES, Cell, Recipe
 
-_HEAD = ('cell', 'published', 'here', 'difference', 'verdict')
+_HEAD = ('cell', 'published', 'here', 'difference', '95 %', 'verdict')
 _INTRODUCTION = """# Published figures
 
 This page compares published results with our reproductions. `fesem-reproduce --page`
@@ -28,14 +29,23 @@ fesem-reproduce --page                   # this page
 
 `--data_dir` or the environment variable `FESEM_DATA_DIR` names the folder of the data.
 
-In the source tree, `make reproduce PAPER=p_fed_me` runs all cells of a paper and writes
-this page.
+In the source tree, `make reproduce PAPER=p_fed_me` runs the cells of a paper that the
+ledger lacks, and writes this page. Cells of the ledger are not run again, and their
+lines say so. To measure them on your machine, name new folders:
+`fesem-reproduce --paper=p_fed_me --ledger=DIR --workdir=DIR/runs`.
 
-Each cell shows the mean over its seeds and, with several seeds, the standard
-deviation. The verdict is *within noise* if the difference lies inside a 95 % interval
-that combines the deviation of our seeds with the published one, and *different*
-otherwise. With one seed and no published deviation there is no interval. For cells that
-are *not comparable*, a list below the table states the differences in setting."""
+Each cell shows the mean over its seeds and, with several seeds, their sample standard
+deviation. The column *95 %* has half the width of the 95 % interval of the difference:
+Welch's interval of two means, ours and the published one, each with its own deviation
+and number of seeds. With one seed here, the published deviation stands for ours, with
+Student's quantile of the published seeds. A difference inside the interval is *not
+detected at this precision*, which is no proof of equality; outside of it, the results
+are *different*. Where the published deviation or the number of its seeds is unknown,
+there is no verdict. For cells that are *not comparable*, a list below the table states
+the differences in setting.
+
+Cells that try several learning rates, and cells that show the best round, choose them
+by their own metric on test examples, so their values are optimistic."""
 _ADDING = """## Adding a paper
 
 A recipe is a file `NAME.toml`, which `fesem-reproduce --paper=NAME.toml` runs from any
@@ -63,7 +73,7 @@ A cell may have these fields too:
 | `measure` | `deployed`, `finetuned`, `ari`, `seconds`, or `rounds` to the `--target` |
 | `report` | the `last`, `best` or `first` evaluation |
 | `seeds` | number of seeds |
-| `rates` | learning rates; the best one counts |
+| `rates` | learning rates; the best one counts, by the metric on test examples |
 | `hours` | expected processor hours |
 | `comparable` | why the cell cannot be compared |
 | `why` | known reasons for a difference |
@@ -108,9 +118,19 @@ def difference(cell: Cell, found: ledger.Entry | None) -> str:
   return f'{mean - cell.published:+.{digits}f}'
 
 
+def half_width(cell: Cell, found: ledger.Entry | None) -> str:
+  """Half of the interval behind a verdict; empty where there is no verdict."""
+  if found is None or ledger.verdict(cell, found) not in ledger.VERDICTS:
+    return ''
+  half = ledger.half_interval(cell, found['values'])
+  return f'± {half:.{MEASURES[cell.measure][0]}f}'
+
+
 def in_words(cell: Cell, found: ledger.Entry | None) -> str:
   """A cell in one line of text."""
   told = ledger.verdict(cell, found)
+  half = half_width(cell, found)
+  told += f' (95 % interval: {half})' if half else ''
   return f'published {published(cell)}, here {here(cell, found)}: {told}'
 
 
@@ -153,10 +173,8 @@ def _overview(every: Sequence[Recipe], kept: pathlib.Path) -> str:
     counts = [
       sum(c.published is not None for c in recipe.cells),
       sum(e is not None for e in entries.values()),
-      told.count('within noise'),
-      told.count('different'),
-      told.count('not comparable'),
-      told.count('one seed: no interval') + told.count('target not reached'),
+      *map(told.count, (*ledger.VERDICTS, 'not comparable')),
+      sum(map(told.count, ledger.NO_VERDICT)),
     ]
     spent = sum(
       (entries[c.name] or {}).get('processor_hours') or 0
@@ -169,8 +187,8 @@ def _overview(every: Sequence[Recipe], kept: pathlib.Path) -> str:
     rows.append([link, *map(str, counts), f'{spent:.2f}'])
   rows.append(['**all**', *(f'**{n}**' for n in totals), f'**{hours:.2f}**'])
   head = (
-    'paper', 'published cells', 'run', 'within noise', 'different', 'not comparable',
-    'no interval', 'processor hours spent',
+    'paper', 'published cells', 'run', 'no difference detected', 'different',
+    'not comparable', 'no verdict', 'processor hours spent',
   )  # fmt: skip
   return '\n'.join(markdown(head, rows))
 
@@ -194,7 +212,7 @@ def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
     if cell.why and found is not None:
       reasons[f'{cell.row}: {cell.why}'] = ''
     row = [cell.row + _rates(cell, found), published(cell), here(cell, found)]
-    rows.append([*row, difference(cell, found), told])
+    rows.append([*row, difference(cell, found), half_width(cell, found), told])
   lines += markdown(_HEAD, rows)
   told_why = [f'- {" ".join(reason.split())}' for reason in reasons]
   if recipe.why:
@@ -215,7 +233,7 @@ def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
 
 
 def _rates(cell: Cell, found: ledger.Entry | None) -> str:
-  """The value of each learning rate, for cells that try several."""
+  """The value of each learning rate, and how it was chosen, if a cell tries several."""
   if not found or len(found['rates']) < 2:
     return ''
   digits = MEASURES[cell.measure][0]
@@ -223,7 +241,7 @@ def _rates(cell: Cell, found: ledger.Entry | None) -> str:
     f'{rate}: {"not reached" if value is None else f"{value:.{digits}f}"}'
     for rate, value in found['rates'].items()
   ]
-  return f' (rate {", ".join(tried)})'
+  return f' (best of {len(tried)} rates on test examples; rate {", ".join(tried)})'
 
 
 def _has_curves(recipe: Recipe, kept: pathlib.Path) -> bool:
@@ -245,20 +263,26 @@ def _axis(cell: Cell) -> str:
   return 'deployed' if cell.measure in ('rounds', 'seconds') else cell.measure
 
 
+def lines(recipe: Recipe, kept: pathlib.Path) -> list[Any]:
+  """The lines of the picture of a recipe's cells, `plots.published_curves.Line`."""
+  from fesem_jax.plots import published_curves
+
+  return [
+    published_curves.Line(cell.row, of_cell['curve'], _level(cell), _axis(cell))
+    for cell, of_cell in curves(recipe, kept)
+  ]
+
+
 def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> bool:
   """Draws the curves of a recipe's cells; whether there are any."""
-  found = curves(recipe, kept)
-  if not found:
+  if not _has_curves(recipe, kept):
     return False
+  path = folder / f'paper_{recipe.name}.png'
   try:
     from fesem_jax.plots import published_curves
   except UserError:  # Figures are optional.
-    return (folder / f'paper_{recipe.name}.png').is_file()
-  lines = [
-    published_curves.Line(cell.row, of_cell['curve'], _level(cell), _axis(cell))
-    for cell, of_cell in found
-  ]
-  published_curves.write(lines, folder / f'paper_{recipe.name}.png')
+    return path.is_file()
+  published_curves.write(lines(recipe, kept), path)
   return True
 
 

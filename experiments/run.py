@@ -88,7 +88,7 @@ def run(
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
   algorithm = programs.once(but_seed, build, train)
   local = algorithm.local
-  curves.check_targets(targets, local.model.task.primary)
+  curves.check_targets(targets, local.model.measured_as.primary)
   unused.check(config, machine, local, train.num_clients)
   placed = placement.chosen(
     machine['data_placement'],
@@ -110,7 +110,8 @@ def run(
     clients_per_round=config['clients_per_round'],
     eval_every=config['eval_every'],
     finetune_epochs=config['finetune_epochs'],
-    patience=config['patience'],
+    # A note says so; it may be for other methods of a comparison.
+    patience=config['patience'] if unused.has_clusters(config) else 0,
     workdir=workdir,
     config=config,
     checkpoint_every=machine['checkpoint_every'],
@@ -128,7 +129,10 @@ def run(
   for note in watching.notes(watchers, result, workdir):
     say(f'Note: {in_flags(note)}')
   if targets or result.summary.get('rounds_to_target'):
-    _add_targets(workdir, result, targets, local.model.task)
+    _add_targets(workdir, result, targets, local.model.measured_as)
+  earlier = plugins.changed(config, workdir)
+  if earlier or result.summary.get('earlier_code'):
+    result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})
   # `unused.notes` covers the methods of this package.
   own = plugins.is_own(name)
   if own and unseen is not None and result.summary['unseen'] is None:
@@ -265,6 +269,11 @@ def main(argv: list[str]) -> None:
   if not processes.is_first():
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
+  if config['patience'] and not unused.has_clusters(config):
+    raise UserError(
+      f'--patience={config["patience"]} would never end the run: it waits for clusters '
+      f'that settle, and {config["algorithm"]} has none; leave it out.'
+    )
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   before = metrics_file.saved_rounds(workdir)
   result = run(config, experiment_flags.machine(), workdir, say=_say)

@@ -26,7 +26,8 @@ those of k-means, from which it would begin, and there are no accuracies. That t
 seconds.
 
 WORKDIR gets select_k.json, select_k.csv, plots/select_k.{png,svg} and the runs. The
-same command again runs only what is missing. --rounds and --eval_every, which presets
+same command again runs only what is missing; a table of other flags is not replaced.
+--rounds and --eval_every, which presets
 set, are not used.
 """
 
@@ -53,7 +54,7 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
-from . import plugins, starts, unused
+from . import held_results, plugins, starts, unused
 from . import select_k_table as table
 from .build import build_local, build_model, check_numbers, load_data
 from .run import run_unless_diverged
@@ -119,7 +120,7 @@ def silhouettes_of_seeds(
     own |= plugins.identity(config, workdir, print) | starts.identity(config)
     identity = own | {'num_clusters_list': list_of_k, 'data_digest': digest}
     path = workdir / 'silhouettes' / f'seed{config["seed"]}.json'
-    held = _read(path)
+    held = held_results.read(path)
     if held.get('config') != identity or 'clusters' not in held:
       gram = common_start.inner_products(
         local,
@@ -152,15 +153,6 @@ def silhouettes_of_seeds(
       write_atomically(path, json.dumps(held) + '\n')
     found.append(held)
   return found
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-  """What a finished seed left; nothing where it is missing or damaged."""
-  try:
-    held = json.loads(path.read_text())
-  except (OSError, ValueError, RecursionError):
-    return {}
-  return held if isinstance(held, dict) else {}
 
 
 def draw(
@@ -235,6 +227,12 @@ def select(
       for row in rows
     ]
   )
+  if recommended == 1 and list_of_k[-1] > 1:
+    reason += (
+      f' That is what {np.median(train.sizes()):g} training examples a client (median) '
+      'show; groups may exist all the same. fesem-separation says what differences '
+      'they can show, and FeSEM beside FedAvg whether clusters help.'
+    )
   made = {
     'recommended': recommended,
     'reason': reason,
@@ -244,6 +242,7 @@ def select(
     'rounds': config['rounds'],
     'seeds': seeds,
     'rows': rows,
+    'settings': config | {'select_rounds': config['rounds']},
   }
   write_atomically(workdir / 'select_k.csv', table.as_csv(rows))
   write_atomically(workdir / 'select_k.json', json.dumps(made, indent=1) + '\n')
@@ -290,6 +289,9 @@ def main(argv: list[str]) -> None:
       f'{argument("workdir", workdir)} cannot be written; choose another folder.'
     )
   with locked(workdir):
+    path = workdir / 'select_k.json'
+    held_results.check_settings(path, config | {'select_rounds': f.select_rounds})
+    held_results.check_rows(path, list_of_k, f.num_seeds)
     made = select(config, list_of_k, f.num_seeds, splits, workdir)
     print(f'\n{table.as_text(made["rows"])}\n\n{made["reason"]}\n')
     title = f'{config["dataset"]}, {count} clients, {f.select_rounds} rounds'

@@ -39,6 +39,7 @@ def row_of(
     'task': table['task'],
     'seeds': len(silhouettes),
     'diverged': table['diverged'],
+    'earlier_code': table['earlier_code'],
   }
   for kind in ('finetuned', 'deployed'):
     mean, std = table[f'{kind}_{tasks.of(table).primary_column}'] or (None, None)
@@ -86,7 +87,7 @@ def as_text(rows: list[Row]) -> str:
   """The table for a terminal."""
   lines = [['K', *_COLUMNS, 'sizes, first seed']]
   for row in rows:
-    cells = [str(row['num_clusters'])]
+    cells = [f'{row["num_clusters"]}{" †" if row["earlier_code"] else ""}']
     for name, digits in _COLUMNS.values():
       value = row.get(f'{name}_mean', row.get(name)), row.get(f'{name}_std')
       if name in ('finetuned', 'deployed'):
@@ -94,7 +95,12 @@ def as_text(rows: list[Row]) -> str:
       cells.append(mean_and_deviation(value, digits, '±') or '-')
     sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
     lines.append([*cells, sizes])
-  return '\n'.join(aligned(lines, [len(_COLUMNS) + 1]))
+  found = aligned(lines, [len(_COLUMNS) + 1])
+  if (seeds := max(row['seeds'] for row in rows)) > 1:
+    found.append(f'± is the sample standard deviation over {seeds} seeds.')
+  if any(row['earlier_code'] for row in rows):
+    found.append(f'† Some runs {tables.EARLIER_CODE}.')
+  return '\n'.join(found)
 
 
 def as_csv(rows: list[Row]) -> str:

@@ -14,7 +14,8 @@ half agree. K groups can be told apart if the ratio is above the cloud's (p <= 0
 the clusters agree (adjusted Rand index of at least 0.8). This takes seconds; nothing is
 trained, and test examples are never seen.
 
-WORKDIR gets separation.json and plots/separation.{png,svg}.
+WORKDIR gets separation.json and plots/separation.{png,svg}; a result of other flags is
+not replaced.
 """
 
 import json
@@ -34,7 +35,7 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import aligned
 
 from . import flags as experiment_flags
-from . import unused
+from . import held_results, unused
 from .build import build_local, build_model, check_numbers
 from .select_k import parse_list, some_clients
 from .start import no_positional, start
@@ -91,8 +92,18 @@ def measure(config: dict[str, Any], list_of_k: list[int], by: str) -> dict[str, 
     'left_out': train.num_clients - len(found.clients),
     'noise': found.noise,
     'p_differ': found.p_differ,
+    'examples_per_client': found.examples,
+    'detectable': found.detectable,
     'rows': rows,
+    'settings': settings_of(config, list_of_k),
   }
+
+
+def settings_of(config: dict[str, Any], list_of_k: list[int]) -> dict[str, Any]:
+  """What a result is of: the configuration and the flags of this binary."""
+  names = ('separation_clients', 'separation_by', 'separation_models')
+  own = {name: flags.FLAGS[name].value for name in names}
+  return config | own | {'num_clusters_list': list_of_k}
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:
@@ -144,9 +155,11 @@ def main(argv: list[str]) -> None:
     raise UserError(
       f'{argument("workdir", workdir)} cannot be written; choose another folder.'
     )
+  path = workdir / 'separation.json'
+  held_results.check_settings(path, settings_of(config, list_of_k))
   made = measure(config, list_of_k, f.separation_by)
   with locked(workdir):
-    write_atomically(workdir / 'separation.json', json.dumps(made, indent=1) + '\n')
+    write_atomically(path, json.dumps(made, indent=1) + '\n')
     figure = draw(made, workdir)
   print(f'{as_text(made["rows"])}\n\n{made["verdict"]}\n')
   if made['left_out']:

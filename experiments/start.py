@@ -2,6 +2,8 @@
 
 import gc
 import io
+import os
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from absl import app, flags, logging
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import Diverged, UserError
-from fesem_jax.utils.interrupts import Stopped
+from fesem_jax.utils.interrupts import Stopped, raise_interrupts
 from fesem_jax.utils.safe_files import first_line
 from fesem_jax.utils.version import __version__
 
@@ -22,6 +24,8 @@ from .errors import in_flags
 
 # The exit code of a process that leaves the reason to another one: EX_TEMPFAIL.
 LOST_OTHERS = 75
+# That of a process that SIGPIPE ends, as shells give it.
+CLOSED_PIPE = 141
 
 
 def _fail(sentence: str, code: int = 1) -> NoReturn:
@@ -46,6 +50,7 @@ def main_with_clear_errors(
       logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
     # Tracing makes objects by the million, hardly any of them garbage in cycles.
     gc.set_threshold(100_000, 20, 100)
+    raise_interrupts()
     try:
       return main(argv)
     except SystemExit as e:
@@ -83,6 +88,8 @@ def main_with_clear_errors(
     except BaseException as e:
       if processes.count() == 1:
         raise
+      if isinstance(e, BrokenPipeError) and _left_closed_pipe():
+        processes.leave(CLOSED_PIPE)
       if not isinstance(e, SystemExit):
         traceback.print_exc()
       processes.leave(e.code if isinstance(e, SystemExit) else 1)
@@ -91,7 +98,7 @@ def main_with_clear_errors(
 
 
 def _interrupted(sentence: str) -> NoReturn:
-  """Ends the process after Ctrl-C."""
+  """Ends the process after Ctrl-C or another of `interrupts.SIGNALS`."""
   if processes.is_first():
     print(sentence, file=sys.stderr)
   sys.exit(130)
@@ -120,8 +127,33 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def start(main: Callable[[list[str]], int | None]) -> None:
-  """Runs a binary whose flags are defined."""
-  app.run(main_with_clear_errors(main), flags_parser=parse_flags)
+  """Runs a binary whose flags are defined.
+
+  It ends without a word where nobody reads its output any longer, as in `| head`.
+  """
+  try:
+    try:
+      app.run(main_with_clear_errors(main), flags_parser=parse_flags)
+    except SystemExit:  # As every binary ends.
+      sys.stdout.flush()
+      raise
+  except BrokenPipeError:
+    if not _left_closed_pipe():
+      raise
+    sys.exit(CLOSED_PIPE)
+
+
+def _left_closed_pipe() -> bool:
+  """Whether nobody reads the standard output, which then goes nowhere from here on.
+
+  Otherwise the pipe that broke is another one, that of a logger, say.
+  """
+  poll = select.poll()
+  poll.register(sys.stdout, 0)  # Errors are always told.
+  if not poll.poll(0):
+    return False
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  return True
 
 
 def no_positional(argv: list[str]) -> None:

@@ -130,6 +130,7 @@ def run_all(
     print(f'{printable(place, 255)}:')
     # What the value does not concern has run at the first one.
     new = {la: c for la, c in by_label.items() if not points or c != found[0][la]}
+    compare.remove_redone(new, workdir / place.replace('/', '_'))
     found_there, _ = compare.run_methods(new, workdir / place.replace('/', '_'))
     finished.append(found_there)
     known = finished[0].reported | finished[-1].reported
@@ -157,6 +158,7 @@ def main(argv: list[str]) -> None:
   name, values = parse_vary(''.join(f.vary))
   sharding.setup_devices(f.num_devices)
   found = configurations(name, values, compare.listed_methods(), f.num_seeds)
+  compare.check_redo(found[0])
   num_clients = check(found)
   workdir = pathlib.Path(f.workdir)
   with locked(workdir):

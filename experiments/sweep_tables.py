@@ -17,8 +17,9 @@ from fesem_jax.utils.text_tables import csv_text, markdown, mean_and_deviation
 _KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
 
 # What a method came to at one value: its label, the 'value', the 'task', 'seeds', how
-# many 'diverged', whether some clients are bad ('honest': figures are of the others),
-# 'ari', 'ami' and, in percent, '{kind}_{column}': (mean, standard deviation) or None.
+# many 'diverged' or are of 'earlier_code', whether some clients are bad ('honest':
+# figures are of the others), 'ari', 'ami' and, in percent, '{kind}_{column}': (mean,
+# standard deviation) or None.
 Point = dict[str, Any]
 
 
@@ -39,7 +40,7 @@ def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Po
     honest = tables.has_honest([row])
     point: Point = {'method': label, 'value': value, 'honest': honest}
     point['report'] = report
-    point |= {name: row[name] for name in ('seeds', 'diverged')}
+    point |= {name: row[name] for name in ('seeds', 'diverged', 'earlier_code')}
     for name in tables.AGREEMENTS:
       each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in runs if s]
       known = [a for a in each if a is not None]
@@ -81,7 +82,7 @@ def _cell(point: Point, key: str) -> str:
   if point[key] is None:
     return 'diverged' if point['diverged'] else 'not run'
   text = mean_and_deviation(point[key], 2 if agreement else task.primary.digits)
-  return text + ('*' if point['diverged'] else '')
+  return text + '*' * bool(point['diverged']) + ' †' * bool(point['earlier_code'])
 
 
 def as_markdown(points: list[Point], name: str) -> str:
@@ -95,9 +96,12 @@ def as_markdown(points: list[Point], name: str) -> str:
     ]
     lines += [f'{title}: {unit} by {in_markdown(name)}', '']
     lines += [*markdown(['method', *map(in_markdown, values)], rows), '']
+  lines += [*tables.of_seeds(points), '']
   lines += [*dict.fromkeys(REPORTS[p['report']] for p in points), '']
   if any(0 < p['diverged'] < p['seeds'] for p in points):
     lines += ['\\* without the seeds that diverged.', '']
+  if any(p['earlier_code'] for p in points):
+    lines += [f'† Some runs {tables.EARLIER_CODE}.', '']
   return '\n'.join(lines)
 
 

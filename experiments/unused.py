@@ -58,6 +58,11 @@ def _adam(c: Config) -> bool:
   return c['optimizer'] in ('adam', 'adamw')
 
 
+def has_clusters(config: Config) -> bool:
+  """Whether --patience may end a run; of a user's own method, `simulate` finds out."""
+  return config['algorithm'] in _CLUSTERED or plugins.is_own(config['algorithm'])
+
+
 # Flag -> what it is for, and whether a configuration is of that kind.
 _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
   'hidden': ('--model=mlp', lambda c: c['model'] == 'mlp'),
@@ -68,10 +73,7 @@ _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
   'local_epochs': ('--local_steps=0', lambda c: not c['local_steps']),
   **{flag: _in_partition(flag) for flag in OF if flag != 'min_examples'},
   'partition_groups': _of_groups(),
-  'patience': (
-    f'--algorithm={", ".join(_CLUSTERED)}',
-    lambda c: c['algorithm'] in _CLUSTERED or plugins.is_own(c['algorithm']),
-  ),
+  'patience': (f'--algorithm={", ".join(_CLUSTERED)}', has_clusters),
 }
 
 # Option of a method -> values of --aggregation that it is for.

@@ -13,7 +13,7 @@ from fesem_jax.callbacks import loggers
 from fesem_jax.callbacks.callback import Callback, Stop
 from fesem_jax.clustering import em
 from fesem_jax.clustering.kmeans import kmeans
-from fesem_jax.cohorts.sampling import everyone, sample_clients
+from fesem_jax.cohorts.sampling import cohort_of, everyone, sample_clients
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
@@ -79,6 +79,7 @@ __all__ = [
   'callbacks',
   'client_mesh',
   'cohort_losses',
+  'cohort_of',
   'compare',
   'compare_clients',
   'data',

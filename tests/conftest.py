@@ -18,6 +18,8 @@ if not os.environ.get('FESEM_TEST_OPTIMIZED'):
 import jax  # noqa: E402 - it reads the flags above.
 import pytest  # noqa: E402
 
+from fesem_jax.utils.notices import warn_once  # noqa: E402
+
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
@@ -60,3 +62,9 @@ def real_data() -> pathlib.Path:
   if not folder or not pathlib.Path(folder).is_dir():
     pytest.skip('FESEM_DATA_DIR does not name a folder of real data')
   return pathlib.Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _forget_warnings():
+  """Lets each test see the warnings that a process says once."""
+  warn_once.cache_clear()

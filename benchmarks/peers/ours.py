@@ -16,13 +16,16 @@ from fesem_jax.utils import provenance
 
 
 class Ours:
-  """FedAvg's round, clients split over one device per core."""
+  """FedAvg's round, clients split over one device per core, or on an accelerator."""
+
+  precision = 'highest'
 
   def __init__(self, workload: Workload, x: Any, y: Any, sizes: Any):
     self._workload = workload
     mesh = sharding.client_mesh()
     self._train = common.place(workload, x, y, sizes, mesh)
     local = common.training(workload, self._train.num_clients, mesh)
+    local = local._replace(precision=self.precision)
     start = tree.expand(common.params_of(workload, local.model))
     self._start = sharding.replicate(start, mesh)
     self.start = _arrays(workload, self._start)

@@ -181,7 +181,7 @@ def _started(
       code = process.wait(_MOST_SECONDS if kill_after is None else kill_after)
     except subprocess.TimeoutExpired:
       if kill_after is None:
-        process.terminate()
+        process.kill()  # SIGTERM waits for the end of the round.
         process.wait()
         return 124
       children = _children(process.pid)

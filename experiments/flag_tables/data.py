@@ -1,7 +1,7 @@
 """Flags of data: sources, partitions, corruption, clients that are set aside."""
 
 from fesem_jax import data, tasks
-from fesem_jax.data import cifar, partitions, ratings
+from fesem_jax.data import cifar, mnist, partitions, ratings
 from fesem_jax.data.partitions import image_corruptions, rotation
 from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED
 
@@ -15,7 +15,8 @@ _SOURCES = '; '.join(
 DATA = (
   flag('string', 'dataset', 'digits',
     f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
-    'layout; npz:FILE for arrays x, y, client and optionally split and cluster; '
+    'layout; npz:FILE for arrays x, y and optionally client, split and cluster; '
+    'pfllib:FOLDER and flbench:FOLDER for what PFLlib and FL-bench generate; '
     'MODULE:FUNCTION for data of your own, a function that returns such arrays.'),
   flag('string', 'dataset_options', '',
     'NAME=VALUE,...: keyword-only arguments of --dataset=MODULE:FUNCTION.'),
@@ -40,6 +41,11 @@ DATA = (
     'Training examples of each client; 0: all examples.'),
   flag('integer', 'min_examples', 0,
     'Omits natural clients with fewer examples (training and test).'),
+  flag('string', 'client_rows', '',
+    'File of the examples of each client for --partition=rows: JSON, a list of row '
+    'numbers for each client or an object with such a list by name, or two lists, '
+    "train and test; FedML's or NIID-Bench's net_dataidx_map.txt; FL-bench's "
+    "partition.pkl; FedScale's .csv. Rows count from 0, training examples first."),
   flag('integer', 'partition_groups', 4,
     'Groups of clients, the true clusters, in the partitions '
     f'{", ".join(GROUPED)}. Group g of rotated is turned by g * 360 / groups degrees, '
@@ -48,8 +54,9 @@ DATA = (
     'Whether the groups share the images without overlap; otherwise each group has '
     'all images.'),
   flag('float', 'dirichlet_alpha', 0.5,
-    "Concentration of the dirichlet partition (clients' labels) and of the unequal one "
-    '(their sizes, with i.i.d. labels); smaller is more skewed.'),
+    "Concentration of the partitions dirichlet (clients' labels and sizes), "
+    'dirichlet_labels (labels alone) and unequal (sizes alone); smaller is more '
+    'skewed.'),
   flag('integer', 'dirichlet_min_examples', 0,
     "If positive, the dirichlet partition is NIID-Bench's: a client above the mean "
     'size gets no examples of later classes, and the draw is repeated until each '
@@ -94,12 +101,15 @@ DATA = (
   flag('enum', 'cifar100_labels', 'fine',
     'Labels of CIFAR-100: 100 fine classes or 20 coarse ones.',
     enum_values=cifar.LABELS),
+  flag('enum', 'emnist_split', 'byclass',
+    'Split of --dataset=emnist: its classes and their balance.',
+    enum_values=tuple(mnist.EMNIST_SPLITS)),
   flag('enum', 'background', 'white',
     "Background of FEMNIST's images; in the files it is white.",
     enum_values=('white', 'black')),
   flag('integer', 'text_stride', 1,
-    'Characters between the starts of two examples of --dataset=shakespeare '
-    '--source=text; 1: all windows, as in LEAF.'),
+    'Characters between the starts of two examples of --dataset=shakespeare, '
+    'except of LEAF; 1: all windows, as in LEAF.'),
   flag('enum', 'ratings_by', 'lecturer',
     'Clients of --dataset=ratings: 1,128 lecturers or 2,972 students.',
     enum_values=ratings.BY),
@@ -108,7 +118,11 @@ DATA = (
   flag('string', 'hub_client_column', '',
     'Column that names the client of each example; default: the data has no clients.'),
   flag('string', 'hub_label_column', '',
-    'Column of the labels; default: the only column of class labels.'),
+    'Column of the labels, which may be names; default: the only column of class '
+    'labels.'),
+  flag('integer', 'hub_image_side', 0,
+    'Width and height to which all images of --dataset=hub are resized; 0: images of '
+    'which both sides exceed 84 are resized to 84.'),
   flag('float', 'synthetic_alpha', 1.0,
     "Heterogeneity of the synthetic clients' models."),
   flag('float', 'synthetic_beta', 1.0, "Heterogeneity of their features."),

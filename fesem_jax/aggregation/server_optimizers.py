@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import sums, tree
+from fesem_jax.core import local_optimizers, sums, tree
 from fesem_jax.core.hyperparameters import optimizer, variable
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import check_positive, check_share
@@ -21,9 +21,20 @@ from fesem_jax.utils.errors import check_positive, check_share
 ServerOptimizer: TypeAlias = optax.GradientTransformation | None
 
 
-def init(optimizer: ServerOptimizer, centers: Params) -> Any:
-  """The optimizer's state, one for each of the centers [K, ...]."""
-  return () if optimizer is None else jax.vmap(optimizer.init)(centers)
+def init(
+  optimizer: ServerOptimizer, centers: Params, key: jax.Array | None = None
+) -> Any:
+  """The optimizer's state, one for each of the centers [K, ...].
+
+  `key` is that of the start; it makes random keys in the state those of the run and of
+  each center, see `with_keys`. Raises `UserError` unless the optimizer can be used.
+  """
+  if optimizer is None:
+    return ()
+  one = jax.eval_shape(lambda: tree.unstack(centers, 0))
+  local_optimizers.check(optimizer, one, 'server_optimizer')
+  state = jax.vmap(optimizer.init)(centers)
+  return state if key is None else local_optimizers.with_keys(state, key)
 
 
 def renew(
@@ -31,13 +42,19 @@ def renew(
 ) -> Any:
   """The optimizer's state where some centers were replaced: it begins anew for them.
 
+  Random keys go on, so that no center draws the same numbers twice.
+
   Args:
     optimizer: see `ServerOptimizer`.
     state: of the optimizer.
     stays: [K] bool whether a center is the same as before.
     centers: [K, ...].
   """
-  return tree.where(stays, state, init(optimizer, centers))
+
+  def anew(old: jax.Array, new: jax.Array) -> jax.Array:
+    return old if local_optimizers.is_key(old) else tree.where(stays, old, new)
+
+  return jax.tree.map(anew, state, init(optimizer, centers))
 
 
 def step(

@@ -93,6 +93,12 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
 }
 
 
+# Options that weigh a penalty on local models; too large ones diverge.
+_PENALTIES = (
+  'prox_lambda', 'prox_mu', 'ditto_lambda', 'amp_lambda', 'dyn_alpha', 'soft_lambda',
+  'l2gd_lambda', 'moon_mu', 'pfedme_lambda', 'stocfl_lambda',
+)  # fmt: skip
+
 # Options that a name fixes.
 _FIXED: Mapping[str, Mapping[str, Any]] = {
   'fesem_ma': {'cluster_on': comparison.MATCHED}
@@ -167,4 +173,5 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   check_options(name, chosen)
   own = {**options(name), **chosen, **_FIXED.get(name, {})}
   made = METHODS[name](local, **flat_options.arguments(METHODS[name], own))
-  return flat_options.wrapped(made, local, own)
+  penalties = tuple(option for option in _PENALTIES if own.get(option))
+  return flat_options.wrapped(made._replace(penalties=penalties), local, own)

@@ -96,7 +96,7 @@ def apfl(
         alpha = jnp.clip(alpha - length * sum(jax.tree.leaves(slope)), 0.0, 1.0)
       return (new_w, new_v, alpha), (memory_w, memory_v), loss
 
-    first = local.optimizer.init(w), local.optimizer.init(v)
+    first = client.optimizer_state(w), client.optimizer_state(v)
     trained = for_each_batch(client, (w, v, alpha), first, local_step)
     w, v, alpha = trained.params
     return trained, client.send(trained.of(w), client.received), (v, alpha)

@@ -4,6 +4,7 @@ Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Lea
 AAAI 2023.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -100,7 +101,10 @@ def fed_ala(
       return where(t % jnp.maximum(batches, 1) < sampled, new, weights), memory, loss
 
     learning = client.with_epochs(ala_start_epochs, client.given)
-    return for_each_batch(learning, a, (), local_step)
+    learned = for_each_batch(learning, a, (), local_step)
+    # Its loop also passes over batches that are not sampled.
+    steps = jnp.where(learned.steps > 0, client.given * sampled, 0)
+    return dataclasses.replace(learned, steps=steps)
 
   def one(client):
     w, (h, a) = client.received, client.state

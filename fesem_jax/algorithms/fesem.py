@@ -81,7 +81,7 @@ def fesem(
     first = first_clusters(
       local, data, key, num_clusters, start, steps, client_state, cohort
     )
-    server = server_optimizers.init(m_step.server_optimizer, first.centers)
+    server = server_optimizers.init(m_step.server_optimizer, first.centers, key)
     return FesemState(*first, jnp.int32(0), server)
 
   def train(local, state, data, cohort, key, reduction, starts=None):

@@ -104,7 +104,7 @@ def hypo_cluster(
 
     centers = best_centers(local, data, key, num_clusters, start, tried)
     assignment = least_loss(local, centers, data, everyone(data))
-    server = server_optimizers.init(server_optimizer, centers)
+    server = server_optimizers.init(server_optimizer, centers, key)
     return HypoClusterState(centers, assignment, jnp.int32(0), server)
 
   def step(state, data, cohort, key, *, starts=None, hold=None):

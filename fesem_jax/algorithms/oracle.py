@@ -55,7 +55,8 @@ def oracle(
 
   def init(key, data):
     centers = tree.repeat(local.model.init(key), _groups(data).count)
-    return OracleState(centers, server_optimizers.init(server_optimizer, centers))
+    server = server_optimizers.init(server_optimizer, centers, key)
+    return OracleState(centers, server)
 
   def step(state, data, cohort, key):
     groups, starts = _groups(data), deployed(state, data).of(cohort)

@@ -99,7 +99,7 @@ def p_fed_me(
       w, state = client.descend(t, envelope, state, w)
       return (w, theta), state, losses[0]
 
-    first = local.optimizer.init(x)
+    first = client.optimizer_state(x)
     trained = for_each_batch(client, (x, client.state), first, local_step)
     w, theta = trained.params
     return trained, client.send(trained.of(w), x), theta

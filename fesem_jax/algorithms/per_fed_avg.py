@@ -105,7 +105,7 @@ def per_fed_avg(
       # All clients are at the same batch, so one branch runs for a whole chunk.
       return jax.lax.switch(t % batches, [adapt, outer, correct][:batches])
 
-    memory = {'optimizer': local.optimizer.init(start), 'adapted': start}
+    memory = {'optimizer': client.optimizer_state(start), 'adapted': start}
     if batches == 3:
       memory['outer'] = tree.zeros_like(start)
     model = for_each_batch(client, start, memory, local_step)

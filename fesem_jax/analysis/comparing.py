@@ -1,5 +1,6 @@
 """Methods tuned and compared over seeds, on data in memory."""
 
+import collections
 import dataclasses
 import inspect
 import json
@@ -20,7 +21,14 @@ from fesem_jax.results import curves
 from fesem_jax.results.records import Record
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import Diverged, UserError, argument, check_choice
+from fesem_jax.utils.display import in_markdown
+from fesem_jax.utils.errors import (
+  Diverged,
+  NeverPatient,
+  UserError,
+  argument,
+  check_choice,
+)
 
 # Training and test split; or a function of the seed that gives them.
 Splits = tuple[FederatedData, FederatedData]
@@ -48,6 +56,7 @@ class Comparison:
       one, or the mean of the last ten evaluations. `dataclasses.replace` shows others.
     oracle: label of the method that is told the true groups; '' where there is none.
       Then the difference of each method to it is shown beside those to the reference.
+    unlisted: folder of each method with other runs in the workdir -> how many they are.
   """
 
   summaries: Summaries
@@ -56,6 +65,7 @@ class Comparison:
   refused: dict[str, UserError] = dataclasses.field(default_factory=dict)
   report: str = 'last'
   oracle: str = ''
+  unlisted: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   @property
   def reported(self) -> Summaries:
@@ -92,6 +102,7 @@ class Comparison:
       relative_table.as_markdown(relative_table.rows(self.summaries, self.oracle)),
       regret_table.as_markdown(regret_table.rows(self.summaries)),
       tuning.as_markdown(self.rates) if self.rates else '',
+      _on_unlisted(self.unlisted),
     ]
     return [section for section in found if section]
 
@@ -126,6 +137,26 @@ class Comparison:
   def __str__(self) -> str:
     refused = [f'{label} cannot run: {e}' for label, e in self.refused.items()]
     return '\n\n'.join([tables.as_text(self.table), *self.sections, *refused])
+
+
+def unlisted(workdir: pathlib.Path, folders: Iterable[pathlib.Path]) -> dict[str, int]:
+  """Folder of each method -> number of its runs in a workdir that are not in `folders`.
+
+  They are those of earlier commands, and a report of the workdir shows them.
+  """
+  runs = {path.parent for path in workdir.glob('*/seed*/config.json')} - set(folders)
+  return dict(sorted(collections.Counter(run.parent.name for run in runs).items()))
+
+
+def _on_unlisted(found: Mapping[str, int]) -> str:
+  """A sentence on runs that `unlisted` has found; empty without any."""
+  if not found:
+    return ''
+  names = ', '.join(f'{in_markdown(name)}: {count}' for name, count in found.items())
+  return (
+    'The workdir also has runs of earlier commands, which reports of it show and this '
+    f'table does not (number of each method): {names}.\n'
+  )
 
 
 def run_each(
@@ -226,16 +257,24 @@ def compare(
       own,
     )
 
+  others: dict[str, int] = {}
+  if folder is not None:
+    own = (folder / label / f'seed{seed}' for label in methods for seed in seeds)
+    others = unlisted(folder, own)
+
   def after(summaries: Summaries) -> None:
     if folder is not None:
-      Comparison(summaries, rates, reference, oracle=oracle).write(folder)
+      made = Comparison(summaries, rates, reference, oracle=oracle, unlisted=others)
+      made.write(folder)
 
   def refuse(label: str, seed: int, error: UserError) -> None:
     logging.warning('%s, seed %d, cannot run: %s', label, seed, error)
 
   by_label = dict.fromkeys(methods, seeds)
   summaries, refused = run_each(by_label, run, refuse, after)
-  found = Comparison(summaries, rates, reference, refused, oracle=oracle)
+  found = Comparison(
+    summaries, rates, reference, refused, oracle=oracle, unlisted=others
+  )
   if len(found.refused) == len(methods):
     found.check()
   return found
@@ -254,8 +293,9 @@ def tune(
   """Chooses hyperparameters of methods on a part of their clients' training examples.
 
   Every combination of the values runs with every seed on 80 % of each client's training
-  examples and is measured on the others (`data.hold_out`); test examples are not
-  looked at. The best mean over seeds is chosen.
+  examples and is measured on the others (`data.hold_out`); test examples of that seed
+  are not looked at. If `data` divides the same examples anew for each seed, tuning sees
+  test examples of the reported seeds. The best mean over seeds is chosen.
 
   Args:
     methods: label of each method -> a function of hyperparameters, by the names of
@@ -326,7 +366,11 @@ def _summary(
 ) -> Record | None:
   """The summary of a run; None if it diverged."""
   try:
-    made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
+    try:
+      made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
+    except NeverPatient:  # It is for other methods of the comparison.
+      options = options | {'patience': 0}
+      made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
   except Diverged as e:
     logging.warning('A run with seed %d diverged: %s', seed, e)
     return None

@@ -26,6 +26,8 @@ BY = ('gradients', 'updates')
 
 _CLOUDS, _MATCHINGS, _RESTARTS = 19, 999, 20
 MAX_P = 0.05
+# Standard deviations from 0 to what a test at `MAX_P` finds four times in five.
+_DETECTED = 1.645 + 0.842
 # See `num_clusters.recommend`.
 _AGREE = 0.8
 
@@ -68,6 +70,9 @@ class Measured(NamedTuple):
     rows: for each K.
     clusters: for each K, [C] int cluster of each client by its first half.
     clients: [C] int positions of the clients that were measured.
+    examples: the median of their training examples.
+    detectable: the least share of the variance between half clients that differences
+      of clients must make to be detected four times in five.
   """
 
   noise: float
@@ -75,6 +80,8 @@ class Measured(NamedTuple):
   rows: list[Separation]
   clusters: list[np.ndarray]
   clients: np.ndarray
+  examples: float
+  detectable: float
 
 
 def separation(
@@ -136,7 +143,16 @@ def separation(
   if p_differ > MAX_P:
     rows = [row._replace(explained=None) for row in rows]
   share = _ratio(noise(first, second), _spread(first, second))
-  return Measured(min(share, 1.0), p_differ, rows, clusters, clients[sound])
+  clients = clients[sound]
+  return Measured(
+    min(share, 1.0),
+    p_differ,
+    rows,
+    clusters,
+    clients,
+    float(np.median(train.sizes()[clients])),
+    detectable(first, second),
+  )
 
 
 def _check_enough(count: int) -> None:
@@ -167,10 +183,28 @@ def p_of_differences(first: np.ndarray, second: np.ndarray, seed: int) -> float:
   matchings, the true one among them, that agree as much.
   """
   rng = np.random.default_rng(seed)
-  products = (first - first.mean(axis=0)) @ (second - second.mean(axis=0)).T
+  products = _products(first, second)
   rows = np.arange(len(first))
   found = [products[rows, rng.permutation(rows)].sum() for _ in range(_MATCHINGS)]
   return float((1 + np.sum(found >= np.trace(products))) / (1 + _MATCHINGS))
+
+
+def detectable(first: np.ndarray, second: np.ndarray) -> float:
+  """The least differences of clients that `p_of_differences` finds four times in five.
+
+  Its sum has the variance sum_ij P_ij^2 / (M - 1) over random matchings, P_ij =
+  (a_i - a) (b_j - b), and the mean (M - 1) V s if the clients differ by a share s of
+  the variance V between half clients. Returns that share, at most 1.
+  """
+  count = len(first)
+  deviation = np.sqrt(np.square(_products(first, second)).sum() / (count - 1))
+  found = _ratio(_DETECTED * deviation, (count - 1) * _spread(first, second))
+  return min(found, 1.0)
+
+
+def _products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+  """[M, M] inner products of the first and the second halves, about their means."""
+  return (first - first.mean(axis=0)) @ (second - second.mean(axis=0)).T
 
 
 def _spread(first: np.ndarray, second: np.ndarray) -> float:
@@ -275,15 +309,20 @@ def verdict(found: Measured) -> str:
   """States whether groups can be separated, and the best K."""
   if found.p_differ > MAX_P:
     return (
-      'No groups can be separated: clients do not differ by more than sampling noise '
-      f'(p = {found.p_differ:.2g}).'
+      f'No difference between clients is detected (p = {found.p_differ:.2g}), and no '
+      f'groups. With {len(found.clients)} clients of {found.examples:g} training '
+      'examples (median), differences are detected reliably if they make at least '
+      f'{100 * found.detectable:.2g} % of the variance between half clients. Smaller '
+      'ones, and groups of such clients, may exist: more examples a client lower the '
+      'limit, and FeSEM beside FedAvg tells whether clusters help.'
     )
   of_samples = f'{100 * found.noise:.0f} % of the variance is sampling noise'
   apart = [row for row in found.rows if told_apart(row)]
   if not apart:
     return (
       f'Clients differ ({of_samples}), but no K tried gives groups that are tighter '
-      'than one Gaussian cloud and recur in other examples.'
+      'than one Gaussian cloud and recur in other examples. Groups may exist that half '
+      f'of the {found.examples:g} training examples of a client (median) do not show.'
     )
   best = max(apart, key=lambda row: row.explained or 0.0)
   others = [str(row.num_clusters) for row in apart if row is not best]

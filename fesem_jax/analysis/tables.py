@@ -21,6 +21,9 @@ _HONEST = ('honest_finetuned', 'honest_deployed')
 # How well clusters agree with the true ones, as tables show it.
 AGREEMENTS = ('ari', 'ami')
 
+# What tables say of runs whose code changed since.
+EARLIER_CODE = "are of earlier code: the user's file changed after they had begun"
+
 # A table has one dict for each method; see `over_seeds`.
 Table = list[dict[str, Any]]
 
@@ -46,7 +49,8 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
   median 'seconds_per_round'; the mean 'gigabytes' that a run sends, 10^9 bytes both
   ways, and 'simulated_hours' that it takes on devices of a profile, None where a seed
   does not say; 'untested', clients without test examples; 'notes', a list
-  of sentences; 'report'; and 'rounds_to', for each target of `curves.rounds_to_targets`
+  of sentences; how many runs are of 'earlier_code', see `experiments.plugins`;
+  'report'; and 'rounds_to', for each target of `curves.rounds_to_targets`
   the 'target', of how many 'seeds' it is known whether the deployed models 'reached'
   it, how many did, and (mean, standard deviation) of their 'rounds'. Figures that no
   seed has are None.
@@ -82,6 +86,13 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
       row['notes'] = row['notes'] + [
         f'fine-tuning of {failed} clients, in all seeds, diverged; their deployed '
         'models are used.'
+      ]
+    row['earlier_code'] = sum(bool(s.get('earlier_code')) for s in done)
+    if row['earlier_code']:
+      names = dict.fromkeys(n for s in done for n in s.get('earlier_code') or ())
+      row['notes'] = row['notes'] + [
+        f'† {row["earlier_code"]} of {len(done)} runs {EARLIER_CODE} '
+        f'({" and ".join(names)}).'
       ]
     row['report'] = report
     row['rounds_to'] = _rounds_to(done)
@@ -205,14 +216,40 @@ def has_honest(table: Table) -> bool:
   return any(row[f'honest_deployed_{_task(table).primary_column}'] for row in table)
 
 
+def _named_kinds(table: Table) -> dict[str, str]:
+  """Kinds of models -> what texts call them; of honest clients where some are bad."""
+  if has_honest(table):
+    return dict(zip(_HONEST, ('fine-tuned, honest', 'deployed, honest'), strict=True))
+  return dict(zip(_KINDS, ('fine-tuned', 'deployed'), strict=True))
+
+
+def _mark(row: dict[str, Any]) -> str:
+  """The mark of a method some of whose runs are of earlier code."""
+  return ' †' if row['earlier_code'] else ''
+
+
+def of_seeds(table: Table) -> list[str]:
+  """Sentence on how many seeds the figures of a table are of, and on the deviation."""
+  counts = sorted({n for row in table if (n := row['seeds'] - row['diverged'])})
+  if counts in ([], [1]):
+    return ['Metrics are of one seed.'] * len(counts)
+  several = ' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+  return [f'Metrics are mean and sample standard deviation over {several} seeds.']
+
+
 def _notes(table: Table) -> list[str]:
   """What a reader should know of the methods of a table, each sentence once."""
   said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
-  reports = [REPORTS[row['report']] for row in table]
+  lines = of_seeds(table)
+  if any(0 < row['diverged'] < row['seeds'] for row in table):
+    lines.append('* without the seeds that diverged.')
+  if untested := max((row['untested'] for row in table), default=0):
+    lines.append(f'{untested} clients without test examples are left out.')
+  lines += [REPORTS[row['report']] for row in table]
   if _targets(table):
     of = _task(table).primary.label
-    reports.append(f'Rounds to a target are of the deployed micro {of}.')
-  return list(dict.fromkeys([*reports, *said]))
+    lines.append(f'Rounds to a target are of the deployed micro {of}.')
+  return list(dict.fromkeys([*lines, *said]))
 
 
 def as_markdown(table: Table) -> str:
@@ -224,40 +261,41 @@ def as_markdown(table: Table) -> str:
   ]
   rows = [
     [
-      in_markdown(row['method']),
+      in_markdown(row['method']) + _mark(row),
       *(_cell(row, kind, column, ' ± ') for kind, column in keys),
       *_last_cells(row, table, ' ± '),
     ]
     for row in table
   ]
   lines = markdown(['method', *heads, *_last_heads(table)], rows)
-  if any(0 < row['diverged'] < row['seeds'] for row in table):
-    lines.append('\n\\* without the seeds that diverged.')
-  if untested := max(row['untested'] for row in table):
-    lines.append(f'\n{untested} clients without test examples are left out.')
-  lines += [f'\n{in_markdown(note)}' for note in _notes(table)]
+  lines += [f'\n{in_markdown(note, 2000)}' for note in _notes(table)]
   return '\n'.join(lines) + '\n'
 
 
 def as_latex(table: Table) -> str:
-  """The fine-tuned columns as a LaTeX tabular, like Tables 2 and 3.
+  """The metrics of each kind of models as a LaTeX tabular.
 
   Where some clients are bad, the figures are those of the honest ones.
   """
-  kind = _HONEST[0] if has_honest(table) else _KINDS[0]
-  task = _task(table)
-  columns = _columns(table)
+  task, columns, named = _task(table), _columns(table), _named_kinds(table)
+  if 'unseen' in _kinds(table):
+    named['unseen'] = 'unseen clients'
+  width = len(columns)
+  groups = [rf'\multicolumn{{{width}}}{{c}}{{{in_latex(of)}}}' for of in named.values()]
   heads = [in_latex(_heading(task, c)).replace('m', 'M', 1) for c in columns]
   lines = [
-    rf'\begin{{tabular}}{{l{"c" * len(columns)}}}',
+    rf'\begin{{tabular}}{{l{"c" * width * len(named)}}}',
     r'\hline',
-    rf'Method & {" & ".join(heads)} \\',
+    rf' & {" & ".join(groups)} \\',
+    rf'Method & {" & ".join(heads * len(named))} \\',
     r'\hline',
   ]
   for row in table:
-    cells = ' & '.join(_cell(row, kind, c, r'$\pm$') for c in columns)
-    lines.append(rf'{in_latex(row["method"])} & {cells} \\')
-  notes = [rf'\par {{\footnotesize {in_latex(note)}}}' for note in _notes(table)]
+    cells = (_cell(row, kind, c, r'$\pm$') for kind in named for c in columns)
+    mark = _mark(row).replace('†', r'$^\dagger$')
+    lines.append(rf'{in_latex(row["method"])}{mark} & {" & ".join(cells)} \\')
+  notes = [in_latex(note, 2000).replace('†', r'$^\dagger$') for note in _notes(table)]
+  notes = [rf'\par {{\footnotesize {note}}}' for note in notes]
   return '\n'.join([*lines, r'\hline', r'\end{tabular}', *notes]) + '\n'
 
 
@@ -289,20 +327,17 @@ def as_text(table: Table) -> str:
 
   Where some clients are bad, the figures are those of the honest ones.
   """
-  honest = has_honest(table)
-  kinds = _HONEST if honest else _KINDS
-  of_honest = ', honest' if honest else ''
-  task, columns, last = _task(table), _columns(table), _last_heads(table)
-  others = [''] * (len(columns) - 1)
-  groups = ['', f'fine-tuned{of_honest}', *others, f'deployed{of_honest}', *others]
-  heads = ['method', *(_heading(task, c) for _ in kinds for c in columns)]
+  named, task, columns = _named_kinds(table), _task(table), _columns(table)
+  last, others = _last_heads(table), [''] * (len(columns) - 1)
+  groups = ['', *(text for of in named.values() for text in (of, *others))]
+  heads = ['method', *(_heading(task, c) for _ in named for c in columns)]
   rows = [
     groups + [''] * len(last),
     [*heads, *last],
     *(
       [
-        printable(row['method'], 255),
-        *(_cell(row, kind, c, '±') for kind in kinds for c in columns),
+        printable(row['method'], 255) + _mark(row),
+        *(_cell(row, kind, c, '±') for kind in named for c in columns),
         *_last_cells(row, table, '±'),
       ]
       for row in table

@@ -43,6 +43,7 @@ class Choice(NamedTuple):
     by: one of `paired.KINDS`.
     figure: what the scores are.
     refused: the other points, and why the method cannot run with them.
+    earlier: how many of the runs are of code of the user's that changed since.
   """
 
   values: Values
@@ -51,6 +52,7 @@ class Choice(NamedTuple):
   by: str
   figure: Figure = CLASSIFICATION.primary
   refused: tuple[tuple[Values, UserError], ...] = ()
+  earlier: int = 0
 
   @property
   def runs(self) -> int:
@@ -141,7 +143,8 @@ def search(
   means = [-np.inf if t.mean is None else figure.better(t.mean) for t in tried]
   best = int(np.argmax(means))
   values = {} if means[best] == -np.inf else tried[best].values
-  return Choice(values, tried, list(seeds), by, figure, tuple(refused))
+  earlier = sum(bool(s and s.get('earlier_code')) for each in found for s in each)
+  return Choice(values, tried, list(seeds), by, figure, tuple(refused), earlier)
 
 
 def in_words(values: Values) -> str:
@@ -163,12 +166,17 @@ def grid_as_text(values: Iterable[Any]) -> str:
 
 
 def warnings(label: str, choice: Choice) -> list[str]:
-  """Sentences on points that cannot run, and values at the edge of their grid."""
-  refused = [
+  """Sentences on points that cannot run, earlier code and values at a grid's edge."""
+  said = [
     f'Warning: {label} cannot run with {in_words(point)}: {reason}'
     for point, reason in choice.refused
   ]
-  return refused + [
+  if choice.earlier:
+    said.append(
+      f'Warning: {label} was tuned with earlier code in {choice.earlier} of '
+      f'{choice.runs} runs.'
+    )
+  return said + [
     f'Warning: {label}: {name}={text_of(choice.values[name])} is at the edge of its '
     f'grid {grid_as_text(choice.grid[name])}; extend the grid.'
     for name in choice.at_edge
@@ -213,5 +221,11 @@ def as_markdown(rows: Sequence[Row]) -> str:
   ]
   escaped = [[in_markdown(cell, 500) for cell in line] for line in cells]
   lines = markdown(['method', 'rates', 'chosen', 'tuning runs'], escaped)
+  if any(each['runs'] for each in rows):
+    lines.append(
+      '\nTuning uses no test examples of its own seeds. Unless the data have a test '
+      'split of their own, each seed divides the same examples anew, and tuning sees '
+      'most of those that reported seeds test on.'
+    )
   lines += [f'\n{in_markdown(text, 500)}' for each in rows for text in each['warnings']]
   return '\n'.join(lines) + '\n'

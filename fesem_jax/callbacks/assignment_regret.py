@@ -57,7 +57,7 @@ class AssignmentRegret(Callback):
     choice[places] = found.best
     figures = regret.figures_of_choice(algorithm)
     program = arranged.compiled(('hindsight', algorithm), figures, *args, choice)
-    task = algorithm.local.model.task
+    task = algorithm.local.model.measured_as
     scores = evaluate.scores(processes.on_host(program(*args, choice)), task)
     better, column = task.primary.better, task.primary_column
     gain = better(scores[column]) - better(event.record['deployed'][column])

@@ -89,7 +89,7 @@ class Callbacks:
   def on_round_end(self, event: RoundEnd, interrupted: bool) -> bool:
     """Calls `on_round_end` of all, which also saves the round.
 
-    Returns whether the run ends here because of Ctrl-C (`interrupted`) or an error.
+    Returns whether the run ends here because of a signal (`interrupted`) or an error.
     """
     self._call('on_round_end', event, event.record)
     halted = processes.any_of(interrupted or self._error is not None)

@@ -39,7 +39,7 @@ class ClientHistory(Callback):
     if start.workdir is None:
       raise UserError('`client_metrics_every` needs a `workdir` to write into.')
     self._part = {}
-    self._folder, self._task = start.workdir, start.algorithm.local.model.task
+    self._folder, self._task = start.workdir, start.algorithm.local.model.measured_as
     self._names = as_text(start.train.info.names)
     self._examples, self._since = np.asarray(start.train.sizes()), start.done
     processes.from_first(lambda: client_history.begin(self._folder, start.done))

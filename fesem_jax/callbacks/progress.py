@@ -21,7 +21,7 @@ class Progress(Callback):
   def on_start(self, start: Start) -> None:
     """Shows the rounds that are done."""
     self._display = progress_lines.display()
-    self._task, self._total = start.algorithm.local.model.task, start.rounds
+    self._task, self._total = start.algorithm.local.model.measured_as, start.rounds
     measured = [r for r in start.records if 'finetuned' in r]
     self._measured = measured[-1] if measured else {}
     self._ends: deque[float] = deque([time.monotonic()], _RECENT + 1)

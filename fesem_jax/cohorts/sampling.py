@@ -8,12 +8,38 @@ from fesem_jax.cohorts import stratified
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.types import Cohort
+from fesem_jax.core.types import Cohort, HostOrDeviceArray
 
 
 def everyone(data: FederatedData) -> Cohort:
   """The cohort of all clients."""
   return Cohort(jnp.arange(data.num_clients), everyone=True)
+
+
+def cohort_of(
+  client_ids: HostOrDeviceArray,
+  data: FederatedData,
+  mesh: Mesh,
+  round: HostOrDeviceArray = None,
+) -> Cohort:
+  """The cohort of chosen clients, by their ids.
+
+  Empty places fill it up to a multiple of the device count. Where data are split by
+  client, clients go to the devices that hold them, and places are S times the devices.
+
+  Args:
+    client_ids: [S] distinct ids, see `FederatedData.client_ids`: 0, 1, ... in the order
+      in which the data were given; `FederatedData.ids_of` finds them by name. What is
+      no client's id becomes an empty place.
+    data: training split, as the functions of a method get it.
+    mesh: the devices, `local.mesh`.
+    round: that of the cohort of the round, for schedules over rounds.
+  """
+  ids = data.positions(client_ids)
+  if data.shard_rows is not None:
+    ids = stratified.on_their_devices(ids, data.num_clients, mesh)
+  padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
+  return Cohort(jnp.concatenate([ids, padding]), everyone=False, round=round)
 
 
 def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:

@@ -113,6 +113,20 @@ def drawn_on_devices(
   return ids.astype(jnp.int32)
 
 
+def on_their_devices(ids: jax.Array, num_clients: int, mesh: Mesh) -> jax.Array:
+  """[D * places] int32 the positions `ids` [S], each among those of its own device.
+
+  There are places for all on one device; `num_clients` is M, an empty place.
+  """
+  chosen = jnp.zeros(num_clients, bool).at[ids].set(True, mode='drop')
+  chosen = chosen.reshape(mesh.size, -1)
+  on_each = chosen.shape[1]
+  order = jnp.argsort(~chosen, axis=1)[:, : min(len(ids), on_each)]
+  filled = jnp.take_along_axis(chosen, order, axis=1)
+  positions = order + jnp.arange(mesh.size)[:, None] * on_each
+  return jnp.where(filled, positions, num_clients).reshape(-1).astype(jnp.int32)
+
+
 def places_of_sample(
   count: int, data: FederatedData, of: Cohort | None, mesh: Mesh
 ) -> int:

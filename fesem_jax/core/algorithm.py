@@ -170,6 +170,8 @@ class Algorithm(NamedTuple):
     of_unseen: (state, data) -> `ClientModels` of clients that did not take part, if the
       method does not choose them by their losses; None if they use the deployed model
       of lowest training loss.
+    penalties: names of the options that weigh a penalty on local models, for the
+      message on divergence.
   """
 
   local: LocalTraining
@@ -181,6 +183,7 @@ class Algorithm(NamedTuple):
   with_centers: Callable[[Any, Params, jax.Array], Any] | None = None
   traffic: Traffic | None = None
   of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
+  penalties: tuple[str, ...] = ()
 
   def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
     """[S, ...] parameters that clients `ids` [S] deploy, one copy each."""

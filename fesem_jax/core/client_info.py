@@ -1,4 +1,4 @@
-"""Names and true clusters of the clients."""
+"""Names and true clusters of the clients, and names of the classes."""
 
 import dataclasses
 
@@ -20,6 +20,7 @@ class ClientInfo:
       None if unknown.
     cluster_names: names of clusters 0, 1, ... if `clusters` are int, e.g. '90 degrees';
       None if they have no names. Figures show them.
+    class_names: names of classes 0, 1, ..., which figures show; None if unknown.
 
   Raises:
     UserError: unless `names` and `clusters` have one value for each client.
@@ -28,6 +29,7 @@ class ClientInfo:
   names: np.ndarray
   clusters: np.ndarray | None = None
   cluster_names: tuple[str, ...] | None = None
+  class_names: tuple[str, ...] | None = None
 
   def __post_init__(self) -> None:
     for field in ('names', 'clusters'):

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from fesem_jax.core import offloading, sharding, tree
 from fesem_jax.core.chunk_order import Chunks, ChunkSize, in_chunks, size_of_parts
 from fesem_jax.core.sums import add_up
+from fesem_jax.utils.errors import UserError
 
 
 class Clients(NamedTuple):
@@ -80,7 +81,15 @@ def map_clients(
 
   Returns:
     Results, a tree of [S, ...] split over the mesh, and the sums of all clients.
+
+  Raises:
+    UserError: if S is not a multiple of the number of devices.
   """
+  if clients.ids.shape[0] % mesh.size:
+    raise UserError(
+      f'A cohort of {clients.ids.shape[0]} clients cannot be divided among '
+      f'{mesh.size} devices; make it by `cohort_of`, which adds empty places.'
+    )
   ahead = offloading.reads_ahead(mesh)
 
   def on_device(clients: Clients, shared: Any, sums: Any) -> tuple[Any, Any]:

@@ -2,15 +2,17 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax import tasks
+from fesem_jax.core import feature_range
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.types import HostOrDeviceArray
-from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
 from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
 
@@ -93,8 +95,8 @@ class FederatedData:
     y: [T] int32 labels in 0..L-1; for a regression [T, L] float32 targets; for
       sequences [T, S] int32 tokens in 0..L-1, -1 at positions without a target.
     offsets: [M + 1] int32 row boundaries.
-    client_ids: [M] int32 ids from which random keys are folded; a client keeps its id
-      when clients are reordered.
+    client_ids: [M] int32 ids from which random keys are folded: 0, 1, ... in the order
+      in which clients were given; a client keeps its id when clients are reordered.
     num_classes: L, number of outputs of a model: classes, targets or tokens.
     scale: factor of `x`, e.g. 1 / 255.
     max_examples: maximum number of rows of a client.
@@ -152,6 +154,31 @@ class FederatedData:
       return last - first
     begin, end = self.shard_rows[0, 0], self.shard_rows[0, 1]
     return jnp.where((first >= begin) & (last <= end), last - first, 0)
+
+  def ids_of(self, names: Sequence[str]) -> np.ndarray:
+    """[S] int32 `client_ids` of clients by their names, on the host.
+
+    Raises:
+      UserError: if no client has one of the names, or several have.
+    """
+    ids = np.asarray(self.client_ids)
+    found = []
+    for name in names:
+      places = np.flatnonzero(self.info.names == name)
+      if len(places) != 1:
+        raise UserError(f'`names`: {len(places)} clients are called {name!r}.')
+      found.append(ids[places[0]])
+    return np.array(found, np.int32)
+
+  def positions(self, client_ids: HostOrDeviceArray) -> jax.Array:
+    """[S] int32 positions of the clients with these ids; M where none has the id.
+
+    Inside of a run, clients lie in an order of their sizes, on their devices.
+    """
+    wanted, own = jnp.asarray(client_ids), jnp.asarray(self.client_ids)
+    order = jnp.argsort(own)
+    near = order.at[jnp.searchsorted(own[order], wanted)].get(mode='clip')
+    return jnp.where(own[near] == wanted, near, self.num_clients).astype(jnp.int32)
 
   def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of client `i` on the host: x [N, ...], y [N]."""
@@ -273,6 +300,8 @@ class FederatedData:
         f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
         f'{sizes.sum()} must agree.'
       )
+    if isinstance(x, np.ndarray):
+      feature_range.warn_of_rounding(x, '`x`')
     if x.dtype != np.uint8:
       x = changed(x, lambda rows: rows.astype(np.float32))
       if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
@@ -292,13 +321,17 @@ class FederatedData:
         f'`info` must be a ClientInfo of the {len(sizes)} clients of `sizes`, not '
         f'{given}.'
       )
+    if scale is None:
+      scale = scale_of(x, '`x`')
+      if task != SEQUENCE.name:
+        feature_range.warn_of_range(x, scale, '`x`')
     return cls(
       x=x,
       y=y,
       offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
       client_ids=np.asarray(client_ids, np.int32),
       num_classes=int(num_classes),
-      scale=scale_of(x, '`x`') if scale is None else scale,
+      scale=scale,
       max_examples=max(1, int(sizes.max(initial=0))),
       info=info,
       task=task,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from fesem_jax.core import sharding
+from fesem_jax.core import local_optimizers, sharding
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.types import Cohort, Model
 from fesem_jax.utils.errors import (
@@ -37,7 +37,8 @@ class LocalTraining(NamedTuple):
 
   Attributes:
     model: see `Model`.
-    optimizer: any Optax optimizer; its state is reset in every round.
+    optimizer: an Optax optimizer; its state is reset in every round. Random keys in its
+      state, as of `optax.add_noise`, are made those of the client in the round.
     schedule: batch size and local epochs or steps.
     clients_per_chunk: C, clients trained side by side on one device; it affects the
       speed, and changes results by rounding only.
@@ -136,7 +137,8 @@ def local_training(
 
   Args:
     model: see `Model`.
-    optimizer: any Optax optimizer, e.g. `optax.sgd(0.1)`.
+    optimizer: an Optax optimizer whose update needs gradients, state and parameters
+      alone, e.g. `optax.sgd(0.1)`.
     num_clients: number of clients of a round.
     batch_size: see `Schedule`.
     epochs: see `Schedule`.
@@ -151,9 +153,15 @@ def local_training(
     augmentation: see `LocalTraining`.
 
   Raises:
-    UserError: if a number or mode is out of range, or a schedule does not return one
-      positive number for the first round or step.
+    UserError: if a number or mode is out of range, the model is no `Model`, clients
+      cannot use the optimizer, or a schedule does not return one positive number for
+      the first round or step.
   """
+  if not isinstance(model, Model):
+    raise UserError(
+      f'`model` is a {type(model).__name__}, not a Model; make one of a Flax module '
+      'with models.from_flax(module, example_shape).'
+    )
   check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
   check_at_least(0, steps=steps)
   check_at_least(1, epochs=epochs)
@@ -164,6 +172,7 @@ def local_training(
   _check_schedule('local_lr_schedule', local_lr_schedule, 'step')
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
+  local_optimizers.check(optimizer, params)
   chunk = clients_per_chunk or sharding.default_clients_per_chunk(
     params, num_clients, mesh
   )

@@ -22,6 +22,9 @@ LAYERS, AUGMENTATION = (2**31 - i for i in (15, 16))
 # Likewise: the centers for which a client is drawn.
 SELECTION = 2**31 - 17
 
+# Likewise: random keys in the state of the local optimizer.
+OPTIMIZER = 2**31 - 19
+
 # Folded into the key of a round or a start, beside client ids: the kind of the next
 # round.
 NEXT_ROUND = 2**31 - 18

@@ -14,14 +14,31 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fesem_jax import tasks
 from fesem_jax.tasks import CLASSIFICATION, Loss, Task
+from fesem_jax.utils.errors import UserError
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
 HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
 
 
-class Model(NamedTuple):
+class _Functions(NamedTuple):
+  init: Callable[[jax.Array], Params]
+  apply: Callable[[Params, jax.Array], jax.Array]
+  loss: Loss = CLASSIFICATION.loss
+  metrics: tuple[tuple[str, Loss], ...] = ()
+  layers: tuple[str, ...] = ()
+  apply_with: Callable[..., jax.Array] | None = None
+  apply_train: Callable[[Params, jax.Array, jax.Array], jax.Array] | None = None
+  task: Task = CLASSIFICATION
+
+
+class Model(_Functions):
   """A model as pure functions.
+
+  `_replace(apply=...)` makes another function, which `layers` and `apply_with` of the
+  old one do not describe: they are dropped unless they are replaced too. A model with
+  `apply_train`, which trains in place of `apply`, needs a new one, or None.
 
   Attributes:
     init: key -> params.
@@ -47,14 +64,25 @@ class Model(NamedTuple):
     task: of the model, which must be the task of the data.
   """
 
-  init: Callable[[jax.Array], Params]
-  apply: Callable[[Params, jax.Array], jax.Array]
-  loss: Loss = CLASSIFICATION.loss
-  metrics: tuple[tuple[str, Loss], ...] = ()
-  layers: tuple[str, ...] = ()
-  apply_with: Callable[..., jax.Array] | None = None
-  apply_train: Callable[[Params, jax.Array, jax.Array], jax.Array] | None = None
-  task: Task = CLASSIFICATION
+  __slots__ = ()
+
+  def _replace(self, **changes: Any) -> 'Model':
+    if 'apply' in changes:
+      if self.apply_train is not None and 'apply_train' not in changes:
+        raise UserError(
+          'Local training uses `apply_train` of the model, which belongs to the '
+          '`apply` that is replaced; replace both, or give `apply_train=None` to train '
+          'with the new `apply`.'
+        )
+      changes = {'layers': (), 'apply_with': None} | changes
+    return super()._replace(**changes)
+
+  __replace__ = _replace
+
+  @property
+  def measured_as(self) -> Task:
+    """The task by whose figures the model is measured and ranked."""
+    return tasks.with_loss(self.task, self.loss)
 
 
 @jax.tree_util.register_dataclass
@@ -63,10 +91,12 @@ class Cohort:
   """The clients that take part in a round.
 
   Attributes:
-    ids: [S] int32 positions in the data; M is an empty slot, so that S can be padded
-      to a multiple of the device count. If data are split by client, device d trains
-      the d-th part of `ids`, which must be clients that it holds; it treats others as
-      empty slots. See `stratified.evenly`.
+    ids: [S] int32 positions in the data, which a run orders by size:
+      `data.client_ids[ids]` are the clients in the order in which the user gave them,
+      and `cohort_of` makes a cohort of these. M is an empty slot, so that S can be
+      padded to a multiple of the device count. If data are split by client, device d
+      trains the d-th part of `ids`, which must be clients that it holds; it treats
+      others as empty slots. See `stratified.evenly`.
     everyone: True if `ids` is 0..M-1 (full participation), which needs no gather.
     round: [] int32 number of the round, counted from 0, for schedules over rounds
       (`LocalTraining.rate`); None outside of rounds, e.g. before the first.

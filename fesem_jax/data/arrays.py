@@ -5,7 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData, check_targets, scale_of
+from fesem_jax.data import class_labels
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
@@ -14,16 +16,20 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import read_npz, reading
 
-NAMES = ('x', 'y', 'client', 'split', 'cluster', 'scale', 'num_classes', 'task')
+NAMES = (
+  'x', 'y', 'client', 'split', 'cluster', 'scale', 'num_classes', 'class_names', 'task',
+)  # fmt: skip
 
 
 def load(path: pathlib.Path, task: str = '') -> Pool:
-  """Natural clients from an .npz file.
+  """Natural clients, or examples to be dealt, from an .npz file.
 
-  Arrays: `x` [T, ...] features; `y` [T] labels from 0, or, of a regression, [T] or
-  [T, L] numbers, or, of sequences, [T, S] next tokens with -1 where there is none;
-  `client` [T] integers or strings. Optional: `task` [], a name of `tasks.TASKS`;
+  Arrays: `x` [T, ...] features; `y` [T] labels from 0, names of classes or one-hot
+  rows [T, L], or, of a regression, [T] or [T, L] numbers, or, of sequences, [T, S] next
+  tokens with -1 where there is none. Optional: `client` [T] integers or strings,
+  without which a partition deals the examples; `task` [], a name of `tasks.TASKS`;
   `num_classes` [], by default one more than the largest label or token of `y`;
+  `class_names` [L] strings;
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
   see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
@@ -34,9 +40,20 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   objects (which are never unpickled), or its arrays do not fit.
   """
   with reading(path):
+    if path.is_dir():
+      raise UserError(
+        f"{path} is a folder; `npz:` names a file. PFLlib's folder is `name=pfllib:"
+        f"{path}`, FL-bench's `name=flbench:{path}`."
+      )
     if not path.is_file():
       raise UserError(f'{path} does not exist.')
-    arrays = read_npz(path)
+    try:
+      arrays = read_npz(path)
+    except UserError as e:
+      if path.parent.name in ('train', 'test') and path.stem.isdecimal():
+        folder = path.parent.parent
+        raise UserError(f"{e} PFLlib's folder is `name=pfllib:{folder}`.") from e
+      raise
     return from_arrays(path, arrays, task)
 
 
@@ -51,9 +68,14 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
       f'{", ".join(NAMES)}.'
     )
   arrays = {name: np.asarray(array) for name, array in arrays.items()}
-  for name in ('x', 'y', 'client'):
+  for name in ('x', 'y'):
     if name not in arrays:
-      raise UserError(f'{path} lacks the array {name}; it needs x, y and client.')
+      raise UserError(
+        f'{path} lacks the array {name}; it needs x and y, and client unless they are '
+        'to be dealt.'
+      )
+  if 'cluster' in arrays and 'client' not in arrays:
+    raise UserError(f'{path} has true clusters of clients, but no array client.')
   x = arrays['x']
   if x.ndim < 2:
     raise UserError(
@@ -61,7 +83,10 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     )
   given = _num_classes(path, arrays['num_classes']) if 'num_classes' in arrays else None
   chosen = TASKS[_task(path, arrays, task)]
-  y = chosen.targets(arrays['y'], f'{path}: y', given)
+  y, class_names = arrays['y'], None
+  if chosen is CLASSIFICATION:
+    y, given, class_names = class_labels.as_numbers(y, f'{path}: y', given)
+  y = chosen.targets(y, f'{path}: y', given)
   if len(y) != len(x):
     raise UserError(f'{path}: y has {len(y)} rows; x has {len(x)}.')
   check_targets(x.shape, y, chosen.name, f'{path}: y')
@@ -71,33 +96,38 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
       )
   for name in ('client', 'cluster'):
-    if name in arrays and arrays[name].dtype.kind in 'fc':
-      bad = np.flatnonzero(~np.isfinite(arrays[name]))
-      if len(bad):
-        raise UserError(
-          f'{path}: {name} of row {bad[0]} is {arrays[name][bad[0]]}; give every row '
-          f'a {name}' + ('.' if name == 'client' else ', or leave out the array.')
-        )
+    if name in arrays and (missing := np.flatnonzero(_is_missing(arrays[name]))).size:
+      raise UserError(
+        f'{path}: {name} of row {missing[0]} is '
+        f'{str(arrays[name][missing[0]]).strip() or "empty"}; give '
+        f'every row a {name}'
+        + ('.' if name == 'client' else ', or leave out the array.')
+      )
   if len(x) == 0:
     raise UserError(f'{path} holds no examples.')
   if x.dtype.kind not in 'iuf':
     raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
+  feature_range.warn_of_rounding(x, f'{path}: x')
   if x.dtype != np.uint8:
     with np.errstate(over='ignore'):  # Told of below.
       x = x.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
     if len(bad):
       raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
-  names, first, client = np.unique(
-    arrays['client'].astype(str), return_index=True, return_inverse=True
-  )
-  clusters = None
+  names = client = clusters = first = None
+  if 'client' in arrays:
+    names, first, client = np.unique(
+      arrays['client'].astype(str), return_index=True, return_inverse=True
+    )
   if 'cluster' in arrays:
     cluster = arrays['cluster']
     if cluster.dtype.kind == 'S':
       cluster = cluster.astype(str)
     if cluster.dtype.kind != 'U':  # Names stay; numbers go from 0 in their order.
       cluster = np.unique(cluster, return_inverse=True)[1]
+    assert first is not None
+    assert client is not None
+    assert names is not None
     clusters = cluster[first]
     bad = np.flatnonzero(clusters[client] != cluster)
     if len(bad):
@@ -109,27 +139,51 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   if not float(single.tiny) <= scale <= float(single.max):
     raise UserError(f'{path}: scale {scale} must be positive, and a 32-bit float.')
   classes = given or chosen.count_outputs(y)
+  if 'class_names' in arrays:
+    class_names = _class_names(path, arrays['class_names'], classes)
   whole = Pool(
     x, y, classes, scale, client=client, names=names, clusters=clusters,
     task=chosen.name,
+    class_names=class_names,
+    # What models see are the numbers as they are, on purpose.
+    are_tokens=x.ndim == 2 and arrays.get('scale') == 1 and bool((x % 1 == 0).all()),
   )  # fmt: skip
-  if 'split' not in arrays:
-    return whole
-  split = arrays['split']
+  return whole if 'split' not in arrays else _split(path, whole, arrays['split'])
+
+
+def _split(path: object, whole: Pool, split: np.ndarray) -> Pool:
+  """A pool whose test examples are apart; `split` [T] is 1 for these and 0 else."""
   if not np.isin(split, (0, 1)).all():
     raise UserError(f'{path}: split must hold 0 (training) and 1 (test).')
   train, test = split == 0, split == 1
+  x, y, client, names = whole.x, whole.y, whole.client, whole.names
+  parts = whole._replace(x=x[train], y=y[train], test_x=x[test], test_y=y[test])
+  if client is None or names is None:
+    if not train.any() or not test.any():
+      raise UserError(f'{path}: split must hold both 0 (training) and 1 (test).')
+    return parts
   lacking = np.setdiff1d(np.arange(len(names)), client[train])
   if len(lacking):
     raise UserError(f'{path}: client {names[lacking[0]]} has no training examples.')
-  return whole._replace(
-    x=x[train],
-    y=y[train],
-    client=client[train],
-    test_x=x[test],
-    test_y=y[test],
-    test_client=client[test],
-  )
+  return parts._replace(client=client[train], test_client=client[test])
+
+
+def _class_names(path: object, value: np.ndarray, count: int) -> tuple[str, ...]:
+  if value.shape != (count,) or value.dtype.kind not in 'SU':
+    raise UserError(f'{path}: class_names must be {count} strings, one for each class.')
+  return tuple(value.astype(str).tolist())
+
+
+def _is_missing(values: np.ndarray) -> np.ndarray:
+  """[T] bool: rows without a client or a cluster, as tables mark them."""
+  if values.dtype.kind in 'fc':
+    return ~np.isfinite(values)
+  if values.dtype.kind in 'mM':
+    return np.isnat(values)
+  if values.dtype.kind in 'OSU':  # NaN, None and NA of pandas become such texts.
+    texts = np.char.strip(values.astype(str))
+    return np.isin(texts, ['', 'nan', 'NaN', 'None', '<NA>', 'NaT'])
+  return np.zeros(len(values), bool)
 
 
 def _num_classes(path: object, value: np.ndarray) -> int:
@@ -175,6 +229,8 @@ def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
   }
   if train.task != CLASSIFICATION.name:
     arrays['task'] = np.array(train.task)
+  if train.info.class_names is not None:
+    arrays['class_names'] = np.array(train.info.class_names)
   if train.info.clusters is not None:
     arrays['cluster'] = np.concatenate(
       [np.repeat(train.info.clusters, n) for n in sizes]

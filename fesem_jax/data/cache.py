@@ -1,7 +1,6 @@
 """Arrays that take long to read, kept in the user's own cache folder."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import pathlib
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from fesem_jax.utils import user_cache
+from fesem_jax.utils import file_locks, user_cache
 from fesem_jax.utils.atomic_files import write_arrays_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import read_npz, reading
@@ -73,6 +72,7 @@ def cached(
   if size < MIN_CACHED_BYTES:
     return build()
   try:
+    file_locks.module()
     with reading('The cache folder'):
       path = cache_path(folder, name)
       user_cache.make_private(path.parent)
@@ -105,6 +105,7 @@ def cached(
 @contextlib.contextmanager
 def _alone(folder: pathlib.Path) -> Iterator[None]:
   """Lets one process of this user build at a time, where the folder can be locked."""
+  fcntl = file_locks.module()
   held = os.open(folder, os.O_RDONLY)
   try:
     with contextlib.suppress(OSError):  # Some network file systems cannot.

@@ -4,6 +4,7 @@ Label: Smiling. Images are brought to 84 by 84, as LEAF's model reads them.
 """
 
 import concurrent.futures
+import csv
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,8 @@ def _read_image(path: pathlib.Path) -> np.ndarray:
 def _images_folder(folder: pathlib.Path) -> pathlib.Path:
   for candidate in (folder / _IMAGES, folder / 'raw' / _IMAGES):
     if candidate.is_dir():
-      return candidate
+      deeper = candidate / _IMAGES  # As Kaggle's archive unpacks.
+      return deeper if deeper.is_dir() else candidate
   raise UserError(f'{folder / _IMAGES} with the images of CelebA does not exist.')
 
 
@@ -79,11 +81,13 @@ def load_leaf(folder: pathlib.Path) -> Pool:
   images = _images_folder(folder)
   train, test = leaf.find_splits(folder)
 
-  def read(paths: list[pathlib.Path] | None) -> dict[str, Examples] | None:
-    if paths is None:
-      return None
-    named = leaf.read_clients(paths, _names, CLASSES)
-    return _decode({n: (list(x), y) for n, (x, y) in named.items()}, images, folder)
+  def read() -> tuple[dict[str, Examples], dict[str, Examples] | None]:
+    named = leaf.read_folder(folder, _names, CLASSES)
+
+    def decoded(clients: dict[str, Examples]) -> dict[str, Examples]:
+      return _decode({n: (list(x), y) for n, (x, y) in clients.items()}, images, folder)
+
+    return decoded(named[0]), None if named[1] is None else decoded(named[1])
 
   sources = [*train, *(test or [])]
   return cached_pool(
@@ -91,7 +95,7 @@ def load_leaf(folder: pathlib.Path) -> Pool:
     'celeba leaf',
     CLASSES,
     1 / 255,
-    lambda: (read(train) or {}, read(test)),
+    read,
     [*sources, *images.iterdir()],
     lambda: _key('celeba leaf 1', sources, images),
   )
@@ -106,12 +110,13 @@ def _names(x: list[Any], where: str) -> np.ndarray:
 def load_raw(folder: pathlib.Path) -> Pool:
   """CelebA as it is published, without LEAF's scripts.
 
-  `folder` holds identity_CelebA.txt, list_attr_celeba.txt and img_align_celeba/.
+  `folder` holds identity_CelebA.txt, list_attr_celeba.txt and img_align_celeba/, or
+  these lists as .csv and the images one folder deeper, as mirrors have them.
   Celebrities with fewer than 5 images are left out; the others are split 80/20. Raises
   a `UserError` that names file and line or image if one is damaged.
   """
   images = _images_folder(folder)
-  sources = [folder / _IDENTITIES, folder / _ATTRIBUTES]
+  sources = [_list_file(folder, _IDENTITIES), _list_file(folder, _ATTRIBUTES)]
 
   def read() -> tuple[dict[str, Examples], None]:
     smiling = _attribute(sources[1])
@@ -148,25 +153,46 @@ def load_raw(folder: pathlib.Path) -> Pool:
   )
 
 
+def _list_file(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """A list of the publishers, or the same list as .csv where only that is there."""
+  path = folder / name
+  of_mirror = path.with_suffix('.csv')
+  if not path.is_file() and not of_mirror.is_file():
+    raise UserError(
+      f'Neither {path} nor {of_mirror.name} exists; CelebA needs identity_CelebA.txt '
+      '(from its publishers; Kaggle leaves it out) and list_attr_celeba.txt or .csv.'
+    )
+  return path if path.is_file() else of_mirror
+
+
 def _lines(path: pathlib.Path) -> list[tuple[int, list[str]]]:
-  """(line number, fields) of the lines that are not empty."""
+  """(line number, fields) of the lines that are not empty, without headers of .csv."""
   try:
-    text = path.read_text()
+    text = path.read_text(encoding='utf-8-sig')
   except (OSError, UnicodeDecodeError) as e:
     raise UserError(f'Cannot read {path}: {e}.') from e
-  split = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1)]
+  if path.suffix == '.csv':
+    with reading(path):
+      split = list(enumerate(csv.reader(text.splitlines()), 1))
+    if split and split[0][1][:1] == ['image_id'] and ATTRIBUTE not in split[0][1]:
+      del split[0]
+  else:
+    split = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1)]
   return [(i, fields) for i, fields in split if fields]
 
 
 def _attribute(path: pathlib.Path) -> dict[str, int]:
   """Image name -> 1 if the person smiles, else 0."""
   lines = _lines(path)
-  if len(lines) < 2 or ATTRIBUTE not in lines[1][1]:
-    raise UserError(f'{path}: its second line must name the attribute {ATTRIBUTE}.')
-  column = lines[1][1].index(ATTRIBUTE) + 1
+  comma = path.suffix == '.csv'  # Which has no count, and names its first column.
+  names = lines[1 - comma][1] if len(lines) > 1 else []
+  if ATTRIBUTE not in names:
+    line = 'first' if comma else 'second'
+    raise UserError(f'{path}: its {line} line must name the attribute {ATTRIBUTE}.')
+  column = names.index(ATTRIBUTE) + (not comma)
   values = {}
-  for number, fields in lines[2:]:
-    if len(fields) <= column or fields[column] not in ('1', '-1'):
+  for number, fields in lines[2 - comma :]:
+    if len(fields) <= column or fields[column] not in ('1', '-1', '0')[: 2 + comma]:
       raise UserError(f'{path}, line {number}: {ATTRIBUTE} is neither 1 nor -1.')
     values[fields[0]] = int(fields[column] == '1')
   return values

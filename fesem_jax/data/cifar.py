@@ -1,8 +1,9 @@
-"""CIFAR-10 and CIFAR-100 from their official binary files.
+"""CIFAR-10 and CIFAR-100 from their official files, binary or for Python.
 
 Format: https://www.cs.toronto.edu/~kriz/cifar.html. A record is one label byte
 (CIFAR-100: the coarse and the fine label) and 3,072 bytes of an image of 32 by 32:
-1,024 of red, then of green, then of blue, row by row.
+1,024 of red, then of green, then of blue, row by row. The files for Python, which
+torchvision downloads, are pickled dicts of `data` [N, 3072] and lists of labels.
 """
 
 import pathlib
@@ -12,8 +13,9 @@ import numpy as np
 
 from fesem_jax.data import cache
 from fesem_jax.data.pool import Pool
+from fesem_jax.utils import array_checks, array_pickles
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import BoundedReader
+from fesem_jax.utils.safe_files import BoundedReader, reading
 
 LABELS = ('fine', 'coarse')  # Of CIFAR-100: 100 classes in 20 groups.
 
@@ -29,6 +31,7 @@ class _Format(NamedTuple):
   folder: str  # what the archive unpacks to
   train: tuple[str, ...]  # names of the training files
   test: str  # name of the test file
+  python: tuple[str, tuple[str, ...], str]  # folder, training files, test file
   # Name and number of classes of each label byte of a record.
   classes: tuple[tuple[str, int], ...]
 
@@ -40,6 +43,11 @@ _FORMATS = {
     'cifar-10-batches-bin',
     tuple(f'data_batch_{i}.bin' for i in range(1, 6)),
     'test_batch.bin',
+    (
+      'cifar-10-batches-py',
+      tuple(f'data_batch_{i}' for i in range(1, 6)),
+      'test_batch',
+    ),
     (('', 10),),
   ),
   'cifar100': _Format(
@@ -48,11 +56,13 @@ _FORMATS = {
     'cifar-100-binary',
     ('train.bin',),
     'test.bin',
+    ('cifar-100-python', ('train',), 'test'),
     (('coarse', 20), ('fine', 100)),
   ),
 }
 
 FOLDERS = {name: kind.folder for name, kind in _FORMATS.items()}
+PYTHON_FOLDERS = {name: kind.python[0] for name, kind in _FORMATS.items()}
 
 
 def load(name: str, data_dir: pathlib.Path, labels: str = '') -> Pool:
@@ -70,11 +80,7 @@ def load(name: str, data_dir: pathlib.Path, labels: str = '') -> Pool:
   kind = _FORMATS[name]
   folder = data_dir / kind.folder
   train, test = [folder / file for file in kind.train], folder / kind.test
-  for path in (*train, test):
-    if not path.is_file():
-      raise UserError(
-        f'{path} does not exist; download {kind.archive} and unpack it in {data_dir}.'
-      )
+  _check_there([*train, test], kind.archive, data_dir)
 
   def build() -> dict[str, np.ndarray]:
     parts = [_read(path, kind) for path in train]
@@ -103,6 +109,46 @@ def load(name: str, data_dir: pathlib.Path, labels: str = '') -> Pool:
   )
 
 
+def load_python(name: str, data_dir: pathlib.Path, labels: str = '') -> Pool:
+  """A data set from its files for Python; the arguments and errors are those of `load`.
+
+  Only arrays and lists are unpickled.
+  """
+  kind = _FORMATS[name]
+  folder, train, test = kind.python
+  paths = [data_dir / folder / file for file in (*train, test)]
+  _check_there(paths, kind.archive.replace('-binary', '-python'), data_dir)
+  *parts, (test_x, test_y) = [_read_python(path, kind, labels) for path in paths]
+  x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+  return Pool(x, y, dict(kind.classes)[labels], 1 / 255, test_x, test_y)
+
+
+def _read_python(
+  path: pathlib.Path, kind: _Format, labels: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """Images [N, 32, 32, 3] uint8 of a pickle, and labels [N] int32."""
+  held = array_pickles.read_pickle(path)
+  with reading(path):
+    x = array_pickles.array_of(held['data'])
+    y = array_pickles.array_of(held[f'{labels}_labels' if labels else 'labels'])
+    if x.dtype != np.uint8 or x.shape != (len(y), _PIXELS):
+      raise ValueError(f'data {x.dtype} of shape {x.shape} for {len(y)} labels')
+    return _images(x), array_checks.labels(y, str(path), dict(kind.classes)[labels])
+
+
+def _images(pixels: np.ndarray) -> np.ndarray:
+  planes = pixels.reshape(-1, _CHANNELS, _SIDE, _SIDE)
+  return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+
+
+def _check_there(paths: list[pathlib.Path], archive: str, folder: pathlib.Path) -> None:
+  for path in paths:
+    if not path.is_file():
+      raise UserError(
+        f'{path} does not exist; download {archive} and unpack it in {folder}.'
+      )
+
+
 def _read(path: pathlib.Path, kind: _Format) -> tuple[np.ndarray, np.ndarray]:
   """Images [N, 32, 32, 3] uint8 of a file, and labels [N, columns] int32."""
   with BoundedReader(path) as f:
@@ -124,5 +170,4 @@ def _read(path: pathlib.Path, kind: _Format) -> tuple[np.ndarray, np.ndarray]:
         f'{labels[wrong[0], column]}; those of {kind.title} are 0..{classes - 1}. '
         'Download it again.'
       )
-  planes = records[:, columns:].reshape(-1, _CHANNELS, _SIDE, _SIDE)
-  return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels
+  return _images(records[:, columns:]), labels

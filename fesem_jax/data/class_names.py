@@ -17,12 +17,15 @@ _NAMES: Mapping[str, Sequence[str]] = {
 }
 
 
-def class_names(dataset: str, num_classes: int) -> Sequence[str]:
+def class_names(
+  dataset: str, num_classes: int, given: Sequence[str] | np.ndarray | None = None
+) -> Sequence[str]:
   """Names of the L classes of a data set, which is named as for `data.load`.
 
-  Returns numbers from 0 where the data set has no names or another L.
+  `given` are those that the data themselves have, if any. Returns numbers from 0 where
+  the data set has no names or another L.
   """
-  names = _NAMES.get(dataset, ())
+  names = _NAMES.get(dataset, ()) if given is None else [str(name) for name in given]
   return names if len(names) == num_classes else [str(i) for i in range(num_classes)]
 
 

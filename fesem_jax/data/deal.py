@@ -10,6 +10,7 @@ from fesem_jax.data.partitions import rows as rows_of
 from fesem_jax.data.partitions.changes import Change
 from fesem_jax.data.partitions.rows import Rows
 from fesem_jax.data.pool import Pool
+from fesem_jax.utils import notices
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.stored_rows import Rows as Examples
 from fesem_jax.utils.stored_rows import read, take
@@ -43,6 +44,11 @@ def natural_clients(
       f'Only {len(kept)} clients have at least `min_examples={min_examples}` '
       f'examples; {needed}.'
     )
+  if 0 < num_clients < len(kept):
+    notices.warn_once(
+      f'num_clients={num_clients} draws {num_clients:,} of the {len(kept):,} natural '
+      f'clients by the seed and leaves out {len(kept) - num_clients:,}.'
+    )
   if num_clients:
     select = prng_streams.host_rng(seed, prng_streams.SELECT)
     kept = np.sort(select.choice(kept, num_clients, replace=False))
@@ -64,7 +70,7 @@ def natural_clients(
     train_rows.append(train[: examples_per_client or None])
     test_rows.append(test)
   clusters = None if pool.clusters is None else pool.clusters[kept]
-  info = ClientInfo(pool.names[kept], clusters, pool.cluster_names)
+  info = ClientInfo(pool.names[kept], clusters, pool.cluster_names, pool.class_names)
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info),
     _assemble(pool, *_test_examples(pool, given is not None), test_rows, info),
@@ -84,16 +90,96 @@ def dealt_clients(
   """
   train_rows, test_rows = _deal(pool, partition, seed)
   width = len(str(partition.count - 1))
-  info = ClientInfo(
-    np.array([f'client{i:0{width}d}' for i in range(partition.count)]),
-    groups if partition.grouping else None,
-    partition.names_of_groups(),
-  )
+  names = np.array([f'client{i:0{width}d}' for i in range(partition.count)])
+  if partition.grouping:
+    clusters, cluster_names = groups, partition.names_of_groups()
+  else:
+    rows = train_rows, test_rows
+    source = pool.client if pool.test_y is None else pool.test_client
+    clusters = _clusters_of(pool, partition, *rows, (pool.client, source))
+    cluster_names = pool.cluster_names
+  info = ClientInfo(names, clusters, cluster_names, pool.class_names)
   change = changes.of_partition(partition, groups, pool.num_classes, pool.scale, seed)
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info, change, 0),
     _assemble(pool, *_test_examples(pool, True), test_rows, info, change, 1),
   )
+
+
+def listed_clients(
+  pool: Pool, partition: Partition, seed: int
+) -> tuple[FederatedData, FederatedData]:
+  """The training and the test split of clients whose rows are listed.
+
+  The partition is 'rows'. Where it does not say which rows are for testing, these are
+  the rows of the data set's own test split that are listed. If none is, its test
+  examples are dealt like the training examples of their class; without a test split,
+  each client's rows are split 80/20. Clients keep the order of their rows. Raises
+  `UserError` on a row that does not exist, or a client that cannot be split.
+  """
+  names, train, test = partition.listed
+  count, own = len(pool.y), 0 if pool.test_y is None else len(pool.test_y)
+  most = max(int(rows.max(initial=0)) for rows in [*train, *(test or [])])
+  if most >= count + own:
+    raise UserError(
+      f'`client_rows` has row {most}; there are {count + own}, counted from 0.'
+    )
+  if test is None and own and most >= count:
+    train, test = [r[r < count] for r in train], [r[r >= count] for r in train]
+  elif test is None and own:
+    test = [rows + count for rows in _like_training(pool, train, seed)]
+  elif test is None:
+    if single := [i for i, rows in enumerate(train) if len(rows) < 2]:
+      raise UserError(
+        f'`client_rows`: client {single[0]} has 1 row, which cannot be split into '
+        'training and test; leave it out, or list train and test.'
+      )
+    divide = prng_streams.host_rng(seed, prng_streams.SPLIT)
+    pairs = [rows_of.split(divide, np.arange(len(rows))) for rows in train]
+    test = [rows[np.sort(b)] for rows, (_, b) in zip(train, pairs, strict=True)]
+    train = [rows[np.sort(a)] for rows, (a, _) in zip(train, pairs, strict=True)]
+  short = [i for i, rows in enumerate(train) if not len(rows)]
+  if short or not sum(map(len, test)):
+    raise UserError(
+      f'`client_rows` leaves client {short[0]} without training rows.'
+      if short
+      else '`client_rows` has no test rows.'
+    )
+  width = len(str(len(train) - 1))
+  numbered = [f'client{i:0{width}d}' for i in range(len(train))]
+  source = pool.client  # Rows count on from the training to the test examples.
+  if source is not None and pool.test_client is not None:
+    source = np.concatenate([source, pool.test_client])
+  clusters = _clusters_of(pool, partition, train, test, (source, source))
+  info = ClientInfo(
+    np.array(names or numbered), clusters, pool.cluster_names, pool.class_names
+  )
+  return _listed(pool, train, info), _listed(pool, test, info)
+
+
+def _like_training(pool: Pool, train: Rows, seed: int) -> Rows:
+  """Rows of the test split, each class dealt as the clients have it for training."""
+  assert pool.test_y is not None
+  labels, tested = pool.y, pool.test_y
+  if labels.ndim > 1:  # Of a regression or sequences: one class.
+    labels, tested = (np.zeros(len(y), np.int32) for y in (labels, tested))
+  counts = np.stack(
+    [np.bincount(labels[rows], minlength=pool.num_classes) for rows in train], axis=1
+  )
+  shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+  rng = prng_streams.host_rng(seed, prng_streams.PARTITION)
+  return rows_of.by_shares(rng, tested, shares, 0)
+
+
+def _listed(pool: Pool, rows: Rows, info: ClientInfo) -> FederatedData:
+  """One split from rows that count on from the training to the test examples."""
+  count, flat = len(pool.y), np.concatenate(rows)
+  if pool.test_x is None or pool.test_y is None or flat.max() < count:
+    return _assemble(pool, pool.x, pool.y, rows, info)
+  if flat.min() >= count:
+    return _assemble(pool, pool.test_x, pool.test_y, [r - count for r in rows], info)
+  x = np.concatenate([read(pool.x), read(pool.test_x)])
+  return _assemble(pool, x, np.concatenate([pool.y, pool.test_y]), rows, info)
 
 
 def with_test(train: int) -> int:
@@ -145,6 +231,38 @@ def _deal(pool: Pool, partition: Partition, seed: int) -> tuple[Rows, Rows]:
     return rows, deal(pool.test_y, 0)
   pairs = [rows_of.split(divide, r) for r in rows]
   return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _clusters_of(
+  pool: Pool,
+  partition: Partition,
+  train_rows: Rows,
+  test_rows: Rows,
+  sources: tuple[np.ndarray | None, np.ndarray | None],
+) -> np.ndarray | None:
+  """[M] true cluster of each dealt client, if the examples of each are of one.
+
+  `sources` are the clients of the pool that the rows of either split belong to.
+  """
+  train_source, test_source = sources
+  if pool.clusters is None or train_source is None:
+    return None
+  clusters, of_client = np.unique(pool.clusters, return_inverse=True)
+  train = [of_client[train_source[rows]] for rows in train_rows]
+  test = [train[0][:0]] * len(train)
+  if test_source is not None:
+    test = [of_client[test_source[rows]] for rows in test_rows]
+  mixed = sum(
+    bool((np.concatenate(both) != both[0][0]).any())
+    for both in zip(train, test, strict=True)
+  )
+  if mixed:
+    notices.warn_once(
+      f'partition={partition.name} drops the known clusters: {mixed} of '
+      f'{len(train)} clients are dealt examples of several.'
+    )
+    return None
+  return clusters[[own[0] for own in train]]
 
 
 def _assemble(

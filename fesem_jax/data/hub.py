@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.data import celeba
+from fesem_jax.data import celeba, class_labels
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
@@ -17,7 +17,11 @@ _HOST = 'huggingface.co'
 
 
 def load(
-  name: str, data_dir: pathlib.Path, client_column: str = '', label_column: str = ''
+  name: str,
+  data_dir: pathlib.Path,
+  client_column: str = '',
+  label_column: str = '',
+  side: int = 0,
 ) -> Pool:
   """A data set by its name on the hub.
 
@@ -28,8 +32,11 @@ def load(
     name: 'owner/name'.
     data_dir: folder of local copies.
     client_column: names the client of each example; all splits are then pooled
-      and each client is split 80/20. '' keeps the splits; there are no clients then.
-    label_column: '' takes the only column of class labels.
+      and each client is split 80/20. '' keeps the splits; there are no clients then. If
+      train is the only split, the clients that a partition makes of it are split 80/20.
+    label_column: '' takes the only column of class labels. Labels may also be names,
+      whose classes are in alphabetical order.
+    side: of all images; 0 resizes images of which both sides exceed 84 to 84.
 
   Raises:
     UserError: if it can be neither read nor downloaded, or lacks a column.
@@ -43,26 +50,32 @@ def load(
   inside(data_dir, name, '`hub_name`')
   splits = _open(datasets, name, data_dir / name)
   if client_column:
-    whole = datasets.concatenate_datasets(list(splits.values()))
+    with reading(f'{name} of the hub'):  # Splits may have other columns each.
+      whole = datasets.concatenate_datasets(list(splits.values()))
     image, label = _columns(datasets, name, whole, client_column, label_column)
-    x, y = _read(whole, image, label, name)
+    x, y, classes, class_names = _read(whole, image, label, name, side)
     clients = list(whole[client_column])
     if any(c is None for c in clients):
       raise UserError(f'{name}: example {clients.index(None)} has no {client_column}.')
     names, client = np.unique([str(c) for c in clients], return_inverse=True)
     return Pool(
-      x, y, _num_classes(whole, label, y), 1 / 255, client=client, names=names
+      x, y, classes, 1 / 255, client=client, names=names, class_names=class_names
     )
-  if not {'train', 'test'} <= set(splits):
+  if not {'train', 'test'} <= set(splits) and set(splits) != {'train'}:
     raise UserError(
       f'{name} has the splits {", ".join(splits)}; without `hub_client_column`, '
-      'train and test are needed.'
+      'train and test are needed, or train alone.'
     )
-  image, label = _columns(datasets, name, splits['train'], '', label_column)
-  x, y = _read(splits['train'], image, label, name)
-  test_x, test_y = _read(splits['test'], image, label, name)
-  classes = _num_classes(splits['train'], label, np.concatenate([y, test_y]))
-  return Pool(x, y, classes, 1 / 255, test_x=test_x, test_y=test_y)
+  parts = [splits[part] for part in ('train', 'test') if part in splits]
+  image, label = _columns(datasets, name, parts[0], '', label_column)
+  with reading(f'{name} of the hub'):  # Splits may have other columns each.
+    whole = datasets.concatenate_datasets(parts)
+  x, y, classes, class_names = _read(whole, image, label, name, side)
+  pool = Pool(x, y, classes, 1 / 255, class_names=class_names)
+  if len(parts) == 1:
+    return pool
+  count = len(parts[0])
+  return pool._replace(x=x[:count], y=y[:count], test_x=x[count:], test_y=y[count:])
 
 
 def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
@@ -125,29 +138,38 @@ def _columns(
 
 
 def _read(
-  data: Any, image: str, label: str, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-  """Images [T, H, W(, C)] uint8, large ones brought to 84 by 84, and labels."""
+  data: Any, image: str, label: str, name: str, side: int
+) -> tuple[np.ndarray, np.ndarray, int, tuple[str, ...] | None]:
+  """Images [T, H, W(, C)] uint8, labels, the number of classes and their names.
+
+  Gray images become colored ones if any is colored; for `side`, see `load`.
+  """
   where = f'{name} of the hub'
-  classes = getattr(data.features[label], 'num_classes', None)
-  y = array_checks.labels(data[label], where, classes)
+  known = getattr(data.features[label], 'num_classes', None)
+  y, classes, names = class_labels.as_numbers(list(data[label]), where, known)
+  if known is not None:  # The hub's names, which may also belong to no example.
+    names = tuple(data.features[label].names)
+  y = array_checks.labels(y, where, classes)
   images: list[np.ndarray] = []
   encoded = data.cast_column(image, data.features[image].__class__(decode=False))
   for i, raw in enumerate(encoded[image]):
     with reading(f'{where}, image {i},'):
-      picture = _decode(raw, f'{where}, image {i}')
-    if images and picture.shape != images[0].shape:
+      picture = _decode(raw, f'{where}, image {i}', side)
+    if images and picture.shape[:2] != images[0].shape[:2]:
       raise UserError(
         f'{where}: image {i} has shape {picture.shape}, the first one '
-        f'{images[0].shape}.'
+        f'{images[0].shape}; give `hub_image_side`, e.g. {celeba.SIDE}, to which all '
+        'are resized.'
       )
     images.append(picture)
   if not images:
     raise UserError(f'{where} holds no examples.')
-  return np.stack(images), y
+  if len({picture.ndim for picture in images}) > 1:
+    images = [x if x.ndim == 3 else np.stack([x] * 3, axis=-1) for x in images]
+  return np.stack(images), y, classes or int(y.max()) + 1, names
 
 
-def _decode(raw: dict[str, Any], where: str) -> np.ndarray:
+def _decode(raw: dict[str, Any], where: str, side: int) -> np.ndarray:
   """An image from its bytes; a path is not followed."""
   from PIL import Image
 
@@ -159,11 +181,7 @@ def _decode(raw: dict[str, Any], where: str) -> np.ndarray:
     raise UserError(f'{where} has mode {picture.mode}; 8-bit images are needed.')
   gray = picture.mode in ('1', 'L', 'LA')
   picture = picture.convert('L' if gray else 'RGB')
-  if min(picture.size) > celeba.SIDE:
-    side = (celeba.SIDE, celeba.SIDE)
-    picture = picture.resize(side, Image.Resampling.BICUBIC)
+  if side or min(picture.size) > celeba.SIDE:
+    side = side or celeba.SIDE
+    picture = picture.resize((side, side), Image.Resampling.BICUBIC)
   return np.asarray(picture)
-
-
-def _num_classes(data: Any, label: str, y: np.ndarray) -> int:
-  return getattr(data.features[label], 'num_classes', int(y.max()) + 1)

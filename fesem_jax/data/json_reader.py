@@ -1,5 +1,6 @@
 """JSON text that is checked before a parser sees it."""
 
+import codecs
 import pathlib
 import re
 
@@ -27,6 +28,7 @@ class JsonReader(BoundedReader):
 
   def __init__(self, path: pathlib.Path):
     super().__init__(path)
+    self._first = True  # Whether nothing was read yet.
     self._depth = 0
     self._quoted = False  # Whether the last read ended inside a string,
     self._escaped = False  # and there after a backslash.
@@ -34,6 +36,8 @@ class JsonReader(BoundedReader):
   def read(self, size: int = -1) -> bytes:
     """The next bytes, at most `size` of them."""
     data = super().read(size)
+    if self._first and data:  # Windows' editors begin UTF-8 files with this mark.
+      self._first, data = False, data.removeprefix(codecs.BOM_UTF8) or b' '
     text = data[1:] if self._escaped and data else data
     if data:
       self._escaped = False
@@ -49,6 +53,12 @@ class JsonReader(BoundedReader):
         f'{self._path} holds a number or string of more than {MAX_TOKEN:,} '
         'characters; it is refused.'
       )
+    for name in (b'NaN', b'Infinity'):
+      if name in bare:
+        raise UserError(
+          f'{self._path} holds {name.decode()}, which JSON does not have: a missing or '
+          'overflowed value; write finite numbers.'
+        )
     brackets = np.frombuffer(bare.translate(None, _NO_BRACKETS), np.uint8)
     # Bit 1 tells [ and { from ] and }.
     depths = self._depth + np.cumsum((brackets & 2).astype(np.int64) - 1)

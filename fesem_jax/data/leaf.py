@@ -7,7 +7,7 @@ one user at a time, since the full FEMNIST is several GB of text.
 
 import collections
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import ijson
@@ -15,8 +15,9 @@ import numpy as np
 
 from fesem_jax.data.json_reader import JsonReader
 from fesem_jax.data.pool import Examples, Pool, cached_pool
+from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.safe_files import first_line, reading
 from fesem_jax.utils.stored_rows import Rows, changed
 
@@ -44,12 +45,14 @@ def read_clients(
   convert: Convert,
   num_classes: int | None = None,
   convert_labels: Convert | None = None,
+  task: str = CLASSIFICATION.name,
 ) -> dict[str, Examples]:
   """Examples of each user in some shards, which are JSON files.
 
   `convert` turns a user's x into features, and `convert_labels` a user's y into
-  numbers, where they are none; labels must lie below `num_classes`, if given. Raises a
-  `UserError` that names file and user if a file is damaged.
+  numbers, where they are none; labels must lie below `num_classes`, if given. `task`,
+  a name of `tasks.TASKS`, is what y is for. Raises a `UserError` that names file and
+  user if a file is damaged.
   """
   clients: dict[str, Examples] = {}
   origin: dict[str, pathlib.Path] = {}
@@ -59,9 +62,11 @@ def read_clients(
       where = f'{path}, user {user}'
       if user in clients:
         raise UserError(f'{where}: the user is also in {origin[user]}.')
-      if user not in announced:
-        raise UserError(f'{where}: user_data holds the user, but users does not.')
       x, y = (block.get(key) if isinstance(block, dict) else None for key in ('x', 'y'))
+      if user not in announced:
+        if x == [] == y:  # LEAF's split_data.py left such users there until 2020.
+          continue
+        raise UserError(f'{where}: user_data holds the user, but users does not.')
       if not isinstance(x, list) or not isinstance(y, list):
         raise UserError(f'{where}: the entry has no lists x and y.')
       count = announced.pop(user)
@@ -73,8 +78,8 @@ def read_clients(
       if count:
         with reading(where):
           numbers = y if convert_labels is None else convert_labels(y, where)
-          labels = array_checks.labels(numbers, where, num_classes)
-          clients[user] = convert(x, where), labels
+          targets = TASKS[task].targets(numbers, where, num_classes)
+          clients[user] = convert(x, where), targets
         origin[user] = path
     if announced:
       raise UserError(f'{path}: user_data lacks user {next(iter(announced))}.')
@@ -145,11 +150,32 @@ def read_folder(
   convert: Convert,
   num_classes: int | None = None,
   convert_labels: Convert | None = None,
+  task: str = CLASSIFICATION.name,
 ) -> tuple[dict[str, Examples], dict[str, Examples] | None]:
-  """Training and test examples of each user of a LEAF folder; see `read_clients`."""
+  """Training and test examples of each user of a LEAF folder; see `read_clients`.
+
+  Raises `UserError` also if no user is in both splits.
+  """
   train, test = find_splits(folder)
-  how = convert, num_classes, convert_labels
-  return read_clients(train, *how), None if test is None else read_clients(test, *how)
+  how = convert, num_classes, convert_labels, task
+  trained = read_clients(train, *how)
+  if test is None:
+    return trained, None
+  tested = read_clients(test, *how)
+  _check_same_users(folder, trained, tested)
+  return trained, tested
+
+
+def _check_same_users(
+  folder: pathlib.Path, train: Collection[str], test: Collection[str]
+) -> None:
+  """Raises `UserError` if the splits have other users each (LEAF's `-t user`)."""
+  if train and test and not set(train) & set(test):
+    raise UserError(
+      f'{folder}: the users of train/ and test/ differ, as preprocess.sh -t user '
+      'splits them. Move the files of both into all_data/, where each user is split '
+      '80/20, and set users aside for the evaluation with `unseen_fraction`.'
+    )
 
 
 def features(x: list[Any], where: str) -> np.ndarray:
@@ -192,11 +218,17 @@ def load_femnist(folder: pathlib.Path) -> Pool:
   return cached_pool(folder, 'femnist 1', FEMNIST_CLASSES, 1 / 255, read, paths)
 
 
-def load_folder(folder: pathlib.Path) -> Pool:
-  """Any LEAF data set of numbers: a client per user."""
+def load_folder(folder: pathlib.Path, task: str = '') -> Pool:
+  """Any LEAF data set of numbers: a client per user.
+
+  `task`, a name of `tasks.TASKS`, is what its y is for; '' is classification.
+  """
   train, test = find_splits(folder)
+  task = task or CLASSIFICATION.name
+  check_choice('task', task, tuple(TASKS))
 
   def read():
-    return read_folder(folder, features)
+    return read_folder(folder, features, task=task)
 
-  return cached_pool(folder, 'leaf 1', 0, 1.0, read, [*train, *(test or [])])
+  name = 'leaf 1' if task == CLASSIFICATION.name else f'leaf 1 {task}'
+  return cached_pool(folder, name, 0, 1.0, read, [*train, *(test or [])], task=task)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import deal, sources
+from fesem_jax.data import deal, examples_checks, source_checks, sources
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.partitions.fitting import check_fits
@@ -40,7 +40,8 @@ def load(
   Federated); other data without a test split is divided 80/20 inside each client.
 
   Args:
-    name: one of `DATASETS`, 'leaf:FOLDER' or 'npz:FILE'.
+    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'pfllib:FOLDER' or
+      'flbench:FOLDER'.
     partition: a `Partition`, or its name with the other fields of a `Partition`
       as `options`: `load(name, partition='rotated', num_clients=8)` is
       `load(name, partition=Partition('rotated', num_clients=8))`.
@@ -49,8 +50,8 @@ def load(
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR.
     seed: of all random numbers.
     arrays: your own data, named as in an npz:FILE (see `arrays.load`): `x`
-      [T, ...], `y` [T], `client` [T] and optionally `split` and `cluster`; `name` is
-      then used in error messages only.
+      [T, ...], `y` [T], and optionally `client` [T], without which a partition deals
+      them, `split` and `cluster`; `name` is then used in error messages only.
     task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
       data, classification for most.
     **options: fields of `Partition`, and options of single data sets, see
@@ -119,7 +120,7 @@ def load_phases(
   check_at_least(0, seed=seed)
   own = arrays is not None
   groups = wanted.partition_groups
-  sources.check(name, source, chosen, wanted.count, groups, own)
+  source_checks.check(name, source, chosen, wanted.count, groups, own)
   folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
   request = sources.Request(
     folder,
@@ -135,13 +136,20 @@ def load_phases(
   else:
     pool = from_arrays(argument('name', name), arrays, task)
   pool = as_task(pool, task, argument('name', name))
+  examples_checks.warn_of_features(pool, name)
   if not wanted.name:
     known = 'natural' if pool.client is not None else 'iid'
     wanted = dataclasses.replace(wanted, name=known)
   check_fits(wanted, pool, name)
   if wanted.name == 'natural':
-    return [Phase(1, *deal.natural_clients(pool, wanted, seed))]
-  return [
-    Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
-    for first_round, groups in wanted.groups_over_rounds(seed)
-  ]
+    phases = [Phase(1, *deal.natural_clients(pool, wanted, seed))]
+  elif wanted.name == 'rows':
+    phases = [Phase(1, *deal.listed_clients(pool, wanted, seed))]
+  else:
+    phases = [
+      Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
+      for first_round, groups in wanted.groups_over_rounds(seed)
+    ]
+  if not wanted.grouping or wanted.disjoint_groups:  # Else groups share all examples.
+    examples_checks.warn_of_repeated(*phases[0][1:], name)
+  return phases

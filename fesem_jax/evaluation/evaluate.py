@@ -24,8 +24,8 @@ from fesem_jax.evaluation.agreement import (
   adjusted_rand_index,
   normalized_mutual_information,
 )
-from fesem_jax.models.mixture import as_one_model
-from fesem_jax.tasks import Task
+from fesem_jax.models.mixture import as_one_model, optimizer_of
+from fesem_jax.tasks import OWN_LOSS, Loss, Task
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
@@ -42,6 +42,7 @@ class Totals(NamedTuple):
   sums: Any  # from which the figures of the task follow; see `Task.measure`
   # Name -> [M] float32, sum over examples; see `Model.metrics`.
   metrics: dict[str, jax.Array]
+  loss: jax.Array  # [M] float32, sum over examples of the model's own
 
 
 def measure_chunk(
@@ -61,12 +62,14 @@ def measure_chunk(
     x, y = batching.gather(data, client, rows)
     with jax.default_matmul_precision('highest'):
       outputs = model.apply(params, x)
-    metrics = {
-      name: jnp.where(weights > 0, metric(outputs, y), 0.0).sum()
-      for name, metric in model.metrics
-    }
+
+    def total(each: Loss) -> jax.Array:
+      return jnp.where(weights > 0, each(outputs, y), 0.0).sum()
+
+    metrics = {name: total(metric) for name, metric in model.metrics}
     sums = model.task.measure(outputs, y, weights, data.num_classes)
-    return Totals(weights.sum().astype(jnp.int32), sums, metrics)
+    examples = weights.sum().astype(jnp.int32)
+    return Totals(examples, sums, metrics, total(model.loss))
 
   each = client_map.map_one_or_many(measure, ids.shape[0])
 
@@ -76,6 +79,7 @@ def measure_chunk(
       total.examples + new.examples,
       model.task.add(total.sums, new.sums),
       jax.tree.map(jnp.add, total.metrics, new.metrics),
+      total.loss + new.loss,
     )
 
   shapes = jax.eval_shape(each, params, ids, sizes, jnp.zeros_like(ids))
@@ -148,7 +152,8 @@ def evaluate_clients(
   model, used, layers = as_one_model(local.model, used)
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
-  tuning = local._replace(model=model, schedule=schedule)
+  optimizer = optimizer_of(local.optimizer, layers)
+  tuning = local._replace(model=model, schedule=schedule, optimizer=optimizer)
   if finetune_epochs == 0:
     tuning = tuning._replace(shared_start='off')
   together = shared_kernels.choose(tuning, used, train, test.num_clients, layers)
@@ -211,17 +216,25 @@ def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
   host.
   """
   size = np.asarray(totals.examples, np.float64)
-  found = task.by_client(totals.sums)
-  with np.errstate(invalid='ignore'):
-    for name, total in totals.metrics.items():
-      found[name] = np.asarray(total, np.float64) / size
+  means = _means(totals, {'loss': totals.loss} if task is OWN_LOSS else {})
+  found = task.by_client(totals.sums) | means
   return {name: np.where(size > 0, own, np.nan) for name, own in found.items()}
+
+
+def _means(totals: Totals, others: dict[str, Any]) -> dict[str, np.ndarray]:
+  """[M] float64 means over each client's examples of some sums and of all metrics."""
+  size = np.asarray(totals.examples, np.float64)
+  with np.errstate(invalid='ignore'):
+    return {
+      name: np.asarray(total, np.float64) / size
+      for name, total in (others | totals.metrics).items()
+    }
 
 
 def check_metrics(model: Model) -> None:
   """Raises `UserError` if metrics of a model share their names with other figures."""
   names = [name for name, _ in model.metrics]
-  taken = {figure.name for figure in model.task.figures}
+  taken = {'loss', *(figure.name for figure in model.task.figures)}
   for i, name in enumerate(names):
     if name in taken or name in names[:i]:
       raise UserError(
@@ -239,24 +252,26 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   sequences without tokens, are left out. The totals are of M clients, on the host.
 
   Returns the columns of the task, then `micro_NAME` and `macro_NAME` of each of the
-  model's own metrics; NaN if no client has examples.
+  model's own metrics and of its loss, unless the task has it; NaN if no client has
+  examples.
   """
   own, micro = client_figures(totals, task), task.micro(totals.sums)
   size = np.asarray(totals.examples, np.float64)
-  measured = task.num_measured(totals.sums) > 0
+  measured, kept = task.num_measured(totals.sums) > 0, size > 0
+  # The squared error of regression follows from its sums.
+  loss = {} if 'loss' in micro else {'loss': totals.loss}
 
-  def macro(name: str, kept: np.ndarray) -> float:
-    return float(own[name][kept].mean()) if kept.any() else float('nan')
+  def macro(of_clients: np.ndarray, kept: np.ndarray) -> float:
+    return float(of_clients[kept].mean()) if kept.any() else float('nan')
 
   names = [figure.name for figure in task.figures]
-  found = {f'micro_{name}': micro[name] for name in names}
-  found |= {f'macro_{name}': macro(name, measured) for name in names}
-  kept = size > 0
-  for name in totals.metrics:
+  found = {f'micro_{name}': micro.get(name, float('nan')) for name in names}
+  found |= {f'macro_{name}': macro(own[name], measured) for name in names}
+  for name, of_clients in _means(totals, loss).items():
     found[f'micro_{name}'] = float('nan')
     if kept.any():
-      found[f'micro_{name}'] = float(np.average(own[name][kept], weights=size[kept]))
-    found[f'macro_{name}'] = macro(name, kept)
+      found[f'micro_{name}'] = float(np.average(of_clients[kept], weights=size[kept]))
+    found[f'macro_{name}'] = macro(of_clients, kept)
   return found
 
 

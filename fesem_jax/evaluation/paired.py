@@ -46,8 +46,8 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   return Difference(mean, mean - half, mean + half)
 
 
-def student_quantile(count: int) -> float:
-  """Of the 95 % interval of a mean of so many values, at least 2."""
+def student_quantile(count: float) -> float:
+  """Of the 95 % interval of a mean of so many values: degrees of freedom plus 1."""
   from scipy import special  # Slow to import.
 
   return float(special.stdtrit(count - 1, (1 + _LEVEL) / 2))
@@ -164,8 +164,9 @@ def as_markdown(found: Differences, honest: bool = False) -> str:
     lines = [
       f'{name.capitalize()} micro {of.label}{of_honest} minus that of '
       f'{in_markdown(found["reference"])}{unit}: mean of the differences of each seed, '
-      'and their 95 % interval (Student t; not adjusted for the number of methods); '
-      'bold where it excludes zero in favor of the method',
+      'and their 95 % interval (Student t; not adjusted for the number of methods; of '
+      'repetitions with the same examples, not of other data); bold where it excludes '
+      'zero in favor of the method',
       '',
     ]
     rows, digits = [], of.digits + 1

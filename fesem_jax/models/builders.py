@@ -14,6 +14,7 @@ from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Mlp, as_model
 from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
+from fesem_jax.utils.array_checks import check_channels_last
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument, check_choice
 from fesem_jax.utils.safe_files import first_line
@@ -166,6 +167,8 @@ def build(
       f'{named} needs images, but examples have shape {shape}; use `model=mlp` or '
       '`model=logistic`.'
     )
+  if entry.takes == 'images':
+    check_channels_last(shape, named)
   if entry.takes == 'images' and min(shape[:2]) < entry.least:
     raise UserError(
       f'{named} needs images of at least {entry.least} pixels a side, but examples '

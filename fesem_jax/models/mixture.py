@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from fesem_jax.core import tree
+from fesem_jax.core import local_optimizers, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.types import Model, Params
 
@@ -57,3 +58,15 @@ def as_one_model(
     apply_train=None if model.apply_train is None else apply_train,
   )
   return larger, models, (MODELS,)
+
+
+def optimizer_of(
+  optimizer: optax.GradientTransformation, layers: Sequence[str] | None
+) -> optax.GradientTransformation:
+  """The optimizer of what `as_one_model` makes, whose `layers` learn.
+
+  It treats each model of a mixture as it treats a model alone.
+  """
+  if layers is None:
+    return optimizer
+  return local_optimizers.of_layer(optimizer, MODELS, stacked=True)

@@ -6,6 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import errors
 
 from fesem_jax.core.types import Model, Params
@@ -116,12 +117,19 @@ def _by_name(params: Params) -> list[tuple[str, Any]]:
   ]
 
 
-def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
+def as_taken(x: jax.Array, dtype: Any) -> jax.Array:
+  """Examples as a module takes them: float32 as they are, or rounded to integers."""
+  return x if dtype == jnp.float32 else jnp.round(x).astype(dtype)
+
+
+def check_linen(
+  module: nn.Module, example_shape: Sequence[int], dtype: Any = jnp.float32
+) -> Modes:
   """What a Linen module is called with, if it is a function that clients can train.
 
-  The module maps [B, *example_shape] to logits. Raises `UserError` if it needs
-  arguments but the examples and whether it trains, keeps state besides its parameters,
-  or draws random numbers in evaluation.
+  The module maps [B, *example_shape] of `dtype` to logits. Raises `UserError` if it
+  needs arguments but the examples and whether it trains, keeps state besides its
+  parameters, or draws random numbers in evaluation.
   """
   name = type(module).__name__
   modes = training_modes.of_call(name, module.__call__)
@@ -141,7 +149,7 @@ def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
     except ValueError as e:  # It was not told.
       raise training_modes.always_random(name) from e
 
-  x = jax.ShapeDtypeStruct((1, *example_shape), jnp.float32)
+  x = jax.ShapeDtypeStruct((1, *example_shape), dtype)
 
   def called(variables: Any, mode: dict[str, Any]) -> Any:
     return jax.eval_shape(lambda v, x: module.apply(v, x, **mode), variables, x)
@@ -162,9 +170,27 @@ def check_linen(module: nn.Module, example_shape: Sequence[int]) -> Modes:
       raise training_modes.always_random(name)
     if modes.train and draws(variables, modes.train):
       return modes
+    once = not modes.train or same_function(
+      lambda v, x: module.apply(v, x, **modes.evaluate),
+      lambda v, x: module.apply(v, x, **(modes.train or {})),
+      variables,
+      x,
+    )
   if drops:  # Deterministic in training as well: it would have no effect, unsaid.
     raise training_modes.always_random(name)
+  if not once:  # Another function in training, although it draws nothing.
+    return modes
   return training_modes.of_one_function(modes, module.__call__)
+
+
+def same_function(
+  one: Callable[..., Any], other: Callable[..., Any], *args: Any
+) -> bool:
+  """Whether two functions compute the same, operation by operation."""
+  a, b = (jax.make_jaxpr(fn)(*args) for fn in (one, other))
+  return str(a) == str(b) and all(
+    x is y or np.array_equal(x, y) for x, y in zip(a.consts, b.consts, strict=True)
+  )
 
 
 def check_only_parameters(name: str, extra: set[str]) -> None:

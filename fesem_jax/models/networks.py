@@ -19,11 +19,12 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models import conv, dense_layers
 from fesem_jax.models.layers import Conv, Dense, with_channels
 from fesem_jax.models.lenet import Lenet
-from fesem_jax.models.model_checks import check_linen, check_parameters
+from fesem_jax.models.model_checks import as_taken, check_linen, check_parameters
 from fesem_jax.models.nnx_modules import as_nnx_model
 from fesem_jax.models.training_modes import ALWAYS_THE_SAME, Modes
 from fesem_jax.tasks import Loss
 from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.safe_files import first_line
 
 # Of CelebA's network.
 NORM_GROUPS = 8
@@ -119,7 +120,8 @@ def from_flax(
 
   Dropout, and other layers that draw random numbers, work in training alone. A Linen
   module is told so by an argument of its call, `train`, `training` or `deterministic`;
-  an NNX module by that or by its own `train()` and `eval()`.
+  an NNX module by that or by its own `train()` and `eval()`. A module that takes
+  integers alone, such as one that begins with an Embed, gets the examples as int32.
 
   Args:
     module: a Linen module that maps [B, *example_shape] to the outputs of the task, as
@@ -144,11 +146,18 @@ def from_flax(
   """
   check_choice('task', task, tuple(tasks.TASKS))
   chosen = tasks.TASKS[task]
-  if isinstance(module, nn.Module):
-    modes = check_linen(module, example_shape)
-    name, model = type(module).__name__, as_model(module, example_shape, modes)
-  else:
-    name, model = as_nnx_model(module, example_shape)
+  try:
+    name, model = _flax_model(module, example_shape, np.float32)
+  except (TypeError, ValueError) as e:
+    if isinstance(e, UserError) or 'integer' not in str(e):
+      raise
+    try:  # It takes tokens, as an Embed does.
+      name, model = _flax_model(module, example_shape, np.int32)
+    except (TypeError, ValueError):
+      raise UserError(
+        f'`module` takes neither float32 nor int32 examples ({first_line(e)}); '
+        'convert the part that needs integers, e.g. x[:, 0].astype(jnp.int32).'
+      ) from e
   check_parameters(model, name)
   model = model._replace(
     loss=loss or chosen.loss, metrics=tuple((metrics or {}).items()), task=chosen
@@ -164,8 +173,11 @@ def from_flax(
     x = jax.random.normal(jax.random.key(1), (3, *example_shape))
 
     def first(x: jax.Array) -> jax.Array:
-      logits = model.apply(params, x)[0]
-      return logits.ravel() @ jnp.cos(jnp.arange(logits.size))
+      outputs = model.apply(params, x)[0].ravel()
+      if model.apply_train is not None:
+        trained = model.apply_train(params, x, jax.random.key(2))[0]
+        outputs = jnp.concatenate([outputs, trained.ravel()])
+      return outputs @ jnp.cos(jnp.arange(outputs.size))
 
     # How the first example's logits change with the other examples of the batch.
     others = jax.grad(first)(x)[1:]
@@ -177,6 +189,22 @@ def from_flax(
       'batch statistics do; normalize each example on its own, e.g. with GroupNorm.'
     )
   return model
+
+
+def _flax_model(
+  module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
+  example_shape: Sequence[int],
+  dtype: Any,
+) -> tuple[str, Model]:
+  """A module's name and `Model`, traced with examples that it gets as `dtype`."""
+  if isinstance(module, nn.Module):
+    modes = check_linen(module, example_shape, dtype)
+    name, model = type(module).__name__, as_model(module, example_shape, modes, dtype)
+  else:
+    name, model = as_nnx_model(module, example_shape, dtype)
+  x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
+  jax.eval_shape(lambda key, x: model.apply(model.init(key), x), jax.random.key(0), x)
+  return name, model
 
 
 def _is_plain_dense(layer: nn.Module) -> bool:
@@ -193,10 +221,13 @@ def _is_plain_dense(layer: nn.Module) -> bool:
 
 
 def as_model(
-  module: nn.Module, example_shape: Sequence[int], modes: Modes = ALWAYS_THE_SAME
+  module: nn.Module,
+  example_shape: Sequence[int],
+  modes: Modes = ALWAYS_THE_SAME,
+  dtype: Any = np.float32,
 ) -> Model:
-  """A Flax module as a `Model`, as `from_flax` says."""
-  dummy = np.zeros((1, *example_shape), np.float32)
+  """A Flax module, which takes examples of a `dtype`, as a `Model`; see `from_flax`."""
+  dummy = np.zeros((1, *example_shape), dtype)
   layers: list[str] = []
 
   def made(key: jax.Array) -> Params:
@@ -207,11 +238,12 @@ def as_model(
   jax.eval_shape(made, jax.random.key(0))
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
+    x = as_taken(x, dtype)
     return jnp.asarray(module.apply({'params': params}, x, **modes.evaluate))
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
     # One key stands for streams of all names.
-    told = modes.train or {}
+    told, x = modes.train or {}, as_taken(x, dtype)
     return jnp.asarray(module.apply({'params': params}, x, **told, rngs=key))
 
   def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:

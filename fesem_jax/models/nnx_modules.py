@@ -9,12 +9,18 @@ from flax import nnx
 
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import training_modes
-from fesem_jax.models.model_checks import check_only_parameters
+from fesem_jax.models.model_checks import (
+  as_taken,
+  check_only_parameters,
+  same_function,
+)
 from fesem_jax.utils.errors import UserError
 
 
 def as_nnx_model(
-  make: Callable[[nnx.Rngs], nnx.Module], example_shape: Sequence[int]
+  make: Callable[[nnx.Rngs], nnx.Module],
+  example_shape: Sequence[int],
+  dtype: Any = jnp.float32,
 ) -> tuple[str, Model]:
   """What makes an NNX module, as the module's name and a `Model`; see `from_flax`."""
   if isinstance(make, nnx.Module) or not callable(make):
@@ -45,7 +51,8 @@ def as_nnx_model(
     def run(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
       state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
       nnx.replace_by_pure_dict(state, params)
-      return jnp.asarray(nnx.merge(graph, state, _filled(streams, key))(x, **kwargs))
+      module = nnx.merge(graph, state, _filled(streams, key))
+      return jnp.asarray(module(as_taken(x, dtype), **kwargs))
 
     return run
 
@@ -54,28 +61,27 @@ def as_nnx_model(
 
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   as_made = function(training_modes.of_one_function(modes, module.__call__).evaluate)
-  evaluate, train = as_made, None
-  if jax.tree.leaves(nnx.state(module, nnx.RngState)):
-    module.train()
-    train = function(modes.train or {})
-    if _draws(train, init, x):
-      module.eval()
-      evaluate = function(modes.evaluate)
-      if _draws(evaluate, init, x):
-        raise training_modes.always_random(name)
-    elif _has_dropout(module):  # It would have no effect, unsaid.
+  module.train()
+  train = function(modes.train or {})
+  module.eval()
+  evaluate = function(modes.evaluate)
+  other = True  # In training another function.
+  params, key = jax.eval_shape(lambda key: (init(key), key), jax.random.key(0))
+  if _draws(train, params, x, key):
+    if _draws(evaluate, params, x, key):
       raise training_modes.always_random(name)
-    else:
-      train = None
+  elif _has_dropout(module):  # It would have no effect, unsaid.
+    raise training_modes.always_random(name)
+  elif same_function(train, evaluate, params, x, key):
+    evaluate, other = as_made, False
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
     return evaluate(params, x, jax.random.key(0))
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
-    assert train is not None
     return train(params, x, key)
 
-  return name, Model(init, apply, apply_train=apply_train if train else None)
+  return name, Model(init, apply, apply_train=apply_train if other else None)
 
 
 def _check_state(name: str, module: nnx.Module) -> None:
@@ -97,10 +103,8 @@ def _has_dropout(module: nnx.Module) -> bool:
   return any(isinstance(layer, nnx.Dropout) and layer.rate > 0 for layer in layers)
 
 
-def _draws(run: Callable[..., jax.Array], init: Any, x: Any) -> bool:
+def _draws(run: Callable[..., jax.Array], params: Params, x: Any, key: Any) -> bool:
   """Whether a function of (params, x, key) looks at its key."""
-  params = jax.eval_shape(init, jax.random.key(0))
-  key = jax.eval_shape(lambda: jax.random.key(0))
   traced = jax.make_jaxpr(lambda key, p, x: run(p, x, key))(key, params, x).jaxpr
   live = {id(v) for v in traced.outvars}
   for equation in reversed(traced.eqns):

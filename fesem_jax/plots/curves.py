@@ -109,7 +109,10 @@ def _drawn(
       axis.set_title(label, fontsize=10)
     of = {run.dataset for run in runs} if len(runs) > 1 else {runs[0].name}
     shown = in_figure(of.pop()) if len(of) == 1 else f'{len(runs)} runs'
-    figure.suptitle(f'{shown}: {what}')
+    seeds = {run.config.get('seed') for run in runs}
+    # A table beside the figure may have means over several seeds.
+    one = len(runs) > 1 and len(seeds) == 1 and None not in seeds
+    figure.suptitle(f'{shown}: {what}{f", seed {seeds.pop()} only" if one else ""}')
     if len(runs) > 1:
       legend_below(figure, axes[0])
   return figure
@@ -161,7 +164,9 @@ def labels_of(runs: Sequence[PlottedRun]) -> list[str]:
     same = [other.config for other in runs if other.name == run.name]
 
     def differs(k):
-      return run.config[k] is not None and any(c.get(k) != run.config[k] for c in same)
+      others = [other.config for other in runs] if k == 'seed' else same
+      value = run.config[k]
+      return value is not None and any(c.get(k) != value for c in others)
 
     details = {k: v for k, v in run.config.items() if differs(k)}
     return ', '.join(

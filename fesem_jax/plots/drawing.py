@@ -45,7 +45,7 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
       f'{run.dataset}: classes of clients, label skew {skew(counts):.2f}',
       truth if len(truth) else None,
       names,
-      class_names(str(run.dataset), counts.shape[1]),
+      class_names(str(run.dataset), counts.shape[1], run.clients.get('class_names')),
     )
     written += save(by_class, folder / 'classes')
   if 'sheet_images' in run.clients:

@@ -1,5 +1,6 @@
 """Curves of reproduced runs beside the figures that were published."""
 
+import hashlib
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
 from fesem_jax.utils.atomic_files import replacing
@@ -49,8 +51,11 @@ def drawn(lines: Sequence[Line]) -> Figure:
       if max(lengths) >= 10 * min(lengths):
         axis.set_xscale('log')
       axis.set_ylabel(label)
+    # Tables beside the figure have means over seeds.
+    title = 'First seed of each curve.'
     if any(line.published is not None for line in lines):
-      figure.suptitle('Solid: here. Dashed: published.', fontsize=10)
+      title = 'Solid: here, first seed. Dashed: published.'
+    figure.suptitle(title, fontsize=10)
     legend_below(figure, *axes)
   return figure
 
@@ -59,15 +64,35 @@ def _add(axis: Axes, line: Line, number: int) -> None:
   """Adds the number-th line of the figure, and what is published of it."""
   rounds, values = np.array(line.points, float).T
   style = curve_style(number, rounds.astype(int))
-  axis.plot(rounds, values, label=in_figure(line.label), **style)
+  axis.plot(rounds, values, label=in_figure(line.label, 80), **style)
   if line.published is not None:
     axis.axhline(line.published, color=style['color'], ls='--', lw=1, alpha=0.7)
 
 
+def digest(lines: Sequence[Line]) -> str:
+  """A digest of what a figure shows, which `write` leaves in its file."""
+  return hashlib.sha256(repr(list(lines)).encode()).hexdigest()[:16]
+
+
+def shown(path: pathlib.Path) -> str | None:
+  """The digest of the lines that a file shows; None where there is none."""
+  try:
+    with Image.open(path) as image:
+      return image.info.get('Comment')
+  except OSError:
+    return None
+
+
 def write(lines: Sequence[Line], path: pathlib.Path) -> None:
-  """Draws lines and writes the figure as PNG, as a whole or not at all."""
+  """Draws lines and writes the figure as PNG, as a whole or not at all.
+
+  A file that shows these lines stays: another Matplotlib would draw it otherwise.
+  """
+  told = digest(lines)
+  if shown(path) == told:
+    return
   figure = drawn(lines)
   path.parent.mkdir(parents=True, exist_ok=True)
   with replacing(path) as file:
-    figure.savefig(file, format='png', bbox_inches='tight')
+    figure.savefig(file, format='png', bbox_inches='tight', metadata={'Comment': told})
   plt.close(figure)

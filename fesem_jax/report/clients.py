@@ -92,18 +92,23 @@ def _federation(
     found['honest'] = table.honest[shown].astype(int).tolist()
   counts = run.portrait.get('label_counts')
   if counts is not None and counts.shape[1] > 1 and len(counts) == len(table.names):
-    found['labels'] = _labels(str(run.config.get('dataset')), counts, shown)
+    given, dataset = run.portrait.get('class_names'), str(run.config.get('dataset'))
+    of_classes = class_names(dataset, counts.shape[1], given)
+    found['labels'] = _labels([printable(n, 60) for n in of_classes], counts, shown)
   return found
 
 
-def _labels(dataset: str, counts: np.ndarray, shown: np.ndarray) -> dict[str, Any]:
+def _labels(
+  names: Sequence[str], counts: np.ndarray, shown: np.ndarray
+) -> dict[str, Any]:
   """Shares of labels in percent, of clients at even distances.
 
-  `counts` [M, L] are of training examples, `shown` are the places of the clients that
-  the page holds; `clients` are places among them.
+  `names` [L] are those of the classes, `counts` [M, L] are of training examples,
+  `shown` are the places of the clients that the page holds; `clients` are places among
+  them.
   """
   rows = np.unique(np.linspace(0, len(shown) - 1, _LABELED).astype(int))
-  counts, names = most_frequent(counts, class_names(dataset, counts.shape[1]), _LABELS)
+  counts, names = most_frequent(counts, names, _LABELS)
   of_rows = counts[shown[rows]]
   shares = 100 * of_rows / np.maximum(of_rows.sum(axis=1, keepdims=True), 1)
   return {

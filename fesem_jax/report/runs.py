@@ -147,7 +147,7 @@ def _place(parts: Sequence[str], order: Sequence[str]) -> tuple[Any, ...]:
   label = above[0] if above else ''
   digits = ''.join(filter(str.isdigit, last))
   at = order.index(label) if label in order else len(order)
-  return at, *above, int(digits or 0), last
+  return at, above, int(digits or 0), last
 
 
 def _read(found: _Found) -> ReportedRun:

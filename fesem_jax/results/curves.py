@@ -76,7 +76,10 @@ def _best(measured: Sequence[Record], kind: str, task: Task) -> Record:
 
 def _mean(scores: Sequence[Record]) -> Record:
   """The mean of each score."""
-  return {name: float(np.mean([s[name] for s in scores])) for name in scores[-1]}
+  # Earlier ones may be of a version that did not measure all of the last.
+  return {
+    name: float(np.mean([s[name] for s in scores if name in s])) for name in scores[-1]
+  }
 
 
 def as_reported(summary: Record, report: str) -> Record:

@@ -19,6 +19,8 @@ Record = dict[str, Any]
 # Eq. 6 stands still when a round changes it by no more than this share.
 _SETTLED = 1e-3
 
+# Of fewer clients, a cluster of one is nothing unusual.
+_FEWEST_LOPSIDED = 10
 _LISTED = 10  # Sizes of more clusters than these are summed up.
 
 
@@ -60,6 +62,25 @@ def clusters(assignment: np.ndarray, num_clusters: int, train: FederatedData) ->
   sizes = np.bincount(assignment, minlength=num_clusters)
   agreement = evaluate.agreement(train.info.clusters, assignment)
   return {'cluster_sizes': sizes.tolist(), **agreement}
+
+
+def lopsided(sizes: Sequence[int], ari: float | None) -> str | None:
+  """A warning of one giant cluster beside clusters of one client each; None otherwise.
+
+  `sizes` are those of all clusters, and `ari` is the agreement with the truth, if
+  known.
+  """
+  used = [size for size in sizes if size]
+  giant, clients, alone = max(used, default=0), sum(used), used.count(1)
+  few = clients < _FEWEST_LOPSIDED or 2 * giant <= clients
+  if few or not alone or 2 * alone < len(used) - 1 or ari == 1:
+    return None
+  return (
+    f'One cluster has {giant} of the {clients} clients, and {alone} of the '
+    f'{len(used)} clusters a single client, which trains alone: the clustering found '
+    'outliers, not groups. FeSEM clusters again with recluster_every=5; for other '
+    'methods try another seed or number of clusters.'
+  )
 
 
 def settled(history: Sequence[Record], patience: int) -> bool:
@@ -163,7 +184,7 @@ def summary(
     timing: from `timing`.
     local: how clients train, with the task of the model and the devices.
   """
-  num_clients, task = len(label_counts), local.model.task
+  num_clients, task = len(label_counts), local.model.measured_as
   return {
     **{name: config.get(name) for name in ('algorithm', 'dataset', 'partition')},
     'num_clients': num_clients,

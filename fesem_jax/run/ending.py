@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.callbacks.events import End
@@ -19,7 +20,7 @@ from fesem_jax.run.loop import Finished
 from fesem_jax.run.preparation import Prepared
 from fesem_jax.run.programs import CompileTime
 from fesem_jax.run.watching import deploy
-from fesem_jax.utils import free_memory
+from fesem_jax.utils import free_memory, processes
 
 
 def finish(
@@ -49,7 +50,11 @@ def finish(
   unseen = None
   if data.unseen is not None:
     unseen = run.evaluation.unseen(state, data.unseen)
-  task = run.algorithm.local.model.task
+  task = run.algorithm.local.model.measured_as
+  last = run.out.records[-1]
+  warning = records.lopsided(last.get('cluster_sizes', ()), last.get('ari'))
+  if warning and processes.is_first():
+    logging.warning(warning)
   summary = records.summary(
     run.out.records,
     run.config or {},
@@ -57,7 +62,7 @@ def finish(
     label_counts,
     task.num_measured(finished.measured.deployed.sums)[: len(label_counts)],
     unseen,
-    run.notes,
+    [*run.notes, *([warning] if warning else [])],
     timing,
     run.algorithm.local,
   )
@@ -100,7 +105,7 @@ def _result(
   clients: ClientTable,
 ) -> Result:
   model = run.algorithm.local.model
-  task = model.task
+  task = model.measured_as
   return Result(
     clients,
     summary

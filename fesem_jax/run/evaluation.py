@@ -66,7 +66,7 @@ class Evaluation:
     programs: 'Programs',
     state: Any,
   ):
-    self._algorithm, self._task = algorithm, algorithm.local.model.task
+    self._algorithm, self._task = algorithm, algorithm.local.model.measured_as
     self._train, self._test = train, test
     self._finetune_epochs, self._key = finetune_epochs, key
     self._programs, self._state = programs, state

@@ -17,7 +17,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.models.mixture import as_one_model
+from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.run.programs import Programs, run_once
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
@@ -81,8 +81,8 @@ def draw(
   The training split is as `simulate` arranged it; `key` decides the order of examples
   and the choice of clients. Returns arrays by name: `names` [M], `truth` [M] or [0],
   `assignment` [M] or [0], `sampled` [S] positions, `coordinates` [S, <=50], `variance`
-  [<=50], the share of each component, and `truth_names` [G] if the true clusters are
-  numbers with names.
+  [<=50], the share of each component, and, if they have names, `truth_names` [G] of
+  the true clusters that are numbers and `class_names` [L].
   """
   names = train.info.names
   local = algorithm.local._replace(dropout_rate=0.0)
@@ -107,7 +107,8 @@ def draw(
 
     reduction = Reduction(describe, sums=(), keep=False)
     if algorithm.train is None:
-      of_models = local._replace(model=model)
+      optimizer = optimizer_of(local.optimizer, layers)
+      of_models = local._replace(model=model, optimizer=optimizer)
       starts = used.of(cohort)
       trained = train_cohort(
         of_models, starts, train, cohort, key, reduction, layers=layers
@@ -142,6 +143,8 @@ def draw(
   }
   if train.info.cluster_names is not None:
     out['truth_names'] = np.array(train.info.cluster_names)
+  if train.info.class_names is not None:
+    out['class_names'] = np.array(train.info.class_names)
   if clusters is not None:
     out['assignment'] = np.asarray(clusters)[: len(names)]
   return out

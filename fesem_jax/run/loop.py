@@ -4,20 +4,20 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from fesem_jax.callbacks.calls import FINISHED, Callbacks
 from fesem_jax.callbacks.events import Evaluation, Round, RoundEnd
-from fesem_jax.core import prng_streams
+from fesem_jax.core import feature_range, prng_streams
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.results import records
-from fesem_jax.run import checkpoint
 from fesem_jax.run.evaluation import DerivedClusters, Measured
 from fesem_jax.run.preparation import Prepared
 from fesem_jax.run.programs import wait_for
 from fesem_jax.run.rounds import run_round
 from fesem_jax.run.watching import arranged
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import Diverged
+from fesem_jax.utils.errors import Diverged, argument
 from fesem_jax.utils.interrupts import Stopped, interruptible
 
 
@@ -44,6 +44,9 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
     record = {'round': 0, **clusters, 'seconds': run.init_seconds}
     start = RoundEnd(number=0, record=record, records=(), state=state, arranged=placed)
     callbacks.on_round_end(start, interrupted=False)
+    warning = records.lopsided(clusters['cluster_sizes'], clusters['ari'])
+    if warning and processes.is_first():
+      logging.warning('Before the first round: %s', warning)
   derived = DerivedClusters(evaluation, run.like, state)
   measured: Measured | None = None
   with interruptible() as interrupted:
@@ -61,7 +64,7 @@ def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finis
       seconds.append(time.perf_counter() - began)
       steps += int(info.steps)
       info = derived.added_to(info, state)
-      _check_finite(done, info, run.algorithm.train is not None, run.checkpoints)
+      _check_finite(done, info, run)
       record = records.round_record(done, info, run.data.train)
       now: dict[str, Any] = {
         'number': done, 'record': record, 'records': tuple(history), 'state': state,
@@ -116,12 +119,7 @@ def _due(done: int, every: int) -> bool:
   return bool(every) and done % every == 0
 
 
-def _check_finite(
-  round_number: int,
-  info: RoundInfo,
-  penalized: bool,
-  checkpoints: checkpoint.Checkpoints | None,
-) -> None:
+def _check_finite(round_number: int, info: RoundInfo, run: Prepared) -> None:
   """Raises `Diverged` if nothing sound is left of a round."""
   value = None if info.clusters is None else info.clusters.objective
   distance = 0.0 if value is None else float(value)
@@ -133,9 +131,16 @@ def _check_finite(
     what = 'clients are too far from their centers for float32'
   else:
     return
-  saved = None if checkpoints is None else checkpoints.latest_round()
+  saved = None if run.checkpoints is None else run.checkpoints.latest_round()
   kept = '' if saved is None else f' The checkpoint of round {saved} is kept.'
   lower = '`learning_rate`'
-  if penalized:
-    lower += ', or the penalty (`prox_lambda`, `prox_mu`)'
-  raise Diverged(f'Round {round_number}: {what}; lower {lower}.{kept}')
+  if penalties := run.algorithm.penalties:
+    lower += f', or the penalty ({", ".join(map(argument, penalties))})'
+  data = run.data.on_host
+  features = feature_range.of_features(data.x, data.scale)
+  large = features.size.max(initial=0) > feature_range.MOST_SIZE
+  scale = ': bring them near 1 first' if large else ''
+  raise Diverged(
+    f'Round {round_number}: {what}; lower {lower}. Features go '
+    f'{features.in_words()}{scale}.{kept}'
+  )

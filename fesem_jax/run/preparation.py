@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from absl import logging
 
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import draw_cohort, held_here
-from fesem_jax.core import prng_streams
+from fesem_jax.core import local_optimizers, prng_streams
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -32,7 +33,7 @@ from fesem_jax.run.settings import Settings, check_splits
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import NeverPatient, UserError, argument
 
 
 class Prepared(NamedTuple):
@@ -111,6 +112,8 @@ def prepare(
       data.train,
       first,
     )
+  if settings.patience and traced.out_info[1].clusters is None:
+    _check_clusters(algorithm, like, data.train, settings.patience)
   checkpoints = None
   if folder is not None:
     with progress_lines.waiting_for('a digest of the data'):
@@ -148,6 +151,7 @@ def prepare(
   opened.callback(out.close)
   sharded = data.placement == 'sharded'
   notes = [placement.note(local.mesh, data.train, data.test)] if sharded else []
+  notes += _notes_on_optimizer(local)
   run = Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, out, step_and_evaluation, traced.out_info[1], state, done,
@@ -174,6 +178,26 @@ def _check(
   evaluate.check_metrics(model)
   if unseen is not None:
     check_splits(*unseen)
+
+
+def _notes_on_optimizer(local: LocalTraining) -> list[str]:
+  """Sentences on what the reset of its state changes, which are also logged."""
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  found = local_optimizers.notes(local.optimizer, params)
+  for note in found:
+    logging.warning('Note: %s', note)
+  return found
+
+
+def _check_clusters(
+  algorithm: Algorithm, state: Any, train: FederatedData, patience: int
+) -> None:
+  """Raises `NeverPatient` unless clients deploy from clusters."""
+  if not jax.eval_shape(algorithm.deployed, state, train).has_clusters():
+    raise NeverPatient(
+      f'{argument("patience", patience)} would never end the run: it waits for '
+      'clusters that settle, and the method has none; leave it out.'
+    )
 
 
 def _draw(

@@ -64,7 +64,8 @@ def simulate(
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
       `deployed` ones.
     patience: stops after this many rounds in which no client moved and Eq. 6, if the
-      method measures it, changed by less than 0.1 %; 0 never stops early.
+      method measures it, changed by less than 0.1 %; 0 never stops early, and is the
+      only choice for methods without clusters.
     workdir: where metrics, summary, checkpoints and the portrait go; None
       writes nothing.
     config: identifies the run; a workdir with a different one is an error. By
@@ -97,7 +98,7 @@ def simulate(
       workdir.
     Diverged: when no client of a round came back with a finite update, or when
       the training loss or Eq. 6 are not finite.
-    Stopped: after Ctrl-C, once the round is done and saved.
+    Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is done and saved.
   """
   began = time.perf_counter()
   settings = Settings(

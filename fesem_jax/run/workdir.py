@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import pathlib
@@ -15,7 +14,7 @@ from absl import logging
 from fesem_jax.results.metrics_file import read_config, saved_rounds
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import check_same
-from fesem_jax.utils import processes
+from fesem_jax.utils import file_locks, processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, WorkdirError
 
@@ -31,6 +30,7 @@ def locked(folder: pathlib.Path) -> Iterator[bool]:
     Whether the folder is locked; False on a read-only disk, or where the file system
     has no locks.
   """
+  fcntl = file_locks.module()
   try:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = _open_lock(folder / '.lock')

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fesem_jax.tasks.classification import CLASSIFICATION
-from fesem_jax.tasks.regression import REGRESSION
+from fesem_jax.tasks.regression import OWN_LOSS, REGRESSION
 from fesem_jax.tasks.sequence import SEQUENCE
 from fesem_jax.tasks.task import Figure, Loss, Task, columns
 from fesem_jax.utils.errors import UserError
 
 __all__ = [
   'CLASSIFICATION',
+  'OWN_LOSS',
   'REGRESSION',
   'SEQUENCE',
   'TASKS',
@@ -24,6 +25,7 @@ __all__ = [
   'of',
   'of_scores',
   'own_metrics',
+  'with_loss',
 ]
 
 TASKS: Mapping[str, Task] = {
@@ -37,6 +39,8 @@ def of(record: Mapping[str, Any]) -> Task:
   Raises `UserError` on a task of another version.
   """
   name = record.get('task', CLASSIFICATION.name)
+  if name == OWN_LOSS.name:
+    return OWN_LOSS
   if not isinstance(name, str) or name not in TASKS:
     raise UserError(
       f'A run is for the task {name!r}, which this version does not have; it has '
@@ -45,13 +49,24 @@ def of(record: Mapping[str, Any]) -> Task:
   return TASKS[name]
 
 
+def with_loss(task: Task, loss: Loss) -> Task:
+  """The task by whose figures models with a loss are measured and ranked.
+
+  A loss of the user's own ranks models for regression, since errors may not be what it
+  is about. Classes and tokens that are right count whatever the loss is.
+  """
+  return OWN_LOSS if task is REGRESSION and loss is not REGRESSION.loss else task
+
+
 def own_metrics(task: Task, scores: Iterable[Mapping[str, Any]]) -> list[str]:
   """Names of the metrics of models, see `Model.metrics`, that some scores have.
 
-  `scores` are those of models of the task, as summaries hold them.
+  `scores` are those of models of the task, as summaries hold them. The loss, which all
+  have, is none.
   """
   found = dict.fromkeys(column for each in scores for column in each)
-  own = [c for c in found if c.startswith('micro_') and c not in task.columns]
+  known = {*task.columns, 'micro_loss'}
+  own = [c for c in found if c.startswith('micro_') and c not in known]
   return [column.removeprefix('micro_') for column in own]
 
 
@@ -62,6 +77,8 @@ def columns_of(task: Task, metrics: Sequence[str] = ()) -> tuple[str, ...]:
 
 def of_scores(scores: Mapping[str, Any]) -> Task:
   """The task whose figures a record holds; classification if there are none."""
+  if next(iter(scores), None) == OWN_LOSS.primary_column:
+    return OWN_LOSS
   for task in TASKS.values():
     if set(task.columns) <= scores.keys():
       return task

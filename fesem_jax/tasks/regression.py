@@ -101,14 +101,14 @@ def _mix(outputs: jax.Array, log_weights: jax.Array) -> jax.Array:
   return (jnp.exp(log_weights)[:, None, None] * outputs).sum(axis=0)
 
 
+_RMSE = Figure('rmse', 'RMSE', 'RMSE', percent=False, higher_is_better=False)
+_R2 = Figure('r2', 'R2', 'R2', percent=False, higher_is_better=True)
+_LOSS = Figure('loss', 'loss', 'loss', percent=False, higher_is_better=False)
+
 REGRESSION = Task(
   name='regression',
   loss=squared_error,
-  figures=(
-    Figure('rmse', 'RMSE', 'RMSE', percent=False, higher_is_better=False),
-    Figure('r2', 'R2', 'R2', percent=False, higher_is_better=True),
-    Figure('loss', 'loss', 'loss', percent=False, higher_is_better=False),
-  ),
+  figures=(_RMSE, _R2, _LOSS),
   targets=array_checks.targets,
   target_dtype=np.float32,
   outputs='targets',
@@ -124,3 +124,16 @@ REGRESSION = Task(
   mix=_mix,
   predict=lambda outputs: outputs,
 )
+
+# Of models with another loss, which ranks them. It is not one of the sums, from which
+# the squared error follows.
+OWN_LOSS = REGRESSION._replace(
+  name='regression, own loss',
+  figures=(_LOSS, _RMSE, _R2),
+  by_client=lambda errors: _without_loss(_by_client(errors)),
+  micro=lambda errors: _without_loss(_micro(errors)),
+)
+
+
+def _without_loss(figures: dict[str, Any]) -> dict[str, Any]:
+  return {name: value for name, value in figures.items() if name != _LOSS.name}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fesem_jax.utils.array_checks import check_channels_last
 from fesem_jax.utils.errors import UserError, argument
 
 FORMS = 'crop:PADDING, flip and cutout:SIZE'
@@ -122,6 +123,7 @@ def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None
       f'{named} needs images, but examples have shape {tuple(example_shape)}; leave it '
       'out.'
     )
+  check_channels_last(example_shape, named)
   least = min(example_shape[:2])
   found: dict[str, Any] = {}
   for part in text.split(','):

@@ -74,7 +74,9 @@ def in_training(model: Model, key: jax.Array, step: jax.Array) -> Model:
   if draws is None:
     return model
   of_step = key_of_step(key, prng_streams.LAYERS, step)
-  return model._replace(apply=lambda params, x: draws(params, x, of_step))
+  return model._replace(
+    apply=lambda params, x: draws(params, x, of_step), apply_train=None
+  )
 
 
 def key_of_step(key: jax.Array, stream: int, step: jax.Array) -> jax.Array:

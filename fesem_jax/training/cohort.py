@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fesem_jax.cohorts.sampling import client_keys, coin
 from fesem_jax.core import batching, client_map, prng_streams, tree
@@ -42,6 +43,7 @@ class Call(NamedTuple):
   given: Any
   broadcast: Any
   epochs: jax.Array | None
+  any_epochs: bool  # see `Client`
   shares_start: bool
 
 
@@ -78,6 +80,7 @@ def for_each_client(
   given: Any = None,
   broadcast: Any = None,
   epochs: jax.Array | None = None,
+  most_epochs: int = 0,
   shares_start: bool = True,
 ) -> Trained:
   """Maps a function of one client over a cohort, and reduces what clients send.
@@ -97,7 +100,11 @@ def for_each_client(
     state: [S, ...] `Client.state`; what `one` keeps takes its place in memory.
     given: [S, ...] `Client.given`.
     broadcast: `Client.broadcast`, whole on every device.
-    epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
+    epochs: [S] int32 local epochs in place of the schedule's, for stragglers; they need
+      a schedule of epochs, not of steps.
+    most_epochs: upper bound of `epochs`, to which greater ones are cut. 0 takes the
+      greatest of `epochs`; where a compiled round computes these, it does not know it,
+      and clients use no shared start and cannot be replayed.
     shares_start: whether clients side by side are to have one center or two, so that
       `local_sgd` can use a shared start; without effect on results but for rounding.
 
@@ -105,15 +112,27 @@ def for_each_client(
     `Trained`, split over the mesh.
 
   Raises:
-    UserError: if `starts` are those of other clients than the cohort's.
+    UserError: if `starts` are those of other clients than the cohort's, or `epochs`
+      come with a schedule of steps.
     AssertionError: if another argument does not have one row for each of the S clients.
   """
+  local, epochs, any_epochs = _within_bound(local, epochs, most_epochs)
   noted = _CALLS.get()
   if noted is not None:
     noted.append(
       Call(
-        one, local, starts, cohort, key, state, given, broadcast, epochs, shares_start
-      )
+        one,
+        local,
+        starts,
+        cohort,
+        key,
+        state,
+        given,
+        broadcast,
+        epochs,
+        any_epochs,
+        shares_start,
+      )  # fmt: skip
     )
   count = cohort.ids.shape[0]
   for x in jax.tree.leaves(starts[1:]):
@@ -127,7 +146,7 @@ def for_each_client(
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
-  if not shares_start or epochs is not None:
+  if not shares_start or any_epochs:
     local = local._replace(shared_start='off')
   side = shared_kernels.choose(local, starts, data, count)
 
@@ -149,7 +168,7 @@ def for_each_client(
     def of_client(id, size, steps, key, starts, state, given):
       client = Client(
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
-        state, given, broadcast, side.kernels, epochs is not None,
+        state, given, broadcast, side.kernels, any_epochs,
       )  # fmt: skip
       model, sent, kept = one(client)
       return sent, kept, (model.loss, model.finite, model.steps)
@@ -212,13 +231,13 @@ def train_cohort(
   layers: Sequence[str] | None = None,
   factors: jax.Array | None = None,
   epochs: jax.Array | None = None,
+  most_epochs: int = 0,
 ) -> Trained:
   """Trains every client of the cohort from its start by `local_sgd`.
 
   Args:
-    local: see `for_each_client`, as for `starts`, `data`, `cohort`, `key`, `reduction`
-      and `epochs`. Where `starts` are the clients' own, the local models take their
-      memory.
+    local: see `for_each_client`, as for all that is not described here. Where `starts`
+      are the clients' own, the local models take their memory.
     starts: the models to start from.
     data: training split.
     cohort: S clients.
@@ -230,6 +249,7 @@ def train_cohort(
     factors: [S, N_max] float32 of the examples' losses, in the order of each client's
       rows; the mean is over the number of examples, whatever their factors.
     epochs: [S] int32 local epochs in place of the schedule's.
+    most_epochs: upper bound of `epochs`.
   """
   if penalty is not None:
     shape = cohort.ids.shape
@@ -242,8 +262,29 @@ def train_cohort(
 
   return for_each_client(
     one, local, starts, data, cohort, key, reduction, given=(penalty, factors),
-    epochs=epochs,
+    epochs=epochs, most_epochs=most_epochs,
   )  # fmt: skip
+
+
+def _within_bound(
+  local: LocalTraining, epochs: jax.Array | None, most: int
+) -> tuple[LocalTraining, jax.Array | None, bool]:
+  """Settings that have room for all `epochs`, these, and whether no bound is known.
+
+  What is sized by the schedule (rows of a shared start, steps of a replay) would be too
+  small for more epochs than the schedule's.
+  """
+  if epochs is None:
+    return local, None, False
+  if local.schedule.steps:
+    raise UserError('`epochs` of clients need a schedule of epochs, not of steps.')
+  known = not isinstance(epochs, jax.core.Tracer)
+  if not most and known and getattr(epochs, 'is_fully_addressable', True):
+    most = max(1, int(np.asarray(epochs).max(initial=0)))
+  if not most:
+    return local, epochs, True
+  local = local._replace(schedule=local.schedule._replace(epochs=most))
+  return local, jnp.minimum(epochs, most), False
 
 
 def train_pulled(

@@ -73,7 +73,7 @@ def local_sgd(
 
   most = batching.most_steps(client.local.schedule, client.data.max_examples)
   steps = jnp.zeros((most, 4)) if client.of_steps else None
-  carry = learning, optimizer.init(learning), steps
+  carry = learning, client.optimizer_state(learning, optimizer), steps
   (last, _, steps), loss = over_batches(client, carry, step, factors)
   finite = all_finite(last)
   model = LocalModel(whole(where(finite, last, learning)), loss, finite, client.steps)

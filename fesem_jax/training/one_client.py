@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, tree
+from fesem_jax.core import batching, local_optimizers, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -84,6 +84,16 @@ class Client:
     steps = jnp.where(self.steps > 0, steps, 0)
     local = self.local._replace(schedule=schedule)
     return dataclasses.replace(self, local=local, steps=steps, kernels=())
+
+  def optimizer_state(
+    self, params: Params, optimizer: optax.GradientTransformation | None = None
+  ) -> optax.OptState:
+    """The first state of the local optimizer, or another, for `params`.
+
+    Random keys in it are those of this client in this round.
+    """
+    optimizer = self.local.optimizer if optimizer is None else optimizer
+    return local_optimizers.with_keys(optimizer.init(params), self.key)
 
   def descend(
     self,
@@ -279,7 +289,9 @@ def together(grads: Any) -> Any:
   leaves, form = jax.tree.flatten(grads)
   large = [g.size > dense_layers.SMALL for g in leaves]
   # An element by its index: `ravel` would copy the whole gradient on a TPU.
-  tie = sum(0 * g[(0,) * g.ndim] for g, wait in zip(leaves, large, strict=True) if wait)
+  zeros = (0 * g[(0,) * g.ndim] for g, wait in zip(leaves, large, strict=True) if wait)
+  # One that is not finite must not spoil the other layers: optimizers may mend it.
+  tie = sum(jnp.where(jnp.isnan(zero), 0.0, zero) for zero in zeros)
   leaves = [g + tie if wait else g for g, wait in zip(leaves, large, strict=True)]
   return jax.tree.unflatten(form, leaves)
 

@@ -110,7 +110,7 @@ def local_sgd(
   changes = tuple(map(_no_change, kernels, starts))
   if from_other is not None:
     changes = tuple(change._replace(from_other=from_other) for change in changes)
-  carry = whole, local.optimizer.init(whole), changes
+  carry = whole, client.optimizer_state(whole), changes
   over_steps = functools.partial(_over_steps, kernels[0].block)
   (last, _, changes), loss = over_batches(client, carry, step, factors, over_steps)
   finite = all_finite(last) & _bounded(starts, changes)

@@ -16,7 +16,8 @@ class Trained(NamedTuple):
   """Outcome of local training of a cohort, or of one chunk of it.
 
   Attributes:
-    ids: [S] int32 positions in the data; M in an empty place.
+    ids: [S] int32 positions in the data, which a run orders by size; M in an empty
+      place. `data.client_ids[ids]` are the clients in the user's order.
     params: [S, ...] local models as clients send them; a client that failed or
       dropped out keeps its start. None where they were only summed up.
     loss: [S] float32 mean cross entropy of the examples as they were visited.

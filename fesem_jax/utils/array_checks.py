@@ -1,5 +1,6 @@
 """Checked conversions of parsed values to arrays."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,26 @@ def weights(x: Any, where: str) -> np.ndarray:
     if np.isfinite(found).all():
       return found
   raise UserError(f'{where} holds values that are not finite float32 numbers.')
+
+
+def has_channels_first(shape: Sequence[int]) -> bool:
+  """Whether examples of a shape look like images [C, H, W], as PyTorch has them.
+
+  The first of three axes is that of gray or color images and the last is not, and
+  rows and columns are as many, or too many for channels.
+  """
+  if len(shape) != 3 or shape[0] not in (1, 3) or shape[2] < 5:
+    return False
+  return shape[1] == shape[2] or min(shape[1:]) >= 16
+
+
+def check_channels_last(shape: Sequence[int], named: str) -> None:
+  """Raises `UserError`, naming what needs images, if their channels come first."""
+  if has_channels_first(shape):
+    raise UserError(
+      f'{named} needs images with channels on the last axis, but examples have shape '
+      f'{tuple(shape)}; move the channels to the last axis: np.moveaxis(x, 1, -1).'
+    )
 
 
 def to_bytes(pixels: np.ndarray, where: str) -> np.ndarray:

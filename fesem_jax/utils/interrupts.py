@@ -1,17 +1,25 @@
-"""Ctrl-C during a run: the round is finished and saved before the run stops."""
+"""Ctrl-C and signals of a scheduler: the round is finished and saved before the end."""
 
 import contextlib
 import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fesem_jax.utils import processes
 
+# Ctrl-C, a scheduler's preemption or time limit, its warning, and a closed terminal.
+# Windows has only the first two.
+SIGNALS = tuple(
+  getattr(signal, name)
+  for name in ('SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGHUP')
+  if hasattr(signal, name)
+)
 
-class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
+
+class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it.
   """The run was interrupted after a complete round and can be resumed."""
 
   @classmethod
@@ -27,27 +35,63 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C.
     )
 
 
+def raise_interrupts() -> None:
+  """Makes all of `SIGNALS` raise KeyboardInterrupt, as Ctrl-C does.
+
+  A signal that is ignored, as SIGHUP under nohup, or has a handler is left alone.
+  """
+  for number in SIGNALS:
+    if signal.getsignal(number) == signal.SIG_DFL:
+      signal.signal(number, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def handed_on(send: Callable[[int], None]) -> Iterator[list[int]]:
+  """Calls `send` with each of `SIGNALS` that comes; yields a list of them."""
+  received: list[int] = []
+
+  def hand_on(number: int, frame: Any) -> None:
+    received.append(number)
+    send(number)
+
+  with _handled(SIGNALS, hand_on):
+    yield received
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-  """Defers the first Ctrl-C; a second one interrupts immediately.
+  """Defers `SIGNALS`; Ctrl-C after any of them interrupts immediately.
 
-  Yields a function that returns whether Ctrl-C was pressed. It is always False outside
-  the main thread, since only the main thread receives signals.
+  A signal for which the program has a handler of its own, or that it ignores, is left
+  alone. Yields a function that returns whether one came. It is always False outside the
+  main thread, since only the main thread receives signals.
   """
   requested, speaks = False, processes.is_first()
 
-  def request(signum: int, frame: Any) -> None:
+  def request(number: int, frame: Any) -> None:
     nonlocal requested
+    if requested:  # A scheduler may first warn and then end.
+      return
     requested = True
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, before[signal.SIGINT])
     if speaks:
       print('\nFinishing this round, then saving ...', file=sys.stderr)
 
   if threading.current_thread() is not threading.main_thread():
     yield lambda: False
     return
-  before = signal.signal(signal.SIGINT, request)
-  try:
+  free = signal.SIG_DFL, signal.default_int_handler
+  deferred = {n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) in free}
+  with _handled(deferred, request) as before:
     yield lambda: requested
+
+
+@contextlib.contextmanager
+def _handled(numbers: Iterable[int], handler: Any) -> Iterator[dict[int, Any]]:
+  """Handles some signals; yields the handlers before, which are restored at the end."""
+  before = {n: signal.signal(n, handler) for n in numbers}
+  try:
+    yield before
   finally:
-    signal.signal(signal.SIGINT, before)
+    for number, earlier in before.items():
+      signal.signal(number, earlier)

@@ -2,7 +2,6 @@
 
 import pathlib
 import platform
-import resource
 import subprocess
 import sys
 from importlib import metadata
@@ -37,8 +36,12 @@ def describe(mesh: Mesh) -> dict[str, Any]:
   }
 
 
-def peak_host_bytes() -> int:
-  """The peak resident memory of this process, in bytes."""
+def peak_host_bytes() -> int | None:
+  """The peak resident memory of this process, in bytes; None where it is not known."""
+  try:
+    import resource  # Not on Windows.
+  except ImportError:
+    return None
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak if sys.platform == 'darwin' else 1024 * peak
 

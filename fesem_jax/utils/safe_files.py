@@ -114,6 +114,7 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
   # Opened once, as it may be replaced between two openings.
   with reading(path), path.open('rb') as file, zipfile.ZipFile(file) as archive:
     members = archive.infolist()
+    _check_directory(file, len(members))
     plain = {i.filename for i in members if i.compress_type == zipfile.ZIP_STORED}
     check_expanded(path, sum(info.file_size for info in members))
     stay = {name for name in stored if f'{name}.npy' in plain}
@@ -134,6 +135,16 @@ def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]
       raise UserError(
         f'{path} holds pickled objects, which are never unpickled; save plain arrays.'
       ) from e
+
+
+def _check_directory(file: BinaryIO, count: int) -> None:
+  """Raises `ValueError` if a damaged directory of an archive hides members."""
+  file.seek(0, 2)
+  file.seek(max(0, file.tell() - 22))  # The end record of an archive without comment.
+  end = file.read(22)
+  announced = int.from_bytes(end[10:12], 'little')
+  if end[:4] == b'PK\5\6' and announced not in (count, 0xFFFF):
+    raise ValueError(f'its directory lists {count} of {announced} arrays')
 
 
 def inside(folder: pathlib.Path, name: str, source: object) -> pathlib.Path:

@@ -1,7 +1,9 @@
 """Server optimizers: the defaults of the paper's experiments, and their limits."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fesem_jax.aggregation import server_optimizers
@@ -55,6 +57,33 @@ def test_yogi_keeps_a_second_moment_that_equals_the_square():
 def test_numbers_out_of_their_ranges_are_refused(name, options, message):
   with pytest.raises(UserError, match=message):
     getattr(server_optimizers, name)(**options)
+
+
+def test_noise_of_a_server_is_that_of_the_center_and_the_run():
+  optimizer = optax.add_noise(1.0, 0.0, key=0)
+  centers = {'w': jnp.zeros((2, 30))}
+
+  def noise(state):
+    moved, state = server_optimizers.move(
+      optimizer, state, centers, centers, jnp.array([True, True])
+    )
+    return moved['w'], state
+
+  found = []
+  for seed in (0, 1):
+    state = server_optimizers.init(optimizer, centers, jax.random.key(seed))
+    for _ in range(2):  # Rounds; then the second center is replaced.
+      first, state = noise(state)
+      found.append(first)
+    state = server_optimizers.renew(optimizer, state, jnp.array([True, False]), centers)
+    found.append(noise(state)[0])
+  alike = np.corrcoef(np.concatenate(found)) - np.eye(12)
+  assert np.abs(alike).max() < 0.8  # 1 for the same draws.
+
+
+def test_a_server_optimizer_that_needs_the_loss_is_one_sentence():
+  with pytest.raises(UserError, match='`server_optimizer` cannot take a step on this'):
+    server_optimizers.init(optax.lbfgs(), {'w': jnp.zeros((2, 3))})
 
 
 def test_only_centers_that_were_replaced_begin_anew():

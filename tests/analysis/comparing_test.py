@@ -10,7 +10,7 @@ from scipy import stats
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.analysis import comparing, relative_table
-from fesem_jax.utils.errors import Diverged, UserError
+from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
 from tests.support import helpers
 
 SIZES = [6, 3, 9, 5]
@@ -123,6 +123,22 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
     fj.compare({'bad': bad}, data(), rounds=1)
   with pytest.raises(UserError, match='`reference=other` is none of the methods'):
     fj.compare({'good': good}, data(), rounds=1, reference='other')
+
+
+def test_patience_is_for_the_methods_that_have_clusters(monkeypatch, runs):
+  one, two = fed_avg(), fed_avg()
+  seen = runs(lambda algorithm, seed: 0.5)
+  made = comparing.simulate
+
+  def simulate(algorithm, *splits, **options):
+    if algorithm is one and options['patience']:
+      raise NeverPatient('It has no clusters.')
+    return made(algorithm, *splits, **options)
+
+  monkeypatch.setattr(comparing, 'simulate', simulate)
+  found = fj.compare({'one': one, 'two': two}, data(), rounds=1, seeds=[0], patience=4)
+  assert [len(s) for s in found.summaries.values()] == [1, 1]
+  assert [options['patience'] for *_, options in seen] == [0, 4]
 
 
 def test_values_are_tuned_on_validation_examples_and_then_used(runs):

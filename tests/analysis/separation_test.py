@@ -74,6 +74,23 @@ def test_clusters_that_are_not_there_are_not_found():
   assert not separation.told_apart(row)
 
 
+@pytest.mark.parametrize('size', [30, 120])
+def test_the_detectable_difference_is_found_four_times_in_five(size):
+  first, second, _ = halves_of(0.0, 0.0, 1.0, count=60, size=size)
+  share = separation.detectable(first, second)
+
+  def power(share):
+    found = []
+    for seed in range(60):
+      parts = halves_of(0.0, share, 1 - share, count=60, size=size, seed=seed)
+      found.append(separation.p_of_differences(*parts[:2], seed) <= 0.05)
+    return np.mean(found)
+
+  assert power(share) == pytest.approx(0.8, abs=0.12)
+  assert power(share / 4) < 0.4
+  assert separation.detectable(first[:3], second[:3]) <= 1
+
+
 def test_halves_share_no_example_and_weigh_alike():
   data = helpers.federation(SIZES)
   parts, clients = halves(data, seed=3)
@@ -113,7 +130,10 @@ def test_gradients_are_those_of_a_float64_reference():
 @pytest.mark.parametrize(
   ('p_differ', 'rows', 'said'),
   [
-    (0.3, [(2, 9.0, 4.0, 0.05, 1.0, 0.8, 0.9)], 'do not differ by more than sampling'),
+    (0.3, [(2, 9.0, 4.0, 0.05, 1.0, 0.8, 0.9)],
+     'No difference between clients is detected (p = 0.3).*With 9 clients of 24 '
+     'training examples (median), differences are detected reliably if they make at '
+     'least 2.5 %'),
     (0.001, [(2, 9.0, 4.0, 0.10, 1.0, 0.8, 0.9)], 'no K tried gives groups'),
     (0.001, [(2, 9.0, 4.0, 0.05, 1.0, 0.8, 0.7)], 'no K tried gives groups'),
     (0.001, [(2, 9.0, 4.0, 0.05, 1.0, 0.6, 0.9), (3, 8.0, 4.0, 0.05, 1.0, 0.8, 0.8)],
@@ -121,7 +141,8 @@ def test_gradients_are_those_of_a_float64_reference():
   ],
 )  # fmt: skip
 def test_the_verdict(p_differ, rows, said):
-  found = Measured(0.5, p_differ, [Separation(*row) for row in rows], [], np.arange(9))
+  rows = [Separation(*row) for row in rows]
+  found = Measured(0.5, p_differ, rows, [], np.arange(9), 24.0, 0.025)
   assert said.partition('.*')[0] in separation.verdict(found)
   assert said.rpartition('.*')[2] in separation.verdict(found)
 
@@ -137,6 +158,10 @@ def test_the_binary_writes_draws_and_names_mistakes(tmp_path):
   two = made['rows'][0]
   assert (two['told_apart'], two['ari'], made['num_clients']) == (True, 1.0, 12)
   assert (tmp_path / 'out/plots/separation.png').stat().st_size > 5000
+  whole = (tmp_path / 'out/separation.json').read_text()
+  done = call('separation', *small, *groups, '--seed=1', '--workdir=out', cwd=tmp_path)
+  assert 'another configuration: --seed (there: 0, now: 1)' in done.stderr
+  assert (tmp_path / 'out/separation.json').read_text() == whole
   for wrong, message in (
     ('--num_clusters_list=1,2', '--num_clusters_list must begin with 2'),
     ('--num_clusters_list=2,12', '12 clusters must be fewer than the 12 clients'),

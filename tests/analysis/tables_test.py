@@ -133,3 +133,50 @@ def test_tables_have_the_gigabytes_and_hours_that_are_known():
   assert (row['gigabytes'], row['simulated_hours']) == ('4.0', '2.5')
   plain = tables.over_seeds({'fed_avg': [summary([0.5])]})
   assert 'GB' not in tables.as_markdown(plain) + tables.as_csv(plain)
+
+
+def test_latex_has_fine_tuned_and_deployed_columns_and_says_what_a_deviation_is():
+  run = summary([0.5])
+  scores = {
+    kind: dict.fromkeys(CLASSIFICATION.columns, x)
+    for kind, x in (('finetuned', 0.75), ('deployed', 0.25), ('unseen', 0.5))
+  }
+  found = tables.over_seeds({'fed_avg': [run | scores] * 2, 'b': [run | scores, None]})
+  lines = tables.as_latex(found).splitlines()
+  assert lines[2].split(' & ')[1:] == [
+    r'\multicolumn{4}{c}{fine-tuned}', r'\multicolumn{4}{c}{deployed}',
+    r'\multicolumn{4}{c}{unseen clients} \\',
+  ]  # fmt: skip
+  first = lines[5].removesuffix(r' \\').split(' & ')
+  assert first == [
+    r'fed\_avg',
+    *[r'75.0$\pm$0.0'] * 4,
+    *[r'25.0$\pm$0.0'] * 4,
+    *[r'50.0$\pm$0.0'] * 4,
+  ]
+  assert lines[6].startswith('b & 75.0* & ')
+  said = [
+    'Metrics are mean and sample standard deviation over 1 to 2 seeds.',
+    '* without the seeds that diverged.',
+  ]
+  for sentence in said:
+    for text in (tables.as_latex(found), tables.as_text(found)):
+      assert sentence in text
+    assert sentence.replace('*', '\\*') in tables.as_markdown(found)
+  same = tables.over_seeds({'a': [run] * 3})
+  assert 'standard deviation over 3 seeds.' in tables.as_latex(same)
+
+
+def test_methods_with_runs_of_earlier_code_are_marked():
+  old = summary([0.5]) | {'earlier_code': ['own:method']}
+  found = tables.over_seeds({'own': [old, summary([0.5])], 'fed_avg': [summary([0.5])]})
+  told = "1 of 2 runs are of earlier code: the user's file changed after they had begun"
+  for text, mark in (
+    (tables.as_markdown(found), '| own † |'),
+    (tables.as_text(found), 'own †'),
+    (tables.as_latex(found), r'own $^\dagger$ &'),
+  ):
+    assert mark in text
+    assert told in text
+    assert 'fed_avg †' not in text
+  assert told in tables.as_csv(found)

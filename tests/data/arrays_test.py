@@ -3,6 +3,7 @@
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments import prepare_data
@@ -86,7 +87,7 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'client': None}, 'lacks the array client'),
+    ({'client': None, 'cluster': np.zeros(12)}, 'clusters of clients, but no array cl'),
     ({'y': np.zeros(5, int)}, 'y has 5 rows; x has 12'),
     ({'y': np.arange(12) - 1}, 'labels must be whole numbers from 0'),
     ({'y': np.arange(12) / 2}, 'labels must be whole numbers from 0'),
@@ -96,7 +97,14 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ),
     ({'x': np.ones((12, 4), np.uint8)}, r'x is uint8 of shape \(12, 4\), .*`scale`'),
     ({'y': np.arange(12) + 2**31}, r'label 2147483659 is not in 0\.\.1048575'),
-    ({'y': np.array(['a'] * 12)}, 'labels that are not numbers'),
+    ({'y': np.array(['a', *[''] * 11])}, 'y of row 1 is empty; give every row'),
+    (
+      {'y': np.array([*'abc'] * 4), 'num_classes': 4},
+      'has 3 names of classes, but num',
+    ),
+    ({'y': np.eye(3)[np.arange(12) % 3], 'num_classes': 4}, 'has 3 columns of classes'),
+    ({'class_names': np.array(['a', 'b'])}, 'class_names must be 3 strings'),
+    ({'client': None, 'split': np.zeros(12)}, 'must hold both 0 .training. and 1'),
     ({'x': np.array([['a']] * 12)}, 'x is <U1'),
     ({'x': np.arange(12.0)}, r'x has shape \(12,\)'),
     ({'scale': np.array(np.nan)}, 'scale nan must be positive'),
@@ -109,6 +117,10 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
       {'client': np.r_[np.zeros(11), np.inf]},
       'client of row 11 is inf; give every row',
     ),
+    ({'client': np.array(['a', ' '] * 6)}, 'client of row 1 is empty; give every row'),
+    ({'client': np.array(['a', '<NA>'] * 6)}, 'client of row 1 is <NA>; give every'),
+    ({'client': np.array([0, 'NaT'], 'M8[s]').repeat(6)}, 'client of row 6 is NaT; gi'),
+    ({'cluster': np.array(['a', 'nan'] * 6)}, 'cluster of row 1 is nan; give every'),
     ({'cluster': np.arange(12)}, 'client .* has examples of several clusters'),
     ({'num_classes': np.array(2)}, r'label 2 is not in 0\.\.1'),
     ({'num_classes': np.array(10**9)}, 'num_classes is 1000000000; a whole number f'),
@@ -125,6 +137,17 @@ def test_bad_arrays_are_named(tmp_path, changes, message):
   np.savez(tmp_path / 'mine.npz', **own_arrays(**changes))
   with pytest.raises(UserError, match=message):
     data.load(f'npz:{tmp_path}/mine.npz')
+
+
+@pytest.mark.parametrize('missing', [None, np.nan, pd.NA, pd.NaT, '', 'nan'])
+@pytest.mark.parametrize('name', ['client', 'cluster'])
+def test_missing_clients_are_no_client_called_nan(missing, name):
+  column = pd.Series(['a', 'b', 'c'] * 4, dtype=object)
+  column[3] = missing
+  with pytest.raises(
+    UserError, match=f'{name} of row 3 is .*; give every row a {name}'
+  ):
+    data.load('mine', arrays=own_arrays(**{name: column}))
 
 
 def test_pickled_objects_are_never_unpickled(tmp_path):
@@ -147,3 +170,78 @@ def test_a_member_that_is_no_array_is_named(tmp_path):
     archive.writestr('x.npy', b'no header of an array')
   with pytest.raises(UserError, match=r'own\.npz is damaged .* x is not an array'):
     safe_files.read_npz(tmp_path / 'own.npz')
+
+
+@pytest.mark.parametrize('partition', ['', 'iid', 'dirichlet', 'labels', 'noisy'])
+def test_arrays_without_clients_are_dealt(partition):
+  arrays = own_arrays(client=None)
+  train, test = data.load('mine', arrays=arrays, partition=partition, num_clients=3)
+  assert train.info.names.tolist() == ['client0', 'client1', 'client2']
+  assert len(train.y) + len(test.y) == 12
+  with pytest.raises(UserError, match='`name=mine` has no natural clients'):
+    data.load('mine', arrays=arrays, partition='natural')
+
+
+def test_arrays_without_clients_keep_their_split():
+  split = np.arange(12) // 9  # The last three are test examples.
+  arrays = own_arrays(client=None, split=split)
+  train, test = data.load('mine', arrays=arrays, num_clients=2)
+  for one, part in ((train, 0), (test, 1)):
+    assert sorted(one.x[:, 0]) == sorted(arrays['x'][split == part, 0])
+
+
+def test_a_missing_name_of_a_class_is_named():
+  y = np.array([*'abc' * 3, 'a', None, 'b'], object)
+  with pytest.raises(UserError, match='y of row 10 is None; give every row the name'):
+    data.load('mine', arrays=own_arrays(y=y))
+
+
+def test_a_damaged_directory_does_not_hide_an_array(tmp_path):
+  np.savez(tmp_path / 'a.npz', **own_arrays())
+  raw = bytearray((tmp_path / 'a.npz').read_bytes())
+  at = raw.index(b'PK\1\2', raw.index(b'PK\1\2') + 1)  # Of the second array;
+  raw[at + 33] ^= 1  # its comment now swallows the third, client.
+  (tmp_path / 'a.npz').write_bytes(raw)
+  assert np.load(tmp_path / 'a.npz').files == ['x', 'y']
+  with pytest.raises(UserError, match=r'a\.npz is damaged .*lists 2 of 3 arrays'):
+    data.load(f'npz:{tmp_path}/a.npz')
+
+
+FORMS = {
+  'column': (np.arange(12)[:, None] % 3, 3, None),
+  'one-hot': (np.eye(4, dtype=bool)[np.arange(12) % 3], 4, None),
+  'names': (np.array(['cat', 'dog', 'eel'] * 4), 3, ('cat', 'dog', 'eel')),
+  'objects': (np.array(['cat', 'dog', 'eel'] * 4, object), 3, ('cat', 'dog', 'eel')),
+  'bytes': (np.array([b'cat', b'dog', b'eel'] * 4), 3, ('cat', 'dog', 'eel')),
+}
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_forms_of_labels(form, tmp_path):
+  y, classes, names = FORMS[form]
+  plain, _ = data.load('mine', arrays=own_arrays())
+  train, test = data.load('mine', arrays=own_arrays(y=y))
+  np.testing.assert_array_equal(train.y, plain.y)
+  assert (train.num_classes, train.info.class_names) == (classes, names)
+  prepare_data.write(tmp_path / 'a.npz', train, test)  # Names survive, too.
+  assert data.load(f'npz:{tmp_path}/a.npz')[1].info.class_names == names
+
+
+@pytest.mark.parametrize('partition', ['labels', 'power_law'])
+def test_partitions_by_label_deal_the_labels_that_occur(partition):
+  y = np.repeat([1, 2, 5], 40)  # From 1, and with a gap.
+  x = np.arange(120.0)[:, None] + np.zeros(3)
+
+  def load(per_client, num_clients=3):
+    return data.load(
+      'mine', arrays={'x': x, 'y': y}, partition=partition, num_clients=num_clients,
+      labels_per_client=per_client, power_law_sigma=0.1,
+    )  # fmt: skip
+
+  train, test = load(1)
+  assert [np.unique(train.client(i)[1]).tolist() for i in range(3)] == [[1], [2], [5]]
+  assert len(train.y) + len(test.y) == 120
+  train, _ = load(2, num_clients=6)
+  assert [len(np.unique(train.client(i)[1])) for i in range(6)] == [2] * 6
+  with pytest.raises(UserError, match='more than the 3 labels of the training'):
+    load(4)

@@ -58,7 +58,7 @@ def test_leaf_celeba(tmp_path):
       lambda f: (f / 'img_align_celeba' / '000003.jpg').write_bytes(b'x'),
       '000003.jpg is damaged',
     ),
-    (lambda f: (f / 'identity_CelebA.txt').unlink(), 'Cannot read .*identity_CelebA'),
+    (lambda f: (f / 'identity_CelebA.txt').unlink(), 'Neither .*identity_CelebA'),
     (
       lambda f: (f / 'identity_CelebA.txt').write_text('000001.jpg\n'),
       'line 1: not "image identity"',
@@ -89,4 +89,33 @@ def test_bad_celeba_files_are_named(tmp_path, break_it, message):
   write_original(folder)
   break_it(folder)
   with pytest.raises(UserError, match=message):
+    data.load('celeba', data_dir=tmp_path)
+
+
+@pytest.mark.parametrize('no', ['-1', '0'])
+def test_celeba_of_a_mirror(tmp_path, no):
+  folder = tmp_path / 'celeba'
+  write_original(folder)
+  wanted = data.load('celeba', data_dir=tmp_path)
+  images, lists = folder / 'img_align_celeba', folder / 'list_attr_celeba.txt'
+  _, header, *rows = lists.read_text().split('\n')
+  lines = [f'image_id,{",".join(header.split())}']
+  lines += [','.join(row.split()).replace('-1', no) for row in rows]
+  (folder / 'list_attr_celeba.csv').write_text('\n'.join(lines))
+  lists.unlink()
+  images.rename(folder / 'all')
+  images.mkdir()
+  (folder / 'all').rename(images / 'img_align_celeba')
+  identity = folder / 'identity_CelebA.txt'
+  for each in ('txt', 'csv'):
+    found = data.load('celeba', data_dir=tmp_path)
+    for one, other in zip(wanted, found, strict=True):
+      np.testing.assert_array_equal(one.x, other.x)
+      np.testing.assert_array_equal(one.y, other.y)
+    if each == 'txt':  # Then the second list as a table, too.
+      text = 'image_id,identity\n' + identity.read_text().replace(' ', ',')
+      (folder / 'identity_CelebA.csv').write_text(text)
+      identity.unlink()
+  (folder / 'list_attr_celeba.csv').write_text('image_id,Bald\n000001.jpg,1\n')
+  with pytest.raises(UserError, match='its first line must name the attribute Smiling'):
     data.load('celeba', data_dir=tmp_path)

@@ -1,4 +1,6 @@
-"""CIFAR's official binary files; damaged and absent ones are named."""
+"""CIFAR's official files, binary and for Python; damaged and absent ones are named."""
+
+import pickle
 
 import numpy as np
 import pytest
@@ -116,3 +118,67 @@ def test_cifar100_names_the_label_that_is_wrong(tmp_path):
   (folder / 'test.bin').write_bytes(raw)
   with pytest.raises(UserError, match=r'test\.bin: record 1 has coarse label 20; tho'):
     data.load('cifar100', data_dir=tmp_path)
+
+
+def as_python(folder, target, columns, protocol=2):
+  """Writes the files for Python that hold the same as the binary ones."""
+  target.mkdir(parents=True)
+  for name, (labels, images) in folder.items():
+    held = dict(zip(columns, labels.T.tolist(), strict=True))
+    pixels = images.transpose(0, 3, 1, 2).reshape(len(images), 3072)
+    held |= {'data': pixels, 'batch_label': 'a batch', 'filenames': ['a.png']}
+    raw = pickle.dumps(held, protocol)
+    (target / name.removesuffix('.bin')).write_bytes(raw)
+
+
+@pytest.mark.parametrize('protocol', [0, 2, 4, 5])
+def test_files_for_python_hold_the_same_as_binary_ones(tmp_path, protocol):
+  held = write_cifar(tmp_path / 'cifar-10-batches-bin', CIFAR10, [10])
+  as_python(held, tmp_path / 'cifar-10-batches-py', ['labels'], protocol)
+  counts = {'train.bin': 9, 'test.bin': 5}
+  held = write_cifar(tmp_path / 'cifar-100-binary', counts, [20, 100])
+  columns = ['coarse_labels', 'fine_labels']
+  as_python(held, tmp_path / 'cifar-100-python', columns, protocol)
+  cases = (
+    ('cifar10', {}),
+    ('cifar100', {}),
+    ('cifar100', {'cifar100_labels': 'coarse'}),
+  )
+  for name, options in cases:
+    binary, python = (
+      data.load(name, data_dir=tmp_path, source=source, num_clients=2, **options)
+      for source in ('binary', 'python')
+    )
+    for one, other in zip(binary, python, strict=True):
+      np.testing.assert_array_equal(one.x, other.x)
+      np.testing.assert_array_equal(one.y, other.y)
+      assert one.num_classes == other.num_classes
+
+
+def test_bad_files_for_python_are_named_and_run_nothing(tmp_path):
+  folder = tmp_path / 'cifar-10-batches-py'
+  folder.mkdir()
+  with pytest.raises(
+    UserError, match=r'batches-py/data_batch_1 does not .*-python\.tar'
+  ):
+    data.load('cifar10', data_dir=tmp_path)
+  held = write_cifar(tmp_path / 'cifar-10-batches-bin', CIFAR10, [10])
+  folder.rmdir()
+  as_python(held, folder, ['labels'])
+
+  class Bad:
+    def __reduce__(self):
+      return (tmp_path / 'ran').touch, ()
+
+  good = {'data': np.zeros((2, 3072), np.uint8), 'labels': [1, 2]}
+  for change, message in (
+    ({'labels': Bad()}, r'test_batch holds an object .*; it is refused'),
+    ({'labels': [1]}, 'test_batch is damaged or not what it should be'),
+    ({'labels': [1, 10]}, r'label 10 is not in 0\.\.9'),
+    ({'data': np.zeros((2, 3072))}, 'data float64 of shape'),
+    ({'data': {}}, 'dict in place of an array'),
+  ):
+    (folder / 'test_batch').write_bytes(pickle.dumps(good | change))
+    with pytest.raises(UserError, match=message):
+      data.load('cifar10', data_dir=tmp_path, source='python')
+  assert not (tmp_path / 'ran').exists()

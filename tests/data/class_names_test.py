@@ -38,3 +38,8 @@ def test_classes_beyond_the_most_frequent_are_summed():
   whole, names = most_frequent(counts, 'abcd', 4)
   np.testing.assert_array_equal(whole, counts)
   assert names == ['a', 'b', 'c', 'd']
+
+
+def test_names_of_the_data_come_first():
+  assert class_names('cifar10', 2, np.array(['cat', 'dog'])) == ['cat', 'dog']
+  assert class_names('cifar10', 3, ['cat', 'dog']) == ['0', '1', '2']

@@ -50,8 +50,8 @@ def test_any_hub_set_by_its_columns(tmp_path):
   assert train.info.names.tolist() == sorted(WRITERS)
   with pytest.raises(UserError, match='`hub_client_column=writer` is not among'):
     data.load('hub', hub_client_column='writer', **options)
-  with pytest.raises(UserError, match='has the splits train; without `hub_client'):
-    data.load('hub', **options)
+  train, test = data.load('hub', num_clients=2, **options)
+  assert (len(train.y), len(test.y)) == (12, 3)
   with pytest.raises(UserError, match='`hub_label_column=y` is not among'):
     data.load('hub', hub_client_column='writer_id', hub_label_column='y', **options)
 
@@ -131,4 +131,52 @@ def test_an_image_of_too_many_pixels_is_not_decoded():
   with pytest.raises(
     UserError, match='image 3 has 9000 x 9000 pixels, over 67,108,864'
   ):
-    hub._decode({'bytes': packed.getvalue()}, 'image 3')
+    hub._decode({'bytes': packed.getvalue()}, 'image 3', 0)
+
+
+def write_images(folder, images, **columns):
+  datasets = pytest.importorskip('datasets')
+  folder.mkdir(parents=True)
+  held = datasets.Dataset.from_dict({'img': images} | columns)
+  held.to_parquet(folder / 'train-00000-of-00001.parquet')
+
+
+def test_labels_that_are_names(tmp_path):
+  images = [Image.fromarray(np.full((8, 8), i, np.uint8)) for i in range(8)]
+  kind = ['dog', 'cat', 'cat', 'eel'] * 2
+  write_images(tmp_path / 'me' / 'mine', images, kind=kind, who=['a', 'b'] * 4)
+  options = {'data_dir': tmp_path, 'hub_name': 'me/mine', 'hub_label_column': 'kind'}
+  for clients in ({'hub_client_column': 'who'}, {'num_clients': 2}):
+    train, test = data.load('hub', **options, **clients)
+    assert train.info.class_names == ('cat', 'dog', 'eel')
+    for split in (train, test):
+      for image, label in zip(split.x, split.y, strict=True):
+        assert train.info.class_names[label] == kind[image[0, 0]]
+
+
+def test_gray_images_among_colored_ones_become_colored(tmp_path):
+  colored = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
+  images = [Image.fromarray(colored[..., 0]), Image.fromarray(colored)] * 2
+  write_images(tmp_path / 'me' / 'mine', images, y=[0, 1] * 2)
+  train, test = data.load(
+    'hub', data_dir=tmp_path, hub_name='me/mine', hub_label_column='y', num_clients=1
+  )
+  for x, y in zip([*train.x, *test.x], [*train.y, *test.y], strict=True):
+    np.testing.assert_array_equal(x, colored if y else colored[..., [0, 0, 0]])
+
+
+def test_one_side_for_all_images(tmp_path):
+  images = [Image.new('RGB', size, 'red') for size in ((90, 83), (90, 85), (5, 7)) * 2]
+  write_images(tmp_path / 'me' / 'mine', images, y=[0, 1, 2] * 2)
+  options = {'data_dir': tmp_path, 'hub_name': 'me/mine', 'hub_label_column': 'y'}
+  with pytest.raises(
+    UserError, match=r'give `hub_image_side`, e\.g\. 84, to which all'
+  ):
+    data.load('hub', **options)
+  train, _ = data.load('hub', hub_image_side=16, num_clients=1, **options)
+  assert train.x.shape[1:] == (16, 16, 3)
+  assert (train.x == (255, 0, 0)).all()
+  with pytest.raises(UserError, match=r'`hub_image_side=-1` must lie in \[0, 1024\]'):
+    data.load('hub', hub_image_side=-1, **options)
+  with pytest.raises(UserError, match='`hub_image_side` does not apply'):
+    data.load('digits', hub_image_side=16)

@@ -176,3 +176,65 @@ def test_real_leaf_fixture(real_data):
     np.testing.assert_allclose(
       x.reshape(len(x), -1) / 255, block['x'], rtol=0, atol=1e-6
     )
+
+
+def write_numbers(folder, users, **also):
+  """One shard of users, name -> y, with a feature each, and `also` in user_data."""
+  folder.mkdir(parents=True)
+  blocks = {
+    u: {'x': [[v / 8] for v in range(len(y))], 'y': y} for u, y in users.items()
+  }
+  counts = [len(y) for y in users.values()]
+  content = {'users': list(users), 'num_samples': counts, 'user_data': blocks | also}
+  (folder / 'a.json').write_text(json.dumps(content))
+
+
+def test_an_empty_user_that_is_not_listed_is_left_out(tmp_path):
+  for split in ('train', 'test'):
+    write_numbers(tmp_path / split, {'a': [0, 1]}, lonely={'x': [], 'y': []})
+  train, test = data.load(f'leaf:{tmp_path}')
+  assert train.info.names.tolist() == test.info.names.tolist() == ['a']
+  assert train.y.tolist() == test.y.tolist() == [0, 1]
+
+
+def test_splits_of_other_users_name_the_remedy(tmp_path):
+  for split, user in (('train', 'a'), ('test', 'b')):
+    write_numbers(tmp_path / split, {user: [0, 1]})
+  with pytest.raises(UserError, match=r'all_data/.* with `unseen_fraction`'):
+    data.load(f'leaf:{tmp_path}')
+  (tmp_path / 'all_data').mkdir()
+  for split in ('train', 'test'):
+    (tmp_path / split / 'a.json').rename(tmp_path / 'all_data' / f'{split}.json')
+  train, _ = data.load(f'leaf:{tmp_path}')
+  assert train.info.names.tolist() == ['a', 'b']
+
+
+@pytest.mark.parametrize(
+  ('task', 'y', 'outputs'),
+  [('regression', [0.5, -1.5, 2.5], 1), ('regression', [[1, 2], [3, 4], [5, 6]], 2),
+   ('sequence', [[3], [-1], [0]], 4)],
+)  # fmt: skip
+def test_targets_of_other_tasks(tmp_path, task, y, outputs):
+  for split in ('train', 'test'):
+    write_numbers(tmp_path / split, {'a': y})
+  train, test = data.load(f'leaf:{tmp_path}', task=task)
+  assert (train.task, train.num_classes) == (test.task, test.num_classes)
+  assert (train.task, train.num_classes) == (task, outputs)
+  np.testing.assert_array_equal(train.y, np.array(y).reshape(3, -1))
+  write_numbers(tmp_path / 'b' / 'train', {'a': [[1, 2]], 'b': [[1, 2, 3]]})
+  write_numbers(tmp_path / 'b' / 'test', {'a': [[1, 2]]})
+  with pytest.raises(UserError, match=r'targets of b have shape \(3,\), those of a'):
+    data.load(f'leaf:{tmp_path}/b', task='regression')
+  with pytest.raises(UserError, match='`task=guess` is unknown'):
+    data.load(f'leaf:{tmp_path}', task='guess')
+
+
+def test_byte_order_marks_are_skipped_and_nan_is_named(tmp_path):
+  for split in ('train', 'test'):
+    write_numbers(tmp_path / split, {'a': [0, 1]})
+    path = tmp_path / split / 'a.json'
+    path.write_bytes(b'\xef\xbb\xbf' + path.read_bytes())
+  assert data.load(f'leaf:{tmp_path}')[0].y.tolist() == [0, 1]
+  path.write_text(path.read_text().replace('0.125', 'NaN'))
+  with pytest.raises(UserError, match=r'a\.json holds NaN, which JSON does not have'):
+    data.load(f'leaf:{tmp_path}')

@@ -119,8 +119,8 @@ def corrupt(folder, kind):
     ('magic', r'train-labels-idx1-ubyte has magic number 0x00000901'),
     ('swapped', r'train-labels-idx1-ubyte has magic number 0x00000803'),
     ('lengths', r'holds 60 images, but .*train-labels-idx1-ubyte holds 59 labels'),
-    ('labels', r'holds label 11; digits are 0..9'),
-    ('negative labels', r'holds label -1; digits are 0..9'),
+    ('labels', r'holds label 11; labels are 0..9'),
+    ('negative labels', r'holds label -1; labels are 0..9'),
     ('no rows', r'images-idx3-ubyte holds nothing: its shape is \(60, 0, 4\)'),
     ('wrapping', r'16 bytes where its header announces 18446744073709551632'),
     ('wrapping to nothing', r'holds nothing: its shape is \(4294967295, 0, 4294967295'),
@@ -172,3 +172,65 @@ def test_real_rotated_mnist(real_data):
   assert sizes(train).tolist() == [200] * 1200
   assert sizes(test).sum() == 40_000
   assert 0.12 < np.asarray(train.x).mean() / 255 < 0.14  # MNIST's mean is 0.1307.
+
+
+def write_like_mnist(folder, name='{}', parts=('train', 't10k'), first=0, classes=10):
+  """Images and labels of both parts, in idx files without .gz, as torchvision has."""
+  rng = np.random.default_rng(1)
+  held = []
+  for part, count in zip(parts, (30, 12), strict=True):
+    labels = (first + np.arange(count) % classes).astype(np.uint8)
+    images = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+    prefix = name.format(part)
+    write_idx(folder / f'{prefix}-images-idx3-ubyte', images, zipped=False)
+    write_idx(folder / f'{prefix}-labels-idx1-ubyte', labels, zipped=False)
+    held += [images, labels]
+  return held
+
+
+def assert_holds(splits, held):
+  for split, (images, labels) in zip(splits, (held[:2], held[2:]), strict=True):
+    got = {x.tobytes(): y for x, y in zip(split.x, split.y, strict=True)}
+    assert got == {x.tobytes(): y for x, y in zip(images, labels, strict=True)}
+
+
+@pytest.mark.parametrize(
+  ('name', 'folder', 'source'),
+  [
+    ('mnist', 'MNIST/raw', 'torchvision'),
+    ('fashion_mnist', 'FashionMNIST/raw', 'torchvision'),
+    ('fashion_mnist', 'fashion_mnist', 'idx'),
+  ],
+)
+def test_folders_of_torchvision_are_found(tmp_path, name, folder, source):
+  with pytest.raises(UserError, match=f'holds no .*{folder}/'):
+    data.load(name, data_dir=tmp_path)
+  held = write_like_mnist(tmp_path / folder)
+  for chosen in ('', source):
+    splits = data.load(name, data_dir=tmp_path, source=chosen, num_clients=2)
+    assert_holds(splits, held)
+
+
+def test_writers_take_the_images_of_torchvision(folder):
+  plain, _ = data.load('mnist_writers', data_dir=folder)
+  (folder / 'MNIST').mkdir()
+  (folder / 'mnist').rename(folder / 'MNIST' / 'raw')
+  moved, _ = data.load('mnist_writers', data_dir=folder)
+  np.testing.assert_array_equal(moved.x, plain.x)
+
+
+@pytest.mark.parametrize(
+  ('split', 'folder', 'first', 'classes'),
+  [('letters', 'EMNIST/raw', 1, 26), ('balanced', 'emnist', 0, 47)],
+)
+def test_emnist_is_turned_upright(tmp_path, split, folder, first, classes):
+  name, parts = f'emnist-{split}-{{}}', ('train', 'test')
+  held = write_like_mnist(tmp_path / folder, name, parts, first, classes)
+  held = [a.swapaxes(1, 2) if a.ndim == 3 else a - first for a in held]
+  splits = data.load('emnist', data_dir=tmp_path, emnist_split=split, num_clients=2)
+  assert splits[0].num_classes == classes
+  assert_holds(splits, held)
+  with pytest.raises(UserError, match=r'emnist-byclass-train-images.* does not exist'):
+    data.load('emnist', data_dir=tmp_path)
+  with pytest.raises(UserError, match='`emnist_split` does not apply to `name=mnist`'):
+    data.load('mnist', data_dir=tmp_path, emnist_split=split)

@@ -142,6 +142,26 @@ def test_other_texts_are_refused(tmp_path, text, options, message):
     data.load('shakespeare', data_dir=tmp_path, **options)
 
 
+@pytest.mark.parametrize(
+  ('said', 'percent'),
+  [
+    ('в лесу родилась ёлочка ', '82.6'),
+    ('un élève dans le bois et un loup y parlent ', '4.65'),
+    ('a pupil in the wood and a wolf speak there ', ''),
+  ],
+)
+def test_characters_outside_the_vocabulary_are_told_of(tmp_path, said, percent, caplog):
+  write_text(tmp_path, 'IVAN:\n' + said * 200)
+  wanted = f'{percent} % of the characters are outside the vocabulary'
+  if percent == '82.6':
+    with pytest.raises(UserError, match=wanted):
+      data.load('shakespeare', data_dir=tmp_path)
+  else:
+    data.load('shakespeare', data_dir=tmp_path)
+    told = [m for m in caplog.messages if 'outside the vocabulary' in m]
+    assert [wanted in m for m in told] == [True] * bool(percent)
+
+
 def test_bytes_that_are_no_text_are_refused(tmp_path):
   write_text(tmp_path, '')
   (tmp_path / 'tinyshakespeare' / 'input.txt').write_bytes(b'ROMEO:\n\xff\xfe')
@@ -151,7 +171,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 def test_a_stride_is_for_text(tmp_path):
   leaf_file(tmp_path / 'leaf_shakespeare', {'someone': windows_of(_WORDS * 2)})
-  with pytest.raises(UserError, match='`text_stride=3` is for `source=text`'):
+  with pytest.raises(UserError, match='`text_stride=3` is for other sources'):
     data.load('shakespeare', data_dir=tmp_path, text_stride=3)
   with pytest.raises(UserError, match=r'`text_stride` does not apply to .*digits'):
     data.load('digits', text_stride=3)

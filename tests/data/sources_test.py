@@ -116,12 +116,12 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'options', 'message'),
   [
-    ('svhn', {}, '`name=svhn` is unknown.*leaf:FOLDER or npz:FILE'),
+    ('svhn', {}, '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, pfllib:FOLDER'),
     ('mnist_writers', {}, 'holds no qmnist/; point `data_dir'),
     (
       'femnist',
       {'source': 'idx'},
-      '`source=idx` does not exist.*one of leaf, tff, hub',
+      '`source=idx` does not exist.*one of leaf, tff, tff_digits, hub',
     ),
     ('digits', {'background': 'black'}, '`background` does not apply to .*digits'),
     ('femnist', {'background': 'red'}, '`background=red` is unknown'),

@@ -93,7 +93,7 @@ def test_flags_and_presets_that_a_page_names_exist(page):
   named = set(re.findall(r'(?<![\w-])--([a-z][a-z0-9_]*)', text))
   of_others = {'constraint', 'editable', 'strict'}
   # Of Slurm and Google Cloud.
-  of_others |= {'nodes', 'ntasks', 'gpus', 'kill', 'worker', 'command'}
+  of_others |= {'nodes', 'ntasks', 'gpus', 'kill', 'signal', 'worker', 'command'}
   of_others |= {'backend', 'require'}  # Of MLflow, and of pip.
   assert named - of_others <= _flags_of_binaries()
   presets = set(re.findall(r'--flagfile=(?:experiments/presets/)?([\w/]+)', text))

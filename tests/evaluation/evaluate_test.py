@@ -28,12 +28,14 @@ def counts_of(truths, guesses, classes):
     np.stack([tally(g) for g in guesses]),
     np.stack([tally(t) for t in truths]),
   )
-  return evaluate.Totals(np.array([len(t) for t in truths]), counts, {})
+  sizes = np.array([len(t) for t in truths])
+  return evaluate.Totals(sizes, counts, {}, np.zeros(len(sizes)))
 
 
 def scores_of(totals):
   """Micro accuracy and F1, then the macro figures."""
-  return list(evaluate.scores(totals, CLASSIFICATION).values())
+  found = evaluate.scores(totals, CLASSIFICATION)
+  return [found[name] for name in CLASSIFICATION.columns]
 
 
 def from_scikit_learn(truths, guesses):
@@ -221,7 +223,8 @@ def test_counts_are_as_wide_as_the_largest_client_needs(most, dtype):
   model = Model(lambda key: jnp.zeros(2), lambda p, x: p[None] + x)
   params = jnp.array([[1.0, 0.0]] * 2)
   totals = evaluate.measure_chunk(model, params, data, jnp.arange(2))
-  assert {x.dtype for x in jax.tree.leaves(totals)} == {np.dtype(dtype)}
+  counted = totals.examples, totals.sums
+  assert {x.dtype for x in jax.tree.leaves(counted)} == {np.dtype(dtype)}
   for counts in totals.sums:
     np.testing.assert_array_equal(counts, [[most, 0], [3, 0]])
   assert evaluate.scores(totals, CLASSIFICATION)['micro_accuracy'] == 1

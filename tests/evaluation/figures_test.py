@@ -21,7 +21,10 @@ COUNTS = Counts(
   np.array([[2, 2], [0, 0], [0, 1]]),
 )
 TOTALS = evaluate.Totals(
-  np.array([4, 0, 1], np.uint8), COUNTS, {'margin': np.array([6.0, 0.0, -1.0])}
+  np.array([4, 0, 1], np.uint8),
+  COUNTS,
+  {'margin': np.array([6.0, 0.0, -1.0])},
+  loss=np.array([2.0, 0.0, 3.0]),
 )
 
 
@@ -31,7 +34,10 @@ def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
     found = evaluate.scores(TOTALS, CLASSIFICATION)
   np.testing.assert_array_equal(own['margin'], [1.5, np.nan, -1])
   np.testing.assert_array_equal(own['accuracy'], [0.25, np.nan, 1])
-  assert list(found) == [*CLASSIFICATION.columns, 'micro_margin', 'macro_margin']
+  means = ['micro_loss', 'macro_loss', 'micro_margin', 'macro_margin']
+  assert list(found) == [*CLASSIFICATION.columns, *means]
+  assert found['micro_loss'] == pytest.approx((2 + 3) / 5)
+  assert found['macro_loss'] == pytest.approx((0.5 + 3) / 2)
   assert found['micro_margin'] == pytest.approx((6 - 1) / 5)
   assert found['macro_margin'] == pytest.approx((1.5 - 1) / 2)
   assert found['micro_accuracy'] == pytest.approx(2 / 5)
@@ -39,13 +45,13 @@ def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
   no_examples = jax.tree.map(lambda x: x[1:2], TOTALS)
   found = evaluate.scores(no_examples, CLASSIFICATION)
   assert np.isnan(list(found.values())).all()
-  assert len(found) == 6
+  assert len(found) == 8
 
 
 def test_metrics_need_names_of_their_own():
   model = helpers.local().model
   evaluate.check_metrics(model._replace(metrics=(('a', None), ('b', None))))
-  for names in (('a', 'b', 'a'), ('accuracy',), ('a', 'f1')):
+  for names in (('a', 'b', 'a'), ('accuracy',), ('a', 'f1'), ('loss',)):
     metrics = tuple((name, None) for name in names)
     with pytest.raises(UserError, match=f'The metric {names[-1]!r} of the model has'):
       evaluate.check_metrics(model._replace(metrics=metrics))
@@ -97,6 +103,7 @@ def test_more_than_255_tokens_of_a_client_are_counted():
   model = Model(
     lambda key: jnp.zeros(2),
     lambda p, x: jnp.broadcast_to(p, (*x.shape, 2)),
+    SEQUENCE.loss,
     task=SEQUENCE,
   )
   totals = evaluate.measure_chunk(model, jnp.array([[0.0, 1.0]]), data, jnp.arange(1))

@@ -289,11 +289,13 @@ def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
   assert lines[2].startswith('| 5 | loss | 92.0 ± 2.8 | ')
   assert lines[2].endswith('| 75.0 ± 35.4 |')
   assert lines[3].endswith('| 50.0 ± 0.0 |  |')
+  assert 'Metrics are mean and sample standard deviation over 2 runs.' in text
   assert 'Of 8 new clients, in all runs, 1 have fewer than 5' in text
   assert 'alone, 5 examples: training of 2 clients was not finite' in text
   alone = adapt_tables.as_text(adapt_tables.over_runs(rows[:2])).splitlines()
   assert '90.0 ' in alone[1]
   assert '±' not in alone[1]
+  assert 'deviation' not in '\n'.join(alone)
 
 
 @pytest.mark.slow

@@ -245,7 +245,7 @@ def test_labels_cannot_break_a_table():
   assert len(set(cells)) == 1
   assert lines[2].startswith(r'| fesem(4;cluster_on=a\|b_$%\& ) |')
   assert r'fesem(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in tables.as_latex(table)
-  assert len(tables.as_latex(table).splitlines()) == 9
+  assert len(tables.as_latex(table).splitlines()) == 12
   assert len(list(csv.reader(tables.as_csv(table).splitlines()))) == 3
 
 

@@ -2,8 +2,11 @@
 
 import configparser
 import importlib.util
+import os
 import pathlib
 import runpy
+import subprocess
+import sys
 
 import pytest
 
@@ -39,3 +42,23 @@ def test_every_binary_is_a_command():
     if "if __name__ == '__main__':" in path.read_text()
   }
   assert {called.split(':')[1] for called in _scripts().values()} == binaries
+
+
+@pytest.mark.parametrize(
+  ('given', 'unbuffered'), [(['report', '--help'], ''), (['prepare_data'], '1')]
+)
+def test_a_pipe_that_nobody_reads_ends_a_binary_without_a_word(given, unbuffered):
+  name, *arguments = given
+  read, write = os.pipe()
+  os.close(read)
+  done = subprocess.run(
+    [sys.executable, '-m', f'experiments.{name}', *arguments],
+    cwd=_ROOT,
+    env=os.environ | {'PYTHONUNBUFFERED': unbuffered},
+    stdout=write,
+    stderr=subprocess.PIPE,
+    text=True,
+    check=False,
+  )
+  os.close(write)
+  assert (done.returncode, done.stderr) == (141, '')

@@ -222,6 +222,45 @@ def test_code_that_changed_since_a_run_began_is_warned_of(folder, tmp_path):
   assert plugins.identity(config | {'algorithm': 'fesem'}, tmp_path, None) == {}
 
 
+def test_a_comparison_marks_runs_of_earlier_code_and_does_them_again(tmp_path):
+  path = tmp_path / 'own_redone.py'
+  path.write_text(METHOD)
+  arguments = [
+    '--algorithms=fed_avg,own_redone:damped', '--num_seeds=2', '--workdir=table',
+    '--tune=learning_rate:0.1', '--tune_seeds=1', *QUICK,
+  ]  # fmt: skip
+
+  def table(*more):
+    done = spawn('compare', *arguments, *more, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / 'table/table.md').read_text().splitlines()
+    return lines, done.stdout
+
+  def cells(lines):
+    return {line.split(' | ')[0]: line.split(' | ')[1:9] for line in lines[2:4]}
+
+  first, _ = table()
+  assert list(cells(first)) == ['| fed_avg', '| own_redone:damped']
+  path.write_text(METHOD.replace('+ shift * (b - a)', '+ 0 * (b - a)'))
+  old, said = table()
+  assert '† 2 of 2 runs are of earlier code' in '\n'.join(old)
+  assert cells(old)['| own_redone:damped †'] == cells(first)['| own_redone:damped']
+  assert cells(old)['| fed_avg'] == cells(first)['| fed_avg']
+  assert 'own_redone:damped was tuned with earlier code in 1 of 1 runs' in said
+  assert '--redo=own_redone:damped runs what is marked by † again' in said
+  kept = tmp_path / 'table/fed_avg/seed0/summary.json'
+  before = kept.stat().st_mtime_ns
+  new, said = table('--redo=own_redone:damped')
+  assert '†' not in '\n'.join(new) + said
+  assert 'earlier code' not in '\n'.join(new) + said
+  assert cells(new)['| own_redone:damped'] != cells(first)['| own_redone:damped']
+  assert kept.stat().st_mtime_ns == before
+  wrong = spawn('compare', *arguments, '--redo=fesem', cwd=tmp_path)
+  assert wrong.returncode == 1
+  assert '--redo=fesem is none of the methods of the table: fed_avg' in wrong.stderr
+  assert kept.exists()
+
+
 def test_own_callbacks_come_before_loggers(folder):
   found = watching.callbacks(
     {'callbacks': ['own_watch:both', 'own_watch:watch'], 'log_to': ['tensorboard'],

@@ -8,11 +8,12 @@ from scipy import stats
 
 from experiments import ledger, recipes, reproduction_page
 from experiments.recipes import Cell
-from experiments.reproduce import SMALL_TOLERANCE
+from experiments.reproduce import SMALL_TOLERANCE, is_stale
 from fesem_jax import algorithms
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.papers import cfl_gp, fed_em, fed_prox, ifca, p_fed_me
+from fesem_jax.plots import published_curves
 from fesem_jax.utils.errors import UserError
 from tests.support import commands, helpers
 
@@ -37,6 +38,10 @@ published = 90.0
 rates = [0.01, 0.2]
 seeds = 2
 """
+
+
+# Student's quantile of two degrees of freedom, 4.30, x 0.2 x sqrt(1 + 1/3): 0.99.
+_SPREAD = {'published': 80.0, 'deviation': 0.2, 'published_seeds': 3}
 
 
 def test_every_recipe_can_be_read():
@@ -69,6 +74,8 @@ def test_the_ledger_holds_the_values_that_its_recipes_publish():
     assert entry['measure'] == cell.measure
     assert len(entry['values']) == len(entry['seeds']) == cell.seeds
     assert entry['commit']
+    recipe = recipes.read(path.parent.name)
+    assert not is_stale(recipe.source_of(cell), entry)
 
 
 def _check_small(name, tmp_path):
@@ -119,7 +126,15 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   again = commands.spawn('reproduce', *flags, cwd=commands.ROOT)
   assert again.returncode == 0
   assert (kept / 'own/fed_avg.json').read_text() == changed
-  assert again.stdout.splitlines()[-1].startswith('own/fed_avg: published 90.00, here')
+  first, last = again.stdout.splitlines()
+  assert first.startswith('own/fed_avg: not run now, the ledger has it (commit ')
+  assert '): published 90.00, here' in first
+  assert last.startswith('own: 1 of 1 cells were not run')
+  assert 'not run' not in done.stdout
+  path.write_text(_OWN.replace('--rounds=2', '--rounds=3'))
+  other = commands.spawn('reproduce', *flags, cwd=commands.ROOT)
+  assert other.returncode == 1
+  assert 'fed_avg.json is of other flags, rates or seeds than fed_avg' in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -162,11 +177,49 @@ def test_a_damaged_entry_is_one_sentence(tmp_path):
       ledger.read(tmp_path, 'ifca', 'x')
 
 
-def test_the_interval_is_that_of_scipy_where_no_deviation_is_published():
-  values = [80.0, 80.4, 80.9]
-  low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-  half = ledger.half_interval(Cell('c', 'c', published=80.0), values)
-  np.testing.assert_allclose(half, (high - low) / 2, rtol=1e-12)
+def test_the_interval_is_that_of_scipy():
+  ours, theirs = [80.0, 80.4, 80.9], [79.5, 80.0, 80.1, 81.2]
+  cell = Cell('c', 'c', published=80.2, deviation=float(np.std(theirs, ddof=1)),
+              published_seeds=4)  # fmt: skip
+  welch = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval()
+  half = ledger.half_interval(cell, ours)
+  np.testing.assert_allclose(half, (welch.high - welch.low) / 2, rtol=1e-12)
+  about = ledger.half_interval(cell._replace(rounding=5.0), ours)
+  np.testing.assert_allclose(about, half + 5.0)
+
+
+def test_with_one_seed_the_interval_is_students_of_the_published_seeds():
+  recipe = recipes.read('flower_label_skew')
+  cell = recipe.cell('fed_avg_iid')
+  half = ledger.half_interval(cell, [99.04])
+  assert round(half, 2) == 0.25
+  # A difference at its end has p = 5 %.
+  test = stats.ttest_ind_from_stats(99.09 + half, 0.0, 1, 99.09, 0.05, 3)
+  np.testing.assert_allclose(test.pvalue, 0.05, rtol=1e-9)
+  entry = ledger.read(_LEDGER, recipe.name, cell.name)
+  assert reproduction_page.half_width(cell, entry) == '± 0.25'
+  assert '(95 % interval: ± 0.25)' in reproduction_page.in_words(cell, entry)
+
+
+def test_the_best_of_a_grid_says_how_it_was_chosen():
+  text = reproduction_page.text([recipes.read('fed_em')], _LEDGER)
+  assert '| FedEM(3) (best of 4 rates on test examples; rate 0.1: 75.08,' in text
+
+
+def test_pictures_are_those_of_the_ledger_and_stay(tmp_path):
+  for name in recipes.names():
+    recipe = recipes.read(name)
+    picture = _PAGE.parent / 'figures' / f'paper_{name}.png'
+    if lines := reproduction_page.lines(recipe, _LEDGER):
+      assert published_curves.shown(picture) == published_curves.digest(lines), name
+  path = tmp_path / 'a.png'
+  line = published_curves.Line('a', [(1, 50.0), (2, 60.0)], 55.0, 'deployed')
+  published_curves.write([line], path)
+  before = path.stat().st_mtime_ns
+  published_curves.write([line], path)
+  assert path.stat().st_mtime_ns == before
+  published_curves.write([line._replace(published=None)], path)
+  assert path.stat().st_mtime_ns > before
 
 
 @pytest.mark.parametrize(
@@ -174,14 +227,16 @@ def test_the_interval_is_that_of_scipy_where_no_deviation_is_published():
   [
     ({'published': 80.0}, None, 'not run'),
     ({}, [80.0], 'no published number'),
-    ({'published': 80.0}, [81.0], 'one seed: no interval'),
-    ({'published': 80.0, 'deviation': 0.6}, [81.0], 'within noise'),
-    ({'published': 80.0, 'deviation': 0.3}, [81.0], 'different'),
-    ({'published': 80.0}, [81.0, 81.1, 81.2], 'different'),
-    ({'published': 80.0}, [79.0, 81.1, 81.2], 'within noise'),
+    ({'published': 80.0}, [81.0], 'published spread unknown'),
+    ({'published': 80.0}, [81.0, 81.1, 81.2], 'published spread unknown'),
+    ({'published': 80.0}, [80.0], 'published spread unknown'),
+    ({'published': 80.0, 'deviation': 0.3}, [81.0], 'published spread unknown'),
+    (_SPREAD, [80.9], 'no difference detected at this precision'),
+    (_SPREAD, [81.1], 'different'),
+    (_SPREAD, [79.0, 81.1, 81.2], 'no difference detected at this precision'),
+    (_SPREAD, [81.2, 81.3, 81.4], 'different'),
     ({'published': 80.0, 'comparable': 'other data'}, [80.0], 'not comparable'),
     ({'published': 80, 'measure': 'rounds'}, [None], 'target not reached'),
-    ({'published': 80, 'measure': 'rounds'}, [80.3], 'within noise'),
   ],
 )
 def test_verdicts(cell, values, told):

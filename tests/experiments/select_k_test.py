@@ -12,6 +12,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from experiments import flags as experiment_flags
 from experiments import select_k
+from experiments import select_k_table as table
 from experiments.build import load_data
 from experiments.errors import in_flags
 from fesem_jax.analysis import common_start, num_clusters
@@ -105,6 +106,19 @@ def test_the_recommended_k_and_its_reason(figures, recommended, why):
     assert found == recommended
     assert re.search(why, reason)
     assert ('larger ones' in reason) == ('larger ones' in why)
+
+
+def test_the_table_says_what_deviations_are_and_marks_earlier_code():
+  numbers = dict.fromkeys(('silhouette_mean', 'silhouette_std', 'p_value'), 0.1)
+  row = {'num_clusters': 2, 'task': 'classification', 'seeds': 3, 'sizes': [[2, 1]]}
+  row |= numbers | {'earlier_code': 0}
+  text = table.as_text([row, row | {'num_clusters': 3, 'earlier_code': 1}])
+  lines = text.splitlines()
+  assert lines[1].split()[0] == '2'
+  assert lines[2].split()[:2] == ['3', '†']
+  assert lines[3] == '± is the sample standard deviation over 3 seeds.'
+  assert lines[4].startswith('† Some runs are of earlier code')
+  assert '†' not in table.as_text([row])
 
 
 def test_the_inner_products_are_those_of_the_models_that_start_fesem():
@@ -238,6 +252,35 @@ def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
     ]
   )
   assert two['ari'] == pytest.approx(want)
+
+
+def test_a_result_says_what_the_data_can_show_and_is_not_replaced_unasked(
+  given, tmp_path, monkeypatch
+):
+  points = np.random.default_rng(0).normal(size=(12, 5))  # One cloud.
+  monkeypatch.setattr(common_start, 'inner_products', lambda *_, **__: gram_of(points))
+  path = tmp_path / 'select_k.json'
+  arguments = [*SMALL, '--select_rounds=0', '--num_seeds=2', f'--workdir={tmp_path}']
+  given(*arguments, '--num_clusters_list=1,2,3')
+  made = json.loads(path.read_text())
+  assert made['recommended'] == 1
+  assert 'training examples a client (median) show; groups may exist' in made['reason']
+  for others, message in (
+    (['--num_clusters_list=1,2'], r'leaves out K = 3 of .*select_k\.json'),
+    (['--num_clusters_list=1,2,3', '--num_seeds=1'], 'is of 2 seeds; give'),
+    (['--num_clusters_list=1,2,3', '--learning_rate=1'], 'another configuration'),
+    (['--num_clusters_list=1,2,3', '--select_rounds=2'], 'select_rounds'),
+  ):
+    with pytest.raises(UserError, match=message):
+      given(*arguments, *others)
+    assert json.loads(path.read_text()) == made
+  arguments.append('--learning_rate=0.1')  # Flags stay as they were last.
+  arguments.append('--select_rounds=0')
+  given(*arguments, '--num_clusters_list=1,2,3,4', '--num_seeds=3')
+  assert len(json.loads(path.read_text())['rows']) == 4
+  path.write_text('{"rows": []}')
+  with pytest.raises(UserError, match='of an older version'):
+    given(*arguments)
 
 
 def test_silhouettes_are_those_of_the_file_behind_init_from(

@@ -166,10 +166,25 @@ def test_all_clients_are_at_their_number_and_lines_break(monkeypatch, tmp_path):
   assert [t.get_text() for t in words.get_xticklabels()] == ['iid', 'shards', 'rotated']
 
 
+def test_sweeps_say_what_deviations_are_and_mark_earlier_code():
+  old = summary(0.5) | {'earlier_code': ['own:method']}
+  points = sweep.points_of(1, {'own': [old, summary(0.7)], 'a': [summary(0.5)] * 2})
+  text = sweep.as_markdown(points, 'x')
+  assert '| own | 60.0 ± 14.1 † |' in text
+  assert '| a | 50.0 ± 0.0 |' in text
+  assert 'Metrics are mean and sample standard deviation over 2 seeds.' in text
+  assert '† Some runs are of earlier code' in text
+  new = sweep.as_markdown(sweep.points_of(1, {'a': [summary(0.5)]}), 'x')
+  assert 'Metrics are of one seed.' in new
+  assert '†' not in new
+
+
 def test_tables_of_a_comparison_have_columns_of_honest_clients():
   table = tables.over_seeds({'fed_avg': [summary(0.1, 0.8)], 'non_fed': [None]})
-  head, _, row, diverged, _, said = tables.as_markdown(table).splitlines()
-  assert said == 'Metrics are from the last round.'
+  head, _, row, diverged, *said = tables.as_markdown(table).splitlines()
+  assert said[1::2] == [
+    'Metrics are of one seed.', 'Metrics are from the last round.',
+  ]  # fmt: skip
   assert head.startswith('| method | honest finetuned micro-acc |')
   assert row.startswith('| fed_avg | 80.0 | 80.0 |')
   assert '| 10.0 |' in row

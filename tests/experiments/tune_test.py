@@ -323,8 +323,18 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
     'run_unless_diverged',
     lambda config, *_: summary(0.5 + 0.1 * config['seed'] * ('prox_lambda' in config)),
   )
+  for run in ('non_fed/seed0', 'non_fed/seed1', 'fed_avg/seed0', 'fed_avg/seed7'):
+    (tmp_path / run).mkdir(parents=True)
+    (tmp_path / run / 'config.json').write_text('{}')
   found, _ = compare.run_methods(by_label, tmp_path)
   assert list(found.summaries) == ['fed_avg', 'fesem(2)']
+  # A report of the folder has them.
+  said = (
+    'The workdir also has runs of earlier commands, which reports of it show and this '
+    'table does not (number of each method): fed_avg: 1, non_fed: 2.'
+  )
+  assert said in (tmp_path / 'table.md').read_text()
+  assert said in str(found)
   held = json.loads((tmp_path / 'table.json').read_text())
   assert held['differences']['reference'] == 'fesem(2)'
   (row,) = held['differences']['deployed']
@@ -336,12 +346,23 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
   assert '| fed_avg | learning_rate=0.1 | as given | 0 |' in text
   compare.run_methods(by_label, tmp_path, reference='fed_avg')
   assert '| fesem(2) | +5.00 |' in (tmp_path / 'table.md').read_text()
-  assert {p.name for p in tmp_path.iterdir()} == {
+  assert {p.name for p in tmp_path.iterdir()} - {'fed_avg', 'non_fed'} == {
     f'table.{kind}' for kind in ('md', 'csv', 'tex', 'json')
   }
 
 
 @pytest.mark.slow
+def test_tables_say_which_examples_tuning_and_intervals_are_of():
+  row = {'method': 'a', 'values': {}, 'chosen': 'as given', 'runs': 0, 'warnings': []}
+  said = (
+    'Tuning uses no test examples of its own seeds. Unless the data have a test split'
+  )
+  assert said in tuning.as_markdown([row | {'runs': 3}])
+  assert said not in tuning.as_markdown([row])
+  found = paired.as_markdown(paired.differences({'a': [summary(1)], 'b': [summary(2)]}))
+  assert 'of repetitions with the same examples, not of other data' in found
+
+
 def test_tuning_looks_at_validation_examples_only(tmp_path):
   done = call(
     'compare',

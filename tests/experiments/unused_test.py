@@ -12,6 +12,7 @@ from experiments.build import load_data
 from experiments.errors import in_flags
 from tests.experiments.binaries_test import QUICK, refuses
 from tests.support import helpers
+from tests.support.commands import call
 
 
 @pytest.fixture
@@ -112,6 +113,13 @@ def test_what_a_run_does_not_use_is_noted(given, note, parse):
 )
 def test_what_a_run_uses_is_not_noted(given, parse):
   assert not unused.notes(*parse(*given), 12)
+
+
+def test_patience_without_clusters_is_refused_of_one_run(tmp_path):
+  flags = ('--dataset=digits', '--num_clients=8', '--model=logistic', '--rounds=1')
+  made = call('run', *flags, '--algorithm=fed_avg', '--patience=3', cwd=tmp_path)
+  assert made.returncode
+  assert made.stderr.startswith('error: --patience=3 would never end the run: it waits')
 
 
 def test_contradictions_are_refused(parse):

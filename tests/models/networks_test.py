@@ -362,3 +362,52 @@ def test_logits_are_those_of_the_description(name, shape):
   got = jax.jit(model.apply)(jax.tree.map(np.float32, params), x.astype(np.float32))
   wanted = in_numpy(name, params, images)
   np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('name', ['small_cnn', 'resnet8', 'celeba_cnn'])
+def test_images_with_channels_first_are_refused(name):
+  for shape in ((3, 32, 32), (1, 28, 28), (3, 32, 48)):
+    with pytest.raises(UserError, match=rf'`model={name}` needs .* move the channels'):
+      models.build(name, shape, 10)
+  for shape in ((32, 32, 3), (28, 28, 1), (8, 8), (16, 16, 16), (4, 4, 3)):
+    models.build(name, shape, 10)
+
+
+class _Embedded(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(nn.Embed(50, 8)(x).mean(axis=1))
+
+
+class _EmbeddedNnx(nnx.Module):
+  def __init__(self, rngs):
+    self.embed = nnx.Embed(50, 8, rngs=rngs)
+    self.dense = nnx.Linear(8, 3, rngs=rngs)
+
+  def __call__(self, x):
+    return self.dense(self.embed(x).mean(axis=1))
+
+
+class _Column(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(jnp.sin(x) + nn.Embed(50, 6)(x[:, 0] / 2))
+
+
+@pytest.mark.parametrize('module', [_Embedded(), _EmbeddedNnx])
+def test_modules_that_take_integers_get_the_tokens_as_integers(module):
+  model = models.from_flax(module, (6,))
+  params = model.init(jax.random.key(0))
+  tokens = np.random.default_rng(0).integers(0, 50, (4, 6))
+  if isinstance(module, nn.Module):
+    wanted = module.apply({'params': params}, tokens)
+  else:
+    embed, dense = (jax.tree.map(np.asarray, params[n]) for n in ('embed', 'dense'))
+    wanted = embed['embedding'][tokens].mean(axis=1) @ dense['kernel'] + dense['bias']
+  got = model.apply(params, tokens.astype(np.float32))
+  np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_a_module_that_takes_floats_and_integers_is_told_to_convert():
+  with pytest.raises(UserError, match=r'neither float32 nor int32 .*astype\(jnp.int32'):
+    models.from_flax(_Column(), (6,))

@@ -9,6 +9,7 @@ from flax import nnx
 
 from fesem_jax import models
 from fesem_jax.models.nnx_modules import _filled
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 X = np.random.default_rng(0).normal(size=(5, *helpers.SHAPE)).astype(np.float32)
@@ -45,17 +46,47 @@ def test_the_argument_training_tells_when_to_drop():
   np.testing.assert_array_equal(model.apply_train(params, X, KEY), wanted)
 
 
-@pytest.mark.parametrize(
-  ('module', 'turns'), [(Turning(), True), (TurningByDefault(), False)]
-)
-def test_a_module_that_draws_nothing_evaluates_unless_its_default_says_otherwise(
-  module, turns
-):
+class NnxTurning(nnx.Module):
+  """The same in NNX, told by its own `train()` and `eval()`."""
+
+  def __init__(self, rngs):
+    self.Dense_0 = nnx.Linear(*helpers.SHAPE, 3, rngs=rngs)
+    self.deterministic = False
+
+  def __call__(self, x):
+    return self.Dense_0(-x if self.deterministic else x)
+
+
+@pytest.mark.parametrize('module', [Turning(), TurningByDefault(), NnxTurning])
+def test_a_module_that_draws_nothing_trains_as_another_function(module):
   model = models.from_flax(module, helpers.SHAPE)
-  assert model.apply_train is None
-  layer = model.init(jax.random.key(0))['Dense_0']
-  wanted = (-X if turns else X) @ layer['kernel']
-  np.testing.assert_allclose(model.apply({'Dense_0': layer}, X), wanted, rtol=1e-4)
+  params = model.init(jax.random.key(0))
+  wanted = X @ params['Dense_0']['kernel']
+  np.testing.assert_allclose(model.apply(params, X), -wanted, rtol=1e-4)
+  np.testing.assert_allclose(model.apply_train(params, X, KEY), wanted, rtol=1e-4)
+
+
+class Told(nn.Module):
+  @nn.compact
+  def __call__(self, x, train=True):
+    return nn.Dense(3)(nn.Dropout(0.0)(x, deterministic=not train))
+
+
+def test_a_module_that_is_the_same_in_training_has_one_function():
+  assert models.from_flax(Told(), helpers.SHAPE).apply_train is None
+
+
+class Centering(nn.Module):
+  """Centers a batch where it trains, without running statistics."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    return nn.Dense(3)(x - x.mean(axis=0, keepdims=True) if train else x)
+
+
+def test_examples_that_influence_each_other_in_training_alone_are_refused():
+  with pytest.raises(UserError, match='lets the examples of a batch influence'):
+    models.from_flax(Centering(), helpers.SHAPE)
 
 
 class NnxTold(nnx.Module):

@@ -179,6 +179,23 @@ def test_of_many_runs_the_best_and_fed_avg_have_colors(workdir):
   plt.close('all')
 
 
+def test_figures_of_several_methods_say_which_seed_they_draw(workdir):
+  def of(name, seed):
+    run = plots.PlottedRun(workdir)
+    run.name, run.config = name, run.config | {'algorithm': name, 'seed': seed}
+    return run
+
+  alike = plots.convergence([of('a', 3), of('b', 3)])
+  assert alike.get_suptitle().endswith('over rounds, seed 3 only')
+  # The first seed of one method has diverged.
+  figure = plots.convergence([of('a', 0), of('b', 1)])
+  assert figure.get_suptitle().endswith('over rounds')
+  labels = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert labels == ['a, seed 0', 'b, seed 1']
+  assert 'seed' not in plots.convergence([of('a', 0)]).get_suptitle()
+  plt.close('all')
+
+
 def test_series_and_labels(workdir):
   run = plots.PlottedRun(workdir)
   rounds, values = run.series('finetuned', 'micro_accuracy')

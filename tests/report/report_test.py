@@ -106,6 +106,21 @@ def test_differences_are_paired_by_seed_where_runs_are_missing(tmp_path):
   assert relative[0][:2] == ['method', 'seconds a round / FedAvg']
 
 
+def test_single_runs_and_comparisons_of_one_folder_are_on_one_page(tmp_path):
+  write_comparison(tmp_path / 'table', seeds=(0, 1))
+  write_comparison(tmp_path / '4', seeds=(0,))
+  write_run(tmp_path / 'alone', 'ditto', 3, 0)
+  write_run(tmp_path / 'deeper' / 'still' / 'seed0', 'non_fed', 0, 0)
+  runs = read_runs([tmp_path])
+  methods = ('fed_avg', 'fesem(2)', 'hypo_cluster(2)')
+  assert sorted((run.label, run.seed) for run in runs) == sorted([
+    *((f'{method}, 4', 0) for method in methods),
+    *((f'{method}, table', seed) for method in methods for seed in (0, 1)),
+    ('ditto', 3), ('still, deeper', 0),
+  ])  # fmt: skip
+  assert 'still, deeper' in page(tmp_path, tmp_path)
+
+
 def test_curves_are_the_records(comparison, compared):
   data = held(compared)
   runs = read_runs([comparison])

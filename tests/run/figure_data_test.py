@@ -26,7 +26,9 @@ NAMES = ['north', 'south']
 def drawn(name, **options):
   """A method's start, the clients' portrait and the models that are portrayed."""
   data = helpers.federation(SIZES, groups=GROUPS)
-  info = dataclasses.replace(data.info, cluster_names=tuple(NAMES))
+  info = dataclasses.replace(
+    data.info, cluster_names=tuple(NAMES), class_names=('a', 'b')
+  )
   data = dataclasses.replace(data, info=info)
   local = helpers.local(chunk=2)._replace(dropout_rate=0.5)
   algorithm = algorithms.build(name, local, **options)
@@ -58,6 +60,7 @@ def test_components_are_those_of_the_models_as_the_method_trains_them(prox_lambd
   np.testing.assert_array_equal(found['assignment'], state.assignment)
   np.testing.assert_array_equal(found['truth'], GROUPS)
   assert found['truth_names'].tolist() == NAMES
+  assert found['class_names'].tolist() == ['a', 'b']
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import threading
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from fesem_jax import algorithms, loggers, simulate
@@ -232,7 +233,8 @@ def test_cohorts_follow_seed_round_and_client_ids_only():
   assert len(found) == 3
 
 
-def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_signals_save_and_say_how_to_continue(number, tmp_path):
   timer = None
 
   def press():
@@ -241,7 +243,7 @@ def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
       (tmp_path / 'metrics.jsonl').read_text().count('\n') < 3
     ):
       pass
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), number)
 
   timer = threading.Thread(target=press)
   timer.start()
@@ -315,6 +317,25 @@ def test_patience_stops_when_clusters_and_objective_stand_still():
   assert 'deployed' in result.history[-1]
   short = simulated(rate=1e-3, batch_size=0, rounds=6, eval_every=0)
   assert short.summary['rounds'] == 6
+
+
+def test_patience_needs_clusters(tmp_path):
+  with pytest.raises(UserError, match='`patience=3` would never end the run: it waits'):
+    simulated('fed_avg', rounds=2, patience=3, workdir=tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_schedule_that_starts_again_in_every_round_is_noted(caplog):
+  train, test = federation()
+  for optimizer, noted in (
+    (optax.sgd(optax.cosine_decay_schedule(0.1, 9)), True),
+    (optax.adam(0.1), False),  # It counts steps too, to correct its moments.
+  ):
+    caplog.clear()
+    algorithm = algorithms.build('fed_avg', helpers.local(optimizer=optimizer))
+    result = simulate(algorithm, train, test, rounds=1, progress=False)
+    for said in (caplog.text, ' '.join(result.summary['notes'])):
+      assert ('`lr_schedule` is a schedule over rounds' in said) == noted
 
 
 def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):

@@ -51,10 +51,10 @@ def write_leaf(folder, clients, shards=1, zipped=False, order=1, **extra):
         path.write_text(text)
 
 
-def write_hdf5(folder, clients):
-  folder.mkdir(parents=True)
+def write_hdf5(folder, clients, kind=''):
+  folder.mkdir(parents=True, exist_ok=True)
   for part, split in enumerate(('train', 'test')):
-    with h5py.File(folder / f'fed_emnist_{split}.h5', 'w') as f:
+    with h5py.File(folder / f'fed_emnist{kind}_{split}.h5', 'w') as f:
       for name, splits in clients.items():
         x, y = splits[part]
         group = f.create_group(f'examples/{name}')
@@ -62,7 +62,7 @@ def write_hdf5(folder, clients):
         group['label'] = y.astype(np.int32)
 
 
-def write_tff_sqlite(folder, clients):
+def write_tff_sqlite(folder, clients, kind='all'):
   from tensorflow_datasets.proto import tf_example_pb2
 
   folder.mkdir(parents=True)
@@ -72,14 +72,14 @@ def write_tff_sqlite(folder, clients):
   for part, split in enumerate(('train', 'test')):
     for name, splits in clients.items():
       count = len(splits[part][1])
-      row = (name, f'all_{split}', count)
+      row = (name, f'{kind}_{split}', count)
       db.execute('INSERT INTO client_metadata VALUES (?, ?, ?)', row)
       for x, y in zip(*splits[part], strict=True):
         example = tf_example_pb2.Example()
         pixels = (x.ravel() / 255).astype(np.float32)
         example.features.feature['pixels'].float_list.value.extend(pixels)
         example.features.feature['label'].int64_list.value.append(int(y))
-        row = (f'all_{split}', name, example.SerializeToString())
+        row = (f'{kind}_{split}', name, example.SerializeToString())
         db.execute('INSERT INTO examples VALUES (?, ?, ?)', row)
   db.commit()
   db.close()

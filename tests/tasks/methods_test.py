@@ -110,7 +110,8 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
   result = simulated(3)  # Goes on from its checkpoint.
   summary = result.summary
   assert summary['task'] == task
-  assert list(summary['deployed']) == list(fj.tasks.TASKS[task].columns)
+  of_task = dict.fromkeys(fj.tasks.TASKS[task].columns)
+  assert list(summary['deployed']) == [*(of_task | {'micro_loss': 0, 'macro_loss': 0})]
   run = fj.load_run(tmp_path / 'run', MODELS[task])
   columns = run.clients.columns()
   primary = fj.tasks.TASKS[task].primary.name

@@ -28,7 +28,7 @@ def totals_of(truths, guesses, parts=1):
 
   each = [one(y, guess) for y, guess in zip(truths, guesses, strict=True)]
   sums = jax.tree.map(lambda *rows: np.stack(rows), *each)
-  return evaluate.Totals(np.array([len(y) for y in truths]), sums, {})
+  return evaluate.Totals(np.array([len(y) for y in truths]), sums, {}, None)
 
 
 def drawn(seed, shift=0.0, sizes=(2, 5, 40, 300), targets=1):

@@ -43,7 +43,8 @@ def test_figures_match_scikit_learn_over_the_tokens():
     SEQUENCE.measure(logits, y, np.ones(len(y), np.float32), 5) for logits, y in clients
   ]
   sums = jax.tree.map(lambda *rows: np.stack(rows), *each)
-  totals = evaluate.Totals(np.array([len(y) for _, y in clients]), sums, {})
+  sizes = np.array([len(y) for _, y in clients])
+  totals = evaluate.Totals(sizes, sums, {}, np.zeros(3))
   own = evaluate.client_figures(totals, SEQUENCE)
   flat = []
   for i, (logits, y) in enumerate(clients):

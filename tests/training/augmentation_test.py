@@ -152,6 +152,7 @@ def test_one_gradient_step_sees_augmented_images():
     ('flip,crop:6', GRAY, 'crop:6 must be from 1 to 5'),
     ('crop:99999', COLOR, 'crop:99999 must be from 1 to 5'),
     ('crop:100000', COLOR, '`augment=crop:100000` must be crop:PADDING'),
+    ('flip', (3, 8, 8), r'channels on the last axis, .* \(3, 8, 8\); move the'),
     ('flip', (2, *COLOR), 'needs images, but examples have shape'),
   ],
 )

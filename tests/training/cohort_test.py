@@ -8,6 +8,8 @@ import numpy as np
 import optax
 import pytest
 
+from fesem_jax import algorithms
+from fesem_jax.algorithms.common.global_model import GlobalState
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
@@ -86,6 +88,26 @@ def test_matches_float64_reference(schedule, prox, shared_start):
     got = reference.flat(reference.from_params(trained.params, i))
     np.testing.assert_allclose(got, reference.flat(want), rtol=2e-4, atol=2e-6)
     np.testing.assert_allclose(losses[i], loss, rtol=1e-4)
+
+
+@pytest.mark.optimized
+def test_the_mean_of_single_clients_in_full_batches_matches_reference():
+  # Optimized, a loop that copied who arrived could not be compiled for a CPU.
+  sizes, key = np.array([6, 3, 9, 5, 8, 4, 7, 7, 2, 3]), jax.random.key(3)
+  data = helpers.federation(sizes)
+  local = helpers.local(batch_size=0, chunk=1, devices=2)._replace(dropout_rate=0.4)
+  step = jax.jit(algorithms.build('fed_avg', local).step)
+  after, info = step(GlobalState(start_of()), data, helpers.everyone(data), key)
+  arrived = np.asarray(info.clients.arrived)
+  assert 0 < arrived.sum() < 10
+  start = reference.from_params(start_of(), 0)
+  models = [
+    reference.local_sgd(start, helpers.batches(data, local.schedule, i, key), 0.1)[0]
+    for i in np.flatnonzero(arrived)
+  ]
+  want = np.average(list(map(reference.flat, models)), axis=0, weights=sizes[arrived])
+  found = reference.flat(reference.from_params(after.params, 0))
+  np.testing.assert_allclose(found, want, rtol=2e-4, atol=2e-6)
 
 
 @pytest.mark.optimized

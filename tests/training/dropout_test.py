@@ -223,3 +223,19 @@ def test_what_training_applies_must_give_the_same_shape():
   wrong = model._replace(apply_train=lambda p, x, key: model.apply(p, x)[:, :2])
   with pytest.raises(UserError, match=r'mine: apply_train gives shape \(2, 2\), but'):
     check_model(wrong, helpers.SHAPE, 3, named='mine')
+
+
+def test_another_function_of_a_model_that_draws_trains_only_if_it_is_said():
+  local, data = dropping(), helpers.federation(SIZES)
+
+  def blind(params, x):
+    return local.model.apply(params, 0.0 * x)
+
+  with pytest.raises(UserError, match='uses `apply_train` of the model, which belongs'):
+    local.model._replace(apply=blind)
+  model = local.model._replace(apply=blind, apply_train=None)
+  start, end = trained(local._replace(model=model), data)
+  kernel = start['dense0']['kernel']
+  np.testing.assert_array_equal(
+    end.params['dense0']['kernel'], np.repeat(kernel, len(SIZES), axis=0)
+  )

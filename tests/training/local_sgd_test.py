@@ -239,3 +239,30 @@ def test_tying_large_gradients_together_changes_none():
   for first in (0.0, 3.0):
     given = grads | {'large': grads['large'] + first}
     jax.tree.map(np.testing.assert_array_equal, together(given), given)
+
+
+@pytest.mark.parametrize('value', [jnp.nan, jnp.inf])
+def test_an_optimizer_that_mends_one_layer_leaves_the_other_large_one_sound(value):
+  """The gradient of one layer is not finite; that of the other one is 1."""
+  shape = (70, 70)  # Of a large layer.
+
+  def init(key):
+    return {'bad': jnp.zeros(shape), 'good': jnp.zeros(shape)}
+
+  @jax.custom_gradient
+  def spoiled(w):
+    return 0.0 * w, lambda g: jnp.full_like(w, value)
+
+  def apply(params, x):
+    total = spoiled(params['bad']).sum() + params['good'].sum()
+    return jnp.broadcast_to(total, (x.shape[0], helpers.CLASSES))
+
+  optimizer = optax.chain(optax.zero_nans(), optax.clip(1.0), optax.sgd(0.5))
+  model = Model(init, apply, lambda outputs, y: outputs[:, 0])
+  local = helpers.local(batch_size=0, optimizer=optimizer)._replace(model=model)
+  data = helpers.federation(SIZES)
+  trained = train(local, data, ClientModels(tree.expand(init(KEY))))
+  np.testing.assert_array_equal(trained.params['good'], np.full((4, *shape), -0.5))
+  bad = 0.0 if np.isnan(value) else -0.5
+  np.testing.assert_array_equal(trained.params['bad'], np.full((4, *shape), bad))
+  assert trained.finite.all()

@@ -4,6 +4,7 @@ That local training matches the float64 reference both ways is in local_test, an
 every method's rounds do, for random federations, in properties_test.
 """
 
+import functools
 import types
 
 import chex
@@ -458,3 +459,58 @@ def test_one_center_or_one_client_has_one_start():
     start, from_other = starts_of(stack, choice, range(len(choice)))
     np.testing.assert_array_equal(start.kernel[0], whole[wanted])
     assert start.other is start.two is from_other is None
+
+
+@pytest.mark.parametrize('chunk', [1, 4])
+@pytest.mark.parametrize('most_epochs', [0, 3])
+def test_more_epochs_than_the_schedule_has_end_alike(chunk, most_epochs):
+  data, local = helpers.federation(SIZES), on(chunk=chunk)
+  starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+  epochs = np.array([3, 1, 2, 3, 1, 3, 2, 1], np.int32)[: len(SIZES)]
+
+  @functools.partial(jax.jit, static_argnums=(0, 1))
+  def run(known, mode, epochs):
+    epochs = np.asarray(known) if known else epochs
+    settings, cohort = local._replace(shared_start=mode), helpers.everyone(data)
+    return train_cohort(
+      settings, starts, data, cohort, jax.random.key(3), epochs=epochs,
+      most_epochs=most_epochs,
+    )  # fmt: skip
+
+  want = run(tuple(epochs), 'off', epochs)
+  assert want.steps[0] == 3 * -(-SIZES[0] // local.schedule.batch_size)
+  for known in (tuple(epochs), ()):  # Also where a compiled round computes them.
+    got = run(known, 'on', epochs)
+    chex.assert_trees_all_close(got.params, want.params, rtol=1e-4, atol=1e-6)
+    chex.assert_trees_all_close(got.loss, want.loss, rtol=1e-4)
+    assert got.finite.all()
+
+
+def test_epochs_above_their_bound_are_cut_and_none_go_with_steps():
+  data, local = helpers.federation(SIZES), on()
+  starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+
+  def steps(local, **options):
+    cohort, key = helpers.everyone(data), jax.random.key(3)
+    return train_cohort(local, starts, data, cohort, key, **options).steps
+
+  many = np.full(len(SIZES), 9, np.int32)
+  twice = steps(local, epochs=np.full(len(SIZES), 2, np.int32))
+  np.testing.assert_array_equal(steps(local, epochs=many, most_epochs=2), twice)
+  with pytest.raises(UserError, match='`epochs` of clients need a schedule of'):
+    steps(on(steps=3), epochs=many)
+
+
+def test_another_function_of_the_same_parameters_is_the_one_that_trains():
+  data, local = helpers.federation(SIZES), on()
+  blind = local.model._replace(apply=lambda p, x: local.model.apply(p, 0.0 * x))
+  assert (blind.apply_with, blind.layers) == (None, ())
+  got = trained(local._replace(model=blind), data)
+  want = trained(local._replace(model=blind, shared_start='off'), data)
+  chex.assert_trees_all_equal(got, want)
+  # A kernel whose inputs are all zero stays.
+  start = local.model.init(jax.random.key(0))
+  (first, *_) = paths(local, data)
+  np.testing.assert_array_equal(
+    got.params[first[0]]['kernel'], [start[first[0]]['kernel']] * len(SIZES)
+  )

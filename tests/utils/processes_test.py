@@ -275,7 +275,7 @@ def test_runs_that_are_interrupted_refused_or_killed_end_with_a_sentence(tmp_pat
   workdir = tmp_path / 'run'
   run = launched(workdir, '--rounds=1000000')
   wait_for_round(run, workdir, 6)
-  run.send_signal(signal.SIGINT)
+  run.send_signal(signal.SIGTERM)
   _, error = run.communicate(timeout=120)
   stopped = re.search(r'Stopped after round (\d+) of 1000000; saved', error)
   assert run.returncode == 130

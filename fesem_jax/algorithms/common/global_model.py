@@ -34,7 +34,7 @@ def init(
 
   def init(key, data):
     params = tree.expand(local.model.init(key))
-    return GlobalState(params, server_optimizers.init(optimizer, params))
+    return GlobalState(params, server_optimizers.init(optimizer, params, key))
 
   return init
 

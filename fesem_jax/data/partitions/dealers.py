@@ -47,12 +47,18 @@ def dealer(
         rng, labels, num_classes, num_clients, alpha, least
       )
     return lambda labels, minimum: rows.by_shares(rng, labels, of_classes, minimum)
-  per_client = partition.labels_per_client
+  if kind == 'dirichlet_labels':
+    own = shares.labels_of_clients(rng, labels, num_classes, num_clients, alpha)
+    return lambda labels, minimum: rows.by_counts(
+      rng, labels, shares.equal_sizes(rng, labels, own)
+    )
+  per_client, few = partition.labels_per_client, np.zeros((num_classes, num_clients))
+  present, places = np.unique(labels, return_inverse=True)  # Some may have no examples.
   if kind == 'labels':
-    few = shares.equal_labels(rng, num_classes, num_clients, per_client)
+    few[present] = shares.equal_labels(rng, len(present), num_clients, per_client)
   else:
-    few = shares.power_law(
-      rng, labels, num_classes, num_clients, per_client, partition.power_law_sigma
+    few[present] = shares.power_law(
+      rng, places, len(present), num_clients, per_client, partition.power_law_sigma
     )
   # No client takes examples of another's labels.
   return lambda labels, minimum: rows.by_shares(rng, labels, few, 0)

@@ -7,6 +7,7 @@ from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.partitions.value import BY_LABEL, NAMES, Partition
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.utils.array_checks import check_channels_last
 from fesem_jax.utils.errors import UserError, argument
 
 
@@ -28,7 +29,7 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
     raise UserError(
       f'`min_examples` chooses natural clients; it does not apply to {wanted}.'
     )
-  if partition.name == 'natural':
+  if partition.name in ('natural', 'rows'):
     return
   by_label = [part for part in partition.parts if part in BY_LABEL]
   if by_label and pool.task != CLASSIFICATION.name:
@@ -40,10 +41,10 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
   if partition.grouping:
     check_groups(partition.count, partition.num_groups)
   few = partition.dealing in ('labels', 'power_law')
-  if few and partition.labels_per_client > pool.num_classes:
+  if few and partition.labels_per_client > len(occur := np.unique(pool.y)):
     raise UserError(
       f'`labels_per_client={partition.labels_per_client}` is more than the '
-      f'{pool.num_classes} labels of {named}; lower it.'
+      f'{len(occur)} labels of the training examples of {named}; lower it.'
     )
   # Groups that each hold all examples have as many copies of them.
   copied = partition.grouping and not partition.disjoint_groups
@@ -65,6 +66,8 @@ def _check_features(partition: Partition, pool: Pool, named: str) -> None:
   shape = pool.x.shape[1:]
   if partition.grouping in ('rotated', 'corrupted') and len(shape) < 2:
     raise UserError(f'{wanted} needs images, which {named} does not hold.')
+  if partition.grouping in ('rotated', 'corrupted'):
+    check_channels_last(shape, wanted)
   if partition.grouping == 'rotated' and shape[0] != shape[1]:
     raise UserError(
       f'{wanted} needs square images; those of {named} are {shape[0]} by {shape[1]}.'
@@ -76,6 +79,6 @@ def _check_features(partition: Partition, pool: Pool, named: str) -> None:
         f'{argument("image_corruptions", of_color.pop())} needs color images, which '
         f'{named} does not hold; name others.'
       )
-  tokens = pool.x.dtype == np.uint8 and pool.scale == 1
+  tokens = (pool.x.dtype == np.uint8 and pool.scale == 1) or pool.are_tokens
   if 'noisy' in partition.parts and tokens:
     raise UserError(f'{wanted} needs images or numbers; {named} holds tokens.')

@@ -5,6 +5,7 @@ each client. A data set with its own test split is dealt by two calls with the s
 shares, shards or groups, so that both splits of a client are alike.
 """
 
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,28 +44,44 @@ def by_shares(
   Clients left with fewer than `minimum` rows take some from the largest ones. Examples
   of a class that no client has a share of are left out.
   """
-  parts: list[list[np.ndarray]] = [[] for _ in range(shares.shape[1])]
-  for label, share in enumerate(shares):
-    if not share.any():
-      continue
-    rows = rng.permutation(np.flatnonzero(labels == label))
-    pieces = np.split(rows, _cuts(share, len(rows)))
-    for part, piece in zip(parts, pieces, strict=True):
-      part.append(piece)
-  nothing = np.array([], int)
-  clients = [rng.permutation(np.concatenate(part or [nothing])) for part in parts]
+  counts = np.bincount(labels, minlength=len(shares))
+  dealt = [
+    sizes_of(share, count) if share.any() else np.zeros_like(share, int)
+    for share, count in zip(shares, counts[: len(shares)], strict=True)
+  ]
+  clients = by_counts(rng, labels, np.array(dealt))
+  # Largest first, and the first of equally large ones.
+  givers = [(-len(rows), i) for i, rows in enumerate(clients) if len(rows) > minimum]
+  heapq.heapify(givers)
   for i in range(len(clients)):
     while len(clients[i]) < minimum:
-      largest = int(np.argmax([len(c) for c in clients]))
-      if len(clients[largest]) <= minimum:
+      if not givers:
         raise UserError(
           f'{len(labels)} examples are too few for {len(clients)} clients of at '
           f'least {minimum}; lower `num_clients`.'
         )
+      _, largest = heapq.heappop(givers)
       need = min(minimum - len(clients[i]), len(clients[largest]) - minimum)
       clients[i] = np.concatenate([clients[i], clients[largest][:need]])
       clients[largest] = clients[largest][need:]
+      if len(clients[largest]) > minimum:
+        heapq.heappush(givers, (-len(clients[largest]), largest))
   return clients
+
+
+def by_counts(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> Rows:
+  """Deals each client so many random examples of each class, of `counts` [L, M]."""
+  parts: list[list[np.ndarray]] = [[] for _ in range(counts.shape[1])]
+  for label, count in enumerate(counts):
+    if not count.any():
+      continue
+    rows = rng.permutation(np.flatnonzero(labels == label))
+    ends = np.cumsum(count).tolist()
+    for part, size, end in zip(parts, count.tolist(), ends, strict=True):
+      if size:
+        part.append(rows[end - size : end])
+  nothing = np.array([], int)
+  return [rng.permutation(np.concatenate(part or [nothing])) for part in parts]
 
 
 def _cuts(share: np.ndarray, count: int) -> np.ndarray:

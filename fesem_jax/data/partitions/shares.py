@@ -67,6 +67,55 @@ def capped_dirichlet(
   )
 
 
+def labels_of_clients(
+  rng: np.random.Generator,
+  labels: np.ndarray,
+  num_classes: int,
+  num_clients: int,
+  alpha: float,
+) -> np.ndarray:
+  """[M, L]: q_i ~ Dir(alpha p), client i's distribution of labels.
+
+  As Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019
+  draw it; p are the shares of the classes among all `labels` [T].
+  """
+  counts = np.bincount(labels, minlength=num_classes)
+  occurs = np.flatnonzero(counts)
+  drawn = np.zeros((num_clients, num_classes))
+  concentration = alpha * counts[occurs] / len(labels)
+  drawn[:, occurs] = rng.dirichlet(concentration, num_clients)
+  return drawn
+
+
+def equal_sizes(
+  rng: np.random.Generator, labels: np.ndarray, of_clients: np.ndarray
+) -> np.ndarray:
+  """[L, M]: how many examples of each class clients get, of like sizes in all.
+
+  Clients draw labels from their distributions `of_clients` [M, L], without replacement
+  of the examples `labels` [T]; sizes differ by at most one. Those who draw a class that
+  runs out are chosen at random, and the others draw again from the classes that are
+  left, as Hsu et al. renormalize.
+  """
+  num_clients, num_classes = of_clients.shape
+  left = np.bincount(labels, minlength=num_classes)
+  wanted = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
+  counts = np.zeros((num_clients, num_classes), int)
+  while wanted.any():
+    chances = of_clients * (left > 0)
+    # Those whose classes have all run out take what is there.
+    chances[chances.sum(axis=1) < 1e-12] = left
+    chances /= chances.sum(axis=1, keepdims=True)
+    drawn = rng.multinomial(wanted, chances)
+    for label in np.flatnonzero(drawn.sum(axis=0) > left):
+      drawers = rng.permutation(np.repeat(np.arange(num_clients), drawn[:, label]))
+      drawn[:, label] = np.bincount(drawers[: left[label]], minlength=num_clients)
+    counts += drawn
+    left = left - drawn.sum(axis=0)
+    wanted = wanted - drawn.sum(axis=1)
+  return counts.T
+
+
 def lognormal(rng: np.random.Generator, num_clients: int, sigma: float) -> np.ndarray:
   """[1, M]: shares in proportion to exp(sigma z), z standard normal.
 

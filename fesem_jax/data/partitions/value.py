@@ -1,32 +1,45 @@
 """A partition as one value that validates its options."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fesem_jax.core import prng_streams
-from fesem_jax.data.partitions import groups, image_corruptions, lists, rotation
+from fesem_jax.data.partitions import (
+  groups,
+  image_corruptions,
+  listed_rows,
+  lists,
+  rotation,
+)
 from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
 
 # How examples are dealt.
-DEALT = ('iid', 'unequal', 'lognormal', 'power_law', 'dirichlet', 'labels', 'shards')
+DEALT = (
+  'iid', 'unequal', 'lognormal', 'power_law', 'dirichlet', 'dirichlet_labels', 'labels',
+  'shards',
+)  # fmt: skip
 # Clients come in groups, which are the true clusters.
 GROUPED = ('rotated', 'label_permuted', 'label_swapped', 'corrupted')
 # They look at the labels of examples.
 BY_LABEL = (
-  'dirichlet', 'labels', 'shards', 'power_law', 'label_permuted', 'label_swapped',
+  'dirichlet', 'dirichlet_labels', 'labels', 'shards', 'power_law', 'label_permuted',
+  'label_swapped',
 )  # fmt: skip
-NAMES = ('natural', *DEALT, 'noisy', *GROUPED)
+NAMES = ('natural', *DEALT, 'rows', 'noisy', *GROUPED)
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
 # Field of `Partition` -> the partitions that it is for; the others are for all.
 OF = {
   'min_examples': ('natural',),
+  'client_rows': ('rows',),
   'partition_groups': GROUPED,
   'disjoint_groups': GROUPED,
-  'dirichlet_alpha': ('dirichlet', 'unequal'),
+  'dirichlet_alpha': ('dirichlet', 'dirichlet_labels', 'unequal'),
   'dirichlet_min_examples': ('dirichlet',),
   'classes_per_client': ('shards',),
   'labels_per_client': ('labels', 'power_law'),
@@ -63,14 +76,17 @@ class Partition:
     num_clients: M; 0 is all natural clients, or 100.
     examples_per_client: training examples of each client (of natural clients: at most;
       where sizes or labels differ: on average); 0 deals all.
+    client_rows: under 'rows', the examples of each client, or a file that lists them;
+      see `listed_rows.read`. Rows are numbered from 0, the training examples in the
+      order of the files and then the test examples that the data set has itself.
     min_examples: leaves out natural clients with fewer training and test examples
       together.
     partition_groups: k, the number of groups, unless `rotations`, `label_swaps` or
       `image_corruptions` set it. Group g of 'rotated' is turned by g * 360 / k degrees.
     disjoint_groups: whether the groups divide the examples among themselves; if
       False, each holds all of them.
-    dirichlet_alpha: concentration of 'dirichlet' and 'unequal'; smaller is more
-      skewed.
+    dirichlet_alpha: concentration of 'dirichlet', 'dirichlet_labels' and 'unequal';
+      smaller is more skewed.
     dirichlet_min_examples: if positive, 'dirichlet' is NIID-Bench's: a client above
       the mean size gets no more of later classes, and the draw is repeated until each
       client has this many examples, training (and test, if these are split off).
@@ -100,6 +116,7 @@ class Partition:
   num_clients: int = 0
   examples_per_client: int = 0
   min_examples: int = 0
+  client_rows: Any = ''
   partition_groups: int = 4
   disjoint_groups: bool = False
   dirichlet_alpha: float = 0.5
@@ -199,11 +216,15 @@ class Partition:
   def _check_name(self) -> None:
     """Raises `UserError` unless the name is one of `NAMES`, or a product of two."""
     if not self.name:
+      if not isinstance(self.client_rows, str) or self.client_rows:
+        raise UserError('`client_rows` is for `partition=rows`.')
       return
     named = argument('partition', self.name)
     parts = self.parts
     if len(parts) == 1:
       check_choice('partition', self.name, NAMES)
+      if self.name == 'rows':
+        self._check_rows()
       return
     for part in parts:
       if part not in NAMES:
@@ -215,11 +236,24 @@ class Partition:
       'dealt' if part in DEALT else 'grouped' if part in GROUPED else part
       for part in parts
     ]
-    if len(parts) != 2 or kinds[0] == kinds[1] or 'natural' in parts:
+    if len(parts) != 2 or kinds[0] == kinds[1] or {'natural', 'rows'} & set(parts):
       raise UserError(
         f'{named} must be a product of two of different kinds: groups '
         f'({", ".join(GROUPED)}), labels or sizes ({", ".join(DEALT)}), or noisy.'
       )
+
+  def _check_rows(self) -> None:
+    """Raises `UserError` unless the clients are those of `client_rows`."""
+    if isinstance(self.client_rows, str) and not self.client_rows:
+      raise UserError('`partition=rows` needs `client_rows`: the rows of each client.')
+    count = len(self.listed.train)
+    if self.num_clients not in (0, count):
+      raise UserError(
+        f'`num_clients={self.num_clients}`, but `client_rows` lists {count} clients; '
+        'leave it out.'
+      )
+    if self.examples_per_client:
+      raise UserError('`examples_per_client` does not apply to `partition=rows`.')
 
   def _check_drift(self) -> None:
     """Raises `UserError` on groups that change where there are none."""
@@ -240,9 +274,16 @@ class Partition:
     """The names of a product, or the only one."""
     return tuple(self.name.split('+'))
 
+  @functools.cached_property
+  def listed(self) -> listed_rows.ClientRows:
+    """The rows of each client under 'rows'."""
+    return listed_rows.read(self.client_rows)
+
   @property
   def count(self) -> int:
     """M where clients are dealt examples."""
+    if self.name == 'rows':
+      return len(self.listed.train)
     return self.num_clients or DEFAULT_NUM_CLIENTS
 
   @property

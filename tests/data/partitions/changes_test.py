@@ -288,6 +288,13 @@ def test_features_that_cannot_be_changed_are_named():
     data.load('mine', arrays=tokens, partition='noisy', num_clients=8)
 
 
+@pytest.mark.parametrize('name', ['rotated', 'corrupted'])
+def test_images_with_channels_first_are_not_changed(name):
+  arrays = images(x=np.ones((120, 3, 16, 16)))
+  with pytest.raises(UserError, match=r'`partition=\w+` needs .* on the last axis'):
+    data.load('mine', arrays=arrays, partition=name, num_clients=4)
+
+
 def test_a_partition_is_a_value():
   value = data.Partition('rotated', num_clients=8, rotations=[0, 180])
   by_value, _ = data.load('digits', partition=value, seed=2)

@@ -1,5 +1,7 @@
 """Labels and sizes of clients are as the papers deal them."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -169,6 +171,67 @@ def test_a_product_of_disjoint_groups_with_fewer_examples():
       'label_permuted+unequal', num_clients=12, partition_groups=3,
       examples_per_client=200, disjoint_groups=True,
     )  # fmt: skip
+
+
+def test_labels_are_dealt_in_equal_sizes_as_hsu_et_al_do():
+  options = {'num_clients': 20, 'dirichlet_alpha': 0.5}
+  train, test = deal('dirichlet_labels', **options)
+  assert (sizes(train) == 100).all()
+  assert (sizes(test) == 25).all()
+  for split in (train, test):  # Every example is dealt once.
+    assert len(set(split.x.ravel().tolist())) == len(split.y) == sizes(split).sum()
+  counts, of_test = (label_skew.label_counts(split) for split in (train, test))
+  # A client's test examples have the labels of its training examples.
+  alike = np.abs(counts / 100 - of_test / 25).sum(axis=1).mean()
+  other = np.abs(counts / 100 - np.roll(of_test, 1, axis=0) / 25).sum(axis=1).mean()
+  assert alike < other / 2
+  skews = [
+    label_skew.label_skew(
+      label_skew.label_counts(
+        deal('dirichlet_labels', num_clients=20, dirichlet_alpha=alpha)[0]
+      )
+    )
+    for alpha in (0.1, 1.0, 10.0, 1e4)
+  ]
+  assert sorted(skews, reverse=True) == skews
+  assert skews[0] > 0.7
+  assert skews[-1] < 0.15
+  train, test = deal(
+    'dirichlet_labels', num_clients=7, examples_per_client=31, dirichlet_alpha=0.1
+  )
+  assert (sizes(train) == 31).all()
+  assert np.ptp(sizes(test)) <= 1
+
+
+def test_distributions_of_clients_are_dirichlet_draws_around_the_labels():
+  labels = np.repeat([0, 1, 3], [100, 300, 600])
+  drawn = shares.labels_of_clients(np.random.default_rng(0), labels, 5, 20_000, 4.0)
+  expected = np.array([0.1, 0.3, 0.0, 0.6, 0.0])
+  np.testing.assert_allclose(drawn.sum(axis=1), 1, rtol=1e-12)
+  np.testing.assert_allclose(drawn.mean(axis=0), expected, atol=0.01)
+  variance = expected * (1 - expected) / (4.0 + 1)  # Of Dir(alpha p).
+  np.testing.assert_allclose(drawn.var(axis=0), variance, atol=0.003)
+
+
+def test_many_clients_take_their_least_examples_from_the_largest():
+  rng = np.random.default_rng(0)
+  labels = rng.integers(0, 4, 500)
+  of_classes = rng.dirichlet(np.full(120, 0.1), 4)
+  dealt = rows.by_shares(np.random.default_rng(1), labels, of_classes, 3)
+  # As before: the largest client is looked for again each time.
+  left = rows.by_shares(np.random.default_rng(1), labels, of_classes, 0)
+  for i in range(len(left)):
+    while len(left[i]) < 3:
+      largest = int(np.argmax([len(own) for own in left]))
+      need = min(3 - len(left[i]), len(left[largest]) - 3)
+      left[i] = np.concatenate([left[i], left[largest][:need]])
+      left[largest] = left[largest][need:]
+  for own, wanted in zip(dealt, left, strict=True):
+    np.testing.assert_array_equal(own, wanted)
+  began = time.monotonic()
+  many = deal('dirichlet', two_splits(60_000, 0), num_clients=20_000)[0]
+  assert many.num_clients == 20_000
+  assert time.monotonic() - began < 20  # Was minutes.
 
 
 @pytest.mark.parametrize(

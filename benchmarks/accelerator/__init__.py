@@ -1,0 +1,1 @@
+"""One command that measures an accelerator; see `benchmarks.accelerator.__main__`."""

@@ -1,0 +1,99 @@
+"""Part f: how many clients fit, and what is said when they no longer do.
+
+FeSEM(4) on W2 (1.2 M parameters, 4.8 MB a model), ten examples a client: two smaller
+federations give the memory of each client by the compiler's count, which says where
+memory ends (`predicted`); a federation just below, and one above, are tried.
+"""
+
+import gc
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+
+from benchmarks import common
+from benchmarks.accelerator import measuring
+from benchmarks.accelerator.measuring import Row, Watch
+from benchmarks.workloads import WORKLOADS
+from fesem_jax.core import sharding
+from fesem_jax.utils.errors import UserError
+
+# Where clients' models are -> the federations that are tried before the predicted ones.
+_TRIED = {'stacked': (1000, 2000), 'streamed': (1000, 50_000), 'offloaded': (500, 4000)}
+
+
+def measure(watch: Watch) -> None:
+  """Tries each place of clients' models in a process of its own."""
+  os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'true'
+  context = multiprocessing.get_context('spawn')
+  states = ['stacked'] if watch.small else list(_TRIED)
+  for i, kept in enumerate(states):
+    if not watch.has(15 * (not watch.small), client_state=kept):
+      continue
+    end = time.time() + watch.left() / (len(states) - i)
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=_state, args=(theirs, kept, end, watch.small))
+    process.start()
+    theirs.close()
+    try:
+      while pipe.poll(max(0.0, end + 2 - time.time())):
+        watch.say({'client_state': kept} | pipe.recv())
+      watch.say({'client_state': kept, 'skipped': 'no time is left'})
+    except EOFError:
+      process.join(2)
+      if process.exitcode:
+        text = f'ended with exit code {process.exitcode}'
+        watch.say({'client_state': kept, 'error': text})
+    process.kill()
+    process.join()
+
+
+def _state(pipe: Connection, kept: str, end: float, small: bool) -> None:
+  measuring.setup()
+  watch = Watch(pipe.send, end, small, {}, '')
+  counts = (16, 24) if small else _TRIED[kept]
+  rows = [watch.tried(lambda: _row(n, kept, watch), clients=n) for n in counts]  # noqa: B023
+  if small or None in rows or kept != 'stacked' or any('refused' in r for r in rows):
+    return
+  few, many = rows
+  device = measuring.chip().devices.flat[0]
+  room = sharding.memory(device)
+  each = (many['planned_bytes'] - few['planned_bytes']) / (counts[1] - counts[0])
+  limit = int(counts[1] + ((room or 0) - many['planned_bytes']) / each)
+  watch.say({'predicted': limit, 'bytes_of_client': each, 'bytes_of_device': room})
+  for share in (0.97, 1.1):
+    count = int(share * limit)
+    if watch.has(12, clients=count):
+      watch.tried(lambda: _row(count, kept, watch), clients=count)  # noqa: B023
+
+
+def _row(clients: int, kept: str, watch: Watch) -> Row:
+  """Says what a federation of so many clients takes, or why it is refused."""
+  gc.collect()
+  mesh = measuring.chip()
+  workload = WORKLOADS['W2']._replace(examples=10)
+  local = common.training(workload, clients, mesh)
+  options: dict[str, Any] = {'num_clusters': 4, 'client_state': kept}
+  options['init_clients'] = min(100, clients)
+  row: Row = {'clients': clients}
+  began = time.time()
+  try:
+    train = common.federated(workload, clients, mesh)
+    ready = common.Method('fesem', options, local, train)
+    found = measuring.timed(ready.round, most=1.0, repeats=3)
+  except (UserError, jax.errors.JaxRuntimeError) as e:
+    e.__traceback__ = None
+    row |= {'refused': f'{type(e).__name__}: {e}'[:600]}
+  else:
+    stats = mesh.devices.flat[0].memory_stats() or {}
+    row |= {
+      'planned_bytes': ready.needs.peak, 'host_bytes': ready.needs.on_host,
+      'state_bytes': ready.state_bytes(), 'chunk': local.clients_per_chunk,
+      'peak_bytes': stats.get('peak_bytes_in_use'), **found,
+    }  # fmt: skip
+  row['all_seconds'] = time.time() - began
+  watch.say(row)
+  return row

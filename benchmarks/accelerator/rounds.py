@@ -1,0 +1,167 @@
+"""Part e: whole rounds of methods, and the first round of the binary.
+
+`over_fed_avg` is a round's time over that of FedAvg on the same clients. A method whose
+round or start does not fit the device is `refused`, with what it says.
+"""
+
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, NamedTuple
+
+import jax
+
+from benchmarks import common
+from benchmarks.accelerator import measuring
+from benchmarks.accelerator.measuring import Watch
+from benchmarks.workloads import WORKLOADS
+from fesem_jax.utils.errors import UserError
+
+_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+  'fed_avg': ('fed_avg', {}),
+  'fesem(4)': ('fesem', {'num_clusters': 4, 'init_clients': 100}),
+  'fesem(4), streamed': (
+    'fesem', {'num_clusters': 4, 'init_clients': 100, 'client_state': 'streamed'}
+  ),
+  'hypo_cluster(4)': ('hypo_cluster', {'num_clusters': 4, 'init_restarts': 1}),
+  'ditto': ('ditto', {}),
+  'fesem(4), offloaded': (
+    'fesem', {'num_clusters': 4, 'init_clients': 100, 'client_state': 'offloaded'}
+  ),
+}  # fmt: skip
+_STACKED = ('fed_avg', 'fesem(4)', 'hypo_cluster(4)', 'ditto')
+
+
+class Federation(NamedTuple):
+  """A work load with so many clients, and the methods whose rounds are timed."""
+
+  workload: str
+  clients: int
+  methods: tuple[str, ...] = _STACKED
+  examples: int = 0  # of a client; 0 as the work load says
+
+
+FEDERATIONS = (
+  Federation('W1', 100),
+  Federation('W1', 1000, (*_STACKED, 'fesem(4), streamed')),
+  Federation('W7', 500),
+  Federation('W8', 100),
+  Federation(
+    'W1', 10_000, ('fed_avg', 'fesem(4), streamed', 'hypo_cluster(4)', 'fesem(4)'), 50
+  ),
+  Federation('W1', 300, ('fed_avg', 'fesem(4), offloaded')),
+  Federation('W3', 1200),
+  Federation('W8', 1000),
+)
+_SMALL = (Federation('W4', 40, ('fed_avg', 'fesem(4)')),)
+
+
+def measure(watch: Watch) -> None:
+  """Times the rounds of every federation that there is time for."""
+  measuring.setup()
+  first, *others = _SMALL if watch.small else FEDERATIONS
+  _federation(first, watch)
+  _first_round(watch)
+  for federation in others:
+    _federation(federation, watch)
+  watch.say(
+    {
+      'what': 'runs as one program', 'runs': '1, 4, 16, 64',
+      'skipped': 'runs are compiled one at a time; nothing runs several as one program',
+    }
+  )  # fmt: skip
+
+
+def _federation(federation: Federation, watch: Watch) -> None:
+  workload = WORKLOADS[federation.workload]
+  if federation.examples:
+    workload = workload._replace(examples=federation.examples)
+  mesh, clients = measuring.chip(), federation.clients
+  case = {'workload': workload.name, 'clients': clients}
+  # Started, compiled twice, and a few rounds.
+  expected = 10 + workload.steps(clients) / 5000
+  if watch.small:
+    expected = 1
+  if not watch.has(expected, **case):
+    return
+  train = common.federated(workload, clients, mesh)
+  local = common.training(workload, clients, mesh)
+  base = None
+  for text in federation.methods:
+    name, options = _METHODS[text]
+    if not watch.has(expected if base is None else 6 + 5 * base, method=text, **case):
+      continue
+    began = time.time()
+    ready = found = None
+    try:
+      ready = common.Method(name, options, local, train)
+      started = time.time() - began
+      found = measuring.timed(ready.round, most=min(2.0, watch.left() / 4), repeats=7)
+    except (UserError, jax.errors.JaxRuntimeError) as e:
+      watch.say(case | {'method': text, 'refused': str(e)[:500]})
+      e.__traceback__ = None
+      gc.collect()  # What the failure holds of the device's memory.
+      continue
+    if name == 'fed_avg':
+      base = found['seconds']
+    stats = mesh.devices.flat[0].memory_stats() or {}
+    watch.say(
+      case
+      | {
+        'method': text, 'over_fed_avg': base and found['seconds'] / base,
+        'chunk': local.clients_per_chunk, 'examples': workload.examples,
+        'steps_per_second': workload.steps(clients) / found['seconds'],
+        'start_seconds': started, 'compile_seconds': ready.compile_seconds,
+        'state_bytes': ready.state_bytes(), 'planned_bytes': ready.needs.peak,
+        'peak_bytes': stats.get('peak_bytes_in_use'), **found,
+      }
+    )  # fmt: skip
+
+
+def _first_round(watch: Watch) -> None:
+  """Seconds until a run of the binary has written its first round, and until it ends.
+
+  Once with no compiled programs, and again with those of the first time.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    for label in ('cold', 'warm'):
+      if not watch.has(0 if watch.small else 25, what='first round', start=label):
+        return
+      env = os.environ | {
+        'JAX_COMPILATION_CACHE_DIR': f'{folder}/cache',
+        'XLA_PYTHON_CLIENT_PREALLOCATE': 'false',
+      }
+      workdir = pathlib.Path(folder) / label
+      watch.tried(
+        lambda: _run(workdir, env, label, watch),  # noqa: B023
+        what='first round', start=label,
+      )  # fmt: skip
+
+
+def _run(workdir: pathlib.Path, env: dict[str, str], label: str, watch: Watch) -> None:
+  command = [
+    sys.executable, '-m', 'experiments.run', '--algorithm=fesem', '--num_clusters=4',
+    '--dataset=digits', '--partition=rotated', '--num_clients=80', '--rounds=3',
+    f'--workdir={workdir}',
+  ]  # fmt: skip
+  records = workdir / 'metrics.jsonl'
+  first, began = None, time.time()
+  with tempfile.TemporaryFile('w+') as said:
+    process = subprocess.Popen(command, env=env, stdout=said, stderr=said)
+    while process.poll() is None and watch.left() > -3:
+      if first is None and records.exists() and records.stat().st_size:
+        first = time.time() - began
+      time.sleep(0.02)
+    ended = process.poll()
+    process.kill()
+    said.seek(0)
+    lines = said.read().strip().splitlines()
+  row = {'what': 'first round', 'start': label, 'first_round_seconds': first}
+  row |= {'all_seconds': time.time() - began, 'exit_code': ended}
+  if ended != 0:
+    row['error'] = ' / '.join(lines[-3:])[-500:]
+  watch.say(row)

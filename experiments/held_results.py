@@ -1,0 +1,46 @@
+"""The result that a workdir holds, which a new one would replace."""
+
+import json
+import pathlib
+from typing import Any
+
+from fesem_jax.run.configuration import check_same
+from fesem_jax.utils.errors import WorkdirError
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+  """A file of JSON; empty where it is missing or damaged."""
+  try:
+    held = json.loads(path.read_text())
+  except (OSError, ValueError, RecursionError):
+    return {}
+  return held if isinstance(held, dict) else {}
+
+
+def check_settings(path: pathlib.Path, settings: dict[str, Any]) -> None:
+  """Raises `WorkdirError` if a file is the result of other settings."""
+  held = read(path)
+  if not held:
+    return
+  if not isinstance(held.get('settings'), dict):
+    raise WorkdirError(
+      f'{path} is the result of an older version; choose another --workdir, or delete '
+      'the file.'
+    )
+  check_same(path.parent, held['settings'], json.loads(json.dumps(settings)))
+
+
+def check_rows(path: pathlib.Path, list_of_k: list[int], num_seeds: int) -> None:
+  """Raises `WorkdirError` if a table of some K would lose rows or seeds."""
+  held = read(path)
+  every = [row['num_clusters'] for row in held.get('rows', [])]
+  if lost := [str(k) for k in every if k not in list_of_k]:
+    raise WorkdirError(
+      f'--num_clusters_list leaves out K = {", ".join(lost)} of {path}; list them too, '
+      'or choose another --workdir.'
+    )
+  if (seeds := len(held.get('seeds', []))) > num_seeds:
+    raise WorkdirError(
+      f'{path} is of {seeds} seeds; give --num_seeds={seeds} or more, or choose '
+      'another --workdir.'
+    )

@@ -1,0 +1,159 @@
+"""Optax optimizers of users: what clients cannot train with, and their random keys."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fesem_jax.core import prng_streams
+from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError, argument
+
+# Operations that draw random numbers, as jaxprs print them.
+_DRAWS = re.compile(r'\b(random_bits|threefry2x32|rng_bit_generator|rng_uniform)\b')
+
+
+def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
+  """Raises `UserError`, naming the argument, unless an optimizer can be used.
+
+  `params` are the shapes of a model's parameters. Nothing is computed.
+  """
+  if not (hasattr(optimizer, 'init') and hasattr(optimizer, 'update')):
+    what = 'be called first' if callable(optimizer) else 'be one of Optax'
+    raise UserError(
+      f'{argument(name)} is {optimizer!r:.60} and must {what}, e.g. optax.sgd(0.1) or '
+      "local_optimizer('sgd', 0.1)."
+    )
+
+  def step(gradients: Params, state: Any, params: Params) -> Any:
+    return optimizer.update(gradients, state, params)
+
+  try:
+    state = jax.eval_shape(optimizer.init, params)
+    traced, found = jax.make_jaxpr(step, return_shape=True)(params, state, params)
+  except Exception as e:
+    raise UserError(
+      f'{argument(name)} cannot take a step on this model ({_first_line(e)}); its '
+      'update must need no more than gradients, state and parameters, unlike those of '
+      'lbfgs and reduce_on_plateau, and its rate must be one number.'
+    ) from e
+  for before, after in zip((params, state), found, strict=True):
+    if _shapes(before) != _shapes(after):
+      raise UserError(
+        f'{argument(name)} must give updates of the shapes of the parameters, and a '
+        'state of the shapes of its first one; a rate must be one number.'
+      )
+  try:
+    with jax.numpy_rank_promotion('raise'):
+      jax.eval_shape(step, params, state, params)
+  except Exception as e:
+    raise UserError(
+      f'{argument(name)} spreads an array over the parameters ({_first_line(e)}); a '
+      'rate must be one number. For one by layer, use optax.multi_transform.'
+    ) from e
+  drawn = _DRAWS.search(str(traced))
+  if drawn and not any(map(is_key, jax.tree.leaves(state))):
+    raise UserError(
+      f'{argument(name)} draws random numbers, but its state holds no key, so that all '
+      'clients would draw the same ones in every round; keep a key in its state, as '
+      'optax.add_noise does.'
+    )
+
+
+def _first_line(e: Exception) -> str:
+  return (str(e) or type(e).__name__).splitlines()[0].rstrip('.')
+
+
+def _shapes(tree: Any) -> Any:
+  leaves, form = jax.tree.flatten(tree)
+  return form, [x.shape for x in leaves]
+
+
+def notes(optimizer: optax.GradientTransformation, params: Params) -> list[str]:
+  """Sentences on what the reset of an optimizer's state in every round changes.
+
+  `params` are the shapes of a model's parameters.
+  """
+  state, named = jax.eval_shape(optimizer.init, params), argument('optimizer')
+
+  def holds(*kinds: str) -> bool:
+    def found(node: Any) -> bool:
+      return type(node).__name__ in kinds
+
+    return any(map(found, jax.tree.leaves(state, is_leaf=found)))
+
+  said = []
+  if holds('ScaleByScheduleState', 'WrappedScheduleState', 'WeightDecaySchedule'):
+    said.append(
+      f'a schedule within {named} starts again in every round, since its state is '
+      f'reset; {argument("lr_schedule")} is a schedule over rounds, '
+      f'{argument("local_lr_schedule")} one over the local steps of a round.'
+    )
+  if holds('AddNoiseState'):
+    said.append(
+      f'the noise within {named} is annealed anew in every round unless its gamma is '
+      '0, since its state is reset.'
+    )
+  if holds('MultiStepsState', 'ApplyEvery'):
+    said.append(
+      f'{named} gathers the gradients of several steps; those that it holds at the end '
+      'of a round are lost, since its state is reset.'
+    )
+  return said
+
+
+def is_key(leaf: Any) -> bool:
+  """Whether part of a state is a random key, or several: typed, or as numbers."""
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    return True
+  size = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+  return leaf.dtype == jnp.uint32 and leaf.shape[-1:] == size
+
+
+def with_keys(state: Any, key: jax.Array) -> Any:
+  """The first state of an optimizer, with random keys that a key is folded into.
+
+  Optax's state holds the key that the optimizer was made with, the same for all clients
+  and rounds. `key` is that of the client in this round, or of a server's start; of
+  several keys in one array, as of stacked states, each becomes another one.
+  """
+  leaves, form = jax.tree.flatten(state)
+  stream = prng_streams.fold(key, prng_streams.OPTIMIZER)
+
+  def own(i: int, leaf: jax.Array) -> jax.Array:
+    typed = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    keys = leaf if typed else jax.random.wrap_key_data(leaf)
+    of_leaf = jax.random.fold_in(stream, i)
+    # Both words: clients times rounds may exceed what one word tells apart.
+    words = jax.random.bits(of_leaf, (2, keys.size), jnp.uint32)
+    new = keys.ravel()
+    for word in words:
+      new = jax.vmap(jax.random.fold_in)(new, word)
+    new = new.reshape(keys.shape)
+    return new if typed else jax.random.key_data(new)
+
+  return jax.tree.unflatten(
+    form, [own(i, x) if is_key(x) else x for i, x in enumerate(leaves)]
+  )
+
+
+def of_layer(
+  optimizer: optax.GradientTransformation, layer: str, stacked: bool = False
+) -> optax.GradientTransformation:
+  """An optimizer for parameters of which `layer` is a whole model, and all that learns.
+
+  The optimizer sees the model as it is, so that masks and labels by its layers hold. If
+  `stacked`, the layer is R models [R, ...], each with a state of its own.
+  """
+  each: Any = jax.vmap if stacked else lambda fn: fn
+
+  def init(params: Params) -> Any:
+    return each(optimizer.init)(params[layer])
+
+  def update(gradients: Params, state: Any, params: Params = None) -> Any:
+    updates, state = each(optimizer.update)(gradients[layer], state, params[layer])
+    return {layer: updates}, state
+
+  return optax.GradientTransformation(init, update)

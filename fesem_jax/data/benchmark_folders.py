@@ -1,0 +1,133 @@
+"""Folders that the generators of PFLlib and FL-bench write."""
+
+import json
+import pathlib
+import zipfile
+
+import numpy as np
+
+from fesem_jax.data.partitions import listed_rows
+from fesem_jax.data.partitions.rows import Rows
+from fesem_jax.data.pool import Examples, Pool, cached_pool
+from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.utils import array_checks, array_pickles
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.safe_files import BoundedReader, check_expanded, reading
+
+_SIDE = 28  # FL-bench keeps FEMNIST's images as rows of 784 pixels.
+
+
+def load_pfllib(folder: pathlib.Path, task: str = '') -> Pool:
+  """PFLlib's `train/0.npz`, `test/0.npz`, ...: a client per number.
+
+  Each holds a pickled dict of x and y, of which only arrays are read. Images, which
+  have their channels first, are moved to [N, H, W, C], or [N, H, W] if they are gray.
+  Without `test/`, each client is split 80/20. Raises a `UserError` that names the file
+  at fault.
+  """
+  _check_task(task)
+  train, test = (_clients(folder / split) for split in ('train', 'test'))
+  if not train:
+    raise UserError(f"{folder} must hold PFLlib's train/0.npz and test/0.npz.")
+  classes = None
+  config = folder / 'config.json'
+  if config.is_file():
+    with reading(config), BoundedReader(config) as file:
+      classes = int(json.loads(file.read())['num_classes'])
+
+  def read() -> tuple[dict[str, Examples], dict[str, Examples] | None]:
+    def of(paths: dict[str, pathlib.Path]) -> dict[str, Examples]:
+      read = {name: _client(path, classes) for name, path in paths.items()}
+      return {name: held for name, held in read.items() if len(held[1])}
+
+    return of(train), of(test) if test else None
+
+  paths = [*train.values(), *test.values()]
+  return cached_pool(folder, f'pfllib 1 {classes}', classes or 0, 1.0, read, paths)
+
+
+def _clients(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Name -> file of each client of a split, named so that they sort by number."""
+  with reading(folder):
+    paths = [p for p in folder.glob('*.npz') if p.stem.isdecimal()]
+  width = max((len(p.stem) for p in paths), default=0)
+  return {f'client{p.stem:0>{width}}': p for p in paths}
+
+
+def _client(path: pathlib.Path, classes: int | None) -> Examples:
+  with reading(path):
+    with zipfile.ZipFile(path) as archive:
+      check_expanded(path, sum(member.file_size for member in archive.infolist()))
+      held = array_pickles.read_npy(archive.read('data.npy'), path)
+    x, y = (array_pickles.array_of(held[name]) for name in ('x', 'y'))
+    if x.dtype.kind not in 'iuf' or x.ndim < 2 or len(x) != len(y):
+      raise UserError(
+        f'{path}: x is {x.dtype} of shape {x.shape} for {len(y)} labels; an array of '
+        "one row for each label is needed, which PFLlib's texts are not."
+      )
+    x = channels_last(x.astype(np.float32))
+    if not np.isfinite(x).all():
+      raise UserError(f'{path}: x holds values that are not finite.')
+    return x, array_checks.labels(y, str(path), classes)
+
+
+def channels_last(x: np.ndarray) -> np.ndarray:
+  """Images [N, 1 or 3, H, W] of PyTorch as [N, H, W] or [N, H, W, 3]; others as are."""
+  if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) <= 3:
+    return x
+  return np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1))
+
+
+def load_fl_bench(folder: pathlib.Path, task: str = '') -> Pool:
+  """FL-bench's `data.npy`, `targets.npy` and `partition.pkl`: a client per entry.
+
+  Rows of 784 numbers become images [28, 28]. Clients without training rows and rows
+  for validation are left out. Raises a `UserError` that names the file at fault.
+  """
+  _check_task(task)
+  partition = folder / 'partition.pkl'
+  paths = [folder / 'data.npy', folder / 'targets.npy', partition]
+  for path in paths:
+    if not path.is_file():
+      raise UserError(
+        f'{path} does not exist. Sets for which FL-bench keeps only partition.pkl are '
+        f'loaded with {argument("partition", "rows")} and '
+        f'{argument("client_rows", partition)}.'
+      )
+  arrays = []
+  for path in paths[:2]:
+    with reading(path), path.open('rb') as file:
+      arrays.append(np.load(file, allow_pickle=False))
+  x, y = arrays[0], array_checks.labels(np.squeeze(arrays[1]), str(paths[1]), None)
+  if x.ndim < 2 or x.dtype.kind not in 'iuf' or len(x) != len(y):
+    raise UserError(f'{paths[0]}: {x.dtype} of shape {x.shape} for {len(y)} targets.')
+  if x.shape[1:] == (_SIDE**2,):
+    x = x.reshape(-1, _SIDE, _SIDE)
+  x = x if x.dtype == np.uint8 else x.astype(np.float32)
+  # FL-bench divides images beyond 1 by 255, too.
+  pixels = x.dtype == np.uint8 or (x.ndim > 2 and x.max(initial=0) > 1)
+  names, train, test = listed_rows.read(partition)
+  whole = np.concatenate([*train, *(test or [])])
+  if whole.max() >= len(x):
+    raise UserError(f'{partition} has row {whole.max()}; {paths[0]} has {len(x)}.')
+  width = len(str(len(train) - 1))
+  numbered = [f'client{i:0{width}d}' for i in range(len(train))]
+  rows = np.concatenate(train)
+  pool = Pool(
+    x[rows], y[rows], int(y.max(initial=0)) + 1, 1 / 255 if pixels else 1.0,
+    client=_owners(train), names=np.array(names or numbered),
+  )  # fmt: skip
+  if test is None:
+    return pool
+  rows = np.concatenate(test)
+  return pool._replace(test_x=x[rows], test_y=y[rows], test_client=_owners(test))
+
+
+def _owners(rows: Rows) -> np.ndarray:
+  """The client of each listed row."""
+  return np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+
+
+def _check_task(task: str) -> None:
+  if task not in ('', CLASSIFICATION.name):
+    raise UserError(f'{argument("task", task)}: these folders hold labels.')

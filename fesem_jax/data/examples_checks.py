@@ -1,0 +1,97 @@
+"""What about the examples of a data set may make results other than they seem."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fesem_jax.core import feature_range
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data.pool import Pool
+from fesem_jax.tasks import SEQUENCE
+from fesem_jax.utils.array_checks import has_channels_first
+from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks
+
+# Test examples that are training examples are told of from this share on. Tables of few
+# values (ratings, counts, one-hot columns) have equal rows by chance, about as many
+# between the splits as inside the training split. Rows are copies, and no such chance,
+# if they are clearly more, or hold many different values, as images do.
+_LEAST_SHARE = 0.01
+_MORE_THAN_INSIDE = 2.0
+_MANY_VALUES = 16
+
+
+class Repeated(NamedTuple):
+  """How many examples are found twice, features and targets alike."""
+
+  in_both: np.ndarray  # [R] numbers of the test examples that are training examples
+  test: int  # test examples
+  inside: float  # share of the training examples that occur several times among these
+
+  def in_words(self) -> str:
+    """One sentence without its end."""
+    share = len(self.in_both) / max(1, self.test)
+    return (
+      f'{len(self.in_both):,} of {self.test:,} test examples ({100 * share:.3g} %) are '
+      f'also training examples'
+    )
+
+
+def repeated(train: FederatedData, test: FederatedData) -> Repeated:
+  """Counts the test examples that are training examples, of any client."""
+  of_train, of_test = (_hashes(s.x, s.y) for s in (train, test))
+  of_train.sort()
+  twice = of_train[1:] == of_train[:-1]
+  inside = np.mean(np.append(twice, False) | np.append(False, twice))
+  places = np.searchsorted(of_train, of_test).clip(max=len(of_train) - 1)
+  in_both = np.flatnonzero(of_train[places] == of_test)
+  return Repeated(in_both, len(of_test), float(inside))
+
+
+def _hashes(x: Rows, y: Rows) -> np.ndarray:
+  """[T] int64 of each example and its target; equal ones have equal numbers."""
+
+  def of_rows(array: Rows) -> np.ndarray:
+    found = [np.zeros(0, np.int64)]
+    for _, rows in blocks(array):
+      rows = np.ascontiguousarray(rows).reshape(len(rows), -1)
+      as_bytes = rows.view(f'V{rows.dtype.itemsize * rows.shape[1]}').ravel().tolist()
+      found.append(np.fromiter(map(hash, as_bytes), np.int64, len(rows)))
+    return np.concatenate(found)
+
+  y = np.asarray(y)
+  of_targets = y.astype(np.int64) if y.ndim == 1 else of_rows(y)
+  return of_rows(x) * 1_000_003 ^ of_targets
+
+
+def warn_of_features(pool: Pool, name: str) -> None:
+  """Says once what about the features of a data set may spoil training."""
+  if has_channels_first(pool.x.shape[1:]):
+    warn_once(
+      f'{name}: images of shape {pool.x.shape[1:]} have their channels first; models '
+      'here expect them on the last axis, as np.moveaxis(x, 1, -1) moves them.'
+    )
+  tokens = pool.x.dtype == np.uint8 and pool.x.ndim == 2 and pool.scale == 1
+  if tokens or pool.is_text or pool.are_tokens or pool.task == SEQUENCE.name:
+    return
+  feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x')
+  if pool.test_x is not None:
+    feature_range.warn_of_test_range(pool.x, pool.test_x, name)
+
+
+def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> None:
+  """Says once that test examples are also training examples.
+
+  Large data sets that stay in a file are not read for it; `fesem-prepare-data` reads
+  them.
+  """
+  if isinstance(train.x, StoredRows) or isinstance(test.x, StoredRows):
+    return
+  found = repeated(train, test)
+  share = len(found.in_both) / max(1, found.test)
+  if share < _LEAST_SHARE:
+    return
+  some = np.asarray(test.x[found.in_both[:100]])
+  values = np.median([len(np.unique(row)) for row in some])
+  if share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES:
+    warn_once(f'{name}: {found.in_words()}; results on them do not show learning.')

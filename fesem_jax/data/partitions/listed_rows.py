@@ -1,0 +1,109 @@
+"""The rows of each client, from lists or from the files of other frameworks."""
+
+import csv
+import io
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fesem_jax.data.partitions.rows import Rows
+from fesem_jax.utils import array_pickles
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import BoundedReader, reading
+
+# FedML's and NIID-Bench's net_dataidx_map.txt: `0: [`, numbers, `]` of each client.
+_LISTED = re.compile(r'(\w+)\s*:\s*\[([^\[\]]*)\]')
+
+
+class ClientRows(NamedTuple):
+  """The rows of each client.
+
+  Attributes:
+    names: [M] of the clients; None if they are numbered.
+    train: rows of each client, or all of them where `test` is None.
+    test: test rows of each client; None where one list holds both.
+  """
+
+  names: list[str] | None
+  train: Rows
+  test: Rows | None
+
+
+def read(given: Any) -> ClientRows:
+  """Rows of each client, from a list or dict of lists, or from a file.
+
+  The rows of a client are a list of numbers, or a dict of two lists, `train` and
+  `test`. Files: JSON of either form; FedML's and NIID-Bench's net_dataidx_map (.txt);
+  FL-bench's partition.pkl (`val` is left out); FedScale's .csv, in which the client of
+  each row is in the column client_id. Raises `UserError` if `given` is none of these, a
+  row is listed twice, or a client has no training rows.
+  """
+  where = '`client_rows`'
+  if isinstance(given, str | os.PathLike):
+    where = str(given)
+    with reading(where):
+      given = _of_file(pathlib.Path(given))
+  if isinstance(given, Mapping) and 'data_indices' in given:  # FL-bench's.
+    given = given['data_indices']
+  names, entries = None, given
+  if isinstance(given, Mapping):
+    names, entries = [str(name) for name in given], list(given.values())
+  if not isinstance(entries, Iterable) or not len(entries := list(entries)):
+    raise UserError(f'{where} must be a list, or a dict, of the rows of each client.')
+  apart = [isinstance(entry, Mapping) for entry in entries]
+  if all(apart) and all('train' in e and 'test' in e for e in entries):
+    train = [_numbers(e['train'], where, i) for i, e in enumerate(entries)]
+    test = [_numbers(e['test'], where, i) for i, e in enumerate(entries)]
+  elif any(apart):
+    raise UserError(f'{where}: some clients have no lists train and test.')
+  else:
+    train, test = [_numbers(e, where, i) for i, e in enumerate(entries)], None
+  every, counts = np.unique(np.concatenate(train + (test or [])), return_counts=True)
+  if (counts > 1).any():
+    raise UserError(f'{where}: row {every[counts > 1][0]} is listed twice.')
+  lacking = [i for i, rows in enumerate(train) if not len(rows)]
+  if lacking:
+    named = lacking[0] if names is None else names[lacking[0]]
+    raise UserError(
+      f'{where}: client {named} has no training rows; leave it out, or, if clients are '
+      'split by user, list all of its rows and use `unseen_fraction`.'
+    )
+  return ClientRows(names, train, test)
+
+
+def _numbers(values: Any, where: str, client: int) -> np.ndarray:
+  try:
+    rows = array_pickles.array_of(values)
+  except ValueError:
+    rows = np.asarray(None)
+  if rows.ndim != 1 or (rows.dtype.kind not in 'iu' and len(rows)):
+    raise UserError(f'{where}: the rows of client {client} must be a list of numbers.')
+  rows = rows.astype(np.int64)
+  if rows.min(initial=0) < 0:
+    raise UserError(f'{where}: client {client} has row {rows.min()}; they are from 0.')
+  return rows
+
+
+def _of_file(path: pathlib.Path) -> Any:
+  if path.suffix in ('.pkl', '.pickle'):
+    return array_pickles.read_pickle(path)
+  with BoundedReader(path) as file:
+    text = file.read().decode('utf-8-sig')
+  if path.suffix == '.csv':
+    clients: dict[str, list[int]] = {}
+    for i, row in enumerate(csv.DictReader(io.StringIO(text))):
+      clients.setdefault(row['client_id'], []).append(i)
+    return clients
+  if path.suffix == '.txt':
+    if _LISTED.sub('', text).strip('{}, \r\n\t'):
+      raise ValueError('not "client: [row, row]" for each client')
+    return {
+      name: [int(row) for row in rows.split(',') if row.strip()]
+      for name, rows in _LISTED.findall(text)
+    }
+  return json.loads(text)

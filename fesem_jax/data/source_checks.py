@@ -1,0 +1,83 @@
+"""Checks of the options of data sets."""
+
+from collections.abc import Mapping
+
+from fesem_jax.data import cifar, leaf, mnist, ratings
+from fesem_jax.data.partitions.groups import check_groups
+from fesem_jax.data.sources import DATASETS, PREFIXES, Options
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_between,
+  check_choice,
+)
+
+_MAX_SIDE = 1024  # Of images that models train on.
+
+# Far beyond any use; features of much larger ones are not finite.
+_MAX_DEVIATION = 10**6
+
+_PLANTED = ('synthetic_linear', 'synthetic_mixture')
+
+_APPLY: Mapping[str, tuple[str, ...]] = {
+  'cifar100': ('cifar100_labels',),
+  'emnist': ('emnist_split',),
+  'ratings': ('ratings_by',),
+  'shakespeare': ('text_stride',),
+  'femnist': ('background',),
+  'tfds': ('tfds_name',),
+  'hub': ('hub_name', 'hub_client_column', 'hub_label_column', 'hub_image_side'),
+  'synthetic': ('synthetic_alpha', 'synthetic_beta'),
+  'synthetic_linear': ('synthetic_noise',),
+  'synthetic_mixture': ('synthetic_noise',),
+}
+
+
+def check(
+  name: str,
+  source: str,
+  options: Options,
+  num_clients: int,
+  num_groups: int,
+  own: bool = False,
+) -> None:
+  """Raises `UserError` on an unknown data set or source, or an option it lacks.
+
+  `name` and `source` are those of `load`, `options` those of single data sets, and
+  `num_clients` and the planted `num_groups` those of generated data. If `own`, the data
+  is the caller's own, whatever its name.
+  """
+  named = argument('name', name)
+  prefix, colon, place = name.partition(':')
+  if own or (colon and prefix in PREFIXES and place):
+    known: tuple[str, ...] = ()
+  elif name in DATASETS:
+    known = tuple(s.name for s in DATASETS[name])
+  else:
+    raise UserError(
+      f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER, '
+      'npz:FILE, pfllib:FOLDER or flbench:FOLDER.'
+    )
+  if source and source not in known:
+    choices = f'one of {", ".join(known)}' if known else 'none'
+    raise UserError(
+      f'{argument("source", source)} does not exist for {named}: {choices}.'
+    )
+  for option, default in Options()._asdict().items():
+    if getattr(options, option) != default and option not in _APPLY.get(name, ()):
+      raise UserError(f'`{option}` does not apply to {named}.')
+  check_choice('background', options.background, leaf.BACKGROUNDS)
+  check_choice('emnist_split', options.emnist_split, tuple(mnist.EMNIST_SPLITS))
+  check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
+  check_choice('ratings_by', options.ratings_by, ratings.BY)
+  check_at_least(1, text_stride=options.text_stride)
+  check_between(0, _MAX_SIDE, hub_image_side=options.hub_image_side)
+  for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
+    if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
+      raise UserError(
+        f'`{option}={getattr(options, option)}` must be at least 0, and at most '
+        f'{_MAX_DEVIATION}.'
+      )
+  if name in _PLANTED:
+    check_groups(num_clients, num_groups)

@@ -1,0 +1,98 @@
+"""TensorFlow Federated's fed_cifar100 and shakespeare, without TensorFlow.
+
+`fed_cifar100_{train,test}.h5` hold examples/<client>/{image, label, coarse_label}, and
+`shakespeare_{train,test}.h5` examples/<client>/snippets.
+"""
+
+import pathlib
+
+import numpy as np
+
+from fesem_jax.data import shakespeare, tff
+from fesem_jax.data.pool import Examples, Pool, cached_pool
+from fesem_jax.utils import array_checks
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import reading
+
+_SPLITS = ('train', 'test')
+_CIFAR_SHAPE = (32, 32, 3)
+_CIFAR_LABELS = {'fine': ('label', 100), 'coarse': ('coarse_label', 20)}
+
+
+def load_cifar100(folder: pathlib.Path, labels: str) -> Pool:
+  """CIFAR-100 of 500 training and 100 test clients, all of which are clients here.
+
+  The test clients are others than the training clients, though their ids are the same
+  numbers: clients are called train_000, ... and test_000, ..., and each is split 80/20.
+  `labels` are 'fine' or 'coarse'. Raises `UserError` if a file is absent or damaged.
+  """
+  paths = _paths(folder, 'fed_cifar100')
+  column, classes = _CIFAR_LABELS[labels]
+
+  def read() -> tuple[dict[str, Examples], None]:
+    clients: dict[str, Examples] = {}
+    for path, split in zip(paths, _SPLITS, strict=True):
+      with reading(path):
+        for name, (x, y) in tff.hdf5_clients(path, 'image', column):
+          where = f'{path}, client {name}'
+          y = y.reshape(-1)
+          if x.dtype != np.uint8 or x.shape != (len(y), *_CIFAR_SHAPE):
+            raise UserError(
+              f'{where}: images of shape {x.shape} and type {x.dtype} for {len(y)} '
+              f'labels; bytes of shape {(len(y), *_CIFAR_SHAPE)} are needed.'
+            )
+          of_client = x, array_checks.labels(y, where, classes)
+          clients[f'{split}_{name:0>3}'] = of_client
+    return clients, None
+
+  return cached_pool(folder, f'tff {column} 1', classes, 1 / 255, read, paths)
+
+
+def load_shakespeare(folder: pathlib.Path, stride: int) -> Pool:
+  """Shakespeare by role of a play, from snippets of its text.
+
+  The snippets of each split are joined and cut as those of `shakespeare.load_text`;
+  `stride` is that of `shakespeare.windows`. Roles without an example of both splits are
+  left out. Raises `UserError` if a file is absent or damaged, or no role has enough.
+  """
+  paths = _paths(folder, 'shakespeare')
+
+  def read() -> tuple[dict[str, Examples], dict[str, Examples]]:
+    train, test = (_roles(path, stride) for path in paths)
+    both = [name for name in train if name in test]
+    if not both:
+      raise UserError(
+        f'{folder}: no role has text for {shakespeare.LENGTH + 1} characters of both '
+        'splits.'
+      )
+    return {n: train[n] for n in both}, {n: test[n] for n in both}
+
+  name, classes = f'tff shakespeare {stride} 1', len(shakespeare.VOCABULARY)
+  pool = cached_pool(folder, name, classes, 1.0, read, paths)
+  shakespeare.check_vocabulary(pool, folder)
+  return pool
+
+
+def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
+  """Name -> examples of each role that has one."""
+  roles = {}
+  with reading(path):
+    for name, (snippets,) in tff.hdf5_clients(path, 'snippets'):
+      said = [s.decode() if isinstance(s, bytes) else s for s in snippets.reshape(-1)]
+      if not all(isinstance(s, str) for s in said):
+        raise UserError(f'{path}, client {name}: snippets that are not text.')
+      found = shakespeare.windows(shakespeare.joined(said), stride)
+      if len(found[1]):
+        roles[name] = found
+  return roles
+
+
+def _paths(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+  paths = [folder / f'{name}_{split}.h5' for split in _SPLITS]
+  for path in paths:
+    if not path.is_file():
+      raise UserError(
+        f'{path} does not exist; {folder} must hold {paths[0].name} and '
+        f'{paths[1].name} of TensorFlow Federated.'
+      )
+  return paths

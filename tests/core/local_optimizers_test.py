@@ -1,0 +1,223 @@
+"""Optimizers of users: which clients can use, what they see, and their random keys."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax import contrib
+
+from fesem_jax import algorithms, models
+from fesem_jax.core import local_optimizers, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.local_training import local_training
+from fesem_jax.core.types import Cohort
+from fesem_jax.evaluation import evaluate
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+
+MODEL = models.build('logistic', helpers.SHAPE, 10)
+SHAPES = jax.eval_shape(MODEL.init, jax.random.key(0))
+SCHEDULE = optax.cosine_decay_schedule(0.1, 9)
+
+
+def drawing(updates, _):
+  return jax.tree.map(
+    lambda u: u + jax.random.normal(jax.random.key(0), u.shape), updates
+  )
+
+
+@pytest.mark.parametrize(
+  ('optimizer', 'message'),
+  [
+    ('sgd', "`optimizer` is 'sgd' and must be one of Optax, e.g. optax.sgd"),
+    (0.1, '`optimizer` is 0.1 and must be one of Optax'),
+    (optax.adam, '`optimizer` is <function adam.* and must be called first'),
+    (optax.lbfgs(), "cannot take a step on this model .*'value_fn'.*; its update"),
+    (contrib.reduce_on_plateau(), "cannot take a step on this model .*'value'"),
+    (optax.sgd([0.1, 0.2]), 'its rate must be one number'),
+    # As many rates as there are classes: those of the classes, not of clients.
+    (optax.sgd(jnp.full(10, 0.1)), 'spreads an array over the parameters'),
+    (optax.sgd(jnp.full((1, 1), 0.1)), 'must give updates of the shapes of the param'),
+    (optax.stateless(drawing), 'draws random numbers, but its state holds no key'),
+  ],
+)
+def test_what_clients_cannot_use_is_one_sentence(optimizer, message):
+  with (
+    jax.numpy_rank_promotion('allow'),  # As for users.
+    pytest.raises(UserError, match=message) as error,
+  ):
+    local_training(MODEL, optimizer, num_clients=3)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'optimizer',
+  [
+    optax.sgd(np.float32(0.1)),
+    optax.adafactor(0.1),
+    optax.lamb(0.1),
+    optax.sm3(0.1),
+    optax.MultiSteps(optax.sgd(0.1), 2),
+    contrib.muon(0.1),
+    contrib.prodigy(),
+    optax.noisy_sgd(0.1, key=0),
+    optax.chain(optax.clip_by_global_norm(1.0), optax.apply_if_finite(optax.sgd(1), 2)),
+  ],
+)
+def test_all_other_optimizers_of_optax_are_taken(optimizer):
+  local_training(MODEL, optimizer, num_clients=3)
+
+
+def test_a_flax_module_is_no_model():
+  with pytest.raises(
+    UserError, match='`model` is a Mlp, not a Model; make one of a Fl'
+  ):
+    local_training(models.networks.Mlp((), 3), optax.sgd(0.1), num_clients=3)
+
+
+@pytest.mark.parametrize(
+  ('optimizer', 'note'),
+  [
+    (optax.sgd(SCHEDULE), '`lr_schedule` is a schedule over rounds, `local_lr_sched'),
+    (optax.inject_hyperparams(optax.adam)(SCHEDULE), 'a schedule within `optimizer`'),
+    (optax.masked(optax.adamw(SCHEDULE), True), 'a schedule within `optimizer`'),
+    (optax.chain(optax.add_decayed_weights(SCHEDULE), optax.sgd(0.1)), 'a schedule wi'),
+    (optax.MultiSteps(optax.sgd(0.1), 2), 'those that it holds at the end of a round'),
+    (optax.noisy_sgd(0.1, key=0), 'is annealed anew in every round'),
+  ],
+)
+def test_what_starts_again_in_every_round_is_noted(optimizer, note):
+  (said,) = local_optimizers.notes(optimizer, SHAPES)
+  assert note in said
+
+
+@pytest.mark.parametrize(
+  'optimizer',
+  [optax.sgd(0.1, 0.9), optax.adam(0.1), optax.inject_hyperparams(optax.adam)(0.1)],
+)
+def test_moments_and_their_corrections_are_not_noted(optimizer):
+  assert not local_optimizers.notes(optimizer, SHAPES)
+
+
+def raw_noise(seed):
+  """Adds noise by a key of plain numbers in the state."""
+
+  def update(updates, key, params=None):
+    key, own = jax.random.split(key)
+    return jax.tree.map(lambda u: u + jax.random.normal(own, u.shape), updates), key
+
+  return optax.GradientTransformation(lambda _: jax.random.PRNGKey(seed), update)
+
+
+def moves(optimizer, key=3, ids=range(4), steps=1, **options):
+  """[S, P] how far clients move whose loss is constant: their noise."""
+  data = helpers.federation([3, 5, 4, 6])
+  local = helpers.local(optimizer=optimizer, steps=steps, hidden=(), **options)
+  model = local.model._replace(loss=lambda outputs, y: 0.0 * outputs.sum(axis=-1))
+  starts = ClientModels(tree.expand(model.init(jax.random.key(0))))
+  cohort = Cohort(np.array(ids, np.int32), everyone=len(ids) == 4)
+
+  def ends(key):
+    local_ = local._replace(model=model)
+    return train_cohort(local_, starts, data, cohort, key).params
+
+  ends = jax.tree.leaves(jax.jit(ends)(jax.random.key(key)))
+  first = jax.tree.leaves(starts.shared)
+  flat = [np.reshape(a - b, (len(ids), -1)) for a, b in zip(ends, first, strict=True)]
+  return np.concatenate(flat, axis=1)
+
+
+NOISY = [optax.noisy_sgd(1.0, 1.0, 0.0, key=7), raw_noise]
+
+
+@pytest.mark.parametrize('noisy', NOISY)
+def test_noise_is_that_of_the_client_the_round_and_the_key(noisy):
+  def made(seed):
+    if noisy is raw_noise:
+      return raw_noise(seed)
+    return optax.noisy_sgd(1.0, 1.0, 0.0, key=seed)
+
+  noise = moves(made(7), key=3)
+  assert 0.5 < noise.std() < 1.5
+  others = [moves(made(7), key=4), moves(made(8), key=3)]
+  every = np.concatenate([noise, *others])
+  alike = np.corrcoef(every) - np.eye(len(every))
+  assert np.abs(alike).max() < 0.8  # Of 21 numbers; those of one key have 1.
+  assert len(np.unique(every[:, 0])) == len(every)
+  # It does not depend on who else trains, on chunks or on devices.
+  for options in ({'chunk': 1}, {'chunk': 4}, {'devices': 2}):
+    np.testing.assert_allclose(moves(made(7), **options), noise, rtol=1e-6)
+  np.testing.assert_allclose(moves(made(7), ids=[3, 1]), noise[[3, 1]], rtol=1e-6)
+  # A later step draws anew.
+  two = moves(made(7), steps=2)
+  assert np.abs(two - 2 * noise).min(axis=1).max() > 1e-3
+
+
+def test_a_stack_of_keys_becomes_as_many():
+  key = jax.random.key(1)
+  for keys in (jax.random.split(key, 3), jnp.tile(jax.random.PRNGKey(2), (3, 1))):
+    found = local_optimizers.with_keys({'keys': keys, 'count': jnp.int32(4)}, key)
+    assert (found['keys'].shape, found['keys'].dtype) == (keys.shape, keys.dtype)
+    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+    data = jax.random.key_data(found['keys']) if typed else found['keys']
+    assert len(np.unique(data, axis=0)) == 3
+    assert found['count'] == 4
+
+
+def by_layer(frozen):
+  """SGD that leaves layers alone: one by its name, and biases by their axes."""
+  of_names = optax.multi_transform(
+    {'moves': optax.sgd(0.5), 'stays': optax.set_to_zero()},
+    lambda params: {name: 'stays' if name == frozen else 'moves' for name in params},
+  )
+
+  def biases(params):
+    return jax.tree.map(lambda x: x.ndim == 1, params)
+
+  return optax.chain(of_names, optax.masked(optax.set_to_zero(), biases))
+
+
+@pytest.mark.parametrize('frozen', ['dense0', 'logits'])
+@pytest.mark.parametrize('name', ['fed_avg', 'moon', 'ditto', 'apfl', 'p_fed_me'])
+def test_methods_train_by_the_names_and_shapes_of_the_models_layers(name, frozen):
+  data = helpers.federation([5, 4, 6, 3])
+  options = {'adapt_alpha': False} if name == 'apfl' else {}
+  local = helpers.local(optimizer=by_layer(frozen))
+  algorithm = algorithms.build(name, local, **options)
+  start = algorithm.init(jax.random.key(0), data)
+  cohort = helpers.everyone(data)
+  end, _ = jax.jit(algorithm.step)(start, data, cohort, jax.random.key(1))
+  before, after = start.params, end.params
+  for layer in before:
+    for part in before[layer]:
+      moved = np.abs(after[layer][part] - before[layer][part]).max()
+      stays = layer == frozen or part == 'bias'
+      assert moved < 1e-7 if stays else moved > 1e-3, (layer, part)
+
+
+def no_layer_of_its_name(params):
+  return {name: name in ('dense0', 'logits') for name in params}
+
+
+def no_bias_and_no_kernel(params):
+  return jax.tree.map(lambda x: x.ndim in (1, 2), params)
+
+
+@pytest.mark.parametrize('stays', [no_layer_of_its_name, no_bias_and_no_kernel])
+def test_fine_tuning_of_a_mixture_sees_each_of_its_models(stays):
+  data = helpers.federation([5, 4, 6, 3])
+
+  def figures(optimizer):
+    local = helpers.local(optimizer=optimizer)
+    stack = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+    used = ClientModels(stack, mixture=jnp.full((4, 2), 0.5))
+    both = evaluate.evaluate_clients(used, local, data, data, jax.random.key(1), 3)[:2]
+    return [evaluate.client_figures(t, local.model.task)['accuracy'] for t in both]
+
+  deployed, tuned = figures(optax.sgd(2.0))
+  assert (deployed != tuned).any()
+  frozen = optax.chain(optax.sgd(2.0), optax.masked(optax.set_to_zero(), stays))
+  deployed, tuned = figures(frozen)
+  np.testing.assert_array_equal(deployed, tuned)

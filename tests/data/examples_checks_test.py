@@ -1,0 +1,129 @@
+"""What about examples may make results other than they seem is said once."""
+
+import numpy as np
+import pytest
+
+from fesem_jax import data
+from fesem_jax.data import examples_checks
+from tests.support.commands import call
+
+RNG = np.random.default_rng(0)
+
+
+def arrays(x, y=None, **others):
+  count = len(x)
+  y = np.arange(count) % 2 if y is None else y
+  return {'x': x, 'y': y, 'client': np.arange(count) % 4} | others
+
+
+def copied(x, copies, seed=1):
+  """A training split, and a test split of which some rows are copies of it."""
+  rng = np.random.default_rng(seed)
+  test = rng.random(x.shape).astype(x.dtype)
+  test[:copies] = x[:copies]
+  y = np.arange(len(x)) % 2
+  return arrays(np.r_[x, test], np.r_[y, y], split=np.repeat([0, 1], len(x)))
+
+
+@pytest.mark.parametrize('dtype', ['f4', 'f8'])
+def test_test_examples_that_are_training_examples_are_counted(caplog, dtype):
+  x = RNG.random((400, 5)).astype(dtype)
+  for copies in (0, 3, 4, 400):
+    caplog.clear()
+    train, test = data.load('mine', arrays=copied(x, copies))
+    found = examples_checks.repeated(train, test)
+    assert len(found.in_both) == copies
+    np.testing.assert_array_equal(
+      np.sort(test.x[found.in_both], axis=0), np.sort(x[:copies].astype('f4'), axis=0)
+    )
+    assert (found.test, found.inside) == (400, 0)
+    wanted = f'mine: {copies} of 400 test examples ({copies / 4:.3g} %) are also train'
+    assert [m[: len(wanted)] for m in caplog.messages] == [wanted] * (copies >= 4)
+
+
+def test_other_targets_are_other_examples():
+  x = RNG.random((40, 5)).astype('f4')
+  y = np.r_[np.zeros(40, int), np.ones(40, int)]
+  both = data.load('mine', arrays=arrays(np.r_[x, x], y, split=np.repeat([0, 1], 40)))
+  assert not len(examples_checks.repeated(*both).in_both)
+
+
+def test_tables_of_few_values_have_equal_rows_by_chance(caplog):
+  grades = RNG.integers(0, 3, (600, 4))
+  train, test = data.load('mine', arrays=arrays(grades))
+  found = examples_checks.repeated(train, test)
+  assert len(found.in_both) > 0.8 * found.test
+  assert found.inside > 0.8
+  hot = np.eye(30)[RNG.integers(0, 30, 600)]
+  data.load('mine', arrays=arrays(hot))
+  assert not caplog.messages
+
+
+def test_images_that_occur_twice_are_copies(caplog):
+  images = np.repeat(RNG.random((100, 6, 6)), 2, axis=0)
+  order = RNG.permutation(200)
+  data.load('mine', arrays=arrays(images[order], (np.arange(200) // 2 % 2)[order]))
+  (said,) = caplog.messages
+  assert 'are also training examples; results on them do not show learning' in said
+
+
+def test_groups_that_share_all_examples_are_not_told_of(caplog):
+  data.load('digits', partition='label_swapped', num_clients=8)
+  assert not caplog.messages
+
+
+def test_channels_first_are_told_of(caplog):
+  data.load('mine', arrays=arrays(RNG.random((40, 3, 16, 16))))
+  (said,) = caplog.messages
+  assert said.startswith('mine: images of shape (3, 16, 16) have their channels first')
+
+
+def test_known_clusters_stay_where_clients_are_of_one(caplog):
+  cluster = np.repeat(['art', 'clip', 'real'], 100)
+  x = np.arange(300.0)[:, None] / 300
+  own = arrays(x, np.repeat(np.arange(3), 100), client=cluster, cluster=cluster)
+  train, test = data.load(
+    'mine', arrays=own, partition='labels', labels_per_client=1, num_clients=6
+  )
+  assert not caplog.messages
+  assert train.info.clusters.tolist() == ['art', 'clip', 'real'] * 2
+  assert test.info.clusters.tolist() == train.info.clusters.tolist()
+  for i, name in enumerate(train.info.clusters):
+    assert set(train.client(i)[1].tolist()) == {['art', 'clip', 'real'].index(name)}
+  split = np.arange(300) % 2
+  train, _ = data.load(
+    'mine', arrays=own | {'split': split}, partition='labels', labels_per_client=1,
+    num_clients=6,
+  )  # fmt: skip
+  assert train.info.clusters.tolist() == ['art', 'clip', 'real'] * 2
+  mixed, _ = data.load('mine', arrays=own, partition='iid', num_clients=6)
+  assert mixed.info.clusters is None
+  (said,) = caplog.messages
+  assert said == (
+    'partition=iid drops the known clusters: 6 of 6 clients are dealt examples of '
+    'several.'
+  )
+
+
+def test_natural_clients_that_are_left_out_are_told_of(caplog):
+  own = arrays(RNG.random((40, 3)))
+  data.load('mine', arrays=own, num_clients=4)
+  assert not caplog.messages
+  for _ in range(2):
+    train, _ = data.load('mine', arrays=own, num_clients=3)
+  assert train.num_clients == 3
+  assert caplog.messages == [
+    'num_clients=3 draws 3 of the 4 natural clients by the seed and leaves out 1.'
+  ]
+
+
+def test_the_command_line_reports_the_range_and_the_copies(tmp_path, caplog):
+  x = RNG.random((40, 5)) * [1, 1, 1, 1, 500]
+  np.savez(tmp_path / 'mine.npz', **copied(x, 40))
+  done = call('prepare_data', '--dataset=npz:mine.npz', cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert f'values that models see: from {x.min():.4g} to {x.max():.4g}' in done.stdout
+  assert '40 of 40 test examples (100 %) are also training examples; 0 %' in done.stdout
+  of_range, of_copies = caplog.messages
+  assert 'has in column 4' in of_range
+  assert '40 of 40 test examples (100 %) are also training examples' in of_copies

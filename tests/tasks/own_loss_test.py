@@ -1,0 +1,111 @@
+"""The loss on test examples, which is the model's own."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import tasks
+from fesem_jax.analysis import tuning
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.evaluation.paired import task_of
+from fesem_jax.results import curves
+from fesem_jax.results.record_checks import unlike_a_record
+from tests.support import helpers
+
+SIZES = np.array([7, 5, 9])
+
+
+def absolute_error(outputs, y):
+  return jnp.abs(outputs - y).mean(axis=-1)
+
+
+def regression(seed):
+  x = np.random.default_rng(seed).normal(size=(sum(SIZES), 4)).astype(np.float32)
+  y = 5 * x.sum(axis=1, keepdims=True) + 1
+  return FederatedData.from_arrays(x, y, SIZES, num_classes=1, task='regression')
+
+
+def simulated(data, model, folder, method='fed_avg'):
+  """The result of a run, and the run as it was saved."""
+  local = fj.local_training(model, optax.sgd(0.05), num_clients=data[0].num_clients)
+  algorithm = fj.algorithms.build(method, local)
+  result = fj.simulate(algorithm, *data, rounds=2, progress=False, workdir=folder)
+  return result, fj.load_run(folder, model)
+
+
+@pytest.fixture(scope='module')
+def own(tmp_path_factory):
+  data = regression(0), regression(1)
+  model = fj.models.build('logistic', (4,), 1, task='regression')
+  folder = tmp_path_factory.mktemp('own') / 'run'
+  return data, *simulated(data, model._replace(loss=absolute_error), folder)
+
+
+def test_the_loss_of_a_regression_is_the_models_own(own):
+  (_, test), result, run = own
+  errors = []
+  for i, name in enumerate(test.info.names):
+    x, y = test.client(i)
+    guess = run.predict(x, client=name).astype(np.float64)
+    errors.append(np.abs(guess - y).mean())
+  found = result.summary['deployed']
+  assert found['micro_loss'] == pytest.approx(np.average(errors, weights=SIZES), 1e-5)
+  assert found['macro_loss'] == pytest.approx(np.mean(errors), 1e-5)
+  columns = result.clients.columns()
+  np.testing.assert_allclose(columns['deployed_loss'], errors, rtol=1e-5)
+  assert result.summary['global_loss'] == found['micro_loss']
+
+
+def test_a_loss_of_its_own_ranks_models_of_a_regression(own):
+  summary, history = own[1].summary, own[1].history
+  assert tasks.of(summary) is tasks.of_scores(summary['deployed']) is tasks.OWN_LOSS
+  assert task_of([[summary]]).primary.label == 'loss'
+  # The one has the least loss, the other one the least squared error.
+  worse = {'micro_loss': 9.0, 'micro_rmse': 0.0}
+  tried = {0.1: summary, 1.0: summary | {'deployed': summary['deployed'] | worse}}
+  points = [{'learning_rate': rate} for rate in tried]
+  choice = tuning.search(points, [0], lambda p, _: tried[p['learning_rate']])
+  assert choice.values == {'learning_rate': 0.1}
+  of_worse = {k: history[-1][k] | worse for k in ('deployed', 'finetuned')}
+  found = curves.reports([*history, history[-1] | of_worse], tasks.OWN_LOSS)
+  assert found['best']['deployed']['micro_loss'] < 9
+
+
+def cross_entropy_of(run, test):
+  """Mean cross entropy of the test examples, in float64 from the probabilities."""
+  losses = []
+  for i, name in enumerate(test.info.names):
+    x, y = test.client(i)
+    chances = run.predict(x, client=name, probabilities=True).astype(np.float64)
+    losses.append(-np.log(chances[np.arange(len(y)), y]))
+  return np.concatenate(losses).mean()
+
+
+# A mixture of models, and a method that trains with a penalty.
+@pytest.mark.parametrize('method', ['fed_avg', 'fed_em', 'moon'])
+def test_other_tasks_are_ranked_as_before_and_have_the_loss_as_well(method, tmp_path):
+  data = helpers.federation([4, 6]), helpers.federation([5, 3], seed=1)
+  model = helpers.local().model
+  twice = model._replace(loss=lambda z, y: 2 * model.loss(z, y))
+  result, run = simulated(data, twice, tmp_path / 'run', method)
+  found = result.summary['deployed']
+  assert found['micro_loss'] == pytest.approx(2 * cross_entropy_of(run, data[1]), 1e-5)
+  assert tasks.of(result.summary) is tasks.CLASSIFICATION
+  assert tasks.own_metrics(tasks.CLASSIFICATION, [found]) == []
+
+
+def test_the_loss_of_a_task_is_none_of_its_own():
+  assert tasks.with_loss(tasks.REGRESSION, tasks.REGRESSION.loss) is tasks.REGRESSION
+
+
+def test_a_run_that_an_older_version_began_goes_on():
+  of_all = dict.fromkeys(tasks.CLASSIFICATION.columns, 0.5)
+  loss, kinds = {'micro_loss': 2.0, 'macro_loss': 3.0}, ('deployed', 'finetuned')
+  old = dict.fromkeys(kinds, of_all) | {'round': 1}
+  new = dict.fromkeys(kinds, of_all | loss) | {'round': 2}
+  assert unlike_a_record(new, [old]) is None
+  assert unlike_a_record(new | {'deployed': {'micro_loss': 2.0}}, [old]) == 'deployed'
+  means = curves.reports([old, new])['mean10']['deployed']
+  assert (means['micro_loss'], means['micro_accuracy']) == (2.0, 0.5)
