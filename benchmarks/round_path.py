@@ -83,13 +83,13 @@ def main(argv: list[str]) -> None:
     tracing.append(middle - start)
     lowering.append(time.perf_counter() - middle)
   lines = sum(len(file.read_text().splitlines()) for file in found)
-  functions = sum(map(len, found.values()))
+  count = sum(map(len, found.values()))
   seconds = (
     f'{statistics.median(tracing):.2f} s',
     f'{statistics.median(lowering):.2f} s',
   )
   print(
-    f'{_ALGORITHM.value}: {len(found)} files of {lines:,} lines, {functions} '
+    f'{_ALGORITHM.value}: {len(found)} files of {lines:,} lines, {count} '
     f'functions, {deepest} frames; traced in {seconds[0]}, lowered in {seconds[1]}'
   )
 

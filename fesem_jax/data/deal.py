@@ -92,11 +92,11 @@ def dealt_clients(
   width = len(str(partition.count - 1))
   names = np.array([f'client{i:0{width}d}' for i in range(partition.count)])
   if partition.grouping:
-    clusters, cluster_names = groups, partition.names_of_groups()
+    clusters: np.ndarray | None = groups
+    cluster_names = partition.names_of_groups()
   else:
-    rows = train_rows, test_rows
-    source = pool.client if pool.test_y is None else pool.test_client
-    clusters = _clusters_of(pool, partition, *rows, (pool.client, source))
+    sources = pool.client, pool.client if pool.test_y is None else pool.test_client
+    clusters = _clusters_of(pool, partition, train_rows, test_rows, sources)
     cluster_names = pool.cluster_names
   info = ClientInfo(names, clusters, cluster_names, pool.class_names)
   change = changes.of_partition(partition, groups, pool.num_classes, pool.scale, seed)

@@ -30,11 +30,9 @@ def contrasted(
 
   def outputs(run: Callable[..., jax.Array], params: Params, x: jax.Array) -> _Outputs:
     logits, own = with_inputs_of(layer, run, params, x)
-    cosines = [
-      _cosine(own, with_inputs_of(layer, model.apply, other, x)[1])
-      for other in (like, unlike)
-    ]
-    return logits, *cosines
+    _, of_like = with_inputs_of(layer, model.apply, like, x)
+    _, of_unlike = with_inputs_of(layer, model.apply, unlike, x)
+    return logits, _cosine(own, of_like), _cosine(own, of_unlike)
 
   def apply(params: Params, x: jax.Array) -> Any:
     return outputs(model.apply, params, x)

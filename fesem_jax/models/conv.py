@@ -93,7 +93,7 @@ def _one_by_one(x, kernel, *args, **kwargs):
   """`_forward`, but clients that are mapped over take turns."""
   # Where they are mapped over from outside of a loop, the function is traced again
   # after the precision that is asked for here has ended.
-  kwargs['precision'] = jax.config.jax_default_matmul_precision
+  kwargs['precision'] = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
   @jax.custom_batching.sequential_vmap
   def convolve(x, kernel):

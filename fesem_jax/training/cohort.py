@@ -119,21 +119,8 @@ def for_each_client(
   local, epochs, any_epochs = _within_bound(local, epochs, most_epochs)
   noted = _CALLS.get()
   if noted is not None:
-    noted.append(
-      Call(
-        one,
-        local,
-        starts,
-        cohort,
-        key,
-        state,
-        given,
-        broadcast,
-        epochs,
-        any_epochs,
-        shares_start,
-      )  # fmt: skip
-    )
+    clients = state, given, broadcast, epochs, any_epochs
+    noted.append(Call(one, local, starts, cohort, key, *clients, shares_start))
   count = cohort.ids.shape[0]
   for x in jax.tree.leaves(starts[1:]):
     if x.shape[:1] != (count,):
@@ -194,9 +181,8 @@ def for_each_client(
       folded = tree.where(trained.took_part(), folded, state)
     # What the cohort knows is left out. XLA cannot compile a loop for a CPU that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
-    trained = trained._replace(
-      ids=None, params=None, arrived=None, kept=None, folded=folded
-    )
+    of_cohort: dict[str, Any] = {'ids': None, 'arrived': None}
+    trained = trained._replace(params=None, kept=None, folded=folded, **of_cohort)
     return (sent if reduction.keep else None, trained), sums
 
   (params, trained), sums = client_map.map_clients(

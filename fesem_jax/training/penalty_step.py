@@ -18,7 +18,7 @@ from fesem_jax.core.types import Params
 
 
 def with_pull(
-  grads: Params, params: Params, anchor: Params, prox: jax.Array | None
+  grads: Params, params: Params, anchor: Params, prox: jax.Array | float | None
 ) -> Params:
   """Gradients of the loss with the penalty, from those of the loss alone.
 
@@ -29,7 +29,9 @@ def with_pull(
   return jax.tree.map(lambda g, w, a: g + 2 * prox * (w - a), grads, params, anchor)
 
 
-def kept_share(rate: jax.Array | float, prox: jax.Array | None) -> jax.Array | float:
+def kept_share(
+  rate: jax.Array | float, prox: jax.Array | float | None
+) -> jax.Array | float:
   """What a step of plain SGD leaves of w - a.
 
   `rate` [] float32 is eta, and `prox` [] float32 is lambda; None is 0.

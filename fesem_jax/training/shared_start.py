@@ -97,8 +97,8 @@ def local_sgd(
     with jax.default_matmul_precision(local.precision):
       loss, (grads, rows) = both(params, _no_rows(kernels, starts))
     grads, rows = together((grads, rows))
-    of_step = local.rate_of_step(t, client.rate)
-    of_step = rate if of_step is None else rate * of_step
+    factor = local.rate_of_step(t, client.rate)
+    of_step = rate if factor is None else rate * factor
     changes = tuple(
       _appended(kernel, change, own, t, batch.active, of_step, penalty)
       for kernel, change, own in zip(kernels, changes, rows, strict=True)

@@ -84,7 +84,8 @@ def steps_of(
   own = jax.tree.map(lambda x: jnp.repeat(x, width, axis=0), own)
 
   def of_client(id, key, own):
-    (starts, state, given), record = own, []
+    starts, state, given = own
+    record: list[Record] = []
     client = Client(
       local, data, id, size[0], taken, key, starts._replace(shared=shared), rate,
       state, given, task.broadcast, record=record, of_steps=True,

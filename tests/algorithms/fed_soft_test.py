@@ -149,10 +149,10 @@ def test_many_pulls_are_one_to_their_weighted_mean():
   centers = {'w': np.array([[1.0, 2.0], [5.0, -2.0]], np.float32)}
   # The last client, such as padding, is pulled nowhere.
   pulls = np.array([[1, 3], [2, 0], [0.25, 0.25], [0, 0]], np.float32)
-  found = pull_to_all(centers, pulls, 0.5)
-  np.testing.assert_allclose(found.penalty, [1, 0.5, 0.125, 0])
-  np.testing.assert_allclose(found.anchor.own['w'], [[4, -1], [1, 2], [3, 0], [0, 0]])
-  assert pull_to_all(centers, pulls, 0).penalty is None
+  anchor, factors = pull_to_all(centers, pulls, 0.5)
+  np.testing.assert_allclose(factors, [1, 0.5, 0.125, 0])
+  np.testing.assert_allclose(anchor['w'], [[4, -1], [1, 2], [3, 0], [0, 0]])
+  assert pull_to_all(centers, pulls, 0) is None
 
 
 def test_bad_clients_lie_about_the_models_that_they_send():
