@@ -21,7 +21,7 @@ from fesem_jax.training import shared_kernels
 from fesem_jax.training.local_sgd import local_sgd, toward
 from fesem_jax.training.one_client import Client, LocalModel, map_side_by_side
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.shared_start import whole_models
+from fesem_jax.training.shared_start import add_to_one, whole_models
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
 
@@ -136,6 +136,8 @@ def for_each_client(
   if not shares_start or any_epochs:
     local = local._replace(shared_start='off')
   side = shared_kernels.choose(local, starts, data, count)
+  lies = data.corruption is not None and data.corruption.of_models
+  unformed = bool(side.kernels and reduction.mean_by) and not lies
 
   # The clients' own models are read, then replaced.
   in_place = reduction.keep and starts.shared is None
@@ -171,10 +173,15 @@ def for_each_client(
   def finish(found: Any, shared: Any, sums: Any) -> Any:
     sent, kept, (loss, finite, steps), (ids, sizes, arrived, state, starts) = found
     (models, *_), known = shared
-    sent = whole_models(sent, models, starts.choice, local.precision)
-    trained = Trained(ids, sent, loss, sizes, finite, arrived, steps, kept=kept)
+    trained = Trained(ids, None, loss, sizes, finite, arrived, steps, kept=kept)
     folded = kept
-    if reduction.fold is not None:
+    if unformed:
+      weights = trained.weights(reduction.mean_by)
+      sums = add_to_one(sums, sent, weights, models, local.precision)
+    else:
+      sent = whole_models(sent, models, starts.choice, local.precision)
+      trained = trained._replace(params=sent)
+    if reduction.fold is not None and not unformed:
       starts, more = starts._replace(shared=models), () if known is None else (known,)
       folded, sums = reduction.fold(trained, starts, sums, *more)
     if state is not None:
@@ -195,7 +202,12 @@ def for_each_client(
       group=side.group(starts),
     ),
     ((starts.shared, broadcast, data, key, local.rate(cohort)), reduction.known),
-    ChunkSize(side.count, local.clients_per_chunk, starts.num_models()),
+    # Few whole models at a time, so that they stay in the cache.
+    ChunkSize(
+      side.count,
+      side.count if unformed else local.clients_per_chunk,
+      starts.num_models(),
+    ),  # fmt: skip
     empty=data.num_clients,
     mesh=local.mesh,
     sums=reduction.sums,

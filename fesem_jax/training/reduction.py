@@ -30,6 +30,8 @@ class Reduction(NamedTuple):
     into: [S, ...] old models whose memory they may take.
     sent: what clients send, about which bad ones may lie: the layers that they received
       ('shared'), models of their own too ('own'), or 'nothing'.
+    mean_by: the weighting, if `fold` does no more than that of `mean_of_models`: models
+      from a shared start are then added up without being formed.
   """
 
   fold: Fold | None = None
@@ -38,6 +40,7 @@ class Reduction(NamedTuple):
   keep: bool = True
   into: Params | None = None
   sent: str = 'shared'
+  mean_by: str = ''
 
   def sent_by(
     self, client: Client, model: LocalModel, layers: Sequence[str] | None = None
@@ -59,4 +62,4 @@ def mean_of_models(weighting: str, origin: Params) -> Reduction:
     weights = trained.weights(weighting)
     return trained.kept, add_to_one(total, trained.params, weights, starts.shared)
 
-  return Reduction(fold, no_sums(origin), keep=False)
+  return Reduction(fold, no_sums(origin), keep=False, mean_by=weighting)

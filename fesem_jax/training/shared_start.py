@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax.core import tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.batching import SIDE
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
@@ -277,6 +277,28 @@ def whole_models(
       start = starts[path][0] if choice is None else tree.take(starts[path], choice)
       flat[path] = jnp.broadcast_to(start, moved.shape) - moved
   return unflatten_dict(flat)
+
+
+def add_to_one(
+  total: sums.ClusterSums,
+  held: Params,
+  weights: jax.Array,
+  origin: Params,
+  precision: str,
+) -> sums.ClusterSums:
+  """`sums.add_to_one` of models [C, ...] that start from `origin` [1, ...].
+
+  One product for each kernel of which `held` has the `Moves`; it forms none of them.
+  """
+  flat, before = flatten_dict(held), flatten_dict(total.params)
+  moves = {path: flat.pop(path) for path, x in list(flat.items()) if _is_moves(x)}
+  rest = [{p: tree[p] for p in flat} for tree in (before, flatten_dict(origin))]
+  added = sums.add_to_one(total._replace(params=rest[0]), flat, weights, rest[1])
+  for path, (inputs, gradients) in moves.items():
+    weighted = gradients * weights[:, None, None]
+    moved = jnp.einsum('cri,cro->io', inputs, weighted, precision=precision)
+    added.params[path] = before[path] - moved[None]
+  return added._replace(params=unflatten_dict(added.params))
 
 
 def _is_moves(x: Any) -> bool:

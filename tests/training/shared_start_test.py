@@ -16,7 +16,7 @@ import optax
 import pytest
 
 from fesem_jax import models
-from fesem_jax.core import tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import SIDE, Schedule
 from fesem_jax.core.local_training import local_training
@@ -324,6 +324,12 @@ def test_models_are_formed_from_the_centers_that_clients_start_from(choice):
   np.testing.assert_allclose(whole['a']['kernel'], wanted, rtol=1e-5, atol=1e-5)
   np.testing.assert_array_equal(whole['a']['bias'], held['a']['bias'])
   assert shared_start.whole_models(centers, None, choice, 'highest') is centers
+  if choice is None:  # Their sum is that of the models, formed or not.
+    weights, origin = jnp.array([3.0, 2.0, 1.0]), tree.take(centers, jnp.array([0]))
+    total = sums.add_to_one(sums.no_sums(origin), whole, weights, origin)
+    wanted = sums.add_to_one(total, whole, weights, origin)
+    found = shared_start.add_to_one(total, held, weights, origin, 'highest')
+    chex.assert_trees_all_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_penalty_shrinks_what_earlier_steps_changed():
