@@ -34,7 +34,7 @@ DEFAULTS = {
   },
   'fed_cluster': {
       'max_clusters': 16, 'eps1': 0.4, 'eps1_scale': 'relative', 'eps2': 0.8,
-      'gamma': 0.13, 'min_size': 20, 'min_rounds': 5, 'check_every': 5,
+      'gamma': 0.13, 'min_size': 2, 'min_rounds': 5, 'check_every': 5,
       'linkage': 'complete', 'weighting': 'by_examples',
   },
   'hypo_cluster': {
