@@ -14,11 +14,16 @@ from fesem_jax.core.sums import mean_of
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.objective import Correction, Objective
-from fesem_jax.utils.errors import check_at_least
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import check_at_least, check_choice
 
 
 def fed_dane(
-  local: LocalTraining, *, prox_mu: float = 0.1, same_cohort: bool = False
+  local: LocalTraining,
+  *,
+  prox_mu: float = 0.1,
+  same_cohort: bool = False,
+  weighting: str = 'uniform',
 ) -> Algorithm:
   """Builds FedDANE.
 
@@ -27,22 +32,25 @@ def fed_dane(
                                                         for i in the cohort
     c   <- mean_i w_i
 
-  A client that drops out sends neither gradient nor model. The first cohort is as
-  large as the second and drawn independently of it
-  (public code seeds both alike, which makes them equal). The gradients grad F_i(c) are
+  A client that drops out sends neither gradient nor model. The first cohort is as large
+  as the second and drawn independently of it. The authors' code seeds both draws alike,
+  which makes them equal, and weights both means by examples. The gradients grad F_i(c) are
   of the model and the examples as they are, without Dropout or augmentation; local
   training has both.
 
   Args:
     local: how clients train.
     prox_mu: mu.
-    same_cohort: use one cohort for both passes.
+    same_cohort: use one cohort for both passes, as the authors' code does.
+    weighting: of clients in both means, 'uniform' as in the paper, or 'by_examples' as
+      in the authors' code.
 
   Raises:
-    UserError: on a negative mu; or, when it starts, where bad clients lie about
+    UserError: on a negative mu or an unknown weighting; or, when it starts, where bad clients lie about
       models (`corruption.check_models_only`).
   """
   check_at_least(0, prox_mu=prox_mu)
+  check_choice('weighting', weighting, WEIGHTINGS)
 
   def init(key, data):
     check_models_only(data, 'fed_dane', 'gradients beside models')
@@ -57,7 +65,9 @@ def fed_dane(
   def train(local, state, data, cohort, key, reduction):
     def gradients(cohort, keep):
       arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
-      return cohort_gradients(local, state.params, data, cohort, arrived, keep)
+      return cohort_gradients(
+        local, state.params, data, cohort, arrived, keep, weighting
+      )
 
     own, sums = gradients(cohort, keep=True)
     if not (cohort.everyone or same_cohort):
@@ -73,7 +83,7 @@ def fed_dane(
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(
-      local, state, data, cohort, key, Averaging('uniform'), train
+      local, state, data, cohort, key, Averaging(weighting), train
     )
     return state, trained.info()
 
