@@ -34,8 +34,8 @@ def fed_dane(
 
   A client that drops out sends neither gradient nor model. The first cohort is as large
   as the second and drawn independently of it. The authors' code seeds both draws alike,
-  which makes them equal, and weights both means by examples. The gradients grad F_i(c) are
-  of the model and the examples as they are, without Dropout or augmentation; local
+  which makes them equal, and weights both means by examples. The gradients grad F_i(c)
+  are of the model and the examples as they are, without Dropout or augmentation; local
   training has both.
 
   Args:
@@ -46,8 +46,8 @@ def fed_dane(
       in the authors' code.
 
   Raises:
-    UserError: on a negative mu or an unknown weighting; or, when it starts, where bad clients lie about
-      models (`corruption.check_models_only`).
+    UserError: on a negative mu or an unknown weighting; or, when it starts, where bad
+      clients lie about models (`corruption.check_models_only`).
   """
   check_at_least(0, prox_mu=prox_mu)
   check_choice('weighting', weighting, WEIGHTINGS)

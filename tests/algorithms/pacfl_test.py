@@ -222,7 +222,7 @@ def test_spans_that_must_intersect_are_refused():
 
   # Three labels and twelve features: the spans of two vectors of each just fit.
   with pytest.raises(
-    UserError, match='spans of up to 9 vectors.*intersect in 12 dimensions.*=entries'
+    UserError, match=r'spans of up to 9 vectors.*intersect in 12 dimensions.*=entries'
   ):
     start(num_vectors=3)
   assert adjusted_rand_score(GROUPS, start(num_vectors=2).assignment) > 0
