@@ -34,6 +34,9 @@ _BEFORE_CLUSTERS = {
   'fed_drift': ('check_every', 'fed_drift neither detects drift nor merges models'),
 }
 
+# Options after which many rounds something happens for the first time.
+_PERIODS = ('recluster_every', 'loss_check_every', 'max_age')
+
 Config = dict[str, Any]
 
 
@@ -210,6 +213,20 @@ def _notes_on_options(config: Config, num_clients: int) -> list[str]:
     if config[option] >= config['rounds']:
       named = f'{_named(config, option)} and {_named(config, "rounds")}'
       said.append(f'with {named}, {left}; give more rounds.')
+  if name == 'fed_cluster':
+    every = config['check_every']
+    if (config['min_rounds'] // every + 1) * every >= config['rounds']:
+      named = ', '.join(
+        _named(config, flag) for flag in ('min_rounds', 'check_every', 'rounds')
+      )
+      said.append(
+        f'with {named}, no round trains parts of a split: fed_cluster is FedAvg; give '
+        'more rounds.'
+      )
+  for option in _PERIODS:
+    if config.get(option, 0) > config['rounds']:
+      reason = f'the run ends after {_named(config, "rounds")}'
+      said.append(_without_effect(config, option, reason))
   return said
 
 

@@ -154,6 +154,9 @@ METHOD = (
   option('bool', 'choose_num_clusters',
     'CLoVE chooses between 2 and --num_clusters clusters in each round, by the '
     'silhouette score of the losses.'),
+  option('integer', 'stable_rounds',
+    'CLoVE stops clustering once all clients of a round kept their cluster in this '
+    'many of their rounds in a row. 0: it clusters in every round.'),
   option('integer', 'cluster_every',
     'Interval of rounds in which CFL-GP clusters, from the first round on.'),
   option('integer', 'cluster_updates',

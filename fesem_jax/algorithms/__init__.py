@@ -143,7 +143,9 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
   if name == 'fed_cluster':
     said.append(
       f'fed_cluster splits by eps1={chosen["eps1"]:g} ({chosen["eps1_scale"]}) and '
-      f'eps2={chosen["eps2"]:g}, which depend on the model; Long et al. state neither.'
+      f'eps2={chosen["eps2"]:g}, which depend on the model; Long et al. state neither. '
+      f'It uses gamma={chosen["gamma"]:g} and min_size={chosen["min_size"]}; Long et '
+      "al. use 0.13 and 20, Sattler et al.'s code 2 and no gamma."
     )
   if name == 'robust':
     said.append(

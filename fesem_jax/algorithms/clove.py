@@ -4,10 +4,11 @@ Bhatia et al., "CLoVE: Personalized Federated Learning through Clustering of Los
 Embeddings", ICML 2026.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
@@ -30,6 +31,10 @@ class CloveState(NamedTuple):
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i when client i last took part; K before that
   rounds: jax.Array  # [] int32 rounds done
+  # With `stable_rounds`: how often in a row client i got r_i [M] int32, and whether
+  # clustering has ended [] bool.
+  streaks: Any = ()
+  ended: Any = ()
 
   @property
   def joined(self) -> jax.Array:
@@ -43,6 +48,7 @@ def clove(
   num_clusters: int = 4,
   choose_num_clusters: bool = False,
   first_assignment: str = 'random',
+  stable_rounds: int = 0,
   weighting: str = 'by_examples',
 ) -> Algorithm:
   """Builds CLoVE.
@@ -59,6 +65,10 @@ def clove(
   round that it last took part in; one that never took part, the model of least training
   loss.
 
+  With `stable_rounds`, clustering ends at the first round all of whose clients had one
+  r_i in that many of their rounds in a row. Each client then receives only c_{r_i};
+  one that never took part joins the model of least training loss.
+
   A client that drops out sends no losses. One whose losses are not all finite is left
   out of the k-means and starts from the model of least loss.
 
@@ -69,12 +79,15 @@ def clove(
       are made in each round, by `silhouette.clusters_of_best_number`.
     first_assignment: r_i of the first round: 'random', as in the paper's supervised
       runs, where every model gets a client, or 'losses', as above.
+    stable_rounds: rounds without a move of each client after which clustering ends; 3
+      in the authors' code. 0 clusters in every round.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
     UserError: on an option outside its range.
   """
   check_at_least(2 if choose_num_clusters else 1, num_clusters=num_clusters)
+  check_at_least(0, stable_rounds=stable_rounds)
   check_choice('first_assignment', first_assignment, ('random', 'losses'))
   check_choice('weighting', weighting, WEIGHTINGS)
 
@@ -83,9 +96,12 @@ def clove(
     own_key = prng_streams.fold(key, prng_streams.DRAWS)
     centers = random_models(local, own_key, num_clusters)
     nowhere = jnp.full(data.num_clients, num_clusters, jnp.int32)
-    return CloveState(centers, nowhere, jnp.int32(0))
+    state = CloveState(centers, nowhere, jnp.int32(0))
+    if not stable_rounds:
+      return state
+    return state._replace(streaks=jnp.zeros_like(nowhere), ended=jnp.bool_(False))
 
-  def assigned(state, data, cohort, key):
+  def clustered(state, data, cohort, key):
     def by_losses():
       return loss_vectors.clusters_by_loss(
         local, state.centers, data, cohort, key, choose_num_clusters
@@ -98,8 +114,26 @@ def clove(
       return by_losses()
     return jax.lax.cond(state.rounds == 0, at_random, by_losses)
 
+  def as_before(state, data, cohort):
+    joined = tree.rows_of(state.joined, cohort)
+    own = jnp.where(joined, tree.rows_of(state.assignment, cohort), 0)
+    late = ~joined & (data.sizes(cohort.ids) > 0)
+    return start_by_loss(local, state.centers, own, late, data, cohort)
+
+  def assigned(state, data, cohort, key):
+    if not stable_rounds:
+      return clustered(state, data, cohort, key), ()
+    stays = tree.rows_of(state.streaks, cohort) >= stable_rounds
+    ended = state.ended | (stays | (data.sizes(cohort.ids) == 0)).all()
+    own = jax.lax.cond(
+      ended,
+      lambda: as_before(state, data, cohort),
+      lambda: clustered(state, data, cohort, key),
+    )
+    return own, ended
+
   def step(state, data, cohort, key):
-    own = assigned(state, data, cohort, key)
+    own, ended = assigned(state, data, cohort, key)
     starts = ClientModels(state.centers, own)
     trained = train_from_own(local, starts, data, cohort, key, weighting)
     centers = mean_of(trained.sums.clients, state.centers)
@@ -108,23 +142,28 @@ def clove(
     assignment = tree.with_rows(state.assignment, cohort, new)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
-    return CloveState(centers, assignment, state.rounds + 1), info
+    streaks = state.streaks
+    if stable_rounds:
+      last = tree.rows_of(streaks, cohort)
+      now = jnp.where(own == old, last + 1, 1)
+      now = jnp.where(trained.took_part(), now, last)
+      streaks = tree.with_rows(streaks, cohort, now)
+    return CloveState(centers, assignment, state.rounds + 1, streaks, ended), info
 
   def deployed(state, data):
-    late = ~state.joined & (data.sizes() > 0)
-    own = jnp.where(state.joined, state.assignment, 0)
-    cohort = everyone(data)
-    choice = start_by_loss(local, state.centers, own, late, data, cohort)
-    return ClientModels(state.centers, choice)
+    return ClientModels(state.centers, as_before(state, data, everyone(data)))
 
-  sent = _traffic(local, num_clusters, first_assignment)
+  sent = _traffic(local, num_clusters, first_assignment, stable_rounds)
   return Algorithm(local, init, step, deployed, traffic=sent)
 
 
 def _traffic(
-  local: LocalTraining, num_clusters: int, first_assignment: str
+  local: LocalTraining, num_clusters: int, first_assignment: str, stable_rounds: int
 ) -> traffic.Traffic:
-  """All models and a cluster's number down, losses and a model up."""
+  """All models and a cluster's number down, losses and a model up.
+
+  Once clustering has ended, a model down and a model up.
+  """
   size = traffic.bytes_of_model(local)
   down = num_clusters * size + traffic.NUMBER
   up = size + num_clusters * traffic.NUMBER
@@ -132,11 +171,23 @@ def _traffic(
   def of_round(known, drawn):
     if drawn.number == 1 and first_assignment == 'random':
       return traffic.Sent(size, size)
-    return traffic.Sent(down, up, num_clusters)
+    if not stable_rounds:
+      return traffic.Sent(down, up, num_clusters)
+    ended, streaks = known
+    streaks = np.asarray(streaks)[drawn.ids]
+    chooses = not ended and (streaks < stable_rounds).any()
+    late = chooses | (streaks == 0)  # A client that never took part chooses by loss.
+    sent = np.where(late, num_clusters * size, size) + chooses * traffic.NUMBER
+    return traffic.Sent(
+      sent, np.where(chooses, up, size), np.where(late, num_clusters, 0)
+    )
 
   words = (
     f'{num_clusters} centers, the number of its cluster',
     f'{num_clusters} losses, the local model',
     '',
   )
-  return traffic.Traffic(words, of_round, model=size, num_models=num_clusters)
+  known = (lambda state: (state.ended, state.streaks)) if stable_rounds else None
+  return traffic.Traffic(
+    words, of_round, known=known, model=size, num_models=num_clusters
+  )

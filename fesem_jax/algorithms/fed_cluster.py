@@ -25,7 +25,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 
 class FedClusterState(NamedTuple):
@@ -66,13 +66,20 @@ def fed_cluster(
     weighting: of the clients in both means, 'by_examples' or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, or partial participation.
+    UserError: on an option outside its range, partial participation or, when it starts,
+      no more than `min_size` clients.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, check_every=check_every)
   max_clusters = split.max_clusters
 
   def init(key, data):
+    count = len(data.info.names)
+    if count <= split.min_size:
+      raise UserError(
+        f'`min_size={split.min_size}` is not below the number of clients, {count}: '
+        'fed_cluster would never split them; lower it or raise `num_clients`.'
+      )
     start = local.model.init(key)
     return FedClusterState(
       centers=tree.repeat(start, max_clusters),

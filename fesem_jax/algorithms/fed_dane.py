@@ -18,11 +18,16 @@ from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, plus
-from fesem_jax.utils.errors import check_at_least
+from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.utils.errors import check_at_least, check_choice
 
 
 def fed_dane(
-  local: LocalTraining, *, prox_mu: float = 0.1, same_cohort: bool = False
+  local: LocalTraining,
+  *,
+  prox_mu: float = 0.1,
+  same_cohort: bool = False,
+  weighting: str = 'uniform',
 ) -> Algorithm:
   """Builds FedDANE.
 
@@ -31,22 +36,25 @@ def fed_dane(
                                                         for i in the cohort
     c   <- mean_i w_i
 
-  A client that drops out sends neither gradient nor model. The first cohort is as
-  large as the second and drawn independently of it
-  (public code seeds both alike, which makes them equal). The gradients grad F_i(c) are
-  of the model and the examples as they are, without Dropout or augmentation; local
+  A client that drops out sends neither gradient nor model. The first cohort is as large
+  as the second and drawn independently of it. The authors' code seeds both draws alike,
+  which makes them equal, and weights both means by examples. The gradients grad F_i(c)
+  are of the model and the examples as they are, without Dropout or augmentation; local
   training has both.
 
   Args:
     local: how clients train.
     prox_mu: mu.
-    same_cohort: use one cohort for both passes.
+    same_cohort: use one cohort for both passes, as the authors' code does.
+    weighting: of clients in both means, 'uniform' as in the paper, or 'by_examples' as
+      in the authors' code.
 
   Raises:
-    UserError: on a negative mu; or, when it starts, where bad clients lie about
-      models (`corruption.check_models_only`).
+    UserError: on a negative mu or an unknown weighting; or, when it starts, where bad
+      clients lie about models (`corruption.check_models_only`).
   """
   check_at_least(0, prox_mu=prox_mu)
+  check_choice('weighting', weighting, WEIGHTINGS)
 
   def init(key, data):
     check_models_only(data, 'fed_dane', 'gradients beside models')
@@ -61,7 +69,9 @@ def fed_dane(
   def train(local, state, data, cohort, key, reduction):
     def gradients(cohort, keep):
       arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
-      return cohort_gradients(local, state.params, data, cohort, arrived, keep)
+      return cohort_gradients(
+        local, state.params, data, cohort, arrived, keep, weighting
+      )
 
     own, sums = gradients(cohort, keep=True)
     if not (cohort.everyone or same_cohort):
@@ -69,8 +79,6 @@ def fed_dane(
     # Without any gradient of the first cohort there is nothing to correct by.
     known = sums.weight[0] > 0
     g = mean_of(sums, tree.zeros_like(state.params))
-    penalty = variable(prox_mu / 2) if prox_mu else None
-
     def one(client):
       (g, known), own = client.broadcast, client.given
 
@@ -78,6 +86,7 @@ def fed_dane(
         return jnp.where(known, g[0] - own, 0.0)
 
       correction = plus(jax.tree.map(difference, g, own))
+      penalty = variable(prox_mu / 2) if prox_mu else None
       model = local_sgd(client, correction, penalty=penalty)
       return model, client.send(model, client.received), None
 
@@ -88,7 +97,7 @@ def fed_dane(
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(
-      local, state, data, cohort, key, Averaging('uniform'), train
+      local, state, data, cohort, key, Averaging(weighting), train
     )
     return state, trained.info()
 

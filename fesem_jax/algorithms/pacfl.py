@@ -4,6 +4,7 @@ Vahidian et al., "Efficient Distribution Similarity Identification in Clustered
 Federated Learning via Principal Angles Between Client Data Subspaces", AAAI 2023.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -72,7 +73,8 @@ def pacfl(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, or if the task is not classification.
+    UserError: on an option outside its range, if the task is not classification or,
+      when it starts, if all 'smallest_angle's could only be 0.
   """
   check_at_least(1, num_clusters=num_clusters, num_vectors=num_vectors)
   check_at_least(0, angle_threshold=angle_threshold, init_clients=init_clients)
@@ -106,6 +108,15 @@ def pacfl(
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
+    most = min(num_vectors * data.num_classes, data.max_examples)
+    features = math.prod(data.example_shape)
+    intersect = num_clusters > 1 and 2 * most > features
+    if proximity == 'smallest_angle' and intersect:
+      raise UserError(
+        f'`proximity=smallest_angle` compares spans of up to {most} vectors. Any two '
+        f'of them intersect in {features} dimensions, an angle of 0 whatever the '
+        'data; choose `proximity=entries` or lower `num_vectors`.'
+      )
     vectors = subspaces.principal_vectors(local, data, everyone(data), num_vectors)
     vectors = sharding.on_all_devices(vectors, local.mesh)
     centers = tree.repeat(local.model.init(key), num_clusters)

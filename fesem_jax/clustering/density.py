@@ -1,6 +1,5 @@
 """An unknown number of clusters: DBSCAN with a radius computed from the data (FLUX)."""
 
-import itertools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -16,27 +15,27 @@ def knee(values: np.ndarray) -> int | None:
   """Where an increasing, convex curve of points 0, 1, ... bends the most (Kneedle).
 
   Satopaa et al., "Finding a Kneedle in a Haystack", ICDCS Workshops 2011, with
-  sensitivity 1. Returns the position of the knee of values [n], which are in increasing
-  order; None if there is none.
+  sensitivity 1, as the library kneed 0.8.5 computes it: the ends of the curve count as
+  peaks and valleys too. Returns the position of the knee of values [n], which are in
+  increasing order; None if there is none.
   """
   count, span = len(values), np.ptp(values)
   if span <= _ROUNDING * values.max():
     return None
-  x = np.linspace(0, 1, count)
   # Turned by half, the curve is concave and increasing.
-  above = (values.max() - values[::-1]) / span - x
-  peaks = [
-    i
-    for i in range(1, count - 1)
-    if above[i] >= above[i - 1] and above[i] >= above[i + 1]
-  ]
-  for peak, next_peak in itertools.pairwise([*peaks, count]):
-    threshold = above[peak] - 1 / (count - 1)
-    for i in range(peak + 1, min(next_peak + 1, count)):
-      if above[i] < threshold:
-        return count - 1 - peak
-      if i < count - 1 and above[i] <= min(above[i - 1], above[i + 1]):
-        threshold = 0.0  # Behind a valley, as in the paper.
+  above = (values.max() - values[::-1]) / span - np.linspace(0, 1, count)
+  above = above.round(9)  # What is level stays so in float64.
+  around = np.pad(above, 1, mode='edge')
+  peaks = (above >= around[:-2]) & (above >= around[2:])
+  valleys = (above <= around[:-2]) & (above <= around[2:])
+  peak, threshold = None, 0.0
+  for i in range(count - 1):
+    if peaks[i]:
+      peak, threshold = i, above[i] - 1 / (count - 1)
+    if valleys[i]:
+      threshold = 0.0
+    if peak is not None and above[i + 1] < threshold:
+      return count - 1 - peak
   return None
 
 

@@ -114,6 +114,7 @@ def cohort_gradients(
   cohort: Cohort,
   counts: jax.Array,
   keep: bool = True,
+  weighting: str = 'uniform',
 ) -> tuple[Params, sums.ClusterSums]:
   """Gradient of each client's whole training loss at one model.
 
@@ -126,6 +127,7 @@ def cohort_gradients(
     cohort: S clients.
     counts: [S] bool, clients whose gradients are summed up.
     keep: whether to return every client's gradient too.
+    weighting: of clients in the sum, 'uniform' or 'by_examples'.
 
   Returns:
     Gradients [S, ...], 0 where they are not finite, or None; and the sum of those
@@ -153,6 +155,8 @@ def cohort_gradients(
     finite = tree.all_finite(gradients)
     gradients = tree.where(finite, gradients, tree.zeros_like(gradients))
     weights = (finite & chunk.own & (sizes > 0)).astype(jnp.float32)
+    if weighting == 'by_examples':
+      weights *= sizes
     total = sums.add_to_one(total, gradients, weights, zero)
     return gradients if keep else None, total
 

@@ -37,6 +37,13 @@ def test_mistakes_name_the_argument():
     algorithms.build('fesem', local, num_clusters=7).init(
       jax.random.key(0), federation()
     )
+  with pytest.raises(UserError, match='`min_size=6` is not below the number of cli'):
+    algorithms.build('fed_cluster', local, min_size=6).init(
+      jax.random.key(0), federation()
+    )
+  algorithms.build('fed_cluster', local, min_size=5).init(
+    jax.random.key(0), federation()
+  )
 
 
 def test_shared_properties_run_on_every_method():
@@ -117,6 +124,7 @@ def test_notes_say_where_a_run_departs_from_the_publication():
   assert 'knows the true groups' in of('oracle')
   assert 'trim each coordinate at 0.05' in of('robust')
   assert 'eps1=0.4 (relative)' in of('fed_cluster')
+  assert 'gamma=0.13 and min_size=3; Long et' in of('fed_cluster', min_size=3)
   assert of('fesem') == of('fed_avg') == ''
   assert 'compare 256 of 1200 clients' in of('fesem', 1200)
   assert 'refined on 1200' in of('fesem', 1200)

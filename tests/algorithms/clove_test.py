@@ -193,3 +193,38 @@ def test_the_number_of_clusters_may_be_chosen_between_two_and_two():
   options = {'num_clusters': 2, 'choose_num_clusters': True}
   method = algorithms.build('clove', helpers.local(), **options)
   assert method.traffic.num_models == 2
+
+
+def test_clustering_ends_when_no_client_of_a_round_has_moved_for_some_rounds():
+  groups = np.arange(16) % 4
+  data = helpers.federation([60] * 16, groups=groups)
+  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
+  ends = algorithms.build('clove', local, num_clusters=4, stable_rounds=3)
+  want, _ = run(planted(), data, rounds=8)
+  got, infos = run(ends, data, rounds=8)
+  # Clusters that stay are those that further clustering would find.
+  np.testing.assert_array_equal(got.assignment, want.assignment)
+  moved = [int(info.clusters.moved) for info in infos]
+  last = 1 + max(i for i, count in enumerate(moved) if count)
+  assert got.streaks.min() == 8 - last + 1
+  assert got.ended
+
+  # If models change places, only clients that still choose by loss follow them.
+  turned = jax.tree.map(lambda x: x[::-1], got.centers)
+  state, step = got._replace(centers=turned), jax.jit(ends.step)
+
+  def moves(streaks, ended=False, assignment=got.assignment):
+    start = state._replace(
+      streaks=jnp.array(streaks, jnp.int32), ended=ended, assignment=assignment
+    )
+    after, _ = step(start, data, helpers.everyone(data), jax.random.key(1))
+    changed = np.asarray(after.assignment) != np.asarray(got.assignment)
+    return bool(after.ended), changed.tolist(), after.streaks.tolist()
+
+  assert moves([3] * 16) == (True, [False] * 16, [4] * 16)
+  assert moves([3] * 15 + [2]) == (False, [True] * 16, [1] * 16)
+  # One that never took part chooses by loss after the end, too.
+  new = got.assignment.at[0].set(4)
+  assert moves([0] + [5] * 15, jnp.bool_(True), new) == (
+    True, [True] + [False] * 15, [1] + [6] * 15,
+  )  # fmt: skip

@@ -8,6 +8,7 @@ from fesem_jax import algorithms
 from fesem_jax.core.types import Cohort
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
+  SIZES,
   assert_close,
   federation,
   initial,
@@ -16,15 +17,18 @@ from tests.support.methods import (
 )
 
 
-@pytest.mark.parametrize(('name', 'same_cohort', 'places'), [
-    ('two cohorts', False, [1, 4, 5]),
-    ('an empty place', False, [1, 6, 4]),  # Nor is it in the first cohort.
-    ('one cohort', True, [1, 6, 4]),
-    ('all clients', False, None),
+@pytest.mark.parametrize(('name', 'same_cohort', 'places', 'weighting'), [
+    ('two cohorts', False, [1, 4, 5], 'uniform'),
+    ('two cohorts', False, [1, 4, 5], 'by_examples'),
+    ('an empty place', False, [1, 6, 4], 'uniform'),  # Nor is it in the first cohort.
+    ('one cohort', True, [1, 6, 4], 'uniform'),
+    ('one cohort', True, [1, 6, 4], 'by_examples'),
+    ('all clients', False, None, 'uniform'),
 ])  # fmt: skip
-def test_fed_dane_matches_float64_reference(name, same_cohort, places):
+def test_fed_dane_matches_float64_reference(name, same_cohort, places, weighting):
   data, local, key = federation(), helpers.local(epochs=2), jax.random.key(7)
-  algorithm = algorithms.build('fed_dane', local, prox_mu=0.4, same_cohort=same_cohort)
+  options = {'same_cohort': same_cohort, 'weighting': weighting}
+  algorithm = algorithms.build('fed_dane', local, prox_mu=0.4, **options)
   state = initial(algorithm, data)
   model = reference.from_params(state.params, 0)
   if places is None:
@@ -37,8 +41,12 @@ def test_fed_dane_matches_float64_reference(name, same_cohort, places):
     first = draws.first_cohort(key, data, len(ids))
     assert set(first) != set(ids)
 
+  def mean(values, ids):
+    sizes = [SIZES[i] for i in ids] if weighting == 'by_examples' else None
+    return np.average(values, axis=0, weights=sizes)
+
   gradients = [reference_gradient(model, data, i) for i in range(6)]
-  g = np.mean([gradients[i] for i in first], axis=0)
+  g = mean([gradients[i] for i in first], first)
   ends = []
   for i in ids:
     batches = helpers.batches(data, local.schedule, i, key)
@@ -47,7 +55,7 @@ def test_fed_dane_matches_float64_reference(name, same_cohort, places):
     ends.append(reference.flat(end))
   after, info = jax.jit(algorithm.step)(state, data, cohort, key)
   got = reference.flat(reference.from_params(after.params, 0))
-  assert_close(got, np.mean(ends, axis=0), rtol=1e-3)
+  assert_close(got, mean(ends, ids), rtol=1e-3)
   assert int(info.trained) == len(ids)
 
 

@@ -34,7 +34,7 @@ DEFAULTS = {
   },
   'fed_cluster': {
       'max_clusters': 16, 'eps1': 0.4, 'eps1_scale': 'relative', 'eps2': 0.8,
-      'gamma': 0.13, 'min_size': 20, 'min_rounds': 5, 'check_every': 5,
+      'gamma': 0.13, 'min_size': 2, 'min_rounds': 5, 'check_every': 5,
       'linkage': 'complete', 'weighting': 'by_examples',
   },
   'hypo_cluster': {
@@ -42,7 +42,7 @@ DEFAULTS = {
       'init_restarts': 20, 'init_rounds': 2, 'init_clients': 24,
       'server_optimizer': None, 'recluster_every': 0,
   },
-  'fed_dane': {'prox_mu': 0.1, 'same_cohort': False},
+  'fed_dane': {'prox_mu': 0.1, 'same_cohort': False, 'weighting': 'uniform'},
   'fed_prox': {'prox_mu': 0.1, 'straggler_fraction': 0.0, 'weighting': 'by_examples'},
   'fesem': {
       'num_clusters': 4, 'prox_lambda': 0.01, 'prox_weighting': 'uniform',
@@ -85,7 +85,7 @@ DEFAULTS = {
   'l2gd': {'l2gd_lambda': 0.1, 'aggregation_probability': 0.2},
   'clove': {
       'num_clusters': 4, 'choose_num_clusters': False, 'first_assignment': 'random',
-      'weighting': 'by_examples',
+      'stable_rounds': 0, 'weighting': 'by_examples',
   },
   'fed_nova': {'straggler_fraction': 0.0, 'weighting': 'by_examples'},
   'fed_dyn': {'dyn_alpha': 0.01, 'client_state': 'stacked'},
@@ -149,6 +149,7 @@ RANGES = [
   ('l2gd', 'l2gd_lambda', [0.0], [-1e-9]),
   ('l2gd', 'aggregation_probability', [0.5, 0.999], [0.0, 1.0]),
   ('clove', 'num_clusters', [1], [0]),
+  ('clove', 'stable_rounds', [0], [-1]),
   ('fed_nova', 'straggler_fraction', [0.0, 1.0], [-1e-9, 1.001]),
   ('fed_dyn', 'dyn_alpha', [1e-9], [0.0, -0.1]),
   ('moon', 'moon_mu', [0.0], [-1e-9]),

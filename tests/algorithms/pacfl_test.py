@@ -206,11 +206,29 @@ def test_a_client_is_described_by_the_labels_and_examples_that_it_has():
 
 
 def test_clustered_clients_keep_their_clusters_though_others_span_their_directions():
-  # Each client spans those before it, so that all smallest angles are 0.
+  # Each client has the directions of those before it, so that all angles are 0.
   data = of_clients(along(0), along(0, 1), along(0, 1), along(0, 1, 2))
   local = helpers.local(shape=(3,), classes=2, hidden=())
-  algorithm = algorithms.build('pacfl', local, num_clusters=3, init_clients=3)
+  options = {'num_clusters': 3, 'init_clients': 3, 'proximity': 'entries'}
+  algorithm = algorithms.build('pacfl', local, **options)
   assert set(initial(algorithm, data).assignment.tolist()) == {0, 1, 2}
+
+
+def test_spans_that_must_intersect_are_refused():
+  data, local = planted(), helpers.local(shape=SHAPE, hidden=())
+
+  def start(**options):
+    return initial(algorithms.build('pacfl', local, **options), data)
+
+  # Three labels and twelve features: the spans of two vectors of each just fit.
+  with pytest.raises(
+    UserError, match=r'spans of up to 9 vectors.*intersect in 12 dimensions.*=entries'
+  ):
+    start(num_vectors=3)
+  assert adjusted_rand_score(GROUPS, start(num_vectors=2).assignment) > 0
+  for proximity in ('sum_of_angles', 'entries'):
+    found = start(num_vectors=3, proximity=proximity).assignment
+    assert adjusted_rand_score(GROUPS, found) == 1.0
 
 
 def test_of_one_cluster_is_fed_avg():

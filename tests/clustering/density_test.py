@@ -15,9 +15,13 @@ from fesem_jax.clustering.descriptors import FAR
     ([1, 1, 2, 6], 2),
     ([2, 3, 4, 7], None),
     ([1, 2, 3, 4, 5, 6], None),  # A straight line.
-    ([0, 1, 3, 4, 4], None),  # Bent the other way.
+    # Bent the other way, or nearly straight at its upper end: the largest value.
+    ([0, 1, 3, 4, 4], 4),
+    ([5, 10, 16, 18], 3),
+    ([0, 3, 5, 6, 10, 11, 11], 6),
+    ([1, 4, 5, 13, 17, 19, 19], 6),
+    ([0, 1, 5, 6, 20], 3),
     ([0, 0, 1, 3, 8, 10], 2),
-    ([0, 3, 5, 6, 10, 11, 11], 3),  # A small knee behind a valley.
     ([5, 5, 5, 5], None),
     ([0, 0, 0, 1, 4], 2),  # Of a flat top, the point of the smaller value.
     # Behind a valley, however flat, a small knee counts once the curve is below 0 ...
@@ -26,9 +30,22 @@ from fesem_jax.clustering.descriptors import FAR
   ],
 )
 def test_knees_of_small_curves(values, knee):
+  # Those of kneed 0.8.5, the library of FLUX's authors.
   assert density.knee(np.array(values, float)) == knee
   # Neither the unit nor the origin of values matters.
   assert density.knee(7 + 2 * np.array(values, float)) == knee
+
+
+def test_knees_are_those_of_the_library_of_the_authors():
+  kneed = pytest.importorskip('kneed')
+  if kneed.__version__ != '0.8.5':
+    pytest.skip('Later releases find other knees behind valleys.')
+  rng = np.random.default_rng(0)
+  for _ in range(500):
+    drawn = rng.random(rng.integers(2, 60)) ** rng.integers(1, 4)
+    values = np.sort(drawn)
+    found = kneed.KneeLocator(range(len(values)), values, curve='convex')
+    assert density.knee(values) == found.elbow, values.tolist()
 
 
 def test_values_that_differ_by_rounding_have_no_knee():

@@ -69,6 +69,18 @@ def parse():
       ['--algorithm=fed_drift', '--check_every=4', '--rounds=3'],
       'with --check_every=4 and --rounds=3, fed_drift neither detects drift nor merges',
     ),
+    (
+      ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=5'],
+      'with --min_rounds=4, --check_every=5, --rounds=5, no round trains parts of a',
+    ),
+    (
+      ['--algorithm=fed_cluster', '--min_rounds=5', '--check_every=5', '--rounds=10'],
+      'with --min_rounds=5, --check_every=5, --rounds=10, no round trains parts of a',
+    ),
+    (
+      ['--recluster_every=6', '--rounds=5'],
+      '--recluster_every=6 has no effect: the run ends after --rounds=5.',
+    ),
     (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
     (
       ['--algorithm=non_fed', '--shared_start=on'],
@@ -107,6 +119,8 @@ def test_what_a_run_does_not_use_is_noted(given, note, parse):
     ['--max_age=1', '--clients_per_round=6'],
     ['--max_age=1', '--dropout_rate=0.5'],
     ['--init_clients=12'],
+    ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=6'],
+    ['--loss_check_every=5', '--rounds=5'],
     ['--shared_start=on'],
     ['--algorithm=fed_avg', '--unseen_fraction=0.25'],
   ],

@@ -162,6 +162,14 @@ def test_words_name_first_what_goes_down_and_then_what_comes_up():
 def test_clove_sends_all_models_from_the_second_round_on():
   expected = [K * P + 4] * S, [P + 4 * K] * S, [K] * S
   assert sent('clove', number=2) == expected
+  # Until clustering ends; then only clients that never took part choose a model.
+  for streaks, ended, wanted in (
+    ([3, 2, 5, 9, 4], False, expected),
+    ([3, 3, 5, 9, 0], True, ([P] * 4 + [K * P], [P] * S, [0] * 4 + [K])),
+    ([3, 3, 5, 9, 4], False, ([P] * S, [P] * S, [0] * S)),
+  ):
+    known = ended, np.array(streaks)
+    assert sent('clove', known, number=5, stable_rounds=3) == wanted
 
 
 def test_cfl_gp_sends_gradients_in_the_rounds_that_cluster():

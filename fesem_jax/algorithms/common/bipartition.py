@@ -17,9 +17,9 @@ class SplitRule:
   """When a cluster is parted in two, and how.
 
   eps1 is relative to the largest update by default, so that one value serves models of
-  any size; Sattler et al. give absolute values for theirs. gamma and min_size are those
-  of Long et al.'s experiments, who also use average linkage and train 30 rounds before
-  each bipartition, without eps1 and eps2.
+  any size; Sattler et al. give absolute values for theirs. min_size is that of their
+  code, which has no gamma. Long et al. use this gamma, average linkage and a min_size
+  of 20, and train 30 rounds before each bipartition, without eps1 and eps2.
 
   Attributes:
     max_clusters: no split makes more clusters than this.
@@ -40,7 +40,7 @@ class SplitRule:
   eps1_scale: str = 'relative'
   eps2: float = 0.8
   gamma: float = 0.13
-  min_size: int = 20
+  min_size: int = 2
   linkage: str = 'complete'
 
   def __post_init__(self):
