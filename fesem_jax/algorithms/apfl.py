@@ -105,7 +105,7 @@ def apfl(
     w, all_own = state.params, (state.client_params, state.client_alphas)
     trained = for_each_client(
       one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
-      state=tree.rows_of(all_own, cohort), shares_start=False,
+      state=tree.rows_of(all_own, cohort),
     )  # fmt: skip
     own = tree.with_rows(all_own, cohort, trained.folded)
     info = trained._replace(steps=2 * trained.steps).info()  # Both models train.

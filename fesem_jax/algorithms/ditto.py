@@ -75,7 +75,6 @@ def ditto(
     starts = deployed(state, data).of(cohort)
     return for_each_client(
       one, local, starts, data, cohort, key, reduction, broadcast=state.params,
-      shares_start=False,
     )  # fmt: skip
 
   def one(client):

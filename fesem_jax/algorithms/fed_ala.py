@@ -120,7 +120,7 @@ def fed_ala(
     own = state.heads, state.head_weights
     trained = for_each_client(
       one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
-      state=tree.rows_of(own, cohort), given=epochs, shares_start=False,
+      state=tree.rows_of(own, cohort), given=epochs,
     )  # fmt: skip
     heads, weights = tree.with_rows(own, cohort, trained.folded)
     state = own_models.kept(state, cohort, trained.took_part(), learned=epochs > 0)

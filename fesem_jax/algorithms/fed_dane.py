@@ -79,6 +79,7 @@ def fed_dane(
     # Without any gradient of the first cohort there is nothing to correct by.
     known = sums.weight[0] > 0
     g = mean_of(sums, tree.zeros_like(state.params))
+
     def one(client):
       (g, known), own = client.broadcast, client.given
 
@@ -92,7 +93,7 @@ def fed_dane(
 
     return for_each_client(
       one, local, ClientModels(state.params), data, cohort, key, reduction,
-      given=own, broadcast=(g, known), shares_start=False,
+      given=own, broadcast=(g, known),
     )  # fmt: skip
 
   def step(state, data, cohort, key):

@@ -80,7 +80,7 @@ def fed_dyn(
     own = tree.rows_of(state.client_gradients, cohort)
     return for_each_client(
       one, local, ClientModels(state.params), data, cohort, key, reduction,
-      state=own, shares_start=False,
+      state=own,
     )  # fmt: skip
 
   def step(state, data, cohort, key):

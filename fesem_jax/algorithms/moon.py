@@ -99,7 +99,7 @@ def moon(
     x, last = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
       one, local, ClientModels(x), data, cohort, key, mean_of_models(weighting, x),
-      state=last, shares_start=False,
+      state=last,
     )  # fmt: skip
     own = tree.with_rows(state.client_params, cohort, trained.folded)
     return MoonState(sums.mean_of(trained.sums, x), own), trained.info()

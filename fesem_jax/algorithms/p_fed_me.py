@@ -108,7 +108,7 @@ def p_fed_me(
     x, own = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
       one, local, ClientModels(x), data, cohort, key, mean_of_models(weighting, x),
-      state=own, shares_start=False,
+      state=own,
     )  # fmt: skip
     mean, beta = sums.mean_of(trained.sums, x), variable(server_learning_rate)
     params = jax.tree.map(lambda x, w: x + beta * (w - x), x, mean)

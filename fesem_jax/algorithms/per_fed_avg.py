@@ -114,7 +114,6 @@ def per_fed_avg(
   def train(local, state, data, cohort, key, reduction):
     return for_each_client(
       one, local, ClientModels(state.params), data, cohort, key, reduction,
-      shares_start=False,
     )  # fmt: skip
 
   def step(state, data, cohort, key):

@@ -93,7 +93,7 @@ def scaffold(
     own = tree.rows_of(state.client_controls, cohort)
     return for_each_client(
       one, local, ClientModels(state.params), data, cohort, key, reduction,
-      state=own, broadcast=state.control, shares_start=False,
+      state=own, broadcast=state.control,
     )  # fmt: skip
 
   def train(local, state, data, cohort, key, reduction):

@@ -107,9 +107,7 @@ def stocfl(
       model = local_sgd(client, toward(w, variable(stocfl_lambda / 2)))
       return model, client.send(model, client.received), None
 
-    return for_each_client(
-      one, local, starts, data, cohort, key, reduction, shares_start=False
-    )
+    return for_each_client(one, local, starts, data, cohort, key, reduction)
 
   def step(state, data, cohort, key):
     before = state.clusters.assignment

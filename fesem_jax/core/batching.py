@@ -57,12 +57,6 @@ def batches_per_epoch(sizes: jax.Array, width: int) -> jax.Array:
   return (sizes + width - 1) // width
 
 
-def batches_of(schedule: Schedule, data: FederatedData, ids: jax.Array) -> jax.Array:
-  """[S] int32: batches per epoch of clients `ids`."""
-  width = batch_width(schedule, data.max_examples)
-  return batches_per_epoch(data.sizes(jnp.asarray(ids)), width)
-
-
 def most_steps(schedule: Schedule, max_examples: int) -> int:
   """The maximum number of local steps of a client."""
   batches = -(-max_examples // batch_width(schedule, max_examples))
@@ -205,9 +199,9 @@ def batches_of_client(
     return shuffle(jax.random.fold_in(key, epoch), size, most)
 
   per_epoch = jnp.maximum(batches_per_epoch(size, width), 1)
-  epochs = schedule.steps or schedule.epochs
-  if not any_epochs and epochs * most <= MOST_ORDERS:
-    orders = jax.vmap(of_epoch)(jnp.arange(epochs))
+  counted = not (any_epochs or schedule.steps)
+  if counted and schedule.epochs * most <= MOST_ORDERS:
+    orders = jax.vmap(of_epoch)(jnp.arange(schedule.epochs))
 
     def known(step, order):
       epoch, place = jnp.divmod(step, per_epoch)

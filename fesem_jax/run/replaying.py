@@ -229,7 +229,7 @@ def _trainings(
     single = call._replace(cohort=round_of)
     again = jax.jit(lambda task, data, c=single: steps_of(c, task, data, width))
     taken, trainings = jax.device_get(again(task, alone))
-    ends = [end for end, _ in task.ends or ()] or [None] * len(trainings)
+    ends = task.ends or [None] * len(trainings)
     made += [
       training_of(int(taken), *both) for both in zip(trainings, ends, strict=True)
     ]

@@ -32,7 +32,7 @@ _KEEP = Reduction()
 
 
 class Call(NamedTuple):
-  """Arguments of a call of `for_each_client`; see there."""
+  """A function of one client and all that it is mapped over; see `for_each_client`."""
 
   one: OneClient
   local: LocalTraining
@@ -42,9 +42,9 @@ class Call(NamedTuple):
   state: Any
   given: Any
   broadcast: Any
-  epochs: jax.Array | None
-  any_epochs: bool  # see `Client`
-  shares_start: bool
+  side: shared_kernels.SideBySide  # clients of a chunk
+  epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
+  any_epochs: bool = False  # see `Client`
 
 
 _CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
@@ -79,9 +79,6 @@ def for_each_client(
   state: Any = None,
   given: Any = None,
   broadcast: Any = None,
-  epochs: jax.Array | None = None,
-  most_epochs: int = 0,
-  shares_start: bool = True,
 ) -> Trained:
   """Maps a function of one client over a cohort, and reduces what clients send.
 
@@ -89,38 +86,43 @@ def for_each_client(
   its state and does not count.
 
   Args:
-    one: what a client does; see `OneClient`. It must not close over arrays of a mesh:
-      pass those by `broadcast`.
+    one: (`Client`) -> the `LocalModel` to report, the model that the client sends, from
+      `Client.send`, or None, and what it keeps. Where a client trains several models,
+      `LocalModel.after` reports whether one of them failed. `one` must not close over
+      arrays of a mesh: pass those by `broadcast`.
     local: how clients train.
     starts: the models that the server sends, and the S clients' own.
     data: training split.
     cohort: S clients; S is a multiple of the device count.
     key: key of this round; each client folds its id into it.
     reduction: of what clients send; all is kept by default.
-    state: [S, ...] `Client.state`; what `one` keeps takes its place in memory.
+    state: [S, ...] `Client.state`, like what `one` keeps, which takes its place in
+      memory.
     given: [S, ...] `Client.given`.
     broadcast: `Client.broadcast`, whole on every device.
-    epochs: [S] int32 local epochs in place of the schedule's, for stragglers; they need
-      a schedule of epochs, not of steps.
-    most_epochs: upper bound of `epochs`, to which greater ones are cut. 0 takes the
-      greatest of `epochs`; where a compiled round computes these, it does not know it,
-      and clients use no shared start and cannot be replayed.
-    shares_start: whether clients side by side are to have one center or two, so that
-      `local_sgd` can use a shared start; without effect on results but for rounding.
 
   Returns:
-    `Trained`, split over the mesh.
+    `Trained`, split over the mesh; `folded` is what clients keep, unless
+    `Reduction.fold` returns something else.
 
   Raises:
-    UserError: if `starts` are those of other clients than the cohort's, or `epochs`
-      come with a schedule of steps.
+    UserError: if `starts` are those of other clients than the cohort's or mixtures, if
+      `one` returns something else, or where bad clients lie and `one` sends a model
+      without `Client.send`.
     AssertionError: if another argument does not have one row for each of the S clients.
   """
-  local, epochs, any_epochs = _within_bound(local, epochs, most_epochs)
+  side = shared_kernels.SideBySide(local, (), local.clients_per_chunk)
+  call = Call(one, local, starts, cohort, key, state, given, broadcast, side)
+  return run(call, data, reduction)
+
+
+def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
+  """Does what a call of `for_each_client` asks for."""
   noted = _CALLS.get()
   if noted is not None:
-    clients = state, given, broadcast, epochs, any_epochs
-    noted.append(Call(one, local, starts, cohort, key, *clients, shares_start))
+    noted.append(call)
+  one, local, starts, cohort, key, *_ = call
+  side, epochs, any_epochs = call.side, call.epochs, call.any_epochs
   count = cohort.ids.shape[0]
   for x in jax.tree.leaves(starts[1:]):
     if x.shape[:1] != (count,):
@@ -128,30 +130,30 @@ def for_each_client(
         f'`starts` has an array of shape {x.shape}, but the cohort has {count} '
         'clients; if it holds the models of all clients, pass `starts.of(cohort)`.'
       )
-  chex.assert_tree_shape_prefix((given, epochs), (count,))
+  if starts.mixture is not None:
+    raise UserError('`starts` must not be mixtures, which no client can train as one.')
+  parts = call.given, call.state, reduction.into, epochs
+  chex.assert_tree_shape_prefix(parts, (count,))
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
-  if not shares_start or any_epochs:
-    local = local._replace(shared_start='off')
-  side = shared_kernels.choose(local, starts, data, count)
-  lies = data.corruption is not None and data.corruption.of_models
-  unformed = bool(side.kernels and reduction.mean_by) and not lies
+  one_model = starts.num_models() == 1
+  unformed = bool(side.kernels and reduction.mean_by) and one_model
 
   # The clients' own models are read, then replaced.
   in_place = reduction.keep and starts.shared is None
   into, rows = reduction.into, starts._replace(shared=None)
   if in_place:
     into, rows = starts.own, rows._replace(own=None)
-  replaced = Trained._make([None] * len(Trained._fields))._replace(folded=state)
+  replaced = Trained._make([None] * len(Trained._fields))._replace(folded=call.state)
 
   def body(chunk: client_map.Chunk, shared: Any, sums: Any) -> Any:
     (models, broadcast, data, key, rate), _ = shared
     (steps, arrived), given, starts = chunk.own
     if in_place:
       starts = starts._replace(own=chunk.into[0])
-    state = None if chunk.into is None else chunk.into[1].folded
+    state = chunk.into[1].folded
     sizes = data.sizes(chunk.ids)
 
     def of_client(id, size, steps, key, starts, state, given):
@@ -159,7 +161,7 @@ def for_each_client(
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
         state, given, broadcast, side.kernels, any_epochs,
       )  # fmt: skip
-      model, sent, kept = one(client)
+      model, sent, kept = _checked(one(client), client, reduction.keep)
       return sent, kept, (model.loss, model.finite, model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.
@@ -197,24 +199,56 @@ def for_each_client(
     client_map.Clients(
       cohort.ids,
       steps,
-      ((steps, arrived), given, rows),
+      ((steps, arrived), call.given, rows),
       into=(into, replaced),
       group=side.group(starts),
     ),
-    ((starts.shared, broadcast, data, key, local.rate(cohort)), reduction.known),
+    ((starts.shared, call.broadcast, data, key, local.rate(cohort)), reduction.known),
     # Few whole models at a time, so that they stay in the cache.
     ChunkSize(
       side.count,
       side.count if unformed else local.clients_per_chunk,
       starts.num_models(),
-    ),  # fmt: skip
+    ),
     empty=data.num_clients,
     mesh=local.mesh,
     sums=reduction.sums,
     finish=finish,
-    replaces=in_place or state is not None,
+    replaces=in_place or call.state is not None,
   )
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
+
+
+def _checked(found: Any, client: Client, keep: bool) -> tuple[LocalModel, Params, Any]:
+  """The values that a function of one client returned; `UserError` if some are not."""
+  if not (isinstance(found, tuple) and len(found) == 3):
+    raise UserError(
+      'A function of one client must return three values: the `LocalModel` to report, '
+      'the model that it sends, from `client.send`, or None, and what it keeps.'
+    )
+  model, sent, kept = found
+  if not isinstance(model, LocalModel) or isinstance(sent, LocalModel):
+    raise UserError(
+      'A function of one client must return a `LocalModel` first, from `local_sgd` or '
+      '`for_each_batch`, and then what `client.send` makes of one.'
+    )
+  if keep and sent is None:
+    raise UserError(
+      'A function of one client that sends nothing needs a `Reduction(keep=False)`.'
+    )
+  given, made = map(str, map(jax.tree.structure, (client.state, kept)))
+  if client.state is not None and given != made:
+    raise UserError(
+      'A function of one client that is given a `state` must return its new value, of '
+      f'the same structure {given}, not {made}.'
+    )
+  corruption = client.data.corruption
+  if sent is not None and not client.has_sent and corruption and corruption.of_models:
+    raise UserError(
+      'Some clients are bad and lie about the models that they send, which must come '
+      'from `client.send(model, received)`.'
+    )
+  return model, sent, kept
 
 
 def train_cohort(
@@ -246,22 +280,32 @@ def train_cohort(
     layers: names of the layers that learn; None is all of them.
     factors: [S, N_max] float32 of the examples' losses, in the order of each client's
       rows; the mean is over the number of examples, whatever their factors.
-    epochs: [S] int32 local epochs in place of the schedule's.
-    most_epochs: upper bound of `epochs`.
+    epochs: [S] int32 local epochs in place of the schedule's, for stragglers; they need
+      a schedule of epochs, not of steps.
+    most_epochs: upper bound of `epochs`, to which greater ones are cut. 0 takes the
+      greatest of `epochs`; where a compiled round computes these, it does not know it,
+      and clients use no shared start and cannot be replayed.
   """
+  shape = cohort.ids.shape
   if penalty is not None:
-    shape = cohort.ids.shape
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)
+  chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))
+  local, epochs, any_epochs = _within_bound(local, epochs, most_epochs)
+  lies = data.corruption is not None and data.corruption.of_models
+  if any_epochs or lies:  # Lies are told about whole models.
+    local = local._replace(shared_start='off')
+  side = shared_kernels.choose(local, starts, data, shape[0], layers)
 
   def one(client):
     penalty, factors = client.given
     model = local_sgd(client, penalty=penalty, layers=layers, factors=factors)
     return model, reduction.sent_by(client, model, layers), None
 
-  return for_each_client(
-    one, local, starts, data, cohort, key, reduction, given=(penalty, factors),
-    epochs=epochs, most_epochs=most_epochs,
+  call = Call(
+    one, local, starts, cohort, key, None, (penalty, factors), None, side, epochs,
+    any_epochs,
   )  # fmt: skip
+  return run(call, data, reduction)
 
 
 def _within_bound(
@@ -299,13 +343,11 @@ def train_pulled(
   `pull` are these models [S, ...] and the factors [S] float32 of the squared distances
   to them; None leaves the term out.
   """
+  if pull is None:
+    return train_cohort(local, starts, data, cohort, key, reduction)
 
   def one(client):
-    pulls = () if client.given is None else (toward(*client.given),)
-    model = local_sgd(client, *pulls)
+    model = local_sgd(client, toward(*client.given))
     return model, reduction.sent_by(client, model), None
 
-  return for_each_client(
-    one, local, starts, data, cohort, key, reduction, given=pull,
-    shares_start=pull is None,
-  )  # fmt: skip
+  return for_each_client(one, local, starts, data, cohort, key, reduction, given=pull)

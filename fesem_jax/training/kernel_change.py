@@ -32,8 +32,6 @@ class Kernel:
   rows: int  # of one step, R
   steps: int  # the most that a client takes, T
   block: int  # steps whose rows are one block, b; the same for all kernels
-  # Precision of the products that stand for its gradient; see `LocalTraining`.
-  precision: str = 'highest'
 
 
 class Block(NamedTuple):

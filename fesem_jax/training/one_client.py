@@ -57,6 +57,8 @@ class Client:
   broadcast: Any = None  # what all clients receive beside models
   kernels: tuple[Kernel, ...] = ()  # see `shared_start`
   any_epochs: bool = False  # whether it may take more steps than the schedule's
+  # Notes of a trace: the optimizer states that began, and models that were sent.
+  traced: list[str] = dataclasses.field(default_factory=list)
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
   record: 'list[Record] | None' = None
   of_steps: bool = False  # whether each step is noted too
@@ -78,7 +80,8 @@ class Client:
     return tree.merge(received, own)
 
   def with_epochs(self, most: int, epochs: jax.Array | None = None) -> 'Client':
-    """The client with other local epochs: `most`, or `epochs` [] int32 of these."""
+    """The client with other local epochs: `most`, or `epochs` [] int32 up to these."""
+    epochs = None if epochs is None else jnp.minimum(epochs, most)
     schedule = self.local.schedule._replace(epochs=most, steps=0)
     steps = batching.num_steps(schedule, self.size, self.data.max_examples, epochs)
     steps = jnp.where(self.steps > 0, steps, 0)
@@ -90,10 +93,18 @@ class Client:
   ) -> optax.OptState:
     """The first state of the local optimizer, or another, for `params`.
 
-    Random keys in it are those of this client in this round.
+    Random keys in it are those of this client in this round, and of this training.
     """
     optimizer = self.local.optimizer if optimizer is None else optimizer
-    return local_optimizers.with_keys(optimizer.init(params), self.key)
+    key, number = self.key, self.traced.count('optimizer')
+    self.traced.append('optimizer')
+    key = jax.random.fold_in(key, number) if number else key
+    return local_optimizers.with_keys(optimizer.init(params), key)
+
+  @property
+  def has_sent(self) -> bool:
+    """Whether a model was sent, as far as the function of the client is traced."""
+    return 'sent' in self.traced
 
   def descend(
     self,
@@ -124,6 +135,7 @@ class Client:
     Bad clients lie about the layers that they `received`, where that is not None, and
     that learn, `layers`; None is all.
     """
+    self.traced.append('sent')
     corruption = self.data.corruption
     if corruption is None or not corruption.of_models or received is None:
       return model.held

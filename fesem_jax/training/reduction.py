@@ -28,8 +28,8 @@ class Reduction(NamedTuple):
       if it takes three.
     keep: whether the local models are returned too.
     into: [S, ...] old models whose memory they may take.
-    sent: what clients send, about which bad ones may lie: the layers that they received
-      ('shared'), models of their own too ('own'), or 'nothing'.
+    sent: what clients of `train_cohort` send, about which bad ones may lie: the layers
+      that they received ('shared'), models of their own too ('own'), or 'nothing'.
     mean_by: the weighting, if `fold` does no more than that of `mean_of_models`: models
       from a shared start are then added up without being formed.
   """
@@ -46,10 +46,8 @@ class Reduction(NamedTuple):
     self, client: Client, model: LocalModel, layers: Sequence[str] | None = None
   ) -> Params:
     """The model that a client sends, of which `layers` learned; see `Client.send`."""
-    if self.sent == 'nothing':
-      return model.held
-    received = client.start if self.sent == 'own' else client.received
-    return client.send(model, received, layers)
+    received = {'shared': client.received, 'own': client.start, 'nothing': None}
+    return client.send(model, received[self.sent], layers)
 
 
 def mean_of_models(weighting: str, origin: Params) -> Reduction:

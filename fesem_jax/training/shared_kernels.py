@@ -151,7 +151,7 @@ def kernels(
     rows, (size_in, size_out) = x.size // x.shape[-1], kernel.shape[1:]
     size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)
     if mode == 'on' or (size >= _LARGE and of_rows <= _ROWS_PER_KERNEL * size):
-      chosen.append(Kernel(path, rows, steps, steps, local.precision))
+      chosen.append(Kernel(path, rows, steps, steps))
   if len(chosen) == len(shared):  # A client keeps something of its own to be trained.
     chosen.pop()
   blocks = -(-steps * max((k.rows for k in chosen), default=1) // _BLOCK)

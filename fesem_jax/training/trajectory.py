@@ -11,14 +11,14 @@ from fesem_jax.core import batching, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.cohort import Call, for_each_client
+from fesem_jax.training.cohort import Call, run
 from fesem_jax.training.one_client import Client, Record, map_side_by_side
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 
 
 class Task(NamedTuple):
-  """What one client does in a round; its own arrays are [1, ...]."""
+  """The work of one client in a round; its own arrays are [1, ...]."""
 
   starts: ClientModels
   state: Any  # see `Client`, as for the next two
@@ -26,9 +26,8 @@ class Task(NamedTuple):
   broadcast: Any
   epochs: jax.Array | None  # [1] int32
   key: jax.Array  # [] of the round
-  # Of each of its trainings, where it ends as the whole cohort trains, and the loss []
-  # that it then reports; None if not computed.
-  ends: list[tuple[Params, jax.Array]] | None
+  # Where each of its trainings ends as the whole cohort trains; None if not computed.
+  ends: list[Params] | None
 
 
 def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Task:
@@ -45,13 +44,11 @@ def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Tas
       record: list[Record] = []
       client = dataclasses.replace(client, given=given, state=state, record=record)
       model, *_ = call.one(client)
-      return model, None, [(training.end, training.loss) for training in record]
+      return model, None, [training.end for training in record]
 
-    trained = for_each_client(
-      ends_of, call.local, call.starts, data, call.cohort, call.key,
-      Reduction(keep=False), given=(call.given, call.state), broadcast=call.broadcast,
-      epochs=call.epochs, shares_start=call.shares_start,
-    )  # fmt: skip
+    given = call.given, call.state
+    again = call._replace(one=ends_of, given=given, state=None)
+    trained = run(again, data, Reduction(keep=False))
     ends = tree.unstack(tree.take(trained.folded, row), 0)
   own = call.state, call.given, call.epochs
   state, given, epochs = tree.rows_of(own, cohort)

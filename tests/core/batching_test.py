@@ -124,9 +124,6 @@ def test_the_most_steps_are_those_of_the_largest_client():
   assert batching.most_steps(Schedule(3, 2), 9) == 6
   assert batching.most_steps(Schedule(3, 2, 5), 9) == 5
   assert batching.most_steps(Schedule(0, 2), 9) == 2
-  data = FederatedData.from_arrays(np.ones((7, 2)), np.zeros(7, int), [2, 0, 5])
-  counts = batching.batches_of(Schedule(2), data, np.array([2, 0, 1, 3]))
-  assert counts.tolist() == [3, 1, 0, 0]  # 3 is no client.
 
 
 def test_a_client_without_examples_draws_an_order_of_nothing():

@@ -129,7 +129,7 @@ def test_penalty_and_correction_per_client_match_reference():
 
   trained = for_each_client(
     one, local, ClientModels(start_of()), data, helpers.everyone(data), key,
-    given=(jnp.asarray(prox), correction), shares_start=False,
+    given=(jnp.asarray(prox), correction),
   )  # fmt: skip
   start = reference.from_params(start_of(), 0)
   for i in range(3):

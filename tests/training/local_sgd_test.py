@@ -10,7 +10,7 @@ import pytest
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.federated_data import Corruption, FederatedData
 from fesem_jax.core.types import Model
 from fesem_jax.training.cohort import for_each_client, train_pulled
 from fesem_jax.training.local_sgd import local_sgd
@@ -266,3 +266,92 @@ def test_an_optimizer_that_mends_one_layer_leaves_the_other_large_one_sound(valu
   bad = 0.0 if np.isnan(value) else -0.5
   np.testing.assert_array_equal(trained.params['bad'], np.full((4, *shape), bad))
   assert trained.finite.all()
+
+
+def returning(*found, **options):
+  """A round of clients whose function returns something of its two models."""
+  data, local = helpers.federation(SIZES), helpers.local()
+  data = dataclasses.replace(data, corruption=options.pop('corruption', None))
+
+  def one(client):
+    model = local_sgd(client)
+    sent = client.send(model, client.received)
+    names = {'model': model, 'sent': sent, 'params': model.params}
+    values = tuple(names.get(x, x) for x in found)
+    return values if len(values) > 1 else values[0]
+
+  start = ClientModels(models(local, 1))
+  return for_each_client(
+    one, local, start, data, helpers.everyone(data), KEY, **options
+  )
+
+
+@pytest.mark.parametrize(
+  ('found', 'options', 'message'),
+  [
+    (['model'], {}, 'must return three values'),
+    (['sent', 'sent', None], {}, 'must return a `LocalModel` first'),
+    (['model', 'model', None], {}, 'then what `client.send` makes of one'),
+    (['model', None, None], {}, 'needs a `Reduction'),
+    (['model', 'sent', None], {'state': jnp.zeros(4)}, 'must return its new value'),
+  ],
+)
+def test_a_function_of_one_client_that_returns_something_else_is_told(
+  found, options, message
+):
+  with pytest.raises(UserError, match=message):
+    returning(*found, **options)
+
+
+def test_bad_clients_cannot_be_asked_for_what_they_trained():
+  bad = Corruption(np.arange(4) == 2, 'sign_flip')
+  data, local = helpers.federation(SIZES), helpers.local()
+  data = dataclasses.replace(data, corruption=bad)
+
+  def honest(client):
+    model = local_sgd(client)
+    return model, model.params, None
+
+  start, everyone = ClientModels(models(local, 1)), helpers.everyone(data)
+  with pytest.raises(UserError, match='must come from `client.send'):
+    for_each_client(honest, local, start, data, everyone, KEY)
+
+
+def test_mixtures_and_states_of_other_clients_are_refused():
+  data, local = helpers.federation(SIZES), helpers.local()
+  centers = ClientModels(models(local, 2), mixture=jnp.full((4, 2), 0.5))
+  with pytest.raises(UserError, match='must not be mixtures'):
+    train(local, data, centers)
+  with pytest.raises(AssertionError, match='assert_tree_shape_prefix'):
+    returning('model', 'sent', None, state=jnp.zeros(7))
+
+
+def test_two_trainings_of_a_client_draw_different_noise():
+  data = helpers.federation(SIZES)
+  noisy = optax.chain(optax.add_noise(1.0, 0.0, 0), optax.sgd(0.1))
+  local = helpers.local(optimizer=noisy)
+
+  def one(client):
+    first, second = local_sgd(client), local_sgd(client)
+    return second.after(first), first.params, second.params
+
+  start = ClientModels(models(local, 1))
+  trained = for_each_client(one, local, start, data, helpers.everyone(data), KEY)
+  apart = tree.row_distances(trained.params, trained.folded)
+  assert (np.asarray(apart) > 1e-3).all()
+
+
+def test_epochs_of_a_client_are_cut_at_their_bound():
+  data, local = helpers.federation(SIZES), helpers.local(chunk=3)
+
+  def one(client):
+    model = local_sgd(client.with_epochs(2, client.given))
+    return model, model.params, None
+
+  start, epochs = ClientModels(models(local, 1)), jnp.array([5, 1, 2, 9])
+  trained = for_each_client(
+    one, local, start, data, helpers.everyone(data), KEY, given=epochs
+  )
+  want = train(local, data, start, epochs=jnp.array([2, 1, 2, 2]))
+  assert trained.steps.tolist() == want.steps.tolist()
+  assert_close(reference.vectors(trained.params), reference.vectors(want.params))
