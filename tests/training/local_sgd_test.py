@@ -313,7 +313,7 @@ def test_bad_clients_cannot_be_asked_for_what_they_trained():
     return model, model.params, None
 
   start, everyone = ClientModels(models(local, 1)), helpers.everyone(data)
-  with pytest.raises(UserError, match='must come from `client.send'):
+  with pytest.raises(UserError, match='must come from'):
     for_each_client(honest, local, start, data, everyone, KEY)
 
 
