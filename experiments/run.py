@@ -134,8 +134,7 @@ def run(
   if earlier or result.summary.get('earlier_code'):
     result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})
   # `unused.notes` covers the methods of this package.
-  own = plugins.is_own(name)
-  if own and unseen is not None and result.summary['unseen'] is None:
+  if plugins.is_own(name) and unseen and result.summary['unseen'] is None:
     say(
       f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
       'evaluated: the method has personal models or layers.'

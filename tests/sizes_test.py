@@ -13,7 +13,7 @@ FILES = [p for folder in ('fesem_jax', 'experiments', 'benchmarks')
 # Options of the public functions, and what a file of results is made of.
 MANY_PARAMETERS = {
   'simulate', 'local_training', 'kmeans', 'separation', 'from_arrays', 'map_clients',
-  'summary', 'make',
+  'summary', 'make', 'for_each_client', 'train_cohort',
 }  # fmt: skip
 
 

@@ -4,18 +4,20 @@ Bhatia et al., "CLoVE: Personalized Federated Learning through Clustering of Los
 Embeddings", ICML 2026.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common.all_centers import chosen_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.clustering import loss_vectors
 from fesem_jax.cohorts.sampling import everyone
-from fesem_jax.core import prng_streams, traffic, tree
+from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
@@ -31,10 +33,9 @@ class CloveState(NamedTuple):
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i when client i last took part; K before that
   rounds: jax.Array  # [] int32 rounds done
-  # With `stable_rounds`: how often in a row client i got r_i [M] int32, and whether
-  # clustering has ended [] bool.
-  streaks: Any = ()
-  ended: Any = ()
+  # With `stable_rounds`:
+  streaks: Any = ()  # [M] int32 how often in a row client i got r_i
+  ended: Any = ()  # [] bool whether clustering has ended
 
   @property
   def joined(self) -> jax.Array:
@@ -69,7 +70,7 @@ def clove(
   r_i in that many of their rounds in a row. Each client then receives only c_{r_i};
   one that never took part joins the model of least training loss.
 
-  A client that drops out sends no losses. One whose losses are not all finite is left
+  A client that drops out sends no losses; one with a loss that is not finite is left
   out of the k-means and starts from the model of least loss.
 
   Args:
@@ -93,19 +94,17 @@ def clove(
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
-    own_key = prng_streams.fold(key, prng_streams.DRAWS)
-    centers = random_models(local, own_key, num_clusters)
+    draws = prng_streams.fold(key, prng_streams.DRAWS)
+    centers = random_models(local, draws, num_clusters)
     nowhere = jnp.full(data.num_clients, num_clusters, jnp.int32)
     state = CloveState(centers, nowhere, jnp.int32(0))
-    if not stable_rounds:
-      return state
-    return state._replace(streaks=jnp.zeros_like(nowhere), ended=jnp.bool_(False))
+    first = {'streaks': jnp.zeros_like(nowhere), 'ended': jnp.bool_(False)}
+    return state._replace(**first) if stable_rounds else state
 
   def clustered(state, data, cohort, key):
     def by_losses():
-      return loss_vectors.clusters_by_loss(
-        local, state.centers, data, cohort, key, choose_num_clusters
-      )
+      args = local, state.centers, data, cohort, key, choose_num_clusters
+      return loss_vectors.clusters_by_loss(*args)
 
     def at_random():
       return loss_vectors.clusters_at_random(num_clusters, data, cohort, key)
@@ -114,23 +113,14 @@ def clove(
       return by_losses()
     return jax.lax.cond(state.rounds == 0, at_random, by_losses)
 
-  def as_before(state, data, cohort):
-    joined = tree.rows_of(state.joined, cohort)
-    own = jnp.where(joined, tree.rows_of(state.assignment, cohort), 0)
-    late = ~joined & (data.sizes(cohort.ids) > 0)
-    return start_by_loss(local, state.centers, own, late, data, cohort)
-
   def assigned(state, data, cohort, key):
     if not stable_rounds:
       return clustered(state, data, cohort, key), ()
     stays = tree.rows_of(state.streaks, cohort) >= stable_rounds
     ended = state.ended | (stays | (data.sizes(cohort.ids) == 0)).all()
-    own = jax.lax.cond(
-      ended,
-      lambda: as_before(state, data, cohort),
-      lambda: clustered(state, data, cohort, key),
-    )
-    return own, ended
+    before = functools.partial(_as_before, local, state, data, cohort)
+    anew = functools.partial(clustered, state, data, cohort, key)
+    return jax.lax.cond(ended, before, anew), ended
 
   def step(state, data, cohort, key):
     own, ended = assigned(state, data, cohort, key)
@@ -138,56 +128,23 @@ def clove(
     trained = train_from_own(local, starts, data, cohort, key, weighting)
     centers = mean_of(trained.sums.clients, state.centers)
     old = tree.rows_of(state.assignment, cohort)
-    new = jnp.where(trained.took_part(), own, old)
-    assignment = tree.with_rows(state.assignment, cohort, new)
+    assignment = own_models.kept(state, cohort, trained.took_part(), assignment=own)[1]
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
-    streaks = state.streaks
     if stable_rounds:
-      last = tree.rows_of(streaks, cohort)
-      now = jnp.where(own == old, last + 1, 1)
-      now = jnp.where(trained.took_part(), now, last)
-      streaks = tree.with_rows(streaks, cohort, now)
-    return CloveState(centers, assignment, state.rounds + 1, streaks, ended), info
+      now = jnp.where(own == old, tree.rows_of(state.streaks, cohort) + 1, 1)
+      state = own_models.kept(state, cohort, trained.took_part(), streaks=now)
+    return CloveState(centers, assignment, state.rounds + 1, state.streaks, ended), info
 
   def deployed(state, data):
-    return ClientModels(state.centers, as_before(state, data, everyone(data)))
+    return ClientModels(state.centers, _as_before(local, state, data, everyone(data)))
 
-  sent = _traffic(local, num_clusters, first_assignment, stable_rounds)
+  sent = chosen_centers_sent(local, num_clusters, first_assignment, stable_rounds)
   return Algorithm(local, init, step, deployed, traffic=sent)
 
 
-def _traffic(
-  local: LocalTraining, num_clusters: int, first_assignment: str, stable_rounds: int
-) -> traffic.Traffic:
-  """All models and a cluster's number down, losses and a model up.
-
-  Once clustering has ended, a model down and a model up.
-  """
-  size = traffic.bytes_of_model(local)
-  down = num_clusters * size + traffic.NUMBER
-  up = size + num_clusters * traffic.NUMBER
-
-  def of_round(known, drawn):
-    if drawn.number == 1 and first_assignment == 'random':
-      return traffic.Sent(size, size)
-    if not stable_rounds:
-      return traffic.Sent(down, up, num_clusters)
-    ended, streaks = known
-    streaks = np.asarray(streaks)[drawn.ids]
-    chooses = not ended and (streaks < stable_rounds).any()
-    late = chooses | (streaks == 0)  # A client that never took part chooses by loss.
-    sent = np.where(late, num_clusters * size, size) + chooses * traffic.NUMBER
-    return traffic.Sent(
-      sent, np.where(chooses, up, size), np.where(late, num_clusters, 0)
-    )
-
-  words = (
-    f'{num_clusters} centers, the number of its cluster',
-    f'{num_clusters} losses, the local model',
-    '',
-  )
-  known = (lambda state: (state.ended, state.streaks)) if stable_rounds else None
-  return traffic.Traffic(
-    words, of_round, known=known, model=size, num_models=num_clusters
-  )
+def _as_before(local: LocalTraining, state: Any, data: Any, cohort: Any) -> jax.Array:
+  """[S] int32 clusters as they are; by loss of clients that never took part."""
+  joined, own = tree.rows_of((state.joined, state.assignment), cohort)
+  own, late = jnp.where(joined, own, 0), ~joined & (data.sizes(cohort.ids) > 0)
+  return start_by_loss(local, state.centers, own, late, data, cohort)

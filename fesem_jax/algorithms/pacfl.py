@@ -17,6 +17,7 @@ from fesem_jax.clustering.vector_clusters import numbered_by_clients
 from fesem_jax.cohorts.sampling import all_or_sample, everyone
 from fesem_jax.core import sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
@@ -108,15 +109,8 @@ def pacfl(
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
-    most = min(num_vectors * data.num_classes, data.max_examples)
-    features = math.prod(data.example_shape)
-    intersect = num_clusters > 1 and 2 * most > features
-    if proximity == 'smallest_angle' and intersect:
-      raise UserError(
-        f'`proximity=smallest_angle` compares spans of up to {most} vectors. Any two '
-        f'of them intersect in {features} dimensions, an angle of 0 whatever the '
-        'data; choose `proximity=entries` or lower `num_vectors`.'
-      )
+    if proximity == 'smallest_angle' and num_clusters > 1:
+      _check_spans(data, num_vectors)
     vectors = subspaces.principal_vectors(local, data, everyone(data), num_vectors)
     vectors = sharding.on_all_devices(vectors, local.mesh)
     centers = tree.repeat(local.model.init(key), num_clusters)
@@ -138,3 +132,15 @@ def pacfl(
     start_up=lambda numbers: traffic.NUMBER * int(numbers.sum()),
   )
   return Algorithm(local, init, step, deployed, traffic=sent)
+
+
+def _check_spans(data: FederatedData, num_vectors: int) -> None:
+  """Raises `UserError` if the spans of any two clients must intersect."""
+  most = min(num_vectors * data.num_classes, data.max_examples)
+  features = math.prod(data.example_shape)
+  if 2 * most > features:
+    raise UserError(
+      f'`proximity=smallest_angle` compares spans of up to {most} vectors. Any two '
+      f'of them intersect in {features} dimensions, an angle of 0 whatever the '
+      'data; choose `proximity=entries` or lower `num_vectors`.'
+    )

@@ -86,8 +86,8 @@ def per_fed_avg(
 
       def adapt():
         loss, found = gradient_of(w)
-        adapted = jax.tree.map(lambda w, g: w - a * g, w, found)
-        return w, memory | {'adapted': adapted}, loss
+        u = jax.tree.map(lambda w, g: w - a * g, w, found)
+        return w, memory | {'adapted': u}, loss
 
       def outer():
         loss, found = gradient_of(memory['adapted'])
@@ -105,29 +105,25 @@ def per_fed_avg(
       # All clients are at the same batch, so one branch runs for a whole chunk.
       return jax.lax.switch(t % batches, [adapt, outer, correct][:batches])
 
-    memory = {'optimizer': client.optimizer_state(start), 'adapted': start}
-    if batches == 3:
-      memory['outer'] = tree.zeros_like(start)
+    zeros = {'outer': tree.zeros_like(start)} if batches == 3 else {}
+    memory = {'optimizer': client.optimizer_state(start), 'adapted': start} | zeros
     model = for_each_batch(client, start, memory, local_step)
     return model, client.send(model, client.received), None
 
   def train(local, state, data, cohort, key, reduction):
-    return for_each_client(
-      one, local, ClientModels(state.params), data, cohort, key, reduction,
-    )  # fmt: skip
+    starts = ClientModels(state.params)
+    return for_each_client(one, local, starts, data, cohort, key, reduction)
 
   def step(state, data, cohort, key):
-    state, trained = global_model.train_and_average(
-      local, state, data, cohort, key, Averaging(weighting), train
-    )
+    args = local, state, data, cohort, key, Averaging(weighting), train
+    state, trained = global_model.train_and_average(*args)
     # The third batch of three takes two gradients.
     more = trained.steps // 3 if batches == 3 else 0
     return state, trained._replace(steps=trained.steps + more).info()
 
   def deployed(state, data):
-    a, all_of_them = variable(adaptation_rate), everyone(data)
-    counts = jnp.ones(all_of_them.ids.shape, bool)
-    found, _ = cohort_gradients(local, state.params, data, all_of_them, counts)
+    a, counts = variable(adaptation_rate), jnp.ones(data.num_clients, bool)
+    found, _ = cohort_gradients(local, state.params, data, everyone(data), counts)
     return ClientModels(own=jax.tree.map(lambda x, g: x - a * g, state.params, found))
 
   sent = traffic.one_model(local)

@@ -4,7 +4,7 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020, option II.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.training.one_client import where
 from fesem_jax.training.plain_sgd import learning_rate, of_unit_rate
 from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import check_positive
 
 
@@ -103,18 +104,10 @@ def scaffold(
 
     return run(model_alone, local, state, data, cohort, key, reduction)
 
-  def add_up(trained, starts, total):
-    (models, gradients), x = trained.params, starts.shared
-    ones = trained.weights('uniform')
-    return trained.kept, (
-      sums.add_to_one(total[0], models, ones, x),
-      sums.add_to_one(total[1], gradients, ones, tree.zeros_like(x)),
-    )
-
   def step(state, data, cohort, key):
     x, c, _ = state
     none = sums.no_sums(x)
-    reduction = Reduction(add_up, (none, none), keep=False)
+    reduction = Reduction(_add_up, (none, none), keep=False)
     trained = run(one, local, state, data, cohort, key, reduction)
     models, gradients = trained.sums
     mean = sums.mean_of(models, x)
@@ -132,13 +125,18 @@ def scaffold(
     client_controls = tree.with_rows(state.client_controls, cohort, trained.folded)
     return ScaffoldState(x, c, client_controls), trained.info()
 
-  size = traffic.bytes_of_model(local)
-  sent = traffic.same_for_all(
-    (
-      "the global model, the server's control variate",
-      "the local model, the change of the client's control variate",
-    ),
-    2 * size,
-    2 * size,
-  )
+  both = 2 * traffic.bytes_of_model(local)
+  down = "the global model, the server's control variate"
+  up = "the local model, the change of the client's control variate"
+  sent = traffic.same_for_all((down, up), both, both)
   return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)
+
+
+def _add_up(trained: Trained, starts: ClientModels, total: Any) -> tuple[Any, Any]:
+  """Adds the models of a chunk, and their mean gradients, to the sums of each."""
+  (models, gradients), x = trained.params, starts.shared
+  ones = trained.weights('uniform')
+  return trained.kept, (
+    sums.add_to_one(total[0], models, ones, x),
+    sums.add_to_one(total[1], gradients, ones, tree.zeros_like(x)),
+  )

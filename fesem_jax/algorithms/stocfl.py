@@ -3,6 +3,7 @@
 Zeng et al., "Stochastic Clustered Federated Learning", 2023.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.local_sgd import local_sgd, toward
+from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_between, check_choice
 
@@ -99,21 +101,15 @@ def stocfl(
 
   def train(local, state, data, cohort, key, reduction):
     starts = ClientModels(state.centers, state.clusters.assignment).of(cohort)
-    if not stocfl_lambda:
-      return train_cohort(local, starts, data, cohort, key, reduction)
-
-    def one(client):
-      w = tree.unstack(client.models.shared, -1)
-      model = local_sgd(client, toward(w, variable(stocfl_lambda / 2)))
-      return model, client.send(model, client.received), None
-
-    return for_each_client(one, local, starts, data, cohort, key, reduction)
+    args = local, starts, data, cohort, key, reduction
+    pulled = functools.partial(_pulled, stocfl_lambda)
+    return for_each_client(pulled, *args) if stocfl_lambda else train_cohort(*args)
 
   def step(state, data, cohort, key):
     before = state.clusters.assignment
     joined = tree.rows_of(state.clusters.joined, cohort)
-    new = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
-    new &= ~joined & (data.sizes(cohort.ids) > 0)
+    gone = coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+    new = ~gone & ~joined & (data.sizes(cohort.ids) > 0)
     args = state, data, cohort, new, key
     state = jax.lax.cond(new.any(), lambda: merged(*args), lambda: state)
     shared, also = global_model.train_and_average(
@@ -147,3 +143,10 @@ def stocfl(
   sent = traffic.with_first_change(local, anchor_epochs, lambda s: s.clusters.joined)
   functions = init, step, deployed, between, train
   return Algorithm(local, *functions, traffic=sent, of_unseen=of_unseen)
+
+
+def _pulled(stocfl_lambda: float, client: Client) -> tuple[LocalModel, Params, None]:
+  """Trains a client from its center, pulled to the global model."""
+  w = tree.unstack(client.models.shared, -1)
+  model = local_sgd(client, toward(w, variable(stocfl_lambda / 2)))
+  return model, client.send(model, client.received), None

@@ -123,17 +123,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     noted.append(call)
   one, local, starts, cohort, key, *_ = call
   side, epochs, any_epochs = call.side, call.epochs, call.any_epochs
-  count = cohort.ids.shape[0]
-  for x in jax.tree.leaves(starts[1:]):
-    if x.shape[:1] != (count,):
-      raise UserError(
-        f'`starts` has an array of shape {x.shape}, but the cohort has {count} '
-        'clients; if it holds the models of all clients, pass `starts.of(cohort)`.'
-      )
-  if starts.mixture is not None:
-    raise UserError('`starts` must not be mixtures, which no client can train as one.')
-  parts = call.given, call.state, reduction.into, epochs
-  chex.assert_tree_shape_prefix(parts, (count,))
+  _check(call, reduction)
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
@@ -217,6 +207,21 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     replaces=in_place or call.state is not None,
   )
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
+
+
+def _check(call: Call, reduction: Reduction) -> None:
+  """Raises an error unless all that clients have is of the cohort's clients."""
+  count = call.cohort.ids.shape[0]
+  for x in jax.tree.leaves(call.starts[1:]):
+    if x.shape[:1] != (count,):
+      raise UserError(
+        f'`starts` has an array of shape {x.shape}, but the cohort has {count} '
+        'clients; if it holds the models of all clients, pass `starts.of(cohort)`.'
+      )
+  if call.starts.mixture is not None:
+    raise UserError('`starts` must not be mixtures, which no client can train as one.')
+  parts = call.given, call.state, reduction.into, call.epochs
+  chex.assert_tree_shape_prefix(parts, (count,))
 
 
 def _checked(found: Any, client: Client, keep: bool) -> tuple[LocalModel, Params, Any]:

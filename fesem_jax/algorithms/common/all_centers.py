@@ -47,3 +47,39 @@ def all_centers_sent(
     num_models=num_clusters,
     whole_batches=variant == 'gradient',
   )
+
+
+def chosen_centers_sent(
+  local: LocalTraining, num_clusters: int, first_assignment: str, stable_rounds: int
+) -> traffic.Traffic:
+  """Traffic of CLoVE: all models and a cluster's number down, losses and a model up.
+
+  Once clustering has ended, a model down and a model up.
+  """
+  size = traffic.bytes_of_model(local)
+  down = num_clusters * size + traffic.NUMBER
+  up = size + num_clusters * traffic.NUMBER
+
+  def of_round(known, drawn):
+    if drawn.number == 1 and first_assignment == 'random':
+      return traffic.Sent(size, size)
+    if not stable_rounds:
+      return traffic.Sent(down, up, num_clusters)
+    ended, streaks = known
+    streaks = np.asarray(streaks)[drawn.ids]
+    chooses = not ended and (streaks < stable_rounds).any()
+    late = chooses | (streaks == 0)  # A client that never took part chooses by loss.
+    sent = np.where(late, num_clusters * size, size) + chooses * traffic.NUMBER
+    return traffic.Sent(
+      sent, np.where(chooses, up, size), np.where(late, num_clusters, 0)
+    )
+
+  words = (
+    f'{num_clusters} centers, the number of its cluster',
+    f'{num_clusters} losses, the local model',
+    '',
+  )
+  known = (lambda state: (state.ended, state.streaks)) if stable_rounds else None
+  return traffic.Traffic(
+    words, of_round, known=known, model=size, num_models=num_clusters
+  )
