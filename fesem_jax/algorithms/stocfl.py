@@ -80,7 +80,7 @@ def stocfl(
 
   Raises:
     UserError: on an option outside its range, more than K clusters, or bad clients
-      that lie about models (`corruption.check_models_only`).
+      that lie about models.
   """
   check_max_clusters(0, max_clusters)
   check_at_least(0, stocfl_lambda=stocfl_lambda, anchor_epochs=anchor_epochs)
@@ -107,16 +107,15 @@ def stocfl(
 
   def step(state, data, cohort, key):
     before = state.clusters.assignment
-    joined = tree.rows_of(state.clusters.joined, cohort)
-    gone = coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
-    new = ~gone & ~joined & (data.sizes(cohort.ids) > 0)
-    args = state, data, cohort, new, key
-    state = jax.lax.cond(new.any(), lambda: merged(*args), lambda: state)
+    away = coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+    away |= tree.rows_of(state.clusters.joined, cohort) | (data.sizes(cohort.ids) == 0)
+    args = state, data, cohort, ~away, key
+    state = jax.lax.cond((~away).any(), lambda: merged(*args), lambda: state)
     shared, also = global_model.train_and_average(
       local, GlobalState(state.params), data, cohort, key, Averaging(weighting)
     )
-    reduction = sums_of_own(state.centers, weighting)
-    trained = train(local, state, data, cohort, key, reduction)
+    own = sums_of_own(state.centers, weighting)
+    trained = train(local, state, data, cohort, key, own)
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     count, both = state.clusters.most + 1, trained.together_with(also)
@@ -141,12 +140,11 @@ def stocfl(
     return ClientModels(state.centers, similar(state, data))
 
   sent = traffic.with_first_change(local, anchor_epochs, lambda s: s.clusters.joined)
-  functions = init, step, deployed, between, train
-  return Algorithm(local, *functions, traffic=sent, of_unseen=of_unseen)
+  return Algorithm(local, init, step, deployed, between, train, None, sent, of_unseen)
 
 
 def _pulled(stocfl_lambda: float, client: Client) -> tuple[LocalModel, Params, None]:
-  """Trains a client from its center, pulled to the global model."""
-  w = tree.unstack(client.models.shared, -1)
-  model = local_sgd(client, toward(w, variable(stocfl_lambda / 2)))
+  """Trains a client from its center, pulled to the global model w."""
+  pull = toward(tree.unstack(client.models.shared, -1), variable(stocfl_lambda / 2))
+  model = local_sgd(client, pull)
   return model, client.send(model, client.received), None
