@@ -285,6 +285,12 @@ class FederatedData:
         uint8 features need a `scale`.
     """
     check_choice('task', task, tuple(tasks.TASKS))
+    for name, rows in (('x', x), ('y', y)):
+      if np.ma.is_masked(rows):
+        raise UserError(
+          f'`{name}` is a masked array, whose mask would be lost; remove the masked '
+          'rows or fill them.'
+        )
     try:
       x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
     except ValueError as e:

@@ -7,13 +7,14 @@ import numpy as np
 
 from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData, check_targets, scale_of
-from fesem_jax.data import class_labels
+from fesem_jax.data import class_labels, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.atomic_files import write_arrays_atomically
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import read_npz, reading
 
 NAMES = (
@@ -33,7 +34,9 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
   see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
-  number or a name that figures show.
+  number or a name that figures show. Numbered clients and clusters are in the order of
+  their numbers, others in alphabetical order. If `y` holds names, `class_names` are all
+  of them, in the order of the classes.
 
   The argument `task` says what `y` is for; '' takes what the file says, or else
   classification. Raises `UserError` if the file is absent, damaged, holds pickled
@@ -62,12 +65,17 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
 
   Raises `UserError`, naming `path` as where they are from, if they do not fit.
   """
+  if not isinstance(arrays, Mapping):
+    raise UserError(
+      f'`arrays` is a {type(arrays).__name__}; give a dict of arrays by name, e.g. '
+      '{"x": x, "y": y}.'
+    )
   if unknown := [str(name) for name in arrays if name not in NAMES]:
     raise UserError(
       f'{path} has an array {printable(unknown[0])}, which is unknown; arrays are '
       f'{", ".join(NAMES)}.'
     )
-  arrays = {name: np.asarray(array) for name, array in arrays.items()}
+  arrays = {name: _array(path, name, array) for name, array in arrays.items()}
   for name in ('x', 'y'):
     if name not in arrays:
       raise UserError(
@@ -84,8 +92,11 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   given = _num_classes(path, arrays['num_classes']) if 'num_classes' in arrays else None
   chosen = TASKS[_task(path, arrays, task)]
   y, class_names = arrays['y'], None
+  if 'class_names' in arrays:
+    class_names = _class_names(path, arrays['class_names'])
   if chosen is CLASSIFICATION:
-    y, given, class_names = class_labels.as_numbers(y, f'{path}: y', given)
+    y, given, own = class_labels.as_numbers(y, f'{path}: y', given, class_names)
+    class_names = class_names or own
   y = chosen.targets(y, f'{path}: y', given)
   if len(y) != len(x):
     raise UserError(f'{path}: y has {len(y)} rows; x has {len(x)}.')
@@ -94,14 +105,6 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     if name in arrays and arrays[name].shape != (len(x),):
       raise UserError(
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
-      )
-  for name in ('client', 'cluster'):
-    if name in arrays and (missing := np.flatnonzero(_is_missing(arrays[name]))).size:
-      raise UserError(
-        f'{path}: {name} of row {missing[0]} is '
-        f'{str(arrays[name][missing[0]]).strip() or "empty"}; give '
-        f'every row a {name}'
-        + ('.' if name == 'client' else ', or leave out the array.')
       )
   if len(x) == 0:
     raise UserError(f'{path} holds no examples.')
@@ -114,39 +117,34 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
     if len(bad):
       raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
-  names = client = clusters = first = None
+  names = client = clusters = cluster_names = None
   if 'client' in arrays:
-    names, first, client = np.unique(
-      arrays['client'].astype(str), return_index=True, return_inverse=True
+    where = f'{path}: client'
+    names, first, client = columns.numbered(
+      arrays['client'], where, 'give every row a client'
     )
-  if 'cluster' in arrays:
-    cluster = arrays['cluster']
-    if cluster.dtype.kind == 'S':
-      cluster = cluster.astype(str)
-    if cluster.dtype.kind != 'U':  # Names stay; numbers go from 0 in their order.
-      cluster = np.unique(cluster, return_inverse=True)[1]
-    assert first is not None
-    assert client is not None
-    assert names is not None
-    clusters = cluster[first]
-    bad = np.flatnonzero(clusters[client] != cluster)
-    if len(bad):
-      raise UserError(
-        f'{path}: client {names[client[bad[0]]]} has examples of several clusters.'
-      )
-  scale = float(arrays['scale'] if 'scale' in arrays else scale_of(x, f'{path}: x'))
+    names = names.astype(str)
+    if 'cluster' in arrays:
+      clusters, cluster_names = _clusters(path, arrays['cluster'], names, first, client)
+  scale = _scale(path, arrays['scale']) if 'scale' in arrays else None
+  scale = scale_of(x, f'{path}: x') if scale is None else scale
   single = np.finfo(np.float32)
   if not float(single.tiny) <= scale <= float(single.max):
     raise UserError(f'{path}: scale {scale} must be positive, and a 32-bit float.')
   classes = given or chosen.count_outputs(y)
-  if 'class_names' in arrays:
-    class_names = _class_names(path, arrays['class_names'], classes)
+  if class_names is not None and len(class_names) != classes:
+    raise UserError(
+      f'{path}: class_names must be {classes} strings, one for each class.'
+    )
   whole = Pool(
     x, y, classes, scale, client=client, names=names, clusters=clusters,
     task=chosen.name,
-    class_names=class_names,
+    class_names=class_names, cluster_names=cluster_names,
     # What models see are the numbers as they are, on purpose.
-    are_tokens=x.ndim == 2 and arrays.get('scale') == 1 and bool((x % 1 == 0).all()),
+    are_tokens=(
+      x.ndim == 2 and arrays['x'].dtype.kind in 'iu' and arrays.get('scale') == 1
+      and bool((x > 1).any())  # Zeros and ones are one-hot columns.
+    ),
   )  # fmt: skip
   return whole if 'split' not in arrays else _split(path, whole, arrays['split'])
 
@@ -156,34 +154,86 @@ def _split(path: object, whole: Pool, split: np.ndarray) -> Pool:
   if not np.isin(split, (0, 1)).all():
     raise UserError(f'{path}: split must hold 0 (training) and 1 (test).')
   train, test = split == 0, split == 1
+  if test.sum() > train.sum():
+    warn_once(
+      f'{path}: split has {test.sum()} test examples (1) and only {train.sum()} '
+      'training examples (0); check that they are not swapped.'
+    )
   x, y, client, names = whole.x, whole.y, whole.client, whole.names
   parts = whole._replace(x=x[train], y=y[train], test_x=x[test], test_y=y[test])
   if client is None or names is None:
     if not train.any() or not test.any():
       raise UserError(f'{path}: split must hold both 0 (training) and 1 (test).')
     return parts
+  if not test.any():
+    raise UserError(
+      f'{path}: split has no test examples (1); leave out split, and each client is '
+      'split 80/20.'
+    )
   lacking = np.setdiff1d(np.arange(len(names)), client[train])
   if len(lacking):
     raise UserError(f'{path}: client {names[lacking[0]]} has no training examples.')
   return parts._replace(client=client[train], test_client=client[test])
 
 
-def _class_names(path: object, value: np.ndarray, count: int) -> tuple[str, ...]:
-  if value.shape != (count,) or value.dtype.kind not in 'SU':
-    raise UserError(f'{path}: class_names must be {count} strings, one for each class.')
-  return tuple(value.astype(str).tolist())
+def _class_names(path: object, value: np.ndarray) -> tuple[str, ...]:
+  if value.ndim != 1:
+    raise UserError(f'{path}: class_names must be strings, one for each class.')
+  value = columns.decoded(value, f'{path}: class_names')
+  names = value.tolist()
+  if not all(isinstance(name, str) for name in names):
+    raise UserError(f'{path}: class_names must be strings, one for each class.')
+  if len(set(names)) < len(names):
+    twice = next(name for name in names if names.count(name) > 1)
+    raise UserError(
+      f'{path}: class_names has {twice!r} twice; give each class its own name.'
+    )
+  return tuple(names)
 
 
-def _is_missing(values: np.ndarray) -> np.ndarray:
-  """[T] bool: rows without a client or a cluster, as tables mark them."""
-  if values.dtype.kind in 'fc':
-    return ~np.isfinite(values)
-  if values.dtype.kind in 'mM':
-    return np.isnat(values)
-  if values.dtype.kind in 'OSU':  # NaN, None and NA of pandas become such texts.
-    texts = np.char.strip(values.astype(str))
-    return np.isin(texts, ['', 'nan', 'NaN', 'None', '<NA>', 'NaT'])
-  return np.zeros(len(values), bool)
+def _clusters(
+  path: object,
+  cluster: np.ndarray,
+  names: np.ndarray,
+  first: np.ndarray,
+  client: np.ndarray,
+) -> tuple[np.ndarray, tuple[str, ...] | None]:
+  """True clusters of the clients `names`, and their names if these are other numbers.
+
+  Example `first[i]` is one of client i, `client` [T] are the numbers of clients.
+  """
+  where = f'{path}: cluster'
+  found, _, numbers = columns.numbered(
+    cluster, where, 'give every row a cluster, or leave out the array'
+  )
+  bad = np.flatnonzero(numbers[first][client] != numbers)
+  if len(bad):
+    raise UserError(
+      f'{path}: client {names[client[bad[0]]]} has examples of several clusters.'
+    )
+  if found.dtype.kind == 'U':
+    return found[numbers[first]], None
+  if (found == np.arange(len(found))).all():
+    return numbers[first], None
+  return numbers[first], tuple(found.astype(str).tolist())
+
+
+def _array(path: object, name: str, value: object) -> np.ndarray:
+  if np.ma.is_masked(value):
+    raise UserError(
+      f'{path}: {name} is a masked array, whose mask would be lost; remove the masked '
+      'rows or fill them.'
+    )
+  try:
+    return np.asarray(value)
+  except ValueError as e:
+    raise UserError(f'{path}: {name} has rows of different shapes.') from e
+
+
+def _scale(path: object, value: np.ndarray) -> float:
+  if value.size != 1 or value.dtype.kind not in 'biuf':
+    raise UserError(f'{path}: scale must be one number, e.g. {1 / 255:.6f} for pixels.')
+  return float(value.reshape(()))
 
 
 def _num_classes(path: object, value: np.ndarray) -> int:
@@ -218,21 +268,37 @@ def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
   Raises `UserError` if the file cannot be written.
   """
   sizes = [np.asarray(s.sizes()) for s in (train, test)]
-  client = np.concatenate([np.repeat(train.info.names, n) for n in sizes])
+  names = _as_numbers(train.info.names)
+  client = np.concatenate([np.repeat(names, n) for n in sizes])
   arrays = {
     'x': np.concatenate([train.x, test.x]),
     'y': np.concatenate([train.y, test.y]),
     'client': client,
     'split': np.repeat(np.array([0, 1], np.uint8), [len(train.y), len(test.y)]),
-    'scale': np.array(train.scale),
     'num_classes': np.array(train.num_classes),
   }
+  if train.x.dtype == np.uint8 or train.scale != 1:  # A scale of 1 would say tokens.
+    arrays['scale'] = np.array(train.scale)
   if train.task != CLASSIFICATION.name:
     arrays['task'] = np.array(train.task)
   if train.info.class_names is not None:
     arrays['class_names'] = np.array(train.info.class_names)
   if train.info.clusters is not None:
-    arrays['cluster'] = np.concatenate(
-      [np.repeat(train.info.clusters, n) for n in sizes]
-    )
+    clusters = train.info.clusters
+    if train.info.cluster_names is not None:
+      clusters = _as_numbers(np.array(train.info.cluster_names))[clusters]
+    arrays['cluster'] = np.concatenate([np.repeat(clusters, n) for n in sizes])
   write_arrays_atomically(path, arrays)
+
+
+def _as_numbers(names: np.ndarray) -> np.ndarray:
+  """Names as the numbers that they are, if in this order, so that `load` keeps it."""
+  for kind in (np.int64, np.float64):
+    try:
+      numbers = names.astype(kind)
+    except (ValueError, OverflowError):
+      continue
+    plain = np.isfinite(numbers).all() and (numbers.astype(str) == names).all()
+    if plain and (np.diff(numbers) > 0).all():
+      return numbers
+  return names

@@ -1,28 +1,34 @@
 """Labels of a classification in the forms that files have them in."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fesem_jax.data import columns
 from fesem_jax.utils.errors import UserError
 
 
 def as_numbers(
-  y: Any, where: str, num_classes: int | None = None
+  y: Any,
+  where: str,
+  num_classes: int | None = None,
+  class_names: Sequence[str] | None = None,
 ) -> tuple[np.ndarray, int | None, tuple[str, ...] | None]:
   """Turns names, one-hot rows and a column [N, 1] into labels [N].
 
-  `where` is the file or argument of y for errors, `num_classes` is L if known. Returns
-  the labels, L if y or `num_classes` tells it, and the names of the classes if y holds
-  names, which are then in alphabetical order. Everything else is returned as it is, for
-  `array_checks.labels`. Raises `UserError` on a missing name, or if there are other
-  than L names or columns.
+  `where` is the file or argument of y for errors, `num_classes` is L if known, and
+  `class_names` are those of classes 0, 1, ... if known. Returns the labels, L if y or
+  `num_classes` tells it, and the names of the classes if y holds names, which are then
+  in the order of `class_names`, or else alphabetical. Everything else is returned as it
+  is, for `array_checks.labels`. Raises `UserError` on a missing or unknown name, or if
+  there are other than L names or columns.
   """
   y = np.asarray(y)
   if y.ndim == 2 and y.shape[1] == 1:
     y = y[:, 0]
   if y.dtype.kind in 'OSU' and y.ndim == 1 and len(y):
-    return _named(y, where, num_classes)
+    return _named(y, where, num_classes, class_names)
   if y.ndim != 2 or y.dtype.kind not in 'biuf' or not y.size:
     return y, num_classes, None
   if not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
@@ -32,26 +38,31 @@ def as_numbers(
 
 
 def _named(
-  y: np.ndarray, where: str, num_classes: int | None
+  y: np.ndarray,
+  where: str,
+  num_classes: int | None,
+  class_names: Sequence[str] | None,
 ) -> tuple[np.ndarray, int | None, tuple[str, ...] | None]:
+  mend = 'give every row the name of its class'
   if y.dtype.kind == 'O':
-    strange = [i for i, v in enumerate(y) if not isinstance(v, str)]
+    strange = [i for i, v in enumerate(y) if not isinstance(v, str | bytes)]
     if len(strange) == len(y):  # No names at all.
       return y, num_classes, None
     if strange:
-      raise UserError(
-        f'{where} of row {strange[0]} is {y[strange[0]]!r}; give every row the name of '
-        'its class.'
-      )
-  values = np.char.decode(y, 'utf-8') if y.dtype.kind == 'S' else y.astype(str)
-  if (values == '').any():
+      raise UserError(f'{where} of row {strange[0]} is {y[strange[0]]!r}; {mend}.')
+  if class_names is None:
+    mend += '; if that is a name, give class_names'
+  found, first, labels = columns.numbered(y, where, mend, class_names or ())
+  names = tuple(found.tolist()) if class_names is None else tuple(class_names)
+  if unknown := [i for i, name in enumerate(found.tolist()) if name not in names]:
     raise UserError(
-      f'{where} of row {np.flatnonzero(values == "")[0]} is empty; give every row the '
-      'name of its class.'
+      f'{where} of row {first[unknown[0]]} is {str(found[unknown[0]])!r}, which is not '
+      'among class_names; give the name of every class, or leave out class_names.'
     )
-  names, labels = np.unique(values, return_inverse=True)
+  if class_names is not None:
+    labels = np.array([names.index(name) for name in found.tolist()])[labels]
   _check_count(where, f'{len(names)} names', len(names), num_classes)
-  return labels, len(names), tuple(names.tolist())
+  return labels, len(names), names
 
 
 def _check_count(where: str, what: str, count: int, num_classes: int | None) -> None:

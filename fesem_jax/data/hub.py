@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.data import celeba, class_labels
+from fesem_jax.data import celeba, class_labels, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
@@ -54,10 +54,12 @@ def load(
       whole = datasets.concatenate_datasets(list(splits.values()))
     image, label = _columns(datasets, name, whole, client_column, label_column)
     x, y, classes, class_names = _read(whole, image, label, name, side)
-    clients = list(whole[client_column])
-    if any(c is None for c in clients):
-      raise UserError(f'{name}: example {clients.index(None)} has no {client_column}.')
-    names, client = np.unique([str(c) for c in clients], return_inverse=True)
+    clients = np.empty(len(whole), object)  # Whole numbers stay so beside None.
+    clients[:] = list(whole[client_column])
+    found, _, client = columns.numbered(
+      clients, f'{name}: {client_column}', 'remove such rows, or give each a client'
+    )
+    names = found.astype(str)
     return Pool(
       x, y, classes, 1 / 255, client=client, names=names, class_names=class_names
     )

@@ -1,5 +1,6 @@
 """A user's own arrays load to what was saved; bad ones are named."""
 
+import re
 import zipfile
 
 import numpy as np
@@ -8,8 +9,11 @@ import pytest
 
 from experiments import prepare_data
 from fesem_jax import data
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import arrays
 from fesem_jax.utils import safe_files
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from tests.support.sources import own_arrays
 
 
@@ -108,7 +112,24 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ({'x': np.array([['a']] * 12)}, 'x is <U1'),
     ({'x': np.arange(12.0)}, r'x has shape \(12,\)'),
     ({'scale': np.array(np.nan)}, 'scale nan must be positive'),
-    ({'scale': np.array([1, 2])}, 'is damaged or not what it should be'),
+    ({'scale': np.array([1, 2])}, 'scale must be one number, e.g. 0.003922 for pix'),
+    ({'scale': np.array('1/255')}, 'scale must be one number'),
+    (
+      {'client': np.array([b'a', b'\xff'] * 6)},
+      'client holds bytes that are not UTF-8',
+    ),
+    ({'client': np.array(['a', 'a '] * 6)}, "client: 'a' also occurs with blanks"),
+    ({'split': np.zeros(12)}, 'split has no test examples .1.; leave out split'),
+    ({'class_names': np.array([*'aba'])}, "class_names has 'a' twice"),
+    ({'class_names': np.arange(3)}, 'class_names must be strings'),
+    ({'y': np.array(['a', ' '] * 6)}, 'y of row 1 is empty; give every row the name'),
+    ({'y': np.array(['a', 'nan'] * 6)}, 'y of row 1 is nan; give every row the name'),
+    ({'y': np.array(['a', '<NA>'] * 6)}, 'y of row 1 is <NA>; .*give class_names'),
+    ({'y': np.array(['a', 'a '] * 6)}, "y: 'a' also occurs with blanks"),
+    (
+      {'y': np.array(['a', 'b'] * 6), 'class_names': np.array(['a', 'c'])},
+      "y of row 1 is 'b', which is not among class_names",
+    ),
     ({'x': np.full((12, 2), np.nan)}, 'row 0 of x holds values that are not finite'),
     ({'split': np.full(12, 2)}, 'split must hold 0'),
     ({'split': np.array([1, 0, 0] * 4)}, 'client b has no training examples'),
@@ -245,3 +266,117 @@ def test_partitions_by_label_deal_the_labels_that_occur(partition):
   assert [len(np.unique(train.client(i)[1])) for i in range(6)] == [2] * 6
   with pytest.raises(UserError, match='more than the 3 labels of the training'):
     load(4)
+
+
+def test_numbered_clients_are_in_the_order_of_their_numbers(tmp_path):
+  numbers = np.repeat([30, 4, 100, 21], 3)
+  for client in (numbers, pd.Series(numbers, dtype='Int64'), numbers.astype(object)):
+    train, test = data.load('mine', arrays=own_arrays(client=client))
+    assert train.info.names.tolist() == ['4', '21', '30', '100']
+  prepare_data.write(tmp_path / 'a.npz', train, test)
+  again, _ = data.load(f'npz:{tmp_path}/a.npz')
+  assert again.info.names.tolist() == train.info.names.tolist()
+  train, _ = data.load('mine', arrays=own_arrays(client=numbers.astype(str)))
+  assert train.info.names.tolist() == ['100', '21', '30', '4']  # Texts.
+
+
+def test_class_names_number_named_labels():
+  y = np.array(['low', 'high', 'None'] * 4)
+  names = np.array(['None', 'low', 'middle', 'high'])
+  split = np.repeat([0, 1], 6)
+  arrays = own_arrays(y=y, class_names=names, split=split, client=np.arange(12) % 2)
+  train, _ = data.load('mine', arrays=arrays)
+  assert sorted(train.y) == [0, 0, 1, 1, 3, 3]
+  assert (train.num_classes, train.info.class_names) == (4, tuple(names))
+
+
+def test_clusters_keep_their_numbers_as_names(tmp_path):
+  cluster = np.array([10, 2, 10] * 4)
+  train, test = data.load('mine', arrays=own_arrays(cluster=cluster))
+  assert train.info.clusters.tolist() == [0, 1, 1]  # Of clients a, b and c.
+  assert train.info.cluster_names == ('2', '10')
+  prepare_data.write(tmp_path / 'a.npz', train, test)
+  again, _ = data.load(f'npz:{tmp_path}/a.npz')
+  assert again.info.clusters.tolist() == [0, 1, 1]
+  assert again.info.cluster_names == ('2', '10')
+  names = np.array(['old', 'new', 'old'] * 4, object)
+  train, _ = data.load('mine', arrays=own_arrays(cluster=names))
+  assert train.info.clusters.tolist() == ['new', 'old', 'old']
+
+
+def test_bytes_are_names():
+  client = np.array(['é'.encode(), b'a'] * 6)
+  for given in (client, client.astype(object)):
+    train, _ = data.load('mine', arrays=own_arrays(client=given))
+    assert train.info.names.tolist() == ['a', 'é']
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'client': np.array(['a', 1] * 6, object)}, 'client mixes texts, such as row 0'),
+    ({'x': [[1.0]] * 11 + [[1.0, 2.0]]}, 'x has rows of different shapes'),
+    (
+      {'y': np.ma.masked_equal(np.arange(12) % 3, 2)},
+      'y is a masked array, whose mask would be lost',
+    ),
+  ],
+)
+def test_arrays_in_memory_that_mean_something_else(changes, message):
+  with pytest.raises(UserError, match=message):
+    data.load('mine', arrays=own_arrays(**changes))
+
+
+def test_arrays_are_a_dict():
+  arrays = own_arrays()
+  with pytest.raises(UserError, match='`arrays` is a tuple; give a dict of arrays'):
+    data.load('mine', arrays=(arrays['x'], arrays['y']))
+
+
+def test_a_split_keeps_no_masked_rows():
+  x = np.ma.masked_less(np.arange(6.0).reshape(3, 2), 1)
+  with pytest.raises(UserError, match='`x` is a masked array'):
+    FederatedData.from_arrays(x, np.zeros(3), [3])
+  FederatedData.from_arrays(np.ma.array(x.data), np.zeros(3), [3])
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (
+      {'client': np.array(['AT', 'NA'] * 6)},
+      'client has a value NA, which is taken as',
+    ),
+    ({'client': np.arange(12) % 3 - 1}, 'client has a value -1, which is taken as any'),
+    (
+      {'client': None, 'split': np.repeat([0, 1], [4, 8])},
+      r'split has 8 test examples .1. and only 4 training .*not swapped',
+    ),
+    ({'client': np.array(['AT', 'NO'] * 6)}, None),
+    ({'client': np.arange(12) % 3 - 2}, None),
+    ({'client': None, 'split': np.repeat([0, 1], 6)}, None),
+  ],
+)
+def test_notices_of_markers_and_splits(changes, message, caplog):
+  warn_once.cache_clear()
+  caplog.set_level('WARNING', logger='absl')
+  arrays.from_arrays('mine', own_arrays(**changes))
+  if message is None:
+    assert not caplog.messages
+  else:
+    assert re.search(message, '\n'.join(caplog.messages))
+
+
+@pytest.mark.parametrize(
+  ('x', 'tokens'),
+  [
+    (np.arange(48).reshape(12, 4), True),
+    (np.arange(48.0).reshape(12, 4), False),
+    (np.eye(12, dtype=int), False),
+  ],
+)
+def test_whole_numbers_of_scale_one_are_tokens(x, tokens, tmp_path):
+  pool = arrays.from_arrays('mine', own_arrays(x=x, scale=1))
+  assert pool.are_tokens == tokens
+  prepare_data.write(tmp_path / 'a.npz', *data.load('mine', arrays=own_arrays(x=x)))
+  assert not arrays.load(tmp_path / 'a.npz').are_tokens

@@ -21,7 +21,7 @@ from tests.support.sources import (
 def test_celeba_of_the_hub_pools_its_splits(tmp_path):
   write_hub_celeba(tmp_path / 'flwrlabs' / 'celeba')
   train, test = data.load('celeba', data_dir=tmp_path)
-  assert train.info.names.tolist() == ['12', '3', '7']
+  assert train.info.names.tolist() == ['3', '7', '12']
   assert train.x.shape == (15, 84, 84, 3)
   assert np.asarray(test.sizes()).tolist() == [1, 1, 1]
   assert train.num_classes == 2
@@ -180,3 +180,18 @@ def test_one_side_for_all_images(tmp_path):
     data.load('hub', hub_image_side=-1, **options)
   with pytest.raises(UserError, match='`hub_image_side` does not apply'):
     data.load('digits', hub_image_side=16)
+
+
+@pytest.mark.parametrize(
+  ('who', 'shown'),
+  [([10, 9, None, 2] * 2, 'None'), ([1.0, 2.0, np.nan, 3.0] * 2, 'nan'),
+   (['a', 'b', '', 'c'] * 2, 'empty')],
+)  # fmt: skip
+def test_missing_clients_are_no_clients(tmp_path, who, shown):
+  images = [Image.fromarray(np.full((8, 8), i, np.uint8)) for i in range(8)]
+  write_images(tmp_path / 'me' / 'mine', images, y=[0, 1] * 4, who=who)
+  with pytest.raises(UserError, match=f'me/mine: who of row 2 is {shown}; remove such'):
+    data.load(
+      'hub', data_dir=tmp_path, hub_name='me/mine', hub_label_column='y',
+      hub_client_column='who',
+    )  # fmt: skip

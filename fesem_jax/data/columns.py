@@ -1,0 +1,95 @@
+"""Columns of ids or names, e.g. of clients: missing values, and numbers for values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
+
+# NaN, None and NA of pandas become such texts.
+_MISSING = ('', 'nan', 'NaN', 'None', '<NA>', 'NaT')
+_PERHAPS_MISSING = ('NA', 'N/A', 'null', 'NULL', 'none')  # Or a country, a class.
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+  """[T] bool: rows without a value, as tables mark them."""
+  if values.dtype.kind in 'fc':
+    return ~np.isfinite(values)
+  if values.dtype.kind in 'mM':
+    return np.isnat(values)
+  if values.dtype.kind in 'OU':
+    return np.isin(np.char.strip(values.astype(str)), _MISSING)
+  return np.zeros(len(values), bool)
+
+
+def numbered(
+  values: Any, where: str, mend: str, known: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The values of a column [T], and the number of each row's value.
+
+  Returns the N values, numbers in their own order and all else as text, the first row
+  of each, and [T] numbers 0..N-1. `where` is the column and `mend` what to do about
+  missing values, for errors. Texts among `known` are values, e.g. 'None'. Raises
+  `UserError` if a row has no value, numbers and texts are mixed, or values differ by
+  outer blanks alone.
+  """
+  values = decoded(np.asarray(values), where)
+  missing = _missing(values)
+  if len(known):
+    missing &= ~np.isin(values.astype(str), known)
+  if (rows := np.flatnonzero(missing)).size:
+    shown = str(values[rows[0]]).strip() or 'empty'
+    raise UserError(f'{where} of row {rows[0]} is {shown}; {mend}.')
+  if values.dtype.kind == 'O':
+    texts = np.array([isinstance(value, str) for value in values], bool)
+    if texts.any() and not texts.all():
+      raise UserError(
+        f'{where} mixes texts, such as row {texts.argmax()}, and other values, such '
+        f'as row {texts.argmin()}; give all rows one type.'
+      )
+    kinds = {type(value) for value in values}
+    if not all(issubclass(kind, int | float | np.number) for kind in kinds):
+      values = values.astype(str)
+  elif values.dtype.kind not in 'biuf':
+    values = values.astype(str)
+  found, first, numbers = np.unique(values, return_index=True, return_inverse=True)
+  if found.dtype.kind == 'U':
+    plain, counts = np.unique(np.char.strip(found), return_counts=True)
+    if counts.max(initial=1) > 1:
+      raise UserError(
+        f'{where}: {str(plain[counts.argmax()])!r} also occurs with blanks around it; '
+        'strip them.'
+      )
+  if not len(known):
+    _warn_of_markers(found, where)
+  return found, first, numbers
+
+
+def decoded(values: np.ndarray, where: str) -> np.ndarray:
+  """A column whose bytes are text; raises `UserError` unless they are UTF-8."""
+  try:
+    if values.dtype.kind == 'S':
+      return np.char.decode(values, 'utf-8')
+    if values.dtype.kind == 'O' and any(isinstance(v, bytes) for v in values):
+      texts = [v.decode('utf-8') if isinstance(v, bytes) else v for v in values]
+      return np.array(texts, object)
+  except UnicodeDecodeError as e:
+    raise UserError(f'{where} holds bytes that are not UTF-8; give text.') from e
+  return values
+
+
+def _warn_of_markers(found: np.ndarray, where: str) -> None:
+  """Says once that one of the distinct values may mark missing ones."""
+  marker = ''
+  if found.dtype.kind == 'U':
+    near = found[np.isin(np.char.strip(found), _PERHAPS_MISSING)]
+    marker = str(near[0]) if len(near) else ''
+  elif len(found) > 1 and found[0] == -1:  # As codes of pandas and DBSCAN.
+    marker = '-1'
+  if marker:
+    warn_once(
+      f'{where} has a value {marker}, which is taken as any other; if it marks missing '
+      'values, remove these rows.'
+    )
