@@ -92,6 +92,10 @@ def dealt_clients(
   width = len(str(partition.count - 1))
   names = np.array([f'client{i:0{width}d}' for i in range(partition.count)])
   if partition.grouping:
+    if pool.clusters is not None:
+      notices.warn_once(
+        f'partition={partition.name} replaces the known clusters by its own groups.'
+      )
     clusters: np.ndarray | None = groups
     cluster_names = partition.names_of_groups()
   else:
