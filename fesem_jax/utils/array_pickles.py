@@ -81,6 +81,8 @@ for _core in ('numpy.core', 'numpy._core'):
 class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
   """Makes numbers, text, lists, dicts and arrays, and refuses everything else."""
 
+  stack: list[Any]
+
   def find_class(self, module: str, name: str) -> Any:
     if (module, name) not in _ALLOWED:
       raise UserError(f'an object {module}.{name}, which is no array; it is refused.')
@@ -93,13 +95,14 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
     # Others, such as the functions allowed above, are shared by all pickles.
     if not isinstance(self.stack[-2], _Array | _Dtype):
       raise UserError('the state of an object that is no array; it is refused.')
-    super().load_build()
+    super().load_build()  # type: ignore[misc]
 
   def load_bytearray8(self) -> None:
-    self.load_binbytes8()  # Python's allocates as many bytes as the file announces.
+    # Python's allocates as many bytes as the file announces.
+    self.load_binbytes8()  # type: ignore[attr-defined]
     self.stack[-1] = bytearray(self.stack[-1])
 
-  dispatch = pickle._Unpickler.dispatch | {  # type: ignore[attr-defined]
+  dispatch = pickle._Unpickler.dispatch | {  # type: ignore[assignment]
     pickle.BUILD[0]: load_build,
     pickle.BYTEARRAY8[0]: load_bytearray8,
   }
