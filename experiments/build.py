@@ -24,7 +24,7 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.stored_rows import blocks
 
 from . import flags as experiment_flags
-from . import plugins, schedules, starts
+from . import plugins, schedules, starts, unused
 
 # Beyond any use; larger numbers would only run out of memory or of bits later.
 _MAX_INTEGER = 2**31 - 1
@@ -58,7 +58,7 @@ def load_data(
 
 def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
   """The splits of `load_data` from round 1 on, and of later rounds that change them."""
-  chosen = experiment_flags.data_choice(config)
+  chosen = unused.without_unused(experiment_flags.data_choice(config))
   phases = data.load_phases(chosen.pop('dataset'), data_dir=data_dir, **chosen)
   if config['evaluate_on'] != 'validation':
     return phases

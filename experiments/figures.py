@@ -55,11 +55,12 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
   check_numbers(chosen)
   for note in unused.notes_on_needs(chosen | {'partition': '+'.join(names)}):
     print(f'Note: {in_flags(note)}')
-  dataset = chosen.pop('dataset')
+  dataset = chosen['dataset']
   panels = {}
   for name in names:
     with progress_lines.shown(None, f'loading {dataset}, {name}'):
-      train, _ = data.load(dataset, data_dir=f.data_dir, **chosen | {'partition': name})
+      given = unused.without_unused(chosen | {'partition': name})
+      train, _ = data.load(given.pop('dataset'), data_dir=f.data_dir, **given)
     counts, sizes = label_counts(train), np.asarray(train.sizes())
     info = train.info
     panels[name] = plots.DealtClients(

@@ -17,9 +17,26 @@ def read(path: pathlib.Path) -> dict[str, Any]:
   return held if isinstance(held, dict) else {}
 
 
+def _result(path: pathlib.Path) -> dict[str, Any]:
+  """The result that a new one would replace; empty where there is none.
+
+  Raises `WorkdirError` if the file is damaged.
+  """
+  held = read(path)
+  if path.exists() and not held:
+    raise _damaged(path)
+  return held
+
+
+def _damaged(path: pathlib.Path) -> WorkdirError:
+  return WorkdirError(
+    f'{path} is damaged; delete the file, or choose another --workdir.'
+  )
+
+
 def check_settings(path: pathlib.Path, settings: dict[str, Any]) -> None:
   """Raises `WorkdirError` if a file is the result of other settings."""
-  held = read(path)
+  held = _result(path)
   if not held:
     return
   if not isinstance(held.get('settings'), dict):
@@ -32,14 +49,18 @@ def check_settings(path: pathlib.Path, settings: dict[str, Any]) -> None:
 
 def check_rows(path: pathlib.Path, list_of_k: list[int], num_seeds: int) -> None:
   """Raises `WorkdirError` if a table of some K would lose rows or seeds."""
-  held = read(path)
-  every = [row['num_clusters'] for row in held.get('rows', [])]
+  held = _result(path)
+  rows, held_seeds = held.get('rows', []), held.get('seeds', [])
+  lists = isinstance(rows, list) and isinstance(held_seeds, list)
+  if not lists or not all(isinstance(r, dict) and 'num_clusters' in r for r in rows):
+    raise _damaged(path)
+  every = [row['num_clusters'] for row in rows]
   if lost := [str(k) for k in every if k not in list_of_k]:
     raise WorkdirError(
       f'--num_clusters_list leaves out K = {", ".join(lost)} of {path}; list them too, '
       'or choose another --workdir.'
     )
-  if (seeds := len(held.get('seeds', []))) > num_seeds:
+  if (seeds := len(held_seeds)) > num_seeds:
     raise WorkdirError(
       f'{path} is of {seeds} seeds; give --num_seeds={seeds} or more, or choose '
       'another --workdir.'

@@ -160,6 +160,7 @@ def main(argv: list[str]) -> None:
   check_numbers(chosen)
   for note in unused.notes_on_needs(chosen):
     print(f'Note: {in_flags(note)}')
+  chosen = unused.without_unused(chosen)
   train, test = data.load(chosen.pop('dataset'), data_dir=f.data_dir, **chosen)
   train, test = subsample(train, test, f.max_clients, f.seed)
   print(describe(train, test))

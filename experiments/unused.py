@@ -161,6 +161,22 @@ def notes_on_needs(config: Config) -> list[str]:
   ]
 
 
+def without_unused(chosen: Config) -> Config:
+  """Arguments of `data.load` without the options of other partitions.
+
+  `notes_on_needs` names these, which `data.load` refuses. What contradicts the
+  partition stays, to be refused.
+  """
+  kept = ['min_examples', 'drift_rounds', 'drift_start']
+  if not chosen['partition']:
+    kept.append('client_rows')
+  return {
+    name: value
+    for name, value in chosen.items()
+    if name not in OF or name in kept or _NEEDS[name][1](chosen)
+  }
+
+
 def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str]:
   """Sentences on flags that this run does not use.
 

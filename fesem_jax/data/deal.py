@@ -92,6 +92,10 @@ def dealt_clients(
   width = len(str(partition.count - 1))
   names = np.array([f'client{i:0{width}d}' for i in range(partition.count)])
   if partition.grouping:
+    if pool.clusters is not None:
+      notices.warn_once(
+        f'partition={partition.name} replaces the known clusters by its own groups.'
+      )
     clusters: np.ndarray | None = groups
     cluster_names = partition.names_of_groups()
   else:
@@ -124,6 +128,13 @@ def listed_clients(
     raise UserError(
       f'`client_rows` has row {most}; there are {count + own}, counted from 0.'
     )
+  if test is not None and own:
+    last = max(int(rows.max(initial=0)) for rows in test)
+    if last < min(count, own):
+      raise UserError(
+        f'`client_rows` has no test row above {last}: these are training examples. '
+        f'Rows of the test split count on from them; add {count} to each.'
+      )
   if test is None and own and most >= count:
     train, test = [r[r < count] for r in train], [r[r >= count] for r in train]
   elif test is None and own:
@@ -144,6 +155,12 @@ def listed_clients(
       f'`client_rows` leaves client {short[0]} without training rows.'
       if short
       else '`client_rows` has no test rows.'
+    )
+  used = sum(map(len, [*train, *test]))
+  if used < count + own:
+    notices.warn_once(
+      f'`client_rows` uses {used:,} of {count + own:,} examples; the others are left '
+      'out.'
     )
   width = len(str(len(train) - 1))
   numbered = [f'client{i:0{width}d}' for i in range(len(train))]

@@ -7,7 +7,7 @@ import numpy as np
 from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.pool import Pool
-from fesem_jax.tasks import SEQUENCE
+from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
 from fesem_jax.utils.array_checks import has_channels_first
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks
@@ -19,6 +19,8 @@ from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks
 _LEAST_SHARE = 0.01
 _MORE_THAN_INSIDE = 2.0
 _MANY_VALUES = 16
+# More classes with fewer examples each may be numbers, as the targets of a regression.
+_MANY_CLASSES, _FEW_OF_CLASS = 20, 3
 
 
 class Repeated(NamedTuple):
@@ -74,9 +76,22 @@ def warn_of_features(pool: Pool, name: str) -> None:
   tokens = pool.x.dtype == np.uint8 and pool.x.ndim == 2 and pool.scale == 1
   if tokens or pool.is_text or pool.are_tokens or pool.task == SEQUENCE.name:
     return
+  warn_of_many_classes(pool, name)
   feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x')
   if pool.test_x is not None:
     feature_range.warn_of_test_range(pool.x, pool.test_x, name)
+
+
+def warn_of_many_classes(pool: Pool, name: str) -> None:
+  """Says once that targets which train as classes look like numbers."""
+  if pool.task != CLASSIFICATION.name:
+    return
+  classes, count = len(np.unique(pool.y)), len(pool.y)
+  if classes > _MANY_CLASSES and count < _FEW_OF_CLASS * classes:
+    warn_once(
+      f'{name}: {classes:,} classes occur in {count:,} training examples. If y are '
+      'numbers to predict, give `task=regression`.'
+    )
 
 
 def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> None:

@@ -13,7 +13,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import deal, examples_checks, source_checks, sources
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.partitions import Partition
-from fesem_jax.data.partitions.fitting import check_fits
+from fesem_jax.data.partitions.fitting import check_fits, check_used
 from fesem_jax.data.partitions.groups import groups_of_clients
 from fesem_jax.data.partitions.value import FIELDS
 from fesem_jax.data.phases import Phase
@@ -141,6 +141,7 @@ def load_phases(
     known = 'natural' if pool.client is not None else 'iid'
     wanted = dataclasses.replace(wanted, name=known)
   check_fits(wanted, pool, name)
+  check_used(wanted, ['partition_groups'] if name in source_checks.PLANTED else [])
   if wanted.name == 'natural':
     phases = [Phase(1, *deal.natural_clients(pool, wanted, seed))]
   elif wanted.name == 'rows':

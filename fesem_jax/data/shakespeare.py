@@ -124,9 +124,19 @@ def load_text(path: pathlib.Path, stride: int) -> Pool:
     raise UserError(
       f'{path}: no speaker has enough text for {LENGTH + 1} characters of both splits.'
     )
+  warn_of_left_out(len(speeches) - len(train), len(speeches), path)
   pool = from_clients(train, test, where=path, num_classes=len(VOCABULARY), scale=1.0)
   check_vocabulary(pool, path)
   return pool
+
+
+def warn_of_left_out(left_out: int, count: int, where: object) -> None:
+  """Says once how many speakers say too little to be clients."""
+  if left_out:
+    warn_once(
+      f'{where}: {left_out:,} of {count:,} speakers are left out, who lack the '
+      f'{LENGTH + 1} characters of an example in both splits.'
+    )
 
 
 def check_vocabulary(pool: Pool, where: object) -> None:

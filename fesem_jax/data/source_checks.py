@@ -18,7 +18,7 @@ _MAX_SIDE = 1024  # Of images that models train on.
 # Far beyond any use; features of much larger ones are not finite.
 _MAX_DEVIATION = 10**6
 
-_PLANTED = ('synthetic_linear', 'synthetic_mixture')
+PLANTED = ('synthetic_linear', 'synthetic_mixture')
 
 _APPLY: Mapping[str, tuple[str, ...]] = {
   'cifar100': ('cifar100_labels',),
@@ -79,5 +79,5 @@ def check(
         f'`{option}={getattr(options, option)}` must be at least 0, and at most '
         f'{_MAX_DEVIATION}.'
       )
-  if name in _PLANTED:
+  if name in PLANTED:
     check_groups(num_clients, num_groups)

@@ -59,12 +59,14 @@ def load_shakespeare(folder: pathlib.Path, stride: int) -> Pool:
 
   def read() -> tuple[dict[str, Examples], dict[str, Examples]]:
     train, test = (_roles(path, stride) for path in paths)
-    both = [name for name in train if name in test]
+    both = [n for n in train if len(train[n][1]) and n in test and len(test[n][1])]
     if not both:
       raise UserError(
         f'{folder}: no role has text for {shakespeare.LENGTH + 1} characters of both '
         'splits.'
       )
+    count = len(train.keys() | test.keys())
+    shakespeare.warn_of_left_out(count - len(both), count, folder)
     return {n: train[n] for n in both}, {n: test[n] for n in both}
 
   name, classes = f'tff shakespeare {stride} 1', len(shakespeare.VOCABULARY)
@@ -74,16 +76,14 @@ def load_shakespeare(folder: pathlib.Path, stride: int) -> Pool:
 
 
 def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
-  """Name -> examples of each role that has one."""
+  """Name -> examples of each role; some have none."""
   roles = {}
   with reading(path):
     for name, (snippets,) in tff.hdf5_clients(path, 'snippets'):
       said = [s.decode() if isinstance(s, bytes) else s for s in snippets.reshape(-1)]
       if not all(isinstance(s, str) for s in said):
         raise UserError(f'{path}, client {name}: snippets that are not text.')
-      found = shakespeare.windows(shakespeare.joined(said), stride)
-      if len(found[1]):
-        roles[name] = found
+      roles[name] = shakespeare.windows(shakespeare.joined(said), stride)
   return roles
 
 

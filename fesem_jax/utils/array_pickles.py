@@ -46,7 +46,8 @@ def _filled(content: Any, dtype: _Dtype, shape: Any, order: str = 'C') -> np.nda
   made = dtype.made()
   if made.kind == 'O':
     flat = np.empty(len(content), object)
-    flat[:] = content
+    for i, value in enumerate(content):  # `flat[:]` would unfold nested lists.
+      flat[i] = value
     return flat.reshape(shape, order=order)  # type: ignore[call-overload]
   if isinstance(content, str):  # Python 2's, read as Latin-1.
     content = content.encode('latin1')
@@ -80,6 +81,8 @@ for _core in ('numpy.core', 'numpy._core'):
 class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
   """Makes numbers, text, lists, dicts and arrays, and refuses everything else."""
 
+  stack: list[Any]
+
   def find_class(self, module: str, name: str) -> Any:
     if (module, name) not in _ALLOWED:
       raise UserError(f'an object {module}.{name}, which is no array; it is refused.')
@@ -87,6 +90,22 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
 
   def persistent_load(self, pid: Any) -> NoReturn:
     raise UserError('a reference to another file; it is refused.')
+
+  def load_build(self) -> None:
+    # Others, such as the functions allowed above, are shared by all pickles.
+    if not isinstance(self.stack[-2], _Array | _Dtype):
+      raise UserError('the state of an object that is no array; it is refused.')
+    super().load_build()  # type: ignore[misc]
+
+  def load_bytearray8(self) -> None:
+    # Python's allocates as many bytes as the file announces.
+    self.load_binbytes8()  # type: ignore[attr-defined]
+    self.stack[-1] = bytearray(self.stack[-1])
+
+  dispatch = pickle._Unpickler.dispatch | {  # type: ignore[assignment]
+    pickle.BUILD[0]: load_build,
+    pickle.BYTEARRAY8[0]: load_bytearray8,
+  }
 
 
 def _loads(raw: bytes, where: object) -> Any:
@@ -127,10 +146,18 @@ def read_npy(raw: bytes, where: object) -> Any:
 
 
 def array_of(value: Any) -> np.ndarray:
-  """An array or a list of a pickle as an array; raises `ValueError` on another."""
+  """An array, or a list of numbers or arrays, of a pickle as an array.
+
+  Raises `ValueError` on others, such as lists of lists: a few bytes of a pickle may
+  nest one list in another so often that no memory holds the array.
+  """
   if isinstance(value, _Array):
     return value.values
   if isinstance(value, list | tuple):
+    arrays = [id(v) for v in value if isinstance(v, _Array)]
+    nested = any(isinstance(v, list | tuple) for v in value)
+    if nested or len(set(arrays)) < len(arrays):
+      raise ValueError('a list of lists, or twice of one array, in place of an array')
     held = [v.values if isinstance(v, _Array) else v for v in value]
     return np.asarray(held)
   if isinstance(value, np.ndarray):

@@ -253,10 +253,12 @@ def test_partitions_by_label_deal_the_labels_that_occur(partition):
   y = np.repeat([1, 2, 5], 40)  # From 1, and with a gap.
   x = np.arange(120.0)[:, None] + np.zeros(3)
 
+  sigma = {'power_law_sigma': 0.1} if partition == 'power_law' else {}
+
   def load(per_client, num_clients=3):
     return data.load(
       'mine', arrays={'x': x, 'y': y}, partition=partition, num_clients=num_clients,
-      labels_per_client=per_client, power_law_sigma=0.1,
+      labels_per_client=per_client, **sigma,
     )  # fmt: skip
 
   train, test = load(1)

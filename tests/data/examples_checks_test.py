@@ -72,6 +72,29 @@ def test_groups_that_share_all_examples_are_not_told_of(caplog):
   assert not caplog.messages
 
 
+def test_many_classes_of_few_examples_are_told_of(caplog):
+  x = RNG.random((60, 3))
+  data.load('mine', arrays=arrays(x, np.arange(60) % 20))
+  assert not caplog.messages
+  data.load('mine', arrays=arrays(x, np.arange(60) % 29 * 7))
+  (said,) = caplog.messages
+  assert said.startswith('mine: 29 classes occur in 60 training examples.')
+  data.load('mine', arrays=arrays(x, np.arange(60) % 29 * 7.0), task='regression')
+  assert len(caplog.messages) == 1
+
+
+def test_groups_that_replace_known_clusters_are_told_of(caplog):
+  own = arrays(RNG.random((40, 3)), client=np.arange(40) // 5)
+  own['cluster'] = own['client'] % 2
+  options = {'partition': 'label_permuted', 'num_clients': 4, 'partition_groups': 2}
+  train, _ = data.load('mine', arrays=own, disjoint_groups=True, **options)
+  assert train.info.clusters.tolist() == [0, 1, 0, 1]
+  (said,) = caplog.messages
+  assert (
+    said == 'partition=label_permuted replaces the known clusters by its own groups.'
+  )
+
+
 def test_channels_first_are_told_of(caplog):
   data.load('mine', arrays=arrays(RNG.random((40, 3, 16, 16))))
   (said,) = caplog.messages

@@ -266,6 +266,21 @@ def test_impossible_options_are_named(options, message):
     data.load(**{'name': 'digits', 'partition': 'iid'} | options)
 
 
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'dirichlet_alpha': 0.05}, '`dirichlet_alpha=0.05` has no .* `partition=iid`: it'),
+    ({'partition': 'iid', 'client_rows': [[0, 1]]}, '`client_rows=...` has no effect'),
+    ({'partition': 'dirichlet', 'partition_groups': 3}, 'it is for rotated, label_p'),
+    ({'partition': 'rotated+labels', 'classes_per_client': 3}, 'it is for shards'),
+    ({'partition': data.Partition('iid', rotations=[0, 90])}, '`rotations=...` has no'),
+  ],
+)
+def test_options_of_other_partitions_are_refused(options, message):
+  with pytest.raises(UserError, match=message):
+    data.load('digits', **options)
+
+
 def test_unseen_clients_are_whole_and_keep_their_ids():
   train, test = data.load('digits', partition='rotated', num_clients=12)
   (seen, seen_test), (unseen, unseen_test) = data.hold_out_clients(train, test, 0.25, 1)

@@ -48,11 +48,13 @@ def test_the_vocabulary_is_leafs():
 
 
 @pytest.mark.parametrize('stride', [1, 7])
-def test_speakers_are_clients_and_splits_share_no_character(tmp_path, stride):
+def test_speakers_are_clients_and_splits_share_no_character(tmp_path, caplog, stride):
   said = speeches()
   write_text(tmp_path, as_text([*said, ('Nobody', ['Hm.'])]))
   train, test = data.load('shakespeare', data_dir=tmp_path, text_stride=stride)
   assert train.info.names.tolist() == ['First Citizen', 'ROMEO']
+  (left_out,) = [m for m in caplog.messages if 'left out' in m]
+  assert '1 of 3 speakers are left out, who lack the 81 characters' in left_out
   assert (train.example_shape, train.x.dtype, train.scale) == ((80,), np.uint8, 1.0)
   assert (train.num_classes, test.num_classes) == (80, 80)
   for i, name in enumerate(train.info.names):

@@ -62,10 +62,11 @@ ROLES = {
 }
 
 
-def test_shakespeare_is_cut_from_snippets(tmp_path):
+def test_shakespeare_is_cut_from_snippets(tmp_path, caplog):
   write_plays(tmp_path / 'tff_shakespeare', ROLES)
   train, test = data.load('shakespeare', data_dir=tmp_path)
   assert train.info.names.tolist() == ['PLAY_KING', 'PLAY_QUEEN']  # One says little.
+  assert '1 of 3 speakers are left out' in ' '.join(caplog.messages)
   text = 'So shaken as we are, ' + 'x' * 80
   assert sizes(train).tolist() == [len(text) - 80, 10]
   assert sizes(test).tolist() == [5, 2]

@@ -40,7 +40,7 @@ def parse():
       'synthetic_mixture.',
     ),
     (['--partition=iid', '--disjoint_groups'], '--disjoint_groups=True has no effect'),
-    (['--dirichlet_alpha=0.1'], 'it is for --partition=dirichlet or unequal.'),
+    (['--dirichlet_alpha=0.1'], '=dirichlet, dirichlet_labels or unequal.'),
     (['--classes_per_client=3'], 'it is for --partition=shards.'),
     (['--labels_per_client=3'], 'it is for --partition=labels or power_law.'),
     (

@@ -72,9 +72,8 @@ def test_components_are_those_of_the_models_as_the_method_trains_them(prox_lambd
   ],
 )
 def test_groups_of_a_partition_have_names(partition, names):
-  splits = datasets.load(
-    'digits', partition=partition, num_clients=6, partition_groups=3
-  )
+  groups = {'partition_groups': 3} if names else {}
+  splits = datasets.load('digits', partition=partition, num_clients=6, **groups)
   for split in splits:
     assert split.info.cluster_names == names
     assert split.reorder(np.array([4, 1]), 3).info.cluster_names == names

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -94,3 +95,45 @@ def test_damaged_pickles_are_named(tmp_path):
   path.write_bytes(raw[:40])
   with pytest.raises(UserError, match=r'a\.pkl is damaged'):
     array_pickles.read_pickle(path)
+
+
+def test_a_length_beyond_the_end_allocates_nothing(tmp_path):
+  raw = b'\x80\x05\x96' + (3 << 30).to_bytes(8, 'little') + b'ab.'
+  tracemalloc.start()
+  with pytest.raises(UserError, match=r'a\.pkl is damaged'):
+    array_pickles._loads(raw, 'a.pkl')
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  assert peak < 2**20
+  path = tmp_path / 'a.pkl'
+  path.write_bytes(pickle.dumps([bytearray(b'ab')], 5))
+  assert array_pickles.read_pickle(path) == [bytearray(b'ab')]
+
+
+@pytest.mark.parametrize('state', [(None, {'kept': 1}), {'kept': 1}])
+@pytest.mark.parametrize('name', ['numpy._core.multiarray\nscalar', 'numpy\ndtype'])
+def test_no_state_of_a_shared_function_is_set(tmp_path, state, name):
+  path = tmp_path / 'a.pkl'
+  held = pickle.dumps(state, 0)[:-1]
+  path.write_bytes(b'c' + name.encode() + b'\n' + held + b'b.')
+  with pytest.raises(UserError, match='the state of an object that is no array'):
+    array_pickles.read_pickle(path)
+  module, function = name.split('\n')
+  assert not hasattr(array_pickles._ALLOWED[module, function], 'kept')
+
+
+def test_nested_lists_are_not_unfolded(tmp_path):
+  doubled: list = []
+  for _ in range(200):
+    doubled = [doubled, doubled]
+  held = np.empty(2, object)
+  held[:] = [None, None]
+  held[0] = doubled
+  array = np.ones(3)
+  path = tmp_path / 'a.pkl'
+  path.write_bytes(pickle.dumps([doubled, held, [array, array], [array, array + 1]]))
+  lists, inner, twice, once = array_pickles.read_pickle(path)
+  for refused in (lists, array_pickles.array_of(inner)[0], twice):
+    with pytest.raises(ValueError, match='a list of lists, or twice of one array'):
+      array_pickles.array_of(refused)
+  np.testing.assert_array_equal(array_pickles.array_of(once), [[1] * 3, [2] * 3])

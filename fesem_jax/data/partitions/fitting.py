@@ -1,10 +1,13 @@
 """Whether a partition makes sense for some examples."""
 
+import dataclasses
+from collections.abc import Sequence
+
 import numpy as np
 
 from fesem_jax.data.partitions import image_corruptions
 from fesem_jax.data.partitions.groups import check_groups
-from fesem_jax.data.partitions.value import BY_LABEL, NAMES, Partition
+from fesem_jax.data.partitions.value import BY_LABEL, NAMES, OF, Partition
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.array_checks import check_channels_last
@@ -57,6 +60,25 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
       raise UserError(
         f'`{option}={value}` is more than the {len(pool.y)} training examples there '
         'are to deal; lower it.'
+      )
+
+
+def check_used(partition: Partition, others: Sequence[str] = ()) -> None:
+  """Raises `UserError` on a field that only other partitions use.
+
+  The name of the partition is known; `others` are fields that the data set uses.
+  """
+  for field in dataclasses.fields(partition):
+    value = getattr(partition, field.name)
+    names = OF.get(field.name, partition.parts)
+    if field.name in others or set(names) & set(partition.parts):
+      continue
+    if isinstance(value, np.ndarray) or value != field.default:
+      shown = value if isinstance(value, str | int | float) else '...'
+      raise UserError(
+        f'{argument(field.name, shown)} has no effect under '
+        f'{argument("partition", partition.name)}: it is for {", ".join(names)}. Leave '
+        'it out, or choose one of these.'
       )
 
 

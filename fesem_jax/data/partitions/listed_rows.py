@@ -20,6 +20,9 @@ from fesem_jax.utils.safe_files import BoundedReader, reading
 _LISTED = re.compile(r'(\w+)\s*:\s*\[([^\[\]]*)\]')
 
 
+_SPLITS = ('train', 'test', 'val', 'valid', 'validation')
+
+
 class ClientRows(NamedTuple):
   """The rows of each client.
 
@@ -53,6 +56,12 @@ def read(given: Any) -> ClientRows:
   names, entries = None, given
   if isinstance(given, Mapping):
     names, entries = [str(name) for name in given], list(given.values())
+    _unique(zip(names, entries, strict=True))
+    if names and {name.lower() for name in names} <= set(_SPLITS):
+      raise UserError(
+        f'{where} has {" and ".join(names)} in place of clients; give each client its '
+        'own: {"name": {"train": [rows], "test": [rows]}}.'
+      )
   if not isinstance(entries, Iterable) or not len(entries := list(entries)):
     raise UserError(f'{where} must be a list, or a dict, of the rows of each client.')
   apart = [isinstance(entry, Mapping) for entry in entries]
@@ -95,15 +104,35 @@ def _of_file(path: pathlib.Path) -> Any:
   with BoundedReader(path) as file:
     text = file.read().decode('utf-8-sig')
   if path.suffix == '.csv':
-    clients: dict[str, list[int]] = {}
-    for i, row in enumerate(csv.DictReader(io.StringIO(text))):
-      clients.setdefault(row['client_id'], []).append(i)
-    return clients
+    return _of_csv(text, path)
   if path.suffix == '.txt':
     if _LISTED.sub('', text).strip('{}, \r\n\t'):
       raise ValueError('not "client: [row, row]" for each client')
-    return {
-      name: [int(row) for row in rows.split(',') if row.strip()]
+    return _unique(
+      (name, [int(row) for row in rows.split(',') if row.strip()])
       for name, rows in _LISTED.findall(text)
-    }
-  return json.loads(text)
+    )
+  return json.loads(text, object_pairs_hook=_unique)
+
+
+def _of_csv(text: str, path: pathlib.Path) -> dict[str, list[int]]:
+  """Client -> its rows; a line without a client would be a client, or shift rows."""
+  lines = csv.reader(io.StringIO(text.rstrip('\r\n')))
+  column = next(lines).index('client_id')
+  clients: dict[str, list[int]] = {}
+  for i, line in enumerate(lines):
+    name = line[column] if column < len(line) else ''
+    if not name.strip():
+      raise UserError(f'{path}: line {lines.line_num} has no client_id.')
+    clients.setdefault(name, []).append(i)
+  return clients
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+  """A dict of pairs; raises `UserError` on a name that occurs twice."""
+  made: dict[str, Any] = {}
+  for name, value in pairs:
+    if name in made:
+      raise UserError(f'`client_rows` has {name!r} twice; name each client once.')
+    made[name] = value
+  return made

@@ -119,11 +119,50 @@ def test_the_partition_of_fl_bench(tmp_path):
     ([[0, 12]], '`client_rows` has row 12; there are 12'),
     ([[0, 1], [2]], 'client 1 has 1 row, which cannot be split'),
     ([{'train': [0], 'test': []}], 'no test rows'),
+    ({}, 'must be a list, or a dict, of the rows of each client'),
+    ({1: [0, 1], '1': [2, 3]}, "has '1' twice; name each client once"),
+    ({'train': [0, 1], 'test': [2]}, 'train and test in place of clients'),
+    ({'train': [[0, 1], [2]], 'test': [[3], [4]]}, 'train and test in place of cli'),
   ],
 )
 def test_bad_lists_are_named(rows, message):
   with pytest.raises(UserError, match=message):
     load(rows)
+
+
+@pytest.mark.parametrize(
+  ('name', 'text', 'message'),
+  [
+    ('a.json', '{"a": [0, 1], "a": [2, 3]}', "has 'a' twice"),
+    ('a.txt', '{0: [0, 1], 0: [2, 3]}', "has '0' twice"),
+    ('a.csv', 'client_id,x\na,1\n,2\na,3\n', r'a\.csv: line 3 has no client_id'),
+    ('a.csv', 'x,client_id\n1,a\n\n2,a\n', r'a\.csv: line 3 has no client_id'),
+    ('a.csv', 'x,client_id\n1,a\n2\n', r'a\.csv: line 3 has no client_id'),
+    ('a.csv', 'x,client\n1,a\n', r'a\.csv is damaged or not what it should be'),
+  ],
+)
+def test_files_that_name_no_client_or_one_twice_are_refused(
+  tmp_path, name, text, message
+):
+  (tmp_path / name).write_text(text)
+  with pytest.raises(UserError, match=message):
+    load(tmp_path / name)
+
+
+def test_test_rows_that_count_from_0_are_refused():
+  split = [0, 1] * 6
+  with pytest.raises(UserError, match=r'no test row above 1: .*; add 6 to each'):
+    load([{'train': [2, 3], 'test': [0, 1]}], split)
+  train, test = load([{'train': [2, 3], 'test': [6, 7]}], split)
+  assert (numbers(train), numbers(test)) == ([[4, 6]], [[1, 3]])
+
+
+def test_rows_that_are_left_out_are_counted(caplog):
+  load([list(range(12))])
+  assert not caplog.messages
+  load([list(range(7))])
+  (said,) = caplog.messages
+  assert said.startswith('`client_rows` uses 7 of 12 examples')
 
 
 def test_options_that_do_not_fit_are_named():

@@ -70,8 +70,14 @@ def test_labels_are_dealt_as_in_niid_bench(per_client):
     assert not has[np.arange(25), (np.arange(25) + 1) % 10].all()
 
 
-def test_labels_that_no_client_has_are_not_dealt():
+def test_labels_that_no_client_has_are_not_dealt(caplog):
   train, _ = deal('labels', num_clients=4, labels_per_client=1)
+  (said,) = [m for m in caplog.messages if 'no client' in m]
+  used = len(train.y)
+  assert said.startswith(
+    f'partition=labels deals {used:,} of 2,000 examples: no client'
+  )
+  assert 'has labels 4, 5, 6, 7, 8, 9. Raise `num_clients` or `labels_per_cl' in said
   assert sorted(set(train.y.tolist())) == [0, 1, 2, 3]
 
 
