@@ -107,7 +107,7 @@ def apfl(
       one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
       state=tree.rows_of(all_own, cohort),
     )  # fmt: skip
-    own = tree.with_rows(all_own, cohort, trained.folded)
+    own = tree.with_rows(all_own, cohort, trained.state)
     info = trained._replace(steps=2 * trained.steps).info()  # Both models train.
     return ApflState(sums.mean_of(trained.sums, w), *own), info
 

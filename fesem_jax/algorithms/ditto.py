@@ -88,7 +88,7 @@ def ditto(
       one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
       state=own,
     )  # fmt: skip
-    own = tree.with_rows(state.client_params, cohort, trained.folded)
+    own = tree.with_rows(state.client_params, cohort, trained.state)
     return DittoState(sums.mean_of(trained.sums, w), own), trained.info()
 
   sent = traffic.one_model(local)  # The v_i stay with their clients.

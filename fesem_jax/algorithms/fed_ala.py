@@ -122,7 +122,7 @@ def fed_ala(
       one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
       state=tree.rows_of(own, cohort), given=epochs,
     )  # fmt: skip
-    heads, weights = tree.with_rows(own, cohort, trained.folded)
+    heads, weights = tree.with_rows(own, cohort, trained.state)
     state = own_models.kept(state, cohort, trained.took_part(), learned=epochs > 0)
     return FedAlaState(
       sums.mean_of(trained.sums, w), heads, weights, state.learned, state.rounds + 1

@@ -92,7 +92,7 @@ def fed_dyn(
     h = jax.tree.map(lambda h, change: h - share * change, h, trained.sums.params)
     moved = jax.tree.map(lambda w, h: w - h / alpha, mean, h)
     any_client = trained.sums.weight > 0
-    own = tree.with_rows(state.client_gradients, cohort, trained.folded)
+    own = tree.with_rows(state.client_gradients, cohort, trained.state)
     return FedDynState(tree.where(any_client, moved, x), h, own), trained.info()
 
   sent = traffic.one_model(local)  # The server forms h from the local models.

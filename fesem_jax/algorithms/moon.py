@@ -101,7 +101,7 @@ def moon(
       one, local, ClientModels(x), data, cohort, key, mean_of_models(weighting, x),
       state=last,
     )  # fmt: skip
-    own = tree.with_rows(state.client_params, cohort, trained.folded)
+    own = tree.with_rows(state.client_params, cohort, trained.state)
     return MoonState(sums.mean_of(trained.sums, x), own), trained.info()
 
   # Beside the local one, two models see each batch; they stay as they are.

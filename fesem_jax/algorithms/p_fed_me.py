@@ -112,7 +112,7 @@ def p_fed_me(
     )  # fmt: skip
     mean, beta = sums.mean_of(trained.sums, x), variable(server_learning_rate)
     params = jax.tree.map(lambda x, w: x + beta * (w - x), x, mean)
-    client_params = tree.with_rows(state.client_params, cohort, trained.folded)
+    client_params = tree.with_rows(state.client_params, cohort, trained.state)
     info = trained._replace(steps=inner_steps * trained.steps).info()
     return PFedMeState(params, client_params), info
 

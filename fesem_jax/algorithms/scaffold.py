@@ -100,7 +100,7 @@ def scaffold(
   def train(local, state, data, cohort, key, reduction):
     def model_alone(client):
       model = corrected(client)
-      return model, client.send(model, client.received), None
+      return model, client.send(model, client.received), client.state
 
     return run(model_alone, local, state, data, cohort, key, reduction)
 
@@ -122,7 +122,7 @@ def scaffold(
       return c + (g - weight[0] * c) / num_clients
 
     c = jax.tree.map(add_change, c, total)
-    client_controls = tree.with_rows(state.client_controls, cohort, trained.folded)
+    client_controls = tree.with_rows(state.client_controls, cohort, trained.state)
     return ScaffoldState(x, c, client_controls), trained.info()
 
   both = 2 * traffic.bytes_of_model(local)
@@ -136,7 +136,7 @@ def _add_up(trained: Trained, starts: ClientModels, total: Any) -> tuple[Any, An
   """Adds the models of a chunk, and their mean gradients, to the sums of each."""
   (models, gradients), x = trained.params, starts.shared
   ones = trained.weights('uniform')
-  return trained.kept, (
+  return None, (
     sums.add_to_one(total[0], models, ones, x),
     sums.add_to_one(total[1], gradients, ones, tree.zeros_like(x)),
   )

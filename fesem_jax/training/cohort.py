@@ -102,8 +102,7 @@ def for_each_client(
     broadcast: `Client.broadcast`, whole on every device.
 
   Returns:
-    `Trained`, split over the mesh; `folded` is what clients keep, unless
-    `Reduction.fold` returns something else.
+    `Trained`, split over the mesh; its `state` is what clients keep.
 
   Raises:
     UserError: if `starts` are those of other clients than the cohort's or mixtures, if
@@ -136,14 +135,14 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   into, rows = reduction.into, starts._replace(shared=None)
   if in_place:
     into, rows = starts.own, rows._replace(own=None)
-  replaced = Trained._make([None] * len(Trained._fields))._replace(folded=call.state)
+  replaced = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
   def body(chunk: client_map.Chunk, shared: Any, sums: Any) -> Any:
     (models, broadcast, data, key, rate), _ = shared
     (steps, arrived), given, starts = chunk.own
     if in_place:
       starts = starts._replace(own=chunk.into[0])
-    state = chunk.into[1].folded
+    state = chunk.into[1].state
     sizes = data.sizes(chunk.ids)
 
     def of_client(id, size, steps, key, starts, state, given):
@@ -165,8 +164,10 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   def finish(found: Any, shared: Any, sums: Any) -> Any:
     sent, kept, (loss, finite, steps), (ids, sizes, arrived, state, starts) = found
     (models, *_), known = shared
-    trained = Trained(ids, None, loss, sizes, finite, arrived, steps, kept=kept)
-    folded = kept
+    trained = Trained(ids, None, loss, sizes, finite, arrived, steps)
+    if state is not None:
+      kept = tree.where(trained.took_part(), kept, state)
+    trained, folded = trained._replace(state=kept), None
     if unformed:
       weights = trained.weights(reduction.mean_by)
       sums = add_to_one(sums, sent, weights, models, local.precision)
@@ -176,12 +177,10 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     if reduction.fold is not None and not unformed:
       starts, more = starts._replace(shared=models), () if known is None else (known,)
       folded, sums = reduction.fold(trained, starts, sums, *more)
-    if state is not None:
-      folded = tree.where(trained.took_part(), folded, state)
     # What the cohort knows is left out. XLA cannot compile a loop for a CPU that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
     of_cohort: dict[str, Any] = {'ids': None, 'arrived': None}
-    trained = trained._replace(params=None, kept=None, folded=folded, **of_cohort)
+    trained = trained._replace(params=None, folded=folded, **of_cohort)
     return (sent if reduction.keep else None, trained), sums
 
   (params, trained), sums = client_map.map_clients(

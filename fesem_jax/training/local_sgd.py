@@ -28,7 +28,9 @@ def local_sgd(
   layers: Sequence[str] | None = None,
   factors: jax.Array | None = None,
 ) -> LocalModel:
-  """Trains a client on its loss + penalty |w - start|^2 with its local optimizer.
+  """Trains a client with its local optimizer on the loss of its examples.
+
+  With a penalty, it minimizes loss + penalty |w - start|^2.
 
   Args:
     client: who trains.
@@ -90,7 +92,7 @@ def _figures(loss: jax.Array, grads: Params, new: Params, start: Params) -> jax.
 
 
 def toward(anchor: Params, factor: jax.Array | float) -> optax.GradientTransformation:
-  """Adds the gradient of factor |w - anchor|^2 (Eq. 7; FedProx, Ditto, FedAMP)."""
+  """Adds the gradient of a pull to a model, factor * (w - anchor)^2 (Eq. 7)."""
 
   def pulled(grads: Params, params: Params) -> Params:
     def pull(g, w, a):

@@ -21,8 +21,7 @@ class Reduction(NamedTuple):
   Attributes:
     fold: called with a chunk's `Trained`, its starts, whose `shared` is whole, and
       sums; returns a tree of [C, ...] to keep, which must not depend on the sums, and
-      the sums with the chunk's added. `Trained.ids` says whose the chunk is. None keeps
-      what the function of one client keeps.
+      the sums with the chunk's added. `Trained.ids` says whose the chunk is.
     sums: what `fold` adds to, all zeros.
     known: arrays, whole on every device, that `fold` gets as a fourth argument; None
       if it takes three.
@@ -58,6 +57,6 @@ def mean_of_models(weighting: str, origin: Params) -> Reduction:
 
   def fold(trained, starts, total):
     weights = trained.weights(weighting)
-    return trained.kept, add_to_one(total, trained.params, weights, starts.shared)
+    return None, add_to_one(total, trained.params, weights, starts.shared)
 
   return Reduction(fold, no_sums(origin), keep=False, mean_by=weighting)

@@ -27,7 +27,8 @@ class Trained(NamedTuple):
     steps: [S] int32 SGD steps taken.
     folded: tree of [S, ...], what `fold` made of each client; see `Reduction`.
     sums: what `fold` added up.
-    kept: [C, ...] what the function of one client keeps, for `fold`; None elsewhere.
+    state: [S, ...] what the function of one client keeps; a client that does not count
+      keeps what it had. None if there is nothing.
   """
 
   ids: jax.Array
@@ -39,7 +40,7 @@ class Trained(NamedTuple):
   steps: jax.Array
   folded: Any = None
   sums: Any = None
-  kept: Any = None
+  state: Any = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""

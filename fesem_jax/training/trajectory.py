@@ -49,7 +49,7 @@ def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Tas
     given = call.given, call.state
     again = call._replace(one=ends_of, given=given, state=None)
     trained = run(again, data, Reduction(keep=False))
-    ends = tree.unstack(tree.take(trained.folded, row), 0)
+    ends = tree.unstack(tree.take(trained.state, row), 0)
   own = call.state, call.given, call.epochs
   state, given, epochs = tree.rows_of(own, cohort)
   starts = call.starts.of(cohort)

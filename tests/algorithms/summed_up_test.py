@@ -12,20 +12,20 @@ from tests.support.methods import federation
 @pytest.fixture
 def kept(monkeypatch):
   """Whether each training of a cohort that is traced keeps its models."""
-  seen, real = [], cohort.plan
+  seen, real = [], cohort.run
 
-  def plan(*args):
-    seen.append(args[-1].keep)
-    return real(*args)
+  def run(call, data, reduction):
+    seen.append(reduction.keep)
+    return real(call, data, reduction)
 
-  monkeypatch.setattr(cohort, 'plan', plan)
+  monkeypatch.setattr(cohort, 'run', run)
   return seen
 
 
 @pytest.mark.parametrize(
   ('name', 'times'),
   [
-    ('fed_avg', 1), ('fed_per', 1), ('fed_rep', 2), ('fed_ala', 2), ('apfl', 1),
+    ('fed_avg', 1), ('fed_per', 1), ('fed_rep', 2), ('fed_ala', 1), ('ditto', 1), ('apfl', 1),
     ('fed_dyn', 1), ('fed_nova', 1), ('p_fed_me', 1), ('moon', 1), ('scaffold', 1),
     ('fed_cluster', 1), ('oracle', 1),
   ],

@@ -35,17 +35,3 @@ def test_a_loss_that_is_no_number_for_each_example_is_refused():
       UserError, match=r'one number for each example, of shape \(4,\)'
     ):
       batch_losses.losses_of(MODEL._replace(loss=wrong), jnp.float32(1.0), X, Y)
-
-
-def test_inactive_steps_change_and_count_nothing():
-  batch = (X, Y, WEIGHTS, None)
-  for active, wanted in ((True, (2.5 * 2, 2)), (False, (0, 0))):
-    active, loss = jnp.bool_(active), jnp.float32(2.5)
-    found = batch_losses.counted(active, loss, batch)
-    assert tuple(map(float, found)) == wanted
-  failed = batch_losses.counted(jnp.bool_(False), jnp.float32(jnp.nan), batch)
-  assert tuple(map(float, failed)) == (0, 0)
-  new, old = {'a': jnp.ones(2)}, {'a': jnp.zeros(2)}
-  for active in (True, False):
-    found = batch_losses.if_active(jnp.bool_(active), new, old)
-    np.testing.assert_array_equal(found['a'], [active, active])

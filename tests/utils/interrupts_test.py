@@ -15,6 +15,8 @@ def restored():
   before = {n: signal.getsignal(n) for n in interrupts.SIGNALS}
   for number in OTHERS:
     signal.signal(number, signal.SIG_DFL)
+  # Workers of pytest ignore it.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   yield
   for number, handler in before.items():
     signal.signal(number, handler)
