@@ -88,7 +88,7 @@ _OF_AGGREGATION = {
 # Why --shared_start=on concerns not all of a method's local training, or none of it.
 _UNSHARED = {
   'non_fed': 'every client starts from its own model',
-  'ditto': 'a client trains two models, fine-tuning one',
+  'ditto': 'the two models of a client train together, fine-tuning one alone',
   'fed_soft': 'every client starts from its own model',
   'apfl': 'each local step changes two models, fine-tuning does not',
   'p_fed_me': 'each local step changes two models, fine-tuning does not',

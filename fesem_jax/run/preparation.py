@@ -151,7 +151,12 @@ def prepare(
   opened.callback(out.close)
   sharded = data.placement == 'sharded'
   notes = [placement.note(local.mesh, data.train, data.test)] if sharded else []
-  notes += _notes_on_optimizer(local)
+  said = programs.once(
+    ('notes', local.model, local.optimizer), lambda: _notes_on_optimizer(local)
+  )
+  for note in said:
+    logging.warning('Note: %s', note)
+  notes += said
   run = Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, out, step_and_evaluation, traced.out_info[1], state, done,
@@ -181,12 +186,9 @@ def _check(
 
 
 def _notes_on_optimizer(local: LocalTraining) -> list[str]:
-  """Sentences on what the reset of its state changes, which are also logged."""
+  """Sentences on the changes that the reset of its state makes."""
   params = jax.eval_shape(local.model.init, jax.random.key(0))
-  found = local_optimizers.notes(local.optimizer, params)
-  for note in found:
-    logging.warning('Note: %s', note)
-  return found
+  return local_optimizers.notes(local.optimizer, params)
 
 
 def _check_clusters(

@@ -1,7 +1,6 @@
 """The loss of a batch, of which only the examples of weight 1 count."""
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from fesem_jax.core.types import Model
