@@ -26,8 +26,8 @@ def kept(monkeypatch):
   ('name', 'times'),
   [
     ('fed_avg', 1), ('fed_per', 1), ('fed_rep', 2), ('fed_ala', 1), ('apfl', 1),
-    ('ditto', 1),    ('fed_dyn', 1), ('fed_nova', 1), ('p_fed_me', 1), ('moon', 1), ('scaffold', 1),
-    ('fed_cluster', 1), ('oracle', 1),
+    ('ditto', 1), ('fed_dyn', 1), ('fed_nova', 1), ('p_fed_me', 1), ('moon', 1),
+    ('scaffold', 1), ('fed_cluster', 1), ('oracle', 1),
   ],
 )  # fmt: skip
 def test_a_round_keeps_no_models_beside_those_of_its_state(name, times, kept):

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 
 import fesem_jax as fj
-from experiments import select_k
+from experiments import held_results
 from fesem_jax import report
 from fesem_jax.callbacks import ClientHistory
 from fesem_jax.results import client_history
@@ -216,6 +216,6 @@ FORMATS = {
   'silhouettes': Format(
     _silhouettes,
     one_of(json_of('seed0.json'), bytes_of('seed0.json')),
-    lambda folder: select_k._read(folder / 'seed0.json'),
+    lambda folder: held_results.read(folder / 'seed0.json'),
   ),
 }
