@@ -1,4 +1,4 @@
-r"""What a reader of one round has to read: files, functions and calls within calls.
+r"""Counts what one round passes through: files, functions, calls within calls.
 
   python -m benchmarks.round_path
   python -m benchmarks.round_path --algorithm=scaffold --files

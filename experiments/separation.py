@@ -100,7 +100,7 @@ def measure(config: dict[str, Any], list_of_k: list[int], by: str) -> dict[str, 
 
 
 def settings_of(config: dict[str, Any], list_of_k: list[int]) -> dict[str, Any]:
-  """What a result is of: the configuration and the flags of this binary."""
+  """The settings of a result: the configuration and the flags of this binary."""
   names = ('separation_clients', 'separation_by', 'separation_models')
   own = {name: flags.FLAGS[name].value for name in names}
   return config | own | {'num_clusters_list': list_of_k}

@@ -1,4 +1,4 @@
-r"""What this simulator does on an accelerator, measured whole by one command.
+r"""Measures this simulator on an accelerator, whole, by one command.
 
   python -m benchmarks.accelerator --minutes=8
 

@@ -1,4 +1,4 @@
-"""What the parts share: what is left of the time, timing, meshes, rows."""
+"""Functions that the parts share: time that is left, timing, meshes, rows."""
 
 import math
 import statistics
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 class Watch(NamedTuple):
-  """What a part is told.
+  """Settings and clock of a part.
 
   Attributes:
     say: takes each row as it is measured.
@@ -47,7 +47,7 @@ class Watch(NamedTuple):
     return False
 
   def tried(self, fn: Callable[[], Any], **case: Any) -> Any:
-    """What `fn` returns; None, with a row of its error, where it raises one."""
+    """The result of `fn`; None, with a row of its error, where it raises one."""
     try:
       return fn()
     except Exception as e:

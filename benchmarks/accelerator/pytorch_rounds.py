@@ -38,7 +38,7 @@ class Loop:
     self._ready()
 
   def _ready(self) -> None:
-    """What is prepared once."""
+    """Inputs that are prepared once."""
 
   def _step(self, rows: torch.Tensor) -> None:
     """A step of SGD on the examples of these rows."""

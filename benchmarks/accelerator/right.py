@@ -212,7 +212,7 @@ def on_host(tree: Any) -> Any:
 
 
 def compared(before: Any, want: Any, got: Any) -> Row:
-  """How far two states are apart, relative to how far one has moved.
+  """Distance of two states, relative to the move of one.
 
   `move` is relative to the length of the state before. Numbers that are not finite are
   equal to themselves.

@@ -32,7 +32,7 @@ GRACE = 5
 
 
 class Settings(NamedTuple):
-  """Of all parts."""
+  """Settings of all parts."""
 
   folder: pathlib.Path  # of the file and the log
   small: bool  # see `measuring.Watch`

@@ -33,7 +33,7 @@ from fesem_jax.core.local_training import LocalTraining
 
 
 class Case(NamedTuple):
-  """How the clients of a work load are trained."""
+  """Training of the clients of a work load."""
 
   workload: str
   together: int = 0  # clients side by side; 0 is the default

@@ -1,4 +1,4 @@
-"""What about the examples of a data set may make results other than they seem."""
+"""Properties of examples that may make results other than they seem."""
 
 from typing import NamedTuple
 

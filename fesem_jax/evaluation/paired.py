@@ -47,7 +47,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
 
 
 def student_quantile(count: float) -> float:
-  """Of the 95 % interval of a mean of so many values: degrees of freedom plus 1."""
+  """Number of values in the 95 % interval of a mean: degrees of freedom plus 1."""
   from scipy import special  # Slow to import.
 
   return float(special.stdtrit(count - 1, (1 + _LEVEL) / 2))

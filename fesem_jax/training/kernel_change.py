@@ -35,7 +35,7 @@ class Kernel:
 
 
 class Block(NamedTuple):
-  """What some local steps changed in a kernel: -(shares * inputs)^T gradients."""
+  """Change of a kernel by some local steps: -(shares * inputs)^T gradients."""
 
   inputs: jax.Array  # [b R, I] float32 the layer's inputs, R rows for each of b steps
   gradients: jax.Array  # [b R, O] float32 gradients of the layer's outputs
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 class Change(NamedTuple):
-  """What training changed in a kernel so far."""
+  """Change of a kernel by training so far."""
 
   # The one being filled, those that are full, and last those that are empty yet.
   blocks: tuple[Block, ...]
@@ -52,7 +52,7 @@ class Change(NamedTuple):
 
 
 class Start(NamedTuple):
-  """What clients side by side start a kernel from."""
+  """Start of a kernel of clients side by side."""
 
   kernel: jax.Array  # [I, O] W_0
   # [I, O] W_0 of the clients that are `from_other`; None if all have one center.

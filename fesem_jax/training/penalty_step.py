@@ -32,7 +32,7 @@ def with_pull(
 def kept_share(
   rate: jax.Array | float, prox: jax.Array | float | None
 ) -> jax.Array | float:
-  """What a step of plain SGD leaves of w - a.
+  """Share of w - a that a step of plain SGD leaves.
 
   `rate` [] float32 is eta, and `prox` [] float32 is lambda; None is 0.
   """

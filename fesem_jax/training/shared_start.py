@@ -42,7 +42,7 @@ from fesem_jax.training.plain_sgd import variable_rate
 
 
 class Moves(NamedTuple):
-  """What a client's kernel lost in training: inputs^T gradients."""
+  """Change of a client's kernel in training: -inputs^T gradients."""
 
   inputs: jax.Array  # [R, I]
   gradients: jax.Array  # [R, O], times the shares of the steps
@@ -130,7 +130,7 @@ def local_sgd(
 def _starts(
   client: Client, kernels: Sequence[jax.Array]
 ) -> tuple[list[Start], jax.Array | None]:
-  """What clients side by side start `kernels` [R, I, O] from, those of two at most.
+  """Starts of clients side by side in `kernels` [R, I, O], those of two at most.
 
   Returns also [] bool, whether the client starts from the second; None if all start
   from one.
@@ -148,7 +148,7 @@ def _starts(
 
 
 def _no_change(kernel: Kernel, start: Start) -> Change:
-  """What a client changed before its first step."""
+  """The change of a client before its first step."""
   count, (inputs, outputs) = kernel.rows * kernel.block, start.kernel.shape
   block = Block(
     jnp.zeros((count, inputs)), jnp.zeros((count, outputs)), jnp.zeros(count)
@@ -251,7 +251,7 @@ def _bounded(starts: Sequence[Start], changes: Sequence[Change]) -> jax.Array:
 
 
 def _moves(change: Change, finite: jax.Array) -> Moves:
-  """What a kernel lost, nothing where the training was not `finite` [] bool."""
+  """The moves of a kernel, none where the training was not `finite` [] bool."""
   blocks = where(finite, change.blocks, tree.zeros_like(change.blocks))
   inputs, gradients, shares = (
     parts[0] if len(parts) == 1 else jnp.concatenate(parts)

@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 
 def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Task:
-  """What the client at place `row` [1] int32 of a cohort is to do.
+  """The work of the client at place `row` [1] int32 of a cohort.
 
   `whole` trains the whole cohort too, which gives the ends as the round's arithmetic
   does; all local models then exist at once.
