@@ -123,7 +123,7 @@ def half_interval(cell: Cell, values: Sequence[float]) -> float | None:
 
 
 def verdict(cell: Cell, entry: Entry | None) -> str:
-  """The text of a cell, in a few words: 'not run', one of `VERDICTS` or of `NO_VERDICT`.
+  """The text of a cell: 'not run', or one of `VERDICTS` or of `NO_VERDICT`.
 
   'no published number' is neither.
   """
