@@ -27,7 +27,7 @@ def eight_angles(*, clients: int = 128) -> dict[str, np.ndarray]:
   return {
     'x': np.concatenate(turned)[:count],
     'y': y[:count],
-    'client': client,
+    'client': client.astype(str),
     'split': (place >= int(0.7 * size)).astype(np.int32),
     'cluster': client * len(DEGREES) // clients // 2,
   }

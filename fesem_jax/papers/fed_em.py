@@ -50,6 +50,6 @@ def mixture(
   return {
     'x': x,
     'y': (margin > 0).astype(np.int32),
-    'client': client,
+    'client': client.astype(str),
     'split': split.astype(np.int32),
   }

@@ -44,7 +44,7 @@ def mnist_power_law(*, seed: int = 0) -> dict[str, np.ndarray]:
   ]
   taken, client, split = mnist_blocks.divided(rng, own, 0.9)
   x = mnist_blocks.standardized(images)[taken]
-  return {'x': x, 'y': y[taken], 'client': client, 'split': split}
+  return {'x': x, 'y': y[taken], 'client': client.astype(str), 'split': split}
 
 
 def synthetic(
@@ -97,7 +97,7 @@ def of_clients(
   return {
     'x': np.concatenate(xs),
     'y': np.concatenate(ys).astype(np.int32),
-    'client': np.repeat(np.arange(len(ys)), [len(y) for y in ys]),
+    'client': np.repeat(np.arange(len(ys)), [len(y) for y in ys]).astype(str),
     'split': np.concatenate(splits).astype(np.int32),
     'num_classes': np.array(CLASSES),
   }

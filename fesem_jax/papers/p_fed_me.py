@@ -134,7 +134,7 @@ def _clients(
   return {
     'x': mnist_blocks.standardized(images)[np.concatenate(taken)],
     'y': np.concatenate(named).astype(np.int32),
-    'client': np.repeat(np.arange(len(rows)), [len(r) for r in rows]),
+    'client': np.repeat(np.arange(len(rows)), [len(r) for r in rows]).astype(str),
     'split': np.concatenate(split).astype(np.int32),
   }
 
