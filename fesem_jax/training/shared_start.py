@@ -274,7 +274,10 @@ def whole_models(
   for path, x in flat.items():
     if isinstance(x, Moves):
       moved = jnp.einsum('...ri,...ro->...io', *x, precision=precision)
-      start = starts[path][0] if choice is None else tree.take(starts[path], choice)
+      start = starts[path][0]
+      if choice is not None:
+        chosen = tree.rows_of_few(starts[path], choice.reshape(-1))
+        start = chosen.reshape(*choice.shape, *start.shape)
       flat[path] = jnp.broadcast_to(start, moved.shape) - moved
   return unflatten_dict(flat)
 
