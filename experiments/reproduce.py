@@ -136,7 +136,7 @@ def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
 
 
 def is_stale(source: Cell, found: ledger.Entry) -> bool:
-  """Whether an entry is of other flags, rates or seeds than its cell has now.
+  """Tells if an entry is of other flags, rates or seeds than its cell has now.
 
   `source` is the cell whose runs the entry is of.
   """

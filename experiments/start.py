@@ -144,7 +144,7 @@ def start(main: Callable[[list[str]], int | None]) -> None:
 
 
 def _left_closed_pipe() -> bool:
-  """Whether nobody reads the standard output, which then goes nowhere from here on.
+  """Tells if the standard output is closed; it then goes to the null device.
 
   Otherwise the pipe that broke is another one, that of a logger, say.
   """

@@ -39,7 +39,7 @@ class Watch(NamedTuple):
     return self.deadline - time.time()
 
   def has(self, seconds: float, **case: Any) -> bool:
-    """Whether so many seconds are left; says that a case is left out if not."""
+    """Tells if so many seconds are left; says that a case is left out if not."""
     if self.left() > seconds:
       return True
     why = f'{seconds:.0f} s expected, {max(0.0, self.left()):.0f} s left'

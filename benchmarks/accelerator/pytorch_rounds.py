@@ -173,7 +173,7 @@ def _wait(device: str) -> None:
 
 
 def set_precision(tf32: bool) -> None:
-  """Whether products and convolutions of float32 round their factors to TF32."""
+  """Tells if products and convolutions of float32 round their factors to TF32."""
   torch.backends.cuda.matmul.allow_tf32 = tf32
   torch.backends.cudnn.allow_tf32 = tf32
   torch.backends.cudnn.benchmark = True

@@ -70,7 +70,7 @@ class File:
     self.parts = self.held['parts']
 
   def done(self, part: str) -> bool:
-    """Whether a part is there, to its end."""
+    """Tells if a part is there, to its end."""
     return self.parts.get(part, {}).get('ended') == 'done'
 
   def write(self) -> None:

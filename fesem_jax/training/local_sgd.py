@@ -18,6 +18,8 @@ from fesem_jax.training.one_client import (
   together,
   where,
 )
+from fesem_jax.training.penalty_step import with_pull
+from fesem_jax.utils.errors import UserError
 
 
 def local_sgd(
@@ -35,13 +37,24 @@ def local_sgd(
   Args:
     client: who trains.
     *transformations: of the gradients before the local optimizer, whose weight decay,
-      clipping and moments then see them: `toward`, `plus`, or any of Optax.
+      clipping and moments then see them: `toward`, `plus`, or any of Optax. A whole
+      optimizer is none of them: optax.sgd(0.1) would turn the gradients around.
     start: the model to start from; `Client.start` by default.
     penalty: [] lambda of Eq. 7; None leaves the term out, which is faster than 0.
     layers: names of the layers that learn; None is all. The others stay as they are.
     factors: [N_max] float32 of the losses of the client's examples, over whose number
       the mean is still taken; None is 1.
+
+  Raises:
+    UserError: on layers that the model does not have, or factors of another shape.
   """
+  if layers is not None:
+    names = client.start if start is None else start
+    if not layers or set(layers) - set(names):
+      raise UserError(
+        f'`layers={list(layers)}` must name some layers of the model: '
+        f'{", ".join(names)}.'
+      )
   if start is None and not transformations:
     kernels = shared_start.kernels_of(client, layers)
     if kernels:
@@ -93,14 +106,7 @@ def _figures(loss: jax.Array, grads: Params, new: Params, start: Params) -> jax.
 
 def toward(anchor: Params, factor: jax.Array | float) -> optax.GradientTransformation:
   """Adds the gradient of a pull to a model, factor * (w - anchor)^2 (Eq. 7)."""
-
-  def pulled(grads: Params, params: Params) -> Params:
-    def pull(g, w, a):
-      return g + 2 * factor * (w - a)
-
-    return jax.tree.map(pull, grads, params, anchor)
-
-  return optax.stateless(pulled)
+  return optax.stateless(lambda grads, w: with_pull(grads, w, anchor, factor))
 
 
 def plus(correction: Params) -> optax.GradientTransformation:

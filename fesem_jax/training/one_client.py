@@ -1,6 +1,6 @@
 """A client in a round, and its steps on the batches of its examples.
 
-What a client does in a round is a function of one client in plain JAX, which
+A method writes the work of one client in a round as a function in plain JAX, which
 `cohort.for_each_client` maps over the clients of the round:
 
   def one(client):
@@ -262,6 +262,12 @@ def over_batches(
   first in the loop that `over_steps` is called for.
   """
   local, key = client.local, client.key
+  shape = (client.data.max_examples,)
+  if factors is not None and jnp.shape(factors) != shape:
+    raise UserError(
+      f'`factors` of a client must be of shape {shape}, one for each of its examples '
+      f'up to the most that a client has; their shape is {jnp.shape(factors)}.'
+    )
   order, batch_at = batching.batches_of_client(
     local.schedule, client.data, client.id, client.size, key, factors,
     client.any_epochs,

@@ -354,3 +354,23 @@ def test_epochs_of_a_client_are_cut_at_their_bound():
   want = train(local, data, start, epochs=jnp.array([2, 1, 2, 2]))
   assert trained.steps.tolist() == want.steps.tolist()
   assert_close(reference.vectors(trained.params), reference.vectors(want.params))
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'layers': ['logit']}, 'must name some layers of the model: dense0, logits'),
+    ({'layers': []}, 'must name some layers of the model'),
+    ({'factors': np.ones(1, np.float32)}, '`factors` of a client must be of shape'),
+  ],
+)
+def test_layers_and_factors_that_are_not_the_clients_are_refused(options, message):
+  data, local = helpers.federation(SIZES), helpers.local()
+
+  def one(client):
+    model = local_sgd(client, **options)
+    return model, client.send(model, client.received), None
+
+  start, everyone = ClientModels(models(local, 1)), helpers.everyone(data)
+  with pytest.raises(UserError, match=message):
+    for_each_client(one, local, start, data, everyone, KEY)
