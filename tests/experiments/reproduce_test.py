@@ -246,10 +246,10 @@ def test_verdicts(cell, values, told):
 
 def test_the_mixture_has_the_components_that_fed_em_describes():
   data = fed_em.mixture(clients=40, noise=0.0)
-  sizes = np.bincount(data['client'], weights=data['split'] == 0)
+  sizes = np.bincount(data['client'].astype(int), weights=data['split'] == 0)
   assert sizes.min() >= 50
   assert sizes.max() <= 1000
-  np.testing.assert_array_equal(np.bincount(data['client']), 3 * sizes)
+  np.testing.assert_array_equal(np.bincount(data['client'].astype(int)), 3 * sizes)
   assert np.abs(data['x']).max() <= 1
   assert 0.4 < data['y'].mean() < 0.6
 
@@ -257,11 +257,11 @@ def test_the_mixture_has_the_components_that_fed_em_describes():
 def test_synthetic_clients_that_are_alike_share_one_model():
   data = fed_prox.synthetic(alike=True, clients=3, seed=1)
   design = np.column_stack([data['x'].astype(np.float64), np.ones(len(data['x']))])
-  kept = data['client'] < 2  # A linear rule of two clients holds for the third.
+  kept = data['client'] != '2'  # A linear rule of two clients holds for the third.
   scores = np.linalg.lstsq(design[kept], np.eye(10)[data['y'][kept]], rcond=None)[0]
   right = (design[~kept] @ scores).argmax(axis=1) == data['y'][~kept]
   unlike = fed_prox.synthetic(alpha=1.0, beta=1.0, clients=3, seed=1)
-  other = unlike['client'] == 2
+  other = unlike['client'] == '2'
   again = np.column_stack([unlike['x'], np.ones(len(unlike['x']))])[other]
   wrong = (again @ scores).argmax(axis=1) == unlike['y'][other]
   assert right.mean() > 0.5
@@ -271,7 +271,7 @@ def test_synthetic_clients_that_are_alike_share_one_model():
 def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
   assert real_data
   data = p_fed_me.mnist_two_labels()
-  sizes = np.bincount(data['client'], weights=data['split'] == 0)
+  sizes = np.bincount(data['client'].astype(int), weights=data['split'] == 0)
   assert (sizes.min(), sizes.max()) == (1165, 3834)  # The paper's.
   later = p_fed_me.mnist_two_labels_of_2021()
   assert len({x.tobytes() for x in later['x']}) == len(later['x'])
@@ -280,9 +280,9 @@ def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
 
 def test_synthetic_data_of_pfedme_have_the_sizes_of_the_paper():
   data = p_fed_me.synthetic()
-  sizes = np.bincount(data['client'])
+  sizes = np.bincount(data['client'].astype(int))
   assert (len(sizes), sizes.min(), sizes.max()) == (100, 250, 25810)
-  trained = np.bincount(data['client'], weights=data['split'] == 0)
+  trained = np.bincount(data['client'].astype(int), weights=data['split'] == 0)
   np.testing.assert_array_equal(trained, (0.9 * sizes).astype(int))
 
 
@@ -316,7 +316,7 @@ def test_local_models_of_ifca_begin_as_different_ones():
 def test_the_groups_of_cfl_gp_are_pairs_of_angles(real_data):
   assert real_data
   data = cfl_gp.eight_angles(clients=16)
-  of_client = [set(data['cluster'][data['client'] == i]) for i in range(16)]
+  of_client = [set(data['cluster'][data['client'] == str(i)]) for i in range(16)]
   assert of_client == [{i // 4} for i in range(16)]
-  shares = np.bincount(data['client'], weights=data['split'] == 0)
+  shares = np.bincount(data['client'].astype(int), weights=data['split'] == 0)
   np.testing.assert_array_equal(shares, int(0.7 * 4375))
