@@ -56,7 +56,6 @@ class Client:
   given: Any = None  # what else it has in this round
   broadcast: Any = None  # what all clients receive beside models
   kernels: tuple[Kernel, ...] = ()  # see `shared_start`
-  any_epochs: bool = False  # whether it may take more steps than the schedule's
   # Notes of a trace: the optimizer states that began, and models that were sent.
   traced: list[str] = dataclasses.field(default_factory=list)
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
@@ -269,9 +268,8 @@ def over_batches(
       f'up to the most that a client has; their shape is {jnp.shape(factors)}.'
     )
   order, batch_at = batching.batches_of_client(
-    local.schedule, client.data, client.id, client.size, key, factors,
-    client.any_epochs,
-  )  # fmt: skip
+    local.schedule, client.data, client.id, client.size, key, factors
+  )
 
   def body(t: jax.Array, loop: Any) -> Any:
     carry, order, total, seen = loop
