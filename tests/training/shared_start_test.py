@@ -19,7 +19,7 @@ from fesem_jax import models
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import SIDE, Schedule
-from fesem_jax.core.local_training import local_training
+from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks.classification import cross_entropy
 from fesem_jax.training import kernel_change, shared_kernels, shared_start
@@ -76,8 +76,9 @@ def test_auto_takes_large_kernels_whose_rows_stay_small():
   data = helpers.federation([100] * 3, shape=(28, 28), classes=62)
   cnn = models.build('femnist_cnn', (28, 28), 62)
 
-  def local(model=cnn, **kwargs):
-    return local_training(model, optax.sgd(0.1), num_clients=3, **kwargs)
+  def local(model=cnn, shared_start='auto', **kwargs):
+    machine = Machine(shared_start=shared_start)
+    return local_training(model, optax.sgd(0.1), machine=machine, **kwargs)
 
   assert paths(local(), data) == [('dense',)]
   assert paths(local(epochs=5), data) == [('dense',)]
