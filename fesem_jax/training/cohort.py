@@ -19,8 +19,9 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import shared_kernels
+from fesem_jax.training.kernel_change import Kernel
 from fesem_jax.training.local_sgd import local_sgd, toward
-from fesem_jax.training.one_client import Client, LocalModel, map_side_by_side
+from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.shared_start import add_to_one, whole_models
 from fesem_jax.training.trained import Trained
@@ -43,7 +44,8 @@ class Call(NamedTuple):
   state: Any
   given: Any
   broadcast: Any
-  side: shared_kernels.SideBySide  # clients of a chunk
+  # Kernels of a shared start, and how many clients go side by side.
+  side: tuple[tuple[Kernel, ...], int]
   epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
 
 
@@ -110,7 +112,7 @@ def for_each_client(
       without `Client.send`.
     AssertionError: if another argument does not have one row for each of the S clients.
   """
-  side = shared_kernels.SideBySide(local, (), local.clients_per_chunk)
+  side = (), local.clients_per_chunk
   call = Call(one, local, starts, cohort, key, state, given, broadcast, side)
   return run(call, data, reduction)
 
@@ -121,14 +123,14 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   if noted is not None:
     noted.append(call)
   one, local, starts, cohort, key, *_ = call
-  side = call.side
+  kernels, count = call.side
   _check(call, reduction)
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, call.epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
   one_model = starts.num_models() == 1
-  unformed = bool(side.kernels and reduction.mean_by) and one_model
+  unformed = bool(kernels and reduction.mean_by) and one_model
 
   # The clients' own models are read, then replaced.
   in_place = reduction.keep and starts.shared is None
@@ -148,7 +150,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     def of_client(id, size, steps, key, starts, state, given):
       client = Client(
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
-        state, given, broadcast, side.kernels,
+        state, given, broadcast, kernels,
       )  # fmt: skip
       model, sent, kept = _checked(one(client), client, reduction.keep)
       return sent, kept, (model.loss, model.finite, model.steps)
@@ -156,7 +158,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)
     keys = client_keys(key, data, chunk.ids)
-    each = map_side_by_side(of_client, sizes.shape[0])
+    each = client_map.side_by_side(of_client, sizes.shape[0])
     found = each(chunk.ids, sizes, steps, keys, starts, state, given)
     rest = chunk.ids, sizes, arrived, state, starts
     return ((*found, rest), shared), sums
@@ -190,13 +192,13 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       steps,
       ((steps, arrived), call.given, rows),
       into=(into, replaced),
-      group=side.group(starts),
+      group=starts.choice if kernels else None,  # Clients of a center are neighbors.
     ),
     ((starts.shared, call.broadcast, data, key, local.rate(cohort)), reduction.known),
     # Few whole models at a time, so that they stay in the cache.
     ChunkSize(
-      side.count,
-      side.count if unformed else local.clients_per_chunk,
+      count,
+      count if unformed else local.clients_per_chunk,
       starts.num_models(),
     ),
     empty=data.num_clients,
@@ -296,7 +298,8 @@ def train_cohort(
   chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))
   if epochs is not None:
     local = _with_room(local, epochs)
-  if data.corruption is not None and data.corruption.of_models:
+  lies = data.corruption is not None and data.corruption.of_models
+  if lies and reduction.sent != 'nothing':
     local = local._replace(shared_start='off')  # Lies are told about whole models.
   side = shared_kernels.choose(local, starts, data, shape[0], layers)
 

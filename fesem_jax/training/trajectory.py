@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.cohorts.sampling import client_keys
-from fesem_jax.core import batching, tree
+from fesem_jax.core import batching, client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.cohort import Call, run
-from fesem_jax.training.one_client import Client, Record, map_side_by_side
+from fesem_jax.training.one_client import Client, Record
 from fesem_jax.training.reduction import Reduction
 
 
@@ -84,4 +84,6 @@ def steps_of(
     call.one(client)
     return record
 
-  return taken, tree.unstack(map_side_by_side(of_client, width)(ids, keys, own), 0)
+  return taken, tree.unstack(
+    client_map.side_by_side(of_client, width)(ids, keys, own), 0
+  )
