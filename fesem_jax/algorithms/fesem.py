@@ -84,10 +84,10 @@ def fesem(
     server = server_optimizers.init(m_step.server_optimizer, first.centers, key)
     return FesemState(*first, jnp.int32(0), server)
 
-  def train(local, state, data, cohort, key, reduction, starts=None):
-    own = tree.rows_of(state.assignment, cohort) if starts is None else starts
+  def train(local, state, data, cohort, key, reduction):
+    starts = ClientModels(state.centers, tree.rows_of(state.assignment, cohort))
     return train_cohort(
-      local, ClientModels(state.centers, own), data, cohort, key, reduction,
+      local, starts, data, cohort, key, reduction,
       penalty=penalty.of(data, cohort),  # Eq. 7
     )  # fmt: skip
 
@@ -98,14 +98,14 @@ def fesem(
     models = assigned.models if robust_means_of_matched else None
     return (assigned.cluster, models), sums
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
+  def step(state, data, cohort, key):
     # Local training from the centers; both steps follow as each chunk finishes.
-    reduction = steps.reduction(state.centers, hold)._replace(
+    reduction = steps.reduction(state.centers, cohort.keep_clusters)._replace(
       fold=e_and_m_step,
       keep=client_state != 'streamed',
       into=room_for_models(state, cohort, client_state, local.mesh),
     )
-    trained = train(local, state, data, cohort, key, reduction, starts)
+    trained = train(local, state, data, cohort, key, reduction)
     old = tree.rows_of(state.assignment, cohort)
     new = jnp.where(trained.took_part(), trained.folded[0], old)
     centers, server = steps.centers(

@@ -107,11 +107,11 @@ def hypo_cluster(
     server = server_optimizers.init(server_optimizer, centers, key)
     return HypoClusterState(centers, assignment, jnp.int32(0), server)
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
+  def step(state, data, cohort, key):
     old = tree.rows_of(state.assignment, cohort)
     best = least_loss(local, state.centers, data, cohort)
-    if hold is not None:
-      best = jnp.where(hold, old if starts is None else starts, best)
+    if cohort.keep_clusters is not None:
+      best = jnp.where(cohort.keep_clusters, old, best)
     (centers, server), trained = one_round(
       local, server_optimizer, state.centers, state.server, best, data, cohort, key
     )

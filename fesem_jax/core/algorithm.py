@@ -164,8 +164,9 @@ class Algorithm(NamedTuple):
       training of a round; None if that is plain SGD from the deployed model.
     with_centers: (state, centers [K, ...], stays [K] bool) -> the state with these
       centers; those with `stays` have not moved. `algorithms.wrappers` can wrap only
-      methods that define it; their state has `centers` and `assignment`, their `step`
-      takes the arguments `starts` and `hold`, and their `init` takes `cohort`.
+      methods that define it; their state has `centers`, `rounds` and `assignment`, from
+      which clients start, their `step` heeds `Cohort.keep_clusters`, and their `init`
+      takes `cohort`.
     traffic: messages between the server and the clients; None if unknown.
     of_unseen: (state, data) -> `ClientModels` of clients that did not take part, if the
       method does not choose them by their losses; None if they use the deployed model

@@ -100,8 +100,12 @@ class Cohort:
     everyone: True if `ids` is 0..M-1 (full participation), which needs no gather.
     round: [] int32 number of the round, counted from 0, for schedules over rounds
       (`LocalTraining.rate`); None outside of rounds, e.g. before the first.
+    keep_clusters: [] bool whether clients of a method with centers keep the clusters
+      that they start the round from; None is never. `wrappers.with_reclustering` sets
+      it.
   """
 
   ids: HostOrDeviceArray
   everyone: bool = dataclasses.field(metadata={'static': True})
   round: HostOrDeviceArray = None
+  keep_clusters: HostOrDeviceArray = None

@@ -1,5 +1,7 @@
 """HypoCluster against float64."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,23 +152,20 @@ def test_a_step_of_gradients_moves_centers_of_one_client_and_none_without():
     np.testing.assert_array_equal(x[2], 0.25)
 
 
-def test_clients_whose_clusters_hold_start_where_they_are_told():
+def test_clients_that_keep_their_clusters_start_from_them():
   local = helpers.local(hidden=())
   data, centers = three_centers()
   algorithm = algorithms.build('hypo_cluster', local, num_clusters=3)
   state = HypoClusterState(centers, jnp.array([2, 2, 0]), jnp.int32(0))
-  cohort, starts = helpers.everyone(data), jnp.array([1, 2, 0])
 
   @jax.jit
-  def clusters(hold):
-    found = [
-      algorithm.step(state, data, cohort, jax.random.key(1), starts=own, hold=hold)
-      for own in (starts, None)
-    ]
-    return [after.assignment for after, _ in found]
+  def clusters(keep):
+    cohort = dataclasses.replace(helpers.everyone(data), keep_clusters=keep)
+    after, _ = algorithm.step(state, data, cohort, jax.random.key(1))
+    return after.assignment
 
-  assert [own.tolist() for own in clusters(True)] == [[1, 2, 0], [2, 2, 0]]
-  assert [own.tolist() for own in clusters(False)] == [[0, 0, 1]] * 2
+  assert clusters(True).tolist() == [2, 2, 0]
+  assert clusters(False).tolist() == [0, 0, 1]
 
 
 def test_no_client_drops_out_before_the_first_round():

@@ -52,13 +52,12 @@ def test_it_is_ifca_whose_clients_know_their_groups():
   like = HypoClusterState(centers, TRUTH, jnp.int32(0))
   state = OracleState(centers)
   cohort = Cohort(np.array([4, 1, 0, 5], np.int32), everyone=False)
-  own, all_held = TRUTH[cohort.ids], np.ones(4, bool)
-  step = jax.jit(oracle.step)
-  held = jax.jit(lambda *args: ifca.step(*args, starts=own, hold=all_held))
+  kept = dataclasses.replace(cohort, keep_clusters=np.bool_(True))
+  step, held = jax.jit(oracle.step), jax.jit(ifca.step)
   for number in (1, 2):
     key = jax.random.key(number)
     state, info = step(state, data, cohort, key)
-    like, same = held(like, data, cohort, key)
+    like, same = held(like, data, kept, key)
     np.testing.assert_array_equal(matrix(state.centers), matrix(like.centers))
     np.testing.assert_array_equal(info.clusters.objective, same.clusters.objective)
   assert int(info.trained) == 4

@@ -1,5 +1,6 @@
 """What wrappers hand on to the method within, which here only takes notes."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -63,8 +64,9 @@ def noting(seen, after=None, parts=None):
     models = {'w': jnp.array([[1.0], [2.0], [3.0], [8.0]])}
     return Notes({'w': jnp.array([[0.0], [5.0]])}, OWN, models, jnp.int32(0))
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
-    seen.append(('step', (starts, hold)))
+  def step(state, data, cohort, key):
+    own = state.assignment[jnp.asarray(cohort.ids)]
+    seen.append(('step', (own, cohort.keep_clusters)))
     new = state.assignment if after is None else after
     clusters = Clusters(
       assignment=new, sizes=jnp.bincount(new, length=2), moved=jnp.int32(0),
@@ -76,8 +78,9 @@ def noting(seen, after=None, parts=None):
   def deployed(state, data):
     return ClientModels(state.centers, state.assignment)
 
-  def train(local, state, data, cohort, key, reduction, starts=None):
-    seen.append(('train', (state, starts, reduction)))
+  def train(local, state, data, cohort, key, reduction):
+    own = state.assignment[jnp.asarray(cohort.ids)]
+    seen.append(('train', (state, own, reduction)))
     return 'trained'
 
   def between(state, info):
@@ -137,17 +140,19 @@ WRAPPED = {
 }
 
 
-@pytest.mark.parametrize('name', WRAPPED)
-def test_starts_that_are_given_take_the_place_of_the_clients_own_clusters(name):
-  seen = []
-  method = WRAPPED[name](noting(seen))
-  state, given = state_of(method, seen), jnp.array([0, 0, 0])
-  if name == 'late_joins':  # No client chooses for itself.
-    state = state._replace(joined=jnp.ones(4, bool))
-  method.step(state, DATA, COHORT, KEY, starts=given)
-  steps = [of for function, of in seen if function == 'step']
-  # A wrapper may trace the round first, to see what it reports.
-  np.testing.assert_array_equal(steps[0][0], given)
+@pytest.mark.parametrize(
+  'wrapper', [lambda m: with_max_age(m, 1), lambda m: with_loss_checks(m, 3)]
+)
+def test_a_client_that_does_not_count_keeps_the_cluster_it_had(wrapper):
+  # All in the round start from `BEST`, where the method leaves them.
+  method = wrapper(noting([]))
+  state = wrapped.replaced(method.init(KEY, DATA), rounds=jnp.int32(2))
+  after, info = method.step(state, DATA, COHORT, KEY)
+  want = OWN.at[jnp.array([1, 2])].set(BEST[jnp.array([1, 2])])  # Client 0 dropped out.
+  np.testing.assert_array_equal(wrapped.inner(after).assignment, want)
+  np.testing.assert_array_equal(info.clusters.assignment, want)
+  np.testing.assert_array_equal(info.clusters.sizes, np.bincount(want))
+  assert int(info.clusters.moved) == (want != OWN).sum() == 1
 
 
 @pytest.mark.parametrize('name', [n for n in WRAPPED if n != 'reclustering'])
@@ -156,7 +161,7 @@ def test_whether_clients_keep_their_clusters_is_handed_on(name):
   method = WRAPPED[name](noting(seen))
   state = state_of(method, seen)
   for hold in (jnp.bool_(True), None):
-    method.step(state, DATA, COHORT, KEY, hold=hold)
+    method.step(state, DATA, dataclasses.replace(COHORT, keep_clusters=hold), KEY)
     assert seen[-1 if name != 'reseeding' else -2][1][1] is hold
 
 
@@ -177,15 +182,11 @@ def test_training_alone_starts_where_the_round_does(name, seen_in, choose):
   want = np.where(np.array(choose, bool), BEST[IDS], OWN[IDS])
   assert method.train(LOCAL, state, DATA, COHORT, KEY, 'reduction') == 'trained'
   _, (within, starts, reduction) = seen[-1]
-  assert within is state.method
+  assert within.centers is state.method.centers
   assert reduction == 'reduction'
   np.testing.assert_array_equal(starts, want)
   method.step(state, DATA, COHORT, KEY)
   np.testing.assert_array_equal(seen[-1][1][0], want)
-  # Others may begin where the caller wants.
-  method.train(LOCAL, state, DATA, COHORT, KEY, None, jnp.array([1, 1, 0]))
-  want = np.where(np.array(choose, bool), BEST[IDS], [1, 1, 0])
-  np.testing.assert_array_equal(seen[-1][1][1], want)
 
 
 def test_training_alone_starts_by_loss_in_rounds_that_check_losses():
@@ -196,7 +197,8 @@ def test_training_alone_starts_by_loss_in_rounds_that_check_losses():
     assert method.train(LOCAL, state, DATA, COHORT, KEY, None) == 'trained'
     np.testing.assert_array_equal(seen[-1][1][1], want)
     for hold, starts in ((True, OWN[IDS]), (False, want)):
-      method.step(state, DATA, COHORT, KEY, hold=jnp.bool_(hold))
+      cohort = dataclasses.replace(COHORT, keep_clusters=jnp.bool_(hold))
+      method.step(state, DATA, cohort, KEY)
       np.testing.assert_array_equal(seen[-1][1][0], starts)
 
 
@@ -220,9 +222,9 @@ def test_clients_join_where_they_take_part_and_deploy_the_best_center_until_then
   np.testing.assert_array_equal(used, [*BEST[:3], OWN[3]])
   state, _ = method.step(state, DATA, COHORT, KEY)
   assert state.joined.tolist() == [False, True, True, True]
-  np.testing.assert_array_equal(
-    method.deployed(state, DATA).choice, [BEST[0], *OWN[1:]]
-  )
+  # The method leaves them in the clusters that they started from.
+  used = method.deployed(state, DATA).choice
+  np.testing.assert_array_equal(used, [*BEST[:3], OWN[3]])
 
 
 def test_after_new_clusters_one_round_keeps_them():
@@ -267,12 +269,14 @@ def test_a_check_goes_by_the_clusters_that_clients_would_start_from(monkeypatch)
     return FOUND._replace(assignment=1 - args[3])
 
   monkeypatch.setattr(reclustering, 'recluster', all_change)
-  seen, given = [], jnp.array([0, 1, 0])
+  seen = []
   method = with_reclustering(noting(seen), 3)
   state = wrapped.replaced(state_of(method, seen), rounds=jnp.int32(2))
-  for starts, want in ((None, [0, 0, 0, 0]), (given, [0, 1, 1, 0])):
-    after, _ = method.step(state, DATA, COHORT, KEY, starts=starts)
-    assert after.method.assignment.tolist() == want
+  after, _ = method.step(state, DATA, COHORT, KEY)
+  assert after.method.assignment.tolist() == [0, 0, 0, 0]
+  given = wrapped.starting_from(state, COHORT, jnp.array([0, 1, 0]))
+  after, _ = method.step(given, DATA, COHORT, KEY)
+  assert after.method.assignment.tolist() == [1, 1, 1, 0]
 
 
 def test_checks_come_later_and_later_until_clusters_change():
@@ -296,8 +300,8 @@ def test_a_wrapped_method_keeps_its_other_functions():
   np.testing.assert_array_equal(moved.method.centers['w'], 1)
   after, info = made.between(state, RoundInfo(*[jnp.int32(0)] * 4))
   assert (int(after.method.rounds), info.updates) == (10, 'decided')
-  assert made.train(LOCAL, state, DATA, COHORT, KEY, None, starts=7) == 'trained'
-  assert seen[-1][1][:2] == (own, 7)
+  assert made.train(LOCAL, state, DATA, COHORT, KEY, None) == 'trained'
+  assert seen[-1][1][0] is own
   none = wrapped.wrap(method._replace(train=None, between=None), step)
   assert none.train is none.between is None
   assert wrapped.wrap(method, step, deployed='own').deployed == 'own'

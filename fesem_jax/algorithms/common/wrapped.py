@@ -3,9 +3,12 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from fesem_jax.algorithms.common.centers import sizes_of
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 
@@ -46,6 +49,48 @@ def took_part(info: RoundInfo) -> jax.Array:
   return info.clusters.took_part
 
 
+def with_assignment(
+  info: RoundInfo, before: jax.Array, after: jax.Array, count: int, data: FederatedData
+) -> RoundInfo:
+  """A round's report where clients are in other clusters after it, of `count`.
+
+  `before` [M] int32 are the clusters before the round, `after` [M] those after it.
+  """
+  assert info.clusters is not None
+  clusters = info.clusters._replace(
+    assignment=after,
+    sizes=sizes_of(after, count, data),
+    moved=((before != after) & (data.sizes() > 0)).sum(),
+  )
+  return info._replace(clusters=clusters)
+
+
+def starting_from(state: Any, cohort: Cohort, starts: jax.Array) -> Any:
+  """The state where the cohort's clients are in the clusters `starts` [S]."""
+  assignment = tree.with_rows(inner(state).assignment, cohort, starts)
+  return replaced(state, assignment=assignment)
+
+
+def step_from(
+  method: Algorithm,
+  state: Any,
+  starts: jax.Array,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+) -> tuple[Any, RoundInfo]:
+  """A round of a method whose clients start from the centers `starts` [S].
+
+  A client whose update does not count keeps the cluster that it had.
+  """
+  before = inner(state).assignment
+  after, info = method.step(starting_from(state, cohort, starts), data, cohort, key)
+  own = jnp.where(took_part(info), own_of(after, cohort), tree.rows_of(before, cohort))
+  after = starting_from(after, cohort, own)
+  assignment = inner(after).assignment
+  return after, with_assignment(info, before, assignment, num_clusters(state), data)
+
+
 def check_wrappable(method: Algorithm, option: str, trains: bool = False) -> None:
   """Raises `UserError` unless a wrapper that an option asks for may wrap a method.
 
@@ -71,9 +116,9 @@ def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
     assert method.with_centers is not None
     return state._replace(method=method.with_centers(state.method, centers, stays))
 
-  def train(local, state, *args, **options):
+  def train(local, state, *args):
     assert method.train is not None
-    return method.train(local, state.method, *args, **options)
+    return method.train(local, state.method, *args)
 
   def between(state, info):
     assert method.between is not None

@@ -12,6 +12,8 @@ from fesem_jax.algorithms.common.wrapped import (
   num_clusters,
   number_of,
   own_of,
+  starting_from,
+  step_from,
   took_part,
   wrap,
 )
@@ -51,20 +53,19 @@ def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
     seen = jnp.zeros(data.num_clients, jnp.int32)
     return AgesState(method.init(key, data, cohort), seen)
 
-  def starts_of(state, data, cohort, starts):
-    own = own_of(state, cohort) if starts is None else starts
+  def starts_of(state, data, cohort):
+    own, centers = own_of(state, cohort), inner(state).centers
     old = number_of(state) - tree.rows_of(state.seen, cohort) > variable(rounds)
-    return start_by_loss(method.local, inner(state).centers, own, old, data, cohort)
+    return start_by_loss(method.local, centers, own, old, data, cohort)
 
-  def train(local, state, data, cohort, key, reduction, starts=None):
-    starts = starts_of(state, data, cohort, starts)
+  def train(local, state, data, cohort, key, reduction):
+    within = starting_from(state.method, cohort, starts_of(state, data, cohort))
     assert method.train is not None
-    return method.train(local, state.method, data, cohort, key, reduction, starts)
+    return method.train(local, within, data, cohort, key, reduction)
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
-    number = number_of(state)
-    starts = starts_of(state, data, cohort, starts)
-    after, info = method.step(state.method, data, cohort, key, starts=starts, hold=hold)
+  def step(state, data, cohort, key):
+    number, starts = number_of(state), starts_of(state, data, cohort)
+    after, info = step_from(method, state.method, starts, data, cohort, key)
     seen = jnp.where(took_part(info), number, tree.rows_of(state.seen, cohort))
     return AgesState(after, tree.with_rows(state.seen, cohort, seen)), info
 
@@ -151,19 +152,18 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
     none = jnp.zeros(data.num_clients, bool)
     return LateJoinsState(state, tree.with_rows(none, cohort, first))
 
-  def starts_of(state, data, cohort, starts):
-    own = own_of(state, cohort) if starts is None else starts
-    joined = tree.rows_of(state.joined, cohort)
+  def starts_of(state, data, cohort):
+    own, joined = own_of(state, cohort), tree.rows_of(state.joined, cohort)
     return start_by_loss(local, inner(state).centers, own, ~joined, data, cohort)
 
-  def train(local, state, data, cohort, key, reduction, starts=None):
-    starts = starts_of(state, data, cohort, starts)
+  def train(local, state, data, cohort, key, reduction):
+    within = starting_from(state.method, cohort, starts_of(state, data, cohort))
     assert method.train is not None
-    return method.train(local, state.method, data, cohort, key, reduction, starts)
+    return method.train(local, within, data, cohort, key, reduction)
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
-    starts = starts_of(state, data, cohort, starts)
-    after, info = method.step(state.method, data, cohort, key, starts=starts, hold=hold)
+  def step(state, data, cohort, key):
+    starts = starts_of(state, data, cohort)
+    after, info = step_from(method, state.method, starts, data, cohort, key)
     joined = tree.rows_of(state.joined, cohort) | took_part(info)
     joined = tree.with_rows(state.joined, cohort, joined)
     return LateJoinsState(after, joined), info

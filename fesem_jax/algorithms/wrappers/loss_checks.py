@@ -7,6 +7,8 @@ from fesem_jax.algorithms.common.wrapped import (
   inner,
   number_of,
   own_of,
+  starting_from,
+  step_from,
 )
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
@@ -24,7 +26,7 @@ def with_loss_checks(method: Algorithm, every: int) -> Algorithm:
   Args:
     method: a method with centers.
     every: clients start from the center of least training loss, IFCA's rule, in every
-      so many rounds. A round in which clients keep their clusters (`hold`) is none.
+      so many rounds. A round with `Cohort.keep_clusters` is none.
 
   Raises:
     UserError: on a number below 1, or a method without centers.
@@ -32,22 +34,21 @@ def with_loss_checks(method: Algorithm, every: int) -> Algorithm:
   check_at_least(1, loss_check_every=every)
   check_wrappable(method, 'loss_check_every', trains=True)
 
-  def starts_of(state, data, cohort, starts, hold=None):
-    own = own_of(state, cohort) if starts is None else starts
-    check = number_of(state) % variable(every) == 0
-    if hold is not None:
-      check &= ~hold
+  def starts_of(state, data, cohort):
+    own, check = own_of(state, cohort), number_of(state) % variable(every) == 0
+    if cohort.keep_clusters is not None:
+      check &= ~cohort.keep_clusters
     centers, by_loss = inner(state).centers, jnp.broadcast_to(check, own.shape)
     return start_by_loss(method.local, centers, own, by_loss, data, cohort)
 
-  def train(local, state, data, cohort, key, reduction, starts=None):
-    starts = starts_of(state, data, cohort, starts)
+  def train(local, state, data, cohort, key, reduction):
+    state = starting_from(state, cohort, starts_of(state, data, cohort))
     assert method.train is not None
-    return method.train(local, state, data, cohort, key, reduction, starts)
+    return method.train(local, state, data, cohort, key, reduction)
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
-    starts = starts_of(state, data, cohort, starts, hold)
-    return method.step(state, data, cohort, key, starts=starts, hold=hold)
+  def step(state, data, cohort, key):
+    starts = starts_of(state, data, cohort)
+    return step_from(method, state, starts, data, cohort, key)
 
   return method._replace(
     step=step, train=train, traffic=_with_checks(method.traffic, every)

@@ -6,6 +6,7 @@ by their data alone: that is why the k-means of Section 6.1.4 finds clusters, an
 does so again in any later round. Beyond the paper.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -128,15 +129,14 @@ def with_reclustering(
       check_stack(state, 'recluster_every')
     return ReclusteringState(state, Checks.first(every))
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
+  def step(state, data, cohort, key):
     def check(state, data, cohort, key):
-      here = inner(state)
-      own = own_of(state, cohort) if starts is None else starts
+      here, own = inner(state), own_of(state, cohort)
       found = recluster(
         method.local, here.centers, here.assignment, own, data, cohort, key, clustering
       )
       trained = found.trained
-      new = jnp.where(trained.took_part(), found.assignment, own_of(state, cohort))
+      new = jnp.where(trained.took_part(), found.assignment, own)
       assignment = tree.with_rows(here.assignment, cohort, new)
       changes = {'assignment': assignment, 'rounds': here.rounds + 1}
       if 'client_params' in here._fields:
@@ -161,9 +161,8 @@ def with_reclustering(
 
     def go_on(state, data, cohort, key):
       checks = state.checks
-      after, info = method.step(
-        state.method, data, cohort, key, starts=starts, hold=checks.hold
-      )
+      cohort = dataclasses.replace(cohort, keep_clusters=checks.hold)
+      after, info = method.step(state.method, data, cohort, key)
       return ReclusteringState(after, checks._replace(hold=jnp.bool_(False))), info
 
     _, like = jax.eval_shape(go_on, state, data, cohort, key)

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import sizes_of
 from fesem_jax.algorithms.common.kept_models import needs_stack
 from fesem_jax.algorithms.common.wrapped import (
   check_wrappable,
@@ -14,6 +13,7 @@ from fesem_jax.algorithms.common.wrapped import (
   own_of,
   replaced,
   took_part,
+  with_assignment,
 )
 from fesem_jax.clustering.comparison import ModelComparison, by_weights
 from fesem_jax.core import offloading, tree
@@ -48,9 +48,9 @@ def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Alg
     check_stack(state, 'reseed_empty')
     return state
 
-  def step(state, data, cohort, key, *, starts=None, hold=None):
+  def step(state, data, cohort, key):
     old, before = inner(state).centers, inner(state).assignment
-    state, info = method.step(state, data, cohort, key, starts=starts, hold=hold)
+    state, info = method.step(state, data, cohort, key)
     here = inner(state)
     params = tree.rows_of(here.client_params, cohort)
     centers, compared = tree.take(old, own_of(state, cohort)), params
@@ -62,15 +62,10 @@ def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Alg
       here.centers, here.assignment, params, distance, cohort, data
     )
     stays = tree.row_distances(centers, here.centers) == 0
-    assert info.clusters is not None
-    clusters = info.clusters._replace(
-      assignment=assignment,
-      sizes=sizes_of(assignment, num_clusters(state), data),
-      moved=((before != assignment) & (data.sizes() > 0)).sum(),
-    )
+    info = with_assignment(info, before, assignment, num_clusters(state), data)
     assert method.with_centers is not None
     state = method.with_centers(replaced(state, assignment=assignment), centers, stays)
-    return state, info._replace(clusters=clusters)
+    return state, info
 
   return method._replace(init=init, step=step)
 
