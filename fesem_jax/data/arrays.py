@@ -35,8 +35,9 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
   number or a name that figures show. Numbered clients and clusters are in the order of
-  their numbers, others in alphabetical order. If `y` holds names, `class_names` are all
-  of them, in the order of the classes.
+  their numbers, others in alphabetical order; classes and clusters whose names are
+  numbers, such as '2' and '10', in the order of these. If `y` holds names,
+  `class_names` are all of them, in the order of the classes.
 
   The argument `task` says what `y` is for; '' takes what the file says, or else
   classification. Raises `UserError` if the file is absent, damaged, holds pickled
@@ -204,14 +205,15 @@ def _clusters(
   """
   where = f'{path}: cluster'
   found, _, numbers = columns.numbered(
-    cluster, where, 'give every row a cluster, or leave out the array'
+    cluster, where, 'give every row a cluster, or leave out the array', by_number=True
   )
   bad = np.flatnonzero(numbers[first][client] != numbers)
   if len(bad):
     raise UserError(
       f'{path}: client {names[client[bad[0]]]} has examples of several clusters.'
     )
-  if found.dtype.kind == 'U':
+  texts = found.tolist()
+  if found.dtype.kind == 'U' and texts == sorted(texts):
     return found[numbers[first]], None
   if (found == np.arange(len(found))).all():
     return numbers[first], None

@@ -103,7 +103,9 @@ def dealt_clients(
     clusters = _clusters_of(pool, partition, train_rows, test_rows, sources)
     cluster_names = pool.cluster_names
   info = ClientInfo(names, clusters, cluster_names, pool.class_names)
-  change = changes.of_partition(partition, groups, pool.num_classes, pool.scale, seed)
+  change = changes.of_partition(
+    partition, groups, pool.num_classes, np.unique(pool.y), pool.scale, seed
+  )
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info, change, 0),
     _assemble(pool, *_test_examples(pool, True), test_rows, info, change, 1),

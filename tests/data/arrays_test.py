@@ -282,6 +282,19 @@ def test_numbered_clients_are_in_the_order_of_their_numbers(tmp_path):
   assert train.info.names.tolist() == ['100', '21', '30', '4']  # Texts.
 
 
+def test_classes_and_clusters_that_are_numbers_as_texts_are_in_their_order(tmp_path):
+  texts = np.array(['10', '2', '-1.5'] * 4)
+  arrays = own_arrays(y=texts, cluster=texts, client=np.array(['a', 'b', 'c'] * 4))
+  train, test = data.load('mine', arrays=arrays)
+  assert train.info.class_names == ('-1.5', '2', '10')
+  assert train.y.tolist() == [2] * 3 + [1] * 3 + [0] * 3
+  assert train.info.clusters.tolist() == [2, 1, 0]
+  assert train.info.cluster_names == ('-1.5', '2', '10')
+  prepare_data.write(tmp_path / 'a.npz', train, test)
+  train, _ = data.load('mine', arrays=own_arrays(y=np.array(['10', '2', 'ten'] * 4)))
+  assert train.info.class_names == ('10', '2', 'ten')
+
+
 def test_class_names_number_named_labels():
   y = np.array(['low', 'high', 'None'] * 4)
   names = np.array(['None', 'low', 'middle', 'high'])

@@ -72,6 +72,11 @@ def test_groups_that_share_all_examples_are_not_told_of(caplog):
   assert not caplog.messages
 
 
+def test_images_with_transparency_have_channels_first(caplog):
+  data.load('mine', arrays=arrays(np.ones((40, 4, 9, 9))))
+  assert 'mine: images of shape (4, 9, 9) have their channels first' in caplog.text
+
+
 def test_many_classes_of_few_examples_are_told_of(caplog):
   x = RNG.random((60, 3))
   data.load('mine', arrays=arrays(x, np.arange(60) % 20))
