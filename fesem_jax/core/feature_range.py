@@ -19,8 +19,6 @@ from fesem_jax.utils.stored_rows import Rows, blocks
 
 MOST_SIZE = 10.0  # Root mean square of a feature.
 LEAST_SIZE = 0.01  # Of the largest absolute value of all.
-# The test examples' size over that of the training examples, or the reverse.
-_MOST_RATIO = 10.0
 _MOST_WHOLE = 2**24  # Float32 holds all whole numbers up to here.
 _NAMED = 3  # Columns that a message names.
 
@@ -94,20 +92,6 @@ def _warn_of_small(largest: float, where: str) -> None:
     warn_once(
       f'{where} has no value beyond {largest:.2g} after multiplication by its scale; '
       'models learn little from it: check whether it was divided twice, and give scale.'
-    )
-
-
-def warn_of_test_range(x: Rows, test_x: Rows, where: str) -> None:
-  """Says once that test examples [T, ...] lie in another range than training ones."""
-  sizes = [
-    float(np.abs(rows[:: 1 + len(rows) // 1000], dtype=np.float64).mean())
-    for rows in (x, test_x)
-    if len(rows)
-  ]
-  if len(sizes) == 2 and max(sizes) > _MOST_RATIO * min(sizes):
-    warn_once(
-      f'{where}: test examples have a mean absolute value of {sizes[1]:.3g}, training '
-      f'examples of {sizes[0]:.3g}; bring both to one scale.'
     )
 
 

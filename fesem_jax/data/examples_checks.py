@@ -6,6 +6,7 @@ import numpy as np
 
 from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import scale_checks
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
 from fesem_jax.utils.array_checks import has_channels_first
@@ -15,10 +16,12 @@ from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks
 # Test examples that are training examples are told of from this share on. Tables of few
 # values (ratings, counts, one-hot columns) have equal rows by chance, about as many
 # between the splits as inside the training split. Rows are copies, and no such chance,
-# if they are clearly more, or hold many different values, as images do.
+# if they are clearly more, or hold many different values, as images do, or if the
+# different rows of a table mostly differ in a single column.
 _LEAST_SHARE = 0.01
 _MORE_THAN_INSIDE = 2.0
 _MANY_VALUES = 16
+_TELLING, _SOME_ROWS = 0.2, 10_000
 # More classes with fewer examples each may be numbers, as the targets of a regression.
 _MANY_CLASSES, _FEW_OF_CLASS = 20, 3
 
@@ -79,7 +82,9 @@ def warn_of_features(pool: Pool, name: str) -> None:
   warn_of_many_classes(pool, name)
   feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x')
   if pool.test_x is not None:
-    feature_range.warn_of_test_range(pool.x, pool.test_x, name)
+    scale_checks.warn_of_splits(pool.x, pool.test_x, name)
+  if pool.client is not None and pool.names is not None:
+    scale_checks.warn_of_clients(pool.x, pool.client, pool.names, name)
 
 
 def warn_of_many_classes(pool: Pool, name: str) -> None:
@@ -92,6 +97,14 @@ def warn_of_many_classes(pool: Pool, name: str) -> None:
       f'{name}: {classes:,} classes occur in {count:,} training examples. If y are '
       'numbers to predict, give `task=regression`.'
     )
+
+
+def _tell_apart(x: Rows) -> bool:
+  """Whether one column has so many values that rows are not equal by chance."""
+  rows = np.asarray(x[:_SOME_ROWS])
+  distinct = np.unique(rows.reshape(len(rows), -1), axis=0)
+  most = max(len(np.unique(column)) for column in distinct.T)
+  return most > _TELLING * len(distinct)
 
 
 def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> None:
@@ -108,5 +121,6 @@ def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> No
     return
   some = np.asarray(test.x[found.in_both[:100]])
   values = np.median([len(np.unique(row)) for row in some])
-  if share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES:
+  copies = share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES
+  if copies or _tell_apart(train.x):
     warn_once(f'{name}: {found.in_words()}; results on them do not show learning.')
