@@ -115,6 +115,8 @@ DATA = (
     enum_values=ratings.BY),
   flag('string', 'tfds_name', '', 'Data set for --dataset=tfds.'),
   flag('string', 'hub_name', '', 'OWNER/NAME for --dataset=hub.'),
+  flag('string', 'hub_config', '',
+    'Configuration of --hub_name, where it has several.'),
   flag('string', 'hub_client_column', '',
     'Column that names the client of each example; default: the data has no clients.'),
   flag('string', 'hub_label_column', '',

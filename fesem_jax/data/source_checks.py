@@ -27,7 +27,9 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
   'shakespeare': ('text_stride',),
   'femnist': ('background',),
   'tfds': ('tfds_name',),
-  'hub': ('hub_name', 'hub_client_column', 'hub_label_column', 'hub_image_side'),
+  'hub': (
+    'hub_name', 'hub_client_column', 'hub_label_column', 'hub_image_side', 'hub_config',
+  ),
   'synthetic': ('synthetic_alpha', 'synthetic_beta'),
   'synthetic_linear': ('synthetic_noise',),
   'synthetic_mixture': ('synthetic_noise',),

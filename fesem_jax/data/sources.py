@@ -41,6 +41,7 @@ class Options(NamedTuple):
   hub_client_column: str = ''
   hub_label_column: str = ''
   hub_image_side: int = 0
+  hub_config: str = ''
   cifar100_labels: str = 'fine'
   emnist_split: str = 'byclass'
   text_stride: int = 1
@@ -104,7 +105,7 @@ def _named_on_hub(request: Request) -> Pool:
     raise UserError('`name=hub` needs `hub_name=OWNER/NAME`.')
   return hub.load(
     o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column,
-    o.hub_image_side,
+    o.hub_image_side, o.hub_config,
   )  # fmt: skip
 
 
