@@ -33,9 +33,11 @@ DATA = (
     'environment variable FESEM_DATA_DIR, else ./data.'),
   flag('string', 'partition', None,
     f'How examples are dealt to clients: {", ".join(partitions.NAMES)}; or two of '
-    f'them, as in rotated+dirichlet: groups ({", ".join(GROUPED)}), and labels or '
+    f'them, as in rotated+dirichlet: groups ({", ".join(GROUPED)}, or cluster, which '
+    'are those that the data set knows), and labels or '
     f'sizes inside each group ({", ".join(DEALT)}); noisy goes with either. Default: '
-    "'natural' where the data set has clients of its own, else 'iid'."),
+    "'natural' where the data set has clients of its own, 'cluster' where it has known "
+    "clusters alone, else 'iid'."),
   flag('integer', 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'),
   flag('integer', 'examples_per_client', 0,
     'Training examples of each client; 0: all examples.'),

@@ -304,7 +304,9 @@ class FederatedData:
     num_classes = split_checks.num_outputs(num_classes)
     y = tasks.TASKS[task].targets(y, '`y`', num_classes)
     if len(x) != len(y):
-      raise UserError(f'`x` has {len(x)} examples and `y` {len(y)}; give each a target.')
+      raise UserError(
+        f'`x` has {len(x)} examples and `y` {len(y)}; give each a target.'
+      )
     sizes = split_checks.sizes(sizes, len(x))
     if isinstance(x, np.ndarray):
       feature_range.warn_of_rounding(x, '`x`')

@@ -34,7 +34,8 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
   see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
-  number or a name that figures show. Numbered clients and clusters are in the order of
+  number or a name that figures show; without `client`, `partition=cluster+...` deals
+  the examples of each cluster to clients. Numbered clients and clusters are in the order of
   their numbers, others in alphabetical order; classes and clusters whose names are
   numbers, such as '2' and '10', in the order of these. If `y` holds names,
   `class_names` are all of them, in the order of the classes.
@@ -83,8 +84,6 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path} lacks the array {name}; it needs x and y, and client unless they are '
         'to be dealt.'
       )
-  if 'cluster' in arrays and 'client' not in arrays:
-    raise UserError(f'{path} has true clusters of clients, but no array client.')
   x = arrays['x']
   if x.ndim < 2:
     raise UserError(
@@ -119,10 +118,11 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     if len(bad):
       raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
   names = client = clusters = cluster_names = None
-  if 'client' in arrays:
-    where = f'{path}: client'
+  of_clusters = 'cluster' in arrays and 'client' not in arrays
+  if of_clusters or 'client' in arrays:
+    source = 'cluster' if of_clusters else 'client'
     names, first, client = columns.numbered(
-      arrays['client'], where, 'give every row a client'
+      arrays[source], f'{path}: {source}', f'give every row a {source}'
     )
     names = names.astype(str)
     if 'cluster' in arrays:
@@ -140,7 +140,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   whole = Pool(
     x, y, classes, scale, client=client, names=names, clusters=clusters,
     task=chosen.name,
-    class_names=class_names, cluster_names=cluster_names,
+    class_names=class_names, cluster_names=cluster_names, of_clusters=of_clusters,
     # What models see are the numbers as they are, on purpose.
     are_tokens=(
       x.ndim == 2 and arrays['x'].dtype.kind in 'iu' and arrays.get('scale') == 1
@@ -173,7 +173,11 @@ def _split(path: object, whole: Pool, split: np.ndarray) -> Pool:
     )
   lacking = np.setdiff1d(np.arange(len(names)), client[train])
   if len(lacking):
-    raise UserError(f'{path}: client {names[lacking[0]]} has no training examples.')
+    kind = 'cluster' if whole.of_clusters else 'client'
+    raise UserError(
+      f'{path}: {kind} {names[lacking[0]]} has no training examples; remove its test '
+      'examples, or give it some with split 0.'
+    )
   return parts._replace(client=client[train], test_client=client[test])
 
 

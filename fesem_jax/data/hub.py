@@ -148,7 +148,9 @@ def _of_splits(
       f'{folder} holds several configurations; choose one of its folders with '
       f'`hub_config`: {", ".join(sorted(name or "." for name in found))}.'
     )
-  return {split: held for of_config in found.values() for split, held in of_config.items()}
+  return {
+    split: held for of_config in found.values() for split, held in of_config.items()
+  }
 
 
 def _columns(

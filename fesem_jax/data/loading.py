@@ -139,6 +139,7 @@ def load_phases(
   examples_checks.warn_of_features(pool, name)
   if not wanted.name:
     known = 'natural' if pool.client is not None else 'iid'
+    known = 'cluster' if pool.of_clusters else known
     wanted = dataclasses.replace(wanted, name=known)
   check_fits(wanted, pool, name)
   check_used(wanted, ['partition_groups'] if name in source_checks.PLANTED else [])

@@ -34,6 +34,7 @@ class Pool(NamedTuple):
     class_names: see `ClientInfo`.
     is_text: whether x [T, S] are tokens and y the one that follows them.
     are_tokens: whether x [T, S] are tokens, of whatever targets.
+    of_clusters: whether `client` are the known clusters, as no clients are known.
   """
 
   x: Rows
@@ -51,6 +52,7 @@ class Pool(NamedTuple):
   class_names: tuple[str, ...] | None = None
   is_text: bool = False
   are_tokens: bool = False
+  of_clusters: bool = False
 
 
 def as_task(pool: Pool, task: str, named: str) -> Pool:

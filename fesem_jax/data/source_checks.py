@@ -28,7 +28,11 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
   'femnist': ('background',),
   'tfds': ('tfds_name',),
   'hub': (
-    'hub_name', 'hub_client_column', 'hub_label_column', 'hub_image_side', 'hub_config',
+    'hub_name',
+    'hub_client_column',
+    'hub_label_column',
+    'hub_image_side',
+    'hub_config',
   ),
   'synthetic': ('synthetic_alpha', 'synthetic_beta'),
   'synthetic_linear': ('synthetic_noise',),

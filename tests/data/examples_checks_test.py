@@ -140,7 +140,7 @@ def test_known_clusters_stay_where_clients_are_of_one(caplog):
   (said,) = caplog.messages
   assert said == (
     'partition=iid drops the known clusters: 6 of 6 clients are dealt examples of '
-    'several.'
+    'several. partition=cluster+iid deals inside of each.'
   )
 
 
