@@ -304,9 +304,7 @@ class FederatedData:
     num_classes = split_checks.num_outputs(num_classes)
     y = tasks.TASKS[task].targets(y, '`y`', num_classes)
     if len(x) != len(y):
-      raise UserError(
-        f'`x` has {len(x)} examples and `y` {len(y)}; give each a target.'
-      )
+      raise UserError(f'`x` has {len(x)} examples, `y` {len(y)}; give each a target.')
     sizes = split_checks.sizes(sizes, len(x))
     if isinstance(x, np.ndarray):
       feature_range.warn_of_rounding(x, '`x`')
@@ -314,8 +312,8 @@ class FederatedData:
       x = changed(x, lambda rows: rows.astype(np.float32))
       if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
         raise UserError(
-          '`x` holds values that are not finite (NaN or infinity); fill them, or remove '
-          'these examples.'
+          '`x` holds values that are not finite (NaN or infinity); fill them, or leave '
+          'out these examples.'
         )
     check_targets(x.shape, y, task, '`y`')
     if num_classes is None:

@@ -35,9 +35,9 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
   number or a name that figures show; without `client`, `partition=cluster+...` deals
-  the examples of each cluster to clients. Numbered clients and clusters are in the order of
-  their numbers, others in alphabetical order; classes and clusters whose names are
-  numbers, such as '2' and '10', in the order of these. If `y` holds names,
+  the examples of each cluster to clients. Numbered clients and clusters are in the
+  order of their numbers, others in alphabetical order; classes and clusters whose names
+  are numbers, such as '2' and '10', in the order of these. If `y` holds names,
   `class_names` are all of them, in the order of the classes.
 
   The argument `task` says what `y` is for; '' takes what the file says, or else

@@ -72,7 +72,7 @@ def _client(path: pathlib.Path, classes: int | None) -> Examples:
 
 
 def channels_last(x: np.ndarray) -> np.ndarray:
-  """Images [N, C, H, W] of PyTorch as [N, H, W, C], gray ones [N, H, W]; others as are."""
+  """Images [N, C, H, W] of PyTorch as [N, H, W, C] or, gray ones, [N, H, W]."""
   if x.ndim != 4 or x.shape[1] not in (1, 3, 4) or min(x.shape[2:]) <= 4:
     return x
   return np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1))

@@ -39,8 +39,8 @@ def numbered(
   of each, and [T] numbers 0..N-1. `where` is the column and `mend` what to do about
   missing values, for errors. Texts among `known` are values, e.g. 'None'. If
   `by_number`, texts that are numbers, all of them, are in the order of these: '2'
-  before '10'. Raises `UserError` if a row has no value, numbers and texts are mixed, or values differ by
-  outer blanks alone.
+  before '10'. Raises `UserError` if a row has no value, numbers and texts are mixed, or
+  values differ by outer blanks alone.
   """
   values = decoded(np.asarray(values), where)
   missing = _missing(values)

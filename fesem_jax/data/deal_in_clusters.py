@@ -27,9 +27,8 @@ def deal(
   rng = prng_streams.host_rng(seed, prng_streams.PARTITION)
   values, of_source = np.unique(pool.clusters, return_inverse=True)
   of_clients = groups_of_clients(partition.count, len(values))
-  labels, test_labels = (
-    None if y is None else _labels(pool, y) for y in (pool.y, pool.test_y)
-  )
+  labels = _labels(pool, pool.y)
+  test_labels = None if pool.test_y is None else _labels(pool, pool.test_y)
   least = 2 if test_labels is None else 1
   train: Rows = [np.zeros(0, int)] * partition.count
   test: Rows = list(train)
@@ -39,8 +38,8 @@ def deal(
     if max(need, least) * len(members) > len(own):
       raise UserError(
         f'Cluster {_name(pool, values[cluster])} has {len(own)} training examples for '
-        f'{len(members)} clients of at least {max(need, least)}; lower `num_clients` or '
-        '`examples_per_client`.'
+        f'{len(members)} clients of at least {max(need, least)}; lower '
+        '`examples_per_client` or `num_clients`.'
       )
     own = own[: need * len(members) or None]
     of_own = labels[own]
@@ -48,8 +47,8 @@ def deal(
     for member, rows in zip(members, rule(of_own, least), strict=True):
       if len(rows) < least:
         raise UserError(
-          f'Cluster {_name(pool, values[cluster])}: a client is left with {len(rows)} of '
-          f'{len(own)} examples; it needs at least {least}. Lower `num_clients`.'
+          f'Cluster {_name(pool, values[cluster])} leaves a client with {len(rows)} '
+          f'of {len(own)} examples; it needs at least {least}. Lower `num_clients`.'
         )
       train[member] = own[rows]
     if test_labels is not None:

@@ -130,7 +130,8 @@ def _of_splits(
   for path in paths:
     *parts, name = path.relative_to(folder).parts
     split = re.split(r'[-.]', name)[0]
-    if parts and (split.isdecimal() or split not in _SPLITS and parts[-1] in _SPLITS):
+    of_folder = bool(parts) and split not in _SPLITS and parts[-1] in _SPLITS
+    if parts and (of_folder or split.isdecimal()):
       split = parts.pop().removeprefix('partial-')
     of_config = found.setdefault('/'.join(parts), {})
     of_config.setdefault(split, []).append(str(path))
@@ -148,9 +149,7 @@ def _of_splits(
       f'{folder} holds several configurations; choose one of its folders with '
       f'`hub_config`: {", ".join(sorted(name or "." for name in found))}.'
     )
-  return {
-    split: held for of_config in found.values() for split, held in of_config.items()
-  }
+  return {split: held for of in found.values() for split, held in of.items()}
 
 
 def _columns(

@@ -20,7 +20,7 @@ _FEW_ROWS = 20  # Of a split whose spread is compared, and read of each client.
 def warn_of_splits(x: Rows, test_x: Rows, where: str) -> None:
   """Says once that test examples [T, ...] are on another scale than training ones."""
   train, test = (_sample(rows) for rows in (x, test_x))
-  if not len(train) or not len(test):
+  if not train.size or not test.size:
     return
   sizes = [float(np.abs(rows).mean()) for rows in (train, test)]
   if max(sizes) > _MOST_RATIO * min(sizes):
@@ -57,7 +57,7 @@ def warn_of_clients(x: Rows, client: np.ndarray, names: np.ndarray, where: str) 
   `client` [T] is the client of each row of x [T, ...], `names` [M] are those of all.
   Large data that stay in a file are not read for it.
   """
-  if isinstance(x, StoredRows) or len(names) < 2 or not len(client):
+  if isinstance(x, StoredRows) or len(names) < 2 or not x.size:
     return
   order = np.argsort(client, kind='stable')
   sizes = np.bincount(client, minlength=len(names))

@@ -91,7 +91,6 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'client': None, 'cluster': np.zeros(12)}, 'clusters of clients, but no array cl'),
     ({'y': np.zeros(5, int)}, 'y has 5 rows; x has 12'),
     ({'y': np.arange(12) - 1}, 'labels must be whole numbers from 0'),
     ({'y': np.arange(12) / 2}, 'labels must be whole numbers from 0'),

@@ -167,7 +167,7 @@ def test_one_of_several_configurations(tmp_path, layout):
     'data_dir': tmp_path, 'hub_name': 'me/mine', 'hub_label_column': 'kind',
     'num_clients': 2,
   }  # fmt: skip
-  with pytest.raises(UserError, match='several configurations; .*: large, small'):
+  with pytest.raises(UserError, match=r'several configurations; .*: large, small'):
     data.load('hub', **options)
   with pytest.raises(UserError, match='`hub_config=medium` is not among the folders'):
     data.load('hub', hub_config='medium', **options)

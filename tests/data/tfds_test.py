@@ -77,9 +77,8 @@ def test_letters_of_tfds_are_26_classes_from_0(tmp_path, least):
   tfds = pytest.importorskip('tensorflow_datasets')
   rng = np.random.default_rng(0)
   images = [rng.integers(0, 256, (28, 28)).astype(np.uint8) for _ in range(26)]
-  splits = dict.fromkeys(
-    ('train', 'test'), [(image, i + least) for i, image in enumerate(images)]
-  )
+  examples = [(image, i + least) for i, image in enumerate(images)]
+  splits = {'train': examples, 'test': examples}
   prepare_tfds(tfds, tmp_path / 'tfds', 'emnist', '3.1.0', 37, splits, 'letters')
   options = {'data_dir': tmp_path, 'num_clients': 1, 'emnist_split': 'letters'}
   if not least:

@@ -72,8 +72,9 @@ class Partition:
   Attributes:
     name: one of `NAMES`, or two of them as 'rotated+dirichlet': clients in groups, and
       labels or sizes that are dealt inside of each group; 'cluster+dirichlet' deals
-      inside of the clusters that the data set knows, 'cluster' equal shares. '' is 'natural' where the
-      data set has clients of its own and 'iid' elsewhere.
+      inside of the clusters that the data set knows, 'cluster' equal shares. '' is
+      'natural' where the data set has clients of its own, 'cluster' where it has known
+      clusters alone, and 'iid' elsewhere.
     num_clients: M; 0 is all natural clients, or 100.
     examples_per_client: training examples of each client (of natural clients: at most;
       where sizes or labels differ: on average); 0 deals all.

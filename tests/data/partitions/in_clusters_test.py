@@ -26,8 +26,8 @@ RULES = {
   'dirichlet+cluster': {'dirichlet_alpha': 0.3},
   'cluster+dirichlet': {'dirichlet_alpha': 0.3, 'dirichlet_min_examples': 5},
   'cluster+dirichlet_labels': {'dirichlet_alpha': 0.3},
-  'cluster+labels': {'labels_per_client': 3},
-  'cluster+power_law': {'labels_per_client': 3, 'power_law_sigma': 0.5},
+  'cluster+labels': {'labels_per_client': 5},
+  'cluster+power_law': {'labels_per_client': 4, 'power_law_sigma': 0.5},
   'cluster+shards': {},
   'cluster+unequal': {},
   'cluster+lognormal': {},
@@ -122,9 +122,7 @@ def test_clusters_that_cannot_be_dealt_are_named(own, options, message):
 
 
 def test_data_without_clusters_are_named():
-  with pytest.raises(
-    UserError, match=r'`partition=cluster\+iid` .*`name=digits` lacks'
-  ):
+  with pytest.raises(UserError, match='known clusters, which `name=digits` lacks'):
     data.load('digits', partition='cluster+iid', num_clients=4)
 
 
