@@ -16,8 +16,10 @@ DATA = (
   flag('string', 'dataset', 'digits',
     f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
     'layout; npz:FILE for arrays x, y and optionally client, split and cluster; '
+    'table:FILE for a .csv or .parquet file with a row for each example; '
     'pfllib:FOLDER and flbench:FOLDER for what PFLlib and FL-bench generate; '
-    'MODULE:FUNCTION for data of your own, a function that returns such arrays.'),
+    'MODULE:FUNCTION for data of your own, a function that returns such arrays or a '
+    'data frame.'),
   flag('string', 'dataset_options', '',
     'NAME=VALUE,...: keyword-only arguments of --dataset=MODULE:FUNCTION.'),
   flag('string', 'source', '',
@@ -127,6 +129,21 @@ DATA = (
   flag('integer', 'hub_image_side', 0,
     'Width and height to which all images of --dataset=hub are resized; 0: images of '
     'which both sides exceed 84 are resized to 84.'),
+  flag('string', 'label_column', '',
+    'Column of the labels or targets of --dataset=table:FILE or of a data frame; '
+    'default: y.'),
+  flag('string', 'client_column', '',
+    'Column of the client of each row of a table; default: client, if there is one.'),
+  flag('string', 'cluster_column', '',
+    'Column of the known cluster of each row of a table; default: cluster, if there is '
+    'one.'),
+  flag('string', 'split_column', '',
+    'Column of a table that holds train and test, or 0 and 1; default: split, if there '
+    'is one.'),
+  flag('list', 'drop_columns', [], 'Columns of a table that are left out.'),
+  flag('bool', 'standardize', False,
+    'Whether each column of [T, F] features is brought to mean 0 and deviation 1, by '
+    'the training examples of all clients; columns of 0 and 1 stay.'),
   flag('float', 'synthetic_alpha', 1.0,
     "Heterogeneity of the synthetic clients' models."),
   flag('float', 'synthetic_beta', 1.0, "Heterogeneity of their features."),

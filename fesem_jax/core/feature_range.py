@@ -10,6 +10,7 @@ columns (ages, years, prices) and pixels up to 255 lie above. No feature at all 
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,10 +50,12 @@ def of_features(x: Rows, scale: float) -> Range:
   return Range(least * scale, most * scale, size * scale)
 
 
-def warn_of_range(x: Rows, scale: float, where: str) -> None:
+def warn_of_range(
+  x: Rows, scale: float, where: str, names: Sequence[str] | None = None
+) -> None:
   """Says once where the features x [T, ...] of a data set are far from 1.
 
-  `where` is the source file or argument of x.
+  `where` is the source file or argument of x, and `names` are those of its columns.
   """
   if not len(x) or 0 in x.shape:
     return
@@ -73,7 +76,8 @@ def warn_of_range(x: Rows, scale: float, where: str) -> None:
     mend = f'give scale, e.g. 1/{255 if pixels else f"{largest:.3g}"}'
   else:
     columns = ', '.join(
-      f'column {i} {found.least[i]:.4g} to {found.most[i]:.4g}' for i in wide[:_NAMED]
+      f'column {names[i] if names else i} {found.least[i]:.4g} to {found.most[i]:.4g}'
+      for i in wide[:_NAMED]
     )
     others = f' and {len(wide) - _NAMED} more' if len(wide) > _NAMED else ''
     what = f'has in {columns}{others}'

@@ -19,6 +19,7 @@ from fesem_jax.utils.safe_files import read_npz, reading
 
 NAMES = (
   'x', 'y', 'client', 'split', 'cluster', 'scale', 'num_classes', 'class_names', 'task',
+  'feature_names',
 )  # fmt: skip
 
 
@@ -30,7 +31,7 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   tokens with -1 where there is none. Optional: `client` [T] integers or strings,
   without which a partition deals the examples; `task` [], a name of `tasks.TASKS`;
   `num_classes` [], by default one more than the largest label or token of `y`;
-  `class_names` [L] strings;
+  `class_names` [L] strings; `feature_names` [F] strings, for warnings;
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
   see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
@@ -141,6 +142,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     x, y, classes, scale, client=client, names=names, clusters=clusters,
     task=chosen.name,
     class_names=class_names, cluster_names=cluster_names, of_clusters=of_clusters,
+    feature_names=_feature_names(path, arrays, x.shape),
     # What models see are the numbers as they are, on purpose.
     are_tokens=(
       x.ndim == 2 and arrays['x'].dtype.kind in 'iu' and arrays.get('scale') == 1
@@ -194,6 +196,20 @@ def _class_names(path: object, value: np.ndarray) -> tuple[str, ...]:
       f'{path}: class_names has {twice!r} twice; give each class its own name.'
     )
   return tuple(names)
+
+
+def _feature_names(
+  path: object, arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]
+) -> tuple[str, ...] | None:
+  if 'feature_names' not in arrays:
+    return None
+  names = arrays['feature_names']
+  if names.shape != shape[1:]:
+    raise UserError(
+      f'{path}: feature_names has shape {names.shape}, an example {shape[1:]}; name '
+      'each column of x, or leave the array out.'
+    )
+  return tuple(map(str, names.tolist()))
 
 
 def _clusters(

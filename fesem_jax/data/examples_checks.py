@@ -69,8 +69,11 @@ def _hashes(x: Rows, y: Rows) -> np.ndarray:
   return of_rows(x) * 1_000_003 ^ of_targets
 
 
-def warn_of_features(pool: Pool, name: str) -> None:
-  """Says once what about the features of a data set may spoil training."""
+def warn_of_features(pool: Pool, name: str, stay: bool = True) -> None:
+  """Says once what about the features of a data set may spoil training.
+
+  Unless they `stay` as they are, but are standardized, their range does not matter.
+  """
   if has_channels_first(pool.x.shape[1:]):
     warn_once(
       f'{name}: images of shape {pool.x.shape[1:]} have their channels first; models '
@@ -80,7 +83,8 @@ def warn_of_features(pool: Pool, name: str) -> None:
   if tokens or pool.is_text or pool.are_tokens or pool.task == SEQUENCE.name:
     return
   warn_of_many_classes(pool, name)
-  feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x')
+  if stay:
+    feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x', pool.feature_names)
   if pool.test_x is not None:
     scale_checks.warn_of_splits(pool.x, pool.test_x, name)
   if pool.client is not None and pool.names is not None:
@@ -104,7 +108,7 @@ def _tell_apart(x: Rows) -> bool:
   rows = np.asarray(x[:_SOME_ROWS])
   distinct = np.unique(rows.reshape(len(rows), -1), axis=0)
   most = max(len(np.unique(column)) for column in distinct.T)
-  return most > _TELLING * len(distinct)
+  return most >= max(_MANY_VALUES, _TELLING * len(distinct))
 
 
 def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> None:

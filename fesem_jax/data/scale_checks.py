@@ -71,7 +71,11 @@ def warn_of_clients(x: Rows, client: np.ndarray, names: np.ndarray, where: str) 
     means[first : first + len(rows)] = np.abs(flat, dtype=np.float64).mean(axis=1)
     negative[first : first + len(rows)] = (flat < 0).mean(axis=1)
   read = np.bincount(own, minlength=len(names)).clip(1)
-  size = np.bincount(own, means, len(names)) / read
+  size = np.zeros(len(names))  # The median of a client's rows: few may be far.
+  of_own = np.lexsort((means, own))
+  ends = np.cumsum(np.bincount(own, minlength=len(names)))
+  there = np.bincount(own, minlength=len(names)) > 0
+  size[there] = means[of_own][((ends + np.r_[0, ends[:-1]]) // 2)[there]]
   below = np.bincount(own, negative, len(names)) / read
   usual = float(np.median(size[size > 0])) if size.any() else 0.0
   odd = (size > _MOST_RATIO * usual) | ((size > 0) & (size * _MOST_RATIO < usual))

@@ -20,6 +20,10 @@ _MAX_DEVIATION = 10**6
 
 PLANTED = ('synthetic_linear', 'synthetic_mixture')
 
+_COLUMNS = (
+  'label_column', 'client_column', 'cluster_column', 'split_column', 'drop_columns',
+)  # fmt: skip
+
 _APPLY: Mapping[str, tuple[str, ...]] = {
   'cifar100': ('cifar100_labels',),
   'emnist': ('emnist_split',),
@@ -34,6 +38,7 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
     'hub_image_side',
     'hub_config',
   ),
+  'table': _COLUMNS,
   'synthetic': ('synthetic_alpha', 'synthetic_beta'),
   'synthetic_linear': ('synthetic_noise',),
   'synthetic_mixture': ('synthetic_noise',),
@@ -58,12 +63,13 @@ def check(
   prefix, colon, place = name.partition(':')
   if own or (colon and prefix in PREFIXES and place):
     known: tuple[str, ...] = ()
+    applying = _COLUMNS if own else _APPLY.get(prefix, ())
   elif name in DATASETS:
-    known = tuple(s.name for s in DATASETS[name])
+    known, applying = tuple(s.name for s in DATASETS[name]), _APPLY.get(name, ())
   else:
     raise UserError(
       f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER, '
-      'npz:FILE, pfllib:FOLDER or flbench:FOLDER.'
+      'npz:FILE, table:FILE, pfllib:FOLDER or flbench:FOLDER.'
     )
   if source and source not in known:
     choices = f'one of {", ".join(known)}' if known else 'none'
@@ -71,8 +77,18 @@ def check(
       f'{argument("source", source)} does not exist for {named}: {choices}.'
     )
   for option, default in Options()._asdict().items():
-    if getattr(options, option) != default and option not in _APPLY.get(name, ()):
-      raise UserError(f'`{option}` does not apply to {named}.')
+    given = getattr(options, option)
+    if isinstance(given, str) and isinstance(default, tuple):
+      raise UserError(f'{argument(option, given)} must be a list, not a text.')
+    if option == 'standardize':  # For all tables.
+      continue
+    if given not in (default, []) and option not in applying:
+      known_for = ', '.join(
+        name for name, options in _APPLY.items() if option in options
+      )
+      raise UserError(
+        f'`{option}` does not apply to {named}, but to {known_for}; leave it out.'
+      )
   check_choice('background', options.background, leaf.BACKGROUNDS)
   check_choice('emnist_split', options.emnist_split, tuple(mnist.EMNIST_SPLITS))
   check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)

@@ -1,7 +1,7 @@
 """Sources of each data set."""
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from fesem_jax.data import (
   ratings,
   shakespeare,
   synthetic,
+  tables,
   tfds,
   tff,
   tff_hdf5,
@@ -46,6 +47,12 @@ class Options(NamedTuple):
   emnist_split: str = 'byclass'
   text_stride: int = 1
   ratings_by: str = 'lecturer'
+  label_column: str = ''
+  client_column: str = ''
+  cluster_column: str = ''
+  split_column: str = ''
+  drop_columns: Sequence[str] = ()
+  standardize: bool = False
   synthetic_alpha: float = 1.0
   synthetic_beta: float = 1.0
   synthetic_noise: float = 0.0
@@ -273,12 +280,30 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   ),
 }  # fmt: skip
 
+
+def columns_of(options: Options) -> tables.Columns:
+  """The columns of a table that options name."""
+  return tables.Columns(
+    options.label_column,
+    options.client_column,
+    options.cluster_column,
+    options.split_column,
+    tuple(options.drop_columns),
+  )
+
+
+def _table(path: pathlib.Path, request: Request) -> Pool:
+  held = tables.of_file(path, columns_of(request.options))
+  return arrays.from_arrays(path, held, request.task)
+
+
 # Data sets that are named with their place, as in npz:FILE.
-PREFIXES: Mapping[str, Callable[[pathlib.Path, str], Pool]] = {
-  'leaf': leaf.load_folder,
-  'npz': arrays.load,
-  'pfllib': benchmark_folders.load_pfllib,
-  'flbench': benchmark_folders.load_fl_bench,
+PREFIXES: Mapping[str, Callable[[pathlib.Path, Request], Pool]] = {
+  'leaf': lambda path, r: leaf.load_folder(path, r.task),
+  'npz': lambda path, r: arrays.load(path, r.task),
+  'table': _table,
+  'pfllib': lambda path, r: benchmark_folders.load_pfllib(path, r.task),
+  'flbench': lambda path, r: benchmark_folders.load_fl_bench(path, r.task),
 }
 
 
@@ -292,7 +317,7 @@ def load(name: str, source: str, request: Request) -> Pool:
   named = argument('name', name)
   prefix, colon, place = name.partition(':')
   if colon:
-    return PREFIXES[prefix](pathlib.Path(place), request.task)
+    return PREFIXES[prefix](pathlib.Path(place), request)
   choices = DATASETS[name]
   if source:
     chosen = next(s for s in choices if s.name == source)
