@@ -1,7 +1,7 @@
 """Flags of data: sources, partitions, corruption, clients that are set aside."""
 
 from fesem_jax import data, tasks
-from fesem_jax.data import cifar, mnist, partitions, ratings
+from fesem_jax.data import cifar, mnist, partitions, ratings, texts
 from fesem_jax.data.partitions import image_corruptions, rotation
 from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED
 
@@ -16,6 +16,7 @@ DATA = (
   flag('string', 'dataset', 'digits',
     f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
     'layout; npz:FILE for arrays x, y and optionally client, split and cluster; '
+    'text:PLACE for a text of speeches or a folder of .txt files; '
     'table:FILE for a .csv or .parquet file with a row for each example; '
     'pfllib:FOLDER and flbench:FOLDER for what PFLlib and FL-bench generate; '
     'MODULE:FUNCTION for data of your own, a function that returns such arrays or a '
@@ -114,6 +115,10 @@ DATA = (
   flag('integer', 'text_stride', 1,
     'Characters between the starts of two examples of --dataset=shakespeare, '
     'except of LEAF; 1: all windows, as in LEAF.'),
+  flag('enum', 'vocabulary', '',
+    "Characters of a plain text: leaf, LEAF's 80 of English (the default of "
+    '--dataset=shakespeare), or data, those of the training text, of any script (the '
+    'default of text:FILE).', enum_values=('', *texts.VOCABULARIES)),
   flag('enum', 'ratings_by', 'lecturer',
     'Clients of --dataset=ratings: 1,128 lecturers or 2,972 students.',
     enum_values=ratings.BY),

@@ -44,7 +44,7 @@ def load(
   Federated); other data without a test split is divided 80/20 inside each client.
 
   Args:
-    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'table:FILE',
+    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'table:FILE', 'text:PLACE',
       'pfllib:FOLDER' or 'flbench:FOLDER'.
     partition: a `Partition`, or its name with the other fields of a `Partition`
       as `options`: `load(name, partition='rotated', num_clients=8)` is

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fesem_jax.data import cifar, leaf, mnist, ratings
+from fesem_jax.data import cifar, leaf, mnist, ratings, texts
 from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.sources import DATASETS, PREFIXES, Options
 from fesem_jax.utils.errors import (
@@ -28,7 +28,8 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
   'cifar100': ('cifar100_labels',),
   'emnist': ('emnist_split',),
   'ratings': ('ratings_by',),
-  'shakespeare': ('text_stride',),
+  'shakespeare': ('text_stride', 'vocabulary'),
+  'text': ('text_stride', 'vocabulary'),
   'femnist': ('background',),
   'tfds': ('tfds_name',),
   'hub': (
@@ -69,7 +70,7 @@ def check(
   else:
     raise UserError(
       f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER, '
-      'npz:FILE, table:FILE, pfllib:FOLDER or flbench:FOLDER.'
+      'npz:FILE, table:FILE, text:FILE, pfllib:FOLDER or flbench:FOLDER.'
     )
   if source and source not in known:
     choices = f'one of {", ".join(known)}' if known else 'none'
@@ -90,6 +91,7 @@ def check(
         f'`{option}` does not apply to {named}, but to {known_for}; leave it out.'
       )
   check_choice('background', options.background, leaf.BACKGROUNDS)
+  check_choice('vocabulary', options.vocabulary, ('', *texts.VOCABULARIES))
   check_choice('emnist_split', options.emnist_split, tuple(mnist.EMNIST_SPLITS))
   check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
   check_choice('ratings_by', options.ratings_by, ratings.BY)

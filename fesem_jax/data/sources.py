@@ -20,6 +20,7 @@ from fesem_jax.data import (
   shakespeare,
   synthetic,
   tables,
+  texts,
   tfds,
   tff,
   tff_hdf5,
@@ -46,6 +47,7 @@ class Options(NamedTuple):
   cifar100_labels: str = 'fine'
   emnist_split: str = 'byclass'
   text_stride: int = 1
+  vocabulary: str = ''
   ratings_by: str = 'lecturer'
   label_column: str = ''
   client_column: str = ''
@@ -188,7 +190,16 @@ def _cifar100() -> tuple[Source, ...]:
   )
 
 
+def _leaf_vocabulary(request: Request) -> None:
+  if request.options.vocabulary not in ('', 'leaf'):
+    raise UserError(
+      f'{argument("vocabulary", request.options.vocabulary)} is for a plain text: '
+      '`source=text`, or `name=text:FILE`.'
+    )
+
+
 def _shakespeare_of_leaf(request: Request) -> Pool:
+  _leaf_vocabulary(request)
   if request.options.text_stride != 1:
     raise UserError(
       f'`text_stride={request.options.text_stride}` is for other sources; LEAF has cut '
@@ -199,6 +210,7 @@ def _shakespeare_of_leaf(request: Request) -> Pool:
 
 
 def _shakespeare_of_tff(request: Request) -> Pool:
+  _leaf_vocabulary(request)
   folder = request.data_dir / 'tff_shakespeare'
   pool = tff_hdf5.load_shakespeare(folder, request.options.text_stride)
   return pool._replace(is_text=True)
@@ -206,8 +218,8 @@ def _shakespeare_of_tff(request: Request) -> Pool:
 
 def _shakespeare_of_text(request: Request) -> Pool:
   path = request.data_dir / 'tinyshakespeare' / 'input.txt'
-  pool = shakespeare.load_text(path, request.options.text_stride)
-  return pool._replace(is_text=True)
+  options = request.options
+  return texts.load(path, options.text_stride, options.vocabulary or 'leaf')
 
 
 DATASETS: Mapping[str, tuple[Source, ...]] = {
@@ -302,6 +314,9 @@ PREFIXES: Mapping[str, Callable[[pathlib.Path, Request], Pool]] = {
   'leaf': lambda path, r: leaf.load_folder(path, r.task),
   'npz': lambda path, r: arrays.load(path, r.task),
   'table': _table,
+  'text': lambda path, r: texts.load(
+    path, r.options.text_stride, r.options.vocabulary or 'data'
+  ),
   'pfllib': lambda path, r: benchmark_folders.load_pfllib(path, r.task),
   'flbench': lambda path, r: benchmark_folders.load_fl_bench(path, r.task),
 }
