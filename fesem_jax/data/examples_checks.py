@@ -30,6 +30,9 @@ class Repeated(NamedTuple):
   """How many examples are found twice, features and targets alike."""
 
   in_both: np.ndarray  # [R] numbers of the test examples that are training examples
+  of_train: (
+    np.ndarray
+  )  # [R] numbers of these training examples, the first of equal ones
   test: int  # test examples
   inside: float  # share of the training examples that occur several times among these
 
@@ -45,12 +48,13 @@ class Repeated(NamedTuple):
 def repeated(train: FederatedData, test: FederatedData) -> Repeated:
   """Counts the test examples that are training examples, of any client."""
   of_train, of_test = (_hashes(s.x, s.y) for s in (train, test))
-  of_train.sort()
+  order = np.argsort(of_train, kind='stable')
+  of_train = of_train[order]
   twice = of_train[1:] == of_train[:-1]
   inside = np.mean(np.append(twice, False) | np.append(False, twice))
   places = np.searchsorted(of_train, of_test).clip(max=len(of_train) - 1)
   in_both = np.flatnonzero(of_train[places] == of_test)
-  return Repeated(in_both, len(of_test), float(inside))
+  return Repeated(in_both, order[places[in_both]], len(of_test), float(inside))
 
 
 def _hashes(x: Rows, y: Rows) -> np.ndarray:
