@@ -37,7 +37,8 @@ _ONLY_WHERE_GIVEN = (
   'local_lr_schedule', 'augment', 'ratings_by', 'device_profile', 'drift_rounds',
   'drift_start', 'hub_image_side', 'hub_config', 'label_column',
   'client_column', 'cluster_column', 'split_column', 'drop_columns', 'standardize',
-  'vocabulary',
+  'vocabulary', 'synthetic_features', 'synthetic_classes', 'synthetic_difference',
+  'synthetic_distance', 'synthetic_mix',
 )  # fmt: skip
 
 # Columns of a data frame that a function of the user's own returns.

@@ -1,7 +1,7 @@
 """Flags of data: sources, partitions, corruption, clients that are set aside."""
 
 from fesem_jax import data, tasks
-from fesem_jax.data import cifar, mnist, partitions, ratings, texts
+from fesem_jax.data import cifar, mnist, partitions, ratings, synthetic_table, texts
 from fesem_jax.data.partitions import image_corruptions, rotation
 from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED
 
@@ -153,8 +153,19 @@ DATA = (
     "Heterogeneity of the synthetic clients' models."),
   flag('float', 'synthetic_beta', 1.0, "Heterogeneity of their features."),
   flag('float', 'synthetic_noise', 0.0,
-    'Noise in the targets of synthetic_linear and synthetic_mixture, whose groups are '
-    '--partition_groups.'),
+    'Noise in the targets of synthetic_linear, synthetic_mixture and synthetic_table, '
+    'whose groups are --partition_groups.'),
+  flag('integer', 'synthetic_features', 20, 'Features of synthetic_table.'),
+  flag('integer', 'synthetic_classes', 4, 'Classes of synthetic_table.'),
+  flag('enum', 'synthetic_difference', 'labels',
+    'What groups of synthetic_table differ in: features (measured with other offsets), '
+    'labels (permuted), or models (of labels given features).',
+    enum_values=synthetic_table.DIFFERENCES),
+  flag('float', 'synthetic_distance', 1.0,
+    'How far groups of synthetic_table differ: the length of the offsets, or the share '
+    "of a group's own model."),
+  flag('float', 'synthetic_mix', 0.0,
+    "Share of a client's examples in synthetic_table that are of other groups."),
   flag('integer', 'seed', 0, 'Seed of all random numbers.',
     lower_bound=0, upper_bound=2**31 - 1),
 )  # fmt: skip

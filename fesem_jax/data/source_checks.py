@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fesem_jax.data import cifar, leaf, mnist, ratings, texts
+from fesem_jax.data import cifar, leaf, mnist, ratings, synthetic_table, texts
 from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.sources import DATASETS, PREFIXES, Options
 from fesem_jax.utils.errors import (
@@ -11,14 +11,16 @@ from fesem_jax.utils.errors import (
   check_at_least,
   check_between,
   check_choice,
+  check_share,
 )
 
+_MAX_WIDTH = 100_000  # Features or classes of a generated table.
 _MAX_SIDE = 1024  # Of images that models train on.
 
 # Far beyond any use; features of much larger ones are not finite.
 _MAX_DEVIATION = 10**6
 
-PLANTED = ('synthetic_linear', 'synthetic_mixture')
+PLANTED = ('synthetic_linear', 'synthetic_mixture', 'synthetic_table')
 
 _COLUMNS = (
   'label_column', 'client_column', 'cluster_column', 'split_column', 'drop_columns',
@@ -43,6 +45,14 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
   'synthetic': ('synthetic_alpha', 'synthetic_beta'),
   'synthetic_linear': ('synthetic_noise',),
   'synthetic_mixture': ('synthetic_noise',),
+  'synthetic_table': (
+    'synthetic_noise',
+    'synthetic_features',
+    'synthetic_classes',
+    'synthetic_difference',
+    'synthetic_distance',
+    'synthetic_mix',
+  ),
 }
 
 
@@ -97,7 +107,15 @@ def check(
   check_choice('ratings_by', options.ratings_by, ratings.BY)
   check_at_least(1, text_stride=options.text_stride)
   check_between(0, _MAX_SIDE, hub_image_side=options.hub_image_side)
-  for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
+  check_choice(
+    'synthetic_difference', options.synthetic_difference, synthetic_table.DIFFERENCES
+  )
+  check_between(1, _MAX_WIDTH, synthetic_features=options.synthetic_features)
+  check_between(2, _MAX_WIDTH, synthetic_classes=options.synthetic_classes)
+  check_share(synthetic_mix=options.synthetic_mix)
+  for option in (
+    'synthetic_alpha', 'synthetic_beta', 'synthetic_noise', 'synthetic_distance',
+  ):  # fmt: skip
     if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
       raise UserError(
         f'`{option}={getattr(options, option)}` must be at least 0, and at most '

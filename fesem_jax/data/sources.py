@@ -19,6 +19,7 @@ from fesem_jax.data import (
   ratings,
   shakespeare,
   synthetic,
+  synthetic_table,
   tables,
   texts,
   tfds,
@@ -58,6 +59,11 @@ class Options(NamedTuple):
   synthetic_alpha: float = 1.0
   synthetic_beta: float = 1.0
   synthetic_noise: float = 0.0
+  synthetic_features: int = 20
+  synthetic_classes: int = 4
+  synthetic_difference: str = 'labels'
+  synthetic_distance: float = 1.0
+  synthetic_mix: float = 0.0
 
 
 class Request(NamedTuple):
@@ -222,6 +228,15 @@ def _shakespeare_of_text(request: Request) -> Pool:
   return texts.load(path, options.text_stride, options.vocabulary or 'leaf')
 
 
+def _synthetic_table(request: Request) -> Pool:
+  o = request.options
+  return synthetic_table.load(
+    request.rng, request.num_clients, request.examples, request.groups,
+    (o.synthetic_features, o.synthetic_classes), o.synthetic_difference,
+    o.synthetic_distance, o.synthetic_noise, o.synthetic_mix, request.task,
+  )  # fmt: skip
+
+
 DATASETS: Mapping[str, tuple[Source, ...]] = {
   'digits': (Source('scikit-learn', lambda r: digits.load()),),
   'diabetes': (Source('scikit-learn', lambda r: diabetes.load()),),
@@ -285,6 +300,7 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
         r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise, r.task
     )),
   ),
+  'synthetic_table': (Source('generated', _synthetic_table),),
   'synthetic_mixture': (
     Source('generated', lambda r: synthetic.mixture(
         r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise
