@@ -26,7 +26,7 @@ def rows_as_set(split):
     ({'sizes': [np.nan, 3]}, '`sizes`: client 0 has nan examples'),
     ({'sizes': 3}, '`sizes` must be a list'),
     ({'sizes': ['3']}, '`sizes` must be a list'),
-    ({'y': [0, 1]}, '`x` has 3 examples and `y` 2'),
+    ({'y': [0, 1]}, '`x` has 3 examples, `y` 2'),
     ({'scale': np.nan}, '`scale=nan` must be a positive 32-bit number'),
     ({'scale': 0}, '`scale=0` must be a positive'),
     ({'scale': -1.0}, '`scale=-1.0` must be a positive'),
@@ -95,7 +95,7 @@ def test_digits_are_scikit_learns():
 
 
 @pytest.mark.parametrize(
-  'name', [p for p in partitions.NAMES if p not in ('natural', 'rows')]
+  'name', [p for p in partitions.NAMES if p not in ('natural', 'rows', 'cluster')]
 )
 def test_partitions_of_digits_are_seeded_and_split_80_20(name):
   # Clients of two examples, as a smaller alpha leaves some, are split 1 to 1.
@@ -335,6 +335,23 @@ def test_hold_out_parts_every_clients_training_examples():
   np.testing.assert_array_equal(again.x, kept.x)
   other, _ = data.hold_out(train, seed=2)
   assert not np.array_equal(other.x, kept.x)
+
+
+def test_a_servers_test_set_is_balanced():
+  _, test = data.load('digits', partition='shards', num_clients=10)
+  x, y = data.server_test(test, 20)
+  assert np.bincount(y).tolist() == [20] * 10
+  known = {row.tobytes(): label for row, label in zip(test.x, test.y, strict=True)}
+  assert all(known[row.tobytes()] == label for row, label in zip(x, y, strict=True))
+  assert len({row.tobytes() for row in x}) == 200
+  np.testing.assert_array_equal(data.server_test(test, 20)[0], x)
+  assert (data.server_test(test, 20, seed=1)[0] != x).any()
+  fewest = np.bincount(test.y).min()
+  with pytest.raises(UserError, match=rf'class \d has {fewest}; lower it'):
+    data.server_test(test, fewest + 1)
+  _, numbers = data.load('diabetes', num_clients=4)
+  with pytest.raises(UserError, match=r'`server_test` balances .* are for regression'):
+    data.server_test(numbers, 1)
 
 
 def test_a_cap_on_examples_draws_at_random(tmp_path):

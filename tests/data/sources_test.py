@@ -119,7 +119,7 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
     (
       'svhn',
       {},
-      '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, table:FILE, text:FILE, pfll',
+      '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, table:FILE',
     ),
     ('mnist_writers', {}, 'holds no qmnist/; point `data_dir'),
     (
