@@ -4,11 +4,11 @@ A configuration is a plain dict of flag name -> value that determines a run; it
 is what `config.json` holds and what `run.run` takes.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
 
+from fesem_jax.data import array_forms, tables
 from fesem_jax.utils.errors import UserError, argument
 
 from . import methods, plugins, schedules
@@ -35,8 +35,14 @@ _ONLY_WHERE_GIVEN = (
   'init_from', 'init_layers', 'train_layers', 'freeze_layers', 'momentum', 'nesterov',
   'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
   'local_lr_schedule', 'augment', 'ratings_by', 'device_profile', 'drift_rounds',
-  'drift_start', 'hub_image_side',
+  'drift_start', 'hub_image_side', 'hub_config', 'label_column',
+  'client_column', 'cluster_column', 'split_column', 'drop_columns', 'standardize',
+  'vocabulary', 'synthetic_features', 'synthetic_classes', 'synthetic_difference',
+  'synthetic_distance', 'synthetic_mix',
 )  # fmt: skip
+
+# Columns of a data frame that a function of the user's own returns.
+_COLUMNS = ('label_column', 'client_column', 'cluster_column', 'split_column')
 
 # What a model of the user's own is called with.
 OWN_MODEL = ('example_shape', 'num_classes')
@@ -121,13 +127,12 @@ def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
     options = plugins.resolved('dataset', name, options)
   if plugins.is_own(name):
     with plugins.running('dataset', name):
-      values['arrays'] = arrays = plugins.load('dataset', name)(**options)
-    if not isinstance(arrays, Mapping):
-      raise UserError(
-        f'--dataset={name} must return a dict of arrays such as x, y and client; it '
-        'returns '
-        f'{type(arrays).__name__}.'
-      )
+      held = plugins.load('dataset', name)(**options)
+      label, client, cluster, split = (values[option] for option in _COLUMNS)
+      dropped = tuple(values['drop_columns'])
+      columns = tables.Columns(label, client, cluster, split, dropped)
+      arrays = array_forms.named(held, f'--dataset={name}', columns)
+    values |= dict.fromkeys(_COLUMNS, '') | {'drop_columns': [], 'arrays': arrays}
     with plugins.running('dataset', name):
       plugins.check_reproducible(name, options, arrays)
   return values | {'partition': values['partition'] or ''}

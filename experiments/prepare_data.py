@@ -6,11 +6,14 @@ r"""Inspects, subsamples, converts and verifies federated data.
   fesem-run --dataset=npz:femnist500.npz
 
 Prints clients, examples, classes, the distribution of sizes and the label skew;
---plots=FOLDER draws them. --output writes the two splits as they were loaded and
-verifies the file by reading it back.
+--plots=FOLDER draws them, and images as models see them. --tables=FOLDER writes classes
+and sizes of clients, ranges of features, and test examples that are training examples
+as CSV. --output writes the two splits as they were loaded and verifies the file by
+reading it back.
 """
 
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 from absl import flags
@@ -23,8 +26,8 @@ from fesem_jax.data.class_names import class_names
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
 
+from . import data_tables, unused
 from . import flags as experiment_flags
-from . import unused
 from .build import check_numbers
 from .errors import in_flags
 from .start import no_positional, start
@@ -133,6 +136,7 @@ def write(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None
 def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> None:
   """Draws sizes and classes into the folder."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
+  from fesem_jax.plots.example_images import are_images
 
   name = flags.FLAGS.dataset
   sizes = np.asarray(train.sizes()) + np.asarray(test.sizes())
@@ -147,10 +151,18 @@ def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> Non
       title,
       train.info.clusters,
       train.info.cluster_names,
-      class_names(name, counts.shape[1], train.info.class_names),
+      _names(train),
     )
+  if are_images(train.example_shape):
+    names = _names(train)
+    figures['examples'] = plots.example_images(train, name, names)
   for what, figure in figures.items():
     print(f'{plots.save(figure, folder / what)[0]} (and .svg)')
+
+
+def _names(train: FederatedData) -> Sequence[str]:
+  """Names of the classes."""
+  return class_names(flags.FLAGS.dataset, train.num_classes, train.info.class_names)
 
 
 def main(argv: list[str]) -> None:
@@ -169,6 +181,9 @@ def main(argv: list[str]) -> None:
     write(path, train, test)
     size = path.stat().st_size / 2**20
     print(f'{path}: {size:.1f} MiB, read back and equal; use --dataset=npz:{path}')
+  if f.tables:
+    for path in data_tables.write(pathlib.Path(f.tables), train, test, _names(train)):
+      print(path)
   if f.plots:
     draw(train, test, pathlib.Path(f.plots))
 
@@ -183,5 +198,12 @@ if __name__ == '__main__':
     lower_bound=0,
   )
   flags.DEFINE_string('output', '', 'Write the data there, as an .npz file.')
-  flags.DEFINE_string('plots', '', 'Draw sizes and classes into this folder.')
+  flags.DEFINE_string(
+    'plots', '', 'Draw sizes, classes and examples of images into this folder.'
+  )
+  flags.DEFINE_string(
+    'tables',
+    '',
+    'Write clients.csv, classes.csv, features.csv and copies.csv into this folder.',
+  )
   start(main)

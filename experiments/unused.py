@@ -21,7 +21,7 @@ _OWN_MODELS = (
   'non_fed', 'ditto', 'fed_per', 'fed_rep', 'fed_soft', 'apfl', 'p_fed_me',
   'per_fed_avg', 'lg_fed_avg', 'fed_ala', 'fed_amp', 'l2gd',
 )  # fmt: skip
-_PLANTED = ('synthetic_linear', 'synthetic_mixture')
+_PLANTED = ('synthetic_linear', 'synthetic_mixture', 'synthetic_table')
 _CLUSTERED = (
   'robust', 'fed_cluster', 'hypo_cluster', 'fesem', 'fesem_ma', 'fed_em', 'fed_rc',
   'fed_soft', 'clove', 'cfl_gp', 'pacfl', 'fed_drift', 'flux', 'fed_group',

@@ -1,7 +1,7 @@
 """Flags of data: sources, partitions, corruption, clients that are set aside."""
 
 from fesem_jax import data, tasks
-from fesem_jax.data import cifar, mnist, partitions, ratings
+from fesem_jax.data import cifar, mnist, partitions, ratings, synthetic_table, texts
 from fesem_jax.data.partitions import image_corruptions, rotation
 from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED
 
@@ -16,8 +16,11 @@ DATA = (
   flag('string', 'dataset', 'digits',
     f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
     'layout; npz:FILE for arrays x, y and optionally client, split and cluster; '
+    'text:PLACE for a text of speeches or a folder of .txt files; '
+    'table:FILE for a .csv or .parquet file with a row for each example; '
     'pfllib:FOLDER and flbench:FOLDER for what PFLlib and FL-bench generate; '
-    'MODULE:FUNCTION for data of your own, a function that returns such arrays.'),
+    'MODULE:FUNCTION for data of your own, a function that returns such arrays or a '
+    'data frame.'),
   flag('string', 'dataset_options', '',
     'NAME=VALUE,...: keyword-only arguments of --dataset=MODULE:FUNCTION.'),
   flag('string', 'source', '',
@@ -33,9 +36,11 @@ DATA = (
     'environment variable FESEM_DATA_DIR, else ./data.'),
   flag('string', 'partition', None,
     f'How examples are dealt to clients: {", ".join(partitions.NAMES)}; or two of '
-    f'them, as in rotated+dirichlet: groups ({", ".join(GROUPED)}), and labels or '
+    f'them, as in rotated+dirichlet: groups ({", ".join(GROUPED)}, or cluster, which '
+    'are those that the data set knows), and labels or '
     f'sizes inside each group ({", ".join(DEALT)}); noisy goes with either. Default: '
-    "'natural' where the data set has clients of its own, else 'iid'."),
+    "'natural' where the data set has clients of its own, 'cluster' where it has known "
+    "clusters alone, else 'iid'."),
   flag('integer', 'num_clients', 0, 'Clients; 0: all natural clients, or 100.'),
   flag('integer', 'examples_per_client', 0,
     'Training examples of each client; 0: all examples.'),
@@ -110,11 +115,17 @@ DATA = (
   flag('integer', 'text_stride', 1,
     'Characters between the starts of two examples of --dataset=shakespeare, '
     'except of LEAF; 1: all windows, as in LEAF.'),
+  flag('enum', 'vocabulary', '',
+    "Characters of a plain text: leaf, LEAF's 80 of English (the default of "
+    '--dataset=shakespeare), or data, those of the training text, of any script (the '
+    'default of text:FILE).', enum_values=('', *texts.VOCABULARIES)),
   flag('enum', 'ratings_by', 'lecturer',
     'Clients of --dataset=ratings: 1,128 lecturers or 2,972 students.',
     enum_values=ratings.BY),
   flag('string', 'tfds_name', '', 'Data set for --dataset=tfds.'),
   flag('string', 'hub_name', '', 'OWNER/NAME for --dataset=hub.'),
+  flag('string', 'hub_config', '',
+    'Configuration of --hub_name, where it has several.'),
   flag('string', 'hub_client_column', '',
     'Column that names the client of each example; default: the data has no clients.'),
   flag('string', 'hub_label_column', '',
@@ -123,12 +134,38 @@ DATA = (
   flag('integer', 'hub_image_side', 0,
     'Width and height to which all images of --dataset=hub are resized; 0: images of '
     'which both sides exceed 84 are resized to 84.'),
+  flag('string', 'label_column', '',
+    'Column of the labels or targets of --dataset=table:FILE or of a data frame; '
+    'default: y.'),
+  flag('string', 'client_column', '',
+    'Column of the client of each row of a table; default: client, if there is one.'),
+  flag('string', 'cluster_column', '',
+    'Column of the known cluster of each row of a table; default: cluster, if there is '
+    'one.'),
+  flag('string', 'split_column', '',
+    'Column of a table that holds train and test, or 0 and 1; default: split, if there '
+    'is one.'),
+  flag('list', 'drop_columns', [], 'Columns of a table that are left out.'),
+  flag('bool', 'standardize', False,
+    'Whether each column of [T, F] features is brought to mean 0 and deviation 1, by '
+    'the training examples of all clients; columns of 0 and 1 stay.'),
   flag('float', 'synthetic_alpha', 1.0,
     "Heterogeneity of the synthetic clients' models."),
   flag('float', 'synthetic_beta', 1.0, "Heterogeneity of their features."),
   flag('float', 'synthetic_noise', 0.0,
-    'Noise in the targets of synthetic_linear and synthetic_mixture, whose groups are '
-    '--partition_groups.'),
+    'Noise in the targets of synthetic_linear, synthetic_mixture and synthetic_table, '
+    'whose groups are --partition_groups.'),
+  flag('integer', 'synthetic_features', 20, 'Features of synthetic_table.'),
+  flag('integer', 'synthetic_classes', 4, 'Classes of synthetic_table.'),
+  flag('enum', 'synthetic_difference', 'labels',
+    'What groups of synthetic_table differ in: features (measured with other offsets), '
+    'labels (permuted), or models (of labels given features).',
+    enum_values=synthetic_table.DIFFERENCES),
+  flag('float', 'synthetic_distance', 1.0,
+    'How far groups of synthetic_table differ: the length of the offsets, or the share '
+    "of a group's own model."),
+  flag('float', 'synthetic_mix', 0.0,
+    "Share of a client's examples in synthetic_table that are of other groups."),
   flag('integer', 'seed', 0, 'Seed of all random numbers.',
     lower_bound=0, upper_bound=2**31 - 1),
 )  # fmt: skip

@@ -15,8 +15,8 @@ RUN = (
   flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out, so its update never arrives.'),
   flag('enum', 'corrupt', 'none',
-    'Behavior of bad clients: train on labels L - 1 - y (label_flip), send the '
-    'opposite of their change of the model (sign_flip), or noise of about the same '
+    'Behavior of bad clients: train on the labels in reverse order (label_flip), send '
+    'the opposite of their change of the model (sign_flip), or noise of about the same '
     'length (noise).',
     enum_values=corruption.KINDS),
   flag('float', 'corrupt_fraction', 0.0,

@@ -10,6 +10,7 @@ columns (ages, years, prices) and pixels up to 255 lie above. No feature at all 
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,6 @@ from fesem_jax.utils.stored_rows import Rows, blocks
 
 MOST_SIZE = 10.0  # Root mean square of a feature.
 LEAST_SIZE = 0.01  # Of the largest absolute value of all.
-# The test examples' size over that of the training examples, or the reverse.
-_MOST_RATIO = 10.0
 _MOST_WHOLE = 2**24  # Float32 holds all whole numbers up to here.
 _NAMED = 3  # Columns that a message names.
 
@@ -51,10 +50,12 @@ def of_features(x: Rows, scale: float) -> Range:
   return Range(least * scale, most * scale, size * scale)
 
 
-def warn_of_range(x: Rows, scale: float, where: str) -> None:
+def warn_of_range(
+  x: Rows, scale: float, where: str, names: Sequence[str] | None = None
+) -> None:
   """Says once where the features x [T, ...] of a data set are far from 1.
 
-  `where` is the source file or argument of x.
+  `where` is the source file or argument of x, and `names` are those of its columns.
   """
   if not len(x) or 0 in x.shape:
     return
@@ -75,7 +76,8 @@ def warn_of_range(x: Rows, scale: float, where: str) -> None:
     mend = f'give scale, e.g. 1/{255 if pixels else f"{largest:.3g}"}'
   else:
     columns = ', '.join(
-      f'column {i} {found.least[i]:.4g} to {found.most[i]:.4g}' for i in wide[:_NAMED]
+      f'column {names[i] if names else i} {found.least[i]:.4g} to {found.most[i]:.4g}'
+      for i in wide[:_NAMED]
     )
     others = f' and {len(wide) - _NAMED} more' if len(wide) > _NAMED else ''
     what = f'has in {columns}{others}'
@@ -94,20 +96,6 @@ def _warn_of_small(largest: float, where: str) -> None:
     warn_once(
       f'{where} has no value beyond {largest:.2g} after multiplication by its scale; '
       'models learn little from it: check whether it was divided twice, and give scale.'
-    )
-
-
-def warn_of_test_range(x: Rows, test_x: Rows, where: str) -> None:
-  """Says once that test examples [T, ...] lie in another range than training ones."""
-  sizes = [
-    float(np.abs(rows[:: 1 + len(rows) // 1000], dtype=np.float64).mean())
-    for rows in (x, test_x)
-    if len(rows)
-  ]
-  if len(sizes) == 2 and max(sizes) > _MOST_RATIO * min(sizes):
-    warn_once(
-      f'{where}: test examples have a mean absolute value of {sizes[1]:.3g}, training '
-      f'examples of {sizes[0]:.3g}; bring both to one scale.'
     )
 
 

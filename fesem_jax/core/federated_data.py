@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.core import feature_range
+from fesem_jax.core import feature_range, split_checks
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.types import HostOrDeviceArray
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
@@ -281,8 +281,8 @@ class FederatedData:
 
     Raises:
       UserError: if lengths disagree, `y` does not fit the task (e.g. labels that are
-        not whole numbers in 0..L-1, one for each example), a feature is not finite, or
-        uint8 features need a `scale`.
+        not whole numbers in 0..L-1, one for each example), a feature is not finite,
+        uint8 features need a `scale`, or a size, an id or the scale is none.
     """
     check_choice('task', task, tuple(tasks.TASKS))
     for name, rows in (('x', x), ('y', y)):
@@ -298,25 +298,29 @@ class FederatedData:
     if x.dtype.kind not in 'biuf':
       raise UserError(f'`x` is {x.dtype}; numbers are needed.')
     if len(x) >= 2**31:
-      raise UserError(f'{len(x)} examples do not fit 32-bit row numbers.')
-    y = tasks.TASKS[task].targets(y, '`y`', num_classes)
-    sizes = np.asarray(sizes, np.int64)
-    if len(x) != len(y) or sizes.sum() != len(x):
       raise UserError(
-        f'{len(x)} examples, {len(y)} labels and client sizes that sum to '
-        f'{sizes.sum()} must agree.'
+        f'`x` has {len(x)} examples; give fewer than 2^31, as row numbers have 32 bits.'
       )
+    num_classes = split_checks.num_outputs(num_classes)
+    y = tasks.TASKS[task].targets(y, '`y`', num_classes)
+    if len(x) != len(y):
+      raise UserError(f'`x` has {len(x)} examples, `y` {len(y)}; give each a target.')
+    sizes = split_checks.sizes(sizes, len(x))
     if isinstance(x, np.ndarray):
       feature_range.warn_of_rounding(x, '`x`')
     if x.dtype != np.uint8:
       x = changed(x, lambda rows: rows.astype(np.float32))
       if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
-        raise UserError('The features hold values that are not finite.')
+        raise UserError(
+          '`x` holds values that are not finite (NaN or infinity); fill them, or leave '
+          'out these examples.'
+        )
     check_targets(x.shape, y, task, '`y`')
     if num_classes is None:
       num_classes = tasks.TASKS[task].count_outputs(y)
     if client_ids is None:
       client_ids = np.arange(len(sizes))
+    client_ids = split_checks.client_ids(client_ids, len(sizes))
     if info is None:
       info = ClientInfo(np.array([str(i) for i in client_ids]))
     elif not isinstance(info, ClientInfo) or len(info.names) != len(sizes):
@@ -331,12 +335,14 @@ class FederatedData:
       scale = scale_of(x, '`x`')
       if task != SEQUENCE.name:
         feature_range.warn_of_range(x, scale, '`x`')
+    else:
+      scale = split_checks.scale(scale)
     return cls(
       x=x,
       y=y,
       offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-      client_ids=np.asarray(client_ids, np.int32),
-      num_classes=int(num_classes),
+      client_ids=client_ids,
+      num_classes=num_classes,
       scale=scale,
       max_examples=max(1, int(sizes.max(initial=0))),
       info=info,

@@ -4,7 +4,12 @@ from fesem_jax.data.loading import load, load_phases
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.phases import Phase
 from fesem_jax.data.sources import DATASETS
-from fesem_jax.data.splits import first_examples, hold_out, hold_out_clients
+from fesem_jax.data.splits import (
+  first_examples,
+  hold_out,
+  hold_out_clients,
+  server_test,
+)
 from fesem_jax.data.true_groups import phases_with_true_groups, with_true_groups
 
 __all__ = [
@@ -17,5 +22,6 @@ __all__ = [
   'load',
   'load_phases',
   'phases_with_true_groups',
+  'server_test',
   'with_true_groups',
 ]

@@ -19,6 +19,7 @@ from fesem_jax.utils.safe_files import read_npz, reading
 
 NAMES = (
   'x', 'y', 'client', 'split', 'cluster', 'scale', 'num_classes', 'class_names', 'task',
+  'feature_names',
 )  # fmt: skip
 
 
@@ -30,13 +31,15 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   tokens with -1 where there is none. Optional: `client` [T] integers or strings,
   without which a partition deals the examples; `task` [], a name of `tasks.TASKS`;
   `num_classes` [], by default one more than the largest label or token of `y`;
-  `class_names` [L] strings;
+  `class_names` [L] strings; `feature_names` [F] strings, for warnings;
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
   see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
-  number or a name that figures show. Numbered clients and clusters are in the order of
-  their numbers, others in alphabetical order. If `y` holds names, `class_names` are all
-  of them, in the order of the classes.
+  number or a name that figures show; without `client`, `partition=cluster+...` deals
+  the examples of each cluster to clients. Numbered clients and clusters are in the
+  order of their numbers, others in alphabetical order; classes and clusters whose names
+  are numbers, such as '2' and '10', in the order of these. If `y` holds names,
+  `class_names` are all of them, in the order of the classes.
 
   The argument `task` says what `y` is for; '' takes what the file says, or else
   classification. Raises `UserError` if the file is absent, damaged, holds pickled
@@ -82,8 +85,6 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path} lacks the array {name}; it needs x and y, and client unless they are '
         'to be dealt.'
       )
-  if 'cluster' in arrays and 'client' not in arrays:
-    raise UserError(f'{path} has true clusters of clients, but no array client.')
   x = arrays['x']
   if x.ndim < 2:
     raise UserError(
@@ -118,10 +119,11 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     if len(bad):
       raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
   names = client = clusters = cluster_names = None
-  if 'client' in arrays:
-    where = f'{path}: client'
+  of_clusters = 'cluster' in arrays and 'client' not in arrays
+  if of_clusters or 'client' in arrays:
+    source = 'cluster' if of_clusters else 'client'
     names, first, client = columns.numbered(
-      arrays['client'], where, 'give every row a client'
+      arrays[source], f'{path}: {source}', f'give every row a {source}'
     )
     names = names.astype(str)
     if 'cluster' in arrays:
@@ -139,7 +141,8 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   whole = Pool(
     x, y, classes, scale, client=client, names=names, clusters=clusters,
     task=chosen.name,
-    class_names=class_names, cluster_names=cluster_names,
+    class_names=class_names, cluster_names=cluster_names, of_clusters=of_clusters,
+    feature_names=_feature_names(path, arrays, x.shape),
     # What models see are the numbers as they are, on purpose.
     are_tokens=(
       x.ndim == 2 and arrays['x'].dtype.kind in 'iu' and arrays.get('scale') == 1
@@ -172,7 +175,11 @@ def _split(path: object, whole: Pool, split: np.ndarray) -> Pool:
     )
   lacking = np.setdiff1d(np.arange(len(names)), client[train])
   if len(lacking):
-    raise UserError(f'{path}: client {names[lacking[0]]} has no training examples.')
+    kind = 'cluster' if whole.of_clusters else 'client'
+    raise UserError(
+      f'{path}: {kind} {names[lacking[0]]} has no training examples; remove its test '
+      'examples, or give it some with split 0.'
+    )
   return parts._replace(client=client[train], test_client=client[test])
 
 
@@ -191,6 +198,20 @@ def _class_names(path: object, value: np.ndarray) -> tuple[str, ...]:
   return tuple(names)
 
 
+def _feature_names(
+  path: object, arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]
+) -> tuple[str, ...] | None:
+  if 'feature_names' not in arrays:
+    return None
+  names = arrays['feature_names']
+  if names.shape != shape[1:]:
+    raise UserError(
+      f'{path}: feature_names has shape {names.shape}, an example {shape[1:]}; name '
+      'each column of x, or leave the array out.'
+    )
+  return tuple(map(str, names.tolist()))
+
+
 def _clusters(
   path: object,
   cluster: np.ndarray,
@@ -204,14 +225,15 @@ def _clusters(
   """
   where = f'{path}: cluster'
   found, _, numbers = columns.numbered(
-    cluster, where, 'give every row a cluster, or leave out the array'
+    cluster, where, 'give every row a cluster, or leave out the array', by_number=True
   )
   bad = np.flatnonzero(numbers[first][client] != numbers)
   if len(bad):
     raise UserError(
       f'{path}: client {names[client[bad[0]]]} has examples of several clusters.'
     )
-  if found.dtype.kind == 'U':
+  texts = found.tolist()
+  if found.dtype.kind == 'U' and texts == sorted(texts):
     return found[numbers[first]], None
   if (found == np.arange(len(found))).all():
     return numbers[first], None

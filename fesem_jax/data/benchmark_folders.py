@@ -72,8 +72,8 @@ def _client(path: pathlib.Path, classes: int | None) -> Examples:
 
 
 def channels_last(x: np.ndarray) -> np.ndarray:
-  """Images [N, 1 or 3, H, W] of PyTorch as [N, H, W] or [N, H, W, 3]; others as are."""
-  if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) <= 3:
+  """Images [N, C, H, W] of PyTorch as [N, H, W, C] or, gray ones, [N, H, W]."""
+  if x.ndim != 4 or x.shape[1] not in (1, 3, 4) or min(x.shape[2:]) <= 4:
     return x
   return np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1))
 

@@ -20,9 +20,9 @@ def as_numbers(
   `where` is the file or argument of y for errors, `num_classes` is L if known, and
   `class_names` are those of classes 0, 1, ... if known. Returns the labels, L if y or
   `num_classes` tells it, and the names of the classes if y holds names, which are then
-  in the order of `class_names`, or else alphabetical. Everything else is returned as it
-  is, for `array_checks.labels`. Raises `UserError` on a missing or unknown name, or if
-  there are other than L names or columns.
+  in the order of `class_names`, or else alphabetical, or of their numbers. Everything
+  else is returned as it is, for `array_checks.labels`. Raises `UserError` on a missing
+  or unknown name, or if there are other than L names or columns.
   """
   y = np.asarray(y)
   if y.ndim == 2 and y.shape[1] == 1:
@@ -52,7 +52,7 @@ def _named(
       raise UserError(f'{where} of row {strange[0]} is {y[strange[0]]!r}; {mend}.')
   if class_names is None:
     mend += '; if that is a name, give class_names'
-  found, first, labels = columns.numbered(y, where, mend, class_names or ())
+  found, first, labels = columns.numbered(y, where, mend, class_names or (), True)
   names = tuple(found.tolist()) if class_names is None else tuple(class_names)
   if unknown := [i for i, name in enumerate(found.tolist()) if name not in names]:
     raise UserError(

@@ -1,5 +1,6 @@
 """Columns of ids or names, e.g. of clients: missing values, and numbers for values."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from fesem_jax.utils.notices import warn_once
 
 # NaN, None and NA of pandas become such texts.
 _MISSING = ('', 'nan', 'NaN', 'None', '<NA>', 'NaT')
+_NUMBER = re.compile(r'-?\d{1,15}(\.\d+)?')
 _PERHAPS_MISSING = ('NA', 'N/A', 'null', 'NULL', 'none')  # Or a country, a class.
 
 
@@ -25,15 +27,20 @@ def _missing(values: np.ndarray) -> np.ndarray:
 
 
 def numbered(
-  values: Any, where: str, mend: str, known: Sequence[str] = ()
+  values: Any,
+  where: str,
+  mend: str,
+  known: Sequence[str] = (),
+  by_number: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """The values of a column [T], and the number of each row's value.
 
   Returns the N values, numbers in their own order and all else as text, the first row
   of each, and [T] numbers 0..N-1. `where` is the column and `mend` what to do about
-  missing values, for errors. Texts among `known` are values, e.g. 'None'. Raises
-  `UserError` if a row has no value, numbers and texts are mixed, or values differ by
-  outer blanks alone.
+  missing values, for errors. Texts among `known` are values, e.g. 'None'. If
+  `by_number`, texts that are numbers, all of them, are in the order of these: '2'
+  before '10'. Raises `UserError` if a row has no value, numbers and texts are mixed, or
+  values differ by outer blanks alone.
   """
   values = decoded(np.asarray(values), where)
   missing = _missing(values)
@@ -64,6 +71,10 @@ def numbered(
       )
   if not len(known):
     _warn_of_markers(found, where)
+  if by_number and found.dtype.kind == 'U' and all(map(_NUMBER.fullmatch, found)):
+    order = np.argsort(found.astype(float), kind='stable')
+    numbers = np.argsort(order)[numbers]
+    found, first = found[order], first[order]
   return found, first, numbers
 
 

@@ -28,7 +28,8 @@ def corrupted(
 
   Args:
     train: training split of M clients, on the host.
-    corrupt: 'label_flip', a bad client trains on labels L - 1 - y;
+    corrupt: 'label_flip', a bad client trains on the labels in reverse order, L - 1 -
+      y where all L labels have training examples, as labels without any stay so;
       'sign_flip', of the model w that it trained from a start s, it sends
       s - (w - s); 'noise', it sends s + |w - s| z / sqrt(P), where z are standard
       normal draws of each round and client: a random direction of about the length
@@ -70,7 +71,13 @@ def corrupted(
   y = np.asarray(train.y)
   if corrupt == 'label_flip':
     rows = np.repeat(bad, np.diff(np.asarray(train.offsets)))
-    y = np.where(rows, train.num_classes - 1 - y, y).astype(y.dtype)
+    occur, places = np.unique(y, return_inverse=True)
+    if len(occur) < 2:
+      raise UserError(
+        f'{argument("corrupt", corrupt)} needs examples of two labels; choose '
+        '`corrupt=sign_flip` or `corrupt=noise`.'
+      )
+    y = np.where(rows, occur[::-1][places], y).astype(y.dtype)
   return dataclasses.replace(train, y=y, corruption=Corruption(bad, corrupt))
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from fesem_jax.core import prng_streams
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import deal_in_clusters
 from fesem_jax.data.partitions import Partition, changes, dealers
 from fesem_jax.data.partitions import rows as rows_of
 from fesem_jax.data.partitions.changes import Change
@@ -88,22 +89,30 @@ def dealt_clients(
   random. Both splits have the clients in the same order. Raises `UserError` if there
   are too few examples.
   """
-  train_rows, test_rows = _deal(pool, partition, seed)
+  clusters: np.ndarray | None
+  if partition.in_clusters:
+    examples = partition.examples_per_client
+    need = examples if pool.test_y is not None else with_test(examples)
+    train_rows, test_rows, clusters = deal_in_clusters.deal(pool, partition, seed, need)
+  else:
+    train_rows, test_rows = _deal(pool, partition, seed)
   width = len(str(partition.count - 1))
   names = np.array([f'client{i:0{width}d}' for i in range(partition.count)])
+  cluster_names = pool.cluster_names
   if partition.grouping:
     if pool.clusters is not None:
       notices.warn_once(
         f'partition={partition.name} replaces the known clusters by its own groups.'
       )
-    clusters: np.ndarray | None = groups
+    clusters = groups
     cluster_names = partition.names_of_groups()
-  else:
+  elif not partition.in_clusters:
     sources = pool.client, pool.client if pool.test_y is None else pool.test_client
     clusters = _clusters_of(pool, partition, train_rows, test_rows, sources)
-    cluster_names = pool.cluster_names
   info = ClientInfo(names, clusters, cluster_names, pool.class_names)
-  change = changes.of_partition(partition, groups, pool.num_classes, pool.scale, seed)
+  change = changes.of_partition(
+    partition, groups, pool.num_classes, np.unique(pool.y), pool.scale, seed
+  )
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info, change, 0),
     _assemble(pool, *_test_examples(pool, True), test_rows, info, change, 1),
@@ -274,9 +283,12 @@ def _clusters_of(
     for both in zip(train, test, strict=True)
   )
   if mixed:
+    inside = f' partition=cluster+{partition.dealing} deals inside of each.'
     notices.warn_once(
       f'partition={partition.name} drops the known clusters: {mixed} of '
       f'{len(train)} clients are dealt examples of several.'
+      + inside
+      * (partition.name != 'rows')
     )
     return None
   return clusters[[own[0] for own in train]]

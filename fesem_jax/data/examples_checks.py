@@ -6,6 +6,7 @@ import numpy as np
 
 from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import scale_checks
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
 from fesem_jax.utils.array_checks import has_channels_first
@@ -15,10 +16,12 @@ from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks
 # Test examples that are training examples are told of from this share on. Tables of few
 # values (ratings, counts, one-hot columns) have equal rows by chance, about as many
 # between the splits as inside the training split. Rows are copies, and no such chance,
-# if they are clearly more, or hold many different values, as images do.
+# if they are clearly more, or hold many different values, as images do, or if the
+# different rows of a table mostly differ in a single column.
 _LEAST_SHARE = 0.01
 _MORE_THAN_INSIDE = 2.0
 _MANY_VALUES = 16
+_TELLING, _SOME_ROWS = 0.2, 10_000
 # More classes with fewer examples each may be numbers, as the targets of a regression.
 _MANY_CLASSES, _FEW_OF_CLASS = 20, 3
 
@@ -27,6 +30,9 @@ class Repeated(NamedTuple):
   """How many examples are found twice, features and targets alike."""
 
   in_both: np.ndarray  # [R] numbers of the test examples that are training examples
+  of_train: (
+    np.ndarray
+  )  # [R] numbers of these training examples, the first of equal ones
   test: int  # test examples
   inside: float  # share of the training examples that occur several times among these
 
@@ -42,12 +48,13 @@ class Repeated(NamedTuple):
 def repeated(train: FederatedData, test: FederatedData) -> Repeated:
   """Counts the test examples that are training examples, of any client."""
   of_train, of_test = (_hashes(s.x, s.y) for s in (train, test))
-  of_train.sort()
+  order = np.argsort(of_train, kind='stable')
+  of_train = of_train[order]
   twice = of_train[1:] == of_train[:-1]
   inside = np.mean(np.append(twice, False) | np.append(False, twice))
   places = np.searchsorted(of_train, of_test).clip(max=len(of_train) - 1)
   in_both = np.flatnonzero(of_train[places] == of_test)
-  return Repeated(in_both, len(of_test), float(inside))
+  return Repeated(in_both, order[places[in_both]], len(of_test), float(inside))
 
 
 def _hashes(x: Rows, y: Rows) -> np.ndarray:
@@ -66,8 +73,11 @@ def _hashes(x: Rows, y: Rows) -> np.ndarray:
   return of_rows(x) * 1_000_003 ^ of_targets
 
 
-def warn_of_features(pool: Pool, name: str) -> None:
-  """Says once what about the features of a data set may spoil training."""
+def warn_of_features(pool: Pool, name: str, stay: bool = True) -> None:
+  """Says once what about the features of a data set may spoil training.
+
+  Unless they `stay` as they are, but are standardized, their range does not matter.
+  """
   if has_channels_first(pool.x.shape[1:]):
     warn_once(
       f'{name}: images of shape {pool.x.shape[1:]} have their channels first; models '
@@ -77,9 +87,12 @@ def warn_of_features(pool: Pool, name: str) -> None:
   if tokens or pool.is_text or pool.are_tokens or pool.task == SEQUENCE.name:
     return
   warn_of_many_classes(pool, name)
-  feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x')
+  if stay:
+    feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x', pool.feature_names)
   if pool.test_x is not None:
-    feature_range.warn_of_test_range(pool.x, pool.test_x, name)
+    scale_checks.warn_of_splits(pool.x, pool.test_x, name)
+  if pool.client is not None and pool.names is not None:
+    scale_checks.warn_of_clients(pool.x, pool.client, pool.names, name)
 
 
 def warn_of_many_classes(pool: Pool, name: str) -> None:
@@ -92,6 +105,14 @@ def warn_of_many_classes(pool: Pool, name: str) -> None:
       f'{name}: {classes:,} classes occur in {count:,} training examples. If y are '
       'numbers to predict, give `task=regression`.'
     )
+
+
+def _tell_apart(x: Rows) -> bool:
+  """Whether one column has so many values that rows are not equal by chance."""
+  rows = np.asarray(x[:_SOME_ROWS])
+  distinct = np.unique(rows.reshape(len(rows), -1), axis=0)
+  most = max(len(np.unique(column)) for column in distinct.T)
+  return most >= max(_MANY_VALUES, _TELLING * len(distinct))
 
 
 def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> None:
@@ -108,5 +129,6 @@ def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> No
     return
   some = np.asarray(test.x[found.in_both[:100]])
   values = np.median([len(np.unique(row)) for row in some])
-  if share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES:
+  copies = share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES
+  if copies or _tell_apart(train.x):
     warn_once(f'{name}: {found.in_words()}; results on them do not show learning.')

@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import re
 import socket
 from typing import Any
 
@@ -14,6 +15,7 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import check_pixels, first_line, inside, reading
 
 _HOST = 'huggingface.co'
+_SPLITS = ('train', 'test', 'validation', 'valid', 'val', 'partial-train')
 
 
 def load(
@@ -22,6 +24,7 @@ def load(
   client_column: str = '',
   label_column: str = '',
   side: int = 0,
+  config: str = '',
 ) -> Pool:
   """A data set by its name on the hub.
 
@@ -37,6 +40,7 @@ def load(
     label_column: '' takes the only column of class labels. Labels may also be names,
       whose classes are in alphabetical order.
     side: of all images; 0 resizes images of which both sides exceed 84 to 84.
+    config: which of several configurations of the data set.
 
   Raises:
     UserError: if it can be neither read nor downloaded, or lacks a column.
@@ -48,7 +52,9 @@ def load(
       'The Hugging Face hub needs the extra: pip install "fesem_jax[hub]".'
     ) from e
   inside(data_dir, name, '`hub_name`')
-  splits = _open(datasets, name, data_dir / name)
+  if config:
+    inside(data_dir / name, config, '`hub_config`')
+  splits = _open(datasets, name, data_dir / name, config)
   if client_column:
     with reading(f'{name} of the hub'):  # Splits may have other columns each.
       whole = datasets.concatenate_datasets(list(splits.values()))
@@ -80,7 +86,9 @@ def load(
   return pool._replace(x=x[:count], y=y[:count], test_x=x[count:], test_y=y[count:])
 
 
-def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
+def _open(
+  datasets: Any, name: str, folder: pathlib.Path, config: str
+) -> dict[str, Any]:
   """Split name -> data set, from the local copy or the hub."""
   with reading(folder):
     there = folder.is_dir()
@@ -88,12 +96,11 @@ def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
     parquet = sorted(folder.rglob('*.parquet'))
     try:
       if parquet:
-        # The hub names its files SPLIT-00000-of-00003.parquet.
-        by_split: dict[str, list[str]] = {}
-        for path in parquet:
-          by_split.setdefault(path.name.split('-')[0], []).append(str(path))
+        by_split = _of_splits(parquet, folder, config)
         return dict(datasets.load_dataset('parquet', data_files=by_split))
-      held = datasets.load_from_disk(str(folder))
+      held = datasets.load_from_disk(str(folder / config))
+    except UserError:
+      raise
     except Exception as e:  # pyarrow and datasets raise kinds of their own.
       raise UserError(f'{folder} cannot be read: {first_line(e)}') from e
     return dict(held) if isinstance(held, datasets.DatasetDict) else {'train': held}
@@ -106,9 +113,43 @@ def _open(datasets: Any, name: str, folder: pathlib.Path) -> dict[str, Any]:
       f'{folder}'
     ) from e
   try:
-    return dict(datasets.load_dataset(name))
+    return dict(datasets.load_dataset(name, config or None))
   except Exception as e:
     raise UserError(f'{name} cannot be downloaded: {first_line(e)}') from e
+
+
+def _of_splits(
+  paths: list[pathlib.Path], folder: pathlib.Path, config: str
+) -> dict[str, list[str]]:
+  """Split -> Parquet files of one configuration of a data set.
+
+  The hub names them CONFIG/SPLIT-00000-of-00003.parquet, or CONFIG/SPLIT/0000.parquet.
+  Raises `UserError` if there are several configurations, and none is chosen.
+  """
+  found: dict[str, dict[str, list[str]]] = {}
+  for path in paths:
+    *parts, name = path.relative_to(folder).parts
+    split = re.split(r'[-.]', name)[0]
+    of_folder = bool(parts) and split not in _SPLITS and parts[-1] in _SPLITS
+    if parts and (of_folder or split.isdecimal()):
+      split = parts.pop().removeprefix('partial-')
+    of_config = found.setdefault('/'.join(parts), {})
+    of_config.setdefault(split, []).append(str(path))
+  if config:
+    chosen = [name for name in found if config in (name, name.split('/')[-1])]
+    if len(chosen) != 1:
+      raise UserError(
+        f'{argument("hub_config", config)} is not among the folders of {folder}: '
+        f'{", ".join(sorted(found))}.'
+      )
+    return found[chosen[0]]
+  every = [split for of_config in found.values() for split in of_config]
+  if len(set(every)) < len(every):
+    raise UserError(
+      f'{folder} holds several configurations; choose one of its folders with '
+      f'`hub_config`: {", ".join(sorted(name or "." for name in found))}.'
+    )
+  return {split: held for of in found.values() for split, held in of.items()}
 
 
 def _columns(

@@ -3,14 +3,18 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import deal, examples_checks, source_checks, sources
+from fesem_jax.data import (
+  array_forms,
+  deal,
+  examples_checks,
+  source_checks,
+  sources,
+  standardizing,
+)
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.partitions.fitting import check_fits, check_used
@@ -28,7 +32,7 @@ def load(
   source: str = '',
   data_dir: str | os.PathLike[str] = '',
   seed: int = 0,
-  arrays: Mapping[str, np.ndarray] | None = None,
+  arrays: Any = None,
   task: str = '',
   **options: Any,
 ) -> tuple[FederatedData, FederatedData]:
@@ -40,8 +44,8 @@ def load(
   Federated); other data without a test split is divided 80/20 inside each client.
 
   Args:
-    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'pfllib:FOLDER' or
-      'flbench:FOLDER'.
+    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'table:FILE', 'text:PLACE',
+      'pfllib:FOLDER' or 'flbench:FOLDER'.
     partition: a `Partition`, or its name with the other fields of a `Partition`
       as `options`: `load(name, partition='rotated', num_clients=8)` is
       `load(name, partition=Partition('rotated', num_clients=8))`.
@@ -51,7 +55,9 @@ def load(
     seed: of all random numbers.
     arrays: your own data, named as in an npz:FILE (see `arrays.load`): `x`
       [T, ...], `y` [T], and optionally `client` [T], without which a partition deals
-      them, `split` and `cluster`; `name` is then used in error messages only.
+      them, `split` and `cluster`; `name` is then used in error messages only. Also a
+      data frame, a dataset of PyTorch, or the examples of each client; see
+      `array_forms.named`.
     task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
       data, classification for most.
     **options: fields of `Partition`, and options of single data sets, see
@@ -85,7 +91,7 @@ def load_phases(
   source: str = '',
   data_dir: str | os.PathLike[str] = '',
   seed: int = 0,
-  arrays: Mapping[str, np.ndarray] | None = None,
+  arrays: Any = None,
   task: str = '',
   **options: Any,
 ) -> list[Phase]:
@@ -134,11 +140,16 @@ def load_phases(
   if arrays is None:
     pool = sources.load(name, source, request)
   else:
-    pool = from_arrays(argument('name', name), arrays, task)
+    where = argument('name', name)
+    own_columns = sources.columns_of(chosen)
+    pool = from_arrays(where, array_forms.named(arrays, where, own_columns), task)
   pool = as_task(pool, task, argument('name', name))
-  examples_checks.warn_of_features(pool, name)
+  if chosen.standardize:
+    standardizing.check(pool, argument('name', name))
+  examples_checks.warn_of_features(pool, name, not chosen.standardize)
   if not wanted.name:
     known = 'natural' if pool.client is not None else 'iid'
+    known = 'cluster' if pool.of_clusters else known
     wanted = dataclasses.replace(wanted, name=known)
   check_fits(wanted, pool, name)
   check_used(wanted, ['partition_groups'] if name in source_checks.PLANTED else [])
@@ -151,6 +162,8 @@ def load_phases(
       Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
       for first_round, groups in wanted.groups_over_rounds(seed)
     ]
+  if chosen.standardize:
+    phases = [Phase(p[0], *standardizing.standardized(*p[1:])) for p in phases]
   if not wanted.grouping or wanted.disjoint_groups:  # Else groups share all examples.
     examples_checks.warn_of_repeated(*phases[0][1:], name)
   return phases

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fesem_jax.data import cifar, leaf, mnist, ratings
+from fesem_jax.data import cifar, leaf, mnist, ratings, synthetic_table, texts
 from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.sources import DATASETS, PREFIXES, Options
 from fesem_jax.utils.errors import (
@@ -11,26 +11,48 @@ from fesem_jax.utils.errors import (
   check_at_least,
   check_between,
   check_choice,
+  check_share,
 )
 
+_MAX_WIDTH = 100_000  # Features or classes of a generated table.
 _MAX_SIDE = 1024  # Of images that models train on.
 
 # Far beyond any use; features of much larger ones are not finite.
 _MAX_DEVIATION = 10**6
 
-PLANTED = ('synthetic_linear', 'synthetic_mixture')
+PLANTED = ('synthetic_linear', 'synthetic_mixture', 'synthetic_table')
+
+_COLUMNS = (
+  'label_column', 'client_column', 'cluster_column', 'split_column', 'drop_columns',
+)  # fmt: skip
 
 _APPLY: Mapping[str, tuple[str, ...]] = {
   'cifar100': ('cifar100_labels',),
   'emnist': ('emnist_split',),
   'ratings': ('ratings_by',),
-  'shakespeare': ('text_stride',),
+  'shakespeare': ('text_stride', 'vocabulary'),
+  'text': ('text_stride', 'vocabulary'),
   'femnist': ('background',),
   'tfds': ('tfds_name',),
-  'hub': ('hub_name', 'hub_client_column', 'hub_label_column', 'hub_image_side'),
+  'hub': (
+    'hub_name',
+    'hub_client_column',
+    'hub_label_column',
+    'hub_image_side',
+    'hub_config',
+  ),
+  'table': _COLUMNS,
   'synthetic': ('synthetic_alpha', 'synthetic_beta'),
   'synthetic_linear': ('synthetic_noise',),
   'synthetic_mixture': ('synthetic_noise',),
+  'synthetic_table': (
+    'synthetic_noise',
+    'synthetic_features',
+    'synthetic_classes',
+    'synthetic_difference',
+    'synthetic_distance',
+    'synthetic_mix',
+  ),
 }
 
 
@@ -52,12 +74,13 @@ def check(
   prefix, colon, place = name.partition(':')
   if own or (colon and prefix in PREFIXES and place):
     known: tuple[str, ...] = ()
+    applying = _COLUMNS if own else _APPLY.get(prefix, ())
   elif name in DATASETS:
-    known = tuple(s.name for s in DATASETS[name])
+    known, applying = tuple(s.name for s in DATASETS[name]), _APPLY.get(name, ())
   else:
     raise UserError(
       f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER, '
-      'npz:FILE, pfllib:FOLDER or flbench:FOLDER.'
+      'npz:FILE, table:FILE, text:FILE, pfllib:FOLDER or flbench:FOLDER.'
     )
   if source and source not in known:
     choices = f'one of {", ".join(known)}' if known else 'none'
@@ -65,15 +88,34 @@ def check(
       f'{argument("source", source)} does not exist for {named}: {choices}.'
     )
   for option, default in Options()._asdict().items():
-    if getattr(options, option) != default and option not in _APPLY.get(name, ()):
-      raise UserError(f'`{option}` does not apply to {named}.')
+    given = getattr(options, option)
+    if isinstance(given, str) and isinstance(default, tuple):
+      raise UserError(f'{argument(option, given)} must be a list, not a text.')
+    if option == 'standardize':  # For all tables.
+      continue
+    if given not in (default, []) and option not in applying:
+      known_for = ', '.join(
+        name for name, options in _APPLY.items() if option in options
+      )
+      raise UserError(
+        f'`{option}` does not apply to {named}, but to {known_for}; leave it out.'
+      )
   check_choice('background', options.background, leaf.BACKGROUNDS)
+  check_choice('vocabulary', options.vocabulary, ('', *texts.VOCABULARIES))
   check_choice('emnist_split', options.emnist_split, tuple(mnist.EMNIST_SPLITS))
   check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
   check_choice('ratings_by', options.ratings_by, ratings.BY)
   check_at_least(1, text_stride=options.text_stride)
   check_between(0, _MAX_SIDE, hub_image_side=options.hub_image_side)
-  for option in ('synthetic_alpha', 'synthetic_beta', 'synthetic_noise'):
+  check_choice(
+    'synthetic_difference', options.synthetic_difference, synthetic_table.DIFFERENCES
+  )
+  check_between(1, _MAX_WIDTH, synthetic_features=options.synthetic_features)
+  check_between(2, _MAX_WIDTH, synthetic_classes=options.synthetic_classes)
+  check_share(synthetic_mix=options.synthetic_mix)
+  for option in (
+    'synthetic_alpha', 'synthetic_beta', 'synthetic_noise', 'synthetic_distance',
+  ):  # fmt: skip
     if not 0 <= getattr(options, option) <= _MAX_DEVIATION:
       raise UserError(
         f'`{option}={getattr(options, option)}` must be at least 0, and at most '

@@ -1,7 +1,7 @@
 """Sources of each data set."""
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,9 @@ from fesem_jax.data import (
   ratings,
   shakespeare,
   synthetic,
+  synthetic_table,
+  tables,
+  texts,
   tfds,
   tff,
   tff_hdf5,
@@ -41,13 +44,26 @@ class Options(NamedTuple):
   hub_client_column: str = ''
   hub_label_column: str = ''
   hub_image_side: int = 0
+  hub_config: str = ''
   cifar100_labels: str = 'fine'
   emnist_split: str = 'byclass'
   text_stride: int = 1
+  vocabulary: str = ''
   ratings_by: str = 'lecturer'
+  label_column: str = ''
+  client_column: str = ''
+  cluster_column: str = ''
+  split_column: str = ''
+  drop_columns: Sequence[str] = ()
+  standardize: bool = False
   synthetic_alpha: float = 1.0
   synthetic_beta: float = 1.0
   synthetic_noise: float = 0.0
+  synthetic_features: int = 20
+  synthetic_classes: int = 4
+  synthetic_difference: str = 'labels'
+  synthetic_distance: float = 1.0
+  synthetic_mix: float = 0.0
 
 
 class Request(NamedTuple):
@@ -104,7 +120,7 @@ def _named_on_hub(request: Request) -> Pool:
     raise UserError('`name=hub` needs `hub_name=OWNER/NAME`.')
   return hub.load(
     o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column,
-    o.hub_image_side,
+    o.hub_image_side, o.hub_config,
   )  # fmt: skip
 
 
@@ -180,7 +196,16 @@ def _cifar100() -> tuple[Source, ...]:
   )
 
 
+def _leaf_vocabulary(request: Request) -> None:
+  if request.options.vocabulary not in ('', 'leaf'):
+    raise UserError(
+      f'{argument("vocabulary", request.options.vocabulary)} is for a plain text: '
+      '`source=text`, or `name=text:FILE`.'
+    )
+
+
 def _shakespeare_of_leaf(request: Request) -> Pool:
+  _leaf_vocabulary(request)
   if request.options.text_stride != 1:
     raise UserError(
       f'`text_stride={request.options.text_stride}` is for other sources; LEAF has cut '
@@ -191,6 +216,7 @@ def _shakespeare_of_leaf(request: Request) -> Pool:
 
 
 def _shakespeare_of_tff(request: Request) -> Pool:
+  _leaf_vocabulary(request)
   folder = request.data_dir / 'tff_shakespeare'
   pool = tff_hdf5.load_shakespeare(folder, request.options.text_stride)
   return pool._replace(is_text=True)
@@ -198,8 +224,17 @@ def _shakespeare_of_tff(request: Request) -> Pool:
 
 def _shakespeare_of_text(request: Request) -> Pool:
   path = request.data_dir / 'tinyshakespeare' / 'input.txt'
-  pool = shakespeare.load_text(path, request.options.text_stride)
-  return pool._replace(is_text=True)
+  options = request.options
+  return texts.load(path, options.text_stride, options.vocabulary or 'leaf')
+
+
+def _synthetic_table(request: Request) -> Pool:
+  o = request.options
+  return synthetic_table.load(
+    request.rng, request.num_clients, request.examples, request.groups,
+    (o.synthetic_features, o.synthetic_classes), o.synthetic_difference,
+    o.synthetic_distance, o.synthetic_noise, o.synthetic_mix, request.task,
+  )  # fmt: skip
 
 
 DATASETS: Mapping[str, tuple[Source, ...]] = {
@@ -265,6 +300,7 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
         r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise, r.task
     )),
   ),
+  'synthetic_table': (Source('generated', _synthetic_table),),
   'synthetic_mixture': (
     Source('generated', lambda r: synthetic.mixture(
         r.rng, r.num_clients, r.examples, r.groups, r.options.synthetic_noise
@@ -272,12 +308,33 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   ),
 }  # fmt: skip
 
+
+def columns_of(options: Options) -> tables.Columns:
+  """The columns of a table that options name."""
+  return tables.Columns(
+    options.label_column,
+    options.client_column,
+    options.cluster_column,
+    options.split_column,
+    tuple(options.drop_columns),
+  )
+
+
+def _table(path: pathlib.Path, request: Request) -> Pool:
+  held = tables.of_file(path, columns_of(request.options))
+  return arrays.from_arrays(path, held, request.task)
+
+
 # Data sets that are named with their place, as in npz:FILE.
-PREFIXES: Mapping[str, Callable[[pathlib.Path, str], Pool]] = {
-  'leaf': leaf.load_folder,
-  'npz': arrays.load,
-  'pfllib': benchmark_folders.load_pfllib,
-  'flbench': benchmark_folders.load_fl_bench,
+PREFIXES: Mapping[str, Callable[[pathlib.Path, Request], Pool]] = {
+  'leaf': lambda path, r: leaf.load_folder(path, r.task),
+  'npz': lambda path, r: arrays.load(path, r.task),
+  'table': _table,
+  'text': lambda path, r: texts.load(
+    path, r.options.text_stride, r.options.vocabulary or 'data'
+  ),
+  'pfllib': lambda path, r: benchmark_folders.load_pfllib(path, r.task),
+  'flbench': lambda path, r: benchmark_folders.load_fl_bench(path, r.task),
 }
 
 
@@ -291,7 +348,7 @@ def load(name: str, source: str, request: Request) -> Pool:
   named = argument('name', name)
   prefix, colon, place = name.partition(':')
   if colon:
-    return PREFIXES[prefix](pathlib.Path(place), request.task)
+    return PREFIXES[prefix](pathlib.Path(place), request)
   choices = DATASETS[name]
   if source:
     chosen = next(s for s in choices if s.name == source)

@@ -8,6 +8,7 @@ import numpy as np
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.partitions.rows import Rows, split
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, check_at_least
 from fesem_jax.utils.stored_rows import take
 
@@ -84,6 +85,46 @@ def hold_out_clients(
     return train.reorder(clients), test.reorder(clients)
 
   return both(np.sort(order[count:])), both(np.sort(order[:count]))
+
+
+def server_test(
+  test: FederatedData, per_class: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+  """Draws a balanced test set, as a server may have it, from clients' test examples.
+
+  Clients' own test examples have the classes of their clients; a class that few clients
+  have counts here as much as any other.
+
+  Args:
+    test: test split of M clients, on the host.
+    per_class: examples of each class that occurs.
+    seed: decides which examples.
+
+  Returns:
+    x [T, ...] as in the split, and y [T] int32 labels, class by class.
+
+  Raises:
+    UserError: if targets are no classes, or a class has fewer examples.
+  """
+  check_at_least(1, per_class=per_class)
+  if test.task != CLASSIFICATION.name:
+    raise UserError(
+      f'`server_test` balances the classes of a classification; the data are for '
+      f'{test.task}.'
+    )
+  y = np.asarray(test.compact(test.y))
+  labels, counts = np.unique(y, return_counts=True)
+  if not len(y) or counts.min() < per_class:
+    least = f'class {labels[counts.argmin()]} has {counts.min()}' if len(y) else 'none'
+    raise UserError(
+      f'`per_class={per_class}` is more than each class has test examples: {least}; '
+      'lower it.'
+    )
+  rng = prng_streams.host_rng(seed, prng_streams.HOLD_OUT, 1)
+  rows = np.concatenate(
+    [rng.choice(np.flatnonzero(y == i), per_class, replace=False) for i in labels]
+  )
+  return np.asarray(take(test.compact(test.x), rows)), y[rows]
 
 
 def halves(train: FederatedData, seed: int = 0) -> tuple[FederatedData, np.ndarray]:

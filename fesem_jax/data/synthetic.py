@@ -20,17 +20,23 @@ def _check_size(num_clients: int, examples: int, dimension: int) -> None:
     )
 
 
-def _sizes(rng: np.random.Generator, num_clients: int, examples: int) -> np.ndarray:
-  """[M] examples of each client: `examples`, or log-normal as in FedProx."""
-  _check_size(num_clients, examples or 450, _DIMENSION)  # 50 + exp(4 + 2^2 / 2)
+def sizes(
+  rng: np.random.Generator, num_clients: int, examples: int, width: int = _DIMENSION
+) -> np.ndarray:
+  """[M] examples of each client: `examples`, or log-normal as in FedProx.
+
+  Raises `UserError` if so many examples of `width` features are too many.
+  """
+  _check_size(num_clients, examples or 450, width)  # 50 + exp(4 + 2^2 / 2)
   if examples:
     return np.full(num_clients, examples)
   return rng.lognormal(4, 2, num_clients).astype(int) + 50
 
 
-def _pool(
+def pool(
   xs: list[np.ndarray], ys: list[np.ndarray], classes: int, groups: np.ndarray | None
 ) -> Pool:
+  """Clients of features and labels each, in groups if there are any."""
   width = len(str(len(xs) - 1))
   return Pool(
     np.concatenate(xs).astype(np.float32),
@@ -56,7 +62,7 @@ def alpha_beta(
   """
   deviation = np.arange(1, _DIMENSION + 1) ** -0.6
   xs, ys = [], []
-  for size in _sizes(rng, num_clients, examples):
+  for size in sizes(rng, num_clients, examples):
     center = rng.normal(0, alpha)
     w = rng.normal(center, 1, (_DIMENSION, _CLASSES))
     b = rng.normal(center, 1, _CLASSES)
@@ -64,7 +70,7 @@ def alpha_beta(
     x = rng.normal(mean, deviation, (size, _DIMENSION))
     xs.append(x)
     ys.append((x @ w + b).argmax(axis=1))
-  return _pool(xs, ys, _CLASSES, None)
+  return pool(xs, ys, _CLASSES, None)
 
 
 def linear_clusters(
@@ -99,9 +105,9 @@ def linear_clusters(
     xs.append(x)
     ys.append(target[:, None] if regression else target > 0)
   if not regression:
-    return _pool(xs, ys, 2, groups)
+    return pool(xs, ys, 2, groups)
   y = np.concatenate(ys).astype(np.float32)
-  return _pool(xs, ys, 1, groups)._replace(y=y, task=task)
+  return pool(xs, ys, 1, groups)._replace(y=y, task=task)
 
 
 def mixture(
@@ -126,10 +132,10 @@ def mixture(
   means = rng.normal(size=(_CLASSES, _DIMENSION))
   models = rng.normal(size=(groups.max() + 1, _DIMENSION, _CLASSES))
   xs, ys = [], []
-  for group, size in zip(groups, _sizes(rng, num_clients, examples), strict=True):
+  for group, size in zip(groups, sizes(rng, num_clients, examples), strict=True):
     component = rng.integers(0, _CLASSES, size)
     x = means[component] + rng.normal(size=(size, _DIMENSION))
     logits = x @ models[group] + rng.normal(0, noise, (size, _CLASSES))
     xs.append(x)
     ys.append(logits.argmax(axis=1))
-  return _pool(xs, ys, _CLASSES, groups)
+  return pool(xs, ys, _CLASSES, groups)

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from fesem_jax.data import mnist
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line, reading
 
+# TFDS announces 37 classes of EMNIST's letters; the labels are 1 to 26.
+_LETTERS = mnist.EMNIST_SPLITS['letters']
 _HOST = 'storage.googleapis.com'
 
 
@@ -57,8 +60,17 @@ def load(name: str, data_dir: pathlib.Path, label_feature: str = 'label') -> Poo
       f'{np.dtype(image.np_dtype)}; 8-bit images of one size are needed.'
     )
   classes = label.num_classes
-  x, y = _read(builder, name, 'train', label_feature)
-  test_x, test_y = _read(builder, name, 'test', label_feature)
+  first, classes = _LETTERS if name == 'emnist/letters' else (0, classes)
+  read = {}
+  for split in ('train', 'test'):
+    x, y = _read(builder, name, split, label_feature)
+    if len(y) and not first <= y.min() <= y.max() < first + classes:
+      raise UserError(
+        f'{name} of TensorFlow Datasets has labels {y.min()} to {y.max()}, not '
+        f'{first} to {first + classes - 1}; prepare it again.'
+      )
+    read[split] = x, y - np.int32(first)
+  (x, y), (test_x, test_y) = read['train'], read['test']
   return Pool(x, y, classes, scale=1 / 255, test_x=test_x, test_y=test_y)
 
 

@@ -51,7 +51,7 @@ def load_cifar100(folder: pathlib.Path, labels: str) -> Pool:
 def load_shakespeare(folder: pathlib.Path, stride: int) -> Pool:
   """Shakespeare by role of a play, from snippets of its text.
 
-  The snippets of each split are joined and cut as those of `shakespeare.load_text`;
+  The snippets of each split are joined and cut as those of `texts.load`;
   `stride` is that of `shakespeare.windows`. Roles without an example of both splits are
   left out. Raises `UserError` if a file is absent or damaged, or no role has enough.
   """
@@ -83,7 +83,9 @@ def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
       said = [s.decode() if isinstance(s, bytes) else s for s in snippets.reshape(-1)]
       if not all(isinstance(s, str) for s in said):
         raise UserError(f'{path}, client {name}: snippets that are not text.')
-      roles[name] = shakespeare.windows(shakespeare.joined(said), stride)
+      roles[name] = shakespeare.windows(
+        shakespeare.tokens(shakespeare.merged(said)), stride
+      )
   return roles
 
 

@@ -13,6 +13,7 @@ from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.curves import by_gigabytes, convergence, sends
 from fesem_jax.plots.drawing import draw_run
+from fesem_jax.plots.example_images import example_images
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
 from fesem_jax.plots.objective import objective
@@ -37,6 +38,7 @@ __all__ = [
   'compared_partitions',
   'convergence',
   'draw_run',
+  'example_images',
   'map_of_clients',
   'method_label',
   'objective',

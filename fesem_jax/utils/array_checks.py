@@ -111,10 +111,11 @@ def weights(x: Any, where: str) -> np.ndarray:
 def has_channels_first(shape: Sequence[int]) -> bool:
   """Whether examples of a shape look like images [C, H, W], as PyTorch has them.
 
-  The first of three axes is that of gray or color images and the last is not, and
-  rows and columns are as many, or too many for channels.
+  The first of three axes is that of gray or color images, with or without
+  transparency, and the last is not, and rows and columns are as many, or too many for
+  channels.
   """
-  if len(shape) != 3 or shape[0] not in (1, 3) or shape[2] < 5:
+  if len(shape) != 3 or shape[0] not in (1, 2, 3, 4) or shape[2] < 5:
     return False
   return shape[1] == shape[2] or min(shape[1:]) >= 16
 

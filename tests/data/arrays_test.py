@@ -91,7 +91,6 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'client': None, 'cluster': np.zeros(12)}, 'clusters of clients, but no array cl'),
     ({'y': np.zeros(5, int)}, 'y has 5 rows; x has 12'),
     ({'y': np.arange(12) - 1}, 'labels must be whole numbers from 0'),
     ({'y': np.arange(12) / 2}, 'labels must be whole numbers from 0'),
@@ -280,6 +279,19 @@ def test_numbered_clients_are_in_the_order_of_their_numbers(tmp_path):
   assert again.info.names.tolist() == train.info.names.tolist()
   train, _ = data.load('mine', arrays=own_arrays(client=numbers.astype(str)))
   assert train.info.names.tolist() == ['100', '21', '30', '4']  # Texts.
+
+
+def test_classes_and_clusters_that_are_numbers_as_texts_are_in_their_order(tmp_path):
+  texts = np.array(['10', '2', '-1.5'] * 4)
+  arrays = own_arrays(y=texts, cluster=texts, client=np.array(['a', 'b', 'c'] * 4))
+  train, test = data.load('mine', arrays=arrays)
+  assert train.info.class_names == ('-1.5', '2', '10')
+  assert train.y.tolist() == [2] * 3 + [1] * 3 + [0] * 3
+  assert train.info.clusters.tolist() == [2, 1, 0]
+  assert train.info.cluster_names == ('-1.5', '2', '10')
+  prepare_data.write(tmp_path / 'a.npz', train, test)
+  train, _ = data.load('mine', arrays=own_arrays(y=np.array(['10', '2', 'ten'] * 4)))
+  assert train.info.class_names == ('10', '2', 'ten')
 
 
 def test_class_names_number_named_labels():

@@ -10,6 +10,7 @@ import pytest
 from fesem_jax import algorithms, load_run, simulate
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.corruption import corrupted, honest
 from fesem_jax.evaluation.evaluate import agreement
 from fesem_jax.results import client_table, saved_client_table
@@ -88,6 +89,18 @@ def test_flipped_labels_are_those_of_bad_clients_training_examples():
   np.testing.assert_array_equal(flipped.y[~rows], data.y[~rows])
   assert flipped.y.dtype == data.y.dtype
   assert 0 < rows.sum() < len(rows)
+
+
+def test_flipped_labels_are_labels_that_occur():
+  y = np.array([1, 2, 3, 7] * 6)  # From 1, and with a gap.
+  data = FederatedData.from_arrays(np.zeros((24, 2)), y, [4] * 6, num_classes=9)
+  flipped = corrupted(data, 'label_flip', 0.5, SEED)
+  rows = np.repeat(bad_of(flipped), 4)
+  np.testing.assert_array_equal(flipped.y[rows], [7, 3, 2, 1] * 3)
+  np.testing.assert_array_equal(flipped.y[~rows], y[~rows])
+  alike = FederatedData.from_arrays(np.zeros((24, 2)), y * 0 + 1, [4] * 6)
+  with pytest.raises(UserError, match='`corrupt=label_flip` needs examples of two lab'):
+    corrupted(alike, 'label_flip', 0.5, SEED)
 
 
 def test_bad_clients_send_the_opposite_or_noise_and_honest_ones_the_same(start, sent):

@@ -59,6 +59,17 @@ def test_tables_of_few_values_have_equal_rows_by_chance(caplog):
   assert not caplog.messages
 
 
+def test_tables_that_are_oversampled_have_copies(caplog):
+  table = np.round(RNG.normal(size=(100, 3)), 3)  # Few columns of many values.
+  rows = RNG.integers(0, 100, 400)
+  own = arrays(table[rows], rows % 2, client=rows % 4)
+  train, test = data.load('mine', arrays=own)
+  found = examples_checks.repeated(train, test)
+  assert len(found.in_both) < 2 * found.inside * found.test
+  (said,) = caplog.messages
+  assert 'are also training examples; results on them do not show learning' in said
+
+
 def test_images_that_occur_twice_are_copies(caplog):
   images = np.repeat(RNG.random((100, 6, 6)), 2, axis=0)
   order = RNG.permutation(200)
@@ -70,6 +81,11 @@ def test_images_that_occur_twice_are_copies(caplog):
 def test_groups_that_share_all_examples_are_not_told_of(caplog):
   data.load('digits', partition='label_swapped', num_clients=8)
   assert not caplog.messages
+
+
+def test_images_with_transparency_have_channels_first(caplog):
+  data.load('mine', arrays=arrays(np.ones((40, 4, 9, 9))))
+  assert 'mine: images of shape (4, 9, 9) have their channels first' in caplog.text
 
 
 def test_many_classes_of_few_examples_are_told_of(caplog):
@@ -124,7 +140,7 @@ def test_known_clusters_stay_where_clients_are_of_one(caplog):
   (said,) = caplog.messages
   assert said == (
     'partition=iid drops the known clusters: 6 of 6 clients are dealt examples of '
-    'several.'
+    'several. partition=cluster+iid deals inside of each.'
   )
 
 
@@ -138,6 +154,55 @@ def test_natural_clients_that_are_left_out_are_told_of(caplog):
   assert caplog.messages == [
     'num_clients=3 draws 3 of the 4 natural clients by the seed and leaves out 1.'
   ]
+
+
+SCALES = {
+  'test not divided by 255': lambda x: (x, x * 255),
+  'test standardized': lambda x: (x, (x - 0.13) / 0.31),
+  'training standardized': lambda x: ((x - 0.13) / 0.31, x),
+  'training in -1..1': lambda x: (2 * x - 1, x),
+}
+
+
+@pytest.mark.parametrize('case', SCALES)
+def test_a_test_split_on_another_scale_is_told_of(caplog, case):
+  x = RNG.random((200, 6, 6)) ** 3
+  split = np.arange(200) // 10 % 2
+  own = arrays(x, split=split, client=np.arange(200) % 10)
+  data.load('mine', arrays=own)
+  assert not caplog.messages
+  train, test = SCALES[case](x)
+  data.load('mine', arrays=own | {'x': np.where(split[:, None, None], test, train)})
+  assert any('bring both to one scale' in m for m in caplog.messages)
+
+
+CLIENTS = {
+  'not divided by 255': lambda x: x * 255,
+  'divided twice': lambda x: x / 255,
+  'standardized': lambda x: (x - 0.13) / 0.31,
+}
+
+
+@pytest.mark.parametrize('case', CLIENTS)
+@pytest.mark.parametrize('few', [1, 5])
+def test_clients_on_another_scale_are_told_of(caplog, case, few):
+  x = RNG.random((200, 6, 6)) ** 3
+  client = np.arange(200) % 10
+  other = (client < few)[:, None, None]
+  own = arrays(np.where(other, CLIENTS[case](x), x), client=client)
+  data.load('mine', arrays=own)
+  said = [m for m in caplog.messages if 'bring all clients to one scale' in m]
+  assert len(said) == 1
+  assert f'mine: {few} clients, such as 0,' in said[0] or ' of 10 clients' in said[0]
+
+
+def test_clients_of_other_sizes_and_signs_are_on_one_scale(caplog):
+  x = RNG.normal(size=(220, 3)) * RNG.random((220, 1))
+  client = np.r_[np.arange(200) // 20, np.arange(20) // 2 + 10]
+  x[client == 3] = np.abs(x[client == 3])
+  x[client == 4, 1:] = 0
+  data.load('mine', arrays=arrays(x, client=client))
+  assert not caplog.messages
 
 
 def test_the_command_line_reports_the_range_and_the_copies(tmp_path, caplog):

@@ -154,6 +154,27 @@ def test_labels_that_are_names(tmp_path):
         assert train.info.class_names[label] == kind[image[0, 0]]
 
 
+@pytest.mark.parametrize('layout', ['{0}/train-0.parquet', '{0}/train/0000.parquet'])
+def test_one_of_several_configurations(tmp_path, layout):
+  datasets = pytest.importorskip('datasets')
+  for i, config in enumerate(('small', 'large')):
+    path = tmp_path / 'me' / 'mine' / layout.format(config)
+    path.parent.mkdir(parents=True)
+    images = [Image.fromarray(np.full((8, 8), i, np.uint8))] * 8
+    held = datasets.Dataset.from_dict({'img': images, 'kind': ['a', 'b'] * 4})
+    held.to_parquet(path)
+  options = {
+    'data_dir': tmp_path, 'hub_name': 'me/mine', 'hub_label_column': 'kind',
+    'num_clients': 2,
+  }  # fmt: skip
+  with pytest.raises(UserError, match=r'several configurations; .*: large, small'):
+    data.load('hub', **options)
+  with pytest.raises(UserError, match='`hub_config=medium` is not among the folders'):
+    data.load('hub', hub_config='medium', **options)
+  train, _ = data.load('hub', hub_config='large', **options)
+  assert (np.unique(train.x).tolist(), len(train.y)) == ([1], 6)
+
+
 def test_gray_images_among_colored_ones_become_colored(tmp_path):
   colored = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
   images = [Image.fromarray(colored[..., 0]), Image.fromarray(colored)] * 2

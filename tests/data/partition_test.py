@@ -20,7 +20,26 @@ def rows_as_set(split):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'sizes': [1, 3]}, '3 examples, 3 labels and client sizes that sum to 4'),
+    ({'sizes': [1, 3]}, '`sizes` sum to 4, but `x` has 3 examples'),
+    ({'sizes': [4, -1]}, '`sizes`: client 1 has -1 examples; give a whole number'),
+    ({'sizes': [1.5, 1.5]}, '`sizes`: client 0 has 1.5 examples'),
+    ({'sizes': [np.nan, 3]}, '`sizes`: client 0 has nan examples'),
+    ({'sizes': 3}, '`sizes` must be a list'),
+    ({'sizes': ['3']}, '`sizes` must be a list'),
+    ({'y': [0, 1]}, '`x` has 3 examples, `y` 2'),
+    ({'scale': np.nan}, '`scale=nan` must be a positive 32-bit number'),
+    ({'scale': 0}, '`scale=0` must be a positive'),
+    ({'scale': -1.0}, '`scale=-1.0` must be a positive'),
+    ({'scale': 1e39}, r'`scale=1e\+39` must be a positive'),
+    ({'scale': '1'}, '`scale=1` must be a positive'),
+    ({'scale': [1, 2]}, '`scale=.*` must be a positive'),
+    ({'client_ids': [0, 1]}, '`client_ids` must be 1 whole numbers'),
+    ({'client_ids': [-1]}, '`client_ids` must be distinct numbers from 0'),
+    ({'client_ids': [5, 5], 'sizes': [1, 2]}, '`client_ids` must be distinct'),
+    ({'client_ids': [0.5]}, '`client_ids` must be 1 whole numbers'),
+    ({'num_classes': 0}, '`num_classes=0` must be a whole number from 1'),
+    ({'num_classes': 3.5}, '`num_classes=3.5` must be a whole number'),
+    ({'num_classes': '3'}, '`num_classes=3` must be a whole number'),
     ({'num_classes': 2}, r'`y`: label 2 is not in 0\.\.1'),
     ({'y': [0, 1, -1]}, 'labels must be whole numbers from 0'),
     (
@@ -76,7 +95,7 @@ def test_digits_are_scikit_learns():
 
 
 @pytest.mark.parametrize(
-  'name', [p for p in partitions.NAMES if p not in ('natural', 'rows')]
+  'name', [p for p in partitions.NAMES if p not in ('natural', 'rows', 'cluster')]
 )
 def test_partitions_of_digits_are_seeded_and_split_80_20(name):
   # Clients of two examples, as a smaller alpha leaves some, are split 1 to 1.
@@ -316,6 +335,23 @@ def test_hold_out_parts_every_clients_training_examples():
   np.testing.assert_array_equal(again.x, kept.x)
   other, _ = data.hold_out(train, seed=2)
   assert not np.array_equal(other.x, kept.x)
+
+
+def test_a_servers_test_set_is_balanced():
+  _, test = data.load('digits', partition='shards', num_clients=10)
+  x, y = data.server_test(test, 20)
+  assert np.bincount(y).tolist() == [20] * 10
+  known = {row.tobytes(): label for row, label in zip(test.x, test.y, strict=True)}
+  assert all(known[row.tobytes()] == label for row, label in zip(x, y, strict=True))
+  assert len({row.tobytes() for row in x}) == 200
+  np.testing.assert_array_equal(data.server_test(test, 20)[0], x)
+  assert (data.server_test(test, 20, seed=1)[0] != x).any()
+  fewest = np.bincount(test.y).min()
+  with pytest.raises(UserError, match=rf'class \d has {fewest}; lower it'):
+    data.server_test(test, fewest + 1)
+  _, numbers = data.load('diabetes', num_clients=4)
+  with pytest.raises(UserError, match=r'`server_test` balances .* are for regression'):
+    data.server_test(numbers, 1)
 
 
 def test_a_cap_on_examples_draws_at_random(tmp_path):

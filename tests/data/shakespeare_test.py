@@ -167,7 +167,9 @@ def test_characters_outside_the_vocabulary_are_told_of(tmp_path, said, percent, 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
   write_text(tmp_path, '')
   (tmp_path / 'tinyshakespeare' / 'input.txt').write_bytes(b'ROMEO:\n\xff\xfe')
-  with pytest.raises(UserError, match=r'input\.txt is damaged or not what it should'):
+  with pytest.raises(
+    UserError, match=r'input\.txt is damaged, or a text in another enc'
+  ):
     data.load('shakespeare', data_dir=tmp_path)
 
 

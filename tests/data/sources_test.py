@@ -116,7 +116,11 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'options', 'message'),
   [
-    ('svhn', {}, '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, pfllib:FOLDER'),
+    (
+      'svhn',
+      {},
+      '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, table:FILE',
+    ),
     ('mnist_writers', {}, 'holds no qmnist/; point `data_dir'),
     (
       'femnist',

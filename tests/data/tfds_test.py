@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from fesem_jax import data
+from fesem_jax.utils.errors import UserError
 
 
 def prepare_tfds(tfds, folder, named, version, num_classes, splits, config=''):
@@ -35,7 +36,7 @@ def prepare_tfds(tfds, folder, named, version, num_classes, splits, config=''):
       for i, (image, label) in enumerate(splits[split]):
         png = io.BytesIO()
         Image.fromarray(image).save(png, 'png')
-        labels = {'label': label, 'coarse_label': 19 - label}
+        labels = {'label': label, 'coarse_label': max(0, 19 - label)}
         yield i, {'image': png.getvalue(), **labels}
 
   Builder(data_dir=folder, file_format='array_record').download_and_prepare()
@@ -69,6 +70,25 @@ def test_tfds_is_read_offline_without_tensorflow(tmp_path):
   assert sorted(x.tobytes() for x in emnist.x) == upright
   named, _ = data.load('tfds', data_dir=tmp_path, tfds_name='toy', num_clients=2)
   assert len(named.y) == 40
+
+
+@pytest.mark.parametrize('least', [0, 1])
+def test_letters_of_tfds_are_26_classes_from_0(tmp_path, least):
+  tfds = pytest.importorskip('tensorflow_datasets')
+  rng = np.random.default_rng(0)
+  images = [rng.integers(0, 256, (28, 28)).astype(np.uint8) for _ in range(26)]
+  examples = [(image, i + least) for i, image in enumerate(images)]
+  splits = {'train': examples, 'test': examples}
+  prepare_tfds(tfds, tmp_path / 'tfds', 'emnist', '3.1.0', 37, splits, 'letters')
+  options = {'data_dir': tmp_path, 'num_clients': 1, 'emnist_split': 'letters'}
+  if not least:
+    with pytest.raises(UserError, match='has labels 0 to 25, not 1 to 26'):
+      data.load('emnist', **options)
+    return
+  train, _ = data.load('emnist', **options)
+  assert train.num_classes == 26
+  of_image = {x.T.tobytes(): i for i, x in enumerate(images)}
+  assert [of_image[x.tobytes()] for x in train.x] == train.y.tolist()
 
 
 def test_cifar100_of_tfds_has_fine_and_coarse_labels(tmp_path):

@@ -457,7 +457,7 @@ def test_own_data_that_cannot_be_used_is_one_sentence(folder, parse):
   for name, message in (
     ('unlabeled', '--dataset=own_data:unlabeled lacks the array y'),
     ('mistyped', '--dataset=own_data:mistyped has an array splits, .* client, split,'),
-    ('none', '--dataset=own_data:none must return a dict .*; it returns NoneType'),
+    ('none', '--dataset=own_data:none: arrays is a NoneType; give a dict of arrays'),
   ):
     parse(f'--dataset=own_data:{name}')
     config = experiment_flags.configuration('fed_avg', {})

@@ -37,7 +37,7 @@ def parse():
       ['--partition=iid', '--partition_groups=2'],
       '--partition_groups=2 has no effect: it is for --partition=rotated, '
       'label_permuted, label_swapped or corrupted, or --dataset=synthetic_linear or '
-      'synthetic_mixture.',
+      'synthetic_mixture or synthetic_table.',
     ),
     (['--partition=iid', '--disjoint_groups'], '--disjoint_groups=True has no effect'),
     (['--dirichlet_alpha=0.1'], '=dirichlet, dirichlet_labels or unequal.'),

@@ -28,14 +28,15 @@ def of_partition(
   partition: Partition,
   of_clients: np.ndarray,
   num_classes: int,
+  occur: np.ndarray,
   scale: float,
   seed: int,
 ) -> Change | None:
   """What a partition makes of the examples; None if they stay as they are.
 
   The partition is any but 'natural'; `of_clients` [M] is the group of each client,
-  `scale` that of the `Pool`, and `seed` decides everything random. Raises `UserError`
-  if there are too few classes.
+  `occur` the classes that have training examples, `scale` that of the `Pool`, and
+  `seed` decides everything random. Raises `UserError` if there are too few classes.
   """
   features: list[OfFeatures] = []
   labels: OfLabels | None = None
@@ -43,9 +44,9 @@ def of_partition(
   if kind in ('label_permuted', 'label_swapped'):
     if kind == 'label_permuted':
       rng = prng_streams.host_rng(seed, prng_streams.RELABEL)
-      table = groups.label_permutations(rng, partition.num_groups, num_classes)
+      table = groups.label_permutations(rng, partition.num_groups, num_classes, occur)
     else:
-      table = groups.label_swaps(partition.swaps, num_classes)
+      table = groups.label_swaps(partition.swaps, num_classes, occur)
 
     def relabeled(y: np.ndarray, client: np.ndarray) -> np.ndarray:
       return table[of_clients[client], y]

@@ -74,7 +74,7 @@ def _warn_of_labels(
     return
   dealt = len(labels) - np.isin(labels, lacking).sum()
   named = ', '.join(map(str, lacking[:10])) + ', ...' * (len(lacking) > 10)
-  where = ' to a group' if partition.grouping else ''
+  where = ' to a group' if partition.grouping or partition.in_clusters else ''
   warn_once(
     f'partition={partition.name} deals {dealt:,} of {len(labels):,} examples{where}: '
     f'no client has labels {named}. Raise `num_clients` or `labels_per_client`.'

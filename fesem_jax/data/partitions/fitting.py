@@ -23,7 +23,7 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
   shape = pool.x.shape[1:]
   if not shape or 0 in shape:
     raise UserError(f'{named}: an example has shape {shape}, which holds no features.')
-  if partition.name == 'natural' and pool.client is None:
+  if partition.name == 'natural' and (pool.client is None or pool.of_clusters):
     others = ', '.join(n for n in NAMES if n != 'natural')
     raise UserError(
       f'{wanted}: {named} has no natural clients; choose one of {others}.'
@@ -41,6 +41,8 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
       f'{pool.task}; choose another partition.'
     )
   _check_features(partition, pool, named)
+  if partition.in_clusters:
+    _check_clusters(partition, pool, named)
   if partition.grouping:
     check_groups(partition.count, partition.num_groups)
   few = partition.dealing in ('labels', 'power_law')
@@ -80,6 +82,21 @@ def check_used(partition: Partition, others: Sequence[str] = ()) -> None:
         f'{argument("partition", partition.name)}: it is for {", ".join(names)}. Leave '
         'it out, or choose one of these.'
       )
+
+
+def _check_clusters(partition: Partition, pool: Pool, named: str) -> None:
+  """Raises `UserError` unless clusters are known, and each has a client."""
+  wanted = argument('partition', partition.name)
+  if pool.clusters is None:
+    raise UserError(
+      f'{wanted} deals inside of known clusters, which {named} lacks; give the array '
+      'cluster, or form groups, e.g. by `partition=label_permuted`.'
+    )
+  if partition.count < (count := len(np.unique(pool.clusters))):
+    raise UserError(
+      f'`num_clients={partition.count}` is less than the {count} clusters of {named}; '
+      'every cluster needs a client.'
+    )
 
 
 def _check_features(partition: Partition, pool: Pool, named: str) -> None:

@@ -56,30 +56,37 @@ def in_groups(
 
 
 def label_permutations(
-  rng: np.random.Generator, num_groups: int, num_classes: int
+  rng: np.random.Generator, num_groups: int, num_classes: int, occur: np.ndarray
 ) -> np.ndarray:
   """[k, L] a different relabeling for each group; the first is the identity.
 
-  Raises `UserError` if there are fewer permutations than groups.
+  Labels that have training examples, `occur` [<= L], change among themselves. Raises
+  `UserError` if there are fewer permutations than groups.
   """
+  count = len(occur)
   # A dict, as it keeps the order and finds repeated draws at once.
-  chosen: dict[tuple[int, ...], None] = {tuple(range(num_classes)): None}
+  chosen: dict[tuple[int, ...], None] = {tuple(range(count)): None}
   for _ in range(1000 * num_groups):
     if len(chosen) == num_groups:
-      return np.array(list(chosen))
-    chosen[tuple(rng.permutation(num_classes).tolist())] = None
+      tables = np.tile(np.arange(num_classes), (num_groups, 1))
+      tables[:, occur] = occur[np.array(list(chosen))]
+      return tables
+    chosen[tuple(rng.permutation(count).tolist())] = None
   raise UserError(
-    f'{num_classes} classes do not have {num_groups} different relabelings; lower '
+    f'{count} classes do not have {num_groups} different relabelings; lower '
     '`partition_groups`.'
   )
 
 
-def label_swaps(pairs: Sequence[tuple[int, int]], num_classes: int) -> np.ndarray:
+def label_swaps(
+  pairs: Sequence[tuple[int, int]], num_classes: int, occur: np.ndarray
+) -> np.ndarray:
   """[k, L] relabeling of each group, which swaps a pair; the first is the identity.
 
   Groups whose goals contradict each other, as Sattler et al. (2020) and FedDrift
   (Jothimurugesan et al. 2023) make them. `pairs` are those of each group but the first.
-  Raises `UserError` if there are too few labels.
+  Raises `UserError` if there are too few labels, or none of a pair is among those that
+  have training examples, `occur`.
   """
   most = max((max(pair) for pair in pairs), default=0)
   if most >= num_classes:
@@ -87,6 +94,12 @@ def label_swaps(pairs: Sequence[tuple[int, int]], num_classes: int) -> np.ndarra
       f'{num_classes} classes have no label {most} to swap; lower `partition_groups`, '
       'or name pairs by `label_swaps`.'
     )
+  for pair in pairs:
+    if not np.isin(pair, occur).any():
+      raise UserError(
+        f'No training example has label {pair[0]} or {pair[1]}, so that their group '
+        'would be like the first; name labels that occur by `label_swaps`.'
+      )
   tables = np.tile(np.arange(num_classes), (len(pairs) + 1, 1))
   for table, (a, b) in zip(tables[1:], pairs, strict=True):
     table[[a, b]] = b, a

@@ -29,7 +29,7 @@ BY_LABEL = (
   'dirichlet', 'dirichlet_labels', 'labels', 'shards', 'power_law', 'label_permuted',
   'label_swapped',
 )  # fmt: skip
-NAMES = ('natural', *DEALT, 'rows', 'noisy', *GROUPED)
+NAMES = ('natural', *DEALT, 'rows', 'cluster', 'noisy', *GROUPED)
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
@@ -71,8 +71,10 @@ class Partition:
 
   Attributes:
     name: one of `NAMES`, or two of them as 'rotated+dirichlet': clients in groups, and
-      labels or sizes that are dealt inside of each group. '' is 'natural' where the
-      data set has clients of its own and 'iid' elsewhere.
+      labels or sizes that are dealt inside of each group; 'cluster+dirichlet' deals
+      inside of the clusters that the data set knows, 'cluster' equal shares. '' is
+      'natural' where the data set has clients of its own, 'cluster' where it has known
+      clusters alone, and 'iid' elsewhere.
     num_clients: M; 0 is all natural clients, or 100.
     examples_per_client: training examples of each client (of natural clients: at most;
       where sizes or labels differ: on average); 0 deals all.
@@ -236,10 +238,13 @@ class Partition:
       'dealt' if part in DEALT else 'grouped' if part in GROUPED else part
       for part in parts
     ]
-    if len(parts) != 2 or kinds[0] == kinds[1] or {'natural', 'rows'} & set(parts):
+    twice = 'cluster' in parts and 'grouped' in kinds
+    alone = {'natural', 'rows'} & set(parts)
+    if len(parts) != 2 or kinds[0] == kinds[1] or twice or alone:
       raise UserError(
         f'{named} must be a product of two of different kinds: groups '
-        f'({", ".join(GROUPED)}), labels or sizes ({", ".join(DEALT)}), or noisy.'
+        f'({", ".join(GROUPED)}) or known ones (cluster), labels or sizes '
+        f'({", ".join(DEALT)}), or noisy.'
       )
 
   def _check_rows(self) -> None:
@@ -290,6 +295,11 @@ class Partition:
   def dealing(self) -> str:
     """How examples are dealt, within each group if there are groups."""
     return next((part for part in self.parts if part in DEALT), 'iid')
+
+  @property
+  def in_clusters(self) -> bool:
+    """Whether examples are dealt inside of clusters that the data set knows."""
+    return 'cluster' in self.parts
 
   @property
   def grouping(self) -> str:

@@ -1,6 +1,7 @@
 """What partitions make of images and labels, beside references of their own."""
 
 import colorsys
+import itertools
 
 import numpy as np
 import pytest
@@ -201,6 +202,26 @@ def test_swapped_labels_are_swapped_back():
       for x, y in zip(*split.client(i), strict=True):
         original = of_group[i % len(of_group)].get(int(y), int(y))
         assert original == truth[x.tobytes()]
+
+
+def test_labels_change_among_those_that_occur():
+  y = np.repeat([1, 2, 5], 40)  # From 1, and with a gap.
+  mine = {'x': np.arange(120.0)[:, None] + np.zeros(3), 'y': y}
+  train, _ = data.load(
+    'mine', arrays=mine, partition='label_permuted', num_clients=6, partition_groups=6
+  )
+  tables = set()
+  for i in range(6):
+    x, labels = train.client(i)
+    pairs = {(y[int(row[0])], label) for row, label in zip(x, labels, strict=True)}
+    assert len(pairs) == 3
+    tables.add(tuple(label for _, label in sorted(pairs)))
+  assert tables == set(itertools.permutations([1, 2, 5]))
+  with pytest.raises(UserError, match='No training example has label 3 or 4'):
+    data.load(
+      'mine', arrays=mine, partition='label_swapped', num_clients=6,
+      label_swaps=['3-4'],
+    )  # fmt: skip
 
 
 def test_noise_grows_from_client_to_client():

@@ -1,0 +1,168 @@
+"""The forms in which programs hold examples, as arrays by name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.data import tables
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
+
+_MOST_BYTES = 2**34  # Of a sparse matrix that is made dense.
+_WANTED = (
+  'give a dict of arrays by name, {"x": x, "y": y}, a data frame, an object with '
+  '`tensors` or `data` and `targets`, or the examples of each client, {"name": (x, y)}'
+)
+
+
+def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
+  """Arrays named as those of `arrays.load`, from any of these forms.
+
+  A dict of such arrays; a data frame of pandas or polars, whose columns are `chosen`; a
+  dataset of PyTorch, by its attributes `tensors` or `data` and `targets`; examples of
+  each client, a dict {name: (x, y)} or a list of pairs; or a dict of 'train' and 'test'
+  of any of these. SciPy's sparse matrices become dense. Raises `UserError`, naming
+  `where`, on everything else.
+  """
+  if tables.is_frame(given):
+    return tables.of_frame(given, where, chosen)
+  if chosen != tables.Columns():
+    raise UserError(
+      f'{where}: `label_column` and other columns are those of a table or data frame, '
+      f'not of a {type(given).__name__}; leave them out.'
+    )
+  if isinstance(given, Mapping) and set(given) == {'train', 'test'}:
+    parts = [named(given[split], f'{where}, {split}', chosen) for split in given]
+    return _joined(dict(zip(given, parts, strict=True)), where)
+  found = _of_object(given, where)
+  if found is None:
+    found = _of_clients(given, where)
+  if found is None:
+    raise UserError(f'{where}: `arrays` is a {type(given).__name__}; {_WANTED}.')
+  return {str(name): _plain(value, f'{where}: {name}') for name, value in found.items()}
+
+
+def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
+  """Arrays by name, or a dataset by its attributes; None if it is neither."""
+  if isinstance(given, Mapping):
+    if {'x', 'y'} & set(given) or not given:
+      return given
+    if {'data', 'target'} <= set(given):  # scikit-learn's Bunch.
+      return {'x': given['data'], 'y': given['target']}
+    pairs = all(_is_pair(value) for value in given.values())
+    return None if pairs else given
+  tensors = getattr(given, 'tensors', None)
+  if isinstance(tensors, Sequence):
+    if len(tensors) != 2:
+      raise UserError(
+        f'{where}: `tensors` has {len(tensors)} arrays; two are needed, features and '
+        'labels. Give a dict of arrays by name in place of others.'
+      )
+    return {'x': tensors[0], 'y': tensors[1]}
+  if hasattr(given, 'data') and hasattr(given, 'targets'):
+    found = {'x': given.data, 'y': given.targets}
+    classes = getattr(given, 'classes', None)
+    if classes is not None and len(classes) > np.max(_plain(given.targets, where)):
+      found['class_names'] = [str(name) for name in classes]
+    return found
+  if hasattr(given, 'dataset') and hasattr(given, 'indices'):  # torch's Subset.
+    whole = _of_object(given.dataset, where)
+    if whole is None:
+      return None
+    rows = np.asarray(given.indices)
+    return {
+      name: value if name == 'class_names' else np.asarray(_plain(value, where))[rows]
+      for name, value in whole.items()
+    }
+  return None
+
+
+def _is_pair(value: Any) -> bool:
+  """Whether a value may be the examples of a client."""
+  if isinstance(value, Mapping):
+    return {'x', 'y'} <= set(value)
+  return isinstance(value, tuple | list) and len(value) == 2
+
+
+def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
+  """All rows and the client of each, from the examples of each client."""
+  if isinstance(given, Mapping):
+    clients = list(given.items())
+  elif isinstance(given, list | tuple) and given and all(map(_is_pair, given)):
+    width = len(str(len(given) - 1))
+    clients = [(f'client{i:0{width}d}', pair) for i, pair in enumerate(given)]
+  else:
+    return None
+  xs: list[np.ndarray] = []
+  ys: list[np.ndarray] = []
+  names: list[str] = []
+  for name, pair in clients:
+    x, y = (pair['x'], pair['y']) if isinstance(pair, Mapping) else pair
+    x, y = (np.asarray(_plain(a, f'{where}, client {name}')) for a in (x, y))
+    if not x.ndim or not y.ndim or len(x) != len(y):
+      raise UserError(
+        f'{where}, client {name}: x has shape {x.shape} and y {y.shape}; give each '
+        'example a target.'
+      )
+    if len(x) and xs and (x.shape[1:] != xs[0].shape[1:] or y.ndim != ys[0].ndim):
+      raise UserError(
+        f'{where}, client {name}: examples have shape {x.shape[1:]}, those of '
+        f'{names[0]} {xs[0].shape[1:]}; bring all to one shape.'
+      )
+    if len(x):
+      xs.append(x)
+      ys.append(y)
+      names.append(name)
+  if not xs:
+    raise UserError(f'{where}: no client has examples.')
+  client = np.repeat(np.array(names), [len(y) for y in ys])
+  return {'x': np.concatenate(xs), 'y': np.concatenate(ys), 'client': client}
+
+
+def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
+  """The arrays of the parts train and test, and `split`."""
+  train, test = parts['train'], parts['test']
+  if set(train) != set(test) or 'split' in train:
+    raise UserError(
+      f'{where}: train and test must hold the same arrays, without split; train has '
+      f'{", ".join(train)}, test {", ".join(test)}.'
+    )
+  whole = {}
+  for name, first in train.items():
+    second = test[name]
+    if name in ('x', 'y', 'client', 'cluster'):
+      if np.shape(first)[1:] != np.shape(second)[1:]:
+        raise UserError(
+          f'{where}: {name} has shape {np.shape(first)} in train and '
+          f'{np.shape(second)} in test; bring both to one shape.'
+        )
+      whole[name] = np.concatenate([first, second])
+    elif not np.array_equal(first, second):
+      raise UserError(
+        f'{where}: {name} differs between train and test; give both the same.'
+      )
+    else:
+      whole[name] = first
+  counts = [len(parts[split]['y']) for split in ('train', 'test')]
+  return whole | {'split': np.repeat([0, 1], counts)}
+
+
+def _plain(value: Any, where: object) -> Any:
+  """A tensor or a sparse matrix as a NumPy array; anything else as it is."""
+  if hasattr(value, 'toarray') and hasattr(value, 'nnz'):
+    size = 4 * int(np.prod(value.shape))
+    share = value.nnz / max(1, int(np.prod(value.shape)))
+    said = (
+      f'{where} is a sparse matrix with {100 * share:.3g} % of its values, which takes '
+      f'{size / 2**20:,.0f} MiB as a dense one'
+    )
+    if size > _MOST_BYTES:
+      raise UserError(
+        f'{said}; choose fewer columns, e.g. by sklearn.decomposition.TruncatedSVD.'
+      )
+    warn_once(f'{said}.')
+    return value.astype(np.float32).toarray()
+  if hasattr(value, 'detach') and hasattr(value, 'cpu'):  # PyTorch's.
+    return value.detach().cpu().numpy()
+  return value

@@ -1,0 +1,71 @@
+"""CSV and Parquet files as Arrow tables."""
+
+import io
+import pathlib
+from typing import Any
+
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.safe_files import BoundedReader, first_line, reading
+
+_DELIMITERS = (',', ';', '\t', '|')
+# What stands for a missing value, in columns of numbers and of text.
+_MISSING = ['', 'nan', 'NaN', 'NAN', 'NA', 'N/A', '#N/A', 'null', 'NULL', 'None', '?']
+_SUFFIXES = ('.csv', '.tsv', '.txt', '.csv.gz', '.tsv.gz', '.data')
+
+
+def read(path: pathlib.Path) -> Any:
+  """The table of a .parquet or .csv file, also .tsv and gzipped.
+
+  Its first line names the columns; they are separated by what occurs most often in it,
+  of commas, semicolons, tabs and bars. Raises a `UserError` that names the file
+  if it is absent or damaged.
+  """
+  if not path.is_file():
+    raise UserError(f'{path} does not exist.')
+  if path.suffix == '.parquet':
+    from pyarrow import parquet
+
+    with reading(path):
+      return parquet.ParquetFile(path).read()
+  if not path.name.lower().endswith(_SUFFIXES):
+    raise UserError(f'{path} is no table; give a .csv, .tsv or .parquet file.')
+  with BoundedReader(path) as file:
+    raw = file.read()
+  try:
+    text = raw.decode('utf-8-sig')
+  except UnicodeDecodeError as e:
+    raise UserError(f'{path} is not UTF-8 text ({e.reason}); convert it.') from e
+  header = text.partition('\n')[0]
+  if not header.strip():
+    raise UserError(f'{path} has no first line that names its columns.')
+  return _parsed(path, text, max(_DELIMITERS, key=header.count))
+
+
+def _parsed(path: pathlib.Path, text: str, delimiter: str) -> Any:
+  import pyarrow
+  from pyarrow import csv
+
+  converted = csv.ConvertOptions(
+    null_values=_MISSING, strings_can_be_null=True, quoted_strings_can_be_null=True
+  )
+  parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+  # One block: types are then those of whole columns.
+  raw = text.encode()
+  reading_options = csv.ReadOptions(block_size=max(2**20, len(raw) + 1))
+  try:
+    table = csv.read_csv(io.BytesIO(raw), reading_options, parsing, converted)
+  except (pyarrow.ArrowInvalid, pyarrow.ArrowKeyError) as e:
+    raise UserError(f'{path} is no table of columns: {first_line(e)}.') from e
+  if all(_is_number(name) for name in table.column_names):
+    raise UserError(
+      f'{path} begins with numbers; its first line must name the columns.'
+    )
+  return table
+
+
+def _is_number(text: str) -> bool:
+  try:
+    float(text)
+  except ValueError:
+    return False
+  return True

@@ -1,0 +1,130 @@
+"""Texts by speaker or author, with LEAF's vocabulary or the characters of the data."""
+
+import pathlib
+import re
+import unicodedata
+from collections import Counter
+
+import numpy as np
+
+from fesem_jax.data import shakespeare
+from fesem_jax.data.pool import Examples, Pool, from_clients
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.safe_files import BoundedReader, reading
+
+VOCABULARIES = ('leaf', 'data')
+
+_TRAIN_SHARE = 0.8
+_SPEECHES = re.compile(r'\n[ \t]*\n+')  # Blank lines are between them.
+_SPEAKER = re.compile(r'([^\n:\uff1a]{1,80})[:\uff1a][ \t]*(?:\n|$)')
+_NAMES = {'\n': 'line break', ' ': 'space', '\t': 'tab'}
+
+
+def load(path: pathlib.Path, stride: int, vocabulary: str) -> Pool:
+  """A text of speeches, or a folder of texts: a client per speaker, or per .txt file.
+
+  Before each speech is a line `NAME:`. The speeches of a speaker are joined, line
+  breaks and spaces as LEAF treats them. The first 80 % of these characters are for
+  training, the others for testing, and no example reaches over the border; clients
+  without an example of both are left out. `stride` is that of `shakespeare.windows`; 1
+  takes all windows, as LEAF does. `vocabulary` is one of `VOCABULARIES`: 'data' are the
+  characters of the training text, in their order, and one class for all others. Raises
+  `UserError` if a file is absent or no text, or no client has enough text.
+  """
+  texts = _of_folder(path) if path.is_dir() else _of_speeches(path)
+  if vocabulary == 'data':  # A letter may be one character or two, which look alike.
+    texts = {n: unicodedata.normalize('NFC', text) for n, text in texts.items()}
+  cuts = {name: round(_TRAIN_SHARE * len(text)) for name, text in texts.items()}
+  length = shakespeare.LENGTH + 1
+  kept = {n: t for n, t in texts.items() if min(cuts[n], len(t) - cuts[n]) >= length}
+  if not kept:
+    raise UserError(
+      f'{path}: no speaker has enough text for {length} characters of both splits.'
+    )
+  shakespeare.warn_of_left_out(len(texts) - len(kept), len(texts), path)
+  if vocabulary == 'data':
+    return _with_own_characters(kept, cuts, stride, path)
+  coded = {name: shakespeare.tokens(text) for name, text in kept.items()}
+  train, test = _split(coded, cuts, stride)
+  classes = len(shakespeare.VOCABULARY)
+  pool = from_clients(train, test, where=path, num_classes=classes, scale=1.0)
+  shakespeare.check_vocabulary(pool, path)
+  return pool._replace(is_text=True)
+
+
+def _split(
+  coded: dict[str, np.ndarray], cuts: dict[str, int], stride: int
+) -> tuple[dict[str, Examples], dict[str, Examples]]:
+  """Windows of the training and the test part of each client's tokens."""
+  train = {n: shakespeare.windows(t[: cuts[n]], stride) for n, t in coded.items()}
+  test = {n: shakespeare.windows(t[cuts[n] :], stride) for n, t in coded.items()}
+  return train, test
+
+
+def _with_own_characters(
+  texts: dict[str, str], cuts: dict[str, int], stride: int, where: object
+) -> Pool:
+  trained: Counter[str] = Counter()
+  for name, text in texts.items():
+    trained.update(text[: cuts[name]])
+  characters = sorted(trained)
+  places = np.array([ord(c) for c in characters], np.uint32)
+  unknown = len(characters)
+  # Bytes where they suffice, as of LEAF's vocabulary.
+  kind = np.uint8 if unknown < 256 else np.float32
+
+  def tokens(text: str) -> np.ndarray:
+    codes = np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), '<u4')
+    found = np.searchsorted(places, codes).clip(max=unknown - 1)
+    return np.where(places[found] == codes, found, unknown).astype(kind)
+
+  train, test = _split({n: tokens(t) for n, t in texts.items()}, cuts, stride)
+  share = np.mean(np.concatenate([y for _, y in test.values()]) == unknown)
+  warn_once(
+    f'{where}: the vocabulary are {unknown:,} characters of the training text, and one '
+    f'class for all others, which are {100 * share:.3g} % of the test text.'
+  )
+  pool = from_clients(train, test, where=where, num_classes=unknown + 1, scale=1.0)
+  names = (*(_NAMES.get(c, c) for c in characters), 'unknown')
+  return pool._replace(is_text=True, class_names=names)
+
+
+def _read(path: pathlib.Path) -> str:
+  with BoundedReader(path) as f:
+    raw = f.read()
+  try:
+    return raw.decode('utf-8-sig').replace('\r\n', '\n')
+  except UnicodeDecodeError as e:
+    raise UserError(
+      f'{path} is damaged, or a text in another encoding than UTF-8; convert it.'
+    ) from e
+
+
+def _of_folder(folder: pathlib.Path) -> dict[str, str]:
+  """Name of each .txt file -> its text."""
+  with reading(folder):
+    paths = sorted(p for p in folder.glob('*.txt') if p.is_file())
+  if not paths:
+    raise UserError(f'{folder} holds no .txt file; put one there for each client.')
+  return {path.stem: shakespeare.merged([_read(path)]) for path in paths}
+
+
+def _of_speeches(path: pathlib.Path) -> dict[str, str]:
+  """Speaker -> all that is said."""
+  if not path.is_file():
+    raise UserError(
+      f'{path} does not exist; put a text of speeches there, with a line NAME: before '
+      'each, such as github.com/karpathy/char-rnn, data/tinyshakespeare/input.txt.'
+    )
+  speeches: dict[str, list[str]] = {}
+  for block in _SPEECHES.split(_read(path).strip()):
+    named = _SPEAKER.match(block)
+    if named is None:
+      first = block.strip().splitlines()[0][:40] if block.strip() else ''
+      raise UserError(
+        f'{path}: the speech that begins with {first!r} has no line NAME: before it; '
+        'add one, or give a folder of one .txt file for each client.'
+      )
+    speeches.setdefault(named[1].strip(), []).append(block[named.end() :])
+  return {name: shakespeare.merged(said) for name, said in speeches.items()}

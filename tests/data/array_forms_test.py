@@ -1,0 +1,161 @@
+"""Examples in the forms in which programs hold them."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn import datasets
+
+from fesem_jax import data
+from fesem_jax.utils.errors import UserError
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.random((40, 3)).astype(np.float32), np.arange(40) % 2
+
+
+class Tensor:
+  """What a tensor of PyTorch can do where it needs a gradient."""
+
+  def __init__(self, values):
+    self._values = values
+
+  def __array__(self, dtype=None, copy=None):
+    raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+  def detach(self):
+    return self
+
+  def cpu(self):
+    return self
+
+  def numpy(self):
+    return self._values
+
+
+class TensorDataset:
+  def __init__(self, *tensors):
+    self.tensors = tensors
+
+
+class Vision:
+  """A data set of torchvision."""
+
+  classes = ('cat', 'dog')
+
+  def __init__(self, x=X, y=Y):
+    self.data, self.targets = x, list(y)
+
+
+class Subset:
+  def __init__(self, dataset, indices):
+    self.dataset, self.indices = dataset, indices
+
+
+def same(train, test, x=X, y=Y):
+  """Whether both splits together are the examples x, y."""
+  got = [
+    (row.tobytes(), int(label))
+    for part in (train, test)
+    for row, label in zip(part.x, part.y, strict=True)
+  ]
+  return sorted(got) == sorted(
+    (row.tobytes(), int(label)) for row, label in zip(x, y, strict=True)
+  )
+
+
+DEALT = {
+  'dict': {'x': X, 'y': Y},
+  'tensors': {'x': Tensor(X), 'y': Tensor(Y)},
+  'TensorDataset': TensorDataset(Tensor(X), Tensor(Y)),
+  'torchvision': Vision(),
+  'Subset': Subset(Vision(np.r_[X, X + 5], np.r_[Y, Y]), list(range(40))),
+  'Bunch': datasets.load_iris(),
+  'sparse': {'x': sparse.csr_matrix(X), 'y': Y},
+  'sparse array': {'x': sparse.coo_array(X), 'y': Y},
+}
+
+
+@pytest.mark.parametrize('form', DEALT)
+def test_examples_that_are_dealt(form):
+  train, test = data.load('mine', arrays=DEALT[form], num_clients=4)
+  if form == 'Bunch':
+    iris = datasets.load_iris()
+    assert same(train, test, iris.data.astype(np.float32), iris.target)
+  else:
+    assert same(train, test)
+  named = form in ('torchvision', 'Subset')
+  assert train.info.class_names == (('cat', 'dog') if named else None)
+
+
+def clients(count):
+  return {
+    name: (X[rows], Y[rows])
+    for name, rows in zip('cab', np.split(np.arange(40), [10, 10 + count]), strict=True)
+  }
+
+
+def test_the_examples_of_each_client():
+  own = clients(20)
+  pairs = [own[name] for name in 'cab']
+  arrays = {name: {'x': x, 'y': y} for name, (x, y) in own.items()}
+  for given, names in (
+    (own, ['a', 'b', 'c']),
+    (arrays, ['a', 'b', 'c']),
+    (pairs, ['client0', 'client1', 'client2']),
+    ({3: own['a'], 20: own['b'], 1: own['c']}, ['1', '3', '20']),
+  ):
+    train, test = data.load('mine', arrays=given)
+    assert train.info.names.tolist() == names
+    assert same(train, test)
+  train, test = data.load('mine', arrays=own)
+  for i, name in enumerate('abc'):
+    (x, y), (more, labels) = train.client(i), test.client(i)
+    assert {row.tobytes() for row in np.r_[x, more]} == {
+      row.tobytes() for row in own[name][0]
+    }
+    assert len(y) + len(labels) == len(own[name][1])
+
+
+def test_train_and_test_apart():
+  for given in (
+    {'train': clients(20), 'test': clients(10)},
+    {'train': Vision(), 'test': Vision(X + 5)},
+  ):
+    train, test = data.load('mine', arrays=given, num_clients=3)
+    assert sorted(map(bytes, np.asarray(train.x))) == sorted(map(bytes, X))
+    assert len(test.y) == 40
+
+
+def test_sparse_matrices_say_how_large_they_become(caplog):
+  x = sparse.random_array((100, 50), density=0.1, rng=np.random.default_rng(0))
+  data.load('mine', arrays={'x': x, 'y': np.arange(100) % 3}, num_clients=5)
+  assert caplog.messages[0].startswith(
+    '`name=mine`: x is a sparse matrix with 10 % of its values, which takes 0 MiB as'
+  )
+  wide = sparse.csr_matrix((10_000, 10_000_000), dtype=np.float32)
+  with pytest.raises(UserError, match='takes 381,470 MiB as a dense one; choose fewer'):
+    data.load('mine', arrays={'x': wide, 'y': np.zeros(10_000, int)})
+
+
+@pytest.mark.parametrize(
+  ('given', 'message'),
+  [
+    (5, '`arrays` is a int; give a dict of arrays by name'),
+    ([], '`arrays` is a list; give a dict of arrays by name'),
+    (X, '`arrays` is a ndarray; give a dict of arrays by name'),
+    ({}, 'lacks the array x'),
+    ({'a': X, 'b': Y}, 'has an array a, which is unknown; arrays are x, y'),
+    (TensorDataset(X), '`tensors` has 1 arrays; two are needed'),
+    ({'a': (X, Y), 'b': (X[:, :2], Y)}, r'client b: examples have shape \(2,\), those'),
+    ({'a': (X, Y[:3])}, r'client a: x has shape \(40, 3\) and y \(3,\); give each'),
+    ([(X[:0], Y[:0])], 'no client has examples'),
+    ({'train': Vision(), 'test': {'x': X, 'y': Y}}, 'must hold the same arrays'),
+    ({'train': Vision(), 'test': Vision(X[:, :2])}, 'x has shape .* bring both to one'),
+    (
+      {'train': {'x': X, 'y': Y, 'scale': 1.0}, 'test': {'x': X, 'y': Y, 'scale': 2.0}},
+      'scale differs between train and test',
+    ),
+  ],
+)
+def test_other_forms_are_named(given, message):
+  with pytest.raises(UserError, match=message):
+    data.load('mine', arrays=given)

@@ -1,0 +1,267 @@
+"""CSV and Parquet files and data frames become clients, labels and features."""
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import pytest
+from sklearn import datasets
+
+from fesem_jax import data
+from fesem_jax.utils.errors import UserError
+from tests.support.commands import call
+
+COUNT = 120
+
+
+def frame(**others):
+  rng = np.random.default_rng(0)
+  held = {
+    'age': rng.normal(size=COUNT),
+    'sex': np.array(['m', 'f'])[rng.integers(0, 2, COUNT)],
+    'ward': pd.Categorical(np.array(['n', 's', 'w'])[rng.integers(0, 3, COUNT)]),
+    'smokes': rng.random(COUNT) < 0.5,
+    'hospital': np.array(['A', 'B', 'C', 'D'])[np.arange(COUNT) % 4],
+    'dx': np.array(['flu', 'cold'])[rng.integers(0, 2, COUNT)],
+  }
+  return pd.DataFrame(held | others)
+
+
+OPTIONS = {'label_column': 'dx', 'client_column': 'hospital'}
+WANTED = np.stack(
+  [
+    frame().age, frame().sex == 'm', frame().ward == 'n', frame().ward == 's',
+    frame().ward == 'w', frame().smokes,
+  ],
+  axis=1,
+).astype(np.float32)  # fmt: skip
+
+
+def check(train, test):
+  assert train.info.names.tolist() == ['A', 'B', 'C', 'D']
+  assert train.info.class_names == ('cold', 'flu')
+  assert len(train.y) + len(test.y) == COUNT
+  for part in (train, test):
+    for i, name in enumerate('ABCD'):
+      rows = np.flatnonzero(frame().hospital == name)
+      known = {WANTED[r].tobytes(): frame().dx[r] for r in rows}
+      x, y = part.client(i)
+      labels = [known[row.tobytes()] for row in x]
+      assert labels == [part.info.class_names[label] for label in y]
+
+
+FILES = {
+  'a.csv': lambda path: frame().to_csv(path, index=False),
+  'index.csv': lambda path: frame().to_csv(path),
+  'semicolons.csv': lambda path: frame().to_csv(path, sep=';', index=False),
+  'tabs.tsv': lambda path: frame().to_csv(path, sep='\t', index=False),
+  'zipped.csv.gz': lambda path: frame().to_csv(path, index=False),
+  'excel.csv': lambda path: frame().to_csv(path, index=False, encoding='utf-8-sig'),
+  'a.parquet': lambda path: frame().to_parquet(path),
+}
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_files(tmp_path, name, caplog):
+  FILES[name](tmp_path / name)
+  check(*data.load(f'table:{tmp_path / name}', **OPTIONS))
+  said = 'column without a name numbers the rows and is left out'
+  assert [said in m for m in caplog.messages] == [True] * (name == 'index.csv')
+
+
+class Polars:
+  """What a data frame of polars can do."""
+
+  def __init__(self, table):
+    self._table = table
+
+  def to_arrow(self):
+    return self._table
+
+  def __arrow_c_stream__(self, requested_schema=None):
+    return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize('kind', ['pandas', 'arrow', 'polars'])
+def test_data_frames(kind):
+  held = frame()
+  if kind != 'pandas':
+    held = pyarrow.Table.from_pandas(held, preserve_index=False)
+  if kind == 'polars':
+    held = Polars(held)
+  check(*data.load('mine', arrays=held, **OPTIONS))
+
+
+def test_columns_of_a_table_may_have_the_names_of_arrays():
+  held = frame().rename(columns={'dx': 'y', 'hospital': 'client', 'ward': 'cluster'})
+  held['cluster'] = held.client.isin(['A', 'B'])
+  held['split'] = np.array(['train', 'Train', 'test'])[np.arange(COUNT) // 4 % 3]
+  train, test = data.load('mine', arrays=held)
+  assert train.x.shape == (80, 3)
+  assert test.x.shape == (40, 3)
+  assert train.info.clusters.tolist() == [1, 1, 0, 0]
+
+
+def test_known_clusters_and_regression():
+  train, _ = data.load(
+    'mine', arrays=frame(), label_column='age', cluster_column='hospital',
+    task='regression', partition='cluster', num_clients=8,
+  )  # fmt: skip
+  assert train.info.clusters.tolist() == ['A', 'B', 'C', 'D'] * 2
+  assert train.task == 'regression'
+  assert train.x.shape[1] == 6
+
+
+def test_lists_of_numbers_are_features(tmp_path):
+  vectors = np.arange(8.0).reshape(4, 2)
+  table = pyarrow.table({'v': vectors.tolist(), 'y': [0, 1, 0, 1]})
+  train, test = data.load('mine', arrays=table, num_clients=1)
+  both = np.concatenate([train.x, test.x])
+  np.testing.assert_array_equal(np.sort(both, axis=0), vectors)
+  ragged = pyarrow.table({'v': [[1.0], [1.0, 2.0]], 'y': [0, 1]})
+  with pytest.raises(UserError, match='column v holds lists that are not of as many'):
+    data.load('mine', arrays=ragged)
+
+
+def changed(column, row, value):
+  held = frame().astype({'smokes': object, 'ward': object})
+  held.loc[row, column] = value
+  return held
+
+
+BAD = {
+  'no age': (
+    changed('age', 3, np.nan), OPTIONS, 'column age has no value in 1 of 120 rows; fil'
+  ),
+  'no ward': (changed('ward', 3, None), OPTIONS, 'column ward has no value in 1 of'),
+  'no client': (
+    changed('hospital', 7, None), OPTIONS, 'hospital has no value .* first .* row 7;'
+  ),
+  'no label': (changed('dx', 0, None), OPTIONS, 'column dx has no value in 1 of 120'),
+  'notes': (
+    frame(note=[f'n{i}' for i in range(COUNT)]), OPTIONS,
+    "column note has 120 different texts, such as 'n0'; .* by `drop_columns`",
+  ),
+  'dates': (
+    frame(day=pd.Timestamp('2020-01-01')), OPTIONS, 'column day holds timestamp.*drop_c'
+  ),
+  'mixed': (frame(a=[1, 'a'] * 60), OPTIONS, 'one of several types .*column a'),
+  'numbers': (
+    frame(a=['1', '2', '3', 'unknown'] * 30), OPTIONS,
+    "column a holds numbers, such as '1', and other texts, such as 'unknown'; make all",
+  ),
+  'commas': (
+    frame(a=['1,5', '2,5', '3'] * 40), OPTIONS, "such as '1,5', as texts; write decimal"
+  ),
+  'valid': (
+    frame(split=['train', 'test', 'valid'] * 40), OPTIONS,
+    "column split has the value 'valid'; it must hold train and test",
+  ),
+  'no such label': (
+    frame(), {'label_column': 'z'}, '`label_column=z` is not among .*: age, sex, ward'
+  ),
+  'no such client': (
+    frame(), {'label_column': 'dx', 'client_column': 'z'}, '`client_column=z` is not'
+  ),
+  'no y': (frame(), {}, 'has no column y; name that of the labels by `label_column`'),
+  'nothing to drop': (
+    frame(), OPTIONS | {'drop_columns': ['z']}, '`drop_columns=z` is not among'
+  ),
+  'a text': (frame(), OPTIONS | {'drop_columns': 'age'}, '`drop_columns=age` must be'),
+  'no features': (
+    frame()[['dx', 'hospital']], OPTIONS, 'has no columns of features beside dx, hosp'
+  ),
+  'empty': (frame()[:0], OPTIONS, 'holds no examples'),
+  'twice': (
+    pd.concat([frame(), frame()[['age']]], axis=1), OPTIONS, 'columns of one name'
+  ),
+  'arrays': (
+    {'x': np.eye(3), 'y': [0, 1, 0]}, OPTIONS, 'are those of a table or data frame'
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('case', BAD)
+def test_bad_tables_are_named(case):
+  held, options, message = BAD[case]
+  with pytest.raises(UserError, match=message):
+    data.load('mine', arrays=held, **options)
+
+
+@pytest.mark.parametrize(
+  ('content', 'message'),
+  [
+    (b'1;2;3\n4;5;6\n', 'begins with numbers; its first line must name the columns'),
+    (b'a,b,y\n1,5\n2,5,3,1\n', 'is no table of columns: .*Expected 3 columns, got 2'),
+    (b'a,b,y\n1,\xe9,1\n', 'is not UTF-8 text'),
+    (b'', 'has no first line that names its columns'),
+    (b'a,a,y\n1,5,0\n2,5,1\n', "has two columns 'a'; rename one"),
+    (b'a,b,y\n', 'holds no examples'),
+    (b'a,b,y\n1,?,0\n2,3,1\n', 'column b has no value in 1 of 2 rows'),
+    (b'a,b,y\n1,inf,0\n2,3,1\n', 'row 0 of x holds values that are not finite'),
+  ],
+)
+def test_bad_files_are_named(tmp_path, content, message):
+  path = tmp_path / 'bad.csv'
+  path.write_bytes(content)
+  with pytest.raises(UserError, match=message):
+    data.load(f'table:{path}')
+
+
+def test_other_files_are_no_tables(tmp_path):
+  with pytest.raises(UserError, match=r'a\.csv does not exist'):
+    data.load(f'table:{tmp_path}/a.csv')
+  (tmp_path / 'a.xlsx').write_bytes(b'a')
+  with pytest.raises(UserError, match=r'is no table; give a \.csv, \.tsv or \.parquet'):
+    data.load(f'table:{tmp_path}/a.xlsx')
+  (tmp_path / 'a.parquet').write_bytes(b'a')
+  with pytest.raises(UserError, match=r'a\.parquet is damaged'):
+    data.load(f'table:{tmp_path}/a.parquet')
+
+
+def test_columns_far_from_1_are_named_or_standardized(caplog):
+  held = frame(income=np.linspace(2e4, 9e4, COUNT), constant=7.0)
+  data.load('mine', arrays=held, **OPTIONS)
+  (said,) = caplog.messages
+  assert said.startswith('mine: x has in column income 2e+04 to 9e+04, far from 1')
+  caplog.clear()
+  train, test = data.load('mine', arrays=held, standardize=True, **OPTIONS)
+  assert not caplog.messages
+  kept, kept_test = data.load('mine', arrays=held, **OPTIONS)
+  raw = kept.x.astype(np.float64)
+  numbers = [0, 6]  # Age and income; the others are 0 and 1, or constant.
+  mean, deviation = raw[:, numbers].mean(axis=0), raw[:, numbers].std(axis=0)
+  for got, want in ((train, kept), (test, kept_test)):
+    np.testing.assert_allclose(
+      got.x[:, numbers], (want.x[:, numbers] - mean) / deviation, rtol=2e-5, atol=2e-6
+    )
+    others = [1, 2, 3, 4, 5, 7]
+    np.testing.assert_array_equal(got.x[:, others], want.x[:, others])
+  with pytest.raises(UserError, match='`standardize` is for columns of numbers'):
+    data.load('digits', standardize=True)
+
+
+def test_row_numbers_that_have_a_name_are_told_of(caplog):
+  data.load('mine', arrays=frame(id=np.arange(1, COUNT + 1)), **OPTIONS)
+  assert 'column id is a feature, but numbers the rows; if it means' in caplog.text
+
+
+def test_the_command_line_reads_files_and_functions(tmp_path):
+  wine = datasets.load_wine(as_frame=True).frame
+  wine['farm'] = np.arange(len(wine)) % 6
+  wine.to_csv(tmp_path / 'wine.csv', index=False)
+  (tmp_path / 'own_wine.py').write_text(
+    'import pandas\ndef frame(*, path="wine.csv"):\n  return pandas.read_csv(path)\n'
+  )
+  shared = ('--label_column=target', '--client_column=farm', '--standardize')
+  told = [
+    call('prepare_data', f'--dataset={name}', *shared, cwd=tmp_path)
+    for name in ('table:wine.csv', 'own_wine:frame')
+  ]
+  assert [done.returncode for done in told] == [0, 0], told[0].stderr + told[1].stderr
+  assert told[0].stdout == told[1].stdout
+  assert '6 clients, 142 training and 36 test examples of 13 float32' in told[0].stdout
+  run = call(
+    'run', '--dataset=own_wine:frame', *shared, '--algorithm=fed_avg', '--rounds=1',
+    '--model=logistic', '--workdir=w', '--report_html=false', cwd=tmp_path,
+  )  # fmt: skip
+  assert run.returncode == 0, run.stderr

@@ -1,0 +1,126 @@
+"""Texts of any script, by speaker or by file."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+
+from fesem_jax import data
+from fesem_jax.utils.errors import UserError
+from tests.support.commands import call
+
+RUSSIAN = 'в лесу родилась ёлочка, в лесу она росла. '
+
+
+def drawn(alphabet, count, seed=0):
+  return ''.join(np.random.default_rng(seed).choice(list(alphabet), count))
+
+
+def check(split, texts, part):
+  """Windows of a split are those of the texts, by names of characters."""
+  names = {'space': ' '}
+  for i, client in enumerate(split.info.names):
+    whole = unicodedata.normalize('NFC', texts[client])
+    cut = round(0.8 * len(whole))
+    wanted = whole[:cut] if part == 'train' else whole[cut:]
+    x, y = split.client(i)
+    assert len(y) == len(wanted) - 80
+    for start in (0, len(y) - 1):
+      tokens = [*x[start].astype(int), y[start]]
+      read = [split.info.class_names[token] for token in tokens]
+      read = ''.join(names.get(c, c) for c in read)
+      assert read == wanted[start : start + 81]
+
+
+def test_the_characters_of_the_data_are_the_vocabulary(tmp_path, caplog):
+  texts = {'Иван': (RUSSIAN * 30).strip(), 'Мария': (RUSSIAN * 20).strip()}
+  path = tmp_path / 'play.txt'
+  path.write_text('\n\n'.join(f'{n}:\n{t}' for n, t in texts.items()), 'utf-8')
+  train, test = data.load(f'text:{path}')
+  assert train.info.names.tolist() == ['Иван', 'Мария']
+  count = len(set(RUSSIAN))
+  assert train.num_classes == count + 1
+  assert train.info.class_names[-1] == 'unknown'
+  assert train.x.dtype == np.uint8
+  check(train, texts, 'train')
+  check(test, texts, 'test')
+  assert (
+    f'play.txt: the vocabulary are {count} characters of the training text, and one '
+    'class for all others, which are 0 % of the test text.'
+  ) in caplog.messages[0]
+  with pytest.raises(UserError, match=r'outside the vocabulary .* `vocabulary=data`'):
+    data.load(f'text:{path}', vocabulary='leaf')
+  both, _ = data.load(f'text:{path}', task='sequence')
+  np.testing.assert_array_equal(both.y[:, -1], train.y)
+
+
+def test_many_characters_are_no_bytes(tmp_path):
+  alphabet = [chr(0x4E00 + i) for i in range(400)]
+  texts = {'甲': drawn(alphabet, 9000), '乙': drawn(alphabet, 5000, 1)}
+  folder = tmp_path / 'authors'
+  folder.mkdir()
+  for name, text in texts.items():
+    (folder / f'{name}.txt').write_text(text, 'utf-8')
+  train, test = data.load(f'text:{folder}')
+  assert train.num_classes == 401
+  assert train.x.dtype == np.float32
+  check(train, texts, 'train')
+  check(test, texts, 'test')
+
+
+def test_characters_of_the_test_text_alone_are_one_class(tmp_path, caplog):
+  folder = tmp_path / 'authors'
+  folder.mkdir()
+  (folder / 'a.txt').write_text('ab' * 400 + 'acxb' * 50, 'utf-8')
+  (folder / 'b.txt').write_text(unicodedata.normalize('NFD', 'éa' * 500), 'utf-8')
+  train, test = data.load(f'text:{folder}')
+  assert train.info.class_names == ('a', 'b', 'é', 'unknown')
+  share = np.mean(np.concatenate([test.client(i)[1] for i in range(2)]) == 3)
+  assert share > 0.1
+  assert f'which are {100 * share:.3g} % of the test text' in caplog.text
+
+
+def test_wide_colons_end_names(tmp_path):
+  path = tmp_path / 'play.txt'
+  path.write_text(
+    '\n\n'.join(f'甲\uff1a\n{drawn("天地玄黃", 90)}' for _ in range(9)), 'utf-8'
+  )
+  train, _ = data.load(f'text:{path}')
+  assert train.info.names.tolist() == ['甲']
+
+
+@pytest.mark.parametrize(
+  ('name', 'options', 'message'),
+  [
+    ('text:nothing', {}, 'nothing does not exist; put a text of speeches there'),
+    ('text:.', {}, r'holds no \.txt file; put one there for each client'),
+    ('text:short.txt', {}, 'no speaker has enough text for 81 characters of both'),
+    ('text:bare.txt', {}, "begins with 'Who' has no line NAME: before it; add one, or"),
+    ('text:latin.txt', {}, 'another encoding than UTF-8; convert it'),
+    ('text:short.txt', {'vocabulary': 'own'}, '`vocabulary=own` is unknown'),
+    ('digits', {'vocabulary': 'data'}, '`vocabulary` does not apply to `name=digits`'),
+  ],
+)
+def test_texts_that_cannot_be_read_are_named(
+  tmp_path, monkeypatch, name, options, message
+):
+  held = tmp_path / 'held'
+  held.mkdir()
+  monkeypatch.chdir(held if name == 'text:.' else tmp_path)
+  (tmp_path / 'short.txt').write_text('A:\nHm.')
+  (tmp_path / 'bare.txt').write_text('Who')
+  (tmp_path / 'latin.txt').write_bytes('A:\né'.encode('latin1'))
+  with pytest.raises(UserError, match=message):
+    data.load(name, **options)
+
+
+def test_the_command_line_trains_on_any_script(tmp_path):
+  (tmp_path / 'authors').mkdir()
+  for name in ('a', 'b'):
+    (tmp_path / 'authors' / f'{name}.txt').write_text(RUSSIAN * 12, 'utf-8')
+  run = call(
+    'run', '--dataset=text:authors', '--text_stride=40', '--model=logistic',
+    '--algorithm=fed_avg', '--rounds=1', '--workdir=w', '--report_html=false',
+    cwd=tmp_path,
+  )  # fmt: skip
+  assert run.returncode == 0, run.stderr
