@@ -8,8 +8,9 @@ import functools
 import runpy
 
 
-def _start(name: str) -> None:
-  runpy.run_module(f'{__package__}.{name}', run_name='__main__', alter_sys=True)
+def _start(name: str, folder: str = 'experiments') -> None:
+  package = str(__package__).replace('experiments', folder)
+  runpy.run_module(f'{package}.{name}', run_name='__main__', alter_sys=True)
 
 
 run = functools.partial(_start, 'run')
@@ -26,4 +27,4 @@ prepare_data = functools.partial(_start, 'prepare_data')
 report = functools.partial(_start, 'report')
 plan = functools.partial(_start, 'plan')
 port = functools.partial(_start, 'port')
-reproduce = functools.partial(_start, 'reproduce')
+reproduce = functools.partial(_start, 'reproduce', 'reproductions')
