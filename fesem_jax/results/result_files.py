@@ -1,5 +1,6 @@
 """The result that a run leaves in its workdir."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -24,12 +25,10 @@ from fesem_jax.results.result import Result
 from fesem_jax.utils import atomic_files, processes
 from fesem_jax.utils.errors import UserError
 
-_SEAL = '.summary.sha256'  # Digests of what was written as summary.json.
-
 _Value = TypeVar('_Value')
 
 # Entries of a summary that follow from the records, and that older runs lack.
-_NEW = ('reports', 'global_accuracy', 'fairness', 'costs')
+_NEW = ('reports', 'global_accuracy', 'fairness', 'costs', 'metrics_digest')
 
 
 def read_result(
@@ -37,8 +36,8 @@ def read_result(
 ) -> tuple[Record, dict[str, np.ndarray]] | None:
   """The summary and the portrait that a workdir holds, read by all processes.
 
-  None if they are missing, damaged or of fewer rounds, so that they are to be made from
-  the state.
+  None if they are missing or of fewer rounds, so that they are to be made from the
+  state. Raises `UserError` if they are damaged.
   """
   return _as_first_finds(lambda: _read_result(folder, history, make_portrait))
 
@@ -59,38 +58,28 @@ def _as_first_finds(read: Callable[[], _Value | None]) -> _Value | None:
 def _read_result(
   folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
 ) -> tuple[Record, dict[str, np.ndarray]] | None:
-  try:
-    summary, picture = (
-      metrics_file.read_summary(folder),
-      metrics_file.read_clients(folder),
-    )
-  except UserError:
-    pass
-  else:
-    if summary is None or (make_portrait and not picture):
-      return None
-    if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
-      return None
-    if _is_sound(summary, history) and _is_sealed(folder):
-      return summary, picture
-  logging.warning(
-    'summary.json or clients.npz in %s is damaged; both are recreated from the '
-    'checkpoint.',
-    folder,
+  summary, picture = (
+    metrics_file.read_summary(folder),
+    metrics_file.read_clients(folder),
   )
-  return None
+  if summary is None or (make_portrait and not picture):
+    return None
+  if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
+    return None
+  of_records = summary | records.outcome(history)
+  if json.dumps(of_records, sort_keys=True) != json.dumps(summary, sort_keys=True):
+    reason = 'it says other than metrics.jsonl'
+    raise metrics_file.damaged(folder / 'summary.json', reason)
+  return summary, picture
 
 
 def read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
-  """The figures of each client; None where they are missing, damaged or of others."""
+  """The figures of each client; None where they are missing or of others."""
   return _as_first_finds(lambda: _read_clients(folder, summary))
 
 
 def _read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
-  try:
-    held = saved_client_table.read(folder)
-  except UserError:
-    return None
+  held = saved_client_table.read(folder)
   return held if held is not None and client_table.agrees(held, summary) else None
 
 
@@ -147,27 +136,11 @@ def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> N
 def _write_summary(folder: pathlib.Path, summary: Record) -> None:
   text = json.dumps(summary, indent=1) + '\n'
   # Whenever a run is killed, the summary that is there is one of the two.
-  digests = [hashlib.sha256(text.encode()).hexdigest(), *_digest_of_summary(folder)]
-  atomic_files.write_atomically(folder / _SEAL, '\n'.join(digests) + '\n')
+  digests = [hashlib.sha256(text.encode()).hexdigest()]
+  with contextlib.suppress(OSError):
+    digests.append(metrics_file.digest_of_file(folder / 'summary.json'))
+  atomic_files.write_atomically(folder / metrics_file.SEAL, '\n'.join(digests) + '\n')
   atomic_files.write_atomically(folder / 'summary.json', text)
-
-
-def _digest_of_summary(folder: pathlib.Path) -> list[str]:
-  """The digest of the file, if there is one."""
-  try:
-    content = (folder / 'summary.json').read_bytes()
-  except OSError:
-    return []
-  return [hashlib.sha256(content).hexdigest()]
-
-
-def _is_sealed(folder: pathlib.Path) -> bool:
-  """Whether summary.json is a file that was written; older runs have no digests."""
-  try:
-    digests = (folder / _SEAL).read_text(errors='replace').split()
-  except OSError:
-    return True
-  return set(_digest_of_summary(folder)) <= set(digests)
 
 
 def _has_summary(folder: pathlib.Path, summary: Record) -> bool:
@@ -207,19 +180,3 @@ def _models_to_write(
     )
     return None
   return processes.on_host(used)
-
-
-def _is_sound(summary: Record, history: Sequence[Record]) -> bool:
-  """Whether a summary is whole and says what the records say."""
-
-  def text(held: Record) -> str:
-    return json.dumps(held, sort_keys=True)
-
-  timing = summary.get('timing')
-  return (
-    text(summary | records.outcome(history)) == text(summary)
-    and {'unseen', 'label_skew', 'clients_without_test_examples'} <= summary.keys()
-    and isinstance(timing, dict)
-    and {'compile_seconds', 'seconds_per_round', 'client_steps_per_second'}
-    <= timing.keys()
-  )

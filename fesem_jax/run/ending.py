@@ -11,7 +11,7 @@ from fesem_jax.callbacks.events import End
 from fesem_jax.core import prng_streams
 from fesem_jax.data import label_skew
 from fesem_jax.models.starting import whole_model
-from fesem_jax.results import client_table, curves, records
+from fesem_jax.results import client_table, curves, metrics_file, records
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.result import Result
 from fesem_jax.results.result_files import read_clients, read_result, write_result
@@ -111,6 +111,7 @@ def _result(
     summary
     | {
       'clients_digest': client_table.digest(clients),
+      'metrics_digest': metrics_file.digest_of(run.out.records),
       'reports': curves.reports(run.out.records, task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(
