@@ -241,16 +241,6 @@ def write(folder: pathlib.Path, table: ClientTable) -> None:
       file.write(block)
 
 
-def is_written(folder: pathlib.Path, table: ClientTable) -> bool:
-  """Whether a workdir holds the very file that `write` makes of a table."""
-  try:
-    with (folder / FILE).open('rb') as file:
-      same = all(file.read(len(block)) == block for block in _encoded(table))
-      return same and not file.read(1)
-  except OSError:
-    return False
-
-
 def _encoded(table: ClientTable) -> Iterator[bytes]:
   """The file of a table, some clients at a time."""
   for block in _blocks(table):

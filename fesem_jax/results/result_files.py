@@ -23,12 +23,8 @@ from fesem_jax.results.deployed_models import Examples
 from fesem_jax.results.records import Record
 from fesem_jax.results.result import Result
 from fesem_jax.utils import atomic_files, processes
-from fesem_jax.utils.errors import UserError
 
 _Value = TypeVar('_Value')
-
-# Entries of a summary that follow from the records, and that older runs lack.
-_NEW = ('reports', 'global_accuracy', 'fairness', 'costs', 'metrics_digest')
 
 
 def read_result(
@@ -84,18 +80,29 @@ def _read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
 
 
 def write_result(
-  folder: pathlib.Path, result: Result, save_models: bool | None
+  folder: pathlib.Path,
+  result: Result,
+  save_models: bool | None,
+  held: Record | None = None,
+  has_clients: bool = False,
 ) -> None:
-  """Writes what of a result the workdir lacks, the summary last.
+  """Writes a result, the summary last; of one that was read, what the workdir lacks.
 
-  Of several processes, all give their part of the models, and the first one writes.
+  `held` is the summary that was read, before callbacks added to it, and `has_clients`
+  says whether the table of clients was read. Of several processes, all give their part
+  of the models, and the first one writes.
   """
   models = _models_to_write(folder, result, save_models)
-  processes.from_first(lambda: _write(folder, result, models))
+  processes.from_first(lambda: _write(folder, result, models, held, has_clients))
 
 
-def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) -> None:
-  same = _has_summary(folder, result.summary)
+def _write(
+  folder: pathlib.Path,
+  result: Result,
+  models: ClientModels | None,
+  held: Record | None,
+  has_clients: bool,
+) -> None:
   if models is not None:
     saved_models.write(
       folder,
@@ -105,24 +112,14 @@ def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) ->
       Examples.of(result.arranged),
       result.summary['rounds'],
     )
-  if not _has_clients(folder, result, same):
+  if not has_clients:
     client_table.write(folder, result.clients)
-  if same:
+  texts = [json.dumps(x, sort_keys=True) for x in (held, result.summary)]
+  if texts[0] == texts[1]:
     return
-  if result.portrait:
+  if held is None and result.portrait:
     atomic_files.write_arrays_atomically(folder / 'clients.npz', result.portrait)
   _write_summary(folder, result.summary)
-
-
-def _has_clients(folder: pathlib.Path, result: Result, same: bool) -> bool:
-  """Whether the workdir has the table, or one of an older version that says the same.
-
-  `same` is whether the workdir has the summary of the result.
-  """
-  if client_table.is_written(folder, result.clients):
-    return True
-  # To read a table of a million clients takes more memory than a round.
-  return same and _read_clients(folder, result.summary) is not None
 
 
 def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> None:
@@ -141,17 +138,6 @@ def _write_summary(folder: pathlib.Path, summary: Record) -> None:
     digests.append(metrics_file.digest_of_file(folder / 'summary.json'))
   atomic_files.write_atomically(folder / metrics_file.SEAL, '\n'.join(digests) + '\n')
   atomic_files.write_atomically(folder / 'summary.json', text)
-
-
-def _has_summary(folder: pathlib.Path, summary: Record) -> bool:
-  """Whether the workdir has this very summary, and so the portrait before it."""
-  try:
-    held = metrics_file.read_summary(folder)
-  except UserError:
-    return False
-  # Older runs lack these; they stay as they are where nothing can be written.
-  old = {n: x for n, x in summary.items() if n not in _NEW or n in (held or {})}
-  return json.dumps(held, sort_keys=True) == json.dumps(old, sort_keys=True)
 
 
 def _models_to_write(
