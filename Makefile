@@ -59,9 +59,9 @@ BUDGET ?= 1e6
 
 reproduce: install
 ifdef PAPER
-	$(BIN)/python -m experiments.reproduce --paper=$(PAPER) --budget=$(BUDGET) --page
+	$(BIN)/python -m reproductions.reproduce --paper=$(PAPER) --budget=$(BUDGET) --page
 else
-	$(BIN)/python -m experiments.reproduce --list
+	$(BIN)/python -m reproductions.reproduce --list
 endif
 
 # Files of tests marked `optimized`, whose programs are those of users; all others compile

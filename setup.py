@@ -1,4 +1,4 @@
-"""What setup.cfg cannot say: the folder `experiments`, the index's page, the SBOM."""
+"""What setup.cfg cannot say: folders beside the library, the index's page, the SBOM."""
 
 import configparser
 import pathlib
@@ -48,10 +48,13 @@ setup(
   cmdclass={'bdist_wheel': WithBill},
   packages=[
     *find_packages(include=['fesem_jax*']),
-    *(f'fesem_jax.{name}' for name in find_packages(include=['experiments*'])),
+    *(
+      f'fesem_jax.{name}'
+      for name in find_packages(include=['experiments*', 'reproductions*'])
+    ),
   ],
-  # The wheel holds the folder `experiments` inside of the package.
-  package_dir={'fesem_jax.experiments': 'experiments'},
+  # The wheel holds these folders inside of the package.
+  package_dir={f'fesem_jax.{name}': name for name in ('experiments', 'reproductions')},
   long_description=long_description(),
   long_description_content_type='text/markdown',
 )

@@ -101,7 +101,7 @@ def _fed_avg(
   """The global model of FedAvg on the clients of a run, trained unless it was."""
   common = experiment_flags.common_names()
   config = {name: clients.config[name] for name in common if name in clients.config}
-  config |= {'algorithm': 'fed_avg', **methods.options('fed_avg')}
+  config |= {'algorithm': 'fed_avg', 'patience': 0, **methods.options('fed_avg')}
   folder = clients.run.workdir / 'adapt' / 'fed_avg'
 
   if not is_writable(folder) and not (folder / 'summary.json').exists():

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pathlib
 from typing import Any
 
 import jax
@@ -14,9 +15,11 @@ from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, Machine, local_training
 from fesem_jax.core.types import Model
+from fesem_jax.data.corruption import corrupted
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import clients_per_chunk
+from fesem_jax.run.resume import digest_of_data
 from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.optimizers import AdamOptions, local_optimizer
 from fesem_jax.utils.display import printable
@@ -64,6 +67,38 @@ def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
     return phases
   seed = config['seed']  # The same examples in all phases.
   return [data.Phase(p.first_round, *data.hold_out(p.train, seed)) for p in phases]
+
+
+def data_of_run(
+  workdir: pathlib.Path, config: dict[str, Any], data_dir: str
+) -> list[FederatedData]:
+  """Both splits of a run of this version, from its config.json.
+
+  The splits of the clients that it set aside follow, if it did. Raises `UserError` if
+  the configuration names no data, or others are found.
+  """
+  needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
+  config = experiment_flags.filled(config)
+  if lacking := [name for name in needed if name not in config]:
+    raise UserError(
+      f'{workdir / "config.json"} has no {lacking[0]}; only runs of fesem-run and '
+      'fesem-compare of this version have all of it.'
+    )
+  train, test = load_data(config, data_dir)
+  splits, fraction, seed = [train, test], config['unseen_fraction'], config['seed']
+  if fraction:
+    seen, unseen = data.hold_out_clients(train, test, fraction, seed)
+    splits = [*seen, *unseen]
+  splits[0] = corrupted(splits[0], config['corrupt'], config['corrupt_fraction'], seed)
+  if digest_of_data(*splits) != config['data_digest']:
+    mend = 'name the folder that it was run with as --data_dir'
+    if plugins.is_own(config['dataset']):
+      mend = f'{config["dataset"]} must return the same arrays at each call'
+    raise UserError(
+      f'The data are not those of {workdir}: examples, labels or clients differ; '
+      f'{mend}.'
+    )
+  return splits
 
 
 def build_model(config: dict[str, Any], train: FederatedData) -> Model:

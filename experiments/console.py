@@ -6,24 +6,18 @@ help and endings.
 
 import functools
 import runpy
+from collections.abc import Callable
+
+_BESIDE = {'reproduce': 'reproductions'}  # Folders of binaries that are not here.
 
 
 def _start(name: str) -> None:
-  runpy.run_module(f'{__package__}.{name}', run_name='__main__', alter_sys=True)
+  package = str(__package__).replace('experiments', _BESIDE.get(name, 'experiments'))
+  runpy.run_module(f'{package}.{name}', run_name='__main__', alter_sys=True)
 
 
-run = functools.partial(_start, 'run')
-launch_local = functools.partial(_start, 'launch_local')
-compare = functools.partial(_start, 'compare')
-select_k = functools.partial(_start, 'select_k')
-sweep = functools.partial(_start, 'sweep')
-figures = functools.partial(_start, 'figures')
-export = functools.partial(_start, 'export')
-replay = functools.partial(_start, 'replay')
-separation = functools.partial(_start, 'separation')
-adapt = functools.partial(_start, 'adapt')
-prepare_data = functools.partial(_start, 'prepare_data')
-report = functools.partial(_start, 'report')
-plan = functools.partial(_start, 'plan')
-port = functools.partial(_start, 'port')
-reproduce = functools.partial(_start, 'reproduce')
+def __getattr__(name: str) -> Callable[[], None]:
+  """The function that starts a binary; setup.cfg has their names."""
+  if name.startswith('_'):
+    raise AttributeError(name)
+  return functools.partial(_start, name)

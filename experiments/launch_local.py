@@ -12,7 +12,6 @@ Ctrl-C, SIGTERM or SIGUSR1 lets them finish the round and save. When one ends ea
 the others are ended, and the same command continues from the last checkpoint.
 """
 
-import collections
 import contextlib
 import os
 import re
@@ -20,9 +19,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from typing import IO
+from typing import IO, NamedTuple
 
 from absl import flags
 
@@ -40,50 +39,16 @@ _INTERRUPTED = 130
 _SET_HERE = ('coordinator_address', 'process_id', 'num_processes')
 
 
-class Launched:
-  """A process of the run.
+class Launched(NamedTuple):
+  """A process of the run."""
 
-  Attributes:
-    process_id: its number.
-    lines: the last that it printed; none of the first process, which prints itself.
-  """
-
-  def __init__(self, process_id: int, command: list[str], environment: dict[str, str]):
-    self.process_id = process_id
-    self.lines: collections.deque[str] = collections.deque(maxlen=_LINES)
-    out = None if process_id == 0 else subprocess.PIPE
-    self._popen = subprocess.Popen(
-      command,
-      env=environment,
-      stdin=subprocess.DEVNULL,
-      stdout=out,
-      stderr=None if out is None else subprocess.STDOUT,
-      start_new_session=True,  # Ctrl-C comes from here alone, once.
-    )
-    self._reader: threading.Thread | None = None
-    if self._popen.stdout is not None:
-      args = (self._popen.stdout,)
-      self._reader = threading.Thread(target=self._read, args=args, daemon=True)
-      self._reader.start()
-
-  def _read(self, out: IO[bytes]) -> None:
-    for line in out:
-      self.lines.append(line.decode(errors='replace').rstrip())
+  number: int  # its --process_id
+  popen: subprocess.Popen[bytes]
+  printed: IO[bytes] | None  # what it printed; None of the first, which prints itself
 
   def code(self) -> int | None:
     """The exit code, negative for a signal; None while it runs."""
-    return self._popen.poll()
-
-  def send(self, number: int) -> None:
-    """Sends a signal, if the process is still there."""
-    with contextlib.suppress(ProcessLookupError):
-      self._popen.send_signal(number)
-
-  def finish(self) -> None:
-    """Waits for the process and for what it printed."""
-    self._popen.wait()
-    if self._reader is not None:
-      self._reader.join(1.0)
+    return self.popen.poll()
 
 
 def launch(num_processes: int, given: list[str]) -> int:
@@ -103,20 +68,29 @@ def launch(num_processes: int, given: list[str]) -> int:
 
   def send(number: int) -> None:
     for process in started:
-      process.send(number)
+      process.popen.send_signal(number)  # Nothing to those that have ended.
 
-  with handed_on(send) as received:
+  with contextlib.ExitStack() as opened, handed_on(send) as received:
     try:
       for i in range(num_processes):
-        started.append(Launched(i, [*command, f'--process_id={i}'], environment))
+        out = opened.enter_context(tempfile.TemporaryFile()) if i else None
+        popen = subprocess.Popen(
+          [*command, f'--process_id={i}'],
+          env=environment,
+          stdin=subprocess.DEVNULL,
+          stdout=out,
+          stderr=out,
+          start_new_session=True,  # Ctrl-C comes from here alone, once.
+        )
+        started.append(Launched(i, popen, out))
       first = _wait(started)
     finally:
+      send(signal.SIGKILL)
       for process in started:
-        process.send(signal.SIGKILL)  # Nothing to those that have ended.
-        process.finish()
-  if received and first is not None:
-    return _INTERRUPTED
-  return 0 if first is None else _report(first)
+        process.popen.wait()
+    if received and first is not None:
+      return _INTERRUPTED
+    return 0 if first is None else _report(first)
 
 
 def _wait(started: list[Launched]) -> Launched | None:
@@ -130,23 +104,24 @@ def _wait(started: list[Launched]) -> Launched | None:
       deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
   failed += [p for p in started if p.code() and p not in failed]
   by_itself = [p for p in failed if p.code() not in (LOST_OTHERS, -signal.SIGABRT)]
-  by_itself.sort(key=lambda p: p.process_id)  # The first one has said what all found.
+  by_itself.sort(key=lambda p: p.number)  # The first one has said what all found.
   return next(iter(by_itself + failed), None)
 
 
 def _report(process: Launched) -> int:
   """Says which process failed, and how, unless it has said so; its exit code."""
-  code = process.code() or 1
-  name = f'process {process.process_id}'
-  for line in process.lines:
-    print(f'[{name}] {line}', file=sys.stderr)
+  code, name = process.code() or 1, f'process {process.number}'
+  if process.printed is not None:
+    process.printed.seek(0)
+    for line in process.printed.read().decode(errors='replace').splitlines()[-_LINES:]:
+      print(f'[{name}] {line.rstrip()}', file=sys.stderr)
   if code < 0:
     how = f'was ended by {signal.Signals(-code).name}'
     if code == -signal.SIGABRT:  # JAX aborts what a silent process leaves waiting.
       how += ', as JAX does where another process no longer answers'
     _say(f'{name} {how}; the others were ended too.')
     return 128 - code
-  if process.process_id:
+  if process.number:
     _say(f'{name} failed; the others were ended too.')
   return code
 

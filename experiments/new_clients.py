@@ -7,18 +7,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fesem_jax import data
 from fesem_jax.analysis.joining_rules import groups_of_clusters
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.starting import trained_part
 from fesem_jax.results.saved_run import Run, load_run
-from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
-from . import plugins, starts
-from .build import build_model, load_data
+from . import starts
+from .build import build_model, data_of_run
 
 # What two runs must share to have the same clients and models, beside data.
 _SAME_CLIENTS = (
@@ -52,17 +50,7 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
   run = load_run(workdir)
   _check(run)
   config = run.config
-  train, test = load_data(config, data_dir)
-  fraction, seed = config['unseen_fraction'], config['seed']
-  (train, test), unseen = data.hold_out_clients(train, test, fraction, seed)
-  if digest_of_data(train, test, *unseen) != config['data_digest']:
-    mend = 'name the folder that it was run with as --data_dir'
-    if plugins.is_own(config['dataset']):
-      mend = f'{config["dataset"]} must return the same arrays at each call'
-    raise UserError(
-      f'The data are not those of {workdir}: examples, labels or clients differ; '
-      f'{mend}.'
-    )
+  train, _, *unseen = data_of_run(workdir, config, data_dir)
   if config | starts.identity(config) != config:
     raise UserError(
       f'{argument("init_from", config["init_from"])} holds other weights than '
@@ -90,19 +78,12 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
-  needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
-  config = experiment_flags.filled(run.config)
-  if lacking := [name for name in needed if name not in config]:
-    raise UserError(
-      f'{run.workdir / "config.json"} has no {lacking[0]}: new clients can join runs '
-      'of fesem-run and fesem-compare of this version only.'
-    )
   if run.clients.cluster is None:
     raise UserError(
       f'{run.workdir} is a run of {run.config["algorithm"]}, which has no centers to '
       'choose from; name a run of a clustered method, such as fesem or hypo_cluster.'
     )
-  if not run.config['unseen_fraction']:
+  if not run.config.get('unseen_fraction'):
     raise UserError(
       f'All clients took part in {run.workdir}; new ones are those that a run sets '
       'aside: run it in another folder with --unseen_fraction=0.2, say.'

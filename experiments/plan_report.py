@@ -5,8 +5,7 @@ from typing import Any
 
 import jax
 
-from fesem_jax.planning import fit_advice
-from fesem_jax.planning.planner import Plan
+from fesem_jax.planning.planner import Plan, advice
 from fesem_jax.run.program_memory import collectives_of
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.text_tables import aligned
@@ -24,7 +23,7 @@ def report(
   `topology` names the devices of `mesh`; `memory` is the bytes of each, None if it is
   not known.
   """
-  advice = None if memory is None else fit_advice.advice(plan, memory, mesh.size)
+  mended = None if memory is None else advice(plan, memory, mesh.size)
   programs = {
     p.name: {
       'peak_bytes': p.memory.peak,
@@ -43,8 +42,8 @@ def report(
     'device': mesh.devices.flat[0].device_kind,
     'num_devices': mesh.size,
     'chip_bytes': memory,
-    'fits': None if advice is None else not advice,
-    'advice': advice or [],
+    'fits': None if mended is None else not mended,
+    'advice': mended or [],
     'peak_bytes': plan.peak_bytes,
     **plan._asdict(),
     'programs': programs,

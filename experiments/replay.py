@@ -19,11 +19,9 @@ from fesem_jax import data
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data.corruption import corrupted
 from fesem_jax.results.metrics_file import read_config
 from fesem_jax.run.replayed import Replay, Training
 from fesem_jax.run.replaying import replay
-from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
 from fesem_jax.utils.display import printable
@@ -31,8 +29,8 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import aligned, csv_text
 
 from . import flags as experiment_flags
-from . import methods, plugins
-from .build import build_local, build_model, load_data
+from . import methods
+from .build import build_local, build_model, data_of_run
 from .start import start
 
 # Steps that are printed: the first and the last ones, and those around a bad one.
@@ -49,25 +47,8 @@ def rebuilt(
   held = read_config(workdir)
   if held is None:
     raise UserError(f'{workdir} holds no run: there is no config.json.')
-  needed = [*experiment_flags.common_names(), 'algorithm', 'data_digest']
   config = experiment_flags.filled(held)
-  if lacking := [name for name in needed if name not in config]:
-    raise UserError(
-      f'{workdir / "config.json"} has no {lacking[0]}: runs of fesem-run and '
-      'fesem-compare of this version can be replayed here, others by fesem_jax.replay.'
-    )
-  train, test = load_data(config, machine['data_dir'])
-  splits = [train, test]
-  if fraction := config['unseen_fraction']:
-    seen, unseen = data.hold_out_clients(train, test, fraction, config['seed'])
-    splits = [*seen, *unseen]
-  corrupt = config['corrupt'], config['corrupt_fraction']
-  train = splits[0] = corrupted(splits[0], *corrupt, config['seed'])
-  if digest_of_data(*splits) != config['data_digest']:
-    mend = 'name the folder that it was run with as --data_dir'
-    if plugins.is_own(config['dataset']):
-      mend = f'{config["dataset"]} must return the same arrays at each call'
-    raise UserError(f'The data are not those of {workdir}; {mend}.')
+  train, *_ = data_of_run(workdir, config, machine['data_dir'])
   if config['algorithm'] == 'oracle':
     train = data.with_true_groups(train)
   local = build_local(config, build_model(config, train), train, machine)

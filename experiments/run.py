@@ -31,7 +31,7 @@ from fesem_jax.results.result import Result
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import Diverged, UserError
+from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
 
 from . import flags as experiment_flags
 from . import methods, outcome, pages, plugins, starts, unused, watching
@@ -110,8 +110,7 @@ def run(
     clients_per_round=config['clients_per_round'],
     eval_every=config['eval_every'],
     finetune_epochs=config['finetune_epochs'],
-    # A note says so; it may be for other methods of a comparison.
-    patience=config['patience'] if unused.has_clusters(config) else 0,
+    patience=config['patience'],
     workdir=workdir,
     config=config,
     checkpoint_every=machine['checkpoint_every'],
@@ -133,8 +132,7 @@ def run(
   earlier = plugins.changed(config, workdir)
   if earlier or result.summary.get('earlier_code'):
     result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})
-  # `unused.notes` covers the methods of this package.
-  if plugins.is_own(name) and unseen and result.summary['unseen'] is None:
+  if unseen and result.summary['unseen'] is None:
     say(
       f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
       'evaluated: the method has personal models or layers.'
@@ -237,6 +235,12 @@ def run_unless_diverged(
   machine, began = experiment_flags.machine(), time.monotonic()
   try:
     made = run(config, machine, workdir, say=say_once, programs=programs, **options)
+  except NeverPatient:  # It is for other methods of a comparison.
+    say_once(
+      f'Note: --patience={config["patience"]} has no effect: there are no clusters.'
+    )
+    config = config | {'patience': 0}
+    return run_unless_diverged(config, workdir, what, programs, said=said, **options)
   except Diverged as e:
     print(f'{what} diverged: {in_flags(str(e))}')
     return None
@@ -271,11 +275,6 @@ def main(argv: list[str]) -> None:
   if not processes.is_first():
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
-  if config['patience'] and not unused.has_clusters(config):
-    raise UserError(
-      f'--patience={config["patience"]} would never end the run: it waits for clusters '
-      f'that settle, and {config["algorithm"]} has none; leave it out.'
-    )
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   before = metrics_file.saved_rounds(workdir)
   result = run(config, experiment_flags.machine(), workdir, say=_say)

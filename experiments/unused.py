@@ -16,17 +16,7 @@ from .flag_tables import GROUPS
 
 _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in group}
 
-# Clients have models or layers of their own, which no other client could use.
-_OWN_MODELS = (
-  'non_fed', 'ditto', 'fed_per', 'fed_rep', 'fed_soft', 'apfl', 'p_fed_me',
-  'per_fed_avg', 'lg_fed_avg', 'fed_ala', 'fed_amp', 'l2gd',
-)  # fmt: skip
 _PLANTED = ('synthetic_linear', 'synthetic_mixture', 'synthetic_table')
-_CLUSTERED = (
-  'robust', 'fed_cluster', 'hypo_cluster', 'fesem', 'fesem_ma', 'fed_em', 'fed_rc',
-  'fed_soft', 'clove', 'cfl_gp', 'pacfl', 'fed_drift', 'flux', 'fed_group',
-  'stocfl', 'oracle',
-)  # fmt: skip
 
 # Method -> the rounds before it clusters clients, and what it does in those alone.
 _BEFORE_CLUSTERS = {
@@ -61,11 +51,6 @@ def _adam(c: Config) -> bool:
   return c['optimizer'] in ('adam', 'adamw')
 
 
-def has_clusters(config: Config) -> bool:
-  """Whether --patience may end a run; of a user's own method, `simulate` finds out."""
-  return config['algorithm'] in _CLUSTERED or plugins.is_own(config['algorithm'])
-
-
 # Flag -> what it is for, and whether a configuration is of that kind.
 _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
   'hidden': ('--model=mlp', lambda c: c['model'] == 'mlp'),
@@ -76,7 +61,6 @@ _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
   'local_epochs': ('--local_steps=0', lambda c: not c['local_steps']),
   **{flag: _in_partition(flag) for flag in OF if flag != 'min_examples'},
   'partition_groups': _of_groups(),
-  'patience': (f'--algorithm={", ".join(_CLUSTERED)}', has_clusters),
 }
 
 # Option of a method -> values of --aggregation that it is for.
@@ -201,11 +185,6 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
     none = _UNSHARED[name].startswith('every client starts')
     effect = 'no effect' if none else 'an effect on some training only'
     said.append(f'--shared_start=on has {effect}: {_UNSHARED[name]}.')
-  if config['unseen_fraction'] and name in _OWN_MODELS:
-    said.append(
-      f'the clients that {_named(config, "unseen_fraction")} sets aside are not '
-      f'evaluated: {name} has personal models or layers.'
-    )
   return said if plugins.is_own(name) else said + _notes_on_options(config, num_clients)
 
 

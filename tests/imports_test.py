@@ -29,7 +29,6 @@ MAY_IMPORT = {
   'algorithms': _METHODS,
   'results': _BASE | {'data', 'evaluation', 'models'},
   'callbacks': _WATCHING,
-  'papers': _TRAINING | {'algorithms', 'callbacks'},
   'run': _RUN,
   'planning': _RUN,
   'analysis': _RUN,

@@ -7,8 +7,8 @@ import pathlib
 from fesem_jax import algorithms
 
 ROOT = pathlib.Path(__file__).parent.parent
-FILES = [p for folder in ('fesem_jax', 'experiments', 'benchmarks')
-         for p in sorted((ROOT / folder).rglob('*.py'))]  # fmt: skip
+FOLDERS = ('fesem_jax', 'experiments', 'reproductions', 'benchmarks', 'studies')
+FILES = [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob('*.py'))]
 
 # Options of the public functions, and what a file of results is made of.
 MANY_PARAMETERS = {

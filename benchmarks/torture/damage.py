@@ -36,17 +36,29 @@ def flipped(
   if not files:
     return None
   path = rng.choice(files)
-  content = bytearray(path.read_bytes())
+  sound = path.read_bytes()
+  content = bytearray(sound)
   content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
   path.write_bytes(content)
   fault = f'a flipped bit in {what}'
-  outcome = trials.healed(base, workdir, fault)
+  outcome = _healed(base, workdir, fault, path, sound)
   if not outcome.changed or not all(_refused(workdir, n) for n in outcome.changed):
     return outcome
   if what == 'the history of clients':  # Nothing can make it anew.
     return outcome._replace(changed=())
   for name in outcome.changed:
     (workdir / name).unlink()
+  return trials.healed(base, workdir, fault)
+
+
+def _healed(
+  base: Baseline, workdir: pathlib.Path, fault: str, path: pathlib.Path, sound: bytes
+) -> Outcome:
+  """`trials.healed`, by a valid copy of a file where the errors ask for one."""
+  outcome = trials.healed(base, workdir, fault)
+  if 'put back a valid copy' not in outcome.lost:
+    return outcome
+  path.write_bytes(sound)
   return trials.healed(base, workdir, fault)
 
 
@@ -74,8 +86,9 @@ def truncated(
   """Cuts metrics.jsonl anywhere."""
   workdir = trials.copied(base, source, scratch)
   path = workdir / 'metrics.jsonl'
-  os.truncate(path, rng.randrange(path.stat().st_size))
-  return trials.healed(base, workdir, 'metrics.jsonl cut short')
+  sound = path.read_bytes()
+  os.truncate(path, rng.randrange(len(sound)))
+  return _healed(base, workdir, 'metrics.jsonl cut short', path, sound)
 
 
 def jumping_clock(base: Baseline, scratch: pathlib.Path, rng: random.Random) -> Outcome:

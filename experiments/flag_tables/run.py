@@ -52,8 +52,8 @@ RUN = (
   flag('bool', 'resume', True,
     'Resume the run in --workdir.'),
   flag('integer', 'client_metrics_every', 0,
-    'Record every client in rounds that this divides, in WORKDIR/history.parquet (.npz '
-    'without pyarrow): its cluster, loss, figures where they are measured, steps, and '
+    'Record every client in rounds that this divides, in WORKDIR/history.parquet '
+    '(by pyarrow): its cluster, loss, figures where they are measured, steps, and '
     'whether it took part or failed. The report then shows who moved between clusters. '
     '0: never.', lower_bound=0),
   flag('enum', 'device_profile', '',

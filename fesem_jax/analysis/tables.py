@@ -2,7 +2,7 @@
 
 import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,13 +154,6 @@ def _targets(table: Table) -> list[float]:
   return list(dict.fromkeys(r['target'] for row in table for r in row['rounds_to']))
 
 
-def _rounds_cells(row: dict[str, Any], table: Table, join: str) -> list[str]:
-  """Rounds to each target as text, with the seeds that reached it unless all did."""
-  by_target = {r['target']: r for r in row['rounds_to']}
-  found = [by_target.get(target) for target in _targets(table)]
-  return ['' if f is None else reached_text(f, join) for f in found]
-
-
 def reached_text(found: dict[str, Any], join: str = ' ± ') -> str:
   """Rounds to a target as text, with `join` between mean and standard deviation.
 
@@ -174,23 +167,30 @@ def reached_text(found: dict[str, Any], join: str = ' ± ') -> str:
   return mean_and_deviation(found['rounds'], join=join) + some
 
 
-def _rounds_heads(table: Table) -> list[str]:
-  figure = _task(table).primary
-  return [f'rounds to {figure.target(target)}' for target in _targets(table)]
+def _last(table: Table, join: str) -> dict[str, list[str]]:
+  """Heading of each column after the figures -> its cells.
+
+  ARI, AMI, seconds of a round, costs, and rounds to each target with the seeds that
+  reached it unless all did.
+  """
+  found = {
+    name.upper(): ['' if row[name] is None else f'{row[name]:z.2f}' for row in table]
+    for name in AGREEMENTS
+  }
+  for name, head in {'seconds_per_round': 's/round', **_cost_columns(table)}.items():
+    values = [row.get(name) for row in table]
+    found[head] = ['' if v is None else f'{v:.3g}' for v in values]
+  for target in _targets(table):
+    reached = [[r for r in row['rounds_to'] if r['target'] == target] for row in table]
+    cells = [reached_text(r[0], join) if r else '' for r in reached]
+    found[f'rounds to {_task(table).primary.target(target)}'] = cells
+  return found
 
 
-def _last_heads(table: Table) -> list[str]:
-  """Headings of `_last_cells`."""
-  costs = _cost_columns(table).values()
-  return ['ARI', 'AMI', 's/round', *costs, *_rounds_heads(table)]
-
-
-def _last_cells(row: dict[str, Any], table: Table, join: str) -> list[str]:
-  """ARI, AMI, seconds of a round, costs and rounds to targets as text."""
-  found = ['' if row[name] is None else f'{row[name]:z.2f}' for name in AGREEMENTS]
-  costs = [row.get(name) for name in ('seconds_per_round', *_cost_columns(table))]
-  found += ['' if v is None else f'{v:.3g}' for v in costs]
-  return found + _rounds_cells(row, table, join)
+def _cells(table: Table, kinds: Iterable[str], join: str) -> list[list[str]]:
+  """Figures of each method as text: the columns of each kind of models."""
+  keys = [(kind, column) for kind in kinds for column in _columns(table)]
+  return [[_cell(row, *key, join) for key in keys] for row in table]
 
 
 def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:
@@ -254,20 +254,17 @@ def _notes(table: Table) -> list[str]:
 
 def as_markdown(table: Table) -> str:
   """The table as Markdown."""
-  task = _task(table)
-  keys = [(kind, column) for kind in _kinds(table) for column in _columns(table)]
+  kinds, last = _kinds(table), _last(table, ' ± ')
   heads = [
-    in_markdown(f'{kind.replace("_", " ")} {_heading(task, c)}') for kind, c in keys
+    in_markdown(f'{kind.replace("_", " ")} {_heading(_task(table), column)}')
+    for kind in kinds
+    for column in _columns(table)
   ]
-  rows = [
-    [
-      in_markdown(row['method']) + _mark(row),
-      *(_cell(row, kind, column, ' ± ') for kind, column in keys),
-      *_last_cells(row, table, ' ± '),
-    ]
-    for row in table
-  ]
-  lines = markdown(['method', *heads, *_last_heads(table)], rows)
+  names = [in_markdown(row['method']) + _mark(row) for row in table]
+  rows = zip(names, _cells(table, kinds, ' ± '), *last.values(), strict=True)
+  lines = markdown(
+    ['method', *heads, *last], [[name, *cells, *more] for name, cells, *more in rows]
+  )
   lines += [f'\n{in_markdown(note, 2000)}' for note in _notes(table)]
   return '\n'.join(lines) + '\n'
 
@@ -290,8 +287,7 @@ def as_latex(table: Table) -> str:
     rf'Method & {" & ".join(heads * len(named))} \\',
     r'\hline',
   ]
-  for row in table:
-    cells = (_cell(row, kind, c, r'$\pm$') for kind in named for c in columns)
+  for row, cells in zip(table, _cells(table, named, r'$\pm$'), strict=True):
     mark = _mark(row).replace('†', r'$^\dagger$')
     lines.append(rf'{in_latex(row["method"])}{mark} & {" & ".join(cells)} \\')
   notes = [in_latex(note, 2000).replace('†', r'$^\dagger$') for note in _notes(table)]
@@ -303,6 +299,7 @@ def as_csv(table: Table) -> str:
   """The table as CSV: means and standard deviations in columns of their own."""
   keys = [f'{kind}_{column}' for kind in _kinds(table) for column in _columns(table)]
   heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
+  rounds = {k: x for k, x in _last(table, ' ± ').items() if k.startswith('rounds to')}
   rows = [
     [
       printable(row['method'], 255),
@@ -313,12 +310,12 @@ def as_csv(table: Table) -> str:
       ' '.join(row['notes']),
       row['report'],
       *(row.get(name) for name in _cost_columns(table)),
-      *_rounds_cells(row, table, ' ± '),
+      *more,
     ]
-    for row in table
+    for row, *more in zip(table, *rounds.values(), strict=True)
   ]
   last = [*AGREEMENTS, 'seconds_per_round', 'clients_without_test_examples', 'notes']
-  last += ['report', *_cost_columns(table), *_rounds_heads(table)]
+  last += ['report', *_cost_columns(table), *rounds]
   return csv_text(['method', 'seeds', 'diverged', *heads, *last], rows)
 
 
@@ -327,25 +324,18 @@ def as_text(table: Table) -> str:
 
   Where some clients are bad, the figures are those of the honest ones.
   """
-  named, task, columns = _named_kinds(table), _task(table), _columns(table)
-  last, others = _last_heads(table), [''] * (len(columns) - 1)
-  groups = ['', *(text for of in named.values() for text in (of, *others))]
-  heads = ['method', *(_heading(task, c) for _ in named for c in columns)]
+  named, columns, last = _named_kinds(table), _columns(table), _last(table, '±')
+  groups = [text for of in named.values() for text in (of, *[''] * (len(columns) - 1))]
+  heads = [_heading(_task(table), column) for column in columns] * len(named)
+  names = [printable(row['method'], 255) + _mark(row) for row in table]
+  cells = zip(names, _cells(table, named, '±'), *last.values(), strict=True)
   rows = [
-    groups + [''] * len(last),
-    [*heads, *last],
-    *(
-      [
-        printable(row['method'], 255) + _mark(row),
-        *(_cell(row, kind, c, '±') for kind in named for c in columns),
-        *_last_cells(row, table, '±'),
-      ]
-      for row in table
-    ),
+    ['', *groups, *[''] * len(last)],
+    ['method', *heads, *last],
+    *([name, *figures, *more] for name, figures, *more in cells),
   ]
-  return '\n'.join(
-    aligned(rows, [0]) + [printable(note, 2000) for note in _notes(table)]
-  )
+  notes = [printable(note, 2000) for note in _notes(table)]
+  return '\n'.join(aligned(rows, [0]) + notes)
 
 
 def write(table: Table, workdir: pathlib.Path, sections: Sequence[str] = ()) -> None:

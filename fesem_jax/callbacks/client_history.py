@@ -1,5 +1,7 @@
 """Records every client in every N-th round."""
 
+import importlib.util
+
 import numpy as np
 
 from fesem_jax.callbacks.callback import Callback
@@ -13,7 +15,7 @@ from fesem_jax.utils.errors import UserError, check_at_least
 
 
 class ClientHistory(Callback):
-  """Writes `history.parquet`, or `history.npz` without pyarrow, into the workdir.
+  """Writes `history.parquet` into the workdir, by pyarrow.
 
   `load_run(workdir).client_history` reads it; see `results.client_history`. A round
   takes about 25 bytes per client in memory and on disk. The losses and steps of the
@@ -24,13 +26,16 @@ class ClientHistory(Callback):
     every: records every `every`-th round; metrics are available in evaluated rounds.
 
   Raises:
-    UserError: if `every` is below 1, or at the start of a run without a workdir.
+    UserError: if `every` is below 1, without pyarrow, or at the start of a run without
+      a workdir.
   """
 
   wants_clients = True
 
   def __init__(self, every: int = 1):
     check_at_least(1, client_metrics_every=every)
+    if importlib.util.find_spec('pyarrow') is None:
+      raise UserError('`client_metrics_every` needs pyarrow: pip install pyarrow.')
     self.every = every
     self._part: Part = {}
 

@@ -6,8 +6,12 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.results.labels import method_label
-from fesem_jax.results.metrics_file import read_clients, read_config, read_metrics
+from fesem_jax.results.metrics_file import (
+  method_label,
+  read_clients,
+  read_config,
+  read_metrics,
+)
 from fesem_jax.results.truth import TrueClusters, true_clusters
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.data.class_names import class_names, most_frequent
-from fesem_jax.report.rounding import rounded
+from fesem_jax.report.curves import rounded
 from fesem_jax.report.runs import ReportedRun, first_of_each_method
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.truth import TrueClusters, true_clusters

@@ -1,12 +1,12 @@
 """Curves over rounds: every number of the records, by run."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from fesem_jax.report.rounding import rounded
 from fesem_jax.report.runs import ReportedRun
 from fesem_jax.results.records import Record
 from fesem_jax.tasks import Task
@@ -133,3 +133,15 @@ def _thinned(
     kept = np.unique(np.linspace(0, len(places) - 1, most).astype(int)).tolist()
     places, values = [places[i] for i in kept], [values[i] for i in kept]
   return [None if len(places) == rounds else places, rounded(values, 5)]
+
+
+def rounded(values: Iterable[float], digits: int = 4) -> list[float | int | None]:
+  """Numbers of so many digits."""
+  return [_rounded(float(value), digits) for value in values]
+
+
+def _rounded(value: float, digits: int) -> float | int | None:
+  if not math.isfinite(value):
+    return None
+  short = float(f'{value:.{digits}g}')
+  return int(short) if short == int(short) and abs(short) < 1e15 else short

@@ -1,13 +1,15 @@
 """The cluster of each client in each round, where a run keeps their history."""
 
+import importlib.util
+import itertools
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fesem_jax.report.flows import flows
+from fesem_jax.results import client_history
 from fesem_jax.utils.display import printable
-from fesem_jax.utils.safe_files import read_npz, reading
 
 # Clients and rounds of the picture.
 _CLIENTS, _ROUNDS = 150, 120
@@ -35,9 +37,8 @@ def moves(folder: pathlib.Path, places: np.ndarray) -> dict[str, Any] | None:
   if held is None:
     return None
   number, who, cluster = (held[name] for name in _COLUMNS)
-  cluster = np.nan_to_num(cluster, nan=-1)
   known = (cluster >= 0) & (cluster < len(places))  # Others have yet to join.
-  number, who, cluster = number[known], who[known], cluster[known].astype(int)
+  number, who, cluster = number[known], who[known], cluster[known]
   if not len(number):
     return None
   rounds, at_round = np.unique(number, return_inverse=True)
@@ -76,34 +77,69 @@ def _chosen(often: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 
 def _history(folder: pathlib.Path) -> dict[str, np.ndarray] | None:
-  """The columns that are needed of history.npz or history.parquet.
+  """The columns that are needed of a history.
 
-  None where neither is there, or where they hold more than `_ROWS` rows.
+  None where there is none, it has more than `_ROWS` rows, or nothing can read it.
   """
-  packed, columns = folder / 'history.npz', folder / 'history.parquet'
-  held: dict[str, np.ndarray] = {}
-  if columns.is_file():
-    held = _of_parquet(columns)
-  elif packed.is_file() and packed.stat().st_size <= _ROWS:
-    held = read_npz(packed)
-    if 'names' in held and set(_COLUMNS) <= held.keys():
-      held['client'] = held['names'][held['client']]
-  return held if set(_COLUMNS) <= held.keys() else None
+  # Optional, and slow to import.
+  if not any(folder.glob('history.*')) or importlib.util.find_spec('pyarrow') is None:
+    return None
+  held = client_history.read(folder)
+  if len(held.rounds) * len(held.names) > _ROWS:
+    return None
+  return held.columns(names=_COLUMNS)
 
 
-def _of_parquet(path: pathlib.Path) -> dict[str, np.ndarray]:
-  try:
-    import pyarrow  # An optional dependency.
-    from pyarrow import parquet
-  except ImportError:
-    return {}
-  with reading(path), parquet.ParquetFile(path) as file:
-    if file.metadata.num_rows > _ROWS or not set(_COLUMNS) <= set(file.schema.names):
-      return {}
-    table = file.read(columns=list(_COLUMNS))
-    names = table['client'].cast(pyarrow.string())
-    return {
-      'round': table['round'].to_numpy(),
-      'client': names.to_numpy(zero_copy_only=False).astype(str),
-      'assignment': table['assignment'].cast(pyarrow.float64()).to_numpy(),
-    }
+# Rounds that are shown, and names of clients that a flow has.
+_ROUNDS, _NAMES = 9, 5
+
+
+def flows(
+  rounds: np.ndarray, clients: Sequence[str], grid: np.ndarray, count: int
+) -> dict[str, Any] | None:
+  """The flows between the rounds in which clients move; None where none moves.
+
+  The first and the last round are shown, and those before and after each move. Where
+  these are too many, about as many clients move from each shown round to the next.
+
+  Args:
+    rounds: [R] numbers, in order.
+    clients: [C] names.
+    grid: [C, R] cluster of each client, -1 before the first one is known.
+    count: of clusters.
+
+  Returns:
+    `rounds` [S] that are shown, the `sizes` [S, count] of clusters there, and `links`,
+    a list of [place of the round among those shown, cluster there, cluster in the next
+    one, clients, names of some of them if they moved].
+  """
+  changed = (grid[:, 1:] != grid[:, :-1]) & (grid[:, :-1] >= 0)
+  if not changed.any():
+    return None
+  shown = _shown(changed.sum(axis=0))
+  links: list[list[Any]] = []
+  for place, (a, b) in enumerate(itertools.pairwise(shown)):
+    known = np.flatnonzero(grid[:, a] >= 0)
+    pairs = grid[known, a] * count + grid[known, b]
+    for pair in np.unique(pairs):
+      source, target = divmod(int(pair), count)
+      who = known[pairs == pair]
+      named = who[:_NAMES] if source != target else []
+      names = [printable(clients[i], 60) for i in named]
+      links.append([place, source, target, len(who), names])
+  sizes = [np.bincount(x[x >= 0], minlength=count).tolist() for x in grid[:, shown].T]
+  return {'rounds': rounds[shown].tolist(), 'sizes': sizes, 'links': links}
+
+
+def _shown(moved: np.ndarray) -> np.ndarray:
+  """Places of the rounds that are shown.
+
+  `moved` [R - 1] counts the clients that move from each round to the next.
+  """
+  moves, last = np.flatnonzero(moved), len(moved)
+  shown = np.unique([0, *moves, *(moves + 1), last])
+  if len(shown) <= _ROUNDS:
+    return shown
+  so_far = np.cumsum(moved)
+  shares = np.linspace(0, so_far[-1], _ROUNDS)[1:-1]
+  return np.unique([0, *(np.searchsorted(so_far, shares) + 1), last])

@@ -11,7 +11,7 @@ import numpy as np
 from fesem_jax import tasks
 from fesem_jax.results import metrics_file, saved_client_table
 from fesem_jax.results.client_table import ClientTable
-from fesem_jax.results.labels import method_label
+from fesem_jax.results.metrics_file import method_label
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import printable, text_of
 from fesem_jax.utils.errors import UserError
@@ -21,12 +21,6 @@ _FILES = ('metrics.jsonl', 'config.json')
 _DEPTH = 4
 # Of a comparison: runs that chose hyperparameters, on other examples.
 _OTHERS = ('tune',)
-
-# Entries of summaries that hold others.
-_ENTRIES = (
-  'deployed', 'finetuned', 'unseen', 'honest', 'clusters', 'timing', 'costs',
-  'fairness', 'regret', 'margin',
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,11 +147,15 @@ def _place(parts: Sequence[str], order: Sequence[str]) -> tuple[Any, ...]:
 def _read(found: _Found) -> ReportedRun:
   folder = found.folder
   summary = metrics_file.read_summary(folder)
-  if summary is not None:
-    _check(folder, summary)
+  if summary is not None and 'deployed' not in summary:
+    raise UserError(
+      f'{folder} holds no run of this package: summary.json has no entry deployed.'
+    )
   config = metrics_file.read_config(folder) or {}
   rounds = (summary or {}).get('rounds')
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
+  if summary is not None:
+    metrics_file.check_records(folder, summary, history)
   done = history[-1]['round'] if history else 0
   if isinstance(planned := config.get('rounds'), int) and done > planned:  # It went on.
     config |= {'rounds': done}
@@ -183,28 +181,6 @@ def _read(found: _Found) -> ReportedRun:
     clients,
     portrait or {},
   )
-
-
-def _check(folder: pathlib.Path, summary: dict[str, Any]) -> None:
-  """Raises `UserError` if the entries of a summary that a page reads are others."""
-  if 'deployed' not in summary:
-    raise UserError(
-      f'{folder} holds no run of this package: summary.json has no entry deployed.'
-    )
-
-  def is_sound(name: str) -> bool:
-    value = summary.get(name)
-    if name == 'deployed':
-      return isinstance(value, dict) and tasks.of(summary).primary_column in value
-    if name == 'timing':
-      held = isinstance(value, dict) and 'seconds_per_round' in value
-      return held or name not in summary
-    return value is None or isinstance(value, dict)
-
-  for name in _ENTRIES:
-    if not is_sound(name):
-      reason = f'its entry {name} is not what a run writes'
-      raise metrics_file.damaged(folder / 'summary.json', reason)
 
 
 def _named_apart(runs: list[ReportedRun]) -> list[ReportedRun]:

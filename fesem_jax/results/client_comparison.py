@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fesem_jax.evaluation.paired import paired_difference
-from fesem_jax.results.client_table import ClientTable
-from fesem_jax.results.client_text import table_text
+from fesem_jax.results.client_table import ClientTable, table_text
 from fesem_jax.tasks import TASKS
 from fesem_jax.utils.errors import UserError, argument, check_choice
 

@@ -1,4 +1,4 @@
-"""Every client in every recorded round: `history.parquet`, or `history.npz`.
+"""Every client in every recorded round: `history.parquet`.
 
 While a run goes on, each recorded round is a file of its own, history/ROUND.npz. At the
 end they become one file, round by round, so that no more than one round is in memory:
@@ -10,7 +10,6 @@ import dataclasses
 import importlib.util
 import pathlib
 import shutil
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,7 +39,7 @@ _OWN = tuple(COLUMNS)[2:]  # Without the round and the client.
 # Of a round: [M] each, clients in the order of their names.
 Part = dict[str, np.ndarray]
 
-_PARTS, _PARQUET, _NPZ = 'history', 'history.parquet', 'history.npz'
+_PARTS, _FILE = 'history', 'history.parquet'
 
 
 def write_part(folder: pathlib.Path, number: int, part: Part) -> None:
@@ -88,11 +87,7 @@ def finish(folder: pathlib.Path, names: np.ndarray, since: int, done: int) -> No
       elif old is not None:
         yield number, old.part(number)
 
-  if importlib.util.find_spec('pyarrow') is not None:
-    _write_parquet(folder / _PARQUET, names, parts())
-    (folder / _NPZ).unlink(missing_ok=True)
-  else:
-    _write_npz(folder / _NPZ, names, len(kept) + len(new), parts)
+  _write(folder / _FILE, names, parts())
   shutil.rmtree(folder / _PARTS, ignore_errors=True)
 
 
@@ -108,7 +103,7 @@ def _part(folder: pathlib.Path, number: int) -> Part:
     ) from e
 
 
-def _write_parquet(
+def _write(
   path: pathlib.Path, names: np.ndarray, parts: Iterator[tuple[int, Part]]
 ) -> None:
   """One row group a round; names are a dictionary, and the unknown is null.
@@ -147,25 +142,6 @@ def _write_parquet(
       writer.write_table(made, row_group_size=max(1, len(names)))
 
 
-def _write_npz(path: pathlib.Path, names: np.ndarray, count: int, parts: Any) -> None:
-  """Column by column, each round by round; `client` counts into `names`."""
-  size = len(names)
-  with (
-    atomic_files.replacing(path) as file,
-    zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as archive,
-  ):
-    with archive.open('names.npy', 'w') as member:
-      np.lib.format.write_array(member, names.astype(str), allow_pickle=False)
-    for name, dtype in COLUMNS.items():
-      with archive.open(f'{name}.npy', 'w', force_zip64=True) as member:
-        head = {'descr': np.dtype(dtype).str, 'fortran_order': False}
-        head['shape'] = (count * size,)
-        np.lib.format.write_array_header_2_0(member, head)
-        for number, part in parts():
-          own = {'round': np.full(size, number), 'client': np.arange(size)} | part
-          member.write(np.ascontiguousarray(own[name], dtype).tobytes())
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientHistory:
   """The history of every client in the recorded rounds, read on access.
@@ -188,11 +164,14 @@ class ClientHistory:
   names: np.ndarray
   rounds: list[int]
 
-  def columns(self, rounds: Sequence[int] | None = None) -> dict[str, np.ndarray]:
+  def columns(
+    self, rounds: Sequence[int] | None = None, names: Sequence[str] = tuple(COLUMNS)
+  ) -> dict[str, np.ndarray]:
     """Columns by name, in order of rounds and clients.
 
     Args:
       rounds: to read; None is all of them.
+      names: of the columns.
 
     Raises:
       UserError: on a round that is not recorded.
@@ -202,12 +181,12 @@ class ClientHistory:
       listed = ', '.join(map(str, self.rounds[:20]))
       more = ', ...' if len(self.rounds) > 20 else ''
       raise UserError(f'{self.path} has no round {lacking[0]}; it has {listed}{more}.')
-    return self._read([self.rounds.index(r) for r in wanted])
+    return self._read([self.rounds.index(r) for r in wanted], names)
 
   def of(self, client: str) -> dict[str, np.ndarray]:
     """Columns of one client, by its name; a row a round."""
     place = position_of(client, self.names)
-    each = [self._read([i], place) for i in range(len(self.rounds))]
+    each = [self._read([i], tuple(COLUMNS), place) for i in range(len(self.rounds))]
     return {name: np.concatenate([part[name] for part in each]) for name in COLUMNS}
 
   def to_pandas(self, rounds: Sequence[int] | None = None) -> Any:
@@ -223,30 +202,27 @@ class ClientHistory:
     with reading(self.path):
       return self._rows([self.rounds.index(number)], slice(None), _OWN)
 
-  def _read(self, places: list[int], client: int | None = None) -> dict[str, Any]:
+  def _read(
+    self, places: list[int], columns: Sequence[str], client: int | None = None
+  ) -> dict[str, Any]:
     """The rows of some rounds, of all clients or of one."""
     # Pages are first looked at here, and what parsers raise is of all kinds.
     with reading(self.path):
       rows = slice(None) if client is None else [client]
-      found = self._rows(places, rows, tuple(COLUMNS))
-      return found | {'client': self.names[found['client']]}
+      found = self._rows(places, rows, columns)
+      if 'client' in found:
+        found['client'] = self.names[found['client']]
+      return found
 
   def _rows(
     self, places: list[int], rows: Any, columns: Sequence[str]
   ) -> dict[str, np.ndarray]:
     """Some rows and columns of some rounds."""
-    size = len(self.names)
     parts: list[dict[str, Any]] = []
-    if self.path.name == _NPZ:
-      held = read_npz(self.path)
+    with reading(self.path), _opened(self.path) as file:
       for i in places:
-        here = slice(i * size, (i + 1) * size)
-        parts.append({name: held[name][here][rows] for name in columns})
-    else:
-      with reading(self.path), _opened(self.path) as file:
-        for i in places:
-          group = file.read_row_group(i, list(columns))
-          parts.append({n: _values(n, group.column(n))[rows] for n in columns})
+        group = file.read_row_group(i, list(columns))
+        parts.append({n: _values(n, group.column(n))[rows] for n in columns})
     return {
       name: np.concatenate([p[name] for p in parts]).astype(COLUMNS[name])
       if parts
@@ -279,15 +255,10 @@ def _held(
   `names` [M] are those of the clients, where they are known or not needed; None reads
   them, which takes 200 bytes a client.
   """
-  path = next((p for n in (_PARQUET, _NPZ) if (p := folder / n).exists()), None)
-  if path is None:
+  path = folder / _FILE
+  if not path.exists():
     return None
   try:
-    if path.name == _NPZ:
-      held = read_npz(path)
-      rounds = held['round'][:: max(1, len(held['names']))]
-      names = held['names'] if names is None else names
-      return ClientHistory(path, names, rounds.tolist())
     if importlib.util.find_spec('pyarrow') is None:
       raise UserError(f'{path} needs pyarrow to be read: pip install pyarrow.')
     with _opened(path) as file:

@@ -12,10 +12,11 @@ import numpy as np
 
 from fesem_jax.evaluation.evaluate import Totals, client_figures
 from fesem_jax.evaluation.fairness import fairness
-from fesem_jax.results.client_text import table_text
 from fesem_jax.tasks import Figure, Task
 from fesem_jax.utils.atomic_files import replacing
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.text_tables import aligned
 
 FILE = 'clients.csv'
 _BLOCK = 2**14  # Clients that are written at once.
@@ -240,16 +241,6 @@ def write(folder: pathlib.Path, table: ClientTable) -> None:
       file.write(block)
 
 
-def is_written(folder: pathlib.Path, table: ClientTable) -> bool:
-  """Whether a workdir holds the very file that `write` makes of a table."""
-  try:
-    with (folder / FILE).open('rb') as file:
-      same = all(file.read(len(block)) == block for block in _encoded(table))
-      return same and not file.read(1)
-  except OSError:
-    return False
-
-
 def _encoded(table: ClientTable) -> Iterator[bytes]:
   """The file of a table, some clients at a time."""
   for block in _blocks(table):
@@ -292,3 +283,34 @@ def _blocks(table: ClientTable) -> Iterator[list[list[Any]]]:
       ['' if x is None or x != x else x for x in line]
       for line in zip(*columns, strict=True)
     ]
+
+
+_ENDS = 5  # Lines that are shown of the beginning of a long table, and of its end.
+_WIDTH = 24  # Of a name.
+
+
+def table_text(columns: Mapping[str, np.ndarray | None]) -> str:
+  """Columns of one line a client as text; of long tables, the first and last lines.
+
+  `columns` is name -> [M], the clients' names first; those that are None are left out.
+  """
+  known = {name: np.asarray(x) for name, x in columns.items() if x is not None}
+  count = len(next(iter(known.values())))
+  cut = count > 2 * _ENDS + 1
+  rows = [*range(_ENDS), *range(count - _ENDS, count)] if cut else range(count)
+  lines = [
+    [printable(n) for n in known],
+    *([_cell(x[i]) for x in known.values()] for i in rows),
+  ]
+  if cut:
+    lines.insert(1 + _ENDS, ['...'] * len(known))
+  left = [i for i, x in enumerate(known.values()) if x.dtype.kind not in 'iufb']
+  return '\n'.join([*aligned(lines, left), f'[{count} clients]'])
+
+
+def _cell(value: Any) -> str:
+  if isinstance(value, np.floating):
+    if np.isnan(value):
+      return '-'
+    return f'{value:.4f}' if value == 0 or 1e-3 <= abs(value) < 1e6 else f'{value:.3e}'
+  return printable(value, _WIDTH)

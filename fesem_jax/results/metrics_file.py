@@ -2,22 +2,21 @@
 
 import contextlib
 import errno
-import gzip
+import hashlib
 import json
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 import numpy as np
-from absl import logging
 
-from fesem_jax.results.record_checks import unlike_a_record
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line, read_npz
 
-COPY = 'records.jsonl.gz'  # Of metrics.jsonl, in each checkpoint.
+SEAL = '.summary.sha256'  # Digests of what was written as summary.json.
 
 # What every clients.npz holds; see `figure_data.draw`.
 _PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
@@ -55,8 +54,24 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """Content of summary.json; None where there is none."""
-  return read_object(workdir / 'summary.json')
+  """Content of summary.json; None where there is none.
+
+  Raises `UserError` if it is damaged, or not what was written.
+  """
+  path = workdir / 'summary.json'
+  found = read_object(path)
+  try:
+    digests = (workdir / SEAL).read_text(errors='replace').split()
+  except OSError:  # Of a run of an older version.
+    return found
+  if found is not None and digest_of_file(path) not in digests:
+    raise damaged(path, 'it is not what was written')
+  return found
+
+
+def digest_of_file(path: pathlib.Path) -> str:
+  """SHA-256 of a file's content."""
+  return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any] | None:
@@ -118,8 +133,6 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
       fault = f'is round {found}, the one before it round {records[-1]["round"]}'
     elif found not in (0, 1) and not records:
       fault = f'is round {found}, and those before it are missing'
-    elif other := unlike_a_record(record, records):
-      fault = f'has an entry {other} that no run writes'
     else:
       records.append(record)
       continue
@@ -130,52 +143,63 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
   return records
 
 
-def keep_records(workdir: pathlib.Path, checkpoint: pathlib.Path) -> None:
-  """Copies metrics.jsonl into a new checkpoint, in case that it is damaged later."""
-  with contextlib.suppress(FileNotFoundError):
-    text = (workdir / 'metrics.jsonl').read_bytes()
-    packed = gzip.compress(text, compresslevel=1, mtime=0)
-    (checkpoint / COPY).write_bytes(packed)
+def digest_of(records: Sequence[dict[str, Any]]) -> str:
+  """SHA-256 of records as metrics.jsonl holds them."""
+  return hashlib.sha256(''.join(map(_line, records)).encode()).hexdigest()
 
 
-def _kept_records(workdir: pathlib.Path, rounds: int) -> list[dict[str, Any]] | None:
-  """The records in a checkpoint that was found sound; None in those of old versions."""
-  path = workdir / 'checkpoints' / str(rounds) / COPY
-  if not path.exists():
-    return None
-  lines = gzip.decompress(path.read_bytes()).splitlines()
-  records = [json.loads(line) for line in lines]
-  return records if records and records[-1]['round'] == rounds else None
+def check_records(
+  workdir: pathlib.Path, summary: dict[str, Any], history: Sequence[dict[str, Any]]
+) -> None:
+  """Raises `UserError` unless records are those that a summary was made of."""
+  wanted, found = summary.get('metrics_digest'), digest_of(history)
+  if wanted is None and history:  # Of an older version.
+    wanted, found = (
+      json.dumps([held.get(kind) for kind in ('deployed', 'finetuned')])
+      for held in (summary, history[-1])
+    )
+  if found != wanted:
+    raise UserError(
+      f'summary.json and metrics.jsonl in {workdir} have different figures; delete '
+      'summary.json and run the same command again, which recreates it.'
+    )
+
+
+def records_of_checkpoint(workdir: pathlib.Path) -> dict[str, Any]:
+  """The part of a checkpoint's note on metrics.jsonl, which is brought to the disk.
+
+  `earlier` is the digest of all records but the `last`, to which the end of the run may
+  add.
+  """
+  try:
+    with (workdir / 'metrics.jsonl').open('rb') as file:
+      os.fsync(file.fileno())  # A power cut must not leave fewer than the checkpoint.
+      lines = file.readlines()
+  except FileNotFoundError:
+    lines = []
+  if not lines:
+    return {}
+  earlier = hashlib.sha256(b''.join(lines[:-1])).hexdigest()
+  return {'earlier': earlier, 'last': json.loads(lines[-1])}
 
 
 def _records_at(path: pathlib.Path, rounds: int) -> list[dict[str, Any]]:
-  """The records up to a sound checkpoint, whose copy replaces damaged ones."""
-  kept = _kept_records(path.parent, rounds)
-  try:
-    found = read_metrics(path, rounds)
-    if not found or found[-1]['round'] != rounds:
-      raise UserError(
-        f'{path} does not reach round {rounds} of the checkpoint beside it; restore '
-        'a valid copy, or choose another `workdir`.'
-      )
-  except UserError as e:
-    if kept is None or isinstance(e.__cause__, OSError):
-      raise
-    reason = str(e).removeprefix(f'{path} ').split(';')[0]
-  else:
-    if kept is None or _agree(found, kept):
-      return found
-    reason = 'differs from the copy in the checkpoint'
-  logging.warning(
-    '%s %s; it is restored from the checkpoint of round %d.', path, reason, rounds
-  )
-  return kept
-
-
-def _agree(found: list[dict[str, Any]], kept: list[dict[str, Any]]) -> bool:
-  """Whether records are those that a checkpoint keeps; the last may say more."""
-  last = {name: found[-1].get(name) for name in kept[-1]}
-  return list(map(_line, [*found[:-1], last])) == list(map(_line, kept))
+  """The records up to a checkpoint that was found sound, compared with its note."""
+  found = read_metrics(path, rounds)
+  if not found or found[-1]['round'] != rounds:
+    raise UserError(
+      f'{path} does not reach round {rounds} of the checkpoint beside it; put back a '
+      'valid copy, or choose another `workdir`.'
+    )
+  note = read_object(path.parent / 'checkpoints' / str(rounds) / 'note.json') or {}
+  kept = note.get('records')  # Absent in checkpoints of older versions.
+  last = kept and {name: found[-1].get(name) for name in kept['last']}
+  if kept and (digest_of(found[:-1]), last) != (kept['earlier'], kept['last']):
+    raise UserError(
+      f'{path} is damaged: it is not what was saved with the checkpoint of round '
+      f'{rounds}; put back a valid copy, or choose another `workdir`.'
+    )
+  return found
 
 
 class MetricsWriter:
@@ -255,3 +279,10 @@ def _open_to_append(path: pathlib.Path) -> TextIO:
 
 def _line(record: dict[str, Any]) -> str:
   return json.dumps(record) + '\n'
+
+
+def method_label(config: dict[str, Any]) -> str:
+  """The method's name as the paper writes it, e.g. "fesem(4)"."""
+  name = config.get('algorithm') or ''
+  clusters = config.get('num_clusters')
+  return f'{name}({clusters})' if name and clusters else name

@@ -1,5 +1,6 @@
 """The result that a run leaves in its workdir."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -22,14 +23,8 @@ from fesem_jax.results.deployed_models import Examples
 from fesem_jax.results.records import Record
 from fesem_jax.results.result import Result
 from fesem_jax.utils import atomic_files, processes
-from fesem_jax.utils.errors import UserError
-
-_SEAL = '.summary.sha256'  # Digests of what was written as summary.json.
 
 _Value = TypeVar('_Value')
-
-# Entries of a summary that follow from the records, and that older runs lack.
-_NEW = ('reports', 'global_accuracy', 'fairness', 'costs')
 
 
 def read_result(
@@ -37,8 +32,8 @@ def read_result(
 ) -> tuple[Record, dict[str, np.ndarray]] | None:
   """The summary and the portrait that a workdir holds, read by all processes.
 
-  None if they are missing, damaged or of fewer rounds, so that they are to be made from
-  the state.
+  None if they are missing or of fewer rounds, so that they are to be made from the
+  state. Raises `UserError` if they are damaged.
   """
   return _as_first_finds(lambda: _read_result(folder, history, make_portrait))
 
@@ -59,54 +54,55 @@ def _as_first_finds(read: Callable[[], _Value | None]) -> _Value | None:
 def _read_result(
   folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
 ) -> tuple[Record, dict[str, np.ndarray]] | None:
-  try:
-    summary, picture = (
-      metrics_file.read_summary(folder),
-      metrics_file.read_clients(folder),
-    )
-  except UserError:
-    pass
-  else:
-    if summary is None or (make_portrait and not picture):
-      return None
-    if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
-      return None
-    if _is_sound(summary, history) and _is_sealed(folder):
-      return summary, picture
-  logging.warning(
-    'summary.json or clients.npz in %s is damaged; both are recreated from the '
-    'checkpoint.',
-    folder,
+  summary, picture = (
+    metrics_file.read_summary(folder),
+    metrics_file.read_clients(folder),
   )
-  return None
+  if summary is None or (make_portrait and not picture):
+    return None
+  if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
+    return None
+  of_records = summary | records.outcome(history)
+  if json.dumps(of_records, sort_keys=True) != json.dumps(summary, sort_keys=True):
+    reason = 'it says other than metrics.jsonl'
+    raise metrics_file.damaged(folder / 'summary.json', reason)
+  return summary, picture
 
 
 def read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
-  """The figures of each client; None where they are missing, damaged or of others."""
+  """The figures of each client; None where they are missing or of others."""
   return _as_first_finds(lambda: _read_clients(folder, summary))
 
 
 def _read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
-  try:
-    held = saved_client_table.read(folder)
-  except UserError:
-    return None
+  held = saved_client_table.read(folder)
   return held if held is not None and client_table.agrees(held, summary) else None
 
 
 def write_result(
-  folder: pathlib.Path, result: Result, save_models: bool | None
+  folder: pathlib.Path,
+  result: Result,
+  save_models: bool | None,
+  held: Record | None = None,
+  has_clients: bool = False,
 ) -> None:
-  """Writes what of a result the workdir lacks, the summary last.
+  """Writes a result, the summary last; of one that was read, what the workdir lacks.
 
-  Of several processes, all give their part of the models, and the first one writes.
+  `held` is the summary that was read, before callbacks added to it, and `has_clients`
+  says whether the table of clients was read. Of several processes, all give their part
+  of the models, and the first one writes.
   """
   models = _models_to_write(folder, result, save_models)
-  processes.from_first(lambda: _write(folder, result, models))
+  processes.from_first(lambda: _write(folder, result, models, held, has_clients))
 
 
-def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) -> None:
-  same = _has_summary(folder, result.summary)
+def _write(
+  folder: pathlib.Path,
+  result: Result,
+  models: ClientModels | None,
+  held: Record | None,
+  has_clients: bool,
+) -> None:
   if models is not None:
     saved_models.write(
       folder,
@@ -116,24 +112,14 @@ def _write(folder: pathlib.Path, result: Result, models: ClientModels | None) ->
       Examples.of(result.arranged),
       result.summary['rounds'],
     )
-  if not _has_clients(folder, result, same):
+  if not has_clients:
     client_table.write(folder, result.clients)
-  if same:
+  texts = [json.dumps(x, sort_keys=True) for x in (held, result.summary)]
+  if texts[0] == texts[1]:
     return
-  if result.portrait:
+  if held is None and result.portrait:
     atomic_files.write_arrays_atomically(folder / 'clients.npz', result.portrait)
   _write_summary(folder, result.summary)
-
-
-def _has_clients(folder: pathlib.Path, result: Result, same: bool) -> bool:
-  """Whether the workdir has the table, or one of an older version that says the same.
-
-  `same` is whether the workdir has the summary of the result.
-  """
-  if client_table.is_written(folder, result.clients):
-    return True
-  # To read a table of a million clients takes more memory than a round.
-  return same and _read_clients(folder, result.summary) is not None
 
 
 def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> None:
@@ -147,38 +133,11 @@ def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> N
 def _write_summary(folder: pathlib.Path, summary: Record) -> None:
   text = json.dumps(summary, indent=1) + '\n'
   # Whenever a run is killed, the summary that is there is one of the two.
-  digests = [hashlib.sha256(text.encode()).hexdigest(), *_digest_of_summary(folder)]
-  atomic_files.write_atomically(folder / _SEAL, '\n'.join(digests) + '\n')
+  digests = [hashlib.sha256(text.encode()).hexdigest()]
+  with contextlib.suppress(OSError):
+    digests.append(metrics_file.digest_of_file(folder / 'summary.json'))
+  atomic_files.write_atomically(folder / metrics_file.SEAL, '\n'.join(digests) + '\n')
   atomic_files.write_atomically(folder / 'summary.json', text)
-
-
-def _digest_of_summary(folder: pathlib.Path) -> list[str]:
-  """The digest of the file, if there is one."""
-  try:
-    content = (folder / 'summary.json').read_bytes()
-  except OSError:
-    return []
-  return [hashlib.sha256(content).hexdigest()]
-
-
-def _is_sealed(folder: pathlib.Path) -> bool:
-  """Whether summary.json is a file that was written; older runs have no digests."""
-  try:
-    digests = (folder / _SEAL).read_text(errors='replace').split()
-  except OSError:
-    return True
-  return set(_digest_of_summary(folder)) <= set(digests)
-
-
-def _has_summary(folder: pathlib.Path, summary: Record) -> bool:
-  """Whether the workdir has this very summary, and so the portrait before it."""
-  try:
-    held = metrics_file.read_summary(folder)
-  except UserError:
-    return False
-  # Older runs lack these; they stay as they are where nothing can be written.
-  old = {n: x for n, x in summary.items() if n not in _NEW or n in (held or {})}
-  return json.dumps(held, sort_keys=True) == json.dumps(old, sort_keys=True)
 
 
 def _models_to_write(
@@ -207,19 +166,3 @@ def _models_to_write(
     )
     return None
   return processes.on_host(used)
-
-
-def _is_sound(summary: Record, history: Sequence[Record]) -> bool:
-  """Whether a summary is whole and says what the records say."""
-
-  def text(held: Record) -> str:
-    return json.dumps(held, sort_keys=True)
-
-  timing = summary.get('timing')
-  return (
-    text(summary | records.outcome(history)) == text(summary)
-    and {'unseen', 'label_skew', 'clients_without_test_examples'} <= summary.keys()
-    and isinstance(timing, dict)
-    and {'compile_seconds', 'seconds_per_round', 'client_steps_per_second'}
-    <= timing.keys()
-  )

@@ -19,7 +19,6 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.results import client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, Examples, by_layer
-from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
@@ -29,7 +28,7 @@ from fesem_jax.utils.stored_rows import mapped
 # Models of more bytes than this are saved only if `save_models` is True.
 MAX_BYTES = 2**30
 
-_FILE, _FORMAT = 'models.npz', 2
+_FILE, _FORMAT = 'models.npz', 3
 _BLOCK = 2**24  # Bytes that are put in order at once.
 
 
@@ -75,7 +74,7 @@ def write(
       _add(archive, f'shared/{path}', np.asarray(x), np.arange(len(x)))
     for path, x in by_layer(offloading.as_arrays(models.own)).items():
       _add(archive, f'own/{path}', np.asarray(x), places)
-    about['arrays'] = _digest_of_arrays(archive)
+    about['digest'] = _digest(archive, about)
     _add(archive, 'about', np.array([json.dumps(about)]), np.arange(1))
 
 
@@ -138,15 +137,9 @@ def read(
       {name.removeprefix(of): x for name, x in arrays.items() if name.startswith(of)}
       for of in ('shared/', 'own/')
     )
-    examples = Examples(
-      tuple(about['shape']),
-      about['dtype'],
-      float(about['scale']),
-      about['num_classes'],
-      about.get('task', CLASSIFICATION.name),
-    )
+    kind = {field.name: about[field.name] for field in dataclasses.fields(Examples)}
+    examples = Examples(**kind | {'shape': tuple(about['shape'])})
     choice, mixture = arrays.get('choice'), arrays.get('mixture')
-    _check(examples, shared, own, choice, mixture, arrays['names'])
     return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)
   except FileNotFoundError:
     return None
@@ -159,42 +152,6 @@ def read(
     ) from e
 
 
-def _check(
-  examples: Examples,
-  shared: dict[str, np.ndarray],
-  own: dict[str, np.ndarray],
-  choice: np.ndarray | None,
-  mixture: np.ndarray | None,
-  names: np.ndarray,
-) -> None:
-  """Raises `ValueError` unless arrays are what `write` writes."""
-  sizes = [*examples.shape, examples.num_classes]
-  if not all(type(n) is int and 0 < n < 2**31 for n in sizes):
-    raise ValueError('the shape of examples or the number of classes is invalid')
-  single, known = np.finfo(np.float32), ('uint8', 'float32')
-  least, most = float(single.tiny), float(single.max)
-  if not least <= examples.scale <= most or examples.dtype not in known:
-    raise ValueError('the scale or the dtype of examples is invalid')
-  if examples.task not in TASKS or names.ndim != 1 or names.dtype.kind != 'U':
-    raise ValueError('the task or the names of clients are invalid')
-  count = len(next(iter(shared.values()), names))
-  for of, arrays in ((count, shared), (len(names), own)):
-    for name, x in arrays.items():
-      if x.dtype.kind != 'f' or x.shape[:1] != (of,):
-        raise ValueError(f'{name} is not of {of} models of float numbers')
-  if choice is not None and not (
-    choice.dtype.kind in 'iu'
-    and choice.shape == names.shape
-    and (choice >= 0).all()
-    and (choice < count).all()
-  ):
-    raise ValueError('choice does not name a model of each client')
-  if mixture is not None and (
-    mixture.dtype.kind != 'f' or mixture.shape != (len(names), count)
-  ):
-    raise ValueError('mixture has no weights of each client')
-
-
 def _identity(folder: pathlib.Path, rounds: int, clients: str) -> dict[str, Any]:
   """What ties the file to the others of its workdir."""
   try:
@@ -205,14 +162,15 @@ def _identity(folder: pathlib.Path, rounds: int, clients: str) -> dict[str, Any]
   return {'rounds': rounds, 'run': run, 'clients': clients}
 
 
-def _digest_of_arrays(archive: zipfile.ZipFile) -> str:
-  """Differs where an array of the archive does, but for `about`, by their checksums."""
+def _digest(archive: zipfile.ZipFile, about: dict[str, Any]) -> str:
+  """Differs where `about` or an array of the archive does, by their checksums."""
   arrays = [
     (info.filename, info.file_size, info.CRC)
     for info in archive.infolist()
     if info.filename != 'about.npy'
   ]
-  return hashlib.sha256(json.dumps(sorted(arrays)).encode()).hexdigest()[:16]
+  text = json.dumps([about, sorted(arrays)], sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _mismatch(
@@ -226,6 +184,9 @@ def _mismatch(
   if about.get('format') != _FORMAT:
     found = printable(about.get('format'))
     return f'is of another version of this package (format {found}, not {_FORMAT})'
+  rest = {name: x for name, x in about.items() if name != 'digest'}
+  if about.get('digest') != _digest(archive, rest):
+    return 'is not what the run wrote, as its digest shows'
   wanted = _identity(folder, rounds, clients)
   if about.get('run') != wanted['run']:
     return 'is of another run than config.json'
@@ -233,8 +194,6 @@ def _mismatch(
     return f'is of another round than summary.json ({rounds})'
   if about.get('clients') != clients:
     return 'is of another run than clients.csv, as its digest of that file shows'
-  if about.get('arrays') != _digest_of_arrays(archive):
-    return 'holds other arrays than the run wrote, as their digest shows'
   return None
 
 

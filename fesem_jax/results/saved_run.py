@@ -5,7 +5,6 @@ Nothing of it needs the data, the devices of the run, or its checkpoints.
 
 import dataclasses
 import functools
-import json
 import pathlib
 from typing import Any
 
@@ -158,22 +157,13 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
       f'{folder} lacks clients.csv, as runs of an older version do; run the same '
       'command again, which adds it.'
     )
-  if _figures(summary) != _figures(history[-1]):
-    raise UserError(
-      f'summary.json and metrics.jsonl in {folder} have different figures of round '
-      f'{rounds}; delete summary.json and run the same command again, which '
-      'recreates it.'
-    )
+  metrics_file.check_records(folder, summary, history)
   if not client_table.agrees(clients, summary):
     raise UserError(
       f'clients.csv and summary.json in {folder} are not of one run, or of different '
       'rounds; run the same command again, which recreates them.'
     )
   return Run(folder, config, summary, history, clients, model)
-
-
-def _figures(record: dict[str, Any]) -> str:
-  return json.dumps([record.get(kind) for kind in ('deployed', 'finetuned')])
 
 
 def _model_of(

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from absl import logging
 
-from fesem_jax.results.metrics_file import COPY, keep_records, saved_rounds
+from fesem_jax.results.metrics_file import records_of_checkpoint, saved_rounds
 from fesem_jax.run.configuration import check_same
 from fesem_jax.run.orbax_calls import Unsound, quietly
 from fesem_jax.utils import processes
@@ -29,8 +28,9 @@ class Checkpoints:
   """The newest checkpoints of a workdir.
 
   Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes it,
-  a copy of the records so far, and `note.json`: the round, the configuration, the kinds
-  of the arrays, and the SHA-256 of every file and of the note itself. Orbax's
+  and `note.json`: the round, the configuration, the kinds of the arrays, and the
+  SHA-256 of every file, of the records so far and of the note itself. A damaged one is
+  refused; the one before it is there for a user who deletes it. Orbax's
   CheckpointManager would make a checkpoint final before these digests can be written
   into it.
 
@@ -84,12 +84,13 @@ class Checkpoints:
     self, partial: pathlib.Path, rounds_done: int, arrays: dict[str, str]
   ) -> None:
     """Makes a written state a checkpoint, and deletes those that it replaces."""
-    keep_records(self._workdir, partial)
+    state = sorted(p for p in (partial / 'state').rglob('*') if p.is_file())
     note = {
       'round': rounds_done,
       'config': self._config,
       'arrays': arrays,
-      'files': _digests(partial),
+      'records': records_of_checkpoint(self._workdir),
+      'files': {p.relative_to(partial).as_posix(): _digest(p) for p in state},
     }
     text = json.dumps(note | {'digest': _digest_of_note(note)}, indent=1)
     write_atomically(partial / 'note.json', text + '\n')
@@ -98,56 +99,25 @@ class Checkpoints:
       shutil.rmtree(self._dir / str(old), ignore_errors=True)
 
   def check_config(self) -> None:
-    """Compares the configuration with that of the newest readable checkpoint."""
-    reasons = []
-    for rounds_done in reversed(saved_rounds(self._workdir)):
-      try:
-        note = self._note(rounds_done)
-      except Unsound as e:
-        reasons.append(str(e))
-        continue
-      check_same(self._workdir, note['config'], self._config)
-      return
-    if reasons:
-      raise self._none_left(reasons[0])
+    """Compares the configuration with that of the newest checkpoint."""
+    if saved := saved_rounds(self._workdir):
+      check_same(self._workdir, self._note(saved[-1])['config'], self._config)
 
   def restore(self, like: Any) -> tuple[Any, int]:
-    """The newest sound checkpoint's state, and the rounds done there.
+    """The newest checkpoint's state, and the rounds done there.
 
-    Damaged checkpoints newer than that are set aside, with a warning. `like` has the
-    shapes, dtypes and shardings to restore to.
+    `like` has the shapes, dtypes and shardings to restore to. Raises `UserError` if it
+    is damaged.
     """
-    rounds_done = processes.from_first(lambda: self._newest_sound(_kinds(like)))
+    rounds_done = self.latest_round()
+    assert rounds_done is not None
+    processes.from_first(lambda: self._check(rounds_done, _kinds(like)))
     return self._load(rounds_done, like), rounds_done
 
   def load(self, rounds_done: int, like: Any) -> Any:
-    """The state of one checkpoint; raises `UserError` unless it is sound."""
-    try:
-      self._check(rounds_done, _kinds(like))
-    except Unsound as e:
-      folder = self._dir / str(rounds_done)
-      raise UserError(f'Checkpoint {folder} is damaged: {e}; delete it.') from e
+    """The state of one checkpoint; raises `UserError` if it is damaged."""
+    self._check(rounds_done, _kinds(like))
     return self._load(rounds_done, like)
-
-  def _newest_sound(self, arrays: dict[str, str]) -> int:
-    """Rounds done at the newest sound checkpoint; newer ones are set aside."""
-    damaged: dict[int, str] = {}
-    for rounds_done in reversed(saved_rounds(self._workdir)):
-      try:
-        self._check(rounds_done, arrays)
-      except Unsound as e:
-        damaged[rounds_done] = str(e)
-        continue
-      for bad, reason in damaged.items():
-        logging.warning(
-          'Checkpoint %s is damaged (%s), renamed to %s; resuming from round %d.',
-          self._dir / str(bad),
-          reason,
-          self._set_aside(bad),
-          rounds_done,
-        )
-      return rounds_done
-    raise self._none_left(next(iter(damaged.values()), 'there is none'))
 
   def close(self) -> None:
     """Releases Orbax's threads."""
@@ -168,14 +138,19 @@ class Checkpoints:
     handler = self._orbax.PyTreeCheckpointHandler(use_ocdbt=False)
     return self._orbax.Checkpointer(handler)
 
-  def _none_left(self, reason: str) -> UserError:
-    return UserError(
-      f'No checkpoint in {self._dir} is sound ({reason}); nothing was changed: put '
-      'back a sound one, or choose another `workdir`.'
-    )
+  def _damaged(self, rounds_done: int, reason: str) -> UserError:
+    earlier = [r for r in saved_rounds(self._workdir) if r < rounds_done]
+    remedy = 'put back a valid copy, or choose another `workdir`'
+    if earlier:
+      remedy = (
+        'delete it and run the same command again, which goes on from round '
+        f'{earlier[-1]}'
+      )
+    folder = self._dir / str(rounds_done)
+    return UserError(f'Checkpoint {folder} is damaged ({reason}); {remedy}.')
 
   def _note(self, rounds_done: int) -> dict[str, Any]:
-    """What was noted beside a state; raises `Unsound`."""
+    """What was noted beside a state."""
     folder = self._dir / str(rounds_done)
     if (folder / 'default').exists():
       raise UserError(
@@ -186,28 +161,27 @@ class Checkpoints:
     try:
       note = json.loads((folder / 'note.json').read_bytes().decode())
     except FileNotFoundError as e:
-      raise Unsound('note.json is missing') from e
+      raise self._damaged(rounds_done, 'note.json is missing') from e
     except (OSError, ValueError, RecursionError) as e:
-      raise Unsound(f'note.json: {first_line(e)}') from e
+      raise self._damaged(rounds_done, f'note.json: {first_line(e)}') from e
     digest = note.pop('digest', None) if isinstance(note, dict) else None
     if digest is None or digest != _digest_of_note(note):
-      raise Unsound('note.json is not what was saved')
+      raise self._damaged(rounds_done, 'note.json is not what was saved')
     if note['round'] != rounds_done:
-      raise Unsound(f'it was saved as round {note["round"]}')
+      raise self._damaged(rounds_done, f'it was saved as round {note["round"]}')
     return note
 
   def _check(self, rounds_done: int, arrays: dict[str, str]) -> None:
-    """Compares a checkpoint with its note and this run; raises `Unsound`."""
+    """Compares a checkpoint with its note and this run."""
     folder, note = self._dir / str(rounds_done), self._note(rounds_done)
     check_same(self._workdir, note['config'], self._config)
-    try:
-      found = _digests(folder)
-    except OSError as e:
-      raise Unsound(f'{e.filename}: {e.strerror}') from e
     for name, digest in note['files'].items():
-      if found.get(name) != digest:
-        what = 'not what was saved' if name in found else 'missing'
-        raise Unsound(f'{name} is {what}')
+      try:
+        found = _digest(folder / name)
+      except OSError as e:
+        raise self._damaged(rounds_done, f'{name}: {e.strerror}') from e
+      if found != digest:
+        raise self._damaged(rounds_done, f'{name} is not what was saved')
     if note['arrays'] != arrays:
       raise UserError(
         f'Checkpoint {folder} holds arrays of other shapes than this run: the number '
@@ -229,18 +203,6 @@ class Checkpoints:
       raise UserError(f'Checkpoint {folder} is sound but cannot be read: {e}.') from e
     return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(found))
 
-  def _set_aside(self, rounds_done: int) -> str:
-    """Renames a checkpoint so that it is none, and says how it is called now."""
-    aside = f'damaged_{rounds_done}_{secrets.token_hex(4)}'
-    try:
-      (self._dir / str(rounds_done)).rename(self._dir / aside)
-    except OSError as e:
-      raise UserError(
-        f'Checkpoint {self._dir / str(rounds_done)} is damaged and cannot be renamed: '
-        f'{e.strerror}.'
-      ) from e
-    return aside
-
 
 def _by_folder(state: Any) -> dict[str, Any]:
   """Name of a folder -> array, in order; names of layers may hold any characters."""
@@ -257,15 +219,9 @@ def _kinds(state: Any) -> dict[str, str]:
   return {jax.tree_util.keystr(path): f'{x.dtype}{list(x.shape)}' for path, x in leaves}
 
 
-def _digests(folder: pathlib.Path) -> dict[str, str]:
-  """Path below `folder` of each file but the note -> SHA-256 of its content."""
-  digests = {}
-  for path in [*sorted((folder / 'state').rglob('*')), folder / COPY]:
-    if path.is_file():
-      with path.open('rb') as file:
-        digest = hashlib.file_digest(file, 'sha256').hexdigest()
-      digests[path.relative_to(folder).as_posix()] = digest
-  return digests
+def _digest(path: pathlib.Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def _digest_of_note(note: dict[str, Any]) -> str:

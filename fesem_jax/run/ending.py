@@ -11,7 +11,7 @@ from fesem_jax.callbacks.events import End
 from fesem_jax.core import prng_streams
 from fesem_jax.data import label_skew
 from fesem_jax.models.starting import whole_model
-from fesem_jax.results import client_table, curves, records
+from fesem_jax.results import client_table, curves, metrics_file, records
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.result import Result
 from fesem_jax.results.result_files import read_clients, read_result, write_result
@@ -83,17 +83,26 @@ def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | 
   held = read_result(run.folder, run.out.records, run.settings.make_portrait)
   if held is None:
     return None
-  clients = read_clients(run.folder, held[0]) or run.evaluation.clients(
+  clients = read_clients(run.folder, held[0])
+  made = clients or run.evaluation.clients(
     run.evaluation.measure(run.state, run.done), run.data.places
   )
-  return _ended(run, _result(run, run.state, *held, clients), reason, callbacks)
+  result = _result(run, run.state, *held, made)
+  return _ended(run, result, reason, callbacks, held[0], clients is not None)
 
 
-def _ended(run: Prepared, made: Result, reason: str, callbacks: Callbacks) -> Result:
+def _ended(
+  run: Prepared,
+  made: Result,
+  reason: str,
+  callbacks: Callbacks,
+  held: records.Record | None = None,
+  has_clients: bool = False,
+) -> Result:
   """The result, with what callbacks add to it, and as files if there is a workdir."""
   callbacks.on_end(End(result=made, reason=reason))
   if run.folder is not None:
-    write_result(run.folder, made, run.settings.save_models)
+    write_result(run.folder, made, run.settings.save_models, held, has_clients)
   return made
 
 
@@ -111,6 +120,7 @@ def _result(
     summary
     | {
       'clients_digest': client_table.digest(clients),
+      'metrics_digest': metrics_file.digest_of(run.out.records),
       'reports': curves.reports(run.out.records, task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(

@@ -1,22 +1,25 @@
 """Events for callbacks, and the callbacks of the run itself."""
 
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fesem_jax.callbacks.callback import Callback
+from fesem_jax.callbacks.callback import Callback, Stop
 from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.callbacks.costs import Costs
-from fesem_jax.callbacks.events import Arranged, RoundEnd, Start
-from fesem_jax.callbacks.patience import Patience
-from fesem_jax.callbacks.progress import Progress
+from fesem_jax.callbacks.events import Arranged, Evaluation, Round, RoundEnd, Start
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.models.starting import whole_model, with_constants
+from fesem_jax.results import records
 from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.results.result import fetched
 from fesem_jax.run.preparation import Prepared
+from fesem_jax.utils import progress_lines
+from fesem_jax.utils.progress_lines import Rounds
 
 
 def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | None:
@@ -78,3 +81,59 @@ def deploy(run: Prepared, state: Any) -> Callable[[], ClientModels]:
   """() -> the models that clients deploy from a state, as arranged."""
   model = run.algorithm.local.model
   return lambda: with_constants(model, run.evaluation.models(state))
+
+
+class Patience(Callback):
+  """Ends a run after some rounds in which no client moved and Eq. 6 did not change.
+
+  `rounds` is the number of such rounds, see `records.settled`; 0 never ends a run.
+  """
+
+  def __init__(self, rounds: int):
+    self._rounds = rounds
+
+  def on_start(self, start: Start) -> Stop | None:
+    """Ends a resumed run that had already settled."""
+    return self._decided(start.records)
+
+  def on_round(self, event: Round) -> Stop | None:
+    """Ends a run that has settled in this round."""
+    return self._decided([*event.records, event.record]) if self._rounds else None
+
+  def _decided(self, history: Sequence[records.Record]) -> Stop | None:
+    return Stop('patience') if records.settled(history, self._rounds) else None
+
+
+_RECENT = 20  # Rounds from which the remaining time is estimated.
+
+
+class Progress(Callback):
+  """Shows rounds, loss, first metric, cluster sizes and the remaining time.
+
+  `progress_lines.shown` decides whether and where.
+  """
+
+  def on_start(self, start: Start) -> None:
+    """Shows the rounds that are done."""
+    self._display = progress_lines.display()
+    self._task, self._total = start.algorithm.local.model.measured_as, start.rounds
+    measured = [r for r in start.records if 'finetuned' in r]
+    self._measured = measured[-1] if measured else {}
+    self._ends: deque[float] = deque([time.monotonic()], _RECENT + 1)
+    if start.done < start.rounds:
+      self._display.rounds(Rounds(start.done, start.rounds))
+
+  def on_evaluation(self, event: Evaluation) -> None:
+    """Keeps the metrics for rounds without an evaluation."""
+    self._measured = event.record
+
+  def on_round_end(self, event: RoundEnd) -> None:
+    """Shows the round."""
+    if not event.number:
+      return
+    self._ends.append(time.monotonic())
+    each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+    figures = records.progress(event.record, self._measured, self._task)
+    left = each * (self._total - event.number)
+    rounds = Rounds(event.number, self._total, figures, left)
+    self._display.rounds(rounds, over=event.last)

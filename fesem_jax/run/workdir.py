@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import logging
 
-from fesem_jax.results.metrics_file import read_config, saved_rounds
+from fesem_jax.results.metrics_file import damaged, read_config, saved_rounds
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import check_same
 from fesem_jax.utils import file_locks, processes
@@ -121,9 +121,9 @@ def _claim(
       f'`workdir={workdir}` already holds a run and `resume` is off; choose '
       'another folder or delete this one.'
     )
-  if old is not None and not _holds(workdir, old, config):
-    old = None
-  elif old is None and not saved and left:
+  if old is not None:
+    _check_config(workdir, old, config, bool(saved))
+  elif not saved and left:
     raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
   # A run that was killed before its first checkpoint has made the folder.
   beginning = (workdir / 'checkpoints').is_dir() and left == ['metrics.jsonl']
@@ -138,28 +138,22 @@ def _claim(
       write_atomically(workdir / 'config.json', text)
 
 
-def _holds(workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]) -> bool:
-  """Whether config.json is of this run; False if it is damaged and is made anew.
-
-  Damage can leave sound JSON, but the configuration in a checkpoint has a digest.
-  """
+def _check_config(
+  workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any], saved: bool
+) -> None:
+  """Raises `UserError` unless config.json is of this run, and sound."""
   try:
     check_same(workdir, old, config)
   except UserError as e:
-    if not saved_rounds(workdir):
-      raise
-    with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
-      try:
-        checkpoints.check_config()
-      except UserError:
-        raise e from None
-    logging.warning(
-      '%s is damaged; it is restored, because the checkpoint beside it has this '
-      'configuration.',
-      workdir / 'config.json',
-    )
-    return False
-  return True
+    if saved:
+      with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
+        try:
+          checkpoints.check_config()
+        except UserError:
+          raise e from None
+      reason = 'the checkpoint beside it has another configuration'
+      raise damaged(workdir / 'config.json', reason) from e
+    raise
 
 
 def remove_left_overs(workdir: pathlib.Path) -> None:

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from benchmarks import common, growth, precision
+from benchmarks import common, precision
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import models
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import ClientModels
+from studies import growth
 
 
 @pytest.mark.parametrize('name', WORKLOADS)
@@ -68,7 +69,7 @@ def test_foreign_processes_are_noticed():
 
 def test_recovery_is_drawn_by_round_and_by_share(tmp_path):
   pytest.importorskip('matplotlib')
-  from benchmarks import recovery_figure
+  from studies import recovery_figure
 
   rows = [
     {'rule': rule, 'shuffle': share, 'seeds': 2, 'recovered': round(2 * last - 1),
@@ -100,7 +101,7 @@ def test_recovery_is_drawn_by_round_and_by_share(tmp_path):
 
 def test_growth_has_slopes_and_is_drawn_beside_linear_growth():
   pytest.importorskip('matplotlib')
-  from benchmarks import growth_figure
+  from studies import growth_figure
 
   rows = growth.with_slopes(
     [

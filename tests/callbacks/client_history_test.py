@@ -200,22 +200,19 @@ def written(folder, numbers):
   return client_history.read(folder)
 
 
-def test_without_pyarrow_the_same_rows_are_in_an_npz(tmp_path, monkeypatch):
-  arrow = written(tmp_path / 'arrow', [1, 3, 10])
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  plain = written(tmp_path / 'plain', [1, 3, 10])
-  assert (arrow.path.suffix, plain.path.suffix) == ('.parquet', '.npz')
-  assert plain.rounds == arrow.rounds == [1, 3, 10]
-  for some in (None, [10, 1]):
-    of_arrow, of_plain = arrow.columns(some), plain.columns(some)
-    for name in COLUMNS:
-      np.testing.assert_array_equal(of_plain[name], of_arrow[name])
-  assert arrow.of('ß')['round'].tolist() == [1, 3, 10]
+def test_some_rounds_columns_and_clients_are_read(tmp_path):
+  held = written(tmp_path, [1, 3, 10])
+  assert held.rounds == [1, 3, 10]
+  whole = held.columns()
+  assert held.of('ß')['round'].tolist() == [1, 3, 10]
   for name in COLUMNS:
-    np.testing.assert_array_equal(plain.of('ß')[name], arrow.columns()[name][1::3])
-  assert arrow.to_pandas([3])['client'].tolist() == NAMES.tolist()
-  with np.load(plain.path) as held:
-    assert held['client'].tolist() == [0, 1, 2] * 3
+    np.testing.assert_array_equal(held.of('ß')[name], whole[name][1::3])
+  (name, steps), *more = held.columns([10, 1], ['steps']).items()
+  assert (name, more) == ('steps', [])
+  np.testing.assert_array_equal(
+    steps, np.roll(whole['steps'].reshape(3, 3), 1, 0)[:2].ravel()
+  )
+  assert held.to_pandas([3])['client'].tolist() == NAMES.tolist()
 
 
 def test_names_are_written_as_they_are_and_read_from_older_files(tmp_path):
@@ -338,6 +335,8 @@ def test_mistakes_end_in_one_sentence(recorded, tmp_path, monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(fj.UserError, match='needs pyarrow to be read'):
     client_history.read(tmp_path)
+  with pytest.raises(fj.UserError, match='`client_metrics_every` needs pyarrow'):
+    ClientHistory()
   monkeypatch.undo()
   (tmp_path / 'history.parquet').write_bytes(b'PAR1 and no more')
   with pytest.raises(fj.UserError, match=r'history\.parquet is damaged'):

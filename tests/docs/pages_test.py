@@ -80,7 +80,9 @@ def test_programs_of_a_page_run_in_an_empty_folder(page, tmp_path):
 
 def _flags_of_binaries():
   defined = re.compile(r"DEFINE_\w+\(\s*'(\w+)'")
-  folders = (_ROOT / 'experiments', _ROOT / 'benchmarks')
+  folders = [
+    _ROOT / name for name in ('experiments', 'reproductions', 'benchmarks', 'studies')
+  ]
   sources = [path for folder in folders for path in folder.rglob('*.py')]
   own = {name for path in sources for name in defined.findall(path.read_text())}
   shared = {flag.name for flags in experiment_flags.GROUPS.values() for flag in flags}

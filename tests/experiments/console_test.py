@@ -31,14 +31,16 @@ def test_each_command_starts_the_module_of_its_name(name, called, monkeypatch):
   assert module == 'fesem_jax.experiments.console'
   getattr(console, function)()
   assert name == f'fesem-{function.replace("_", "-")}'
-  assert started == [f'experiments.{function}']
+  folder = 'reproductions' if function == 'reproduce' else 'experiments'
+  assert started == [f'{folder}.{function}']
   assert importlib.util.find_spec(started[0]) is not None
 
 
 def test_every_binary_is_a_command():
   binaries = {
     path.stem
-    for path in (_ROOT / 'experiments').glob('*.py')
+    for folder in ('experiments', 'reproductions')
+    for path in (_ROOT / folder).glob('*.py')
     if "if __name__ == '__main__':" in path.read_text()
   }
   assert {called.split(':')[1] for called in _scripts().values()} == binaries

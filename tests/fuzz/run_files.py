@@ -139,16 +139,6 @@ def _change_history(rng, folder):
   parquet.write_table(table, path, row_group_size=int(rng.choice([7, 3, 1000])))
 
 
-def _write_old_history(folder):
-  _write_run(folder)
-  history = client_history.read(folder)
-  columns = history.columns()
-  numbers = np.array([history.names.tolist().index(n) for n in columns['client']])
-  (folder / 'history.parquet').unlink()
-  arrays = columns | {'client': numbers.astype(np.int32), 'names': history.names}
-  np.savez_compressed(folder / 'history.npz', **arrays)
-
-
 def _read_history(folder):
   with all_of() as each:
     with each():
@@ -196,11 +186,6 @@ FORMATS = {
   ),
   'history.parquet': Format(
     _write_run, one_of(_change_history, bytes_of('history.parquet')), _read_history
-  ),
-  'history.npz': Format(
-    _write_old_history,
-    one_of(npz_of('history.npz'), bytes_of('history.npz')),
-    _read_history,
   ),
   'note of a checkpoint': Format(
     _write_run,

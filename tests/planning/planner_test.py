@@ -12,7 +12,7 @@ from experiments.build import build_model
 from fesem_jax import algorithms
 from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.core import chips, sharding
-from fesem_jax.planning import fit_advice, planner, topologies
+from fesem_jax.planning import planner, topologies
 from fesem_jax.planning.data_shapes import DataSize, SplitSize, data_of
 from fesem_jax.planning.planner import Plan, PlannedProgram
 from fesem_jax.run import program_memory
@@ -86,10 +86,10 @@ def a_plan(temporaries, stack=0, data=200, **options):
 
 def test_advice_names_flags_that_make_a_run_fit():
   # 600 of arguments and test data.
-  assert fit_advice.advice(a_plan(800), 1400, 4) == []
-  (smaller,) = fit_advice.advice(a_plan(800), 1000, 4)
+  assert planner.advice(a_plan(800), 1400, 4) == []
+  (smaller,) = planner.advice(a_plan(800), 1000, 4)
   assert smaller.startswith('--clients_per_chunk=4:')
-  chunk, offloaded, streamed, more = fit_advice.advice(a_plan(800, stack=4000), 4700, 4)
+  chunk, offloaded, streamed, more = planner.advice(a_plan(800, stack=4000), 4700, 4)
   assert chunk.startswith('--clients_per_chunk=1:')
   assert offloaded.startswith(
     '--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD, FedDyn):'
@@ -98,9 +98,9 @@ def test_advice_names_flags_that_make_a_run_fit():
   assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
   refused = a_plan(800)
   refused = refused._replace(programs=(refused.programs[0]._replace(refused=True),))
-  fewer, *_ = fit_advice.advice(refused, 1450, 4)  # It says that it would fit.
+  fewer, *_ = planner.advice(refused, 1450, 4)  # It says that it would fit.
   assert fewer.startswith('--clients_per_chunk=7:')
-  (hopeless,) = fit_advice.advice(a_plan(800), 650, 4)
+  (hopeless,) = planner.advice(a_plan(800), 650, 4)
   assert 'smaller model' in hopeless
 
 
@@ -113,11 +113,11 @@ def test_bytes_are_printed_with_units():
 
 def test_advice_splits_large_data():
   whole = a_plan(800, data=1000)._replace(test_bytes=400)
-  _, split = fit_advice.advice(whole, 1200, 4)  # Of 1,700 bytes, 750 are other chips'.
+  _, split = planner.advice(whole, 1200, 4)  # Of 1,700 bytes, 750 are other chips'.
   assert split.startswith('--data_placement=sharded: each device holds 250 bytes')
-  assert '--data_placement' not in str(fit_advice.advice(whole, 900, 4))
+  assert '--data_placement' not in str(planner.advice(whole, 900, 4))
   sharded = whole._replace(data_placement='sharded')
-  assert '--data_placement' not in str(fit_advice.advice(sharded, 1200, 4))
+  assert '--data_placement' not in str(planner.advice(sharded, 1200, 4))
 
 
 @pytest.mark.parametrize('topology', ['v9:2x2', 'v5e', 'tpu', ''])

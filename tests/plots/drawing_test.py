@@ -8,7 +8,7 @@ import pytest
 from tests.support.plotted import write_run
 
 plots = pytest.importorskip('fesem_jax.plots')
-published_curves = pytest.importorskip('fesem_jax.plots.published_curves')
+published_curves = pytest.importorskip('reproductions.published_curves')
 plt = pytest.importorskip('matplotlib.pyplot')
 
 

@@ -313,6 +313,7 @@ def unfinished(folder):
 
 
 def of_another_package(folder):
+  (folder / '.summary.sha256').unlink()
   (folder / 'summary.json').write_text('{"loss": 3}')
 
 
@@ -410,8 +411,8 @@ def about(path, **changes):
   (lambda p: p.write_bytes(b''), 'is damaged'),
   (lambda p: p.write_bytes(b'no archive' * 99), 'is damaged'),
   (lambda p: flip(p, p.read_bytes().index(b'NUMPY') + 150), 'is damaged.*CRC'),
-  (lambda p: rewrite(p, about=about(p, format=3)), 'another version .*format 3'),
-  (lambda p: rewrite(p, about=about(p, rounds=1)), 'another round than summary.json'),
+  (lambda p: rewrite(p, about=about(p, format=4)), 'another version .*format 4'),
+  (lambda p: rewrite(p, about=about(p, rounds=1)), 'is not what the run wrote'),
   (lambda p: rewrite(p, about=np.array(['{}'])), 'another version'),
   (lambda p: rewrite(p, about=np.array(['x'])), 'is damaged'),
   (lambda p: rewrite(p, about=np.array(['[]'])), 'is damaged'),
@@ -475,6 +476,10 @@ def test_a_longer_run_replaces_what_the_shorter_one_left(tmp_path):
 def test_a_missing_or_damaged_table_is_made_anew(workdir, damage):
   before = (workdir / 'clients.csv').read_bytes()
   damage(workdir)
+  if damage is cut_table:
+    with pytest.raises(UserError, match=r'clients\.csv is damaged .*delete it and run'):
+      simulated(workdir=workdir)
+    (workdir / 'clients.csv').unlink()
   result = simulated(workdir=workdir)
   assert (workdir / 'clients.csv').read_bytes() == before
   np.testing.assert_array_equal(result.clients.names, NAMES)
@@ -487,6 +492,7 @@ def other_names(folder):
 
 
 def other_digest(folder):
+  (folder / '.summary.sha256').unlink()  # As of an older version.
   text = (folder / 'summary.json').read_text()
   summary = json.loads(text) | {'clients_digest': '0' * 16}
   (folder / 'summary.json').write_text(json.dumps(summary))
@@ -518,6 +524,7 @@ def test_files_of_an_older_version_are_refused_and_made_anew(workdir):
   before = (workdir / 'summary.json').read_text()
   summary = json.loads(before)
   del summary['clients_digest']
+  (workdir / '.summary.sha256').unlink()
   (workdir / 'summary.json').write_text(json.dumps(summary))
   with pytest.raises(UserError, match=r'are not of one run.*which recreates them'):
     fj.load_run(workdir)

@@ -72,7 +72,7 @@ def _command(module, arguments):
   asked = any(argument.startswith('--report_html') for argument in given)
   if module in ('run', 'compare') and not asked:
     given.append('--report_html=false')
-  return [f'experiments.{module}', *given]
+  return [module if '.' in module else f'experiments.{module}', *given]
 
 
 def _start(main):

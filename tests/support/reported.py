@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from fesem_jax.results import client_table
+from fesem_jax.results import client_history, client_table
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.tasks import CLASSIFICATION
 
@@ -126,15 +126,14 @@ def _finish(folder, config, task, table, last):
   np.savez(folder / 'clients.npz', **arrays)
 
 
-def write_history(folder, assignment):
-  """Writes history.npz of an assignment [R, C]."""
+def write_history(folder, assignment, names=None):
+  """Writes the history of an assignment [R, C]."""
   rounds, count = assignment.shape
-  np.savez(
-    folder / 'history.npz',
-    round=np.repeat(np.arange(1, rounds + 1), count),
-    client=np.tile(np.arange(count), rounds),
-    assignment=assignment.ravel(),
-  )
+  rest = dict.fromkeys(client_history.COLUMNS, np.zeros(count))
+  for number, clusters in enumerate(assignment, start=1):
+    client_history.write_part(folder, number, rest | {'assignment': clusters})
+  names = np.array(names or list(map(str, range(count))))
+  client_history.finish(folder, names, 0, rounds)
 
 
 def write_comparison(folder, seeds=(0, 1)):

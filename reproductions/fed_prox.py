@@ -10,8 +10,9 @@ import numpy as np
 
 from fesem_jax.core.types import Model
 from fesem_jax.models import build
-from fesem_jax.papers import mnist_blocks
 from fesem_jax.tasks.classification import cross_entropy
+
+from . import mnist_blocks
 
 DIMENSION, CLASSES = 60, 10
 _USERS, _FIRST = 1000, 5

@@ -1,4 +1,4 @@
-"""Recipes of published tables: presets/papers/NAME.toml.
+"""Recipes of published tables: papers/NAME.toml.
 
 A recipe has a `title`, a `reference`, its `setting` and where its `facts` come from,
 `flags` of `experiments.run` for all of its cells, and `cells`, each with a `name`, what
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_origin
 
 from fesem_jax.utils.errors import UserError, argument
 
-FOLDER = pathlib.Path(__file__).parent / 'presets' / 'papers'
+FOLDER = pathlib.Path(__file__).parent / 'papers'
 
 # What a cell compares -> digits and unit that tables show.
 MEASURES = {

@@ -1,7 +1,7 @@
 r"""Time and memory of a round as clients, centers, parameters or epochs grow.
 
-  python -m benchmarks.growth --axis=clients
-  python -m benchmarks.growth --draw=docs/figures/growth
+  python -m studies.growth --axis=clients
+  python -m studies.growth --draw=docs/figures/growth
 
 FeSEM, stacked, on W4: 1,000 clients, 4 centers, 2,410 parameters and one epoch. One of
 these grows at a time. Parameters grow with 16 clients and epochs with 200.
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> None:
   del argv
   f = flags.FLAGS
   if f.draw:
-    from benchmarks import growth_figure  # Needs Matplotlib, which runs do not.
+    from studies import growth_figure  # Needs Matplotlib, which runs do not.
 
     runs = json.loads((common.RESULTS / 'growth_cpu.json').read_text())['runs']
     saved = [row for run in runs for row in run['rows']]

@@ -15,7 +15,7 @@ _HEAD = ('cell', 'published', 'here', 'difference', '95 %', 'verdict')
 _INTRODUCTION = """# Published figures
 
 This page compares published results with our reproductions. `fesem-reproduce --page`
-writes it from recipes (`experiments/presets/papers/*.toml`) and a ledger of finished
+writes it from recipes (`reproductions/papers/*.toml`) and a ledger of finished
 runs (`benchmarks/results/papers/`) with the commands, versions, seeds and curves of
 each cell.
 
@@ -79,7 +79,7 @@ A cell may have these fields too:
 | `why` | known reasons for a difference |
 | `runs_of` | another cell whose runs this cell reads |
 
-For data that a paper generates, `--dataset` names a function in `fesem_jax.papers`."""
+For data that a paper generates, `--dataset` names a function in `reproductions`."""
 
 
 def published(cell: Cell) -> str:
@@ -264,8 +264,8 @@ def _axis(cell: Cell) -> str:
 
 
 def lines(recipe: Recipe, kept: pathlib.Path) -> list[Any]:
-  """The lines of the picture of a recipe's cells, `plots.published_curves.Line`."""
-  from fesem_jax.plots import published_curves
+  """The lines of the picture of a recipe's cells, `published_curves.Line`."""
+  from . import published_curves
 
   return [
     published_curves.Line(cell.row, of_cell['curve'], _level(cell), _axis(cell))
@@ -279,7 +279,7 @@ def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> bool:
     return False
   path = folder / f'paper_{recipe.name}.png'
   try:
-    from fesem_jax.plots import published_curves
+    from . import published_curves
   except UserError:  # Figures are optional.
     return path.is_file()
   published_curves.write(lines(recipe, kept), path)

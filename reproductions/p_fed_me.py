@@ -12,8 +12,9 @@ from fesem_jax.algorithms.p_fed_me import p_fed_me
 from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.papers import mnist_blocks
-from fesem_jax.papers.fed_prox import CLASSES, DIMENSION, of_clients
+
+from . import mnist_blocks
+from .fed_prox import CLASSES, DIMENSION, of_clients
 
 _USERS, _LABELS = 20, 2  # Of MNIST.
 _CLIENTS = 100  # Of Synthetic.

@@ -6,7 +6,7 @@ r"""Computes published figures again, one recipe a paper, and writes the page on
   fesem-reproduce --paper=mc_mahan --cells=two_nn_iid_c10,two_nn_iid_c20
   fesem-reproduce --page
 
-A recipe, presets/papers/NAME.toml, has a cell for each figure of a table. Each seed
+A recipe, papers/NAME.toml, has a cell for each figure of a table. Each seed
 (and each learning rate, where the best of several counts) of a cell is one run of
 fesem-run in WORKDIR/PAPER/CELL, so the same command goes on where it stopped. A
 finished cell is an entry of the ledger, LEDGER/PAPER/CELL.json: commands, commit,
@@ -16,6 +16,7 @@ and, where curves of a paper changed, its picture. --budget leaves out cells tha
 more processor hours than are left. Data are found in FESEM_DATA_DIR, or in --data_dir.
 """
 
+import importlib
 import json
 import os
 import pathlib
@@ -33,11 +34,14 @@ from fesem_jax.utils import provenance, text_tables
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.interrupts import Stopped, handed_on
 
-from . import ledger, recipes, reproduction_page
+from . import ledger, page, recipes
 from .recipes import Cell, Recipe
-from .start import no_positional, start
 
-_MODULE = f'{__package__}.run'
+# The wheel holds both folders inside of `fesem_jax`.
+_PACKAGE = str(__package__)
+_EXPERIMENTS = _PACKAGE.replace('reproductions', 'experiments')
+_start = importlib.import_module(f'{_EXPERIMENTS}.start')
+
 _TIME = 'processor_seconds'  # File beside the workdirs of a cell.
 # Percent; processors round differently.
 SMALL_TOLERANCE = 0.3
@@ -61,7 +65,8 @@ def carry_out(command: list[str], workdir: pathlib.Path) -> None:
     '--quiet',
   ]
   before = _processor_seconds()
-  command = [sys.executable, '-m', _MODULE, *command, *more]
+  named = [text.replace('=reproductions.', f'={_PACKAGE}.') for text in command]
+  command = [sys.executable, '-m', f'{_EXPERIMENTS}.run', *named, *more]
   # In a session of its own, Ctrl-C comes to it from here alone, once.
   process = subprocess.Popen(command, start_new_session=True)
   with handed_on(process.send_signal) as received:
@@ -189,7 +194,7 @@ def reproduce(
     else:
       held += 1
       told = f'not run now, the ledger has it (commit {str(found.get("commit"))[:8]}): '
-    words = reproduction_page.in_words(cell, found)
+    words = page.in_words(cell, found)
     print(f'{recipe.name}/{cell.name}: {told}{words}')
   if held:
     print(
@@ -241,7 +246,7 @@ def cells_of(recipe: Recipe, kept: pathlib.Path) -> str:
 
 
 def main(argv: list[str]) -> None:
-  no_positional(argv)
+  _start.no_positional(argv)
   f = flags.FLAGS
   kept = pathlib.Path(f.ledger)
   if f.data_dir:
@@ -269,7 +274,7 @@ def main(argv: list[str]) -> None:
         left = reproduce(recipe, f.cells, workdir, kept, left)
   if f.page:
     every = [recipes.read(name) for name in recipes.names()]
-    print(reproduction_page.write(every, kept, pathlib.Path(f.page_file)))
+    print(page.write(every, kept, pathlib.Path(f.page_file)))
 
 
 if __name__ == '__main__':
@@ -297,4 +302,4 @@ if __name__ == '__main__':
     'budget', 1e6, 'Processor hours to spend; a cell that needs more is left out.'
   )
   flags.DEFINE_string('data_dir', '', 'Folder of the data files; see fesem-run.')
-  start(main)
+  _start.start(main)

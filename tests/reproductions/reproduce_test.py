@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import ledger, recipes, reproduction_page
-from experiments.recipes import Cell
-from experiments.reproduce import SMALL_TOLERANCE, is_stale
 from fesem_jax import algorithms
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
-from fesem_jax.papers import cfl_gp, fed_em, fed_prox, ifca, p_fed_me
-from fesem_jax.plots import published_curves
 from fesem_jax.utils.errors import UserError
+from reproductions import (
+  cfl_gp,
+  fed_em,
+  fed_prox,
+  ifca,
+  ledger,
+  p_fed_me,
+  page,
+  published_curves,
+  recipes,
+)
+from reproductions.recipes import Cell
+from reproductions.reproduce import SMALL_TOLERANCE, is_stale
 from tests.support import commands, helpers
 
 _LEDGER = commands.ROOT / 'benchmarks/results/papers'
@@ -56,13 +64,13 @@ def test_every_recipe_can_be_read():
 
 def test_the_page_is_what_the_ledger_says():
   every = [recipes.read(name) for name in recipes.names()]
-  assert reproduction_page.text(every, _LEDGER) == _PAGE.read_text()
+  assert page.text(every, _LEDGER) == _PAGE.read_text()
 
 
 def test_of_cells_that_share_runs_each_axis_has_a_curve():
-  drawn = reproduction_page.curves(recipes.read('clove'), _LEDGER)
+  drawn = page.curves(recipes.read('clove'), _LEDGER)
   assert [cell.name for cell, _ in drawn] == ['ari', 'accuracy', 'ifca']
-  drawn = reproduction_page.curves(recipes.read('fesem'), _LEDGER)
+  drawn = page.curves(recipes.read('fesem'), _LEDGER)
   assert not any(cell.name.startswith('celeba') for cell, _ in drawn)
 
 
@@ -113,7 +121,7 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   path.write_text(_OWN)
   kept = tmp_path / 'kept'
   flags = [f'--paper={path}', f'--workdir={tmp_path / "runs"}', f'--ledger={kept}']
-  done = commands.spawn('reproduce', *flags, cwd=commands.ROOT)
+  done = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
   assert done.returncode == 0, done.stderr
   entry = ledger.read(kept, 'own', 'fed_avg')
   assert set(entry['rates']) == {'0.01', '0.2'}
@@ -123,7 +131,7 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   assert entry['values'][0] == entry['rates'][best]
   assert entry['processor_hours'] > 0
   changed = ledger.path(kept, 'own', 'fed_avg').read_text()
-  again = commands.spawn('reproduce', *flags, cwd=commands.ROOT)
+  again = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
   assert again.returncode == 0
   assert (kept / 'own/fed_avg.json').read_text() == changed
   first, last = again.stdout.splitlines()
@@ -132,7 +140,7 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   assert last.startswith('own: 1 of 1 cells were not run')
   assert 'not run' not in done.stdout
   path.write_text(_OWN.replace('--rounds=2', '--rounds=3'))
-  other = commands.spawn('reproduce', *flags, cwd=commands.ROOT)
+  other = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
   assert other.returncode == 1
   assert 'fed_avg.json is of other flags, rates or seeds than fed_avg' in other.stderr
 
@@ -197,12 +205,12 @@ def test_with_one_seed_the_interval_is_students_of_the_published_seeds():
   test = stats.ttest_ind_from_stats(99.09 + half, 0.0, 1, 99.09, 0.05, 3)
   np.testing.assert_allclose(test.pvalue, 0.05, rtol=1e-9)
   entry = ledger.read(_LEDGER, recipe.name, cell.name)
-  assert reproduction_page.half_width(cell, entry) == '± 0.25'
-  assert '(95 % interval: ± 0.25)' in reproduction_page.in_words(cell, entry)
+  assert page.half_width(cell, entry) == '± 0.25'
+  assert '(95 % interval: ± 0.25)' in page.in_words(cell, entry)
 
 
 def test_the_best_of_a_grid_says_how_it_was_chosen():
-  text = reproduction_page.text([recipes.read('fed_em')], _LEDGER)
+  text = page.text([recipes.read('fed_em')], _LEDGER)
   assert '| FedEM(3) (best of 4 rates on test examples; rate 0.1: 75.08,' in text
 
 
@@ -210,7 +218,7 @@ def test_pictures_are_those_of_the_ledger_and_stay(tmp_path):
   for name in recipes.names():
     recipe = recipes.read(name)
     picture = _PAGE.parent / 'figures' / f'paper_{name}.png'
-    if lines := reproduction_page.lines(recipe, _LEDGER):
+    if lines := page.lines(recipe, _LEDGER):
       assert published_curves.shown(picture) == published_curves.digest(lines), name
   path = tmp_path / 'a.png'
   line = published_curves.Line('a', [(1, 50.0), (2, 60.0)], 55.0, 'deployed')

@@ -1,7 +1,7 @@
 r"""When to use what: accuracy by strength of grouping and examples a client.
 
-  python -m benchmarks.grouping_map --save=grouping_map
-  python -m benchmarks.grouping_map --draw=grouping_map
+  python -m studies.grouping_map --save=grouping_map
+  python -m studies.grouping_map --draw=grouping_map
 
 MNIST on clients in four groups whose images are turned by 0, s * 90, s * 180 and
 s * 270 degrees, where s is the strength of the grouping, from 0 (no groups) to 1.
@@ -49,7 +49,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
   'training alone: NonFed': ('non_fed', {}),
   'oracle': ('oracle', {}),
 }
-_FOLDER = pathlib.Path(__file__).parent / 'results'
+_FOLDER = common.RESULTS
 _OF_A_ROW = ('date', 'processor', 'commit')
 
 _STRENGTHS = flags.DEFINE_list('strengths', ['0', '0.15', '0.4', '1'], 'Values of s.')

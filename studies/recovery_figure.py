@@ -1,4 +1,4 @@
-"""Draws a saved result of `benchmarks.recovery`: ARI by round, and by wrong starts."""
+"""Draws a saved result of `studies.recovery`: ARI by round, and by wrong starts."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ def recovery(rows: list[dict[str, Any]]) -> Figure:
   """Draws mean ARI of each rule, the best rule first in the legend.
 
   Args:
-    rows: of `benchmarks.recovery`.
+    rows: of `studies.recovery`.
 
   Returns:
     The figure: on the left ARI by round from the most wrong starts, on the right, where

@@ -1,6 +1,6 @@
 r"""Whether FeSEM recovers from wrong starts: rules that were tried, kept and failed.
 
-  python -m benchmarks.recovery --data=rotated_digits --num_seeds=20 \
+  python -m studies.recovery --data=rotated_digits --num_seeds=20 \
       --save=recovery_rotated_digits
 
 Every rule goes on from the same starts: FeSEM's own, in which each client was put into
@@ -235,7 +235,7 @@ def main(argv: list[str]) -> None:
   """Runs the study."""
   del argv
   if _DRAW.value:
-    from benchmarks import recovery_figure  # Needs Matplotlib, which runs do not.
+    from studies import recovery_figure  # Needs Matplotlib, which runs do not.
 
     recovery_figure.draw(pathlib.Path(_DRAW.value))
     return

@@ -5,7 +5,8 @@ Partitioning" (CFL-GP), ICML 2024, as their code makes it.
 import numpy as np
 
 from fesem_jax.data.partitions.rotation import rotate
-from fesem_jax.papers import mnist_blocks
+
+from . import mnist_blocks
 
 # 275 is what their code has; each two neighbors are one true cluster.
 DEGREES = (0, 15, 90, 105, 180, 195, 270, 275)

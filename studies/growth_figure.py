@@ -1,4 +1,4 @@
-"""Draws saved results of `benchmarks.growth`: time and memory as work grows."""
+"""Draws saved results of `studies.growth`: time and memory as work grows."""
 
 import pathlib
 from typing import Any
@@ -28,7 +28,7 @@ def growth(rows: list[dict[str, Any]]) -> Figure:
   """Draws a column for each axis that was measured.
 
   Args:
-    rows: of `benchmarks.growth`.
+    rows: of `studies.growth`.
 
   Returns:
     The figure: above, processor time of a client and round; below, memory of a client.
