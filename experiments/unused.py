@@ -19,7 +19,7 @@ _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in gr
 # Clients have models or layers of their own, which no other client could use.
 _OWN_MODELS = (
   'non_fed', 'ditto', 'fed_per', 'fed_rep', 'fed_soft', 'apfl', 'p_fed_me',
-  'per_fed_avg', 'lg_fed_avg', 'fed_ala', 'fed_amp', 'l2gd',
+  'per_fed_avg', 'lg_fed_avg', 'fed_bn', 'fed_ala', 'fed_amp', 'l2gd',
 )  # fmt: skip
 _PLANTED = ('synthetic_linear', 'synthetic_mixture')
 _CLUSTERED = (

@@ -13,6 +13,7 @@ from fesem_jax.algorithms.fed_ala import fed_ala
 from fesem_jax.algorithms.fed_amp import fed_amp
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_babu import fed_babu
+from fesem_jax.algorithms.fed_bn import fed_bn
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
@@ -81,6 +82,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_dyn': fed_dyn,
   'fed_babu': fed_babu,
   'lg_fed_avg': lg_fed_avg,
+  'fed_bn': fed_bn,
   'moon': moon,
   'cfl_gp': cfl_gp,
   'pacfl': pacfl,

@@ -70,6 +70,7 @@ def test_a_model_is_counted_by_its_parameters():
     ('fed_dyn', {}, P, P, 0),
     ('fed_babu', {}, P - HEAD, P - HEAD, 0),
     ('lg_fed_avg', {}, HEAD, HEAD, 0),
+    ('fed_bn', {'norm_layers': ('logits',)}, P - HEAD, P - HEAD, 0),
     ('moon', {}, P, P, 0),
     ('cfl_gp', {}, 2 * P, 2 * P, 3),  # A round that clusters.
     ('pacfl', {}, P, P, 0),
