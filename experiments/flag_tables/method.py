@@ -13,8 +13,9 @@ METHOD = (
     enum_values=('uniform', 'paper')),
   option('float', 'prox_mu', 'mu of the proximal term mu / 2 |w - c|^2.'),
   option('enum', 'weighting',
-    'Weights of clients in a mean, and in Eq. 6 of the clustered methods.',
-    enum_values=('uniform', 'by_examples')),
+    'Weights of clients in a mean, and in Eq. 6 of the clustered methods: uniform; by '
+    'their numbers of examples; or by_weight, those of the column `weight` of the '
+    'data.', enum_values=('uniform', 'by_examples', 'by_weight')),
   option('string', 'cluster_on',
     "Parameters that the E-step compares: 'all', or names and patterns of layers and "
     "parameters, separated by commas, as in --train_layers."),

@@ -1,5 +1,6 @@
 """Every method by its flag name."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,6 +47,7 @@ from fesem_jax.algorithms.stocfl import stocfl
 from fesem_jax.clustering import comparison, kmeans
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data.client_weights import with_weights
 from fesem_jax.utils.errors import UserError, argument, check_choice
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
@@ -171,11 +173,22 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
 def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   """A method with the chosen options.
 
+  Args:
+    name: one of `METHODS`.
+    local: how clients train.
+    **chosen: its options. The option `weighting` may also be the weights of the
+      clients, by name as {'Ann': 0.5, 'Bob': 0.5} or [M] in the order of the data.
+
   Raises:
     UserError: on an unknown method, or an option it does not have or allow.
   """
   check_options(name, chosen)
+  of_data = None
+  if not isinstance(weights := chosen.get('weighting', ''), str):
+    of_data = functools.partial(with_weights, weights)
+    chosen = {**chosen, 'weighting': 'by_weight'}
   own = {**options(name), **chosen, **_FIXED.get(name, {})}
   made = METHODS[name](local, **flat_options.arguments(METHODS[name], own))
   penalties = tuple(option for option in _PENALTIES if own.get(option))
-  return flat_options.wrapped(made._replace(penalties=penalties), local, own)
+  made = made._replace(penalties=penalties, of_data=of_data)
+  return flat_options.wrapped(made, local, own)

@@ -34,6 +34,7 @@ class Pool(NamedTuple):
     class_names: see `ClientInfo`.
     is_text: whether x [T, S] are tokens and y the one that follows them.
     are_tokens: whether x [T, S] are tokens, of whatever targets.
+    weights: [M] float32 of each natural client, or None; see `ClientInfo`.
   """
 
   x: Rows
@@ -51,6 +52,7 @@ class Pool(NamedTuple):
   class_names: tuple[str, ...] | None = None
   is_text: bool = False
   are_tokens: bool = False
+  weights: np.ndarray | None = None
 
 
 def as_task(pool: Pool, task: str, named: str) -> Pool:
