@@ -6,6 +6,7 @@ from typing import Any
 
 from fesem_jax.algorithms import flat_options
 from fesem_jax.algorithms.apfl import apfl
+from fesem_jax.algorithms.centralized import centralized
 from fesem_jax.algorithms.cfl_gp import cfl_gp
 from fesem_jax.algorithms.clove import clove
 from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
@@ -94,6 +95,8 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'flux': flux,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
+  # Nor is this: the server has the examples of all clients.
+  'centralized': centralized,
 }
 
 
@@ -143,6 +146,11 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
   if name == 'oracle':
     said.append(
       'oracle knows the true groups of the clients, unlike all other methods.'
+    )
+  if name == 'centralized':
+    said.append(
+      'centralized trains one model on the examples of all clients in one place, with '
+      'as many steps as the clients of a round take together.'
     )
   if name == 'fed_cluster':
     said.append(
