@@ -61,6 +61,8 @@ def rebuilt(
   if fraction := config['unseen_fraction']:
     seen, unseen = data.hold_out_clients(train, test, fraction, config['seed'])
     splits = [*seen, *unseen]
+  if config.get('stop_after'):
+    splits[0], _ = data.hold_out(splits[0], config['seed'])
   corrupt = config['corrupt'], config['corrupt_fraction']
   train = splits[0] = corrupted(splits[0], *corrupt, config['seed'])
   if digest_of_data(*splits) != config['data_digest']:
