@@ -108,7 +108,8 @@ class BestRound(Callback):
 
   def _keep(self, event: Evaluation) -> None:
     """Keeps the models of this evaluation."""
-    folder, used = self._start.workdir, event.arranged.deployed(event.state)
+    folder = self._start.workdir
+    used: Any = event.arranged.deployed(event.state)
     if folder is None:
       self.models = used
       return

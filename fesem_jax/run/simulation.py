@@ -108,9 +108,10 @@ def simulate(
   )  # fmt: skip
   folder = None if workdir is None else pathlib.Path(workdir)
   phases = [Phase(1, train, test), *later_phases]
-  if getattr(algorithm, 'of_data', None) is not None:
+  # `prepare` refuses what is no Algorithm.
+  if (of_data := getattr(algorithm, 'of_data', None)) is not None:
     others = unseen[0].info.names if unseen else ()
-    phases = [p._replace(train=algorithm.of_data(p.train, others)) for p in phases]
+    phases = [p._replace(train=of_data(p.train, others)) for p in phases]
   told = Callbacks(callbacks)
   settings = dataclasses.replace(settings, tell_clients=told.wants_clients)
   with contextlib.ExitStack() as opened:
