@@ -154,6 +154,8 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
   'fed_nova': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
   'fed_dyn': [{}, {'dyn_alpha': 0.1, 'client_state': 'offloaded'}],
   'fed_babu': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
+  'centralized': [{}],
+  'fed_bn': [{'norm_layers': ('dense0',)}],
   'lg_fed_avg': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
   'moon': [
     {},

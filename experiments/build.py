@@ -89,6 +89,8 @@ def data_of_run(
   if fraction:
     seen, unseen = data.hold_out_clients(train, test, fraction, seed)
     splits = [*seen, *unseen]
+  if config['stop_after']:
+    splits[0], _ = data.hold_out(splits[0], seed)
   splits[0] = corrupted(splits[0], config['corrupt'], config['corrupt_fraction'], seed)
   if digest_of_data(*splits) != config['data_digest']:
     mend = 'name the folder that it was run with as --data_dir'

@@ -38,7 +38,7 @@ _ONLY_WHERE_GIVEN = (
   'drift_start', 'hub_image_side', 'hub_config', 'label_column',
   'client_column', 'cluster_column', 'split_column', 'drop_columns', 'standardize',
   'vocabulary', 'synthetic_features', 'synthetic_classes', 'synthetic_difference',
-  'synthetic_distance', 'synthetic_mix',
+  'synthetic_distance', 'synthetic_mix', 'stop_after',
 )  # fmt: skip
 
 # Columns of a data frame that a function of the user's own returns.

@@ -28,6 +28,12 @@ def text(result: Result, which: str = 'last') -> str:
       'test examples.'
     )
   lines += [_rounds_to(each, figure) for each in summary.get('rounds_to_target', [])]
+  if best := summary.get('best_round'):
+    value = best['deployed'][task.primary_column]
+    lines.append(
+      f'Best round on validation examples: {best["round"]}, with a deployed '
+      f'micro-{figure.name} of {figure.text(value)} on test examples.'
+    )
   if summary['clusters']:
     lines.append(_clusters(summary))
   return '\n'.join(lines + _remarks(summary) + _costs(summary))

@@ -19,6 +19,7 @@ from absl import flags, logging
 
 from fesem_jax import algorithms, data, tasks
 from fesem_jax.analysis import relative_table
+from fesem_jax.callbacks import BestRound
 from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
@@ -72,8 +73,11 @@ def run(
     phases = (
       [data.Phase(1, *splits)] if splits else load_phases(config, machine['data_dir'])
     )
-  phases, unseen = _with_roles(config, phases)
+  phases, unseen, validation = _with_roles(config, phases)
   (_, train, test), *later = phases
+  if validation is not None:
+    after, saved = config['stop_after'], machine.get('save_models')
+    watchers = [BestRound(validation, after, saved), *watchers]
   programs = programs or Programs()
   model = build_model(config, train)
   name = config['algorithm']
@@ -150,9 +154,15 @@ def _add_targets(
 
 def _with_roles(
   config: dict[str, Any], phases: list[data.Phase]
-) -> tuple[list[data.Phase], tuple[FederatedData, FederatedData] | None]:
-  """The data with bad clients and known groups, and the clients that are set aside."""
+) -> tuple[
+  list[data.Phase], tuple[FederatedData, FederatedData] | None, FederatedData | None
+]:
+  """The data with bad clients and known groups, and what is set aside.
+
+  That are clients that take no part, and validation examples of the others.
+  """
   unseen, fraction, seed = None, config['unseen_fraction'], config['seed']
+  validation, stop_after = None, config.get('stop_after', 0)
   if fraction and len(phases) > 1:
     raise UserError(
       f'`unseen_fraction={fraction:g}` excludes `drift_rounds`, which also changes the '
@@ -161,11 +171,25 @@ def _with_roles(
   if fraction:
     seen, unseen = data.hold_out_clients(*phases[0][1:], fraction, seed)
     phases = [data.Phase(1, *seen)]
+  if stop_after:
+    if len(phases) > 1:
+      raise UserError(
+        f'`stop_after={stop_after}` excludes `drift_rounds`, which changes what models '
+        'are measured on; leave out one of them.'
+      )
+    if not config['eval_every']:
+      raise UserError(
+        f'`stop_after={stop_after}` would never end the run: it counts evaluations, of '
+        'which `eval_every=0` has one; raise it.'
+      )
+    [(_, train, test)] = phases
+    train, validation = data.hold_out(train, seed)
+    phases = [data.Phase(1, train, test)]
   corrupt = config['corrupt'], config['corrupt_fraction']
   phases = [p._replace(train=corrupted(p.train, *corrupt, seed)) for p in phases]
   if config['algorithm'] == 'oracle':
     phases = data.phases_with_true_groups(phases)
-  return phases, unseen
+  return phases, unseen, validation
 
 
 def _describe(

@@ -11,7 +11,7 @@ import numpy as np
 
 from fesem_jax.core.types import Model
 from fesem_jax.models.model_checks import check_parameters
-from fesem_jax.models.starting import layers_named, start_from, train_only
+from fesem_jax.models.starting import parameters_named, start_from, train_only
 from fesem_jax.results import export
 from fesem_jax.results.saved_run import load_run
 from fesem_jax.utils.errors import UserError, argument
@@ -30,14 +30,14 @@ def started(config: dict[str, Any], model: Model) -> Model:
     model = start_from(model, weights, argument('init_from', source), only)
   learn = _learning(config, model)
   if source and _draws_centers(config):
-    given = layers_named(model, only or ['*'], 'init_layers')
+    given = parameters_named(model, only or ['*'], 'init_layers')
     if set(learn) <= set(given):
       raise UserError(
         f'{argument("init_from", source)} would start all centers of '
         f'{config["algorithm"]} from one model, so they would stay equal; name '
         'some layers with --init_layers; the others are drawn for each center.'
       )
-  if len(learn) < len(check_parameters(model)):
+  if len(learn) < len(jax.tree.leaves(check_parameters(model))):
     return train_only(model, learn, jax.random.key(config['seed']))
   return model
 
@@ -49,16 +49,17 @@ def _draws_centers(config: dict[str, Any]) -> bool:
 
 
 def _learning(config: dict[str, Any], model: Model) -> tuple[str, ...]:
-  """Names of the layers that train."""
+  """Paths of the parameters that train."""
   train, freeze = (config.get(n, []) for n in ('train_layers', 'freeze_layers'))
   if train and freeze:
     raise UserError(
       '--train_layers and --freeze_layers exclude each other; give one of them.'
     )
   if train:
-    return layers_named(model, train, 'train_layers')
-  frozen = layers_named(model, freeze, 'freeze_layers') if freeze else ()
-  if not (learn := tuple(n for n in check_parameters(model) if n not in frozen)):
+    return parameters_named(model, train, 'train_layers')
+  frozen = parameters_named(model, freeze, 'freeze_layers') if freeze else ()
+  every = parameters_named(model, ['*'], 'train_layers')
+  if not (learn := tuple(path for path in every if path not in frozen)):
     raise UserError(
       f'{argument("freeze_layers", ",".join(freeze))} leaves no layer to train.'
     )

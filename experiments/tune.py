@@ -161,6 +161,8 @@ def _runner(
 
   def run(values: Values, seed: int) -> dict[str, Any] | None:
     own = {'seed': seed, 'evaluate_on': 'validation', 'eval_every': 0}
+    if 'stop_after' in config:  # All rounds are run here, and only the last measured.
+      own['stop_after'] = 0
     point, number = in_words(values), next(numbers)
     own_folder = workdir / 'tune' / methods.folder_of(label)
     folder = own_folder / point.replace('/', '_') / f'seed{seed}'

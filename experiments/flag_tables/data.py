@@ -27,8 +27,9 @@ DATA = (
     'Where the data set comes from, as listed for --dataset; default: the first one '
     'whose files are in --data_dir.'),
   flag('enum', 'task', '',
-    'Task: classification, regression of one number or several (RMSE, R2), or '
-    'sequence, the next token at every position (accuracy by token, perplexity). '
+    'Task: classification; regression of one number or several (RMSE, R2); sequence, '
+    'the next token at every position (accuracy by token, perplexity); or multilabel, '
+    'any number of labels for each example, of two classes one (exact match, F1, AUC). '
     "Default: the data set's task, mostly classification.",
     enum_values=('', *tasks.TASKS)),
   flag('string', 'data_dir', '',

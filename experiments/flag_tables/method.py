@@ -13,10 +13,12 @@ METHOD = (
     enum_values=('uniform', 'paper')),
   option('float', 'prox_mu', 'mu of the proximal term mu / 2 |w - c|^2.'),
   option('enum', 'weighting',
-    'Weights of clients in a mean, and in Eq. 6 of the clustered methods.',
-    enum_values=('uniform', 'by_examples')),
+    'Weights of clients in a mean, and in Eq. 6 of the clustered methods: uniform; by '
+    'their numbers of examples; or by_weight, those of the column `weight` of the '
+    'data.', enum_values=('uniform', 'by_examples', 'by_weight')),
   option('string', 'cluster_on',
-    "Parameters that the E-step compares: 'all' or a layer's name."),
+    "Parameters that the E-step compares: 'all', or names and patterns of layers and "
+    "parameters, separated by commas, as in --train_layers."),
   option('integer', 'loss_check_every',
     'Interval of rounds in which clients start from the center with the lowest '
     'training loss instead of their own; 0: never.'),
@@ -143,8 +145,12 @@ METHOD = (
     'Probability that a round of L2GD aggregates the models; in all other rounds, '
     'clients train locally.'),
   option('list', 'head_layers',
-    'Names of the layers of the head, which is personal (LG-FedAvg: shared; '
-    'FedBABU: fixed; FedALA: mixed with the global one).'),
+    'Layers or parameters of the head, by names or patterns as in --train_layers. The '
+    'head is personal (LG-FedAvg: shared; FedBABU: fixed; FedALA: mixed with the '
+    'global one).'),
+  option('list', 'norm_layers',
+    'FedBN: normalization layers, by names or patterns as in --train_layers. Default: '
+    'those with a parameter scale.'),
   option('integer', 'head_epochs',
     'Local epochs of the head.'),
   option('enum', 'first_assignment',

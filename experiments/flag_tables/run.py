@@ -47,6 +47,11 @@ RUN = (
   flag('integer', 'patience', 0,
     'Stop after this many rounds in which no client changes its center and Eq. 6 '
     'changes by at most 0.1 %; 0: never.', lower_bound=0),
+  flag('integer', 'stop_after', 0,
+    'Stop after this many evaluations in a row without a gain on validation examples, '
+    "a fifth of each client's training examples, which are held out. The models of the "
+    'best round are saved as models_best.npz, and summary.json names it as best_round. '
+    '0: never, and nothing is held out.', lower_bound=0),
   flag('integer', 'checkpoint_every', 10,
     'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
   flag('bool', 'resume', True,

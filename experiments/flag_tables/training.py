@@ -28,14 +28,16 @@ MODEL = (
     'center K of several), or a file .safetensors, .msgpack or .npz; default: '
     'random initialization.'),
   flag('list', 'init_layers', [],
-    'Layers taken from --init_from, by names or patterns such as stage0*; the '
-    'others are initialized at random. Default: all, and the model must have the '
-    'same layers.'),
+    'Layers or parameters taken from --init_from, by names or patterns such as stage0* '
+    'or **/norm*; the others are initialized at random. Default: all, and the model '
+    'must have the same layers.'),
   flag('list', 'train_layers', [],
-    'Layers that train, by names or patterns; the others keep their initial values, '
-    'the same for all clients, and are neither averaged nor compared. Default: all.'),
+    'Layers or parameters that train, by names or patterns of paths such as stage0*, '
+    '**/norm* or */lora_a (* stands for any characters, / too; **/ for nothing too); '
+    'the others keep their initial values, the same for all clients, and are neither '
+    'sent nor averaged nor compared. Default: all.'),
   flag('list', 'freeze_layers', [],
-    'Layers that do not train, as an alternative to --train_layers.'),
+    'Layers or parameters that do not train, as an alternative to --train_layers.'),
 )  # fmt: skip
 
 TRAINING = (

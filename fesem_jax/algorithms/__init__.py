@@ -1,11 +1,13 @@
 """Every method by its flag name."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fesem_jax.algorithms import flat_options
 from fesem_jax.algorithms.apfl import apfl
+from fesem_jax.algorithms.centralized import centralized
 from fesem_jax.algorithms.cfl_gp import cfl_gp
 from fesem_jax.algorithms.clove import clove
 from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
@@ -14,6 +16,7 @@ from fesem_jax.algorithms.fed_ala import fed_ala
 from fesem_jax.algorithms.fed_amp import fed_amp
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_babu import fed_babu
+from fesem_jax.algorithms.fed_bn import fed_bn
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
@@ -46,6 +49,7 @@ from fesem_jax.algorithms.stocfl import stocfl
 from fesem_jax.clustering import comparison, kmeans
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data.client_weights import with_weights
 from fesem_jax.utils.errors import UserError, argument, check_choice
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
@@ -82,6 +86,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_dyn': fed_dyn,
   'fed_babu': fed_babu,
   'lg_fed_avg': lg_fed_avg,
+  'fed_bn': fed_bn,
   'moon': moon,
   'cfl_gp': cfl_gp,
   'pacfl': pacfl,
@@ -91,6 +96,8 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'flux': flux,
   # No method: it is told the true groups (`data.with_true_groups`).
   'oracle': oracle,
+  # Nor is this: the server has the examples of all clients.
+  'centralized': centralized,
 }
 
 
@@ -163,6 +170,11 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
     said.append(
       'oracle knows the true groups of the clients, unlike all other methods.'
     )
+  if name == 'centralized':
+    said.append(
+      'centralized trains one model on the examples of all clients in one place, with '
+      'as many steps as the clients of a round take together.'
+    )
   if name == 'fed_cluster':
     said.append(
       f'fed_cluster splits by eps1={chosen["eps1"]:g} ({chosen["eps1_scale"]}) and '
@@ -192,12 +204,23 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
 def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   """A method with the chosen options.
 
+  Args:
+    name: one of `METHODS`.
+    local: how clients train.
+    **chosen: its options. The option `weighting` may also be the weights of the
+      clients, by name as {'Ann': 0.5, 'Bob': 0.5} or [M] in the order of the data.
+
   Raises:
     UserError: on an unknown method, or an option it does not have or allow.
   """
   name = named(name)
   check_options(name, chosen)
+  of_data = None
+  if not isinstance(weights := chosen.get('weighting', ''), str):
+    of_data = functools.partial(with_weights, weights)
+    chosen = {**chosen, 'weighting': 'by_weight'}
   own = {**options(name), **chosen, **_FIXED.get(name, {})}
   made = METHODS[name](local, **flat_options.arguments(METHODS[name], own))
   penalties = tuple(option for option in _PENALTIES if own.get(option))
-  return flat_options.wrapped(made._replace(penalties=penalties), local, own)
+  made = made._replace(penalties=penalties, of_data=of_data)
+  return flat_options.wrapped(made, local, own)

@@ -31,7 +31,8 @@ def fed_babu(
 
   Args:
     local: how clients train.
-    head_layers: names of the layers of the head.
+    head_layers: names of the layers of the head, or patterns of parameters such as
+      **/norm* at any depth.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:

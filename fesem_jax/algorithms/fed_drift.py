@@ -19,7 +19,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS, weights_by
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 
@@ -107,7 +107,8 @@ def fed_drift(
     sent &= (sizes > 0) & jnp.isfinite(losses).any(axis=1)
     # A number for each client and model: small enough to be whole on every device.
     losses, sent = sharding.on_all_devices((losses, sent), local.mesh)
-    weights = (sizes if weighting == 'by_examples' else sizes > 0).astype(jnp.float32)
+    weights = (sizes > 0) * weights_by(weighting, sizes, data.weights)
+    weights = weights.astype(jnp.float32)
     clients = concept_drift.Clients(losses, own, before, sent, weights, ids)
     number = rounds // variable(check_every)
     found = concept_drift.decide(clients, last_used, number, variable(drift_delta))

@@ -28,7 +28,8 @@ def fed_per(
 
   Args:
     local: how clients train.
-    head_layers: names of the layers that stay with each client.
+    head_layers: names of the layers that stay with each client, or patterns of
+      parameters such as **/norm* at any depth.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:

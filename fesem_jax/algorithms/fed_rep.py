@@ -36,7 +36,8 @@ def fed_rep(
 
   Args:
     local: how clients train their bodies.
-    head_layers: names of the layers that stay with each client.
+    head_layers: names of the layers that stay with each client, or patterns of
+      parameters such as **/norm* at any depth.
     head_epochs: local epochs of the head, in place of those of `local`.
     weighting: 'uniform' (above) or 'by_examples'.
 

@@ -28,7 +28,8 @@ def lg_fed_avg(
 
   Args:
     local: how clients train.
-    head_layers: names of the layers that clients share.
+    head_layers: names of the layers that clients share, or patterns of parameters
+      such as **/norm* at any depth.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:

@@ -4,7 +4,8 @@ May import `results`, `evaluation`, `training` and what they may.
 """
 
 from fesem_jax.callbacks.assignment_regret import AssignmentRegret
+from fesem_jax.callbacks.best_round import BestRound
 from fesem_jax.callbacks.client_history import ClientHistory
 from fesem_jax.callbacks.costs import Costs
 
-__all__ = ['AssignmentRegret', 'ClientHistory', 'Costs']
+__all__ = ['AssignmentRegret', 'BestRound', 'ClientHistory', 'Costs']

@@ -7,10 +7,9 @@ import jax
 from jax.sharding import Mesh
 
 from fesem_jax.clustering import em, hidden_units, matching
-from fesem_jax.core import sharding, tree
+from fesem_jax.core import parameter_names, sharding, tree
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
-from fesem_jax.utils.errors import check_choice
 
 # The name of matched units where others are names of layers.
 MATCHED = 'matched'
@@ -59,11 +58,16 @@ class ModelComparison(NamedTuple):
     return jax.lax.map(one, (shares, references))
 
 
-def by_weights(layer: str = 'all') -> ModelComparison:
-  """Weights are compared one by one, as in Eq. 8, of all layers or of one."""
+def by_weights(names: str = 'all') -> ModelComparison:
+  """Weights are compared one by one, as in Eq. 8, of all layers or of those named.
+
+  For names and patterns, separated by commas, see `parameter_names.is_named`.
+  """
 
   def part(params):
-    return params if layer == 'all' else params[layer]
+    if names == 'all':
+      return params
+    return parameter_names.split(params, names.split(','))[1]
 
   def known(centers):
     return centers
@@ -71,7 +75,7 @@ def by_weights(layer: str = 'all') -> ModelComparison:
   def nearest(stack, centers, mesh: Mesh | None = None):
     return *em.e_step(part(stack), centers, mesh), stack
 
-  return ModelComparison(layer != 'all', part, None, known, nearest)
+  return ModelComparison(names != 'all', part, None, known, nearest)
 
 
 def by_matching(model: Model) -> ModelComparison:
@@ -104,11 +108,14 @@ def by_matching(model: Model) -> ModelComparison:
 
 
 def build(cluster_on: str, model: Model) -> ModelComparison:
-  """The comparison that `cluster_on` names: 'all', a layer of the model, or 'matched'.
+  """The comparison that `cluster_on` names: 'all', 'matched', or as `by_weights`.
 
   Raises `UserError` on a layer that the model does not have, units that cannot be
   matched, or parameters that cannot be trained.
   """
-  layers = check_parameters(model)
-  check_choice('cluster_on', cluster_on, ('all', MATCHED, *layers))
-  return by_matching(model) if cluster_on == MATCHED else by_weights(cluster_on)
+  if cluster_on == MATCHED:
+    return by_matching(model)
+  params = check_parameters(model)
+  if cluster_on != 'all':
+    parameter_names.chosen(params, cluster_on.split(','), 'cluster_on')
+  return by_weights(cluster_on)

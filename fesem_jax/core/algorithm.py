@@ -173,6 +173,8 @@ class Algorithm(NamedTuple):
       of lowest training loss.
     penalties: names of the options that weigh a penalty on local models, for the
       message on divergence.
+    of_data: (train, names of unseen clients) -> train, what `simulate` does to a
+      training split before the run, as `data.with_weights`; None leaves it as it is.
   """
 
   local: LocalTraining
@@ -185,6 +187,7 @@ class Algorithm(NamedTuple):
   traffic: Traffic | None = None
   of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
   penalties: tuple[str, ...] = ()
+  of_data: Callable[..., FederatedData] | None = None
 
   def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
     """[S, ...] parameters that clients `ids` [S] deploy, one copy each."""

@@ -1,4 +1,4 @@
-"""Names and true clusters of the clients, and names of the classes."""
+"""Names, true clusters and weights of the clients, and names of the classes."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from fesem_jax.utils.errors import UserError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientInfo:
-  """Names and true clusters of the clients, on the host; never traced.
+  """Names, true clusters and weights of the clients, on the host; never traced.
 
   Two objects with equal numbers of clients are equal, so that data that differ in
   content only share one compiled program.
@@ -21,18 +21,22 @@ class ClientInfo:
     cluster_names: names of clusters 0, 1, ... if `clusters` are int, e.g. '90 degrees';
       None if they have no names. Figures show them.
     class_names: names of classes 0, 1, ..., which figures show; None if unknown.
+    weights: [M] weight of each client in means, for `weighting=by_weight`; None if they
+      have none. They are not negative, and one is positive.
 
   Raises:
-    UserError: unless `names` and `clusters` have one value for each client.
+    UserError: unless `names`, `clusters` and `weights` have one value for each client,
+      or if these are no weights.
   """
 
   names: np.ndarray
   clusters: np.ndarray | None = None
   cluster_names: tuple[str, ...] | None = None
   class_names: tuple[str, ...] | None = None
+  weights: np.ndarray | None = None
 
   def __post_init__(self) -> None:
-    for field in ('names', 'clusters'):
+    for field in ('names', 'clusters', 'weights'):
       if (given := getattr(self, field)) is not None:
         values = np.asarray(given)
         object.__setattr__(self, field, values)
@@ -41,9 +45,34 @@ class ClientInfo:
             f'`ClientInfo`: {field} has shape {values.shape}; give each of the '
             f'{self.names.size} clients in `names` one value.'
           )
+    if self.weights is not None:
+      object.__setattr__(self, 'weights', checked_weights(self.weights, '`weights`'))
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, ClientInfo) and len(self.names) == len(other.names)
 
   def __hash__(self) -> int:
     return hash(len(self.names))
+
+
+def checked_weights(weights: object, where: str) -> np.ndarray:
+  """[M] float32 weights of clients.
+
+  Raises `UserError`, which calls them `where`, unless they are numbers that are finite
+  and not negative, of which one is positive.
+  """
+  try:
+    found = np.asarray(weights).astype(np.float64)
+  except (TypeError, ValueError) as e:
+    raise UserError(f'{where} must be numbers, one for each client.') from e
+  with np.errstate(over='ignore'):
+    single = found.astype(np.float32)
+  bad = np.flatnonzero(~np.isfinite(single) | (single < 0))
+  if len(bad):
+    raise UserError(
+      f'{where}: entry {bad[0]} (from 0) is {found.ravel()[bad[0]]:g}; weights must be '
+      'finite and not negative.'
+    )
+  if not (single > 0).any():
+    raise UserError(f'{where}: no client has a positive weight.')
+  return single

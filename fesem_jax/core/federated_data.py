@@ -92,8 +92,9 @@ class FederatedData:
     x: [T, ...] uint8 or float32 features; the input of a model is `x * scale`. On the
       host they may be rows of a file (`stored_rows.StoredRows`), which `np.asarray`
       reads.
-    y: [T] int32 labels in 0..L-1; for a regression [T, L] float32 targets; for
-      sequences [T, S] int32 tokens in 0..L-1, -1 at positions without a target.
+    y: [T] int32 labels in 0..L-1; with several labels for each example [T, L] int32
+      zeros and ones; for a regression [T, L] float32 targets; for sequences [T, S]
+      int32 tokens in 0..L-1, -1 at positions without a target.
     offsets: [M + 1] int32 row boundaries.
     client_ids: [M] int32 ids from which random keys are folded: 0, 1, ... in the order
       in which clients were given; a client keeps its id when clients are reordered.
@@ -109,6 +110,8 @@ class FederatedData:
     task: name of the task of `y`, a key of `tasks.TASKS`.
     groups: the true groups, which only the oracle uses; None for all other methods. See
       `data.with_true_groups`.
+    weights: [M] float32 weights of clients in means, from `ClientInfo.weights`, which
+      only `weighting=by_weight` uses; None if they have none.
   """
 
   x: HostOrDeviceArray
@@ -126,6 +129,7 @@ class FederatedData:
   )
   task: str = dataclasses.field(default=CLASSIFICATION.name, metadata={'static': True})
   groups: Groups | None = None
+  weights: HostOrDeviceArray = None
 
   @property
   def num_clients(self) -> int:
@@ -154,6 +158,12 @@ class FederatedData:
       return last - first
     begin, end = self.shard_rows[0, 0], self.shard_rows[0, 1]
     return jnp.where((first >= begin) & (last <= end), last - first, 0)
+
+  def weights_of(self, ids: jax.Array) -> jax.Array | None:
+    """[S] float32 `weights` of clients `ids`, 0 for M; None if they have none."""
+    if self.weights is None:
+      return None
+    return jnp.asarray(self.weights).at[ids].get(mode='fill', fill_value=0)
 
   def ids_of(self, names: Sequence[str]) -> np.ndarray:
     """[S] int32 `client_ids` of clients by their names, on the host.
@@ -231,6 +241,7 @@ class FederatedData:
     if groups is not None:
       own = np.pad(np.asarray(groups.ids)[order], (0, padding))
       groups = dataclasses.replace(groups, ids=own)
+    weights = None if self.weights is None else np.asarray(self.weights)[order]
     return FederatedData(
       x=take(self.compact(self.x), rows),
       y=take(self.compact(self.y), rows),
@@ -245,11 +256,13 @@ class FederatedData:
         self.info,
         names=self.info.names[order],
         clusters=None if truth is None else truth[order],
+        weights=weights,
       ),
       corruption=corruption,
       flat_from=self.flat_from,
       task=self.task,
       groups=groups,
+      weights=None if weights is None else np.pad(weights, (0, padding)),
     )
 
   @classmethod
@@ -276,7 +289,7 @@ class FederatedData:
         number of targets.
       scale: see the class and, for the default, `scale_of`.
       client_ids: [M]; 0..M-1 by default.
-      info: names and true clusters; by default, the client ids as names.
+      info: names, true clusters and weights; by default, the client ids as names.
       task: of `y`; see `tasks.TASKS`.
 
     Raises:
@@ -347,4 +360,5 @@ class FederatedData:
       max_examples=max(1, int(sizes.max(initial=0))),
       info=info,
       task=task,
+      weights=info.weights,
     )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fesem_jax.core import parameter_names
 from fesem_jax.core.local_training import LocalTraining
 
 # Bytes of a loss (float32) or of the index of a cluster (int32).
@@ -88,10 +89,10 @@ class Traffic(NamedTuple):
 
 
 def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:
-  """Bytes of the trained parameters, except those of the layers in `but`."""
+  """Bytes of the trained parameters, except those that the names `but` choose."""
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   if but:
-    params = {name: layer for name, layer in params.items() if name not in but}
+    params = parameter_names.split(params, but)[0]
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
 
 

@@ -1,6 +1,7 @@
 """Algebra on stacked pytrees: one pytree whose leaves have a leading axis."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -85,8 +86,10 @@ def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
 
 
 def merge(some: Params, others: Params) -> Params:
-  """All layers of two stacks by name; each has None in place of the other's layers."""
-  return {n: others[n] if layer is None else layer for n, layer in some.items()}
+  """All parameters of two trees; each lacks the other's, or has None in their place."""
+  if not isinstance(some, Mapping) or not isinstance(others, Mapping):
+    return others if some is None else some
+  return {n: merge(some.get(n), others.get(n)) for n in {**some, **others}}
 
 
 def unstack(stack: Params, i: int) -> Params:

@@ -43,7 +43,8 @@ class Model(_Functions):
   Attributes:
     init: key -> params.
     apply: (params, x [B, ...]) -> outputs, float32: logits [B, L] of a classifier,
-      targets [B, L] of a regression, logits [B, S, L] at every position of sequences.
+      or of several labels, targets [B, L] of a regression, logits [B, S, L] at every
+      position of sequences.
     loss: (outputs, targets y as in `FederatedData`) -> [B] float32, the loss of each
       example. Clients train on its mean; methods that choose models by their loss or
       need its gradient use it as well. For clients that use a mixture of models, the

@@ -1,5 +1,6 @@
 """Data sets by name: `load` returns the training and the test split of all clients."""
 
+from fesem_jax.data.client_weights import with_weights
 from fesem_jax.data.loading import load, load_phases
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.phases import Phase
@@ -24,4 +25,5 @@ __all__ = [
   'phases_with_true_groups',
   'server_test',
   'with_true_groups',
+  'with_weights',
 ]

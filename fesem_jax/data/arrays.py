@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fesem_jax.core import feature_range
+from fesem_jax.core.client_info import checked_weights
 from fesem_jax.core.federated_data import FederatedData, check_targets, scale_of
 from fesem_jax.data import class_labels, columns
 from fesem_jax.data.pool import Pool
@@ -18,8 +19,8 @@ from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import read_npz, reading
 
 NAMES = (
-  'x', 'y', 'client', 'split', 'cluster', 'scale', 'num_classes', 'class_names', 'task',
-  'feature_names',
+  'x', 'y', 'client', 'split', 'cluster', 'weight', 'scale', 'num_classes',
+  'class_names', 'task', 'feature_names',
 )  # fmt: skip
 
 
@@ -27,16 +28,18 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   """Natural clients, or examples to be dealt, from an .npz file.
 
   Arrays: `x` [T, ...] features; `y` [T] labels from 0, names of classes or one-hot
-  rows [T, L], or, of a regression, [T] or [T, L] numbers, or, of sequences, [T, S] next
-  tokens with -1 where there is none. Optional: `client` [T] integers or strings,
+  rows [T, L], or, with several labels for each, [T, L] zeros and ones, or, of a
+  regression, [T] or [T, L] numbers, or, of sequences, [T, S] next tokens with -1 where
+  there is none. Optional: `client` [T] integers or strings,
   without which a partition deals the examples; `task` [], a name of `tasks.TASKS`;
   `num_classes` [], by default one more than the largest label or token of `y`;
   `class_names` [L] strings; `feature_names` [F] strings, for warnings;
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
   see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
-  client is split 80/20); and `cluster` [T], the true cluster of the example's client, a
+  client is split 80/20); `cluster` [T], the true cluster of the example's client, a
   number or a name that figures show; without `client`, `partition=cluster+...` deals
-  the examples of each cluster to clients. Numbered clients and clusters are in the
+  the examples of each cluster to clients; and `weight` [T], the weight of the example's
+  client in means, for `weighting=by_weight`. Numbered clients and clusters are in the
   order of their numbers, others in alphabetical order; classes and clusters whose names
   are numbers, such as '2' and '10', in the order of these. If `y` holds names,
   `class_names` are all of them, in the order of the classes.
@@ -85,6 +88,8 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path} lacks the array {name}; it needs x and y, and client unless they are '
         'to be dealt.'
       )
+  if 'weight' in arrays and 'client' not in arrays:
+    raise UserError(f'{path} has weights of clients, but no array client.')
   x = arrays['x']
   if x.ndim < 2:
     raise UserError(
@@ -102,7 +107,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   if len(y) != len(x):
     raise UserError(f'{path}: y has {len(y)} rows; x has {len(x)}.')
   check_targets(x.shape, y, chosen.name, f'{path}: y')
-  for name in ('client', 'split', 'cluster'):
+  for name in ('client', 'split', 'cluster', 'weight'):
     if name in arrays and arrays[name].shape != (len(x),):
       raise UserError(
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
@@ -118,7 +123,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
     if len(bad):
       raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
-  names = client = clusters = cluster_names = None
+  names = client = clusters = cluster_names = weights = None
   of_clusters = 'cluster' in arrays and 'client' not in arrays
   if of_clusters or 'client' in arrays:
     source = 'cluster' if of_clusters else 'client'
@@ -128,6 +133,8 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     names = names.astype(str)
     if 'cluster' in arrays:
       clusters, cluster_names = _clusters(path, arrays['cluster'], names, first, client)
+    if 'weight' in arrays:
+      weights = _weights(path, arrays['weight'], names, first, client)
   scale = _scale(path, arrays['scale']) if 'scale' in arrays else None
   scale = scale_of(x, f'{path}: x') if scale is None else scale
   single = np.finfo(np.float32)
@@ -141,8 +148,8 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   whole = Pool(
     x, y, classes, scale, client=client, names=names, clusters=clusters,
     task=chosen.name,
-    class_names=class_names, cluster_names=cluster_names, of_clusters=of_clusters,
-    feature_names=_feature_names(path, arrays, x.shape),
+    class_names=class_names, cluster_names=cluster_names, weights=weights,
+    of_clusters=of_clusters, feature_names=_feature_names(path, arrays, x.shape),
     # What models see are the numbers as they are, on purpose.
     are_tokens=(
       x.ndim == 2 and arrays['x'].dtype.kind in 'iu' and arrays.get('scale') == 1
@@ -240,6 +247,26 @@ def _clusters(
   return numbers[first], tuple(found.astype(str).tolist())
 
 
+def _weights(
+  path: object,
+  weight: np.ndarray,
+  names: np.ndarray,
+  first: np.ndarray,
+  client: np.ndarray,
+) -> np.ndarray:
+  """[M] weights of the clients `names`; for `first` and `client`, see `_clusters`."""
+  if weight.dtype.kind not in 'biuf':
+    raise UserError(f'{path}: weight is {weight.dtype}; numbers are needed.')
+  checked_weights(weight, f'{path}: weight')
+  bad = np.flatnonzero(weight[first][client] != weight)
+  if len(bad):
+    raise UserError(
+      f'{path}: client {names[client[bad[0]]]} has examples of several weights; a '
+      'weight is that of a client, the same in all its rows.'
+    )
+  return checked_weights(weight[first], f'{path}: weight')
+
+
 def _array(path: object, name: str, value: object) -> np.ndarray:
   if np.ma.is_masked(value):
     raise UserError(
@@ -305,6 +332,8 @@ def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:
     arrays['task'] = np.array(train.task)
   if train.info.class_names is not None:
     arrays['class_names'] = np.array(train.info.class_names)
+  if train.info.weights is not None:
+    arrays['weight'] = np.concatenate([np.repeat(train.info.weights, n) for n in sizes])
   if train.info.clusters is not None:
     clusters = train.info.clusters
     if train.info.cluster_names is not None:

@@ -71,7 +71,10 @@ def natural_clients(
     train_rows.append(train[: examples_per_client or None])
     test_rows.append(test)
   clusters = None if pool.clusters is None else pool.clusters[kept]
-  info = ClientInfo(pool.names[kept], clusters, pool.cluster_names, pool.class_names)
+  info = ClientInfo(
+    pool.names[kept], clusters, pool.cluster_names, pool.class_names,
+    None if pool.weights is None else pool.weights[kept],
+  )  # fmt: skip
   return (
     _assemble(pool, pool.x, pool.y, train_rows, info),
     _assemble(pool, *_test_examples(pool, given is not None), test_rows, info),
@@ -89,6 +92,7 @@ def dealt_clients(
   random. Both splits have the clients in the same order. Raises `UserError` if there
   are too few examples.
   """
+  _drop_weights(pool, partition)
   clusters: np.ndarray | None
   if partition.in_clusters:
     examples = partition.examples_per_client
@@ -171,6 +175,7 @@ def listed_clients(
       f'`client_rows` uses {used:,} of {count + own:,} examples; the others are left '
       'out.'
     )
+  _drop_weights(pool, partition)
   width = len(str(len(train) - 1))
   numbered = [f'client{i:0{width}d}' for i in range(len(train))]
   source = pool.client  # Rows count on from the training to the test examples.
@@ -257,6 +262,13 @@ def _deal(pool: Pool, partition: Partition, seed: int) -> tuple[Rows, Rows]:
     return rows, deal(pool.test_y, 0)
   pairs = [rows_of.split(divide, r) for r in rows]
   return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _drop_weights(pool: Pool, partition: Partition) -> None:
+  if pool.weights is not None:
+    notices.warn_once(
+      f'partition={partition.name} drops the weights of the clients in the data.'
+    )
 
 
 def _clusters_of(

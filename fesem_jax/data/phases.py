@@ -54,4 +54,5 @@ def _form(split: FederatedData) -> tuple[object, ...]:
     (split.num_classes, split.scale, split.task, split.max_examples),
     None if split.groups is None else split.groups.count,
     None if split.corruption is None else split.corruption.kind,
+    split.weights is None,
   )

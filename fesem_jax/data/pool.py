@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fesem_jax.data import cache
-from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
+from fesem_jax.tasks import CLASSIFICATION, MULTILABEL, SEQUENCE, TASKS
 from fesem_jax.utils.errors import UserError, argument, check_choice
 from fesem_jax.utils.stored_rows import Rows
 
@@ -36,6 +36,7 @@ class Pool(NamedTuple):
     are_tokens: whether x [T, S] are tokens, of whatever targets.
     feature_names: of the F columns of x [T, F], for warnings, or None.
     of_clusters: whether `client` are the known clusters, as no clients are known.
+    weights: [M] float32 of each natural client, or None; see `ClientInfo`.
   """
 
   x: Rows
@@ -55,21 +56,34 @@ class Pool(NamedTuple):
   are_tokens: bool = False
   of_clusters: bool = False
   feature_names: tuple[str, ...] | None = None
+  weights: np.ndarray | None = None
 
 
 def as_task(pool: Pool, task: str, named: str) -> Pool:
   """A pool for another task than its own, where its data say what that means.
 
-  Text of which only the character behind each window is to be predicted also has the
-  next character at every position of the window. `task` is a name of `tasks.TASKS`; ''
-  leaves the pool as it is. Raises `UserError`, which calls the data set `named`, on an
-  unknown task, or one that the data are not for.
+  Of two classes, the second becomes the one label of 'multilabel'. Text of which only
+  the character behind each window is to be predicted also has the next character at
+  every position of the window. `task` is a name of `tasks.TASKS`; '' leaves the pool as
+  it is. Raises `UserError`, which calls the data set `named`, on an unknown task, or
+  one that the data are not for.
   """
   if not task:
     return pool
   check_choice('task', task, tuple(TASKS))
   if task == pool.task:
     return pool
+  if task == MULTILABEL.name and pool.task == CLASSIFICATION.name:
+    if pool.num_classes == 2:
+      test = None if pool.test_y is None else pool.test_y[:, None]
+      names = pool.class_names and pool.class_names[1:]
+      return pool._replace(
+        y=pool.y[:, None], test_y=test, task=task, num_classes=1, class_names=names
+      )
+    raise UserError(
+      f'{argument("task", task)} does not fit {named}, whose examples have one of '
+      f'{pool.num_classes} classes; leave it out.'
+    )
   if not (pool.is_text and task == SEQUENCE.name):
     raise UserError(
       f'{argument("task", task)} does not fit {named}, which is for {pool.task}; leave '

@@ -25,7 +25,7 @@ from fesem_jax.evaluation.agreement import (
   normalized_mutual_information,
 )
 from fesem_jax.models.mixture import as_one_model, optimizer_of
-from fesem_jax.tasks import OWN_LOSS, Loss, Task
+from fesem_jax.tasks import OWN_LOSS, Figure, Loss, Task
 from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
@@ -250,9 +250,12 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   def macro(of_clients: np.ndarray, kept: np.ndarray) -> float:
     return float(of_clients[kept].mean()) if kept.any() else float('nan')
 
+  def with_figure(figure: Figure) -> np.ndarray:
+    return measured & ~(np.isnan(own[figure.name]) & figure.may_lack)
+
   names = [figure.name for figure in task.figures]
   found = {f'micro_{name}': micro.get(name, float('nan')) for name in names}
-  found |= {f'macro_{name}': macro(own[name], measured) for name in names}
+  found |= {f'macro_{f.name}': macro(own[f.name], with_figure(f)) for f in task.figures}
   for name, of_clients in _means(totals, loss).items():
     found[f'micro_{name}'] = float('nan')
     if kept.any():

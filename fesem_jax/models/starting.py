@@ -1,7 +1,6 @@
 """Models that start from given weights, and models of which only some layers train."""
 
 import dataclasses
-import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,31 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax.core import tree
+from fesem_jax.core import parameter_names, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.offloading import as_arrays
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError
 
 
-def layers_named(model: Model, names: Sequence[str], flag: str) -> tuple[str, ...]:
-  """Layers of a model that names or patterns of `fnmatch`, such as stage0*, choose.
+def parameters_named(model: Model, names: Sequence[str], flag: str) -> tuple[str, ...]:
+  """Paths of a model's parameters that names or patterns choose.
 
-  They come in the order of the model, whose parameters are a dict of layers. Raises
-  `UserError`, naming the `flag` that holds the names, on one that no layer has.
+  See `parameter_names.chosen`.
   """
-  params = check_parameters(model)
-  if not isinstance(params, dict):
-    raise UserError(f'{argument(flag)} needs a model whose parameters are a dict.')
-  for name in names:
-    if not fnmatch.filter(params, name):
-      raise UserError(
-        f'{argument(flag, ",".join(names))}: the model has no layer {name}; its layers '
-        f'are {", ".join(params)}.'
-      )
-  return tuple(n for n in params if any(fnmatch.fnmatchcase(n, name) for name in names))
+  return parameter_names.chosen(check_parameters(model), names, flag)
 
 
 def start_from(
@@ -50,20 +39,21 @@ def start_from(
     weights: path of each parameter, as dense0/kernel -> its array; or nested dicts, as
       `from_state_dict` gives them.
     source: where they come from, for errors.
-    layers: names, or patterns such as stage0*, of the layers that start so; the others
-      are drawn as before. Empty for all, and then `weights` must hold nothing else.
+    layers: names of the layers that start so, or patterns such as stage0* or **/norm*
+      of parameters at any depth; the others are drawn as before. Empty for all, and
+      then `weights` must hold nothing else.
 
   Raises:
     UserError: naming the parameter that is missing, of another shape, not finite, or
       that the model lacks; or a layer that the model lacks.
   """
   weights = flatten_dict(dict(weights), sep='/')
-  only = layers_named(model, layers, 'layers')
+  only = parameters_named(model, layers, 'layers')
   wanted = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
   advice = 'name the layers to take with `layers`'
   taken: dict[str, jax.Array] = {}
   for path, shape in wanted.items():
-    if layers and path.partition('/')[0] not in only:
+    if layers and path not in only:
       continue
     if path not in weights:
       raise UserError(
@@ -91,52 +81,56 @@ def start_from(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Completed:
-  """The `apply` of a model whose parameters are only some layers of another one."""
+  """The `apply` of a model whose parameters are only some of another one's."""
 
   whole: Model  # the other model
-  constants: Params  # its further layers
+  constants: Params  # its further parameters
+  learn: tuple[str, ...]  # paths of those that are parameters of both
 
   def __call__(self, params: Params, x: jax.Array) -> jax.Array:
-    return self.whole.apply(self.constants | params, x)
+    return self.whole.apply(tree.merge(self.constants, params), x)
 
 
 def train_only(
   model: Model, layers: Sequence[str], key: jax.Array | None = None
 ) -> Model:
-  """A model that trains only some layers; the others keep their initial values.
+  """A model that trains only some parameters; the others keep their initial values.
 
-  Every method trains, averages, compares and keeps these layers alone. The others are
+  Every method trains, sends, averages, compares and keeps these alone. The others are
   constants of the model, the same for all clients and centers.
 
   Args:
     model: see `Model`; its parameters are a dict of layers.
-    layers: that train, by their names or patterns such as stage0*.
+    layers: that train, by their names, or patterns such as stage0* or */lora_a of
+      parameters at any depth: * stands for any characters, / too, and **/ for nothing
+      too.
     key: that draws the others, as far as `start_from` does not give them; that of
       seed 0 by default.
 
   Raises:
-    UserError: on a name that no layer has.
+    UserError: on a name that no layer or parameter has.
   """
-  learn = layers_named(model, layers, 'train_layers')
+  learn = parameters_named(model, layers, 'train_layers')
   start = jax.jit(model.init)(jax.random.key(0) if key is None else key)
-  constants = {name: x for name, x in start.items() if name not in learn}
+  constants = parameter_names.without_none(parameter_names.split(start, learn)[0])
 
   def init(key: jax.Array) -> Params:
-    return {name: x for name, x in model.init(key).items() if name in learn}
+    learning = parameter_names.split(model.init(key), learn)[1]
+    return parameter_names.without_none(learning)
 
   apply_with: Callable[..., jax.Array] | None = None
   if (of_whole := model.apply_with) is not None:
 
     def apply_with(params: Params, x: jax.Array, multiply: Any) -> jax.Array:
-      return of_whole(constants | params, x, multiply)
+      return of_whole(tree.merge(constants, params), x, multiply)
 
   apply_train: Callable[..., jax.Array] | None = None
   if (drawing := model.apply_train) is not None:
 
     def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
-      return drawing(constants | params, x, key)
+      return drawing(tree.merge(constants, params), x, key)
 
-  apply = _Completed(model, constants)
+  apply = _Completed(model, constants, learn)
   return model._replace(
     init=init, apply=apply, apply_with=apply_with, apply_train=apply_train, layers=()
   )
@@ -151,24 +145,26 @@ def trained_part(model: Model, params: Params) -> Params:
   """Of parameters of `whole_model`, or of a stack of them, those that train."""
   if not isinstance(model.apply, _Completed):
     return params
-  return {n: x for n, x in params.items() if n not in model.apply.constants}
+  learning = parameter_names.split(params, model.apply.learn)[1]
+  return parameter_names.without_none(learning)
 
 
 def with_constants(model: Model, used: ClientModels) -> ClientModels:
   """What clients use of `whole_model`, from what they use of a model.
 
-  Layers that do not train are shared by all clients: one copy, or one beside each of
-  the R models.
+  Parameters that do not train are shared by all clients: one copy, or one beside each
+  of the R models.
   """
   if not isinstance(model.apply, _Completed):
     return used
   constants, own = jax.device_get(model.apply.constants), as_arrays(used.own)
-  absent = dict.fromkeys(constants)
-  if used.shared is None:
-    shared = dict.fromkeys(own) | tree.expand(constants)
-    return used._replace(shared=shared, own=own | absent)
-  count = used.num_models()
+  count = used.num_models() or 1
   copies = jax.tree.map(lambda x: np.repeat(x[None], count, axis=0), constants)
+  # Each of the two trees holds None in place of what the other has.
+  absent = jax.tree.map(lambda _: None, constants)
+  if used.shared is None:
+    shared = tree.merge(jax.tree.map(lambda _: None, own), copies)
+    return used._replace(shared=shared, own=tree.merge(own, absent))
   if own is not None:
-    own = own | absent
-  return used._replace(shared=used.shared | copies, own=own)
+    own = tree.merge(own, absent)
+  return used._replace(shared=tree.merge(used.shared, copies), own=own)

@@ -33,6 +33,7 @@ class DataSize(NamedTuple):
   num_classes: int  # L
   task: str = CLASSIFICATION.name  # see `FederatedData`
   num_groups: int = 0  # G, if the data contain the true groups; 0 otherwise
+  weighted: bool = False  # whether clients have weights
 
   @property
   def bytes(self) -> int:
@@ -58,6 +59,7 @@ class DataSize(NamedTuple):
       train.num_classes,
       train.task,
       0 if train.groups is None else train.groups.count,
+      train.weights is not None,
     )
 
   def scaled(self, num_clients: int, examples: int = 0) -> 'DataSize':
@@ -103,6 +105,7 @@ def data_of(
     flat_from=tuple(size.example_shape),
     task=size.task,
     groups=groups,
+    weights=array_of(whole, (count,), np.float32) if size.weighted else None,
   )
 
 

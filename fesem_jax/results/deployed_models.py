@@ -170,15 +170,18 @@ class DeployedModels:
       probabilities: whether to return them in place of labels or tokens.
 
     Returns:
-      [B] int32 labels, or [B, L] float32 probabilities; of a regression [B, L] float32;
-      of sequences [B, S] int32 next tokens, or [B, S, L] float32 probabilities.
+      [B] int32 labels, or [B, L] float32 probabilities; with several labels [B, L]
+      int32, 1 for those that an example has, or probabilities; of a regression [B, L]
+      float32; of sequences [B, S] int32 next tokens, or [B, S, L] float32
+      probabilities.
 
     Raises:
       UserError: as `params`, on examples that do not fit, if the model is not known, or
         on probabilities of a regression.
     """
     x = self.examples.checked(x)
-    if probabilities and not TASKS[self.examples.task].has_classes:
+    task = TASKS[self.examples.task]
+    if probabilities and task.probabilities is None:
       raise UserError('`probabilities`: a regression has none; leave it out.')
     if self.model is None:
       raise UserError(
@@ -204,9 +207,9 @@ class DeployedModels:
       found = _logits(model.apply, params, padded, self.examples.scale)
       logits.append(np.asarray(found)[: len(batch)])
     found = np.concatenate(logits)
-    if probabilities:
-      return np.asarray(jax.nn.softmax(found))
-    return TASKS[self.examples.task].predict(found)
+    if probabilities and task.probabilities is not None:
+      return task.probabilities(found)
+    return task.predict(found)
 
   def export(
     self,

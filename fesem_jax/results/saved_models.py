@@ -29,6 +29,7 @@ from fesem_jax.utils.stored_rows import mapped
 MAX_BYTES = 2**30
 
 _FILE, _FORMAT = 'models.npz', 3
+BEST = 'models_best.npz'  # Of the round that is best on validation examples.
 _BLOCK = 2**24  # Bytes that are put in order at once.
 
 
@@ -48,6 +49,7 @@ def write(
   clients: ClientTable,
   examples: Examples,
   rounds: int,
+  file: str = _FILE,
 ) -> None:
   """Writes the deployed models, whole or not at all, block by block.
 
@@ -58,12 +60,13 @@ def write(
     clients: the table of these clients, whose digest the file keeps.
     examples: what the models take.
     rounds: that were done.
+    file: its name.
   """
   about = {'format': _FORMAT, **_identity(folder, rounds, client_table.digest(clients))}
   about |= dataclasses.asdict(examples)
   with (
-    replacing(folder / _FILE) as file,
-    zipfile.ZipFile(file, 'w', zipfile.ZIP_STORED) as archive,
+    replacing(folder / file) as out,
+    zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as archive,
   ):
     everyone = np.arange(len(places))
     _add(archive, 'names', np.asarray(clients.names).astype(str, copy=False), everyone)
@@ -92,12 +95,12 @@ def _add(archive: zipfile.ZipFile, name: str, x: np.ndarray, rows: np.ndarray) -
       out.write(np.ascontiguousarray(x[rows[first : first + step]]).tobytes())
 
 
-def remove(folder: pathlib.Path) -> None:
+def remove(folder: pathlib.Path, file: str = _FILE) -> None:
   """Deletes the file, e.g. one of fewer rounds; raises `UserError` if it cannot."""
   try:
-    (folder / _FILE).unlink(missing_ok=True)
+    (folder / file).unlink(missing_ok=True)
   except OSError as e:
-    raise UserError(f'Cannot delete {folder / _FILE}: {e.strerror}.') from e
+    raise UserError(f'Cannot delete {folder / file}: {e.strerror}.') from e
 
 
 def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
@@ -114,25 +117,25 @@ def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
 
 
 def read(
-  folder: pathlib.Path, rounds: int, clients: ClientTable
+  folder: pathlib.Path, rounds: int, clients: ClientTable | None, file: str = _FILE
 ) -> DeployedModels | None:
   """The deployed models that a workdir holds, without copying them to memory.
 
   None where there is no such file. Raises `UserError` if it is damaged, of another
   version, or not of the run of `rounds` rounds with these clients.
   """
-  path = folder / _FILE
+  path = folder / file
   try:
     # Opened once: it may be replaced meanwhile.
-    with path.open('rb') as file, zipfile.ZipFile(file) as archive:
+    with path.open('rb') as opened, zipfile.ZipFile(opened) as archive:
       about = _about(archive)
-      if fault := _mismatch(
-        folder, archive, about, rounds, client_table.digest(clients)
-      ):
+      # The table of the best round is not kept.
+      digest = about['clients'] if clients is None else client_table.digest(clients)
+      if fault := _mismatch(folder, archive, about, rounds, digest):
         raise UserError(
           f'{path} {fault}; run the same command again, which recreates it.'
         )
-      arrays = _mapped(file, archive)
+      arrays = _mapped(opened, archive)
     shared, own = (
       {name.removeprefix(of): x for name, x in arrays.items() if name.startswith(of)}
       for of in ('shared/', 'own/')

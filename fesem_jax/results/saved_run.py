@@ -25,7 +25,7 @@ from fesem_jax.results import (
 from fesem_jax.results.client_history import ClientHistory
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, by_layer
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.safe_files import first_line
 
 
@@ -40,6 +40,7 @@ class Run:
     history: one record per round, what `metrics.jsonl` holds.
     clients: figures of each client, what `clients.csv` holds.
     model: how its models compute; None to find that by `config`.
+    which: the round of its models, 'last' or 'best'; all else is of the last.
   """
 
   workdir: pathlib.Path
@@ -48,14 +49,20 @@ class Run:
   history: list[dict[str, Any]]
   clients: ClientTable
   model: Model | None = None
+  which: str = 'last'
 
   @functools.cached_property
   def deployed(self) -> DeployedModels:
     """The models that clients deploy; raises `UserError` if they were not saved."""
-    held = saved_models.read(self.workdir, self.summary['rounds'], self.clients)
+    if self.which == 'best':
+      number = self.summary['best_round']['round']
+      held = saved_models.read(self.workdir, number, None, saved_models.BEST)
+    else:
+      held = saved_models.read(self.workdir, self.summary['rounds'], self.clients)
     if held is None:
+      file = 'models_best.npz' if self.which == 'best' else 'models.npz'
       raise UserError(
-        f'{self.workdir} holds no models (models.npz is missing): they were too large, '
+        f'{self.workdir} holds no models ({file} is missing): they were too large, '
         'saving was off, or the run is of an older version; run the same command '
         'again with `save_models=True`, which adds them.'
       )
@@ -117,7 +124,9 @@ class Run:
     self.deployed.export(path, client=client, cluster=cluster)
 
 
-def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
+def load_run(
+  workdir: str | pathlib.Path, model: Model | None = None, which: str = 'last'
+) -> Run:
   """A finished run from its workdir, on any machine and without the data.
 
   Args:
@@ -125,10 +134,15 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
     model: how its models compute; not needed for runs of the binaries with one of
       this package's models, whose configuration says it, nor for anything but
       `predict`.
+    which: the round whose models it has: 'last', or 'best', which
+      `callbacks.BestRound` (`--stop_after`) has kept; `summary['best_round']` has the
+      scores of that round. All else is of the last round.
 
   Raises:
-    UserError: if the folder holds no finished run, or a file of it is damaged.
+    UserError: if the folder holds no finished run, or a file of it is damaged; on
+      'best', if no round is known to be best.
   """
+  check_choice('which', which, ('last', 'best'))
   folder = pathlib.Path(workdir)
   if not folder.is_dir():
     raise UserError(f'{folder} is not a folder; name the `workdir` of a finished run.')
@@ -163,7 +177,12 @@ def load_run(workdir: str | pathlib.Path, model: Model | None = None) -> Run:
       f'clients.csv and summary.json in {folder} are not of one run, or of different '
       'rounds; run the same command again, which recreates them.'
     )
-  return Run(folder, config, summary, history, clients, model)
+  if which == 'best' and 'best_round' not in summary:
+    raise UserError(
+      f'`which=best`: {folder} has no best round; run with `stop_after`, or with the '
+      'callback `BestRound`.'
+    )
+  return Run(folder, config, summary, history, clients, model, which)
 
 
 def _model_of(

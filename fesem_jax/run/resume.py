@@ -82,6 +82,7 @@ def digest_of_data(
       np.asarray(split.info.names).astype(str),
       np.array([]) if truth is None else truth,
       *([] if corruption is None else [corruption.bad, np.array([corruption.kind])]),
+      *([] if split.weights is None else [split.weights]),
     ):
       array = np.ascontiguousarray(array)
       digest.update(f'{array.dtype} {array.shape}'.encode())

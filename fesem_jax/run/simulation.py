@@ -107,14 +107,19 @@ def simulate(
     progress if processes.is_first() else False, data_placement,
   )  # fmt: skip
   folder = None if workdir is None else pathlib.Path(workdir)
+  phases = [Phase(1, train, test), *later_phases]
+  # `prepare` refuses what is no Algorithm.
+  if (of_data := getattr(algorithm, 'of_data', None)) is not None:
+    others = unseen[0].info.names if unseen else ()
+    phases = [p._replace(train=of_data(p.train, others)) for p in phases]
   told = Callbacks(callbacks)
   settings = dataclasses.replace(settings, tell_clients=told.wants_clients)
   with contextlib.ExitStack() as opened:
     opened.enter_context(progress_lines.shown(settings.progress))
     compiling = opened.enter_context(CompileTime())
     run = prepare(
-      algorithm, [Phase(1, train, test), *later_phases], unseen, settings, folder,
-      config, programs or shared_programs(), opened,
+      algorithm, phases, unseen, settings, folder, config,
+      programs or shared_programs(), opened,
     )  # fmt: skip
     run = run._replace(notes=[*notes, *run.notes])
     reason = begin(run, opened.enter_context(told), test)

@@ -1,4 +1,4 @@
-"""Tasks: classification, regression or sequences.
+"""Tasks: classification, regression, sequences or several labels.
 
 May import `utils`.
 """
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fesem_jax.tasks.classification import CLASSIFICATION
+from fesem_jax.tasks.multilabel import MULTILABEL
 from fesem_jax.tasks.regression import OWN_LOSS, REGRESSION
 from fesem_jax.tasks.sequence import SEQUENCE
 from fesem_jax.tasks.task import Figure, Loss, Task, columns
@@ -14,6 +15,7 @@ from fesem_jax.utils.errors import UserError
 
 __all__ = [
   'CLASSIFICATION',
+  'MULTILABEL',
   'OWN_LOSS',
   'REGRESSION',
   'SEQUENCE',
@@ -29,7 +31,7 @@ __all__ = [
 ]
 
 TASKS: Mapping[str, Task] = {
-  task.name: task for task in (CLASSIFICATION, REGRESSION, SEQUENCE)
+  task.name: task for task in (CLASSIFICATION, REGRESSION, SEQUENCE, MULTILABEL)
 }
 
 

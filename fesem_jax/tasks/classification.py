@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fesem_jax.tasks.task import Figure, Task, add
+from fesem_jax.tasks.task import Figure, Task, add, softmax
 from fesem_jax.utils import array_checks
 
 
@@ -112,4 +112,5 @@ CLASSIFICATION = Task(
   micro=_micro,
   mix=_mix,
   predict=lambda logits: logits.argmax(axis=1).astype(np.int32),
+  probabilities=softmax,
 )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fesem_jax.tasks.task import Figure, Task, add
+from fesem_jax.tasks.task import Figure, Task, add, softmax
 from fesem_jax.utils import array_checks
 
 # In place of a token that is not to be predicted, e.g. behind the end of a sequence.
@@ -95,4 +95,5 @@ SEQUENCE = Task(
   micro=_micro,
   mix=_mix,
   predict=lambda logits: logits.argmax(axis=-1).astype(np.int32),
+  probabilities=softmax,
 )

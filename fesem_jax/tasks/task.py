@@ -23,6 +23,7 @@ class Figure(NamedTuple):
   heading: str  # as in tables, e.g. 'acc'
   percent: bool  # whether tables and plots multiply it by 100
   higher_is_better: bool  # which of two models it prefers
+  may_lack: bool = False  # whether clients without it are left out of means
 
   @property
   def factor(self) -> float:
@@ -57,6 +58,11 @@ class Figure(NamedTuple):
 def columns(names: Sequence[str]) -> tuple[str, ...]:
   """Names in records of some figures: micro ones, then macro ones."""
   return (*(f'micro_{name}' for name in names), *(f'macro_{name}' for name in names))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+  """Probabilities of the outputs of the last axis."""
+  return np.asarray(jax.nn.softmax(logits))
 
 
 def add(a: Sums, b: Sums) -> Sums:
@@ -96,6 +102,8 @@ class Task(NamedTuple):
     mix: (outputs [R, B, ...] of R models, log weights [R]) -> outputs [B, ...] of their
       mixture.
     predict: outputs [B, ...] on the host -> what a user is given.
+    probabilities: outputs [B, ...] on the host -> probabilities of the same shape; None
+      if the task has none.
   """
 
   name: str
@@ -115,6 +123,7 @@ class Task(NamedTuple):
   micro: Callable[[Sums], dict[str, float]]
   mix: Callable[[jax.Array, jax.Array], jax.Array]
   predict: Callable[[np.ndarray], np.ndarray]
+  probabilities: Callable[[np.ndarray], np.ndarray] | None = None
 
   @property
   def primary(self) -> Figure:

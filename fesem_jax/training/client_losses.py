@@ -12,6 +12,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.batch_losses import weighted_loss
 from fesem_jax.training.by_batches import batch_by_batch
+from fesem_jax.training.trained import weights_by
 
 
 def least_loss(
@@ -127,7 +128,7 @@ def cohort_gradients(
     cohort: S clients.
     counts: [S] bool, clients whose gradients are summed up.
     keep: whether to return every client's gradient too.
-    weighting: of clients in the sum, 'uniform' or 'by_examples'.
+    weighting: of clients in the sum; see `weights_by`.
 
   Returns:
     Gradients [S, ...], 0 where they are not finite, or None; and the sum of those
@@ -155,8 +156,7 @@ def cohort_gradients(
     finite = tree.all_finite(gradients)
     gradients = tree.where(finite, gradients, tree.zeros_like(gradients))
     weights = (finite & chunk.own & (sizes > 0)).astype(jnp.float32)
-    if weighting == 'by_examples':
-      weights *= sizes
+    weights *= weights_by(weighting, sizes, data.weights_of(chunk.ids))
     total = sums.add_to_one(total, gradients, weights, zero)
     return gradients if keep else None, total
 

@@ -165,8 +165,9 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
 
   def finish(found: Any, shared: Any, sums: Any) -> Any:
     sent, kept, (loss, finite, steps), (ids, sizes, arrived, state, starts) = found
-    (models, *_), known = shared
-    trained = Trained(ids, None, loss, sizes, finite, arrived, steps)
+    (models, _, data, *_), known = shared
+    given = data.weights_of(ids)
+    trained = Trained(ids, None, loss, sizes, finite, arrived, steps, given=given)
     if state is not None:
       kept = tree.where(trained.took_part(), kept, state)
     trained, folded = trained._replace(state=kept), None

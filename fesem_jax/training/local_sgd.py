@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching
+from fesem_jax.core import batching, parameter_names, tree
 from fesem_jax.core.types import Params
 from fesem_jax.training import shared_start
 from fesem_jax.training.one_client import (
@@ -41,7 +41,8 @@ def local_sgd(
       optimizer is none of them: optax.sgd(0.1) would turn the gradients around.
     start: the model to start from; `Client.start` by default.
     penalty: [] lambda of Eq. 7; None leaves the term out, which is faster than 0.
-    layers: names of the layers that learn; None is all. The others stay as they are.
+    layers: names, or patterns such as **/norm*, of the layers or parameters that
+      learn; None is all. The others stay as they are.
     factors: [N_max] float32 of the losses of the client's examples, over whose number
       the mean is still taken; None is 1.
 
@@ -50,11 +51,8 @@ def local_sgd(
   """
   if layers is not None:
     names = client.start if start is None else start
-    if not layers or set(layers) - set(names):
-      raise UserError(
-        f'`layers={list(layers)}` must name some layers of the model: '
-        f'{", ".join(names)}.'
-      )
+    if not parameter_names.chosen(names, layers, 'layers'):
+      raise UserError(f'`layers` is empty; name some layers: {", ".join(names)}.')
   if start is None and not transformations:
     kernels = shared_start.kernels_of(client, layers)
     if kernels:
@@ -65,8 +63,8 @@ def local_sgd(
   start, frozen = client.start if start is None else start, None
   learning = start
   if layers is not None:
-    frozen = {name: x for name, x in start.items() if name not in layers}
-    learning = {name: start[name] for name in layers}
+    both = parameter_names.split(start, layers)
+    frozen, learning = map(parameter_names.without_none, both)
   if penalty is not None:
     transformations = (toward(learning, penalty), *transformations)
   optimizer = client.local.optimizer
@@ -74,7 +72,7 @@ def local_sgd(
     optimizer = optax.chain(*transformations, optimizer)
 
   def whole(params):
-    return params if frozen is None else frozen | params
+    return params if frozen is None else tree.merge(frozen, params)
 
   def step(t, carry, batch):
     params, state, steps = carry

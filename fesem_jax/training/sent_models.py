@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax.core import prng_streams, tree
+from fesem_jax.core import parameter_names, prng_streams, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Params
 
@@ -29,15 +30,12 @@ def as_sent(
   round. The model `trained` and the one returned are finite.
   """
   corruption: Any = data.corruption
-  names, changed = None, trained
-  if layers is not None or _lacks_layers(received):
-    names = [
-      n
-      for n, layer in received.items()
-      if layer is not None and (layers is None or n in layers)
-    ]
-    received = {n: received[n] for n in names}
-    changed = {n: trained[n] for n in names}
+  part, changed = layers is not None or _lacks_some(received), trained
+  if part:
+    if layers is not None:
+      received = parameter_names.split(received, layers)[1]
+    received = flatten_dict(parameter_names.without_none(received))
+    changed = {path: x for path, x in flatten_dict(trained).items() if path in received}
   if not jax.tree.leaves(received):
     return trained
   bad = jnp.asarray(corruption.bad).at[client].get(mode='fill', fill_value=False)
@@ -49,11 +47,12 @@ def as_sent(
   # A lie beyond float32 would stop the run as a client that failed does not.
   finite = tree.all_finite(tree.expand(lie))[0]
   changed = jax.tree.map(lambda a, b: jnp.where(bad & finite, a, b), lie, changed)
-  return changed if names is None else trained | changed
+  return tree.merge(unflatten_dict(changed), trained) if part else changed
 
 
-def _lacks_layers(received: Params) -> bool:
-  return isinstance(received, dict) and any(x is None for x in received.values())
+def _lacks_some(received: Params) -> bool:
+  leaves = jax.tree.leaves(received, is_leaf=lambda x: x is None)
+  return any(x is None for x in leaves)
 
 
 def _noise(change: Params, key: jax.Array) -> Params:

@@ -16,6 +16,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import batch_width, most_steps
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.parameter_names import is_named
 from fesem_jax.core.types import Params
 from fesem_jax.models.dense_layers import KERNEL
 from fesem_jax.training.kernel_change import Kernel, Path
@@ -133,7 +134,7 @@ def kernels(
   chosen, shared = [], flatten_dict(start.shared)
   for path, x in _products(apply_with, params, batch).items():
     kernel = shared.get((*path, KERNEL))
-    if kernel is None or (layers and path[0] not in layers):
+    if kernel is None or (layers and not is_named((*path, KERNEL), layers)):
       continue
     rows, (size_in, size_out) = x.size // x.shape[-1], kernel.shape[1:]
     size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)

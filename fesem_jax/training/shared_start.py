@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax.core import sums, tree
+from fesem_jax.core import parameter_names, sums, tree
 from fesem_jax.core.batching import SIDE
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
@@ -50,17 +50,21 @@ class Moves(NamedTuple):
 
 def kernels_of(client: Client, layers: Sequence[str] | None) -> tuple[Kernel, ...]:
   """The kernels that a client keeps as changes where `layers` learn; None is all."""
-  chosen = [k for k in client.kernels if layers is None or k.path[0] in layers]
+  chosen = [k for k in client.kernels if _learns((*k.path, KERNEL), layers)]
   if not chosen:
     return ()
   learn = {
     path
     for path, x in flatten_dict(client.start).items()
-    if x is not None and (layers is None or path[0] in layers)
+    if x is not None and _learns(path, layers)
   }
   if len(chosen) == len(learn):  # A client keeps something of its own to be trained.
     chosen.pop()
   return tuple(chosen)
+
+
+def _learns(path: tuple[str, ...], layers: Sequence[str] | None) -> bool:
+  return layers is None or parameter_names.is_named(path, layers)
 
 
 def local_sgd(
@@ -81,17 +85,20 @@ def local_sgd(
     del flat[*kernel.path, KERNEL]
   whole, frozen = unflatten_dict(flat), None
   if layers is not None:
-    frozen = {name: x for name, x in whole.items() if name not in layers}
-    whole = {name: x for name, x in whole.items() if name in layers}
+    both = parameter_names.split(whole, layers)
+    frozen, whole = map(parameter_names.without_none, both)
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   rate = variable_rate(local.optimizer, params)
+
+  def all_of(params):
+    return params if frozen is None else tree.merge(frozen, params)
 
   def step(t, carry, batch):
     params, state, changes = carry
 
     def loss_of(params, rows):
       model = _with_changes(batch.model, kernels, starts, changes, t, rows)
-      return batch.loss(params if frozen is None else frozen | params, model)
+      return batch.loss(all_of(params), model)
 
     both = jax.value_and_grad(loss_of, argnums=(0, 1))
     with jax.default_matmul_precision(local.precision):
@@ -115,7 +122,7 @@ def local_sgd(
   (last, _, changes), loss = over_batches(client, carry, step, factors, over_steps)
   finite = all_finite(last) & _bounded(starts, changes)
   params = where(finite, last, whole)
-  held = flatten_dict(params if frozen is None else frozen | params)
+  held = flatten_dict(all_of(params))
   for kernel, change in zip(kernels, changes, strict=True):
     held[*kernel.path, KERNEL] = _moves(change, finite)
 

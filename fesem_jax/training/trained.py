@@ -8,8 +8,28 @@ import jax.numpy as jnp
 from fesem_jax.core.algorithm import ClientRound, Clusters, RoundInfo
 from fesem_jax.core.sums import total
 from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError
 
-WEIGHTINGS = ('uniform', 'by_examples')
+WEIGHTINGS = ('uniform', 'by_examples', 'by_weight')
+
+
+def weights_by(
+  weighting: str, sizes: jax.Array, given: jax.Array | None
+) -> jax.Array | int:
+  """[S] weights of clients, or 1 for each.
+
+  `sizes` [S] are their examples, and `given` [S] the weights that the data give them.
+  Raises `UserError` if the data give none but `weighting` needs them.
+  """
+  if weighting == 'by_weight':
+    if given is None:
+      raise UserError(
+        '`weighting=by_weight` needs a weight of each client: a column `weight` of the '
+        'data, `ClientInfo(names, weights=...)` or, in Python, '
+        "`weighting={'Ann': 0.5, ...}`."
+      )
+    return given
+  return sizes if weighting == 'by_examples' else 1
 
 
 class Trained(NamedTuple):
@@ -29,6 +49,7 @@ class Trained(NamedTuple):
     sums: what `fold` added up.
     state: [S, ...] what the function of one client keeps; a client that does not count
       keeps what it had. None if there is nothing.
+    given: [S] float32 weights that the data give the clients, or None.
   """
 
   ids: jax.Array
@@ -41,6 +62,7 @@ class Trained(NamedTuple):
   folded: Any = None
   sums: Any = None
   state: Any = None
+  given: jax.Array | None = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""
@@ -50,11 +72,14 @@ class Trained(NamedTuple):
     """[S] float32 weight of each client in a mean.
 
     Args:
-      weighting: one of `WEIGHTINGS`: n_i, or 1 for every client that counts.
+      weighting: one of `WEIGHTINGS`: n_i, or 1 for every client that counts, or the
+        weight that the data give it.
+
+    Raises:
+      UserError: if the data give no weights.
     """
-    counts = self.took_part()
-    weights = self.sizes if weighting == 'by_examples' else 1
-    return jnp.where(counts, weights, 0).astype(jnp.float32)
+    weights = weights_by(weighting, self.sizes, self.given)
+    return jnp.where(self.took_part(), weights, 0).astype(jnp.float32)
 
   def together_with(self, other: 'Trained') -> 'Trained':
     """The same where each client trained something else too in the round."""

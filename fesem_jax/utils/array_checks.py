@@ -36,7 +36,7 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
   if numbered.ndim != 1 or not _are_whole(numbered, 0):
     raise UserError(
       f'{where}: labels must be whole numbers from 0, one for each example; for other '
-      'targets choose `task=regression` or `task=sequence`.'
+      'targets choose `task=multilabel`, `task=regression` or `task=sequence`.'
     )
   return _below(numbered, where, 'label', num_classes)
 
@@ -80,6 +80,27 @@ def targets(y: Any, where: str, num_targets: int | None) -> np.ndarray:
       f'{where}: {found.shape[1]} targets an example; there must be {num_targets}.'
     )
   return found
+
+
+def label_sets(y: Any, where: str, num_labels: int | None) -> np.ndarray:
+  """Labels of each example: [N, L] int32, 1 for those it has, where L may be known.
+
+  `y` has [N, L] zeros and ones, or [N] of a single label, of any dtype. Raises
+  `UserError`, naming the file or argument `where`, if they are anything else.
+  """
+  numbered = numbers(y, where, 'labels')
+  if numbered.ndim == 1:
+    numbered = numbered[:, None]
+  if numbered.ndim != 2 or not numbered.shape[1] or not np.isin(numbered, (0, 1)).all():
+    raise UserError(
+      f'{where}: with `task=multilabel`, each example needs a row of zeros and ones, '
+      'one for each label, or a single one.'
+    )
+  if num_labels is not None and numbered.shape[1] != num_labels:
+    raise UserError(
+      f'{where}: {numbered.shape[1]} labels an example; there must be {num_labels}.'
+    )
+  return numbered.astype(np.int32)
 
 
 def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:

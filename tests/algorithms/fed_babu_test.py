@@ -71,5 +71,5 @@ def test_bad_clients_lie_about_bodies_alone():
 
 
 def test_a_head_must_be_a_part_of_the_model():
-  with pytest.raises(UserError, match='`head_layers=dense7` is unknown'):
+  with pytest.raises(UserError, match='`head_layers=dense7`: the model has no layer'):
     algorithms.build('fed_babu', helpers.local(), head_layers=['dense7'])

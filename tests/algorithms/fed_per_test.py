@@ -104,7 +104,10 @@ def test_fed_per_of_one_client_is_fed_avg():
 @pytest.mark.parametrize(
   ('head', 'message'),
   [
-    (['dense7'], '`head_layers=dense7` is unknown; choose one of dense0, logits'),
+    (
+      ['dense7'],
+      '`head_layers=dense7`: the model has no layer dense7',
+    ),
     ([], 'must name some of the layers dense0, logits'),
     (['dense0', 'logits'], '`head_layers=dense0,logits` must name some of the layers'),
   ],

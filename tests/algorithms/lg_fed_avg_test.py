@@ -57,7 +57,7 @@ def test_matches_float64_reference(cohorts, devices):
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
-    ({'head_layers': ['dense7']}, '`head_layers=dense7` is unknown'),
+    ({'head_layers': ['dense7']}, '`head_layers=dense7`: the model has no layer'),
     ({'head_layers': ['dense0', 'logits']}, '`head_layers=dense0,logits` must name'),
     ({'weighting': 'mean'}, '`weighting=mean` is unknown'),
   ],

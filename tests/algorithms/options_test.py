@@ -91,6 +91,8 @@ DEFAULTS = {
   'fed_dyn': {'dyn_alpha': 0.01, 'client_state': 'stacked'},
   'fed_babu': {'head_layers': ('logits',), 'weighting': 'by_examples'},
   'lg_fed_avg': {'head_layers': ('logits',), 'weighting': 'by_examples'},
+  'centralized': {},
+  'fed_bn': {'norm_layers': (), 'weighting': 'uniform'},
   'moon': {
       'moon_mu': 1.0, 'moon_temperature': 0.5, 'features_before': 'logits',
       'weighting': 'by_examples',

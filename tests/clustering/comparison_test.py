@@ -17,12 +17,15 @@ CENTERS = jax.vmap(MODEL.init)(jax.random.split(jax.random.key(1), 3))
 SHARES = np.array([[0.2, 0.3, 0.5], [0, 1, 0]], np.float32)
 
 
-@pytest.mark.parametrize('layer', ['all', 'logits'])
+@pytest.mark.parametrize('layer', ['all', 'logits', '**/bias', 'dense0,log*'])
 def test_weights_are_compared_in_all_layers_or_in_one(layer):
   by = comparison.build(layer, MODEL)
   assert by.partial == (layer != 'all')
   assert by.align is None
-  part = (lambda x: x) if layer == 'all' else (lambda x: x['logits'])
+  part = {
+    'logits': lambda x: x['logits'],
+    '**/bias': lambda x: (x['dense0']['bias'], x['logits']['bias']),
+  }.get(layer, lambda x: x)
   own, distance, stack = by.nearest(STACK, by.known(by.part(CENTERS)))
   apart = matrix(part(STACK))[:, None] - matrix(part(CENTERS))[None]
   want = np.square(apart.astype(np.float64)).sum(axis=2)
@@ -64,7 +67,7 @@ def test_units_are_matched_before_models_are_mixed():
 
 
 def test_layers_that_do_not_exist_are_refused():
-  message = '`cluster_on=dense1` is unknown; choose one of all, matched, dense0, logits'
+  message = '`cluster_on=dense1`: the model has no layer dense1'
   with pytest.raises(UserError, match=message):
     comparison.build('dense1', MODEL)
 

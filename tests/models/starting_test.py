@@ -3,6 +3,7 @@
 import dataclasses
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from fesem_jax import algorithms, models
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.models import starting
 from fesem_jax.utils.errors import UserError
-from tests.support import helpers
+from tests.support import helpers, reference
 from tests.support.methods import federation, run
 
 MODEL = models.build('mlp', helpers.SHAPE, 3, (5,))
@@ -94,7 +95,6 @@ def test_layers_that_do_not_train_are_drawn_by_a_key_of_their_own():
     wanted = jax.jit(MODEL.apply)(drawn | params, x)
     np.testing.assert_array_equal(jax.jit(model.apply)(params, x), wanted)
     assert model.layers == ()
-  assert starting.layers_named(MODEL, ['*'], 'train_layers') == ('dense0', 'logits')
   with pytest.raises(UserError, match='`train_layers=Logits`: the model has no layer'):
     starting.train_only(MODEL, ['Logits'])
 
@@ -184,3 +184,68 @@ def test_products_of_all_dense_layers_can_be_given_beside_constants():
   np.testing.assert_allclose(got, np.tile(2 + given['logits/bias'], (4, 1)), rtol=1e-6)
   without = starting.train_only(MODEL._replace(apply_with=None), ['logits'])
   assert without.apply_with is None
+
+
+class Lora(nn.Module):
+  """A dense layer plus a product of two thin matrices."""
+
+  @nn.compact
+  def __call__(self, x):
+    a = self.param('lora_a', nn.initializers.normal(0.1), (6, 2))
+    b = self.param('lora_b', nn.initializers.zeros, (2, 3))
+    return nn.Dense(3, name='base')(x) + x @ a @ b
+
+
+class Adapted(nn.Module):
+  """An adapter within a layer."""
+
+  @nn.compact
+  def __call__(self, x):
+    return Lora(name='logits')(x)
+
+
+ADAPTED = models.from_flax(Adapted(), (6,))
+
+
+def test_adapters_within_layers_train_alone():
+  """Against float64 SGD on the two factors, from one client's batches."""
+  model = starting.train_only(ADAPTED, ['*/lora_a', '*/lora_b'])
+  data, local = helpers.federation([7]), helpers.local(epochs=2)._replace(model=model)
+  algorithm = algorithms.build('fed_avg', local)
+  assert algorithm.traffic.model == 4 * (6 * 2 + 2 * 3)
+  first = algorithm.init(jax.random.key(0), data).params['logits']
+  assert set(first) == {'lora_a', 'lora_b'}
+  a, b = (np.asarray(first[n][0], np.float64) for n in ('lora_a', 'lora_b'))
+  base = jax.jit(ADAPTED.init)(jax.random.key(0))['logits']['base']
+  w, bias = (np.asarray(base[n], np.float64) for n in ('kernel', 'bias'))
+  key = jax.random.fold_in(jax.random.key(9), 1)
+  for x, y in helpers.batches(data, local.schedule, 0, key):
+    # The gradient G of the loss to W + A B gives G B^T and A^T G.
+    _, ((g, _),) = reference.loss_and_gradient([(w + a @ b, bias)], x, y)
+    a, b = a - 0.1 * g @ b.T, b - 0.1 * a.T @ g
+  state, _ = run(algorithm, data, rounds=1)
+  np.testing.assert_allclose(state.params['logits']['lora_a'][0], a, rtol=1e-4)
+  np.testing.assert_allclose(
+    state.params['logits']['lora_b'][0], b, rtol=1e-4, atol=1e-6
+  )
+  whole = starting.with_constants(model, algorithm.deployed(state, data)).params(1)
+  np.testing.assert_array_equal(whole['logits']['base']['kernel'][0], base['kernel'])
+  part = starting.trained_part(model, whole)
+  chex.assert_trees_all_equal(part, state.params)
+
+
+def test_adapters_are_compared_and_kept_by_clients():
+  model = starting.train_only(ADAPTED, ['*/lora*'])
+  data, local = federation(), helpers.local()._replace(model=model)
+  for name, options in (
+    ('fesem', {'num_clusters': 2, 'cluster_on': '*/lora_b'}),
+    ('fed_rep', {'head_layers': ['**/lora_b'], 'head_epochs': 1}),
+    ('fed_babu', {'head_layers': ['**/lora_b']}),
+  ):
+    algorithm = algorithms.build(name, local, **options)
+    state, _ = run(algorithm, data, rounds=2)
+    used = algorithm.deployed(state, data)
+    every = starting.with_constants(model, used).params(6)
+    assert every['logits']['base']['kernel'].shape == (6, 6, 3)
+    distinct = np.unique(np.asarray(every['logits']['lora_b']), axis=0)
+    assert len(distinct) == {'fesem': 2, 'fed_rep': 6, 'fed_babu': 1}[name]

@@ -67,6 +67,7 @@ METHODS = [
   ('fed_drift', {'check_every': 1, 'drift_delta': 0.05}),
   ('flux', {'warmup_rounds': 1}),
   ('oracle', {}),
+  ('centralized', {}),
   ('oracle', {'weighting': 'by_examples', 'server_optimizer': OPTIMIZERS['adam']}),
   ('fed_em', {'num_clusters': 2}),
   ('fed_rc', {'num_clusters': 2}),
@@ -76,6 +77,7 @@ METHODS = [
   ('fed_dyn', {'dyn_alpha': 0.3}),
   ('fed_babu', {}),
   ('lg_fed_avg', {}),
+  ('fed_bn', {'norm_layers': ('logits/bias', 'dense0')}),
   ('moon', {}),
 ]  # fmt: skip
 
@@ -105,9 +107,11 @@ ONCE = [
 ]
 # Methods whose rounds differ in what devices hold and exchange. Where others are as one
 # of these (FedSGD, FedProx, FedDist, FedDWS, FedOpt, FedNova as FedAvg; Ditto, pFedMe,
-# Per-FedAvg and MOON as APFL; FedRep, FedBABU, LG-FedAvg and FedALA as FedPer; FedRC as
-# FedEM; the oracle as FeSEM; FedGroup as PACFL; StoCFL as CFL-GP; FedDyn as SCAFFOLD;
-# L2GD as NonFed), compiling for chips and starting processes would show nothing new.
+# Per-FedAvg and MOON as APFL; FedRep, FedBABU, LG-FedAvg, FedBN and FedALA as FedPer;
+# FedRC as FedEM; the oracle as FeSEM; centralized
+# as NonFed; FedGroup as PACFL; StoCFL as CFL-GP; FedDyn as
+# SCAFFOLD; L2GD as NonFed), compiling for chips and starting processes would show
+# nothing new.
 SHAPES_OF_ROUND = (
   'fed_avg', 'non_fed', 'fed_dane', 'scaffold', 'apfl', 'fed_per', 'fesem', 'fesem_ma',
   'fed_cluster', 'robust', 'hypo_cluster', 'clove', 'fed_em', 'fed_soft', 'fed_amp',

@@ -321,7 +321,7 @@ def order_of_a_cohort_and_empty_clients_in_it_do_not_matter(made):
 
 def clients_outside_of_the_cohort_are_left_alone(made):
   """They keep what they have, and what they hold is not looked at."""
-  if made.programs.full_only:
+  if made.programs.full_only or hasattr(made.state, 'sent'):  # Of `centralized`.
     return
   outside = [i for i in range(CLIENTS) if i not in made.ids]
   if 'clusters' not in made.state._fields:  # Which merge with all of their clients.

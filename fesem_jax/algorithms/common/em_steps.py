@@ -26,7 +26,8 @@ class EStep:
 
   Attributes:
     cluster_on: 'all' parameters are compared, or only those of the named layer, e.g.
-      'logits', as the authors' code does; or 'matched': FeSEM-MA (Section 5.1), which
+      'logits', as the authors' code does, or of names and patterns separated by
+      commas, e.g. '*/lora_a,*/lora_b'; or 'matched': FeSEM-MA (Section 5.1), which
       compares and averages models with their hidden units in the order that brings
       each nearest to the center, see `matching`.
     temperature: positive, each client counts in every center's mean by its

@@ -4,15 +4,16 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
+from flax.traverse_util import flatten_dict
 
-from fesem_jax.core import sharding, sums, traffic, tree
+from fesem_jax.core import parameter_names, sharding, sums, traffic, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, argument
 
 
 class PersonalHeadState(NamedTuple):
@@ -27,28 +28,33 @@ class PersonalHeadState(NamedTuple):
 
 
 def check_head(local: LocalTraining, head: Collection[str]) -> None:
-  """Raises `UserError` unless `head` names some layers of the model, but not all."""
-  layers = tuple(check_parameters(local.model))
-  for name in head:
-    check_choice('head_layers', name, layers)
-  if not 0 < len(set(head)) < len(layers):
-    chosen = argument('head_layers', ','.join(head))
+  """Raises `UserError` unless `head` names some parameters of the model, but not all.
+
+  It holds names of layers, or patterns as `parameter_names` takes them.
+  """
+  params = check_parameters(local.model)
+  chosen = parameter_names.chosen(params, head, 'head_layers')
+  if not 0 < len(chosen) < len(jax.tree.leaves(params)):
+    given = argument('head_layers', ','.join(head))
     raise UserError(
-      f'{chosen} must name some of the layers {", ".join(layers)}, but not all: a '
+      f'{given} must name some of the layers {", ".join(params)}, but not all: a '
       'layer must be left for the body.'
     )
 
 
 def other_layers(local: LocalTraining, head: Collection[str]) -> tuple[str, ...]:
-  """The names of the layers that are not of the head."""
-  layers = jax.eval_shape(local.model.init, jax.random.key(0))
-  return tuple(name for name in layers if name not in head)
+  """The paths of the parameters that are not of the head."""
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  return tuple(
+    '/'.join(path)
+    for path in flatten_dict(params)
+    if not parameter_names.is_named(path, head)
+  )
 
 
 def parts(params: Params, head: Collection[str]) -> tuple[Params, Params]:
   """Body and head of a model or stack, None in place of the layers of the other."""
-  body = {name: None if name in head else x for name, x in params.items()}
-  return body, {name: x if name in head else None for name, x in params.items()}
+  return parameter_names.split(params, head)
 
 
 def head_of(head: Collection[str], params: Params) -> Params:

@@ -34,7 +34,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Trained, weights_by
 from fesem_jax.utils.errors import UserError, argument, check_at_least
 
 # New clusters are taken where each client that moves lowers Eq. 6 by more than this
@@ -285,7 +285,7 @@ def recluster(
   changed &= (drawn | (exists == 0)).all() | (before == after) | halves
   new = jnp.where(changed, named, own)
   flow = jnp.zeros_like(flow).at[new, own].add(weights)
-  of_all = data.sizes() if weighting == 'by_examples' else exists
+  of_all = exists * weights_by(weighting, data.sizes(), data.weights)
   rest = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
   flow = flow.at[assignment, assignment].add(rest)
   flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(count))

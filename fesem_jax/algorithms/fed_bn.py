@@ -1,0 +1,69 @@
+"""FedBN: normalization layers stay with each client.
+
+Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization", ICLR 2021.
+"""
+
+from collections.abc import Sequence
+
+import jax
+from flax.traverse_util import flatten_dict
+
+from fesem_jax.algorithms.common import personal_head
+from fesem_jax.algorithms.fed_per import fed_per
+from fesem_jax.core import parameter_names
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.utils.errors import UserError
+
+
+def fed_bn(
+  local: LocalTraining,
+  *,
+  norm_layers: Sequence[str] = (),
+  weighting: str = 'uniform',
+) -> Algorithm:
+  """Builds FedBN.
+
+    (b_i, s_i) <- SGD from (b, s_i) on client i       for i in the cohort
+    b          <- mean_i b_i
+
+  s_i are the scales and biases of client i's normalization layers, at any depth, and b
+  all other parameters. It is FedPer with these layers as the head.
+
+  Args:
+    local: how clients train.
+    norm_layers: names of the normalization layers, or patterns such as **/norm*. None
+      are those that have a parameter `scale`, as the layers of Flax do.
+    weighting: 'uniform' (above) or 'by_examples'.
+
+  Raises:
+    UserError: on an unknown weighting or layer, or if there is no normalization layer
+      or nothing else.
+  """
+  own = _norms(local, norm_layers)
+  made = fed_per(local, head_layers=own, weighting=weighting)
+  sent = personal_head.shared_alone(
+    local, own, 'all but the norms', "the client's model without its norms"
+  )
+  return made._replace(traffic=sent)
+
+
+def _norms(local: LocalTraining, names: Sequence[str]) -> tuple[str, ...]:
+  """The paths of the parameters of normalization layers."""
+  params = check_parameters(local.model)
+  if names:
+    own = parameter_names.chosen(params, names, 'norm_layers')
+  else:
+    paths = list(flatten_dict(params))
+    layers = {path[:-1] for path in paths if path[-1] == 'scale'}
+    own = tuple('/'.join(path) for path in paths if path[:-1] in layers)
+  if not own:
+    raise UserError(
+      '`algorithm=fed_bn` needs a model with normalization layers, such as resnet8; '
+      'the model has no parameter called scale. Name its layers with `norm_layers`.'
+    )
+  if len(own) == len(jax.tree.leaves(params)):
+    raise UserError('`norm_layers` must leave a layer that clients share.')
+  return own

@@ -1,0 +1,79 @@
+"""Parameters of a model chosen by names or patterns of their paths, at any depth."""
+
+import fnmatch
+from collections.abc import Collection, Mapping, Sequence
+
+from flax.traverse_util import flatten_dict
+
+from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError, argument
+
+# Names that an error lists.
+_LISTED = 12
+
+
+def is_named(path: Sequence[str], names: Collection[str]) -> bool:
+  """Whether names or patterns choose a parameter, or a layer that it belongs to.
+
+  A pattern is one of `fnmatch` for a whole path, as stage0_block0/norm0: `*` stands for
+  any characters, / too, and `**/` for nothing too.
+  """
+  above = ['/'.join(path[:i]) for i in range(1, len(path) + 1)]
+  return any(_fits(each, name) for name in names for each in above)
+
+
+def _fits(path: str, name: str) -> bool:
+  if path == name or fnmatch.fnmatchcase(path, name):
+    return True
+  return name.startswith('**/') and _fits(path, name[3:])
+
+
+def split(params: Params, names: Collection[str]) -> tuple[Params, Params]:
+  """The parameters that `names` do not choose, and those that they do.
+
+  Each tree has None in place of what the other has: of whole layers where possible.
+  """
+  return (
+    _kept(params, lambda path: not is_named(path, names)),
+    _kept(params, lambda path: is_named(path, names)),
+  )
+
+
+def _kept(params, keep, path=()):
+  if not isinstance(params, Mapping):
+    return params if keep(path) else None
+  found = {n: _kept(x, keep, (*path, n)) for n, x in params.items()}
+  if all(x is params[n] for n, x in found.items()):
+    return params
+  whole = all(x is None for x in found.values())
+  return None if whole and path else found
+
+
+def without_none(params: Params) -> Params:
+  """The same tree without the layers and parameters that are None."""
+  if not isinstance(params, Mapping):
+    return params
+  return {n: without_none(x) for n, x in params.items() if x is not None}
+
+
+def chosen(params: Params, names: Collection[str], flag: str) -> tuple[str, ...]:
+  """Paths, as dense0/kernel, of the parameters that names or patterns choose.
+
+  They come in the order of the model, whose parameters are a dict of layers. Raises
+  `UserError`, naming the `flag` that holds the names, on one that chooses nothing.
+  """
+  given = argument(flag, ','.join(names))
+  if not isinstance(params, Mapping):
+    raise UserError(f'{argument(flag)} needs a model whose parameters are a dict.')
+  paths = list(flatten_dict(params))
+  for name in names:
+    if not any(is_named(path, [name]) for path in paths):
+      what, known = 'its layers are', list(params)
+      if '/' in name or '*' in name:
+        what, known = 'its parameters are', ['/'.join(path) for path in paths]
+      more = ', ...' if len(known) > _LISTED else ''
+      raise UserError(
+        f'{given}: the model has no layer {name}; {what} '
+        f'{", ".join(known[:_LISTED])}{more}.'
+      )
+  return tuple('/'.join(path) for path in paths if is_named(path, names))

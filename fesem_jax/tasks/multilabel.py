@@ -1,0 +1,141 @@
+"""Multilabel: any number of L labels for each example; exact match, F1 and AUC.
+
+One label is binary classification with one logit.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fesem_jax.tasks.task import Figure, Task, add
+from fesem_jax.utils import array_checks
+
+# AUC is that of logits that are cut to +-_MOST and rounded to _BINS values, which can
+# be counted; those of one value are ties.
+_BINS, _MOST = 256, 16.0
+_BLOCK = 2**10  # Clients whose figures are computed at once.
+
+
+def binary_cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """[B] float32 sigmoid cross entropy of each example, the mean over its labels.
+
+  `logits` are [B, L] float32, `y` [B, L] int32, 1 for labels that an example has.
+  """
+  each = optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype))
+  return each.mean(axis=-1)
+
+
+class LabelCounts(NamedTuple):
+  """Outcome of labeling each client's examples."""
+
+  examples: Any  # [M] int
+  exact: Any  # [M] int examples with all their labels and no other
+  correct: Any  # [M, L] int examples that rightly got a label
+  predicted: Any  # [M, L] int examples that got it
+  actual: Any  # [M, L] int examples that have it
+  logits: Any  # [M, L, 2, _BINS] int examples without and with it, by their logit
+
+
+def _measure(
+  logits: jax.Array, y: jax.Array, weights: jax.Array, num_labels: int
+) -> LabelCounts:
+  ones = (weights > 0).astype(jnp.int32)
+  each, guess = ones[:, None], (logits > 0).astype(jnp.int32)
+  share = (jnp.clip(logits, -_MOST, _MOST) + _MOST) / (2 * _MOST)
+  bins = jnp.round(share * (_BINS - 1)).astype(jnp.int32)
+  label = jnp.arange(num_labels)[None]
+  by_logit = jnp.zeros((num_labels, 2, _BINS), jnp.int32)
+  return LabelCounts(
+    ones.sum(),
+    ((guess == y).all(axis=1) * ones).sum(),
+    (each * guess * y).sum(axis=0),
+    (each * guess).sum(axis=0),
+    (each * y).sum(axis=0),
+    by_logit.at[label, y, bins].add(each),
+  )
+
+
+def _figures(counts: LabelCounts) -> dict[str, np.ndarray]:
+  """From float64 counts [M], [M, L] and [M, L, 2, _BINS], or of all clients [1, ...].
+
+  They are scikit-learn's `accuracy_score`, `f1_score(average='micro')` and, over the
+  labels that occur among true or predicted ones, `f1_score(average='macro')`, and, over
+  those that some examples have and others lack, the mean of `roc_auc_score`. Where no
+  label occurs, and none is predicted, F1 is 0.
+  """
+  size, exact, correct, predicted, actual, logits = counts
+  either = predicted + actual
+  occurs, whole = either > 0, either.sum(axis=1)
+  f1 = 2 * correct / np.where(occurs, either, 1)
+  negative, positive = logits[:, :, 0], logits[:, :, 1]
+  # Pairs of one example with the label and one without that has a lower logit.
+  below = np.cumsum(negative, axis=2) - negative
+  ordered = (positive * (below + negative / 2)).sum(axis=2)
+  pairs = positive.sum(axis=2) * negative.sum(axis=2)
+  auc = ordered / np.where(pairs > 0, pairs, 1)
+  with np.errstate(invalid='ignore'):
+    found = {
+      'exact_match': exact / size,
+      'f1_micro': 2 * correct.sum(axis=1) / np.where(whole > 0, whole, 1),
+      'f1_macro': f1.sum(axis=1) / np.maximum(occurs.sum(axis=1), 1),
+      'auc': np.where(pairs > 0, auc, 0).sum(axis=1) / (pairs > 0).sum(axis=1),
+    }
+  return {name: np.where(size > 0, own, np.nan) for name, own in found.items()}
+
+
+def _by_client(counts: LabelCounts) -> dict[str, np.ndarray]:
+  # Of some clients at a time: all in float64 would take gigabytes.
+  blocks = [
+    _figures(LabelCounts(*(np.asarray(c[i : i + _BLOCK], np.float64) for c in counts)))
+    for i in range(0, max(1, len(counts.examples)), _BLOCK)
+  ]
+  return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+
+
+def _micro(counts: LabelCounts) -> dict[str, float]:
+  """Over the examples of all clients together: no mean of the clients' figures."""
+  whole = (np.asarray(c).sum(axis=0, dtype=np.float64, keepdims=True) for c in counts)
+  return {name: float(own[0]) for name, own in _figures(LabelCounts(*whole)).items()}
+
+
+def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:
+  """The logit of the mixture's probability, sum_k pi_k sigmoid(z_k)."""
+  shares = log_weights[:, None, None]
+  has = jax.nn.logsumexp(jax.nn.log_sigmoid(logits) + shares, axis=0)
+  lacks = jax.nn.logsumexp(jax.nn.log_sigmoid(-logits) + shares, axis=0)
+  return has - lacks
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+  return np.asarray(jax.nn.sigmoid(logits))
+
+
+_EXACT = Figure('exact_match', 'exact match', 'exact', True, True)
+_F1_MICRO = Figure('f1_micro', 'F1 of all labels', 'F1 micro', True, True)
+_F1_MACRO = Figure('f1_macro', 'mean F1 of labels', 'F1 macro', True, True)
+# Of a client whose examples all have a label, or none has it, there is none.
+_AUC = Figure('auc', 'AUC', 'AUC', True, True, may_lack=True)
+
+MULTILABEL = Task(
+  name='multilabel',
+  loss=binary_cross_entropy,
+  figures=(_EXACT, _F1_MICRO, _F1_MACRO, _AUC),
+  targets=array_checks.label_sets,
+  target_dtype=np.int32,
+  outputs='labels',
+  has_classes=False,
+  count_outputs=lambda y: y.shape[1],
+  output_shape=lambda count, _, num_labels: (count, num_labels),
+  target_shape=lambda count, _, num_labels: (count, num_labels),
+  measure=_measure,
+  add=add,
+  num_measured=lambda counts: np.asarray(counts.examples, np.float64),
+  by_client=_by_client,
+  micro=_micro,
+  mix=_mix,
+  predict=lambda logits: (logits > 0).astype(np.int32),
+  probabilities=_probabilities,
+)

@@ -1,0 +1,106 @@
+"""FedBN: scales and biases of norms stay with clients, also within blocks."""
+
+import chex
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, models
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import SIZES, assert_close, federation, initial, run
+
+
+@pytest.mark.parametrize(
+  ('cohorts', 'devices', 'weighting'),
+  [
+    ([range(6)] * 3, 1, 'uniform'),
+    ([(0, 3), (3, 4), (1, 0)], 2, 'by_examples'),
+  ],
+)
+def test_matches_float64_reference(cohorts, devices, weighting):
+  """Biases are the client's, kernels are shared."""
+  data, local = federation(), helpers.local(epochs=2, devices=devices, hidden=(5, 4))
+  options = {'norm_layers': ['**/bias'], 'weighting': weighting}
+  algorithm = algorithms.build('fed_bn', local, **options)
+  params = algorithm.client_params(initial(algorithm, data), data, np.arange(1))
+  model = reference.from_params(params, 0)
+  kernels = [kernel for kernel, _ in model]
+  biases = [[bias for _, bias in model]] * len(SIZES)
+  for number, cohort in enumerate(cohorts, 1):
+    key, trained = jax.random.fold_in(jax.random.key(9), number), []
+    for i in cohort:
+      start = list(zip(kernels, biases[i], strict=True))
+      batches = helpers.batches(data, local.schedule, i, key)
+      own, _ = reference.local_sgd(start, batches, 0.1)
+      biases[i] = [bias for _, bias in own]
+      trained.append([kernel for kernel, _ in own])
+    sizes = np.array(SIZES)[list(cohort)] if weighting == 'by_examples' else None
+    kernels = [np.average(x, axis=0, weights=sizes) for x in zip(*trained, strict=True)]
+
+  def cohort_of(number):
+    ids = np.array(cohorts[number - 1], np.int32)
+    return Cohort(ids, everyone=len(ids) == len(SIZES))
+
+  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
+  for i in range(len(SIZES)):
+    got = reference.flat(reference.from_params(params, i))
+    want = reference.flat(list(zip(kernels, biases[i], strict=True)))
+    assert_close(got, want, rtol=1e-3)
+
+
+class Block(nn.Module):
+  """A dense layer with a norm beside its input."""
+
+  @nn.compact
+  def __call__(self, x):
+    return x + nn.relu(nn.LayerNorm(name='norm')(nn.Dense(6, name='dense')(x)))
+
+
+class Net(nn.Module):
+  """A norm, and another one within a block."""
+
+  @nn.compact
+  def __call__(self, x):
+    x = Block(name='block')(nn.LayerNorm(name='norm')(x))
+    return nn.Dense(3, name='logits')(x)
+
+
+LOCAL = helpers.local()._replace(model=models.from_flax(Net(), (6,)))
+
+
+def test_norms_within_blocks_stay_with_clients():
+  data, algorithm = federation(), algorithms.build('fed_bn', LOCAL)
+  state, _ = run(algorithm, data)
+  used = algorithm.deployed(state, data)
+  shared, own = used.shared, used.own
+  assert own['logits'] is shared['norm'] is shared['block']['norm'] is None
+  assert own['block']['dense'] is None
+  assert shared['block']['dense']['kernel'].shape == (1, 6, 6)
+  for norm in (own['norm'], own['block']['norm']):
+    for x in norm.values():
+      assert len(np.unique(np.asarray(x), axis=0)) == len(SIZES)
+  by_name = algorithms.build(
+    'fed_per', LOCAL, head_layers=['*norm*'], weighting='uniform'
+  )
+  chex.assert_trees_all_equal(run(by_name, data)[0], state)
+  # 6 scales and biases of each norm are not sent.
+  assert algorithm.traffic.model == 4 * (6 * 6 + 6 + 6 * 3 + 3)
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({}, '`algorithm=fed_bn` needs a model with normalization layers'),
+    ({'norm_layers': ['bn*']}, '`norm_layers=bn\\*`: the model has no layer'),
+    ({'norm_layers': ['*']}, '`norm_layers` must leave a layer that clients share'),
+    ({'weighting': 'mean'}, '`weighting=mean` is unknown'),
+  ],
+)
+def test_bad_options_are_refused(options, message):
+  local = LOCAL if 'weighting' in options else helpers.local()
+  with pytest.raises(UserError, match=message):
+    algorithms.build('fed_bn', local, **options)

@@ -1,0 +1,142 @@
+"""The best round on validation examples, its models, and early stopping by it."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms, data
+from fesem_jax.callbacks import BestRound
+from fesem_jax.callbacks.callback import Callback
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.commands import call
+from tests.support.methods import GROUPS
+
+WHOLE = helpers.federation([30, 20, 25, 24, 35, 22], groups=GROUPS)
+TRAIN, VALIDATION = data.hold_out(WHOLE)
+TEST = helpers.federation([9, 8, 7, 9, 8, 7], seed=1, groups=GROUPS)
+
+
+def simulated(
+  method='fed_avg', rate=0.5, rounds=4, stop_after=0, callbacks=(), **given
+):
+  local = helpers.local(optimizer=optax.sgd(rate))
+  options = {'num_clusters': 2} if method == 'fesem' else {}
+  best = BestRound(VALIDATION, stop_after)
+  result = fj.simulate(
+    algorithms.build(method, local, **options), TRAIN, given.pop('test', TEST),
+    rounds=rounds, finetune_epochs=0, progress=False, make_portrait=False,
+    callbacks=[best, *callbacks], **given,
+  )  # fmt: skip
+  return result, best
+
+
+class Kept(Callback):
+  """The models and records of every evaluation."""
+
+  def on_start(self, start):
+    self.models, self.scores = {}, {}
+
+  def on_evaluation(self, event):
+    names = event.clients.names
+    params = [jax.device_get(event.models[name]) for name in names]
+    self.models[event.number] = params
+    self.scores[event.number] = event.record['validation']
+
+
+@pytest.mark.parametrize('method', ['fed_avg', 'fesem', 'fed_per'])
+def test_the_models_of_the_best_round_are_kept(method, tmp_path):
+  kept = Kept()
+  result, best = simulated(method, callbacks=[kept], workdir=tmp_path)
+  found = result.summary['best_round']
+  values = {n: scores['micro_accuracy'] for n, scores in kept.scores.items()}
+  assert found['round'] == max(values, key=values.get)  # The first of equals.
+  assert found['validation'] == kept.scores[found['round']]
+  of_round = next(r for r in result.history if r['round'] == found['round'])
+  assert found['deployed'] == of_round['deployed']
+  assert best.models is None  # They are in the workdir.
+  local = helpers.local()
+  run = fj.load_run(tmp_path, model=local.model, which='best')
+  for name, params in zip(WHOLE.info.names, kept.models[found['round']], strict=True):
+    loaded = run.params(client=name)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  last = fj.load_run(tmp_path, model=local.model)
+  jax.tree.map(
+    np.testing.assert_array_equal, last.params(client='c0'), kept.models[4][0]
+  )
+  hits = [
+    (run.predict(VALIDATION.client(i)[0], client=n) == VALIDATION.client(i)[1])
+    for i, n in enumerate(WHOLE.info.names)
+  ]
+  wanted = np.concatenate(hits).mean()
+  np.testing.assert_allclose(found['validation']['micro_accuracy'], wanted, rtol=1e-6)
+
+
+def test_runs_end_after_evaluations_without_gain():
+  result, best = simulated(rate=0.0, rounds=9, stop_after=2, eval_every=2)
+  assert result.summary['ended'] == 'stop_after'
+  assert (result.summary['rounds'], result.summary['best_round']['round']) == (6, 2)
+  start = jax.device_get(result.deployed.params())
+  jax.tree.map(np.testing.assert_array_equal, best.models.params(), start)
+  result, _ = simulated(rate=0.0, rounds=3)
+  assert result.summary['ended'] == 'finished'
+
+
+def test_a_resumed_run_has_the_same_best_round(tmp_path):
+  whole, _ = simulated(rounds=5, workdir=tmp_path / 'whole', stop_after=4)
+  simulated(rounds=2, workdir=tmp_path / 'parts', stop_after=4)
+  parts, _ = simulated(rounds=5, workdir=tmp_path / 'parts', stop_after=4)
+  assert parts.summary['best_round'] == whole.summary['best_round']
+  a, b = (
+    fj.load_run(tmp_path / name, which='best').centers for name in ('whole', 'parts')
+  )
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+  again, _ = simulated(rounds=5, workdir=tmp_path / 'parts', stop_after=4)
+  assert again.summary['best_round'] == whole.summary['best_round']
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+  with pytest.raises(UserError, match='`stop_after=-1` must be at least 0'):
+    BestRound(VALIDATION, -1)
+  local = helpers.local()
+  others = [
+    helpers.federation([3, 3]),
+    dataclasses.replace(VALIDATION, scale=0.5),
+  ]
+  for validation in others:
+    with pytest.raises(UserError, match='`validation` must hold examples of the cl'):
+      fj.simulate(
+        algorithms.build('fed_avg', local), TRAIN, TEST, rounds=1, progress=False,
+        callbacks=[BestRound(validation)],
+      )  # fmt: skip
+  simulated(rounds=1, workdir=tmp_path)
+  (tmp_path / 'models_best.npz').unlink()
+  with pytest.raises(UserError, match=r'models_best\.npz is missing'):
+    _ = fj.load_run(tmp_path, which='best').deployed
+  with pytest.raises(UserError, match='`which=first` is unknown'):
+    fj.load_run(tmp_path, which='first')
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  del summary['best_round']
+  (tmp_path / 'summary.json').write_text(json.dumps(summary))
+  with pytest.raises(UserError, match='has no best round; run with `stop_after`'):
+    fj.load_run(tmp_path, which='best')
+
+
+def test_a_command_stops_and_names_the_round(tmp_path):
+  flags = (
+    'run', '--dataset=digits', '--num_clients=4', '--model=logistic',
+    '--algorithm=fed_avg', '--learning_rate=1e-9', '--rounds=8',
+  )  # fmt: skip
+  made = call(*flags, '--stop_after=2', '--workdir=r', cwd=tmp_path)
+  assert made.returncode == 0, made.stderr
+  assert 'Best round on validation examples: 1, with a deployed micro' in made.stdout
+  summary = json.loads((tmp_path / 'r/summary.json').read_text())
+  assert (summary['ended'], summary['rounds']) == ('stop_after', 3)
+  assert fj.load_run(tmp_path / 'r', which='best').deployed.num_models == 1
+  never = call(*flags, '--stop_after=2', '--eval_every=0', '--workdir=n', cwd=tmp_path)
+  assert '--stop_after=2 would never end the run' in never.stderr

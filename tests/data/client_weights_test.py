@@ -1,0 +1,150 @@
+"""Weights of clients in means, from Python, `ClientInfo` and files."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms, data
+from fesem_jax.core import prng_streams
+from fesem_jax.core.client_info import ClientInfo
+from fesem_jax.data import arrays as own_arrays
+from fesem_jax.data.client_weights import with_weights
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import SIZES, assert_close, federation, run
+
+WEIGHTS = [0.5, 0.25, 0.0, 2.0, 1.0, 0.125]
+
+
+def by_name(weights):
+  return {f'c{i}': weight for i, weight in enumerate(weights)}
+
+
+def stream(number):
+  return prng_streams.fold(jax.random.key(3), number)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('weights', [WEIGHTS, by_name(WEIGHTS)])
+def test_means_match_a_float64_reference_in_a_run(weights, devices):
+  train, local = federation(), helpers.local(devices=devices, hidden=(5,))
+  algorithm = algorithms.build('fed_avg', local, weighting=weights)
+  result = fj.simulate(
+    algorithm, train, train, rounds=1, progress=False, seed=3, finetune_epochs=0
+  )
+  key = jax.random.fold_in(stream(prng_streams.ROUNDS), 1)
+  start = jax.jit(local.model.init)(stream(prng_streams.INIT))
+  trained = []
+  for i in range(len(SIZES)):
+    batches = helpers.batches(train, local.schedule, i, key)
+    own, _ = reference.local_sgd(reference.from_params(start), batches, 0.1)
+    trained.append(reference.flat(own))
+  want = np.average(trained, axis=0, weights=WEIGHTS)
+  params = result.deployed.params()
+  assert_close(reference.flat(reference.from_params(params)), want, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('fed_avg', {}),
+    ('fed_dane', {}),
+    ('fed_drift', {'check_every': 1}),
+    ('fed_cluster', {'min_rounds': 0, 'check_every': 2}),
+    ('fesem', {'num_clusters': 2, 'recluster_every': 2}),
+    ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}),
+    ('ditto', {}),
+  ],
+)
+def test_weights_like_sizes_are_those_by_examples(name, options):
+  train, local = federation(), helpers.local()
+  weighted = with_weights(SIZES, train)
+  a, b = (
+    run(algorithms.build(name, local, weighting=weighting, **options), split)[0]
+    for weighting, split in (('by_examples', train), ('by_weight', weighted))
+  )
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_weights_follow_their_clients():
+  train = with_weights(by_name(WEIGHTS), federation())
+  moved = train.reorder(np.array([3, 0, 5]), num_clients=4)
+  assert moved.info.names.tolist() == ['c3', 'c0', 'c5']
+  np.testing.assert_array_equal(moved.weights, [2.0, 0.5, 0.125, 0.0])
+  np.testing.assert_array_equal(moved.info.weights, [2.0, 0.5, 0.125])
+  np.testing.assert_array_equal(moved.weights_of(np.array([1, 4])), [0.5, 0.0])
+  kept, left = data.hold_out(train)
+  np.testing.assert_array_equal(kept.weights, np.float32(WEIGHTS))
+  np.testing.assert_array_equal(left.weights, np.float32(WEIGHTS))
+
+
+def arrays(**changes):
+  rng = np.random.default_rng(0)
+  client = np.repeat(['Ann', 'Bob', 'Cleo'], 8)
+  weight = np.repeat([0.5, 2.0, 1.0], 8)
+  x = rng.normal(size=(24, 5)).astype(np.float32)
+  return {'x': x, 'y': np.arange(24) % 2, 'client': client, 'weight': weight} | changes
+
+
+def test_a_file_has_a_column_of_weights(tmp_path):
+  np.savez(tmp_path / 'a.npz', **arrays())
+  train, test = data.load(f'npz:{tmp_path / "a.npz"}')
+  np.testing.assert_array_equal(train.weights, np.float32([0.5, 2.0, 1.0]))
+  np.testing.assert_array_equal(test.weights, train.weights)
+  own_arrays.save(tmp_path / 'b.npz', train, test)
+  again, _ = data.load(f'npz:{tmp_path / "b.npz"}')
+  np.testing.assert_array_equal(again.weights, train.weights)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'weight': np.arange(24)}, 'client Ann has examples of several weights'),
+    ({'weight': -np.ones(24)}, 'weight: entry 0 .* is -1; weights must be finite'),
+    ({'weight': np.full(24, np.inf)}, 'weights must be finite and not negative'),
+    ({'weight': np.zeros(24)}, 'no client has a positive weight'),
+    ({'weight': np.full(24, 'a')}, 'weight is <U1; numbers are needed'),
+    ({'weight': np.ones(3)}, 'weight has shape \\(3,\\); x has 24 rows'),
+  ],
+)
+def test_bad_columns_are_refused(changes, message):
+  with pytest.raises(UserError, match=message):
+    data.load('mine', arrays=arrays(**changes))
+
+
+@pytest.mark.parametrize(
+  ('weights', 'message'),
+  [
+    ({'c0': 1.0}, '`weighting`: client c1 has no weight; give each one'),
+    (by_name(WEIGHTS) | {'Ann': 1}, "`weighting`: no client is called 'Ann'"),
+    ([1.0, 2.0], '`weighting` has shape \\(2,\\); give each of the 6 clients'),
+    ([np.nan] * 6, '`weighting`: entry 0'),
+    (['a'] * 6, '`weighting` must be numbers'),
+  ],
+)
+def test_bad_weights_are_refused(weights, message):
+  with pytest.raises(UserError, match=message):
+    with_weights(weights, federation())
+
+
+def test_weights_of_clients_that_are_held_out_are_allowed():
+  train = federation()
+  weights = by_name(WEIGHTS) | {'new': 3.0}
+  found = with_weights(weights, train, others=['new'])
+  np.testing.assert_array_equal(found.weights, np.float32(WEIGHTS))
+
+
+def test_data_without_weights_are_refused():
+  algorithm = algorithms.build('fed_avg', helpers.local(), weighting='by_weight')
+  with pytest.raises(UserError, match='`weighting=by_weight` needs a weight of each'):
+    fj.simulate(algorithm, federation(), federation(), rounds=1, progress=False)
+
+
+def test_client_info_checks_weights():
+  info = ClientInfo(np.array(['a', 'b']), weights=[1, 3])
+  assert info.weights.dtype == np.float32
+  with pytest.raises(UserError, match='weights has shape'):
+    dataclasses.replace(info, weights=np.ones(3))

@@ -1,0 +1,237 @@
+"""Several labels for each example: figures of scikit-learn, training in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.special import expit
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+
+import fesem_jax as fj
+from fesem_jax import algorithms, data, models
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data.pool import Pool, as_task
+from fesem_jax.tasks import MULTILABEL, multilabel
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+
+SIZES = [40, 25, 3, 60]
+
+
+def outcome(seed=0, labels=3, scale=2.0):
+  """Logits and labels of four clients; the last label of client 2 never occurs."""
+  rng = np.random.default_rng(seed)
+  y = (rng.random((sum(SIZES), labels)) < [0.5, 0.2, 0.1][:labels]).astype(np.int32)
+  logits = (scale * rng.normal(size=y.shape) + y).astype(np.float32)
+  return logits, y
+
+
+def counts_of(logits, y):
+  """Sums of clients over two batches each, the second with an example that is none."""
+  found, first = [], 0
+  for size in SIZES:
+    rows = slice(first, first + size)
+    half, ones = size // 2, jnp.ones(size)
+    own = jnp.asarray(logits[rows]), jnp.asarray(y[rows])
+    a, b = (
+      MULTILABEL.measure(*(x[part] for x in own), ones[part], y.shape[1])
+      for part in (slice(half), slice(half, None))
+    )
+    none = MULTILABEL.measure(own[0][:1], own[1][:1], jnp.zeros(1), y.shape[1])
+    found.append(MULTILABEL.add(MULTILABEL.add(a, b), none))
+    first += size
+  return jax.tree.map(lambda *x: np.stack(x), *found)
+
+
+def expected(logits, y):
+  guess = (logits > 0).astype(int)
+  occurs = np.flatnonzero((guess + y).any(axis=0))
+  mixed = [k for k in range(y.shape[1]) if 0 < y[:, k].sum() < len(y)]
+  step = 32 / 255
+  rounded = np.round((np.clip(logits, -16, 16) + 16) / step)
+  return {
+    'exact_match': accuracy_score(y, guess),
+    'f1_micro': f1_score(y, guess, average='micro', zero_division=0),
+    'f1_macro': f1_score(y, guess, average='macro', labels=occurs, zero_division=0),
+    'auc': np.mean([roc_auc_score(y[:, k], rounded[:, k]) for k in mixed]),
+  }
+
+
+@pytest.mark.parametrize('labels', [1, 3])
+def test_figures_are_those_of_scikit_learn(labels):
+  logits, y = outcome(labels=labels)
+  counts = counts_of(logits, y)
+  assert MULTILABEL.num_measured(counts).tolist() == SIZES
+  micro, own = MULTILABEL.micro(counts), MULTILABEL.by_client(counts)
+  if labels == 1:
+    truth, guess = y[:40, 0], logits[:40, 0] > 0
+    assert own['exact_match'][0] == accuracy_score(truth, guess)
+    np.testing.assert_allclose(own['f1_micro'][0], f1_score(truth, guess), rtol=1e-6)
+    np.testing.assert_allclose(own['f1_macro'][0], f1_score(truth, guess), rtol=1e-6)
+  np.testing.assert_allclose(
+    micro['auc'],
+    np.mean([roc_auc_score(y[:, k], logits[:, k]) for k in range(labels)]),
+    atol=2e-3,
+  )
+  if labels > 1:
+    wanted = expected(logits, y)
+    for name, value in wanted.items():
+      np.testing.assert_allclose(micro[name], value, rtol=1e-6, err_msg=name)
+    for i, first in enumerate(np.cumsum([0, *SIZES[:-1]])):
+      rows = slice(first, first + SIZES[i])
+      for name, value in expected(logits[rows], y[rows]).items():
+        np.testing.assert_allclose(own[name][i], value, rtol=1e-6, err_msg=name)
+
+
+def test_clients_without_examples_or_with_one_class_have_no_auc():
+  logits, y = outcome()
+  y[:] = 1
+  own = MULTILABEL.by_client(counts_of(logits, y))
+  assert np.isnan(own['auc']).all()
+  assert np.isfinite(own['f1_macro']).all()
+  nothing = MULTILABEL.measure(logits[:2], y[:2], jnp.zeros(2), 3)
+  own = MULTILABEL.by_client(jax.tree.map(lambda x: np.asarray(x)[None], nothing))
+  assert all(np.isnan(x).all() for x in own.values())
+
+
+def test_the_loss_is_the_mean_binary_cross_entropy():
+  logits, y = outcome()
+  p = expit(logits.astype(np.float64))
+  wanted = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(axis=1)
+  found = multilabel.binary_cross_entropy(logits, y)
+  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_a_mixture_has_the_weighted_mean_of_the_probabilities():
+  outputs = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
+  shares = np.array([0.3, 0.7])
+  mixed = MULTILABEL.mix(outputs, jnp.log(jnp.asarray(shares)))
+  wanted = np.einsum('r,rbl->bl', shares, expit(outputs.astype(np.float64)))
+  np.testing.assert_allclose(MULTILABEL.probabilities(mixed), wanted, rtol=1e-5)
+
+
+def federation(seed=0, clients=4, labels=3):
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=(40 * clients, 5)).astype(np.float32)
+  y = (x[:, :labels] > 0).astype(int)
+  return FederatedData.from_arrays(x, y, np.full(clients, 40), task='multilabel')
+
+
+def logistic(labels=3, **options):
+  model = models.build('logistic', (5,), labels, task='multilabel')
+  return helpers.local(batch_size=0, epochs=2, **options)._replace(model=model)
+
+
+def test_training_matches_a_float64_reference():
+  train, local = federation(), logistic(devices=2)
+  algorithm = algorithms.build('fed_avg', local)
+  state = jax.jit(algorithm.init)(jax.random.key(0), train)
+  w, b = (np.asarray(state.params['logits'][n][0], float) for n in ('kernel', 'bias'))
+  state, info = jax.jit(algorithm.step)(
+    state, train, helpers.everyone(train), jax.random.key(1)
+  )
+  ends, losses = [], []
+  for i in range(4):
+    x, y = (np.asarray(part, float) for part in train.client(i))
+    own = [w, b]
+    for _ in range(2):
+      p = expit(x @ own[0] + own[1])
+      losses.append(-(y * np.log(p) + (1 - y) * np.log(1 - p)).mean())
+      error = (p - y) / y.size
+      own = [own[0] - 0.1 * x.T @ error, own[1] - 0.1 * error.sum(axis=0)]
+    ends.append(own)
+  for j, name in enumerate(('kernel', 'bias')):
+    want = np.mean([end[j] for end in ends], axis=0)
+    np.testing.assert_allclose(
+      state.params['logits'][name][0], want, rtol=1e-4, atol=1e-6
+    )
+  np.testing.assert_allclose(info.train_loss, np.mean(losses), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('method', 'options'),
+  [('fed_avg', {}), ('fesem', {'num_clusters': 2}), ('fed_em', {'num_clusters': 2})],
+)
+def test_runs_report_figures_and_predictions(method, options, tmp_path):
+  split = federation()
+  local = logistic()._replace(optimizer=optax.sgd(1.0))
+  algorithm = algorithms.build(method, local, **options)
+  result = fj.simulate(
+    algorithm, split, split, rounds=5, progress=False, workdir=tmp_path,
+    make_portrait=False,
+  )  # fmt: skip
+  scores = [record['deployed'] for record in result.history if 'deployed' in record]
+  first, last = scores[0], result.summary['deployed']
+  assert result.summary['task'] == 'multilabel'
+  assert last['micro_loss'] < first['micro_loss']
+  assert last['micro_auc'] > max(0.7, first['micro_auc'])
+  run = fj.load_run(tmp_path, model=local.model)
+  guesses, truths = [], []
+  for i, name in enumerate(split.info.names):
+    x, y = split.client(i)
+    guesses.append(run.predict(x, client=name))
+    truths.append(y)
+    p = run.predict(x, client=name, probabilities=True)
+    np.testing.assert_array_equal(p > 0.5, guesses[-1])
+  guesses, truths = np.concatenate(guesses), np.concatenate(truths)
+  wanted = accuracy_score(truths, guesses)
+  np.testing.assert_allclose(last['micro_exact_match'], wanted, rtol=1e-6)
+  wanted = f1_score(truths, guesses, average='micro')
+  np.testing.assert_allclose(last['micro_f1_micro'], wanted, rtol=1e-6)
+
+
+def test_clients_without_auc_are_left_out_of_its_mean():
+  split = federation(labels=1)
+  split.y[:40] = 1  # Of the first client.
+  algorithm = algorithms.build('fed_avg', logistic(labels=1))
+  result = fj.simulate(algorithm, split, split, rounds=1, progress=False)
+  scores = result.summary['deployed']
+  assert np.isfinite(scores['macro_auc'])
+  assert np.isfinite(scores['macro_exact_match'])
+
+
+@pytest.mark.parametrize(
+  ('y', 'message'),
+  [
+    (np.array([[0, 2]]), 'each example needs a row of zeros and ones'),
+    (np.array([[0.5]]), 'each example needs a row of zeros and ones'),
+    (np.zeros((1, 2, 2)), 'each example needs a row of zeros and ones'),
+    (np.array([['a']]), 'labels that are not numbers'),
+  ],
+)
+def test_what_are_no_labels_is_refused(y, message):
+  with pytest.raises(UserError, match=message):
+    MULTILABEL.targets(y, '`y`', None)
+  with pytest.raises(UserError, match='2 labels an example; there must be 3'):
+    MULTILABEL.targets(np.zeros((1, 2)), '`y`', 3)
+
+
+def test_several_labels_are_no_classes():
+  x = np.zeros((4, 2), np.float32)
+  with pytest.raises(UserError, match='choose `task=multilabel`'):
+    FederatedData.from_arrays(x, np.zeros((4, 3), int), np.array([4]))
+  many = {'x': x, 'y': np.zeros((4, 3), int), 'client': np.array([0, 0, 1, 1])}
+  train, _ = data.load('mine', arrays=many, task='multilabel')
+  assert train.num_classes == 3
+  for name in ('flux', 'fed_rc', 'pacfl'):
+    with pytest.raises(UserError, match='multilabel'):
+      algorithms.build(name, logistic())
+
+
+def test_two_classes_are_one_label():
+  arrays = {
+    'x': np.arange(8.0)[:, None],
+    'y': np.array([0, 1] * 4),
+    'client': np.repeat([0, 1], 4),
+  }
+  train, _ = data.load('mine', arrays=arrays, task='multilabel')
+  assert (train.num_classes, train.y.shape[1]) == (1, 1)
+  y = np.array([0, 1, 1])
+  classes = Pool(np.zeros((3, 2)), y, 2, 1.0, test_y=y[:1], class_names=('no', 'yes'))
+  pool = as_task(classes, 'multilabel', 'these')
+  assert pool.y.tolist() == [[0], [1], [1]]
+  assert pool.test_y.tolist() == [[0]]
+  assert (pool.num_classes, pool.class_names) == (1, ('yes',))
+  with pytest.raises(UserError, match='examples have one of 10 classes'):
+    data.load('digits', num_clients=2, task='multilabel')
