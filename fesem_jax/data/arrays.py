@@ -109,7 +109,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
       )
   if len(x) == 0:
     raise UserError(f'{path} holds no examples.')
-  if x.dtype.kind not in 'iuf':
+  if x.dtype.kind not in 'biuf':
     raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
   feature_range.warn_of_rounding(x, f'{path}: x')
   if x.dtype != np.uint8:
