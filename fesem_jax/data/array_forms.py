@@ -120,7 +120,7 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
       ys.append(y)
       names.append(name)
   if not xs:
-    raise UserError(f'{where}: no client has examples.')
+    raise UserError(f'{where}: no client has examples; give at least two each.')
   client = np.repeat(np.array(names), [len(y) for y in ys])
   return {'x': np.concatenate(xs), 'y': np.concatenate(ys), 'client': client}
 

@@ -37,7 +37,9 @@ def read(path: pathlib.Path) -> Any:
   if it is absent or damaged.
   """
   if not path.is_file():
-    raise UserError(f'{path} does not exist.')
+    raise UserError(
+      f'{path} does not exist; check the name, or the folder that it is relative to.'
+    )
   if path.suffix == '.parquet':
     from pyarrow import parquet
 
@@ -52,10 +54,12 @@ def read(path: pathlib.Path) -> Any:
   except UnicodeDecodeError as e:
     raise UserError(f'{path} is not UTF-8 text ({e.reason}); convert it.') from e
   if '\0' in text:
-    raise UserError(f'{path} holds zero bytes, which no table of text has.')
+    raise UserError(
+      f'{path} holds zero bytes, which no table of text has; export it again.'
+    )
   header = text.partition('\n')[0]
   if not header.strip():
-    raise UserError(f'{path} has no first line that names its columns.')
+    raise UserError(f'{path} has no first line that names its columns; add one.')
   return _parsed(path, text, max(_DELIMITERS, key=header.count))
 
 

@@ -113,7 +113,9 @@ def _table(frame: Any, where: object) -> Any:
       'give each column a name and one type.'
     ) from e
   if not isinstance(table, pyarrow.Table):
-    raise UserError(f'{where} is a {type(frame).__name__}, no table of columns.')
+    raise UserError(
+      f'{where} is a {type(frame).__name__}, no table of columns; give a data frame.'
+    )
   return table
 
 
@@ -126,7 +128,7 @@ def _named(table: Any, where: object, chosen: Columns) -> dict[str, Any]:
     raise UserError(f'{where} has two columns {twice!r}; rename one.')
   held = dict(zip(names, table.columns, strict=True))
   if not table.num_rows:
-    raise UserError(f'{where} holds no examples.')
+    raise UserError(f'{where} holds no examples; give it rows.')
   found = _roles(held, where, chosen)
   arrays: dict[str, Any] = {
     role: table_columns.values(held[name], f'{where}: column {name}')
@@ -150,7 +152,8 @@ def _named(table: Any, where: object, chosen: Columns) -> dict[str, Any]:
       of_columns += own_names
   if not features:
     raise UserError(
-      f'{where} has no columns of features beside {", ".join(found.values())}.'
+      f'{where} has no columns of features beside {", ".join(found.values())}; '
+      'add some, or drop fewer.'
     )
   return arrays | {'x': np.stack(features, axis=1), 'feature_names': of_columns}
 
