@@ -19,7 +19,8 @@ _WANTED = (
 def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
   """Arrays named as those of `arrays.load`, from any of these forms.
 
-  A dict of such arrays; a data frame of pandas or polars, whose columns are `chosen`; a
+  A dict of such arrays; a data frame of pandas or polars, whose columns are `chosen`,
+  or one of each client; a
   dataset of PyTorch, by its attributes `tensors` or `data` and `targets`; examples of
   each client, a dict {name: (x, y)} or a list of pairs; or a dict of 'train' and 'test'
   of any of these. SciPy's sparse matrices become dense. Raises `UserError`, naming
@@ -27,14 +28,18 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
   """
   if tables.is_frame(given):
     return tables.of_frame(given, where, chosen)
+  if isinstance(given, Mapping) and given and 'x' not in given:
+    frames = all(map(tables.is_frame, given.values()))
+    if frames and set(given) != {'train', 'test'}:
+      return tables.of_frames(given, where, chosen)
+  if isinstance(given, Mapping) and set(given) == {'train', 'test'}:
+    parts = [named(given[split], f'{where}, {split}', chosen) for split in given]
+    return _joined(dict(zip(given, parts, strict=True)), where)
   if chosen != tables.Columns():
     raise UserError(
       f'{where}: `label_column` and other columns are those of a table or data frame, '
       f'not of a {type(given).__name__}; leave them out.'
     )
-  if isinstance(given, Mapping) and set(given) == {'train', 'test'}:
-    parts = [named(given[split], f'{where}, {split}', chosen) for split in given]
-    return _joined(dict(zip(given, parts, strict=True)), where)
   found = _of_object(given, where)
   if found is None:
     found = _of_clients(given, where)
@@ -115,7 +120,7 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
       ys.append(y)
       names.append(name)
   if not xs:
-    raise UserError(f'{where}: no client has examples.')
+    raise UserError(f'{where}: no client has examples; give at least two each.')
   client = np.repeat(np.array(names), [len(y) for y in ys])
   return {'x': np.concatenate(xs), 'y': np.concatenate(ys), 'client': client}
 

@@ -55,7 +55,9 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
         f"{path}`, FL-bench's `name=flbench:{path}`."
       )
     if not path.is_file():
-      raise UserError(f'{path} does not exist.')
+      raise UserError(
+        f'{path} does not exist; check the name, or the folder that it is relative to.'
+      )
     try:
       arrays = read_npz(path)
     except UserError as e:
@@ -105,16 +107,19 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     class_names = class_names or own
   y = chosen.targets(y, f'{path}: y', given)
   if len(y) != len(x):
-    raise UserError(f'{path}: y has {len(y)} rows; x has {len(x)}.')
+    raise UserError(
+      f'{path}: y has {len(y)} rows; x has {len(x)}. Give each row a target.'
+    )
   check_targets(x.shape, y, chosen.name, f'{path}: y')
   for name in ('client', 'split', 'cluster', 'weight'):
     if name in arrays and arrays[name].shape != (len(x),):
       raise UserError(
-        f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows.'
+        f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows. '
+        'Give each row one value.'
       )
   if len(x) == 0:
-    raise UserError(f'{path} holds no examples.')
-  if x.dtype.kind not in 'iuf':
+    raise UserError(f'{path} holds no examples; give x and y rows.')
+  if x.dtype.kind not in 'biuf':
     raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
   feature_range.warn_of_rounding(x, f'{path}: x')
   if x.dtype != np.uint8:
@@ -237,7 +242,9 @@ def _clusters(
   bad = np.flatnonzero(numbers[first][client] != numbers)
   if len(bad):
     raise UserError(
-      f'{path}: client {names[client[bad[0]]]} has examples of several clusters.'
+      f'{path}: client {names[client[bad[0]]]} has examples of several clusters; '
+      'give all of them one, or leave out client, so that a partition deals clients '
+      'inside of each cluster.'
     )
   texts = found.tolist()
   if found.dtype.kind == 'U' and texts == sorted(texts):

@@ -67,7 +67,7 @@ def _client(path: pathlib.Path, classes: int | None) -> Examples:
       )
     x = channels_last(x.astype(np.float32))
     if not np.isfinite(x).all():
-      raise UserError(f'{path}: x holds values that are not finite.')
+      raise UserError(f'{path}: x holds values that are not finite; generate it again.')
     return x, array_checks.labels(y, str(path), classes)
 
 
@@ -100,7 +100,10 @@ def load_fl_bench(folder: pathlib.Path, task: str = '') -> Pool:
       arrays.append(np.load(file, allow_pickle=False))
   x, y = arrays[0], array_checks.labels(np.squeeze(arrays[1]), str(paths[1]), None)
   if x.ndim < 2 or x.dtype.kind not in 'iuf' or len(x) != len(y):
-    raise UserError(f'{paths[0]}: {x.dtype} of shape {x.shape} for {len(y)} targets.')
+    raise UserError(
+      f'{paths[0]}: {x.dtype} of shape {x.shape} for {len(y)} targets; generate both '
+      'again, by one run.'
+    )
   if x.shape[1:] == (_SIDE**2,):
     x = x.reshape(-1, _SIDE, _SIDE)
   x = x if x.dtype == np.uint8 else x.astype(np.float32)
@@ -109,7 +112,11 @@ def load_fl_bench(folder: pathlib.Path, task: str = '') -> Pool:
   names, train, test = listed_rows.read(partition)
   whole = np.concatenate([*train, *(test or [])])
   if whole.max() >= len(x):
-    raise UserError(f'{partition} has row {whole.max()}; {paths[0]} has {len(x)}.')
+    raise UserError(
+      f'{partition} has row {whole.max()}; {paths[0]} has {len(x)}. Generate both '
+      'again, '
+      'by one run.'
+    )
   width = len(str(len(train) - 1))
   numbered = [f'client{i:0{width}d}' for i in range(len(train))]
   rows = np.concatenate(train)
@@ -130,4 +137,6 @@ def _owners(rows: Rows) -> np.ndarray:
 
 def _check_task(task: str) -> None:
   if task not in ('', CLASSIFICATION.name):
-    raise UserError(f'{argument("task", task)}: these folders hold labels.')
+    raise UserError(
+      f'{argument("task", task)}: these folders hold labels; leave it out.'
+    )

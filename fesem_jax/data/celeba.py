@@ -41,7 +41,7 @@ def _read_image(path: pathlib.Path) -> np.ndarray:
   from PIL import Image
 
   if not path.is_file():
-    raise UserError(f'Image {path} is missing.')
+    raise UserError(f'Image {path} is missing; unpack all images again.')
   with reading(f'Image {path}'), Image.open(path) as image:
     check_pixels(image.size, f'Image {path}')
     return resize(image)
@@ -52,7 +52,10 @@ def _images_folder(folder: pathlib.Path) -> pathlib.Path:
     if candidate.is_dir():
       deeper = candidate / _IMAGES  # As Kaggle's archive unpacks.
       return deeper if deeper.is_dir() else candidate
-  raise UserError(f'{folder / _IMAGES} with the images of CelebA does not exist.')
+  raise UserError(
+    f'{folder / _IMAGES} with the images of CelebA does not exist; unpack '
+    'img_align_celeba.zip there.'
+  )
 
 
 def _decode(clients: Named, images: pathlib.Path, source: pathlib.Path):
@@ -124,7 +127,9 @@ def load_raw(folder: pathlib.Path) -> Pool:
     seen: set[str] = set()
     for number, fields in _lines(sources[0]):
       if len(fields) != 2:
-        raise UserError(f'{sources[0]}, line {number}: not "image identity".')
+        raise UserError(
+          f'{sources[0]}, line {number}: not "image identity"; download it again.'
+        )
       if fields[0] in seen:
         raise UserError(f'{sources[0]}, line {number}: {fields[0]} is listed twice.')
       seen.add(fields[0])
@@ -135,11 +140,16 @@ def load_raw(folder: pathlib.Path) -> Pool:
         continue
       for image in theirs:
         if image not in smiling:
-          raise UserError(f'{sources[1]} has no line for {image} of {sources[0]}.')
+          raise UserError(
+            f'{sources[1]} has no line for {image} of {sources[0]}; download both '
+            'again.'
+          )
       labels = np.array([smiling[image] for image in theirs], np.int32)
       clients[name] = theirs, labels
     if not clients:
-      raise UserError(f'{sources[0]}: no celebrity has {MIN_IMAGES} images.')
+      raise UserError(
+        f'{sources[0]}: no celebrity has {MIN_IMAGES} images; download it again.'
+      )
     return _decode(clients, images, sources[0]), None
 
   return cached_pool(
@@ -193,6 +203,8 @@ def _attribute(path: pathlib.Path) -> dict[str, int]:
   values = {}
   for number, fields in lines[2 - comma :]:
     if len(fields) <= column or fields[column] not in ('1', '-1', '0')[: 2 + comma]:
-      raise UserError(f'{path}, line {number}: {ATTRIBUTE} is neither 1 nor -1.')
+      raise UserError(
+        f'{path}, line {number}: {ATTRIBUTE} is neither 1 nor -1; download it again.'
+      )
     values[fields[0]] = int(fields[column] == '1')
   return values

@@ -139,7 +139,8 @@ def listed_clients(
   most = max(int(rows.max(initial=0)) for rows in [*train, *(test or [])])
   if most >= count + own:
     raise UserError(
-      f'`client_rows` has row {most}; there are {count + own}, counted from 0.'
+      f'`client_rows` has row {most}; there are {count + own}, counted from 0; '
+      'check that the rows are those of these files.'
     )
   if test is not None and own:
     last = max(int(rows.max(initial=0)) for rows in test)

@@ -206,7 +206,7 @@ def _read(
       )
     images.append(picture)
   if not images:
-    raise UserError(f'{where} holds no examples.')
+    raise UserError(f'{where} holds no examples; choose another data set.')
   if len({picture.ndim for picture in images}) > 1:
     images = [x if x.ndim == 3 else np.stack([x] * 3, axis=-1) for x in images]
   return np.stack(images), y, classes or int(y.max()) + 1, names
@@ -217,7 +217,10 @@ def _decode(raw: dict[str, Any], where: str, side: int) -> np.ndarray:
   from PIL import Image
 
   if not raw or not raw['bytes']:
-    raise UserError(f'{where} is a path to a file elsewhere, which is not followed.')
+    raise UserError(
+      f'{where} is a path to a file elsewhere, which is not followed; '
+      'save the data set with the images inside, by `to_parquet`.'
+    )
   picture: Image.Image = Image.open(io.BytesIO(raw['bytes']))
   check_pixels(picture.size, where)
   if picture.mode not in ('1', 'L', 'LA', 'P', 'RGB', 'RGBA', 'CMYK'):

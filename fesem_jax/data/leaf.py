@@ -61,19 +61,24 @@ def read_clients(
     for user, block in _blocks(path):
       where = f'{path}, user {user}'
       if user in clients:
-        raise UserError(f'{where}: the user is also in {origin[user]}.')
+        raise UserError(
+          f'{where}: the user is also in {origin[user]}; remove one of them.'
+        )
       x, y = (block.get(key) if isinstance(block, dict) else None for key in ('x', 'y'))
       if user not in announced:
         if x == [] == y:  # LEAF's split_data.py left such users there until 2020.
           continue
-        raise UserError(f'{where}: user_data holds the user, but users does not.')
+        raise UserError(
+          f'{where}: user_data holds the user, but users does not; '
+          'preprocess the data again.'
+        )
       if not isinstance(x, list) or not isinstance(y, list):
         raise UserError(f'{where}: the entry has no lists x and y.')
       count = announced.pop(user)
       if not len(x) == len(y) == count:
         raise UserError(
           f'{where}: {len(x)} examples and {len(y)} labels, but num_samples says '
-          f'{count}.'
+          f'{count}; preprocess the data again.'
         )
       if count:
         with reading(where):
@@ -183,7 +188,7 @@ def features(x: list[Any], where: str) -> np.ndarray:
   with np.errstate(over='ignore'):
     array = array_checks.numbers(x, where, 'features').astype(np.float32)
   if not np.isfinite(array).all():
-    raise UserError(f'{where}: features that do not fit 32-bit floats.')
+    raise UserError(f'{where}: features that do not fit 32-bit floats; scale them.')
   return array
 
 

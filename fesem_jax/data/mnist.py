@@ -76,12 +76,15 @@ def _read_split(
       f'{len(labels)} labels; they must match.'
     )
   if images.dtype != np.uint8:
-    raise UserError(f'{images_path} holds 32-bit integers; images are of bytes.')
+    raise UserError(
+      f'{images_path} holds 32-bit integers; images are of bytes. Download it again.'
+    )
   last = first + num_classes - 1
   wrong = labels[(labels < first) | (labels > last)]
   if len(wrong):
     raise UserError(
-      f'{labels_path} holds label {wrong[0]}; labels are {first}..{last}.'
+      f'{labels_path} holds label {wrong[0]}; labels are {first}..{last}. Download it '
+      'again.'
     )
   return images, labels if first == 0 else labels - np.uint8(first)
 
@@ -142,7 +145,8 @@ def load_writers(data_dir: pathlib.Path) -> Pool:
     if len(wrong):
       raise UserError(
         f'{path} does not match MNIST: {len(wrong)} labels differ, the first in '
-        f'row {wrong[0]} ({table[wrong[0], _LABEL]} against {y[wrong[0]]}).'
+        f'row {wrong[0]} ({table[wrong[0], _LABEL]} against {y[wrong[0]]}). '
+        'Download both again.'
       )
     xs.append(x)
     ys.append(y)

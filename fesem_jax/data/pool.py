@@ -128,7 +128,9 @@ def from_clients(
   """
   for split, clients in (('training', train), ('test', test)):
     if clients is not None and not clients:
-      raise UserError(f'{where} holds no {split} examples.')
+      raise UserError(
+        f'{where} holds no {split} examples; check that the files are complete.'
+      )
   names = np.array(sorted(train))
   shape, wanted = (a.shape[1:] for a in train[names[0]])
   for each in (train, test or {}):
@@ -136,16 +138,19 @@ def from_clients(
       if '\0' in name:
         raise UserError(f'{where}: the name of client {name!r} holds a zero byte.')
       if name not in train:
-        raise UserError(f'{where}: {name} has test examples but no training examples.')
+        raise UserError(
+          f'{where}: {name} has test examples but no training '
+          'examples; remove it from the test split.'
+        )
       if x.shape[1:] != shape:
         raise UserError(
           f'{where}: examples of {name} have shape {x.shape[1:]}, those of {names[0]} '
-          f'{shape}.'
+          f'{shape}; bring all to one shape.'
         )
       if y.shape[1:] != wanted:
         raise UserError(
           f'{where}: targets of {name} have shape {y.shape[1:]}, those of {names[0]} '
-          f'{wanted}.'
+          f'{wanted}; bring all to one shape.'
         )
   x, y, client = _flatten(train, names)
   test_x = test_y = test_client = None

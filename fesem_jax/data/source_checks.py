@@ -92,6 +92,8 @@ def check(
     if isinstance(given, str) and isinstance(default, tuple):
       raise UserError(f'{argument(option, given)} must be a list, not a text.')
     if option == 'standardize':  # For all tables.
+      if not isinstance(given, bool):
+        raise UserError(f'{argument(option, given)} must be true or false.')
       continue
     if given not in (default, []) and option not in applying:
       known_for = ', '.join(

@@ -311,13 +311,12 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
 
 def columns_of(options: Options) -> tables.Columns:
   """The columns of a table that options name."""
-  return tables.Columns(
-    options.label_column,
-    options.client_column,
-    options.cluster_column,
-    options.split_column,
-    tuple(options.drop_columns),
+  o = options
+  label, client, cluster, split = (
+    str(name)  # Columns of a data frame may be numbers.
+    for name in (o.label_column, o.client_column, o.cluster_column, o.split_column)
   )
+  return tables.Columns(label, client, cluster, split, tuple(map(str, o.drop_columns)))
 
 
 def _table(path: pathlib.Path, request: Request) -> Pool:

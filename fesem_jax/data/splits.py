@@ -110,7 +110,7 @@ def server_test(
   if test.task != CLASSIFICATION.name:
     raise UserError(
       f'`server_test` balances the classes of a classification; the data are for '
-      f'{test.task}.'
+      f'{test.task}; use the test examples as they are.'
     )
   y = np.asarray(test.compact(test.y))
   labels, counts = np.unique(y, return_counts=True)

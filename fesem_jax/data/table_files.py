@@ -13,6 +13,22 @@ _MISSING = ['', 'nan', 'NaN', 'NAN', 'NA', 'N/A', '#N/A', 'null', 'NULL', 'None'
 _SUFFIXES = ('.csv', '.tsv', '.txt', '.csv.gz', '.tsv.gz', '.data')
 
 
+def read_folder(folder: pathlib.Path) -> dict[str, Any]:
+  """Name -> table of each file of a folder; raises `UserError` as `read`."""
+  with reading(folder):
+    paths = sorted(
+      p
+      for p in folder.iterdir()
+      if p.is_file() and p.name.lower().endswith((*_SUFFIXES, '.parquet'))
+    )
+  if not paths:
+    raise UserError(f'{folder} holds no table; put a .csv or .parquet file there.')
+  found = {path.name.split('.')[0]: read(path) for path in paths}
+  if len(found) < len(paths):
+    raise UserError(f'{folder} has two files of one name; give each its own.')
+  return found
+
+
 def read(path: pathlib.Path) -> Any:
   """The table of a .parquet or .csv file, also .tsv and gzipped.
 
@@ -21,7 +37,9 @@ def read(path: pathlib.Path) -> Any:
   if it is absent or damaged.
   """
   if not path.is_file():
-    raise UserError(f'{path} does not exist.')
+    raise UserError(
+      f'{path} does not exist; check the name, or the folder that it is relative to.'
+    )
   if path.suffix == '.parquet':
     from pyarrow import parquet
 
@@ -35,15 +53,19 @@ def read(path: pathlib.Path) -> Any:
     text = raw.decode('utf-8-sig')
   except UnicodeDecodeError as e:
     raise UserError(f'{path} is not UTF-8 text ({e.reason}); convert it.') from e
+  if '\0' in text:
+    raise UserError(
+      f'{path} holds zero bytes, which no table of text has; export it again.'
+    )
   header = text.partition('\n')[0]
   if not header.strip():
-    raise UserError(f'{path} has no first line that names its columns.')
+    raise UserError(f'{path} has no first line that names its columns; add one.')
   return _parsed(path, text, max(_DELIMITERS, key=header.count))
 
 
 def _parsed(path: pathlib.Path, text: str, delimiter: str) -> Any:
   import pyarrow
-  from pyarrow import csv
+  from pyarrow import compute, csv
 
   converted = csv.ConvertOptions(
     null_values=_MISSING, strings_can_be_null=True, quoted_strings_can_be_null=True
@@ -55,7 +77,15 @@ def _parsed(path: pathlib.Path, text: str, delimiter: str) -> Any:
   try:
     table = csv.read_csv(io.BytesIO(raw), reading_options, parsing, converted)
   except (pyarrow.ArrowInvalid, pyarrow.ArrowKeyError) as e:
-    raise UserError(f'{path} is no table of columns: {first_line(e)}.') from e
+    raise UserError(
+      f'{path} is no table of columns: {first_line(e)}. Its first line must name as '
+      'many columns as the others have.'
+    ) from e
+  table = table.rename_columns([name.strip() for name in table.column_names])
+  for i, field in enumerate(table.schema):
+    if pyarrow.types.is_string(field.type):  # Blanks around commas.
+      trimmed = compute.utf8_trim_whitespace(table.column(i))
+      table = table.set_column(i, field.name, trimmed)
   if all(_is_number(name) for name in table.column_names):
     raise UserError(
       f'{path} begins with numbers; its first line must name the columns.'

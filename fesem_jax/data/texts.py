@@ -40,7 +40,8 @@ def load(path: pathlib.Path, stride: int, vocabulary: str) -> Pool:
   kept = {n: t for n, t in texts.items() if min(cuts[n], len(t) - cuts[n]) >= length}
   if not kept:
     raise UserError(
-      f'{path}: no speaker has enough text for {length} characters of both splits.'
+      f'{path}: no speaker has enough text for {length} characters of both splits; '
+      'give longer texts.'
     )
   shakespeare.warn_of_left_out(len(texts) - len(kept), len(texts), path)
   if vocabulary == 'data':

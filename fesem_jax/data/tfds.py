@@ -53,7 +53,10 @@ def load(name: str, data_dir: pathlib.Path, label_feature: str = 'label') -> Poo
   if not isinstance(image, tfds.features.Image) or not isinstance(
     label, tfds.features.ClassLabel
   ):
-    raise UserError(f'{name} of TensorFlow Datasets has no image with a class label.')
+    raise UserError(
+      f'{name} of TensorFlow Datasets has no image with a class label; '
+      'choose another data set.'
+    )
   if None in image.shape or image.np_dtype != np.uint8:
     raise UserError(
       f'{name} of TensorFlow Datasets has images of shape {image.shape} and type '

@@ -82,7 +82,9 @@ def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
     for name, (snippets,) in tff.hdf5_clients(path, 'snippets'):
       said = [s.decode() if isinstance(s, bytes) else s for s in snippets.reshape(-1)]
       if not all(isinstance(s, str) for s in said):
-        raise UserError(f'{path}, client {name}: snippets that are not text.')
+        raise UserError(
+          f'{path}, client {name}: snippets that are not text; download it again.'
+        )
       roles[name] = shakespeare.windows(
         shakespeare.tokens(shakespeare.merged(said)), stride
       )

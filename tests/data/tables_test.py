@@ -81,6 +81,49 @@ class Polars:
     return self._table.__arrow_c_stream__(requested_schema)
 
 
+def test_a_file_or_a_frame_for_each_client(tmp_path):
+  whole = frame()
+  parts = {name: whole[whole.hospital == name] for name in 'DBAC'}
+  apart = {name: part.drop(columns='hospital') for name, part in parts.items()}
+  for name, part in apart.items():
+    if name == 'A':  # Whole numbers in one file alone.
+      part = part.astype({'smokes': int})
+    part.astype({'smokes': int}).to_csv(tmp_path / f'{name}.csv', index=False)
+  (tmp_path / 'readme.md').touch()
+  check(*data.load(f'table:{tmp_path}', label_column='dx'))
+  check(*data.load('mine', arrays=apart, label_column='dx'))
+  check(*data.load('mine', arrays=parts, **OPTIONS))
+  both = {'train': whole, 'test': whole[:40]}
+  train, test = data.load('mine', arrays=both, **OPTIONS)
+  assert (len(train.y), len(test.y)) == (120, 40)
+  lacking = apart | {'C': apart['C'].drop(columns='age')}
+  with pytest.raises(UserError, match="C and D do not both have the column 'age'"):
+    data.load('mine', arrays=lacking, label_column='dx')
+  other = apart | {'C': apart['C'].astype({'age': str})}
+  with pytest.raises(UserError, match='is of several types in its files'):
+    data.load('mine', arrays=other, label_column='dx')
+  (tmp_path / 'empty').mkdir()
+  with pytest.raises(UserError, match='empty holds no table; put a'):
+    data.load(f'table:{tmp_path}/empty')
+
+
+def test_blanks_and_ends_of_lines_mean_nothing(tmp_path):
+  path = tmp_path / 'a.csv'
+  path.write_text(' a, b , y,\n1, x, u,\n2, z , v ,\n3,x,u,\n4,z,v,\n')
+  train, test = data.load(f'table:{path}', num_clients=1)
+  assert train.info.class_names == ('u', 'v')
+  rows = np.concatenate([train.x, test.x])
+  assert sorted(map(tuple, rows.tolist())) == [(1, 0), (2, 1), (3, 0), (4, 1)]
+
+
+def test_several_targets_of_a_regression():
+  targets = np.arange(8.0).reshape(4, 2)
+  table = pyarrow.table({'x': [1.0, 2.0, 3.0, 4.0], 'y': targets.tolist()})
+  train, test = data.load('mine', arrays=table, task='regression', num_clients=1)
+  both = np.concatenate([train.y, test.y])
+  np.testing.assert_array_equal(np.sort(both, axis=0), targets)
+
+
 @pytest.mark.parametrize('kind', ['pandas', 'arrow', 'polars'])
 def test_data_frames(kind):
   held = frame()
@@ -150,7 +193,7 @@ BAD = {
     "column a holds numbers, such as '1', and other texts, such as 'unknown'; make all",
   ),
   'commas': (
-    frame(a=['1,5', '2,5', '3'] * 40), OPTIONS, "such as '1,5', as texts; write decimal"
+    frame(a=['1,5', '2,5', '3'] * 40), OPTIONS, "such as '1,5', as texts; .* points and"
   ),
   'valid': (
     frame(split=['train', 'test', 'valid'] * 40), OPTIONS,
@@ -167,6 +210,19 @@ BAD = {
     frame(), OPTIONS | {'drop_columns': ['z']}, '`drop_columns=z` is not among'
   ),
   'a text': (frame(), OPTIONS | {'drop_columns': 'age'}, '`drop_columns=age` must be'),
+  'client is label': (
+    frame(), {'label_column': 'dx', 'client_column': 'dx'}, 'dx is named for two purp'
+  ),
+  'dropped label': (
+    frame(), OPTIONS | {'drop_columns': ['dx']}, 'column dx is named for two purposes'
+  ),
+  'days': (
+    frame(dx=pd.Timestamp('2020-01-01')), OPTIONS, 'column dx holds dates, which are no'
+  ),
+  'a column': (frame().age, OPTIONS, '.*of a Series'),
+  'standardize': (
+    frame(), OPTIONS | {'standardize': 'yes'}, '`standardize=yes` must be true or fal'
+  ),
   'no features': (
     frame()[['dx', 'hospital']], OPTIONS, 'has no columns of features beside dx, hosp'
   ),
@@ -196,6 +252,8 @@ def test_bad_tables_are_named(case):
     (b'', 'has no first line that names its columns'),
     (b'a,a,y\n1,5,0\n2,5,1\n', "has two columns 'a'; rename one"),
     (b'a,b,y\n', 'holds no examples'),
+    (b'a y\n1 2\n', 'no column y; .*: a y. Commas, semicolons, tabs or bars separate'),
+    (b'a,y\n1,u\0\n', 'holds zero bytes'),
     (b'a,b,y\n1,?,0\n2,3,1\n', 'column b has no value in 1 of 2 rows'),
     (b'a,b,y\n1,inf,0\n2,3,1\n', 'row 0 of x holds values that are not finite'),
   ],

@@ -22,7 +22,9 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
   named, wanted = argument('name', name), argument('partition', partition.name)
   shape = pool.x.shape[1:]
   if not shape or 0 in shape:
-    raise UserError(f'{named}: an example has shape {shape}, which holds no features.')
+    raise UserError(
+      f'{named}: an example has shape {shape}, which holds no features; give x some.'
+    )
   if partition.name == 'natural' and (pool.client is None or pool.of_clusters):
     others = ', '.join(n for n in NAMES if n != 'natural')
     raise UserError(

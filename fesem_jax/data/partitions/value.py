@@ -219,7 +219,9 @@ class Partition:
     """Raises `UserError` unless the name is one of `NAMES`, or a product of two."""
     if not self.name:
       if not isinstance(self.client_rows, str) or self.client_rows:
-        raise UserError('`client_rows` is for `partition=rows`.')
+        raise UserError(
+          '`client_rows` is for `partition=rows`; choose it, or leave the rows out.'
+        )
       return
     named = argument('partition', self.name)
     parts = self.parts
