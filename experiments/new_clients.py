@@ -83,7 +83,7 @@ def _check(run: Run) -> None:
       f'{run.workdir} is a run of {run.config["algorithm"]}, which has no centers to '
       'choose from; name a run of a clustered method, such as fesem or hypo_cluster.'
     )
-  if not run.config.get('unseen_fraction'):
+  if not run.config.get('unseen_fraction', True):
     raise UserError(
       f'All clients took part in {run.workdir}; new ones are those that a run sets '
       'aside: run it in another folder with --unseen_fraction=0.2, say.'

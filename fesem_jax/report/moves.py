@@ -91,7 +91,7 @@ def _history(folder: pathlib.Path) -> dict[str, np.ndarray] | None:
 
 
 # Rounds that are shown, and names of clients that a flow has.
-_ROUNDS, _NAMES = 9, 5
+_SHOWN_ROUNDS, _NAMES = 9, 5
 
 
 def flows(
@@ -138,8 +138,8 @@ def _shown(moved: np.ndarray) -> np.ndarray:
   """
   moves, last = np.flatnonzero(moved), len(moved)
   shown = np.unique([0, *moves, *(moves + 1), last])
-  if len(shown) <= _ROUNDS:
+  if len(shown) <= _SHOWN_ROUNDS:
     return shown
   so_far = np.cumsum(moved)
-  shares = np.linspace(0, so_far[-1], _ROUNDS)[1:-1]
+  shares = np.linspace(0, so_far[-1], _SHOWN_ROUNDS)[1:-1]
   return np.unique([0, *(np.searchsorted(so_far, shares) + 1), last])

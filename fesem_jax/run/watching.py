@@ -19,7 +19,7 @@ from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.results.result import fetched
 from fesem_jax.run.preparation import Prepared
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.progress_lines import Rounds
+from fesem_jax.utils.progress_display import Rounds
 
 
 def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | None:

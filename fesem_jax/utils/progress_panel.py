@@ -12,7 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fesem_jax.utils.progress_lines import Display, Rounds, duration, in_words
+from fesem_jax.utils.progress_display import Display, Rounds, duration, in_words
 
 _A_SECOND = 4  # Refreshes per second.
 

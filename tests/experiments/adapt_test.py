@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 from absl import flags
 
-from experiments import adapt, adapt_tables, new_clients
+from experiments import adapt, adapt_tables, build, new_clients
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.adapt_measure import Settings, check
 from experiments.build import load_data
+from fesem_jax import data
 from fesem_jax.analysis import joining_rules
+from fesem_jax.data.corruption import corrupted
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import Diverged, UserError
 from tests.support.commands import call, spawn
 
@@ -233,9 +236,20 @@ def test_own_data_of_another_digest_are_to_be_the_same_at_each_call(
   workdir, machine, monkeypatch, tmp_path
 ):
   whole = load_data(json.loads((workdir / 'config.json').read_text()), '')
-  monkeypatch.setattr(new_clients, 'load_data', lambda *_: whole)
+  monkeypatch.setattr(build, 'load_data', lambda *_: whole)
   edit(workdir, data_digest='0', dataset='own:f')
   refuses('own:f must return the same arrays at each call', machine, [workdir])
+
+
+def test_the_data_of_a_run_have_its_bad_clients(workdir):
+  config = json.loads((workdir / 'config.json').read_text())
+  config |= {'corrupt': 'label_flip', 'corrupt_fraction': 0.5}
+  fraction, seed = config['unseen_fraction'], config['seed']
+  (train, test), unseen = data.hold_out_clients(*load_data(config), fraction, seed)
+  bad = corrupted(train, 'label_flip', 0.5, seed)
+  config['data_digest'] = digest_of_data(bad, test, *unseen)
+  splits = build.data_of_run(workdir, config, '')
+  np.testing.assert_array_equal(splits[0].corruption.bad, bad.corruption.bad)
 
 
 def test_runs_of_two_configurations_are_told_by_their_flags(finished, machine):

@@ -11,7 +11,7 @@ from fesem_jax import algorithms
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.progress_lines import Rounds
+from fesem_jax.utils.progress_display import Rounds
 from tests.support import helpers
 from tests.support.methods import federation
 
