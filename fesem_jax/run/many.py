@@ -6,7 +6,7 @@ import functools
 import inspect
 import pathlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -51,8 +51,9 @@ def simulate_many(
   *,
   runs_at_once: int = 0,
   programs: Programs | None = None,
+  keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
   **options: Any,
-) -> list[Outcome]:
+) -> list[Any]:
   """Runs an algorithm many times, several runs as one program.
 
   Runs that differ in their seeds, in the values of their data and in hyperparameters
@@ -72,11 +73,13 @@ def simulate_many(
     runs_at_once: the most runs of one program; 0 takes as many as are faster and fit
       into a quarter of the memory.
     programs: see `simulate`.
+    keep: (place in `runs`, outcome) -> what is returned of a run, called as soon as it
+      is over, so that what is not needed of it leaves the memory.
     **options: arguments of `simulate` that all runs have in common, e.g. `rounds`.
 
   Returns:
-    In the order of `runs`, the `Result` of each, or the `Diverged` or `UserError` that
-    `simulate` raises for it.
+    In the order of `runs`, the outcome of each: its `Result`, or the `Diverged` or
+    `UserError` that `simulate` raises for it.
 
   Raises:
     Stopped: as `simulate`.
@@ -84,7 +87,10 @@ def simulate_many(
   """
   check_at_least(0, runs_at_once=runs_at_once)
   programs = programs or shared()
-  asked = [_Asked(options | dict(run), programs) for run in runs]
+  asked = [
+    _Asked(options | dict(run), programs, functools.partial(keep, place))
+    for place, run in enumerate(runs)
+  ]
   together, alone = dict[Any, list[_Asked]](), dict[str, int]()
   for each in asked:
     reason = each.why_alone() if runs_at_once != 1 else ''
@@ -98,17 +104,25 @@ def simulate_many(
   for group in together.values():
     if len(group) > 1:
       _run_group(group, runs_at_once)
-  return [each.outcome or each.run_alone() for each in asked]
+  for each in asked:
+    if not each.is_over:
+      each.run_alone()
+  return [each.kept for each in asked]
 
 
 class _Asked:
-  """A run that is asked for, and its outcome once it is there."""
+  """A run that is asked for, and what is kept of it once it is over."""
 
-  def __init__(self, arguments: Mapping[str, Any], programs: Programs):
+  def __init__(
+    self,
+    arguments: Mapping[str, Any],
+    programs: Programs,
+    keep: Callable[[Outcome], Any],
+  ):
     bound = inspect.signature(simulate).bind(**arguments, programs=programs)
     bound.apply_defaults()
     self.arguments = a = bound.arguments
-    self.outcome: Outcome | None = None
+    self._keep, self.kept, self.is_over = keep, None, False
     self.callbacks = Callbacks(a['callbacks'])
     names = [field.name for field in dataclasses.fields(Settings)]
     given = {name: a[name] for name in names if name in a}
@@ -121,12 +135,18 @@ class _Asked:
   def local(self) -> LocalTraining:
     return self.arguments['algorithm'].local
 
-  def run_alone(self) -> Outcome:
+  def end(self, outcome: Outcome) -> None:
+    """Keeps what is asked for of the outcome."""
+    self.kept, self.is_over = self._keep(outcome), True
+
+  def run_alone(self) -> None:
     """Runs it by `simulate`."""
+    outcome: Outcome
     try:
-      return simulate(**self.arguments)
+      outcome = simulate(**self.arguments)
     except (Diverged, UserError) as e:
-      return e
+      outcome = e
+    self.end(outcome)
 
   def why_alone(self) -> str | None:
     """Why it cannot be run with others; '' where it is not to be said, or None."""
@@ -182,13 +202,13 @@ class _Asked:
     return run._replace(notes=[*a['notes'], *run.notes])
 
   def check(self) -> bool:
-    """Whether it can be run; otherwise its outcome says why not."""
+    """Whether it can be run; otherwise it is over."""
     a = self.arguments
     try:
       check(a['algorithm'], self.phases, a['unseen'], self.settings, a['programs'])
     except UserError as e:
-      self.outcome = e
-    return self.outcome is None
+      self.end(e)
+    return not self.is_over
 
 
 def _run_group(group: Sequence[_Asked], runs_at_once: int) -> None:
@@ -207,7 +227,7 @@ def _run_group(group: Sequence[_Asked], runs_at_once: int) -> None:
       try:
         run = each.prepare(own)
       except UserError as e:
-        each.outcome = e
+        each.end(e)
       else:
         if _is_new(run) and not _is_offloaded(run.shapes):
           functions = functions_of(run)
@@ -247,7 +267,7 @@ def _side_by_side(parts: Sequence[Part], compiling: CompileTime) -> None:
       each.opened.enter_context(each.callbacks)
       reason = begin(run, each.callbacks, each.arguments['test'], shows=not place)
     except UserError as e:
-      each.outcome = e
+      each.end(e)
       continue
     running.append((each, Running(run, each.callbacks, reason, place)))
   stopped = None
@@ -257,7 +277,7 @@ def _side_by_side(parts: Sequence[Part], compiling: CompileTime) -> None:
     stopped = e
   except UserError as e:
     for each, _ in running:
-      each.outcome = e
+      each.end(e)
     return
   # Each run takes its share of the time.
   share = (time.perf_counter() - began) / count
@@ -268,14 +288,15 @@ def _side_by_side(parts: Sequence[Part], compiling: CompileTime) -> None:
     before, own = compiling.seconds(), time.perf_counter()
     try:
       with each.opened:
-        each.outcome = finish(
+        outcome: Outcome = finish(
           over,
           functools.partial(_compiled_since, compiling, before - compiled),
           own - share,
           count,
         )
     except (Diverged, UserError) as e:
-      each.outcome = e
+      outcome = e
+    each.end(outcome)
   if stopped is not None:
     raise stopped
 
