@@ -28,9 +28,9 @@ from fesem_jax.utils.errors import Diverged, UserError
 # What a run came to: its result, or the exception that `simulate` would have raised.
 Outcome = Result | Diverged | UserError
 
-# Numbers of models that train side by side on a CPU: more of them leave its cache, and
-# the arithmetic takes the time that calls took before.
-_MOST_NUMBERS = 2**22
+# Numbers of models that train side by side on a CPU. More of them leave its cache, and
+# then runs side by side take more work than one after the other.
+_MOST_NUMBERS = 2**18
 
 
 class Asked:
