@@ -74,19 +74,19 @@ class Asked:
       outcome = e
     self.end(outcome)
 
-  def why_alone(self) -> str | None:
-    """Why it cannot be run with others; '' where it is not to be said, or None."""
+  def why_alone(self, runs_at_once: int) -> str | None:
+    """Why it is not run with others; '' where it is not to be said, or None."""
     algorithm, train = self.arguments['algorithm'], self.arguments['train']
-    if not isinstance(algorithm, Algorithm):
-      return ''  # `simulate` says so.
+    if runs_at_once == 1 or not isinstance(algorithm, Algorithm):
+      return ''  # `simulate` says what is wrong.
     if processes.count() > 1:
       return 'several processes'
     if algorithm.between is not None:
       return 'the method decides on the host between rounds (`between`)'
     if self.phases[1:]:
       return 'their data change over rounds'
-    if _convolves_on_cpu(algorithm.local):
-      return 'convolutions of several models are slow side by side on a CPU'
+    if not runs_at_once and most_in_cache(algorithm.local) < 2:
+      return 'on a CPU, models with convolutions or of many parameters gain nothing'
     s = self.settings
     pair = train, self.arguments['test']
     placed = placement_of(algorithm.local, *pair, s.data_placement, s.clients_per_round)
@@ -143,24 +143,27 @@ def is_offloaded(state: Any) -> bool:
   return any(map(offloading.is_offloaded, leaves))
 
 
-def _convolves_on_cpu(local: LocalTraining) -> bool:
-  """Whether clients train one after the other on each CPU device."""
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
-  on_cpu = local.mesh.devices.flat[0].platform == 'cpu'
-  return on_cpu and any(x.ndim > 2 for x in jax.tree.leaves(params))
+def most_in_cache(local: LocalTraining) -> int:
+  """How many runs are faster side by side, if the device is a CPU."""
+  leaves = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
+  if local.mesh.devices.flat[0].platform != 'cpu':
+    return 2**10
+  convolves = any(x.ndim > 2 for x in leaves)  # Such clients train one by one.
+  return 1 if convolves else _MOST_NUMBERS // _numbers(local)
+
+
+def _numbers(local: LocalTraining) -> int:
+  """Of the models that train side by side on a device in one run."""
+  leaves = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
+  return max(1, local.clients_per_chunk * sum(x.size for x in leaves))
 
 
 def most_at_once(run: Prepared) -> int:
   """How many runs like this one are faster side by side, and fit into memory."""
   local = run.algorithm.local
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
-  numbers = local.clients_per_chunk * sum(x.size for x in jax.tree.leaves(params))
-  device, devices = local.mesh.devices.flat[0], local.mesh.size
   # The old and the new state, and the models of a chunk with what training makes of
   # them: weights, gradients, starts and updates.
   state = sum(map(bytes_on_device, jax.tree.leaves(run.shapes)))
-  each = 3 * state + 24 * numbers
-  most = (sharding.memory(device, devices) or 2**34) // 4 // each
-  if device.platform == 'cpu':
-    most = min(most, _MOST_NUMBERS // numbers)
-  return max(1, most)
+  each = 3 * state + 24 * _numbers(local)
+  held = sharding.memory(local.mesh.devices.flat[0], local.mesh.size) or 2**34
+  return max(1, min(most_in_cache(local), held // 4 // each))

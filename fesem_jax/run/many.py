@@ -38,9 +38,10 @@ def simulate_many(
   (`variable`) train side by side; other differences make programs of their own. Each
   run gives what `simulate` gives, also its workdir and its callbacks, equal within
   rounding; with `runs_at_once=1`, equal to the bit. Run one after the other are methods
-  that decide on the host (`Algorithm.between`), models with convolutions on a CPU, data
-  that are split by client or change over rounds, states in the host's memory, and
-  several processes.
+  that decide on the host (`Algorithm.between`), data that are split by client or change
+  over rounds, states in the host's memory, callbacks that runs have in common, several
+  processes and, unless `runs_at_once` asks for it, models on a CPU that have
+  convolutions or would leave its cache.
 
   A workdir that holds a run already is continued as `simulate` does. Ctrl-C saves the
   runs after a round; a process that dies loses those that are not finished.
@@ -72,7 +73,7 @@ def simulate_many(
   together, alone = dict[Any, list[Asked]](), dict[str, int]()
   users = collections.Counter(id(own) for each in asked for own in each.own_callbacks)
   for each in asked:
-    reason = each.why_alone() if runs_at_once != 1 else ''
+    reason = each.why_alone(runs_at_once)
     if reason is None and any(users[id(own)] > 1 for own in each.own_callbacks):
       reason = 'they have `callbacks` in common, which can follow one run at a time'
     if reason is None:
@@ -103,16 +104,15 @@ def _run_group(group: Sequence[Asked], runs_at_once: int) -> None:
       placed = arrange_together(group[0].local, pairs) if group else []
     alike = dict[Any, list[Part]]()
     for each, own in zip(group, placed, strict=True):
-      opened.callback(each.opened.close)
+      opened.push(each.opened)
       try:
         run = each.prepare(own)
-      except UserError as e:
-        each.end(e)
-      else:
         if _is_new(run) and not is_offloaded(run.shapes):
           functions = functions_of(run)
           alike.setdefault(functions.digests, []).append((each, run, functions))
           continue
+      except UserError as e:
+        each.end(e)
       each.opened.close()
     for parts in alike.values():
       most = runs_at_once or most_at_once(parts[0][1])
@@ -138,6 +138,11 @@ def _side_by_side(parts: Sequence[Part], compiling: CompileTime) -> None:
   except TooLarge:
     for half in (parts[: count // 2], parts[count // 2 :]):
       _side_by_side(half, compiling)
+    return
+  except NotImplementedError as e:  # An operation that JAX cannot map.
+    logging.warning('Note: %d runs one after the other: %s', count, e)
+    for each, *_ in parts:
+      each.opened.close()
     return
   running = list[tuple[Asked, Running]]()
   for place, (each, run, _) in enumerate(parts):

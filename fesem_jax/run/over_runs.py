@@ -63,7 +63,7 @@ class Functions(NamedTuple):
   """The functions of a run that are mapped over runs."""
 
   start: Traced  # (key, train) -> state, clusters that clients deploy from
-  step: Traced  # (state, train, cohort, key) -> state, info, clusters not in the info
+  step: Traced  # (state, train, cohort, key) -> state, info and, if not there, clusters
   measure: Traced  # (state, train, test, key) -> see `measure_with`
 
   @property
@@ -76,7 +76,7 @@ def functions_of(run: Prepared) -> Functions:
   """The functions of a run, traced once for runs of one algorithm."""
   algorithm, settings, data = run.algorithm, run.settings, run.data
   key, cohort = run.keys[prng_streams.INIT], run.draw(1)
-  derives = run.like.clusters is None
+  derives = run.like.clusters is None and _has_clusters(run)
 
   def clusters(state: Any, train: FederatedData) -> jax.Array | None:
     return algorithm.deployed(state, train).clusters()
@@ -85,24 +85,30 @@ def functions_of(run: Prepared) -> Functions:
     state = algorithm.init(key, train)
     return state, clusters(state, train)
 
-  def step(state: Any, train: FederatedData, *args: Any) -> tuple[Any, Any, Any]:
-    state, info = step_of(algorithm, settings.tell_clients)(state, train, *args)
-    info = info._replace(updates=None)  # For decisions on the host.
-    return state, info, clusters(state, train) if derives else None
+  def step(*args: Any) -> tuple[Any, Any, Any]:
+    state, info = step_of(algorithm, settings.tell_clients)(*args)
+    return state, info, clusters(state, args[1]) if derives else None
 
   def traced() -> Functions:
     of_step = run.shapes, data.train, cohort, key
     of_measure = run.shapes, data.train, data.test, key
     measure = measure_with(algorithm, settings.finetune_epochs)
+    plain = not (derives or settings.tell_clients)
     return Functions(
-      Traced(start, key, data.train),
-      Traced(step, *of_step),
-      Traced(measure, *of_measure),
+      Traced.of(start, key, data.train),
+      Traced(run.traced) if plain else Traced.of(step, *of_step),
+      Traced.of(measure, *of_measure),
     )
 
   name = 'of many runs', algorithm, settings.finetune_epochs, settings.tell_clients
   with progress_lines.waiting_for('tracing runs side by side'):
     return run.programs.once(name, traced, data.train, data.test, cohort)
+
+
+def _has_clusters(run: Prepared) -> bool:
+  """Whether clients deploy from clusters."""
+  deployed = run.algorithm.deployed
+  return jax.eval_shape(deployed, run.shapes, run.data.train).has_clusters()
 
 
 def looks_at_states(algorithm: Algorithm, asked: bool) -> bool:

@@ -11,7 +11,7 @@ from absl import logging
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import draw_cohort, held_here
 from fesem_jax.core import local_optimizers, prng_streams
-from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
@@ -51,11 +51,16 @@ class Prepared(NamedTuple):
   checkpoints: Checkpoints | None
   out: metrics_file.MetricsWriter
   step: Any  # gives the compiled round and evaluation, which are made once
-  like: Any  # shapes of what a round reports
+  traced: jax.stages.Traced  # a round
   shapes: Any  # and shardings of the state
   state: Any  # of the method
   done: int  # rounds that are done
   init_seconds: float  # that the start took
+
+  @property
+  def like(self) -> RoundInfo:
+    """Shapes of what a round reports."""
+    return self.traced.out_info[1]
 
   @property
   def data(self) -> Data:
@@ -169,7 +174,7 @@ def prepare(
   return Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, metrics_file.MetricsWriter(None), step_and_evaluation,
-    traced.out_info[1], like, None, 0, 0.0,
+    traced, like, None, 0, 0.0,
   )  # fmt: skip
 
 

@@ -217,7 +217,7 @@ class Programs:
     what: str,
   ) -> Program:
     with progress_lines.waiting_for(f'tracing {what}'):
-      traced = Traced(fn, *args)
+      traced = Traced.of(fn, *args)
     numbers, structure = traced.numbers, jax.tree.structure(traced.out_info)
 
     def run(*args_and_numbers):  # The cache of compiled programs holds its name.

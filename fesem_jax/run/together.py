@@ -56,9 +56,9 @@ class Together:
     self._compile()
 
   def _compiled(self, what: str, fn: Any, *args: Any, **options: Any) -> Program:
-    over = {'init': self._start, 'step': self._step, 'measure': self._measure}
-    axes = over[what].axes, self._train_axes, self._test_axes
-    key = (what, self._algorithm, 'of many', self._count, str(axes), self._key_axis)
+    over = {'init': self._start, 'step': self._step, 'measure': self._measure}[what]
+    axes = str((over.axes, self._train_axes, self._test_axes, self._key_axis))
+    key = (what, over.of_one.digest, self._count, self._most, axes)
     return self._programs.compiled(key, fn, *args, wait=False, **options)
 
   def _compile(self) -> None:
@@ -122,7 +122,9 @@ class Together:
         of_round = ids if self._everyone else ids[i]
         cohort = Cohort(of_round, self._everyone, first + i - 1)
         own = self._folded(keys, first + i)
-        return step(states, train, cohort, own, numbers)
+        states, info, *clusters = step(states, train, cohort, own, numbers)
+        info = info._replace(updates=None)  # For decisions on the host.
+        return states, info, clusters[0] if clusters else None
 
       def body(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         states, told = carry

@@ -18,14 +18,13 @@ _ADDRESS = re.compile(r' at 0x[0-9a-f]+')
 
 
 class Traced:
-  """A function as traced for some arguments, or their shapes.
+  """A function as traced for some arguments, or their shapes, by `jax.jit`.
 
   The attribute `numbers` has the numbers that it reads besides its arguments: arrays
   [], and large constants, in the order in which it reads them.
   """
 
-  def __init__(self, fn: Callable[..., Any], *args: Any):
-    made = jax.jit(fn).trace(*args)
+  def __init__(self, made: jax.stages.Traced):
     self.out_info = made.out_info
     self._jaxpr, self._constants = made.jaxpr.jaxpr, made.jaxpr.consts
     self._is_number = [
@@ -34,6 +33,11 @@ class Traced:
     ]
     both = list(zip(self._constants, self._is_number, strict=True))
     self.numbers: tuple[jax.Array, ...] = tuple(c for c, n in both if n)
+
+  @classmethod
+  def of(cls, fn: Callable[..., Any], *args: Any) -> 'Traced':
+    """Traces a function."""
+    return cls(jax.jit(fn).trace(*args))
 
   def __call__(self, *args_and_numbers: Any) -> Any:
     """What the function returns for some arguments, and for numbers."""

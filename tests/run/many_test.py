@@ -1,5 +1,7 @@
 """Runs side by side: each is what it is alone."""
 
+import contextlib
+import itertools
 import json
 
 import jax
@@ -10,9 +12,9 @@ import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.data.phases import Phase
-from fesem_jax.results.result import Result
 from fesem_jax.run import asked as asked_module
-from fesem_jax.run import many
+from fesem_jax.run import loop, many
+from fesem_jax.run.program_memory import ProgramMemory, TooLarge
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
 from fesem_jax.utils.errors import Diverged, UserError
@@ -156,14 +158,13 @@ def test_finished_runs_are_kept_and_workdirs_are_those_of_single_runs(tmp_path):
 def test_an_interruption_saves_every_run(tmp_path, monkeypatch):
   algorithm = built('fed_avg')
   asked = [run(algorithm, s, workdir=tmp_path / str(s)) for s in range(2)]
-  calls = []
-  interrupted = many.run_rounds.__globals__['_end_round']
 
-  def end_round(runs, trained, devices, _):
-    calls.append(len(runs))
-    return interrupted(runs, trained, devices, lambda: len(calls) == 2)
+  @contextlib.contextmanager
+  def after_two_rounds():
+    calls = itertools.count(1)
+    yield lambda: next(calls) == 2
 
-  monkeypatch.setitem(many.run_rounds.__globals__, '_end_round', end_round)
+  monkeypatch.setattr(loop, 'interruptible', after_two_rounds)
   with pytest.raises(Stopped, match='after round 2 of 4'):
     fj.simulate_many(asked, rounds=4, **OPTIONS)
   monkeypatch.undo()
@@ -241,23 +242,50 @@ def test_one_after_the_other_gives_the_bits_of_single_runs():
     assert 'runs_at_once' not in one.summary['timing']
 
 
-def test_memory_bounds_the_runs_at_once(monkeypatch):
-  sizes = []
-  side_by_side = many._side_by_side
-  monkeypatch.setattr(
-    many, '_side_by_side', lambda *a: sizes.append(len(a[0])) or side_by_side(*a)
-  )
-  monkeypatch.setattr(asked_module.sharding, 'memory', lambda *_: 8 * 2**10)
+def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
+  seen = []
+
+  def side_by_side(parts, _):
+    seen.append((len(parts), parts[0][1]))
+
+  monkeypatch.setattr(many, '_side_by_side', side_by_side)
+  monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end(None))
+  asked = [run(built('fed_avg'), seed) for seed in range(3)]
+  fj.simulate_many(asked, rounds=1, **OPTIONS)
+  ((count, prepared),) = seen
+  assert count == 3
+  numbers = 2 * sum(x.size for x in jax.tree.leaves(prepared.shapes.params))
+  assert asked_module.most_at_once(prepared) == 2**18 // numbers
+  # A state of one model, and two clients side by side.
+  monkeypatch.setattr(asked_module.sharding, 'memory', lambda *_: 5 * 4 * 30 * numbers)
+  assert asked_module.most_at_once(prepared) == 5
+  monkeypatch.setattr(asked_module.sharding, 'memory', lambda *_: 1)
+  assert asked_module.most_at_once(prepared) == 1
+  seen.clear()
+  fj.simulate_many(asked, rounds=1, **OPTIONS)
+  assert [count for count, _ in seen] == [1, 1, 1]
+
+
+def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):
+  sizes, together = [], many.Together
+
+  def limited(runs, *args):
+    sizes.append(len(runs))
+    if len(runs) > 2:
+      raise TooLarge('A round', ProgramMemory(1, 1, 0, 1), 2)
+    return together(runs, *args)
+
+  monkeypatch.setattr(many, 'Together', limited)
   asked = [run(built('fed_avg'), seed) for seed in range(3)]
   found = fj.simulate_many(asked, rounds=1, **OPTIONS)
-  assert max(sizes) < 3
-  assert all(isinstance(one, Result) for one in found)
+  assert sizes == [3, 2]
+  assert [one.summary['timing'].get('runs_at_once') for one in found] == [None, 2, 2]
 
 
 def test_traced_functions_are_alike_if_they_differ_in_numbers_alone():
   def times(value, row=(1.0, 2.0)):
     row = np.array(row, np.float32)
-    return Traced(lambda x: x * variable(value) + jax.jit(lambda y: y + row)(x), 1.0)
+    return Traced.of(lambda x: x * variable(value) + jax.jit(lambda y: y + row)(x), 1.0)
 
   assert times(2.0).digest == times(3.0).digest
   assert times(2.0).digest != times(0.0).digest
