@@ -52,19 +52,26 @@ def alone(asked, **options):
   return fj.simulate(**asked, **OPTIONS | options)
 
 
+def assert_close(x, y):
+  if isinstance(x, str):
+    assert x == y
+  else:
+    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
 def assert_alike(one, other):
   """Equal within rounding."""
   assert len(one.history) == len(other.history)
   for a, b in zip(one.history, other.history, strict=True):
     a, b = ({k: v for k, v in r.items() if k != 'seconds'} for r in (a, b))
     assert a.keys() == b.keys()
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), a, b)
+    jax.tree.map(assert_close, a, b)
   for x, y in zip(
     jax.tree.leaves((one.state, one.models, one.clients.deployed_accuracy)),
     jax.tree.leaves((other.state, other.models, other.clients.deployed_accuracy)),
     strict=True,
   ):
-    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    assert_close(x, y)
   assert one.summary.keys() == other.summary.keys()
 
 
@@ -208,7 +215,9 @@ def test_callbacks_follow_their_own_run():
 
 def test_what_cannot_be_side_by_side_is_run_alone_with_a_word(caplog, monkeypatch):
   plain = built('fed_avg')
-  conv = algorithms.build('fed_avg', helpers.local(model='cnn', shape=(28, 28, 1)))
+  conv = algorithms.build(
+    'fed_avg', helpers.local(model='small_cnn', shape=(28, 28, 1))
+  )
   decides = plain._replace(between=lambda state, info: (state, info))
   shared = fj.Callback()
   cases = [
@@ -290,4 +299,4 @@ def test_traced_functions_are_alike_if_they_differ_in_numbers_alone():
   assert times(2.0).digest == times(3.0).digest
   assert times(2.0).digest != times(0.0).digest
   assert times(2.0).digest != times(2.0, (1.0, 3.0)).digest
-  assert times(2.0)(5.0, times(3.0).numbers)[0] == 16
+  assert times(2.0)(5.0, times(3.0).numbers)[0] == 21
