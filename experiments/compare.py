@@ -41,7 +41,7 @@ from . import flags as experiment_flags
 from . import methods, pages, tune, watching
 from .build import load_phases
 from .errors import in_flags
-from .run import run_unless_diverged
+from .many_runs import Outcome, Wanted, run_unless_diverged, summary_of
 from .start import no_positional, start
 
 
@@ -172,12 +172,20 @@ def run_methods(
   own = (folder_of(label, c['seed']) for label, each in by_label.items() for c in each)
   others = unlisted(workdir, own)
 
+  outcomes: dict[str, dict[int, Outcome]] = {}
+
   def run(label: str, config: dict[str, Any]) -> dict[str, Any] | None:
-    seed = config['seed']
-    folder = folder_of(label, seed)
-    summary = run_unless_diverged(config, folder, f'{label}, seed {seed}', programs)
+    if label not in outcomes:
+      each = by_label[label]
+      wanted = [
+        Wanted(c, folder_of(label, c['seed']), f'{label}, seed {c["seed"]}')
+        for c in each
+      ]
+      found = run_unless_diverged(wanted, programs)
+      outcomes[label] = {c['seed']: f for c, f in zip(each, found, strict=True)}
+    summary = summary_of(outcomes[label][config['seed']])
     if summary is not None:
-      folders[label].append(folder)
+      folders[label].append(folder_of(label, config['seed']))
     return summary
 
   def refuse(label: str, config: dict[str, Any], error: UserError) -> None:

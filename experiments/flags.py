@@ -20,7 +20,8 @@ from .flag_tables import GROUPS
 _NOT_CONFIGURATION = (
   'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'log_to', 'callbacks',
   'quiet', 'save_models', 'report', 'target', 'client_metrics_every', 'regret',
-  'clients_per_chunk', 'shared_start', 'num_devices', 'data_placement',
+  'clients_per_chunk', 'shared_start', 'runs_at_once', 'num_devices',
+  'data_placement',
   'coordinator_address', 'process_id', 'num_processes',
 )  # fmt: skip
 

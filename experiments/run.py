@@ -10,15 +10,14 @@ where it stopped. Figures: fesem-figures WORKDIR.
 
 import json
 import pathlib
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from absl import flags, logging
 
 from fesem_jax import algorithms, data, tasks
-from fesem_jax.analysis import relative_table
 from fesem_jax.callbacks import BestRound
 from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
@@ -32,7 +31,7 @@ from fesem_jax.results.result import Result
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
+from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
 from . import methods, outcome, pages, plugins, starts, unused, watching
@@ -41,7 +40,34 @@ from .errors import in_flags
 from .start import no_positional, start
 
 
+class Planned(NamedTuple):
+  """A run before it is carried out."""
+
+  arguments: dict[str, Any]  # of `simulate`
+  after: Callable[[Result], None]  # adds to the files of the finished run, and says so
+
+
+# The data of runs, by what decides them in a configuration.
+Unseen = tuple[FederatedData, FederatedData] | None
+# Splits of each phase, clients that are set aside, and validation examples.
+Roles = tuple[list[data.Phase], Unseen, FederatedData | None]
+HeldData = dict[str, Roles]
+
+
 def run(
+  config: dict[str, Any],
+  machine: dict[str, Any],
+  workdir: pathlib.Path,
+  **options: Any,
+) -> Result:
+  """Carries out a configuration in a workdir; for the arguments, see `plan`."""
+  planned = plan(config, machine, workdir, **options)
+  result = simulate(**planned.arguments)
+  planned.after(result)
+  return result
+
+
+def plan(
   config: dict[str, Any],
   machine: dict[str, Any],
   workdir: pathlib.Path,
@@ -50,8 +76,9 @@ def run(
   programs: Programs | None = None,
   splits: tuple[FederatedData, FederatedData] | None = None,
   make_portrait: bool = True,
-) -> Result:
-  """Carries out a configuration in a workdir.
+  held: HeldData | None = None,
+) -> Planned:
+  """What carries out a configuration in a workdir.
 
   Args:
     config: from `flags.configuration`.
@@ -61,6 +88,7 @@ def run(
     programs: of other runs with programs in common.
     splits: to train and to measure on, if not those that the configuration names.
     make_portrait: see `simulate`.
+    held: data of other runs with data in common; those of this run are added.
   """
   check_numbers(config | machine)
   if machine.get('quiet'):
@@ -69,15 +97,13 @@ def run(
   watchers = watching.callbacks(machine, config)
   targets = curves.targets(machine.get('target') or [])
   config = experiment_flags.with_whole_schedules(config)
-  with progress_lines.shown(progress, f'loading {config["dataset"]}'):
-    phases = (
-      [data.Phase(1, *splits)] if splits else load_phases(config, machine['data_dir'])
-    )
-  phases, unseen, validation = _with_roles(config, phases)
+  phases, unseen, validation = _data_of(
+    config, machine, splits, {} if held is None else held
+  )
   (_, train, test), *later = phases
   if validation is not None:
-    after, saved = config['stop_after'], machine.get('save_models')
-    watchers = [BestRound(validation, after, saved), *watchers]
+    best = BestRound(validation, config['stop_after'], machine.get('save_models'))
+    watchers = [best, *watchers]
   programs = programs or Programs()
   model = build_model(config, train)
   name = config['algorithm']
@@ -90,7 +116,11 @@ def run(
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if starts.depends_on_seed(config) else None
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
-  algorithm = programs.once(but_seed, build, train)
+  # Of seeds with other numbers of examples too, unless chunks are timed on them.
+  shape = train.num_clients, train.num_classes, train.example_shape
+  timed = machine['clients_per_chunk'] == 'auto'
+  like = train if timed else np.zeros((), np.int8)
+  algorithm = programs.once((but_seed, shape), build, like)
   local = algorithm.local
   curves.check_targets(targets, local.model.measured_as.primary)
   unused.check(config, machine, local, train.num_clients)
@@ -105,43 +135,75 @@ def run(
   not_used = unused.notes(config, machine, train.num_clients)
   for note in [*notes, *map(in_flags, not_used)]:
     say(f'Note: {note}')
-  result = simulate(
-    algorithm,
-    train,
-    test,
-    rounds=config['rounds'],
-    seed=config['seed'],
-    clients_per_round=config['clients_per_round'],
-    eval_every=config['eval_every'],
-    finetune_epochs=config['finetune_epochs'],
-    patience=config['patience'],
-    workdir=workdir,
-    config=config,
-    checkpoint_every=machine['checkpoint_every'],
-    resume=machine['resume'],
-    save_models=machine['save_models'],
-    make_portrait=make_portrait,
-    programs=programs,
-    unseen=unseen,
-    notes=notes,
-    data_placement=placed,
-    later_phases=later,
-    progress=progress,
-    callbacks=watchers,
-  )
-  for note in watching.notes(watchers, result, workdir):
-    say(f'Note: {in_flags(note)}')
-  if targets or result.summary.get('rounds_to_target'):
-    _add_targets(workdir, result, targets, local.model.measured_as)
-  earlier = plugins.changed(config, workdir)
-  if earlier or result.summary.get('earlier_code'):
-    result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})
-  if unseen and result.summary['unseen'] is None:
-    say(
-      f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
-      'evaluated: the method has personal models or layers.'
-    )
-  return result
+  arguments: dict[str, Any] = {
+    'algorithm': algorithm,
+    'train': train,
+    'test': test,
+    'rounds': config['rounds'],
+    'seed': config['seed'],
+    'clients_per_round': config['clients_per_round'],
+    'eval_every': config['eval_every'],
+    'finetune_epochs': config['finetune_epochs'],
+    'patience': config['patience'],
+    'workdir': workdir,
+    'config': config,
+    'checkpoint_every': machine['checkpoint_every'],
+    'resume': machine['resume'],
+    'save_models': machine['save_models'],
+    'make_portrait': make_portrait,
+    'programs': programs,
+    'unseen': unseen,
+    'notes': notes,
+    'data_placement': placed,
+    'later_phases': later,
+    'progress': progress,
+    'callbacks': watchers,
+  }
+
+  def after(result: Result) -> None:
+    for note in watching.notes(watchers, result, workdir):
+      say(f'Note: {in_flags(note)}')
+    if targets or result.summary.get('rounds_to_target'):
+      _add_targets(workdir, result, targets, local.model.measured_as)
+    earlier = plugins.changed(config, workdir)
+    if earlier or result.summary.get('earlier_code'):
+      result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})
+    # `unused.notes` covers the methods of this package.
+    if plugins.is_own(name) and unseen and result.summary['unseen'] is None:
+      say(
+        f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
+        'evaluated: the method has personal models or layers.'
+      )
+
+  return Planned(arguments, after)
+
+
+def _data_of(
+  config: dict[str, Any],
+  machine: dict[str, Any],
+  splits: tuple[FederatedData, FederatedData] | None,
+  held: HeldData,
+) -> Roles:
+  """The data of a configuration; see `plan`."""
+  chosen = _choice_of_data(config)
+  if splits:
+    return _with_roles(config, [data.Phase(1, *splits)])
+  if chosen not in held:
+    progress = False if machine.get('quiet') else None
+    with progress_lines.shown(progress, f'loading {config["dataset"]}'):
+      phases = load_phases(config, machine['data_dir'])
+    held[chosen] = _with_roles(config, phases)
+  return held[chosen]
+
+
+def _choice_of_data(config: dict[str, Any]) -> str:
+  """What decides the data of a run, as a text."""
+  full = experiment_flags.filled(config)
+  also = 'seed', 'evaluate_on', 'unseen_fraction', 'corrupt', 'corrupt_fraction'
+  names = [*experiment_flags.data_names(), *also, 'stop_after']
+  knows_groups = config['algorithm'] == 'oracle'
+  chosen = {name: full.get(name) for name in names} | {'groups': knows_groups}
+  return json.dumps(chosen, sort_keys=True, default=str)
 
 
 def _add_targets(
@@ -152,11 +214,7 @@ def _add_targets(
   result_files.add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
 
 
-def _with_roles(
-  config: dict[str, Any], phases: list[data.Phase]
-) -> tuple[
-  list[data.Phase], tuple[FederatedData, FederatedData] | None, FederatedData | None
-]:
+def _with_roles(config: dict[str, Any], phases: list[data.Phase]) -> Roles:
   """The data with bad clients and known groups, and what is set aside.
 
   That are clients that take no part, and validation examples of the others.
@@ -229,48 +287,6 @@ def _describe(
       f'which they have no training examples; these are {100 * share:.1f} % of all '
       'evaluated examples.'
     )
-
-
-def run_unless_diverged(
-  config: dict[str, Any],
-  workdir: pathlib.Path,
-  what: str,
-  programs: Programs,
-  *,
-  said: set[str] | None = None,
-  **options: Any,
-) -> dict[str, Any] | None:
-  """The summary and the curve of one of many runs; None if it diverged.
-
-  `what` begins each line that is printed. `said` are lines that earlier runs have
-  printed on data, model and method, and that are not repeated; those of this run are
-  added. None repeats them. See `run` for all other arguments.
-  """
-
-  def say(text):
-    return print(f'[{what}] {text}')
-
-  def say_once(text):
-    if said is None or text not in said:
-      say(text)
-    if said is not None:
-      said.add(text)
-
-  machine, began = experiment_flags.machine(), time.monotonic()
-  try:
-    made = run(config, machine, workdir, say=say_once, programs=programs, **options)
-  except NeverPatient:  # It is for other methods of a comparison.
-    say_once(
-      f'Note: --patience={config["patience"]} has no effect: there are no clusters.'
-    )
-    config = config | {'patience': 0}
-    return run_unless_diverged(config, workdir, what, programs, said=said, **options)
-  except Diverged as e:
-    print(f'{what} diverged: {in_flags(str(e))}')
-    return None
-  if not machine.get('quiet'):
-    say(outcome.line(made.summary, time.monotonic() - began))
-  return relative_table.with_curve(made.summary, made.history)
 
 
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:

@@ -57,7 +57,7 @@ from . import flags as experiment_flags
 from . import held_results, plugins, starts, unused
 from . import select_k_table as table
 from .build import build_local, build_model, check_numbers, load_data
-from .run import run_unless_diverged
+from .many_runs import Wanted, run_unless_diverged, summary_of
 from .start import no_positional, start
 
 # More would compare more pairs of models than a choice of K needs.
@@ -189,19 +189,19 @@ def select(
   assignments: dict[int, list[np.ndarray]] = {k: [] for k in list_of_k}
   for k in list_of_k if config['rounds'] else ():
     programs = Programs()  # All seeds of one K run in the same compiled programs.
-    for of_seed in configs:
-      label, seed = f'fesem({k})', of_seed['seed']
-      folder = workdir / label / f'seed{seed}'
-      summary = run_unless_diverged(
-        of_seed | {'num_clusters': k},
-        folder,
-        f'{label}, seed {seed}',
-        programs,
-        splits=splits,
-        make_portrait=False,
+    label = f'fesem({k})'
+    wanted = [
+      Wanted(
+        each | {'num_clusters': k}, workdir / label / f'seed{each["seed"]}',
+        f'{label}, seed {each["seed"]}',
       )
+      for each in configs
+    ]  # fmt: skip
+    found = run_unless_diverged(wanted, programs, splits=splits, make_portrait=False)
+    for own, outcome in zip(wanted, found, strict=True):
+      summary = summary_of(outcome)
       summaries[k].append(summary)
-      clients = saved_client_table.read(folder) if summary else None
+      clients = saved_client_table.read(own.workdir) if summary else None
       if clients is not None and clients.cluster is not None:
         assignments[k].append(clients.cluster)
   with progress_lines.shown(experiment_flags.progress()):

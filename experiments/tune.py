@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +21,7 @@ from . import flags as experiment_flags
 from . import methods, plugins
 from .build import check_numbers
 from .errors import in_flags
-from .run import run_unless_diverged
+from .many_runs import Outcome, Wanted, run_unless_diverged, summary_of
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]
@@ -138,8 +137,7 @@ def tuned(
   for label, (config, *_) in by_label.items():
     if not tries[label]:
       continue
-    count = len(tries[label]) * len(search.seeds)
-    run = _runner(label, config, count, workdir, programs)
+    run = _runner(label, config, tries[label], search.seeds, workdir, programs)
     try:
       found[label] = tuning.search(tries[label], search.seeds, run, search.by)
     except UserError as e:
@@ -152,28 +150,39 @@ def tuned(
 def _runner(
   label: str,
   config: dict[str, Any],
-  count: int,
+  tries: list[Values],
+  seeds: list[int],
   workdir: pathlib.Path,
   programs: Programs,
 ) -> Callable[[Values, int], dict[str, Any] | None]:
-  """(point, seed) -> the summary of one of `count` tuning runs of a method."""
-  numbers, said = itertools.count(1), set[str]()
+  """(point, seed) -> the summary of one of the tuning runs of a method.
 
-  def run(values: Values, seed: int) -> dict[str, Any] | None:
+  The first call makes all of them.
+  """
+  outcomes: dict[tuple[str, int], Outcome] = {}
+
+  def wanted(values: Values, seed: int, number: int) -> Wanted:
     own = {'seed': seed, 'evaluate_on': 'validation', 'eval_every': 0}
     if 'stop_after' in config:  # All rounds are run here, and only the last measured.
       own['stop_after'] = 0
-    point, number = in_words(values), next(numbers)
+    point, count = in_words(values), len(tries) * len(seeds)
     own_folder = workdir / 'tune' / methods.folder_of(label)
-    folder = own_folder / point.replace('/', '_') / f'seed{seed}'
-    return run_unless_diverged(
+    return Wanted(
       config | values | own,
-      folder,
+      own_folder / point.replace('/', '_') / f'seed{seed}',
       f'tuning {label}, run {number} of {count}: {point}, seed {seed}',
-      programs,
-      said=said,
-      make_portrait=False,
     )
+
+  def run(values: Values, seed: int) -> dict[str, Any] | None:
+    if not outcomes:
+      each = [(one, of_seed) for one in tries for of_seed in seeds]
+      listed = [wanted(*own, number) for number, own in enumerate(each, start=1)]
+      found = run_unless_diverged(
+        listed, programs, said=set[str](), make_portrait=False
+      )
+      names = [(in_words(one), of_seed) for one, of_seed in each]
+      outcomes.update(zip(names, found, strict=True))
+    return summary_of(outcomes[in_words(values), seed])
 
   return run
 

@@ -30,6 +30,7 @@ from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels
 from fesem_jax.results.result import Result
 from fesem_jax.results.saved_run import Run, load_run
+from fesem_jax.run.many import simulate_many
 from fesem_jax.run.replayed import Replay
 from fesem_jax.run.replaying import replay
 from fesem_jax.run.simulation import simulate
@@ -102,6 +103,7 @@ __all__ = [
   'server_optimizers',
   'setup_devices',
   'simulate',
+  'simulate_many',
   'split_clients',
   'sums',
   'tasks',

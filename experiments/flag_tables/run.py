@@ -99,6 +99,12 @@ MACHINE = (
     'dense kernels and store only their changes: faster for large kernels and few '
     'local steps, which auto detects; with plain SGD only. Results change by '
     'rounding errors only.', enum_values=local_training.SHARED_START),
+  flag('integer', 'runs_at_once', 0,
+    'Of fesem-compare, fesem-sweep, fesem-select-k: the most runs that train side by '
+    'side as one program, which differ in seeds, data or hyperparameters; 0: as many '
+    'as are faster and fit into a quarter of the memory; 1: one after the other. '
+    'Results change by rounding errors only; with 1, they are those of fesem-run to '
+    'the bit.', lower_bound=0, upper_bound=1024),
   flag('integer', 'num_devices', 0,
     'Devices that clients are split over, those of all processes together; 0: all, on '
     'CPU one per core. Does not affect results, but see --data_placement.',

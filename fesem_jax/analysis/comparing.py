@@ -19,7 +19,7 @@ from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.results import curves
 from fesem_jax.results.records import Record
-from fesem_jax.run.simulation import simulate
+from fesem_jax.run.many import simulate_many
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.errors import (
@@ -213,7 +213,8 @@ def compare(
     oracle: label of the oracle among `methods`; '' where there is none.
     workdir: gets the tables and, in LABEL/seedN, the runs; the same call goes on where
       it stopped. None writes nothing.
-    **options: further ones of `simulate`; portraits are made only for a workdir.
+    **options: further ones of `simulate_many`, e.g. `runs_at_once`, and of `simulate`;
+      portraits are made only for a workdir.
 
   Returns:
     `Comparison`. A method that cannot run is in `refused`, a run that diverged has no
@@ -241,21 +242,19 @@ def compare(
     tuning.row(label, c.values if (c := chosen.get(label)) else {}, c)
     for label in methods
   ]
-  built: dict[str, Algorithm] = {}
+  outcomes: dict[str, dict[int, Outcome]] = {}
 
   def run(label: str, seed: int) -> Record | None:
-    if label not in built:
+    if label not in outcomes:
       method, choice = methods[label], chosen.get(label)
       values = choice.values if choice is not None else {}
-      built[label] = method if isinstance(method, Algorithm) else method(**values)
-    own = None if folder is None else folder / label / f'seed{seed}'
-    return _summary(
-      built[label],
-      _splits(data, seed),
-      {'rounds': rounds, 'make_portrait': own is not None} | options,
-      seed,
-      own,
-    )
+      built = method if isinstance(method, Algorithm) else method(**values)
+      own = {s: {} if folder is None else {'workdir': folder / label / f'seed{s}'}
+             for s in seeds}  # fmt: skip
+      runs = [_arguments(built, _splits(data, s), s) | own[s] for s in seeds]
+      common = {'rounds': rounds, 'make_portrait': folder is not None} | options
+      outcomes[label] = dict(zip(seeds, _outcomes(runs, common), strict=True))
+    return _given(outcomes[label][seed])
 
   others: dict[str, int] = {}
   if folder is not None:
@@ -306,7 +305,7 @@ def tune(
     seeds: of the runs; they must differ from those to be reported.
     by: models whose first metric decides, as micro accuracy: the
       'deployed' or the 'finetuned' ones.
-    **options: further ones of `simulate`.
+    **options: further ones of `simulate_many`, e.g. `runs_at_once`, and of `simulate`.
 
   Returns:
     Label of each method that takes some of the hyperparameters -> `tuning.Choice`, for
@@ -322,23 +321,15 @@ def tune(
     if not any(_takes(make, name) for make in methods.values()):
       raise UserError(f'{argument("grid")}: no method takes {name}.')
   found = {}
+  splits = {seed: hold_out(_splits(data, seed)[0], seed) for seed in seeds}
   for label, make in methods.items():
     tries = tuning.points({n: v for n, v in grid.items() if _takes(make, n)})
     if not tries:
       continue
-    built: dict[str, Algorithm] = {}
+    outcomes = _tuning_runs(make, tries, seeds, splits, {'rounds': rounds} | options)
 
-    def run(values: Values, seed: int, make=make, built=built) -> Record | None:
-      point = tuning.in_words(values)
-      if point not in built:
-        built[point] = make(**values)
-      return _summary(
-        built[point],
-        hold_out(_splits(data, seed)[0], seed),
-        {'rounds': rounds, 'eval_every': 0, 'make_portrait': False} | options,
-        seed,
-        None,
-      )
+    def run(values: Values, seed: int, outcomes=outcomes) -> Record | None:
+      return _given(outcomes[tuning.in_words(values), seed])
 
     found[label] = tuning.search(tries, list(seeds), run, by)
     for text in tuning.warnings(label, found[label]):
@@ -357,21 +348,61 @@ def _takes(make: Callable[..., Algorithm], name: str) -> bool:
   return any_name or name in parameters
 
 
-def _summary(
-  algorithm: Algorithm,
-  splits: Splits,
+# What a run came to: its summary, None if it diverged, or why it cannot run.
+Outcome = Record | None | UserError
+
+
+def _given(outcome: Outcome) -> Record | None:
+  """The summary of a run, None if it diverged; raises what it raised."""
+  if isinstance(outcome, UserError):
+    raise outcome
+  return outcome
+
+
+def _arguments(algorithm: Algorithm, splits: Splits, seed: int) -> dict[str, Any]:
+  return {'algorithm': algorithm, 'train': splits[0], 'test': splits[1], 'seed': seed}
+
+
+def _tuning_runs(
+  make: Callable[..., Algorithm],
+  tries: Sequence[Values],
+  seeds: Sequence[int],
+  splits: Mapping[int, Splits],
   options: dict[str, Any],
-  seed: int,
-  workdir: pathlib.Path | None,
-) -> Record | None:
-  """The summary of a run; None if it diverged."""
-  try:
+) -> dict[tuple[str, int], Outcome]:
+  """(point in words, seed) -> the outcome of one method's run with it."""
+  found: dict[tuple[str, int], Outcome] = {}
+  runs: dict[tuple[str, int], dict[str, Any]] = {}
+  for values in tries:
+    places = [(tuning.in_words(values), seed) for seed in seeds]
     try:
-      made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
-    except NeverPatient:  # It is for other methods of the comparison.
-      options = options | {'patience': 0}
-      made = simulate(algorithm, *splits, seed=seed, workdir=workdir, **options)
-  except Diverged as e:
-    logging.warning('A run with seed %d diverged: %s', seed, e)
-    return None
-  return relative_table.with_curve(made.summary, made.history)
+      built = make(**values)
+    except UserError as e:
+      found |= dict.fromkeys(places, e)
+      continue
+    runs |= {place: _arguments(built, splits[place[1]], place[1]) for place in places}
+  common = {'eval_every': 0, 'make_portrait': False} | options
+  made = _outcomes(list(runs.values()), common)
+  return found | dict(zip(runs, made, strict=True))
+
+
+def _outcomes(
+  runs: Sequence[Mapping[str, Any]], options: dict[str, Any]
+) -> list[Outcome]:
+  """The outcome of each run; see `simulate_many`."""
+
+  def keep(place: int, outcome: Any) -> Any:
+    if isinstance(outcome, Diverged):
+      logging.warning(
+        'A run with seed %d diverged: %s', runs[place].get('seed'), outcome
+      )
+      return None
+    if isinstance(outcome, UserError):
+      return outcome
+    return relative_table.with_curve(outcome.summary, outcome.history)
+
+  found = simulate_many(runs, keep=keep, **options)
+  if any(isinstance(outcome, NeverPatient) for outcome in found):
+    # It is for other methods of the comparison.
+    return _outcomes(runs, options | {'patience': 0})
+  return found

@@ -1,6 +1,7 @@
 """The steps of a run after its last round: figures, summary, files."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,25 +17,29 @@ from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.result import Result
 from fesem_jax.results.result_files import read_clients, read_result, write_result
 from fesem_jax.run import figure_data
-from fesem_jax.run.loop import Finished
+from fesem_jax.run.loop import Running
 from fesem_jax.run.preparation import Prepared
-from fesem_jax.run.programs import CompileTime
 from fesem_jax.run.watching import deploy
 from fesem_jax.utils import free_memory, processes
 
 
 def finish(
-  run: Prepared,
-  finished: Finished,
-  callbacks: Callbacks,
-  compiling: CompileTime,
+  finished: Running,
+  compile_seconds: Callable[[], float],
   began: float,
+  runs_at_once: int = 1,
 ) -> Result:
-  """The result of a run, written into its workdir; callbacks are told of its end.
+  """The result of a run after its last round, written into its workdir.
 
-  `run` is the run before its rounds, and `finished` after them. `compiling` counts what
-  is compiled, and `began` is when the run began, by `time.perf_counter`.
+  Callbacks are told of its end. `compile_seconds` counts what is compiled, and `began`
+  is when the run began, by `time.perf_counter`. Raises the error of a run that
+  diverged.
   """
+  if finished.error is not None:
+    raise finished.error
+  run, callbacks = finished.run, finished.callbacks
+  assert finished.measured is not None
+  assert finished.reason is not None
   free_memory.give_back()  # That of the last evaluation.
   settings, data, state = run.settings, run.data, finished.state
   label_counts, picture = label_skew.label_counts(data.on_host), {}
@@ -45,8 +50,10 @@ def finish(
     picture |= {'label_counts': label_counts}
     picture |= figure_data.sheets(picture, data.on_host)
   timing = records.timing(
-    compiling.seconds(), finished.seconds, finished.steps, time.perf_counter() - began
+    compile_seconds(), finished.seconds, finished.steps, time.perf_counter() - began
   )
+  if runs_at_once > 1:
+    timing |= {'runs_at_once': runs_at_once}
   unseen = None
   if data.unseen is not None:
     unseen = run.evaluation.unseen(state, data.unseen)
@@ -123,9 +130,7 @@ def _result(
       'metrics_digest': metrics_file.digest_of(run.out.records),
       'reports': curves.reports(run.out.records, task),
       'fairness': client_table.fairness_of(clients, task.primary),
-      f'global_{task.primary.name}': run.evaluation.of_one_model(
-        run.out.records[-1], state
-      ),
+      f'global_{task.primary.name}': run.evaluation.of_one_model(run.out.records[-1]),
     },
     run.out.records,
     picture,

@@ -98,9 +98,12 @@ class Evaluation:
     found, whole = jax.tree.flatten(self.compile()(state, self._train, self._test, key))
     # One after the other, or those of many clients would be there twice.
     moved = [processes.on_host(found.pop(0)) for _ in range(len(found))]
-    measured, assignment = jax.tree.unflatten(whole, moved)
-    deployed, finetuned, failed = measured
-    count = self.num_models(state)
+    return self.measured(jax.tree.unflatten(whole, moved))
+
+  def measured(self, found: Any) -> Measured:
+    """What the program of `measure_with` has found, on the host."""
+    (deployed, finetuned, failed), assignment = found
+    count = self.num_models()
     if assignment is not None:
       real = assignment[: self.num_clients]  # Without the clients that pad the data.
       outside = np.flatnonzero((real < 0) | (real >= count))
@@ -174,7 +177,7 @@ class Evaluation:
   def models(self, state: Any) -> ClientModels:
     """The models that clients deploy, as arranged, where the state keeps them."""
     deployed, args = self._algorithm.deployed, (state, self._train)
-    if offloading.is_offloaded(self._shapes(state).own):
+    if offloading.is_offloaded(self._shapes().own):
       return deployed(*args)  # A program would copy them.
     key = ('models', self._algorithm)
     return self._programs.compiled(key, deployed, *args)(*args)
@@ -182,7 +185,7 @@ class Evaluation:
   def assignment(self, state: Any) -> np.ndarray | None:
     """[M] int32 cluster that each client deploys from; None without clusters."""
     algorithm, args = self._algorithm, (state, self._train)
-    if not self._shapes(state).has_clusters():
+    if not self._shapes().has_clusters():
       return None
 
     def find(state: Any, train: FederatedData):
@@ -191,25 +194,22 @@ class Evaluation:
     program = self._programs.compiled(('assignment', algorithm), find, *args)
     return processes.on_host(program(*args))
 
-  def clusters(self, state: Any) -> dict[str, Any]:
-    """`records.clusters` of those that clients deploy from; empty without clusters."""
-    assignment = self.assignment(state)
-    if assignment is None:
-      return {}
-    return records.clusters(assignment, self.num_models(state), self._train)
+  def clusters(self, assignment: np.ndarray) -> dict[str, Any]:
+    """`records.clusters` of the clusters that clients deploy from."""
+    return records.clusters(assignment, self.num_models(), self._train)
 
-  def num_models(self, state: Any) -> int:
+  def num_models(self) -> int:
     """How many models clients choose from, or clusters they belong to."""
-    return self._shapes(state).num_clusters()
+    return self._shapes().num_clusters()
 
-  def of_one_model(self, record: dict[str, Any], state: Any) -> float | None:
+  def of_one_model(self, record: dict[str, Any]) -> float | None:
     """The first figure of the one model that all clients deploy, on the test split.
 
     It is their micro figure, which is over all test examples; `record` has the deployed
     scores after the last round. None where clients deploy several models, or layers of
     their own.
     """
-    used = self._shapes(state)
+    used = self._shapes()
     one = used.own is None and used.mixture is None and used.num_models() == 1
     return record['deployed'][self._task.primary_column] if one else None
 
@@ -223,7 +223,7 @@ class Evaluation:
     their training and test split, on the host.
     """
     algorithm, local = self._algorithm, self._algorithm.local
-    if self._shapes(state).own is not None:
+    if self._shapes().own is not None:
       return None
 
     def measure(
@@ -242,9 +242,9 @@ class Evaluation:
     program = self._programs.compiled(('unseen', algorithm), measure, *args)
     return evaluate.scores(processes.on_host(program(*args)), self._task)
 
-  def _shapes(self, state: Any) -> ClientModels:
+  def _shapes(self) -> ClientModels:
     """Shapes and dtypes of what is deployed."""
-    deployed, args = self._algorithm.deployed, (state, self._train)
+    deployed, args = self._algorithm.deployed, (self._state, self._train)
     return self._programs.once(
       ('deployed', self._algorithm), lambda: jax.eval_shape(deployed, *args), *args
     )
@@ -253,27 +253,24 @@ class Evaluation:
 class DerivedClusters:
   """Clusters of a method that reports none: those that clients deploy from.
 
-  `info` is that of any round, or its shapes, as the method reports it, and `state` that
-  before the first round that is asked for.
+  `info` is that of any round, or its shapes, as the method reports it, and `before` [M]
+  int32 are the clusters before the first round that is asked for; None without any.
   """
 
-  def __init__(self, evaluation: Evaluation, info: RoundInfo, state: Any):
+  def __init__(self, evaluation: Evaluation, info: RoundInfo, before: Any):
     self._evaluation = evaluation
-    # A method that reports them is not asked for what it deploys.
-    self._before = evaluation.assignment(state) if info.clusters is None else None
+    self._before = before if info.clusters is None else None
 
-  def added_to(self, info: RoundInfo, state: Any) -> RoundInfo:
+  def added_to(self, info: RoundInfo, after: Any) -> RoundInfo:
     """Adds the clusters of a round to `info`, what the method reports, on the host.
 
-    Returns the same if it has clusters, or if clients deploy from none. `state` is that
-    after the round.
+    Returns the same if it has clusters, or if clients deploy from none. `after` are
+    those after the round.
     """
-    if info.clusters is not None or self._before is None:
+    if info.clusters is not None or self._before is None or after is None:
       return info
     before, real = self._before, self._evaluation.num_clients
-    after: Any = self._evaluation.assignment(state)
-    count = self._evaluation.num_models(state)
-    sizes: Any = np.bincount(after[:real], minlength=count)
+    sizes: Any = np.bincount(after[:real], minlength=self._evaluation.num_models())
     self._before = after
     return info._replace(
       clusters=Clusters(after, sizes, (before != after)[:real].sum())

@@ -1,7 +1,8 @@
-"""The rounds of a run: train, measure, tell callbacks."""
+"""The rounds of one run, or of several side by side: train, measure, tell callbacks."""
 
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from absl import logging
@@ -10,6 +11,7 @@ from fesem_jax.callbacks.calls import FINISHED, Callbacks
 from fesem_jax.callbacks.events import Evaluation, Round, RoundEnd
 from fesem_jax.core import feature_range, prng_streams
 from fesem_jax.core.algorithm import RoundInfo
+from fesem_jax.core.types import Cohort
 from fesem_jax.results import records
 from fesem_jax.run.evaluation import DerivedClusters, Measured
 from fesem_jax.run.preparation import Prepared
@@ -21,102 +23,256 @@ from fesem_jax.utils.errors import Diverged, argument
 from fesem_jax.utils.interrupts import Stopped, interruptible
 
 
-class Finished(NamedTuple):
-  """A run after its last round."""
+class Trained(NamedTuple):
+  """A round of one run, on the host."""
 
-  state: Any  # of the method
-  measured: Measured  # the models that it deploys
-  reason: str  # why it ended; see `End`
-  seconds: list[float]  # of each round of this process
-  steps: int  # SGD steps of these rounds
+  cohort: Cohort
+  info: RoundInfo  # as the method reports it
+  assignment: np.ndarray | None  # [M] int32 that clients deploy from, if not in `info`
+  seconds: float
 
 
-def run_rounds(run: Prepared, callbacks: Callbacks, reason: str | None) -> Finished:
-  """Runs all rounds that are left; `reason` is why none is, or None.
+class OnDevices(Protocol):
+  """The states of runs that are equally far, and the programs that change them."""
 
-  Raises `Diverged` and `Stopped`; see `simulate`.
+  states_are_read: bool  # whether every round needs the states of all runs
+
+  def assignments(self) -> list[np.ndarray | None]:
+    """[M] int32 cluster that each client deploys from, of each run, before a round."""
+
+  def train(self, number: int) -> list[list[Trained]]:
+    """Trains one round or several from `number` on: of each round, of each run."""
+
+  def measure(self, number: int) -> list[Measured]:
+    """Measures what clients deploy after the round `number`, of each run."""
+
+  def state(self, run: int) -> Any:
+    """The state of a run."""
+
+
+class Alone:
+  """The state of one run; see `OnDevices`."""
+
+  states_are_read = True
+
+  def __init__(self, run: Prepared):
+    self._run, self._state = run, run.state
+    self._step, _ = wait_for(*run.step())
+
+  def assignments(self) -> list[np.ndarray | None]:
+    """[M] int32 of the only run, where it is asked for."""
+    run = self._run
+    asked = not run.done or run.like.clusters is None
+    return [run.evaluation.assignment(self._state) if asked else None]
+
+  def train(self, number: int) -> list[list[Trained]]:
+    """Trains one round."""
+    run, began = self._run, time.perf_counter()
+    cohort = run.draw(number)
+    self._state, info = run_round(
+      run.algorithm, self._step, self._state, run.data.train, cohort,
+      run.keys[prng_streams.ROUNDS], number,
+    )  # fmt: skip
+    info = processes.on_host(info)
+    seconds, assignment = time.perf_counter() - began, None
+    if info.clusters is None:
+      assignment = run.evaluation.assignment(self._state)
+    return [[Trained(cohort, info, assignment, seconds)]]
+
+  def measure(self, number: int) -> list[Measured]:
+    """Measures what clients deploy."""
+    with progress_lines.within_a_round('evaluating'):
+      return [self._run.evaluation.measure(self._state, number)]
+
+  def state(self, run: int) -> Any:
+    """The state."""
+    return self._state
+
+
+class Running:
+  """A run between its start and its end, on the host.
+
+  `reason` says why no round is left, or is None; see `End`. `place` is its place among
+  the runs of `OnDevices`.
   """
-  settings, evaluation, history = run.settings, run.evaluation, run.out.records
-  step, _ = wait_for(*run.step())
-  state, done, steps, seconds = run.state, run.done, 0, []
-  placed = arranged(run)
-  if not done and (clusters := evaluation.clusters(state)):
+
+  def __init__(
+    self, run: Prepared, callbacks: Callbacks, reason: str | None, place: int = 0
+  ):
+    self.run, self.callbacks, self.reason, self.place = run, callbacks, reason, place
+    self.done, self.steps, self.seconds = run.done, 0, list[float]()
+    self.measured: Measured | None = None  # the models that it deploys at the end
+    self.state: Any = None  # after the last round
+    self.error: Diverged | None = None
+    self._placed, self._event = arranged(run), dict[str, Any]()
+
+  def begin(self, assignment: np.ndarray | None, state: Any) -> None:
+    """Records the clusters before the first round."""
+    run = self.run
+    self._derived = DerivedClusters(run.evaluation, run.like, assignment)
+    if self.done or assignment is None:
+      return
+    clusters = run.evaluation.clusters(assignment)
     record = {'round': 0, **clusters, 'seconds': run.init_seconds}
-    start = RoundEnd(number=0, record=record, records=(), state=state, arranged=placed)
-    callbacks.on_round_end(start, interrupted=False)
+    start = RoundEnd(
+      number=0, record=record, records=(), state=state, arranged=self._placed
+    )
+    self.callbacks.on_round_end(start, interrupted=False)
     warning = records.lopsided(clusters['cluster_sizes'], clusters['ari'])
     if warning and processes.is_first():
       logging.warning('Before the first round: %s', warning)
-  derived = DerivedClusters(evaluation, run.like, state)
-  measured: Measured | None = None
-  with interruptible() as interrupted:
-    while reason is None:
-      done += 1
-      if run.enter(done):
-        placed = arranged(run)
-      began = time.perf_counter()
-      cohort = run.draw(done)
-      state, info = run_round(
-        run.algorithm, step, state, run.data.train, cohort,
-        run.keys[prng_streams.ROUNDS], done,
-      )  # fmt: skip
-      info = processes.on_host(info)
-      seconds.append(time.perf_counter() - began)
-      steps += int(info.steps)
-      info = derived.added_to(info, state)
-      _check_finite(done, info, run)
-      record = records.round_record(done, info, run.data.train)
-      now: dict[str, Any] = {
-        'number': done, 'record': record, 'records': tuple(history), 'state': state,
-        'arranged': placed,
-      }  # fmt: skip
-      trained = Round(info=info, drawn=cohort, seconds=seconds[-1], **now)
-      reason = callbacks.on_round(trained)
-      if done == settings.rounds:
-        reason = FINISHED
-      if reason or _due(done, settings.eval_every):
-        measured = None  # Of many clients, two of them take much memory.
-        with progress_lines.within_a_round('evaluating'):
-          measured = evaluation.measure(state, done)
-        record |= evaluation.record(measured)
-        asked = callbacks.on_evaluation(
-          Evaluation(measured=measured, table=evaluation.clients, **now)
-        )
-        reason = reason or asked
-      record['seconds'] = seconds[-1]
-      end = RoundEnd(last=reason is not None, **now)
-      if callbacks.on_round_end(end, interrupted()):
-        callbacks.raise_error(_kept(done, run))
-        if reason is None:
-          raise Stopped.after(done, settings.rounds, run.folder)
-  if measured is None:  # Nothing was left to do.
-    measured = evaluation.measure(state, done)
+
+  def enter(self) -> None:
+    """Goes on to the data of the next round."""
+    if self.run.enter(self.done + 1):
+      self._placed = arranged(self.run)
+
+  def on_trained(self, trained: Trained, state: Any) -> None:
+    """Takes note of a round; `state` is None where it is not read."""
+    run, self.done = self.run, self.done + 1
+    self.seconds.append(trained.seconds)
+    self.steps += int(trained.info.steps)
+    info = self._derived.added_to(trained.info, trained.assignment)
+    _check_finite(self.done, info, run)
+    record = records.round_record(self.done, info, run.data.train)
+    self._event = {
+      'number': self.done, 'record': record, 'records': tuple(run.out.records),
+      'arranged': self._placed,
+    }  # fmt: skip
+    self.measured = None  # Of many clients, two of them take much memory.
+    self.reason = self.callbacks.on_round(
+      Round(
+        info=info,
+        drawn=trained.cohort,
+        seconds=trained.seconds,
+        state=state,
+        **self._event,
+      )
+    )
+    if self.done == run.settings.rounds:
+      self.reason = FINISHED
+
+  @property
+  def is_due(self) -> bool:
+    """Whether what clients deploy is to be measured after this round."""
+    every = self.run.settings.eval_every
+    return self.reason is not None or (bool(every) and self.done % every == 0)
+
+  def on_measured(self, measured: Measured, state: Any) -> None:
+    """Takes note of what was measured after the round."""
+    self.measured, evaluation = measured, self.run.evaluation
+    self._event['record'] |= evaluation.record(measured)
+    asked = self.callbacks.on_evaluation(
+      Evaluation(
+        measured=measured, table=evaluation.clients, state=state, **self._event
+      )
+    )
+    self.reason = self.reason or asked
+
+  def on_end(self, state: Any, interrupted: bool) -> Stopped | None:
+    """Ends the round; returns the exception of a run that is interrupted here."""
+    self._event['record']['seconds'] = self.seconds[-1]
+    end = RoundEnd(last=self.reason is not None, state=state, **self._event)
+    if self.callbacks.on_round_end(end, interrupted):
+      self.callbacks.raise_error(self._kept())
+      if self.reason is None:
+        return Stopped.after(self.done, self.run.settings.rounds, self.run.folder)
+    return None
+
+  def nothing_left(self, measured: Measured) -> None:
+    """Measures a run of which no round was left."""
+    out, evaluation = self.run.out, self.run.evaluation
+    self.measured, history = measured, out.records
     record = history[-1] | evaluation.record(measured)
     # Callbacks may have columns and figures of the last evaluation to add.
     told = Evaluation(
-      number=done, record=record, records=tuple(history[:-1]), state=state,
-      arranged=placed, measured=measured, table=evaluation.clients,
+      number=self.done, record=record, records=tuple(history[:-1]), state=self.state,
+      arranged=self._placed, measured=measured, table=evaluation.clients,
     )  # fmt: skip
-    callbacks.on_evaluation(told)
+    self.callbacks.on_evaluation(told)
     if record != history[-1]:  # Stopped here between evaluations, say.
-      run.out.amend(record)
-    callbacks.raise_error(_kept(done, run))
-  return Finished(state, measured, reason, seconds, steps)
+      out.amend(record)
+    self.callbacks.raise_error(self._kept())
+
+  def _kept(self) -> str:
+    """What is left of a run that a callback ended with an error."""
+    folder = self.run.folder
+    if folder is None:
+      return (
+        f'A callback raised this by round {self.done}; nothing was saved (no workdir).'
+      )
+    return (
+      f'A callback raised this. Round {self.done} is saved in {folder}; the same '
+      'command continues after it.'
+    )
 
 
-def _kept(done: int, run: Prepared) -> str:
-  """What is left of a run that a callback ended with an error."""
-  if run.folder is None:
-    return f'A callback raised this by round {done}; nothing was saved (no workdir).'
-  return (
-    f'A callback raised this. Round {done} is saved in {run.folder}; the same command '
-    'continues after it.'
-  )
+def run_rounds(runs: Sequence[Running], devices: OnDevices) -> None:
+  """Runs all rounds that are left of some runs.
+
+  They are equally far, and have the settings of the first but for their seeds. A run
+  that diverges gets its `error`, and the others go on. Raises `Stopped` if they are
+  interrupted; see `simulate`.
+  """
+  reads = devices.states_are_read
+  assignments = devices.assignments()
+  for each in runs:
+    state = devices.state(each.place) if reads else None
+    each.begin(assignments[each.place], state)
+  with interruptible() as interrupted:
+    while left := _unfinished(runs):
+      for each in left:
+        each.enter()
+      rounds = devices.train(left[0].done + 1)
+      for trained in rounds[:-1]:
+        _end_round(_unfinished(left), trained, devices, lambda: False)
+      stopped = _end_round(_unfinished(left), rounds[-1], devices, interrupted)
+      if stopped is not None:
+        raise stopped
+  for each in runs:
+    if each.measured is None and not each.error:  # Nothing was left to do.
+      each.state = devices.state(each.place)
+      each.nothing_left(devices.measure(each.done)[each.place])
 
 
-def _due(done: int, every: int) -> bool:
-  """Whether something that is done every so many rounds is due; 0 is never."""
-  return bool(every) and done % every == 0
+def _unfinished(runs: Sequence[Running]) -> list[Running]:
+  """The runs of which rounds are left."""
+  return [each for each in runs if each.reason is None and each.error is None]
+
+
+def _end_round(
+  runs: Sequence[Running],
+  trained: Sequence[Trained],
+  devices: OnDevices,
+  interrupted: Callable[[], bool],
+) -> Stopped | None:
+  """Tells runs of a round that they have trained, and measures those where it is due.
+
+  Only where it is read, or a run ends, the state is that of the round. Returns the
+  exception of a run that is interrupted here.
+  """
+
+  def state(each: Running, asked: bool = False) -> Any:
+    return devices.state(each.place) if asked or devices.states_are_read else None
+
+  for each in runs:
+    try:
+      each.on_trained(trained[each.place], state(each))
+    except Diverged as e:
+      each.error = e
+  sound = [each for each in runs if each.error is None]
+  if due := [each for each in sound if each.is_due]:
+    measured = devices.measure(due[0].done)
+    for each in due:
+      each.on_measured(measured[each.place], state(each))
+  halted, stopped = interrupted(), None
+  for each in sound:
+    over = each.reason is not None
+    now = state(each, asked=over or halted)
+    if over:
+      each.state = now
+    stopped = each.on_end(now, halted) or stopped
+  return stopped
 
 
 def _check_finite(round_number: int, info: RoundInfo, run: Prepared) -> None:

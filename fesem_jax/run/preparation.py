@@ -11,7 +11,7 @@ from absl import logging
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import draw_cohort, held_here
 from fesem_jax.core import local_optimizers, prng_streams
-from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
@@ -32,7 +32,7 @@ from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehea
 from fesem_jax.run.settings import Settings, check_splits
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
-from fesem_jax.utils import free_memory, processes, progress_lines
+from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import NeverPatient, UserError, argument
 
 
@@ -51,10 +51,16 @@ class Prepared(NamedTuple):
   checkpoints: Checkpoints | None
   out: metrics_file.MetricsWriter
   step: Any  # gives the compiled round and evaluation, which are made once
-  like: Any  # shapes of what a round reports
+  traced: jax.stages.Traced  # a round
+  shapes: Any  # and shardings of the state
   state: Any  # of the method
   done: int  # rounds that are done
   init_seconds: float  # that the start took
+
+  @property
+  def like(self) -> RoundInfo:
+    """Shapes of what a round reports."""
+    return self.traced.out_info[1]
 
   @property
   def data(self) -> Data:
@@ -73,59 +79,77 @@ class Prepared(NamedTuple):
     return _draw(self.settings, self.data.train, number, self.algorithm.local)
 
 
-def prepare(
+def check(
   algorithm: Algorithm,
   phases: Sequence[Phase],
   unseen: tuple[FederatedData, FederatedData] | None,
+  settings: Settings,
+  programs: Programs,
+) -> None:
+  """Raises `UserError` on what cannot be run; for the arguments, see `Timeline`."""
+  if not isinstance(algorithm, Algorithm):
+    raise UserError(
+      f'`algorithm` is a {type(algorithm).__name__}, not an Algorithm; a function that '
+      'builds one is called with `local` first.'
+    )
+  _, train, test = phases[0]
+  settings.check(train, test)
+  check_phases(phases)
+  model = algorithm.local.model
+  of_data = train.example_shape, train.num_classes, train.task
+  programs.once(('model', model, of_data), lambda: check_model(model, *of_data))
+  evaluate.check_metrics(model)
+  if unseen is not None:
+    check_splits(*unseen)
+
+
+def prepare(
+  algorithm: Algorithm,
+  timeline: Timeline,
   settings: Settings,
   folder: pathlib.Path | None,
   config: dict[str, Any] | None,
   programs: Programs,
   opened: contextlib.ExitStack,
 ) -> Prepared:
-  """Does what a run does before its first round, or the one it continues with.
+  """Does what a run does before there is a state, which `start` adds.
 
-  `phases` are the splits as the user gave them, from round 1 on, `folder` is the
-  workdir, and `opened` closes what the run has opened. For the other arguments and the
-  `UserError` that it raises, see `simulate`.
+  `folder` is the workdir, and `opened` closes what the run has opened. For the other
+  arguments and the `UserError` that it raises, see `simulate`.
   """
-  if not isinstance(algorithm, Algorithm):
-    raise UserError(
-      f'`algorithm` is a {type(algorithm).__name__}, not an Algorithm; a function that '
-      'builds one is called with `local` first.'
-    )
-  free_memory.give_back()  # That of the caller, and of earlier runs.
   local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
-  _check(algorithm, phases, unseen, settings, programs)
-  with progress_lines.waiting_for('placing the data'):
-    timeline = Timeline(
-      local, phases, unseen, settings.data_placement, settings.clients_per_round
-    )
   data = timeline.data  # Of round 1.
   first = _draw(settings, data.train, 1, local)
   init_key, round_key = keys[prng_streams.INIT], keys[prng_streams.ROUNDS]
-  # A method's objections are raised here, before anything is written.
-  with progress_lines.waiting_for('checking the method on the data'):
-    like, traced = programs.once(
+
+  def rehearsed(train: FederatedData) -> tuple[Any, jax.stages.Traced]:
+    return programs.once(
       ('rehearsal', algorithm),
-      lambda: rehearse(algorithm, data.train, first, init_key, round_key),
-      data.train,
+      lambda: rehearse(algorithm, train, first, init_key, round_key),
+      train,
       first,
     )
+
+  # A method's objections are raised here, before anything is written.
+  with progress_lines.waiting_for('checking the method on the data'):
+    like, traced = rehearsed(data.train)
   if settings.patience and traced.out_info[1].clusters is None:
     _check_clusters(algorithm, like, data.train, settings.patience)
   checkpoints = None
   if folder is not None:
+
+    def digest() -> str:
+      train = timeline.alone()
+      like, traced = rehearsed(train)
+      return programs.once(
+        ('digest', algorithm),
+        lambda: digest_of_programs(algorithm, traced, like, train, init_key),
+        train,
+        first,
+      )
+
     with progress_lines.waiting_for('a digest of the data'):
-      identity = _identity(
-        settings, phases, data, local, config,
-        lambda: programs.once(
-          ('digest', algorithm),
-          lambda: digest_of_programs(algorithm, traced, like, data.train, init_key),
-          data.train,
-          first,
-        ),
-      )  # fmt: skip
+      identity = _identity(settings, timeline.phases, data, local, config, digest)
     checkpoints = opened.enter_context(claim_workdir(folder, identity, settings.resume))
   evaluation = Evaluation(
     algorithm, data.train, data.test, settings.finetune_epochs,
@@ -139,16 +163,6 @@ def prepare(
     )  # fmt: skip
     return step, evaluation.compile(wait=False)
 
-  def start() -> Program:
-    init = compile_start(programs, algorithm, like, data.train, init_key, wait=False)
-    wait_for(init, *step_and_evaluation())
-    return init
-
-  state, done, init_seconds = begin(
-    start, init_key, data.train, like, checkpoints, settings.rounds
-  )
-  out = metrics_file.MetricsWriter(folder, done)
-  opened.callback(out.close)
   sharded = data.placement == 'sharded'
   notes = [placement.note(local.mesh, data.train, data.test)] if sharded else []
   said = programs.once(
@@ -157,32 +171,42 @@ def prepare(
   for note in said:
     logging.warning('Note: %s', note)
   notes += said
-  run = Prepared(
+  return Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
-    checkpoints, out, step_and_evaluation, traced.out_info[1], state, done,
-    init_seconds,
+    checkpoints, metrics_file.MetricsWriter(None), step_and_evaluation,
+    traced, like, None, 0, 0.0,
   )  # fmt: skip
+
+
+def start(run: Prepared, opened: contextlib.ExitStack) -> Prepared:
+  """A prepared run with the state that it starts from, or continues from."""
+  algorithm, train = run.algorithm, run.data.train
+  key = run.keys[prng_streams.INIT]
+
+  def init() -> Program:
+    program = compile_start(run.programs, algorithm, run.shapes, train, key, wait=False)
+    wait_for(program, *run.step())
+    return program
+
+  state, done, seconds = begin(
+    init, key, train, run.shapes, run.checkpoints, run.settings.rounds
+  )
+  return with_state(run, opened, state, done, seconds)
+
+
+def with_state(
+  run: Prepared,
+  opened: contextlib.ExitStack,
+  state: Any,
+  done: int = 0,
+  init_seconds: float = 0.0,
+) -> Prepared:
+  """A prepared run with a state, which took `init_seconds`, after `done` rounds."""
+  out = metrics_file.MetricsWriter(run.folder, done)
+  opened.callback(out.close)
+  run = run._replace(out=out, state=state, done=done, init_seconds=init_seconds)
   run.enter(max(done, 1))
   return run
-
-
-def _check(
-  algorithm: Algorithm,
-  phases: Sequence[Phase],
-  unseen: tuple[FederatedData, FederatedData] | None,
-  settings: Settings,
-  programs: Programs,
-) -> None:
-  """Raises `UserError` on what cannot be run."""
-  _, train, test = phases[0]
-  settings.check(train, test)
-  check_phases(phases)
-  model = algorithm.local.model
-  of_data = train.example_shape, train.num_classes, train.task
-  programs.once(('model', model, of_data), lambda: check_model(model, *of_data))
-  evaluate.check_metrics(model)
-  if unseen is not None:
-    check_splits(*unseen)
 
 
 def _notes_on_optimizer(local: LocalTraining) -> list[str]:

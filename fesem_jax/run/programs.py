@@ -13,12 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.run.program_memory import compile_to_fit
+from fesem_jax.run.traced import Traced
 from fesem_jax.utils import processes, progress_lines
 
 # First of a program's key -> what the program does.
@@ -43,10 +43,6 @@ _FEW = 2**31
 # the 65,530 mappings of a process for a small model on a CPU. A comparison of thirty
 # methods would need all of them, and the compiler ends a process that has none left.
 _MOST = 48
-
-# Constants of so many numbers, such as layers that do not train, are given to a program
-# at each call: they would make its text long, and its compilation slow.
-_MANY = 1024
 
 # Settings of JAX that change what a function is traced or compiled to.
 _SETTINGS = (
@@ -221,23 +217,11 @@ class Programs:
     what: str,
   ) -> Program:
     with progress_lines.waiting_for(f'tracing {what}'):
-      traced = jax.jit(fn).trace(*args)
-    constants = traced.jaxpr.consts
-    is_number = [
-      isinstance(c, jax.Array) and (c.shape == () or c.size >= _MANY) for c in constants
-    ]
-    numbers = tuple(c for c, n in zip(constants, is_number, strict=True) if n)
-    structure = jax.tree.structure(traced.out_info)
+      traced = Traced.of(fn, *args)
+    numbers, structure = traced.numbers, jax.tree.structure(traced.out_info)
 
-    def run(*args_and_numbers):
-      *args, numbers = args_and_numbers
-      left = iter(numbers)
-      filled = [
-        next(left) if n else c for c, n in zip(constants, is_number, strict=True)
-      ]
-      closed = ClosedJaxpr(traced.jaxpr.jaxpr, filled)
-      out = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
-      return jax.tree.unflatten(structure, out)
+    def run(*args_and_numbers):  # The cache of compiled programs holds its name.
+      return traced(*args_and_numbers)
 
     with progress_lines.waiting_for(f'lowering {what}'):
       lowered = jax.jit(run, **options).lower(*args, numbers)

@@ -1,7 +1,6 @@
 """A run of an algorithm, from its arguments to its result."""
 
 import contextlib
-import dataclasses
 import pathlib
 import time
 from collections.abc import Sequence
@@ -14,13 +13,13 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.phases import Phase
 from fesem_jax.results.result import Result
 from fesem_jax.run.ending import finish, read_finished
-from fesem_jax.run.loop import run_rounds
-from fesem_jax.run.preparation import prepare
-from fesem_jax.run.programs import CompileTime, Programs
-from fesem_jax.run.programs import shared as shared_programs
+from fesem_jax.run.loop import Alone, Running, run_rounds
+from fesem_jax.run.preparation import check, prepare, start
+from fesem_jax.run.programs import CompileTime, Programs, shared
 from fesem_jax.run.settings import Settings
+from fesem_jax.run.timeline import Timeline
 from fesem_jax.run.watching import begin
-from fesem_jax.utils import processes, progress_lines
+from fesem_jax.utils import free_memory, processes, progress_lines
 
 
 def simulate(
@@ -101,29 +100,34 @@ def simulate(
     Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is done and saved.
   """
   began = time.perf_counter()
+  folder = None if workdir is None else pathlib.Path(workdir)
+  told = Callbacks(callbacks)
   settings = Settings(
     rounds, seed, clients_per_round, eval_every, finetune_epochs, patience,
     checkpoint_every, resume, make_portrait, save_models,
-    progress if processes.is_first() else False, data_placement,
+    progress if processes.is_first() else False, data_placement, told.wants_clients,
   )  # fmt: skip
-  folder = None if workdir is None else pathlib.Path(workdir)
-  phases = [Phase(1, train, test), *later_phases]
-  # `prepare` refuses what is no Algorithm.
+  phases, programs = [Phase(1, train, test), *later_phases], programs or shared()
+  # `check` refuses what is no Algorithm.
   if (of_data := getattr(algorithm, 'of_data', None)) is not None:
     others = unseen[0].info.names if unseen else ()
     phases = [p._replace(train=of_data(p.train, others)) for p in phases]
-  told = Callbacks(callbacks)
-  settings = dataclasses.replace(settings, tell_clients=told.wants_clients)
   with contextlib.ExitStack() as opened:
     opened.enter_context(progress_lines.shown(settings.progress))
     compiling = opened.enter_context(CompileTime())
-    run = prepare(
-      algorithm, phases, unseen, settings, folder, config,
-      programs or shared_programs(), opened,
-    )  # fmt: skip
+    free_memory.give_back()  # That of the caller, and of earlier runs.
+    check(algorithm, phases, unseen, settings, programs)
+    with progress_lines.waiting_for('placing the data'):
+      timeline = Timeline(
+        algorithm.local, phases, unseen, data_placement, clients_per_round
+      )
+    run = prepare(algorithm, timeline, settings, folder, config, programs, opened)
+    run = start(run, opened)
     run = run._replace(notes=[*notes, *run.notes])
     reason = begin(run, opened.enter_context(told), test)
     held = read_finished(run, reason, told) if reason else None
     if held is not None:
       return held
-    return finish(run, run_rounds(run, told, reason), told, compiling, began)
+    running = Running(run, told, reason)
+    run_rounds([running], Alone(run))
+    return finish(running, compiling.seconds, began)

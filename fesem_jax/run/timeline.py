@@ -24,11 +24,29 @@ class Data(NamedTuple):
   placement: str  # 'replicated' or 'sharded'
 
 
+def placement_of(
+  local: LocalTraining,
+  train: FederatedData,
+  test: FederatedData,
+  data_placement: str,
+  clients_per_round: int,
+) -> str:
+  """'replicated' or 'sharded'; for `data_placement`, see `simulate`."""
+  return placement.chosen(
+    data_placement,
+    placement.bytes_of(train, test),
+    local.mesh,
+    everyone=not 0 < clients_per_round < train.num_clients,
+  )
+
+
 class Timeline:
   """The data of the present round; those of other phases are on the host.
 
   `local` decides the clients' order and the devices, and `phases` begin with that of
-  round 1. For `unseen`, see `Data`, and for the other arguments, `simulate`.
+  round 1. For `unseen`, see `Data`, and for the other arguments, `simulate`. `placed`
+  are the splits of round 1 on the devices, where they are there with those of other
+  runs (`arrange_together`).
   """
 
   def __init__(
@@ -38,19 +56,22 @@ class Timeline:
     unseen: tuple[FederatedData, FederatedData] | None,
     data_placement: str,
     clients_per_round: int,
+    placed: tuple[FederatedData, FederatedData] | None = None,
   ):
     self._local, self._now, self.phases = local, 0, phases
     _, train, test = phases[0]
-    chosen = placement.chosen(
-      data_placement,
-      placement.bytes_of(train, test),
-      local.mesh,
-      everyone=not 0 < clients_per_round < train.num_clients,
-    )
+    chosen = placement_of(local, train, test, data_placement, clients_per_round)
     places = np.argsort(order_of_clients(local, train))
-    self.data = Data(
-      *arrange(local, train, test, chosen), train, unseen, places, chosen
-    )
+    self.is_shared = placed is not None
+    placed = placed or arrange(local, train, test, chosen)
+    self.data = Data(*placed, train, unseen, places, chosen)
+
+  def alone(self) -> FederatedData:
+    """The training split of the first phase on the devices, without other runs'."""
+    if not self.is_shared:
+      return self.data.train
+    _, train, test = self.phases[0]
+    return arrange(self._local, train, test, self.data.placement)[0]
 
   def enter(self, number: int) -> bool:
     """Goes on to the phase of a round, counted from 1; returns whether data changed."""

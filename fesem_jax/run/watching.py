@@ -22,10 +22,13 @@ from fesem_jax.utils import progress_lines
 from fesem_jax.utils.progress_display import Rounds
 
 
-def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | None:
+def begin(
+  run: Prepared, callbacks: Callbacks, test: FederatedData, shows: bool = True
+) -> str | None:
   """Tells callbacks of a run; returns why no round is to follow, or None.
 
-  `run` is before its next round, and `test` is the test split as the user gave it.
+  `run` is before its next round, `test` is the test split as the user gave it, and
+  `shows` is whether its progress is shown.
   """
   settings = run.settings
   start = Start(
@@ -41,7 +44,8 @@ def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | Non
     state=run.state,
     arranged=arranged(run),
   )
-  built_in = [Patience(settings.patience), _Saving(run), Progress()]
+  built_in: list[Callback] = [Patience(settings.patience), _Saving(run)]
+  built_in += [Progress()] if shows else []
   first = [] if callbacks.includes(Costs) else [Costs()]
   return callbacks.on_start(start, first, built_in)
 
@@ -57,6 +61,8 @@ class _Saving(Callback):
     run, every = self._run, self._run.settings.checkpoint_every
     run.out.write(event.record)
     due = event.last or (every and event.number % every == 0)
+    # Side by side with others, the state is there where the run ends.
+    due = due and event.state is not None
     if run.checkpoints is not None and event.number and due:
       run.checkpoints.save(event.number, event.state)
 

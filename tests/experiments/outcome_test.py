@@ -4,8 +4,7 @@ import types
 
 import pytest
 
-from experiments import outcome
-from experiments import run as run_binary
+from experiments import many_runs, outcome
 from fesem_jax.run.programs import Programs
 
 
@@ -29,24 +28,34 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
   quiet, monkeypatch, capsys, tmp_path
 ):
   scores = {'micro_accuracy': 0.5}
-  made = types.SimpleNamespace(
-    summary={'deployed': scores, 'finetuned': scores}, history=[]
-  )
+  summary = {'deployed': scores, 'finetuned': scores, 'timing': {'total_seconds': 1.0}}
+  made = types.SimpleNamespace(summary=summary, history=[])
 
-  def run(config, machine, workdir, *, say, programs):
+  def plan(config, machine, workdir, *, say, programs, held):
     say(f'Note: {config["note"]}')
-    return made
+    return many_runs.Planned({}, lambda result: None)
 
-  monkeypatch.setattr(run_binary, 'run', run)
-  monkeypatch.setattr(run_binary.experiment_flags, 'machine', lambda: {'quiet': quiet})
+  def simulate_many(runs, *, keep, **_):
+    for place in range(len(runs)):
+      keep(place, made)
+
+  monkeypatch.setattr(many_runs, 'plan', plan)
+  monkeypatch.setattr(many_runs, 'simulate_many', simulate_many)
+  monkeypatch.setattr(many_runs.experiment_flags, 'machine', lambda: {'quiet': quiet})
   said = set()
-  for name, note in (('a', 'one'), ('b', 'one'), ('c', 'two')):
-    run_binary.run_unless_diverged(
-      {'note': note}, tmp_path, name, Programs(), said=said
-    )
+  (tmp_path / 'c').mkdir()
+  (tmp_path / 'c' / 'summary.json').touch()
+  wanted = [
+    many_runs.Wanted({'note': note}, tmp_path / name, name)
+    for name, note in (('a', 'one'), ('b', 'one'), ('c', 'two'))
+  ]
+  many_runs.run_unless_diverged(wanted, Programs(), said=said)
   lines = capsys.readouterr().out.splitlines()
   notes = ['[a] Note: one', '[c] Note: two']
   assert [line for line in lines if 'Note' in line] == notes
   text = 'deployed micro-accuracy 50.0 %, fine-tuned 50.0 %, '
   scored = [line.split(text)[0] for line in lines if text in line]
   assert scored == ([] if quiet else ['[a] ', '[b] ', '[c] '])
+  # A run that was finished by an earlier command says so.
+  before = [line[:3] for line in lines if line.endswith('1.0 s, done before')]
+  assert before == ([] if quiet else ['[c]'])

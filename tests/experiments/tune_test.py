@@ -23,10 +23,16 @@ def runs(monkeypatch):
   def use(score):
     seen = []
 
-    def run(config, folder, what, programs, *, said, make_portrait):
+    def run(wanted, programs, *, said, make_portrait):
       assert not make_portrait
+      return [outcome(config, folder) for config, folder, _ in wanted]
+
+    def outcome(config, folder):
       seen.append((config, folder))
-      found = score(config)
+      try:
+        found = score(config)
+      except UserError as e:
+        return e
       if found is None:
         return None
       deployed, finetuned = found if isinstance(found, tuple) else (found, 0.0)
@@ -321,7 +327,9 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
   monkeypatch.setattr(
     compare,
     'run_unless_diverged',
-    lambda config, *_: summary(0.5 + 0.1 * config['seed'] * ('prox_lambda' in config)),
+    lambda wanted, *_: [
+      summary(0.5 + 0.1 * c['seed'] * ('prox_lambda' in c)) for c, *_ in wanted
+    ],
   )
   for run in ('non_fed/seed0', 'non_fed/seed1', 'fed_avg/seed0', 'fed_avg/seed7'):
     (tmp_path / run).mkdir(parents=True)

@@ -1,0 +1,171 @@
+"""A run among many: its arguments, whether others can be beside it, its outcome."""
+
+import contextlib
+import dataclasses
+import inspect
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from fesem_jax.callbacks.calls import Callbacks
+from fesem_jax.core import offloading, sharding
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data.phases import Phase
+from fesem_jax.results.result import Result
+from fesem_jax.run.over_runs import looks_at_states
+from fesem_jax.run.preparation import Prepared, check, prepare
+from fesem_jax.run.program_memory import bytes_on_device
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.settings import Settings
+from fesem_jax.run.simulation import simulate
+from fesem_jax.run.timeline import Timeline, placement_of
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import Diverged, UserError
+
+# What a run came to: its result, or the exception that `simulate` would have raised.
+Outcome = Result | Diverged | UserError
+
+# Numbers of models that train side by side on a CPU. More of them leave its cache, and
+# then runs side by side take more work than one after the other.
+_MOST_NUMBERS = 2**18
+
+
+class Asked:
+  """A run that is asked for, and what is kept of it once it is over."""
+
+  def __init__(
+    self,
+    arguments: Mapping[str, Any],
+    programs: Programs,
+    keep: Callable[[Outcome], Any],
+  ):
+    given = {**arguments, 'programs': programs}
+    bound = inspect.signature(simulate).bind(**given)
+    bound.apply_defaults()
+    self.arguments = a = bound.arguments
+    self._keep, self.kept, self.is_over = keep, None, False
+    self.own_callbacks = tuple(a['callbacks'])
+    self.callbacks = Callbacks(self.own_callbacks)
+    names = [field.name for field in dataclasses.fields(Settings)]
+    chosen = {name: a[name] for name in names if name in a}
+    self.settings = Settings(**chosen, tell_clients=self.callbacks.wants_clients)
+    self.folder = None if a['workdir'] is None else pathlib.Path(a['workdir'])
+    self.phases = [Phase(1, a['train'], a['test']), *a['later_phases']]
+    self.opened = contextlib.ExitStack()
+
+  @property
+  def local(self) -> LocalTraining:
+    """How clients train."""
+    return self.arguments['algorithm'].local
+
+  def end(self, outcome: Outcome) -> None:
+    """Keeps what is asked for of the outcome."""
+    self.kept, self.is_over = self._keep(outcome), True
+
+  def run_alone(self) -> None:
+    """Runs it by `simulate`."""
+    outcome: Outcome
+    try:
+      outcome = simulate(**self.arguments)
+    except (Diverged, UserError) as e:
+      outcome = e
+    self.end(outcome)
+
+  def why_alone(self, runs_at_once: int) -> str | None:
+    """Why it is not run with others; '' where it is not to be said, or None."""
+    algorithm, train = self.arguments['algorithm'], self.arguments['train']
+    if runs_at_once == 1 or not isinstance(algorithm, Algorithm):
+      return ''  # `simulate` says what is wrong.
+    if processes.count() > 1:
+      return 'several processes'
+    if algorithm.between is not None:
+      return 'the method decides on the host between rounds (`between`)'
+    if self.phases[1:]:
+      return 'their data change over rounds'
+    if algorithm.of_data is not None:
+      return 'the method changes their data (`weighting`)'
+    if not runs_at_once and most_in_cache(algorithm.local) < 2:
+      return 'on a CPU, models with convolutions or of many parameters gain nothing'
+    s = self.settings
+    pair = train, self.arguments['test']
+    placed = placement_of(algorithm.local, *pair, s.data_placement, s.clients_per_round)
+    if placed != 'replicated':
+      return 'their data are split by client (`data_placement`)'
+    return None
+
+  @property
+  def looks_at_states(self) -> bool:
+    """Whether something reads its state after every round."""
+    a = self.arguments
+    asked = bool(self.own_callbacks) or bool(self.settings.patience)
+    return looks_at_states(a['algorithm'], asked)
+
+  @property
+  def kind(self) -> Any:
+    """Equal for runs whose data may be put together."""
+    local, settings = self.local, dataclasses.replace(self.settings, seed=0)
+    splits = [self.arguments['train'], self.arguments['test']]
+    of_data = [
+      (s.x.dtype, s.y.dtype, s.y.shape[1:], s.example_shape, s.num_clients, s.scale,
+       s.num_classes, s.task, s.corruption and s.corruption.kind,
+       s.groups and s.groups.count)
+      for s in splits
+    ]  # fmt: skip
+    of_local = local.mesh, local.schedule, local.clients_per_chunk
+    return settings, tuple(of_data), of_local, self.arguments['unseen'] is None
+
+  def prepare(self, placed: Any) -> Prepared:
+    """Does what is done before there is a state; see `prepare`."""
+    a, s = self.arguments, self.settings
+    timeline = Timeline(
+      self.local, self.phases, a['unseen'], s.data_placement, s.clients_per_round,
+      placed,
+    )  # fmt: skip
+    run = prepare(
+      a['algorithm'], timeline, s, self.folder, a['config'], a['programs'], self.opened
+    )
+    return run._replace(notes=[*a['notes'], *run.notes])
+
+  def check(self) -> bool:
+    """Whether it can be run; otherwise it is over."""
+    a = self.arguments
+    try:
+      check(a['algorithm'], self.phases, a['unseen'], self.settings, a['programs'])
+    except UserError as e:
+      self.end(e)
+    return not self.is_over
+
+
+def is_offloaded(state: Any) -> bool:
+  """Whether some of a state is in the host's memory."""
+  leaves = jax.tree.leaves(state, is_leaf=offloading.is_offloaded)
+  return any(map(offloading.is_offloaded, leaves))
+
+
+def most_in_cache(local: LocalTraining) -> int:
+  """How many runs are faster side by side, if the device is a CPU."""
+  leaves = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
+  if local.mesh.devices.flat[0].platform != 'cpu':
+    return 2**10
+  convolves = any(x.ndim > 2 for x in leaves)  # Such clients train one by one.
+  return 1 if convolves else _MOST_NUMBERS // _numbers(local)
+
+
+def _numbers(local: LocalTraining) -> int:
+  """Of the models that train side by side on a device in one run."""
+  leaves = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
+  return max(1, local.clients_per_chunk * sum(x.size for x in leaves))
+
+
+def most_at_once(run: Prepared) -> int:
+  """How many runs like this one are faster side by side, and fit into memory."""
+  local = run.algorithm.local
+  # The old and the new state, and the models of a chunk with what training makes of
+  # them: weights, gradients, starts and updates.
+  state = sum(map(bytes_on_device, jax.tree.leaves(run.shapes)))
+  each = 3 * state + 24 * _numbers(local)
+  held = sharding.memory(local.mesh.devices.flat[0], local.mesh.size) or 2**34
+  return max(1, min(most_in_cache(local), held // 4 // each))

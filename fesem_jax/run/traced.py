@@ -1,0 +1,78 @@
+"""Traced functions that take the numbers of a method as arguments."""
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+
+# Constants of so many numbers, such as layers that do not train, are given to a program
+# at each call: they would make its text long, and its compilation slow.
+_MANY = 1024
+
+_ADDRESS = re.compile(r' at 0x[0-9a-f]+')
+
+
+class Traced:
+  """A function as traced for some arguments, or their shapes, by `jax.jit`.
+
+  The attribute `numbers` has the numbers that it reads besides its arguments: arrays
+  [], and large constants, in the order in which it reads them.
+  """
+
+  def __init__(self, made: jax.stages.Traced):
+    self.out_info = made.out_info
+    self._jaxpr, self._constants = made.jaxpr.jaxpr, made.jaxpr.consts
+    self._is_number = [
+      isinstance(c, jax.Array) and (c.shape == () or c.size >= _MANY)
+      for c in self._constants
+    ]
+    both = list(zip(self._constants, self._is_number, strict=True))
+    self.numbers: tuple[jax.Array, ...] = tuple(c for c, n in both if n)
+
+  @classmethod
+  def of(cls, fn: Callable[..., Any], *args: Any) -> 'Traced':
+    """Traces a function."""
+    return cls(jax.jit(fn).trace(*args))
+
+  def __call__(self, *args_and_numbers: Any) -> Any:
+    """What the function returns for some arguments, and for numbers."""
+    *args, numbers = args_and_numbers
+    left = iter(numbers)
+    filled = [
+      next(left) if n else c
+      for c, n in zip(self._constants, self._is_number, strict=True)
+    ]
+    closed = ClosedJaxpr(self._jaxpr, filled)
+    out = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
+    return jax.tree.unflatten(jax.tree.structure(self.out_info), out)
+
+  @functools.cached_property
+  def digest(self) -> str:
+    """Equal for functions that differ in their numbers alone."""
+    text = _ADDRESS.sub('', str(self._jaxpr))
+    digest = hashlib.sha256(text.encode())
+    digest.update(str(jax.tree.structure(self.out_info)).encode())
+    fixed = [c for c, n in zip(self._constants, self._is_number, strict=True) if not n]
+    for constant in [*fixed, *_constants_within(self._jaxpr)]:
+      held = np.asarray(constant)
+      digest.update(f'{held.dtype}{held.shape}'.encode() + held.tobytes())
+    return digest.hexdigest()
+
+
+def _constants_within(jaxpr: Jaxpr) -> Iterator[Any]:
+  """The constants of the functions that a traced function calls."""
+  for equation in jaxpr.eqns:
+    for value in jax.tree.leaves(
+      list(equation.params.values()),
+      is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr),
+    ):
+      if isinstance(value, ClosedJaxpr):
+        yield from value.consts
+        yield from _constants_within(value.jaxpr)
+      elif isinstance(value, Jaxpr):
+        yield from _constants_within(value)

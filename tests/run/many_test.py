@@ -1,0 +1,302 @@
+"""Runs side by side: each is what it is alone."""
+
+import contextlib
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.data.phases import Phase
+from fesem_jax.run import asked as asked_module
+from fesem_jax.run import loop, many
+from fesem_jax.run.program_memory import ProgramMemory, TooLarge
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.traced import Traced
+from fesem_jax.utils.errors import Diverged, UserError
+from fesem_jax.utils.interrupts import Stopped
+from tests.support import helpers
+from tests.support.runs import GROUPS, SIZES, TEST_SIZES, assert_same_state
+
+PROGRAMS = Programs()
+OPTIONS = {'programs': PROGRAMS, 'make_portrait': False, 'progress': False}
+OTHER_SIZES = [12, 3, 8, 4, 10, 6, 5]
+
+
+def data(seed):
+  """Splits of seven clients, whose sizes and examples the seed decides."""
+  sizes = SIZES if seed % 2 else OTHER_SIZES
+  return (
+    helpers.federation(sizes, seed, groups=GROUPS),
+    helpers.federation(TEST_SIZES, 100 + seed, GROUPS),
+  )
+
+
+def built(name, rate=0.1, devices=1, **options):
+  local = helpers.local(
+    devices=devices, optimizer=fj.local_optimizer('sgd', rate), model='logistic'
+  )
+  return algorithms.build(name, local, **options)
+
+
+def run(algorithm, seed, **others):
+  train, test = data(seed)
+  return {'algorithm': algorithm, 'train': train, 'test': test, 'seed': seed, **others}
+
+
+def alone(asked, **options):
+  return fj.simulate(**asked, **OPTIONS | options)
+
+
+def assert_close(x, y):
+  if isinstance(x, str):
+    assert x == y
+  else:
+    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def assert_alike(one, other):
+  """Equal within rounding."""
+  assert len(one.history) == len(other.history)
+  for a, b in zip(one.history, other.history, strict=True):
+    a, b = ({k: v for k, v in r.items() if k != 'seconds'} for r in (a, b))
+    assert a.keys() == b.keys()
+    jax.tree.map(assert_close, a, b)
+  for x, y in zip(
+    jax.tree.leaves((one.state, one.models, one.clients.deployed_accuracy)),
+    jax.tree.leaves((other.state, other.models, other.clients.deployed_accuracy)),
+    strict=True,
+  ):
+    assert_close(x, y)
+  assert one.summary.keys() == other.summary.keys()
+
+
+@pytest.mark.parametrize(
+  ('name', 'devices', 'options', 'others'),
+  [
+    ('fed_avg', 2, {}, {'clients_per_round': 4}),
+    ('fesem', 1, {'num_clusters': 2}, {'eval_every': 3}),
+    ('ditto', 1, {}, {'eval_every': 0}),
+    ('hypo_cluster', 2, {'num_clusters': 2, 'init_restarts': 3}, {'eval_every': 2}),
+    # What it sends depends on its state after each round.
+    ('l2gd', 1, {}, {'eval_every': 0}),
+    # It reports no clusters: they follow from what clients deploy.
+    ('clove', 1, {'num_clusters': 2}, {'eval_every': 0}),
+  ],
+)
+def test_each_run_is_what_it_is_alone(name, devices, options, others, monkeypatch):
+  slow, fast = (built(name, rate, devices, **options) for rate in (0.05, 0.2))
+  asked = [run(slow, 1), run(fast, 2), run(fast, 3), run(slow, 3)]
+  sizes = []
+  side_by_side = many._side_by_side
+  monkeypatch.setattr(
+    many, '_side_by_side', lambda *a: sizes.append(len(a[0])) or side_by_side(*a)
+  )
+  found = fj.simulate_many(asked, rounds=4, **OPTIONS | others)
+  assert sizes == [4]
+  for one, each in zip(found, asked, strict=True):
+    assert_alike(one, alone(each, rounds=4, **others))
+    assert one.summary['timing'].pop('runs_at_once') == 4
+
+
+def test_what_is_not_alike_is_in_programs_of_its_own(monkeypatch):
+  """Methods, and options that are no numbers, part runs; so does `runs_at_once`."""
+  sizes = []
+  monkeypatch.setattr(many, '_side_by_side', lambda parts, _: sizes.append(len(parts)))
+  plain, uniform = built('fed_avg'), built('fed_avg', weighting='uniform')
+  asked = [run(a, seed) for a in (plain, uniform) for seed in range(3)]
+  monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end(None))
+  assert fj.simulate_many(asked, rounds=1, **OPTIONS) == [None] * 6
+  assert sizes == [3, 3]
+  sizes.clear()
+  fj.simulate_many(asked, rounds=1, runs_at_once=2, **OPTIONS)
+  assert sizes == [2, 1, 2, 1]
+  with pytest.raises(UserError, match='runs_at_once=-1'):
+    fj.simulate_many(asked, rounds=1, runs_at_once=-1)
+
+
+def test_one_run_that_diverges_does_not_stop_the_others(tmp_path):
+  wild, tame = built('fed_avg', 1e38), built('fed_avg', 0.1)
+  asked = [
+    run(a, seed, workdir=tmp_path / str(place))
+    for place, (a, seed) in enumerate([(tame, 1), (wild, 1), (tame, 2)])
+  ]
+  first, second, third = fj.simulate_many(asked, rounds=3, **OPTIONS)
+  assert isinstance(second, Diverged)
+  assert 'lower `learning_rate`' in str(second)
+  assert not (tmp_path / '1' / 'summary.json').exists()
+  for one, each in ((first, asked[0]), (third, asked[2])):
+    assert_alike(one, alone(each | {'workdir': None}, rounds=3))
+
+
+def test_a_run_that_cannot_run_does_not_stop_the_others():
+  algorithm = built('fed_avg')
+  asked = [run(algorithm, seed) for seed in range(3)]
+  asked[1] |= {'test': data(1)[0].reorder(np.arange(6))}
+  found = fj.simulate_many(asked, rounds=1, **OPTIONS)
+  assert isinstance(found[1], UserError)
+  assert [each.summary['seed'] for each in (found[0], found[2])] == [0, 2]
+
+
+def files(folder):
+  return json.loads((folder / 'summary.json').read_text())
+
+
+def test_finished_runs_are_kept_and_workdirs_are_those_of_single_runs(tmp_path):
+  algorithm = built('fed_avg')
+  asked = [run(algorithm, s, workdir=tmp_path / str(s)) for s in range(3)]
+  single = alone(asked[0], rounds=2)
+  before = files(tmp_path / '0')
+  found = fj.simulate_many(asked, rounds=2, **OPTIONS)
+  assert files(tmp_path / '0') == before
+  assert_same_state(found[0].state, single.state)
+  # A run of many is read, and gone on with, as any other.
+  again = alone(asked[1], rounds=2)
+  assert_same_state(again.state, found[1].state)
+  assert again.history == found[1].history
+  longer = alone(asked[2], rounds=3)
+  assert_alike(longer, alone(asked[2] | {'workdir': None}, rounds=3))
+
+
+def test_an_interruption_saves_every_run(tmp_path, monkeypatch):
+  algorithm = built('fed_avg')
+  asked = [run(algorithm, s, workdir=tmp_path / str(s)) for s in range(2)]
+
+  @contextlib.contextmanager
+  def after_two_rounds():
+    calls = itertools.count(1)
+    yield lambda: next(calls) == 2
+
+  monkeypatch.setattr(loop, 'interruptible', after_two_rounds)
+  with pytest.raises(Stopped, match='after round 2 of 4'):
+    fj.simulate_many(asked, rounds=4, **OPTIONS)
+  monkeypatch.undo()
+  for each in asked:
+    assert (each['workdir'] / 'checkpoints' / '2').is_dir()
+  for each, one in zip(
+    asked, fj.simulate_many(asked, rounds=4, **OPTIONS), strict=True
+  ):
+    assert_alike(one, alone(each | {'workdir': None}, rounds=4))
+
+
+class Counts(fj.Callback):
+  """Notes the rounds, and the first number of the state after each."""
+
+  def __init__(self):
+    self.seen = []
+
+  def on_round(self, event):
+    value = float(jax.tree.leaves(event.state)[0].ravel()[0])
+    self.seen.append((event.number, value, len(event.models)))
+    return fj.Stop('enough') if event.number == 2 and self.ends else None
+
+  ends = False
+
+
+def test_callbacks_follow_their_own_run():
+  algorithm = built('fed_avg')
+  own = [Counts() for _ in range(2)]
+  own[0].ends = True
+  asked = [run(algorithm, s, callbacks=[own[s]]) for s in range(2)]
+  short, long = fj.simulate_many(asked, rounds=3, **OPTIONS)
+  assert (short.summary['ended'], short.summary['rounds']) == ('enough', 2)
+  assert long.summary['rounds'] == 3
+  for s, each in enumerate(asked):
+    single = Counts()
+    single.ends = own[s].ends
+    other = alone(each | {'callbacks': [single]}, rounds=3)
+    assert_alike((short, long)[s], other)
+    np.testing.assert_allclose(own[s].seen, single.seen, rtol=1e-5)
+
+
+def test_what_cannot_be_side_by_side_is_run_alone_with_a_word(caplog, monkeypatch):
+  plain = built('fed_avg')
+  conv = algorithms.build(
+    'fed_avg', helpers.local(model='small_cnn', shape=(28, 28, 1))
+  )
+  decides = plain._replace(between=lambda state, info: (state, info))
+  shared = fj.Callback()
+  cases = [
+    (decides, {}, 'decides on the host'),
+    (plain, {'later_phases': [Phase(2, *data(5))]}, 'change over rounds'),
+    (conv, {}, 'convolutions'),
+    (plain, {'data_placement': 'sharded'}, 'split by client'),
+    (plain, {'callbacks': [shared]}, '`callbacks` in common'),
+  ]
+  monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end('alone'))
+  for algorithm, others, why in cases:
+    caplog.clear()
+    asked = [run(algorithm, s, **others) for s in range(2)]
+    found = fj.simulate_many(asked, rounds=3, **OPTIONS | {'progress': None})
+    assert found == ['alone', 'alone']
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert said.startswith('Note: 2 runs one after the other: ')
+    assert why in said
+  caplog.clear()
+  found = fj.simulate_many(asked[:1], rounds=3, **OPTIONS)
+  assert (found, caplog.records) == (['alone'], [])
+
+
+def test_one_after_the_other_gives_the_bits_of_single_runs():
+  algorithm = built('fed_avg')
+  asked = [run(algorithm, seed) for seed in range(2)]
+  for one, each in zip(
+    fj.simulate_many(asked, rounds=2, runs_at_once=1, **OPTIONS), asked, strict=True
+  ):
+    assert_same_state(one.state, alone(each, rounds=2).state)
+    assert 'runs_at_once' not in one.summary['timing']
+
+
+def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
+  seen = []
+
+  def side_by_side(parts, _):
+    seen.append((len(parts), parts[0][1]))
+
+  monkeypatch.setattr(many, '_side_by_side', side_by_side)
+  monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end(None))
+  asked = [run(built('fed_avg'), seed) for seed in range(3)]
+  fj.simulate_many(asked, rounds=1, **OPTIONS)
+  ((count, prepared),) = seen
+  assert count == 3
+  numbers = 2 * sum(x.size for x in jax.tree.leaves(prepared.shapes.params))
+  assert asked_module.most_at_once(prepared) == 2**18 // numbers
+  # A state of one model, and two clients side by side.
+  monkeypatch.setattr(asked_module.sharding, 'memory', lambda *_: 5 * 4 * 30 * numbers)
+  assert asked_module.most_at_once(prepared) == 5
+  monkeypatch.setattr(asked_module.sharding, 'memory', lambda *_: 1)
+  assert asked_module.most_at_once(prepared) == 1
+  seen.clear()
+  fj.simulate_many(asked, rounds=1, **OPTIONS)
+  assert [count for count, _ in seen] == [1, 1, 1]
+
+
+def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):
+  sizes, together = [], many.Together
+
+  def limited(runs, *args):
+    sizes.append(len(runs))
+    if len(runs) > 2:
+      raise TooLarge('A round', ProgramMemory(1, 1, 0, 1), 2)
+    return together(runs, *args)
+
+  monkeypatch.setattr(many, 'Together', limited)
+  asked = [run(built('fed_avg'), seed) for seed in range(3)]
+  found = fj.simulate_many(asked, rounds=1, **OPTIONS)
+  assert sizes == [3, 2]
+  assert [one.summary['timing'].get('runs_at_once') for one in found] == [None, 2, 2]
+
+
+def test_traced_functions_are_alike_if_they_differ_in_numbers_alone():
+  def times(value, row=(1.0, 2.0)):
+    row = np.array(row, np.float32)
+    return Traced.of(lambda x: x * variable(value) + jax.jit(lambda y: y + row)(x), 1.0)
+
+  assert times(2.0).digest == times(3.0).digest
+  assert times(2.0).digest != times(0.0).digest
+  assert times(2.0).digest != times(2.0, (1.0, 3.0)).digest
+  assert times(2.0)(5.0, times(3.0).numbers)[0] == 21
