@@ -24,7 +24,7 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.stored_rows import blocks
 
 from . import flags as experiment_flags
-from . import plugins, schedules, starts, unused
+from . import plugins, schedules, sends, starts, unused
 
 # Beyond any use; larger numbers would only run out of memory or of bits later.
 _MAX_INTEGER = 2**31 - 1
@@ -209,6 +209,7 @@ def build_local(
       'local_lr_schedule',
     ),
     augmentation=augmentation(config['augment'], train.example_shape),
+    sends=sends.build(config),
   )
   if chunk == 'auto':
     chunk = clients_per_chunk.clients_per_chunk(

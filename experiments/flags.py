@@ -35,7 +35,7 @@ _ONLY_WHERE_GIVEN = (
   'init_from', 'init_layers', 'train_layers', 'freeze_layers', 'momentum', 'nesterov',
   'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
   'local_lr_schedule', 'augment', 'ratings_by', 'device_profile', 'drift_rounds',
-  'drift_start', 'hub_image_side',
+  'drift_start', 'hub_image_side', 'dp', 'dp_clip', 'dp_noise_multiplier', 'dp_delta',
 )  # fmt: skip
 
 # What a model of the user's own is called with.

@@ -29,6 +29,12 @@ OPTIMIZER = 2**31 - 19
 # round.
 NEXT_ROUND = 2**31 - 18
 
+# Folded into the key of a client in a round, beside epochs: what it draws to send.
+SENDING = 2**31 - 20
+
+# Folded into the key of a round or a start, beside client ids: noise of the server.
+SERVER_NOISE = 2**31 - 21
+
 # Folded into the key of a round, a start or a portrait, beside client ids.
 FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (
   2**31 - i for i in range(4, 13)

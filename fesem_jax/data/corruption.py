@@ -12,6 +12,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import Corruption, FederatedData
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, argument, check_choice, check_share
 
@@ -81,11 +82,19 @@ def honest(train: FederatedData) -> np.ndarray | None:
   return ~np.asarray(train.corruption.bad)
 
 
-def check_models_only(train: FederatedData, method: str, sent: str) -> None:
-  """Raises `UserError` if bad clients would have to lie about other things than models.
+def check_models_only(
+  train: FederatedData, local: LocalTraining, method: str, sent: str
+) -> None:
+  """Raises `UserError` if clients would have to send other things than their models.
 
-  `sent` says in words what the clients of `method` send.
+  Bad clients would have to lie about them, and `local.sends` to change them. `sent`
+  says in words what the clients of `method` send.
   """
+  if local.sends is not None:
+    raise UserError(
+      f'`{local.sends.named}` is not defined for {method}, whose clients send {sent}; '
+      'choose another method.'
+    )
   if train.corruption is not None and train.corruption.of_models:
     raise UserError(
       f'{argument("corrupt", train.corruption.kind)} is not defined for {method}, '

@@ -10,7 +10,7 @@ from absl import logging
 
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import draw_cohort, held_here
-from fesem_jax.core import local_optimizers, prng_streams
+from fesem_jax.core import local_optimizers, prng_streams, traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -18,7 +18,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model
-from fesem_jax.results import metrics_file
+from fesem_jax.results import metrics_file, privacy
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.evaluation import Evaluation
 from fesem_jax.run.programs import Program, Programs, wait_for
@@ -157,6 +157,14 @@ def prepare(
   for note in said:
     logging.warning('Note: %s', note)
   notes += said
+  sends = local.sends
+  if sends is not None and sends.privacy is not None:
+    clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
+    rate = sampling_rate(settings, data.on_host)
+    of_privacy = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
+    for note in of_privacy:
+      logging.warning('Note: %s', note)
+    notes += of_privacy
   run = Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, out, step_and_evaluation, traced.out_info[1], state, done,
@@ -176,6 +184,7 @@ def _check(
   """Raises `UserError` on what cannot be run."""
   _, train, test = phases[0]
   settings.check(train, test)
+  traffic.check_private(algorithm.traffic, algorithm.local.sends)
   check_phases(phases)
   model = algorithm.local.model
   of_data = train.example_shape, train.num_classes, train.task
@@ -200,6 +209,12 @@ def _check_clusters(
       f'{argument("patience", patience)} would never end the run: it waits for '
       'clusters that settle, and the method has none; leave it out.'
     )
+
+
+def sampling_rate(settings: Settings, train: FederatedData) -> float:
+  """The share of the clients that a round draws."""
+  drawn, all_clients = settings.clients_per_round, len(train.info.names)
+  return drawn / all_clients if 0 < drawn < all_clients else 1.0
 
 
 def _draw(

@@ -10,13 +10,14 @@ from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.callbacks.costs import Costs
 from fesem_jax.callbacks.events import Arranged, RoundEnd, Start
 from fesem_jax.callbacks.patience import Patience
+from fesem_jax.callbacks.privacy import PrivacySpent
 from fesem_jax.callbacks.progress import Progress
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.results.result import fetched
-from fesem_jax.run.preparation import Prepared
+from fesem_jax.run.preparation import Prepared, sampling_rate
 
 
 def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | None:
@@ -39,7 +40,11 @@ def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | Non
     arranged=arranged(run),
   )
   built_in = [Patience(settings.patience), _Saving(run), Progress()]
-  first = [] if callbacks.includes(Costs) else [Costs()]
+  first: list[Callback] = [] if callbacks.includes(Costs) else [Costs()]
+  sends = run.algorithm.local.sends
+  if sends is not None and sends.privacy is not None:
+    rate = sampling_rate(settings, run.data.on_host)
+    first.append(PrivacySpent(sends.privacy, run.algorithm.traffic, rate))
   return callbacks.on_start(start, first, built_in)
 
 

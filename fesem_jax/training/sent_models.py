@@ -1,4 +1,4 @@
-"""The models that bad clients send in place of those that they trained."""
+"""The models that clients send in place of those that they trained."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.sending import Sends, sent_by_client
 from fesem_jax.core.types import Params
 
 
@@ -19,8 +20,9 @@ def as_sent(
   received: Params,
   trained: Params,
   layers: Sequence[str] | None = None,
+  sends: Sends | None = None,
 ) -> Params:
-  """The model that a client sends, which a bad client falsifies.
+  """The model that a client sends: a bad client's lie, then what `sends` makes of it.
 
   Only layers that the server had sent are sent back, those that `received` holds, and
   of these only such that learn, those in `layers`; None is all.
@@ -28,7 +30,6 @@ def as_sent(
   The client is at position `client` [] int32 of the data, and `key` is its own in this
   round. The model `trained` and the one returned are finite.
   """
-  corruption: Any = data.corruption
   names, changed = None, trained
   if layers is not None or _lacks_layers(received):
     names = [
@@ -40,6 +41,17 @@ def as_sent(
     changed = {n: trained[n] for n in names}
   if not jax.tree.leaves(received):
     return trained
+  if data.corruption is not None and data.corruption.of_models:
+    changed = _lie(data.corruption, client, key, received, changed)
+  if sends is not None:
+    changed = sent_by_client(sends, key, received, changed)
+  return changed if names is None else trained | changed
+
+
+def _lie(
+  corruption: Any, client: jax.Array, key: jax.Array, received: Params, changed: Params
+) -> Params:
+  """What a bad client says of the layers that it received; others tell the truth."""
   bad = jnp.asarray(corruption.bad).at[client].get(mode='fill', fill_value=False)
   change = jax.tree.map(jnp.subtract, changed, received)
   if corruption.kind == 'sign_flip':
@@ -48,8 +60,7 @@ def as_sent(
     lie = jax.tree.map(jnp.add, received, _noise(change, key))
   # A lie beyond float32 would stop the run as a client that failed does not.
   finite = tree.all_finite(tree.expand(lie))[0]
-  changed = jax.tree.map(lambda a, b: jnp.where(bad & finite, a, b), lie, changed)
-  return changed if names is None else trained | changed
+  return jax.tree.map(lambda a, b: jnp.where(bad & finite, a, b), lie, changed)
 
 
 def _lacks_layers(received: Params) -> bool:

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core.algorithm import ClientRound, Clusters, RoundInfo
-from fesem_jax.core.sums import total
+from fesem_jax.core.sums import are_clipped, total
 from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError
 
 WEIGHTINGS = ('uniform', 'by_examples')
 
@@ -51,7 +52,15 @@ class Trained(NamedTuple):
 
     Args:
       weighting: one of `WEIGHTINGS`: n_i, or 1 for every client that counts.
+
+    Raises:
+      UserError: on n_i where sums are clipped, which does not bound n_i times a change.
     """
+    if weighting == 'by_examples' and are_clipped():
+      raise UserError(
+        '`dp=server` needs clients that weigh alike, as their numbers of examples are '
+        'not bounded: choose `weighting=uniform`.'
+      )
     counts = self.took_part()
     weights = self.sizes if weighting == 'by_examples' else 1
     return jnp.where(counts, weights, 0).astype(jnp.float32)
