@@ -36,6 +36,7 @@ _ONLY_WHERE_GIVEN = (
   'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
   'local_lr_schedule', 'augment', 'ratings_by', 'device_profile', 'drift_rounds',
   'drift_start', 'hub_image_side', 'dp', 'dp_clip', 'dp_noise_multiplier', 'dp_delta',
+  'compress', 'error_feedback',
 )  # fmt: skip
 
 # What a model of the user's own is called with.

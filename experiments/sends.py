@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from fesem_jax.core.sending import Sends
+from fesem_jax.core.sending import Sends, chained
+from fesem_jax.training.compression import compression
 from fesem_jax.training.privacy import differential_privacy
 from fesem_jax.utils.errors import UserError, argument
 
@@ -12,7 +13,11 @@ def build(config: dict[str, Any]) -> Sends | None:
 
   Raises `UserError` on flags out of range, or that lack another.
   """
-  return _private(config)
+  private, compress = _private(config), None
+  if config['compress']:
+    compress = compression(config['compress'], error_feedback=config['error_feedback'])
+  each = [sends for sends in (private, compress) if sends is not None]
+  return chained(*each) if each else None
 
 
 def _private(config: dict[str, Any]) -> Sends | None:

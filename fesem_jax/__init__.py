@@ -37,6 +37,7 @@ from fesem_jax.run.simulation import simulate
 from fesem_jax.training.augmentation import Augmentation, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import for_each_client, train_cohort
+from fesem_jax.training.compression import compression
 from fesem_jax.training.local_sgd import local_sgd, plus, toward
 from fesem_jax.training.one_client import Client, for_each_batch
 from fesem_jax.training.optimizers import AdamOptions, local_optimizer
@@ -86,6 +87,7 @@ __all__ = [
   'cohort_of',
   'compare',
   'compare_clients',
+  'compression',
   'data',
   'differential_privacy',
   'em',

@@ -3,7 +3,7 @@
 from fesem_jax import models
 from fesem_jax.core import local_training
 from fesem_jax.models import initializers
-from fesem_jax.training import augmentation, optimizers, privacy
+from fesem_jax.training import augmentation, compression, optimizers, privacy
 
 from .. import schedules
 from .entry import flag
@@ -87,6 +87,12 @@ TRAINING = (
     'Standard deviation of the noise of --dp, in units of --dp_clip; 0: only clips.'),
   flag('float', 'dp_delta', 1e-5,
     'Delta for which --dp computes epsilon (package dp-accounting); 0: no epsilon.'),
+  flag('string', 'compress', '',
+    f'Compression of the change of the model that a client sends: {compression.FORMS}; '
+    'empty: none. Bytes count it.'),
+  flag('bool', 'error_feedback', True,
+    'Whether a client adds what --compress=top_k or random_k has not sent to its next '
+    'change.'),
   flag('enum', 'precision', 'highest',
     'Precision of the products of local training on accelerators: highest, as float32, '
     'takes six passes of a TPU; high three, with about 16 bits of each factor; default '

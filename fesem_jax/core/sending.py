@@ -5,10 +5,13 @@ the sums of the server: noise for privacy, compression, attacks. Every method wh
 clients send one model a round takes it, with `local_training(..., sends=...)`.
 """
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend.core import get_opaque_trace_state
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Params
@@ -38,12 +41,15 @@ class Sends(NamedTuple):
       place; None is 4 bytes each.
     privacy: the noise in what is sent, or in the server's sums; None is none.
     named: options that made it, for messages.
+    residual: whether a client adds what it has not sent to its next change; see
+      `wrappers.with_error_feedback`.
   """
 
   of_client: OfClient | None = None
   num_bytes: Callable[[int], float] | None = None
   privacy: Privacy | None = None
   named: str = 'sends'
+  residual: bool = False
 
   @property
   def server(self) -> Privacy | None:
@@ -92,6 +98,7 @@ def chained(*each: Sends) -> Sends:
     each[-1].num_bytes,
     each[0].privacy,
     ' and '.join(s.named for s in each),
+    any(s.residual for s in each),
   )
 
 
@@ -102,3 +109,60 @@ def sent_by_client(
   if sends.of_client is None:
     return trained
   return sends.of_client(prng_streams.fold(key, prng_streams.SENDING), start, trained)
+
+
+class Residuals:
+  """What the clients of a round have not sent; see `residuals`."""
+
+  def __init__(self, rows: Params):
+    self.rows = rows  # [S, ...] of the whole model
+    self.uses = 0  # how often the clients have sent a model
+    self._trace = get_opaque_trace_state(convention='flax')
+
+  def of_same_trace(self) -> bool:
+    """Whether the round itself is traced, not a branch or a loop within it."""
+    return self._trace == get_opaque_trace_state(convention='flax')
+
+
+_RESIDUALS: contextvars.ContextVar[Residuals | None] = contextvars.ContextVar(
+  'residuals', default=None
+)
+
+
+@contextlib.contextmanager
+def residuals(rows: Params) -> Iterator[Residuals]:
+  """Within the block, the clients of a round add `rows` [S, ...] to what they send.
+
+  It yields what holds the rows, which are what clients have not sent once they have
+  sent their models.
+  """
+  held = Residuals(rows)
+  token = _RESIDUALS.set(held)
+  try:
+    yield held
+  finally:
+    _RESIDUALS.reset(token)
+
+
+def of_round() -> Residuals | None:
+  """What the clients of the round that is traced have not sent; None if not kept."""
+  return _RESIDUALS.get()
+
+
+def with_residual(sends: Sends, residual: Params, left: list[Params]) -> Sends:
+  """What one client sends that adds its `residual`; what it then keeps goes to `left`.
+
+  The residual is of the whole model; layers that are not sent keep theirs.
+  """
+
+  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+    assert sends.of_client is not None
+    some = isinstance(trained, dict) and trained.keys() != residual.keys()
+    own = {n: residual[n] for n in trained} if some else residual
+    whole = jax.tree.map(lambda w, e: w + e, trained, own)
+    sent = sends.of_client(key, start, whole)
+    new = jax.tree.map(lambda w, x: w - x, whole, sent)
+    left.append(residual | new if some else new)
+    return sent
+
+  return sends._replace(of_client=of_client)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from absl import logging
 
+from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import draw_cohort, held_here
 from fesem_jax.core import local_optimizers, prng_streams, traffic
@@ -95,6 +96,9 @@ def prepare(
       'builds one is called with `local` first.'
     )
   free_memory.give_back()  # That of the caller, and of earlier runs.
+  if algorithm.local.sends is not None and algorithm.local.sends.residual:
+    given = algorithm  # One wrapper for each: runs of one method share programs.
+    algorithm = programs.once(('sent', given), lambda: with_error_feedback(given))
   local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
   _check(algorithm, phases, unseen, settings, programs)
   with progress_lines.waiting_for('placing the data'):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.cohorts.sampling import client_keys, coin
-from fesem_jax.core import batching, client_map, prng_streams, tree
+from fesem_jax.core import batching, client_map, prng_streams, sending, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
@@ -124,6 +124,11 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   if noted is not None:
     noted.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
+  memory, uses = sending.of_round(), list[int]()
+  if memory is not None and not memory.of_same_trace():
+    memory.uses, memory = 2, None  # Refused: rows could not leave a branch.
+  if memory is not None:
+    call = call._replace(state=(call.state, memory.rows))
   one, local, starts, cohort, key, *_ = call
   side, epochs, any_epochs = call.side, call.epochs, call.any_epochs
   _check(call, reduction)
@@ -150,11 +155,15 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     sizes = data.sizes(chunk.ids)
 
     def of_client(id, size, steps, key, starts, state, given):
+      state, residual = (state, None) if memory is None else state
       client = Client(
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
-        state, given, broadcast, side.kernels, any_epochs,
+        state, given, broadcast, side.kernels, any_epochs, residual=residual,
       )  # fmt: skip
       model, sent, kept = _checked(one(client), client, reduction.keep)
+      if memory is not None:
+        uses.append(len(client.unsent))
+        kept = None if state is None else kept, (client.unsent or [residual])[-1]
       return sent, kept, (model.loss, model.finite, model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.
@@ -212,6 +221,10 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   )
   if server:
     sums = noised(server, key, sums)
+  if memory is not None:
+    state, memory.rows = trained.state
+    trained = trained._replace(state=state)
+    memory.uses += max(uses, default=0)
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, local_optimizers, tree
+from fesem_jax.core import batching, local_optimizers, sending, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -62,6 +62,8 @@ class Client:
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
   record: 'list[Record] | None' = None
   of_steps: bool = False  # whether each step is noted too
+  residual: Params = None  # what it has not sent, of the whole model; None if not kept
+  unsent: list[Params] = dataclasses.field(default_factory=list)  # and what is left
 
   @functools.cached_property
   def received(self) -> Params:
@@ -141,6 +143,8 @@ class Client:
     lies = corruption is not None and corruption.of_models
     if received is None or not (lies or (sends and sends.of_client)):
       return model.held
+    if self.residual is not None and sends is not None:
+      sends = sending.with_residual(sends, self.residual, self.unsent)
     sent = sent_models.as_sent(
       self.data, self.id, self.key, received, model.params, layers, sends
     )
