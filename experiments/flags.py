@@ -39,6 +39,9 @@ _ONLY_WHERE_GIVEN = (
   'compress', 'error_feedback',
 )  # fmt: skip
 
+# Second names of flags.
+_ALIASES = {'corrupt': 'attack', 'corrupt_fraction': 'attack_fraction'}
+
 # What a model of the user's own is called with.
 OWN_MODEL = ('example_shape', 'num_classes')
 
@@ -49,6 +52,8 @@ def define(*groups: str) -> None:
     for flag in GROUPS[group]:
       define_one = getattr(flags, f'DEFINE_{flag.kind}')
       define_one(flag.name, default=flag.default, help=flag.help, **flag.extra)
+      if flag.name in _ALIASES:
+        flags.DEFINE_alias(_ALIASES[flag.name], flag.name)
 
 
 def define_data_dir() -> None:

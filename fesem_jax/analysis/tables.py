@@ -48,7 +48,8 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
   honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
   median 'seconds_per_round'; the mean 'gigabytes' that a run sends, 10^9 bytes both
   ways, and 'simulated_hours' that it takes on devices of a profile, None where a seed
-  does not say; the largest 'epsilon'; 'untested', clients without test examples;
+  does not say; the largest 'epsilon'; the mean success of a
+  'backdoor', in percent; 'untested', clients without test examples;
   'notes', a list of sentences; how many runs are of 'earlier_code', see
   `experiments.plugins`; 'report'; and 'rounds_to', for each target of
   `curves.rounds_to_targets` the 'target', of how many 'seeds' it is known whether the
@@ -110,17 +111,26 @@ def _costs(done: list[dict[str, Any]]) -> dict[str, float | None]:
     return float((np.array(each, float).sum(axis=1) / divisor).mean())
 
   sent = mean(('bytes_down', 'bytes_up'), 1e9)
-  spent = [s['epsilon'] for s in done if s.get('epsilon') is not None]
+
+  def of_all(name: str) -> list[float]:
+    values = [s.get(name) for s in done]
+    return [] if None in values else [float(v) for v in values if v is not None]
+
+  opened = of_all('backdoor_success')
   return {
     'gigabytes': sent,
     'simulated_hours': mean(('simulated_seconds',), 3600.0),
-    'epsilon': float(max(spent)) if done and len(spent) == len(done) else None,
+    'epsilon': max(of_all('epsilon'), default=None),
+    'backdoor': 100 * float(np.mean(opened)) if opened else None,
   }
 
 
 def _cost_columns(table: Table) -> dict[str, str]:
   """Costs that some method of a table has -> the heading of their column."""
-  heads = {'gigabytes': 'GB', 'simulated_hours': 'simulated h', 'epsilon': 'epsilon'}
+  heads = {
+    'gigabytes': 'GB', 'simulated_hours': 'simulated h', 'epsilon': 'epsilon',
+    'backdoor': 'backdoor %',
+  }  # fmt: skip
   return {k: head for k, head in heads.items() if any(r.get(k) for r in table)}
 
 

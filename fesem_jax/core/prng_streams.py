@@ -45,8 +45,8 @@ ROUNDING = 2**31 - 14  # Of the number of clients of each device in a cohort.
 # examples of a new client, and changes of a partition to images, features and groups.
 (
   PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT, CORRUPT,
-  FIRST_EXAMPLES, CORRUPT_IMAGES, FEATURE_NOISE, HALVES, DRIFT,
-) = range(14)  # fmt: skip
+  FIRST_EXAMPLES, CORRUPT_IMAGES, FEATURE_NOISE, HALVES, DRIFT, BACKDOOR,
+) = range(15)  # fmt: skip
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:

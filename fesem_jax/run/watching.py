@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.callbacks.backdoor import BackdoorSuccess
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.callbacks.costs import Costs
@@ -45,6 +46,9 @@ def begin(run: Prepared, callbacks: Callbacks, test: FederatedData) -> str | Non
   if sends is not None and sends.privacy is not None:
     rate = sampling_rate(settings, run.data.on_host)
     first.append(PrivacySpent(sends.privacy, run.algorithm.traffic, rate))
+  corruption = run.data.on_host.corruption
+  if corruption is not None and corruption.backdoor is not None:
+    first.append(BackdoorSuccess(corruption.backdoor))
   return callbacks.on_start(start, first, built_in)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.sending import Sends, sent_by_client
 from fesem_jax.core.types import Params
 
@@ -54,8 +55,12 @@ def _lie(
   """What a bad client says of the layers that it received; others tell the truth."""
   bad = jnp.asarray(corruption.bad).at[client].get(mode='fill', fill_value=False)
   change = jax.tree.map(jnp.subtract, changed, received)
-  if corruption.kind == 'sign_flip':
+  kind, number = corruption.lie
+  if kind == 'sign_flip':
     lie = jax.tree.map(jnp.subtract, received, change)
+  elif kind == 'replacement':
+    scale = variable(number)
+    lie = jax.tree.map(lambda s, d: s + scale * d, received, change)
   else:
     lie = jax.tree.map(jnp.add, received, _noise(change, key))
   # A lie beyond float32 would stop the run as a client that failed does not.
